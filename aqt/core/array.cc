@@ -1,0 +1,96 @@
+#include "aqt/core/array.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace aqt {
+
+std::string Aval::ToString() const { return absl::StrCat(aqt::ToString(dtype), shape.ToString()); }
+
+std::ostream& operator<<(std::ostream& os, const Aval& aval) { return os << aval.ToString(); }
+
+bool ArrayRef::IsDense() const {
+  int64_t stride = 1;
+  for (int64_t axis = shape.rank() - 1; axis >= 0; --axis) {
+    if (shape[axis] == 0) return true;
+    if (shape[axis] != 1 && strides[axis] != stride) return false;
+    stride *= shape[axis];
+  }
+  return true;
+}
+
+std::shared_ptr<void> AllocateAligned(int64_t bytes) {
+  constexpr size_t kAlignment = 64;
+  const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  void* p = std::aligned_alloc(kAlignment, size == 0 ? kAlignment : size);
+  AQT_CHECK(p != nullptr && "out of memory");
+  std::memset(p, 0, size);
+  return std::shared_ptr<void>(p, std::free);
+}
+
+Array Array::Zeros(DType dtype, Shape shape) { return ArrayBuilder(dtype, std::move(shape)).Build(); }
+
+Array Array::CopyOf(const ArrayRef& ref) {
+  ArrayBuilder builder(ref.dtype, ref.shape);
+  AQT_CHECK(CopyArray(ref, builder.ref()).ok());
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Array> Array::Reshaped(Shape shape) const {
+  if (shape.num_elements() != num_elements()) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot view ", aval_.ToString(), " as ", shape.ToString(),
+                                                   ": the numbers of elements differ (", num_elements(), " and ",
+                                                   shape.num_elements(), ")"));
+  }
+  return Array(Aval{aval_.dtype, std::move(shape)}, data_);
+}
+
+bool BitEqual(const Array& a, const Array& b) {
+  return a.aval_ == b.aval_ && (a.num_bytes() == 0 || std::memcmp(a.data(), b.data(), a.num_bytes()) == 0);
+}
+
+namespace {
+
+absl::Status CheckSameShape(const ArrayRef& src, const MutableArrayRef& dst) {
+  if (src.shape == dst.shape) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("copy: shapes differ: source ", src.aval().ToString(), ", destination ", dst.aval().ToString()));
+}
+
+}  // namespace
+
+absl::Status CopyArray(const ArrayRef& src, const MutableArrayRef& dst) {
+  if (src.dtype != dst.dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("copy: dtypes differ: source ", src.aval().ToString(), ", destination ", dst.aval().ToString()));
+  }
+  return CastArray(src, dst);
+}
+
+absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow overflow) {
+  if (absl::Status s = CheckSameShape(src, dst); !s.ok()) return s;
+  if (src.dtype == dst.dtype && src.IsDense() && dst.IsDense()) {
+    const int64_t bytes = src.aval().num_bytes();
+    if (bytes > 0) std::memcpy(dst.data, src.data, bytes);
+    return absl::OkStatus();
+  }
+  VisitDType(src.dtype, [&]<class From>() {
+    VisitDType(dst.dtype, [&]<class To>() {
+      const From* from = src.As<From>();
+      To* to = dst.As<To>();
+      ForEachIndex(src.shape, src.strides, dst.strides,
+                   [&](int64_t i, int64_t j) { to[j] = ConvertElement<To>(from[i], overflow); });
+    });
+  });
+  return absl::OkStatus();
+}
+
+Array Cast(const ArrayRef& src, DType dtype, Overflow overflow) {
+  ArrayBuilder builder(dtype, src.shape);
+  AQT_CHECK(CastArray(src, builder.ref(), overflow).ok());
+  return std::move(builder).Build();
+}
+
+}  // namespace aqt

@@ -1,0 +1,199 @@
+#ifndef AQT_CORE_ARRAY_H_
+#define AQT_CORE_ARRAY_H_
+
+// Data: `Array` owns (immutable, dense, row-major), `ArrayRef` and `MutableArrayRef` borrow (any strides).
+
+#include <algorithm>
+#include <initializer_list>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+
+namespace aqt {
+
+// What is known of an array without its data.
+struct Aval {
+  DType dtype = DType::kF32;
+  Shape shape;
+  bool operator==(const Aval&) const = default;
+  std::string ToString() const;  // "f32[2,3]"
+  int64_t num_bytes() const { return shape.num_elements() * SizeOf(dtype); }
+};
+std::ostream& operator<<(std::ostream& os, const Aval& aval);
+
+// A borrowed, read-only view: element (i0, i1, ...) is at data[i0 * strides[0] + i1 * strides[1] + ...].
+// Strides count elements and may be 0 (broadcast) or negative. The caller keeps the memory alive.
+struct ArrayRef {
+  DType dtype = DType::kF32;
+  Shape shape;
+  Strides strides;
+  const void* data = nullptr;
+
+  ArrayRef() = default;
+  // Dense row-major.
+  ArrayRef(DType dtype_in, Shape shape_in, const void* data_in)
+      : dtype(dtype_in), shape(std::move(shape_in)), strides(DenseStrides(shape)), data(data_in) {}
+  ArrayRef(DType dtype_in, Shape shape_in, Strides strides_in, const void* data_in)
+      : dtype(dtype_in), shape(std::move(shape_in)), strides(std::move(strides_in)), data(data_in) {}
+  template <class T>
+  ArrayRef(const T* data_in, Shape shape_in) : ArrayRef(kDTypeOf<T>, std::move(shape_in), data_in) {}
+
+  Aval aval() const { return {dtype, shape}; }
+  bool IsDense() const;
+  template <class T>
+  const T* As() const {
+    AQT_CHECK(dtype == kDTypeOf<T>);
+    return static_cast<const T*>(data);
+  }
+};
+
+// As ArrayRef, for results. No two elements may share memory.
+struct MutableArrayRef {
+  DType dtype = DType::kF32;
+  Shape shape;
+  Strides strides;
+  void* data = nullptr;
+
+  MutableArrayRef() = default;
+  MutableArrayRef(DType dtype_in, Shape shape_in, void* data_in)
+      : dtype(dtype_in), shape(std::move(shape_in)), strides(DenseStrides(shape)), data(data_in) {}
+  MutableArrayRef(DType dtype_in, Shape shape_in, Strides strides_in, void* data_in)
+      : dtype(dtype_in), shape(std::move(shape_in)), strides(std::move(strides_in)), data(data_in) {}
+  template <class T>
+  MutableArrayRef(T* data_in, Shape shape_in) : MutableArrayRef(kDTypeOf<T>, std::move(shape_in), data_in) {}
+
+  operator ArrayRef() const { return {dtype, shape, strides, data}; }
+  Aval aval() const { return {dtype, shape}; }
+  bool IsDense() const { return ArrayRef(*this).IsDense(); }
+  template <class T>
+  T* As() const {
+    AQT_CHECK(dtype == kDTypeOf<T>);
+    return static_cast<T*>(data);
+  }
+};
+
+// Memory aligned to 64 bytes (a cache line, an AVX-512 register), zeroed. Aborts when there is none.
+std::shared_ptr<void> AllocateAligned(int64_t bytes);
+
+// Immutable, dense, row-major, shared: copying an Array copies a pointer.
+class Array {
+ public:
+  Array() : Array(Aval{DType::kF32, {0}}, nullptr) {}
+  // Takes memory that stays valid and unchanged while `data` is held.
+  Array(Aval aval, std::shared_ptr<const void> data) : aval_(std::move(aval)), data_(std::move(data)) {}
+
+  static Array Zeros(DType dtype, Shape shape);
+  // A copy of `values`, which must number shape.num_elements().
+  template <class T>
+  static Array FromSpan(absl::Span<const T> values, Shape shape);
+  template <class T>
+  static Array Of(std::initializer_list<T> values, Shape shape) {
+    return FromSpan(absl::MakeConstSpan(values.begin(), values.size()), std::move(shape));
+  }
+  template <class T>
+  static Array Scalar(T value) { return FromSpan(absl::MakeConstSpan(&value, 1), {}); }
+  // A dense copy of what `ref` shows.
+  static Array CopyOf(const ArrayRef& ref);
+
+  const Aval& aval() const { return aval_; }
+  DType dtype() const { return aval_.dtype; }
+  const Shape& shape() const { return aval_.shape; }
+  int64_t num_elements() const { return aval_.shape.num_elements(); }
+  int64_t num_bytes() const { return aval_.num_bytes(); }
+  const void* data() const { return data_.get(); }
+  const std::shared_ptr<const void>& buffer() const { return data_; }
+
+  // The elements in row-major order; T must be the storage type of dtype().
+  template <class T>
+  absl::Span<const T> View() const {
+    AQT_CHECK(aval_.dtype == kDTypeOf<T>);
+    return absl::MakeConstSpan(static_cast<const T*>(data_.get()), num_elements());
+  }
+  ArrayRef ref() const { return {aval_.dtype, aval_.shape, data_.get()}; }
+  operator ArrayRef() const { return ref(); }
+
+  // The same data under another shape with as many elements (InvalidArgument otherwise).
+  absl::StatusOr<Array> Reshaped(Shape shape) const;
+
+  // Same dtype, shape and bytes (so NaN equals the same NaN, and -0 differs from +0).
+  friend bool BitEqual(const Array& a, const Array& b);
+
+ private:
+  Aval aval_;
+  std::shared_ptr<const void> data_;
+};
+
+bool BitEqual(const Array& a, const Array& b);
+
+// Memory to be filled, then frozen: `ArrayBuilder b(dtype, shape); fill(b.ref()); Array a = std::move(b).Build();`
+class ArrayBuilder {
+ public:
+  ArrayBuilder(DType dtype, Shape shape)
+      : aval_{dtype, std::move(shape)}, data_(AllocateAligned(aval_.num_bytes())) {}
+  explicit ArrayBuilder(const Aval& aval) : ArrayBuilder(aval.dtype, aval.shape) {}
+
+  const Aval& aval() const { return aval_; }
+  void* data() { return data_.get(); }
+  MutableArrayRef ref() { return {aval_.dtype, aval_.shape, data_.get()}; }
+  template <class T>
+  absl::Span<T> Mutable() {
+    AQT_CHECK(aval_.dtype == kDTypeOf<T>);
+    return absl::MakeSpan(static_cast<T*>(data_.get()), aval_.shape.num_elements());
+  }
+  Array Build() && { return Array(std::move(aval_), std::move(data_)); }
+
+ private:
+  Aval aval_;
+  std::shared_ptr<void> data_;
+};
+
+// Calls f(element offset in a, element offset in b) for each index of `shape`, last axis fastest.
+template <class F>
+void ForEachIndex(const Shape& shape, absl::Span<const int64_t> a_strides, absl::Span<const int64_t> b_strides, F&& f) {
+  if (shape.num_elements() == 0) return;
+  absl::InlinedVector<int64_t, kInlineRank> index(shape.rank(), 0);
+  int64_t a = 0, b = 0;
+  while (true) {
+    f(a, b);
+    int64_t axis = shape.rank() - 1;
+    for (; axis >= 0; --axis) {
+      a += a_strides[axis];
+      b += b_strides[axis];
+      if (++index[axis] < shape[axis]) break;
+      a -= a_strides[axis] * shape[axis];
+      b -= b_strides[axis] * shape[axis];
+      index[axis] = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
+// Copies src to dst; shapes and dtypes must be equal (InvalidArgument otherwise).
+absl::Status CopyArray(const ArrayRef& src, const MutableArrayRef& dst);
+
+// dst[i] = ConvertElement(src[i]); shapes must be equal (InvalidArgument otherwise), any two dtypes.
+absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow overflow = Overflow::kIeee);
+Array Cast(const ArrayRef& src, DType dtype, Overflow overflow = Overflow::kIeee);
+
+// ---- implementation
+
+template <class T>
+Array Array::FromSpan(absl::Span<const T> values, Shape shape) {
+  ArrayBuilder builder(kDTypeOf<T>, std::move(shape));
+  absl::Span<T> out = builder.Mutable<T>();
+  AQT_CHECK(out.size() == values.size());
+  std::copy(values.begin(), values.end(), out.begin());
+  return std::move(builder).Build();
+}
+
+}  // namespace aqt
+
+#endif  // AQT_CORE_ARRAY_H_

@@ -1,0 +1,69 @@
+#include "aqt/core/shape.h"
+
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace aqt {
+
+int64_t Shape::num_elements() const {
+  int64_t n = 1;
+  for (const int64_t extent : extents_) n *= extent;
+  return n;
+}
+
+std::string Shape::ToString() const { return absl::StrCat("[", absl::StrJoin(extents_, ","), "]"); }
+
+std::ostream& operator<<(std::ostream& os, const Shape& shape) { return os << shape.ToString(); }
+
+Strides DenseStrides(const Shape& shape) {
+  Strides strides(shape.rank());
+  int64_t stride = 1;
+  for (int64_t axis = shape.rank() - 1; axis >= 0; --axis) {
+    strides[axis] = stride;
+    stride *= shape[axis];
+  }
+  return strides;
+}
+
+absl::StatusOr<int64_t> CheckedNumElements(absl::Span<const int64_t> extents, int64_t bytes_per_element) {
+  bool empty = false;
+  for (const int64_t extent : extents) {
+    if (extent < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("shape [", absl::StrJoin(extents, ","), "] has a negative extent"));
+    }
+    empty |= extent == 0;
+  }
+  if (empty) return 0;
+  int64_t n = 1;
+  for (const int64_t extent : extents) {
+    if (n > std::numeric_limits<int64_t>::max() / bytes_per_element / extent) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape [", absl::StrJoin(extents, ","), "] has more elements than fit into memory"));
+    }
+    n *= extent;
+  }
+  return n;
+}
+
+absl::StatusOr<Axes> NormalizeAxes(absl::Span<const int64_t> axes, int64_t rank) {
+  Axes result;
+  for (const int64_t axis : axes) {
+    if (axis < -rank || axis >= rank) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("axis ", axis, " is out of range for rank ", rank, " (", -rank, " to ", rank - 1, " are allowed)"));
+    }
+    const int64_t normal = axis < 0 ? axis + rank : axis;
+    for (const int64_t seen : result) {
+      if (seen == normal) {
+        return absl::InvalidArgumentError(absl::StrCat("axis ", normal, " is named twice in [", absl::StrJoin(axes, ","), "]"));
+      }
+    }
+    result.push_back(normal);
+  }
+  return result;
+}
+
+}  // namespace aqt
