@@ -1,0 +1,53 @@
+#ifndef AQT_KERNELS_TARGET_HIGHWAY_H_
+#define AQT_KERNELS_TARGET_HIGHWAY_H_
+
+// What a file that is compiled once per Highway target includes before any Highway header, and the map from Target to
+// the compiled versions. Such a file looks like this:
+//
+//   #include "aqt/kernels/target_highway.h"
+//   #undef HWY_TARGET_INCLUDE
+//   #define HWY_TARGET_INCLUDE "aqt/kernels/x.cc"
+//   #include "hwy/foreach_target.h"  // IWYU pragma: keep
+//   #include "hwy/highway.h"
+//   HWY_BEFORE_NAMESPACE();
+//   namespace aqt::kernels::HWY_NAMESPACE { void X(...) { ... } }
+//   HWY_AFTER_NAMESPACE();
+//   #if HWY_ONCE
+//   namespace aqt::kernels { ... AQT_HWY_DISPATCH(target, X)(...) ... }
+//   #endif
+//
+// g++ 12.2 has HWY_SCALAR as its lowest target: one lane, and no conversions between vectors of equal size.
+
+#ifdef AQT_SCALAR_ONLY
+#define HWY_COMPILE_ONLY_SCALAR
+#else
+// No Target stands for these, so they would be dead code.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#endif
+
+#include "hwy/detect_targets.h"
+
+#include "aqt/kernels/target.h"
+
+// f's version for the compile-time baseline. A build whose baseline is above a target contains no version for that target.
+#define AQT_HWY_BASELINE(f) (&HWY_STATIC_DISPATCH(f))
+
+#if HWY_TARGETS & HWY_AVX2
+#define AQT_HWY_AVX2(f) (&N_AVX2::f)
+#else
+#define AQT_HWY_AVX2(f) AQT_HWY_BASELINE(f)
+#endif
+
+#if HWY_TARGETS & HWY_AVX3
+#define AQT_HWY_AVX512(f) (&N_AVX3::f)
+#else
+#define AQT_HWY_AVX512(f) AQT_HWY_BASELINE(f)
+#endif
+
+// Pointer to the version of function f for a Target; used inside aqt::kernels after all targets are compiled (HWY_ONCE).
+#define AQT_HWY_DISPATCH(target, f)                                                 \
+  ((target) >= ::aqt::kernels::Target::kAvx512 ? AQT_HWY_AVX512(f)                  \
+   : (target) == ::aqt::kernels::Target::kAvx2 ? AQT_HWY_AVX2(f)                    \
+                                               : AQT_HWY_BASELINE(f))
+
+#endif  // AQT_KERNELS_TARGET_HIGHWAY_H_
