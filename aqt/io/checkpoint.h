@@ -1,0 +1,99 @@
+#ifndef AQT_IO_CHECKPOINT_H_
+#define AQT_IO_CHECKPOINT_H_
+
+// A model's tensors over one or more safetensors files, as they are found on disk:
+//   a .safetensors file; or a folder with
+//     model.safetensors.index.json and the shards that it names, or else
+//     model.safetensors, or else
+//     exactly one *.safetensors.
+// A folder with both an index and a model.safetensors that the index does not name is refused as ambiguous.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/io/file.h"
+#include "aqt/io/safetensors.h"
+
+namespace aqt::io {
+
+inline constexpr char kModelFile[] = "model.safetensors";
+inline constexpr char kIndexFile[] = "model.safetensors.index.json";
+
+// Which shard holds which tensor: {tensor name, file name}, in the order of the index.
+using WeightMap = std::vector<std::pair<std::string, std::string>>;
+
+// Reads the text of an index. DataLoss, naming the cause, unless `weight_map` maps distinct names to file names that
+// end in ".safetensors" and contain no '/', '\\' or NUL. `metadata` is optional and not interpreted: total_size is often
+// wrong in the wild.
+absl::StatusOr<WeightMap> ParseIndex(absl::string_view json);
+
+// The text of an index: two spaces of indentation, sorted by name. `total_size` counts the bytes of all tensors.
+// InvalidArgument when a name is not UTF-8 or occurs twice.
+absl::StatusOr<std::string> MakeIndex(WeightMap weight_map, int64_t total_size);
+
+class Checkpoint {
+ public:
+  struct Tensor {
+    const TensorInfo* info = nullptr;  // lives as long as the Checkpoint
+    int shard = 0;                     // index into shards()
+  };
+
+  // NotFound when a file is missing; DataLoss when a file is damaged, or index and shards disagree (each tensor must be
+  // in the shard that the index says, and in no other; each tensor of a shard must be in the index); FailedPrecondition
+  // when a folder is ambiguous.
+  static absl::StatusOr<Checkpoint> Open(const FileSystem& fs, absl::string_view path);
+
+  // As given to Open.
+  const std::string& path() const { return path_; }
+  bool is_folder() const { return is_folder_; }
+  // True when there is an index file.
+  bool has_index() const { return has_index_; }
+  // Sorted by file name.
+  const std::vector<SafetensorsReader>& shards() const { return shards_; }
+  const std::vector<std::string>& shard_names() const { return shard_names_; }
+  // Shard by shard, in the order of their data.
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  // Bytes of all tensors.
+  int64_t total_bytes() const { return total_bytes_; }
+
+  // Null when there is none of that name. Logarithmic.
+  const Tensor* Find(absl::string_view name) const;
+  // As SafetensorsReader.
+  absl::Status Read(const Tensor& tensor, int64_t offset, absl::Span<uint8_t> dst) const;
+  absl::StatusOr<Array> ReadArray(absl::string_view name) const;
+  absl::StatusOr<Array> ReadArray(const Tensor& tensor) const;
+
+  // The folder's other regular files, sorted, as paths relative to it ("config.json", "1_Pooling/config.json"), for a
+  // converter to copy. Not listed: names that begin with '.', broken links, the index, and *.safetensors files and
+  // their indices that are no part of this checkpoint. Empty when a file was opened.
+  const std::vector<std::string>& other_files() const { return other_files_; }
+  // The *.safetensors files and *.safetensors.index.json that other_files() leaves out.
+  const std::vector<std::string>& unused_weight_files() const { return unused_weight_files_; }
+
+ private:
+  Checkpoint() = default;
+  absl::Status OpenFolder(const FileSystem& fs);
+  absl::Status CheckIndex(const WeightMap& weight_map) const;
+
+  std::string path_;
+  bool is_folder_ = false;
+  bool has_index_ = false;
+  std::vector<SafetensorsReader> shards_;
+  std::vector<std::string> shard_names_;
+  std::vector<Tensor> tensors_;
+  std::vector<int32_t> by_name_;  // indices into tensors_, sorted by name
+  int64_t total_bytes_ = 0;
+  std::vector<std::string> other_files_;
+  std::vector<std::string> unused_weight_files_;
+};
+
+}  // namespace aqt::io
+
+#endif  // AQT_IO_CHECKPOINT_H_

@@ -1,0 +1,169 @@
+#ifndef AQT_IO_SAFETENSORS_H_
+#define AQT_IO_SAFETENSORS_H_
+
+// The safetensors file format: u64 little-endian header length N, N bytes of JSON, raw little-endian row-major data.
+// What is read, written and refused: docs/formats-safetensors.md.
+//
+//   AQT_ASSIGN_OR_RETURN(auto reader, SafetensorsReader::Open(LocalFileSystem(), "model.safetensors"));
+//   for (const TensorInfo& t : reader.tensors()) Use(t.name, t.dtype, t.shape);
+//   AQT_ASSIGN_OR_RETURN(Array weight, reader.ReadArray("fc1.weight"));
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/io/file.h"
+
+namespace aqt::io {
+
+// The element types of the format, in the order that its writer sorts by (last first).
+enum class FileDType : uint8_t {
+  kBool, kF4, kF6E2M3, kF6E3M2, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0, kF8E4M3FNUZ, kF8E5M2FNUZ,
+  kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kC64, kF64, kI64, kU64,
+};
+inline constexpr int kNumFileDTypes = 22;
+
+// Bits of one element in the file: 4 for F4, 6 for F6_*, 8 for BOOL, 64 for C64 (two f32), ...
+int BitWidth(FileDType dtype);
+// "BOOL", "F4", "F6_E2M3", ...: the text in the header.
+absl::string_view ToString(FileDType dtype);
+std::optional<FileDType> FileDTypeFromString(absl::string_view text);
+std::ostream& operator<<(std::ostream& os, FileDType dtype);
+// The type of the same elements in memory. None for F4, F6_*, F8_E8M0, F8_*FNUZ, U16, C64, U64: those pass as bytes.
+std::optional<DType> ToDType(FileDType dtype);
+// None for s2 and s4, which the format lacks.
+std::optional<FileDType> ToFileDType(DType dtype);
+
+// Bytes of a tensor. InvalidArgument when an extent is negative, the size exceeds 2^63 - 1 bits, or the bits do not
+// fill whole bytes (an odd number of F4).
+absl::StatusOr<int64_t> TensorBytes(FileDType dtype, const Shape& shape);
+
+struct TensorSpec {
+  std::string name;  // UTF-8; may be empty; not "__metadata__"
+  FileDType dtype = FileDType::kF32;
+  Shape shape;
+  bool operator==(const TensorSpec&) const = default;
+};
+
+struct TensorInfo : TensorSpec {
+  // Bytes [begin, end) of the data, which starts right after the header. Not aligned to anything.
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t num_bytes() const { return end - begin; }
+  bool operator==(const TensorInfo&) const = default;
+};
+
+// The header's `__metadata__`, in its order.
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+struct SafetensorsHeader {
+  Metadata metadata;
+  std::vector<TensorInfo> tensors;  // in the order of their data; those of size zero in header order
+};
+
+// Longest header that is read or written, in bytes; the limit of the format's own reader.
+inline constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
+
+// Reads the JSON text of a header whose data has `data_bytes` bytes. DataLoss, naming cause and tensor, unless the
+// tensors tile the data exactly and every other rule of docs/formats-safetensors.md holds.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
+
+// An open file. Memory: the header's contents; data is read on demand. Thread-safe.
+class SafetensorsReader {
+ public:
+  // DataLoss when the file is damaged or not of this format; else the errors of FileSystem::OpenForReading and Read.
+  static absl::StatusOr<SafetensorsReader> Open(const FileSystem& fs, absl::string_view path);
+
+  const std::string& path() const { return file_->path(); }
+  const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
+  const Metadata& metadata() const { return header_.metadata; }
+  // Null when there is none of that name. Logarithmic.
+  const TensorInfo* Find(absl::string_view name) const;
+
+  // Fills `dst` with the bytes from `offset` on, counted from the first byte of the tensor, which is one of tensors().
+  // OutOfRange when they are not all the tensor's.
+  absl::Status Read(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const;
+  // The whole tensor. NotFound when there is none of that name; Unimplemented when ToDType has no type for it; DataLoss
+  // when a BOOL is neither 0 nor 1.
+  absl::StatusOr<Array> ReadArray(absl::string_view name) const;
+  absl::StatusOr<Array> ReadArray(const TensorInfo& tensor) const;
+
+ private:
+  SafetensorsReader() = default;
+
+  std::unique_ptr<RandomAccessFile> file_;
+  int64_t data_begin_ = 0;  // of the file
+  SafetensorsHeader header_;
+  std::vector<int32_t> by_name_;  // indices into tensors, sorted by name
+};
+
+struct SafetensorsWriterOptions {
+  Metadata metadata;  // written when not empty, in this order; keys must differ
+  // The data starts at a multiple of this many bytes in the file: a power of two from 8 to 4096. 8 gives the bytes
+  // of the format's own writer.
+  int64_t alignment = 64;
+  OutputOptions output;
+};
+
+// The JSON text of a header with its padding, and where each tensor goes: sorted by dtype (kU64 first), then name.
+struct SafetensorsLayout {
+  std::string json;
+  std::vector<TensorInfo> tensors;
+  int64_t data_bytes = 0;
+};
+// InvalidArgument when a name is used twice, is "__metadata__" or is not UTF-8, when TensorBytes refuses a shape, the
+// sum of the sizes exceeds 2^63 - 1, the alignment is not allowed, or the header would exceed kMaxSafetensorsHeader.
+absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<TensorSpec> tensors,
+                                                    const SafetensorsWriterOptions& options);
+
+// Writes a file whose tensors are known up front; data comes in any order and in pieces. Memory: the layout and the list
+// of ranges written. The file appears at Finish, complete, or never. Write and WriteArray are thread-safe.
+class SafetensorsWriter {
+ public:
+  // The errors of LayOutSafetensors and FileSystem::CreateOutput; ResourceExhausted when the disk lacks the space.
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const FileSystem& fs, absl::string_view path,
+                                                                   std::vector<TensorSpec> tensors,
+                                                                   const SafetensorsWriterOptions& options = {});
+
+  const std::string& path() const { return file_->path(); }
+  const std::vector<TensorInfo>& tensors() const { return layout_.tensors; }
+  const TensorInfo* Find(absl::string_view name) const;
+
+  // Writes bytes of a tensor from its byte `offset` on. NotFound, OutOfRange, or FailedPrecondition when a byte has
+  // been written before.
+  absl::Status Write(absl::string_view name, int64_t offset, absl::Span<const uint8_t> data);
+  // The whole tensor; dtype and shape must be those announced (InvalidArgument).
+  absl::Status WriteArray(absl::string_view name, const Array& array);
+  // Commits the file. FailedPrecondition, naming the tensor, when a byte is missing; the first error of Write, if one
+  // failed. To be called once.
+  absl::Status Finish();
+
+ private:
+  SafetensorsWriter(std::unique_ptr<OutputFile> file, SafetensorsLayout layout);
+  absl::Status MarkWritten(const TensorInfo& tensor, int64_t begin, int64_t end);
+
+  std::unique_ptr<OutputFile> file_;
+  SafetensorsLayout layout_;
+  int64_t data_begin_ = 0;
+  std::vector<int32_t> by_name_;
+  std::mutex mutex_;
+  absl::Status status_;                  // first error of a write; guarded by mutex_
+  std::map<int64_t, int64_t> written_;  // begin -> end of disjoint, non-adjacent ranges of the data; guarded by mutex_
+};
+
+}  // namespace aqt::io
+
+#endif  // AQT_IO_SAFETENSORS_H_
