@@ -1,0 +1,83 @@
+#ifndef AQT_KERNELS_PACK_H_
+#define AQT_KERNELS_PACK_H_
+
+// Operands into panels: quantized on the way, or as they are.
+//
+// Everything here gives the same bytes on every target and for any number of threads. Nothing allocates; `panels` has
+// B * format.PackedBytes(rows, k) bytes, aligned to kPanelAlignment, and does not overlap the source. An executor may be
+// null: then the calling thread does all. Slow and obvious versions: reference.h.
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/panel_format.h"
+#include "aqt/kernels/target.h"
+
+namespace aqt::kernels {
+
+// Turns `count` abs-max values, in place, into scales. Called from any thread of the executor.
+using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>;
+
+// The scale of AQT's AbsMax calibration without clipping_scale and po2:
+//   bound = absmax, or 1 where it is 0;  scale = R(bound * R(1 / quant_bound))  or, with `divide`, R(bound / quant_bound),
+// R rounding to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
+// subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity stay what they are.
+struct AbsMaxScale {
+  float quant_bound = 127.5f;
+  DType dtype = DType::kF32;
+  bool divide = false;
+  bool subnormals_are_zero = true;
+
+  void operator()(float* absmax_to_scale, int64_t count) const;
+};
+
+// The step from a real value x with scale s to a qvalue:
+//   inv = R_scale_dtype(1 / s), or 1 where that is infinite;  y = R_product_dtype(x * inv);
+//   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))
+struct QuantizeStep {
+  float clip_bound = 127.0f;               // an integer in [0, 127]
+  DType scale_dtype = DType::kF32;         // f32, bf16 or f16
+  DType product_dtype = DType::kF32;       // f32, bf16 or f16: the wider one of the source and the scale
+  bool subnormals_are_zero = true;         // f32 subnormals among x, 1 / s and s (XLA on CPU); else gradual underflow
+};
+
+struct QuantizeArgs {
+  Operand src;  // f32, bf16 or f16
+  QuantizeStep step;
+
+  enum class Scales : uint8_t {
+    kPerRow,  // scale[b * rows + r] = rule(absmax of the row over k)
+    kSingle,  // scale[0] = rule(absmax of everything)
+    kGiven,   // scale[b * scale_batch_stride + r * scale_row_stride] is read
+  };
+  Scales scales = Scales::kPerRow;
+  float* scale = nullptr;
+  int64_t scale_batch_stride = 0;
+  int64_t scale_row_stride = 0;
+
+  // If not null, the qvalues are also written here, each at the element offset of its source: a tensor of the layout
+  // of src. The source's strides then address each element once.
+  int8_t* qvalues = nullptr;
+  // If not null, packed operand as `format` says (its element is not kF32).
+  void* panels = nullptr;
+};
+
+// Abs-max, scales, qvalues and panels in one call: pass 1 reads a block of rows for its abs-max, pass 2 reads it again
+// from cache, multiplies, clamps, rounds and interleaves. `rule` is not called for kGiven.
+void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule,
+                  Executor* executor);
+
+// absmax[b * rows + r] = max over k of |x|; NaN (the canonical one) if there is a NaN; 0 for an empty k, and for a
+// subnormal maximum with subnormals_are_zero. Source f32, bf16 or f16.
+void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor);
+
+// Packs values without changing them. Formats of integer elements take s8, s4 and s2; kF32 takes f32, bf16, f16, e4m3fn,
+// e5m2, s8, s4 and s2, converted exactly.
+void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor);
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_PACK_H_

@@ -1,0 +1,71 @@
+#ifndef AQT_KERNELS_PANEL_FORMAT_H_
+#define AQT_KERNELS_PANEL_FORMAT_H_
+
+// The layouts in which the matrix kernels read their operands. A tile policy fixes one format for each side; packing is
+// driven by the format alone, so that tiles with the same format share packed operands and the packing code.
+
+#include <cstdint>
+
+namespace aqt::kernels {
+
+// A packed operand is a run of panels; a panel holds `width` consecutive rows of the operand (of the rhs: columns of the
+// product) over all of k. k is cut into groups of `k_group` consecutive elements; the last group is filled up with
+// zeros, and so are the rows beyond the end in the last panel.
+struct PanelFormat {
+  enum class Layout : uint8_t {
+    // Steps of 16 groups; in a step each row has its 16 groups side by side, 64 bytes. For operands that a tile
+    // broadcasts group by group: a group has 4 bytes.
+    kRowSteps,
+    // For each group, row after row. For operands that a tile loads as vectors over rows.
+    kInterleaved,
+  };
+  enum class Element : uint8_t {
+    kS8,
+    kU8Offset,  // value + 128: the unsigned operand of a u8 x s8 dot product
+    kS16,       // s8 values, sign extended
+    kF32,
+  };
+
+  Layout layout;
+  Element element;
+  // The panel begins with `width` s32 values, -128 times the sum over k of each row (modulo 2^32): added to a sum over
+  // kU8Offset values of the other side it gives the sum over the values themselves.
+  bool has_correction;
+  int32_t width;
+  int32_t k_group;
+
+  static constexpr int64_t kStepGroups = 16;
+
+  constexpr int64_t ElementBytes() const {
+    switch (element) {
+      case Element::kS8:
+      case Element::kU8Offset: return 1;
+      case Element::kS16: return 2;
+      case Element::kF32: return 4;
+    }
+    return 0;
+  }
+  constexpr int64_t NumPanels(int64_t rows) const { return (rows + width - 1) / width; }
+  constexpr int64_t NumGroups(int64_t k) const { return (k + k_group - 1) / k_group; }
+  // Bytes before the first group.
+  constexpr int64_t HeaderBytes() const { return has_correction ? RoundUp64(int64_t{4} * width) : 0; }
+  constexpr int64_t PanelBytes(int64_t k) const {
+    const int64_t groups = NumGroups(k);
+    if (layout == Layout::kRowSteps) return (groups + kStepGroups - 1) / kStepGroups * width * 64;
+    return HeaderBytes() + RoundUp64(groups * width * k_group * ElementBytes());
+  }
+  // Bytes of one packed matrix [rows, k]: the size of the workspace, and the distance between matrices of a batch.
+  constexpr int64_t PackedBytes(int64_t rows, int64_t k) const { return NumPanels(rows) * PanelBytes(k); }
+
+  bool operator==(const PanelFormat&) const = default;
+
+ private:
+  static constexpr int64_t RoundUp64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+};
+
+// Packed operands begin at a multiple of this many bytes.
+inline constexpr int64_t kPanelAlignment = 64;
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_PANEL_FORMAT_H_
