@@ -3,9 +3,9 @@
 
 // Which instruction sets this machine has, and which of them the kernels use.
 //
-// Every kernel takes a Target, BestTarget() unless told otherwise, so that one process can run and compare all of them.
-// A kernel without code of its own for a target runs its version for the next lower one. Bits that docs/bits.md promises
-// do not depend on the target.
+// Every kernel takes a Target, BestTarget() unless told otherwise, so that one process can run and compare all of
+// them. A kernel without code of its own for a target runs its version for the next lower one. Bits that docs/bits.md
+// promises do not depend on the target.
 
 #include <cstdint>
 #include <ostream>
@@ -41,7 +41,8 @@ bool IsSupported(Target target);
 // the mistake.
 absl::StatusOr<Target> MaxTargetFromEnvironment();
 
-// The highest supported target that MaxTargetFromEnvironment() allows. When that is an error, the highest supported one.
+// The highest supported target that MaxTargetFromEnvironment() allows. When that is an error, the highest supported
+// one.
 Target BestTarget();
 
 }  // namespace aqt::kernels

@@ -29,7 +29,8 @@
 
 #include "aqt/kernels/target.h"
 
-// f's version for the compile-time baseline. A build whose baseline is above a target contains no version for that target.
+// f's version for the compile-time baseline. A build whose baseline is above a target contains no version for that
+// target.
 #define AQT_HWY_BASELINE(f) (&HWY_STATIC_DISPATCH(f))
 
 #if HWY_TARGETS & HWY_AVX2
@@ -44,7 +45,8 @@
 #define AQT_HWY_AVX512(f) AQT_HWY_BASELINE(f)
 #endif
 
-// Pointer to the version of function f for a Target; used inside aqt::kernels after all targets are compiled (HWY_ONCE).
+// Pointer to the version of function f for a Target; used inside aqt::kernels after all targets are compiled
+// (HWY_ONCE).
 #define AQT_HWY_DISPATCH(target, f)                                                 \
   ((target) >= ::aqt::kernels::Target::kAvx512 ? AQT_HWY_AVX512(f)                  \
    : (target) == ::aqt::kernels::Target::kAvx2 ? AQT_HWY_AVX2(f)                    \

@@ -43,11 +43,13 @@ TEST(Target, SupportedTargetsAscendFromScalar) {
   EXPECT_EQ(targets.size(), 1u);
 #elif defined(__x86_64__)
   EXPECT_EQ(IsSupported(Target::kAvx2), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
-  EXPECT_EQ(IsSupported(Target::kAvx512Vnni), __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni"));
+  EXPECT_EQ(IsSupported(Target::kAvx512Vnni),
+            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni"));
 #endif
 }
 
-// The variable is read once per process, and the BUILD file runs this test with it unset, "scalar", "avx2" and a wrong name.
+// The variable is read once per process, and the BUILD file runs this test with it unset, "scalar", "avx2" and a
+// wrong name.
 TEST(Target, EnvironmentCapsTheChoice) {
   const char* text = std::getenv("AQT_MAX_TARGET");
   const absl::StatusOr<Target> cap = MaxTargetFromEnvironment();
@@ -56,8 +58,8 @@ TEST(Target, EnvironmentCapsTheChoice) {
     EXPECT_EQ(BestTarget(), SupportedTargets().back());
   } else if (std::string(text) == "wrong") {
     EXPECT_EQ(cap.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(std::string(cap.status().message()).find("environment variable AQT_MAX_TARGET: unknown target \"wrong\""), 0u)
-        << cap.status();
+    const std::string message(cap.status().message());
+    EXPECT_EQ(message.find("environment variable AQT_MAX_TARGET: unknown target \"wrong\""), 0u) << message;
     EXPECT_EQ(BestTarget(), SupportedTargets().back());
   } else {
     ASSERT_TRUE(cap.ok()) << cap.status();

@@ -1,0 +1,75 @@
+#ifndef AQT_KERNELS_QUANTIZE_H_
+#define AQT_KERNELS_QUANTIZE_H_
+
+// Float matrices to integers of 2 to 8 bits (one per int8) and back, elementwise, with given scales.
+//
+// With T the dtype of the floats and R(v) the rounding of the f32 value v to T (nearest, ties to even):
+//   kMultiplyByInverse (AQT):             q = round(clamp(R(x * inv_scale), lo, hi))
+//   kDivideByScale (compressed-tensors):  q = round(clamp(R(R(x / scale) + zero_point), lo, hi))
+//   DequantizeMatrix (both):              x = R(R(q - zero_point) * scale)
+// round() goes to the nearest integer, ties to even. A NaN before round() gives q = 0; a NaN result of
+// DequantizeMatrix is the positive quiet NaN of T (0x7fc00000, 0x7fc0, 0x7e00). All targets give the same bits. The
+// plain version is quantize_reference.h.
+//
+// `flush_subnormals` (AQT's arithmetic is XLA's): f32 and bf16 subnormals among x, the scales, and the results count as
+// zero of their sign; f16 subnormals never do. The comparison is explicit; the processor's own flush mode is left alone
+// and should be off.
+
+#include <cstdint>
+
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/absmax.h"
+#include "aqt/kernels/target.h"
+
+namespace aqt::kernels {
+
+// Scales (and zero points of the same layout) shared by blocks of row_group x col_group elements: element (r, c) has
+// scale[(r / row_group) * row_stride + (c / col_group) * col_stride].
+// One per row: {row_stride = 1, col_stride = 0}. One per group of g columns: {col_group = g, row_stride = cols / g,
+// col_stride = 1}. One per column: {row_stride = 0, col_stride = 1}. One per tensor: both strides 0.
+struct ScaleGrid {
+  const float* scale = nullptr;         // values of T held in f32
+  const int8_t* zero_point = nullptr;   // null: all 0
+  int64_t row_stride = 0;
+  int64_t col_stride = 0;
+  int64_t row_group = 1;
+  int64_t col_group = 1;
+};
+
+enum class QuantizeRule : uint8_t { kMultiplyByInverse, kDivideByScale };
+
+struct QuantizeMatrixArgs {
+  FloatMatrix x;
+  QuantizeRule rule = QuantizeRule::kMultiplyByInverse;
+  // kMultiplyByInverse: grid.scale holds inverse scales, and grid.zero_point is null.
+  ScaleGrid grid;
+  // Integers with -128 <= lo <= hi <= 127: -127 and 127 for AQT's 8 bits, -128 and 127 for compressed-tensors'.
+  float lo = -127;
+  float hi = 127;
+  bool flush_subnormals = false;  // kMultiplyByInverse only
+  // Element (r, c) goes to q[r * q_row_stride + c * q_col_stride].
+  int8_t* q = nullptr;
+  int64_t q_row_stride = 0;
+  int64_t q_col_stride = 1;
+};
+void QuantizeMatrix(const QuantizeMatrixArgs& args, Target target = BestTarget());
+
+struct DequantizeMatrixArgs {
+  const int8_t* q = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t q_row_stride = 0;
+  int64_t q_col_stride = 1;
+  ScaleGrid grid;
+  bool flush_subnormals = false;
+  // Element (r, c) goes to x[r * row_stride + c * col_stride], of type `dtype` (kF32, kBF16 or kF16).
+  void* x = nullptr;
+  DType dtype = DType::kF32;
+  int64_t row_stride = 0;
+  int64_t col_stride = 1;
+};
+void DequantizeMatrix(const DequantizeMatrixArgs& args, Target target = BestTarget());
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_QUANTIZE_H_
