@@ -4,10 +4,8 @@
 // Files: random-access reading, output that appears complete or not at all, and the few folder operations that a
 // checkpoint converter needs, behind an interface so that tests can inject faults (file_testing.h).
 //
-// Every error names the operation, the path and the system's text. errno becomes a code thus: ENOENT, ENOTDIR NotFound;
-// EACCES, EPERM, EROFS PermissionDenied; EEXIST AlreadyExists; ENOSPC, EDQUOT, EFBIG, EMFILE, ENFILE, ENOMEM
-// ResourceExhausted; EISDIR, ENOTEMPTY, EBUSY, EXDEV, ETXTBSY FailedPrecondition; EINVAL, ENAMETOOLONG, ELOOP
-// InvalidArgument; EIO DataLoss; anything else Unknown.
+// Every error of the system names the operation and the path, has the system's text, and the code that
+// absl::ErrnoToStatusCode gives (NotFound, PermissionDenied, AlreadyExists, ResourceExhausted for a full disk, ...).
 
 #include <cstdint>
 #include <memory>
@@ -81,7 +79,7 @@ class FileSystem {
   virtual absl::Status CreateFolder(absl::string_view path) const = 0;
   // A file, a link or an empty folder.
   virtual absl::Status Remove(absl::string_view path) const = 0;
-  // Files or folders within one file system; an existing file or empty folder `to` is replaced.
+  // Files or folders within one file system; an existing file or empty folder `to` is replaced. Flushes the folder of `to`.
   virtual absl::Status Rename(absl::string_view from, absl::string_view to) const = 0;
 };
 

@@ -1,0 +1,151 @@
+#include "aqt/io/file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/posix.h"
+
+namespace aqt::io {
+namespace {
+
+absl::Span<const uint8_t> AsBytes(absl::string_view text) {
+  return absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+}
+
+absl::string_view WithoutTrailingSlashes(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return path;
+}
+
+// Removes a file, or a folder with what is in it. Goes on after an error and returns the first.
+absl::Status RemoveAll(const FileSystem& fs, const std::string& path) {
+  absl::Status status = fs.Remove(path);
+  if (status.code() != absl::StatusCode::kFailedPrecondition) return status;  // ENOTEMPTY
+  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
+  status = absl::OkStatus();
+  for (const std::string& name : names) status.Update(RemoveAll(fs, JoinPath(path, name)));
+  status.Update(fs.Remove(path));
+  return status;
+}
+
+}  // namespace
+
+const FileSystem& LocalFileSystem() {
+  static const internal::PosixCalls* const calls = new internal::PosixCalls;  // never destroyed
+  static const FileSystem* const fs = new internal::PosixFileSystem(*calls);
+  return *fs;
+}
+
+absl::StatusOr<bool> Exists(const FileSystem& fs, absl::string_view path) {
+  const absl::StatusOr<FileInfo> info = fs.Stat(path);
+  if (info.ok()) return true;
+  if (absl::IsNotFound(info.status())) return false;
+  return info.status();
+}
+
+absl::StatusOr<bool> SameFile(const FileSystem& fs, absl::string_view a, absl::string_view b) {
+  const absl::StatusOr<FileInfo> info_a = fs.Stat(a);
+  const absl::StatusOr<FileInfo> info_b = fs.Stat(b);
+  for (const auto* info : {&info_a, &info_b}) {
+    if (info->ok()) continue;
+    if (absl::IsNotFound(info->status())) return false;
+    return info->status();
+  }
+  return info_a->device == info_b->device && info_a->inode == info_b->inode;
+}
+
+absl::StatusOr<std::string> ReadFile(const FileSystem& fs, absl::string_view path, int64_t max_bytes) {
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file, fs.OpenForReading(path));
+  if (file->size() > max_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("'", path, "' has ", file->size(), " bytes, more than the ", max_bytes, " allowed here"));
+  }
+  std::string content(file->size(), '\0');
+  AQT_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(reinterpret_cast<uint8_t*>(content.data()), content.size())));
+  return content;
+}
+
+absl::Status WriteFile(const FileSystem& fs, absl::string_view path, absl::string_view content,
+                       const OutputOptions& options) {
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> file, fs.CreateOutput(path, options));
+  AQT_RETURN_IF_ERROR(file->Write(0, AsBytes(content)));
+  return file->Commit();
+}
+
+absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string_view to, const OutputOptions& options) {
+  constexpr int64_t kBufferBytes = int64_t{1} << 20;
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> in, fs.OpenForReading(from));
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out, fs.CreateOutput(to, options));
+  std::vector<uint8_t> buffer(std::min(kBufferBytes, in->size()));
+  for (int64_t offset = 0; offset < in->size(); offset += kBufferBytes) {
+    const absl::Span<uint8_t> piece =
+        absl::MakeSpan(buffer).subspan(0, std::min(kBufferBytes, in->size() - offset));
+    AQT_RETURN_IF_ERROR(in->Read(offset, piece));
+    AQT_RETURN_IF_ERROR(out->Write(offset, piece));
+  }
+  return out->Commit();
+}
+
+OutputFolder::OutputFolder(const FileSystem& fs, std::string path, std::string temporary_path)
+    : fs_(fs), path_(std::move(path)), temporary_path_(std::move(temporary_path)) {}
+
+OutputFolder::~OutputFolder() {
+  if (!committed_) RemoveAll(fs_, temporary_path_).IgnoreError();
+}
+
+absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSystem& fs, absl::string_view path) {
+  path = WithoutTrailingSlashes(path);
+  if (BaseName(path) == "." || BaseName(path) == "..") {
+    return absl::InvalidArgumentError(absl::StrCat("cannot create folder '", path, "': name it from the folder above it"));
+  }
+  const absl::StatusOr<FileInfo> info = fs.Stat(path);
+  if (info.ok()) {
+    if (info->kind != FileKind::kFolder) {
+      return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path, "': it exists and is no folder"));
+    }
+    AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
+    if (!names.empty()) {
+      return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path, "': it exists and is not empty (it has '",
+                                                   names.front(), "'); remove it or name another"));
+    }
+  } else if (!absl::IsNotFound(info.status())) {
+    return info.status();
+  }
+  while (true) {
+    std::string temporary = internal::TemporaryName(path);
+    const absl::Status created = fs.CreateFolder(temporary);
+    if (created.ok()) return absl::WrapUnique(new OutputFolder(fs, std::string(path), std::move(temporary)));
+    // A name left behind by a killed process whose number this one has.
+    if (!absl::IsAlreadyExists(created)) return created;
+  }
+}
+
+absl::Status OutputFolder::Commit() {
+  AQT_RETURN_IF_ERROR(fs_.Rename(temporary_path_, path_));
+  committed_ = true;
+  return absl::OkStatus();
+}
+
+std::string JoinPath(absl::string_view folder, absl::string_view name) {
+  if (folder.empty() || absl::StartsWith(name, "/")) return std::string(name);
+  return absl::StrCat(folder, folder.back() == '/' ? "" : "/", name);
+}
+
+absl::string_view BaseName(absl::string_view path) {
+  path = WithoutTrailingSlashes(path);
+  return path.substr(path.rfind('/') + 1);  // npos + 1 = 0
+}
+
+absl::string_view FolderOf(absl::string_view path) {
+  path = WithoutTrailingSlashes(path);
+  const size_t slash = path.rfind('/');
+  if (slash == absl::string_view::npos) return ".";
+  return WithoutTrailingSlashes(path.substr(0, std::max<size_t>(slash, 1)));
+}
+
+}  // namespace aqt::io

@@ -1,0 +1,173 @@
+#include "aqt/io/file_testing.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <limits>
+#include <mutex>
+#include <optional>
+
+#include "aqt/io/posix.h"
+
+namespace aqt::io {
+namespace internal {
+
+class FaultyCalls final : public PosixCalls {
+ public:
+  void FailFrom(FileCall call, int64_t first, int64_t last, int error) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Plan& plan = plans_[static_cast<int>(call)];
+    plan.first = plan.calls + first;
+    plan.last = last == kForever ? kForever : plan.calls + last;
+    plan.error = error;
+  }
+  void LimitDisk(int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    disk_left_ = bytes;
+  }
+  void LimitTransfer(int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    transfer_ = bytes;
+  }
+  void Interrupt() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    interrupt_ = true;
+  }
+  void Clear() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Plan& plan : plans_) plan = Plan{.calls = plan.calls};
+    disk_left_.reset();
+    transfer_ = kForever;
+    interrupt_ = false;
+  }
+  int64_t NumCalls(FileCall call) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return plans_[static_cast<int>(call)].calls;
+  }
+
+  int Open(const char* path, int flags, mode_t mode) const override {
+    return Fails(FileCall::kOpen) ? -1 : PosixCalls::Open(path, flags, mode);
+  }
+  int Stat(const char* path, struct stat* info) const override {
+    return Fails(FileCall::kStat) ? -1 : PosixCalls::Stat(path, info);
+  }
+  int FStat(int fd, struct stat* info) const override {
+    return Fails(FileCall::kStat) ? -1 : PosixCalls::FStat(fd, info);
+  }
+  ssize_t PRead(int fd, void* dst, size_t bytes, off_t offset) const override {
+    return Fails(FileCall::kRead) ? -1 : PosixCalls::PRead(fd, dst, std::min<size_t>(bytes, Transfer()), offset);
+  }
+  ssize_t PWrite(int fd, const void* src, size_t bytes, off_t offset) const override {
+    if (Fails(FileCall::kWrite)) return -1;
+    bytes = std::min<size_t>(bytes, Transfer());
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (disk_left_.has_value()) {
+        if (*disk_left_ == 0) {
+          errno = ENOSPC;
+          return -1;
+        }
+        bytes = std::min<size_t>(bytes, *disk_left_);
+        *disk_left_ -= bytes;
+      }
+    }
+    return PosixCalls::PWrite(fd, src, bytes, offset);
+  }
+  int FAllocate(int fd, off_t bytes) const override {
+    return Fails(FileCall::kReserve) ? -1 : PosixCalls::FAllocate(fd, bytes);
+  }
+  int FSync(int fd) const override { return Fails(FileCall::kSync) ? -1 : PosixCalls::FSync(fd); }
+  int FSyncFolder(int fd) const override { return Fails(FileCall::kSyncFolder) ? -1 : PosixCalls::FSyncFolder(fd); }
+  int Close(int fd) const override {
+    // The descriptor goes away in any case, as it does on Linux.
+    const bool fails = Fails(FileCall::kClose);
+    const int error = errno;
+    const int result = PosixCalls::Close(fd);
+    if (!fails) return result;
+    errno = error;
+    return -1;
+  }
+  int Rename(const char* from, const char* to, bool replace) const override {
+    return Fails(FileCall::kRename) ? -1 : PosixCalls::Rename(from, to, replace);
+  }
+  int Remove(const char* path) const override { return Fails(FileCall::kRemove) ? -1 : PosixCalls::Remove(path); }
+  int MkDir(const char* path, mode_t mode) const override {
+    return Fails(FileCall::kCreateFolder) ? -1 : PosixCalls::MkDir(path, mode);
+  }
+  int List(const char* folder, std::vector<std::string>* names) const override {
+    return Fails(FileCall::kList) ? -1 : PosixCalls::List(folder, names);
+  }
+
+  static constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
+
+ private:
+  struct Plan {
+    int64_t calls = 0;
+    int64_t first = 0, last = 0;  // calls first .. last fail; none when first is 0
+    int error = 0;
+  };
+
+  // Counts a call; true, with errno set, when it is to fail.
+  bool Fails(FileCall call) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Plan& plan = plans_[static_cast<int>(call)];
+    ++plan.calls;
+    if (plan.first > 0 && plan.first <= plan.calls && plan.calls <= plan.last) {
+      errno = plan.error;
+      return true;
+    }
+    const bool interruptible = call == FileCall::kOpen || call == FileCall::kRead || call == FileCall::kWrite ||
+                               call == FileCall::kSync || call == FileCall::kSyncFolder;
+    if (interrupt_ && interruptible && plan.calls % 2 == 1) {
+      errno = EINTR;
+      return true;
+    }
+    return false;
+  }
+  int64_t Transfer() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return transfer_;
+  }
+
+  mutable std::mutex mutex_;
+  mutable std::array<Plan, kNumFileCalls> plans_;
+  mutable std::optional<int64_t> disk_left_;
+  int64_t transfer_ = kForever;
+  bool interrupt_ = false;
+};
+
+}  // namespace internal
+
+FaultInjectingFileSystem::FaultInjectingFileSystem()
+    : calls_(std::make_unique<internal::FaultyCalls>()), fs_(std::make_unique<internal::PosixFileSystem>(*calls_)) {}
+FaultInjectingFileSystem::~FaultInjectingFileSystem() = default;
+
+void FaultInjectingFileSystem::FailNth(FileCall call, int n, int error) { calls_->FailFrom(call, n, n, error); }
+void FaultInjectingFileSystem::FailAll(FileCall call, int error) {
+  calls_->FailFrom(call, 1, internal::FaultyCalls::kForever, error);
+}
+void FaultInjectingFileSystem::LimitDisk(int64_t bytes) { calls_->LimitDisk(bytes); }
+void FaultInjectingFileSystem::LimitTransfer(int64_t bytes) { calls_->LimitTransfer(bytes); }
+void FaultInjectingFileSystem::Interrupt() { calls_->Interrupt(); }
+void FaultInjectingFileSystem::Clear() { calls_->Clear(); }
+int64_t FaultInjectingFileSystem::NumCalls(FileCall call) const { return calls_->NumCalls(call); }
+
+absl::StatusOr<std::unique_ptr<RandomAccessFile>> FaultInjectingFileSystem::OpenForReading(
+    absl::string_view path) const {
+  return fs_->OpenForReading(path);
+}
+absl::StatusOr<std::unique_ptr<OutputFile>> FaultInjectingFileSystem::CreateOutput(absl::string_view path,
+                                                                                  const OutputOptions& options) const {
+  return fs_->CreateOutput(path, options);
+}
+absl::StatusOr<FileInfo> FaultInjectingFileSystem::Stat(absl::string_view path) const { return fs_->Stat(path); }
+absl::StatusOr<std::vector<std::string>> FaultInjectingFileSystem::List(absl::string_view folder) const {
+  return fs_->List(folder);
+}
+absl::Status FaultInjectingFileSystem::CreateFolder(absl::string_view path) const { return fs_->CreateFolder(path); }
+absl::Status FaultInjectingFileSystem::Remove(absl::string_view path) const { return fs_->Remove(path); }
+absl::Status FaultInjectingFileSystem::Rename(absl::string_view from, absl::string_view to) const {
+  return fs_->Rename(from, to);
+}
+
+}  // namespace aqt::io

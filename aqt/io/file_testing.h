@@ -1,0 +1,66 @@
+#ifndef AQT_IO_FILE_TESTING_H_
+#define AQT_IO_FILE_TESTING_H_
+
+// A file system whose system calls fail on request, for tests of what is left behind when they do.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/file.h"
+
+namespace aqt::io {
+
+// The system calls that can be made to fail. kSync is fsync of a file, kSyncFolder of a folder.
+enum class FileCall : uint8_t {
+  kOpen, kStat, kRead, kWrite, kReserve, kSync, kSyncFolder, kClose, kRename, kRemove, kCreateFolder, kList,
+};
+inline constexpr int kNumFileCalls = 12;
+
+namespace internal {
+class FaultyCalls;
+}
+
+// The machine's files, with faults below the code that retries and cleans up. Thread-safe.
+class FaultInjectingFileSystem final : public FileSystem {
+ public:
+  FaultInjectingFileSystem();
+  ~FaultInjectingFileSystem() override;
+
+  // The n-th call (from 1, counted from now) of that kind fails with `error` (an errno value); later ones succeed.
+  void FailNth(FileCall call, int n, int error);
+  // Every call from now on fails.
+  void FailAll(FileCall call, int error);
+  // Writes succeed up to this many more bytes in total, then come short, then fail with ENOSPC: a full disk. Reserving
+  // space succeeds.
+  void LimitDisk(int64_t bytes);
+  // No read or write moves more than this many bytes at once.
+  void LimitTransfer(int64_t bytes);
+  // Every second call of open, read, write and sync is interrupted by a signal (EINTR).
+  void Interrupt();
+  // Forgets all faults.
+  void Clear();
+  // How many calls of that kind there have been since construction, failed ones included.
+  int64_t NumCalls(FileCall call) const;
+
+  absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenForReading(absl::string_view path) const override;
+  absl::StatusOr<std::unique_ptr<OutputFile>> CreateOutput(absl::string_view path,
+                                                           const OutputOptions& options) const override;
+  absl::StatusOr<FileInfo> Stat(absl::string_view path) const override;
+  absl::StatusOr<std::vector<std::string>> List(absl::string_view folder) const override;
+  absl::Status CreateFolder(absl::string_view path) const override;
+  absl::Status Remove(absl::string_view path) const override;
+  absl::Status Rename(absl::string_view from, absl::string_view to) const override;
+
+ private:
+  std::unique_ptr<internal::FaultyCalls> calls_;
+  std::unique_ptr<FileSystem> fs_;
+};
+
+}  // namespace aqt::io
+
+#endif  // AQT_IO_FILE_TESTING_H_

@@ -1,0 +1,333 @@
+#include "aqt/io/posix.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/status_macros.h"
+
+namespace aqt::io::internal {
+
+int PosixCalls::Open(const char* path, int flags, mode_t mode) const { return ::open(path, flags, mode); }
+int PosixCalls::Stat(const char* path, struct stat* info) const { return ::stat(path, info); }
+int PosixCalls::FStat(int fd, struct stat* info) const { return ::fstat(fd, info); }
+ssize_t PosixCalls::PRead(int fd, void* dst, size_t bytes, off_t offset) const {
+  return ::pread(fd, dst, bytes, offset);
+}
+ssize_t PosixCalls::PWrite(int fd, const void* src, size_t bytes, off_t offset) const {
+  return ::pwrite(fd, src, bytes, offset);
+}
+int PosixCalls::FAllocate(int fd, off_t bytes) const { return ::fallocate(fd, 0, 0, bytes); }
+int PosixCalls::FSync(int fd) const { return ::fsync(fd); }
+int PosixCalls::FSyncFolder(int fd) const { return ::fsync(fd); }
+int PosixCalls::Close(int fd) const { return ::close(fd); }
+int PosixCalls::Remove(const char* path) const { return ::remove(path); }
+int PosixCalls::MkDir(const char* path, mode_t mode) const { return ::mkdir(path, mode); }
+
+int PosixCalls::Rename(const char* from, const char* to, bool replace) const {
+  if (replace) return ::rename(from, to);
+  const int result = ::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+  if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
+  // A file system or kernel without the flag: a file that appears between the two calls is replaced.
+  struct stat info;
+  if (::lstat(to, &info) == 0) {
+    errno = EEXIST;
+    return -1;
+  }
+  return ::rename(from, to);
+}
+
+int PosixCalls::List(const char* folder, std::vector<std::string>* names) const {
+  DIR* const dir = ::opendir(folder);
+  if (dir == nullptr) return -1;
+  errno = 0;
+  while (const dirent* entry = ::readdir(dir)) {
+    const absl::string_view name = entry->d_name;
+    if (name != "." && name != "..") names->emplace_back(name);
+    errno = 0;
+  }
+  const int error = errno;
+  ::closedir(dir);
+  errno = error;
+  return error == 0 ? 0 : -1;
+}
+
+namespace {
+
+absl::Status Error(int error, absl::string_view operation, absl::string_view path) {
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot ", operation, " '", path, "'"));
+}
+
+absl::Status CheckPath(absl::string_view path) {
+  if (path.empty()) return absl::InvalidArgumentError("a path is empty");
+  if (path.find('\0') != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("path '", path.substr(0, path.find('\0')), "...' contains a NUL"));
+  }
+  return absl::OkStatus();
+}
+
+absl::string_view DescribeMode(mode_t mode) {
+  if (S_ISREG(mode)) return "a regular file";
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISCHR(mode)) return "a character device";
+  if (S_ISBLK(mode)) return "a block device";
+  if (S_ISFIFO(mode)) return "a pipe";
+  return "a socket";
+}
+
+// Calls f until it is not interrupted by a signal.
+template <class F>
+auto Retry(F&& f) {
+  while (true) {
+    const auto result = f();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+// After close(2) the descriptor is gone even when a signal interrupted it (Linux), so that is no error.
+int CloseFd(const PosixCalls& calls, int fd) {
+  const int result = calls.Close(fd);
+  return result < 0 && errno == EINTR ? 0 : result;
+}
+
+// Makes a rename to `path` survive a power failure.
+absl::Status SyncFolderOf(const PosixCalls& calls, absl::string_view path) {
+  const std::string folder(FolderOf(path));
+  const int fd = Retry([&] { return calls.Open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+  if (fd < 0) return Error(errno, "open folder", folder);
+  const int sync = Retry([&] { return calls.FSyncFolder(fd); });
+  const int error = errno;
+  CloseFd(calls, fd);
+  // Some file systems cannot flush a folder.
+  if (sync < 0 && error != EINVAL && error != EROFS && error != EOPNOTSUPP) {
+    return Error(error, "flush to disk the folder", folder);
+  }
+  return absl::OkStatus();
+}
+
+// One call moves at most this much on Linux, and a size must fit ssize_t.
+constexpr size_t kMaxTransfer = size_t{1} << 30;
+
+class PosixReader final : public RandomAccessFile {
+ public:
+  PosixReader(const PosixCalls& calls, int fd, std::string path, int64_t size)
+      : calls_(calls), fd_(fd), path_(std::move(path)), size_(size) {}
+  ~PosixReader() override { CloseFd(calls_, fd_); }
+
+  const std::string& path() const override { return path_; }
+  int64_t size() const override { return size_; }
+
+  absl::Status Read(int64_t offset, absl::Span<uint8_t> dst) const override {
+    const int64_t bytes = static_cast<int64_t>(dst.size());
+    if (offset < 0 || offset > size_ || bytes > size_ - offset) {
+      return absl::OutOfRangeError(absl::StrCat("cannot read '", path_, "': ", bytes, " bytes at ", offset,
+                                                " are not inside its ", size_, " bytes"));
+    }
+    while (!dst.empty()) {
+      const ssize_t n =
+          Retry([&] { return calls_.PRead(fd_, dst.data(), std::min(dst.size(), kMaxTransfer), offset); });
+      if (n < 0) return Error(errno, "read", path_);
+      if (n == 0) {
+        return absl::DataLossError(absl::StrCat("cannot read '", path_, "': it ends at byte ", offset, " but had ", size_,
+                                                " bytes when it was opened"));
+      }
+      offset += n;
+      dst.remove_prefix(n);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const PosixCalls& calls_;
+  const int fd_;
+  const std::string path_;
+  const int64_t size_;
+};
+
+class PosixOutput final : public OutputFile {
+ public:
+  // `target` is `path` with a symbolic link at its end resolved.
+  PosixOutput(const PosixCalls& calls, int fd, std::string path, std::string target, std::string temporary, bool replace)
+      : calls_(calls), path_(std::move(path)), target_(std::move(target)), temporary_(std::move(temporary)),
+        replace_(replace), fd_(fd) {}
+
+  ~PosixOutput() override {
+    if (fd_ >= 0) CloseFd(calls_, fd_);
+    if (!renamed_) calls_.Remove(temporary_.c_str());
+  }
+
+  const std::string& path() const override { return path_; }
+
+  absl::Status Reserve(int64_t bytes) override {
+    if (bytes <= 0) return absl::OkStatus();
+    if (Retry([&] { return calls_.FAllocate(fd_, bytes); }) == 0) return absl::OkStatus();
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return absl::OkStatus();
+    return Error(errno, absl::StrCat("reserve ", bytes, " bytes for"), path_);
+  }
+
+  absl::Status Write(int64_t offset, absl::Span<const uint8_t> data) override {
+    if (offset < 0) return absl::OutOfRangeError(absl::StrCat("cannot write '", path_, "' at byte ", offset));
+    while (!data.empty()) {
+      const ssize_t n =
+          Retry([&] { return calls_.PWrite(fd_, data.data(), std::min(data.size(), kMaxTransfer), offset); });
+      if (n < 0) return Error(errno, "write", path_);
+      if (n == 0) return Error(ENOSPC, "write", path_);  // not an error by POSIX, but it would not end
+      offset += n;
+      data.remove_prefix(n);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Commit() override {
+    if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("'", path_, "' was committed before"));
+    const int sync = Retry([&] { return calls_.FSync(fd_); });
+    const int sync_error = errno;
+    const int close = CloseFd(calls_, std::exchange(fd_, -1));
+    if (sync < 0) return Error(sync_error, "flush to disk", path_);
+    if (close < 0) return Error(errno, "close", path_);
+    if (calls_.Rename(temporary_.c_str(), target_.c_str(), replace_) < 0) {
+      return Error(errno, absl::StrCat("rename '", temporary_, "' to"), path_);
+    }
+    renamed_ = true;
+    return SyncFolderOf(calls_, target_);
+  }
+
+ private:
+  const PosixCalls& calls_;
+  const std::string path_;
+  const std::string target_;
+  const std::string temporary_;
+  const bool replace_;
+  int fd_;
+  bool renamed_ = false;
+};
+
+// The file that a path leads to, so that replacing it keeps the links. `path` exists.
+absl::StatusOr<std::string> ResolveLinks(const std::string& path) {
+  char* const resolved = ::realpath(path.c_str(), nullptr);
+  if (resolved == nullptr) return Error(errno, "resolve", path);
+  std::string result = resolved;
+  ::free(resolved);
+  return result;
+}
+
+}  // namespace
+
+std::string TemporaryName(absl::string_view target) {
+  static std::atomic<uint64_t> counter{0};
+  // Cut so that file systems which allow 255 bytes take it.
+  const absl::string_view base = BaseName(target).substr(0, 128);
+  return JoinPath(FolderOf(target), absl::StrCat(".", base, ".tmp-", ::getpid(), "-", ++counter));
+}
+
+absl::StatusOr<std::unique_ptr<RandomAccessFile>> PosixFileSystem::OpenForReading(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  std::string name(path);
+  // Without O_NONBLOCK a pipe would wait for its other end.
+  const int fd = Retry([&] { return calls_.Open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); });
+  if (fd < 0) return Error(errno, "open", name);
+  struct stat info;
+  if (calls_.FStat(fd, &info) < 0) {
+    const int error = errno;
+    CloseFd(calls_, fd);
+    return Error(error, "stat", name);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    CloseFd(calls_, fd);
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read '", name, "': it is ", DescribeMode(info.st_mode), ", not a regular file"));
+  }
+  return std::make_unique<PosixReader>(calls_, fd, std::move(name), info.st_size);
+}
+
+absl::StatusOr<std::unique_ptr<OutputFile>> PosixFileSystem::CreateOutput(absl::string_view path,
+                                                                         const OutputOptions& options) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  std::string name(path);
+  if (path.back() == '/') {
+    return absl::InvalidArgumentError(absl::StrCat("cannot create '", name, "': it names a folder, not a file"));
+  }
+  std::string target = name;
+  struct stat info;
+  if (calls_.Stat(name.c_str(), &info) == 0) {
+    if (!S_ISREG(info.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot create '", name, "': it exists and is ",
+                                                     DescribeMode(info.st_mode), ", not a regular file"));
+    }
+    if (!options.overwrite) {
+      return absl::AlreadyExistsError(absl::StrCat("cannot create '", name, "': it exists; remove it or allow overwriting"));
+    }
+    AQT_ASSIGN_OR_RETURN(target, ResolveLinks(name));
+  } else if (errno != ENOENT) {
+    return Error(errno, "create", name);
+  } else if (struct stat link; ::lstat(name.c_str(), &link) == 0) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("cannot create '", name, "': it is a symbolic link to a file that does not exist; remove the link"));
+  }
+  while (true) {
+    std::string temporary = TemporaryName(target);
+    const int fd = Retry([&] { return calls_.Open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    if (fd >= 0) {
+      return std::make_unique<PosixOutput>(calls_, fd, std::move(name), std::move(target), std::move(temporary),
+                                           options.overwrite);
+    }
+    // A name left behind by a killed process whose number this one has.
+    if (errno != EEXIST) return Error(errno, absl::StrCat("create temporary file '", temporary, "' for"), name);
+  }
+}
+
+absl::StatusOr<FileInfo> PosixFileSystem::Stat(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  struct stat info;
+  if (calls_.Stat(std::string(path).c_str(), &info) < 0) return Error(errno, "stat", path);
+  FileInfo result;
+  result.kind = S_ISREG(info.st_mode)   ? FileKind::kRegular
+                : S_ISDIR(info.st_mode) ? FileKind::kFolder
+                                        : FileKind::kOther;
+  result.size = result.kind == FileKind::kRegular ? info.st_size : 0;
+  result.device = info.st_dev;
+  result.inode = info.st_ino;
+  return result;
+}
+
+absl::StatusOr<std::vector<std::string>> PosixFileSystem::List(absl::string_view folder) const {
+  AQT_RETURN_IF_ERROR(CheckPath(folder));
+  std::vector<std::string> names;
+  if (calls_.List(std::string(folder).c_str(), &names) < 0) return Error(errno, "list folder", folder);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status PosixFileSystem::CreateFolder(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  if (calls_.MkDir(std::string(path).c_str(), 0777) < 0) return Error(errno, "create folder", path);
+  return absl::OkStatus();
+}
+
+absl::Status PosixFileSystem::Remove(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  if (calls_.Remove(std::string(path).c_str()) < 0) return Error(errno, "remove", path);
+  return absl::OkStatus();
+}
+
+absl::Status PosixFileSystem::Rename(absl::string_view from, absl::string_view to) const {
+  AQT_RETURN_IF_ERROR(CheckPath(from));
+  AQT_RETURN_IF_ERROR(CheckPath(to));
+  if (calls_.Rename(std::string(from).c_str(), std::string(to).c_str(), /*replace=*/true) < 0) {
+    return Error(errno, absl::StrCat("rename '", from, "' to"), to);
+  }
+  return SyncFolderOf(calls_, to);
+}
+
+}  // namespace aqt::io::internal
