@@ -1,0 +1,86 @@
+#ifndef AQT_CORE_DOT_DIMS_H_
+#define AQT_CORE_DOT_DIMS_H_
+
+// Dimension numbers of a general contraction of two arrays, and the axis arithmetic that follows from them.
+//
+// Each axis of an operand is contracting (summed over, paired with one of the other operand), batch (paired, kept) or
+// remaining. The output has the batch axes in the order of lhs_batch, then the remaining axes of lhs, then those of rhs,
+// both ascending:
+//   DotDims{.lhs_contracting = {1}, .rhs_contracting = {0}}   [M,K] x [K,N] -> [M,N]
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/shape.h"
+
+namespace aqt {
+
+struct DotDims {
+  Axes lhs_contracting = {}, rhs_contracting = {};  // of equal length, paired by position
+  Axes lhs_batch = {}, rhs_batch = {};              // of equal length, paired by position
+
+  bool operator==(const DotDims&) const = default;
+  std::string ToString() const;  // "(([1],[0]),([],[]))"
+  // The same contraction with the operands exchanged.
+  DotDims Swapped() const { return {rhs_contracting, lhs_contracting, rhs_batch, lhs_batch}; }
+};
+std::ostream& operator<<(std::ostream& os, const DotDims& dims);
+
+// The dims of a plain matrix product of two rank-2 arrays.
+inline DotDims MatMulDims() { return {.lhs_contracting = {1}, .rhs_contracting = {0}}; }
+
+// InvalidArgument, naming operand, axes and shapes, unless: paired lists are of equal length; each axis is in 0 .. rank-1
+// and named once per operand; paired extents are equal.
+absl::Status ValidateDotDims(const DotDims& dims, const Shape& lhs, const Shape& rhs);
+
+// The axes of 0 .. rank-1 that are in neither list, ascending.
+Axes RemainingAxes(int64_t rank, absl::Span<const int64_t> contracting, absl::Span<const int64_t> batch);
+
+// The output's shape; `dims` must be valid.
+Shape DotOutputShape(const DotDims& dims, const Shape& lhs, const Shape& rhs);
+
+enum class Side : uint8_t { kLhs, kRhs };
+inline Side Other(Side side) { return side == Side::kLhs ? Side::kRhs : Side::kLhs; }
+std::ostream& operator<<(std::ostream& os, Side side);  // "lhs", "rhs"
+
+// The contraction that gives the gradient of operand `wrt`: its lhs is the gradient g of the output, its rhs is the other
+// operand y. The product's axis i is axis `to_operand[i]` of the operand.
+struct BackwardDotDims {
+  DotDims dims;
+  Axes to_operand;
+};
+BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank, Side wrt);
+
+// A list of axes that run together: extents and the strides of both arrays along them.
+struct LoopAxis {
+  int64_t extent;
+  int64_t a_stride, b_stride;
+  bool operator==(const LoopAxis&) const = default;
+};
+using LoopNest = absl::InlinedVector<LoopAxis, 4>;
+
+// Number of iterations: the product of the extents.
+int64_t NumIterations(const LoopNest& nest);
+
+// The normal form out[b][m][n] = sum over k of lhs[b][m][k] * rhs[b][n][k]. Every index is a nest of axes, last one
+// fastest, in output order for b, m, n and in the order of lhs_contracting for k. Neighbouring axes whose strides allow
+// it are one axis, axes of extent 1 are dropped: most contractions end with at most one axis per index.
+struct DotNormalForm {
+  LoopNest batch;     // a = lhs, b = rhs
+  LoopNest lhs_free;  // a = lhs; b_stride is 0
+  LoopNest rhs_free;  // b = rhs; a_stride is 0
+  LoopNest contract;  // a = lhs, b = rhs
+};
+DotNormalForm MakeDotNormalForm(const DotDims& dims, const Shape& lhs, absl::Span<const int64_t> lhs_strides,
+                                const Shape& rhs, absl::Span<const int64_t> rhs_strides);
+
+// Drops axes of extent 1 and merges each axis with the next where both strides allow it.
+LoopNest Simplify(const LoopNest& nest);
+
+}  // namespace aqt
+
+#endif  // AQT_CORE_DOT_DIMS_H_

@@ -1,0 +1,157 @@
+#include "aqt/core/dot_dims.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "aqt/core/shape.h"
+
+namespace aqt {
+namespace {
+
+TEST(ValidateDotDims, NamesShapesAndAxes) {
+  struct Case {
+    DotDims dims;
+    Shape lhs, rhs;
+    std::string message;
+  };
+  const Case cases[] = {
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}}, {8, 64}, {32, 16},
+       "dot dims: contracting sizes differ: lhs [8,64] axis 1 = 64, rhs [32,16] axis 0 = 32"},
+      {{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}}, {2, 3, 4}, {5, 4, 6},
+       "dot dims: batch sizes differ: lhs [2,3,4] axis 0 = 2, rhs [5,4,6] axis 0 = 5"},
+      {{.lhs_contracting = {2}, .rhs_contracting = {0}}, {8, 64}, {64, 16},
+       "dot dims: lhs [8,64] has rank 2, but axis 2 is named"},
+      {{.lhs_contracting = {1}, .rhs_contracting = {-1}}, {8, 64}, {64, 16},
+       "dot dims: rhs [64,16] has rank 2, but axis -1 is named"},
+      {{.lhs_contracting = {1, 1}, .rhs_contracting = {0, 1}}, {8, 64}, {64, 16},
+       "dot dims: lhs axis 1 is named twice (contracting [1,1], batch [])"},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}}, {8, 4}, {4, 4},
+       "dot dims: lhs axis 1 is named twice (contracting [1], batch [1])"},
+      {{.lhs_contracting = {1}, .rhs_contracting = {}}, {8, 64}, {64, 16},
+       "dot dims: lhs contracts the axes [1], rhs []; the lists must be of equal length"},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {0}}, {8, 64}, {64, 16},
+       "dot dims: lhs has the batch axes [0], rhs []; the lists must be of equal length"},
+  };
+  for (const Case& c : cases) {
+    const absl::Status status = ValidateDotDims(c.dims, c.lhs, c.rhs);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(status.message()), c.message);
+  }
+  EXPECT_TRUE(ValidateDotDims(MatMulDims(), {8, 64}, {64, 16}).ok());
+  EXPECT_TRUE(ValidateDotDims({}, {}, {}).ok());
+}
+
+TEST(DotDims, TextAndSwap) {
+  const DotDims dims{.lhs_contracting = {1, 2}, .rhs_contracting = {0, 3}, .lhs_batch = {0}, .rhs_batch = {1}};
+  EXPECT_EQ(dims.ToString(), "(([1,2],[0,3]),([0],[1]))");
+  EXPECT_EQ(dims.Swapped().ToString(), "(([0,3],[1,2]),([1],[0]))");
+}
+
+TEST(DotOutputShape, BatchThenFree) {
+  EXPECT_EQ(DotOutputShape(MatMulDims(), {8, 64}, {64, 16}), (Shape{8, 16}));
+  EXPECT_EQ(DotOutputShape({.lhs_contracting = {3, 1}, .rhs_contracting = {0, 4}, .lhs_batch = {2}, .rhs_batch = {2}},
+                           {2, 3, 5, 4}, {4, 6, 5, 7, 3}),
+            (Shape{5, 2, 6, 7}));
+  EXPECT_EQ(DotOutputShape({.lhs_contracting = {0}, .rhs_contracting = {0}}, {8}, {8}), (Shape{}));
+  EXPECT_EQ(DotOutputShape({}, {3}, {4}), (Shape{3, 4}));
+}
+
+TEST(MakeBackwardDotDims, MatMul) {
+  const BackwardDotDims dlhs = MakeBackwardDotDims(MatMulDims(), 2, 2, Side::kLhs);
+  EXPECT_EQ(dlhs.dims.ToString(), "(([1],[1]),([],[]))");
+  EXPECT_EQ(dlhs.to_operand, (Axes{0, 1}));
+  const BackwardDotDims drhs = MakeBackwardDotDims(MatMulDims(), 2, 2, Side::kRhs);
+  EXPECT_EQ(drhs.dims.ToString(), "(([0],[0]),([],[]))");
+  EXPECT_EQ(drhs.to_operand, (Axes{1, 0}));  // the product is [N,K]
+}
+
+// The backward shapes of any contraction: the product's extents, put at to_operand, are the operand's.
+TEST(MakeBackwardDotDims, ProductHasTheOperandsShape) {
+  struct Case {
+    DotDims dims;
+    Shape lhs, rhs;
+  };
+  const Case cases[] = {
+      {MatMulDims(), {4, 8}, {8, 5}},
+      {{.lhs_contracting = {2}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}}, {3, 2, 8}, {8, 2, 5}},
+      {{.lhs_contracting = {3, 2}, .rhs_contracting = {0, 1}}, {2, 3, 4, 5}, {5, 4, 6}},
+      {{.lhs_contracting = {3}, .rhs_contracting = {1}, .lhs_batch = {0, 1}, .rhs_batch = {2, 0}}, {2, 3, 4, 6}, {3, 6, 2, 5}},
+      {{.lhs_contracting = {1, 2}, .rhs_contracting = {2, 0}}, {3, 4, 5}, {5, 7, 4}},
+      {{}, {3}, {4}},
+      {{.lhs_contracting = {0}, .rhs_contracting = {0}}, {8}, {8}},
+  };
+  for (const Case& c : cases) {
+    ASSERT_TRUE(ValidateDotDims(c.dims, c.lhs, c.rhs).ok());
+    const Shape g = DotOutputShape(c.dims, c.lhs, c.rhs);
+    for (const Side wrt : {Side::kLhs, Side::kRhs}) {
+      const Shape& x = wrt == Side::kLhs ? c.lhs : c.rhs;
+      const Shape& y = wrt == Side::kLhs ? c.rhs : c.lhs;
+      const BackwardDotDims backward = MakeBackwardDotDims(c.dims, c.lhs.rank(), c.rhs.rank(), wrt);
+      ASSERT_TRUE(ValidateDotDims(backward.dims, g, y).ok()) << c.dims << wrt;
+      const Shape product = DotOutputShape(backward.dims, g, y);
+      ASSERT_EQ(product.rank(), x.rank());
+      for (int64_t i = 0; i < x.rank(); ++i) EXPECT_EQ(product[i], x[backward.to_operand[i]]) << c.dims << wrt;
+    }
+  }
+}
+
+TEST(Simplify, MergesWhereBothStridesAllow) {
+  EXPECT_EQ(Simplify({{2, 12, 30}, {3, 4, 10}, {4, 1, 1}}), (LoopNest{{6, 4, 10}, {4, 1, 1}}));
+  EXPECT_EQ(Simplify({{2, 12, 12}, {1, 99, 99}, {3, 4, 4}, {4, 1, 1}}), (LoopNest{{24, 1, 1}}));
+  EXPECT_EQ(Simplify({{1, 5, 7}}), LoopNest{});
+  EXPECT_EQ(Simplify({{3, 0, 4}, {4, 0, 1}}), (LoopNest{{12, 0, 1}}));  // a free axis of one operand
+}
+
+int64_t OffsetOf(const LoopNest& nest, int64_t i, bool a) {
+  int64_t offset = 0;
+  for (auto axis = nest.rbegin(); axis != nest.rend(); ++axis) {
+    offset += i % axis->extent * (a ? axis->a_stride : axis->b_stride);
+    i /= axis->extent;
+  }
+  return offset;
+}
+
+// Sums by the normal form equal sums by the definition, on strided operands.
+TEST(MakeDotNormalForm, EqualsTheDefinition) {
+  const DotDims dims{.lhs_contracting = {3, 0}, .rhs_contracting = {0, 4}, .lhs_batch = {2}, .rhs_batch = {2}};
+  const Shape lhs{3, 2, 5, 4}, rhs{4, 6, 5, 7, 3};
+  const Strides lhs_strides{1, 60, 12, 3}, rhs_strides = DenseStrides(rhs);  // lhs is stored with axis 0 fastest
+  std::vector<int64_t> a(3 * 2 * 5 * 4), b(rhs.num_elements());
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<int64_t>(i * 7 % 31);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<int64_t>(i * 5 % 29);
+
+  const DotNormalForm form = MakeDotNormalForm(dims, lhs, lhs_strides, rhs, rhs_strides);
+  std::vector<int64_t> got;
+  for (int64_t i = 0; i < NumIterations(form.batch); ++i) {
+    for (int64_t m = 0; m < NumIterations(form.lhs_free); ++m) {
+      for (int64_t n = 0; n < NumIterations(form.rhs_free); ++n) {
+        int64_t sum = 0;
+        for (int64_t k = 0; k < NumIterations(form.contract); ++k) {
+          sum += a[OffsetOf(form.batch, i, true) + OffsetOf(form.lhs_free, m, true) + OffsetOf(form.contract, k, true)] *
+                 b[OffsetOf(form.batch, i, false) + OffsetOf(form.rhs_free, n, false) + OffsetOf(form.contract, k, false)];
+        }
+        got.push_back(sum);
+      }
+    }
+  }
+  std::vector<int64_t> want;
+  for (int64_t batch = 0; batch < 5; ++batch)
+    for (int64_t m = 0; m < 2; ++m)
+      for (int64_t n0 = 0; n0 < 6; ++n0)
+        for (int64_t n1 = 0; n1 < 7; ++n1) {
+          int64_t sum = 0;
+          for (int64_t k0 = 0; k0 < 4; ++k0)
+            for (int64_t k1 = 0; k1 < 3; ++k1)
+              sum += a[k1 * 1 + m * 60 + batch * 12 + k0 * 3] * b[(((k0 * 6 + n0) * 5 + batch) * 7 + n1) * 3 + k1];
+          want.push_back(sum);
+        }
+  EXPECT_EQ(got, want);
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,76 @@
+#ifndef AQT_CORE_RNG_H_
+#define AQT_CORE_RNG_H_
+
+// Counter-based random numbers: Threefry-2x32 (20 rounds) with the key handling of jax.random, bit for bit.
+//
+// Nothing here has state: the i-th number of a draw is a function of (key, size of the draw, i), so any part of it can be
+// computed on any thread.
+//
+//   const Key key = MakeKey(0);
+//   RandomBits bits(SplitKey(key, 2, 0), n);
+//   for (int64_t i = 0; i < n; ++i) u[i] = UniformF32(bits.Bits32(i));   // in [0, 1)
+
+#include <array>
+#include <cstdint>
+#include <ostream>
+
+namespace aqt {
+
+// jax.random's raw key: words (hi, lo).
+struct Key {
+  uint32_t hi = 0, lo = 0;
+  bool operator==(const Key&) const = default;
+};
+std::ostream& operator<<(std::ostream& os, const Key& key);
+
+// How counters map to numbers.
+enum class PrngLayout : uint8_t {
+  kPartitionable,  // number i from counter i alone; the default of JAX since 2024
+  kOriginal,       // counters paired over the whole draw (jax_threefry_partitionable off)
+};
+
+// jax.random.PRNGKey(seed): the high and the low half of the seed.
+inline Key MakeKey(uint64_t seed) { return {static_cast<uint32_t>(seed >> 32), static_cast<uint32_t>(seed)}; }
+
+// The block function on the counter (x0, x1).
+std::array<uint32_t, 2> Threefry2x32(Key key, uint32_t x0, uint32_t x1);
+
+// Key number `index` of jax.random.split(key, count); 0 <= index < count < 2^31.
+Key SplitKey(Key key, int64_t count, int64_t index, PrngLayout layout = PrngLayout::kPartitionable);
+
+// jax.random.fold_in(key, data); the same in both layouts.
+Key FoldIn(Key key, uint32_t data);
+
+// jax.random.bits(key, (size,)) at 32, 16 or 8 bits per number. In the original layout, size < 2^32.
+class RandomBits {
+ public:
+  RandomBits(Key key, int64_t size, PrngLayout layout = PrngLayout::kPartitionable)
+      : key_(key), size_(size), layout_(layout) {}
+
+  uint32_t Bits32(int64_t i) const {
+    return layout_ == PrngLayout::kPartitionable ? PartitionableWord(i) : OriginalWord(i, size_);
+  }
+  uint16_t Bits16(int64_t i) const {
+    if (layout_ == PrngLayout::kPartitionable) return static_cast<uint16_t>(PartitionableWord(i));
+    return static_cast<uint16_t>(OriginalWord(i / 2, (size_ + 1) / 2) >> (16 * (i % 2)));
+  }
+  uint8_t Bits8(int64_t i) const {
+    if (layout_ == PrngLayout::kPartitionable) return static_cast<uint8_t>(PartitionableWord(i));
+    return static_cast<uint8_t>(OriginalWord(i / 4, (size_ + 3) / 4) >> (8 * (i % 4)));
+  }
+
+ private:
+  uint32_t PartitionableWord(int64_t i) const;
+  uint32_t OriginalWord(int64_t i, int64_t words) const;
+
+  Key key_;
+  int64_t size_;
+  PrngLayout layout_;
+};
+
+// jax.random.uniform in f32: the upper 23 bits of `word` as a number in [0, 1).
+inline float UniformF32(uint32_t word) { return __builtin_bit_cast(float, (word >> 9) | 0x3F800000u) - 1.0f; }
+
+}  // namespace aqt
+
+#endif  // AQT_CORE_RNG_H_
