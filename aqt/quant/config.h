@@ -1,0 +1,223 @@
+#ifndef AQT_QUANT_CONFIG_H_
+#define AQT_QUANT_CONFIG_H_
+
+// What to quantize and how: plain structs, no behaviour. The words are AQT's; builders are in builders.h, the meaning of
+// each field in formulas is in docs/bits.md and beside the code that applies it (numerics.h, calibration.h, quantizer.h,
+// dot_general.h).
+//
+//   DotGeneral { fwd, dlhs, drhs: DotGeneralRaw { lhs, rhs: Tensor { Quantizer { Numerics, Calibration } } } }
+//
+// The host constants of a configuration are doubles, as in Python; they are rounded to f32 and then to the dtype of the
+// tensor before use. Equality is field by field.
+
+#include <optional>
+#include <ostream>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
+
+namespace aqt {
+
+// ---- modes
+
+// What a layer does with one operand.
+enum class QuantMode { kTrain = 1, kCalibrate = 2, kConvert = 3, kServe = 4 };
+
+// Where the scale of an operand is multiplied back.
+enum class DequantMode {
+  kOutput = 1,      // onto the product (needs kContractingAxis)
+  kThisInput = 2,   // onto the quantized operand, before the product ("fake quantization"; the product is in floating point)
+  kOtherInput = 3,  // onto the other, floating point, operand, before the product (needs kRemainingAxis)
+};
+
+// Along which axes of an operand one scale is shared, unless Quantizer::calib_shared_axes says otherwise.
+enum class CalibrationMode { kContractingAxis = 1, kRemainingAxis = 2 };
+
+// ---- numerics: which values a quantized number can take
+
+// Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits. kRandomCenteredUniform ("custom-1"):
+// 16 bits, symmetric around zero, from -0.49999237 to 0.49999237 inclusive.
+enum class NoiseKind { kJaxUniform = 1, kRandomCenteredUniform = 2 };
+struct Noise {
+  NoiseKind kind = NoiseKind::kJaxUniform;
+  Axes noise_sharing_axes = {};  // axes along which one draw is shared; negative ones count from the end
+  bool operator==(const Noise&) const = default;
+};
+
+// The tensor stays as it is: no scale, no calibration.
+struct NoNumerics {
+  bool operator==(const NoNumerics&) const = default;
+};
+
+// Integers -(2^(bits-1)-1) .. 2^(bits-1)-1, or half-integers when preserve_zero is false. See numerics.h for the formulas.
+struct IntSymmetric {
+  int bits = 8;                   // 1 .. 22
+  bool preserve_zero = true;      // false: the grid is ..., -0.5, 0.5, ... and needs a floating point container
+  bool preserve_max_val = false;  // true: the largest value is mapped to the largest integer exactly
+  bool clip = true;
+  bool clip_gradient = false;  // true: the gradient is zero where the scaled value was clipped
+  bool round = true;
+  std::optional<Noise> noise = std::nullopt;             // stochastic rounding; needs a key in the Context
+  std::optional<DType> dtype = DType::kS8;  // container: s2, s4, s8; null keeps the dtype of the scaled value
+  bool operator==(const IntSymmetric&) const = default;
+};
+
+// 8-bit floats by clamping and one rounding. (exponent_bits, mantissa_bits) is (4, 3) or (5, 2) and must match dtype.
+struct Fp8 {
+  DType dtype = DType::kE4M3FN;  // e4m3fn, e5m2, or bf16
+  int exponent_bits = 4;
+  int mantissa_bits = 3;
+  bool stochastic_rounding = false;
+  bool operator==(const Fp8&) const = default;
+};
+
+// A small float format simulated in bf16.
+struct FpFormat {
+  int nexp = 2;    // exponent bits
+  int minexp = 0;  // must be 0
+  int nmant = 1;   // mantissa bits
+  bool has_subnormals = true;
+  bool has_two_nan = false;  // must be false
+  bool has_naninf = false;   // must be false
+  int radix = 2;             // 2 or 4
+  bool operator==(const FpFormat&) const = default;
+};
+struct Fp {
+  FpFormat format = {};
+  bool stochastic_rounding = false;
+  bool clip_gradient = false;  // has no effect in AQT, and none here: the residual is the rounded value
+  bool operator==(const Fp&) const = default;
+};
+
+using Numerics = std::variant<NoNumerics, IntSymmetric, Fp8, Fp>;
+
+// ---- calibrations: how the scale of a tensor is found. po2_scale rounds each scale up to a power of two.
+
+// scale = max|x| * clipping_scale / quant_bound; an all-zero group has max 1.
+struct AbsMax {
+  std::optional<double> clipping_scale = std::nullopt;  // null and 0 mean 1
+  bool po2_scale = false;
+  bool operator==(const AbsMax&) const = default;
+};
+
+// scale = (sum|x|^p / count(x != 0))^(1/p) * clipping_scale / quant_bound.
+struct AbsMean {
+  double p = 1;
+  double clipping_scale = 1;
+  bool po2_scale = false;
+  bool operator==(const AbsMean&) const = default;
+};
+
+// A number for all elements, or one per element of an array that broadcasts to the scale (bound) or to x (bias).
+struct ConstantArray {
+  Array array;
+  friend bool operator==(const ConstantArray& a, const ConstantArray& b) { return BitEqual(a.array, b.array); }
+};
+using ConstantValue = std::variant<double, ConstantArray>;
+
+// scale = bound / quant_bound; a scalar bound must be > 0. bias is added to x before scaling and needs kThisInput.
+struct Constant {
+  ConstantValue bound = 1.0;
+  std::optional<ConstantValue> bias = std::nullopt;
+  bool po2_scale = false;
+  bool operator==(const Constant&) const = default;
+};
+
+// AbsMax times that candidate with the best signal to noise ratio.
+struct SnrSearch {
+  std::vector<double> candidates = {};
+  bool po2_scale = false;
+  bool operator==(const SnrSearch&) const = default;
+};
+
+using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch>;
+
+// ---- one tensor
+
+// The axes that share one scale. Neither set: the axes that the contraction (or the caller) gives.
+struct SharedAxes {
+  bool per_tensor = false;  // one scale for the whole tensor
+  Axes axes = {};                // negative ones count from the end; an empty list counts as not set
+  bool operator==(const SharedAxes&) const = default;
+};
+
+struct Quantizer {
+  Numerics numerics = NoNumerics{};
+  SharedAxes calib_shared_axes = {};
+  bool scale_stop_grad = true;       // no gradient flows through the scale; DotGeneral always behaves so
+  std::optional<DType> scale_dtype = std::nullopt;  // f32, bf16 or f16; null = the dtype of the tensor
+  std::optional<Calibration> calibration = std::nullopt;  // required unless numerics is NoNumerics
+  bool operator==(const Quantizer&) const = default;
+};
+
+// ---- one contraction, and a contraction with its two gradients
+
+struct Tensor {
+  Quantizer quantizer = {};
+  // rhs of dlhs and drhs only: use the quantized value of the forward pass instead of the float operand.
+  bool use_fwd_quant = false;
+  DequantMode dequant_mode = DequantMode::kOutput;
+  CalibrationMode calibration_mode = CalibrationMode::kContractingAxis;
+  bool operator==(const Tensor&) const = default;
+};
+
+// Backward contractions only: split a contracting axis and sum the dequantized parts.
+struct LocalAqt {
+  std::optional<int64_t> contraction_axis_shard_count = std::nullopt;
+  std::optional<int64_t> contraction_axis_shard_size = std::nullopt;
+  bool tile_largest_shape = false;
+  bool operator==(const LocalAqt&) const = default;
+};
+
+struct DotGeneralRaw {
+  Tensor lhs = {}, rhs = {};
+  // Dtype of the product before scaling. s32 needs two integer operands (so no kThisInput); null = the promoted dtype of
+  // the operands of the product.
+  std::optional<DType> dg_accumulator_dtype = std::nullopt;
+  std::optional<LocalAqt> local_aqt = std::nullopt;
+  // SmoothQuant-like exponents; null = off.
+  std::optional<double> lhs_mid_alpha = std::nullopt, rhs_mid_alpha = std::nullopt;
+  bool allow_dummy_gradient_into_qtensor = false;
+  bool operator==(const DotGeneralRaw&) const = default;
+};
+
+// fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs -> gradient of rhs. In both backward
+// contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
+struct DotGeneral {
+  DotGeneralRaw fwd = {}, dlhs = {}, drhs = {};
+  bool operator==(const DotGeneral&) const = default;
+};
+
+// ---- what changes from call to call
+
+struct Context {
+  std::optional<Key> key = std::nullopt;  // needed when any numerics adds noise
+  PrngLayout prng_layout = PrngLayout::kPartitionable;
+  std::optional<int64_t> train_step = std::nullopt;
+  QuantMode quant_mode = QuantMode::kTrain;
+  bool operator==(const Context&) const = default;
+};
+
+// ---- text: the identifiers of the enum values in textproto
+
+absl::string_view ToString(QuantMode mode);        // "QUANT_MODE_TRAIN"
+absl::string_view ToString(DequantMode mode);      // "DEQUANT_MODE_THIS_INPUT"
+absl::string_view ToString(CalibrationMode mode);  // "CALIBRATION_MODE_CONTRACTING_AXIS"
+absl::string_view ToString(NoiseKind kind);        // "NOISE_KIND_JAX_UNIFORM"
+std::ostream& operator<<(std::ostream& os, QuantMode mode);
+std::ostream& operator<<(std::ostream& os, DequantMode mode);
+std::ostream& operator<<(std::ostream& os, CalibrationMode mode);
+std::ostream& operator<<(std::ostream& os, NoiseKind kind);
+
+// One line for messages: "int8", "int4 preserve_max_val", "none", "e4m3fn".
+std::string Describe(const Numerics& numerics);
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONFIG_H_

@@ -1,0 +1,178 @@
+#ifndef AQT_QUANT_DOT_GENERAL_H_
+#define AQT_QUANT_DOT_GENERAL_H_
+
+// The quantized contraction and its two gradients, on arrays.
+//
+//   AQT_ASSIGN_OR_RETURN(auto plan, DotGeneralPlan::Make(FullyQuantized(), lhs.aval(), rhs.aval(), MatMulDims()));
+//   Residuals residuals;
+//   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, {.key = MakeKey(0)}, out, &residuals));
+//   AQT_RETURN_IF_ERROR(plan.Backward(g, residuals, {.key = MakeKey(0)}, dlhs, drhs));
+//
+// One contraction, with the default dequantization, both sides quantized:
+//   out = R(R(R(sum_k qlhs * qrhs) * scale_lhs) * scale_rhs)          R: to the dtype of the operands
+// The integer sum is exact, so its bits depend on nothing. A floating point product is summed in f32 in ascending order of
+// k and rounded once.
+//
+// Backward, for dlhs (drhs alike): g is quantized by dlhs.lhs, the saved rhs by dlhs.rhs, each along the axes that this
+// product contracts; with use_fwd_quant, g is first multiplied by the forward scale of rhs and the forward qvalue of rhs is
+// quantized again. The gradient passes the forward quantization unchanged, except that clip_gradient of fwd.lhs zeroes it
+// where lhs was clipped. There is no gradient through a scale.
+//
+// dot_general_reference.h computes the same bits with plain loops.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/qtensor.h"
+#include "aqt/quant/runtime.h"
+
+namespace aqt {
+
+// The keys of the six operands: split(key, 3) gives fwd, dlhs, drhs; each split(., 2) gives lhs, rhs.
+struct OperandKeys {
+  Key fwd_lhs, fwd_rhs, dlhs_lhs, dlhs_rhs, drhs_lhs, drhs_rhs;
+  bool operator==(const OperandKeys&) const = default;
+};
+OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitionable);
+
+// What one forward call keeps for the backward ones. Memory is allocated by the first Forward and used again by later ones.
+//
+// Per operand x of n elements, in bytes:
+//   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):  n * (size of the container + (clip_gradient ? 1 : 0)) + scales
+//   otherwise:                                       n * size of x (0 when borrowed) + (clip_gradient ? n : 0)
+// so int8 training with use_fwd_quant keeps a quarter of what f32 training keeps, plus one scale per channel.
+class Residuals {
+ public:
+  enum class Operands {
+    kCopy,
+    // Float operands that the backward products need are not copied: the caller keeps lhs and rhs alive and unchanged
+    // until the last Backward.
+    kBorrow,
+  };
+  explicit Residuals(Operands operands = Operands::kCopy) : operands_(operands) {}
+
+  // Bytes that this object keeps allocated.
+  int64_t num_bytes() const;
+
+  // For callers with storage of their own (a graph): the arrays in the order of DotGeneralPlan::residuals(), leaving this
+  // object empty, and back. Borrowed operands are copied.
+  std::vector<Array> Release() &&;
+  static Residuals FromArrays(absl::Span<const Array> arrays);
+
+ private:
+  friend class DotGeneralPlan;
+  struct Slot {
+    Aval aval;
+    std::shared_ptr<void> owned;  // null when borrowed
+    ArrayRef view;
+  };
+  Operands operands_ = Operands::kCopy;
+  std::vector<Slot> slots_;
+};
+
+// One array of Residuals.
+struct ResidualSlot {
+  enum class What {
+    kValue,     // the float operand itself
+    kQvalue,    // its forward qvalue
+    kScale,     // its forward scale
+    kClipMask,  // s8: 1 where the forward quantization did not clip, 0 where it did
+  };
+  Side side;
+  What what;
+  Aval aval;
+};
+
+// An operand fixed ahead of time (a weight), or one whose scales are (a static activation range). Immutable; cheap to copy.
+class PreparedOperand {
+ public:
+  const QTensor& qtensor() const { return *qtensor_; }
+
+ private:
+  friend class DotGeneralPlan;
+  std::shared_ptr<const QTensor> qtensor_;
+};
+
+// What Forward takes on a side.
+struct DotOperand {
+  ArrayRef value;  // not read when `prepared` has a qvalue
+  const PreparedOperand* prepared = nullptr;
+
+  DotOperand(const ArrayRef& value_in) : value(value_in) {}
+  DotOperand(const MutableArrayRef& value_in) : value(value_in) {}
+  DotOperand(const Array& value_in) : value(value_in.ref()) {}
+  DotOperand(const PreparedOperand& prepared_in) : prepared(&prepared_in) {}
+  DotOperand(const ArrayRef& value_in, const PreparedOperand& scales) : value(value_in), prepared(&scales) {}
+};
+
+// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
+class DotGeneralPlan {
+ public:
+  // Everything about the configuration and the shapes is checked here. Operands have one dtype: f32, bf16 or f16.
+  //   InvalidArgument   shapes and dims that do not fit; integer or different operand dtypes; illegal numerics; OUTPUT with
+  //                     REMAINING_AXIS or OTHER_INPUT with CONTRACTING_AXIS on a forward side; use_fwd_quant of an
+  //                     operand that the forward pass does not quantize, or does along its remaining axes; an s32
+  //                     accumulator with an operand that is no integer; a bias without THIS_INPUT; a contraction so long
+  //                     that an s32 accumulator could overflow
+  //   Unimplemented     legal in AQT, to come here
+  static absl::StatusOr<DotGeneralPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                             const DotDims& dims);
+
+  const Aval& lhs_aval() const;
+  const Aval& rhs_aval() const;
+  const Aval& out_aval() const;  // the dtype of the operands
+  const DotDims& dims() const;
+  const DotGeneral& config() const;
+  // What Forward writes into Residuals, in order.
+  absl::Span<const ResidualSlot> residuals() const;
+  // Whether a call needs Context::key.
+  bool ForwardNeedsKey() const;
+  bool BackwardNeedsKey() const;
+
+  // out = lhs x rhs. Views may have any strides. InvalidArgument when an array does not have the planned dtype and shape;
+  // FailedPrecondition when a key is needed and missing.
+  absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
+                       Residuals* residuals = nullptr, const Runtime& runtime = {}) const;
+
+  // The gradients that are asked for, given g, the gradient of the output. `residuals` come from a Forward of this plan.
+  absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
+                        const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
+                        const Runtime& runtime = {}) const;
+
+  // Quantizes an operand once, as Forward would each time. The plan must quantize that side (InvalidArgument otherwise).
+  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
+                                          const Runtime& runtime = {}) const;
+  // Takes a stored tensor: with a qvalue it stands for the operand, with scales only they replace the calibration.
+  // InvalidArgument when dtypes or shapes are not those that this plan would compute.
+  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor) const;
+
+ private:
+  struct Impl;
+  explicit DotGeneralPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+// One-shot: plans, runs, allocates the result.
+absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
+                                          const DotDims& dims, const Context& context = {}, const Runtime& runtime = {});
+
+struct DotGeneralGradients {
+  Array out, dlhs, drhs;
+};
+absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+                                                                     const ArrayRef& rhs, const ArrayRef& g,
+                                                                     const DotDims& dims, const Context& context = {},
+                                                                     const Runtime& runtime = {});
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_DOT_GENERAL_H_

@@ -1,0 +1,59 @@
+#ifndef AQT_QUANT_QUANTIZER_H_
+#define AQT_QUANT_QUANTIZER_H_
+
+// Quantizes one tensor as a Quantizer (config.h) says. These functions allocate their results; DotGeneralPlan does the
+// same arithmetic without.
+//
+//   Quantizer q{.numerics = IntSymmetric{.bits = 8}, .calibration = AbsMax{}};
+//   absl::StatusOr<QTensor> w = Quantize(q, weights, /*calibration_axes=*/{0});
+//
+// The scale of AbsMax, each operation rounded to the dtype of x (R):
+//   m = max|x| over the shared axes; m = 0 becomes 1; m = R(m * clipping_scale)
+//   scale = R(m / quant_bound)      see Arithmetic in runtime.h; then po2 and the cast to scale_dtype
+// A NaN in a group makes its scale NaN and its integer qvalues 0. An Inf makes the scale Inf and the qvalues 0.
+// The qvalue is numerics(x * (1 / scale)), with 1 in place of an infinite reciprocal.
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/qtensor.h"
+#include "aqt/quant/runtime.h"
+#include "aqt/quant/tiling.h"
+
+namespace aqt {
+
+// InvalidArgument for numerics, calibration or scale dtype that do not make sense; Unimplemented for those to come.
+absl::Status Validate(const Quantizer& quantizer);
+
+// Scale and bias of x (f32, bf16, f16); no qvalue yet, except for NoNumerics: there the qvalue is x and there is no scale.
+// Scales are shared along quantizer.calib_shared_axes, or along `calibration_axes` when it names none; an empty list gives
+// one scale per element. With a tiling, axes are those of the untiled shape and shrink to the tiles.
+absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
+                                  absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {},
+                                  const TilingState* tiling = nullptr);
+
+// `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (the split into one
+// key per operand is DotGeneral's).
+absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
+                                        const Context& context = {});
+
+// Calibrate, then CalculateQvalue.
+absl::StatusOr<QTensor> Quantize(const Quantizer& quantizer, const ArrayRef& x,
+                                 absl::Span<const int64_t> calibration_axes, const Context& context = {},
+                                 const Runtime& runtime = {}, const TilingState* tiling = nullptr);
+
+// Quantize, then Dequantize.
+absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
+                                absl::Span<const int64_t> calibration_axes, const Context& context = {},
+                                const Runtime& runtime = {});
+
+// The straight-through gradient: g, with zeros where x was clipped if the numerics say clip_gradient. `qtensor` is the
+// result of Quantize for this x. Dtype and shape of g.
+absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
+                                       const ArrayRef& g);
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_QUANTIZER_H_

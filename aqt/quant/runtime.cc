@@ -1,0 +1,15 @@
+#include "aqt/quant/runtime.h"
+
+namespace aqt {
+
+absl::string_view ToString(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kXlaCompatible: return "ARITHMETIC_XLA_COMPATIBLE";
+    case Arithmetic::kIeee: return "ARITHMETIC_IEEE";
+  }
+  return "?";
+}
+
+Compat Compat::Original() { return {.mid_scales_on_original_operands = true}; }
+
+}  // namespace aqt

@@ -1,0 +1,59 @@
+#ifndef AQT_QUANT_RUNTIME_H_
+#define AQT_QUANT_RUNTIME_H_
+
+// How a call runs, as opposed to what it computes (config.h): threads, arithmetic rules, an observer.
+
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/target.h"
+
+namespace aqt {
+
+// Both rules treat subnormal f32 and bf16 numbers as zero in arithmetic (never those of f16) and agree in everything
+// except the division by a constant:
+enum class Arithmetic {
+  // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; f32 scales then
+  // differ from the quotient in the last bit for a part of all values. log2 multiplies by 1 / ln 2.
+  kXlaCompatible,
+  // A division is a division.
+  kIeee,
+};
+absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBLE", "ARITHMETIC_IEEE"
+
+// Deliberate differences from the original systems; all false by default, all true in Original().
+struct Compat {
+  // Mid scales: quantize the original operands with scales calibrated on the rescaled ones. By default the rescaled
+  // operands are quantized, so that the mid scales cancel.
+  bool mid_scales_on_original_operands = false;
+
+  static Compat Original();
+  bool operator==(const Compat&) const = default;
+};
+
+// Sees every intermediate of a quantized contraction. While an observer is set, nothing is fused; bits do not change.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  // `name` is PASS.SIDE.WHAT or PASS.WHAT; PASS is fwd, dlhs or drhs, SIDE is lhs or rhs (in the backward passes lhs is the
+  // incoming gradient):
+  //   fwd.lhs.scale, fwd.lhs.bias, fwd.lhs.noise, fwd.lhs.qvalue   only where there is one
+  //   fwd.dg_lhs, fwd.dg_rhs, fwd.accum                            what the contraction received and returned
+  // `name` stays valid for ever, `value` only during the call.
+  virtual void OnTensor(absl::string_view name, const ArrayRef& value) = 0;
+};
+
+struct Runtime {
+  Executor* executor = nullptr;  // null = the calling thread alone
+  Arithmetic arithmetic = Arithmetic::kXlaCompatible;
+  Compat compat = {};
+  Observer* observer = nullptr;
+  // The instruction set that kernels use; null = kernels::BestTarget(), which AQT_MAX_TARGET caps. Must be supported.
+  std::optional<kernels::Target> target = std::nullopt;
+};
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_RUNTIME_H_
