@@ -1,0 +1,33 @@
+#!/bin/sh
+# Builds //... of tests/consumer in fastbuild, runs its tests and its program, and compares what that prints.
+set -eu
+
+root=$(dirname "$(realpath "$TEST_SRCDIR/$TEST_WORKSPACE/WORKSPACE")")
+cd "$root/tests/consumer"
+bazel=$(command -v bazel || command -v bazelisk) || { echo "no bazel and no bazelisk on PATH: $PATH"; exit 1; }
+
+# The inner Bazel keeps its outputs beside the outer one's, so that the next run is fast and `bazel clean --expunge` of this
+# workspace removes them. Outside of Bazel's usual layout: in the test's own folder.
+case "$TEST_TMPDIR" in
+  */execroot/*) output_base=${TEST_TMPDIR%%/execroot/*}/consumer ;;
+  *) output_base=$TEST_TMPDIR/consumer ;;
+esac
+home=$TEST_TMPDIR
+unset TEST_TMPDIR  # Bazel would take it for its output root
+
+run() {
+  HOME="$home" "$bazel" --host_jvm_args=-Xmx512m --max_idle_secs=60 --output_base="$output_base" "$@"
+}
+trap 'run shutdown' EXIT
+options="--experimental_convenience_symlinks=ignore --noshow_progress --nosandbox_debug"
+
+# shellcheck disable=SC2086
+run test $options --test_output=errors //...
+# shellcheck disable=SC2086
+printed=$(run run $options //:app 2>"$home/app.log") || { cat "$home/app.log"; exit 1; }
+expected=$(cat expected_output.txt)
+if [ "$printed" != "$expected" ]; then
+  printf 'the program printed\n%s\ninstead of\n%s\n' "$printed" "$expected"
+  exit 1
+fi
+echo "passed: $printed"
