@@ -30,8 +30,8 @@ inline constexpr char kIndexFile[] = "model.safetensors.index.json";
 using WeightMap = std::vector<std::pair<std::string, std::string>>;
 
 // Reads the text of an index. DataLoss, naming the cause, unless `weight_map` maps distinct names to file names that
-// end in ".safetensors" and contain no '/', '\\' or NUL. `metadata` is optional and not interpreted: total_size is often
-// wrong in the wild.
+// end in ".safetensors" and contain no '/', '\\' or NUL. `metadata` is optional and not interpreted: total_size is
+// often wrong in the wild.
 absl::StatusOr<WeightMap> ParseIndex(absl::string_view json);
 
 // The text of an index: two spaces of indentation, sorted by name. `total_size` counts the bytes of all tensors.
@@ -80,7 +80,7 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   absl::Status OpenFolder(const FileSystem& fs);
-  absl::Status CheckIndex(const WeightMap& weight_map) const;
+  absl::Status CheckIndex(WeightMap weight_map) const;
 
   std::string path_;
   bool is_folder_ = false;

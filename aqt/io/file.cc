@@ -77,14 +77,14 @@ absl::Status WriteFile(const FileSystem& fs, absl::string_view path, absl::strin
   return file->Commit();
 }
 
-absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string_view to, const OutputOptions& options) {
+absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string_view to,
+                      const OutputOptions& options) {
   constexpr int64_t kBufferBytes = int64_t{1} << 20;
   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> in, fs.OpenForReading(from));
   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out, fs.CreateOutput(to, options));
   std::vector<uint8_t> buffer(std::min(kBufferBytes, in->size()));
   for (int64_t offset = 0; offset < in->size(); offset += kBufferBytes) {
-    const absl::Span<uint8_t> piece =
-        absl::MakeSpan(buffer).subspan(0, std::min(kBufferBytes, in->size() - offset));
+    const absl::Span<uint8_t> piece = absl::MakeSpan(buffer).subspan(0, std::min(kBufferBytes, in->size() - offset));
     AQT_RETURN_IF_ERROR(in->Read(offset, piece));
     AQT_RETURN_IF_ERROR(out->Write(offset, piece));
   }
@@ -101,7 +101,8 @@ OutputFolder::~OutputFolder() {
 absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSystem& fs, absl::string_view path) {
   path = WithoutTrailingSlashes(path);
   if (BaseName(path) == "." || BaseName(path) == "..") {
-    return absl::InvalidArgumentError(absl::StrCat("cannot create folder '", path, "': name it from the folder above it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot create folder '", path, "': name it from the folder above it"));
   }
   const absl::StatusOr<FileInfo> info = fs.Stat(path);
   if (info.ok()) {
@@ -110,8 +111,9 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSys
     }
     AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
     if (!names.empty()) {
-      return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path, "': it exists and is not empty (it has '",
-                                                   names.front(), "'); remove it or name another"));
+      return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path,
+                                                   "': it exists and is not empty (it has '", names.front(),
+                                                   "'); remove it or name another"));
     }
   } else if (!absl::IsNotFound(info.status())) {
     return info.status();

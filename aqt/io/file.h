@@ -79,7 +79,8 @@ class FileSystem {
   virtual absl::Status CreateFolder(absl::string_view path) const = 0;
   // A file, a link or an empty folder.
   virtual absl::Status Remove(absl::string_view path) const = 0;
-  // Files or folders within one file system; an existing file or empty folder `to` is replaced. Flushes the folder of `to`.
+  // Files or folders within one file system; an existing file or empty folder `to` is replaced. Flushes the folder of
+  // `to`.
   virtual absl::Status Rename(absl::string_view from, absl::string_view to) const = 0;
 };
 

@@ -34,8 +34,9 @@ absl::Span<const uint8_t> Bytes(absl::string_view text) {
 class FileTest : public ::testing::Test {
  protected:
   FileTest() {
-    folder_ = JoinPath(::testing::TempDir(), absl::StrCat("file_test_", ::getpid(), "_",
-                                                          ::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ = JoinPath(
+        ::testing::TempDir(),
+        absl::StrCat("file_test_", ::getpid(), "_", ::testing::UnitTest::GetInstance()->current_test_info()->name()));
     EXPECT_TRUE(LocalFileSystem().CreateFolder(folder_).ok());
   }
   std::string Path(absl::string_view name) const { return JoinPath(folder_, name); }
@@ -82,7 +83,10 @@ TEST_F(FileTest, NewFilesFollowTheUmask) {
 }
 
 TEST_F(FileTest, WithoutCommitNothingIsLeft) {
-  { auto out = LocalFileSystem().CreateOutput(Path("a"), {}).value(); EXPECT_TRUE(out->Write(0, Bytes("x")).ok()); }
+  {
+    auto out = LocalFileSystem().CreateOutput(Path("a"), {}).value();
+    EXPECT_TRUE(out->Write(0, Bytes("x")).ok());
+  }
   EXPECT_THAT(Names(), IsEmpty());
 }
 
@@ -138,10 +142,12 @@ TEST_F(FileTest, NamesOperationPathAndCause) {
   const FileSystem& fs = LocalFileSystem();
   const absl::Status open = fs.OpenForReading(Path("none")).status();
   EXPECT_EQ(open.code(), Code::kNotFound);
-  EXPECT_THAT(std::string(open.message()), AllOf(HasSubstr("open"), HasSubstr(Path("none")), HasSubstr("No such file")));
+  EXPECT_THAT(std::string(open.message()),
+              AllOf(HasSubstr("open"), HasSubstr(Path("none")), HasSubstr("No such file")));
   const absl::Status create = WriteFile(fs, Path("none/a"), "x");
   EXPECT_EQ(create.code(), Code::kNotFound);
-  EXPECT_THAT(std::string(create.message()), AllOf(HasSubstr("create"), HasSubstr(Path("none/a")), HasSubstr("No such file")));
+  EXPECT_THAT(std::string(create.message()),
+              AllOf(HasSubstr("create"), HasSubstr(Path("none/a")), HasSubstr("No such file")));
   EXPECT_EQ(fs.List(Path("none")).status().code(), Code::kNotFound);
   EXPECT_EQ(fs.Remove(Path("none")).code(), Code::kNotFound);
   EXPECT_EQ(fs.CreateFolder(folder_).code(), Code::kAlreadyExists);
@@ -149,7 +155,11 @@ TEST_F(FileTest, NamesOperationPathAndCause) {
 }
 
 TEST_F(FileTest, EveryFaultIsReportedAndLeavesTheOldFile) {
-  struct Case { FileCall call; int error; Code code; };
+  struct Case {
+    FileCall call;
+    int error;
+    Code code;
+  };
   for (const Case& c : std::vector<Case>{{FileCall::kOpen, EACCES, Code::kPermissionDenied},
                                          {FileCall::kStat, EACCES, Code::kPermissionDenied},
                                          {FileCall::kWrite, EIO, absl::ErrnoToStatusCode(EIO)},

@@ -157,7 +157,7 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> FaultInjectingFileSystem::Open
   return fs_->OpenForReading(path);
 }
 absl::StatusOr<std::unique_ptr<OutputFile>> FaultInjectingFileSystem::CreateOutput(absl::string_view path,
-                                                                                  const OutputOptions& options) const {
+                                                                                   const OutputOptions& options) const {
   return fs_->CreateOutput(path, options);
 }
 absl::StatusOr<FileInfo> FaultInjectingFileSystem::Stat(absl::string_view path) const { return fs_->Stat(path); }

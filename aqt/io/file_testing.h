@@ -17,7 +17,18 @@ namespace aqt::io {
 
 // The system calls that can be made to fail. kSync is fsync of a file, kSyncFolder of a folder.
 enum class FileCall : uint8_t {
-  kOpen, kStat, kRead, kWrite, kReserve, kSync, kSyncFolder, kClose, kRename, kRemove, kCreateFolder, kList,
+  kOpen,
+  kStat,
+  kRead,
+  kWrite,
+  kReserve,
+  kSync,
+  kSyncFolder,
+  kClose,
+  kRename,
+  kRemove,
+  kCreateFolder,
+  kList,
 };
 inline constexpr int kNumFileCalls = 12;
 

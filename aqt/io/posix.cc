@@ -139,8 +139,8 @@ class PosixReader final : public RandomAccessFile {
           Retry([&] { return calls_.PRead(fd_, dst.data(), std::min(dst.size(), kMaxTransfer), offset); });
       if (n < 0) return Error(errno, "read", path_);
       if (n == 0) {
-        return absl::DataLossError(absl::StrCat("cannot read '", path_, "': it ends at byte ", offset, " but had ", size_,
-                                                " bytes when it was opened"));
+        return absl::DataLossError(absl::StrCat("cannot read '", path_, "': it ends at byte ", offset, " but had ",
+                                                size_, " bytes when it was opened"));
       }
       offset += n;
       dst.remove_prefix(n);
@@ -158,9 +158,14 @@ class PosixReader final : public RandomAccessFile {
 class PosixOutput final : public OutputFile {
  public:
   // `target` is `path` with a symbolic link at its end resolved.
-  PosixOutput(const PosixCalls& calls, int fd, std::string path, std::string target, std::string temporary, bool replace)
-      : calls_(calls), path_(std::move(path)), target_(std::move(target)), temporary_(std::move(temporary)),
-        replace_(replace), fd_(fd) {}
+  PosixOutput(const PosixCalls& calls, int fd, std::string path, std::string target, std::string temporary,
+              bool replace)
+      : calls_(calls),
+        path_(std::move(path)),
+        target_(std::move(target)),
+        temporary_(std::move(temporary)),
+        replace_(replace),
+        fd_(fd) {}
 
   ~PosixOutput() override {
     if (fd_ >= 0) CloseFd(calls_, fd_);
@@ -252,7 +257,7 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> PosixFileSystem::OpenForReadin
 }
 
 absl::StatusOr<std::unique_ptr<OutputFile>> PosixFileSystem::CreateOutput(absl::string_view path,
-                                                                         const OutputOptions& options) const {
+                                                                          const OutputOptions& options) const {
   AQT_RETURN_IF_ERROR(CheckPath(path));
   std::string name(path);
   if (path.back() == '/') {
@@ -266,14 +271,15 @@ absl::StatusOr<std::unique_ptr<OutputFile>> PosixFileSystem::CreateOutput(absl::
                                                      DescribeMode(info.st_mode), ", not a regular file"));
     }
     if (!options.overwrite) {
-      return absl::AlreadyExistsError(absl::StrCat("cannot create '", name, "': it exists; remove it or allow overwriting"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("cannot create '", name, "': it exists; remove it or allow overwriting"));
     }
     AQT_ASSIGN_OR_RETURN(target, ResolveLinks(name));
   } else if (errno != ENOENT) {
     return Error(errno, "create", name);
   } else if (struct stat link; ::lstat(name.c_str(), &link) == 0) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("cannot create '", name, "': it is a symbolic link to a file that does not exist; remove the link"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "cannot create '", name, "': it is a symbolic link to a file that does not exist; remove the link"));
   }
   while (true) {
     std::string temporary = TemporaryName(target);

@@ -31,8 +31,28 @@ namespace aqt::io {
 
 // The element types of the format, in the order that its writer sorts by (last first).
 enum class FileDType : uint8_t {
-  kBool, kF4, kF6E2M3, kF6E3M2, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0, kF8E4M3FNUZ, kF8E5M2FNUZ,
-  kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kC64, kF64, kI64, kU64,
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3FNUZ,
+  kF8E5M2FNUZ,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
 };
 inline constexpr int kNumFileDTypes = 22;
 
@@ -129,8 +149,8 @@ struct SafetensorsLayout {
 absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<TensorSpec> tensors,
                                                     const SafetensorsWriterOptions& options);
 
-// Writes a file whose tensors are known up front; data comes in any order and in pieces. Memory: the layout and the list
-// of ranges written. The file appears at Finish, complete, or never. Write and WriteArray are thread-safe.
+// Writes a file whose tensors are known up front; data comes in any order and in pieces. Memory: the layout and the
+// list of ranges written. The file appears at Finish, complete, or never. Write and WriteArray are thread-safe.
 class SafetensorsWriter {
  public:
   // The errors of LayOutSafetensors and FileSystem::CreateOutput; ResourceExhausted when the disk lacks the space.
@@ -160,7 +180,7 @@ class SafetensorsWriter {
   int64_t data_begin_ = 0;
   std::vector<int32_t> by_name_;
   std::mutex mutex_;
-  absl::Status status_;                  // first error of a write; guarded by mutex_
+  absl::Status status_;                 // first error of a write; guarded by mutex_
   std::map<int64_t, int64_t> written_;  // begin -> end of disjoint, non-adjacent ranges of the data; guarded by mutex_
 };
 

@@ -1,0 +1,48 @@
+#ifndef AQT_IO_JSON_H_
+#define AQT_IO_JSON_H_
+
+// JSON as a stream of events, strict: RFC 8259 text in UTF-8 without byte order mark, NUL or comments, one value,
+// bounded nesting. Duplicate keys are the handler's business. Nothing is built up in memory but one token.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace aqt::io {
+
+struct JsonScalar {
+  // kNumber: one with a sign, a fraction, an exponent or more than 64 bits.
+  enum Kind : uint8_t { kNull, kBool, kUnsigned, kNumber, kString };
+  Kind kind = kNull;
+  uint64_t unsigned_value = 0;    // of kUnsigned; 0 or 1 of kBool
+  std::string* string = nullptr;  // of kString; may be moved from
+};
+
+// Called in the order of the text. An error stops the parse and is returned by ParseJson.
+class JsonHandler {
+ public:
+  virtual ~JsonHandler() = default;
+  virtual absl::Status Scalar(const JsonScalar& value) = 0;
+  virtual absl::Status StartObject() = 0;
+  virtual absl::Status Key(std::string& key) = 0;  // may be moved from
+  virtual absl::Status EndObject() = 0;
+  virtual absl::Status StartArray() = 0;
+  virtual absl::Status EndArray() = 0;
+};
+
+// DataLoss with the byte position when `text` is not JSON or nests deeper than `max_depth` objects and arrays.
+absl::Status ParseJson(absl::string_view text, int max_depth, JsonHandler& handler);
+
+// `text` as a JSON string with its quotes: `"`, `\` and control characters escaped, everything else as it is.
+// InvalidArgument when it is not UTF-8.
+absl::StatusOr<std::string> JsonQuote(absl::string_view text);
+
+// `text` for an error message: in quotes, unprintable bytes escaped, cut after 100 bytes.
+std::string QuoteForMessage(absl::string_view text);
+
+}  // namespace aqt::io
+
+#endif  // AQT_IO_JSON_H_
