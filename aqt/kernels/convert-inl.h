@@ -1,0 +1,126 @@
+// f32, bf16 and f16 in memory as vectors of f32: loads, rounding, stores. Included once per Highway target, after
+// hwy/highway.h. All targets give the same bits.
+
+#if defined(AQT_KERNELS_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef AQT_KERNELS_CONVERT_INL_H_
+#undef AQT_KERNELS_CONVERT_INL_H_
+#else
+#define AQT_KERNELS_CONVERT_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "aqt/core/dtype.h"
+#include "hwy/highway.h"
+
+// The f16 conversion instructions round correctly and keep subnormals, whatever MXCSR says. Highway's portable versions
+// have no infinities and no NaN, so the other targets go through the scalar conversions of core.
+#undef AQT_HAS_F16_INSTRUCTIONS
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#define AQT_HAS_F16_INSTRUCTIONS 1
+#else
+#define AQT_HAS_F16_INSTRUCTIONS 0
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Lanes(d) elements from any address, exactly. D is a tag of f32.
+template <class D>
+hn::Vec<D> LoadFloat(D d, const float* x) {
+  return hn::LoadU(d, x);
+}
+template <class D>
+hn::Vec<D> LoadFloat(D d, const BFloat16* x) {
+  const hn::RebindToUnsigned<D> d32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(x));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+template <class D>
+hn::Vec<D> LoadFloat(D d, const Float16* x) {
+#if AQT_HAS_F16_INSTRUCTIONS
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(x)));
+#else
+  HWY_ALIGN float lanes[hn::MaxLanes(D())];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = ToFloat(x[i]);
+  return hn::Load(d, lanes);
+#endif
+}
+
+// v rounded to T: nearest, ties to even, gradual underflow; a NaN stays some NaN.
+template <class T>
+struct RoundTo;
+template <>
+struct RoundTo<float> {
+  template <class D, class V>
+  static V Apply(D, V v) {
+    return v;
+  }
+};
+template <>
+struct RoundTo<BFloat16> {
+  template <class D, class V>
+  static V Apply(D d, V v) {
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+    const auto up = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
+    const auto rounded = hn::BitCast(d, hn::And(up, hn::Set(du, 0xffff0000u)));
+    return hn::IfThenElse(hn::Eq(v, v), rounded, v);
+  }
+};
+template <>
+struct RoundTo<Float16> {
+  template <class D, class V>
+  static V Apply(D d, V v) {
+#if AQT_HAS_F16_INSTRUCTIONS
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::DemoteTo(d16, v));
+#else
+    HWY_ALIGN float lanes[hn::MaxLanes(D())];
+    hn::Store(v, d, lanes);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = ToFloat(RoundToFloat16(lanes[i]));
+    return hn::Load(d, lanes);
+#endif
+  }
+};
+
+// Writes Lanes(d) values that T represents; a NaN becomes the positive quiet NaN of T.
+template <class D, class V>
+void StoreFloat(D d, V v, float* x) {
+  const hn::RebindToUnsigned<D> du;
+  const V nan = hn::BitCast(d, hn::Set(du, 0x7fc00000u));
+  hn::StoreU(hn::IfThenElse(hn::Eq(v, v), v, nan), d, x);
+}
+template <class D, class V>
+void StoreFloat(D d, V v, BFloat16* x) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<uint16_t, D> d16;
+  const V nan = hn::BitCast(d, hn::Set(du, 0x7fc00000u));
+  const auto bits = hn::ShiftRight<16>(hn::BitCast(du, hn::IfThenElse(hn::Eq(v, v), v, nan)));
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, bits)), d16, reinterpret_cast<uint16_t*>(x));
+}
+template <class D, class V>
+void StoreFloat(D d, V v, Float16* x) {
+#if AQT_HAS_F16_INSTRUCTIONS
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<hwy::float16_t, D> d16;
+  const V nan = hn::BitCast(d, hn::Set(du, 0x7fc00000u));
+  hn::StoreU(hn::DemoteTo(d16, hn::IfThenElse(hn::Eq(v, v), v, nan)), d16, reinterpret_cast<hwy::float16_t*>(x));
+#else
+  HWY_ALIGN float lanes[hn::MaxLanes(D())];
+  hn::Store(v, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) x[i] = lanes[i] == lanes[i] ? RoundToFloat16(lanes[i]) : Float16{0x7e00};
+#endif
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // AQT_KERNELS_CONVERT_INL_H_

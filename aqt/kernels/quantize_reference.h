@@ -1,0 +1,21 @@
+#ifndef AQT_KERNELS_QUANTIZE_REFERENCE_H_
+#define AQT_KERNELS_QUANTIZE_REFERENCE_H_
+
+// quantize.h, element by element.
+
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/quantize.h"
+
+namespace aqt::kernels::reference {
+
+void QuantizeMatrix(const QuantizeMatrixArgs& args);
+void DequantizeMatrix(const DequantizeMatrixArgs& args);
+
+// v rounded to `dtype` (kF32, kBF16 or kF16) once, to nearest, ties to even; held in f32.
+float RoundToDType(float v, DType dtype);
+// A subnormal f32 or bf16 becomes zero of its sign; anything else, and every f16, stays.
+float FlushToZero(float v, DType dtype);
+
+}  // namespace aqt::kernels::reference
+
+#endif  // AQT_KERNELS_QUANTIZE_REFERENCE_H_

@@ -1,0 +1,328 @@
+#include "aqt/kernels/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/quantize_reference.h"
+#include "aqt/kernels/quantize_testing.h"
+#include "aqt/kernels/target.h"
+#include "gtest/gtest.h"
+
+namespace aqt::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::string Describe(const QuantizeMatrixArgs& args) {
+  return testing::PrintToString(args.rule == QuantizeRule::kDivideByScale ? "divide" : "multiply") +
+         " flush=" + std::to_string(args.flush_subnormals) + " lo=" + std::to_string(args.lo);
+}
+
+// Quantizes on all targets and compares with the plain version; untouched bytes between the results stay.
+void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout) {
+  const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
+  args.q_row_stride = p.row_stride;
+  args.q_col_stride = p.col_stride;
+  std::vector<int8_t> want(p.size + 1, 99), got(p.size + 1);
+  args.q = want.data() + p.offset;
+  reference::QuantizeMatrix(args);
+  for (Target target : SupportedTargets()) {
+    std::fill(got.begin(), got.end(), 99);
+    args.q = got.data() + p.offset;
+    QuantizeMatrix(args, target);
+    EXPECT_EQ(got, want) << target << " " << Describe(args);
+  }
+}
+
+// Both rules, by default with the ranges of 2, 4 and 8 bits.
+void ExpectAllRulesAsReference(QuantizeMatrixArgs args, Layout q_layout,
+                               const std::vector<float>& clips = {1, 7, 127}) {
+  for (float clip : clips) {
+    for (bool flush : {false, true}) {
+      args.rule = QuantizeRule::kMultiplyByInverse;
+      args.flush_subnormals = flush;
+      args.lo = -clip;
+      args.hi = clip;
+      QuantizeMatrixArgs multiply = args;
+      multiply.grid.zero_point = nullptr;
+      ExpectQuantizedAsReference(multiply, q_layout);
+    }
+    args.rule = QuantizeRule::kDivideByScale;
+    args.flush_subnormals = false;
+    args.lo = -clip - 1;
+    args.hi = clip;
+    ExpectQuantizedAsReference(args, q_layout);
+  }
+}
+
+template <class T>
+std::vector<float> ScalesOf(int64_t n, Values values, uint32_t seed) {
+  std::vector<float> scales(n);
+  const std::vector<T> data = TestFloats<T>(n, values, seed);
+  for (int64_t i = 0; i < n; ++i) scales[i] = std::fabs(ToFloat(data[i]));
+  return scales;
+}
+
+std::vector<int8_t> Int8s(int64_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int8_t> result(n);
+  for (int8_t& q : result) q = static_cast<int8_t>(random());
+  return result;
+}
+
+template <class T>
+class QuantizeTest : public testing::Test {};
+using FloatTypes = testing::Types<float, BFloat16, Float16>;
+TYPED_TEST_SUITE(QuantizeTest, FloatTypes);
+
+TYPED_TEST(QuantizeTest, RowsOfAllLengthsAndStarts) {
+  for (int64_t cols = 0; cols <= 70; ++cols) {
+    const auto data = TestFloats<TypeParam>(2 * cols + 3, Values::kUsual, static_cast<uint32_t>(cols));
+    const auto scales = ScalesOf<TypeParam>(2, Values::kUsual, 1);
+    const std::vector<int8_t> zero_points = {3, -120};
+    for (int64_t offset : {0, 1, 3}) {
+      QuantizeMatrixArgs args;
+      args.x = {data.data() + offset, kDTypeOf<TypeParam>, 2, cols, cols, 1};
+      args.grid = {scales.data(), zero_points.data(), 1, 0};
+      ExpectAllRulesAsReference(args, Layout::kPaddedRows);
+    }
+  }
+}
+
+TYPED_TEST(QuantizeTest, GridsAndLayouts) {
+  const int64_t rows = 19, cols = 75;
+  const auto scales = ScalesOf<TypeParam>(rows * cols, Values::kUsual, 2);
+  const auto zero_points = Int8s(rows * cols, 3);
+  const ScaleGrid grids[] = {
+      {scales.data(), zero_points.data(), 0, 0},             // per tensor
+      {scales.data(), zero_points.data(), 1, 0},             // per row
+      {scales.data(), zero_points.data(), 0, 1},             // per column
+      {scales.data(), zero_points.data(), cols, 1},          // per element
+      {scales.data(), nullptr, 1, rows},                     // per element, transposed
+      {scales.data(), zero_points.data(), 3, 1, 1, 32},      // groups of a row, ragged
+      {scales.data(), zero_points.data(), 5, 1, 8, 16},      // blocks
+      {scales.data(), nullptr, 1, 0, 4, 1},                  // groups of rows
+  };
+  for (Layout x_layout : kLayouts) {
+    for (Layout q_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered, Layout::kReversed}) {
+      for (size_t g = 0; g < std::size(grids); ++g) {
+        SCOPED_TRACE(testing::Message() << x_layout << " to " << q_layout << " grid " << g);
+        const auto data = TestFloats<TypeParam>(PlacementOf(x_layout, rows, cols).size, Values::kUsual, 4);
+        QuantizeMatrixArgs args;
+        args.x = MatrixOf(data, x_layout, rows, cols);
+        args.grid = grids[g];
+        ExpectAllRulesAsReference(args, q_layout);
+      }
+    }
+  }
+}
+
+// Longer than the buffers of the strided paths.
+TYPED_TEST(QuantizeTest, LongStridedRows) {
+  const int64_t rows = 3, cols = 1031;
+  const auto scales = ScalesOf<TypeParam>(rows * 9, Values::kUsual, 2);
+  const auto data = TestFloats<TypeParam>(3 * rows * cols, Values::kUsual, 4);
+  for (Layout x_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered}) {
+    QuantizeMatrixArgs args;
+    args.x = MatrixOf(data, x_layout, rows, cols);
+    args.grid = {scales.data(), nullptr, 9, 1, 1, 128};
+    for (Layout q_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered})
+      ExpectAllRulesAsReference(args, q_layout);
+  }
+}
+
+// Every value against scales of every magnitude, subnormal, infinite and NaN ones included.
+template <class T>
+void CheckValuesAgainstScales(const std::vector<T>& data, const std::vector<float>& scales) {
+  for (float scale : scales) {
+    SCOPED_TRACE(scale);
+    const int8_t zero_point = 5;
+    QuantizeMatrixArgs args;
+    const int64_t n = static_cast<int64_t>(data.size());
+    args.x = {data.data(), kDTypeOf<T>, 1, n, n, 1};
+    args.grid = {&scale, &zero_point, 0, 0};
+    ExpectAllRulesAsReference(args, Layout::kRowMajor, {127});
+    // The same through a scale per element.
+    const std::vector<float> repeated(n, scale);
+    args.grid = {repeated.data(), nullptr, 0, 1};
+    ExpectAllRulesAsReference(args, Layout::kRowMajor, {127});
+  }
+}
+
+const std::vector<float>& ScalesOfAllMagnitudes() {
+  static const auto* const scales = new std::vector<float>{
+      0, 1, 0.5f, 1 / 127.5f, 3, 1e-30f, 1e30f, 0x1p-126f, 0x1p-127f, 0x1p125f, 0x1.8p125f, 0x1p126f, 0x1p127f,
+      0x1p-14f, 0x1p-24f, 65504, kInfinity, kNaN};
+  return *scales;
+}
+
+TEST(Quantize, AllBFloat16Codes) { CheckValuesAgainstScales(AllCodes<BFloat16>(), ScalesOfAllMagnitudes()); }
+TEST(Quantize, AllFloat16Codes) { CheckValuesAgainstScales(AllCodes<Float16>(), ScalesOfAllMagnitudes()); }
+TEST(Quantize, RandomFloat32Codes) {
+  CheckValuesAgainstScales(TestFloats<float>(40000, Values::kAnyBits, 6), ScalesOfAllMagnitudes());
+}
+
+// Neighbours of every tie of 8 bits, where a rounding that is not to even or rounds twice shows.
+TEST(Quantize, TiesToEven) {
+  std::vector<float> x;
+  for (int i = -130; i <= 130; ++i) {
+    const float tie = static_cast<float>(i) + 0.5f;
+    for (float v : {std::nextafterf(tie, -kInfinity), tie, std::nextafterf(tie, kInfinity), static_cast<float>(i)})
+      x.push_back(v);
+  }
+  CheckValuesAgainstScales(x, {1});
+}
+
+TEST(Quantize, ValuesByHand) {
+  const std::vector<float> x = {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 127.4f, 127.5f, 200, -200, kInfinity, -kInfinity, kNaN};
+  const float one = 1, half = 0.5f;
+  const int8_t zero_point = -3;
+  const int64_t n = static_cast<int64_t>(x.size());
+  std::vector<int8_t> q(n);
+  QuantizeMatrixArgs args;
+  args.x = {x.data(), DType::kF32, 1, n, n, 1};
+  args.q = q.data();
+  for (Target target : SupportedTargets()) {
+    args.rule = QuantizeRule::kMultiplyByInverse;
+    args.grid = {&one, nullptr, 0, 0};
+    args.lo = -127;
+    QuantizeMatrix(args, target);
+    EXPECT_EQ(q, (std::vector<int8_t>{0, 2, 2, 0, -2, 127, 127, 127, -127, 127, -127, 0})) << target;
+    args.rule = QuantizeRule::kDivideByScale;
+    args.grid = {&half, &zero_point, 0, 0};
+    args.lo = -128;
+    QuantizeMatrix(args, target);
+    EXPECT_EQ(q, (std::vector<int8_t>{-2, 0, 2, -4, -6, 127, 127, 127, -128, 127, -128, 0})) << target;
+  }
+}
+
+// Subnormals times a large inverse scale: 2^-127 * 2^127 = 1, or 0 when they count as zero.
+TEST(Quantize, SubnormalsCountAsZeroOnRequest) {
+  const float x = 0x1p-127f, inv_scale = 0x1p127f;
+  const float large = 0x1p127f, subnormal_inv_scale = 0x1p-127f;
+  for (Target target : SupportedTargets()) {
+    for (bool flush : {false, true}) {
+      for (auto [value, inv] : {std::pair{&x, &inv_scale}, {&large, &subnormal_inv_scale}}) {
+        int8_t q = 99;
+        QuantizeMatrixArgs args;
+        args.x = {value, DType::kF32, 1, 1, 1, 1};
+        args.grid = {inv, nullptr, 0, 0};
+        args.flush_subnormals = flush;
+        args.q = &q;
+        QuantizeMatrix(args, target);
+        EXPECT_EQ(q, flush ? 0 : 1) << target;
+      }
+    }
+  }
+}
+
+// ---- DequantizeMatrix
+
+template <class T>
+void ExpectDequantizedAsReference(DequantizeMatrixArgs args, Layout x_layout) {
+  const Placement p = PlacementOf(x_layout, args.rows, args.cols);
+  args.dtype = kDTypeOf<T>;
+  args.row_stride = p.row_stride;
+  args.col_stride = p.col_stride;
+  std::vector<T> want(p.size + 1), got(p.size + 1);
+  for (bool flush : {false, true}) {
+    args.flush_subnormals = flush;
+    args.x = want.data() + p.offset;
+    reference::DequantizeMatrix(args);
+    for (Target target : SupportedTargets()) {
+      std::fill(got.begin(), got.end(), T{});
+      args.x = got.data() + p.offset;
+      DequantizeMatrix(args, target);
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(T)), 0) << target << " flush=" << flush;
+    }
+  }
+}
+
+TYPED_TEST(QuantizeTest, DequantizeAllLengths) {
+  const auto scales = ScalesOf<TypeParam>(2, Values::kUsual, 1);
+  const std::vector<int8_t> zero_points = {3, -120};
+  for (int64_t cols = 0; cols <= 70; ++cols) {
+    const auto q = Int8s(2 * cols + 1, static_cast<uint32_t>(cols));
+    DequantizeMatrixArgs args;
+    args.q = q.data() + 1;
+    args.rows = 2;
+    args.cols = args.q_row_stride = cols;
+    args.grid = {scales.data(), zero_points.data(), 1, 0};
+    ExpectDequantizedAsReference<TypeParam>(args, Layout::kPaddedRows);
+  }
+}
+
+TYPED_TEST(QuantizeTest, DequantizeGridsAndLayouts) {
+  const int64_t rows = 19, cols = 75;
+  const auto scales = ScalesOf<TypeParam>(rows * cols, Values::kUsual, 2);
+  const auto zero_points = Int8s(rows * cols, 3);
+  const ScaleGrid grids[] = {
+      {scales.data(), zero_points.data(), 0, 0}, {scales.data(), zero_points.data(), 1, 0},
+      {scales.data(), zero_points.data(), 0, 1}, {scales.data(), nullptr, cols, 1},
+      {scales.data(), zero_points.data(), 3, 1, 1, 32}, {scales.data(), zero_points.data(), 5, 1, 8, 16}};
+  for (Layout q_layout : kLayouts) {
+    for (Layout x_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered, Layout::kReversed}) {
+      for (size_t g = 0; g < std::size(grids); ++g) {
+        SCOPED_TRACE(testing::Message() << q_layout << " to " << x_layout << " grid " << g);
+        const Placement p = PlacementOf(q_layout, rows, cols);
+        const auto q = Int8s(p.size, 4);
+        DequantizeMatrixArgs args = {q.data() + p.offset, rows, cols, p.row_stride, p.col_stride, grids[g]};
+        ExpectDequantizedAsReference<TypeParam>(args, x_layout);
+      }
+    }
+  }
+}
+
+// All values of q times all scales of a 16-bit type, or random ones.
+template <class T>
+void CheckDequantizeScales(const std::vector<T>& codes) {
+  const int64_t rows = static_cast<int64_t>(codes.size());
+  std::vector<float> scales(rows);
+  for (int64_t i = 0; i < rows; ++i) scales[i] = ToFloat(codes[i]);
+  const std::vector<int8_t> q = {-128, -127, -3, -1, 0, 1, 2, 77, 127};
+  for (int8_t zero_point : {0, 1, -128}) {
+    const std::vector<int8_t> zero_points(rows, zero_point);
+    DequantizeMatrixArgs args;
+    args.q = q.data();
+    args.rows = rows;
+    args.cols = static_cast<int64_t>(q.size());
+    args.grid = {scales.data(), zero_points.data(), 1, 0};
+    ExpectDequantizedAsReference<T>(args, Layout::kRowMajor);
+    ExpectDequantizedAsReference<T>(args, Layout::kTransposed);  // a scale per element of the inner loop
+  }
+}
+TEST(Dequantize, AllBFloat16Scales) { CheckDequantizeScales(AllCodes<BFloat16>()); }
+TEST(Dequantize, AllFloat16Scales) { CheckDequantizeScales(AllCodes<Float16>()); }
+TEST(Dequantize, RandomFloat32Scales) { CheckDequantizeScales(TestFloats<float>(20000, Values::kAnyBits, 8)); }
+
+// |x - dequantized| <= scale / 2 for values that are not clipped.
+TEST(Dequantize, RoundTripIsWithinHalfAStep) {
+  const auto x = TestFloats<float>(1000, Values::kUsual, 9);
+  const float scale = 8 / 127.5f, inv_scale = 1 / scale;
+  std::vector<int8_t> q(1000);
+  std::vector<float> back(1000);
+  QuantizeMatrixArgs args;
+  args.x = {x.data(), DType::kF32, 1, 1000, 1000, 1};
+  args.grid = {&inv_scale, nullptr, 0, 0};
+  args.q = q.data();
+  QuantizeMatrix(args);
+  DequantizeMatrixArgs dargs = {q.data(), 1, 1000, 1000, 1, {&scale, nullptr, 0, 0}};
+  dargs.x = back.data();
+  DequantizeMatrix(dargs);
+  for (int i = 0; i < 1000; ++i) {
+    // Half a step, and the rounding of x * inv_scale (of at most 128, so 2^-18) and of the product.
+    EXPECT_LE(std::fabs(x[i] - back[i]), scale * (0.5f + 0x1p-16f)) << x[i];
+  }
+}
+
+}  // namespace
+}  // namespace aqt::kernels
