@@ -1,0 +1,92 @@
+#include "aqt/kernels/contraction.h"
+
+#include <cstdint>
+#include <random>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+
+namespace aqt::kernels {
+namespace {
+
+Array Random(DType dtype, const Shape& shape, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> draw(0, 3);
+  ArrayBuilder builder(DType::kF64, shape);
+  for (double& x : builder.Mutable<double>()) x = draw(random);
+  return Cast(std::move(builder).Build(), dtype);
+}
+
+Array Product(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, DType out_dtype) {
+  ArrayBuilder out(out_dtype, DotOutputShape(dims, lhs.shape, rhs.shape));
+  Contract(dims, lhs, rhs, out.ref());
+  return std::move(out).Build();
+}
+
+TEST(ContractionTest, MatMul) {
+  const Array a = Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3}), b = Array::Of<float>({1, 0, 2, 1, 0, 3}, {3, 2});
+  EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kF32), Array::Of<float>({5, 11, 14, 23}, {2, 2})));
+}
+
+// The header's order, written out with one loop per index.
+TEST(ContractionTest, OrderIsThatOfTheContractingAxes) {
+  const DotDims dims = {.lhs_contracting = {3, 1}, .rhs_contracting = {0, 2}, .lhs_batch = {2}, .rhs_batch = {3}};
+  const int64_t m = 3, k1 = 5, batch = 2, k0 = 7, n = 4;
+  const Array lhs = Random(DType::kF32, {m, k1, batch, k0}, 1), rhs = Random(DType::kF32, {k0, n, k1, batch}, 2);
+  const Array got = Product(dims, lhs, rhs, DType::kF32);
+  ASSERT_EQ(got.shape(), (Shape{batch, m, n}));
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        volatile float sum = 0;  // volatile: each step is rounded
+        for (int64_t x = 0; x < k0; ++x) {
+          for (int64_t y = 0; y < k1; ++y) {
+            volatile float product =
+                lhs.View<float>()[((i * k1 + y) * batch + b) * k0 + x] * rhs.View<float>()[((x * n + j) * k1 + y) * batch + b];
+            sum = sum + product;
+          }
+        }
+        EXPECT_EQ(got.View<float>()[(b * m + i) * n + j], sum);
+      }
+    }
+  }
+}
+
+TEST(ContractionTest, SmallFloatsSumInF32AndRoundOnce) {
+  const Array a = Random(DType::kBF16, {3, 300}, 3), b = Random(DType::kBF16, {300, 5}, 4);
+  const Array wide = Product(MatMulDims(), Cast(a, DType::kF32), Cast(b, DType::kF32), DType::kF32);
+  EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kBF16), Cast(wide, DType::kBF16)));
+  EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kF32), wide));
+}
+
+TEST(ContractionTest, IntegersAreExactAndMayDiffer) {
+  const Array a = Array::Of<int8_t>({-128, 127, -128, 127}, {2, 2});
+  const Array b = Array::Of<Int4>({{-8}, {7}}, {2, 1});
+  EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kS32), Array::Of<int32_t>({1913, 1913}, {2, 1})));
+  const Array big = Array::Of<int32_t>({1 << 30, 1 << 30}, {1, 2}), two = Array::Of<int32_t>({2, 2}, {2, 1});
+  EXPECT_TRUE(BitEqual(Product(MatMulDims(), big, two, DType::kS32), Array::Of<int32_t>({0}, {1, 1})));
+}
+
+TEST(ContractionTest, EmptyExtents) {
+  for (const auto& [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{0, 3, 2}, {2, 0, 3}, {2, 3, 0}}) {
+    const Array got = Product(MatMulDims(), Array::Zeros(DType::kF32, {m, k}), Array::Zeros(DType::kF32, {k, n}), DType::kF32);
+    EXPECT_TRUE(BitEqual(got, Array::Zeros(DType::kF32, {m, n})));
+  }
+}
+
+TEST(ContractionTest, ARowDoesNotDependOnItsNeighbours) {
+  const Array a = Random(DType::kF32, {7, 33}, 5), b = Random(DType::kF32, {33, 9}, 6);
+  const Array all = Product(MatMulDims(), a, b, DType::kF32);
+  for (int64_t i = 0; i < 7; ++i) {
+    const Array row = Product(MatMulDims(), ArrayRef(a.View<float>().data() + i * 33, {1, 33}), b, DType::kF32);
+    EXPECT_TRUE(BitEqual(row, Array::CopyOf(ArrayRef(all.View<float>().data() + i * 9, {1, 9}))));
+  }
+}
+
+}  // namespace
+}  // namespace aqt::kernels
