@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Loads two folders of all-MiniLM-L6-v2, float and converted, with transformers and compares their sentence embeddings.
+
+usage: load.py FLOAT_FOLDER CONVERTED_FOLDER
+
+Not part of the build: needs torch, transformers and compressed-tensors (pip install torch transformers compressed-tensors).
+transformers finds the quantization_config in the converted folder's config.json and runs the quantized model,
+quantization of the activations included.
+"""
+import sys
+
+import compressed_tensors
+import torch
+import transformers
+
+SENTENCES = [
+    "The cat sits on the mat.",
+    "A kitten is lying on a rug.",
+    "Stocks fell sharply on Monday.",
+    "The central bank raised interest rates by a quarter of a point.",
+    "He plays the violin in a small orchestra.",
+    "Bread is baked from flour, water, salt and yeast.",
+    "How do I reset my password?",
+    "What is the way to change a forgotten password?",
+    "The train to Berlin leaves at nine.",
+    "Quantization maps real numbers to few integers.",
+    "Integers of eight bits take a quarter of the memory.",
+    "It rained all day.",
+]
+
+
+def embed(folder):
+    """[sentences, 384]: the mean of the token vectors, normalized."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**tokens).last_hidden_state
+    mask = tokens["attention_mask"].unsqueeze(-1)
+    return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+
+
+def main():
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, compressed-tensors {compressed_tensors.__version__}")
+    reference, converted = embed(sys.argv[1]), embed(sys.argv[2])
+    cosine = (reference * converted).sum(-1)
+    print(f"cosine of the embeddings of {len(SENTENCES)} sentences: mean {cosine.mean():.5f}, min {cosine.min():.5f}")
+    change = (reference @ reference.T - converted @ converted.T).abs().max()
+    print(f"similarity cat/kitten {reference[0] @ reference[1]:.4f} -> {converted[0] @ converted[1]:.4f}, "
+          f"cat/stocks {reference[0] @ reference[2]:.4f} -> {converted[0] @ converted[2]:.4f}; largest change of any pair {change:.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
