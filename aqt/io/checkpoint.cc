@@ -156,7 +156,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_v
   AQT_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   result.is_folder_ = info.kind == FileKind::kFolder;
   if (result.is_folder_) {
-    AQT_RETURN_IF_ERROR(result.OpenFolder(fs));
+    AQT_RETURN_IF_ERROR(result.OpenFolder(fs, info));
   } else {
     AQT_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(fs, path));
     result.shards_.push_back(std::move(reader));
@@ -175,9 +175,9 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_v
   return result;
 }
 
-absl::Status Checkpoint::OpenFolder(const FileSystem& fs) {
+absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder) {
   std::vector<std::string> files;
-  std::set<std::pair<uint64_t, uint64_t>> visited;
+  std::set<std::pair<uint64_t, uint64_t>> visited = {{folder.device, folder.inode}};
   AQT_RETURN_IF_ERROR(ListFiles(fs, path_, "", 0, &visited, &files));
   const auto has = [&](absl::string_view name) { return std::find(files.begin(), files.end(), name) != files.end(); };
 

@@ -79,7 +79,7 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  absl::Status OpenFolder(const FileSystem& fs);
+  absl::Status OpenFolder(const FileSystem& fs, const FileInfo& folder);
   absl::Status CheckIndex(WeightMap weight_map) const;
 
   std::string path_;

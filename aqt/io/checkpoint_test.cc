@@ -1,1 +1,258 @@
+#include "aqt/io/checkpoint.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/shape.h"
+#include "aqt/io/file.h"
+#include "aqt/io/file_testing.h"
+#include "aqt/io/safetensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt::io {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using Code = absl::StatusCode;
+
+constexpr char kRecorded[] = "aqt/io/testdata/checkpoint";
+constexpr OutputOptions kOverwrite{.overwrite = true};
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    folder_ =
+        JoinPath(::testing::TempDir(), absl::StrCat("checkpoint_test_", ::getpid(), "_",
+                                                    ::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    EXPECT_TRUE(LocalFileSystem().CreateFolder(folder_).ok());
+  }
+  std::string Path(absl::string_view name) const { return JoinPath(folder_, name); }
+  void Write(absl::string_view name, absl::string_view content = "x") {
+    ASSERT_TRUE(WriteFile(LocalFileSystem(), Path(name), content, kOverwrite).ok());
+  }
+  // A file with one U8[1] per name; its value is the first byte of `file`.
+  void WriteShard(absl::string_view file, const std::vector<std::string>& tensors) {
+    std::vector<TensorSpec> specs;
+    for (const std::string& name : tensors) specs.push_back({name, FileDType::kU8, {1}});
+    auto writer = SafetensorsWriter::Create(LocalFileSystem(), Path(file), specs, {.output = kOverwrite}).value();
+    const uint8_t value = file.front();
+    for (const std::string& name : tensors) {
+      ASSERT_TRUE(writer->Write(name, 0, absl::MakeConstSpan(&value, 1)).ok());
+    }
+    ASSERT_TRUE(writer->Finish().ok());
+  }
+  void WriteIndex(const WeightMap& map) { Write(kIndexFile, MakeIndex(map, 0).value()); }
+  absl::StatusOr<Checkpoint> Open() const { return Checkpoint::Open(LocalFileSystem(), folder_); }
+  void ExpectRefused(Code code, absl::string_view cause) const {
+    const absl::Status status = Open().status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(folder_), HasSubstr(std::string(cause))));
+  }
+
+  std::string folder_;
+};
+
+std::vector<std::string> Names(const Checkpoint& checkpoint) {
+  std::vector<std::string> names;
+  for (const Checkpoint::Tensor& t : checkpoint.tensors()) names.push_back(absl::StrCat(t.shard, ":", t.info->name));
+  return names;
+}
+
+TEST(ParseIndexTest, Accepts) {
+  EXPECT_THAT(
+      ParseIndex(
+          R"({"metadata":{"total_size":1,"weight_map":[{"weight_map":{}}]},"weight_map":{"b":"x.safetensors","":"x.safetensors"},"y":[1]})")
+          .value(),
+      ElementsAre(Pair("b", "x.safetensors"), Pair("", "x.safetensors")));
+}
+
+TEST(ParseIndexTest, Refuses) {
+  const auto map = [](absl::string_view file) { return absl::StrCat(R"({"weight_map":{"a":")", file, "\"}}"); };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "invalid JSON"},
+      {"[]", "not a JSON object"},
+      {"5", "not a JSON object"},
+      {"{}", "weight_map is missing or empty"},
+      {R"({"weight_map":{}})", "weight_map is missing or empty"},
+      {R"({"weight_map":5})", "weight_map is not an object"},
+      {R"({"weight_map":["a"]})", "weight_map is not an object"},
+      {R"({"weight_map":{"a":5}})", "weight_map is not an object"},
+      {R"({"weight_map":{"a":{}}})", "weight_map is not an object"},
+      {R"({"weight_map":{"a":["x.safetensors"]}})", "weight_map is not an object"},
+      {R"({"weight_map":{"a":"x.safetensors"},"weight_map":{"b":"x.safetensors"}})", "weight_map is given twice"},
+      {R"({"weight_map":{"a":"x.safetensors","b":"x.safetensors","a":"x.safetensors"}})", "tensor 'a' twice"},
+      {map("../x.safetensors"), "'../x.safetensors'"},
+      {map("/x.safetensors"), "names the file"},
+      {map("sub/x.safetensors"), "names the file"},
+      {map("sub\\\\x.safetensors"), "names the file"},
+      {map("x.safetensors\\u0000.safetensors"), "names the file"},
+      {map("x.bin"), "names the file"},
+      {map(".."), "names the file"},
+      {map(""), "names the file"},
+      {absl::StrCat("{\"x\":", std::string(100, '['), std::string(100, ']'), "}"), "deeper than"},
+  };
+  for (const auto& [json, cause] : cases) {
+    const absl::Status status = ParseIndex(json).status();
+    EXPECT_EQ(status.code(), Code::kDataLoss) << json;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(cause)) << json;
+  }
+}
+
+TEST(MakeIndexTest, RoundTripsAndSorts) {
+  const std::string json = MakeIndex({{"b\"", "y.safetensors"}, {"a", "x.safetensors"}}, 12).value();
+  EXPECT_EQ(json,
+            "{\n  \"metadata\": {\n    \"total_size\": 12\n  },\n  \"weight_map\": {\n    \"a\": \"x.safetensors\",\n"
+            "    \"b\\\"\": \"y.safetensors\"\n  }\n}\n");
+  EXPECT_THAT(ParseIndex(json).value(), ElementsAre(Pair("a", "x.safetensors"), Pair("b\"", "y.safetensors")));
+  EXPECT_EQ(MakeIndex({{"a", "x"}, {"a", "y"}}, 0).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(MakeIndex({{"\xff", "x"}}, 0).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(CheckpointTest, RecordedShards) {
+  const Checkpoint c = Checkpoint::Open(LocalFileSystem(), kRecorded).value();
+  EXPECT_TRUE(c.is_folder());
+  EXPECT_TRUE(c.has_index());
+  EXPECT_EQ(c.path(), kRecorded);
+  EXPECT_THAT(c.shard_names(), ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"));
+  EXPECT_THAT(
+      Names(c),
+      ElementsAre("0:layers.0.down_proj.weight_shape", "0:embed_tokens.weight", "0:layers.0.down_proj.weight_scale",
+                  "0:layers.0.norm.weight", "0:layers.0.down_proj.weight_packed", "1:layers.0.q_proj.weight_shape",
+                  "1:layers.0.odd_proj.weight", "1:layers.0.q_proj.bias", "1:layers.0.q_proj.weight_scale",
+                  "1:lm_head.weight", "1:layers.0.q_proj.weight_packed"));
+  EXPECT_EQ(c.total_bytes(), 11040);  // metadata.total_size of the index
+  EXPECT_THAT(c.other_files(), ElementsAre("config.json"));
+  EXPECT_THAT(c.unused_weight_files(), IsEmpty());
+  EXPECT_TRUE(BitEqual(c.ReadArray("layers.0.q_proj.weight_shape").value(), Array::Of<int64_t>({20, 64}, {2})));
+  EXPECT_EQ(c.ReadArray("none").status().code(), Code::kNotFound);
+  EXPECT_EQ(c.Find("none"), nullptr);
+  for (const Checkpoint::Tensor& t : c.tensors()) EXPECT_EQ(c.Find(t.info->name)->info, t.info);
+
+  // The index that we write for it is the original's, but for the end of the last line.
+  WeightMap map;
+  for (const Checkpoint::Tensor& t : c.tensors()) map.emplace_back(t.info->name, c.shard_names()[t.shard]);
+  EXPECT_EQ(MakeIndex(map, c.total_bytes()).value(),
+            ReadFile(LocalFileSystem(), JoinPath(kRecorded, kIndexFile), 1 << 20).value() + "\n");
+}
+
+TEST_F(CheckpointTest, AFile) {
+  WriteShard("model.safetensors", {"a"});
+  Write("config.json");
+  const Checkpoint c = Checkpoint::Open(LocalFileSystem(), Path("model.safetensors")).value();
+  EXPECT_FALSE(c.is_folder());
+  EXPECT_FALSE(c.has_index());
+  EXPECT_THAT(Names(c), ElementsAre("0:a"));
+  EXPECT_THAT(c.shard_names(), ElementsAre("model.safetensors"));
+  EXPECT_THAT(c.other_files(), IsEmpty());
+  EXPECT_EQ(Checkpoint::Open(LocalFileSystem(), Path("none")).status().code(), Code::kNotFound);
+  EXPECT_EQ(Checkpoint::Open(LocalFileSystem(), "/dev/full").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Checkpoint::Open(LocalFileSystem(), Path("config.json")).status().code(), Code::kDataLoss);
+}
+
+TEST_F(CheckpointTest, WhichFilesOfAFolder) {
+  ExpectRefused(Code::kNotFound, "has no .safetensors file");
+  Write("pytorch_model.bin");
+  ExpectRefused(Code::kNotFound, "has no .safetensors file");
+
+  WriteShard("only.safetensors", {"a"});
+  EXPECT_THAT(Open()->shard_names(), ElementsAre("only.safetensors"));
+
+  WriteShard("other.safetensors", {"b"});
+  ExpectRefused(Code::kFailedPrecondition, "several .safetensors files (only.safetensors, other.safetensors)");
+
+  WriteShard("model.safetensors", {"c"});
+  EXPECT_THAT(Open()->shard_names(), ElementsAre("model.safetensors"));
+  EXPECT_THAT(Open()->unused_weight_files(), ElementsAre("only.safetensors", "other.safetensors"));
+
+  WriteIndex({{"a", "only.safetensors"}, {"b", "other.safetensors"}});
+  ExpectRefused(Code::kFailedPrecondition, "both model.safetensors and model.safetensors.index.json");
+
+  WriteIndex({{"c", "model.safetensors"}, {"b", "other.safetensors"}});
+  EXPECT_THAT(Names(*Open()), ElementsAre("0:c", "1:b"));
+  EXPECT_THAT(Open()->unused_weight_files(), ElementsAre("only.safetensors"));
+  EXPECT_THAT(Open()->other_files(), ElementsAre("pytorch_model.bin"));
+}
+
+TEST_F(CheckpointTest, OtherFiles) {
+  const FileSystem& fs = LocalFileSystem();
+  WriteShard("model.safetensors", {"a"});
+  for (const char* folder : {"1_Pooling", "onnx", ".git"}) ASSERT_TRUE(fs.CreateFolder(Path(folder)).ok());
+  for (const char* file : {"config.json", "tokenizer.json", ".hidden", "1_Pooling/config.json", ".git/HEAD",
+                           "x.safetensors.index.json", "onnx/model.safetensors"}) {
+    Write(file);
+  }
+  ASSERT_EQ(::symlink("config.json", Path("link.json").c_str()), 0);
+  ASSERT_EQ(::symlink("nothing", Path("broken.json").c_str()), 0);
+  ASSERT_EQ(::symlink("..", Path("1_Pooling/up").c_str()), 0);  // a loop
+  const Checkpoint c = Open().value();
+  EXPECT_THAT(c.other_files(), ElementsAre("1_Pooling/config.json", "config.json", "link.json", "tokenizer.json"));
+  EXPECT_THAT(c.unused_weight_files(), ElementsAre("onnx/model.safetensors", "x.safetensors.index.json"));
+}
+
+TEST_F(CheckpointTest, IndexAndShardsMustAgree) {
+  WriteShard("1.safetensors", {"a", "b"});
+  WriteShard("2.safetensors", {"c"});
+  const WeightMap good = {{"a", "1.safetensors"}, {"b", "1.safetensors"}, {"c", "2.safetensors"}};
+  const auto with = [&](const std::string& tensor, const std::string& file) {
+    WeightMap map = good;
+    map.emplace_back(tensor, file);
+    return map;
+  };
+  WriteIndex(good);
+  const Checkpoint c = Open().value();
+  EXPECT_THAT(Names(c), ElementsAre("0:a", "0:b", "1:c"));
+  EXPECT_TRUE(BitEqual(c.ReadArray("c").value(), Array::Of<uint8_t>({'2'}, {1})));
+  EXPECT_TRUE(BitEqual(c.ReadArray("b").value(), Array::Of<uint8_t>({'1'}, {1})));
+
+  WriteIndex(with("d", "2.safetensors"));
+  ExpectRefused(Code::kDataLoss,
+                "'d': model.safetensors.index.json says that it is in shard 2.safetensors, but it is not");
+  WriteIndex({{"a", "1.safetensors"}, {"c", "2.safetensors"}});
+  ExpectRefused(Code::kDataLoss, "'b': is in shard 1.safetensors, but not in model.safetensors.index.json");
+  WriteIndex({{"a", "1.safetensors"}, {"b", "2.safetensors"}, {"c", "2.safetensors"}});
+  ExpectRefused(Code::kDataLoss, "'b': is in shard 1.safetensors, but model.safetensors.index.json says 2.safetensors");
+  WriteIndex(with("d", "0.safetensors"));
+  ExpectRefused(Code::kNotFound, "lacks 1 of 3 shards that model.safetensors.index.json names (0.safetensors)");
+  Write(kIndexFile, R"({"weight_map":{"a":"../1.safetensors"}})");
+  ExpectRefused(Code::kDataLoss, "'../1.safetensors'");
+
+  WriteIndex(good);
+  WriteShard("2.safetensors", {"b", "c"});
+  ExpectRefused(Code::kDataLoss, "'b': is in shard 2.safetensors, but model.safetensors.index.json says 1.safetensors");
+  Write("2.safetensors", "short");
+  ExpectRefused(Code::kDataLoss, "2.safetensors': the file has 5 bytes");
+}
+
+TEST_F(CheckpointTest, PassesOnFileErrors) {
+  WriteShard("1.safetensors", {"a"});
+  WriteIndex({{"a", "1.safetensors"}});
+  for (const FileCall call : {FileCall::kStat, FileCall::kList, FileCall::kOpen, FileCall::kRead}) {
+    for (int n = 1;; ++n) {
+      FaultInjectingFileSystem faulty;
+      faulty.FailNth(call, n, EACCES);
+      const absl::StatusOr<Checkpoint> c = Checkpoint::Open(faulty, folder_);
+      if (faulty.NumCalls(call) < n) {  // all were made to fail, one after the other
+        EXPECT_TRUE(c.ok()) << c.status();
+        EXPECT_GT(n, 1);
+        break;
+      }
+      EXPECT_EQ(c.status().code(), Code::kPermissionDenied) << static_cast<int>(call) << " " << n;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aqt::io

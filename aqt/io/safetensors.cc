@@ -472,6 +472,17 @@ absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<TensorSpec> tens
   std::sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
+  const auto too_long = [](int64_t header_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("safetensors: a header of ", header_bytes,
+                                                   " bytes or more exceeds the limit of ", kMaxSafetensorsHeader,
+                                                   "; write several files"));
+  };
+  // The texts alone, before the work.
+  int64_t text_bytes = 0;
+  for (const auto& [key, value] : options.metadata) text_bytes += static_cast<int64_t>(key.size() + value.size());
+  for (const TensorSpec& spec : tensors) text_bytes += static_cast<int64_t>(spec.name.size());
+  if (text_bytes > kMaxSafetensorsHeader) return too_long(text_bytes);
+
   SafetensorsLayout layout;
   layout.json = "{";
   if (const std::string* key = FindDuplicate(options.metadata)) {
@@ -512,11 +523,7 @@ absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<TensorSpec> tens
   const int64_t before_padding = 8 + static_cast<int64_t>(layout.json.size());
   layout.json.append(-before_padding & (options.alignment - 1), ' ');
   const int64_t header_bytes = static_cast<int64_t>(layout.json.size());
-  if (header_bytes > kMaxSafetensorsHeader) {
-    return absl::InvalidArgumentError(absl::StrCat("safetensors: a header of ", header_bytes,
-                                                   " bytes exceeds the limit of ", kMaxSafetensorsHeader,
-                                                   "; write several files"));
-  }
+  if (header_bytes > kMaxSafetensorsHeader) return too_long(header_bytes);
   if (layout.data_bytes > std::numeric_limits<int64_t>::max() - 8 - header_bytes) {
     return absl::InvalidArgumentError("safetensors: the file would exceed 2^63-1 bytes");
   }

@@ -131,11 +131,11 @@ class SafetensorsReader {
 };
 
 struct SafetensorsWriterOptions {
-  Metadata metadata;  // written when not empty, in this order; keys must differ
+  Metadata metadata = {};  // written when not empty, in this order; keys must differ
   // The data starts at a multiple of this many bytes in the file: a power of two from 8 to 4096. 8 gives the bytes
   // of the format's own writer.
   int64_t alignment = 64;
-  OutputOptions output;
+  OutputOptions output = {};
 };
 
 // The JSON text of a header with its padding, and where each tensor goes: sorted by dtype (kU64 first), then name.

@@ -1,0 +1,27 @@
+// Input: the text of model.safetensors.index.json. No file name that could leave the folder gets through, and what is
+// accepted can be written and read again.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/check.h"
+#include "aqt/io/checkpoint.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto parsed = aqt::io::ParseIndex(absl::string_view(reinterpret_cast<const char*>(data), size));
+  if (!parsed.ok()) return 0;
+  aqt::io::WeightMap map = *parsed;
+  for (const auto& [tensor, file] : map) {
+    AQT_CHECK(absl::EndsWith(file, ".safetensors") && file.find('/') == file.npos && file.find('\0') == file.npos);
+  }
+  const auto json = aqt::io::MakeIndex(map, 0);
+  AQT_CHECK(json.ok());
+  const auto again = aqt::io::ParseIndex(*json);
+  AQT_CHECK(again.ok());
+  std::sort(map.begin(), map.end());
+  AQT_CHECK(*again == map);
+  return 0;
+}
