@@ -1,0 +1,116 @@
+#ifndef AQT_KERNELS_GEMM_DRIVER_H_
+#define AQT_KERNELS_GEMM_DRIVER_H_
+
+// The loops around a tile: blocking over k, tails, scales, and what becomes of a finished tile. One template for all
+// kernels; only the tile policy differs.
+//
+// A tile policy has
+//   Acc                        int32_t or float
+//   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
+//   kBlockGroups               groups of k for which an rhs panel and an lhs panel stay in L1 together; a multiple of 16
+//   Accumulate<R>(lhs, rhs, groups, init, init_stride, out)
+//       out[r * kNr + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R, j < kNr;
+//       out may be init
+//   Multiply<R>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, rows_first, out, out_stride)
+//       the same sum v, then out[r * out_stride + j] = float(v) * row_scale[r] * col_scale[j], rounded after each
+//       operation, the column's scale first unless rows_first
+// for R in {1, 2, 4, kLhs.width}.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/panel_format.h"
+
+namespace aqt::kernels::internal {
+
+// No block of rows is larger than this, so that its partial sums for one rhs panel fit the stack.
+inline constexpr int64_t kMaxBlockRows = 192;
+
+// A scale per row or column from `index` on, `count` of them; ones where there is none.
+void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
+
+// Runs the epilogue on finished sums sums[r * stride + j] for product rows [m, m + rows) and columns [n, n + cols) of
+// matrix b, and stores the result: any dtype, any strides.
+void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const int32_t* sums,
+                int64_t stride);
+void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const float* sums,
+                int64_t stride);
+
+// Calls f<R>() with the smallest R in {1, 2, 4, kMax} that is at least `rows`.
+template <int kMax, class F>
+void WithRows(int64_t rows, F f) {
+  if (rows == 1) return f.template operator()<1>();
+  if (rows == 2) return f.template operator()<2>();
+  if (rows <= 4) return f.template operator()<4>();
+  f.template operator()<kMax>();
+}
+
+// GemmKernel::block.
+template <class Tile>
+void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+  using Acc = typename Tile::Acc;
+  constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
+  constexpr int64_t kRhsGroupBytes = kNr * Tile::kRhs.k_group * Tile::kRhs.ElementBytes();
+  constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
+  static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
+  static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
+  static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0);
+
+  const int64_t groups = Tile::kLhs.NumGroups(args.k);
+  const int64_t lhs_panel_bytes = Tile::kLhs.PanelBytes(args.k), rhs_panel_bytes = Tile::kRhs.PanelBytes(args.k);
+  const char* lhs = static_cast<const char*>(args.lhs) + b * args.lhs_batch_bytes + m0 / kMr * lhs_panel_bytes;
+  const char* rhs = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes;
+  // Equal blocks, so that the last one is no short remainder.
+  const int64_t num_blocks = std::max<int64_t>(1, (groups + Tile::kBlockGroups - 1) / Tile::kBlockGroups);
+  const int64_t block_steps = (groups + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);
+  const int64_t block_groups = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
+
+  const Epilogue& epi = args.epilogue;
+  const bool plain_f32 = args.out_dtype == DType::kF32 && epi.IsPlainF32() && args.out_rows.rank <= 1 &&
+                         args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
+  const int64_t row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0];
+  const float* lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
+  const float* rhs_scale = epi.rhs_scale == nullptr ? nullptr : epi.rhs_scale + b * epi.rhs_batch_stride;
+  float row_scales[kMaxBlockRows], col_scales[kNr];
+  if (plain_f32) LoadScales(lhs_scale, epi.lhs_stride, m0, m1 - m0, row_scales);
+
+  alignas(64) Acc partial[kMaxBlockRows * kNr];
+  alignas(64) Acc finished[kMr * kNr];
+  for (int64_t n = n0; n < n1; n += kNr, rhs += rhs_panel_bytes) {
+    const int64_t cols = std::min(kNr, n1 - n);
+    const bool in_registers = plain_f32 && cols == kNr;
+    if (in_registers) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
+    const Acc* start = kHeaderBytes == 0 ? nullptr : reinterpret_cast<const Acc*>(rhs);
+    int64_t g = 0;
+    do {
+      const int64_t count = std::min(block_groups, groups - g);
+      const bool last = g + count == groups;
+      const char* rhs_block = rhs + kHeaderBytes + g * kRhsGroupBytes;
+      const char* lhs_block = lhs + g * 4 * kMr;
+      for (int64_t m = m0; m < m1; m += kMr, lhs_block += lhs_panel_bytes) {
+        const int64_t rows = std::min(kMr, m1 - m);
+        Acc* sums = partial + (m - m0) * kNr;
+        const Acc* init = g == 0 ? start : sums;
+        const int64_t init_stride = g == 0 ? 0 : kNr;
+        WithRows<kMr>(rows, [&]<int R>() {
+          if (!last) {
+            Tile::template Accumulate<R>(lhs_block, rhs_block, count, init, init_stride, sums);
+          } else if (in_registers && rows == R) {
+            float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
+            Tile::template Multiply<R>(lhs_block, rhs_block, count, init, init_stride, row_scales + (m - m0),
+                                       col_scales, !epi.rhs_first, out, row_stride);
+          } else {
+            Tile::template Accumulate<R>(lhs_block, rhs_block, count, init, init_stride, finished);
+            FinishTile(args, b, m, rows, n, cols, finished, kNr);
+          }
+        });
+      }
+      g += count;
+    } while (g < groups);
+  }
+}
+
+}  // namespace aqt::kernels::internal
+
+#endif  // AQT_KERNELS_GEMM_DRIVER_H_

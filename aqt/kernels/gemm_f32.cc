@@ -1,0 +1,128 @@
+// The f32 kernels.
+#include "aqt/kernels/gemm_f32.h"
+
+#include <cstring>
+#include <vector>
+
+#include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/gemm_f32.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/gemm_tile-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+
+struct FmaOps {
+  using Acc = float;
+  static constexpr int32_t kMr = HWY_TARGET == HWY_AVX2 ? 6 : 12;  // 12 of 16, 24 of 32 registers are accumulators
+  static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, kMr, 1};
+  static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, PanelFormat::Element::kF32, false,
+                                       HWY_MAX_BYTES / 2, 1};
+  static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 192;  // rhs 16 or 24 KiB, lhs 6 or 9
+
+  using V = hn::Vec<hn::ScalableTag<float>>;
+
+  static HWY_INLINE V Broadcast(const char* p) {
+    return hn::Set(hn::ScalableTag<float>(), *reinterpret_cast<const float*>(p));
+  }
+  static HWY_INLINE V LoadRhs(const char* p) {
+    return hn::LoadU(hn::ScalableTag<float>(), reinterpret_cast<const float*>(p));
+  }
+  static HWY_INLINE V Step(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
+};
+
+const GemmKernel* F32Kernel() {
+  using Tile = VectorTile<FmaOps>;
+  static constexpr GemmKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512",
+                                         HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512, Tile::kLhs,
+                                         Tile::kRhs, &internal::GemmBlock<Tile>};
+  return &kKernel;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace aqt::kernels {
+namespace {
+
+// Plain C++; multiplies and adds.
+struct ScalarTile {
+  using Acc = float;
+  static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, 6, 1};
+  static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, PanelFormat::Element::kF32, false, 16, 1};
+  static constexpr int64_t kBlockGroups = 256;
+  static constexpr int kNr = kRhs.width;
+
+  template <int R>
+  static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
+                         float* out) {
+    float sums[R][kNr];
+    for (int r = 0; r < R; ++r) {
+      for (int j = 0; j < kNr; ++j) sums[r][j] = init == nullptr ? 0.0f : init[r * init_stride + j];
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      const float* b = reinterpret_cast<const float*>(rhs) + g * kNr;
+      const char* step = lhs + g / PanelFormat::kStepGroups * kLhs.width * 64 + g % PanelFormat::kStepGroups * 4;
+      for (int r = 0; r < R; ++r) {
+        const float a = *reinterpret_cast<const float*>(step + r * 64);
+        for (int j = 0; j < kNr; ++j) sums[r][j] += a * b[j];
+      }
+    }
+    std::memcpy(out, sums, sizeof(sums));
+  }
+
+  template <int R>
+  static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
+                       const float* row_scale, const float* col_scale, bool rows_first, float* out,
+                       int64_t out_stride) {
+    float sums[R * kNr];
+    Accumulate<R>(lhs, rhs, groups, init, init_stride, sums);
+    for (int r = 0; r < R; ++r) {
+      for (int j = 0; j < kNr; ++j) {
+        const float x = sums[r * kNr + j];
+        out[r * out_stride + j] = rows_first ? x * row_scale[r] * col_scale[j] : x * col_scale[j] * row_scale[r];
+      }
+    }
+  }
+};
+
+constexpr GemmKernel kScalar = {"scalar", Target::kScalar, ScalarTile::kLhs, ScalarTile::kRhs,
+                                &internal::GemmBlock<ScalarTile>};
+
+}  // namespace
+
+const GemmKernel& GemmF32(Target target) {
+#if HWY_TARGETS & HWY_AVX3
+  if (target >= Target::kAvx512) return *N_AVX3::F32Kernel();
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (target >= Target::kAvx2) return *N_AVX2::F32Kernel();
+#endif
+  static_cast<void>(target);
+  return kScalar;
+}
+
+absl::Span<const GemmKernel* const> AllGemmF32() {
+  static const auto* const all = [] {
+    auto* kernels = new std::vector<const GemmKernel*>;
+    for (Target target : SupportedTargets()) {
+      const GemmKernel* kernel = &GemmF32(target);
+      if (kernel->target == target) kernels->push_back(kernel);
+    }
+    return kernels;
+  }();
+  return *all;
+}
+
+}  // namespace aqt::kernels
+#endif  // HWY_ONCE

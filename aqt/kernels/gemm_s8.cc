@@ -1,0 +1,89 @@
+// The s8 kernels of AVX2 and AVX-512 without VNNI, and the table of all.
+#include "aqt/kernels/gemm_s8.h"
+
+#include <vector>
+
+#include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/gemm_s8_internal.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/gemm_s8.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/gemm_tile-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+
+// Exact without VNNI: both sides as s16, vpmaddwd adds the two products of a group (at most 2 * 128 * 128) in s32.
+// vpmaddubsw would do four at a time, but it saturates at 16 bits. The rhs is widened here, once per group and 12 or 16
+// products: 8 % more instructions, and half the bytes of a widened panel.
+struct MaddOps {
+  using Acc = int32_t;
+  static constexpr PanelFormat kLhs = HWY_TARGET == HWY_AVX2 ? internal::kAvx2Lhs : internal::kAvx512Lhs;
+  static constexpr PanelFormat kRhs = HWY_TARGET == HWY_AVX2 ? internal::kAvx2Rhs : internal::kAvx512Rhs;
+  static constexpr int64_t kBlockGroups = 512;  // 1024 k; avx2: 16 KiB of rhs and 12 KiB of lhs
+
+  using D32 = hn::ScalableTag<int32_t>;
+  using D16 = hn::Repartition<int16_t, D32>;
+
+  static HWY_INLINE hn::Vec<D16> Broadcast(const char* p) { return hn::BitCast(D16(), hn::Set(D32(), LoadGroup(p))); }
+  static HWY_INLINE hn::Vec<D16> LoadRhs(const char* p) {
+    const hn::Rebind<int8_t, D16> d8;
+    return hn::PromoteTo(D16(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p)));
+  }
+  static HWY_INLINE hn::Vec<D32> Step(hn::Vec<D16> a, hn::Vec<D16> b, hn::Vec<D32> sum) {
+    hn::Vec<D32> unused = sum;
+    hn::Vec<D32> result = hn::ReorderWidenMulAccumulate(D32(), a, b, sum, unused);
+    // Otherwise GCC reassociates the integer additions of several groups, and spills.
+    __asm__("" : "+v"(result.raw));
+    return result;
+  }
+};
+
+const GemmKernel* S8Kernel() {
+  using Tile = VectorTile<MaddOps>;
+  static constexpr GemmKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512",
+                                         HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512, Tile::kLhs,
+                                         Tile::kRhs, &internal::GemmBlock<Tile>};
+  return &kKernel;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace aqt::kernels {
+
+const GemmKernel& GemmS8(Target target) {
+  if (target >= Target::kAvx512Vnni && internal::GemmS8Vnni() != nullptr) return *internal::GemmS8Vnni();
+#if HWY_TARGETS & HWY_AVX3
+  if (target >= Target::kAvx512) return *N_AVX3::S8Kernel();
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (target >= Target::kAvx2) return *N_AVX2::S8Kernel();
+#endif
+  return *internal::EmulatedGemmS8()[0];
+}
+
+absl::Span<const GemmKernel* const> AllGemmS8() {
+  static const auto* const all = [] {
+    auto* kernels = new std::vector<const GemmKernel*>;
+    for (const GemmKernel* kernel : internal::EmulatedGemmS8()) kernels->push_back(kernel);
+    for (Target target : SupportedTargets()) {
+      const GemmKernel* kernel = &GemmS8(target);
+      if (kernel->target == target && target != Target::kScalar) kernels->push_back(kernel);
+    }
+    return kernels;
+  }();
+  return *all;
+}
+
+}  // namespace aqt::kernels
+#endif  // HWY_ONCE

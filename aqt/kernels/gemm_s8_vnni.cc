@@ -1,0 +1,60 @@
+// The s8 kernel of AVX-512 VNNI.
+#include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/gemm_s8_internal.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/gemm_s8_vnni.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+// Highway 1.0.3 has VNNI only in AVX3_DL, which demands more than is needed and names the wrong feature for GCC.
+#define AQT_TILE_EXTRA_TARGET ",avx512vnni"
+#include "aqt/kernels/gemm_tile-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+AQT_TILE_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+
+// vpdpbusd: four products u8 x s8 (at most 4 * 255 * 128 in magnitude) added to s32 modulo 2^32, no saturation. The lhs
+// is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and takes the offset out again.
+struct VnniOps {
+  using Acc = int32_t;
+  static constexpr PanelFormat kLhs = internal::kVnniLhs, kRhs = internal::kVnniRhs;
+  static constexpr int64_t kBlockGroups = 192;  // 768 k: 24 KiB of rhs and 6 KiB of lhs
+
+  using V = hn::Vec<hn::ScalableTag<int32_t>>;
+
+  static HWY_INLINE V Broadcast(const char* p) { return hn::Set(hn::ScalableTag<int32_t>(), LoadGroup(p)); }
+  static HWY_INLINE V LoadRhs(const char* p) {
+    return hn::LoadU(hn::ScalableTag<int32_t>(), reinterpret_cast<const int32_t*>(p));
+  }
+  static HWY_INLINE V Step(V a, V b, V sum) { return V{_mm512_dpbusd_epi32(sum.raw, a.raw, b.raw)}; }
+};
+
+const GemmKernel* VnniKernel() {
+  using Tile = VectorTile<VnniOps>;
+  static constexpr GemmKernel kKernel = {"avx512_vnni", Target::kAvx512Vnni, Tile::kLhs, Tile::kRhs,
+                                         &internal::GemmBlock<Tile>};
+  return &kKernel;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+
+const GemmKernel* GemmS8Vnni() {
+#if HWY_TARGETS & HWY_AVX3
+  return N_AVX3::VnniKernel();
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE

@@ -1,0 +1,368 @@
+#include "aqt/kernels/gemm.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/gemm_f32.h"
+#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_test_util.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/reference.h"
+#include "aqt/kernels/thread_pool.h"
+
+namespace aqt::kernels {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Shape {
+  int64_t batch, m, n, k;
+};
+
+void PrintTo(const Shape& s, std::ostream* os) { *os << s.batch << " x " << s.m << " x " << s.n << " x " << s.k; }
+
+// Around the tiles (6, 8, 12 rows; 16, 32 columns), the groups (2, 4), the steps (16, 32, 64 k), the blocks of k (256,
+// 512, 768, 1024).
+const Shape kShapes[] = {
+    {0, 3, 3, 3},   {1, 0, 5, 7},    {1, 5, 0, 7},    {1, 5, 7, 0},    {2, 1, 1, 0},    {1, 1, 1, 1},
+    {1, 1, 33, 2},  {1, 2, 16, 3},   {1, 3, 15, 4},   {1, 4, 17, 5},   {1, 5, 31, 31},  {1, 6, 32, 32},
+    {1, 7, 33, 33}, {1, 8, 16, 63},  {1, 9, 1, 64},   {1, 11, 48, 65}, {1, 12, 64, 67}, {1, 13, 37, 127},
+    {3, 6, 16, 16}, {2, 37, 65, 129}, {1, 2, 3, 257}, {1, 3, 19, 769}, {1, 7, 40, 1023}, {1, 8, 32, 1024},
+    {1, 17, 35, 1025}, {2, 5, 18, 1537}, {1, 1, 7, 2081}, {1, 200, 3, 9}, {1, 193, 17, 1601},
+};
+
+// A product with both operands packed from dense values.
+struct Product {
+  Product(const GemmKernel& kernel, const Shape& s, DType dtype, const void* lhs_values, const void* rhs_values)
+      : lhs(Packed(kernel.target, kernel.lhs, Operand::Dense(lhs_values, dtype, s.m, s.k, s.batch))),
+        rhs(Packed(kernel.target, kernel.rhs, Operand::Dense(rhs_values, dtype, s.n, s.k, s.batch))) {
+    args.batch = s.batch;
+    args.m = s.m;
+    args.n = s.n;
+    args.k = s.k;
+    args.lhs = lhs.data();
+    args.rhs = rhs.data();
+    args.lhs_batch_bytes = kernel.lhs.PackedBytes(s.m, s.k);
+    args.rhs_batch_bytes = kernel.rhs.PackedBytes(s.n, s.k);
+    args.out_batch = AxisGroup::Of(s.batch, s.m * s.n);
+    args.out_rows = AxisGroup::Of(s.m, s.n);
+    args.out_cols = AxisGroup::Of(s.n, 1);
+  }
+  template <class T>
+  std::vector<T> Run(const GemmKernel& kernel, Executor* executor = nullptr) {
+    std::vector<T> out(args.batch * args.m * args.n);
+    args.out = out.data();
+    args.out_dtype = kDTypeOf<T>;
+    RunGemm(kernel, args, executor);
+    return out;
+  }
+
+  AlignedBytes lhs, rhs;
+  GemmArgs args;
+};
+
+class GemmS8Test : public ::testing::TestWithParam<const GemmKernel*> {};
+
+TEST_P(GemmS8Test, SumsAreExact) {
+  const GemmKernel& kernel = *GetParam();
+  for (const Shape& s : kShapes) {
+    const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 1), rhs = RandomS8(s.batch * s.n * s.k, 2);
+    std::vector<int32_t> want(s.batch * s.m * s.n);
+    ReferenceGemmS8(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data());
+    EXPECT_EQ(Product(kernel, s, DType::kS8, lhs.data(), rhs.data()).Run<int32_t>(kernel), want)
+        << ::testing::PrintToString(s);
+  }
+}
+
+TEST_P(GemmS8Test, LargestSumsAreExactAndLargerOnesWrap) {
+  const GemmKernel& kernel = *GetParam();
+  struct Case {
+    int64_t k;
+    int8_t lhs, rhs;
+    int32_t want;
+  };
+  for (const Case& c : {Case{kMaxExactK, -128, -128, 2147467264}, Case{kMaxExactK, -128, 127, -2130690176},
+                        Case{kMaxExactK, 127, -128, -2130690176}, Case{kMaxExactSymmetricK, 127, 127, 2147479576},
+                        Case{kMaxExactSymmetricK, -127, 127, -2147479576},
+                        Case{kMaxExactK + 1, -128, -128, std::numeric_limits<int32_t>::min()}}) {
+    const Shape s = {1, 2, 2, c.k};
+    const std::vector<int8_t> lhs(2 * c.k, c.lhs), rhs(2 * c.k, c.rhs);
+    EXPECT_EQ(Product(kernel, s, DType::kS8, lhs.data(), rhs.data()).Run<int32_t>(kernel),
+              std::vector<int32_t>(4, c.want))
+        << c.k << " x " << int{c.lhs} << " x " << int{c.rhs};
+  }
+}
+
+TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {2, 19, 50, 1100};
+  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 3), rhs = RandomS8(s.batch * s.n * s.k, 4);
+  std::vector<int32_t> sums(s.batch * s.m * s.n);
+  ReferenceGemmS8(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), sums.data());
+  std::vector<float> lhs_scale = RandomF32(s.batch * s.m, 5), rhs_scale = RandomF32(s.batch * s.n, 6);
+  lhs_scale[3] = 0x1p-140f;  // subnormal products
+  lhs_scale[4] = std::nanf("");
+  lhs_scale[5] = kInf;
+  rhs_scale[7] = 0.0f;
+  rhs_scale[8] = 0x1p-125f;
+  Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
+  Epilogue& epi = product.args.epilogue;
+  for (int scales = 0; scales < 6; ++scales) {
+    epi = Epilogue();
+    epi.lhs_scale = scales % 2 == 1 ? lhs_scale.data() : nullptr;
+    epi.rhs_scale = scales / 2 == 1 || scales / 2 == 2 ? rhs_scale.data() : nullptr;
+    if (scales / 2 == 2) {  // one scale for a side, the same in all of the batch
+      epi.lhs_stride = 0;
+    } else {
+      epi.lhs_batch_stride = s.m;
+      epi.rhs_batch_stride = s.n;
+    }
+    for (const bool rhs_first : {false, true}) {
+      for (const bool flush : {false, true}) {
+        for (const DType step : {DType::kF32, DType::kBF16, DType::kF16}) {
+          epi.rhs_first = rhs_first;
+          epi.subnormals_are_zero = flush;
+          epi.sum_dtype = epi.first_dtype = step;
+          epi.second_dtype = flush ? step : DType::kF32;
+          const std::vector<float> f32 = product.Run<float>(kernel);
+          const std::vector<BFloat16> bf16 = product.Run<BFloat16>(kernel);
+          const std::vector<Float16> f16 = product.Run<Float16>(kernel);
+          const auto same = [&](float got, float want) {
+            return std::isnan(want) ? std::isnan(got)
+                                    : __builtin_bit_cast(uint32_t, got) == __builtin_bit_cast(uint32_t, want);
+          };
+          int64_t wrong = 0;
+          for (int64_t i = 0; i < static_cast<int64_t>(sums.size()); ++i) {
+            const int64_t b = i / (s.m * s.n), m = i / s.n % s.m, n = i % s.n;
+            product.args.out_dtype = DType::kF32;
+            wrong += !same(f32[i], ReferenceEpilogue(product.args, b, m, n, static_cast<float>(sums[i])));
+            product.args.out_dtype = DType::kBF16;
+            wrong += !same(ToFloat(bf16[i]), ReferenceEpilogue(product.args, b, m, n, static_cast<float>(sums[i])));
+            product.args.out_dtype = DType::kF16;
+            wrong += !same(ToFloat(f16[i]), ReferenceEpilogue(product.args, b, m, n, static_cast<float>(sums[i])));
+          }
+          EXPECT_EQ(wrong, 0) << "scales " << scales << ", rhs_first " << rhs_first << ", flush " << flush << ", step "
+                              << step;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GemmS8Test, SumsThatF32CannotHoldAreRoundedToNearestEven) {
+  const GemmKernel& kernel = *GetParam();
+  // Sums 2^24 + {0 .. 3}: 1024 * 128 * 128 and a 1025th product.
+  const Shape s = {1, 1, 32, 1025};
+  std::vector<int8_t> lhs(s.k, -128), rhs(s.n * s.k, -128);
+  lhs[1024] = 1;
+  for (int64_t n = 0; n < s.n; ++n) rhs[n * s.k + 1024] = static_cast<int8_t>(n % 4);
+  const std::vector<float> out = Product(kernel, s, DType::kS8, lhs.data(), rhs.data()).Run<float>(kernel);
+  for (int64_t n = 0; n < s.n; ++n) EXPECT_EQ(out[n], 0x1p24f + (n % 4 == 3 ? 4 : n % 4 == 2 ? 2 : 0)) << n;
+}
+
+TEST_P(GemmS8Test, WritesAnyLayoutAndNothingElse) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {2, 12, 34, 70};
+  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 7), rhs = RandomS8(s.batch * s.n * s.k, 8);
+  std::vector<int32_t> sums(s.batch * s.m * s.n);
+  ReferenceGemmS8(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), sums.data());
+  Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
+  struct Layout {
+    const char* name;
+    AxisGroup batch, rows, cols;
+    int64_t start;
+  };
+  AxisGroup split_rows, split_cols;  // rows 3 x 4, columns 2 x 17, as if other axes lay between them
+  split_rows.Append(3, 2 * 17 * 4 * 2);
+  split_rows.Append(4, 17);
+  split_cols.Append(2, 17 * 4);
+  split_cols.Append(17, 1);
+  const Layout layouts[] = {
+      {"gaps between rows", AxisGroup::Of(2, 12 * 41), AxisGroup::Of(12, 41), AxisGroup::Of(34, 1), 0},
+      {"transposed", AxisGroup::Of(2, 12 * 34), AxisGroup::Of(12, 1), AxisGroup::Of(34, 12), 0},
+      {"backwards", AxisGroup::Of(2, 12 * 34), AxisGroup::Of(12, -34), AxisGroup::Of(34, -1), 12 * 34 - 1},
+      {"batch inside", AxisGroup::Of(2, 1), AxisGroup::Of(12, 68), AxisGroup::Of(34, 2), 0},
+      {"split axes", AxisGroup::Of(2, 17 * 2 * 4), split_rows, split_cols, 0},
+  };
+  for (const Layout& layout : layouts) {
+    std::vector<float> f32(1024, -1.5f);
+    std::vector<int32_t> s32(1024, -77);
+    std::vector<float> want_f32 = f32;
+    std::vector<int32_t> want_s32 = s32;
+    for (int64_t i = 0; i < static_cast<int64_t>(sums.size()); ++i) {
+      const int64_t at = layout.start + layout.batch.Offset(i / (s.m * s.n)) + layout.rows.Offset(i / s.n % s.m) +
+                         layout.cols.Offset(i % s.n);
+      want_f32.at(at) = static_cast<float>(sums[i]);
+      want_s32.at(at) = sums[i];
+    }
+    product.args.out_batch = layout.batch;
+    product.args.out_rows = layout.rows;
+    product.args.out_cols = layout.cols;
+    product.args.out = f32.data() + layout.start;
+    product.args.out_dtype = DType::kF32;
+    RunGemm(kernel, product.args, nullptr);
+    EXPECT_EQ(f32, want_f32) << layout.name;
+    product.args.out = s32.data() + layout.start;
+    product.args.out_dtype = DType::kS32;
+    RunGemm(kernel, product.args, nullptr);
+    EXPECT_EQ(s32, want_s32) << layout.name;
+  }
+}
+
+TEST_P(GemmS8Test, OneMatrixForAllOfTheBatch) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {3, 7, 20, 40};
+  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 9), rhs = RandomS8(s.n * s.k, 10);
+  std::vector<int8_t> repeated;
+  for (int b = 0; b < 3; ++b) repeated.insert(repeated.end(), rhs.begin(), rhs.end());
+  Product product(kernel, s, DType::kS8, lhs.data(), repeated.data());
+  const std::vector<int32_t> want = product.Run<int32_t>(kernel);
+  product.args.rhs_batch_bytes = 0;
+  EXPECT_EQ(product.Run<int32_t>(kernel), want);
+}
+
+TEST_P(GemmS8Test, EqualForAnyNumberOfThreads) {
+  const GemmKernel& kernel = *GetParam();
+  for (const Shape& s : {Shape{1, 131, 133, 129}, Shape{1, 1, 2100, 1030}, Shape{5, 33, 65, 257}, Shape{1, 2100, 1, 1030}}) {
+    const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 11), rhs = RandomS8(s.batch * s.n * s.k, 12);
+    const std::vector<float> scale = RandomF32(2100, 13);
+    Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
+    product.args.epilogue.lhs_scale = product.args.epilogue.rhs_scale = scale.data();
+    const std::vector<float> want = product.Run<float>(kernel);
+    for (int threads : {1, 2, 7}) {
+      ThreadPool pool(threads);
+      EXPECT_EQ(product.Run<float>(kernel, &pool), want) << threads << " threads, " << ::testing::PrintToString(s);
+    }
+  }
+}
+
+std::string KernelName(const ::testing::TestParamInfo<const GemmKernel*>& info) { return info.param->name; }
+
+INSTANTIATE_TEST_SUITE_P(All, GemmS8Test, ::testing::ValuesIn(AllGemmS8().begin(), AllGemmS8().end()), KernelName);
+
+TEST(GemmS8KernelsTest, EachTargetHasItsKernel) {
+  for (Target target : SupportedTargets()) {
+    const GemmKernel& kernel = GemmS8(target);
+    EXPECT_LE(kernel.target, target);
+    if (target == Target::kScalar) EXPECT_STREQ(kernel.name, "emulated_avx2");
+    else EXPECT_EQ(kernel.target, target) << kernel.name;
+  }
+}
+
+// The emulated tiles test nothing unless their formats are those of the SIMD tiles.
+TEST(GemmS8KernelsTest, EmulatedTilesHaveTheGeometryOfTheRealOnes) {
+  for (const GemmKernel* kernel : AllGemmS8()) {
+    if (std::string(kernel->name).rfind("emulated_", 0) == 0) continue;
+    const GemmKernel* twin = nullptr;
+    for (const GemmKernel* other : AllGemmS8()) {
+      if (other->name == std::string("emulated_") + kernel->name) twin = other;
+    }
+    ASSERT_NE(twin, nullptr) << kernel->name;
+    EXPECT_EQ(twin->lhs, kernel->lhs);
+    EXPECT_EQ(twin->rhs, kernel->rhs);
+  }
+}
+
+class GemmF32Test : public ::testing::TestWithParam<const GemmKernel*> {};
+
+TEST_P(GemmF32Test, ErrorsStayBelowTheBound) {
+  const GemmKernel& kernel = *GetParam();
+  for (const Shape& s : kShapes) {
+    const std::vector<float> lhs = RandomF32(s.batch * s.m * s.k, 21), rhs = RandomF32(s.batch * s.n * s.k, 22);
+    std::vector<double> want(s.batch * s.m * s.n), magnitude(want.size());
+    ReferenceGemmF32(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data(), magnitude.data());
+    const std::vector<float> got = Product(kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(kernel);
+    // gemm_f32.h: k + 1 roundings of relative size 2^-24 at most.
+    const double steps = static_cast<double>(s.k + 1) * 0x1p-24, bound = steps / (1 - steps);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_LE(std::fabs(got[i] - want[i]), bound * magnitude[i]) << ::testing::PrintToString(s) << ", element " << i;
+    }
+  }
+}
+
+// The sum of a row and a column depends on these alone.
+TEST_P(GemmF32Test, BitsDoNotDependOnTheRestOfTheMatrixOrOnThreads) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {3, 67, 101, 1300};
+  const std::vector<float> lhs = RandomF32(s.batch * s.m * s.k, 23), rhs = RandomF32(s.batch * s.n * s.k, 24);
+  Product all(kernel, s, DType::kF32, lhs.data(), rhs.data());
+  const std::vector<float> want = all.Run<float>(kernel);
+  for (int threads : {2, 7}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(all.Run<float>(kernel, &pool), want) << threads;
+  }
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t m : {0, 1, 11, 66}) {
+      for (int64_t n : {0, 16, 31, 100}) {
+        const float* row = lhs.data() + (b * s.m + m) * s.k;
+        const float* col = rhs.data() + (b * s.n + n) * s.k;
+        const float alone = Product(kernel, {1, 1, 1, s.k}, DType::kF32, row, col).Run<float>(kernel)[0];
+        EXPECT_EQ(alone, want[(b * s.m + m) * s.n + n]) << b << " " << m << " " << n;
+      }
+    }
+  }
+}
+
+TEST_P(GemmF32Test, SumsAreStepsInTheOrderOfK) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {1, 3, 5, 700};
+  const std::vector<float> lhs = RandomF32(s.m * s.k, 25), rhs = RandomF32(s.n * s.k, 26);
+  const std::vector<float> got = Product(kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(kernel);
+  for (int64_t i = 0; i < s.m * s.n; ++i) {
+    float sum = 0;
+    for (int64_t k = 0; k < s.k; ++k) {
+      const float a = lhs[i / s.n * s.k + k], b = rhs[i % s.n * s.k + k];
+      if (kernel.target == Target::kScalar) {
+        volatile float product = a * b;  // two roundings, whatever this file's flags say
+        sum += product;
+      } else {
+        sum = std::fma(a, b, sum);
+      }
+    }
+    EXPECT_EQ(got[i], sum) << i;
+  }
+}
+
+TEST_P(GemmF32Test, NanAndInfinityFollowIeee) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {1, 3, 20, 40};
+  std::vector<float> lhs(s.m * s.k, 1.0f), rhs(s.n * s.k, 1.0f);
+  lhs[0] = kInf;
+  lhs[s.k] = std::nanf("");
+  const std::vector<float> out = Product(kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(kernel);
+  for (int64_t n = 0; n < s.n; ++n) {
+    EXPECT_EQ(out[n], kInf);
+    EXPECT_TRUE(std::isnan(out[s.n + n]));
+    EXPECT_EQ(out[2 * s.n + n], 40.0f);
+  }
+}
+
+TEST_P(GemmF32Test, ScalesAndNarrowOutputs) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {1, 13, 33, 20};
+  const std::vector<float> lhs = RandomF32(s.m * s.k, 27), rhs = RandomF32(s.n * s.k, 28);
+  const std::vector<float> scale = RandomF32(33, 29);
+  Product product(kernel, s, DType::kF32, lhs.data(), rhs.data());
+  const std::vector<float> sums = product.Run<float>(kernel);
+  product.args.epilogue.rhs_scale = scale.data();
+  const std::vector<float> scaled = product.Run<float>(kernel);
+  product.args.epilogue.sum_dtype = product.args.epilogue.second_dtype = DType::kBF16;
+  const std::vector<BFloat16> narrow = product.Run<BFloat16>(kernel);
+  for (int64_t i = 0; i < s.m * s.n; ++i) {
+    EXPECT_EQ(scaled[i], sums[i] * scale[i % s.n]);
+    EXPECT_EQ(narrow[i], RoundToBFloat16(ToFloat(RoundToBFloat16(sums[i])) * scale[i % s.n]));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GemmF32Test, ::testing::ValuesIn(AllGemmF32().begin(), AllGemmF32().end()), KernelName);
+
+}  // namespace
+}  // namespace aqt::kernels

@@ -1,0 +1,65 @@
+#ifndef AQT_KERNELS_GEMM_TEST_UTIL_H_
+#define AQT_KERNELS_GEMM_TEST_UTIL_H_
+
+// Data and packed operands for the tests and benchmarks of packing and of the matrix kernels.
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <random>
+#include <vector>
+
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/panel_format.h"
+
+namespace aqt::kernels {
+
+// Bytes at kPanelAlignment, filled with a pattern that is no zero.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(int64_t size) : size_(size), data_(New(size)) { std::memset(data_.get(), 0x5a, size); }
+  char* data() { return data_.get(); }
+  const char* data() const { return data_.get(); }
+  int64_t size() const { return size_; }
+  bool operator==(const AlignedBytes& other) const {
+    return size_ == other.size_ && std::memcmp(data_.get(), other.data_.get(), size_) == 0;
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{kPanelAlignment};
+  struct Delete {
+    void operator()(char* p) const { ::operator delete(p, kAlignment); }
+  };
+  static char* New(int64_t size) { return static_cast<char*>(::operator new(size, kAlignment)); }
+
+  int64_t size_;
+  std::unique_ptr<char, Delete> data_;
+};
+
+// All of [-128, 127].
+inline std::vector<int8_t> RandomS8(int64_t n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int8_t> values(n);
+  for (int8_t& v : values) v = static_cast<int8_t>(rng() >> 24);
+  return values;
+}
+
+// In [-1, 1) with 24 bits.
+inline std::vector<float> RandomF32(int64_t n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<float> values(n);
+  for (float& v : values) v = static_cast<float>(static_cast<int32_t>(rng() >> 8) - (1 << 23)) * 0x1p-23f;
+  return values;
+}
+
+inline AlignedBytes Packed(Target target, const PanelFormat& format, const Operand& src, Executor* executor = nullptr) {
+  AlignedBytes panels(src.batch.Count() * format.PackedBytes(src.rows.Count(), src.k.Count()));
+  Pack(target, format, src, panels.data(), executor);
+  return panels;
+}
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_GEMM_TEST_UTIL_H_

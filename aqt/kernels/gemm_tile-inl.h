@@ -1,0 +1,130 @@
+// A tile policy of two vectors by R rows, made from three operations of one instruction set. Included once per Highway
+// target; AQT_TILE_EXTRA_TARGET may add features that Highway has no target for.
+
+#if defined(AQT_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef AQT_KERNELS_GEMM_TILE_INL_H_
+#undef AQT_KERNELS_GEMM_TILE_INL_H_
+#else
+#define AQT_KERNELS_GEMM_TILE_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "aqt/kernels/panel_format.h"
+#include "hwy/highway.h"
+
+#ifndef AQT_TILE_EXTRA_TARGET
+#define AQT_TILE_EXTRA_TARGET ""
+#endif
+#define AQT_TILE_BEFORE_NAMESPACE() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR AQT_TILE_EXTRA_TARGET)
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+AQT_TILE_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Ops has
+//   Acc, kLhs, kRhs, kBlockGroups     as the tile policy has (gemm_driver.h); kRhs.width = 2 * kLanes
+//   LhsVec, RhsVec                    vectors
+//   Broadcast(p), LoadRhs(p)          one group of the lhs in all lanes; one group of kLanes rows of the rhs
+//   Step(a, b, sum)                   sum + products of one group, lane by lane
+template <class Ops>
+struct VectorTile : Ops {
+  using Acc = typename Ops::Acc;
+  using D = hn::ScalableTag<Acc>;
+  using V = hn::Vec<D>;
+  static constexpr int64_t kLanes = Ops::kRhs.width / 2;
+  static_assert(kLanes == HWY_MAX_BYTES / 4);
+  static constexpr int64_t kLhsStepBytes = int64_t{Ops::kLhs.width} * 64;
+  static constexpr int64_t kRhsVectorBytes = kLanes * Ops::kRhs.k_group * Ops::kRhs.ElementBytes();
+  static constexpr int64_t kRhsGroupBytes = 2 * kRhsVectorBytes;
+
+  template <int R>
+  struct Sums {
+    V v[R][2];
+  };
+
+  template <int R>
+  static HWY_INLINE void Group(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, Sums<R>& s) {
+    const auto b0 = Ops::LoadRhs(rhs), b1 = Ops::LoadRhs(rhs + kRhsVectorBytes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const auto a = Ops::Broadcast(lhs + r * 64);
+      s.v[r][0] = Ops::Step(a, b0, s.v[r][0]);
+      s.v[r][1] = Ops::Step(a, b1, s.v[r][1]);
+    }
+  }
+
+  template <int R>
+  static HWY_INLINE void Sum(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, int64_t groups,
+                             const Acc* init, int64_t init_stride, Sums<R>& s) {
+    const D d;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      s.v[r][0] = init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride);
+      s.v[r][1] = init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride + kLanes);
+    }
+    for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
+      for (int64_t q = 0; q < 64; q += 16, rhs += 4 * kRhsGroupBytes) {
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; ++u) Group(lhs + q + 4 * u, rhs + u * kRhsGroupBytes, s);
+      }
+      lhs += kLhsStepBytes;
+    }
+    for (; groups > 0; --groups, lhs += 4, rhs += kRhsGroupBytes) Group(lhs, rhs, s);
+  }
+
+  template <int R>
+  static HWY_NOINLINE void Accumulate(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
+                                      int64_t init_stride, Acc* out) {
+    Sums<R> s;
+    Sum(lhs, rhs, groups, init, init_stride, s);
+    const D d;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      hn::StoreU(s.v[r][0], d, out + r * Ops::kRhs.width);
+      hn::StoreU(s.v[r][1], d, out + r * Ops::kRhs.width + kLanes);
+    }
+  }
+
+  static HWY_INLINE hn::Vec<hn::ScalableTag<float>> ToF32(V v) {
+    if constexpr (std::is_same_v<Acc, float>) return v;
+    else return hn::ConvertTo(hn::ScalableTag<float>(), v);
+  }
+
+  template <int R>
+  static HWY_NOINLINE void Multiply(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
+                                    int64_t init_stride, const float* row_scale, const float* col_scale,
+                                    bool rows_first, float* out, int64_t out_stride) {
+    Sums<R> s;
+    Sum(lhs, rhs, groups, init, init_stride, s);
+    const hn::ScalableTag<float> df;
+    const auto c0 = hn::LoadU(df, col_scale), c1 = hn::LoadU(df, col_scale + kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const auto row = hn::Set(df, row_scale[r]);
+      const auto x0 = ToF32(s.v[r][0]), x1 = ToF32(s.v[r][1]);
+      const auto y0 = rows_first ? hn::Mul(hn::Mul(x0, row), c0) : hn::Mul(hn::Mul(x0, c0), row);
+      const auto y1 = rows_first ? hn::Mul(hn::Mul(x1, row), c1) : hn::Mul(hn::Mul(x1, c1), row);
+      hn::StoreU(y0, df, out + r * out_stride);
+      hn::StoreU(y1, df, out + r * out_stride + kLanes);
+    }
+  }
+};
+
+// The four bytes of a group.
+HWY_INLINE int32_t LoadGroup(const char* p) {
+  int32_t bits;
+  std::memcpy(&bits, p, 4);
+  return bits;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET
+
+#endif  // AQT_KERNELS_GEMM_TILE_INL_H_

@@ -1,0 +1,24 @@
+#ifndef AQT_KERNELS_INTERLEAVE_H_
+#define AQT_KERNELS_INTERLEAVE_H_
+
+// The permutation between a small dense block and a panel.
+
+#include <cstdint>
+
+#include "aqt/kernels/panel_format.h"
+#include "aqt/kernels/target.h"
+
+namespace aqt::kernels::internal {
+
+// Moves k in [k0, k1) of one panel into place: element (r, k) for r < format.width comes from
+// block[r * row_stride + (k - k0) * k_stride]; one of the strides is 1. k0 is a multiple of a step (16 groups); the
+// block is filled with zeros from k1 to the next whole step. The element type is s8 for the integer formats; kF32 takes
+// f32. The correction, if there is one, is started at k0 = 0 and added to after.
+void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
+                int64_t k0, int64_t k1, char* panel);
+void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,
+                int64_t k0, int64_t k1, char* panel);
+
+}  // namespace aqt::kernels::internal
+
+#endif  // AQT_KERNELS_INTERLEAVE_H_

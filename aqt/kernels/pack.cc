@@ -1,0 +1,357 @@
+#include "aqt/kernels/pack.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "aqt/core/check.h"
+#include "aqt/kernels/absmax.h"
+#include "aqt/kernels/interleave.h"
+#include "aqt/kernels/quantize.h"
+
+namespace aqt::kernels {
+namespace {
+
+constexpr float kSmallestNormal = 0x1p-126f;
+
+float Flush(float x, bool flush) { return flush && std::fabs(x) < kSmallestNormal ? std::copysign(0.0f, x) : x; }
+
+float Round(float x, DType dtype) {
+  switch (dtype) {
+    case DType::kBF16: return ToFloat(RoundToBFloat16(x));
+    case DType::kF16: return ToFloat(RoundToFloat16(x));
+    default: AQT_DCHECK(dtype == DType::kF32); return x;
+  }
+}
+
+// The factor that a value with this scale is multiplied by.
+float InverseScale(float scale, const QuantizeStep& step) {
+  const float inverse = Round(1.0f / Flush(scale, step.subnormals_are_zero), step.scale_dtype);
+  return std::isinf(inverse) ? 1.0f : Flush(inverse, step.subnormals_are_zero);
+}
+
+// The larger of two absolute values; NaN if there is one.
+float MaxOrNan(float a, float b) { return a > b || std::isnan(a) ? a : b; }
+
+// Calls f(first, count, offset) for the maximal runs of indices [begin, end) that have one stride, InnerStride().
+template <class F>
+void ForEachRun(const AxisGroup& axes, int64_t begin, int64_t end, const F& f) {
+  const int64_t inner = axes.InnerSize();
+  while (begin < end) {
+    const int64_t count = axes.rank <= 1 ? end - begin : std::min(end - begin, inner - begin % inner);
+    f(begin, count, axes.Offset(begin));
+    begin += count;
+  }
+}
+
+const void* Advance(const void* data, DType dtype, int64_t elements) {
+  return static_cast<const char*>(data) + elements * SizeOf(dtype);
+}
+
+// ---- staging: a block of an operand in the packed operand's element type (s8 or f32), dense, in L1
+
+// What is quantized or copied: rows [r0, r1) by k [k0, k1) of matrix b, to (r - r0) * row_stride + (k - k0) * k_stride.
+struct Block {
+  int64_t b, r0, r1, k0, k1;
+  int64_t row_stride, k_stride;
+};
+
+// Calls f(rows run's first, count, k run's first, count, offset in the source, offset in the stage) for the pieces of a
+// block in which both axes have one stride.
+template <class F>
+void ForEachPiece(const Operand& src, const Block& block, const F& f) {
+  const int64_t base = src.batch.Offset(block.b);
+  ForEachRun(src.rows, block.r0, block.r1, [&](int64_t r, int64_t rows, int64_t row_offset) {
+    ForEachRun(src.k, block.k0, block.k1, [&](int64_t k, int64_t cols, int64_t k_offset) {
+      f(r, rows, k, cols, base + row_offset + k_offset,
+        (r - block.r0) * block.row_stride + (k - block.k0) * block.k_stride);
+    });
+  });
+}
+
+// dst = src for a matrix of any strides on both sides, each element converted.
+template <class To, class From>
+void CopyMatrix(const From* src, int64_t src_row, int64_t src_col, int64_t rows, int64_t cols, To* dst, int64_t dst_row,
+                int64_t dst_col) {
+  if (src_row == 1 && src_col != 1) {
+    std::swap(rows, cols);
+    std::swap(src_row, src_col);
+    std::swap(dst_row, dst_col);
+  }
+  for (int64_t r = 0; r < rows; ++r, src += src_row, dst += dst_row) {
+    if (std::is_same_v<To, From> && src_col == 1 && dst_col == 1) {
+      std::memcpy(dst, src, cols * sizeof(To));
+    } else if constexpr (std::is_same_v<From, int8_t>) {
+      for (int64_t c = 0; c < cols; ++c) dst[c * dst_col] = static_cast<To>(src[c * src_col]);
+    } else if constexpr (std::is_same_v<To, float>) {
+      for (int64_t c = 0; c < cols; ++c) dst[c * dst_col] = ToFloat(src[c * src_col]);
+    }
+  }
+}
+
+void StageS8(const Operand& src, const Block& block, int8_t* stage) {
+  ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
+    CopyMatrix(static_cast<const int8_t*>(src.data) + from, src.rows.InnerStride(), src.k.InnerStride(), rows, cols,
+               stage + to, block.row_stride, block.k_stride);
+  });
+}
+
+template <class T>
+void StageF32As(const Operand& src, const Block& block, float* stage) {
+  ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
+    CopyMatrix(static_cast<const T*>(src.data) + from, src.rows.InnerStride(), src.k.InnerStride(), rows, cols,
+               stage + to, block.row_stride, block.k_stride);
+  });
+}
+
+void StageF32(const Operand& src, const Block& block, float* stage) {
+  switch (src.dtype) {
+    case DType::kF32: return StageF32As<float>(src, block, stage);
+    case DType::kBF16: return StageF32As<BFloat16>(src, block, stage);
+    case DType::kF16: return StageF32As<Float16>(src, block, stage);
+    case DType::kE4M3FN: return StageF32As<Float8E4M3FN>(src, block, stage);
+    case DType::kE5M2: return StageF32As<Float8E5M2>(src, block, stage);
+    case DType::kS2:
+    case DType::kS4:
+    case DType::kS8: return StageF32As<int8_t>(src, block, stage);
+    default: AQT_CHECK(!"Pack: f32 panels take f32, bf16, f16, fp8, s8, s4 and s2");
+  }
+}
+
+// inverse[(r - r0) * inverse_stride] belongs to row r.
+void StageQuantized(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
+                    int64_t inverse_stride, int8_t* stage) {
+  const Operand& src = args.src;
+  const QuantizeStep& step = args.step;
+  ForEachPiece(src, block, [&](int64_t r, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
+    QuantizeMatrixArgs q;
+    q.x = {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()};
+    q.grid.scale = inverse + (r - block.r0) * inverse_stride;
+    q.grid.row_stride = inverse_stride;
+    q.lo = -step.clip_bound;
+    q.hi = step.clip_bound;
+    q.flush_subnormals = step.subnormals_are_zero;
+    q.q = stage + to;
+    q.q_row_stride = block.row_stride;
+    q.q_col_stride = block.k_stride;
+    if (step.product_dtype == src.dtype) return QuantizeMatrix(q, target);
+    // The product is f32 and not rounded to the source's dtype: quantize an f32 copy, a strip of rows or columns a time.
+    constexpr int64_t kStrip = 1024;
+    float strip[kStrip];
+    const bool by_rows = block.k_stride == 1;
+    const int64_t lines = by_rows ? rows : cols, length = by_rows ? cols : rows;
+    for (int64_t line = 0; line < lines; ++line) {
+      for (int64_t i = 0; i < length; i += kStrip) {
+        const int64_t dr = by_rows ? line : i, dc = by_rows ? i : line, n = std::min(kStrip, length - i);
+        QuantizeMatrixArgs part = q;
+        part.x = {strip, DType::kF32, by_rows ? 1 : n, by_rows ? n : 1, by_rows ? n : 1, by_rows ? 1 : n};
+        part.grid.scale += dr * inverse_stride;
+        part.q += dr * q.q_row_stride + dc * q.q_col_stride;
+        const int64_t at = dr * q.x.row_stride + dc * q.x.col_stride, stride = by_rows ? q.x.col_stride : q.x.row_stride;
+        if (src.dtype == DType::kBF16) {
+          CopyMatrix(static_cast<const BFloat16*>(q.x.data) + at, 0, stride, 1, n, strip, 0, 1);
+        } else {
+          CopyMatrix(static_cast<const Float16*>(q.x.data) + at, 0, stride, 1, n, strip, 0, 1);
+        }
+        QuantizeMatrix(part, target);
+      }
+    }
+  });
+}
+
+// Writes the qvalues of a staged block at the offsets of their sources.
+void StoreQvalues(const Operand& src, const Block& block, const int8_t* stage, int8_t* qvalues) {
+  ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t at, int64_t from) {
+    CopyMatrix(stage + from, block.row_stride, block.k_stride, rows, cols, qvalues + at, src.rows.InnerStride(),
+               src.k.InnerStride());
+  });
+}
+
+// ---- abs-max
+
+// absmax[r - r0] = max over k of |x[b, r, k]|.
+void AbsMaxOfRows(Target target, const Operand& src, int64_t b, int64_t r0, int64_t r1, bool flush, float* absmax) {
+  std::fill(absmax, absmax + (r1 - r0), 0.0f);
+  constexpr int64_t kStrip = 256;
+  float strip[kStrip];
+  const Block block = {b, r0, r1, 0, src.k.Count(), 1, 0};
+  ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
+    for (int64_t i = 0; i < rows; i += kStrip) {
+      const int64_t n = std::min(kStrip, rows - i), stride = src.rows.InnerStride();
+      AbsMaxGroups({Advance(src.data, src.dtype, from + i * stride), src.dtype, n, cols, stride, src.k.InnerStride()},
+                   cols, strip, target);
+      for (int64_t j = 0; j < n; ++j) absmax[to + i + j] = MaxOrNan(absmax[to + i + j], strip[j]);
+    }
+  });
+  // f16's subnormals are normal in f32, where the arithmetic is.
+  for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = Flush(absmax[r], flush);
+}
+
+// ---- blocks
+
+// Rows that one task packs: so many that a line of the source is used whole when rows are contiguous.
+constexpr int64_t kTaskRows = 64;
+constexpr int64_t kMaxWidth = 32;
+constexpr int64_t kStageBytes = 16 << 10;
+
+// Walks a packed operand: calls stage(block, buffer) for blocks of at most kTaskRows rows and moves what it wrote into
+// panels.
+class Packer {
+ public:
+  Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)
+      : target_(target), format_(format), src_(src), panels_(static_cast<char*>(panels)),
+        rows_(src.rows.Count()), k_(src.k.Count()),
+        task_panels_(std::max<int64_t>(1, kTaskRows / format.width)),
+        by_k_(src.k.InnerStride() == 1 || src.rows.InnerStride() != 1) {
+    AQT_DCHECK(format.width <= kMaxWidth);
+  }
+
+  int64_t TasksPerMatrix() const {
+    return (format_.NumPanels(rows_) + task_panels_ - 1) / task_panels_;
+  }
+
+  // Packs task i of matrix b. begin(r0, r1) is called before stage for these rows. T is int8_t or float.
+  template <class T, class Begin, class Stage>
+  void Run(int64_t b, int64_t i, const Begin& begin, const Stage& stage) const {
+    const int64_t first = i * task_panels_, last = std::min(first + task_panels_, format_.NumPanels(rows_));
+    // A panel a time when the source is read along k: its rows stay in cache between the passes.
+    const int64_t step = by_k_ ? 1 : last - first;
+    for (int64_t p = first; p < last; p += step) PackPanels<T>(b, p, p + step, begin, stage);
+  }
+
+ private:
+  template <class T, class Begin, class Stage>
+  void PackPanels(int64_t b, int64_t p0, int64_t p1, const Begin& begin, const Stage& stage) const {
+    const int64_t width = format_.width, padded_rows = (p1 - p0) * width;
+    const int64_t r0 = p0 * width, r1 = std::min(rows_, p1 * width);
+    begin(r0, r1);
+    alignas(64) T buffer[kStageBytes / sizeof(T)];
+    // Whole steps of 16 groups, as many as fit.
+    const int64_t step_k = PanelFormat::kStepGroups * format_.k_group;
+    const int64_t chunk = std::max<int64_t>(1, kStageBytes / int64_t{sizeof(T)} / padded_rows / step_k) * step_k;
+    for (int64_t k0 = 0; k0 < k_; k0 += chunk) {
+      const int64_t k1 = std::min(k_, k0 + chunk);
+      const int64_t padded_k = (k1 - k0 + step_k - 1) / step_k * step_k;
+      const int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : padded_rows;
+      if (r1 - r0 < padded_rows || k1 - k0 < padded_k) std::memset(buffer, 0, padded_rows * padded_k * sizeof(T));
+      stage(Block{b, r0, r1, k0, k1, row_stride, k_stride}, buffer);
+      if (panels_ == nullptr) continue;
+      for (int64_t p = p0; p < p1; ++p) {
+        char* panel = panels_ + b * format_.PackedBytes(rows_, k_) + p * format_.PanelBytes(k_);
+        internal::Interleave(target_, format_, buffer + (p - p0) * width * row_stride, row_stride, k_stride, k0, k1,
+                             panel);
+      }
+    }
+    if (panels_ != nullptr && k_ == 0 && format_.has_correction) {
+      for (int64_t p = p0; p < p1; ++p) {
+        std::memset(panels_ + b * format_.PackedBytes(rows_, 0) + p * format_.PanelBytes(0), 0, format_.HeaderBytes());
+      }
+    }
+  }
+
+  const Target target_;
+  const PanelFormat& format_;
+  const Operand& src_;
+  char* const panels_;
+  const int64_t rows_, k_, task_panels_;
+  const bool by_k_;
+};
+
+// Runs f(b, i) for all matrices and tasks; alone when the operand has fewer elements than are worth a wake-up.
+template <class F>
+void ForEachTask(const Operand& src, int64_t tasks_per_matrix, Executor* executor, const F& f) {
+  constexpr int64_t kMinParallelElements = 64 << 10;
+  const int64_t batch = src.batch.Count(), tasks = batch * tasks_per_matrix;
+  const auto task = [&](int64_t i) { f(i / tasks_per_matrix, i % tasks_per_matrix); };
+  if (executor == nullptr || tasks <= 1 || batch * src.rows.Count() * src.k.Count() < kMinParallelElements) {
+    for (int64_t i = 0; i < tasks; ++i) task(i);
+  } else {
+    executor->ParallelFor(tasks, task);
+  }
+}
+
+// The absolute maximum of everything.
+float AbsMaxOfAll(Target target, const Operand& src, bool flush, Executor* executor) {
+  // Non-negative floats are ordered as their bits, NaN above all.
+  std::atomic<uint32_t> max_bits = 0;
+  const int64_t rows = src.rows.Count();
+  ForEachTask(src, (rows + kTaskRows - 1) / kTaskRows, executor, [&](int64_t b, int64_t i) {
+    float absmax[kTaskRows];
+    const int64_t r0 = i * kTaskRows, r1 = std::min(rows, r0 + kTaskRows);
+    AbsMaxOfRows(target, src, b, r0, r1, flush, absmax);
+    float max = 0;
+    for (int64_t r = 0; r < r1 - r0; ++r) max = MaxOrNan(max, absmax[r]);
+    const uint32_t bits = __builtin_bit_cast(uint32_t, max);
+    uint32_t seen = max_bits.load(std::memory_order_relaxed);
+    while (seen < bits && !max_bits.compare_exchange_weak(seen, bits, std::memory_order_relaxed)) {
+    }
+  });
+  return __builtin_bit_cast(float, max_bits.load());
+}
+
+}  // namespace
+
+void AbsMaxScale::operator()(float* absmax_to_scale, int64_t count) const {
+  const float bound = Round(quant_bound, dtype);
+  const float reciprocal = Round(1.0f / bound, dtype == DType::kF16 ? DType::kF16 : DType::kF32);
+  for (int64_t i = 0; i < count; ++i) {
+    const float m = absmax_to_scale[i] == 0.0f ? 1.0f : absmax_to_scale[i];
+    const float scale = divide ? m / bound : m * reciprocal;
+    absmax_to_scale[i] = Flush(Round(Flush(scale, subnormals_are_zero), dtype), subnormals_are_zero && dtype != DType::kF16);
+  }
+}
+
+void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule,
+                  Executor* executor) {
+  AQT_DCHECK(format.element != PanelFormat::Element::kF32);
+  const Operand& src = args.src;
+  const int64_t rows = src.rows.Count();
+  const bool flush = args.step.subnormals_are_zero;
+  if (args.scales == QuantizeArgs::Scales::kSingle) {
+    *args.scale = AbsMaxOfAll(target, src, flush, executor);
+    rule(args.scale, 1);
+  }
+  const bool per_row = args.scales == QuantizeArgs::Scales::kPerRow;
+  const int64_t row_stride = per_row ? 1 : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_row_stride : 0;
+  const int64_t batch_stride = per_row ? rows : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_batch_stride : 0;
+  const Packer packer(target, format, src, args.panels);
+  ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
+    float inverse[kTaskRows + kMaxWidth];
+    const auto begin = [&](int64_t r0, int64_t r1) {
+      float* scale = args.scale + b * batch_stride + r0 * row_stride;
+      if (per_row) {
+        AbsMaxOfRows(target, src, b, r0, r1, flush, scale);
+        rule(scale, r1 - r0);
+      }
+      for (int64_t r = 0; r < r1 - r0; ++r) inverse[r] = InverseScale(scale[r * row_stride], args.step);
+    };
+    packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) {
+      StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, stage);
+      if (args.qvalues != nullptr) StoreQvalues(src, block, stage, args.qvalues);
+    });
+  });
+}
+
+void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor) {
+  const int64_t rows = src.rows.Count();
+  ForEachTask(src, (rows + kTaskRows - 1) / kTaskRows, executor, [&](int64_t b, int64_t i) {
+    const int64_t r0 = i * kTaskRows, r1 = std::min(rows, r0 + kTaskRows);
+    AbsMaxOfRows(target, src, b, r0, r1, subnormals_are_zero, absmax + b * rows + r0);
+  });
+}
+
+void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor) {
+  const Packer packer(target, format, src, panels);
+  const auto begin = [](int64_t, int64_t) {};
+  ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
+    if (format.element == PanelFormat::Element::kF32) {
+      packer.Run<float>(b, i, begin, [&](const Block& block, float* stage) { StageF32(src, block, stage); });
+    } else {
+      packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) { StageS8(src, block, stage); });
+    }
+  });
+}
+
+}  // namespace aqt::kernels

@@ -1,0 +1,61 @@
+#include "aqt/kernels/thread_pool.h"
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace aqt::kernels {
+namespace {
+
+TEST(ThreadPoolTest, CallsTheBodyOncePerIndex) {
+  for (int threads : {1, 2, 7}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.NumThreads(), threads);
+    for (int64_t n : {0, 1, 2, 6, 7, 8, 1000}) {
+      std::vector<int> calls(n);  // not atomic: bodies write disjoint memory, and the caller reads after all have ended
+      pool.ParallelFor(n, [&](int64_t i) { ++calls[i]; });
+      EXPECT_EQ(calls, std::vector<int>(n, 1)) << "threads " << threads << ", n " << n;
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ManyShortCalls) {
+  ThreadPool pool(3);
+  int64_t sum = 0;
+  for (int call = 0; call < 2000; ++call) {
+    int64_t values[4] = {};
+    pool.ParallelFor(4, [&](int64_t i) { values[i] = i; });
+    for (int64_t v : values) sum += v;
+  }
+  EXPECT_EQ(sum, 2000 * 6);
+}
+
+TEST(ThreadPoolTest, SeveralCallersShareTheWorkers) {
+  ThreadPool pool(2);
+  std::atomic<int64_t> total = 0;
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&] {
+      for (int call = 0; call < 100; ++call) pool.ParallelFor(10, [&](int64_t i) { total += i; });
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total, 3 * 100 * 45);
+}
+
+// Two bodies that wait for each other finish only when they run at the same time.
+TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
+  ThreadPool pool(2);
+  std::atomic<int> arrived = 0;
+  pool.ParallelFor(2, [&](int64_t) {
+    ++arrived;
+    while (arrived < 2) std::this_thread::yield();
+  });
+  EXPECT_EQ(arrived, 2);
+}
+
+}  // namespace
+}  // namespace aqt::kernels
