@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Which folder may use which, and which of them may use which outside library.
+
+usage: tests/arrows/arrows.py [ROOT]   (default: the tree that this file is in)
+
+Both the dependencies in BUILD files and the #include lines count. The picture that this keeps:
+
+  examples, serving -> nn -> transforms -> ops -> quant -> kernels -> core
+                             transforms, ops -> graph -> kernels;  runtime -> graph, ops;  io -> core;  nn, serving -> io
+"""
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bazel"))
+import build_files  # noqa: E402  pylint: disable=wrong-import-position
+import check_deps  # noqa: E402  pylint: disable=wrong-import-position
+
+# folder -> the folders that it may use, besides itself. All that lies below an arrow is written out: a longer way round is
+# no reason to refuse a shorter one.
+LAYERS = {
+    "aqt/core": "",
+    "aqt/io": "aqt/core",
+    "aqt/kernels": "aqt/core",
+    "aqt/quant": "aqt/core aqt/kernels",
+    "aqt/graph": "aqt/core aqt/kernels",
+    "aqt/ops": "aqt/core aqt/kernels aqt/quant aqt/graph",
+    "aqt/transforms": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops",
+    "aqt/runtime": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops",
+    "aqt/nn": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/io",
+    "aqt/testing": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/io",
+    "configs": "",
+    "serving": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs",
+    "examples": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs serving",
+    "tests": "*",
+    "bazel": "",
+    "": "*",  # the top package names public targets
+}
+
+# library -> the folders whose libraries may use it; a test may always use the libraries marked so
+OUTSIDE = {
+    "@com_google_absl": "*",
+    "@highway": "aqt/kernels",
+    "@eigen": "aqt/kernels",
+    "@com_google_protobuf": "configs serving",
+    "@com_googlesource_code_re2": "aqt/transforms serving",
+    "@nlohmann_json": "aqt/io serving",
+    "@cli11": "serving",
+    "@com_google_googletest": "aqt/testing",
+    "@com_google_benchmark": "",
+}
+FOR_TESTS = {"@eigen", "@com_google_googletest", "@com_google_benchmark", "@com_google_protobuf", "@nlohmann_json"}
+
+# What a header (-inl.h is none) may take from Abseil: types that its users meet anyway, and what templates and macros need
+# to word an error.
+ABSEIL_IN_HEADERS = {
+    "absl/container/btree_map.h", "absl/container/flat_hash_map.h", "absl/container/inlined_vector.h",
+    "absl/functional/function_ref.h", "absl/status/status.h", "absl/status/statusor.h", "absl/strings/str_cat.h",
+    "absl/strings/string_view.h", "absl/types/span.h",
+}
+
+
+def folder_of(path):
+    """"aqt/core" of "aqt/core/sub", "examples" of "examples/digits"; None of a folder that is in no list."""
+    parts = path.split("/")
+    return next((name for name in ("/".join(parts[:2]), parts[0]) if name in LAYERS), None)
+
+
+def is_test(target):
+    """Tests, and what only tests use, may use more; benchmarks count as such."""
+    return target.testonly or target.rule.endswith("_test") or target.name.endswith("_benchmark")
+
+
+def sees_protobuf(target):
+    """quant:config_proto and graph:program_proto turn messages into structs."""
+    return target.package.startswith("aqt/") and target.name.endswith("_proto")
+
+
+def allowed(target, used):
+    """May `target` use the label `used` (of a target, or //folder:header for an include)?"""
+    folder = folder_of(target.package)
+    if used.startswith("@"):
+        library = used.split("//")[0]
+        if library not in OUTSIDE:
+            return False
+        where = OUTSIDE[library].split()
+        return ("*" in where or folder in where or (is_test(target) and library in FOR_TESTS) or folder == "tests" or
+                (library == "@com_google_protobuf" and sees_protobuf(target)))
+    other = folder_of(used[2:].split(":")[0])
+    where = LAYERS[folder].split()
+    return (other == folder or "*" in where or other in where or (other == "aqt/testing" and is_test(target)) or
+            (other == "configs" and sees_protobuf(target)))
+
+
+def header_problem(target, path, header):
+    """Why a header may not include another, or None."""
+    if not path.endswith(".h") or path.endswith("-inl.h") or is_test(target) or not path.startswith(("aqt/", "serving/")):
+        return None
+    label = check_deps.external_library(header)
+    if label is None or header in ABSEIL_IN_HEADERS:
+        return None
+    if label.startswith("@com_google_absl"):
+        return "a header takes no more of Abseil than " + ", ".join(sorted(ABSEIL_IN_HEADERS))
+    if label.startswith("@highway") and path.startswith("aqt/kernels/"):
+        return None
+    if label.startswith("@com_google_protobuf") and sees_protobuf(target):
+        return None
+    return "a header includes no library but Abseil"
+
+
+def problems(root):
+    """One line for each arrow that is not allowed."""
+    found = []
+    for target in build_files.read_tree(root).values():
+        if folder_of(target.package) is None:
+            found.append(f"{target.label}: add {target.package} to LAYERS in tests/arrows/arrows.py")
+            continue
+        for dep in target.deps:
+            if not allowed(target, dep):
+                found.append(f"{target.label}: may not depend on {dep}")
+        for path, header in build_files.includes(root, target):
+            label = check_deps.external_library(header)
+            if label is None and "/" in header and folder_of(header) is not None:
+                label = f"//{header.rsplit('/', 1)[0]}:{header}"
+            if label and not allowed(target, label):
+                found.append(f"{target.label}: {path} may not include {header}")
+            elif reason := header_problem(target, path, header):
+                found.append(f"{target.label}: {path} may not include {header}: {reason}")
+    return found
+
+
+def main():
+    found = problems(sys.argv[1] if len(sys.argv) > 1 else ROOT)
+    print("\n".join(found) or "arrows: all point right or down")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
