@@ -1,0 +1,201 @@
+#include "aqt/graph/basic_ops.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/graph/trace.h"
+
+namespace aqt {
+
+Value Operand::As(DType dtype) const {
+  return number_.has_value() ? Value(aqt::Cast(Array::Scalar(*number_), dtype)) : value_;
+}
+
+namespace {
+
+using kernels::BinaryKind;
+using kernels::CompareKind;
+using kernels::ReduceKind;
+using kernels::UnaryKind;
+
+Value Bind1(const Op& op, absl::Span<const Value> operands, const SourceLine& where) {
+  return Bind(op, operands, where)[0];
+}
+
+Value Unary(UnaryKind kind, const Operand& x) { return Bind1(UnaryOp{kind}, {x.As(DType::kF32)}, x.where()); }
+
+// Axes of x become the last axes of the result.
+Value BroadcastToLast(const Value& x, const Shape& shape, const SourceLine& where) {
+  if (x.shape() == shape) return x;
+  BroadcastOp op{shape, {}};
+  const int64_t added = shape.rank() - x.rank();
+  for (int64_t i = 0; i < x.rank(); ++i) op.axes.push_back(added + i);
+  return Bind1(op, {x}, where);
+}
+
+// The shape that all operands are broadcast to.
+absl::StatusOr<Shape> CommonShape(absl::Span<const Value> values) {
+  Shape common;
+  for (const Value& value : values) {
+    const Shape& shape = value.shape();
+    const int64_t rank = std::max(common.rank(), shape.rank());
+    Shape next;
+    for (int64_t i = 0; i < rank; ++i) {
+      const int64_t a = i < rank - common.rank() ? 1 : common[i - (rank - common.rank())];
+      const int64_t b = i < rank - shape.rank() ? 1 : shape[i - (rank - shape.rank())];
+      if (a != b && a != 1 && b != 1) return absl::InvalidArgumentError("shapes cannot be broadcast to one");
+      next.push_back(a == 1 ? b : a);
+    }
+    common = std::move(next);
+  }
+  return common;
+}
+
+// Broadcasts all operands to one shape and binds.
+Value BindBroadcast(const Op& op, std::vector<Value> operands, const SourceLine& where) {
+  absl::StatusOr<Shape> shape = CommonShape(operands);
+  const bool poisoned =
+      std::any_of(operands.begin(), operands.end(), [](const Value& value) { return !value.status().ok(); });
+  if (!poisoned) {
+    if (!shape.ok()) return Refuse(shape.status(), OpName(op), operands, where);
+    for (Value& operand : operands) operand = BroadcastToLast(operand, *shape, where);
+  }
+  return Bind1(op, operands, where);
+}
+
+Value Elementwise2(const Op& op, const Operand& a, const Operand& b) {
+  const DType dtype = !a.is_number() ? a.value().dtype() : !b.is_number() ? b.value().dtype() : DType::kF32;
+  return BindBroadcast(op, {a.As(dtype), b.As(dtype)}, a.where());
+}
+
+Value Binary(BinaryKind kind, const Operand& a, const Operand& b) { return Elementwise2(BinaryOp{kind}, a, b); }
+Value Compare(CompareKind kind, const Operand& a, const Operand& b) { return Elementwise2(CompareOp{kind}, a, b); }
+
+Value Reduce(ReduceKind kind, const Operand& x, const Axes& axes, bool keepdims) {
+  const Value value = x.As(DType::kF32);
+  ReduceOp op{kind, {}, keepdims};
+  absl::StatusOr<Axes> normalized = NormalizeAxes(axes, value.rank());
+  if (!normalized.ok()) return Refuse(normalized.status(), OpName(op), {value}, x.where());
+  if (normalized->empty()) return value;
+  op.axes = *std::move(normalized);
+  std::sort(op.axes.begin(), op.axes.end());
+  return Bind1(op, {value}, x.where());
+}
+
+Value ReduceAll(ReduceKind kind, const Operand& x) {
+  Axes all(x.is_number() ? 0 : x.value().rank());
+  std::iota(all.begin(), all.end(), 0);
+  return Reduce(kind, x, all, /*keepdims=*/false);
+}
+
+}  // namespace
+
+Value operator+(const Operand& a, const Operand& b) { return Binary(BinaryKind::kAdd, a, b); }
+Value operator-(const Operand& a, const Operand& b) { return Binary(BinaryKind::kSub, a, b); }
+Value operator*(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMul, a, b); }
+Value operator/(const Operand& a, const Operand& b) { return Binary(BinaryKind::kDiv, a, b); }
+Value operator-(const Operand& x) { return Unary(UnaryKind::kNeg, x); }
+
+namespace ops {
+
+Value Neg(const Operand& x) { return Unary(UnaryKind::kNeg, x); }
+Value Abs(const Operand& x) { return Unary(UnaryKind::kAbs, x); }
+Value Round(const Operand& x) { return Unary(UnaryKind::kRound, x); }
+Value Exp(const Operand& x) { return Unary(UnaryKind::kExp, x); }
+Value Log(const Operand& x) { return Unary(UnaryKind::kLog, x); }
+
+Value Add(const Operand& a, const Operand& b) { return Binary(BinaryKind::kAdd, a, b); }
+Value Sub(const Operand& a, const Operand& b) { return Binary(BinaryKind::kSub, a, b); }
+Value Mul(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMul, a, b); }
+Value Div(const Operand& a, const Operand& b) { return Binary(BinaryKind::kDiv, a, b); }
+Value Max(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMax, a, b); }
+Value Min(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMin, a, b); }
+
+Value Equal(const Operand& a, const Operand& b) { return Compare(CompareKind::kEq, a, b); }
+Value NotEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kNe, a, b); }
+Value Less(const Operand& a, const Operand& b) { return Compare(CompareKind::kLt, a, b); }
+Value LessEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kLe, a, b); }
+Value Greater(const Operand& a, const Operand& b) { return Compare(CompareKind::kGt, a, b); }
+Value GreaterEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kGe, a, b); }
+
+Value Select(const Operand& pred, const Operand& a, const Operand& b) {
+  const DType dtype = !a.is_number() ? a.value().dtype() : !b.is_number() ? b.value().dtype() : DType::kF32;
+  return BindBroadcast(SelectOp{}, {pred.As(DType::kBool), a.As(dtype), b.As(dtype)}, pred.where());
+}
+
+Value Cast(const Operand& x, DType dtype) {
+  const Value value = x.As(dtype);
+  return value.dtype() == dtype ? value : Bind1(CastOp{dtype}, {value}, x.where());
+}
+
+Value StopGradient(const Operand& x) { return Bind1(StopGradientOp{}, {x.As(DType::kF32)}, x.where()); }
+
+Value ReduceSum(const Operand& x) { return ReduceAll(ReduceKind::kSum, x); }
+Value ReduceMax(const Operand& x) { return ReduceAll(ReduceKind::kMax, x); }
+Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims) { return Reduce(ReduceKind::kSum, x, axes, keepdims); }
+Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims) { return Reduce(ReduceKind::kMax, x, axes, keepdims); }
+
+Value BroadcastTo(const Operand& x, const Shape& shape) { return BroadcastToLast(x.As(DType::kF32), shape, x.where()); }
+
+Value BroadcastInDim(const Operand& x, const Shape& shape, const Axes& axes) {
+  return Bind1(BroadcastOp{shape, axes}, {x.As(DType::kF32)}, x.where());
+}
+
+Value Reshape(const Operand& x, const Shape& shape) {
+  const Value value = x.As(DType::kF32);
+  Shape full = shape;
+  int64_t known = 1;
+  std::optional<int64_t> open;
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    if (shape[i] != -1) known *= shape[i];
+    else if (!open.has_value()) open = i;  // a second -1 stays, and is refused
+  }
+  if (open.has_value() && known > 0) full[*open] = value.shape().num_elements() / known;
+  return value.shape() == full ? value : Bind1(ReshapeOp{full}, {value}, x.where());
+}
+
+Value Transpose(const Operand& x, const Axes& permutation) {
+  const Value value = x.As(DType::kF32);
+  absl::StatusOr<Axes> normalized = NormalizeAxes(permutation, value.rank());
+  if (!normalized.ok()) return Refuse(normalized.status(), "transpose", {value}, x.where());
+  return Bind1(TransposeOp{*std::move(normalized)}, {value}, x.where());
+}
+
+Value Slice(const Operand& x, const PerAxis& start, const PerAxis& limit, const PerAxis& stride) {
+  const Value value = x.As(DType::kF32);
+  SliceOp op{start, limit, stride};
+  if (stride.empty()) op.stride.assign(value.rank(), 1);
+  return Bind1(op, {value}, x.where());
+}
+
+Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior) {
+  const Value value = x.As(DType::kF32);
+  PadOp op{low, high, interior};
+  if (interior.empty()) op.interior.assign(value.rank(), 0);
+  return Bind1(op, {value}, x.where());
+}
+
+Value Concatenate(absl::Span<const Value> parts, int64_t axis, const std::source_location& where) {
+  const int64_t rank = parts.empty() ? 0 : parts[0].rank();
+  return Bind1(ConcatenateOp{axis < 0 ? axis + rank : axis}, parts, where);
+}
+
+Value DotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, std::optional<DType> out) {
+  const Value a = lhs.As(DType::kF32), b = rhs.As(DType::kF32);
+  return Bind1(DotGeneralOp{dims, out.value_or(IsFloat(a.dtype()) ? a.dtype() : DType::kS32)}, {a, b}, lhs.where());
+}
+
+Value MatMul(const Operand& lhs, const Operand& rhs) {
+  DotDims dims;
+  dims.lhs_contracting = {lhs.value().rank() - 1};
+  dims.rhs_contracting = {0};
+  return DotGeneral(lhs, rhs, dims);
+}
+
+}  // namespace ops
+}  // namespace aqt

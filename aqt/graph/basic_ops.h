@@ -1,0 +1,108 @@
+#ifndef AQT_GRAPH_BASIC_OPS_H_
+#define AQT_GRAPH_BASIC_OPS_H_
+
+// The basic operations as functions of Values, in namespace aqt::ops, and `+ - * /`. The same call runs at once or is
+// recorded (trace.h). What an operation computes: op.h. Added here:
+//   - a number stands for a constant of the other operand's dtype (two numbers: f32), rounded once;
+//   - operands of different shapes are broadcast: aligned at their last axes, missing axes added in front, extent 1
+//     stretched. Dtypes are never converted: an error asks for a Cast;
+//   - axes may be negative, counted from the last.
+// Errors poison the result (value.h); messages carry the caller's line.
+
+#include <optional>
+#include <source_location>
+
+#include "absl/types/span.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/graph/op.h"
+#include "aqt/graph/source_line.h"
+#include "aqt/graph/value.h"
+
+namespace aqt {
+
+// A Value or a number, with the line of the call. Not used by name: arguments convert.
+class Operand {
+ public:
+  Operand(Value value, const std::source_location& where = std::source_location::current())  // NOLINT
+      : value_(std::move(value)), where_(where) {}
+  Operand(double number, const std::source_location& where = std::source_location::current())  // NOLINT
+      : number_(number), where_(where) {}
+
+  bool is_number() const { return number_.has_value(); }
+  // The value; a number becomes a constant of `dtype`.
+  Value As(DType dtype) const;
+  const Value& value() const { return value_; }
+  const SourceLine& where() const { return where_; }
+
+ private:
+  Value value_;
+  std::optional<double> number_;
+  SourceLine where_;
+};
+
+Value operator+(const Operand& a, const Operand& b);
+Value operator-(const Operand& a, const Operand& b);
+Value operator*(const Operand& a, const Operand& b);
+Value operator/(const Operand& a, const Operand& b);
+Value operator-(const Operand& x);
+
+namespace ops {
+
+Value Neg(const Operand& x);
+Value Abs(const Operand& x);
+Value Round(const Operand& x);
+Value Exp(const Operand& x);
+Value Log(const Operand& x);
+
+Value Add(const Operand& a, const Operand& b);
+Value Sub(const Operand& a, const Operand& b);
+Value Mul(const Operand& a, const Operand& b);
+Value Div(const Operand& a, const Operand& b);
+Value Max(const Operand& a, const Operand& b);
+Value Min(const Operand& a, const Operand& b);
+
+Value Equal(const Operand& a, const Operand& b);
+Value NotEqual(const Operand& a, const Operand& b);
+Value Less(const Operand& a, const Operand& b);
+Value LessEqual(const Operand& a, const Operand& b);
+Value Greater(const Operand& a, const Operand& b);
+Value GreaterEqual(const Operand& a, const Operand& b);
+
+// pred ? a : b, all three broadcast to one shape.
+Value Select(const Operand& pred, const Operand& a, const Operand& b);
+
+// x itself when it has the dtype already.
+Value Cast(const Operand& x, DType dtype);
+Value StopGradient(const Operand& x);
+
+// Over all axes, to a scalar.
+Value ReduceSum(const Operand& x);
+Value ReduceMax(const Operand& x);
+// Over these axes; with keepdims they stay with extent 1. x itself when there are none.
+Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims = false);
+Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims = false);
+
+// x's axes become the last axes of `shape`; extent 1 is stretched. x itself when it has the shape already.
+Value BroadcastTo(const Operand& x, const Shape& shape);
+// Axis i of x becomes axis axes[i] (ascending) of `shape`.
+Value BroadcastInDim(const Operand& x, const Shape& shape, const Axes& axes);
+// x itself when it has the shape already. One extent may be -1: what is left.
+Value Reshape(const Operand& x, const Shape& shape);
+Value Transpose(const Operand& x, const Axes& permutation);
+// Stride 1 by default.
+Value Slice(const Operand& x, const PerAxis& start, const PerAxis& limit, const PerAxis& stride = {});
+Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior = {});
+Value Concatenate(absl::Span<const Value> parts, int64_t axis,
+                  const std::source_location& where = std::source_location::current());
+
+// The result's dtype by default: that of lhs, s32 for integers.
+Value DotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, std::optional<DType> out = std::nullopt);
+// Contracts lhs's last axis with rhs's first: [..., K] x [K, ...].
+Value MatMul(const Operand& lhs, const Operand& rhs);
+
+}  // namespace ops
+}  // namespace aqt
+
+#endif  // AQT_GRAPH_BASIC_OPS_H_

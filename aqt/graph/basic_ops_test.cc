@@ -1,0 +1,174 @@
+#include "aqt/graph/basic_ops.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RunBothWays;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+// Eager and traced agree in every bit, and give `want`.
+void ExpectGives(const std::function<Value(In)>& fn, const std::vector<Array>& args, const Array& want) {
+  absl::StatusOr<std::vector<Array>> got = RunBothWays([&](In in) { return Values{fn(in)}; }, args);
+  ASSERT_THAT(got, IsOk());
+  EXPECT_TRUE(BitEqual((*got)[0], want)) << (*got)[0].aval();
+}
+
+template <class T>
+Array Vec(std::initializer_list<T> values) {
+  return Array::Of<T>(values, {static_cast<int64_t>(values.size())});
+}
+
+TEST(BasicOpsTest, Elementwise) {
+  const std::vector<Array> ab = {Vec<float>({1, -2, 3.5}), Vec<float>({2, 2, -1})};
+  ExpectGives([](In x) { return x[0] + x[1]; }, ab, Vec<float>({3, 0, 2.5}));
+  ExpectGives([](In x) { return x[0] - x[1]; }, ab, Vec<float>({-1, -4, 4.5}));
+  ExpectGives([](In x) { return x[0] * x[1]; }, ab, Vec<float>({2, -4, -3.5}));
+  ExpectGives([](In x) { return x[0] / x[1]; }, ab, Vec<float>({0.5, -1, -3.5}));
+  ExpectGives([](In x) { return -x[0]; }, ab, Vec<float>({-1, 2, -3.5}));
+  ExpectGives([](In x) { return ops::Max(x[0], x[1]); }, ab, Vec<float>({2, 2, 3.5}));
+  ExpectGives([](In x) { return ops::Min(x[0], x[1]); }, ab, Vec<float>({1, -2, -1}));
+  ExpectGives([](In x) { return ops::Abs(x[0]); }, ab, Vec<float>({1, 2, 3.5}));
+  ExpectGives([](In x) { return ops::Round(x[0]); }, ab, Vec<float>({1, -2, 4}));
+  ExpectGives([](In x) { return ops::Exp(ops::Log(ops::Abs(x[1]))); }, ab, Vec<float>({2, 2, 1}));
+  ExpectGives([](In x) { return ops::Less(x[0], x[1]); }, ab, Vec<bool>({true, true, false}));
+  ExpectGives([](In x) { return ops::LessEqual(x[0], 1.0); }, ab, Vec<bool>({true, true, false}));
+  ExpectGives([](In x) { return ops::Greater(x[0], x[1]); }, ab, Vec<bool>({false, false, true}));
+  ExpectGives([](In x) { return ops::GreaterEqual(x[0], 3.5); }, ab, Vec<bool>({false, false, true}));
+  ExpectGives([](In x) { return ops::Equal(x[0], -2.0); }, ab, Vec<bool>({false, true, false}));
+  ExpectGives([](In x) { return ops::NotEqual(x[1], 2.0); }, ab, Vec<bool>({false, false, true}));
+  ExpectGives([](In x) { return ops::Select(ops::Less(x[0], 0.0), x[1], 7.0); }, ab, Vec<float>({7, 2, 7}));
+  ExpectGives([](In x) { return ops::StopGradient(x[0]); }, ab, ab[0]);
+}
+
+TEST(BasicOpsTest, NumbersTakeTheOtherOperandsDtype) {
+  ExpectGives([](In x) { return 1.0 - x[0]; }, {Vec<int32_t>({3, -4})}, Vec<int32_t>({-2, 5}));
+  ExpectGives([](In x) { return x[0] * 2; }, {Vec<double>({0.1})}, Vec<double>({0.2}));
+  ExpectGives([](In x) { return x[0] + 0.1; }, {Vec<BFloat16>({RoundToBFloat16(0)})}, Vec<BFloat16>({RoundToBFloat16(0.1f)}));
+  ExpectGives([](In) { return ops::Add(1.0, 2.0); }, {}, Array::Scalar(3.0f));
+}
+
+TEST(BasicOpsTest, ShapesAreBroadcast) {
+  const Array column = Array::Of<float>({1, 2}, {2, 1}), row = Vec<float>({10, 20, 30});
+  ExpectGives([](In x) { return x[0] + x[1]; }, {column, row}, Array::Of<float>({11, 21, 31, 12, 22, 32}, {2, 3}));
+  ExpectGives([](In x) { return x[1] - x[0]; }, {column, Array::Scalar(1.0f)}, Array::Of<float>({0, -1}, {2, 1}));
+  ExpectGives([](In x) { return x[0] * x[1]; }, {Array::Zeros(DType::kF32, {0, 3}), row}, Array::Zeros(DType::kF32, {0, 3}));
+  ExpectGives([](In x) { return ops::Select(x[0], x[1], x[2]); }, {Array::Scalar(true), column, row},
+              Array::Of<float>({1, 1, 1, 2, 2, 2}, {2, 3}));
+}
+
+TEST(BasicOpsTest, Movement) {
+  const Array x = Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  ExpectGives([](In in) { return ops::Reshape(in[0], {3, -1}); }, {x}, Array::Of<float>({1, 2, 3, 4, 5, 6}, {3, 2}));
+  ExpectGives([](In in) { return ops::Transpose(in[0], {1, 0}); }, {x}, Array::Of<float>({1, 4, 2, 5, 3, 6}, {3, 2}));
+  ExpectGives([](In in) { return ops::Transpose(in[0], {-1, 0}); }, {x}, Array::Of<float>({1, 4, 2, 5, 3, 6}, {3, 2}));
+  ExpectGives([](In in) { return ops::Slice(in[0], {0, 0}, {2, 3}, {1, 2}); }, {x}, Array::Of<float>({1, 3, 4, 6}, {2, 2}));
+  ExpectGives([](In in) { return ops::Slice(in[0], {1, 1}, {2, 3}); }, {x}, Array::Of<float>({5, 6}, {1, 2}));
+  ExpectGives([](In in) { return ops::Slice(in[0], {1, 3}, {2, 3}); }, {x}, Array::Zeros(DType::kF32, {1, 0}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {0, 1}, {1, 0}, {0, 1}); }, {x},
+              Array::Of<float>({0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 0, 0, 0, 0, 0}, {3, 6}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {2}, {1}); }, {Array::Zeros(DType::kS8, {0})}, Array::Zeros(DType::kS8, {3}));
+  ExpectGives([](In in) { return ops::Concatenate({in[0], in[1]}, -1); }, {x, Array::Of<float>({7, 8}, {2, 1})},
+              Array::Of<float>({1, 2, 3, 7, 4, 5, 6, 8}, {2, 4}));
+  ExpectGives([](In in) { return ops::Concatenate({in[0], in[1], in[0]}, 0); }, {Vec<bool>({true}), Array::Zeros(DType::kBool, {0})},
+              Vec<bool>({true, true}));
+  ExpectGives([](In in) { return ops::BroadcastInDim(in[0], {2, 2, 1}, {0}); }, {Vec<float>({1, 2})},
+              Array::Of<float>({1, 1, 2, 2}, {2, 2, 1}));
+  ExpectGives([](In in) { return ops::BroadcastTo(in[0], {2, 2}); }, {Array::Of<float>({5}, {1, 1})},
+              Array::Of<float>({5, 5, 5, 5}, {2, 2}));
+}
+
+TEST(BasicOpsTest, Reductions) {
+  const Array x = Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  ExpectGives([](In in) { return ops::ReduceSum(in[0]); }, {x}, Array::Scalar(21.0f));
+  ExpectGives([](In in) { return ops::ReduceSum(in[0], {-1}); }, {x}, Vec<float>({6, 15}));
+  ExpectGives([](In in) { return ops::ReduceMax(in[0], {0}, true); }, {x}, Array::Of<float>({4, 5, 6}, {1, 3}));
+  ExpectGives([](In in) { return ops::ReduceSum(in[0], {1, 0}); }, {x}, Array::Scalar(21.0f));
+  ExpectGives([](In in) { return ops::ReduceSum(in[0], {}); }, {x}, x);
+}
+
+TEST(BasicOpsTest, CastsAndProducts) {
+  ExpectGives([](In in) { return ops::Cast(in[0], DType::kS8); }, {Vec<float>({1.7f, -300, 5})}, Vec<int8_t>({1, -128, 5}));
+  const Array a = Array::Of<int8_t>({1, 2, 3, 4}, {2, 2}), b = Array::Of<int8_t>({1, -1, 1, 1}, {2, 2});
+  ExpectGives([](In in) { return ops::MatMul(in[0], in[1]); }, {a, b}, Array::Of<int32_t>({3, 1, 7, 1}, {2, 2}));
+  const Array half = Array::Of<BFloat16>({RoundToBFloat16(3)}, {1, 1});
+  ExpectGives([](In in) { return ops::DotGeneral(in[0], in[0], MatMulDims(), DType::kF32); }, {half}, Array::Of<float>({9}, {1, 1}));
+  ExpectGives([](In in) { return ops::MatMul(in[0], in[1]); }, {Array::Zeros(DType::kF32, {2, 3, 4}), Array::Zeros(DType::kF32, {4, 5})},
+              Array::Zeros(DType::kF32, {2, 3, 5}));
+}
+
+// Every dtype passes through the operations that only move data.
+TEST(BasicOpsTest, MovementTakesEveryDtype) {
+  for (int d = 0; d < kNumDTypes; ++d) {
+    const Array x = testing::RandomArray({static_cast<DType>(d), {3, 2}}, d);
+    absl::StatusOr<std::vector<Array>> out = RunBothWays(
+        [](In in) {
+          const Value y = ops::Transpose(ops::Concatenate({in[0], in[0]}, 1), {1, 0});
+          return Values{ops::Transpose(ops::Slice(y, {2, 0}, {4, 3}), {1, 0})};
+        },
+        {x});
+    ASSERT_THAT(out, IsOk());
+    EXPECT_TRUE(BitEqual((*out)[0], x)) << x.aval();
+  }
+}
+
+TEST(BasicOpsTest, RefusalsNameOperationOperandsAndRemedy) {
+  const Array f = Array::Zeros(DType::kF32, {2, 3}), b = Array::Zeros(DType::kBF16, {2, 3}), s8 = Array::Zeros(DType::kS8, {2});
+  struct Case {
+    std::string name;
+    std::function<Value(In)> fn;
+    std::vector<Array> args;
+    std::vector<std::string> parts;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"dtypes", [](In x) { return x[0] + x[1]; }, {f, b}, {"add: dtypes differ", "f32[2,3]", "bf16[2,3]", "cast"}},
+           {"arithmetic", [](In x) { return x[0] * x[0]; }, {s8}, {"mul: ", "not in s8", "cast"}},
+           {"float", [](In x) { return ops::Exp(x[0]); }, {Array::Zeros(DType::kS32, {})}, {"exp: takes floats", "s32[]"}},
+           {"pred", [](In x) { return ops::Select(x[0], x[0], x[0]); }, {f}, {"select: the predicate is f32[2,3]"}},
+           {"axes", [](In x) { return ops::ReduceSum(x[0], {2}); }, {f}, {"reduce_sum: ", "2"}},
+           {"axes twice", [](In x) { return ops::ReduceMax(x[0], {1, -1}); }, {f}, {"reduce_max: "}},
+           {"broadcast", [](In x) { return ops::BroadcastTo(x[0], {2, 4}); }, {f}, {"broadcast: axis 1", "extent 3", "has 4"}},
+           {"broadcast rank", [](In x) { return ops::BroadcastTo(x[0], {3}); }, {f}, {"broadcast: "}},
+           {"broadcast order", [](In x) { return ops::BroadcastInDim(x[0], {3, 2}, {1, 0}); }, {f}, {"do not ascend"}},
+           {"reshape", [](In x) { return ops::Reshape(x[0], {4}); }, {f}, {"reshape: ", "has 6", "has 4"}},
+           {"reshape open", [](In x) { return ops::Reshape(x[0], {-1, -1}); }, {f}, {"reshape: ", "-1"}},
+           {"reshape huge", [](In x) { return ops::Reshape(x[0], {int64_t{1} << 40, int64_t{1} << 40}); }, {f}, {"reshape: "}},
+           {"transpose", [](In x) { return ops::Transpose(x[0], {0}); }, {f}, {"transpose: [0] is no permutation"}},
+           {"slice", [](In x) { return ops::Slice(x[0], {0, 0}, {2, 4}); }, {f}, {"slice: [0:4:1] is no slice of axis 1"}},
+           {"slice stride", [](In x) { return ops::Slice(x[0], {0, 0}, {2, 3}, {1, 0}); }, {f}, {"[0:3:0]"}},
+           {"slice rank", [](In x) { return ops::Slice(x[0], {0}, {2}); }, {f}, {"start has 1 numbers for 2 axes"}},
+           {"pad", [](In x) { return ops::Pad(x[0], {-1, 0}, {0, 0}); }, {f}, {"pad: negative padding on axis 0"}},
+           {"concatenate", [](In x) { return ops::Concatenate({x[0], x[1]}, 0); }, {f, b}, {"concatenate: operand 1 is bf16[2,3]"}},
+           {"concatenate axis", [](In x) { return ops::Concatenate({x[0]}, 2); }, {f}, {"axis 2 is not one of f32[2,3]"}},
+           {"nothing", [](In) { return ops::Concatenate({}, 0); }, {}, {"one or more"}},
+           {"dot", [](In x) { return ops::MatMul(x[0], x[0]); }, {f}, {"dot_general: ", "f32[2,3]"}},
+           {"dot dtypes", [](In x) { return ops::MatMul(x[0], x[1]); }, {f, b}, {"dot_general: dtypes differ", "cast"}},
+           {"dot out", [](In x) { return ops::DotGeneral(x[0], x[0], MatMulDims(), DType::kS32); }, {f}, {"gives f16"}},
+           {"dot bool", [](In x) { return ops::MatMul(x[0], x[0]); }, {Array::Zeros(DType::kBool, {2, 2})}, {"not bool"}},
+           {"scalar", [](In x) { return ops::MatMul(x[0], x[0]); }, {Array::Scalar(1.0f)}, {"dot_general: "}},
+       }) {
+    const auto fn = [&](In in) { return Values{c.fn(in)}; };
+    std::vector<std::string> parts = c.parts;
+    parts.push_back("basic_ops_test.cc:");
+    EXPECT_THAT(testing::TraceWith(fn, c.args), FailsWith(absl::StatusCode::kInvalidArgument, parts)) << c.name;
+    EXPECT_THAT(testing::RunEagerly(fn, c.args), FailsWith(absl::StatusCode::kInvalidArgument, parts)) << c.name;
+  }
+}
+
+}  // namespace
+}  // namespace aqt

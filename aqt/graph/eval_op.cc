@@ -1,0 +1,162 @@
+#include "aqt/graph/eval_op.h"
+
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/context.h"
+#include "aqt/kernels/contraction.h"
+#include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/reduce.h"
+
+namespace aqt {
+namespace {
+
+using Arrays = absl::Span<const Array>;
+
+// Copies the view `from` (any strides) into a new dense array.
+Array Dense(const ArrayRef& from) { return Array::CopyOf(from); }
+
+// x with other shape and strides, starting `offset` elements later.
+ArrayRef View(const Array& x, const Shape& shape, const Strides& strides, int64_t offset = 0) {
+  const char* data = static_cast<const char*>(x.data());
+  return ArrayRef(x.dtype(), shape, strides, data == nullptr ? nullptr : data + offset * SizeOf(x.dtype()));
+}
+
+MutableArrayRef Window(ArrayBuilder& x, const Shape& shape, const Strides& strides, int64_t offset) {
+  return MutableArrayRef(x.aval().dtype, shape, strides, static_cast<char*>(x.data()) + offset * SizeOf(x.aval().dtype));
+}
+
+Array Eval(const UnaryOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);
+  kernels::Unary(op.kind, out.dtype, in[0].data(), in[0].num_elements(), builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const BinaryOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);
+  kernels::Binary(op.kind, out.dtype, in[0].data(), in[1].data(), in[0].num_elements(), builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const CompareOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);
+  kernels::Compare(op.kind, in[0].dtype(), in[0].data(), in[1].data(), in[0].num_elements(),
+                   builder.Mutable<bool>().data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const SelectOp&, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);
+  kernels::Select(out.dtype, in[0].View<bool>().data(), in[1].data(), in[2].data(), in[1].num_elements(), builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const CastOp& op, Arrays in, const Aval&) {
+  return op.dtype == in[0].dtype() ? in[0] : Cast(in[0], op.dtype);
+}
+
+Array Eval(const ReduceOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);
+  kernels::Reduce(op.kind, in[0], op.axes, builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const BroadcastOp& op, Arrays in, const Aval& out) {
+  const Strides from = DenseStrides(in[0].shape());
+  Strides strides(op.shape.rank(), 0);
+  for (int64_t i = 0; i < in[0].shape().rank(); ++i) {
+    if (in[0].shape()[i] == op.shape[op.axes[i]]) strides[op.axes[i]] = from[i];
+  }
+  return Dense(View(in[0], out.shape, strides));
+}
+
+Array Eval(const ReshapeOp&, Arrays in, const Aval& out) { return Array(out, in[0].buffer()); }
+
+Array Eval(const TransposeOp& op, Arrays in, const Aval& out) {
+  const Strides from = DenseStrides(in[0].shape());
+  Strides strides;
+  for (int64_t axis : op.permutation) strides.push_back(from[axis]);
+  return Dense(View(in[0], out.shape, strides));
+}
+
+Array Eval(const SliceOp& op, Arrays in, const Aval& out) {
+  if (out.shape.num_elements() == 0) return Array::Zeros(out.dtype, out.shape);
+  Strides strides = DenseStrides(in[0].shape());
+  int64_t offset = 0;
+  for (int64_t i = 0; i < out.shape.rank(); ++i) {
+    offset += op.start[i] * strides[i];
+    strides[i] *= op.stride[i];
+  }
+  return Dense(View(in[0], out.shape, strides, offset));
+}
+
+Array Eval(const PadOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);  // zeros
+  if (in[0].num_elements() > 0) {
+    Strides strides = DenseStrides(out.shape);
+    int64_t offset = 0;
+    for (int64_t i = 0; i < out.shape.rank(); ++i) {
+      offset += op.low[i] * strides[i];
+      strides[i] *= op.interior[i] + 1;
+    }
+    AQT_CHECK(CopyArray(in[0], Window(builder, in[0].shape(), strides, offset)).ok());
+  }
+  return std::move(builder).Build();
+}
+
+Array Eval(const ConcatenateOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);
+  const Strides strides = DenseStrides(out.shape);
+  int64_t offset = 0;
+  for (const Array& part : in) {
+    if (part.num_elements() > 0) AQT_CHECK(CopyArray(part, Window(builder, part.shape(), strides, offset)).ok());
+    offset += part.shape()[op.axis] * strides[op.axis];
+  }
+  return std::move(builder).Build();
+}
+
+Array Eval(const DotGeneralOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder(out);
+  kernels::Contract(op.dims, in[0], in[1], builder.ref());
+  return std::move(builder).Build();
+}
+
+Array Eval(const StopGradientOp&, Arrays in, const Aval&) { return in[0]; }
+
+absl::StatusOr<std::vector<Array>> EvalComposite(const Composite& composite, Arrays in, absl::Span<const Aval> avals,
+                                                 absl::Span<const bool> needed) {
+  const absl::InlinedVector<bool, 4> all(avals.size(), true);
+  if (needed.empty()) needed = all;
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> out, composite.Eval(in, needed));
+  if (out.size() != avals.size()) {
+    return absl::InternalError(absl::StrCat("evaluation gave ", out.size(), " outputs instead of ", avals.size()));
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (needed[i] && out[i].aval() != avals[i]) {
+      return absl::InternalError(absl::StrCat("evaluation gave ", out[i].aval().ToString(), " for output ", i, " instead of ",
+                                              avals[i].ToString()));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Array>> EvalOp(const Op& op, absl::Span<const Array> operands, absl::Span<const bool> needed) {
+  const SuspendTrace suspend;
+  absl::InlinedVector<Aval, 3> avals;
+  for (const Array& operand : operands) avals.push_back(operand.aval());
+  AQT_ASSIGN_OR_RETURN(const std::vector<Aval> out, InferOp(op, avals));
+  return std::visit(
+      [&]<class O>(const O& o) -> absl::StatusOr<std::vector<Array>> {
+        if constexpr (std::is_same_v<O, CompositeOp>) return EvalComposite(*o.impl, operands, out, needed);
+        else return std::vector<Array>{Eval(o, operands, out[0])};
+      },
+      op);
+}
+
+}  // namespace aqt

@@ -1,0 +1,20 @@
+#ifndef AQT_GRAPH_EVAL_OP_H_
+#define AQT_GRAPH_EVAL_OP_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/graph/op.h"
+
+namespace aqt {
+
+// Runs one operation, outside of any trace. `needed` has one entry for each output, or is empty: all are needed. An output
+// that is not needed may be Array(). Errors: InferOp's when it refuses the operands, else a composite's own.
+absl::StatusOr<std::vector<Array>> EvalOp(const Op& op, absl::Span<const Array> operands,
+                                          absl::Span<const bool> needed = {});
+
+}  // namespace aqt
+
+#endif  // AQT_GRAPH_EVAL_OP_H_

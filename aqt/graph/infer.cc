@@ -1,0 +1,258 @@
+// InferOp: one function per operation.
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/op.h"
+
+namespace aqt {
+namespace {
+
+using Avals = absl::Span<const Aval>;
+using Result = absl::StatusOr<Aval>;
+
+template <class... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+std::string List(absl::Span<const int64_t> numbers) { return absl::StrCat("[", absl::StrJoin(numbers, ","), "]"); }
+
+absl::Status ExpectCount(Avals in, size_t count) {
+  if (in.size() == count) return absl::OkStatus();
+  return Invalid("takes ", count, count == 1 ? " operand" : " operands", ", got ", in.size());
+}
+
+absl::Status ExpectSame(const Aval& a, const Aval& b) {
+  if (a.dtype != b.dtype) {
+    return Invalid("dtypes differ: ", a.ToString(), " and ", b.ToString(), "; cast one of them");
+  }
+  if (a.shape != b.shape) return Invalid("shapes differ: ", a.ToString(), " and ", b.ToString());
+  return absl::OkStatus();
+}
+
+absl::Status ExpectArithmetic(const Aval& a) {
+  if (kernels::IsArithmetic(a.dtype)) return absl::OkStatus();
+  return Invalid("computes in f16, bf16, f32, f64 and s32, not in ", ToString(a.dtype), "; cast the operand");
+}
+
+// Axes are distinct, in range and ascending.
+absl::Status ExpectAscending(absl::Span<const int64_t> axes, int64_t rank) {
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] < 0 || axes[i] >= rank) return Invalid("axis ", axes[i], " of ", List(axes), " is not in 0 .. ", rank - 1);
+    if (i > 0 && axes[i] <= axes[i - 1]) return Invalid("axes ", List(axes), " do not ascend");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpectPerAxis(absl::string_view name, const PerAxis& numbers, int64_t rank) {
+  if (static_cast<int64_t>(numbers.size()) == rank) return absl::OkStatus();
+  return Invalid(name, " has ", numbers.size(), " numbers for ", rank, " axes");
+}
+
+Result Infer(const UnaryOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  const bool floats_only = op.kind == kernels::UnaryKind::kRound || op.kind == kernels::UnaryKind::kExp ||
+                           op.kind == kernels::UnaryKind::kLog;
+  if (floats_only && !IsFloat(in[0].dtype)) return Invalid("takes floats, not ", in[0].ToString(), "; cast the operand");
+  return in[0];
+}
+
+Result Infer(const BinaryOp&, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 2));
+  AQT_RETURN_IF_ERROR(ExpectSame(in[0], in[1]));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  return in[0];
+}
+
+Result Infer(const CompareOp&, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 2));
+  AQT_RETURN_IF_ERROR(ExpectSame(in[0], in[1]));
+  if (in[0].dtype != DType::kBool) AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  return Aval{DType::kBool, in[0].shape};
+}
+
+Result Infer(const SelectOp&, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 3));
+  if (in[0].dtype != DType::kBool) return Invalid("the predicate is ", in[0].ToString(), ", not bool");
+  AQT_RETURN_IF_ERROR(ExpectSame(in[1], in[2]));
+  if (in[0].shape != in[1].shape) {
+    return Invalid("shapes differ: predicate ", in[0].ToString(), " and choices ", in[1].ToString());
+  }
+  return in[1];
+}
+
+Result Infer(const CastOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  return Aval{op.dtype, in[0].shape};
+}
+
+Result Infer(const ReduceOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  AQT_RETURN_IF_ERROR(ExpectAscending(op.axes, in[0].shape.rank()));
+  Aval out{in[0].dtype, {}};
+  for (int64_t axis = 0; axis < in[0].shape.rank(); ++axis) {
+    const bool reduced = std::find(op.axes.begin(), op.axes.end(), axis) != op.axes.end();
+    if (!reduced) out.shape.push_back(in[0].shape[axis]);
+    else if (op.keepdims) out.shape.push_back(1);
+  }
+  return out;
+}
+
+Result Infer(const BroadcastOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(CheckedNumElements(op.shape.extents(), SizeOf(in[0].dtype)).status());
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("axes", op.axes, in[0].shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectAscending(op.axes, op.shape.rank()));
+  for (int64_t i = 0; i < in[0].shape.rank(); ++i) {
+    const int64_t from = in[0].shape[i], to = op.shape[op.axes[i]];
+    if (from != 1 && from != to) {
+      return Invalid("axis ", i, " of ", in[0].ToString(), " has extent ", from, ", axis ", op.axes[i], " of the result ",
+                     op.shape.ToString(), " has ", to, "; only extent 1 is stretched");
+    }
+  }
+  return Aval{in[0].dtype, op.shape};
+}
+
+Result Infer(const ReshapeOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_ASSIGN_OR_RETURN(const int64_t elements, CheckedNumElements(op.shape.extents(), SizeOf(in[0].dtype)));
+  if (elements != in[0].shape.num_elements()) {
+    return Invalid("numbers of elements differ: ", in[0].ToString(), " has ", in[0].shape.num_elements(), ", ",
+                   op.shape.ToString(), " has ", elements);
+  }
+  return Aval{in[0].dtype, op.shape};
+}
+
+Result Infer(const TransposeOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  const int64_t rank = in[0].shape.rank();
+  Axes sorted = op.permutation;
+  std::sort(sorted.begin(), sorted.end());
+  bool is_permutation = static_cast<int64_t>(sorted.size()) == rank;
+  for (int64_t i = 0; is_permutation && i < rank; ++i) is_permutation = sorted[i] == i;
+  if (!is_permutation) return Invalid(List(op.permutation), " is no permutation of the ", rank, " axes of ", in[0].ToString());
+  Aval out{in[0].dtype, {}};
+  for (int64_t axis : op.permutation) out.shape.push_back(in[0].shape[axis]);
+  return out;
+}
+
+Result Infer(const SliceOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  const Shape& shape = in[0].shape;
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("start", op.start, shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("limit", op.limit, shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("stride", op.stride, shape.rank()));
+  Aval out{in[0].dtype, {}};
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    if (op.start[i] < 0 || op.start[i] > op.limit[i] || op.limit[i] > shape[i] || op.stride[i] < 1) {
+      return Invalid("[", op.start[i], ":", op.limit[i], ":", op.stride[i], "] is no slice of axis ", i, " of ",
+                     in[0].ToString());
+    }
+    const int64_t span = op.limit[i] - op.start[i];
+    out.shape.push_back(span == 0 ? 0 : (span - 1) / op.stride[i] + 1);
+  }
+  return out;
+}
+
+Result Infer(const PadOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  const Shape& shape = in[0].shape;
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("low", op.low, shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("high", op.high, shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("interior", op.interior, shape.rank()));
+  Aval out{in[0].dtype, {}};
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    if (op.low[i] < 0 || op.high[i] < 0 || op.interior[i] < 0) {
+      return Invalid("negative padding on axis ", i, ": low ", op.low[i], ", high ", op.high[i], ", interior ",
+                     op.interior[i]);
+    }
+    out.shape.push_back(op.low[i] + shape[i] + std::max<int64_t>(shape[i] - 1, 0) * op.interior[i] + op.high[i]);
+  }
+  AQT_RETURN_IF_ERROR(CheckedNumElements(out.shape.extents(), SizeOf(out.dtype)).status());
+  return out;
+}
+
+Result Infer(const ConcatenateOp& op, Avals in) {
+  if (in.empty()) return Invalid("takes one or more operands");
+  Aval out = in[0];
+  if (op.axis < 0 || op.axis >= out.shape.rank()) return Invalid("axis ", op.axis, " is not one of ", out.ToString());
+  for (size_t i = 1; i < in.size(); ++i) {
+    Aval other = in[i];
+    bool fits = other.dtype == out.dtype && other.shape.rank() == out.shape.rank();
+    if (fits) {
+      const int64_t extent = other.shape[op.axis];
+      other.shape[op.axis] = out.shape[op.axis];
+      fits = other.shape == out.shape;
+      out.shape[op.axis] += extent;
+    }
+    if (!fits) {
+      return Invalid("operand ", i, " is ", in[i].ToString(), ", operand 0 is ", in[0].ToString(),
+                     ": only the extents of axis ", op.axis, " may differ");
+    }
+  }
+  return out;
+}
+
+bool IsDotFloat(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
+}
+
+bool IsDotInteger(DType dtype) {
+  return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8 || dtype == DType::kU8 ||
+         dtype == DType::kS16 || dtype == DType::kS32;
+}
+
+Result Infer(const DotGeneralOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 2));
+  const bool integers = IsDotInteger(in[0].dtype) && IsDotInteger(in[1].dtype);
+  if (!integers) {
+    if (in[0].dtype != in[1].dtype) {
+      return Invalid("dtypes differ: lhs ", in[0].ToString(), ", rhs ", in[1].ToString(), "; cast one of them");
+    }
+    if (!IsDotFloat(in[0].dtype)) {
+      return Invalid("takes f16, bf16, f32, f64 and integers of at most 32 bits, not ", ToString(in[0].dtype),
+                     "; cast the operands");
+    }
+  }
+  if (integers ? op.out != DType::kS32 : !IsDotFloat(op.out)) {
+    return Invalid("gives ", integers ? "s32" : "f16, bf16, f32 or f64", " for ", ToString(in[0].dtype), " operands, not ",
+                   ToString(op.out));
+  }
+  AQT_RETURN_IF_ERROR(ValidateDotDims(op.dims, in[0].shape, in[1].shape));
+  const Shape shape = DotOutputShape(op.dims, in[0].shape, in[1].shape);
+  AQT_RETURN_IF_ERROR(CheckedNumElements(shape.extents(), SizeOf(op.out)).status());
+  return Aval{op.out, shape};
+}
+
+Result Infer(const StopGradientOp&, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  return in[0];
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> operands) {
+  return std::visit(
+      [&]<class O>(const O& o) -> absl::StatusOr<std::vector<Aval>> {
+        if constexpr (std::is_same_v<O, CompositeOp>) {
+          AQT_ASSIGN_OR_RETURN(std::vector<Aval> out, o.impl->Infer(operands));
+          if (static_cast<int>(out.size()) != o.impl->num_outputs()) {
+            return absl::InternalError(absl::StrCat("the composite declares ", o.impl->num_outputs(),
+                                                    " outputs and infers ", out.size()));
+          }
+          return out;
+        } else {
+          AQT_ASSIGN_OR_RETURN(Aval out, Infer(o, operands));
+          return std::vector<Aval>{std::move(out)};
+        }
+      },
+      op);
+}
+
+}  // namespace aqt

@@ -1,0 +1,68 @@
+#include "aqt/graph/op.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+
+namespace aqt {
+namespace {
+
+std::string List(absl::Span<const int64_t> numbers) { return absl::StrCat("[", absl::StrJoin(numbers, ","), "]"); }
+
+std::string Text(absl::string_view text) { return std::string(text); }
+
+}  // namespace
+
+std::string OpName(const Op& op) {
+  return std::visit(Overload{
+                        [](const UnaryOp& o) { return Text(ToString(o.kind)); },
+                        [](const BinaryOp& o) { return Text(ToString(o.kind)); },
+                        [](const CompareOp& o) { return Text(ToString(o.kind)); },
+                        [](const SelectOp&) { return Text("select"); },
+                        [](const CastOp&) { return Text("cast"); },
+                        [](const ReduceOp& o) { return absl::StrCat("reduce_", ToString(o.kind)); },
+                        [](const BroadcastOp&) { return Text("broadcast"); },
+                        [](const ReshapeOp&) { return Text("reshape"); },
+                        [](const TransposeOp&) { return Text("transpose"); },
+                        [](const SliceOp&) { return Text("slice"); },
+                        [](const PadOp&) { return Text("pad"); },
+                        [](const ConcatenateOp&) { return Text("concatenate"); },
+                        [](const DotGeneralOp&) { return Text("dot_general"); },
+                        [](const StopGradientOp&) { return Text("stop_gradient"); },
+                        [](const CompositeOp& o) { return o.impl->Name(); },
+                    },
+                    op);
+}
+
+std::string OpAttributes(const Op& op) {
+  return std::visit(
+      Overload{
+          [](const UnaryOp&) { return std::string(); },
+          [](const BinaryOp&) { return std::string(); },
+          [](const CompareOp&) { return std::string(); },
+          [](const SelectOp&) { return std::string(); },
+          [](const CastOp&) { return std::string(); },  // the output's dtype says it
+          [](const ReduceOp& o) { return absl::StrCat("axes=", List(o.axes), o.keepdims ? ", keepdims" : ""); },
+          [](const BroadcastOp& o) { return absl::StrCat("axes=", List(o.axes)); },
+          [](const ReshapeOp&) { return std::string(); },  // the output's shape says it
+          [](const TransposeOp& o) { return absl::StrCat("permutation=", List(o.permutation)); },
+          [](const SliceOp& o) {
+            return absl::StrCat("start=", List(o.start), ", limit=", List(o.limit), ", stride=", List(o.stride));
+          },
+          [](const PadOp& o) {
+            return absl::StrCat("low=", List(o.low), ", high=", List(o.high), ", interior=", List(o.interior));
+          },
+          [](const ConcatenateOp& o) { return absl::StrCat("axis=", o.axis); },
+          [](const DotGeneralOp& o) { return absl::StrCat("dims=", o.dims.ToString()); },
+          [](const StopGradientOp&) { return std::string(); },
+          [](const CompositeOp& o) { return o.impl->Attributes(); },
+      },
+      op);
+}
+
+int NumOutputs(const Op& op) {
+  const CompositeOp* composite = std::get_if<CompositeOp>(&op);
+  return composite == nullptr ? 1 : composite->impl->num_outputs();
+}
+
+}  // namespace aqt

@@ -1,0 +1,109 @@
+#ifndef AQT_GRAPH_PROGRAM_H_
+#define AQT_GRAPH_PROGRAM_H_
+
+// A program: equations over variables, with named inputs and outputs. Values, copied and compared by text; made by
+// Trace() and by transforms (which trace again), never changed in place.
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/graph/op.h"
+#include "aqt/graph/source_line.h"
+#include "aqt/graph/value.h"
+
+namespace aqt {
+
+// What a named input or output is to whoever runs the program.
+enum class SlotKind : uint8_t {
+  kParam,   // trained
+  kStat,    // statistics of calibration, state of the optimizer: read, written, saved with the parameters
+  kFrozen,  // computed once from parameters, for serving
+  kKey,     // random key
+  kData,    // an example, a loss, ...
+};
+absl::string_view ToString(SlotKind kind);  // "param", "stat", "frozen", "key", "data"
+
+struct Slot {
+  SlotKind kind = SlotKind::kData;
+  std::string path;  // "mlp/fc1/kernel"
+  bool operator==(const Slot&) const = default;
+  std::string ToString() const;  // param "mlp/fc1/kernel"
+};
+
+// Scope names, each kept once. Number 0 is "".
+class ScopeTable {
+ public:
+  using Id = int32_t;
+  ScopeTable() : names_{""} {}
+  Id Intern(absl::string_view name);
+  const std::string& operator[](Id id) const { return names_[id]; }
+  int size() const { return static_cast<int>(names_.size()); }
+
+ private:
+  std::vector<std::string> names_;
+  absl::flat_hash_map<std::string, Id> ids_{{"", 0}};
+};
+
+struct Equation {
+  Op op;
+  absl::InlinedVector<VarId, 3> in;
+  absl::InlinedVector<VarId, 2> out;
+  ScopeTable::Id scope = 0;
+  SourceLine where;
+};
+
+struct Program {
+  struct Port {
+    VarId var;
+    Slot slot;
+  };
+
+  std::vector<Aval> vars;                  // by VarId
+  std::vector<Port> inputs;                // slots are distinct
+  absl::btree_map<VarId, Array> consts;
+  std::vector<Equation> eqns;              // in an order in which they can run
+  std::vector<Port> outputs;               // slots are distinct; a variable may be several outputs
+  ScopeTable scopes;
+
+  const Aval& aval(VarId var) const { return vars[var]; }
+  const std::string& scope(const Equation& eqn) const { return scopes[eqn.scope]; }
+  std::vector<Aval> InputAvals() const;
+  // Positions in `inputs` of one kind.
+  std::vector<int> InputsOfKind(SlotKind kind) const;
+};
+
+// Internal, naming the equation, unless: every variable is bound once and before its use (inputs, constants, equations in
+// order); every output's aval is what the operation infers; slots are distinct. Run after each trace, thus each transform.
+absl::Status Check(const Program& program);
+
+struct TextOptions {
+  bool source_lines = false;
+};
+// The program as text. Deterministic; variables are numbered in the order of their binding. Constants of up to 8 elements
+// are written out, of others a hash of their bytes. Example:
+//   in %0: f32[2,3] data "x"
+//   in %1: f32[3,4] param "fc1/kernel"
+//   %2: f32[2,4] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @fc1
+//   out %2 data "0"
+std::string ToText(const Program& program, const TextOptions& options = {});
+std::ostream& operator<<(std::ostream& os, const Program& program);
+
+// `status` with "operation [scope]: " before, and "; operands ...; at file:line" behind its message.
+absl::Status DescribeError(const absl::Status& status, absl::string_view op, absl::string_view scope,
+                           absl::Span<const Aval> operands, const SourceLine& where);
+// The same for an equation of a program.
+absl::Status DescribeError(const absl::Status& status, const Program& program, const Equation& eqn);
+
+}  // namespace aqt
+
+#endif  // AQT_GRAPH_PROGRAM_H_

@@ -1,0 +1,191 @@
+#include "aqt/graph/vjp.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aqt/core/check.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/graph/basic_ops.h"
+
+namespace aqt::internal {
+namespace {
+
+using Cotangents = std::vector<std::optional<Value>>;
+
+// What a rule sees: operands x, output y, its cotangent ct, and which operands want one.
+struct Call {
+  absl::Span<const Value> x;
+  const Value& y;
+  const Value& ct;
+  absl::Span<const bool> wanted;
+};
+
+Cotangents Rule(const UnaryOp& op, const Call& call) {
+  const Value &x = call.x[0], &ct = call.ct;
+  switch (op.kind) {
+    case kernels::UnaryKind::kNeg: return {-ct};
+    case kernels::UnaryKind::kAbs: return {ops::Select(ops::Greater(x, 0.0), ct, ops::Select(ops::Less(x, 0.0), -ct, 0.0))};
+    case kernels::UnaryKind::kRound: return {std::nullopt};
+    case kernels::UnaryKind::kExp: return {ct * call.y};
+    case kernels::UnaryKind::kLog: return {ct / x};
+  }
+  return {std::nullopt};
+}
+
+// ct where a wins, half of it at ties: for max, a > b; for min, a < b.
+Value Winner(const Value& a_wins, const Value& tie, const Value& ct) {
+  return ops::Select(a_wins, ct, ops::Select(tie, ct * 0.5, 0.0));
+}
+
+Cotangents Rule(const BinaryOp& op, const Call& call) {
+  const Value &a = call.x[0], &b = call.x[1], &ct = call.ct;
+  Cotangents out(2);
+  const bool da = call.wanted[0], db = call.wanted[1];
+  switch (op.kind) {
+    case kernels::BinaryKind::kAdd:
+      if (da) out[0] = ct;
+      if (db) out[1] = ct;
+      break;
+    case kernels::BinaryKind::kSub:
+      if (da) out[0] = ct;
+      if (db) out[1] = -ct;
+      break;
+    case kernels::BinaryKind::kMul:
+      if (da) out[0] = ct * b;
+      if (db) out[1] = ct * a;
+      break;
+    case kernels::BinaryKind::kDiv:
+      if (da) out[0] = ct / b;
+      if (db) out[1] = -(ct * call.y / b);
+      break;
+    case kernels::BinaryKind::kMax:
+    case kernels::BinaryKind::kMin: {
+      const bool max = op.kind == kernels::BinaryKind::kMax;
+      const Value tie = ops::Equal(a, b);
+      if (da) out[0] = Winner(max ? ops::Greater(a, b) : ops::Less(a, b), tie, ct);
+      if (db) out[1] = Winner(max ? ops::Greater(b, a) : ops::Less(b, a), tie, ct);
+      break;
+    }
+  }
+  return out;
+}
+
+Cotangents Rule(const CompareOp&, const Call&) { return {std::nullopt, std::nullopt}; }
+
+Cotangents Rule(const SelectOp&, const Call& call) {
+  Cotangents out(3);
+  if (call.wanted[1]) out[1] = ops::Select(call.x[0], call.ct, 0.0);
+  if (call.wanted[2]) out[2] = ops::Select(call.x[0], 0.0, call.ct);
+  return out;
+}
+
+Cotangents Rule(const CastOp&, const Call& call) { return {ops::Cast(call.ct, call.x[0].dtype())}; }
+
+// `reduced` (a reduction's result) stretched to the operand's shape again.
+Value Spread(const ReduceOp& op, const Value& reduced, const Shape& shape) {
+  if (op.keepdims) return ops::BroadcastTo(reduced, shape);
+  Axes kept;
+  for (int64_t axis = 0; axis < shape.rank(); ++axis) {
+    if (std::find(op.axes.begin(), op.axes.end(), axis) == op.axes.end()) kept.push_back(axis);
+  }
+  return ops::BroadcastInDim(reduced, shape, kept);
+}
+
+Cotangents Rule(const ReduceOp& op, const Call& call) {
+  const Value& x = call.x[0];
+  switch (op.kind) {
+    case kernels::ReduceKind::kSum: return {Spread(op, call.ct, x.shape())};
+    case kernels::ReduceKind::kMax: {
+      const Value is_max = ops::Cast(ops::Equal(x, Spread(op, call.y, x.shape())), x.dtype());
+      const Value share = call.ct / ops::ReduceSum(is_max, op.axes, op.keepdims);
+      return {is_max * Spread(op, share, x.shape())};
+    }
+  }
+  return {std::nullopt};
+}
+
+Cotangents Rule(const BroadcastOp& op, const Call& call) {
+  const Shape& shape = call.x[0].shape();
+  Axes summed;
+  for (int64_t axis = 0; axis < op.shape.rank(); ++axis) {
+    const auto it = std::find(op.axes.begin(), op.axes.end(), axis);
+    const bool kept = it != op.axes.end() && shape[it - op.axes.begin()] == op.shape[axis];
+    if (!kept) summed.push_back(axis);
+  }
+  return {ops::Reshape(ops::ReduceSum(call.ct, summed), shape)};
+}
+
+Cotangents Rule(const ReshapeOp&, const Call& call) { return {ops::Reshape(call.ct, call.x[0].shape())}; }
+
+Cotangents Rule(const TransposeOp& op, const Call& call) {
+  Axes inverse(op.permutation.size());
+  for (size_t i = 0; i < inverse.size(); ++i) inverse[op.permutation[i]] = static_cast<int64_t>(i);
+  return {ops::Transpose(call.ct, inverse)};
+}
+
+Cotangents Rule(const SliceOp& op, const Call& call) {
+  const Shape &shape = call.x[0].shape(), &out = call.y.shape();
+  PadOp pad{op.start, {}, {}};
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    // Elements between the first and the last that were taken, both included.
+    const int64_t span = out[i] == 0 ? 0 : (out[i] - 1) * op.stride[i] + 1;
+    pad.high.push_back(shape[i] - op.start[i] - span);
+    pad.interior.push_back(op.stride[i] - 1);
+  }
+  return {ops::Pad(call.ct, pad.low, pad.high, pad.interior)};
+}
+
+Cotangents Rule(const PadOp& op, const Call& call) {
+  const Shape& shape = call.x[0].shape();
+  SliceOp slice{op.low, {}, {}};
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    slice.limit.push_back(op.low[i] + (shape[i] == 0 ? 0 : (shape[i] - 1) * (op.interior[i] + 1) + 1));
+    slice.stride.push_back(op.interior[i] + 1);
+  }
+  return {ops::Slice(call.ct, slice.start, slice.limit, slice.stride)};
+}
+
+Cotangents Rule(const ConcatenateOp& op, const Call& call) {
+  Cotangents out(call.x.size());
+  PerAxis start(call.y.rank(), 0), limit(call.y.shape().begin(), call.y.shape().end());
+  for (size_t i = 0; i < call.x.size(); ++i) {
+    limit[op.axis] = start[op.axis] + call.x[i].shape()[op.axis];
+    if (call.wanted[i]) out[i] = ops::Slice(call.ct, start, limit);
+    start[op.axis] = limit[op.axis];
+  }
+  return out;
+}
+
+// The product is in the wider of the output's and the operands' dtypes, so that an f32 cotangent of bf16 operands is not
+// rounded before it is used.
+Cotangents Rule(const DotGeneralOp& op, const Call& call) {
+  Cotangents out(2);
+  const DType dtype = BitWidth(op.out) > BitWidth(call.x[0].dtype()) ? op.out : call.x[0].dtype();
+  for (int i = 0; i < 2; ++i) {
+    if (!call.wanted[i]) continue;
+    const BackwardDotDims backward =
+        MakeBackwardDotDims(op.dims, call.x[0].rank(), call.x[1].rank(), i == 0 ? Side::kLhs : Side::kRhs);
+    const Value product =
+        ops::DotGeneral(ops::Cast(call.ct, dtype), ops::Cast(call.x[1 - i], dtype), backward.dims);
+    // Axis j of the product is axis to_operand[j] of the operand.
+    Axes permutation(backward.to_operand.size());
+    for (size_t j = 0; j < permutation.size(); ++j) permutation[backward.to_operand[j]] = static_cast<int64_t>(j);
+    const bool in_order = std::is_sorted(permutation.begin(), permutation.end());
+    out[i] = ops::Cast(in_order ? product : ops::Transpose(product, permutation), call.x[i].dtype());
+  }
+  return out;
+}
+
+Cotangents Rule(const StopGradientOp&, const Call&) { return {std::nullopt}; }
+
+Cotangents Rule(const CompositeOp&, const Call&) { AQT_CHECK(!"composites have rules of their own"); }
+
+}  // namespace
+
+std::vector<std::optional<Value>> Vjp(const Op& op, absl::Span<const Value> operands, const Value& output,
+                                      const Value& cotangent, absl::Span<const bool> wanted) {
+  const Call call{operands, output, cotangent, wanted};
+  return std::visit([&](const auto& o) { return Rule(o, call); }, op);
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,20 @@
+#ifndef AQT_GRAPH_VJP_H_
+#define AQT_GRAPH_VJP_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "aqt/graph/op.h"
+#include "aqt/graph/value.h"
+
+namespace aqt::internal {
+
+// The vector-Jacobian product of a basic operation (not of a composite): given the cotangent of its output, those of its
+// operands; nullopt where `wanted` is false or no gradient flows.
+std::vector<std::optional<Value>> Vjp(const Op& op, absl::Span<const Value> operands, const Value& output,
+                                      const Value& cotangent, absl::Span<const bool> wanted);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_GRAPH_VJP_H_
