@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
@@ -38,6 +39,9 @@ float FloatFromBits(BitsOf<T> bits) {
   std::memcpy(static_cast<void*>(&x), &bits, sizeof x);
   return ToFloat(x);
 }
+
+// Whether columns are contiguous and rows are not.
+bool RunsAlongColumns(const FloatMatrix& x) { return x.row_stride == 1 && x.col_stride != 1; }
 
 // Copies n elements `stride` apart.
 template <class T>
@@ -147,7 +151,7 @@ template <class Key, class T>
 void MaxOfRows(const FloatMatrix& x, int64_t first, int64_t n, int64_t begin, int64_t end, BitsOf<T>* max) {
   const T* data = static_cast<const T*>(x.data) + first * x.row_stride;
   std::fill(max, max + n, Key::kLowest);
-  if (x.row_stride == 1 && x.col_stride != 1) {
+  if (RunsAlongColumns(x)) {
     for (int64_t c = begin; c < end; ++c) MaxInto<Key>(data + c * x.col_stride, n, max);
     return;
   }
@@ -166,12 +170,13 @@ void MaxOfRows(const FloatMatrix& x, int64_t first, int64_t n, int64_t begin, in
   }
 }
 
-// Calls f(first row, rows, group, first column, end column) for all groups of a block of rows, block by block.
+// Calls f(first row, rows, group, first column, end column) for all groups of a block of rows, block by block, so that
+// memory is read in its order.
 template <class F>
 void ForEachBlock(const FloatMatrix& x, int64_t group, F f) {
-  const int64_t groups = NumGroups(x.cols, group);
-  for (int64_t r = 0; r < x.rows; r += kChunk) {
-    const int64_t n = std::min(kChunk, x.rows - r);
+  const int64_t groups = NumGroups(x.cols, group), rows_at_once = RunsAlongColumns(x) ? kChunk : 1;
+  for (int64_t r = 0; r < x.rows; r += rows_at_once) {
+    const int64_t n = std::min(rows_at_once, x.rows - r);
     for (int64_t g = 0; g < groups; ++g) f(r, n, g, g * group, std::min(x.cols, (g + 1) * group));
   }
 }
@@ -235,7 +240,7 @@ namespace {
 
 // The same elements as the fewest, longest rows that need no gathering: their order is of no matter to a range of all.
 FloatMatrix LongestRows(FloatMatrix x) {
-  if (x.row_stride == 1 && x.col_stride != 1) {
+  if (RunsAlongColumns(x)) {
     std::swap(x.rows, x.cols);
     std::swap(x.row_stride, x.col_stride);
   }
