@@ -1,0 +1,36 @@
+#ifndef AQT_SERVING_CALIBRATION_H_
+#define AQT_SERVING_CALIBRATION_H_
+
+// Ranges of activations, for static schemes: a safetensors file with `<module>.input_min` and `<module>.input_max`, F32, one
+// element each.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/file.h"
+#include "serving/plan.h"
+
+namespace aqt::serving {
+
+struct InputRange {
+  float min = 0;
+  float max = 0;
+};
+
+// By module.
+using Calibration = std::map<std::string, InputRange>;
+
+// DataLoss when the file is damaged; InvalidArgument, naming the tensor, when one is of another dtype or size, has no
+// partner, is not finite, or min > max.
+absl::StatusOr<Calibration> ReadCalibration(const io::FileSystem& fs, absl::string_view path);
+
+// InvalidArgument, naming the modules, when the plan has static inputs without a range.
+absl::Status CheckCalibration(const Plan& plan, const Calibration& calibration);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CALIBRATION_H_

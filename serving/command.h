@@ -1,0 +1,27 @@
+#ifndef AQT_SERVING_COMMAND_H_
+#define AQT_SERVING_COMMAND_H_
+
+// The `aqt` command, as a function: docs/converting.md.
+
+#include <atomic>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "aqt/io/file.h"
+
+namespace aqt::serving {
+
+struct Console {
+  std::ostream& out;
+  std::ostream& err;
+  bool err_is_terminal = false;                    // a progress bar makes sense
+  const std::atomic<bool>* interrupted = nullptr;  // set by a signal
+};
+
+// `args` without the program's name. Returns the exit code (exit_code.h).
+int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_COMMAND_H_

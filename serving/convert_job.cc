@@ -1,0 +1,81 @@
+#include "serving/convert_job.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/checkpoint.h"
+#include "serving/calibration.h"
+#include "serving/convert.h"
+#include "serving/output.h"
+#include "serving/plan.h"
+
+namespace aqt::serving {
+namespace {
+
+bool HasStaticInputs(const Plan& plan) {
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.quantized() && tensor.decision.scheme->HasStaticInput()) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std::string& path, const Plan& plan, ConvertReport& report) {
+  Calibration calibration;
+  if (!path.empty()) {
+    AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, path));
+    if (!HasStaticInputs(plan)) report.warnings.push_back(absl::StrCat(path, " has no effect: the scheme has no static activations"));
+  }
+  AQT_RETURN_IF_ERROR(CheckCalibration(plan, calibration));
+  return calibration;
+}
+
+}  // namespace
+
+absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
+  AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input));
+  AQT_ASSIGN_OR_RETURN(const OutputPlace place, CheckOutput(fs, input, job.output, job.force));
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
+  if (model.quantization_config.has_value()) {
+    return absl::UnimplementedError(
+        absl::StrCat(job.input, " is quantized already (it has a quantization_config); start from the floating point original"));
+  }
+  PlanOptions plan_options;
+  plan_options.single_file = place.is_file;
+  plan_options.max_shard_bytes = job.max_shard_bytes;
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input, model, recipe, plan_options));
+
+  ConvertReport report;
+  AQT_ASSIGN_OR_RETURN(const Calibration calibration, LoadCalibration(fs, job.calibration, plan, report));
+  ConvertOptions options;
+  options.jobs = job.jobs;
+  options.cancelled = job.cancelled;
+  if (recipe.keep_non_finite) {
+    AQT_ASSIGN_OR_RETURN(plan_options.keep_float, FindNonFinite(input, plan, options));
+    if (!plan_options.keep_float.empty()) {
+      AQT_ASSIGN_OR_RETURN(plan, MakePlan(input, model, recipe, plan_options));
+    }
+  }
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.decision.warning.empty()) report.warnings.push_back(absl::StrCat(tensor.name(), ": ", tensor.decision.warning));
+  }
+  report.warnings.insert(report.warnings.end(), plan.warnings.begin(), plan.warnings.end());
+
+  const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(plan.old_bytes) : nullptr;
+  options.progress = progress.get();
+  AQT_ASSIGN_OR_RETURN(const ConvertResult result, Convert(fs, input, plan, recipe, calibration, place, options));
+  for (const std::string& name : result.not_copied) {
+    report.warnings.push_back(absl::StrCat(name, " was not copied: it holds the weights in another format"));
+  }
+  if (place.is_file && !input.other_files().empty()) {
+    report.warnings.push_back("only weights were written; for config.json and the other files give a folder as output");
+  }
+  report.num_tensors = static_cast<int>(plan.tensors.size());
+  report.num_quantized = plan.num_quantized;
+  report.old_bytes = plan.old_bytes;
+  report.new_bytes = plan.new_bytes;
+  return report;
+}
+
+}  // namespace aqt::serving

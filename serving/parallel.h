@@ -1,0 +1,27 @@
+#ifndef AQT_SERVING_PARALLEL_H_
+#define AQT_SERVING_PARALLEL_H_
+
+// Independent tasks on several threads, within a budget of memory.
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace aqt::serving {
+
+struct ParallelOptions {
+  int threads = 1;
+  // Bytes that running tasks may hold together. A task that needs more runs alone.
+  int64_t memory_budget = 0;
+};
+
+// Calls run(i) for i = 0 .. n-1, starting them in this order, and returns when all that were started are done. After a
+// failure none is started any more. The error of the smallest failed i is returned, which does not depend on the number of
+// threads as long as run(i) fails or succeeds by itself. `memory(i)` is what run(i) needs, in bytes.
+absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::FunctionRef<int64_t(int64_t)> memory,
+                         absl::FunctionRef<absl::Status(int64_t)> run);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_PARALLEL_H_

@@ -1,0 +1,75 @@
+#ifndef AQT_SERVING_PLAN_H_
+#define AQT_SERVING_PLAN_H_
+
+// What a conversion will do, worked out from headers alone: for each tensor of the input the decision and the tensors that
+// it becomes, which file they go to, and the resulting quantization_config.
+
+#include <cstdint>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/checkpoint.h"
+#include "aqt/io/file.h"
+#include "aqt/io/safetensors.h"
+#include "serving/quantization_config.h"
+#include "serving/recipe.h"
+#include "serving/rules.h"
+
+namespace aqt::serving {
+
+struct PlanOptions {
+  bool single_file = false;    // all tensors go to one file, whatever the input's shards
+  int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: the shards of the input
+  std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
+};
+
+struct TensorPlan {
+  io::Checkpoint::Tensor input;
+  Decision decision;
+  std::vector<io::TensorSpec> outputs;  // {the input's} when it is carried over; see OutputTensors in scheme.h
+  int64_t old_bytes = 0;
+  int64_t new_bytes = 0;
+  int output_shard = 0;
+
+  const std::string& name() const { return input.info->name; }
+  bool quantized() const { return decision.scheme.has_value(); }
+};
+
+struct Plan {
+  std::vector<TensorPlan> tensors;  // in the order of the checkpoint
+  std::vector<std::string> shard_names;
+  bool has_index = false;  // of the output
+  QuantizationConfig quantization_config;
+  std::vector<std::string> warnings;  // not those of single tensors
+  int num_quantized = 0;
+  int64_t old_bytes = 0;
+  int64_t new_bytes = 0;
+};
+
+// InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a rule cannot be followed; InvalidArgument when
+// nothing would be quantized, a rule has no effect and the recipe is strict, or two outputs would have one name. The plan
+// refers to `checkpoint`, which must outlive it.
+absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+                              const PlanOptions& options = {});
+
+// Reads the config.json of a folder; of a single file, the metadata in which a conversion keeps its quantization_config.
+// DataLoss when config.json is damaged.
+absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
+
+// One line per rule that Decide looks at for the tensor of that name, then its decision. NotFound, with the most similar
+// name, when the checkpoint has none.
+absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+                                    absl::string_view tensor);
+
+// A table: tensor, shape, dtype, what decided, scheme, bytes before and after, and a warning; then totals.
+void PrintPlan(const Plan& plan, std::ostream& out);
+std::string PlanToJson(const Plan& plan);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_PLAN_H_

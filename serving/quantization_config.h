@@ -1,0 +1,63 @@
+#ifndef AQT_SERVING_QUANTIZATION_CONFIG_H_
+#define AQT_SERVING_QUANTIZATION_CONFIG_H_
+
+// The `quantization_config` of a Hugging Face config.json as the compressed-tensors package writes it: reading one ("quantize
+// like that model"), writing one, and the few other keys of config.json that the converter looks at.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/scheme.h"
+
+namespace aqt::serving {
+
+inline constexpr char kConfigFile[] = "config.json";
+// The longest config.json, preset or configuration that is read.
+inline constexpr int64_t kMaxConfigBytes = 64 << 20;
+// Key of a safetensors file's metadata under which a conversion to a single file keeps the quantization_config.
+inline constexpr char kQuantizationConfigKey[] = "quantization_config";
+
+// One of `config_groups`. A target is a module's name, "re:" and a regular expression that matches from the start of a
+// module's name (Python's re.match), or the class name "Linear".
+struct ConfigGroup {
+  std::string name;  // "group_0"
+  std::vector<std::string> targets;
+  Scheme scheme;
+  bool operator==(const ConfigGroup&) const = default;
+};
+
+struct QuantizationConfig {
+  std::vector<ConfigGroup> groups;  // sorted by name
+  std::vector<std::string> ignore;  // module names or "re:..."
+  std::vector<std::string> notes;   // what was accepted but has no effect here, for the user; not compared or written
+  bool operator==(const QuantizationConfig& other) const { return groups == other.groups && ignore == other.ignore; }
+};
+
+// What the converter needs to know of a config.json.
+struct ModelConfig {
+  bool tied_embeddings = false;  // tie_word_embeddings is true
+  // The text of `quantization_config` (or of `compression_config`), if there is one.
+  std::optional<std::string> quantization_config;
+};
+// DataLoss with line and column when `json` is no JSON object or names a key twice.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
+
+// Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a value out
+// of range. Unimplemented, naming the field, its value and what works: FP8 and microscaling types, other quantization
+// methods, sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
+absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
+
+// The JSON text, with every field that the package writes.
+std::string QuantizationConfigToJson(const QuantizationConfig& config);
+
+// `config_json` (a config.json; empty for none) with its quantization_config replaced; other keys keep value and order.
+absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_QUANTIZATION_CONFIG_H_

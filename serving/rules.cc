@@ -1,0 +1,245 @@
+#include "serving/rules.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "aqt/core/status_macros.h"
+#include "re2/re2.h"
+
+namespace aqt::serving {
+namespace {
+
+re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
+
+// The built-in list. Patterns match a whole module name; the first group of each is the last part of the name.
+constexpr char kEmbeddings[] = R"((?i)(?:.*\.)?(?:[^.]*embed[^.]*|wte|wpe|shared))";
+constexpr char kHeads[] = R"((?i)(?:.*\.)?(?:lm_head|embed_out|output_projection)|output)";
+constexpr char kNorms[] = R"((?i)(?:.*\.)?(?:[^.]*norm[^.]*|ln_[^.]*))";
+constexpr char kRouters[] = R"((?i)(?:.*\.)?(?:gate|router|shared_expert_gate)|(?:.*\.)?router\..*)";
+
+const RE2& Compiled(const char* pattern) {
+  static std::map<const char*, std::unique_ptr<RE2>>* const all = [] {
+    auto* map = new std::map<const char*, std::unique_ptr<RE2>>();
+    for (const char* p : {kEmbeddings, kHeads, kNorms, kRouters}) (*map)[p] = std::make_unique<RE2>(p);
+    return map;
+  }();
+  return *all->at(pattern);
+}
+
+bool Matches(const char* built_in, absl::string_view module) { return RE2::FullMatch(Piece(module), Compiled(built_in)); }
+
+// A rule's pattern: the whole name of the tensor or of its module.
+std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std::string& pattern) {
+  const auto re = std::make_shared<const RE2>(pattern, RE2::Quiet);
+  return [re](absl::string_view tensor, absl::string_view module) {
+    return RE2::FullMatch(Piece(tensor), *re) || RE2::FullMatch(Piece(module), *re);
+  };
+}
+
+bool IsRegexTarget(absl::string_view target) { return absl::StartsWith(target, "re:"); }
+constexpr char kLinear[] = "Linear";
+
+// Class names are written in capitals; module names of the models that we know are not.
+bool LooksLikeClass(absl::string_view target) {
+  return !target.empty() && target[0] >= 'A' && target[0] <= 'Z' && !absl::StrContains(target, ".");
+}
+
+}  // namespace
+
+bool IsEmbeddingName(absl::string_view module) { return Matches(kEmbeddings, module); }
+bool IsHeadName(absl::string_view module) { return Matches(kHeads, module); }
+
+// An entry of `targets` or `ignore`.
+absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
+  if (IsRegexTarget(entry)) {
+    const absl::string_view pattern = absl::StripPrefix(entry, "re:");
+    const auto re = std::make_shared<const RE2>(Piece(pattern), RE2::Quiet);
+    if (!re->ok()) {
+      return absl::UnimplementedError(absl::StrCat("\"", entry, "\" is no regular expression that RE2 knows (", re->error(),
+                                                   "); look-around and back-references are not supported"));
+    }
+    return Matcher([re](absl::string_view, absl::string_view module) {
+      return re->Match(Piece(module), 0, module.size(), RE2::ANCHOR_START, nullptr, 0);
+    });
+  }
+  if (entry == kLinear) return Matcher([](absl::string_view, absl::string_view) { return true; });
+  return Matcher([name = std::string(entry)](absl::string_view, absl::string_view module) { return module == name; });
+}
+
+void RuleSet::AddBuiltInIgnores() {
+  for (const auto& [what, pattern] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"embedding", kEmbeddings}, {"output head", kHeads}, {"norm", kNorms}, {"router", kRouters}}) {
+    Ignore ignore;
+    ignore.label = absl::StrCat("built-in ignore list (", what, ")");
+    ignore.matches = [p = pattern](absl::string_view, absl::string_view module) { return Matches(p, module); };
+    ignore.built_in = true;
+    ignores_.push_back(std::move(ignore));
+  }
+}
+
+absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config) {
+  RuleSet set;
+  for (const std::string& pattern : config.ignore) {
+    Ignore ignore;
+    ignore.label = absl::StrCat("ignore \"", pattern, "\"");
+    ignore.matches = FullMatcher(pattern);
+    set.ignores_.push_back(std::move(ignore));
+  }
+  if (config.default_ignore) set.AddBuiltInIgnores();
+  for (size_t i = 0; i < config.rules.size(); ++i) {
+    const ConfigRule& from = config.rules[i];
+    Rule rule;
+    rule.label = absl::StrCat("rule ", i + 1, " \"", from.name, "\"");
+    rule.matches = FullMatcher(from.match);
+    rule.scheme = from.scheme;
+    rule.heeds_ignore = rule.heeds_built_in = !from.override_ignore;
+    rule.keep_unsuitable = from.keep_unsuitable;
+    set.rules_.push_back(std::move(rule));
+  }
+  return set;
+}
+
+absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig& config) {
+  RuleSet set;
+  for (const std::string& entry : config.ignore) {
+    Ignore ignore;
+    ignore.label = absl::StrCat("ignore \"", entry, "\"");
+    AQT_ASSIGN_OR_RETURN(ignore.matches, MakeMatcher(entry));
+    set.ignores_.push_back(std::move(ignore));
+  }
+  set.AddBuiltInIgnores();
+
+  struct Target {
+    int precedence;  // 0 exact, 1 pattern, 2 class
+    std::string text;
+    const ConfigGroup* group;
+  };
+  std::vector<Target> targets;
+  for (const ConfigGroup& group : config.groups) {
+    for (const std::string& text : group.targets) {
+      if (text != kLinear && LooksLikeClass(text)) {
+        return absl::UnimplementedError(absl::StrCat("config_groups.", group.name, ".targets: the class \"", text,
+                                                     "\" is not known; module names, \"re:\" patterns and \"Linear\" are"));
+      }
+      targets.push_back({IsRegexTarget(text) ? 1 : text == kLinear ? 2 : 0, text, &group});
+    }
+  }
+  std::stable_sort(targets.begin(), targets.end(), [](const Target& a, const Target& b) {
+    return a.precedence != b.precedence ? a.precedence < b.precedence : a.text < b.text;
+  });
+  for (const Target& target : targets) {
+    Rule rule;
+    rule.label = absl::StrCat(target.group->name, " target \"", target.text, "\"");
+    absl::StatusOr<Matcher> matcher = MakeMatcher(target.text);
+    if (!matcher.ok()) return Annotate(matcher.status(), rule.label);
+    rule.matches = *std::move(matcher);
+    rule.scheme = target.group->scheme;
+    rule.heeds_built_in = target.precedence == 2;
+    rule.keep_unsuitable = target.precedence == 2;
+    set.rules_.push_back(std::move(rule));
+  }
+  return set;
+}
+
+const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::string_view module, bool user, bool built_in) {
+  const Ignore* found = nullptr;
+  for (Ignore& ignore : ignores_) {
+    if (!(ignore.built_in ? built_in : user) || !ignore.matches(tensor, module)) continue;
+    ignore.used = true;  // every entry that matches counts as used, not only the first
+    if (found == nullptr) found = &ignore;
+  }
+  return found;
+}
+
+absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace) {
+  const auto note = [trace](absl::string_view line) {
+    if (trace != nullptr) trace->emplace_back(line);
+  };
+  Decision decision;
+  const std::optional<absl::string_view> module = ModuleOf(tensor.name);
+  if (!module.has_value() || tensor.shape.rank() < 2) {
+    decision.reason = module.has_value() ? absl::StrCat("rank ", tensor.shape.rank()) : "not named *.weight";
+    if (!module.has_value() && tensor.shape.rank() == 3) {
+      decision.warning = "rank 3 and not named *.weight: carried over as it is; if these are the weights of experts, split them";
+    }
+    // An entry of the ignore list may name such a tensor; then it has its effect.
+    const size_t dot = tensor.name.rfind('.');
+    FindIgnore(tensor.name, absl::string_view(tensor.name).substr(0, dot == std::string::npos ? 0 : dot), true, false);
+    note(absl::StrCat("no candidate: ", decision.reason));
+    return decision;
+  }
+  decision.candidate = true;
+  const Ignore* const by_user = FindIgnore(tensor.name, *module, true, false);
+  const Ignore* const by_us = FindIgnore(tensor.name, *module, false, true);
+  for (Rule& rule : rules_) {
+    if (!rule.matches(tensor.name, *module)) {
+      note(absl::StrCat(rule.label, ": does not match"));
+      continue;
+    }
+    if (!rule.scheme.has_value()) {
+      rule.used = true;
+      decision.left_out = false;
+      decision.reason = rule.label;
+      note(absl::StrCat(rule.label, ": matches, keep in floating point"));
+      return decision;
+    }
+    const Ignore* const ignored = rule.heeds_ignore && by_user != nullptr ? by_user : rule.heeds_built_in ? by_us : nullptr;
+    if (ignored != nullptr) {
+      if (ignored->built_in) decision.left_out = true;
+      note(absl::StrCat(rule.label, ": matches, but gives way to ", ignored->label));
+      if (decision.reason.empty()) decision.reason = ignored->label;
+      continue;
+    }
+    rule.used = true;
+    decision.left_out = false;
+    decision.reason = rule.label;
+    absl::Status suitable = CheckApplicable(*rule.scheme, tensor.dtype, tensor.shape);
+    if (suitable.ok() && tied && (IsEmbeddingName(*module) || IsHeadName(*module))) {
+      suitable = absl::InvalidArgumentError(
+          "input and output embeddings are tied (tie_word_embeddings in config.json): quantizing one would change both; keep "
+          "it in floating point");
+    }
+    if (!suitable.ok() && !rule.keep_unsuitable) {
+      return absl::Status(suitable.code(), absl::StrCat(tensor.name, " ", tensor.shape.ToString(), ", by ", rule.label, ": ",
+                                                        suitable.message()));
+    }
+    if (!suitable.ok()) {
+      decision.left_out = true;
+      decision.warning = std::string(suitable.message());
+      note(absl::StrCat(rule.label, ": matches, but stays in floating point: ", suitable.message()));
+      return decision;
+    }
+    decision.scheme = rule.scheme;
+    note(absl::StrCat(rule.label, ": matches, ", Describe(*rule.scheme)));
+    return decision;
+  }
+  if (decision.reason.empty()) {
+    decision.reason = by_user != nullptr ? by_user->label : "no rule matches";
+    note(decision.reason);
+  }
+  return decision;
+}
+
+bool RuleSet::IsBuiltInIgnored(absl::string_view module) {
+  for (const char* pattern : {kEmbeddings, kHeads, kNorms, kRouters}) {
+    if (Matches(pattern, module)) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> RuleSet::Unused() const {
+  std::vector<std::string> labels;
+  for (const Rule& rule : rules_) {
+    if (!rule.used) labels.push_back(rule.label);
+  }
+  for (const Ignore& ignore : ignores_) {
+    if (!ignore.used && !ignore.built_in) labels.push_back(ignore.label);
+  }
+  return labels;
+}
+
+}  // namespace aqt::serving
