@@ -1,0 +1,207 @@
+#include "aqt/graph/composite.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/rewrite.h"
+#include "aqt/graph/trace.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::CountOps;
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
+using ::aqt::testing::TraceWith;
+using ::testing::ElementsAre;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+Value Call(std::shared_ptr<const Composite> composite, In operands) {
+  return Bind(CompositeOp{std::move(composite)}, operands, std::source_location::current())[0];
+}
+
+// x^2, known by its meaning alone.
+class Square : public Composite {
+ public:
+  std::string Name() const override { return "square"; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    if (in.size() != 1) return absl::InvalidArgumentError("takes one operand");
+    return std::vector<Aval>{in[0]};
+  }
+  std::vector<Value> Expand(In x) const override { return {x[0] * x[0]}; }
+};
+
+TEST(CompositeTest, WithoutAnythingElseItsExpansionIsUsed) {
+  const auto fn = [](In in) {
+    const NamedScope scope("layer");
+    return Values{Call(std::make_shared<Square>(), {in[0] + 1.0})};
+  };
+  absl::StatusOr<std::vector<Array>> out = testing::RunBothWays(fn, {Array::Of<float>({1, 2}, {2})});
+  ASSERT_THAT(out, IsOk());
+  EXPECT_TRUE(BitEqual((*out)[0], Array::Of<float>({4, 9}, {2})));
+  absl::StatusOr<Program> program = TraceWith(fn, {Array::Of<float>({1, 2}, {2})});
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(CountOps(*program, "square"), 1);
+  EXPECT_THAT(testing::CheckGradients(fn, {RandomArray({DType::kF64, {4}}, 1)}), IsOk());
+}
+
+TEST(CompositeTest, RefusalsSurface) {
+  EXPECT_THAT(TraceWith(
+                  [](In in) {
+                    const NamedScope scope("layer");
+                    return Values{Call(std::make_shared<Square>(), {in[0], in[0]})};
+                  },
+                  {Array::Scalar(1.0f)}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"square [layer]: takes one operand", "f32[], f32[]"}));
+}
+
+// y = x * w in a fused form, with a statistic as second output. While a gradient is wanted another composite also hands out
+// what the backward pass needs; the backward pass is one equation that is told which of its outputs are needed.
+struct Log {
+  std::vector<std::string> lines;
+};
+
+class ScaleBackward : public Composite {
+ public:
+  explicit ScaleBackward(Log* log) : log_(log) {}
+  std::string Name() const override { return "scale_backward"; }
+  int num_outputs() const override { return 3; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {  // (ct, doubled x, w)
+    return std::vector<Aval>{in[0], in[0], {in[0].dtype, {}}};
+  }
+  std::vector<Value> Expand(In in) const override { return {in[0] * in[2], in[0] * (in[1] / 2.0), ops::ReduceMax(in[0])}; }
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    log_->lines.push_back(absl::StrCat("backward needs ", needed[0], needed[1], needed[2]));
+    absl::StatusOr<std::vector<Array>> out = Composite::Eval(in, needed);
+    for (size_t i = 0; i < 3; ++i) {
+      if (!needed[i]) (*out)[i] = Array();
+    }
+    return out;
+  }
+
+ private:
+  Log* log_;
+};
+
+class Scale : public Composite {
+ public:
+  Scale(Log* log, bool with_residual) : log_(log), with_residual_(with_residual) {}
+  std::string Name() const override { return with_residual_ ? "scale_forward" : "scale"; }
+  std::string Attributes() const override { return "by=w"; }
+  std::vector<OperandRole> roles() const override { return {OperandRole::kLhs, OperandRole::kRhs}; }
+  int num_outputs() const override { return with_residual_ ? 3 : 2; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    std::vector<Aval> out = {in[0], {in[0].dtype, {}}};
+    if (with_residual_) out.push_back(in[0]);
+    return out;
+  }
+  std::vector<Value> Expand(In in) const override {
+    Values out = {in[0] * in[1], ops::ReduceMax(in[0])};
+    if (with_residual_) out.push_back(in[0] * 2.0);
+    return out;
+  }
+  bool has_gradient() const override { return true; }
+  Forward GradForward(In in) const override {
+    Values out = Bind(CompositeOp{std::make_shared<Scale>(log_, true)}, in, std::source_location::current());
+    return {.outputs = {out[0], out[1]}, .residuals = {out[2], in[1]}};
+  }
+  std::vector<std::optional<Value>> GradBackward(In residuals, In cts) const override {
+    const Values out = Bind(CompositeOp{std::make_shared<ScaleBackward>(log_)}, {cts[0], residuals[0], residuals[1]},
+                            std::source_location::current());
+    WriteSlot({SlotKind::kStat, absl::StrCat(CurrentScope(), "/max")}, out[2]);
+    return {out[0], out[1]};
+  }
+
+ private:
+  Log* log_;
+  bool with_residual_;
+};
+
+TEST(CompositeTest, OwnGradientWithResidualsStatisticsAndMask) {
+  Log log;
+  const auto loss = [&](In in) {
+    Value x = in[0];
+    for (const char* name : {"fc1", "fc2"}) {
+      const NamedScope scope(name);
+      x = Call(std::make_shared<Scale>(&log, false), {x, in[1]});
+    }
+    return Values{ops::ReduceSum(x)};
+  };
+  const std::vector<Array> args = {RandomArray({DType::kF64, {3}}, 1), RandomArray({DType::kF64, {3}}, 2)};
+  absl::StatusOr<Program> program = TraceWith(loss, args);
+  ASSERT_THAT(program, IsOk());
+  absl::StatusOr<Program> gradient = Grad(*program, {1});
+  ASSERT_THAT(gradient, IsOk());
+  EXPECT_EQ(ToText(*gradient), R"text(in %0: f64[3] data "0"
+in %1: f64[3] data "1"
+const %2: f64[] = 1
+%3: f64[3], %4: f64[], %5: f64[3] = scale_forward(%0, %1) {by=w} @fc1
+%6: f64[3], %7: f64[], %8: f64[3] = scale_forward(%3, %1) {by=w} @fc2
+%9: f64[] = reduce_sum(%6) {axes=[0]}
+%10: f64[3] = broadcast(%2) {axes=[]} @grad()
+%11: f64[3], %12: f64[3], %13: f64[] = scale_backward(%10, %8, %1) @grad(fc2)
+%14: f64[3], %15: f64[3], %16: f64[] = scale_backward(%11, %5, %1) @grad(fc1)
+%17: f64[3] = add(%12, %15) @grad(fc1)
+out %17 data "grad(1)"
+out %13 stat "grad(fc2)/max"
+out %16 stat "grad(fc1)/max"
+)text");
+  absl::StatusOr<std::vector<Array>> got = Eval(*gradient, args);
+  ASSERT_THAT(got, IsOk());
+  // The first layer's input needs no gradient: its equation is told so.
+  EXPECT_THAT(log.lines, ElementsAre("backward needs 111", "backward needs 011"));
+
+  // Against the gradient of the expanded program, bit for bit.
+  absl::StatusOr<Program> expanded = Rewrite(*program, [](const Equation& eqn, In in) {
+    const CompositeOp* op = std::get_if<CompositeOp>(&eqn.op);
+    return op != nullptr ? op->impl->Expand(in) : BindAgain(eqn, in);
+  });
+  ASSERT_THAT(expanded, IsOk());
+  EXPECT_EQ(CountOps(*expanded, "scale"), 0);
+  EXPECT_EQ(expanded->scope(expanded->eqns[0]), "fc1");
+  absl::StatusOr<std::vector<Array>> want = Eval(*Grad(*expanded, {1}), args);
+  ASSERT_THAT(want, IsOk());
+  EXPECT_TRUE(BitEqual((*got)[0], (*want)[0]));
+}
+
+// A composite whose fused form breaks its promise is found, not believed.
+class Liar : public Square {
+ public:
+  std::string Name() const override { return "liar"; }
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array>, absl::Span<const bool>) const override {
+    return std::vector<Array>{Array::Zeros(DType::kS32, {})};
+  }
+};
+
+TEST(CompositeTest, AWrongEvaluationIsReported) {
+  const Value out = Call(std::make_shared<Liar>(), {Value(Array::Scalar(1.0f))});
+  EXPECT_THAT(out.ToArray(), FailsWith(absl::StatusCode::kInternal, {"liar: evaluation gave s32[]", "instead of f32[]"}));
+}
+
+TEST(CompositeTest, PoisonedOperandsPoisonEveryOutput) {
+  Log log;
+  const Values out = Bind(CompositeOp{std::make_shared<Scale>(&log, true)}, {Value(), Value()}, std::source_location::current());
+  ASSERT_EQ(out.size(), 3u);
+  for (const Value& value : out) EXPECT_FALSE(value.status().ok());
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,122 @@
+#include "aqt/graph/eval.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/rewrite.h"
+#include "aqt/graph/trace.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/status_matchers.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::TraceWith;
+using ::testing::ElementsAre;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+Program LogOfDifference() {
+  return *Trace(
+      [](In in) {
+        const NamedScope scope("f");
+        const Value difference = in[0] - in[1];
+        ops::Exp(difference).status().IgnoreError();  // dead
+        return Values{ops::Log(difference), in[1], in[1]};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kF32, {2}}}, {{SlotKind::kParam, "w"}, {DType::kF32, {2}}}});
+}
+
+TEST(EvalTest, RunsAndReturnsInputsAsOutputs) {
+  const Array x = Array::Of<float>({3, 2}, {2}), w = Array::Of<float>({2, 1}, {2});
+  absl::StatusOr<std::vector<Array>> out = Eval(LogOfDifference(), {x, w});
+  ASSERT_THAT(out, IsOk());
+  EXPECT_TRUE(BitEqual((*out)[0], Array::Zeros(DType::kF32, {2})));
+  EXPECT_TRUE(BitEqual((*out)[1], w));
+  EXPECT_TRUE(BitEqual((*out)[2], w));
+}
+
+TEST(EvalTest, ArgumentsMustBeTheInputs) {
+  const Array x = Array::Zeros(DType::kF32, {2});
+  EXPECT_THAT(Eval(LogOfDifference(), {x}), FailsWith(absl::StatusCode::kInvalidArgument, {"2 inputs, got 1"}));
+  EXPECT_THAT(Eval(LogOfDifference(), {x, Array::Zeros(DType::kF32, {3})}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"param \"w\"", "f32[2]", "f32[3]"}));
+  EXPECT_THAT(Eval(LogOfDifference(), {Array::Zeros(DType::kF16, {2}), x}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"data \"x\"", "f16[2]"}));
+}
+
+TEST(EvalTest, HooksSeeEveryEquation) {
+  std::vector<std::string> seen;
+  EvalHooks hooks;
+  hooks.on_outputs = [&](const Equation& eqn, absl::Span<const Array> out) {
+    seen.push_back(absl::StrCat(OpName(eqn.op), " ", out[0].aval().ToString()));
+  };
+  const Array x = Array::Of<float>({3, 2}, {2}), w = Array::Of<float>({2, 1}, {2});
+  ASSERT_THAT(Eval(LogOfDifference(), {x, w}, hooks), IsOk());
+  EXPECT_THAT(seen, ElementsAre("sub f32[2]", "exp f32[2]", "log f32[2]"));
+}
+
+TEST(EvalTest, TheNanWatchNamesTheEquationWhereANanAppears) {
+  EvalHooks hooks;
+  hooks.stop_at_nonfinite = true;
+  const Array x = Array::Of<float>({1, 2}, {2}), w = Array::Of<float>({2, 1}, {2});
+  ASSERT_THAT(Eval(LogOfDifference(), {x, w}), IsOk());
+  EXPECT_THAT(Eval(LogOfDifference(), {x, w}, hooks),
+              FailsWith(absl::StatusCode::kOutOfRange, {"log [f]: a NaN", "operands f32[2]", "eval_test.cc:"}));
+  EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({4, 4}, {2}), w}, hooks), IsOk());
+  // Operands that are not finite already are not the equation's fault.
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({inf, 4}, {2}), w}, hooks), IsOk());
+}
+
+TEST(RewriteTest, KeepsSlotsScopesAndLines) {
+  const Program program = LogOfDifference();
+  absl::StatusOr<Program> same = Rewrite(program, [](const Equation& eqn, In in) { return BindAgain(eqn, in); });
+  ASSERT_THAT(same, IsOk());
+  EXPECT_EQ(ToText(*same, {.source_lines = true}), ToText(program, {.source_lines = true}));
+}
+
+TEST(RewriteTest, ErrorsOfARuleAndOfWhatItBindsComeOut) {
+  EXPECT_THAT(Rewrite(LogOfDifference(),
+                      [](const Equation& eqn, In in) -> absl::StatusOr<Values> {
+                        if (OpName(eqn.op) == "log") return absl::UnimplementedError("no log here");
+                        return BindAgain(eqn, in);
+                      }),
+              FailsWith(absl::StatusCode::kUnimplemented, {"log [f]: no log here", "eval_test.cc:"}));
+  EXPECT_THAT(Rewrite(LogOfDifference(), [](const Equation&, In in) { return Values{ops::Reshape(in[0], {3})}; }),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"reshape [f]: ", "eval_test.cc:"}));
+  EXPECT_THAT(Rewrite(LogOfDifference(), [](const Equation&, In) { return Values{}; }),
+              FailsWith(absl::StatusCode::kInternal, {"sub [f]: the rule gave 0 outputs instead of 1"}));
+}
+
+TEST(InlineTest, CallsAProgramLikeAFunction) {
+  const Program program = LogOfDifference();
+  const Values now = Inline(program, {Value(Array::Of<float>({3, 2}, {2})), Value(Array::Of<float>({2, 1}, {2}))});
+  EXPECT_TRUE(BitEqual(*now[0].ToArray(), Array::Zeros(DType::kF32, {2})));
+  absl::StatusOr<Program> outer = TraceWith(
+      [&](In in) {
+        const NamedScope scope("step");
+        return Values{Inline(program, {in[0], in[0] * 2.0})[0]};
+      },
+      {Array::Zeros(DType::kF32, {2})});
+  ASSERT_THAT(outer, IsOk());
+  EXPECT_EQ(outer->scope(outer->eqns.back()), "step/f");
+  EXPECT_THAT(TraceWith([&](In in) { return Inline(program, in); }, {Array::Zeros(DType::kF32, {2})}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"2 inputs, got 1"}));
+  EXPECT_THAT(TraceWith([&](In in) { return Inline(program, {in[0], in[0]}); }, {Array::Zeros(DType::kS8, {2})}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"sub [f]", "not in s8"}));
+}
+
+}  // namespace
+}  // namespace aqt

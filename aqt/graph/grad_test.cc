@@ -1,0 +1,246 @@
+#include "aqt/graph/grad.h"
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/trace.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::CheckGradients;
+using ::aqt::testing::CountOps;
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
+using ::aqt::testing::TraceWith;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+Array F64(const Shape& shape, uint64_t seed, double low = -2, double high = 2) {
+  return RandomArray({DType::kF64, shape}, seed, low, high);
+}
+
+struct RuleCase {
+  const char* name;
+  Value (*fn)(In);
+  std::vector<Array> args;
+};
+
+void PrintTo(const RuleCase& c, std::ostream* os) { *os << c.name; }
+
+class RuleTest : public ::testing::TestWithParam<RuleCase> {};
+
+// Random arguments keep clear of kinks: no element is near 0, no two are equal.
+TEST_P(RuleTest, AgreesWithDifferenceQuotients) {
+  const RuleCase& c = GetParam();
+  EXPECT_THAT(CheckGradients([&](In in) { return Values{c.fn(in)}; }, c.args), IsOk());
+}
+
+const DotDims kGeneralDims = {.lhs_contracting = {3, 1}, .rhs_contracting = {0, 2}, .lhs_batch = {2}, .rhs_batch = {3}};
+
+INSTANTIATE_TEST_SUITE_P(
+    Rules, RuleTest,
+    ::testing::ValuesIn(std::vector<RuleCase>{
+        {"neg", [](In x) { return -x[0]; }, {F64({5}, 1)}},
+        {"abs", [](In x) { return ops::Abs(x[0]); }, {F64({7}, 2)}},
+        {"exp", [](In x) { return ops::Exp(x[0]); }, {F64({5}, 3)}},
+        {"log", [](In x) { return ops::Log(x[0]); }, {F64({5}, 4, 0.5, 3)}},
+        {"add", [](In x) { return x[0] + x[1]; }, {F64({2, 3}, 5), F64({2, 3}, 6)}},
+        {"sub", [](In x) { return x[0] - x[1]; }, {F64({2, 3}, 7), F64({2, 3}, 8)}},
+        {"mul", [](In x) { return x[0] * x[1]; }, {F64({2, 3}, 9), F64({2, 3}, 10)}},
+        {"square", [](In x) { return x[0] * x[0]; }, {F64({4}, 11)}},
+        {"div", [](In x) { return x[0] / x[1]; }, {F64({5}, 12), F64({5}, 13, 0.5, 2)}},
+        {"max", [](In x) { return ops::Max(x[0], x[1]); }, {F64({9}, 14), F64({9}, 15)}},
+        {"min", [](In x) { return ops::Min(x[0], x[1]); }, {F64({9}, 16), F64({9}, 17)}},
+        {"select", [](In x) { return ops::Select(ops::Greater(x[0], 0.0), x[0] * x[1], x[1]); }, {F64({9}, 18), F64({9}, 19)}},
+        {"reduce_sum", [](In x) { return ops::ReduceSum(x[0] * x[0], {0, 2}); }, {F64({2, 3, 4}, 20)}},
+        {"reduce_sum_keepdims", [](In x) { return ops::ReduceSum(x[0] * x[0], {1}, true); }, {F64({2, 3, 4}, 21)}},
+        {"reduce_sum_all", [](In x) { return ops::ReduceSum(x[0]); }, {F64({2, 3}, 22)}},
+        {"reduce_max", [](In x) { return ops::ReduceMax(x[0], {1}); }, {F64({3, 5}, 23)}},
+        {"reduce_max_keepdims", [](In x) { return ops::ReduceMax(x[0], {0}, true); }, {F64({3, 5}, 24)}},
+        {"broadcast_column", [](In x) { return x[0] * x[1]; }, {F64({3, 1}, 25), F64({4}, 26)}},
+        {"broadcast_scalar", [](In x) { return x[0] * x[1]; }, {F64({}, 27), F64({2, 2}, 28)}},
+        {"broadcast_in_dim", [](In x) { return ops::BroadcastInDim(x[0], {3, 2, 4}, {0, 1}); }, {F64({3, 1}, 29)}},
+        {"reshape", [](In x) { return ops::Reshape(x[0], {3, 2}) * x[1]; }, {F64({6}, 30), F64({3, 2}, 31)}},
+        {"transpose", [](In x) { return ops::Transpose(x[0], {2, 0, 1}) * x[1]; }, {F64({2, 3, 4}, 32), F64({4, 2, 3}, 33)}},
+        {"slice", [](In x) { return ops::Slice(x[0], {1, 0}, {3, 5}); }, {F64({4, 5}, 34)}},
+        {"slice_strided", [](In x) { return ops::Slice(x[0], {1, 0}, {4, 5}, {2, 3}); }, {F64({5, 6}, 35)}},
+        {"slice_empty", [](In x) { return ops::Slice(x[0], {2}, {2}); }, {F64({4}, 36)}},
+        {"pad", [](In x) { return ops::Pad(x[0], {1, 0}, {0, 2}, {2, 1}); }, {F64({3, 2}, 37)}},
+        {"concatenate", [](In x) { return ops::Concatenate({x[0], x[1], x[0]}, 1); }, {F64({2, 1}, 38), F64({2, 3}, 39)}},
+        {"matmul", [](In x) { return ops::MatMul(x[0], x[1]); }, {F64({3, 4}, 40), F64({4, 2}, 41)}},
+        {"dot_general", [](In x) { return ops::DotGeneral(x[0], x[1], kGeneralDims); }, {F64({2, 3, 2, 4}, 42), F64({4, 3, 3, 2}, 43)}},
+        {"dot_vectors", [](In x) { return ops::MatMul(x[0], x[1]); }, {F64({5}, 44), F64({5}, 45)}},
+        {"dot_outer", [](In x) { return ops::DotGeneral(x[0], x[1], DotDims{}); }, {F64({3}, 46), F64({2}, 47)}},
+        {"dot_self", [](In x) { return ops::MatMul(x[0], x[0]); }, {F64({3, 3}, 48)}},
+    }),
+    [](const ::testing::TestParamInfo<RuleCase>& info) { return std::string(info.param.name); });
+
+TEST(GradTest, ADeepFunction) {
+  EXPECT_THAT(CheckGradients(
+                  [](In in) {
+                    Value x = in[0];
+                    for (int i = 0; i < 4; ++i) x = ops::MatMul(x, in[1]) / (1.0 + ops::Exp(-x)) + in[2];
+                    const Value shifted = x - ops::ReduceMax(x, {1}, true);
+                    return Values{shifted - ops::Log(ops::ReduceSum(ops::Exp(shifted), {1}, true))};
+                  },
+                  {F64({3, 4}, 1, -1, 1), F64({4, 4}, 2, -0.5, 0.5), F64({4}, 3)}, 1e-6),
+              IsOk());
+}
+
+Array Scalar64(double x) { return Array::Scalar(x); }
+
+// d fn / d each argument at `args`, as one program.
+std::vector<Array> GradientsAt(const std::function<Value(In)>& fn, const std::vector<Array>& args) {
+  absl::StatusOr<Program> program = TraceWith([&](In in) { return Values{ops::ReduceSum(fn(in))}; }, args);
+  EXPECT_THAT(program, IsOk());
+  std::vector<int> wrt;
+  for (size_t i = 0; i < args.size(); ++i) wrt.push_back(static_cast<int>(i));
+  absl::StatusOr<Program> gradient = Grad(*program, wrt);
+  EXPECT_THAT(gradient, IsOk());
+  absl::StatusOr<std::vector<Array>> out = Eval(*gradient, args);
+  EXPECT_THAT(out, IsOk());
+  return *out;
+}
+
+TEST(GradTest, KinksAndTies) {
+  EXPECT_EQ(GradientsAt([](In x) { return ops::Abs(x[0]); }, {Scalar64(0)})[0].View<double>()[0], 0);
+  const std::vector<Array> tie = GradientsAt([](In x) { return ops::Max(x[0], x[1]); }, {Scalar64(1), Scalar64(1)});
+  EXPECT_EQ(tie[0].View<double>()[0], 0.5);
+  EXPECT_EQ(tie[1].View<double>()[0], 0.5);
+  const Array shared = GradientsAt([](In x) { return ops::ReduceMax(x[0]); }, {Array::Of<double>({3, 1, 3, 3}, {4})})[0];
+  EXPECT_TRUE(BitEqual(shared, Array::Of<double>({1 / 3.0, 0, 1 / 3.0, 1 / 3.0}, {4})));
+  EXPECT_EQ(GradientsAt([](In x) { return ops::Round(x[0]) + x[0] * 0.0; }, {Scalar64(1.3)})[0].View<double>()[0], 0);
+}
+
+TEST(GradTest, NothingFlowsThroughStopGradientAndIntegers) {
+  const Array x = Array::Of<double>({1, -2, 3}, {3});
+  const Array stopped = GradientsAt([](In in) { return ops::StopGradient(in[0]) * in[0]; }, {x})[0];
+  EXPECT_TRUE(BitEqual(stopped, x));
+  const Array through = GradientsAt([](In in) { return ops::Cast(ops::Cast(in[0], DType::kS32), DType::kF64) * 3.0 + in[0]; }, {x})[0];
+  EXPECT_TRUE(BitEqual(through, Array::Of<double>({1, 1, 1}, {3})));
+  const Array unused = GradientsAt([](In in) { return in[1] * 1.0; }, {x, Scalar64(2)})[0];
+  EXPECT_TRUE(BitEqual(unused, Array::Zeros(DType::kF64, {3})));
+}
+
+TEST(GradTest, SmallFloatsKeepTheirDtypes) {
+  const Array x = RandomArray({DType::kBF16, {2, 3}}, 1), w = RandomArray({DType::kBF16, {3, 2}}, 2);
+  const auto fn = [](In in) {
+    return Values{ops::ReduceSum(ops::DotGeneral(in[0], in[1], MatMulDims(), DType::kF32))};
+  };
+  absl::StatusOr<Program> program = TraceWith(fn, {x, w});
+  ASSERT_THAT(program, IsOk());
+  absl::StatusOr<Program> gradient = Grad(*program, {0, 1});
+  ASSERT_THAT(gradient, IsOk());
+  // The backward products are in f32, as the forward's sum; their results are rounded once.
+  EXPECT_EQ(ToText(*gradient), R"text(in %0: bf16[2,3] data "0"
+in %1: bf16[3,2] data "1"
+const %2: f32[] = 1
+%3: f32[2,2] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))}
+%4: f32[] = reduce_sum(%3) {axes=[0,1]}
+%5: f32[2,2] = broadcast(%2) {axes=[]} @grad()
+%6: f32[3,2] = cast(%1) @grad()
+%7: f32[2,3] = dot_general(%5, %6) {dims=(([1],[1]),([],[]))} @grad()
+%8: bf16[2,3] = cast(%7) @grad()
+%9: f32[2,3] = cast(%0) @grad()
+%10: f32[2,3] = dot_general(%5, %9) {dims=(([0],[0]),([],[]))} @grad()
+%11: f32[3,2] = transpose(%10) {permutation=[1,0]} @grad()
+%12: bf16[3,2] = cast(%11) @grad()
+out %8 data "grad(0)"
+out %12 data "grad(1)"
+)text");
+}
+
+TEST(GradTest, ProgramText) {
+  const auto loss = [](In in) {
+    Value y;
+    {
+      const NamedScope scope("fc1");
+      y = ops::MatMul(in[0], in[1]);
+    }
+    WriteSlot({SlotKind::kStat, "max"}, ops::ReduceMax(y));
+    return Values{ops::ReduceSum(y * y), y};
+  };
+  absl::StatusOr<Program> program =
+      Trace(loss, {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}, {{SlotKind::kParam, "fc1/kernel"}, {DType::kF32, {3, 4}}}});
+  ASSERT_THAT(program, IsOk());
+  absl::StatusOr<Program> both = ValueAndGrad(*program, {1});
+  ASSERT_THAT(both, IsOk());
+  // No product for x, whose gradient nobody asked for.
+  EXPECT_EQ(ToText(*both), R"text(in %0: f32[2,3] data "x"
+in %1: f32[3,4] param "fc1/kernel"
+const %2: f32[] = 1
+%3: f32[2,4] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @fc1
+%4: f32[] = reduce_max(%3) {axes=[0,1]}
+%5: f32[2,4] = mul(%3, %3)
+%6: f32[] = reduce_sum(%5) {axes=[0,1]}
+%7: f32[2,4] = broadcast(%2) {axes=[]} @grad()
+%8: f32[2,4] = mul(%7, %3) @grad()
+%9: f32[2,4] = mul(%7, %3) @grad()
+%10: f32[2,4] = add(%8, %9) @grad()
+%11: f32[4,3] = dot_general(%10, %0) {dims=(([0],[0]),([],[]))} @grad(fc1)
+%12: f32[3,4] = transpose(%11) {permutation=[1,0]} @grad(fc1)
+out %6 data "0"
+out %3 data "1"
+out %4 stat "max"
+out %12 data "grad(fc1/kernel)"
+)text");
+  EXPECT_EQ(both->eqns.back().where.line, program->eqns.front().where.line);
+  absl::StatusOr<Program> alone = Grad(*program, {1});
+  ASSERT_THAT(alone, IsOk());
+  ASSERT_EQ(alone->outputs.size(), 2u);  // the state and the gradient
+  EXPECT_EQ(alone->outputs[0].slot.path, "max");
+  EXPECT_EQ(alone->outputs[1].slot.path, "grad(fc1/kernel)");
+}
+
+TEST(GradTest, GradientsAreProgramsAndCanBeDifferentiatedAgain) {
+  const auto cube = [](In in) { return Values{in[0] * in[0] * in[0]}; };
+  absl::StatusOr<Program> program = TraceWith(cube, {Scalar64(2)});
+  ASSERT_THAT(program, IsOk());
+  absl::StatusOr<Program> first = Grad(*program, {0});
+  ASSERT_THAT(first, IsOk());
+  absl::StatusOr<Program> second = Grad(*first, {0});
+  ASSERT_THAT(second, IsOk());
+  EXPECT_EQ((*Eval(*first, {Scalar64(2)}))[0].View<double>()[0], 12);
+  EXPECT_EQ((*Eval(*second, {Scalar64(2)}))[0].View<double>()[0], 12);
+}
+
+TEST(GradTest, Errors) {
+  const Array f = Array::Zeros(DType::kF32, {2}), i = Array::Zeros(DType::kS32, {2});
+  const auto grad_of = [](const std::function<Values(In)>& fn, const std::vector<Array>& args, std::vector<int> wrt) {
+    return Grad(*TraceWith([&](In in) { return fn(in); }, args), wrt);
+  };
+  const auto sum = [](In in) { return Values{ops::ReduceSum(in[0])}; };
+  EXPECT_THAT(grad_of([](In in) { return Values{in[0]}; }, {f}, {0}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"grad: output 0, the loss, is f32[2]"}));
+  EXPECT_THAT(grad_of([](In) { return Values{}; }, {f}, {0}), FailsWith(absl::StatusCode::kInvalidArgument, {"no output"}));
+  EXPECT_THAT(grad_of([](In in) { return Values{ops::ReduceSum(in[0])}; }, {i}, {}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"the loss, is s32[]"}));
+  EXPECT_THAT(grad_of(sum, {f, i}, {1}), FailsWith(absl::StatusCode::kInvalidArgument, {"data \"1\"", "s32", "no float"}));
+  EXPECT_THAT(grad_of(sum, {f}, {0, 0}), FailsWith(absl::StatusCode::kInvalidArgument, {"data \"0\"", "twice"}));
+  EXPECT_THAT(grad_of(sum, {f}, {1}), FailsWith(absl::StatusCode::kInvalidArgument, {"no input 1"}));
+  EXPECT_THAT(grad_of(sum, {f}, {-1}), FailsWith(absl::StatusCode::kInvalidArgument, {"no input -1"}));
+}
+
+// The check itself must be able to fail.
+TEST(CheckGradientsTest, SeesAWrongGradient) {
+  EXPECT_THAT(CheckGradients([](In in) { return Values{in[0] * ops::StopGradient(in[0])}; }, {F64({3}, 1)}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"argument 0, element 0"}));
+}
+
+}  // namespace
+}  // namespace aqt
