@@ -44,6 +44,7 @@ def main():
     if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
+    transformers.utils.logging.disable_progress_bar()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, compressed-tensors {compressed_tensors.__version__}")
     reference, converted = embed(sys.argv[1]), embed(sys.argv[2])
     cosine = (reference * converted).sum(-1)
