@@ -7,11 +7,13 @@ Not part of the build: needs torch, transformers and compressed-tensors (pip ins
 transformers finds the quantization_config in the converted folder's config.json and runs the quantized model,
 quantization of the activations included.
 """
+import os
 import sys
 
-import compressed_tensors
-import torch
-import transformers
+os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars; read at import
+import compressed_tensors  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
 SENTENCES = [
     "The cat sits on the mat.",
@@ -44,7 +46,6 @@ def main():
     if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    transformers.utils.logging.disable_progress_bar()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, compressed-tensors {compressed_tensors.__version__}")
     reference, converted = embed(sys.argv[1]), embed(sys.argv[2])
     cosine = (reference * converted).sum(-1)
