@@ -97,7 +97,7 @@ struct ConfigV4Options {
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
   // Outer null: chosen from the bits (see SetNumerics).
   std::optional<std::optional<DType>> fwd_accumulator_dtype = std::nullopt, dlhs_accumulator_dtype = std::nullopt, drhs_accumulator_dtype = std::nullopt;
-  std::optional<bool> dlhs_use_fwd_quant = std::nullopt, drhs_use_fwd_quant = std::nullopt;  // null: false
+  bool dlhs_use_fwd_quant = false, drhs_use_fwd_quant = false;
 };
 DotGeneral ConfigV4(const ConfigV4Options& options = {});
 
@@ -110,8 +110,8 @@ void SetFwdDequantMode(DotGeneral& config, std::optional<DequantMode> lhs, std::
 void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lhs, std::optional<CalibrationMode> rhs);
 // Also the accumulator: s32 when both containers are s4 or s8, else f32 when either side is Fp8, else null.
 void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
-void SetAccumulatorDType(DotGeneral& config, std::optional<std::optional<DType>> fwd,
-                         std::optional<std::optional<DType>> dlhs, std::optional<std::optional<DType>> drhs);
+void SetAccumulatorDType(DotGeneral& config, std::optional<DType> fwd, std::optional<DType> dlhs,
+                         std::optional<DType> drhs);
 // Noise in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag, NoNumerics nothing.
 void SetStochasticRounding(DotGeneral& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind = NoiseKind::kJaxUniform,
                            const Axes& noise_sharing_axes = {});

@@ -22,11 +22,11 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
@@ -48,8 +48,9 @@ OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitiona
 //
 // Per operand x of n elements, in bytes:
 //   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):  n * (size of the container + (clip_gradient ? 1 : 0)) + scales
-//   otherwise:                                       n * size of x (0 when borrowed) + (clip_gradient ? n : 0)
-// so int8 training with use_fwd_quant keeps a quarter of what f32 training keeps, plus one scale per channel.
+//   otherwise:  n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)
+// where f32 training keeps n * 4. So int8 training never needs more but for the scales, and with use_fwd_quant it needs a
+// quarter (half with clip_gradient).
 class Residuals {
  public:
   enum class Operands {
@@ -59,6 +60,8 @@ class Residuals {
     kBorrow,
   };
   explicit Residuals(Operands operands = Operands::kCopy) : operands_(operands) {}
+  Residuals(Residuals&&) = default;
+  Residuals& operator=(Residuals&&) = default;
 
   // Bytes that this object keeps allocated.
   int64_t num_bytes() const;
@@ -72,9 +75,15 @@ class Residuals {
   friend class DotGeneralPlan;
   struct Slot {
     Aval aval;
-    std::shared_ptr<void> owned;  // null when borrowed
+    std::shared_ptr<void> owned;         // memory of this object
+    std::shared_ptr<const void> shared;  // memory of an Array
     ArrayRef view;
   };
+  // Memory for a slot, dense; allocated when it is not there yet.
+  void* Reserve(size_t index, const Aval& aval);
+  // Copies or borrows a float operand.
+  void Keep(size_t index, const ArrayRef& operand);
+
   Operands operands_ = Operands::kCopy;
   std::vector<Slot> slots_;
 };

@@ -39,7 +39,7 @@ class Observer {
   virtual ~Observer() = default;
   // `name` is PASS.SIDE.WHAT or PASS.WHAT; PASS is fwd, dlhs or drhs, SIDE is lhs or rhs (in the backward passes lhs is the
   // incoming gradient):
-  //   fwd.lhs.scale, fwd.lhs.bias, fwd.lhs.noise, fwd.lhs.qvalue   only where there is one
+  //   fwd.lhs.scale, fwd.lhs.bias, fwd.lhs.key (u32[2]), fwd.lhs.noise, fwd.lhs.qvalue   only where there is one
   //   fwd.dg_lhs, fwd.dg_rhs, fwd.accum                            what the contraction received and returned
   // `name` stays valid for ever, `value` only during the call.
   virtual void OnTensor(absl::string_view name, const ArrayRef& value) = 0;

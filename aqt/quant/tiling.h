@@ -33,6 +33,8 @@ struct TilingState {
 
   // `x`, of the untiled shape, seen in the tiled shape; no copy.
   ArrayRef Tile(const ArrayRef& x) const;
+  MutableArrayRef Tile(const MutableArrayRef& x) const;
+  Strides TiledStrides(absl::Span<const int64_t> strides) const;
   // The tiled-shape axes that `axes` of the untiled shape calibrate over: the size axis of a tiled axis.
   Axes CalibrationAxes(absl::Span<const int64_t> axes) const;
 };

@@ -1,0 +1,24 @@
+#ifndef AQT_QUANT_CONTRACT_H_
+#define AQT_QUANT_CONTRACT_H_
+
+// The plain contraction of two arrays: the product that a quantized contraction quantizes for. Internal.
+
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/quant/runtime.h"
+#include "aqt/quant/workspace.h"
+
+namespace aqt::internal {
+
+// out = lhs x rhs, dense in the layout of the product (DotOutputShape). Operands: s2, s4, s8, e4m3fn, e5m2, bf16, f16, f32,
+// any strides. out.dtype says how products are summed:
+//   s32          exact (integer operands; wraps modulo 2^32)
+//   s2, s4, s8   the exact sum, wrapped to that many bits
+//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; a subnormal f32 sum is zero
+void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
+              Workspace& workspace, const Runtime& runtime);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_CONTRACT_H_

@@ -1,0 +1,479 @@
+#include "aqt/quant/dot_general.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/kernels/target.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/quant/numerics_rows.h"
+#include "aqt/quant/qtensor_internal.h"
+#include "aqt/quant/quantizer.h"
+#include "aqt/quant/raw_dot.h"
+#include "aqt/quant/row_ops.h"
+#include "aqt/quant/scale_layout.h"
+#include "aqt/quant/workspace.h"
+
+namespace aqt {
+
+using internal::Pass;
+using internal::RawDotPlan;
+using internal::Workspace;
+using What = ResidualSlot::What;
+
+// The gradient of one operand.
+struct BackwardPlan {
+  RawDotPlan raw;
+  Axes to_operand;          // axis of the operand that each axis of the product is
+  bool use_fwd_quant;       // of the other operand
+};
+
+struct DotGeneralPlan::Impl {
+  DotGeneral config;
+  DotDims dims;
+  Aval lhs, rhs, out;
+  RawDotPlan fwd;
+  BackwardPlan dlhs, drhs;
+  std::vector<ResidualSlot> residuals;
+  // Index in `residuals` by side and what; -1: none.
+  int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
+  mutable internal::WorkspacePool workspaces;
+
+  const Aval& operand(Side side) const { return side == Side::kLhs ? lhs : rhs; }
+  // The backward pass that reads the residuals of `side` as its rhs, and the one whose gradient is that of `side`.
+  const BackwardPlan& reader(Side side) const { return side == Side::kLhs ? drhs : dlhs; }
+  const BackwardPlan& gradient(Side side) const { return side == Side::kLhs ? dlhs : drhs; }
+
+  int ResidualIndex(Side side, ResidualSlot::What what) const {
+    return residual_index[static_cast<int>(side)][static_cast<int>(what)];
+  }
+  void AddResidual(Side side, ResidualSlot::What what, Aval aval) {
+    residual_index[static_cast<int>(side)][static_cast<int>(what)] = static_cast<int>(residuals.size());
+    residuals.push_back({side, what, std::move(aval)});
+  }
+
+  bool ClipsGradient(Side side) const {
+    const internal::SidePlan& plan = fwd.side(side);
+    if (!plan.spec.has_value()) return false;
+    const auto* integer = std::get_if<IntSymmetric>(&plan.spec->numerics);
+    return integer != nullptr && integer->clip_gradient;
+  }
+  // The mask that Forward would keep, from the float operand and its forward scale.
+  void ComputeClipMask(Side side, const ArrayRef& value, const ArrayRef& scale, int8_t* mask) const {
+    const internal::QuantizeSpec& spec = *fwd.side(side).spec;
+    absl::InlinedVector<ArrayRef, 1> bias;
+    if (spec.bias.has_value()) bias.push_back(*spec.bias);
+    const internal::Affine affine{.bias = bias, .scale = absl::MakeConstSpan(&scale, 1)};
+    internal::ForEachScaledPiece(value, affine, value.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
+      internal::ClipMaskRow(std::get<IntSymmetric>(spec.numerics), spec.scaled_dtype, y, n, mask + linear);
+    });
+  }
+};
+
+namespace {
+
+absl::Status CheckAvals(const Aval& lhs, const Aval& rhs) {
+  if (lhs.dtype != rhs.dtype) {
+    return absl::InvalidArgumentError(absl::StrCat("DotGeneral: lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
+                                                   "; both must have one dtype: cast one of them"));
+  }
+  if (!internal::IsArithmeticFloat(lhs.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DotGeneral: operands are ", ToString(lhs.dtype), ", expected f32, bf16 or f16"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckArray(const char* name, const Aval& got, const Aval& want) {
+  if (got == want) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("DotGeneral: ", name, " is ", got.ToString(), ", but the plan is for ", want.ToString()));
+}
+
+// use_fwd_quant is a matter of the rhs of a backward pass; `side` is the forward operand that it speaks of.
+absl::Status CheckUseFwdQuant(const DotGeneral& config, const RawDotPlan& fwd, Side side) {
+  const bool lhs = side == Side::kLhs;
+  const DotGeneralRaw& backward = lhs ? config.drhs : config.dlhs;
+  if (!backward.rhs.use_fwd_quant) return absl::OkStatus();
+  const internal::SidePlan& operand = fwd.side(side);
+  const std::string where =
+      absl::StrCat(lhs ? "drhs.rhs" : "dlhs.rhs", ": use_fwd_quant takes the forward quantization of ", lhs ? "lhs" : "rhs");
+  if (!operand.spec.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ", but fwd.", lhs ? "lhs" : "rhs", " is not quantized"));
+  }
+  if (operand.config.calibration_mode == CalibrationMode::kRemainingAxis) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ", but that has CALIBRATION_MODE_REMAINING_AXIS; its scale "
+                                                   "cannot be multiplied into the gradient"));
+  }
+  if (operand.spec->bias.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ", but that has a bias"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFlagPlaces(const DotGeneral& config) {
+  const std::pair<const char*, const Tensor*> places[] = {{"fwd.lhs", &config.fwd.lhs},
+                                                          {"fwd.rhs", &config.fwd.rhs},
+                                                          {"dlhs.lhs", &config.dlhs.lhs},
+                                                          {"drhs.lhs", &config.drhs.lhs}};
+  for (const auto& [name, tensor] : places) {
+    if (!tensor->use_fwd_quant) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs"));
+  }
+  if (config.fwd.local_aqt.has_value()) {
+    return absl::InvalidArgumentError("fwd: local_aqt has a meaning only for dlhs and drhs");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BackwardPlan> MakeBackward(Pass pass, const DotGeneralRaw& config, const Aval& out, const Aval& other,
+                                          const BackwardDotDims& dims) {
+  BackwardPlan plan;
+  AQT_ASSIGN_OR_RETURN(plan.raw, internal::MakeRawDotPlan(pass, config, out, other, dims.dims));
+  plan.to_operand = dims.to_operand;
+  plan.use_fwd_quant = config.rhs.use_fwd_quant;
+  return plan;
+}
+
+// A scale of the operand that `plan` reads, in the layout of the incoming gradient.
+absl::StatusOr<ArrayRef> ForwardScaleInGradient(const BackwardPlan& plan, const ArrayRef& scale) {
+  return ScaleToOther(scale, Side::kRhs, plan.raw.dims, plan.raw.lhs.x.shape.rank());
+}
+
+absl::Status CheckRuntime(const Runtime& runtime) {
+  if (!runtime.target.has_value() || kernels::IsSupported(*runtime.target)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Runtime: this machine does not run the target ",
+                                                 kernels::ToString(*runtime.target)));
+}
+
+absl::Status CheckKey(const char* call, bool needed, const Context& context) {
+  if (!needed || context.key.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("DotGeneral: ", call, " rounds stochastically and draws random numbers: set Context::key"));
+}
+
+}  // namespace
+
+OperandKeys SplitContextKey(Key key, PrngLayout layout) {
+  const auto operand = [&](int64_t pass, int64_t side) {
+    return SplitKey(SplitKey(key, 3, pass, layout), 2, side, layout);
+  };
+  return {operand(0, 0), operand(0, 1), operand(1, 0), operand(1, 1), operand(2, 0), operand(2, 1)};
+}
+
+// ---- Residuals
+
+int64_t Residuals::num_bytes() const {
+  int64_t bytes = 0;
+  for (const Slot& slot : slots_) bytes += slot.owned != nullptr ? slot.aval.num_bytes() : 0;
+  return bytes;
+}
+
+std::vector<Array> Residuals::Release() && {
+  std::vector<Array> arrays;
+  for (Slot& slot : slots_) {
+    arrays.push_back(slot.owned != nullptr ? Array(slot.aval, std::move(slot.owned)) : Array::CopyOf(slot.view));
+  }
+  slots_.clear();
+  return arrays;
+}
+
+Residuals Residuals::FromArrays(absl::Span<const Array> arrays) {
+  Residuals residuals;
+  for (const Array& array : arrays) {
+    residuals.slots_.push_back({.aval = array.aval(), .owned = nullptr, .shared = array.buffer(), .view = array.ref()});
+  }
+  return residuals;
+}
+
+void* Residuals::Reserve(size_t index, const Aval& aval) {
+  Slot& slot = slots_[index];
+  if (slot.owned == nullptr || slot.aval != aval) {
+    slot = {.aval = aval, .owned = AllocateAligned(aval.num_bytes()), .shared = nullptr, .view = {}};
+    slot.view = ArrayRef(aval.dtype, aval.shape, slot.owned.get());
+  }
+  return slot.owned.get();
+}
+
+void Residuals::Keep(size_t index, const ArrayRef& operand) {
+  if (operands_ == Operands::kBorrow) {
+    slots_[index] = {.aval = operand.aval(), .owned = nullptr, .shared = nullptr, .view = operand};
+    return;
+  }
+  void* copy = Reserve(index, operand.aval());
+  AQT_CHECK(CopyArray(operand, MutableArrayRef(operand.dtype, operand.shape, copy)).ok());
+}
+
+// ---- planning
+
+absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                                    const DotDims& dims) {
+  AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
+  AQT_RETURN_IF_ERROR(ValidateDotDims(dims, lhs.shape, rhs.shape));
+  AQT_RETURN_IF_ERROR(CheckFlagPlaces(config));
+
+  auto impl = std::make_shared<Impl>();
+  impl->config = config;
+  impl->dims = dims;
+  impl->lhs = lhs;
+  impl->rhs = rhs;
+  impl->out = {lhs.dtype, DotOutputShape(dims, lhs.shape, rhs.shape)};
+  AQT_ASSIGN_OR_RETURN(impl->fwd, internal::MakeRawDotPlan(Pass::kFwd, config.fwd, lhs, rhs, dims));
+  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, impl->fwd, Side::kLhs));
+  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, impl->fwd, Side::kRhs));
+  const int64_t lhs_rank = lhs.shape.rank(), rhs_rank = rhs.shape.rank();
+  AQT_ASSIGN_OR_RETURN(impl->dlhs, MakeBackward(Pass::kDlhs, config.dlhs, impl->out, rhs,
+                                                MakeBackwardDotDims(dims, lhs_rank, rhs_rank, Side::kLhs)));
+  AQT_ASSIGN_OR_RETURN(impl->drhs, MakeBackward(Pass::kDrhs, config.drhs, impl->out, lhs,
+                                                MakeBackwardDotDims(dims, lhs_rank, rhs_rank, Side::kRhs)));
+
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const Aval& operand = impl->operand(side);
+    const bool fwd_quant = impl->reader(side).use_fwd_quant, clips = impl->ClipsGradient(side);
+    const auto& spec = impl->fwd.side(side).spec;
+    if (fwd_quant) {
+      impl->AddResidual(side, What::kQvalue, {spec->q_dtype, operand.shape});
+      // The forward scale must fit the gradient.
+      const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
+      AQT_RETURN_IF_ERROR(Annotate(ForwardScaleInGradient(impl->reader(side), scale).status(), "use_fwd_quant"));
+    } else {
+      impl->AddResidual(side, What::kValue, operand);
+    }
+    if (fwd_quant || clips) impl->AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
+    // Without the float operand, what was clipped must be remembered.
+    if (fwd_quant && clips) impl->AddResidual(side, What::kClipMask, {DType::kS8, operand.shape});
+  }
+  return DotGeneralPlan(std::move(impl));
+}
+
+const Aval& DotGeneralPlan::lhs_aval() const { return impl_->lhs; }
+const Aval& DotGeneralPlan::rhs_aval() const { return impl_->rhs; }
+const Aval& DotGeneralPlan::out_aval() const { return impl_->out; }
+const DotDims& DotGeneralPlan::dims() const { return impl_->dims; }
+const DotGeneral& DotGeneralPlan::config() const { return impl_->config; }
+absl::Span<const ResidualSlot> DotGeneralPlan::residuals() const { return impl_->residuals; }
+bool DotGeneralPlan::ForwardNeedsKey() const { return impl_->fwd.NeedsKey(); }
+bool DotGeneralPlan::BackwardNeedsKey() const { return impl_->dlhs.raw.NeedsKey() || impl_->drhs.raw.NeedsKey(); }
+
+// ---- running
+
+namespace {
+
+// One operand of Forward, checked.
+absl::Status FillOperand(const DotOperand& operand, const char* name, const Aval& want, internal::RawOperand* raw) {
+  raw->given = operand.prepared != nullptr ? &operand.prepared->qtensor() : nullptr;
+  if (raw->given != nullptr && raw->given->IsFull()) {
+    raw->x = ArrayRef(want.dtype, want.shape, nullptr);
+    return absl::OkStatus();
+  }
+  raw->x = operand.value;
+  return CheckArray(name, operand.value.aval(), want);
+}
+
+}  // namespace
+
+absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
+                                     const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime) const {
+  const Impl& impl = *impl_;
+  AQT_RETURN_IF_ERROR(CheckRuntime(runtime));
+  AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
+  AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
+  internal::RawCall call;
+  AQT_RETURN_IF_ERROR(FillOperand(lhs, "lhs", impl.lhs, &call.lhs));
+  AQT_RETURN_IF_ERROR(FillOperand(rhs, "rhs", impl.rhs, &call.rhs));
+  call.layout = context.prng_layout;
+  call.out = out;
+  if (context.key.has_value()) {
+    const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+    call.lhs.key = keys.fwd_lhs;
+    call.rhs.key = keys.fwd_rhs;
+  }
+  if (residuals != nullptr) {
+    if (call.lhs.given != nullptr || call.rhs.given != nullptr) {
+      return absl::InvalidArgumentError(
+          "DotGeneral: the gradient of a prepared operand is not defined; pass the float operand, or no Residuals");
+    }
+    residuals->slots_.resize(impl.residuals.size());
+    for (size_t i = 0; i < impl.residuals.size(); ++i) {
+      const ResidualSlot& slot = impl.residuals[i];
+      internal::RawOperand& operand = slot.side == Side::kLhs ? call.lhs : call.rhs;
+      switch (slot.what) {
+        case What::kValue: residuals->Keep(i, operand.x); break;
+        case What::kQvalue: operand.keep_qvalue = residuals->Reserve(i, slot.aval); break;
+        case What::kScale: operand.keep_scale = residuals->Reserve(i, slot.aval); break;
+        case What::kClipMask: operand.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval)); break;
+      }
+    }
+  }
+  internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
+  internal::RunRawDot(impl.fwd, call, *workspace, runtime);
+  return absl::OkStatus();
+}
+
+absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
+                                      const std::optional<MutableArrayRef>& dlhs,
+                                      const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
+  const Impl& impl = *impl_;
+  AQT_RETURN_IF_ERROR(CheckRuntime(runtime));
+  AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
+  if (residuals.slots_.size() != impl.residuals.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("DotGeneral: Backward needs the ", impl.residuals.size(),
+                                                      " residuals of a Forward, but got ", residuals.slots_.size()));
+  }
+  for (size_t i = 0; i < impl.residuals.size(); ++i) {
+    if (residuals.slots_[i].aval == impl.residuals[i].aval) continue;
+    return absl::InvalidArgumentError(absl::StrCat("DotGeneral: residual ", i, " is ",
+                                                   residuals.slots_[i].aval.ToString(), ", but this plan keeps ",
+                                                   impl.residuals[i].aval.ToString(), ": it belongs to another plan"));
+  }
+  std::optional<OperandKeys> keys;
+  if (context.key.has_value()) keys = SplitContextKey(*context.key, context.prng_layout);
+  internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
+
+  const auto residual = [&](Side side, What what) -> const ArrayRef* {
+    const int index = impl.ResidualIndex(side, what);
+    return index < 0 ? nullptr : &residuals.slots_[index].view;
+  };
+  const auto run = [&](Side side, const MutableArrayRef& out) {
+    const BackwardPlan& plan = impl.gradient(side);
+    const Side other = Other(side);
+    internal::RawCall call;
+    call.layout = context.prng_layout;
+    if (keys.has_value()) {
+      call.lhs.key = side == Side::kLhs ? keys->dlhs_lhs : keys->drhs_lhs;
+      call.rhs.key = side == Side::kLhs ? keys->dlhs_rhs : keys->drhs_rhs;
+    }
+    if (plan.use_fwd_quant) {
+      const Aval& operand = impl.operand(other);
+      const MutableArrayRef scaled(impl.out.dtype, impl.out.shape,
+                                   workspace->Get(Workspace::kScaledGradient, impl.out.num_bytes()));
+      const MutableArrayRef value(operand.dtype, operand.shape,
+                                  workspace->Get(Workspace::kForwardOperand, operand.num_bytes()));
+      const ArrayRef scale = *ForwardScaleInGradient(plan, *residual(other, What::kScale));  // checked when planned
+      internal::MultiplyInto(g, scale, g.dtype, scaled);
+      internal::DequantizeInto(*residual(other, What::kQvalue), {}, operand.dtype, value);
+      call.lhs.x = scaled;
+      call.rhs.x = value;
+    } else {
+      call.lhs.x = g;
+      call.rhs.x = *residual(other, What::kValue);
+    }
+    // The product is written where its axes are in the operand.
+    call.out.dtype = out.dtype;
+    call.out.shape = plan.raw.product_shape;
+    call.out.data = out.data;
+    for (const int64_t axis : plan.to_operand) call.out.strides.push_back(out.strides[axis]);
+    internal::RunRawDot(plan.raw, call, *workspace, runtime);
+
+    if (!impl.ClipsGradient(side)) return;
+    const ArrayRef* mask = residual(side, What::kClipMask);
+    const int8_t* mask_data = mask != nullptr ? static_cast<const int8_t*>(mask->data) : nullptr;
+    if (mask == nullptr) {
+      int8_t* computed = static_cast<int8_t*>(
+          workspace->Get(Workspace::kClipMask, impl.operand(side).shape.num_elements()));
+      impl.ComputeClipMask(side, *residual(side, What::kValue), *residual(side, What::kScale), computed);
+      mask_data = computed;
+    }
+    internal::ApplyClipMask(out, mask_data, out);
+  };
+
+  const std::optional<MutableArrayRef>* outputs[] = {&dlhs, &drhs};
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const std::optional<MutableArrayRef>& out = *outputs[static_cast<int>(side)];
+    if (!out.has_value()) continue;
+    AQT_RETURN_IF_ERROR(CheckKey("Backward", impl.gradient(side).raw.NeedsKey(), context));
+    AQT_RETURN_IF_ERROR(CheckArray(side == Side::kLhs ? "dlhs" : "drhs", out->aval(), impl.operand(side)));
+  }
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const std::optional<MutableArrayRef>& out = *outputs[static_cast<int>(side)];
+    if (out.has_value()) run(side, *out);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRef& value, const Context& context,
+                                                        const Runtime& runtime) const {
+  const Impl& impl = *impl_;
+  const char* name = side == Side::kLhs ? "lhs" : "rhs";
+  AQT_RETURN_IF_ERROR(CheckArray(name, value.aval(), impl.operand(side)));
+  const internal::SidePlan& plan = impl.fwd.side(side);
+  if (!plan.spec.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("DotGeneral: fwd.", name, " is not quantized; there is nothing to prepare"));
+  }
+  Context operand_context = context;
+  if (context.key.has_value()) {
+    const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+    operand_context.key = side == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
+  }
+  AQT_ASSIGN_OR_RETURN(QTensor qtensor, Quantize(plan.config.quantizer, value, plan.spec->shared_axes, operand_context,
+                                                 runtime));
+  return Prepare(side, std::move(qtensor));
+}
+
+absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor) const {
+  const Impl& impl = *impl_;
+  const char* name = side == Side::kLhs ? "lhs" : "rhs";
+  const std::string where = absl::StrCat("DotGeneral: the tensor for fwd.", name);
+  const internal::SidePlan& plan = impl.fwd.side(side);
+  if (!plan.spec.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": this side is not quantized"));
+  }
+  if (qtensor.tiling_state.has_value() || qtensor.sparsity_mask.has_value()) {
+    return absl::UnimplementedError(absl::StrCat(where, ": tiling and sparsity masks are not available here"));
+  }
+  if (qtensor.scale.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no scale"));
+  if (!qtensor.bias.empty() && plan.config.dequant_mode != DequantMode::kThisInput) {
+    return absl::InvalidArgumentError(absl::StrCat(where, " has a bias, which needs DEQUANT_MODE_THIS_INPUT"));
+  }
+  AQT_RETURN_IF_ERROR(Annotate(internal::CheckAffine(qtensor, plan.x.shape), where));
+  internal::AffineOf affine(qtensor);
+  const Aval want{QvalueDType(plan.spec->numerics, internal::ScaledDType(plan.x.dtype, affine.get())), plan.x.shape};
+  if (want.dtype != plan.spec->q_dtype) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": its scales would give qvalues of dtype ",
+                                                   ToString(want.dtype), ", but the plan is for ",
+                                                   ToString(plan.spec->q_dtype)));
+  }
+  if (qtensor.IsFull() && qtensor.qvalue->aval() != want) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " has the qvalue ", qtensor.qvalue->aval().ToString(), ", expected ", want.ToString()));
+  }
+  const int64_t other_rank = impl.operand(Other(side)).shape.rank();
+  for (const Array& scale : qtensor.scale) {
+    absl::Status fits;
+    if (plan.config.dequant_mode == DequantMode::kOutput) fits = ScaleToOutput(scale, side, impl.dims, other_rank).status();
+    if (plan.config.dequant_mode == DequantMode::kOtherInput) fits = ScaleToOther(scale, side, impl.dims, other_rank).status();
+    AQT_RETURN_IF_ERROR(Annotate(fits, where));
+  }
+  PreparedOperand prepared;
+  prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));
+  return prepared;
+}
+
+// ---- one-shot
+
+absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
+                                          const DotDims& dims, const Context& context, const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims));
+  ArrayBuilder out(plan.out_aval());
+  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
+  return std::move(out).Build();
+}
+
+absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+                                                                     const ArrayRef& rhs, const ArrayRef& g,
+                                                                     const DotDims& dims, const Context& context,
+                                                                     const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims));
+  ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
+  Residuals residuals(Residuals::Operands::kBorrow);
+  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));
+  AQT_RETURN_IF_ERROR(plan.Backward(g, residuals, context, dlhs.ref(), drhs.ref(), runtime));
+  return DotGeneralGradients{std::move(out).Build(), std::move(dlhs).Build(), std::move(drhs).Build()};
+}
+
+}  // namespace aqt

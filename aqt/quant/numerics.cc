@@ -1,0 +1,144 @@
+#include "aqt/quant/numerics.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/numerics_rows.h"
+#include "aqt/quant/row_ops.h"
+
+namespace aqt {
+namespace {
+
+double Edge(const IntSymmetric& n) { return std::ldexp(1.0, n.bits - 1) - (n.preserve_zero ? 0.5 : 0.0); }
+
+absl::Status ValidateInt(const IntSymmetric& n) {
+  if (n.bits < 1 || n.bits > 22) {
+    return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: bits = ", n.bits, ", but 1 to 22 can be represented"));
+  }
+  if (!n.dtype.has_value()) return absl::OkStatus();
+  const DType container = *n.dtype;
+  if (container != DType::kS2 && container != DType::kS4 && container != DType::kS8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("IntSymmetric: container ", ToString(container), ", expected s2, s4, s8 or none"));
+  }
+  if (!n.preserve_zero) {
+    return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: preserve_zero = false gives half-integers, which ",
+                                                   ToString(container), " cannot hold; leave the container out"));
+  }
+  if (n.bits > BitWidth(container)) {
+    return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: ", n.bits, " bits do not fit the container ",
+                                                   ToString(container), "; use a wider one or none"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateFp8(const Fp8& n) {
+  const bool e4m3 = n.exponent_bits == 4 && n.mantissa_bits == 3 && n.dtype == DType::kE4M3FN;
+  const bool e5m2 = n.exponent_bits == 5 && n.mantissa_bits == 2 && n.dtype == DType::kE5M2;
+  if (e4m3 || e5m2) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Fp8: exponent_bits = ", n.exponent_bits, ", mantissa_bits = ",
+                                                 n.mantissa_bits, ", dtype ", ToString(n.dtype),
+                                                 "; expected 4, 3, e4m3fn or 5, 2, e5m2"));
+}
+
+absl::Status CheckFloatArray(const char* operation, const ArrayRef& y) {
+  if (internal::IsArithmeticFloat(y.dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(operation, ": values have dtype ", ToString(y.dtype), ", expected f32, bf16 or f16"));
+}
+
+}  // namespace
+
+absl::Status Validate(const Numerics& numerics) {
+  struct Visitor {
+    absl::Status operator()(const NoNumerics&) const { return absl::OkStatus(); }
+    absl::Status operator()(const IntSymmetric& n) const { return ValidateInt(n); }
+    absl::Status operator()(const Fp8& n) const { return ValidateFp8(n); }
+    absl::Status operator()(const Fp&) const {
+      return absl::UnimplementedError("Fp: simulated small floats are not available; IntSymmetric and Fp8 are");
+    }
+  };
+  return std::visit(Visitor(), numerics);
+}
+
+bool IsQuantized(const Numerics& numerics) { return !std::holds_alternative<NoNumerics>(numerics); }
+
+double QuantBound(const Numerics& numerics) {
+  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->preserve_max_val ? Edge(*n) - 0.5 : Edge(*n);
+  if (const auto* n = std::get_if<Fp8>(&numerics)) return MaxFinite(n->dtype);
+  AQT_CHECK(!"quantized numerics");
+  return 0;
+}
+
+double ClipBound(const IntSymmetric& numerics) { return numerics.round ? Edge(numerics) - 0.5 : Edge(numerics); }
+
+DType QvalueDType(const Numerics& numerics, DType scaled) {
+  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->dtype.value_or(scaled);
+  if (const auto* n = std::get_if<Fp8>(&numerics)) return n->dtype;
+  return scaled;
+}
+
+bool NeedsKey(const Numerics& numerics) {
+  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->noise.has_value();
+  if (const auto* n = std::get_if<Fp8>(&numerics)) return n->stochastic_rounding;
+  return false;
+}
+
+absl::StatusOr<Shape> NoiseShape(const Noise& noise, const Shape& shape) {
+  AQT_ASSIGN_OR_RETURN(const Axes shared, NormalizeAxes(noise.noise_sharing_axes, shape.rank()));
+  Shape result = shape;
+  for (const int64_t axis : shared) result[axis] = 1;
+  return result;
+}
+
+absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Key& key, PrngLayout layout) {
+  AQT_ASSIGN_OR_RETURN(const Shape noise_shape, NoiseShape(noise, shape));
+  ArrayBuilder builder(DType::kF32, noise_shape);
+  internal::NoiseInto(noise.kind, {key, layout, noise_shape}, builder.Mutable<float>().data());
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context) {
+  AQT_RETURN_IF_ERROR(Validate(numerics));
+  AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsForward", y));
+  AQT_ASSIGN_OR_RETURN(const std::optional<Shape> draws_shape, internal::DrawsShape(numerics, y.shape, y.dtype));
+  std::optional<internal::TensorDraws> draws;
+  if (draws_shape.has_value()) {
+    if (!context.key.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("NumericsForward: ", Describe(numerics), " draws random numbers: set Context::key"));
+    }
+    draws = {*context.key, context.prng_layout, *draws_shape};
+  }
+  ArrayBuilder builder(QvalueDType(numerics, y.dtype), y.shape);
+  internal::QuantizeInto(numerics, y, {}, draws, builder.ref(), nullptr);
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g) {
+  AQT_RETURN_IF_ERROR(Validate(numerics));
+  AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsBackward", y));
+  AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsBackward", g));
+  if (y.shape != g.shape) {
+    return absl::InvalidArgumentError(absl::StrCat("NumericsBackward: the values have shape ", y.shape.ToString(),
+                                                   ", the gradient ", g.shape.ToString()));
+  }
+  const auto* integer = std::get_if<IntSymmetric>(&numerics);
+  if (integer == nullptr || !integer->clip_gradient) return Array::CopyOf(g);
+  std::vector<int8_t> mask(y.shape.num_elements());
+  internal::ForEachScaledPiece(y, {}, y.strides, [&](float* piece, int64_t n, int64_t linear, int64_t) {
+    internal::ClipMaskRow(*integer, y.dtype, piece, n, mask.data() + linear);
+  });
+  ArrayBuilder builder(g.aval());
+  internal::ApplyClipMask(g, mask.data(), builder.ref());
+  return std::move(builder).Build();
+}
+
+}  // namespace aqt

@@ -1,0 +1,141 @@
+#include "aqt/quant/numerics_rows.h"
+
+#include <array>
+#include <cmath>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/numerics.h"
+
+namespace aqt::internal {
+namespace {
+
+// min(max(y, -bound), bound) with subnormals as zero; NaN stays.
+template <class T>
+void ClampRow(float bound, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float v = Arith<T>::Flush(y[i]);
+    v = v < -bound ? -bound : v;
+    y[i] = v > bound ? bound : v;
+  }
+}
+
+void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+  if (numerics.noise.has_value()) {
+    AQT_DCHECK(draws.bits != nullptr && n <= kPiece);
+    std::array<float, kPiece> noise;
+    NoiseRow(numerics.noise->kind, draws, n, noise.data());
+    FlushRow(dtype, y, n);
+    for (int64_t i = 0; i < n; ++i) y[i] = FlushF32(y[i] + noise[i]);
+    RoundRow(dtype, y, n);
+  }
+  VisitFloat(dtype, [&]<class T>() {
+    if (numerics.clip) ClampRow<T>(HostConstant(dtype, ClipBound(numerics)), y, n);
+    if (!numerics.round) return;
+    if (numerics.preserve_zero) {
+      for (int64_t i = 0; i < n; ++i) y[i] = std::nearbyint(Arith<T>::Flush(y[i]));
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i] = Add<T>(std::floor(Arith<T>::Flush(y[i])), 0.5f);
+    }
+  });
+}
+
+// Keeps `mantissa_bits` of the mantissa, rounded up with the probability that the rest asks for. An exponent may carry.
+void RoundMantissaRow(DType dtype, int mantissa_bits, const Draws& draws, float* y, int64_t n) {
+  // A bf16 value is the upper half of the f32 pattern: its 16 random bits belong there.
+  const bool wide = dtype == DType::kF32;
+  const int drop = (wide ? 23 : 7) - mantissa_bits;
+  const uint32_t tail = (1u << drop) - 1;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t index = draws.first + i * draws.stride;
+    const uint32_t random = (wide ? draws.bits->Bits32(index) : draws.bits->Bits16(index)) & tail;
+    const int shift = wide ? 0 : 16;
+    const uint32_t pattern = __builtin_bit_cast(uint32_t, y[i]) + (random << shift);
+    y[i] = __builtin_bit_cast(float, pattern & ~(tail << shift));
+  }
+}
+
+void QuantizeFp8Row(const Fp8& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+  if (numerics.stochastic_rounding) RoundMantissaRow(dtype, numerics.mantissa_bits, draws, y, n);
+  VisitFloat(dtype, [&]<class T>() { ClampRow<T>(static_cast<float>(QuantBound(numerics)), y, n); });
+}
+
+}  // namespace
+
+void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out) {
+  if (kind == NoiseKind::kJaxUniform) {
+    for (int64_t i = 0; i < n; ++i) out[i] = UniformF32(draws.bits->Bits32(draws.first + i * draws.stride)) - 0.5f;
+    return;
+  }
+  // 16 bits as the upper mantissa of a number in [1, 2), less 1.5 and half of the last of those bits: symmetric.
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = draws.bits->Bits16(draws.first + i * draws.stride);
+    out[i] = __builtin_bit_cast(float, (bits << 7) | 0x3F800000u) - (1.5f - 0x1p-17f);
+  }
+}
+
+void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+  if (const auto* integer = std::get_if<IntSymmetric>(&numerics)) return QuantizeIntRow(*integer, dtype, draws, y, n);
+  if (const auto* fp8 = std::get_if<Fp8>(&numerics)) return QuantizeFp8Row(*fp8, dtype, draws, y, n);
+  AQT_CHECK(std::holds_alternative<NoNumerics>(numerics));  // Validate refuses the others
+}
+
+void ClipMaskRow(const IntSymmetric& numerics, DType dtype, const float* y, int64_t n, int8_t* mask) {
+  const float bound = HostConstant(dtype, ClipBound(numerics));
+  VisitFloat(dtype, [&]<class T>() {
+    for (int64_t i = 0; i < n; ++i) mask[i] = std::fabs(Arith<T>::Flush(y[i])) <= bound ? 1 : 0;
+  });
+}
+
+absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const Shape& shape, DType scaled) {
+  if (!NeedsKey(numerics)) return std::nullopt;
+  if (const auto* integer = std::get_if<IntSymmetric>(&numerics)) {
+    AQT_ASSIGN_OR_RETURN(Shape noise_shape, NoiseShape(*integer->noise, shape));
+    return noise_shape;
+  }
+  if (scaled == DType::kF16) {
+    return absl::InvalidArgumentError(
+        "Fp8: stochastic rounding works on the bits of f32 and bf16, but the scaled values are f16");
+  }
+  return shape;
+}
+
+void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
+                  const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask) {
+  const DType dtype = ScaledDType(x.dtype, affine);
+  std::optional<RandomBits> bits;
+  Strides draw_strides(x.shape.rank(), 0);
+  if (draws.has_value()) {
+    bits.emplace(draws->key, draws->shape.num_elements(), draws->layout);
+    draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
+  }
+  AQT_DCHECK(q.IsDense());
+  const auto* integer = std::get_if<IntSymmetric>(&numerics);
+  ForEachScaledPiece(x, affine, draw_strides, [&](float* y, int64_t n, int64_t linear, int64_t draw_offset) {
+    if (mask != nullptr) ClipMaskRow(*integer, dtype, y, n, mask + linear);
+    QuantizeRow(numerics, dtype, {bits ? &*bits : nullptr, draw_offset, InnerStride(draw_strides)}, y, n);
+    StoreRow(q.dtype, y, n, q.data, linear, 1);
+  });
+}
+
+void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out) {
+  const int64_t n = draws.shape.num_elements();
+  const RandomBits bits(draws.key, n, draws.layout);
+  NoiseRow(kind, {.bits = &bits, .first = 0, .stride = 1}, n, out);
+}
+
+void ApplyClipMask(const ArrayRef& g, const int8_t* mask, const MutableArrayRef& out) {
+  const StridesSpan strides[] = {g.strides, out.strides};
+  std::array<float, kPiece> y, factor;
+  ForEachPiece(g.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
+    LoadRow(g.dtype, g.data, offsets[0], InnerStride(g.strides), n, y.data());
+    for (int64_t i = 0; i < n; ++i) factor[i] = mask[linear + i];
+    MulRow(g.dtype, factor.data(), 1, y.data(), n);
+    StoreRow(out.dtype, y.data(), n, out.data, offsets[1], InnerStride(out.strides));
+  });
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,58 @@
+#ifndef AQT_QUANT_NUMERICS_ROWS_H_
+#define AQT_QUANT_NUMERICS_ROWS_H_
+
+// The numerics of numerics.h on pieces of scaled values held as floats (row_ops.h). Internal.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/row_ops.h"
+
+namespace aqt::internal {
+
+// Where the random numbers of a piece come from: element i has number `first + i * stride` of `bits`.
+struct Draws {
+  const RandomBits* bits;  // null: no randomness
+  int64_t first = 0, stride = 0;
+};
+
+// out[i] = noise, in f32.
+void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out);
+
+// y, of dtype `dtype`, becomes the qvalue before its conversion to the container, which StoreRow does.
+void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n);
+
+// mask[i] = 1 where |y| is within the clip bound, 0 elsewhere and for NaN. `y` is before noise.
+void ClipMaskRow(const IntSymmetric& numerics, DType dtype, const float* y, int64_t n, int8_t* mask);
+
+// What the random numbers of a tensor of `shape` are drawn for: `shape` with 1 along noise sharing axes; null when the
+// numerics draw none. InvalidArgument for a sharing axis out of range, and for 8-bit floats drawn for f16 values.
+absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const Shape& shape, DType scaled);
+
+// Random numbers for a tensor.
+struct TensorDraws {
+  Key key;
+  PrngLayout layout = PrngLayout::kPartitionable;
+  Shape shape;  // of DrawsShape
+};
+
+// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow (IntSymmetric only). `draws` is
+// needed where DrawsShape is not null. q is dense and has the shape of x.
+void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
+                  const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask);
+
+// The noise that QuantizeInto adds, f32, dense in draws.shape.
+void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out);
+
+// out = g with zeros where mask (dense, g's shape) is 0, as a product rounded to the dtype of g: NaN and Inf times 0 are
+// NaN. `out` may be g.
+void ApplyClipMask(const ArrayRef& g, const int8_t* mask, const MutableArrayRef& out);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_NUMERICS_ROWS_H_

@@ -1,0 +1,47 @@
+#ifndef AQT_QUANT_QUANTIZE_SPEC_H_
+#define AQT_QUANT_QUANTIZE_SPEC_H_
+
+// A Quantizer resolved for one shape and dtype: everything that does not depend on data. Internal; shared by the allocating
+// functions of quantizer.h and by DotGeneralPlan.
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/runtime.h"
+
+namespace aqt::internal {
+
+struct QuantizeSpec {
+  Numerics numerics;  // quantized
+  Calibration calibration;
+  Aval x;  // in the tiled shape, if there is a tiling
+  Axes shared_axes;
+  Shape scale_shape;  // 1 along the shared axes
+  DType scale_dtype = DType::kF32;
+  DType scaled_dtype = DType::kF32;  // of x / scale
+  DType q_dtype = DType::kF32;
+  std::optional<Array> bias;  // dtype of x, broadcasts to x
+  std::optional<Shape> draws_shape;
+
+  int64_t num_scales() const { return scale_shape.num_elements(); }
+};
+
+// See Validate(Quantizer) in quantizer.h.
+absl::Status ValidateQuantizer(const Quantizer& quantizer);
+
+// For quantized numerics. InvalidArgument and Unimplemented as ValidateQuantizer, and for axes that are out of range.
+absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const Aval& x,
+                                              absl::Span<const int64_t> calibration_axes);
+
+// scale = what the calibration finds for x, dense, in scale_dtype. `work` has num_scales() floats.
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic, float* work, void* scale);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_QUANTIZE_SPEC_H_

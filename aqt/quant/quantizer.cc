@@ -1,0 +1,99 @@
+#include "aqt/quant/quantizer.h"
+
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/quant/numerics_rows.h"
+#include "aqt/quant/qtensor_internal.h"
+#include "aqt/quant/quantize_spec.h"
+#include "aqt/quant/row_ops.h"
+
+namespace aqt {
+
+absl::Status Validate(const Quantizer& quantizer) { return internal::ValidateQuantizer(quantizer); }
+
+absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
+                                  absl::Span<const int64_t> calibration_axes, const Runtime& runtime,
+                                  const TilingState* tiling) {
+  AQT_RETURN_IF_ERROR(Validate(quantizer));
+  QTensor qtensor;
+  qtensor.dequant_dtype = x.dtype;
+  if (!IsQuantized(quantizer.numerics)) {
+    qtensor.qvalue = Array::CopyOf(x);
+    return qtensor;
+  }
+  Axes axes(calibration_axes.begin(), calibration_axes.end());
+  if (tiling != nullptr) {
+    AQT_ASSIGN_OR_RETURN(axes, NormalizeAxes(calibration_axes, x.shape.rank()));
+    axes = tiling->CalibrationAxes(axes);
+    qtensor.tiling_state = *tiling;
+  }
+  AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(qtensor, x));
+  AQT_ASSIGN_OR_RETURN(const internal::QuantizeSpec spec, internal::MakeQuantizeSpec(quantizer, tiled.aval(), axes));
+  std::vector<float> work(spec.num_scales());
+  ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
+  internal::ComputeScale(spec, tiled, runtime.arithmetic, work.data(), scale.data());
+  qtensor.scale.push_back(std::move(scale).Build());
+  if (spec.bias.has_value()) qtensor.bias.push_back(Array::CopyOf(internal::BroadcastTo(*spec.bias, tiled.shape)));
+  return qtensor;
+}
+
+absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
+                                        const Context& context) {
+  AQT_RETURN_IF_ERROR(Validate(quantizer));
+  if (!IsQuantized(quantizer.numerics)) return calibrated;
+  if (calibrated.IsFull()) return absl::InvalidArgumentError("CalculateQvalue: the tensor already has a qvalue");
+  if (!internal::IsArithmeticFloat(x.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("CalculateQvalue: the tensor has dtype ", ToString(x.dtype), ", expected f32, bf16 or f16"));
+  }
+  AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(calibrated, x));
+  AQT_RETURN_IF_ERROR(internal::CheckAffine(calibrated, tiled.shape));
+  const internal::AffineOf affine(calibrated);
+  const DType scaled = internal::ScaledDType(x.dtype, affine.get());
+  AQT_ASSIGN_OR_RETURN(const std::optional<Shape> draws_shape,
+                       internal::DrawsShape(quantizer.numerics, tiled.shape, scaled));
+  std::optional<internal::TensorDraws> draws;
+  if (draws_shape.has_value()) {
+    if (!context.key.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("CalculateQvalue: ", Describe(quantizer.numerics), " draws random numbers: set Context::key"));
+    }
+    draws = {*context.key, context.prng_layout, *draws_shape};
+  }
+  ArrayBuilder q(QvalueDType(quantizer.numerics, scaled), tiled.shape);
+  internal::QuantizeInto(quantizer.numerics, tiled, affine.get(), draws, q.ref(), nullptr);
+  calibrated.qvalue = std::move(q).Build();
+  return calibrated;
+}
+
+absl::StatusOr<QTensor> Quantize(const Quantizer& quantizer, const ArrayRef& x,
+                                 absl::Span<const int64_t> calibration_axes, const Context& context,
+                                 const Runtime& runtime, const TilingState* tiling) {
+  AQT_ASSIGN_OR_RETURN(QTensor calibrated, Calibrate(quantizer, x, calibration_axes, runtime, tiling));
+  return CalculateQvalue(quantizer, x, std::move(calibrated), context);
+}
+
+absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
+                                absl::Span<const int64_t> calibration_axes, const Context& context,
+                                const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const QTensor qtensor, Quantize(quantizer, x, calibration_axes, context, runtime));
+  return qtensor.Dequantize();
+}
+
+absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
+                                       const ArrayRef& g) {
+  AQT_RETURN_IF_ERROR(Validate(quantizer));
+  AQT_ASSIGN_OR_RETURN(const Array scaled, qtensor.ScaledValue(x));
+  AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(qtensor, g));
+  AQT_ASSIGN_OR_RETURN(const Array gradient, NumericsBackward(quantizer.numerics, scaled, tiled));
+  return gradient.Reshaped(g.shape);
+}
+
+}  // namespace aqt

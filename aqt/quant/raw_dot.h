@@ -1,0 +1,71 @@
+#ifndef AQT_QUANT_RAW_DOT_H_
+#define AQT_QUANT_RAW_DOT_H_
+
+// One quantized contraction without gradient: what DotGeneral does three times. Internal.
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/qtensor.h"
+#include "aqt/quant/quantize_spec.h"
+#include "aqt/quant/runtime.h"
+#include "aqt/quant/workspace.h"
+
+namespace aqt::internal {
+
+enum class Pass { kFwd, kDlhs, kDrhs };
+absl::string_view ToString(Pass pass);  // "fwd", "dlhs", "drhs"
+
+// One operand, resolved.
+struct SidePlan {
+  Tensor config;
+  Aval x;
+  std::optional<QuantizeSpec> spec;  // null: not quantized
+  DType operand_dtype = DType::kF32;  // of what the contraction receives
+};
+
+struct RawDotPlan {
+  Pass pass = Pass::kFwd;
+  DotDims dims;
+  SidePlan lhs, rhs;
+  Shape product_shape;
+  DType accumulator_dtype = DType::kF32;
+  DType dtype = DType::kF32;  // of the float operands and of the result
+
+  const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
+  bool NeedsKey() const;
+};
+
+// Checks everything that can be known without data. Operands have the dtype `lhs.dtype`. Messages begin with the pass.
+absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
+                                          const DotDims& dims);
+
+// One operand of a call.
+struct RawOperand {
+  ArrayRef x;                          // planned aval; not read when `given` has a qvalue
+  const QTensor* given = nullptr;      // a qvalue, or only scales, from outside
+  std::optional<Key> key;              // of this operand
+  // Where to leave the qvalue, the scale and the clip mask (dense); null: nowhere.
+  void* keep_qvalue = nullptr;
+  void* keep_scale = nullptr;
+  int8_t* keep_mask = nullptr;
+};
+
+struct RawCall {
+  RawOperand lhs, rhs;
+  PrngLayout layout = PrngLayout::kPartitionable;
+  MutableArrayRef out;  // product_shape, any strides, `dtype`
+};
+
+// Preconditions: avals as planned, keys where needed.
+void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_RAW_DOT_H_
