@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
@@ -81,6 +82,12 @@ class Recorder {
       program_.outputs.push_back({*var, slots.empty() ? Slot{SlotKind::kData, absl::StrCat(i)} : slots[i]});
     }
     for (Program::Port& port : written_) program_.outputs.push_back(std::move(port));
+    absl::flat_hash_set<std::string> names;
+    for (const Program::Port& port : program_.outputs) {
+      if (!names.insert(port.slot.ToString()).second) {
+        return absl::AlreadyExistsError(absl::StrCat("trace: two outputs are named ", port.slot.ToString()));
+      }
+    }
     AQT_RETURN_IF_ERROR(Check(program_));
     return std::move(program_);
   }

@@ -30,7 +30,8 @@ using TracedFunction = absl::FunctionRef<std::vector<Value>(absl::Span<const Val
 // Output i is named by output_slots[i]; without names it is data "i". Outputs named by WriteSlot follow.
 // C++ loops unroll, C++ branches are taken as for this call; a branch on data is an error (see Value::Item). Traces nest; each
 // thread has its own.
-// The first error of the trace wins: its message names the operation, scope, operands and the line in `fn`.
+// The first error of the trace wins: its message names the operation, scope, operands and the line in `fn`. InvalidArgument when
+// two inputs share a name or output_slots do not fit; AlreadyExists when two outputs share a name.
 absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs, absl::Span<const Slot> output_slots = {});
 
 // The one dispatch point: records `op` when a trace is active, otherwise runs it. Always gives NumOutputs(op) values;

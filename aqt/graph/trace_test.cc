@@ -112,6 +112,25 @@ out %18 data "logits"
 )");
 }
 
+// As docs/design/program.md shows it.
+TEST(TraceTest, TheDocumentsExample) {
+  absl::StatusOr<Program> program = Trace(
+      [](In in) {
+        const NamedScope scope("fc1");
+        return Values{ops::Max(ops::MatMul(in[0], in[1]), 0.0)};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}, {{SlotKind::kParam, "fc1/kernel"}, {DType::kF32, {3, 4}}}});
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(ToText(*program), R"(in %0: f32[2,3] data "x"
+in %1: f32[3,4] param "fc1/kernel"
+const %2: f32[] = 0
+%3: f32[2,4] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @fc1
+%4: f32[2,4] = broadcast(%2) {axes=[]} @fc1
+%5: f32[2,4] = max(%3, %4) @fc1
+out %5 data "0"
+)");
+}
+
 TEST(TraceTest, SourceLinesAreTheCallers) {
   uint32_t add_line = 0, exp_line = 0;
   absl::StatusOr<Program> program = Trace(
@@ -294,6 +313,13 @@ TEST(SlotTest, Errors) {
   const Input twice{key, {DType::kU32, {2}}};
   EXPECT_THAT(Trace([](In) { return Values{}; }, {twice, twice}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"two inputs", "key \"noise\""}));
+  EXPECT_THAT(Trace(
+                  [&](In in) {
+                    WriteSlot(key, in[0]);
+                    return Values{in[0]};
+                  },
+                  {twice}, std::vector<Slot>{key}),
+              FailsWith(absl::StatusCode::kAlreadyExists, {"two outputs are named key \"noise\""}));
   EXPECT_THAT(Trace([](In in) { return Values{in[0]}; }, {twice}, std::vector<Slot>{key, key}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"1 values for 2 output slots"}));
 }
