@@ -12,7 +12,7 @@ float CeilToPo2As(float s, bool divide) {
   const float inverse = Div<T>(1.0f, s);
   const float log = Arith<T>::Round(static_cast<float>(kernels::Log(Arith<T>::Flush(inverse))));
   const float ln2 = Arith<T>::Round(static_cast<float>(0x1.62e42fefa39efp-1));
-  const float log2 = divide ? Div<T>(log, ln2) : Mul<T>(log, Div<T>(1.0f, ln2));
+  const float log2 = divide ? Div<T>(log, ln2) : Mul<T>(log, Reciprocal<T>(ln2));
   const float exponent = Arith<T>::Round(std::floor(log2));
   // An infinite or NaN exponent ends as 0 or NaN.
   const float power = std::isfinite(exponent) ? std::ldexp(1.0f, static_cast<int>(exponent)) : kernels::Exp(exponent);

@@ -8,6 +8,7 @@
 // numbers of f32, in which the operation is computed).
 
 #include <cmath>
+#include <type_traits>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
@@ -57,6 +58,13 @@ float Div(float a, float b) {
   return A::Round(A::Flush(A::Flush(a) / A::Flush(b)));
 }
 
+// The factor that XLA on CPU puts in place of a division by the constant c: for bf16 it is not rounded to bf16, reciprocal
+// and product being one operation in f32.
+template <class T>
+float Reciprocal(float c) {
+  return std::is_same_v<T, Float16> ? Div<T>(1.0f, c) : Div<float>(1.0f, c);
+}
+
 // 1 / s in the dtype of s, or 1 where that is infinite: what x is multiplied by.
 template <class T>
 float InverseScale(float s) {
@@ -88,7 +96,7 @@ inline float HostConstant(DType dtype, double value) {
 // float of a float and an integer, the wider of two integers; an 8-bit float counts as below bf16 and f16.
 DType Promote(DType a, DType b);
 
-// 1 / 2^floor(log2(1 / s)), each operation rounded to `dtype`, with log2(v) = ln(v) * (1 / ln 2), or ln(v) / ln 2 when
+// 1 / 2^floor(log2(1 / s)), each operation rounded to `dtype`, with log2(v) = ln(v) * Reciprocal(ln 2), or ln(v) / ln 2 when
 // `divide`, ln correctly rounded. For most s it is the smallest power of two that is not below s.
 float CeilToPo2(DType dtype, float s, bool divide);
 

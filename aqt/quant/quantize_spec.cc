@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -29,8 +28,7 @@ void ScalesFromBounds(const QuantizeSpec& spec, Arithmetic arithmetic, float* bo
   const bool divide = arithmetic == Arithmetic::kIeee || n == 1;
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
   VisitFloat(dtype, [&]<class T>() {
-    // For bf16 the reciprocal is not rounded to bf16: reciprocal and product are one operation in f32.
-    const float reciprocal = std::is_same_v<T, Float16> ? Div<T>(1.0f, quant_bound) : Div<float>(1.0f, quant_bound);
+    const float reciprocal = Reciprocal<T>(quant_bound);
     for (int64_t i = 0; i < n; ++i) {
       bounds[i] = divide ? Div<T>(bounds[i], quant_bound) : Mul<T>(bounds[i], reciprocal);
     }
