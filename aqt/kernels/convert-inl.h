@@ -53,16 +53,16 @@ hn::Vec<D> LoadFloat(D d, const Float16* x) {
 
 // v rounded to T: nearest, ties to even, gradual underflow; a NaN stays some NaN.
 template <class T>
-struct RoundTo;
+struct RoundLanes;
 template <>
-struct RoundTo<float> {
+struct RoundLanes<float> {
   template <class D, class V>
   static V Apply(D, V v) {
     return v;
   }
 };
 template <>
-struct RoundTo<BFloat16> {
+struct RoundLanes<BFloat16> {
   template <class D, class V>
   static V Apply(D d, V v) {
     const hn::RebindToUnsigned<D> du;
@@ -74,7 +74,7 @@ struct RoundTo<BFloat16> {
   }
 };
 template <>
-struct RoundTo<Float16> {
+struct RoundLanes<Float16> {
   template <class D, class V>
   static V Apply(D d, V v) {
 #if AQT_HAS_F16_INSTRUCTIONS

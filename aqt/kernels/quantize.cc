@@ -165,7 +165,7 @@ struct MultiplyByInverse {
   void Apply(D d, const T* in, const ScaleAndZero& s, int8_t* q) const {
     FloatVec x = LoadFloat(d, in);
     if constexpr (kFlush) x = Flush(d, x);
-    clamp.RoundAndStore(d, RoundTo<T>::Apply(d, hn::Mul(x, s.scale)), q);
+    clamp.RoundAndStore(d, RoundLanes<T>::Apply(d, hn::Mul(x, s.scale)), q);
   }
 };
 
@@ -175,8 +175,8 @@ struct DivideByScale {
 
   template <class D>
   void Apply(D d, const T* in, const ScaleAndZero& s, int8_t* q) const {
-    const FloatVec y = RoundTo<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale));
-    clamp.RoundAndStore(d, RoundTo<T>::Apply(d, hn::Add(y, s.zero)), q);
+    const FloatVec y = RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale));
+    clamp.RoundAndStore(d, RoundLanes<T>::Apply(d, hn::Add(y, s.zero)), q);
   }
 };
 
@@ -184,8 +184,8 @@ template <class T>
 struct MultiplyByScale {
   template <class D>
   void Apply(D d, const int8_t* q, const ScaleAndZero& s, T* out) const {
-    const FloatVec difference = RoundTo<T>::Apply(d, hn::Sub(LoadInts(d, q), s.zero));
-    StoreFloat(d, RoundTo<T>::Apply(d, hn::Mul(difference, s.scale)), out);
+    const FloatVec difference = RoundLanes<T>::Apply(d, hn::Sub(LoadInts(d, q), s.zero));
+    StoreFloat(d, RoundLanes<T>::Apply(d, hn::Mul(difference, s.scale)), out);
   }
 };
 

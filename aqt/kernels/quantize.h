@@ -11,9 +11,10 @@
 // DequantizeMatrix is the positive quiet NaN of T (0x7fc00000, 0x7fc0, 0x7e00). All targets give the same bits. The
 // plain version is quantize_reference.h.
 //
-// `flush_subnormals` (AQT's arithmetic is XLA's): f32 and bf16 subnormals among x, the scales, and the results count as
-// zero of their sign; f16 subnormals never do. The comparison is explicit; the processor's own flush mode is left alone
-// and should be off.
+// `flush_subnormals` (AQT's arithmetic is XLA's): f32 and bf16 subnormals among x and the scales count as zero; f16
+// subnormals never do. Results need no such rule: a subnormal quotient or product rounds to the integer 0, and a
+// nonzero integer times a normal scale is normal. The comparison is explicit; the processor's own flush mode is left
+// alone and should be off.
 
 #include <cstdint>
 

@@ -27,8 +27,9 @@ std::string Describe(const QuantizeMatrixArgs& args) {
          " flush=" + std::to_string(args.flush_subnormals) + " lo=" + std::to_string(args.lo);
 }
 
-// Quantizes on all targets and compares with the plain version; untouched bytes between the results stay.
-void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout) {
+// Quantizes on all targets and compares with the plain version; untouched bytes between the results stay. `twin` is the
+// same grid in another form, or null.
+void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout, const ScaleGrid* twin) {
   const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
   args.q_row_stride = p.row_stride;
   args.q_col_stride = p.col_stride;
@@ -40,12 +41,18 @@ void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout) {
     args.q = got.data() + p.offset;
     QuantizeMatrix(args, target);
     EXPECT_EQ(got, want) << target << " " << Describe(args);
+    if (twin == nullptr) continue;
+    QuantizeMatrixArgs other = args;
+    other.grid = *twin;
+    std::fill(got.begin(), got.end(), 99);
+    QuantizeMatrix(other, target);
+    EXPECT_EQ(got, want) << target << " " << Describe(args) << " other grid";
   }
 }
 
 // Both rules, by default with the ranges of 2, 4 and 8 bits.
 void ExpectAllRulesAsReference(QuantizeMatrixArgs args, Layout q_layout,
-                               const std::vector<float>& clips = {1, 7, 127}) {
+                               const std::vector<float>& clips = {1, 7, 127}, const ScaleGrid* twin = nullptr) {
   for (float clip : clips) {
     for (bool flush : {false, true}) {
       args.rule = QuantizeRule::kMultiplyByInverse;
@@ -54,13 +61,15 @@ void ExpectAllRulesAsReference(QuantizeMatrixArgs args, Layout q_layout,
       args.hi = clip;
       QuantizeMatrixArgs multiply = args;
       multiply.grid.zero_point = nullptr;
-      ExpectQuantizedAsReference(multiply, q_layout);
+      ScaleGrid no_zero_point = twin == nullptr ? ScaleGrid() : *twin;
+      no_zero_point.zero_point = nullptr;
+      ExpectQuantizedAsReference(multiply, q_layout, twin == nullptr ? nullptr : &no_zero_point);
     }
     args.rule = QuantizeRule::kDivideByScale;
     args.flush_subnormals = false;
     args.lo = -clip - 1;
     args.hi = clip;
-    ExpectQuantizedAsReference(args, q_layout);
+    ExpectQuantizedAsReference(args, q_layout, twin);
   }
 }
 
@@ -150,11 +159,10 @@ void CheckValuesAgainstScales(const std::vector<T>& data, const std::vector<floa
     const int64_t n = static_cast<int64_t>(data.size());
     args.x = {data.data(), kDTypeOf<T>, 1, n, n, 1};
     args.grid = {&scale, &zero_point, 0, 0};
-    ExpectAllRulesAsReference(args, Layout::kRowMajor, {127});
-    // The same through a scale per element.
-    const std::vector<float> repeated(n, scale);
-    args.grid = {repeated.data(), nullptr, 0, 1};
-    ExpectAllRulesAsReference(args, Layout::kRowMajor, {127});
+    const std::vector<float> scale_per_element(n, scale);
+    const std::vector<int8_t> zero_point_per_element(n, zero_point);
+    const ScaleGrid per_element = {scale_per_element.data(), zero_point_per_element.data(), 0, 1};
+    ExpectAllRulesAsReference(args, Layout::kRowMajor, {127}, &per_element);
   }
 }
 

@@ -13,7 +13,7 @@
 //   dequantized = (q - zero_point) * scale
 // round() goes to nearest, ties to even. Clamping comes before it, and qmin is reached: AQT's rule (aqt_weight.h),
 // which multiplies by an inverse and stays within +-qmax, gives other integers. A NaN makes the scale of its unit NaN
-// and its integers 0; with an infinity the scale is infinite and the integers are 0.
+// and its integers 0. An infinity makes the scale infinite; its own integer is 0, that of a finite w the zero point.
 
 #include <array>
 #include <cstdint>

@@ -165,9 +165,13 @@ TEST(QuantizeWeight, NanAndInfinity) {
     const std::vector<int> q = Ints(got->q);
     EXPECT_EQ(q[0], 0);
     EXPECT_EQ(q[1], 0);
+    EXPECT_EQ(q[2], 0);  // with a range of [-inf, 2] the zero point is 0
     EXPECT_EQ(q[3], 0);
     EXPECT_EQ(q[4], 127);
   }
+  const auto upward = QuantizeWeight(Array::Of<float>({1, kInfinity}, {1, 2}), Scheme(8, Strategy::kChannel, false));
+  EXPECT_EQ(Ints(*upward->zero_point), std::vector<int>{-128});
+  EXPECT_EQ(Ints(upward->q), (std::vector<int>{-128, 0}));
   const auto whole = QuantizeWeight(w, Scheme(8, Strategy::kTensor));
   EXPECT_TRUE(std::isnan(whole->scale.View<float>()[0]));
   EXPECT_EQ(Ints(whole->q), std::vector<int>(6, 0));
