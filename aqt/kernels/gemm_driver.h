@@ -8,13 +8,15 @@
 //   Acc                        int32_t or float
 //   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
 //   kBlockGroups               groups of k for which an rhs panel and an lhs panel stay in L1 together; a multiple of 16
-//   Accumulate<R>(lhs, rhs, groups, init, init_stride, out)
+//   kWideRhsElementBytes       0, or the element's bytes of a second form of the rhs panel that is faster to multiply
+//   Widen(rhs, groups, wide)   makes that form
+//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
 //       out[r * kNr + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R, j < kNr;
 //       out may be init
-//   Multiply<R>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, rows_first, out, out_stride)
+//   Multiply<R, kWide>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, rows_first, out, out_stride)
 //       the same sum v, then out[r * out_stride + j] = float(v) * row_scale[r] * col_scale[j], rounded after each
 //       operation, the column's scale first unless rows_first
-// for R in {1, 2, 4, kLhs.width}.
+// for R in {1, 2, 4, kLhs.width}; kWide, if there is a wide form, with the last of these only.
 
 #include <algorithm>
 #include <cstdint>
@@ -37,15 +39,6 @@ void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_
 void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const float* sums,
                 int64_t stride);
 
-// Calls f<R>() with the smallest R in {1, 2, 4, kMax} that is at least `rows`.
-template <int kMax, class F>
-void WithRows(int64_t rows, F f) {
-  if (rows == 1) return f.template operator()<1>();
-  if (rows == 2) return f.template operator()<2>();
-  if (rows <= 4) return f.template operator()<4>();
-  f.template operator()<kMax>();
-}
-
 // GemmKernel::block.
 template <class Tile>
 void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
@@ -56,6 +49,9 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
   static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
   static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0);
+  constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
+  // Widening a block costs about as much as one tile saves by it.
+  const bool widen = kCanWiden && m1 - m0 >= 4 * kMr;
 
   const int64_t groups = Tile::kLhs.NumGroups(args.k);
   const int64_t lhs_panel_bytes = Tile::kLhs.PanelBytes(args.k), rhs_panel_bytes = Tile::kRhs.PanelBytes(args.k);
@@ -77,6 +73,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
 
   alignas(64) Acc partial[kMaxBlockRows * kNr];
   alignas(64) Acc finished[kMr * kNr];
+  alignas(64) char wide[kCanWiden ? Tile::kBlockGroups * kNr * Tile::kRhs.k_group * Tile::kWideRhsElementBytes : 1];
   for (int64_t n = n0; n < n1; n += kNr, rhs += rhs_panel_bytes) {
     const int64_t cols = std::min(kNr, n1 - n);
     const bool in_registers = plain_f32 && cols == kNr;
@@ -88,23 +85,31 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
       const bool last = g + count == groups;
       const char* rhs_block = rhs + kHeaderBytes + g * kRhsGroupBytes;
       const char* lhs_block = lhs + g * 4 * kMr;
+      if constexpr (kCanWiden) {
+        if (widen) Tile::Widen(rhs_block, count, wide);
+      }
       for (int64_t m = m0; m < m1; m += kMr, lhs_block += lhs_panel_bytes) {
         const int64_t rows = std::min(kMr, m1 - m);
         Acc* sums = partial + (m - m0) * kNr;
         const Acc* init = g == 0 ? start : sums;
         const int64_t init_stride = g == 0 ? 0 : kNr;
-        WithRows<kMr>(rows, [&]<int R>() {
+        const auto run = [&]<int R, bool kWide>(const char* rhs_groups) {
           if (!last) {
-            Tile::template Accumulate<R>(lhs_block, rhs_block, count, init, init_stride, sums);
+            Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums);
           } else if (in_registers && rows == R) {
             float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
-            Tile::template Multiply<R>(lhs_block, rhs_block, count, init, init_stride, row_scales + (m - m0),
-                                       col_scales, !epi.rhs_first, out, row_stride);
+            Tile::template Multiply<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, row_scales + (m - m0),
+                                              col_scales, !epi.rhs_first, out, row_stride);
           } else {
-            Tile::template Accumulate<R>(lhs_block, rhs_block, count, init, init_stride, finished);
+            Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
             FinishTile(args, b, m, rows, n, cols, finished, kNr);
           }
-        });
+        };
+        if (rows == 1) run.template operator()<1, false>(rhs_block);
+        else if (rows == 2) run.template operator()<2, false>(rhs_block);
+        else if (rows <= 4) run.template operator()<4, false>(rhs_block);
+        else if (!widen) run.template operator()<kMr, false>(rhs_block);
+        else run.template operator()<kMr, kCanWiden>(wide);
       }
       g += count;
     } while (g < groups);

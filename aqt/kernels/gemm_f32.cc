@@ -25,6 +25,7 @@ struct FmaOps {
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, kMr, 1};
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, PanelFormat::Element::kF32, false,
                                        HWY_MAX_BYTES / 2, 1};
+  static constexpr int64_t kWideRhsElementBytes = 0;
   static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 192;  // rhs 16 or 24 KiB, lhs 6 or 9
 
   using V = hn::Vec<hn::ScalableTag<float>>;
@@ -32,6 +33,7 @@ struct FmaOps {
   static HWY_INLINE V Broadcast(const char* p) {
     return hn::Set(hn::ScalableTag<float>(), *reinterpret_cast<const float*>(p));
   }
+  template <bool kWide>
   static HWY_INLINE V LoadRhs(const char* p) {
     return hn::LoadU(hn::ScalableTag<float>(), reinterpret_cast<const float*>(p));
   }
@@ -60,10 +62,11 @@ struct ScalarTile {
   using Acc = float;
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, 6, 1};
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, PanelFormat::Element::kF32, false, 16, 1};
+  static constexpr int64_t kWideRhsElementBytes = 0;
   static constexpr int64_t kBlockGroups = 256;
   static constexpr int kNr = kRhs.width;
 
-  template <int R>
+  template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
                          float* out) {
     float sums[R][kNr];
@@ -81,12 +84,12 @@ struct ScalarTile {
     std::memcpy(out, sums, sizeof(sums));
   }
 
-  template <int R>
+  template <int R, bool kWide>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
                        const float* row_scale, const float* col_scale, bool rows_first, float* out,
                        int64_t out_stride) {
     float sums[R * kNr];
-    Accumulate<R>(lhs, rhs, groups, init, init_stride, sums);
+    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
         const float x = sums[r * kNr + j];

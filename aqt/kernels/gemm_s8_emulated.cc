@@ -10,23 +10,32 @@
 namespace aqt::kernels::internal {
 namespace {
 
-template <const PanelFormat& kLhsFormat, const PanelFormat& kRhsFormat, int64_t kGroups>
+template <const PanelFormat& kLhsFormat, const PanelFormat& kRhsFormat, int64_t kGroups, int64_t kWideBytes>
 struct EmulatedTile {
   using Acc = int32_t;
   static constexpr PanelFormat kLhs = kLhsFormat, kRhs = kRhsFormat;
-  static constexpr int64_t kBlockGroups = kGroups;
+  static constexpr int64_t kBlockGroups = kGroups, kWideRhsElementBytes = kWideBytes;
   static constexpr int kNr = kRhs.width, kGroup = kRhs.k_group;
   using Lhs = std::conditional_t<kLhs.element == PanelFormat::Element::kS16, int16_t, uint8_t>;
 
-  template <int R>
+  static void Widen(const char* rhs, int64_t groups, char* wide) {
+    for (int64_t i = 0; i < groups * kNr * kGroup; ++i) {
+      const int16_t value = static_cast<int8_t>(rhs[i]);
+      std::memcpy(wide + 2 * i, &value, 2);
+    }
+  }
+
+  template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
                          int32_t* out) {
+    using Rhs = std::conditional_t<kWide, int16_t, int8_t>;
     uint32_t sums[R][kNr];  // wraps, as the instructions do
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) sums[r][j] = init == nullptr ? 0 : static_cast<uint32_t>(init[r * init_stride + j]);
     }
     for (int64_t g = 0; g < groups; ++g) {
-      const int8_t* b = reinterpret_cast<const int8_t*>(rhs) + g * kNr * kGroup;
+      Rhs b[kNr * kGroup];
+      std::memcpy(b, rhs + g * static_cast<int64_t>(sizeof(b)), sizeof(b));
       const char* step = lhs + g / PanelFormat::kStepGroups * kLhs.width * 64 + g % PanelFormat::kStepGroups * 4;
       for (int r = 0; r < R; ++r) {
         Lhs a[kGroup];
@@ -41,12 +50,12 @@ struct EmulatedTile {
     std::memcpy(out, sums, sizeof(sums));
   }
 
-  template <int R>
+  template <int R, bool kWide>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
                        const float* row_scale, const float* col_scale, bool rows_first, float* out,
                        int64_t out_stride) {
     int32_t sums[R * kNr];
-    Accumulate<R>(lhs, rhs, groups, init, init_stride, sums);
+    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
         const float x = static_cast<float>(sums[r * kNr + j]);
@@ -61,9 +70,9 @@ constexpr GemmKernel MakeKernel(const char* name) {
   return {name, Target::kScalar, Tile::kLhs, Tile::kRhs, &GemmBlock<Tile>};
 }
 
-constexpr GemmKernel kAvx2 = MakeKernel<EmulatedTile<kAvx2Lhs, kAvx2Rhs, 512>>("emulated_avx2");
-constexpr GemmKernel kAvx512 = MakeKernel<EmulatedTile<kAvx512Lhs, kAvx512Rhs, 512>>("emulated_avx512");
-constexpr GemmKernel kVnni = MakeKernel<EmulatedTile<kVnniLhs, kVnniRhs, 192>>("emulated_avx512_vnni");
+constexpr GemmKernel kAvx2 = MakeKernel<EmulatedTile<kAvx2Lhs, kAvx2Rhs, 256, 2>>("emulated_avx2");
+constexpr GemmKernel kAvx512 = MakeKernel<EmulatedTile<kAvx512Lhs, kAvx512Rhs, 192, 2>>("emulated_avx512");
+constexpr GemmKernel kVnni = MakeKernel<EmulatedTile<kVnniLhs, kVnniRhs, 192, 0>>("emulated_avx512_vnni");
 
 }  // namespace
 

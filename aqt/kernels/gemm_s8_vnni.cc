@@ -22,11 +22,13 @@ namespace HWY_NAMESPACE {
 struct VnniOps {
   using Acc = int32_t;
   static constexpr PanelFormat kLhs = internal::kVnniLhs, kRhs = internal::kVnniRhs;
+  static constexpr int64_t kWideRhsElementBytes = 0;
   static constexpr int64_t kBlockGroups = 192;  // 768 k: 24 KiB of rhs and 6 KiB of lhs
 
   using V = hn::Vec<hn::ScalableTag<int32_t>>;
 
   static HWY_INLINE V Broadcast(const char* p) { return hn::Set(hn::ScalableTag<int32_t>(), LoadGroup(p)); }
+  template <bool kWide>
   static HWY_INLINE V LoadRhs(const char* p) {
     return hn::LoadU(hn::ScalableTag<int32_t>(), reinterpret_cast<const int32_t*>(p));
   }

@@ -28,8 +28,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Ops has
 //   Acc, kLhs, kRhs, kBlockGroups     as the tile policy has (gemm_driver.h); kRhs.width = 2 * kLanes
-//   LhsVec, RhsVec                    vectors
-//   Broadcast(p), LoadRhs(p)          one group of the lhs in all lanes; one group of kLanes rows of the rhs
+//   Broadcast(p)                      one group of the lhs in all lanes
+//   LoadRhs<kWide>(p)                 one group of kLanes rows of the rhs
 //   Step(a, b, sum)                   sum + products of one group, lane by lane
 template <class Ops>
 struct VectorTile : Ops {
@@ -39,17 +39,19 @@ struct VectorTile : Ops {
   static constexpr int64_t kLanes = Ops::kRhs.width / 2;
   static_assert(kLanes == HWY_MAX_BYTES / 4);
   static constexpr int64_t kLhsStepBytes = int64_t{Ops::kLhs.width} * 64;
-  static constexpr int64_t kRhsVectorBytes = kLanes * Ops::kRhs.k_group * Ops::kRhs.ElementBytes();
-  static constexpr int64_t kRhsGroupBytes = 2 * kRhsVectorBytes;
+  template <bool kWide>
+  static constexpr int64_t kRhsVectorBytes =
+      kLanes * Ops::kRhs.k_group * (kWide ? Ops::kWideRhsElementBytes : Ops::kRhs.ElementBytes());
 
   template <int R>
   struct Sums {
     V v[R][2];
   };
 
-  template <int R>
+  template <bool kWide, int R>
   static HWY_INLINE void Group(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, Sums<R>& s) {
-    const auto b0 = Ops::LoadRhs(rhs), b1 = Ops::LoadRhs(rhs + kRhsVectorBytes);
+    const auto b0 = Ops::template LoadRhs<kWide>(rhs);
+    const auto b1 = Ops::template LoadRhs<kWide>(rhs + kRhsVectorBytes<kWide>);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const auto a = Ops::Broadcast(lhs + r * 64);
@@ -58,9 +60,10 @@ struct VectorTile : Ops {
     }
   }
 
-  template <int R>
+  template <bool kWide, int R>
   static HWY_INLINE void Sum(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, int64_t groups,
                              const Acc* init, int64_t init_stride, Sums<R>& s) {
+    constexpr int64_t kGroupBytes = 2 * kRhsVectorBytes<kWide>;
     const D d;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -68,20 +71,20 @@ struct VectorTile : Ops {
       s.v[r][1] = init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride + kLanes);
     }
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
-      for (int64_t q = 0; q < 64; q += 16, rhs += 4 * kRhsGroupBytes) {
+      for (int64_t q = 0; q < 64; q += 16, rhs += 4 * kGroupBytes) {
 #pragma GCC unroll 4
-        for (int u = 0; u < 4; ++u) Group(lhs + q + 4 * u, rhs + u * kRhsGroupBytes, s);
+        for (int u = 0; u < 4; ++u) Group<kWide>(lhs + q + 4 * u, rhs + u * kGroupBytes, s);
       }
       lhs += kLhsStepBytes;
     }
-    for (; groups > 0; --groups, lhs += 4, rhs += kRhsGroupBytes) Group(lhs, rhs, s);
+    for (; groups > 0; --groups, lhs += 4, rhs += kGroupBytes) Group<kWide>(lhs, rhs, s);
   }
 
-  template <int R>
+  template <int R, bool kWide>
   static HWY_NOINLINE void Accumulate(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
                                       int64_t init_stride, Acc* out) {
     Sums<R> s;
-    Sum(lhs, rhs, groups, init, init_stride, s);
+    Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
     const D d;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -95,12 +98,12 @@ struct VectorTile : Ops {
     else return hn::ConvertTo(hn::ScalableTag<float>(), v);
   }
 
-  template <int R>
+  template <int R, bool kWide>
   static HWY_NOINLINE void Multiply(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
                                     int64_t init_stride, const float* row_scale, const float* col_scale,
                                     bool rows_first, float* out, int64_t out_stride) {
     Sums<R> s;
-    Sum(lhs, rhs, groups, init, init_stride, s);
+    Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
     const hn::ScalableTag<float> df;
     const auto c0 = hn::LoadU(df, col_scale), c1 = hn::LoadU(df, col_scale + kLanes);
 #pragma GCC unroll 16

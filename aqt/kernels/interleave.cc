@@ -1,103 +1,251 @@
 #include "aqt/kernels/interleave.h"
 
 #include <cstring>
+#include <type_traits>
 
+#include "aqt/core/check.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/interleave.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#ifndef AQT_KERNELS_INTERLEAVE_ONCE_
+#define AQT_KERNELS_INTERLEAVE_ONCE_
 namespace aqt::kernels::internal {
 namespace {
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+}  // namespace
+}  // namespace aqt::kernels::internal
+#endif  // AQT_KERNELS_INTERLEAVE_ONCE_
 
-// The element as the panel holds it, from the block's.
-template <PanelFormat::Element kElement>
-struct Convert;
-template <>
-struct Convert<PanelFormat::Element::kS8> {
-  static int8_t Of(int8_t x) { return x; }
-};
-template <>
-struct Convert<PanelFormat::Element::kU8Offset> {
-  static uint8_t Of(int8_t x) { return static_cast<uint8_t>(x ^ 0x80); }
-};
-template <>
-struct Convert<PanelFormat::Element::kS16> {
-  static int16_t Of(int8_t x) { return x; }
-};
-template <>
-struct Convert<PanelFormat::Element::kF32> {
-  static float Of(float x) { return x; }
-};
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels::internal {
+namespace HWY_NAMESPACE {
 
-template <PanelFormat::Element kElement, int kGroup, class T>
-void RowSteps(const T* block, int64_t row_stride, int64_t k_stride, int64_t steps, int64_t width, char* out) {
-  using Out = decltype(Convert<kElement>::Of(T()));
-  constexpr int64_t kStepK = PanelFormat::kStepGroups * kGroup;
-  static_assert(kStepK * sizeof(Out) == 64);
+#if HWY_TARGET == HWY_SCALAR
+
+// One block of TransposeUnits.
+template <class Unit>
+void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_bytes) {
+  constexpr int64_t kUnits = 16 / sizeof(Unit);
+  for (int64_t r = 0; r < kUnits; ++r) {
+    for (int64_t c = 0; c < kUnits; ++c) {
+      std::memcpy(dst + c * dst_bytes + r * sizeof(Unit), src + r * src_bytes + c * sizeof(Unit), sizeof(Unit));
+    }
+  }
+}
+
+// 16 rows of a group of kGroup lines, a byte of each line side by side.
+template <int kGroup>
+void Zip(const int8_t* lines, int64_t stride, int8_t* out) {
+  for (int r = 0; r < 16; ++r) {
+    for (int i = 0; i < kGroup; ++i) *out++ = lines[i * stride + r];
+  }
+}
+
+// correction[r] -= 128 * (sum of the row's four elements in each group), modulo 2^32.
+void Correct(const int8_t* groups_of_rows, int64_t groups, int64_t width, int32_t* correction) {
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t r = 0; r < width; ++r, groups_of_rows += 4) {
+      const int32_t sum = groups_of_rows[0] + groups_of_rows[1] + groups_of_rows[2] + groups_of_rows[3];
+      correction[r] = static_cast<int32_t>(static_cast<uint32_t>(correction[r]) - static_cast<uint32_t>(128 * sum));
+    }
+  }
+}
+
+#else  // HWY_TARGET
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class Unit>
+void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_bytes) {
+  constexpr int kUnits = 16 / sizeof(Unit);
+  const hn::FixedTag<Unit, kUnits> d;
+  hn::Vec<decltype(d)> a[kUnits], b[kUnits];
+#pragma GCC unroll 16
+  for (int i = 0; i < kUnits; ++i) a[i] = hn::LoadU(d, reinterpret_cast<const Unit*>(src + i * src_bytes));
+  // Each pass interleaves line i with line i + kUnits / 2: a rotation of the bits of (line, unit); all of them swap the two.
+#pragma GCC unroll 4
+  for (int pass = 1; pass < kUnits; pass *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kUnits / 2; ++i) {
+      b[2 * i] = hn::InterleaveLower(d, a[i], a[i + kUnits / 2]);
+      b[2 * i + 1] = hn::InterleaveUpper(d, a[i], a[i + kUnits / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kUnits; ++i) a[i] = b[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kUnits; ++i) hn::StoreU(a[i], d, reinterpret_cast<Unit*>(dst + i * dst_bytes));
+}
+
+template <int kGroup>
+void Zip(const int8_t* lines, int64_t stride, int8_t* out) {
+  const hn::FixedTag<int8_t, 16> d8;
+  const hn::FixedTag<int16_t, 8> d16;
+  const auto line = [&](int i) { return hn::LoadU(d8, lines + i * stride); };
+  if constexpr (kGroup == 2) {
+    hn::StoreU(hn::InterleaveLower(d8, line(0), line(1)), d8, out);
+    hn::StoreU(hn::InterleaveUpper(d8, line(0), line(1)), d8, out + 16);
+  } else {
+    const auto store = [&](auto lower, auto upper, int8_t* to) {
+      const auto a = hn::BitCast(d16, lower), b = hn::BitCast(d16, upper);
+      hn::StoreU(hn::BitCast(d8, hn::InterleaveLower(d16, a, b)), d8, to);
+      hn::StoreU(hn::BitCast(d8, hn::InterleaveUpper(d16, a, b)), d8, to + 16);
+    };
+    store(hn::InterleaveLower(d8, line(0), line(1)), hn::InterleaveLower(d8, line(2), line(3)), out);
+    store(hn::InterleaveUpper(d8, line(0), line(1)), hn::InterleaveUpper(d8, line(2), line(3)), out + 32);
+  }
+}
+
+void Correct(const int8_t* groups_of_rows, int64_t groups, int64_t width, int32_t* correction) {
+  const hn::ScalableTag<int32_t> d32;
+  const hn::Repartition<int16_t, decltype(d32)> d16;
+  const hn::Repartition<int8_t, decltype(d32)> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d32));
+  for (int64_t r = 0; r < width; r += lanes) {
+    auto sum = hn::Zero(d32);
+    for (int64_t g = 0; g < groups; ++g) {
+      const auto x = hn::BitCast(d16, hn::LoadU(d8, groups_of_rows + (g * width + r) * 4));
+      const auto pairs = hn::BitCast(d32, hn::Add(hn::ShiftRight<8>(hn::ShiftLeft<8>(x)), hn::ShiftRight<8>(x)));
+      sum = hn::Add(sum, hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs)), hn::ShiftRight<16>(pairs)));
+    }
+    hn::StoreU(hn::Sub(hn::LoadU(d32, correction + r), hn::ShiftLeft<7>(sum)), d32, correction + r);
+  }
+}
+
+#endif  // HWY_TARGET
+
+// dst[c, r] = src[r, c] for units of 1, 2 or 4 bytes; distances in bytes.
+template <class Unit>
+void TransposeUnits(const char* src, int64_t src_bytes, int64_t rows, int64_t cols, char* dst, int64_t dst_bytes) {
+  constexpr int64_t kUnits = 16 / sizeof(Unit);
+  AQT_DCHECK(rows % kUnits == 0 && cols % kUnits == 0);
+  for (int64_t r = 0; r < rows; r += kUnits) {
+    for (int64_t c = 0; c < cols; c += kUnits) {
+      TransposeBlock<Unit>(src + r * src_bytes + c * static_cast<int64_t>(sizeof(Unit)), src_bytes,
+                           dst + c * dst_bytes + r * static_cast<int64_t>(sizeof(Unit)), dst_bytes);
+    }
+  }
+}
+
+// Steps of 64 bytes for each row.
+template <class Out, class T>
+void RowSteps(const T* block, int64_t row_stride, int64_t steps, int64_t width, char* out) {
+  constexpr int64_t kStepK = 64 / sizeof(Out);
   Out line[kStepK];
-  for (int64_t s = 0; s < steps; ++s) {
+  for (int64_t s = 0; s < steps; ++s, block += kStepK) {
     for (int64_t r = 0; r < width; ++r, out += 64) {
-      const T* from = block + r * row_stride + s * kStepK * k_stride;
-      if (k_stride == 1) {
-        for (int64_t i = 0; i < kStepK; ++i) line[i] = Convert<kElement>::Of(from[i]);
-      } else {
-        for (int64_t i = 0; i < kStepK; ++i) line[i] = Convert<kElement>::Of(from[i * k_stride]);
+      const T* from = block + r * row_stride;
+      for (int64_t i = 0; i < kStepK; ++i) {
+        if constexpr (std::is_same_v<Out, uint8_t>) line[i] = static_cast<uint8_t>(from[i] ^ 0x80);  // + 128
+        else line[i] = from[i];
       }
       std::memcpy(out, line, 64);
     }
   }
 }
 
-template <int kGroup, class T>
-void Groups(const T* block, int64_t row_stride, int64_t k_stride, int64_t groups, int64_t width, char* out) {
-  T* to = reinterpret_cast<T*>(out);
-  for (int64_t g = 0; g < groups; ++g, block += kGroup * k_stride) {
-    for (int64_t r = 0; r < width; ++r, to += kGroup) {
-      for (int i = 0; i < kGroup; ++i) to[i] = block[r * row_stride + i * k_stride];
-    }
-  }
+void TransposeS8(const int8_t* src, int64_t src_stride, int64_t rows, int64_t cols, int8_t* dst, int64_t dst_stride) {
+  TransposeUnits<uint8_t>(reinterpret_cast<const char*>(src), src_stride, rows, cols, reinterpret_cast<char*>(dst),
+                          dst_stride);
 }
 
-// correction[r] -= 128 * sum of the row's elements, modulo 2^32.
-void Correct(const int8_t* groups_of_rows, int64_t groups, int64_t width, int64_t k_group, int32_t* correction) {
-  for (int64_t g = 0; g < groups; ++g) {
-    for (int64_t r = 0; r < width; ++r, groups_of_rows += k_group) {
-      int32_t sum = 0;
-      for (int64_t i = 0; i < k_group; ++i) sum += groups_of_rows[i];
-      correction[r] = static_cast<int32_t>(static_cast<uint32_t>(correction[r]) - static_cast<uint32_t>(128 * sum));
-    }
-  }
+void TransposeF32(const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst, int64_t dst_stride) {
+  TransposeUnits<uint32_t>(reinterpret_cast<const char*>(src), src_stride * 4, rows, cols,
+                           reinterpret_cast<char*>(dst), dst_stride * 4);
 }
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
-void Interleave(Target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, char* panel) {
-  using Element = PanelFormat::Element;
-  const int64_t groups = CeilDiv(k1 - k0, format.k_group), first_group = k0 / format.k_group, width = format.width;
+void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride, int64_t k0,
+                  int64_t k1, char* panel) {
+  const int64_t groups = CeilDiv(k1 - k0, format.k_group), steps = CeilDiv(groups, PanelFormat::kStepGroups);
+  const int64_t width = format.width, first_group = k0 / format.k_group;
   if (format.layout == PanelFormat::Layout::kRowSteps) {
-    const int64_t steps = CeilDiv(groups, PanelFormat::kStepGroups);
+    AQT_DCHECK(k_stride == 1);
     char* out = panel + first_group * 4 * width;
-    if (format.element == Element::kS16) RowSteps<Element::kS16, 2>(block, row_stride, k_stride, steps, width, out);
-    else RowSteps<Element::kU8Offset, 4>(block, row_stride, k_stride, steps, width, out);
+    if (format.element == PanelFormat::Element::kS16) RowSteps<int16_t>(block, row_stride, steps, width, out);
+    else RowSteps<uint8_t>(block, row_stride, steps, width, out);
     return;
   }
-  char* out = panel + format.HeaderBytes() + first_group * width * format.k_group;
-  if (format.k_group == 2) Groups<2>(block, row_stride, k_stride, groups, width, out);
-  else Groups<4>(block, row_stride, k_stride, groups, width, out);
+  const int64_t group_bytes = width * format.k_group;
+  char* out = panel + format.HeaderBytes() + first_group * group_bytes;
+  if (k_stride != 1) {
+    int8_t* to = reinterpret_cast<int8_t*>(out);
+    for (int64_t g = 0; g < groups; ++g, block += format.k_group * k_stride) {
+      for (int64_t r = 0; r < width; r += 16, to += 16 * format.k_group) {
+        if (format.k_group == 2) Zip<2>(block + r, k_stride, to);
+        else Zip<4>(block + r, k_stride, to);
+      }
+    }
+  } else {
+    // Whole steps but for the last groups, which the panel may have no room for.
+    const auto transpose = [&](const int8_t* from, int64_t count, char* to) {
+      const char* src = reinterpret_cast<const char*>(from);
+      if (format.k_group == 2) TransposeUnits<uint16_t>(src, row_stride, width, count, to, group_bytes);
+      else TransposeUnits<uint32_t>(src, row_stride, width, count, to, group_bytes);
+    };
+    constexpr int64_t kMaxGroupBytes = 128, kStep = PanelFormat::kStepGroups;
+    const int64_t whole = groups / kStep * kStep;
+    transpose(block, whole, out);
+    if (whole < groups) {
+      char step[kMaxGroupBytes * kStep];
+      transpose(block + whole * format.k_group, kStep, step);
+      std::memcpy(out + whole * group_bytes, step, (groups - whole) * group_bytes);
+    }
+  }
   if (!format.has_correction) return;
   int32_t* correction = reinterpret_cast<int32_t*>(panel);
   if (k0 == 0) std::memset(correction, 0, width * sizeof(int32_t));
-  Correct(reinterpret_cast<const int8_t*>(out), groups, width, format.k_group, correction);
+  Correct(reinterpret_cast<const int8_t*>(out), groups, width, correction);
 }
 
-void Interleave(Target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
-                int64_t k1, char* panel) {
-  char* out = panel + k0 * 4 * format.width;
+void InterleaveF32(const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
+                   int64_t k1, char* panel) {
+  const int64_t width = format.width;
+  char* out = panel + k0 * 4 * width;
   if (format.layout == PanelFormat::Layout::kRowSteps) {
-    RowSteps<PanelFormat::Element::kF32, 1>(block, row_stride, k_stride, CeilDiv(k1 - k0, PanelFormat::kStepGroups),
-                                            format.width, out);
-  } else {
-    Groups<1>(block, row_stride, k_stride, k1 - k0, format.width, out);
+    AQT_DCHECK(k_stride == 1);
+    return RowSteps<float>(block, row_stride, CeilDiv(k1 - k0, PanelFormat::kStepGroups), width, out);
+  }
+  if (k_stride != 1) {
+    for (int64_t k = k0; k < k1; ++k, out += 4 * width, block += k_stride) std::memcpy(out, block, 4 * width);
+    return;
+  }
+  const int64_t whole = (k1 - k0) / 4 * 4;
+  TransposeUnits<uint32_t>(reinterpret_cast<const char*>(block), row_stride * 4, width, whole, out, 4 * width);
+  for (int64_t k = whole; k < k1 - k0; ++k) {
+    for (int64_t r = 0; r < width; ++r) std::memcpy(out + (k * width + r) * 4, block + r * row_stride + k, 4);
   }
 }
 
+}  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels::internal
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+
+void Transpose(Target target, const int8_t* src, int64_t src_stride, int64_t rows, int64_t cols, int8_t* dst,
+               int64_t dst_stride) {
+  AQT_HWY_DISPATCH(target, TransposeS8)(src, src_stride, rows, cols, dst, dst_stride);
+}
+
+void Transpose(Target target, const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst,
+               int64_t dst_stride) {
+  AQT_HWY_DISPATCH(target, TransposeF32)(src, src_stride, rows, cols, dst, dst_stride);
+}
+
+void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
+                int64_t k0, int64_t k1, char* panel) {
+  AQT_HWY_DISPATCH(target, InterleaveS8)(format, block, row_stride, k_stride, k0, k1, panel);
+}
+
+void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,
+                int64_t k0, int64_t k1, char* panel) {
+  AQT_HWY_DISPATCH(target, InterleaveF32)(format, block, row_stride, k_stride, k0, k1, panel);
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE

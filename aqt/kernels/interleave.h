@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_INTERLEAVE_H_
 #define AQT_KERNELS_INTERLEAVE_H_
 
-// The permutation between a small dense block and a panel.
+// The permutations between a small dense block and a panel.
 
 #include <cstdint>
 
@@ -10,10 +10,17 @@
 
 namespace aqt::kernels::internal {
 
+// dst[c * dst_stride + r] = src[r * src_stride + c] for r < rows, c < cols; strides in elements. rows and cols are
+// multiples of 16.
+void Transpose(Target target, const int8_t* src, int64_t src_stride, int64_t rows, int64_t cols, int8_t* dst,
+               int64_t dst_stride);
+void Transpose(Target target, const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst,
+               int64_t dst_stride);
+
 // Moves k in [k0, k1) of one panel into place: element (r, k) for r < format.width comes from
-// block[r * row_stride + (k - k0) * k_stride]; one of the strides is 1. k0 is a multiple of a step (16 groups); the
-// block is filled with zeros from k1 to the next whole step. The element type is s8 for the integer formats; kF32 takes
-// f32. The correction, if there is one, is started at k0 = 0 and added to after.
+// block[r * row_stride + (k - k0) * k_stride]. One of the strides is 1; for the layout kRowSteps k_stride. k0 is a
+// multiple of a step (16 groups); the block is filled with zeros from k1 to the next whole step. The element type is s8
+// for the integer formats; kF32 takes f32. The correction, if there is one, is started at k0 = 0 and continued after.
 void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
                 int64_t k0, int64_t k1, char* panel);
 void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,

@@ -120,9 +120,9 @@ void StageF32(const Operand& src, const Block& block, float* stage) {
   }
 }
 
-// inverse[(r - r0) * inverse_stride] belongs to row r.
+// inverse[(r - r0) * inverse_stride] belongs to row r. flush: whether subnormals among x have to be set to zero.
 void StageQuantized(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
-                    int64_t inverse_stride, int8_t* stage) {
+                    int64_t inverse_stride, bool flush, int8_t* stage) {
   const Operand& src = args.src;
   const QuantizeStep& step = args.step;
   ForEachPiece(src, block, [&](int64_t r, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
@@ -132,7 +132,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
     q.grid.row_stride = inverse_stride;
     q.lo = -step.clip_bound;
     q.hi = step.clip_bound;
-    q.flush_subnormals = step.subnormals_are_zero;
+    q.flush_subnormals = flush;
     q.q = stage + to;
     q.q_row_stride = block.row_stride;
     q.q_col_stride = block.k_stride;
@@ -191,10 +191,10 @@ void AbsMaxOfRows(Target target, const Operand& src, int64_t b, int64_t r0, int6
 
 // ---- blocks
 
-// Rows that one task packs: so many that a line of the source is used whole when rows are contiguous.
-constexpr int64_t kTaskRows = 64;
-constexpr int64_t kMaxWidth = 32;
-constexpr int64_t kStageBytes = 16 << 10;
+// Rows that one task packs: a multiple of all panel widths, and whole cache lines of a source whose rows are contiguous.
+constexpr int64_t kTaskRows = 96;
+// A staged block and its transpose stay in L1.
+constexpr int64_t kStageBytes = 12 << 10;
 
 // Walks a packed operand: calls stage(block, buffer) for blocks of at most kTaskRows rows and moves what it wrote into
 // panels.
@@ -203,9 +203,9 @@ class Packer {
   Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)
       : target_(target), format_(format), src_(src), panels_(static_cast<char*>(panels)),
         rows_(src.rows.Count()), k_(src.k.Count()),
-        task_panels_(std::max<int64_t>(1, kTaskRows / format.width)),
+        task_panels_(kTaskRows / format.width),
         by_k_(src.k.InnerStride() == 1 || src.rows.InnerStride() != 1) {
-    AQT_DCHECK(format.width <= kMaxWidth);
+    AQT_DCHECK(kTaskRows % format.width == 0);
   }
 
   int64_t TasksPerMatrix() const {
@@ -227,21 +227,29 @@ class Packer {
     const int64_t width = format_.width, padded_rows = (p1 - p0) * width;
     const int64_t r0 = p0 * width, r1 = std::min(rows_, p1 * width);
     begin(r0, r1);
-    alignas(64) T buffer[kStageBytes / sizeof(T)];
+    const bool transpose = !by_k_ && format_.layout == PanelFormat::Layout::kRowSteps;
+    alignas(64) T staged[kStageBytes / sizeof(T)], transposed[kStageBytes / sizeof(T)];
     // Whole steps of 16 groups, as many as fit.
     const int64_t step_k = PanelFormat::kStepGroups * format_.k_group;
-    const int64_t chunk = std::max<int64_t>(1, kStageBytes / int64_t{sizeof(T)} / padded_rows / step_k) * step_k;
+    const int64_t pitch = (padded_rows + 15) / 16 * 16;  // Transpose moves 16 x 16
+    const int64_t chunk = kStageBytes / int64_t{sizeof(T)} / pitch / step_k * step_k;
     for (int64_t k0 = 0; k0 < k_; k0 += chunk) {
       const int64_t k1 = std::min(k_, k0 + chunk);
       const int64_t padded_k = (k1 - k0 + step_k - 1) / step_k * step_k;
-      const int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : padded_rows;
-      if (r1 - r0 < padded_rows || k1 - k0 < padded_k) std::memset(buffer, 0, padded_rows * padded_k * sizeof(T));
-      stage(Block{b, r0, r1, k0, k1, row_stride, k_stride}, buffer);
+      int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : pitch;
+      if (r1 - r0 < pitch || k1 - k0 < padded_k) std::memset(staged, 0, pitch * padded_k * sizeof(T));
+      stage(Block{b, r0, r1, k0, k1, row_stride, k_stride}, staged);
       if (panels_ == nullptr) continue;
+      if (transpose) {
+        internal::Transpose(target_, staged, pitch, padded_k, pitch, transposed, padded_k);
+        row_stride = padded_k;
+        k_stride = 1;
+      }
+      const T* block = transpose ? transposed : staged;
       for (int64_t p = p0; p < p1; ++p) {
         char* panel = panels_ + b * format_.PackedBytes(rows_, k_) + p * format_.PanelBytes(k_);
-        internal::Interleave(target_, format_, buffer + (p - p0) * width * row_stride, row_stride, k_stride, k0, k1,
-                             panel);
+        internal::Interleave(target_, format_, block + (p - p0) * format_.width * row_stride, row_stride, k_stride, k0,
+                             k1, panel);
       }
     }
     if (panels_ != nullptr && k_ == 0 && format_.has_correction) {
@@ -318,17 +326,23 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
   const int64_t batch_stride = per_row ? rows : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_batch_stride : 0;
   const Packer packer(target, format, src, args.panels);
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
-    float inverse[kTaskRows + kMaxWidth];
+    float inverse[kTaskRows];
+    // A subnormal x can only become other than 0 when it is multiplied by more than 2^125.
+    bool large_inverse = false;
     const auto begin = [&](int64_t r0, int64_t r1) {
       float* scale = args.scale + b * batch_stride + r0 * row_stride;
       if (per_row) {
         AbsMaxOfRows(target, src, b, r0, r1, flush, scale);
         rule(scale, r1 - r0);
       }
-      for (int64_t r = 0; r < r1 - r0; ++r) inverse[r] = InverseScale(scale[r * row_stride], args.step);
+      large_inverse = false;
+      for (int64_t r = 0; r < r1 - r0; ++r) {
+        inverse[r] = InverseScale(scale[r * row_stride], args.step);
+        large_inverse |= inverse[r] > 0x1p124f;
+      }
     };
     packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) {
-      StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, stage);
+      StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, flush && large_inverse, stage);
       if (args.qvalues != nullptr) StoreQvalues(src, block, stage, args.qvalues);
     });
   });

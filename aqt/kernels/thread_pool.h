@@ -2,17 +2,24 @@
 #define AQT_KERNELS_THREAD_POOL_H_
 
 // An Executor with threads of its own.
+//
+// (Eigen's pool would do, but its fences are invisible to g++'s thread sanitizer, and it allocates a closure per task.)
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
-#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "aqt/core/executor.h"
 
 namespace aqt::kernels {
 
-// num_threads - 1 threads that sleep between calls; the calling thread works, too. Several threads may call ParallelFor
-// at the same time; they then share the workers. The destructor waits for the threads to end; no call may be running.
+// num_threads - 1 threads; the calling thread works, too. A thread without work looks for more for some 10 us (the time
+// between the steps of one product), then sleeps. Several threads may call ParallelFor at the same time; they then share
+// the workers. No call allocates. The destructor waits for the threads to end; no call may be running.
 class ThreadPool final : public Executor {
  public:
   // num_threads >= 1.
@@ -21,13 +28,22 @@ class ThreadPool final : public Executor {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int NumThreads() const override { return num_threads_; }
+  int NumThreads() const override { return static_cast<int>(threads_.size()) + 1; }
   void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) override;
 
  private:
-  class Impl;
-  const int num_threads_;
-  const std::unique_ptr<Impl> impl_;
+  struct Call;
+
+  void WorkerLoop();
+  // A call that still has indices to give out; null if there is none. mutex_ is held.
+  Call* FindWork() const;
+
+  std::mutex mutex_;
+  std::condition_variable work_, done_;
+  Call* calls_ = nullptr;            // running calls; guarded by mutex_
+  bool stop_ = false;                // guarded by mutex_
+  std::atomic<int> num_calls_ = 0;  // the length of calls_, to be looked at without the mutex
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace aqt::kernels
