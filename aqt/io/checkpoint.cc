@@ -124,10 +124,8 @@ absl::StatusOr<WeightMap> ParseIndex(absl::string_view json) {
   if (handler.weight_map.empty()) return absl::DataLossError("weight_map is missing or empty");
   std::vector<const std::string*> names;
   for (const auto& [tensor, file] : handler.weight_map) names.push_back(&tensor);
-  std::sort(names.begin(), names.end(), [](const auto* a, const auto* b) { return *a < *b; });
-  const auto it = std::adjacent_find(names.begin(), names.end(), [](const auto* a, const auto* b) { return *a == *b; });
-  if (it != names.end()) {
-    return absl::DataLossError(absl::StrCat("weight_map has tensor ", QuoteForMessage(**it), " twice"));
+  if (const std::string* tensor = FindDuplicate(std::move(names))) {
+    return absl::DataLossError(absl::StrCat("weight_map has tensor ", QuoteForMessage(*tensor), " twice"));
   }
   return std::move(handler.weight_map);
 }
@@ -176,10 +174,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_v
 }
 
 absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder) {
-  std::vector<std::string> files;
-  std::set<std::pair<uint64_t, uint64_t>> visited = {{folder.device, folder.inode}};
-  AQT_RETURN_IF_ERROR(ListFiles(fs, path_, "", 0, &visited, &files));
-  const auto has = [&](absl::string_view name) { return std::find(files.begin(), files.end(), name) != files.end(); };
+  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path_));
+  const auto has = [&](absl::string_view name) { return std::binary_search(names.begin(), names.end(), name); };
 
   WeightMap weight_map;
   if (has(kIndexFile)) {
@@ -189,18 +185,18 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder
     absl::StatusOr<WeightMap> parsed = ParseIndex(json);
     if (!parsed.ok()) return Annotate(parsed.status(), absl::StrCat("cannot read index '", index_path, "'"));
     weight_map = *std::move(parsed);
-    std::set<std::string> names;
-    for (const auto& [tensor, file] : weight_map) names.insert(file);
-    shard_names_.assign(names.begin(), names.end());
-    if (has(kModelFile) && !names.contains(kModelFile)) {
+    std::set<std::string> shards;
+    for (const auto& [tensor, file] : weight_map) shards.insert(file);
+    shard_names_.assign(shards.begin(), shards.end());
+    if (has(kModelFile) && !shards.contains(kModelFile)) {
       return absl::FailedPreconditionError(absl::StrCat("folder '", path_, "' has both ", kModelFile, " and ",
                                                         kIndexFile, ", which does not name it; remove one of the two"));
     }
   } else if (has(kModelFile)) {
     shard_names_ = {kModelFile};
   } else {
-    std::copy_if(files.begin(), files.end(), std::back_inserter(shard_names_),
-                 [](const std::string& name) { return IsWeightFile(name) && !absl::StrContains(name, '/'); });
+    std::copy_if(names.begin(), names.end(), std::back_inserter(shard_names_),
+                 [](const std::string& name) { return name.front() != '.' && IsWeightFile(name); });
     if (shard_names_.empty()) {
       return absl::NotFoundError(absl::StrCat("folder '", path_, "' has no ", kWeightSuffix, " file"));
     }
@@ -214,7 +210,7 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder
   std::vector<std::string> missing;
   for (const std::string& name : shard_names_) {
     absl::StatusOr<SafetensorsReader> reader = SafetensorsReader::Open(fs, JoinPath(path_, name));
-    if (absl::IsNotFound(reader.status())) {
+    if (has_index_ && absl::IsNotFound(reader.status())) {
       missing.push_back(name);
       continue;
     }
@@ -227,6 +223,11 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder
   }
   if (has_index_) AQT_RETURN_IF_ERROR(CheckIndex(std::move(weight_map)));
 
+  // Last, for the folders below may be many.
+  std::vector<std::string> files;
+  std::set<std::pair<uint64_t, uint64_t>> visited = {{folder.device, folder.inode}};
+  AQT_RETURN_IF_ERROR(ListFiles(fs, path_, "", 0, &visited, &files));
+  std::sort(files.begin(), files.end());
   for (const std::string& name : files) {
     if (name == kIndexFile || std::binary_search(shard_names_.begin(), shard_names_.end(), name)) continue;
     (IsWeightFile(name) || absl::EndsWith(name, kIndexSuffix) ? unused_weight_files_ : other_files_).push_back(name);

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/shape.h"
 #include "aqt/io/file.h"
 #include "aqt/io/file_testing.h"
 #include "aqt/io/safetensors.h"
@@ -72,11 +71,10 @@ std::vector<std::string> Names(const Checkpoint& checkpoint) {
 }
 
 TEST(ParseIndexTest, Accepts) {
-  EXPECT_THAT(
-      ParseIndex(
-          R"({"metadata":{"total_size":1,"weight_map":[{"weight_map":{}}]},"weight_map":{"b":"x.safetensors","":"x.safetensors"},"y":[1]})")
-          .value(),
-      ElementsAre(Pair("b", "x.safetensors"), Pair("", "x.safetensors")));
+  EXPECT_THAT(ParseIndex(R"({"metadata":{"total_size":1,"weight_map":[{"weight_map":{}}]},)"
+                         R"("weight_map":{"b":"x.safetensors","":"x.safetensors"},"y":[1]})")
+                  .value(),
+              ElementsAre(Pair("b", "x.safetensors"), Pair("", "x.safetensors")));
 }
 
 TEST(ParseIndexTest, Refuses) {
@@ -167,7 +165,12 @@ TEST_F(CheckpointTest, WhichFilesOfAFolder) {
   Write("pytorch_model.bin");
   ExpectRefused(Code::kNotFound, "has no .safetensors file");
 
+  ASSERT_EQ(::symlink("nothing", Path("link.safetensors").c_str()), 0);
+  ExpectRefused(Code::kNotFound, "link.safetensors");
+  ASSERT_TRUE(LocalFileSystem().Remove(Path("link.safetensors")).ok());
+
   WriteShard("only.safetensors", {"a"});
+  WriteShard(".hidden.safetensors", {"a"});
   EXPECT_THAT(Open()->shard_names(), ElementsAre("only.safetensors"));
 
   WriteShard("other.safetensors", {"b"});

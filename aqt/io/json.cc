@@ -89,6 +89,13 @@ absl::StatusOr<std::string> JsonQuote(absl::string_view text) {
   }
 }
 
+const std::string* FindDuplicate(std::vector<const std::string*> strings) {
+  std::sort(strings.begin(), strings.end(), [](const auto* a, const auto* b) { return *a < *b; });
+  const auto it =
+      std::adjacent_find(strings.begin(), strings.end(), [](const auto* a, const auto* b) { return *a == *b; });
+  return it == strings.end() ? nullptr : *it;
+}
+
 std::string QuoteForMessage(absl::string_view text) {
   constexpr size_t kMaxBytes = 100;
   return absl::StrCat("'", absl::CHexEscape(text.substr(0, kMaxBytes)), text.size() > kMaxBytes ? "..." : "", "'");

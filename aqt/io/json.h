@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +40,9 @@ absl::Status ParseJson(absl::string_view text, int max_depth, JsonHandler& handl
 // `text` as a JSON string with its quotes: `"`, `\` and control characters escaped, everything else as it is.
 // InvalidArgument when it is not UTF-8.
 absl::StatusOr<std::string> JsonQuote(absl::string_view text);
+
+// One of `strings` that equals another of them, or null.
+const std::string* FindDuplicate(std::vector<const std::string*> strings);
 
 // `text` for an error message: in quotes, unprintable bytes escaped, cut after 100 bytes.
 std::string QuoteForMessage(absl::string_view text);

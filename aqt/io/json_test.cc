@@ -118,6 +118,13 @@ TEST(JsonQuoteTest, Escapes) {
   EXPECT_EQ(JsonQuote("a\xc3").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(FindDuplicateTest, Finds) {
+  const std::string a = "a", b = "b", c = "c", a2 = "a";
+  EXPECT_EQ(FindDuplicate({}), nullptr);
+  EXPECT_EQ(FindDuplicate({&b, &a, &c}), nullptr);
+  EXPECT_EQ(*FindDuplicate({&a, &b, &c, &a2}), "a");
+}
+
 TEST(QuoteForMessageTest, EscapesAndCuts) {
   EXPECT_EQ(QuoteForMessage("a\nb"), "'a\\nb'");
   EXPECT_EQ(QuoteForMessage(std::string(100, 'x')), absl::StrCat("'", std::string(100, 'x'), "'"));

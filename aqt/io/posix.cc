@@ -195,7 +195,7 @@ class PosixOutput final : public OutputFile {
   }
 
   absl::Status Commit() override {
-    if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("'", path_, "' was committed before"));
+    if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("Commit was called before for '", path_, "'"));
     const int sync = Retry([&] { return calls_.FSync(fd_); });
     const int sync_error = errno;
     const int close = CloseFd(calls_, std::exchange(fd_, -1));
