@@ -68,7 +68,8 @@ struct IntSymmetric {
   bool operator==(const IntSymmetric&) const = default;
 };
 
-// 8-bit floats by clamping and one rounding. (exponent_bits, mantissa_bits) is (4, 3) or (5, 2) and must match dtype.
+// 8-bit floats by clamping and one rounding. (exponent_bits, mantissa_bits) is (4, 3) for e4m3fn and (5, 2) for e5m2. With
+// dtype bf16 values are bf16 numbers, reduced to mantissa_bits only by stochastic rounding.
 struct Fp8 {
   DType dtype = DType::kE4M3FN;  // e4m3fn, e5m2, or bf16
   int exponent_bits = 4;

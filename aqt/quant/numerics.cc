@@ -40,12 +40,13 @@ absl::Status ValidateInt(const IntSymmetric& n) {
 }
 
 absl::Status ValidateFp8(const Fp8& n) {
-  const bool e4m3 = n.exponent_bits == 4 && n.mantissa_bits == 3 && n.dtype == DType::kE4M3FN;
-  const bool e5m2 = n.exponent_bits == 5 && n.mantissa_bits == 2 && n.dtype == DType::kE5M2;
-  if (e4m3 || e5m2) return absl::OkStatus();
+  const bool bits_fit = (n.exponent_bits == 4 && n.mantissa_bits == 3 && n.dtype != DType::kE5M2) ||
+                        (n.exponent_bits == 5 && n.mantissa_bits == 2 && n.dtype != DType::kE4M3FN);
+  const bool container = n.dtype == DType::kE4M3FN || n.dtype == DType::kE5M2 || n.dtype == DType::kBF16;
+  if (bits_fit && container) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("Fp8: exponent_bits = ", n.exponent_bits, ", mantissa_bits = ",
                                                  n.mantissa_bits, ", dtype ", ToString(n.dtype),
-                                                 "; expected 4, 3, e4m3fn or 5, 2, e5m2"));
+                                                 "; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with either"));
 }
 
 absl::Status CheckFloatArray(const char* operation, const ArrayRef& y) {

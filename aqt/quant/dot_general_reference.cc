@@ -1,0 +1,412 @@
+#include "aqt/quant/dot_general_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/numerics.h"
+
+namespace aqt {
+namespace {
+
+using Index = std::vector<int64_t>;
+
+// A dense tensor whose elements are floats (or sums, held exactly in doubles).
+struct Value {
+  DType dtype = DType::kF32;
+  Index shape;
+  std::vector<double> data;
+
+  Value() = default;
+  Value(DType dtype_in, Index shape_in) : dtype(dtype_in), shape(std::move(shape_in)) {
+    int64_t n = 1;
+    for (const int64_t extent : shape) n *= extent;
+    data.resize(n);
+  }
+  // An axis of extent 1 takes any index.
+  size_t Position(const Index& index) const {
+    AQT_CHECK(index.size() == shape.size());
+    int64_t position = 0;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      position = position * shape[axis] + (shape[axis] == 1 ? 0 : index[axis]);
+    }
+    return position;
+  }
+  double& operator[](const Index& index) { return data[Position(index)]; }
+  float operator()(const Index& index) const { return static_cast<float>(data[Position(index)]); }
+};
+
+template <class F>
+void ForEach(const Index& shape, F f) {
+  Index index(shape.size(), 0);
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
+  while (true) {
+    f(index);
+    size_t axis = shape.size();
+    while (axis > 0 && ++index[axis - 1] == shape[axis - 1]) index[--axis] = 0;
+    if (axis == 0) return;
+  }
+}
+
+Value FromArray(const ArrayRef& x) {
+  Value value(x.dtype, Index(x.shape.begin(), x.shape.end()));
+  const Array dense = Cast(x, DType::kF64);
+  for (size_t i = 0; i < value.data.size(); ++i) value.data[i] = dense.View<double>()[i];
+  return value;
+}
+
+Array ToArray(const Value& value) {
+  return Cast(Array::FromSpan<double>(value.data, Shape(value.shape)), value.dtype);
+}
+
+// ---- scalar operations in a dtype that is known at run time
+
+float Times(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Mul<T>(a, b); });
+}
+float Plus(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Add<T>(a, b); });
+}
+float Minus(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Sub<T>(a, b); });
+}
+float Over(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Div<T>(a, b); });
+}
+float Flush(DType dtype, float a) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Flush(a); });
+}
+float Round(DType dtype, float a) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Round(a); });
+}
+
+// The conversion to a container.
+double Store(DType dtype, float v) {
+  return VisitDType(dtype, [&]<class T>() { return ConvertElement<double>(ConvertElement<T>(v)); });
+}
+
+// ---- one operand
+
+struct Quantized {
+  Value q, scale, bias, operand;
+  std::vector<int8_t> mask;  // 1 where not clipped; empty without clip_gradient
+  bool has_scale = false;
+};
+
+struct Environment {
+  PrngLayout layout;
+  Runtime runtime;
+};
+
+Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const Environment& env) {
+  Index shape = x.shape;
+  for (const int64_t axis : shared) shape[axis] = 1;
+  Value scale(quantizer.scale_dtype.value_or(x.dtype), shape);
+  bool po2 = false;
+  if (const auto* absmax = std::get_if<AbsMax>(&*quantizer.calibration)) {
+    po2 = absmax->po2_scale;
+    ForEach(x.shape, [&](const Index& i) { scale[i] = std::max(scale(i), std::fabs(x(i))); });
+    ForEach(x.shape, [&](const Index& i) {
+      if (std::isnan(x(i))) scale[i] = std::nan("");
+    });
+    for (double& m : scale.data) {
+      if (Flush(x.dtype, static_cast<float>(m)) == 0) m = 1;
+      if (absmax->clipping_scale.value_or(0) != 0) {
+        m = Times(x.dtype, static_cast<float>(m), internal::HostConstant(x.dtype, *absmax->clipping_scale));
+      }
+    }
+  } else {
+    const auto& constant = std::get<Constant>(*quantizer.calibration);
+    po2 = constant.po2_scale;
+    for (double& m : scale.data) m = internal::HostConstant(x.dtype, std::get<double>(constant.bound));
+  }
+  const bool fp8_of_f16 = x.dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
+  const DType dtype = fp8_of_f16 ? DType::kF32 : x.dtype;
+  const bool ieee = env.runtime.arithmetic == Arithmetic::kIeee;
+  const float bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
+  const float reciprocal = Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, bound);
+  for (double& s : scale.data) {
+    const float m = static_cast<float>(s);
+    float quotient = ieee || scale.data.size() == 1 ? Over(dtype, m, bound) : Times(dtype, m, reciprocal);
+    if (po2) quotient = internal::CeilToPo2(dtype, quotient, ieee);
+    s = Store(scale.dtype, quotient);
+  }
+  return scale;
+}
+
+// The random number generator of a tensor: number of an index.
+int64_t DrawNumber(const Index& shape, const Index& index) {
+  Value position(DType::kF32, shape);
+  return static_cast<int64_t>(position.Position(index));
+}
+
+float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBits* bits, int64_t number) {
+  if (const auto* fp8 = std::get_if<Fp8>(&numerics)) {
+    if (fp8->stochastic_rounding) {
+      const bool wide = dtype == DType::kF32;
+      const int drop = (wide ? 23 : 7) - fp8->mantissa_bits;
+      uint32_t pattern = __builtin_bit_cast(uint32_t, y) >> (wide ? 0 : 16);
+      pattern += (wide ? bits->Bits32(number) : bits->Bits16(number)) & ((1u << drop) - 1);
+      pattern = pattern >> drop << drop;
+      y = __builtin_bit_cast(float, pattern << (wide ? 0 : 16));
+    }
+    const float bound = static_cast<float>(MaxFinite(fp8->dtype));
+    return std::isnan(y) ? y : std::clamp(Flush(dtype, y), -bound, bound);
+  }
+  const auto& n = std::get<IntSymmetric>(numerics);
+  if (n.noise.has_value()) {
+    const float noise = n.noise->kind == NoiseKind::kJaxUniform
+                            ? UniformF32(bits->Bits32(number)) - 0.5f
+                            : static_cast<float>((bits->Bits16(number) + 0.5) / 65536.0 - 0.5);
+    y = Round(dtype, internal::FlushF32(Flush(dtype, y) + noise));
+  }
+  if (n.clip && !std::isnan(y)) {
+    const float bound = internal::HostConstant(dtype, ClipBound(n));
+    y = std::clamp(Flush(dtype, y), -bound, bound);
+  }
+  if (n.round && n.preserve_zero) y = std::nearbyint(Flush(dtype, y));
+  if (n.round && !n.preserve_zero) y = Plus(dtype, std::floor(Flush(dtype, y)), 0.5f);
+  return y;
+}
+
+Quantized QuantizeSide(const Tensor& tensor, const Value& x, const Axes& contracting, const Axes& batch,
+                       const std::optional<Key>& key, const Environment& env) {
+  Quantized result;
+  const Quantizer& quantizer = tensor.quantizer;
+  if (!IsQuantized(quantizer.numerics)) {
+    result.operand = x;
+    return result;
+  }
+  const int64_t rank = static_cast<int64_t>(x.shape.size());
+  Index shared;
+  if (quantizer.calib_shared_axes.per_tensor) {
+    for (int64_t axis = 0; axis < rank; ++axis) shared.push_back(axis);
+  } else if (!quantizer.calib_shared_axes.axes.empty()) {
+    for (const int64_t axis : quantizer.calib_shared_axes.axes) shared.push_back(axis < 0 ? axis + rank : axis);
+  } else {
+    const Axes axes = tensor.calibration_mode == CalibrationMode::kContractingAxis
+                          ? contracting
+                          : RemainingAxes(rank, contracting, batch);
+    shared.assign(axes.begin(), axes.end());
+  }
+  result.scale = MakeScale(quantizer, x, shared, env);
+  result.has_scale = true;
+  std::optional<float> bias;
+  if (const auto* constant = std::get_if<Constant>(&*quantizer.calibration)) {
+    if (constant->bias.has_value()) bias = internal::HostConstant(x.dtype, std::get<double>(*constant->bias));
+  }
+
+  const DType scaled = internal::Promote(x.dtype, result.scale.dtype);
+  Index draws_shape = x.shape;
+  const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
+  if (integer != nullptr && integer->noise.has_value()) {
+    for (const int64_t axis : integer->noise->noise_sharing_axes) draws_shape[axis < 0 ? axis + rank : axis] = 1;
+  }
+  int64_t draws = 1;
+  for (const int64_t extent : draws_shape) draws *= extent;
+  const RandomBits bits(key.value_or(Key{}), draws, env.layout);
+
+  result.q = Value(QvalueDType(quantizer.numerics, scaled), x.shape);
+  ForEach(x.shape, [&](const Index& i) {
+    float y = x(i);
+    if (bias.has_value()) y = Plus(x.dtype, y, *bias);
+    float inverse = Over(result.scale.dtype, 1.0f, result.scale(i));
+    if (std::isinf(inverse)) inverse = 1;
+    y = Times(scaled, y, inverse);
+    if (integer != nullptr && integer->clip_gradient) {
+      result.mask.push_back(std::fabs(Flush(scaled, y)) <= internal::HostConstant(scaled, ClipBound(*integer)) ? 1 : 0);
+    }
+    result.q[i] = Store(result.q.dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits, DrawNumber(draws_shape, i)));
+  });
+  if (tensor.dequant_mode != DequantMode::kThisInput) {
+    result.operand = result.q;
+    return result;
+  }
+  result.operand = Value(x.dtype, x.shape);
+  ForEach(x.shape, [&](const Index& i) {
+    float y = Times(scaled, Round(x.dtype, result.q(i)), result.scale(i));
+    if (bias.has_value()) y = Minus(scaled, y, *bias);
+    result.operand[i] = Round(x.dtype, y);
+  });
+  return result;
+}
+
+// ---- one contraction
+
+bool Has(const Axes& axes, int64_t axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+
+// Where the axes of the product and of the sum lie in the operands.
+struct Layout {
+  Index product_shape, sum_shape;
+  // For each operand axis: its position in the product, or rank of the product + its position in the sum.
+  Index lhs_source, rhs_source;
+
+  Layout(const DotDims& dims, const Index& lhs, const Index& rhs) : lhs_source(lhs.size()), rhs_source(rhs.size()) {
+    for (size_t i = 0; i < dims.lhs_batch.size(); ++i) {
+      lhs_source[dims.lhs_batch[i]] = rhs_source[dims.rhs_batch[i]] = static_cast<int64_t>(product_shape.size());
+      product_shape.push_back(lhs[dims.lhs_batch[i]]);
+    }
+    for (size_t axis = 0; axis < lhs.size(); ++axis) {
+      if (Has(dims.lhs_batch, axis) || Has(dims.lhs_contracting, axis)) continue;
+      lhs_source[axis] = static_cast<int64_t>(product_shape.size());
+      product_shape.push_back(lhs[axis]);
+    }
+    for (size_t axis = 0; axis < rhs.size(); ++axis) {
+      if (Has(dims.rhs_batch, axis) || Has(dims.rhs_contracting, axis)) continue;
+      rhs_source[axis] = static_cast<int64_t>(product_shape.size());
+      product_shape.push_back(rhs[axis]);
+    }
+    for (size_t i = 0; i < dims.lhs_contracting.size(); ++i) {
+      lhs_source[dims.lhs_contracting[i]] = rhs_source[dims.rhs_contracting[i]] =
+          static_cast<int64_t>(product_shape.size() + sum_shape.size());
+      sum_shape.push_back(lhs[dims.lhs_contracting[i]]);
+    }
+  }
+  static Index Gather(const Index& source, const Index& product, const Index& sum) {
+    Index index;
+    for (const int64_t s : source) {
+      const int64_t rank = static_cast<int64_t>(product.size());
+      index.push_back(s < rank ? product[s] : sum.empty() ? 0 : sum[s - rank]);
+    }
+    return index;
+  }
+};
+
+// A scale of one operand applied to the other: scale axis by axis of the other operand.
+void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch, const Axes& other_contracting,
+                   const Axes& other_batch, Value& other) {
+  const DType dtype = other.dtype;
+  ForEach(other.shape, [&](const Index& i) {
+    Index own(scale.shape.size(), 0);
+    for (size_t j = 0; j < own_contracting.size(); ++j) own[own_contracting[j]] = i[other_contracting[j]];
+    for (size_t j = 0; j < own_batch.size(); ++j) own[own_batch[j]] = i[other_batch[j]];
+    other[i] = Times(dtype, other(i), Round(dtype, scale(own)));
+  });
+}
+
+Value Contract(const Quantized& lhs, const Quantized& rhs, const Layout& layout, std::optional<DType> accumulator) {
+  DType a = lhs.operand.dtype, b = rhs.operand.dtype;
+  if (a == DType::kS4 && b == DType::kS4) a = b = DType::kS8;
+  Value out(accumulator.value_or(internal::Promote(a, b)), layout.product_shape);
+  ForEach(layout.product_shape, [&](const Index& p) {
+    int64_t integer_sum = 0;
+    float float_sum = 0;
+    ForEach(layout.sum_shape, [&](const Index& s) {
+      const float l = lhs.operand(Layout::Gather(layout.lhs_source, p, s));
+      const float r = rhs.operand(Layout::Gather(layout.rhs_source, p, s));
+      if (IsInteger(out.dtype)) {
+        integer_sum += static_cast<int64_t>(l) * static_cast<int64_t>(r);
+      } else {
+        float_sum += l * r;
+      }
+    });
+    if (IsInteger(out.dtype)) {
+      // Wraps to the width of the accumulator.
+      const int unused = 64 - BitWidth(out.dtype);
+      out[p] = static_cast<double>(static_cast<int64_t>(static_cast<uint64_t>(integer_sum) << unused) >> unused);
+    } else {
+      out[p] = Store(out.dtype, internal::FlushF32(float_sum));
+    }
+  });
+  return out;
+}
+
+struct RawResult {
+  Value out;
+  Quantized lhs, rhs;
+};
+
+RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+              const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Environment& env) {
+  RawResult r;
+  r.lhs = QuantizeSide(config.lhs, lhs, dims.lhs_contracting, dims.lhs_batch, lhs_key, env);
+  r.rhs = QuantizeSide(config.rhs, rhs, dims.rhs_contracting, dims.rhs_batch, rhs_key, env);
+  if (r.lhs.has_scale && config.lhs.dequant_mode == DequantMode::kOtherInput) {
+    MultiplyOther(r.lhs.scale, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch, r.rhs.operand);
+  }
+  if (r.rhs.has_scale && config.rhs.dequant_mode == DequantMode::kOtherInput) {
+    MultiplyOther(r.rhs.scale, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch, r.lhs.operand);
+  }
+  const Layout layout(dims, lhs.shape, rhs.shape);
+  const Value product = Contract(r.lhs, r.rhs, layout, config.dg_accumulator_dtype);
+  r.out = Value(lhs.dtype, layout.product_shape);
+  ForEach(layout.product_shape, [&](const Index& p) {
+    DType dtype = lhs.dtype;
+    float y = Round(dtype, static_cast<float>(product.data[product.Position(p)]));
+    const auto multiply = [&](const Tensor& tensor, const Quantized& side, const Index& source) {
+      if (!side.has_scale || tensor.dequant_mode != DequantMode::kOutput) return;
+      dtype = internal::Promote(dtype, side.scale.dtype);
+      y = Times(dtype, y, side.scale(Layout::Gather(source, p, {})));
+    };
+    multiply(config.lhs, r.lhs, layout.lhs_source);
+    multiply(config.rhs, r.rhs, layout.rhs_source);
+    r.out[p] = Round(lhs.dtype, y);
+  });
+  return r;
+}
+
+// The gradient of one operand, in that operand's layout.
+Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, const Value& lhs, const Value& rhs,
+               const Value& g, const DotDims& dims, const std::optional<Key>& g_key, const std::optional<Key>& y_key,
+               const Environment& env) {
+  const bool is_lhs = wrt == Side::kLhs;
+  const DotGeneralRaw& raw = is_lhs ? config.dlhs : config.drhs;
+  const Value& x = is_lhs ? lhs : rhs;
+  Value y = is_lhs ? rhs : lhs;
+  const Quantized& y_quantized = is_lhs ? forward.rhs : forward.lhs;
+  const Quantized& x_quantized = is_lhs ? forward.lhs : forward.rhs;
+  const BackwardDotDims backward = MakeBackwardDotDims(dims, lhs.shape.size(), rhs.shape.size(), wrt);
+  Value scaled_g = g;
+  if (raw.rhs.use_fwd_quant) {
+    MultiplyOther(y_quantized.scale, backward.dims.rhs_contracting, backward.dims.rhs_batch,
+                  backward.dims.lhs_contracting, backward.dims.lhs_batch, scaled_g);
+    for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = Round(y.dtype, static_cast<float>(y_quantized.q.data[i]));
+  }
+  const RawResult product = Raw(raw, scaled_g, y, backward.dims, g_key, y_key, env);
+  Value out(x.dtype, x.shape);
+  ForEach(product.out.shape, [&](const Index& p) {
+    Index i(x.shape.size());
+    for (size_t axis = 0; axis < p.size(); ++axis) i[backward.to_operand[axis]] = p[axis];
+    out[i] = product.out(p);
+  });
+  if (x_quantized.mask.empty()) return out;
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    out.data[i] = Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs_ref,
+                                                                     const ArrayRef& rhs_ref, const ArrayRef& g_ref,
+                                                                     const DotDims& dims, const Context& context,
+                                                                     const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs_ref.aval(), rhs_ref.aval(), dims));
+  if (g_ref.aval() != plan.out_aval()) return absl::InvalidArgumentError("reference: g has not the output's shape");
+  if ((plan.ForwardNeedsKey() || plan.BackwardNeedsKey()) && !context.key.has_value()) {
+    return absl::FailedPreconditionError("reference: set Context::key");
+  }
+  const Environment env{context.prng_layout, runtime};
+  const Value lhs = FromArray(lhs_ref), rhs = FromArray(rhs_ref), g = FromArray(g_ref);
+  const auto key = [&](int pass, int side) -> std::optional<Key> {
+    if (!context.key.has_value()) return std::nullopt;
+    return SplitKey(SplitKey(*context.key, 3, pass, env.layout), 2, side, env.layout);
+  };
+  const RawResult forward = Raw(config.fwd, lhs, rhs, dims, key(0, 0), key(0, 1), env);
+  const Value dlhs = Gradient(Side::kLhs, config, forward, lhs, rhs, g, dims, key(1, 0), key(1, 1), env);
+  const Value drhs = Gradient(Side::kRhs, config, forward, lhs, rhs, g, dims, key(2, 0), key(2, 1), env);
+  return DotGeneralGradients{ToArray(forward.out), ToArray(dlhs), ToArray(drhs)};
+}
+
+}  // namespace aqt
