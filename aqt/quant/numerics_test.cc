@@ -1,0 +1,236 @@
+#include "aqt/quant/numerics.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config.h"
+
+namespace aqt {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+const float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> Forward(const Numerics& numerics, const std::vector<float>& y, const Context& context = {}) {
+  const absl::StatusOr<Array> q = NumericsForward(numerics, ArrayRef(y.data(), {static_cast<int64_t>(y.size())}), context);
+  EXPECT_TRUE(q.ok()) << q.status();
+  const Array f32 = Cast(*q, DType::kF32);
+  return {f32.View<float>().begin(), f32.View<float>().end()};
+}
+
+std::vector<float> Backward(const Numerics& numerics, const std::vector<float>& y, const std::vector<float>& g) {
+  const int64_t n = static_cast<int64_t>(y.size());
+  const absl::StatusOr<Array> r = NumericsBackward(numerics, ArrayRef(y.data(), {n}), ArrayRef(g.data(), {n}));
+  EXPECT_TRUE(r.ok()) << r.status();
+  return {r->View<float>().begin(), r->View<float>().end()};
+}
+
+// The table of bounds in AQT: bits, preserve_zero, preserve_max_val -> quant_bound, clip_bound.
+TEST(IntSymmetric, Bounds) {
+  struct Case {
+    int bits;
+    bool preserve_zero, preserve_max_val;
+    double quant_bound, clip_bound;
+  };
+  const Case cases[] = {
+      {1, true, false, 0.5, 0},     {2, true, false, 1.5, 1},      {3, true, false, 3.5, 3},
+      {4, true, false, 7.5, 7},     {5, true, false, 15.5, 15},    {6, true, false, 31.5, 31},
+      {7, true, false, 63.5, 63},   {8, true, false, 127.5, 127},  {12, true, false, 2047.5, 2047},
+      {1, false, false, 1, 0.5},    {2, false, false, 2, 1.5},     {4, false, false, 8, 7.5},
+      {8, false, false, 128, 127.5}, {1, true, true, 0, 0},        {2, true, true, 1, 1},
+      {4, true, true, 7, 7},        {8, true, true, 127, 127},     {1, false, true, 0.5, 0.5},
+      {2, false, true, 1.5, 1.5},   {4, false, true, 7.5, 7.5},    {8, false, true, 127.5, 127.5},
+  };
+  for (const Case& c : cases) {
+    const IntSymmetric n{.bits = c.bits, .preserve_zero = c.preserve_zero, .preserve_max_val = c.preserve_max_val,
+                         .dtype = std::nullopt};
+    EXPECT_EQ(QuantBound(n), c.quant_bound) << c.bits << c.preserve_zero << c.preserve_max_val;
+    EXPECT_EQ(ClipBound(n), c.clip_bound) << c.bits << c.preserve_zero << c.preserve_max_val;
+  }
+  EXPECT_EQ(ClipBound({.bits = 8, .round = false}), 127.5);
+}
+
+TEST(IntSymmetric, RoundsHalfToEvenAndClipsFirst) {
+  EXPECT_EQ(Forward(IntSymmetric{}, {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, 126.51f, 127.5f, 300, -300, kNaN, kInf, -kInf}),
+            (std::vector<float>{0, 2, 2, 0, -2, 126, 127, 127, 127, -127, 0, 127, -127}));
+}
+
+TEST(IntSymmetric, BinaryAndHalfIntegers) {
+  const IntSymmetric binary{.bits = 1, .preserve_zero = false, .dtype = std::nullopt};
+  EXPECT_EQ(Forward(binary, {-3, -0.1f, 0, 0.1f, 3}), (std::vector<float>{-0.5f, -0.5f, 0.5f, 0.5f, 0.5f}));
+  const IntSymmetric two{.bits = 2, .preserve_zero = false, .dtype = std::nullopt};
+  EXPECT_EQ(Forward(two, {-9, -1, -0.5f, 0.999f, 1, 9}), (std::vector<float>{-1.5f, -0.5f, -0.5f, 0.5f, 1.5f, 1.5f}));
+}
+
+TEST(IntSymmetric, SwitchesAreIndependent) {
+  // Not clipped: the container saturates, and NaN becomes 0.
+  EXPECT_EQ(Forward(IntSymmetric{.clip = false}, {127.5f, 200, -127.5f, -128.5f, -200, kNaN, kInf}),
+            (std::vector<float>{127, 127, -128, -128, -128, 0, 127}));
+  // Not rounded: clipped at the edge.
+  const IntSymmetric real{.round = false, .dtype = std::nullopt};
+  EXPECT_EQ(Forward(real, {0.3f, 127.4f, 500}), (std::vector<float>{0.3f, 127.4f, 127.5f}));
+  // Neither: the identity, subnormal numbers included.
+  const IntSymmetric none{.clip = false, .round = false, .dtype = std::nullopt};
+  EXPECT_EQ(Forward(none, {0x1p-140f, 1e30f}), (std::vector<float>{0x1p-140f, 1e30f}));
+  // Clipping counts a subnormal as zero.
+  EXPECT_EQ(Forward(real, {0x1p-140f}), std::vector<float>{0});
+  // 12 bits in float; NaN stays.
+  const IntSymmetric wide{.bits = 12, .dtype = std::nullopt};
+  const std::vector<float> y = Forward(wide, {5000, -5000, 2.5f, kNaN});
+  EXPECT_EQ(y[0], 2047);
+  EXPECT_EQ(y[1], -2047);
+  EXPECT_EQ(y[2], 2);
+  EXPECT_TRUE(std::isnan(y[3]));
+}
+
+// In bf16 the clip bound of 10 bits rounds from 511 to 512, that of 12 bits from 2047 to 2048.
+TEST(IntSymmetric, ClipBoundTakesTheDTypeOfTheValues) {
+  for (const auto& [bits, bound] : {std::pair{10, 512.0f}, std::pair{12, 2048.0f}, std::pair{8, 127.0f}}) {
+    const IntSymmetric n{.bits = bits, .dtype = std::nullopt};
+    const Array y = Cast(Array::Of<float>({1e6f}, {1}), DType::kBF16);
+    const absl::StatusOr<Array> q = NumericsForward(n, y, {});
+    ASSERT_TRUE(q.ok());
+    EXPECT_EQ(q->dtype(), DType::kBF16);
+    EXPECT_EQ(ToFloat(q->View<BFloat16>()[0]), bound);
+  }
+}
+
+TEST(IntSymmetric, GradientPassesOrIsMasked) {
+  const std::vector<float> y{-128, -127, 0, 127, 127.001f, kNaN}, g{1, 2, 3, 4, 5, 6};
+  EXPECT_EQ(Backward(IntSymmetric{}, y, g), g);
+  EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, y, g), (std::vector<float>{0, 2, 3, 4, 0, 0}));
+  // The mask is a factor: it does not hide a NaN.
+  EXPECT_TRUE(std::isnan(Backward(IntSymmetric{.clip_gradient = true}, {500}, {kNaN})[0]));
+}
+
+TEST(Fp8, AllCodesAreFixedPointsAndOverflowSaturates) {
+  for (const DType dtype : {DType::kE4M3FN, DType::kE5M2}) {
+    const bool e4m3 = dtype == DType::kE4M3FN;
+    const Fp8 n = e4m3 ? Fp8{} : Fp8{.dtype = dtype, .exponent_bits = 5, .mantissa_bits = 2};
+    EXPECT_EQ(QuantBound(n), e4m3 ? 448 : 57344);
+    for (int code = 0; code < 256; ++code) {
+      const float v = e4m3 ? ToFloat(Float8E4M3FN{static_cast<uint8_t>(code)}) : ToFloat(Float8E5M2{static_cast<uint8_t>(code)});
+      const float got = Forward(n, {v})[0];
+      if (std::isnan(v)) EXPECT_TRUE(std::isnan(got));
+      else if (std::isinf(v)) EXPECT_EQ(got, std::copysign(57344.0f, v));
+      else EXPECT_EQ(got, v);
+    }
+    EXPECT_EQ(Forward(n, {1e30f, -kInf}), (std::vector<float>{e4m3 ? 448.0f : 57344.0f, e4m3 ? -448.0f : -57344.0f}));
+  }
+  const Fp8 e5m2{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2};
+  EXPECT_EQ(Forward(e5m2, {0.1234567f, 100, 0.01f, -2.9098532f, 1.3707844f}),
+            (std::vector<float>{0.125f, 96, 10.0f / 1024, -3, 1.25f}));
+  EXPECT_EQ(Forward(Fp8{}, {1.3707844f, 113, 114}), (std::vector<float>{1.375f, 112, 112}));
+}
+
+TEST(Fp8, StochasticRoundingIsUnbiased) {
+  Fp8 n;
+  n.stochastic_rounding = true;
+  const int64_t draws = 20000;
+  for (const float v : {1.03f, 2.5f, 3.99f}) {
+    double sum = 0, square = 0;
+    for (const float q : Forward(n, std::vector<float>(draws, v), {.key = MakeKey(3)})) {
+      sum += q;
+      square += q * q;
+    }
+    const double mean = sum / draws, deviation = std::sqrt((square / draws - mean * mean) / draws);
+    EXPECT_NEAR(mean, v, 5 * deviation) << v;
+  }
+}
+
+// Values recorded from AQT with PRNGKey(0), partitionable layout.
+TEST(MakeNoise, RecordedValues) {
+  const absl::StatusOr<Array> centered = MakeNoise({.kind = NoiseKind::kRandomCenteredUniform}, {4}, MakeKey(0));
+  ASSERT_TRUE(centered.ok());
+  const float want_centered[] = {-0.1888504f, -0.2868271f, -0.44469452f, 0.15706635f};
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(centered->View<float>()[i], want_centered[i]);
+  const absl::StatusOr<Array> uniform = MakeNoise({.kind = NoiseKind::kJaxUniform}, {3}, MakeKey(0));
+  ASSERT_TRUE(uniform.ok());
+  const float want_uniform[] = {0.447667f, 0.47857988f, -0.16770852f};
+  for (int i = 0; i < 3; ++i) EXPECT_FLOAT_EQ(uniform->View<float>()[i], want_uniform[i]);
+}
+
+TEST(MakeNoise, IsCenteredAndBounded) {
+  for (const NoiseKind kind : {NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform}) {
+    const absl::StatusOr<Array> noise = MakeNoise({.kind = kind}, {100000}, MakeKey(9));
+    ASSERT_TRUE(noise.ok());
+    double sum = 0;
+    for (const float v : noise->View<float>()) {
+      EXPECT_LE(std::fabs(v), 0.5f);
+      sum += v;
+    }
+    EXPECT_LT(std::fabs(sum / 100000), 0.005);  // 5 standard deviations of the mean
+  }
+}
+
+TEST(MakeNoise, SharingAxes) {
+  const absl::StatusOr<Array> noise = MakeNoise({.noise_sharing_axes = {0}}, {2, 3, 4}, MakeKey(0));
+  ASSERT_TRUE(noise.ok());
+  EXPECT_EQ(noise->shape(), (Shape{1, 3, 4}));
+  // Every row of the values sees the same draw.
+  const IntSymmetric n{.noise = Noise{.noise_sharing_axes = {-2}}, .dtype = std::nullopt};
+  const Array y = Cast(Array::FromSpan<float>(std::vector<float>(50 * 8, 0.5f), {50, 8}), DType::kF32);
+  const absl::StatusOr<Array> q = NumericsForward(n, y, {.key = MakeKey(1)});
+  ASSERT_TRUE(q.ok());
+  bool both = false;
+  for (int i = 0; i < 50 * 8; ++i) {
+    EXPECT_EQ(q->View<float>()[i], q->View<float>()[i % 8]);
+    both = both || q->View<float>()[i] != q->View<float>()[0];
+  }
+  EXPECT_TRUE(both);
+}
+
+TEST(Validate, NamesWhatIsWrong) {
+  struct Case {
+    Numerics numerics;
+    absl::StatusCode code;
+    std::string message;
+  };
+  const absl::StatusCode invalid = absl::StatusCode::kInvalidArgument;
+  const Case cases[] = {
+      {IntSymmetric{.bits = 23, .dtype = std::nullopt}, invalid, "IntSymmetric: bits = 23, but 1 to 22 can be represented"},
+      {IntSymmetric{.bits = 0}, invalid, "IntSymmetric: bits = 0, but 1 to 22 can be represented"},
+      {IntSymmetric{.dtype = DType::kF32}, invalid, "IntSymmetric: container f32, expected s2, s4, s8 or none"},
+      {IntSymmetric{.preserve_zero = false}, invalid,
+       "IntSymmetric: preserve_zero = false gives half-integers, which s8 cannot hold; leave the container out"},
+      {IntSymmetric{.bits = 8, .dtype = DType::kS4}, invalid,
+       "IntSymmetric: 8 bits do not fit the container s4; use a wider one or none"},
+      {Fp8{.dtype = DType::kE5M2}, invalid,
+       "Fp8: exponent_bits = 4, mantissa_bits = 3, dtype e5m2; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with either"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(Validate(c.numerics).code(), c.code);
+    EXPECT_EQ(std::string(Validate(c.numerics).message()), c.message);
+  }
+  EXPECT_TRUE(Validate(Numerics(NoNumerics{})).ok());
+  for (const int bits : {9, 16, 22}) {
+    EXPECT_TRUE(Validate(Numerics(IntSymmetric{.bits = bits, .dtype = std::nullopt})).ok());
+  }
+}
+
+TEST(NumericsForward, RefusesWhatItCannotDo) {
+  const Array f32 = Array::Of<float>({1}, {1});
+  EXPECT_EQ(NumericsForward(IntSymmetric{}, Array::Of<int32_t>({1}, {1}), {}).status().message(),
+            "NumericsForward: values have dtype s32, expected f32, bf16 or f16");
+  const absl::Status no_key = NumericsForward(IntSymmetric{.noise = Noise{}}, f32, {}).status();
+  EXPECT_EQ(no_key.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(no_key.message(), "NumericsForward: int8 with noise in s8 draws random numbers: set Context::key");
+  const absl::Status f16 =
+      NumericsForward(Fp8{.stochastic_rounding = true}, Cast(f32, DType::kF16), {.key = MakeKey(0)}).status();
+  EXPECT_EQ(f16.message(), "Fp8: stochastic rounding works on the bits of f32 and bf16, but the scaled values are f16");
+  EXPECT_EQ(NumericsForward(IntSymmetric{.noise = Noise{.noise_sharing_axes = {1}}}, f32, {.key = MakeKey(0)}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,237 @@
+#include "aqt/quant/quantizer.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/qtensor.h"
+#include "aqt/quant/runtime.h"
+#include "aqt/quant/tiling.h"
+
+namespace aqt {
+namespace {
+
+Quantizer AbsMaxInt(int bits, std::optional<DType> container = DType::kS8) {
+  return {.numerics = IntSymmetric{.bits = bits, .dtype = container}, .calibration = AbsMax{}};
+}
+
+std::vector<float> Floats(const Array& x) {
+  const Array f32 = Cast(x, DType::kF32);
+  return {f32.View<float>().begin(), f32.View<float>().end()};
+}
+
+// AQT's public example: ten points from -10 to 10, preserve_max_val, no container.
+TEST(Quantize, PublicExample) {
+  std::vector<float> points(10);
+  for (int i = 0; i < 10; ++i) points[i] = static_cast<float>(-10 + 20.0 * i / 9);
+  const ArrayRef x(points.data(), {10});
+  struct Case {
+    int bits;
+    float scale;
+    std::vector<float> q;
+  };
+  const Case cases[] = {{2, 10.0f, {-1, -1, -1, 0, 0, 0, 0, 1, 1, 1}},
+                        {3, 3.3333333f, {-3, -2, -2, -1, 0, 0, 1, 2, 2, 3}},
+                        {4, 1.4285715f, {-7, -5, -4, -2, -1, 1, 2, 4, 5, 7}},
+                        {8, 0.07874016f, {-127, -99, -71, -42, -14, 14, 42, 71, 99, 127}}};
+  for (const Case& c : cases) {
+    const Quantizer quantizer{
+        .numerics = IntSymmetric{.bits = c.bits, .preserve_max_val = true, .clip_gradient = true, .dtype = std::nullopt},
+        .calibration = AbsMax{}};
+    const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {-1});
+    ASSERT_TRUE(qt.ok()) << qt.status();
+    ASSERT_EQ(qt->scale.size(), 1u);
+    EXPECT_EQ(qt->scale[0].shape(), (Shape{1}));
+    EXPECT_EQ(qt->scale[0].View<float>()[0], c.scale);
+    EXPECT_EQ(qt->qvalue->dtype(), DType::kF32);
+    EXPECT_EQ(Floats(*qt->qvalue), c.q);
+    const absl::StatusOr<Array> dequantized = qt->Dequantize();
+    ASSERT_TRUE(dequantized.ok());
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(dequantized->View<float>()[i], c.q[i] * c.scale);
+  }
+}
+
+TEST(Quantize, XlaMultipliesManyScalesAndDividesOne) {
+  // Found by search: the two differ in the last bit.
+  const float bound = 1.1f;
+  const std::vector<float> rows{bound, bound};
+  const float quotient = bound / 127.5f, product = bound * (1.0f / 127.5f);
+  ASSERT_NE(quotient, product);
+  const ArrayRef two(rows.data(), {2, 1}), one(rows.data(), {1, 2});
+  const Quantizer quantizer = AbsMaxInt(8);
+  EXPECT_EQ(Quantize(quantizer, two, {1})->scale[0].View<float>()[0], product);
+  EXPECT_EQ(Quantize(quantizer, one, {1})->scale[0].View<float>()[0], quotient);
+  EXPECT_EQ(Quantize(quantizer, two, {1}, {}, {.arithmetic = Arithmetic::kIeee})->scale[0].View<float>()[0], quotient);
+}
+
+TEST(Quantize, ZerosSubnormalsNaNAndInf) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> x{0, 0, 0x1p-140f, -0x1p-130f, nan, 1, inf, 1, 0x1p-126f, 0};
+  const absl::StatusOr<QTensor> qt = Quantize(AbsMaxInt(8), ArrayRef(x.data(), {5, 2}), {1});
+  ASSERT_TRUE(qt.ok());
+  const std::vector<float> scale = Floats(qt->scale[0]);
+  EXPECT_EQ(scale[0], 1.0f * (1.0f / 127.5f));  // all zero: bound 1
+  EXPECT_EQ(scale[1], scale[0]);                // subnormals are zeros
+  EXPECT_TRUE(std::isnan(scale[2]));
+  EXPECT_EQ(scale[3], inf);
+  EXPECT_EQ(scale[4], 0);  // a scale that would be subnormal
+  EXPECT_EQ(Floats(*qt->qvalue), std::vector<float>(10, 0));
+}
+
+TEST(Quantize, SharedAxes) {
+  const Array x = Array::FromSpan<float>(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}, {2, 2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  EXPECT_EQ(Quantize(quantizer, x, {0, 2})->scale[0].shape(), (Shape{1, 2, 1}));
+  EXPECT_EQ(Quantize(quantizer, x, {})->scale[0].shape(), (Shape{2, 2, 2}));  // one scale per element
+  quantizer.calib_shared_axes.axes = {-1};
+  EXPECT_EQ(Quantize(quantizer, x, {0})->scale[0].shape(), (Shape{2, 2, 1}));
+  quantizer.calib_shared_axes.per_tensor = true;
+  EXPECT_EQ(Quantize(quantizer, x, {0})->scale[0].shape(), (Shape{1, 1, 1}));
+  const absl::Status status = Quantize(AbsMaxInt(8), x, {3}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("f32[2,2,2]"), absl::string_view::npos) << status;
+}
+
+TEST(Quantize, ClippingScaleAndPowersOfTwo) {
+  const Array x = Array::Of<float>({4, -2, 1, 0.5f}, {2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  const std::vector<float> plain = Floats(Quantize(quantizer, x, {1})->scale[0]);
+  quantizer.calibration = AbsMax{.clipping_scale = 0.5};
+  const std::vector<float> half = Floats(Quantize(quantizer, x, {1})->scale[0]);
+  quantizer.calibration = AbsMax{.clipping_scale = 0.0};  // counts as not set
+  EXPECT_EQ(Floats(Quantize(quantizer, x, {1})->scale[0]), plain);
+  quantizer.calibration = AbsMax{.po2_scale = true};
+  const std::vector<float> po2 = Floats(Quantize(quantizer, x, {1})->scale[0]);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(half[i], plain[i] / 2);
+    EXPECT_EQ(po2[i], std::exp2(std::ceil(std::log2(plain[i]))));
+  }
+}
+
+TEST(Quantize, ScaleDTypeWidensTheScaledValue) {
+  const Array x = Cast(Array::Of<float>({1.5f, -0.75f}, {1, 2}), DType::kBF16);
+  Quantizer quantizer = AbsMaxInt(12, std::nullopt);
+  quantizer.scale_dtype = DType::kF32;
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {1});
+  ASSERT_TRUE(qt.ok());
+  EXPECT_EQ(qt->scale[0].dtype(), DType::kF32);
+  EXPECT_EQ(qt->qvalue->dtype(), DType::kF32);
+  EXPECT_EQ(qt->dequant_dtype, DType::kBF16);
+  EXPECT_EQ(qt->Dequantize()->dtype(), DType::kBF16);
+  quantizer.scale_dtype = DType::kS8;
+  EXPECT_EQ(Quantize(quantizer, x, {1}).status().message(), "Quantizer: scale_dtype s8, expected f32, bf16, f16 or none");
+}
+
+// Sub-channel quantization: [4,4,4], axis 2 in tiles of 2, shared over axes 0 and 2.
+TEST(Quantize, Tiled) {
+  std::vector<float> values(64);
+  for (int i = 0; i < 64; ++i) values[i] = static_cast<float>((i * 37) % 64 - 31);
+  const ArrayRef x(values.data(), {4, 4, 4});
+  const std::vector<AxisTiling> tilings{{.axis = 2, .tile_size = 2}};
+  const absl::StatusOr<TilingState> tiling = TilingState::Make(x.shape, tilings);
+  ASSERT_TRUE(tiling.ok());
+  const absl::StatusOr<QTensor> qt = Quantize(AbsMaxInt(8), x, {0, 2}, {}, {}, &*tiling);
+  ASSERT_TRUE(qt.ok()) << qt.status();
+  EXPECT_EQ(qt->qvalue->shape(), (Shape{4, 4, 2, 2}));
+  EXPECT_EQ(qt->scale[0].shape(), (Shape{1, 4, 2, 1}));
+  const absl::StatusOr<Array> dequantized = qt->Dequantize();
+  ASSERT_TRUE(dequantized.ok());
+  ASSERT_EQ(dequantized->shape(), x.shape);
+  for (int i = 0; i < 64; ++i) {
+    const float step = qt->scale[0].View<float>()[i / 4 % 4 * 2 + i % 4 / 2];
+    EXPECT_LE(std::fabs(dequantized->View<float>()[i] - values[i]), step * 0.5001f) << i;
+  }
+}
+
+// Half a step for any shape, dtype and number of bits, but for the clipped end: the largest value is scaled to
+// quant_bound and clipped half a step below.
+TEST(Quantize, RoundTripIsWithinHalfAStep) {
+  const RandomBits bits(MakeKey(5), 6 * 35);
+  for (const int n_bits : {2, 3, 4, 5, 8}) {
+    std::vector<float> values(6 * 35);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = (UniformF32(bits.Bits32(i)) - 0.5f) * 1000;
+    const ArrayRef x(values.data(), {6, 35});
+    const absl::StatusOr<QTensor> qt = Quantize(AbsMaxInt(n_bits), x, {1});
+    ASSERT_TRUE(qt.ok());
+    const absl::StatusOr<Array> back = qt->Dequantize();
+    for (int64_t i = 0; i < back->num_elements(); ++i) {
+      const float step = qt->scale[0].View<float>()[i / 35];
+      EXPECT_LE(std::fabs(back->View<float>()[i] - values[i]), step * 0.50001f);
+    }
+    // Invariance to a power of two: the same qvalues.
+    std::vector<float> scaled = values;
+    for (float& v : scaled) v *= 0x1p20f;
+    const absl::StatusOr<QTensor> large = Quantize(AbsMaxInt(n_bits), ArrayRef(scaled.data(), {6, 35}), {1});
+    EXPECT_TRUE(BitEqual(*large->qvalue, *qt->qvalue));
+  }
+}
+
+TEST(QTensor, ScaleBiasAndMask) {
+  // scale .5, bias 1, mask 1 0 1 on [1,2,3].
+  QTensor qt;
+  qt.scale.push_back(Array::Of<float>({0.5f}, {1}));
+  qt.bias.push_back(Array::Of<float>({1}, {1}));
+  qt.sparsity_mask = Array::Of<float>({1, 0, 1}, {3});
+  const Array x = Array::Of<float>({1, 2, 3}, {3});
+  const absl::StatusOr<QTensor> full =
+      CalculateQvalue({.numerics = IntSymmetric{}, .calibration = AbsMax{}}, x, qt);
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_EQ(Floats(*full->qvalue), (std::vector<float>{4, 0, 8}));
+  EXPECT_EQ(Floats(*full->Dequantize()), (std::vector<float>{1, -1, 3}));
+}
+
+TEST(QTensor, ScalesMultiplyOneByOne) {
+  // (q * s0) * s1, each product rounded.
+  QTensor qt;
+  qt.qvalue = Array::Of<int8_t>({97}, {1});
+  const float s0 = 0.0123456f, s1 = 7.654321f;
+  qt.scale = {Array::Of<float>({s0}, {1}), Array::Of<float>({s1}, {1})};
+  EXPECT_EQ(qt.Dequantize()->View<float>()[0], (97.0f * s0) * s1);
+}
+
+TEST(QTensor, Errors) {
+  QTensor qt;
+  EXPECT_EQ(qt.Dequantize().status().code(), absl::StatusCode::kFailedPrecondition);
+  qt.scale.push_back(Array::Of<float>({1, 2}, {2}));
+  EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2, 3}, {3})).status().message(),
+            "QTensor: scale f32[2] does not broadcast to the values' shape [3]");
+  EXPECT_EQ(qt.ScaledValue(Array::Of<int8_t>({1, 2}, {2})).status().message(),
+            "QTensor: values have dtype s8, expected f32, bf16 or f16");
+  qt.scale[0] = Array::Of<int8_t>({1, 2}, {2});
+  EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2}, {2})).status().message(),
+            "QTensor: a scale has dtype s8, expected f32, bf16 or f16");
+}
+
+TEST(Validate, Calibrations) {
+  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}}).message(),
+            "Quantizer: int8 in s8 needs a calibration, such as AbsMax");
+  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}).message(),
+            "Constant: bound = -1, expected > 0");
+  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = -1.0}}).message(),
+            "AbsMax: clipping_scale = -1, expected >= 0");
+  EXPECT_TRUE(Validate(Quantizer{}).ok());
+}
+
+TEST(QuantizeGradient, MaskOfAHalvedAbsMax) {
+  const Array x = Array::Of<float>({1, 0.4f, -0.6f, 0.5f}, {1, 4});
+  Quantizer quantizer{.numerics = IntSymmetric{.clip_gradient = true}, .calibration = AbsMax{.clipping_scale = 0.5}};
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {1});
+  ASSERT_TRUE(qt.ok());
+  const absl::StatusOr<Array> g = QuantizeGradient(quantizer, x, *qt, Array::Of<float>({1, 2, 3, 4}, {1, 4}));
+  ASSERT_TRUE(g.ok());
+  // 0.5 is scaled to 127.5, above the clip bound 127.
+  EXPECT_EQ(Floats(*g), (std::vector<float>{0, 2, 0, 0}));
+}
+
+}  // namespace
+}  // namespace aqt
