@@ -187,7 +187,11 @@ TEST_F(FileTest, ReportsThatTheFolderWasNotFlushed) {
   EXPECT_EQ(Content("a"), "new") << "renamed, and complete";
   faulty_.FailNth(FileCall::kSyncFolder, 1, EINVAL);  // a file system that cannot
   EXPECT_TRUE(WriteFile(faulty_, Path("b"), "new").ok());
-  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+  faulty_.FailNth(FileCall::kOpen, 2, EACCES);  // a folder that cannot be read
+  EXPECT_TRUE(WriteFile(faulty_, Path("c"), "new").ok());
+  faulty_.FailNth(FileCall::kOpen, 2, EMFILE);
+  EXPECT_EQ(WriteFile(faulty_, Path("d"), "new").code(), Code::kResourceExhausted);
+  EXPECT_THAT(Names(), ElementsAre("a", "b", "c", "d"));
 }
 
 TEST_F(FileTest, SurvivesShortTransfersAndSignals) {
