@@ -1,88 +1,14 @@
 #include "aqt/kernels/gemm.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
-#include "aqt/core/check.h"
 #include "aqt/kernels/gemm_driver.h"
 
 namespace aqt::kernels {
 namespace internal {
-namespace {
-
-float Round(float x, DType dtype) {
-  switch (dtype) {
-    case DType::kBF16: return ToFloat(RoundToBFloat16(x));
-    case DType::kF16: return ToFloat(RoundToFloat16(x));
-    default: return x;
-  }
-}
-
-float FlushSubnormal(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-
-void StoreAs(float x, DType dtype, void* out, int64_t index) {
-  switch (dtype) {
-    case DType::kF32: static_cast<float*>(out)[index] = x; return;
-    case DType::kBF16: static_cast<BFloat16*>(out)[index] = RoundToBFloat16(x); return;
-    case DType::kF16: static_cast<Float16*>(out)[index] = RoundToFloat16(x); return;
-    default: AQT_DCHECK(false);
-  }
-}
-
-// One row of FinishTile, for any epilogue.
-template <class Acc>
-void FinishRow(const GemmArgs& args, int64_t b, int64_t m, int64_t n, int64_t cols, const Acc* sums, int64_t offset) {
-  const Epilogue& epi = args.epilogue;
-  const float* lhs_scale =
-      epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride + m * epi.lhs_stride;
-  const float* rhs_scale = epi.rhs_scale == nullptr ? nullptr : epi.rhs_scale + b * epi.rhs_batch_stride;
-  for (int64_t j = 0; j < cols; ++j) {
-    float v = Round(static_cast<float>(sums[j]), epi.sum_dtype);
-    const float* scales[2] = {lhs_scale, rhs_scale == nullptr ? nullptr : rhs_scale + (n + j) * epi.rhs_stride};
-    const DType dtypes[2] = {epi.first_dtype, epi.second_dtype};
-    for (int step = 0; step < 2; ++step) {
-      const float* scale = scales[epi.rhs_first ? 1 - step : step];
-      if (scale == nullptr) continue;
-      v *= *scale;
-      if (epi.subnormals_are_zero) v = FlushSubnormal(v);
-      v = Round(v, dtypes[step]);
-    }
-    StoreAs(v, args.out_dtype, args.out, offset + args.out_cols.Offset(n + j));
-  }
-}
-
-template <class Acc>
-void FinishAnyTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const Acc* sums,
-                   int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r, sums += stride) {
-    const int64_t offset = args.out_batch.Offset(b) + args.out_rows.Offset(m + r);
-    if (args.out_dtype != DType::kS32) {
-      FinishRow(args, b, m + r, n, cols, sums, offset);
-    } else if constexpr (std::is_same_v<Acc, int32_t>) {
-      int32_t* out = static_cast<int32_t*>(args.out) + offset;
-      if (args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1) {
-        std::memcpy(out + n, sums, cols * sizeof(int32_t));
-      } else {
-        for (int64_t j = 0; j < cols; ++j) out[args.out_cols.Offset(n + j)] = sums[j];
-      }
-    }
-  }
-}
-
-}  // namespace
 
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = scale == nullptr ? 1.0f : scale[(index + i) * stride];
-}
-
-void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const int32_t* sums,
-                int64_t stride) {
-  FinishAnyTile(args, b, m, rows, n, cols, sums, stride);
-}
-void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const float* sums,
-                int64_t stride) {
-  FinishAnyTile(args, b, m, rows, n, cols, sums, stride);
 }
 
 }  // namespace internal

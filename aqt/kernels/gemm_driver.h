@@ -5,6 +5,7 @@
 // kernels; only the tile policy differs.
 //
 // A tile policy has
+//   kTarget                    what it may execute
 //   Acc                        int32_t or float
 //   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
 //   kBlockGroups               groups of k for which an rhs panel and an lhs panel stay in L1 together; a multiple of 16
@@ -23,6 +24,7 @@
 
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/panel_format.h"
+#include "aqt/kernels/target.h"
 
 namespace aqt::kernels::internal {
 
@@ -32,12 +34,15 @@ inline constexpr int64_t kMaxBlockRows = 192;
 // A scale per row or column from `index` on, `count` of them; ones where there is none.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
 
-// Runs the epilogue on finished sums sums[r * stride + j] for product rows [m, m + rows) and columns [n, n + cols) of
-// matrix b, and stores the result: any dtype, any strides.
-void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const int32_t* sums,
-                int64_t stride);
-void FinishTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const float* sums,
-                int64_t stride);
+// No tile has more columns.
+inline constexpr int64_t kMaxTileCols = 32;
+
+// Runs the epilogue on finished sums sums[r * stride + j], stride the tile's number of columns, for product rows
+// [m, m + rows) and columns [n, n + cols) of matrix b, and stores the result: any dtype, any strides.
+void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                const int32_t* sums, int64_t stride);
+void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                const float* sums, int64_t stride);
 
 // GemmKernel::block.
 template <class Tile>
@@ -48,7 +53,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
   static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
   static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
-  static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0);
+  static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0 && kNr <= kMaxTileCols);
   constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
   // Widening a block costs about as much as one tile saves by it.
   const bool widen = kCanWiden && m1 - m0 >= 4 * kMr;
@@ -102,7 +107,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
                                               col_scales, !epi.rhs_first, out, row_stride);
           } else {
             Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
-            FinishTile(args, b, m, rows, n, cols, finished, kNr);
+            FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
           }
         };
         if (rows == 1) run.template operator()<1, false>(rhs_block);

@@ -20,6 +20,7 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
 struct FmaOps {
+  static constexpr Target kTarget = HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512;
   using Acc = float;
   static constexpr int32_t kMr = HWY_TARGET == HWY_AVX2 ? 6 : 12;  // 12 of 16, 24 of 32 registers are accumulators
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, kMr, 1};
@@ -42,8 +43,7 @@ struct FmaOps {
 
 const GemmKernel* F32Kernel() {
   using Tile = VectorTile<FmaOps>;
-  static constexpr GemmKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512",
-                                         HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512, Tile::kLhs,
+  static constexpr GemmKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512", Tile::kTarget, Tile::kLhs,
                                          Tile::kRhs, &internal::GemmBlock<Tile>};
   return &kKernel;
 }
@@ -59,6 +59,7 @@ namespace {
 
 // Plain C++; multiplies and adds.
 struct ScalarTile {
+  static constexpr Target kTarget = Target::kScalar;
   using Acc = float;
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, 6, 1};
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, PanelFormat::Element::kF32, false, 16, 1};
@@ -99,7 +100,7 @@ struct ScalarTile {
   }
 };
 
-constexpr GemmKernel kScalar = {"scalar", Target::kScalar, ScalarTile::kLhs, ScalarTile::kRhs,
+constexpr GemmKernel kScalar = {"scalar", ScalarTile::kTarget, ScalarTile::kLhs, ScalarTile::kRhs,
                                 &internal::GemmBlock<ScalarTile>};
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace {
 
 template <const PanelFormat& kLhsFormat, const PanelFormat& kRhsFormat, int64_t kGroups, int64_t kWideBytes>
 struct EmulatedTile {
+  static constexpr Target kTarget = Target::kScalar;
   using Acc = int32_t;
   static constexpr PanelFormat kLhs = kLhsFormat, kRhs = kRhsFormat;
   static constexpr int64_t kBlockGroups = kGroups, kWideRhsElementBytes = kWideBytes;
@@ -67,7 +68,7 @@ struct EmulatedTile {
 
 template <class Tile>
 constexpr GemmKernel MakeKernel(const char* name) {
-  return {name, Target::kScalar, Tile::kLhs, Tile::kRhs, &GemmBlock<Tile>};
+  return {name, Tile::kTarget, Tile::kLhs, Tile::kRhs, &GemmBlock<Tile>};
 }
 
 constexpr GemmKernel kAvx2 = MakeKernel<EmulatedTile<kAvx2Lhs, kAvx2Rhs, 256, 2>>("emulated_avx2");

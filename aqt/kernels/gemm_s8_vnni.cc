@@ -8,18 +8,17 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
-// Highway 1.0.3 has VNNI only in AVX3_DL, which demands more than is needed and names the wrong feature for GCC.
-#define AQT_TILE_EXTRA_TARGET ",avx512vnni"
 #include "aqt/kernels/gemm_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
-AQT_TILE_BEFORE_NAMESPACE();
+HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
 // vpdpbusd: four products u8 x s8 (at most 4 * 255 * 128 in magnitude) added to s32 modulo 2^32, no saturation. The lhs
 // is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and takes the offset out again.
 struct VnniOps {
+  static constexpr Target kTarget = Target::kAvx512Vnni;
   using Acc = int32_t;
   static constexpr PanelFormat kLhs = internal::kVnniLhs, kRhs = internal::kVnniRhs;
   static constexpr int64_t kWideRhsElementBytes = 0;
@@ -32,12 +31,17 @@ struct VnniOps {
   static HWY_INLINE V LoadRhs(const char* p) {
     return hn::LoadU(hn::ScalableTag<int32_t>(), reinterpret_cast<const int32_t*>(p));
   }
-  static HWY_INLINE V Step(V a, V b, V sum) { return V{_mm512_dpbusd_epi32(sum.raw, a.raw, b.raw)}; }
+  // Assembly, since Highway 1.0.3 has VNNI only in AVX3_DL, which demands more than is needed and whose attributes name
+  // another feature; and since GCC 12 copies accumulators around the intrinsic until two of them are spilled.
+  static HWY_INLINE V Step(V a, V b, V sum) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
 };
 
 const GemmKernel* VnniKernel() {
   using Tile = VectorTile<VnniOps>;
-  static constexpr GemmKernel kKernel = {"avx512_vnni", Target::kAvx512Vnni, Tile::kLhs, Tile::kRhs,
+  static constexpr GemmKernel kKernel = {"avx512_vnni", Tile::kTarget, Tile::kLhs, Tile::kRhs,
                                          &internal::GemmBlock<Tile>};
   return &kKernel;
 }

@@ -1,5 +1,5 @@
 // A tile policy of two vectors by R rows, made from three operations of one instruction set. Included once per Highway
-// target; AQT_TILE_EXTRA_TARGET may add features that Highway has no target for.
+// target.
 
 #if defined(AQT_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_GEMM_TILE_INL_H_
@@ -14,13 +14,8 @@
 #include "aqt/kernels/panel_format.h"
 #include "hwy/highway.h"
 
-#ifndef AQT_TILE_EXTRA_TARGET
-#define AQT_TILE_EXTRA_TARGET ""
-#endif
-#define AQT_TILE_BEFORE_NAMESPACE() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR AQT_TILE_EXTRA_TARGET)
-
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-AQT_TILE_BEFORE_NAMESPACE();
+HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 

@@ -1,0 +1,151 @@
+// The epilogue of finished tiles for all dtypes and layouts. (Full tiles of plain f32 are finished in registers.)
+#include <cstring>
+#include <type_traits>
+
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/gemm_finish.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/convert-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels::internal {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using kernels::HWY_NAMESPACE::LoadFloat;
+using kernels::HWY_NAMESPACE::RoundLanes;
+using kernels::HWY_NAMESPACE::StoreFloat;
+
+using FloatTag = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<FloatTag>;
+
+FloatVec LoadSums(const float* sums) { return hn::LoadU(FloatTag(), sums); }
+FloatVec LoadSums(const int32_t* sums) {
+  const hn::RebindToSigned<FloatTag> d;
+  return hn::ConvertTo(FloatTag(), hn::LoadU(d, sums));
+}
+
+FloatVec Round(FloatVec v, DType dtype) {
+  if (dtype == DType::kBF16) return RoundLanes<BFloat16>::Apply(FloatTag(), v);
+  if (dtype == DType::kF16) return RoundLanes<Float16>::Apply(FloatTag(), v);
+  return v;
+}
+
+FloatVec Flush(FloatVec v) {
+  const FloatTag d;
+  return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
+}
+
+// A NaN keeps its bits in f32, as in registers.
+void StoreLine(FloatVec v, float* out) { hn::StoreU(v, FloatTag(), out); }
+template <class T>
+void StoreLine(FloatVec v, T* out) {
+  StoreFloat(FloatTag(), RoundLanes<T>::Apply(FloatTag(), v), out);
+}
+
+// out[j] for j < padded_cols, a multiple of the vector's lanes. Scales are null where absent.
+template <class Acc, class T>
+void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const float* row_scale,
+                const float* col_scales, T* out) {
+  const FloatTag d;
+  for (int64_t j = 0; j < padded_cols; j += static_cast<int64_t>(hn::Lanes(d))) {
+    FloatVec v = Round(LoadSums(sums + j), epi.sum_dtype);
+    const auto times = [&](FloatVec scale, DType dtype) {
+      v = hn::Mul(v, scale);
+      if (epi.subnormals_are_zero) v = Flush(v);
+      v = Round(v, dtype);
+    };
+    if (epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.first_dtype);
+    if (row_scale != nullptr) times(hn::Set(d, *row_scale), epi.rhs_first ? epi.second_dtype : epi.first_dtype);
+    if (!epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
+    StoreLine(v, out + j);
+  }
+}
+
+// Copies a line of `cols` elements to its place.
+template <class T>
+void PlaceLine(const T* line, int64_t cols, const AxisGroup& axes, int64_t n, const int64_t* col_offsets, T* row) {
+  if (axes.rank <= 1 && axes.InnerStride() == 1) {
+    std::memcpy(row + n, line, cols * sizeof(T));
+  } else {
+    for (int64_t j = 0; j < cols; ++j) row[col_offsets[j]] = line[j];
+  }
+}
+
+template <class Acc, class T>
+void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const Acc* sums,
+                  int64_t stride) {
+  const Epilogue& epi = args.epilogue;
+  int64_t col_offsets[kMaxTileCols];
+  for (int64_t j = 0; j < cols; ++j) col_offsets[j] = args.out_cols.Offset(n + j);
+  float col_scales[kMaxTileCols] = {};
+  const float* const lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
+  if (epi.rhs_scale != nullptr) {
+    const float* from = epi.rhs_scale + b * epi.rhs_batch_stride;
+    for (int64_t j = 0; j < cols; ++j) col_scales[j] = from[(n + j) * epi.rhs_stride];
+  }
+  T* const out = static_cast<T*>(args.out) + args.out_batch.Offset(b);
+  for (int64_t r = 0; r < rows; ++r, sums += stride) {
+    T* const row = out + args.out_rows.Offset(m + r);
+    if constexpr (std::is_same_v<T, int32_t>) {
+      PlaceLine(sums, cols, args.out_cols, n, col_offsets, row);
+    } else {
+      T line[kMaxTileCols];
+      FinishLine(epi, sums, stride, lhs_scale == nullptr ? nullptr : lhs_scale + (m + r) * epi.lhs_stride,
+                 epi.rhs_scale == nullptr ? nullptr : col_scales, line);
+      PlaceLine(line, cols, args.out_cols, n, col_offsets, row);
+    }
+  }
+}
+
+template <class Acc>
+void FinishAnyTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const Acc* sums,
+                   int64_t stride) {
+  AQT_DCHECK(stride <= kMaxTileCols);
+  switch (args.out_dtype) {
+    case DType::kF32: return FinishTileAs<Acc, float>(args, b, m, rows, n, cols, sums, stride);
+    case DType::kBF16: return FinishTileAs<Acc, BFloat16>(args, b, m, rows, n, cols, sums, stride);
+    case DType::kF16: return FinishTileAs<Acc, Float16>(args, b, m, rows, n, cols, sums, stride);
+    case DType::kS32:
+      if constexpr (std::is_same_v<Acc, int32_t>) {
+        return FinishTileAs<Acc, int32_t>(args, b, m, rows, n, cols, sums, stride);
+      }
+      [[fallthrough]];
+    default: AQT_CHECK(!"RunGemm: the output is f32, bf16, f16 or, of integers, s32");
+  }
+}
+
+void FinishS32(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const int32_t* sums,
+               int64_t stride) {
+  FinishAnyTile(args, b, m, rows, n, cols, sums, stride);
+}
+void FinishF32(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const float* sums,
+               int64_t stride) {
+  FinishAnyTile(args, b, m, rows, n, cols, sums, stride);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels::internal
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+
+void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                const int32_t* sums, int64_t stride) {
+  AQT_HWY_DISPATCH(target, FinishS32)(args, b, m, rows, n, cols, sums, stride);
+}
+void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                const float* sums, int64_t stride) {
+  AQT_HWY_DISPATCH(target, FinishF32)(args, b, m, rows, n, cols, sums, stride);
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE
