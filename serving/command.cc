@@ -291,7 +291,14 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
       console.out << VersionText();
       return ExitCode::kOk;
     }
-    console.err << "error: " << e.what() << "\n";
+    const std::vector<CLI::App*> commands = app.get_subcommands({});
+    const bool known = args.empty() || args[0][0] == '-' ||
+                       std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return c->get_name() == args[0]; });
+    if (known) {
+      console.err << "error: " << e.what() << "\n";
+    } else {
+      console.err << "error: there is no command " << args[0] << "; `aqt --help` lists them\n";
+    }
     if (args.empty()) console.err << app.help();
     return ExitCode::kUsage;
   }

@@ -88,13 +88,10 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
           "the output ", place.path, " is a folder without ", io::kModelFile, " or ", io::kIndexFile,
           ": --force replaces only folders that hold a checkpoint; remove it yourself or choose another place"));
     }
-    for (const char* suffix : {kNewSuffix, kOldSuffix}) {
-      const std::string aside = absl::StrCat(place.path, suffix);
-      AQT_ASSIGN_OR_RETURN(const bool in_the_way, io::Exists(fs, aside));
-      if (in_the_way) {
-        return absl::AlreadyExistsError(
-            absl::StrCat(aside, " exists, left by an interrupted run; look at it, then move it or remove it"));
-      }
+    const std::string old = absl::StrCat(place.path, kOldSuffix);
+    AQT_ASSIGN_OR_RETURN(const bool in_the_way, io::Exists(fs, old));
+    if (in_the_way) {
+      return absl::AlreadyExistsError(absl::StrCat(old, " exists, left by an interrupted run; move it or remove it"));
     }
   }
   place.replace = true;
@@ -123,18 +120,19 @@ absl::StatusOr<std::string> Output::PathOf(absl::string_view name) {
 absl::Status Output::Commit() {
   if (place_.is_file) return absl::OkStatus();
   if (!place_.replace) return folder_->Commit();
-  const std::string fresh = folder_->path();
-  const std::string old = absl::StrCat(place_.path, kOldSuffix);
-  AQT_RETURN_IF_ERROR(folder_->Commit());
-  absl::Status status = fs_->Rename(place_.path, old);
-  if (status.ok()) {
-    status = fs_->Rename(fresh, place_.path);
-    if (status.ok()) return RemoveTree(*fs_, old);
-    const absl::Status back = fs_->Rename(old, place_.path);
-    if (!back.ok()) return Annotate(status, absl::StrCat("what was at ", place_.path, " is now at ", old));
+  const std::string& path = place_.path;
+  const std::string old = absl::StrCat(path, kOldSuffix);
+  absl::Status status = fs_->Rename(path, old);
+  if (status.ok()) status = fs_->Rename(folder_->temporary_path(), path);
+  if (status.ok()) return RemoveTree(*fs_, old);
+  // A rename can fail before it happens, or after, when the disk cannot be flushed.
+  const absl::StatusOr<bool> in_place = io::Exists(*fs_, path);
+  if (in_place.ok() && *in_place) {
+    if (const absl::StatusOr<bool> moved = io::Exists(*fs_, old); moved.ok() && *moved) RemoveTree(*fs_, old).IgnoreError();
+    return status;
   }
-  const absl::Status removed = RemoveTree(*fs_, fresh);
-  return removed.ok() ? status : Annotate(status, absl::StrCat("the new folder is left at ", fresh));
+  const absl::Status back = fs_->Rename(old, path);
+  return back.ok() ? status : Annotate(status, absl::StrCat("what was at ", path, " is now at ", old));
 }
 
 absl::Status RemoveTree(const io::FileSystem& fs, absl::string_view path) {

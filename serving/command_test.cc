@@ -1,0 +1,262 @@
+#include "serving/command.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/io/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "serving/exit_code.h"
+#include "serving/test_util.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// The command as a user runs it, in a folder with the model `in`.
+class CommandTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::getcwd(start_, sizeof(start_)), nullptr);
+    root_ = MakeTestFolder();
+    ASSERT_EQ(::chdir(root_.c_str()), 0);
+    WriteSmallModel("in", DType::kF32);
+  }
+  void TearDown() override { ASSERT_EQ(::chdir(start_), 0); }
+
+  int Run(const std::vector<std::string>& args) {
+    std::ostringstream out, err;
+    const int code = AqtMain(args, io::LocalFileSystem(), {out, err});
+    out_ = out.str();
+    err_ = err.str();
+    return code;
+  }
+  // Expects this exit code, exactly one error line with this text, no standard output, and nothing written.
+  void ExpectError(const std::vector<std::string>& args, int code, const std::string& message) {
+    const std::vector<std::string> before = ListTree(root_);
+    EXPECT_EQ(Run(args), code) << err_;
+    EXPECT_THAT(err_, AllOf(StartsWith("error: "), HasSubstr(message)));
+    EXPECT_THAT(out_, IsEmpty());
+    EXPECT_EQ(ListTree(root_), before);
+  }
+
+  char start_[4096];
+  std::string root_, out_, err_;
+};
+
+TEST_F(CommandTest, AFirstSession) {
+  EXPECT_EQ(Run({"inspect", "in"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("in: 6 tensors"), HasSubstr("F32: 6 tensors"), HasSubstr("format = pt")));
+  const std::vector<std::string> before = ListTree(root_);
+  EXPECT_EQ(Run({"plan", "in", "--preset", "w8a8_dynamic"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("int8 per channel, input int8 per token dynamic"), HasSubstr("built-in ignore list (embedding)"),
+                          HasSubstr("6 tensors, 2 to be quantized")));
+  EXPECT_EQ(ListTree(root_), before);
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("out: 2 of 6 tensors quantized"), HasSubstr("MB/s"), HasSubstr("peak memory")));
+  EXPECT_THAT(err_, IsEmpty());
+  EXPECT_EQ(Run({"verify", "in", "out", "--min-snr", "30"}), 0);
+  EXPECT_THAT(out_, HasSubstr("2 weights quantized"));
+  EXPECT_EQ(Run({"verify", "in", "out", "--min-snr", "60"}), 1);
+  EXPECT_THAT(err_, AllOf(HasSubstr("error: model.layers.0.mlp.up_proj.weight: SNR"), HasSubstr("q_proj.weight: SNR")));
+  EXPECT_EQ(Run({"inspect", "out", "--stats"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("group_0: int8 per channel"), HasSubstr("ignored: lm_head"), HasSubstr("absmax")));
+}
+
+TEST_F(CommandTest, HelpAndVersion) {
+  EXPECT_EQ(Run({"--help"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("Exit codes"), HasSubstr("130"), HasSubstr("aqt convert model/")));
+  for (const char* command : {"inspect", "plan", "convert", "verify", "explain"}) {
+    EXPECT_EQ(Run({command, "--help"}), 0);
+    EXPECT_THAT(out_, HasSubstr(absl::StrCat("Examples:\n  aqt ", command)));
+  }
+  EXPECT_EQ(Run({"--version"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("aqt "), HasSubstr("SIMD target: ")));
+}
+
+TEST_F(CommandTest, UsageErrors) {
+  EXPECT_EQ(Run({}), 2);
+  EXPECT_THAT(err_, AllOf(HasSubstr("subcommand"), HasSubstr("Usage: aqt")));
+  ExpectError({"frobnicate"}, 2, "frobnicate");
+  ExpectError({"convert"}, 2, "IN is missing");
+  ExpectError({"convert", "in", "--preset", "w8a16"}, 2, "OUT is missing");
+  ExpectError({"convert", "in", "out"}, 2, "--preset NAME");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--scheme-from", "x"}, 2, "one of --preset");
+  ExpectError({"convert", "in", "out", "--preset", "w1"}, 2, "presets are");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--rules", "mine"}, 2, "mine");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "0"}, 2, "--jobs");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "65"}, 2, "--jobs");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "many"}, 2, "--max-shard-size many is no size");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--bogus"}, 2, "--bogus");
+  ExpectError({"inspect"}, 2, "IN");
+  ExpectError({"verify", "in"}, 2, "OUT");
+  ExpectError({"explain", "in", "nothing", "--preset", "w8a16"}, 2, "has no tensor nothing");
+}
+
+TEST_F(CommandTest, ConfigurationErrors) {
+  WriteText("wrong.textproto", "schema: 1\nrule { match: '.*' quantise {} }\n");
+  ExpectError({"convert", "in", "out", "--config", "wrong.textproto"}, 2, "wrong.textproto:2:");
+  ExpectError({"convert", "in", "out", "--config", "missing.textproto"}, 2, "missing.textproto");
+  ExpectError({"convert", "in", "out", "--scheme-from", "missing.json"}, 2, "missing.json");
+  ExpectError({"convert", "in", "out", "--scheme-from", "in"}, 2, "in/config.json: config_groups");
+  WriteText("unmatched.textproto", "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }\nrule { match: '.*up_proj' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out", "--config", "unmatched.textproto", "--strict"}, 2, "rule 1 \"gone\" has no effect");
+  EXPECT_EQ(Run({"convert", "in", "out", "--config", "unmatched.textproto", "--progress", "never"}), 0);
+  EXPECT_THAT(err_, HasSubstr("warning: rule 1 \"gone\" has no effect"));
+  WriteText("nothing.textproto", "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "nothing.textproto"}, 2, "nothing would be quantized");
+  WriteText("odd.textproto", "schema: 1\nrule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
+  ExpectError({"convert", "in", "out2", "--config", "odd.textproto"}, 2, "model.layers.0.mlp.up_proj.weight [7,32], by rule 1");
+}
+
+TEST_F(CommandTest, DamagedInput) {
+  WriteText("short.safetensors", "abc");
+  std::string truncated = ReadText("in/model.safetensors");
+  truncated.resize(truncated.size() - 1);
+  WriteText("truncated.safetensors", truncated);
+  for (const std::vector<std::string>& tail : std::vector<std::vector<std::string>>{
+           {"inspect"}, {"plan", "--preset", "w8a16"}, {"convert", "out.safetensors", "--preset", "w8a16"}, {"explain", "x", "--preset", "w8a16"}}) {
+    for (const char* file : {"short.safetensors", "truncated.safetensors"}) {
+      std::vector<std::string> args = tail;
+      args.insert(args.begin() + 1, file);
+      ExpectError(args, 3, file);
+    }
+  }
+  ExpectError({"verify", "in", "truncated.safetensors"}, 3, "truncated.safetensors");
+  WriteText("in/config.json", "{\"a\": 1,}");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16"}, 3, "in/config.json: parse error at line 1");
+}
+
+TEST_F(CommandTest, FileErrors) {
+  ExpectError({"inspect", "gone"}, 4, "gone");
+  ExpectError({"convert", "gone", "out", "--preset", "w8a16"}, 4, "gone");
+  ExpectError({"convert", "in", "missing/out", "--preset", "w8a16"}, 4, "missing");
+  ExpectError({"convert", "in", "/dev/full", "--preset", "w8a16"}, 4, "/dev/full");
+  WriteText("there.safetensors", "x");
+  ExpectError({"convert", "in", "there.safetensors", "--preset", "w8a16"}, 4, "--force");
+  ExpectError({"convert", "in", "in", "--preset", "w8a16", "--force"}, 2, "is the input");
+  ASSERT_TRUE(io::LocalFileSystem().CreateFolder("empty").ok());
+  ExpectError({"inspect", "empty"}, 4, "empty");
+}
+
+TEST_F(CommandTest, UnsupportedSchemes) {
+  WriteText("fp8.json", R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}})");
+  ExpectError({"convert", "in", "out", "--scheme-from", "fp8.json"}, 5, "8-bit floats");
+  ExpectError({"plan", "in", "--scheme-from", "fp8.json"}, 5, "type \"int\" with 2 to 8 bits is");
+}
+
+TEST_F(CommandTest, ThreeDimensionalExperts) {
+  NamedArrays tensors = SmallModel(DType::kF32);
+  tensors.emplace_back("model.layers.0.mlp.experts.weight", MakeWeight(DType::kF32, {4, 32, 32}, 9));
+  tensors.emplace_back("model.layers.0.mlp.experts.gate_up_proj", MakeWeight(DType::kF32, {4, 32, 32}, 10));
+  WriteTensors("in/model.safetensors", tensors);
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_THAT(err_, AllOf(HasSubstr("warning: model.layers.0.mlp.experts.weight: only weights of rank 2"),
+                          HasSubstr("warning: model.layers.0.mlp.experts.gate_up_proj: rank 3")));
+  EXPECT_EQ(Run({"verify", "in", "out"}), 0) << err_;
+  WriteText("experts.textproto", "schema: 1 rule { match: '.*experts' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "experts.textproto"}, 5, "model.layers.0.mlp.experts.weight [4,32,32]");
+}
+
+TEST_F(CommandTest, TiedEmbeddings) {
+  NamedArrays tensors = SmallModel(DType::kF32);
+  tensors.pop_back();  // lm_head
+  WriteTensors("in/model.safetensors", tensors);
+  WriteText("in/config.json", R"({"tie_word_embeddings": true})");
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  WriteText("embed.textproto", "schema: 1 rule { match: '.*embed_tokens' override_ignore: true quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "embed.textproto"}, 2, "model.embed_tokens.weight [16,32], by rule 1");
+}
+
+TEST_F(CommandTest, Explain) {
+  EXPECT_EQ(Run({"explain", "in", "lm_head", "--preset", "w8a16"}), 0);
+  EXPECT_EQ(out_, "lm_head.weight F32[16,32]\n  rule 1 \"linear weights\": matches, but gives way to built-in ignore list (output head)\n"
+                  "  => carried over as it is\n");
+  EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj.weight", "--preset", "w8a16"}), 0);
+  EXPECT_THAT(out_, HasSubstr("=> int8 per channel, pack-quantized"));
+  WriteText("odd.textproto", "schema: 1 rule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
+  EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj", "--config", "odd.textproto"}), 0);
+  EXPECT_THAT(out_, HasSubstr("=> error: "));
+  EXPECT_EQ(Run({"explain", "in", "up_proj", "--preset", "w8a16"}), 2);
+  EXPECT_THAT(err_, HasSubstr("names with this in them: model.layers.0.mlp.up_proj.weight"));
+}
+
+TEST_F(CommandTest, Json) {
+  EXPECT_EQ(Run({"inspect", "in", "--json", "--stats"}), 0);
+  nlohmann::json json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["tensors"].size(), 6u);
+  EXPECT_EQ(json["dtypes"]["F32"]["tensors"], 6);
+  EXPECT_LT(json["tensors"][0]["min"].get<double>(), 0);
+  EXPECT_EQ(Run({"plan", "in", "--json", "--preset", "w4a16_g32"}), 0);
+  json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["num_quantized"], 2);
+  EXPECT_EQ(json["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"], 32);
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w4a16_g32", "--progress", "never"}), 0);
+  EXPECT_EQ(Run({"verify", "in", "out", "--json"}), 0);
+  EXPECT_EQ(nlohmann::json::parse(out_)["weights"].size(), 2u);
+}
+
+TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {
+  EXPECT_EQ(Run({"plan", "--preset", "w8a8_dynamic", "--print-effective-config"}), 0);
+  WriteText("mine.textproto", out_);
+  EXPECT_EQ(Run({"convert", "in", "a", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_EQ(Run({"convert", "in", "b", "--config", "mine.textproto", "--progress", "never"}), 0);
+  EXPECT_EQ(ReadText("a/model.safetensors"), ReadText("b/model.safetensors"));
+  EXPECT_EQ(Run({"convert", "--scheme-from", "a", "--print-effective-config"}), 0);
+  WriteText("like.json", out_);
+  EXPECT_EQ(Run({"convert", "in", "c", "--scheme-from", "like.json", "--progress", "never"}), 0);
+  EXPECT_THAT(DifferentTensors("a", "c"), IsEmpty());
+}
+
+TEST_F(CommandTest, ProgressGoesToStandardError) {
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic"}), 0);
+  EXPECT_THAT(err_, Not(HasSubstr("\r"))) << "no bar without a terminal";
+}
+
+TEST_F(CommandTest, AFullStandardOutput) {
+  std::ofstream full("/dev/full");
+  std::ostringstream err;
+  EXPECT_EQ(AqtMain({"inspect", "in"}, io::LocalFileSystem(), {full, err}), 4);
+  EXPECT_THAT(err.str(), HasSubstr("standard output cannot be written"));
+}
+
+TEST_F(CommandTest, Interrupted) {
+  const std::vector<std::string> before = ListTree(root_);
+  const std::atomic<bool> interrupted{true};
+  std::ostringstream out, err;
+  EXPECT_EQ(AqtMain({"convert", "in", "out", "--preset", "w8a16"}, io::LocalFileSystem(), {out, err, false, &interrupted}), 130);
+  EXPECT_THAT(err.str(), HasSubstr("interrupted"));
+  EXPECT_EQ(ListTree(root_), before);
+}
+
+TEST(ExitCodeTest, FollowsFromTheStatus) {
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), ExitCode::kOk);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), ExitCode::kUsage);
+  EXPECT_EQ(ExitCodeOf(absl::DataLossError("")), ExitCode::kMalformedInput);
+  EXPECT_EQ(ExitCodeOf(absl::UnimplementedError("")), ExitCode::kUnsupported);
+  EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), ExitCode::kInterrupted);
+  for (const auto code : {absl::StatusCode::kNotFound, absl::StatusCode::kAlreadyExists, absl::StatusCode::kPermissionDenied,
+                          absl::StatusCode::kResourceExhausted, absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnknown}) {
+    EXPECT_EQ(ExitCodeOf(absl::Status(code, "x")), ExitCode::kFile);
+  }
+  EXPECT_EQ(ExitCodeOf(OutputError(absl::DataLossError("x"))), ExitCode::kFile);
+  EXPECT_EQ(ExitCodeOf(UsageError(absl::NotFoundError("x"))), ExitCode::kUsage);
+}
+
+}  // namespace
+}  // namespace aqt::serving

@@ -1,0 +1,172 @@
+#include "serving/quantization_config.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "serving/test_util.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kW8A8[] = R"({
+  "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"], "unknown_at_top": 1,
+  "config_groups": {"group_0": {"targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel", "dynamic": false},
+    "input_activations": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "token", "dynamic": true}}}})";
+
+absl::StatusOr<QuantizationConfig> Edited(const std::string& from, const std::string& to) {
+  const std::string text = absl::StrReplaceAll(kW8A8, {{from, to}});
+  EXPECT_NE(text, kW8A8) << from;
+  return ParseQuantizationConfig(text);
+}
+
+TEST(QuantizationConfigTest, ReadsAScheme) {
+  const QuantizationConfig config = *ParseQuantizationConfig(kW8A8);
+  ASSERT_EQ(config.groups.size(), 1u);
+  EXPECT_THAT(config.groups[0].targets, ElementsAre("Linear"));
+  EXPECT_THAT(config.ignore, ElementsAre("lm_head"));
+  EXPECT_THAT(config.notes, IsEmpty());
+  Scheme expected;
+  expected.input = InputScheme{};
+  EXPECT_EQ(config.groups[0].scheme, expected);
+  EXPECT_EQ(Describe(expected), "int8 per channel, input int8 per token dynamic, int-quantized");
+}
+
+TEST(QuantizationConfigTest, InfersWhatIsLeftOut) {
+  const auto weights = [](const std::string& args) {
+    return ParseQuantizationConfig(absl::StrCat(R"({"config_groups": {"g": {"targets": ["a"], "weights": )", args, "}}}"))->groups[0].scheme;
+  };
+  EXPECT_EQ(Describe(weights("{}")), "int8 per tensor, pack-quantized");
+  EXPECT_EQ(Describe(weights(R"({"group_size": -1})")), "int8 per channel, pack-quantized");
+  EXPECT_EQ(Describe(weights(R"({"group_size": 64, "num_bits": 4, "symmetric": false})")), "int4 g64 asymmetric, pack-quantized");
+  EXPECT_EQ(Describe(weights(R"({"strategy": "channel", "group_size": null, "observer": "minmax", "observer_kwargs": {}})")),
+            "int8 per channel, pack-quantized");
+}
+
+TEST(QuantizationConfigTest, GroupFormatGoesBeforeTheCommonOne) {
+  EXPECT_EQ(Edited(R"("targets")", R"("format": "pack-quantized", "targets")")->groups[0].scheme.format, Format::kPackQuantized);
+  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "mixed-precision")")->groups[0].scheme.format, Format::kIntQuantized);
+  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "pack-quantized")")->groups[0].scheme.format, Format::kPackQuantized);
+}
+
+TEST(QuantizationConfigTest, RefusesByName) {
+  struct Case {
+    std::string from, to;
+    absl::StatusCode code;
+    std::string message;
+  };
+  const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
+  for (const Case& c : std::vector<Case>{
+           {R"("type": "int")", R"("type": "float")", kUnimplemented, "config_groups.group_0.weights: 8-bit floats"},
+           {R"("strategy": "channel")", R"("strategy": "block")", kUnimplemented, "weights.strategy = \"block\""},
+           {R"("strategy": "channel")", R"("strategy": "row")", kInvalid, "weights.strategy = \"row\""},
+           {R"("strategy": "channel")", R"("strategy": "token")", kInvalid, "weights.strategy = \"token\""},
+           {R"("strategy": "channel")", R"("strategy": "group")", kInvalid, "weights.group_size = null"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 32)", kInvalid, "weights.group_size = 32"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 0)", kInvalid, "weights.group_size = 0"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "extra": 1)", kInvalid, "unknown field config_groups.group_0.weights.extra"},
+           {R"("targets")", R"("extra": 1, "targets")", kInvalid, "unknown field config_groups.group_0.extra"},
+           {R"("num_bits": 8)", R"("num_bits": 9)", kInvalid, "num_bits"},
+           {R"("num_bits": 8)", R"("num_bits": "8")", kInvalid, "weights.num_bits = \"8\""},
+           {R"("dynamic": false)", R"("dynamic": true)", kInvalid, "weights.dynamic"},
+           {R"("dynamic": true)", R"("dynamic": false)", kInvalid, "\"token\" cannot be static"},
+           {R"("dynamic": true)", R"("dynamic": "local")", kUnimplemented, "input_activations.dynamic = \"local\""},
+           {R"("strategy": "token")", R"("strategy": "channel")", kUnimplemented, "input_activations.strategy"},
+           {R"("dynamic": false)", R"("dynamic": false, "actorder": "group")", kUnimplemented, "weights.actorder = \"group\""},
+           {R"("dynamic": false)", R"("dynamic": false, "scale_dtype": "torch.float32")", kUnimplemented, "weights.scale_dtype"},
+           {R"("targets": ["Linear"])", R"("targets": [])", kInvalid, "targets is missing or empty"},
+           {R"("targets": ["Linear"])", R"("targets": [3])", kInvalid, "targets = [3]"},
+           {R"("targets")", R"("output_activations": {}, "targets")", kUnimplemented, "output_activations"},
+           {R"("compressed-tensors")", R"("gptq")", kUnimplemented, "quant_method = \"gptq\""},
+           {R"("int-quantized")", R"("marlin-24")", kUnimplemented, "format = \"marlin-24\""},
+           {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented, "kv_cache_scheme = 1"},
+           {R"("unknown_at_top": 1)", R"("sparsity_config": {"format": "sparse-24-bitmask"})", kUnimplemented, "sparsity_config"},
+           {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented, "transform_config"},
+           {R"("unknown_at_top")", R"("format")", kInvalid, "\"format\" occurs twice"},
+           {R"("config_groups")", R"("groups")", kInvalid, "config_groups = null"},
+           {"{\n", "[\n", kInvalid, "line 2, column 17"},
+       }) {
+    const absl::StatusOr<QuantizationConfig> config = Edited(c.from, c.to);
+    EXPECT_EQ(config.status().code(), c.code) << c.to << ": " << config.status();
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(c.message));
+  }
+}
+
+TEST(QuantizationConfigTest, SaysWhatHasNoEffect) {
+  EXPECT_THAT(Edited(R"("dynamic": false)", R"("dynamic": false, "actorder": "static", "observer": "mse")")->notes,
+              ElementsAre(HasSubstr("actorder"), HasSubstr("observer")));
+}
+
+TEST(QuantizationConfigTest, WhatIsWrittenReadsBackTheSame) {
+  for (const bool symmetric : {false, true}) {
+    for (const WeightStrategy strategy : {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kGroup}) {
+      for (const int input : {0, 1, 2, 3}) {
+        QuantizationConfig config;
+        config.groups.push_back({"group_0", {"Linear", "re:.*x"}, {}});
+        Scheme& scheme = config.groups[0].scheme;
+        scheme.weights.num_bits = symmetric ? 4 : 8;
+        scheme.weights.symmetric = symmetric;
+        scheme.weights.strategy = strategy;
+        scheme.weights.group_size = strategy == WeightStrategy::kGroup ? 32 : 0;
+        if (input > 0) scheme.input = InputScheme{};
+        if (input == 2) *scheme.input = {8, false, false, InputStrategy::kTensor, 0};
+        if (input == 3) *scheme.input = {8, true, true, InputStrategy::kGroup, 128};
+        scheme.format = input > 1 ? Format::kIntQuantized : DefaultFormat(input > 0);
+        if (!Validate(scheme).ok()) continue;
+        config.ignore = {"lm_head"};
+        const absl::StatusOr<QuantizationConfig> back = ParseQuantizationConfig(QuantizationConfigToJson(config));
+        ASSERT_TRUE(back.ok()) << back.status();
+        EXPECT_EQ(*back, config);
+      }
+    }
+  }
+}
+
+// The package's own files: what is read from them and written again is the same JSON.
+TEST(QuantizationConfigTest, ReproducesTheRecordedFiles) {
+  for (const char* name : {"int_w8a8_dynamic", "int_w8a8_static", "int_w4a8_g32", "pack_w4a16_channel_asym", "pack_w2a16_g32", "pack_w4a8_g32"}) {
+    const std::string text = ReadText(absl::StrCat("tests/golden/checkpoints/", name, "/config.json"));
+    const nlohmann::json recorded = nlohmann::json::parse(text);
+    const absl::StatusOr<ModelConfig> model = ParseModelConfig(text);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(*model->quantization_config);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(nlohmann::json::parse(*SetQuantizationConfig(text, *config)), recorded) << name;
+  }
+}
+
+TEST(ModelConfigTest, KeepsOtherKeysInOrder) {
+  const std::string text = *SetQuantizationConfig(R"({"z": 1e-05, "a": [null, "\u00e9"], "big": 18446744073709551615})", {});
+  EXPECT_LT(text.find("\"z\": 1e-05"), text.find("\"a\""));
+  EXPECT_THAT(text, HasSubstr("18446744073709551615"));
+  EXPECT_THAT(text, HasSubstr("\xc3\xa9"));
+  EXPECT_THAT(*SetQuantizationConfig("", {}), HasSubstr("quantization_config"));
+}
+
+TEST(ModelConfigTest, ReadsTiedEmbeddings) {
+  EXPECT_TRUE(ParseModelConfig(R"({"tie_word_embeddings": true})")->tied_embeddings);
+  EXPECT_FALSE(ParseModelConfig(R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})")->tied_embeddings);
+  EXPECT_TRUE(ParseModelConfig(R"({"text_config": {"tie_word_embeddings": true}})")->tied_embeddings);
+  EXPECT_FALSE(ParseModelConfig("{}")->tied_embeddings);
+}
+
+TEST(ModelConfigTest, RefusesDamage) {
+  for (const std::string text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}", "{} x", "{\"a\": \"\xff\"}"}) {
+    EXPECT_EQ(ParseModelConfig(text).status().code(), absl::StatusCode::kDataLoss) << text;
+  }
+  std::string deep = "1";
+  for (int i = 0; i < 100; ++i) deep = "[" + deep + "]";
+  EXPECT_THAT(std::string(ParseModelConfig("{\"a\": " + deep + "}").status().message()), HasSubstr("nested deeper"));
+}
+
+}  // namespace
+}  // namespace aqt::serving
