@@ -88,8 +88,9 @@ std::string FolderOf(const std::string& name, const std::vector<std::pair<std::s
 }
 
 TEST(Checkpoint, DequantizesInt8) {
+  const Mlp float_mlp = OneLayer();
   std::vector<int8_t> q;
-  for (float w : OneLayer()[0].weight) q.push_back(static_cast<int8_t>(w));
+  for (float w : float_mlp[0].weight) q.push_back(static_cast<int8_t>(w));
   std::vector<float> scale;
   for (int64_t c = 0; c < kClasses; ++c) scale.push_back(static_cast<float>(c) / 8);
   const aqt::Array weight = aqt::Array::FromSpan(absl::MakeConstSpan(q), {kClasses, kPixels});

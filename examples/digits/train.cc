@@ -51,7 +51,10 @@ absl::Status Run() {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("Trains a classifier of handwritten digits: train [--out=FOLDER]");
-  absl::ParseCommandLine(argc, argv);
+  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+    std::cerr << "usage: train [--out=FOLDER]; --help lists the flags\n";
+    return 2;
+  }
   const absl::Status status = Run();
   if (!status.ok()) std::cerr << "train: " << status.message() << "\n";
   return status.ok() ? 0 : 1;
