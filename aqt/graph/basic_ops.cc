@@ -106,6 +106,8 @@ namespace ops {
 Value Neg(const Operand& x) { return Unary(UnaryKind::kNeg, x); }
 Value Abs(const Operand& x) { return Unary(UnaryKind::kAbs, x); }
 Value Round(const Operand& x) { return Unary(UnaryKind::kRound, x); }
+Value Floor(const Operand& x) { return Unary(UnaryKind::kFloor, x); }
+Value Flush(const Operand& x) { return Unary(UnaryKind::kFlush, x); }
 Value Exp(const Operand& x) { return Unary(UnaryKind::kExp, x); }
 Value Log(const Operand& x) { return Unary(UnaryKind::kLog, x); }
 

@@ -53,6 +53,9 @@ namespace ops {
 Value Neg(const Operand& x);
 Value Abs(const Operand& x);
 Value Round(const Operand& x);
+Value Floor(const Operand& x);
+// Subnormals of f32 and bf16 to zero.
+Value Flush(const Operand& x);
 Value Exp(const Operand& x);
 Value Log(const Operand& x);
 

@@ -45,6 +45,8 @@ TEST(BasicOpsTest, Elementwise) {
   ExpectGives([](In x) { return ops::Min(x[0], x[1]); }, ab, Vec<float>({1, -2, -1}));
   ExpectGives([](In x) { return ops::Abs(x[0]); }, ab, Vec<float>({1, 2, 3.5}));
   ExpectGives([](In x) { return ops::Round(x[0]); }, ab, Vec<float>({1, -2, 4}));
+  ExpectGives([](In x) { return ops::Floor(x[0] / 2.0); }, ab, Vec<float>({0, -1, 1}));
+  ExpectGives([](In x) { return ops::Flush(x[0] * 0x1p-127); }, ab, Vec<float>({0, -0x1p-126f, 0x1.cp-126f}));
   ExpectGives([](In x) { return ops::Exp(ops::Log(ops::Abs(x[1]))); }, ab, Vec<float>({2, 2, 1}));
   ExpectGives([](In x) { return ops::Less(x[0], x[1]); }, ab, Vec<bool>({true, true, false}));
   ExpectGives([](In x) { return ops::LessEqual(x[0], 1.0); }, ab, Vec<bool>({true, true, false}));

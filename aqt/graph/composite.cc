@@ -11,7 +11,13 @@
 
 namespace aqt {
 
+std::vector<Value> Composite::Expand(absl::Span<const Value> operands) const {
+  AQT_CHECK(!has_expansion());
+  return Bind(CompositeOp{shared_from_this()}, operands, std::source_location::current());
+}
+
 absl::StatusOr<std::vector<Array>> Composite::Eval(absl::Span<const Array> operands, absl::Span<const bool>) const {
+  AQT_CHECK(has_expansion());
   const SuspendTrace suspend;
   std::vector<Value> values;
   for (const Array& operand : operands) values.emplace_back(operand);

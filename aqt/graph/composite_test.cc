@@ -196,6 +196,28 @@ TEST(CompositeTest, AWrongEvaluationIsReported) {
   EXPECT_THAT(out.ToArray(), FailsWith(absl::StatusCode::kInternal, {"liar: evaluation gave s32[]", "instead of f32[]"}));
 }
 
+// An operation of its own: no expansion, no gradient.
+class Opaque : public Composite {
+ public:
+  std::string Name() const override { return "opaque"; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override { return std::vector<Aval>{in[0]}; }
+  bool has_expansion() const override { return false; }
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    return std::vector<Array>{in[0]};
+  }
+};
+
+TEST(CompositeTest, WithoutExpansionNoGradientFlows) {
+  const Array x = Array::Of<double>({3, 4}, {2});
+  absl::StatusOr<Program> program = TraceWith(
+      [](In in) { return Values{ops::ReduceSum(in[0] * Call(std::make_shared<Opaque>(), {in[0]}))}; }, {x});
+  ASSERT_THAT(program, IsOk());
+  absl::StatusOr<std::vector<Array>> gradient = Eval(*Grad(*program, {0}), {x});
+  ASSERT_THAT(gradient, IsOk());
+  EXPECT_TRUE(BitEqual((*gradient)[0], x));
+  EXPECT_EQ(OpName(program->eqns[0].op), "opaque");
+}
+
 TEST(CompositeTest, PoisonedOperandsPoisonEveryOutput) {
   Log log;
   const Values out = Bind(CompositeOp{std::make_shared<Scale>(&log, true)}, {Value(), Value()}, std::source_location::current());

@@ -7,8 +7,8 @@
 namespace aqt {
 namespace internal {
 
-Context& CurrentContext() {
-  thread_local Context context;
+TraceContext& CurrentContext() {
+  thread_local TraceContext context;
   return context;
 }
 
@@ -43,7 +43,7 @@ SuspendTrace::SuspendTrace() {
 }
 
 Provenance::Provenance(absl::string_view scope, SourceLine where) {
-  internal::Context& context = internal::CurrentContext();
+  internal::TraceContext& context = internal::CurrentContext();
   context.scope = Join(context.scope, scope);
   context.where = where;
 }

@@ -32,14 +32,14 @@ namespace internal {
 
 class Recorder;
 
-struct Context {
+struct TraceContext {
   Recorder* recorder = nullptr;      // records operations; null: they run at once
   absl::Status* error = nullptr;     // the first error of the trace
   std::string scope;
   std::optional<SourceLine> where;   // overrides the callers' lines: set while equations are recorded again
 };
 
-Context& CurrentContext();
+TraceContext& CurrentContext();
 
 // Keeps `status` as the trace's error if a trace is active and has none yet.
 void ReportError(const absl::Status& status);
@@ -53,7 +53,7 @@ class SaveContext {
   SaveContext& operator=(const SaveContext&) = delete;
 
  private:
-  Context saved_;
+  TraceContext saved_;
 };
 
 }  // namespace internal

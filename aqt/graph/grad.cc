@@ -24,6 +24,11 @@ const Composite* CompositeOf(const Equation& eqn) {
   return op == nullptr ? nullptr : op->impl.get();
 }
 
+bool LetsGradientsThrough(const Equation& eqn) {
+  if (const Composite* composite = CompositeOf(eqn)) return composite->has_gradient() || composite->has_expansion();
+  return !std::holds_alternative<StopGradientOp>(eqn.op);
+}
+
 // Whether each variable depends on a wrt input through floats.
 std::vector<bool> ActiveVars(const Program& program, absl::Span<const int> wrt) {
   std::vector<bool> active(program.vars.size(), false);
@@ -31,7 +36,7 @@ std::vector<bool> ActiveVars(const Program& program, absl::Span<const int> wrt) 
   for (const Equation& eqn : program.eqns) {
     bool any = false;
     for (VarId var : eqn.in) any = any || active[var];
-    if (!any || std::holds_alternative<StopGradientOp>(eqn.op)) continue;
+    if (!any || !LetsGradientsThrough(eqn)) continue;
     for (VarId var : eqn.out) active[var] = IsFloat(program.aval(var).dtype);
   }
   return active;
@@ -72,7 +77,7 @@ absl::StatusOr<Program> ExpandWithoutGradient(Program program, absl::Span<const 
     const std::vector<bool> active = ActiveVars(program, wrt);
     const auto expands = [&](const Equation& eqn) {
       const Composite* composite = CompositeOf(eqn);
-      return composite != nullptr && !composite->has_gradient() && AnyActive(active, eqn.in);
+      return composite != nullptr && !composite->has_gradient() && composite->has_expansion() && AnyActive(active, eqn.in);
     };
     bool any = false;
     for (const Equation& eqn : program.eqns) any = any || expands(eqn);
@@ -183,22 +188,21 @@ absl::StatusOr<Program> Differentiate(const Program& original, absl::Span<const 
   for (int position : wrt) {
     slots.push_back({SlotKind::kData, absl::StrCat("grad(", program.inputs[position].slot.path, ")")});
   }
-  absl::Status error;
-  absl::StatusOr<Program> result = Trace(
+  return Trace(
       [&](absl::Span<const Value> args) {
         Differentiator differentiator(program, wrt);
         std::vector<Value> results;
         absl::StatusOr<std::vector<Value>> outputs = differentiator.Forward(args);
-        error = outputs.status();
-        if (error.ok()) error = differentiator.Backward();
-        if (!error.ok()) return results;
+        const absl::Status status = outputs.ok() ? differentiator.Backward() : outputs.status();
+        if (!status.ok()) {
+          internal::ReportError(status);  // unless what was bound has failed before
+          return results;
+        }
         for (size_t i : kept) results.push_back((*outputs)[i]);
         for (int position : wrt) results.push_back(differentiator.CotangentOf(program.inputs[position].var));
         return results;
       },
       InputsOf(program), slots);
-  AQT_RETURN_IF_ERROR(error);
-  return result;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace aqt {
 // `program`, then data "grad(<path>)" = d loss / d input for each position in `wrt`, of the input's aval, then what
 // composites' backward rules write.
 //
-// Cotangents flow through float variables only, and stop at stop_gradient, round and comparisons. Ties: max and min give half to
+// Cotangents flow through float variables only, and stop at stop_gradient, round, floor and comparisons. Ties: max and min give half to
 // each operand, reduce_max shares equally, abs gives 0 at 0. Sums of cotangents are in the order of the backward walk (from
 // the last use to the first). An input that the loss does not depend on has a gradient of zeros. Operations that no wrt
 // input reaches get no backward equation, and a basic operation no product for an operand that needs none. A composite with

@@ -57,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(std::vector<RuleCase>{
         {"neg", [](In x) { return -x[0]; }, {F64({5}, 1)}},
         {"abs", [](In x) { return ops::Abs(x[0]); }, {F64({7}, 2)}},
+        {"flush", [](In x) { return ops::Flush(x[0]) * x[0]; }, {F64({5}, 49)}},
         {"exp", [](In x) { return ops::Exp(x[0]); }, {F64({5}, 3)}},
         {"log", [](In x) { return ops::Log(x[0]); }, {F64({5}, 4, 0.5, 3)}},
         {"add", [](In x) { return x[0] + x[1]; }, {F64({2, 3}, 5), F64({2, 3}, 6)}},
@@ -124,7 +125,7 @@ TEST(GradTest, KinksAndTies) {
   EXPECT_EQ(tie[1].View<double>()[0], 0.5);
   const Array shared = GradientsAt([](In x) { return ops::ReduceMax(x[0]); }, {Array::Of<double>({3, 1, 3, 3}, {4})})[0];
   EXPECT_TRUE(BitEqual(shared, Array::Of<double>({1 / 3.0, 0, 1 / 3.0, 1 / 3.0}, {4})));
-  EXPECT_EQ(GradientsAt([](In x) { return ops::Round(x[0]) + x[0] * 0.0; }, {Scalar64(1.3)})[0].View<double>()[0], 0);
+  EXPECT_EQ(GradientsAt([](In x) { return ops::Round(x[0]) + ops::Floor(x[0]) + x[0] * 0.0; }, {Scalar64(1.3)})[0].View<double>()[0], 0);
 }
 
 TEST(GradTest, NothingFlowsThroughStopGradientAndIntegers) {

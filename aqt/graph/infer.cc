@@ -56,8 +56,7 @@ absl::Status ExpectPerAxis(absl::string_view name, const PerAxis& numbers, int64
 Result Infer(const UnaryOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
   AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
-  const bool floats_only = op.kind == kernels::UnaryKind::kRound || op.kind == kernels::UnaryKind::kExp ||
-                           op.kind == kernels::UnaryKind::kLog;
+  const bool floats_only = op.kind != kernels::UnaryKind::kNeg && op.kind != kernels::UnaryKind::kAbs;
   if (floats_only && !IsFloat(in[0].dtype)) return Invalid("takes floats, not ", in[0].ToString(), "; cast the operand");
   return in[0];
 }

@@ -19,7 +19,9 @@ uint64_t Fnv1a(const Array& array) {
   return hash;
 }
 
-std::string Contents(const Array& array) {
+}  // namespace
+
+std::string ContentsText(const Array& array) {
   if (array.num_elements() > kMaxWrittenElements) return absl::StrFormat("hash %016x", Fnv1a(array));
   std::string text;
   const Array numbers = Cast(array, DType::kF64);
@@ -30,8 +32,6 @@ std::string Contents(const Array& array) {
   }
   return array.shape().rank() == 0 ? text : absl::StrCat("{", text, "}");
 }
-
-}  // namespace
 
 std::string ToText(const Program& program, const TextOptions& options) {
   std::string text;
@@ -45,7 +45,7 @@ std::string ToText(const Program& program, const TextOptions& options) {
     absl::StrAppend(&text, "in ", declare(port.var), " ", port.slot.ToString(), "\n");
   }
   for (const auto& [var, array] : program.consts) {
-    absl::StrAppend(&text, "const ", declare(var), " = ", Contents(array), "\n");
+    absl::StrAppend(&text, "const ", declare(var), " = ", ContentsText(array), "\n");
   }
   for (const Equation& eqn : program.eqns) {
     absl::StrAppend(&text, absl::StrJoin(eqn.out, ", ", [&](std::string* out, VarId var) { out->append(declare(var)); }),

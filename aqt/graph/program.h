@@ -97,6 +97,8 @@ struct TextOptions {
 //   out %2 data "0"
 std::string ToText(const Program& program, const TextOptions& options = {});
 std::ostream& operator<<(std::ostream& os, const Program& program);
+// An array as it is written there: "3.5", "{1, 2}", "hash 0123456789abcdef".
+std::string ContentsText(const Array& array);
 
 // `status` with "operation [scope]: " before, and "; operands ...; at file:line" behind its message.
 absl::Status DescribeError(const absl::Status& status, absl::string_view op, absl::string_view scope,

@@ -44,17 +44,14 @@ std::vector<Slot> OutputSlotsOf(const Program& program) {
 }
 
 absl::StatusOr<Program> Rewrite(const Program& program, RewriteRule rule) {
-  absl::Status error;
-  absl::StatusOr<Program> result = Trace(
+  return Trace(
       [&](absl::Span<const Value> args) {
         absl::StatusOr<std::vector<Value>> out = RewriteValues(program, args, rule);
         if (out.ok()) return *std::move(out);
-        error = out.status();
+        internal::ReportError(out.status());  // unless what was bound has failed before
         return std::vector<Value>();
       },
       InputsOf(program), OutputSlotsOf(program));
-  AQT_RETURN_IF_ERROR(error);
-  return result;
 }
 
 }  // namespace aqt

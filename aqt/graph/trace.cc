@@ -217,7 +217,7 @@ void WriteSlot(const Slot& slot, const Value& value, const std::source_location&
 absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs, absl::Span<const Slot> output_slots) {
   const internal::SaveContext saved;
   Recorder recorder;
-  internal::Context& context = CurrentContext();
+  internal::TraceContext& context = CurrentContext();
   context = {.recorder = &recorder, .error = &recorder.error, .scope = "", .where = std::nullopt};
   std::vector<Value> values;
   for (const Input& input : inputs) {

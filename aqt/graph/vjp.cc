@@ -25,7 +25,9 @@ Cotangents Rule(const UnaryOp& op, const Call& call) {
   switch (op.kind) {
     case kernels::UnaryKind::kNeg: return {-ct};
     case kernels::UnaryKind::kAbs: return {ops::Select(ops::Greater(x, 0.0), ct, ops::Select(ops::Less(x, 0.0), -ct, 0.0))};
-    case kernels::UnaryKind::kRound: return {std::nullopt};
+    case kernels::UnaryKind::kRound:
+    case kernels::UnaryKind::kFloor: return {std::nullopt};
+    case kernels::UnaryKind::kFlush: return {ct};
     case kernels::UnaryKind::kExp: return {ct * call.y};
     case kernels::UnaryKind::kLog: return {ct / x};
   }

@@ -1,39 +1,105 @@
 #include "aqt/kernels/contraction.h"
 
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 
-#include "absl/types/span.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_f32.h"
+#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/target.h"
 
 namespace aqt::kernels {
 namespace {
 
-// A dense copy as C with the axes of three groups in order, and the number of elements in each group.
-struct Gathered {
-  Array array;
-  int64_t size[3] = {1, 1, 1};
+// The axes of one operand by their part in the contraction, in output order.
+struct Groups {
+  Axes batch, free, contract;
 };
 
-Gathered Gather(const ArrayRef& x, DType dtype, const Axes& first, const Axes& second, const Axes& third) {
-  Gathered out;
+Groups GroupsOf(const ArrayRef& x, const Axes& contracting, const Axes& batch) {
+  return {batch, RemainingAxes(x.shape.rank(), contracting, batch), contracting};
+}
+
+int64_t Count(const ArrayRef& x, const Axes& axes) {
+  int64_t count = 1;
+  for (const int64_t axis : axes) count *= x.shape[axis];
+  return count;
+}
+
+// A dense copy as `dtype` with the axes of three groups in order.
+Array Gather(const ArrayRef& x, DType dtype, const Axes& first, const Axes& second, const Axes& third) {
   ArrayRef view = x;
   view.shape = Shape();
   view.strides.clear();
-  int group = 0;
   for (const Axes* axes : {&first, &second, &third}) {
-    for (int64_t axis : *axes) {
+    for (const int64_t axis : *axes) {
       view.shape.push_back(x.shape[axis]);
       view.strides.push_back(x.strides[axis]);
-      out.size[group] *= x.shape[axis];
     }
-    ++group;
   }
-  out.array = Cast(view, dtype);
-  return out;
+  return Cast(view, dtype);
 }
+
+// ---- the matrix kernels
+
+AxisGroup GroupOf(const ArrayRef& x, const Axes& axes) {
+  AxisGroup group;
+  for (const int64_t axis : axes) group.Append(x.shape[axis], x.strides[axis]);
+  return group;
+}
+
+struct Packed {
+  std::shared_ptr<void> panels;
+  int64_t matrix_bytes;
+};
+
+Packed PackOperand(const GemmKernel& kernel, const PanelFormat& format, const ArrayRef& x, const Groups& groups,
+                   Executor* executor) {
+  const int64_t batch = Count(x, groups.batch), rows = Count(x, groups.free), k = Count(x, groups.contract);
+  Operand operand;
+  Array gathered;
+  if (x.shape.rank() <= AxisGroup::kMaxRank) {
+    operand = {x.data, x.dtype, GroupOf(x, groups.batch), GroupOf(x, groups.free), GroupOf(x, groups.contract)};
+  } else {
+    gathered = Gather(x, x.dtype, groups.batch, groups.free, groups.contract);
+    operand = Operand::Dense(gathered.data(), x.dtype, rows, k, batch);
+  }
+  Packed packed{nullptr, format.PackedBytes(rows, k)};
+  packed.panels = AllocateAligned(batch * packed.matrix_bytes);
+  Pack(kernel.target, format, operand, packed.panels.get(), executor);
+  return packed;
+}
+
+void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const Groups& b,
+               DType sum_dtype, void* sums, Executor* executor) {
+  const Packed lhs_packed = PackOperand(kernel, kernel.lhs, lhs, a, executor);
+  const Packed rhs_packed = PackOperand(kernel, kernel.rhs, rhs, b, executor);
+  GemmArgs args;
+  args.batch = Count(lhs, a.batch);
+  args.m = Count(lhs, a.free);
+  args.n = Count(rhs, b.free);
+  args.k = Count(lhs, a.contract);
+  args.lhs = lhs_packed.panels.get();
+  args.rhs = rhs_packed.panels.get();
+  args.lhs_batch_bytes = lhs_packed.matrix_bytes;
+  args.rhs_batch_bytes = rhs_packed.matrix_bytes;
+  args.out = sums;
+  args.out_dtype = sum_dtype;
+  args.out_batch = AxisGroup::Of(args.batch, args.m * args.n);
+  args.out_rows = AxisGroup::Of(args.m, args.n);
+  args.out_cols = AxisGroup::Of(args.n, 1);
+  RunGemm(kernel, args, executor);
+}
+
+bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
+
+// ---- plain loops
 
 // [B,M,K] x [B,K,N] -> [B,M,N], row by row, so that the inner loop is over neighbours.
 template <class C>
@@ -55,25 +121,34 @@ void MatMul(const C* lhs, const C* rhs, int64_t batch, int64_t m, int64_t n, int
   }
 }
 
+template <class C>
+void RunPlain(const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const Groups& b, C* sums) {
+  const Array left = Gather(lhs, kDTypeOf<C>, a.batch, a.free, a.contract);
+  const Array right = Gather(rhs, kDTypeOf<C>, b.batch, b.contract, b.free);
+  MatMul<C>(left.View<C>().data(), right.View<C>().data(), Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free),
+            Count(lhs, a.contract), sums);
+}
+
 }  // namespace
 
-void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out) {
-  const DType dtype = !IsFloat(lhs.dtype)          ? DType::kS32
-                      : lhs.dtype == DType::kF64 ? DType::kF64
-                                                   : DType::kF32;
-  const Gathered a = Gather(lhs, dtype, dims.lhs_batch, RemainingAxes(lhs.shape.rank(), dims.lhs_contracting, dims.lhs_batch),
-                            dims.lhs_contracting);
-  const Gathered b = Gather(rhs, dtype, dims.rhs_batch, dims.rhs_contracting,
-                            RemainingAxes(rhs.shape.rank(), dims.rhs_contracting, dims.rhs_batch));
-  ArrayBuilder sums(dtype, out.shape);
-  const auto run = [&]<class C>() {
-    MatMul<C>(a.array.View<C>().data(), b.array.View<C>().data(), a.size[0], a.size[1], b.size[2], a.size[2],
-              sums.Mutable<C>().data());
-  };
-  if (dtype == DType::kS32) run.template operator()<int32_t>();
-  else if (dtype == DType::kF64) run.template operator()<double>();
-  else run.template operator()<float>();
-  AQT_CHECK(CastArray(sums.ref(), out).ok());
+void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
+              Executor* executor) {
+  const Groups a = GroupsOf(lhs, dims.lhs_contracting, dims.lhs_batch);
+  const Groups b = GroupsOf(rhs, dims.rhs_contracting, dims.rhs_batch);
+  if (lhs.dtype == DType::kF64) {
+    ArrayBuilder sums(DType::kF64, out.shape);
+    RunPlain<double>(lhs, a, rhs, b, sums.Mutable<double>().data());
+    AQT_CHECK(CastArray(sums.ref(), out).ok());
+  } else if (IsFloat(lhs.dtype)) {
+    ArrayBuilder sums(DType::kF32, out.dtype == DType::kF32 ? Shape{0} : out.shape);
+    const MutableArrayRef target = out.dtype == DType::kF32 ? out : sums.ref();
+    RunKernel(GemmF32(BestTarget()), lhs, a, rhs, b, DType::kF32, target.data, executor);
+    if (target.data != out.data) AQT_CHECK(CastArray(target, out).ok());
+  } else if (IsByteInteger(lhs.dtype) && IsByteInteger(rhs.dtype)) {
+    RunKernel(GemmS8(BestTarget()), lhs, a, rhs, b, DType::kS32, out.data, executor);
+  } else {
+    RunPlain<int32_t>(lhs, a, rhs, b, out.As<int32_t>());
+  }
 }
 
 }  // namespace aqt::kernels

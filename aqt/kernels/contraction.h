@@ -1,23 +1,27 @@
 #ifndef AQT_KERNELS_CONTRACTION_H_
 #define AQT_KERNELS_CONTRACTION_H_
 
-// A general contraction of any two dense or strided operands, plain C++.
+// A general contraction of any two strided operands.
 
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
+#include "aqt/core/executor.h"
 
 namespace aqt::kernels {
 
-// out = lhs . rhs over `dims`; out is dense. Operands are converted, exactly, to the type of the sum and then, for each output
-// element, multiplied and added one after the other in the order of the contracting axes (row-major over dims.lhs_contracting),
-// starting at +0. The type of the sum and the rounding:
-//   f64 operands: f64; f16, bf16 and f32: f32, each product and each sum rounded (no fused multiply-add);
-//   integers of at most 32 bits: s32, modulo 2^32.
-// The sum is rounded once to out.dtype: a float for float operands, s32 for integers. An empty sum is 0.
-// The order depends on the contracting extents alone: the same bits on every machine, alone and in a batch.
+// out = lhs . rhs over `dims`; out is dense. Each output element is a sum over the contracting axes, row-major in the order
+// of dims.lhs_contracting. The type of the sum and the rounding:
+//   f16, bf16, f32      f32, in ascending order from +0, on the machine's best target (gemm_f32.h: one rounding per step
+//                       with FMA, two without; the same bits on all targets with FMA)
+//   f64                 f64, the same order, each product and each sum rounded
+//   integers to 32 bits s32, exact modulo 2^32
+// The sum is rounded once to out.dtype: a float for float operands, s32 for integers. An empty sum is 0. An element's bits
+// depend on its operands alone: not on the other rows, the batch, or the number of threads.
 //
-// Precondition: ValidateDotDims(dims, ...), matching shapes. Allocates dense copies of both operands and the output.
-void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out);
+// Precondition: ValidateDotDims(dims, ...), matching shapes and dtypes. Allocates packed copies of both operands. A null
+// executor: the calling thread alone.
+void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
+              Executor* executor = nullptr);
 
 }  // namespace aqt::kernels
 

@@ -1,5 +1,6 @@
 #include "aqt/kernels/contraction.h"
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <tuple>
@@ -10,6 +11,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/target.h"
 
 namespace aqt::kernels {
 namespace {
@@ -33,28 +35,45 @@ TEST(ContractionTest, MatMul) {
   EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kF32), Array::Of<float>({5, 11, 14, 23}, {2, 2})));
 }
 
-// The header's order, written out with one loop per index.
-TEST(ContractionTest, OrderIsThatOfTheContractingAxes) {
+// The header's order in f32 and f64, written out with one loop per index.
+template <class T>
+void ExpectOrder() {
   const DotDims dims = {.lhs_contracting = {3, 1}, .rhs_contracting = {0, 2}, .lhs_batch = {2}, .rhs_batch = {3}};
   const int64_t m = 3, k1 = 5, batch = 2, k0 = 7, n = 4;
-  const Array lhs = Random(DType::kF32, {m, k1, batch, k0}, 1), rhs = Random(DType::kF32, {k0, n, k1, batch}, 2);
-  const Array got = Product(dims, lhs, rhs, DType::kF32);
+  const Array lhs = Random(kDTypeOf<T>, {m, k1, batch, k0}, 1), rhs = Random(kDTypeOf<T>, {k0, n, k1, batch}, 2);
+  const Array got = Product(dims, lhs, rhs, kDTypeOf<T>);
+  const bool fma = kDTypeOf<T> == DType::kF32 && BestTarget() != Target::kScalar;
   ASSERT_EQ(got.shape(), (Shape{batch, m, n}));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < n; ++j) {
-        volatile float sum = 0;  // volatile: each step is rounded
+        volatile T sum = 0;  // volatile: each step is rounded
         for (int64_t x = 0; x < k0; ++x) {
           for (int64_t y = 0; y < k1; ++y) {
-            volatile float product =
-                lhs.View<float>()[((i * k1 + y) * batch + b) * k0 + x] * rhs.View<float>()[((x * n + j) * k1 + y) * batch + b];
-            sum = sum + product;
+            const T p = lhs.View<T>()[((i * k1 + y) * batch + b) * k0 + x], q = rhs.View<T>()[((x * n + j) * k1 + y) * batch + b];
+            volatile T product = p * q;
+            sum = fma ? std::fma(p, q, sum) : sum + product;
           }
         }
-        EXPECT_EQ(got.View<float>()[(b * m + i) * n + j], sum);
+        EXPECT_EQ(got.View<T>()[(b * m + i) * n + j], sum);
       }
     }
   }
+}
+
+TEST(ContractionTest, OrderIsThatOfTheContractingAxes) {
+  ExpectOrder<float>();
+  ExpectOrder<double>();
+}
+
+// More axes than the matrix kernels take.
+TEST(ContractionTest, NineAxes) {
+  const Array a = Random(DType::kF32, {2, 1, 2, 1, 3, 2, 1, 2, 2}, 7), b = Random(DType::kF32, {2, 2, 5}, 8);
+  const DotDims dims = {.lhs_contracting = {7, 5}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
+  // The same with neighbouring axes joined.
+  const DotDims joined = {.lhs_contracting = {3, 1}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
+  const Array got = Product(dims, a, b, DType::kF32), want = Product(joined, *a.Reshaped({12, 2, 1, 2, 2}), b, DType::kF32);
+  EXPECT_TRUE(BitEqual(*got.Reshaped(want.shape()), want));
 }
 
 TEST(ContractionTest, SmallFloatsSumInF32AndRoundOnce) {
@@ -68,6 +87,9 @@ TEST(ContractionTest, IntegersAreExactAndMayDiffer) {
   const Array a = Array::Of<int8_t>({-128, 127, -128, 127}, {2, 2});
   const Array b = Array::Of<Int4>({{-8}, {7}}, {2, 1});
   EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kS32), Array::Of<int32_t>({1913, 1913}, {2, 1})));
+  const Array bytes = Random(DType::kS8, {5, 70}, 9), more = Random(DType::kS8, {70, 3}, 10);
+  EXPECT_TRUE(BitEqual(Product(MatMulDims(), bytes, more, DType::kS32),
+                       Product(MatMulDims(), Cast(bytes, DType::kS32), Cast(more, DType::kS32), DType::kS32)));
   const Array big = Array::Of<int32_t>({1 << 30, 1 << 30}, {1, 2}), two = Array::Of<int32_t>({2, 2}, {2, 1});
   EXPECT_TRUE(BitEqual(Product(MatMulDims(), big, two, DType::kS32), Array::Of<int32_t>({0}, {1, 1})));
 }

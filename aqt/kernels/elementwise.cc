@@ -54,6 +54,8 @@ void UnaryOf(UnaryKind kind, const void* x, int64_t n, void* out) {
       case UnaryKind::kNeg: return MapUnary<T>(x, n, out, negate);
       case UnaryKind::kAbs: return MapUnary<T>(x, n, out, [&](C v) { return v < 0 ? negate(v) : v; });
       case UnaryKind::kRound:
+      case UnaryKind::kFloor:
+      case UnaryKind::kFlush:
       case UnaryKind::kExp:
       case UnaryKind::kLog: AQT_CHECK(!"a float operand");
     }
@@ -62,6 +64,9 @@ void UnaryOf(UnaryKind kind, const void* x, int64_t n, void* out) {
       case UnaryKind::kNeg: return MapUnary<T>(x, n, out, [](C v) { return -v; });
       case UnaryKind::kAbs: return MapUnary<T>(x, n, out, [](C v) { return std::fabs(v); });
       case UnaryKind::kRound: return MapUnary<T>(x, n, out, [](C v) { return std::nearbyint(v); });
+      case UnaryKind::kFloor: return MapUnary<T>(x, n, out, [](C v) { return std::floor(v); });
+      case UnaryKind::kFlush:
+        return MapUnary<T>(x, n, out, [](C v) { return std::fabs(v) < C{0x1p-126} ? std::copysign(C{0}, v) : v; });
       case UnaryKind::kExp: return MapUnary<T>(x, n, out, [](C v) { return static_cast<C>(Exp(v)); });
       case UnaryKind::kLog: return MapUnary<T>(x, n, out, [](C v) { return static_cast<C>(Log(v)); });
     }
@@ -124,6 +129,8 @@ absl::string_view ToString(UnaryKind kind) {
     case UnaryKind::kNeg: return "neg";
     case UnaryKind::kAbs: return "abs";
     case UnaryKind::kRound: return "round";
+    case UnaryKind::kFloor: return "floor";
+    case UnaryKind::kFlush: return "flush";
     case UnaryKind::kExp: return "exp";
     case UnaryKind::kLog: return "log";
   }

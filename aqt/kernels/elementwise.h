@@ -19,6 +19,8 @@ enum class UnaryKind : uint8_t {
   kNeg,
   kAbs,
   kRound,  // to an integer, ties to even; floats only
+  kFloor,  // floats only
+  kFlush,  // a zero of x's sign where |x| < 2^-126 (a subnormal f32 or bf16), else x; floats only
   kExp,    // floats only. f32 and smaller: at most 0.5001 ulp; f64: 1 ulp
   kLog,    // floats only. f32 and smaller: at most 0.5001 ulp; f64: 1 ulp
 };

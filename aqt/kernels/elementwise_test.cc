@@ -47,19 +47,27 @@ TEST(UnaryTest, Floats) {
   EXPECT_EQ(Unary1(UnaryKind::kRound, 2.5f), 2.0f);
   EXPECT_EQ(Unary1(UnaryKind::kRound, -2.5), -2.0);
   EXPECT_EQ(Unary1(UnaryKind::kRound, 8388609.0f), 8388609.0f);
+  EXPECT_EQ(Unary1(UnaryKind::kFloor, -1.25f), -2.0f);
+  EXPECT_EQ(Unary1(UnaryKind::kFloor, 1.75), 1.0);
+  EXPECT_EQ(Unary1(UnaryKind::kFlush, 0x1p-126f), 0x1p-126f);
+  EXPECT_EQ(Unary1(UnaryKind::kFlush, 0x1.fffffcp-127f), 0.0f);
+  EXPECT_TRUE(std::signbit(Unary1(UnaryKind::kFlush, -0x1p-149f)));
+  EXPECT_EQ(Unary1(UnaryKind::kFlush, kInf), kInf);
   EXPECT_EQ(Unary1(UnaryKind::kExp, 1.0f), 2.7182817f);
   EXPECT_EQ(Unary1(UnaryKind::kExp, 89.0f), kInf);
   EXPECT_EQ(Unary1(UnaryKind::kExp, -200.0f), 0.0f);
   EXPECT_EQ(Unary1(UnaryKind::kLog, 2.0f), 0.6931472f);
   EXPECT_EQ(Unary1(UnaryKind::kLog, 0.0f), -kInf);
-  for (UnaryKind kind : {UnaryKind::kNeg, UnaryKind::kAbs, UnaryKind::kRound, UnaryKind::kExp, UnaryKind::kLog}) {
+  for (UnaryKind kind : {UnaryKind::kNeg, UnaryKind::kAbs, UnaryKind::kRound, UnaryKind::kFloor, UnaryKind::kFlush,
+                         UnaryKind::kExp, UnaryKind::kLog}) {
     EXPECT_TRUE(std::isnan(Unary1(kind, kNan))) << ToString(kind);
   }
 }
 
 // Every code of the 16-bit types, against "compute in f32, round once".
 TEST(UnaryTest, SmallFloatsRoundOnce) {
-  for (UnaryKind kind : {UnaryKind::kNeg, UnaryKind::kAbs, UnaryKind::kRound, UnaryKind::kExp, UnaryKind::kLog}) {
+  for (UnaryKind kind : {UnaryKind::kNeg, UnaryKind::kAbs, UnaryKind::kRound, UnaryKind::kFloor, UnaryKind::kFlush,
+                         UnaryKind::kExp, UnaryKind::kLog}) {
     for (int code = 0; code < 65536; ++code) {
       const Float16 half{static_cast<uint16_t>(code)};
       const BFloat16 brain{static_cast<uint16_t>(code)};

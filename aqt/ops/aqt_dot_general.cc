@@ -1,0 +1,437 @@
+#include "aqt/ops/aqt_dot_general.h"
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/composite.h"
+#include "aqt/graph/trace.h"
+#include "aqt/ops/aqt_expand.h"
+#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/describe.h"
+#include "aqt/ops/quant_math.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/quant/qtensor.h"
+
+namespace aqt {
+
+using internal::KeyRole;
+using internal::QuantizedValue;
+using internal::RawSide;
+
+struct AqtDot::Impl {
+  DotGeneralPlan plan;
+  PrngLayout layout;
+  std::string attributes;
+
+  const Aval& aval(Side side) const { return side == Side::kLhs ? plan.lhs_aval() : plan.rhs_aval(); }
+  const Tensor& forward(Side side) const { return side == Side::kLhs ? plan.config().fwd.lhs : plan.config().fwd.rhs; }
+};
+
+namespace {
+
+using Impl = AqtDot::Impl;
+using What = ResidualSlot::What;
+constexpr Side kSides[] = {Side::kLhs, Side::kRhs};
+
+absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want) {
+  if (got == want) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", got.ToString(), ", expected ", want.ToString()));
+}
+
+Context ContextOf(const Impl& dot, const Array* key) {
+  Context context{.prng_layout = dot.layout};
+  if (key != nullptr) context.key = Key{key->View<uint32_t>()[0], key->View<uint32_t>()[1]};
+  return context;
+}
+
+std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
+  if (key == nullptr) return std::nullopt;
+  return internal::OperandKey(*key, role, dot.layout);
+}
+
+// ---- aqt_dot_general and aqt_dot_general_fwd
+
+// Which operands an equation has: for each side one or two, then perhaps a key.
+struct Layout {
+  bool quantized[2] = {false, false};
+  bool has_key = false;
+
+  size_t at(Side side) const { return side == Side::kLhs ? 0 : quantized[0] ? 2 : 1; }
+  size_t key_at() const { return at(Side::kRhs) + (quantized[1] ? 2 : 1); }
+  size_t size() const { return key_at() + (has_key ? 1 : 0); }
+};
+
+class ForwardOp : public Composite {
+ public:
+  ForwardOp(std::shared_ptr<const Impl> dot, Layout layout, bool with_residuals)
+      : dot_(std::move(dot)), layout_(layout), with_residuals_(with_residuals) {}
+
+  std::string Name() const override { return with_residuals_ ? "aqt_dot_general_fwd" : "aqt_dot_general"; }
+  std::string Attributes() const override { return dot_->attributes; }
+  CompositeKind kind() const override { return CompositeKind::kDotGeneral; }
+  std::vector<OperandRole> roles() const override {
+    std::vector<OperandRole> roles(layout_.size(), OperandRole::kRhs);
+    for (size_t i = 0; i < layout_.at(Side::kRhs); ++i) roles[i] = OperandRole::kLhs;
+    if (layout_.has_key) roles.back() = OperandRole::kKey;
+    return roles;
+  }
+  int num_outputs() const override { return with_residuals_ ? 1 + static_cast<int>(dot_->plan.residuals().size()) : 1; }
+
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    if (in.size() != layout_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", layout_.size(), " operands, got ", in.size()));
+    }
+    for (const Side side : kSides) {
+      if (!layout_.quantized[static_cast<int>(side)]) {
+        AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[layout_.at(side)], dot_->aval(side)));
+      }
+    }
+    if (layout_.has_key) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
+    std::vector<Aval> out = {dot_->plan.out_aval()};
+    if (with_residuals_) {
+      for (const ResidualSlot& slot : dot_->plan.residuals()) out.push_back(slot.aval);
+    }
+    return out;
+  }
+
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    std::vector<PreparedOperand> prepared;
+    prepared.reserve(2);
+    std::vector<DotOperand> operands;
+    for (const Side side : kSides) {
+      const Array& value = in[layout_.at(side)];
+      if (!layout_.quantized[static_cast<int>(side)]) {
+        operands.emplace_back(value);
+        continue;
+      }
+      QTensor qtensor{.qvalue = value, .scale = {in[layout_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
+      AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan.Prepare(side, std::move(qtensor)));
+      prepared.push_back(std::move(operand));
+      operands.emplace_back(prepared.back());
+    }
+    ArrayBuilder out(dot_->plan.out_aval());
+    Residuals residuals(Residuals::Operands::kBorrow);
+    AQT_RETURN_IF_ERROR(dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, layout_.has_key ? &in.back() : nullptr),
+                                           out.ref(), with_residuals_ ? &residuals : nullptr));
+    std::vector<Array> results = {std::move(out).Build()};
+    if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
+    return results;
+  }
+
+  std::vector<Value> Expand(absl::Span<const Value> in) const override {
+    RawSide sides[2];
+    for (const Side side : kSides) {
+      RawSide& raw = sides[static_cast<int>(side)];
+      const Value& value = in[layout_.at(side)];
+      if (layout_.quantized[static_cast<int>(side)]) {
+        raw.given = QuantizedValue{value, in[layout_.at(side) + 1]};
+      } else {
+        raw.x = value;
+        if (dot_->plan.ForwardNeedsKey()) {
+          raw.key = KeyFor(*dot_, layout_.has_key ? &in.back() : nullptr,
+                           side == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs);
+        }
+      }
+    }
+    const internal::RawResult result = internal::RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->plan.dims(),
+                                                        dot_->plan.out_aval().dtype, dot_->layout);
+    std::vector<Value> out = {result.out};
+    if (!with_residuals_) return out;
+    for (const ResidualSlot& slot : dot_->plan.residuals()) {
+      const QuantizedValue& quantized = slot.side == Side::kLhs ? result.lhs : result.rhs;
+      const Value& x = in[layout_.at(slot.side)];
+      switch (slot.what) {
+        case What::kValue: out.push_back(x); break;
+        case What::kQvalue: out.push_back(quantized.qvalue); break;
+        case What::kScale: out.push_back(*quantized.scale); break;
+        case What::kClipMask: out.push_back(ops::Cast(ClipMask(slot.side, x, *quantized.scale), DType::kS8)); break;
+      }
+    }
+    return out;
+  }
+
+  bool has_gradient() const override { return true; }
+  Forward GradForward(absl::Span<const Value> in) const override;
+  std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
+                                                 absl::Span<const Value> cotangents) const override;
+
+ private:
+  Value ClipMask(Side side, const Value& x, const Value& scale) const {
+    const Quantizer& quantizer = dot_->forward(side).quantizer;
+    return internal::NotClipped(std::get<IntSymmetric>(quantizer.numerics), internal::ScaleValue(quantizer, x, scale));
+  }
+
+  // Float operands that are kept are the operands themselves, not copies.
+  void AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const;
+
+  const std::shared_ptr<const Impl> dot_;
+  const Layout layout_;
+  const bool with_residuals_;
+};
+
+// ---- aqt_dot_general_bwd
+
+class BackwardOp : public Composite {
+ public:
+  BackwardOp(std::shared_ptr<const Impl> dot, bool has_key) : dot_(std::move(dot)), has_key_(has_key) {}
+
+  std::string Name() const override { return "aqt_dot_general_bwd"; }
+  std::string Attributes() const override { return dot_->attributes; }
+  CompositeKind kind() const override { return CompositeKind::kDotGeneral; }
+  int num_outputs() const override { return 2; }
+
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    const absl::Span<const ResidualSlot> residuals = dot_->plan.residuals();
+    const size_t expected = 1 + residuals.size() + (has_key_ ? 1 : 0);
+    if (in.size() != expected) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
+    }
+    AQT_RETURN_IF_ERROR(ExpectAval("the gradient of the output", in[0], dot_->plan.out_aval()));
+    for (size_t i = 0; i < residuals.size(); ++i) AQT_RETURN_IF_ERROR(ExpectAval("a residual", in[1 + i], residuals[i].aval));
+    if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
+    return std::vector<Aval>{dot_->plan.lhs_aval(), dot_->plan.rhs_aval()};
+  }
+
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    const Residuals residuals = Residuals::FromArrays(in.subspan(1, dot_->plan.residuals().size()));
+    std::optional<ArrayBuilder> out[2];
+    std::optional<MutableArrayRef> refs[2];
+    for (const Side side : kSides) {
+      const int i = static_cast<int>(side);
+      if (!needed[i]) continue;
+      out[i].emplace(dot_->aval(side));
+      refs[i] = out[i]->ref();
+    }
+    AQT_RETURN_IF_ERROR(
+        dot_->plan.Backward(in[0], residuals, ContextOf(*dot_, has_key_ ? &in.back() : nullptr), refs[0], refs[1]));
+    std::vector<Array> results;
+    for (std::optional<ArrayBuilder>& builder : out) {
+      results.push_back(builder.has_value() ? std::move(*builder).Build() : Array());
+    }
+    return results;
+  }
+
+  std::vector<Value> Expand(absl::Span<const Value> in) const override { return {Gradient(Side::kLhs, in), Gradient(Side::kRhs, in)}; }
+
+ private:
+  const Value* Residual(Side side, What what, absl::Span<const Value> in) const {
+    const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].side == side && slots[i].what == what) return &in[1 + i];
+    }
+    return nullptr;
+  }
+
+  // The gradient of one side: the product of g with the other side, then through the quantization of this side.
+  Value Gradient(Side side, absl::Span<const Value> in) const {
+    const bool lhs = side == Side::kLhs;
+    const Side other = Other(side);
+    const DotGeneral& config = dot_->plan.config();
+    const DotGeneralRaw& raw = lhs ? config.dlhs : config.drhs;
+    const DType dtype = dot_->plan.out_aval().dtype;
+    const BackwardDotDims backward = MakeBackwardDotDims(dot_->plan.dims(), dot_->plan.lhs_aval().shape.rank(),
+                                                         dot_->plan.rhs_aval().shape.rank(), side);
+    RawSide g, y;
+    g.x = in[0];
+    if (raw.rhs.use_fwd_quant) {
+      const Value scale = internal::ScaleToOther(*Residual(other, What::kScale, in), Side::kRhs, backward.dims, in[0].rank());
+      g.x = internal::Release(
+          internal::MulIn(dtype, internal::Hold(in[0]), internal::RoundTo(dtype, internal::Hold(scale))), dtype);
+      y.x = ops::Cast(internal::Hold(*Residual(other, What::kQvalue, in)), dtype);
+    } else {
+      y.x = *Residual(other, What::kValue, in);
+    }
+    if (dot_->plan.BackwardNeedsKey()) {
+      const Value* key = has_key_ ? &in.back() : nullptr;
+      g.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsLhs : KeyRole::kDrhsLhs);
+      y.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsRhs : KeyRole::kDrhsRhs);
+    }
+    const Value product = internal::RawDot(raw, g, y, backward.dims, dtype, dot_->layout).out;
+    Axes permutation(backward.to_operand.size());
+    for (size_t j = 0; j < permutation.size(); ++j) permutation[backward.to_operand[j]] = static_cast<int64_t>(j);
+    const Value gradient = ops::Transpose(product, permutation);
+
+    const Quantizer& quantizer = dot_->forward(side).quantizer;
+    const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
+    if (integer == nullptr || !integer->clip_gradient) return gradient;
+    const Value* kept = Residual(side, What::kClipMask, in);
+    const Value mask =
+        kept != nullptr ? *kept
+                        : internal::NotClipped(*integer, internal::ScaleValue(quantizer, *Residual(side, What::kValue, in),
+                                                                              *Residual(side, What::kScale, in)));
+    return internal::Release(internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask)), dtype);
+  }
+
+  const std::shared_ptr<const Impl> dot_;
+  const bool has_key_;
+};
+
+void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const {
+  const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
+  std::vector<Array> arrays = std::move(residuals).Release();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    results.push_back(slots[i].what == What::kValue ? in[layout_.at(slots[i].side)] : std::move(arrays[i]));
+  }
+}
+
+Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
+  const SourceLine here = std::source_location::current();
+  if (layout_.quantized[0] || layout_.quantized[1]) {
+    const absl::Status status = absl::FailedPreconditionError(
+        "an operand was quantized before (mode CONVERT or SERVE) and has no gradient; train with float operands");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
+  if (dot_->plan.BackwardNeedsKey() && !layout_.has_key) {
+    const absl::Status status = absl::FailedPreconditionError(
+        "the gradient rounds stochastically and draws random numbers, but the operation has no key; give it one");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
+  std::vector<Value> out = Bind(CompositeOp{std::make_shared<ForwardOp>(dot_, layout_, true)}, in, here);
+  Forward forward{.outputs = {out[0]}, .residuals = {out.begin() + 1, out.end()}};
+  if (layout_.has_key) forward.residuals.push_back(in.back());
+  return forward;
+}
+
+std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value> residuals,
+                                                          absl::Span<const Value> cotangents) const {
+  std::vector<std::optional<Value>> out(layout_.size());
+  std::vector<Value> operands = {cotangents[0]};
+  operands.insert(operands.end(), residuals.begin(), residuals.end());
+  const std::vector<Value> gradients =
+      Bind(CompositeOp{std::make_shared<BackwardOp>(dot_, layout_.has_key)}, operands, std::source_location::current());
+  out[0] = gradients[0];
+  out[1] = gradients[1];
+  return out;
+}
+
+// ---- aqt_quantize
+
+class QuantizeOp : public Composite {
+ public:
+  QuantizeOp(std::shared_ptr<const Impl> dot, Side side, bool has_key)
+      : dot_(std::move(dot)), side_(side), has_key_(has_key) {}
+
+  std::string Name() const override { return "aqt_quantize"; }
+  std::string Attributes() const override {
+    return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(shared_axes(), ","), "]");
+  }
+  int num_outputs() const override { return 2; }
+
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    const size_t expected = has_key_ ? 2 : 1;
+    if (in.size() != expected) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
+    }
+    AQT_RETURN_IF_ERROR(ExpectAval("the operand", in[0], dot_->aval(side_)));
+    if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in[1], KeyAval()));
+    Aval scale{quantizer().scale_dtype.value_or(in[0].dtype), in[0].shape};
+    for (const int64_t axis : shared_axes()) scale.shape[axis] = 1;
+    const DType scaled = internal::Promote(in[0].dtype, scale.dtype);
+    return std::vector<Aval>{{QvalueDType(quantizer().numerics, scaled), in[0].shape}, scale};
+  }
+
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared,
+                         dot_->plan.Prepare(side_, in[0], ContextOf(*dot_, has_key_ ? &in[1] : nullptr)));
+    return std::vector<Array>{*prepared.qtensor().qvalue, prepared.qtensor().scale[0]};
+  }
+
+  std::vector<Value> Expand(absl::Span<const Value> in) const override {
+    const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
+    const QuantizedValue out = internal::QuantizeValue(quantizer(), in[0], shared_axes(),
+                                                       KeyFor(*dot_, has_key_ ? &in[1] : nullptr, role), dot_->layout);
+    return {out.qvalue, *out.scale};
+  }
+
+ private:
+  const Quantizer& quantizer() const { return dot_->forward(side_).quantizer; }
+  Axes shared_axes() const {
+    const DotDims own = side_ == Side::kLhs ? dot_->plan.dims() : dot_->plan.dims().Swapped();
+    const int64_t rank = dot_->aval(side_).shape.rank();
+    return internal::SharedAxesOf(quantizer(), internal::CalibrationAxes(dot_->forward(side_), own, rank), rank);
+  }
+
+  const std::shared_ptr<const Impl> dot_;
+  const Side side_;
+  const bool has_key_;
+};
+
+bool HasBias(const Quantizer& quantizer) {
+  const Constant* constant = quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
+  return constant != nullptr && constant->bias.has_value();
+}
+
+}  // namespace
+
+absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
+                                    PrngLayout layout) {
+  AQT_ASSIGN_OR_RETURN(DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs, rhs, dims));
+  std::string attributes = absl::StrCat("dims=", dims.ToString(), ", ", DescribeConfig(config));
+  if (layout == PrngLayout::kOriginal) attributes += ", original_layout";
+  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), layout, std::move(attributes)}));
+}
+
+const DotGeneralPlan& AqtDot::plan() const { return impl_->plan; }
+
+Value AqtDot::Apply(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const SourceLine& where) const {
+  Layout layout;
+  std::vector<Value> operands;
+  for (const Side side : kSides) {
+    const Operand& operand = side == Side::kLhs ? lhs : rhs;
+    layout.quantized[static_cast<int>(side)] = operand.scale.has_value();
+    operands.push_back(operand.value);
+    if (operand.scale.has_value()) operands.push_back(*operand.scale);
+  }
+  layout.has_key = key.has_value();
+  if (key.has_value()) operands.push_back(*key);
+  const auto op = std::make_shared<ForwardOp>(impl_, layout, /*with_residuals=*/false);
+  if (ForwardNeedsKey() && !layout.has_key) {
+    return Refuse(absl::FailedPreconditionError("rounds stochastically and draws random numbers; give it a key"), op->Name(),
+                  operands, where);
+  }
+  return Bind(CompositeOp{op}, operands, where)[0];
+}
+
+AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where) const {
+  std::vector<Value> operands = {x};
+  if (key.has_value()) operands.push_back(*key);
+  const auto op = std::make_shared<QuantizeOp>(impl_, side, key.has_value());
+  const Quantizer& quantizer = impl_->forward(side).quantizer;
+  absl::Status status;
+  if (!IsQuantized(quantizer.numerics)) {
+    status = absl::InvalidArgumentError(absl::StrCat(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs",
+                                                     " is not quantized by the configuration; leave it in mode TRAIN"));
+  } else if (HasBias(quantizer)) {
+    status = absl::UnimplementedError("an operand with a calibration bias cannot be quantized ahead of time");
+  } else if (aqt::NeedsKey(quantizer.numerics) && !key.has_value()) {
+    status = absl::FailedPreconditionError("rounds stochastically and draws random numbers; give it a key");
+  }
+  if (!status.ok()) {
+    const Value refused = Refuse(status, op->Name(), operands, where);
+    return {refused, refused};
+  }
+  std::vector<Value> out = Bind(CompositeOp{op}, operands, where);
+  return {out[0], out[1]};
+}
+
+namespace ops {
+
+Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
+                    const std::optional<Value>& key, PrngLayout layout) {
+  const std::vector<Value> operands = {lhs.As(DType::kF32), rhs.As(DType::kF32)};
+  for (const Value& operand : operands) {
+    if (!operand.status().ok()) return operand;
+  }
+  absl::StatusOr<AqtDot> dot = AqtDot::Make(config, operands[0].aval(), operands[1].aval(), dims, layout);
+  if (!dot.ok()) return Refuse(dot.status(), "aqt_dot_general", operands, lhs.where());
+  return dot->Apply({operands[0]}, {operands[1]}, key, lhs.where());
+}
+
+}  // namespace ops
+}  // namespace aqt

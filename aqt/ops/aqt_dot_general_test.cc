@@ -1,0 +1,387 @@
+#include "aqt/ops/aqt_dot_general.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/rewrite.h"
+#include "aqt/graph/trace.h"
+#include "aqt/ops/describe.h"
+#include "aqt/quant/builders.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::CountOps;
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::Random;
+using ::aqt::testing::RandomArray;
+using ::aqt::testing::TraceWith;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+Array KeyArray(uint32_t seed) { return Array::Of<uint32_t>({0, seed}, {2}); }
+
+// ---- random problems
+
+Numerics RandomNumerics(Random& random, bool backward) {
+  if (random.Below(5) == 0) return NoNumerics{};
+  if (random.Below(10) == 0) {
+    return random.Below(2) == 0 ? Fp8{} : Fp8{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2};
+  }
+  IntSymmetric n;
+  n.bits = static_cast<int>(1 + random.Below(8));
+  n.preserve_zero = n.bits > 1 && random.Below(5) != 0;
+  n.preserve_max_val = random.Below(4) == 0;
+  n.clip = random.Below(8) != 0;
+  n.clip_gradient = !backward && random.Below(3) == 0;
+  n.round = random.Below(10) != 0;
+  if (random.Below(backward ? 2 : 5) == 0) {
+    n.noise = Noise{.kind = random.Below(2) == 0 ? NoiseKind::kJaxUniform : NoiseKind::kRandomCenteredUniform};
+    if (random.Below(3) == 0) n.noise->noise_sharing_axes = {0};
+  }
+  n.dtype = std::nullopt;
+  if (n.preserve_zero && n.round && random.Below(4) != 0) n.dtype = n.bits <= 4 && random.Below(2) == 0 ? DType::kS4 : DType::kS8;
+  return n;
+}
+
+Tensor RandomTensor(Random& random, bool backward) {
+  Tensor tensor;
+  tensor.quantizer.numerics = RandomNumerics(random, backward);
+  if (random.Below(8) == 0) {
+    tensor.quantizer.calibration = Constant{.bound = random.Uniform(0.5, 3)};
+  } else {
+    AbsMax abs_max{.clipping_scale = std::nullopt, .po2_scale = random.Below(6) == 0};
+    if (random.Below(4) == 0) abs_max.clipping_scale = random.Uniform(0.3, 1.2);
+    tensor.quantizer.calibration = abs_max;
+  }
+  if (random.Below(6) == 0) tensor.quantizer.calib_shared_axes.per_tensor = true;
+  if (random.Below(8) == 0) tensor.quantizer.scale_dtype = random.Below(2) == 0 ? DType::kF32 : DType::kBF16;
+  switch (random.Below(6)) {
+    case 0: tensor.dequant_mode = DequantMode::kThisInput; break;
+    case 1:
+      tensor.dequant_mode = DequantMode::kOtherInput;
+      tensor.calibration_mode = CalibrationMode::kRemainingAxis;
+      break;
+    default: break;
+  }
+  return tensor;
+}
+
+DotGeneralRaw RandomRaw(Random& random, bool backward) {
+  DotGeneralRaw raw;
+  raw.lhs = RandomTensor(random, backward);
+  raw.rhs = RandomTensor(random, backward);
+  if (backward) raw.rhs.use_fwd_quant = random.Below(3) == 0;
+  switch (random.Below(4)) {
+    case 0: raw.dg_accumulator_dtype = DType::kF32; break;
+    case 1: raw.dg_accumulator_dtype = std::nullopt; break;
+    default: raw.dg_accumulator_dtype = DType::kS32; break;
+  }
+  return raw;
+}
+
+struct Problem {
+  DotGeneral config;
+  DotDims dims;
+  Array lhs, rhs;
+};
+
+// Extents of 0 to 19 with a taste for small ones; rank up to 6, operands and result of up to 2000 elements.
+Problem RandomProblem(Random& random) {
+  Problem problem;
+  if (random.Below(6) == 0) {
+    problem.config = FullyQuantized();
+  } else {
+    problem.config = {RandomRaw(random, false), RandomRaw(random, true), RandomRaw(random, true)};
+  }
+  const DType dtype = std::vector<DType>{DType::kF32, DType::kF32, DType::kBF16, DType::kF16}[random.Below(4)];
+  struct Axis {
+    int64_t extent;
+    int kind;  // 0 batch, 1 contracting, 2 remaining
+    int pair;
+  };
+  const auto extent = [&]() -> int64_t {
+    const int64_t pick = random.Below(20);
+    return pick == 0 ? 0 : pick < 4 ? 1 : pick < 14 ? 1 + random.Below(6) : 1 + random.Below(19);
+  };
+  std::vector<Axis> sides[2];
+  const int64_t batch = random.Below(3) == 0 ? 1 + random.Below(2) : 0, contracting = random.Below(8) == 0 ? 0 : 1 + random.Below(2);
+  for (int i = 0; i < batch + contracting; ++i) {
+    const Axis axis{extent(), i < batch ? 0 : 1, i};
+    sides[0].push_back(axis);
+    sides[1].push_back(axis);
+  }
+  for (std::vector<Axis>& side : sides) {
+    for (int64_t i = random.Below(3); i > 0; --i) side.push_back({extent(), 2, -1});
+    for (size_t i = side.size(); i > 1; --i) std::swap(side[i - 1], side[random.Below(static_cast<int64_t>(i))]);
+  }
+  Shape shapes[2];
+  for (int s = 0; s < 2; ++s) {
+    for (const Axis& axis : sides[s]) shapes[s].push_back(axis.extent);
+  }
+  for (int pair = 0; pair < batch + contracting; ++pair) {
+    int64_t at[2];
+    for (int s = 0; s < 2; ++s) {
+      at[s] = std::find_if(sides[s].begin(), sides[s].end(), [&](const Axis& a) { return a.pair == pair; }) - sides[s].begin();
+    }
+    (pair < batch ? problem.dims.lhs_batch : problem.dims.lhs_contracting).push_back(at[0]);
+    (pair < batch ? problem.dims.rhs_batch : problem.dims.rhs_contracting).push_back(at[1]);
+  }
+  // Mostly ordinary numbers; sometimes tiny ones (subnormal products), zeros, ties.
+  const double magnitude = std::vector<double>{1, 1, 1, 3, 1e-3, 1e-20, 1e-38, 0}[random.Below(8)];
+  problem.lhs = RandomArray({dtype, shapes[0]}, random.Next(), -magnitude, magnitude);
+  problem.rhs = RandomArray({dtype, shapes[1]}, random.Next());
+  return problem;
+}
+
+bool IsSmall(const Problem& problem) {
+  constexpr int64_t kMaxElements = 2000;
+  return problem.lhs.num_elements() <= kMaxElements && problem.rhs.num_elements() <= kMaxElements &&
+         DotOutputShape(problem.dims, problem.lhs.shape(), problem.rhs.shape()).num_elements() <= kMaxElements;
+}
+
+std::vector<Value> ExpandAll(const Equation& eqn, In operands) {
+  const CompositeOp* op = std::get_if<CompositeOp>(&eqn.op);
+  return op != nullptr && op->impl->has_expansion() ? op->impl->Expand(operands) : BindAgain(eqn, operands);
+}
+
+int CountComposites(const Program& program) {
+  return CountOps(program, "aqt_dot_general") + CountOps(program, "aqt_dot_general_fwd") +
+         CountOps(program, "aqt_dot_general_bwd") + CountOps(program, "aqt_quantize");
+}
+
+// NaNs are equal, whatever their bits.
+bool SameBits(const Array& a, const Array& b) {
+  if (BitEqual(a, b)) return true;
+  if (a.aval() != b.aval() || !IsFloat(a.dtype())) return false;
+  const Array x = Cast(a, DType::kF64), y = Cast(b, DType::kF64);
+  for (int64_t i = 0; i < x.num_elements(); ++i) {
+    const double p = x.View<double>()[i], q = y.View<double>()[i];
+    if (p != p && q != q) continue;
+    if (__builtin_bit_cast(uint64_t, p) != __builtin_bit_cast(uint64_t, q)) return false;
+  }
+  return true;
+}
+
+// Loss (a weighted sum, so that gradients differ between elements), output and both gradients as one program.
+absl::StatusOr<Program> LossAndGradients(const Problem& problem) {
+  absl::StatusOr<Program> loss = TraceWith(
+      [&](In in) {
+        const Value out = ops::AqtDotGeneral(in[0], in[1], problem.dims, problem.config, in[2]);
+        const Value weights = ops::Cast(Value(RandomArray({DType::kF32, out.shape()}, 7)), out.dtype());
+        return Values{ops::ReduceSum(out * weights), out};
+      },
+      {problem.lhs, problem.rhs, KeyArray(3)});
+  if (!loss.ok()) return loss.status();
+  return ValueAndGrad(*loss, {0, 1});
+}
+
+TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
+  constexpr int kWanted = 500;
+  Random random(20240607);
+  std::map<std::string, int> features;
+  for (const char* feature : {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
+                              "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
+                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32"}) {
+    features[feature] = 0;
+  }
+  int legal = 0;
+  for (int tries = 0; legal < kWanted && tries < 40 * kWanted; ++tries) {
+    const Problem problem = RandomProblem(random);
+    if (!IsSmall(problem)) continue;
+    if (!AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims).ok()) continue;
+    ++legal;
+    const std::string text = DescribeConfig(problem.config);
+    for (auto& [feature, count] : features) count += absl::StrContains(text, feature) ? 1 : 0;
+    const std::string repeat = absl::StrCat("try ", tries, ": ", problem.lhs.aval().ToString(), " x ", problem.rhs.aval().ToString(),
+                                            " ", problem.dims.ToString(), " ", text);
+    const std::vector<Array> args = {problem.lhs, problem.rhs, KeyArray(3)};
+    absl::StatusOr<Program> fused = LossAndGradients(problem);
+    ASSERT_THAT(fused, IsOk()) << repeat;
+    ASSERT_EQ(CountComposites(*fused), 2) << repeat;
+    absl::StatusOr<Program> expanded = Rewrite(*fused, ExpandAll);
+    ASSERT_THAT(expanded, IsOk()) << repeat;
+    ASSERT_EQ(CountComposites(*expanded), 0) << repeat;
+    absl::StatusOr<std::vector<Array>> want = Eval(*expanded, args), got = Eval(*fused, args);
+    ASSERT_THAT(want, IsOk()) << repeat;
+    ASSERT_THAT(got, IsOk()) << repeat;
+    for (size_t i = 0; i < got->size(); ++i) {
+      ASSERT_TRUE(SameBits((*got)[i], (*want)[i])) << "output " << i << ", " << repeat;
+    }
+  }
+  EXPECT_EQ(legal, kWanted);
+  for (const auto& [feature, count] : features) EXPECT_GE(count, 5) << feature;
+}
+
+// A side that was quantized before gives the same bits as one that is quantized in the operation.
+TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
+  Random random(5);
+  int legal = 0;
+  for (int tries = 0; legal < 100 && tries < 10000; ++tries) {
+    const Problem problem = RandomProblem(random);
+    absl::StatusOr<AqtDot> dot = AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
+    const auto quantized = [](const Tensor& tensor) { return !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics); };
+    if (!IsSmall(problem) || !dot.ok() || !quantized(problem.config.fwd.lhs) || !quantized(problem.config.fwd.rhs)) continue;
+    ++legal;
+    const auto fn = [&](In in) {
+      const SourceLine here;
+      const AqtDot::Operand lhs{in[0]}, rhs{in[1]};
+      const AqtDot::Operand q_lhs = dot->Quantize(Side::kLhs, in[0], in[2], here);
+      const AqtDot::Operand q_rhs = dot->Quantize(Side::kRhs, in[1], in[2], here);
+      return Values{dot->Apply(lhs, rhs, in[2], here), dot->Apply(lhs, q_rhs, in[2], here),
+                    dot->Apply(q_lhs, rhs, in[2], here), dot->Apply(q_lhs, q_rhs, in[2], here)};
+    };
+    const std::vector<Array> args = {problem.lhs, problem.rhs, KeyArray(9)};
+    absl::StatusOr<Program> program = TraceWith(fn, args);
+    ASSERT_THAT(program, IsOk()) << DescribeConfig(problem.config);
+    absl::StatusOr<std::vector<Array>> out = Eval(*program, args), expanded = Eval(*Rewrite(*program, ExpandAll), args);
+    ASSERT_THAT(out, IsOk());
+    ASSERT_THAT(expanded, IsOk());
+    for (size_t i = 0; i < out->size(); ++i) {
+      EXPECT_TRUE(SameBits((*out)[i], (*out)[0])) << i << ": " << DescribeConfig(problem.config);
+      EXPECT_TRUE(SameBits((*out)[i], (*expanded)[i])) << i << ": " << DescribeConfig(problem.config);
+    }
+  }
+  EXPECT_EQ(legal, 100);
+}
+
+// ---- one problem
+
+Problem Int8MatMul() {
+  return {FullyQuantized(), MatMulDims(), RandomArray({DType::kF32, {3, 4}}, 1), RandomArray({DType::kF32, {4, 2}}, 2)};
+}
+
+TEST(AqtDotGeneralTest, ProgramTextOfForwardAndBackward) {
+  absl::StatusOr<Program> program = TraceWith(
+      [&](In in) {
+        const NamedScope scope("fc1");
+        return Values{ops::ReduceSum(ops::AqtDotGeneral(in[0], in[1], MatMulDims(), FullyQuantized(), in[2]))};
+      },
+      {Int8MatMul().lhs, Int8MatMul().rhs, KeyArray(0)});
+  ASSERT_THAT(program, IsOk());
+  const std::string attributes =
+      "{dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32), "
+      "dlhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), "
+      "drhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32)}";
+  EXPECT_EQ(ToText(*program), absl::StrCat("in %0: f32[3,4] data \"0\"\n"
+                                           "in %1: f32[4,2] data \"1\"\n"
+                                           "in %2: u32[2] data \"2\"\n"
+                                           "%3: f32[3,2] = aqt_dot_general(%0, %1, %2) ",
+                                           attributes, " @fc1\n",
+                                           "%4: f32[] = reduce_sum(%3) {axes=[0,1]} @fc1\n"
+                                           "out %4 data \"0\"\n"));
+  absl::StatusOr<Program> gradient = Grad(*program, {1});
+  ASSERT_THAT(gradient, IsOk());
+  EXPECT_EQ(ToText(*gradient),
+            absl::StrCat("in %0: f32[3,4] data \"0\"\n"
+                         "in %1: f32[4,2] data \"1\"\n"
+                         "in %2: u32[2] data \"2\"\n"
+                         "const %3: f32[] = 1\n"
+                         "%4: f32[3,2], %5: s8[3,4], %6: f32[3,1], %7: s8[4,2], %8: f32[1,2] = aqt_dot_general_fwd(%0, %1, %2) ",
+                         attributes, " @fc1\n",
+                         "%9: f32[] = reduce_sum(%4) {axes=[0,1]} @fc1\n"
+                         "%10: f32[3,2] = broadcast(%3) {axes=[]} @grad(fc1)\n"
+                         "%11: f32[3,4], %12: f32[4,2] = aqt_dot_general_bwd(%10, %5, %6, %7, %8, %2) ",
+                         attributes, " @grad(fc1)\n", "out %12 data \"grad(1)\"\n"));
+}
+
+// The program gives what the plan gives, called without a graph.
+TEST(AqtDotGeneralTest, IsTheOneShotFunction) {
+  const Problem problem = Int8MatMul();
+  absl::StatusOr<Program> program = LossAndGradients(problem);
+  ASSERT_THAT(program, IsOk());
+  absl::StatusOr<std::vector<Array>> got = Eval(*program, {problem.lhs, problem.rhs, KeyArray(3)});
+  ASSERT_THAT(got, IsOk());
+  const Array g = RandomArray({DType::kF32, {3, 2}}, 7);
+  absl::StatusOr<DotGeneralGradients> want = QuantizedDotGeneralWithGradients(problem.config, problem.lhs, problem.rhs, g,
+                                                                             problem.dims, {.key = Key{0, 3}});
+  ASSERT_THAT(want, IsOk());
+  EXPECT_TRUE(BitEqual((*got)[1], want->out));
+  EXPECT_TRUE(BitEqual((*got)[2], want->dlhs));
+  EXPECT_TRUE(BitEqual((*got)[3], want->drhs));
+}
+
+TEST(AqtDotGeneralTest, ErrorsNameOperationScopeAndRemedy) {
+  const auto traced = [](const DotGeneral& config, DType dtype, bool with_key, bool grad) -> absl::Status {
+    absl::StatusOr<Program> program = TraceWith(
+        [&](In in) {
+          const NamedScope scope("fc1");
+          return Values{ops::ReduceSum(ops::AqtDotGeneral(in[0], in[1], MatMulDims(), config,
+                                                          with_key ? std::optional<Value>(in[2]) : std::nullopt))};
+        },
+        {RandomArray({dtype, {3, 4}}, 1), RandomArray({dtype, {4, 2}}, 2), KeyArray(0)});
+    return program.ok() && grad ? Grad(*program, {0, 1}).status() : program.status();
+  };
+  EXPECT_THAT(traced(FullyQuantized(), DType::kF32, true, true), IsOk());
+  EXPECT_THAT(traced(FullyQuantized(), DType::kF32, false, false), IsOk());
+  EXPECT_THAT(traced(FullyQuantized(), DType::kF32, false, true),
+              FailsWith(absl::StatusCode::kFailedPrecondition, {"aqt_dot_general [fc1]", "no key", "aqt_dot_general_test.cc:"}));
+  DotGeneral noisy = FullyQuantized();
+  std::get<IntSymmetric>(noisy.fwd.lhs.quantizer.numerics).noise = Noise{};
+  EXPECT_THAT(traced(noisy, DType::kF32, false, false),
+              FailsWith(absl::StatusCode::kFailedPrecondition, {"aqt_dot_general [fc1]", "give it a key"}));
+  EXPECT_THAT(traced(FullyQuantized(), DType::kF64, true, false),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_dot_general [fc1]", "f64[3,4], f64[4,2]"}));
+  DotGeneral illegal = FullyQuantized();
+  illegal.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
+  EXPECT_THAT(traced(illegal, DType::kF32, true, false),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_dot_general [fc1]: fwd.lhs", "REMAINING_AXIS"}));
+}
+
+TEST(AqtDotGeneralTest, AnOperandQuantizedBeforeHasNoGradient) {
+  const Problem problem = Int8MatMul();
+  absl::StatusOr<AqtDot> dot = AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
+  ASSERT_THAT(dot, IsOk());
+  absl::StatusOr<Program> program = TraceWith(
+      [&](In in) {
+        const AqtDot::Operand rhs = dot->Quantize(Side::kRhs, in[1], std::nullopt, SourceLine());
+        return Values{ops::ReduceSum(dot->Apply({in[0]}, rhs, std::nullopt, SourceLine()))};
+      },
+      {problem.lhs, problem.rhs});
+  ASSERT_THAT(program, IsOk());
+  EXPECT_THAT(Grad(*program, {0}), FailsWith(absl::StatusCode::kFailedPrecondition, {"quantized before", "no gradient"}));
+}
+
+TEST(AqtDotGeneralTest, QuantizeRefuses) {
+  const Problem problem = Int8MatMul();
+  const Value x(problem.rhs);
+  const auto quantized = [&](const DotGeneral& config) {
+    absl::StatusOr<AqtDot> dot = AqtDot::Make(config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
+    EXPECT_THAT(dot, IsOk());
+    return dot->Quantize(Side::kRhs, x, std::nullopt, std::source_location::current()).value.status();
+  };
+  EXPECT_THAT(quantized(DefaultUnquantizedConfig()),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_quantize: fwd.rhs is not quantized", "TRAIN"}));
+  DotGeneral noisy = FullyQuantized();
+  std::get<IntSymmetric>(noisy.fwd.rhs.quantizer.numerics).noise = Noise{};
+  EXPECT_THAT(quantized(noisy), FailsWith(absl::StatusCode::kFailedPrecondition, {"aqt_quantize", "key"}));
+  DotGeneral biased = FullyQuantized({.use_fwd_quant = false}).value();
+  biased.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5};
+  biased.fwd.rhs.dequant_mode = DequantMode::kThisInput;
+  biased.fwd.dg_accumulator_dtype = std::nullopt;
+  EXPECT_THAT(quantized(biased), FailsWith(absl::StatusCode::kUnimplemented, {"aqt_quantize", "bias"}));
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,232 @@
+#include "aqt/ops/aqt_expand.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/quant_math.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/numerics.h"
+
+namespace aqt::internal {
+namespace {
+
+Value Number(float x) { return Value(Array::Scalar(x)); }
+
+// bound / quant_bound in the rule of XLA on CPU: one number is divided, more are multiplied by the reciprocal.
+Value DivideByQuantBound(DType dtype, const Value& bound, double quant_bound) {
+  const float divisor = HostConstant(dtype, quant_bound);
+  if (bound.shape().num_elements() == 1) return DivIn(dtype, bound, Number(divisor));
+  // The reciprocal of f16 is rounded; that of bf16 stays in f32.
+  const float reciprocal = dtype == DType::kF16 ? Div<Float16>(1.0f, divisor) : Div<float>(1.0f, divisor);
+  return MulIn(dtype, bound, Number(reciprocal));
+}
+
+Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const Value& x, const Axes& axes) {
+  Value bound = ops::ReduceMax(ops::Abs(Hold(x)), axes, /*keepdims=*/true);
+  int64_t reduced = 1;
+  for (const int64_t axis : axes) reduced *= x.shape()[axis];
+  if (reduced == 0) bound = ops::Max(bound, 0.0);  // the maximum of nothing is -inf
+  bound = FlushTo(x.dtype(), bound);
+  bound = ops::Select(ops::Equal(bound, 0.0), 1.0, bound);
+  const double clipping_scale = calibration.clipping_scale.value_or(0);
+  if (clipping_scale != 0) bound = MulIn(x.dtype(), bound, Number(HostConstant(x.dtype(), clipping_scale)));
+  // The bound of an 8-bit float is a bf16 scalar: f16 data is promoted to f32 by it.
+  const bool widened = x.dtype() == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
+  const Value scale = DivideByQuantBound(widened ? DType::kF32 : x.dtype(), bound, QuantBound(quantizer.numerics));
+  return Release(scale, quantizer.scale_dtype.value_or(x.dtype()));
+}
+
+Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes) {
+  const AbsMax* abs_max = std::get_if<AbsMax>(&*quantizer.calibration);
+  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes);
+  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()));
+}
+
+// The bias of a Constant calibration in the dtype of x, broadcastable to it.
+std::optional<Value> BiasOf(const Quantizer& quantizer, DType dtype) {
+  const Constant* constant = std::get_if<Constant>(&*quantizer.calibration);
+  if (constant == nullptr || !constant->bias.has_value()) return std::nullopt;
+  if (const double* number = std::get_if<double>(&*constant->bias)) return Number(HostConstant(dtype, *number));
+  return Hold(Value(Cast(std::get<ConstantArray>(*constant->bias).array, dtype)));
+}
+
+Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key, PrngLayout layout) {
+  const DType dtype = scaled.dtype;
+  Value y = scaled.held;
+  if (numerics.noise.has_value()) {
+    const Value noise = NoiseFor(*numerics.noise, y.shape(), key.value_or(Value()), layout);
+    y = RoundTo(dtype, ops::Flush(FlushTo(dtype, y) + noise));
+  }
+  if (numerics.clip) {
+    const double bound = HostConstant(dtype, ClipBound(numerics));
+    y = ops::Min(ops::Max(FlushTo(dtype, y), -bound), bound);
+  }
+  if (numerics.round) {
+    const Value flushed = FlushTo(dtype, y);
+    y = numerics.preserve_zero ? ops::Round(flushed) : AddIn(dtype, ops::Floor(flushed), Number(0.5f));
+  }
+  return Release(y, numerics.dtype.value_or(dtype));
+}
+
+// y = cast(q, dtype) * scales..., in the widest dtype so far; held as f32 and rounded to dtype at the end.
+Value HeldDequantized(const Value& q, absl::Span<const Value> scales, const std::optional<Value>& bias, DType dtype) {
+  Value y = RoundTo(dtype, Hold(q));
+  DType wide = dtype;
+  for (const Value& scale : scales) {
+    wide = Promote(wide, scale.dtype());
+    y = MulIn(wide, y, Hold(scale));
+  }
+  if (bias.has_value()) y = SubIn(wide, y, *bias);
+  return RoundTo(dtype, y);
+}
+
+// The lowest `bits` of an s32, as a number with a sign.
+Value WrapTo(const Value& x, int bits) {
+  const double shift = static_cast<double>(int64_t{1} << (32 - bits));
+  return x * shift / shift;
+}
+
+// The product of two operands, in the dtype of the accumulator.
+Value Product(const Value& lhs, const Value& rhs, const DotDims& dims, DType accumulator) {
+  if (!IsFloat(accumulator)) {
+    const Value sums = ops::DotGeneral(lhs, rhs, dims, DType::kS32);
+    return accumulator == DType::kS32 ? sums : ops::Cast(WrapTo(sums, BitWidth(accumulator)), accumulator);
+  }
+  return Release(ops::Flush(ops::DotGeneral(Hold(lhs), Hold(rhs), dims)), accumulator);
+}
+
+// `scale` of one side in the layout of the product: batch axes, one extent 1 for each remaining axis of the other side, and
+// its own remaining axes.
+Value ScaleToOutput(const Value& scale, Side side, const DotDims& dims, int64_t other_rank) {
+  const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
+  const Axes remaining = RemainingAxes(scale.rank(), own.lhs_contracting, own.lhs_batch);
+  Axes permutation(own.lhs_batch.begin(), own.lhs_batch.end());
+  permutation.insert(permutation.end(), remaining.begin(), remaining.end());
+  permutation.insert(permutation.end(), own.lhs_contracting.begin(), own.lhs_contracting.end());
+  Shape shape;
+  const int64_t others = other_rank - static_cast<int64_t>(dims.lhs_batch.size() + dims.lhs_contracting.size());
+  const auto append_others = [&] {
+    for (int64_t i = 0; i < others; ++i) shape.push_back(1);
+  };
+  for (const int64_t axis : own.lhs_batch) shape.push_back(scale.shape()[axis]);
+  if (side == Side::kRhs) append_others();
+  for (const int64_t axis : remaining) shape.push_back(scale.shape()[axis]);
+  if (side == Side::kLhs) append_others();
+  return ops::Reshape(ops::Transpose(scale, permutation), shape);
+}
+
+// A side on its way through the contraction.
+struct ExpandedSide {
+  QuantizedValue quantized;
+  Value operand;  // what the product receives
+};
+
+ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims& own, DType dtype, PrngLayout layout) {
+  const int64_t rank = side.given.has_value() ? side.given->qvalue.rank() : side.x.rank();
+  ExpandedSide out;
+  out.quantized = side.given.has_value()
+                      ? *side.given
+                      : QuantizeValue(tensor.quantizer, side.x, CalibrationAxes(tensor, own, rank), side.key, layout);
+  out.operand = out.quantized.qvalue;
+  if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
+    out.operand = Release(
+        HeldDequantized(out.operand, {*out.quantized.scale}, BiasOf(tensor.quantizer, dtype), dtype), dtype);
+  }
+  return out;
+}
+
+bool Scales(const Tensor& tensor, const ExpandedSide& side, DequantMode mode) {
+  return side.quantized.scale.has_value() && tensor.dequant_mode == mode;
+}
+
+// other.operand times the scale of `own`, in the dtype of the operand.
+void MultiplyIntoOther(const ExpandedSide& own, Side side, const DotDims& dims, ExpandedSide& other) {
+  const DType dtype = other.operand.dtype();
+  const Value scale = ScaleToOther(*own.quantized.scale, side, dims, other.operand.rank());
+  other.operand = Release(MulIn(dtype, Hold(other.operand), RoundTo(dtype, Hold(scale))), dtype);
+}
+
+}  // namespace
+
+Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank) {
+  Axes all(rank);
+  for (int64_t axis = 0; axis < rank; ++axis) all[axis] = axis;
+  if (quantizer.calib_shared_axes.per_tensor) return all;
+  if (quantizer.calib_shared_axes.axes.empty()) return axes;
+  return NormalizeAxes(quantizer.calib_shared_axes.axes, rank).value_or(Axes{});  // the plan has checked them
+}
+
+Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank) {
+  if (tensor.calibration_mode == CalibrationMode::kContractingAxis) return own.lhs_contracting;
+  return RemainingAxes(rank, own.lhs_contracting, own.lhs_batch);
+}
+
+ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale) {
+  Value y = Hold(x);
+  if (const std::optional<Value> bias = BiasOf(quantizer, x.dtype())) y = AddIn(x.dtype(), y, *bias);
+  const DType dtype = Promote(x.dtype(), scale.dtype());
+  return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), Hold(scale))), dtype};
+}
+
+Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled) {
+  return ops::LessEqual(ops::Abs(FlushTo(scaled.dtype, scaled.held)), HostConstant(scaled.dtype, ClipBound(numerics)));
+}
+
+QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const Axes& axes, const std::optional<Value>& key,
+                             PrngLayout layout) {
+  if (!IsQuantized(quantizer.numerics)) return {x, std::nullopt};
+  const Value scale = ScaleOf(quantizer, x, axes);
+  const ScaledValue scaled = ScaleValue(quantizer, x, scale);
+  if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
+    return {IntQvalue(*integer, scaled, key, layout), scale};
+  }
+  return {NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), key.value_or(Value()), layout), scale};
+}
+
+RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims, DType dtype,
+                 PrngLayout layout) {
+  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, layout);
+  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, layout);
+  if (Scales(config.lhs, lhs, DequantMode::kOtherInput)) MultiplyIntoOther(lhs, Side::kLhs, dims, rhs);
+  if (Scales(config.rhs, rhs, DequantMode::kOtherInput)) MultiplyIntoOther(rhs, Side::kRhs, dims, lhs);
+  // AQT on CPU widens two 4-bit operands.
+  const bool widened = lhs.operand.dtype() == DType::kS4 && rhs.operand.dtype() == DType::kS4;
+  const DType natural = widened ? DType::kS8 : Promote(lhs.operand.dtype(), rhs.operand.dtype());
+  const Value product = Product(lhs.operand, rhs.operand, dims, config.dg_accumulator_dtype.value_or(natural));
+  std::vector<Value> scales;
+  if (Scales(config.lhs, lhs, DequantMode::kOutput)) {
+    scales.push_back(ScaleToOutput(*lhs.quantized.scale, Side::kLhs, dims, rhs.operand.rank()));
+  }
+  if (Scales(config.rhs, rhs, DequantMode::kOutput)) {
+    scales.push_back(ScaleToOutput(*rhs.quantized.scale, Side::kRhs, dims, lhs.operand.rank()));
+  }
+  return {Release(HeldDequantized(product, scales, std::nullopt, dtype), dtype), lhs.quantized, rhs.quantized};
+}
+
+Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank) {
+  const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
+  // (axis of the other operand, own axis)
+  std::vector<std::pair<int64_t, int64_t>> places;
+  for (size_t i = 0; i < own.lhs_contracting.size(); ++i) places.emplace_back(own.rhs_contracting[i], own.lhs_contracting[i]);
+  for (size_t i = 0; i < own.lhs_batch.size(); ++i) places.emplace_back(own.rhs_batch[i], own.lhs_batch[i]);
+  std::sort(places.begin(), places.end());
+  Axes permutation;
+  Shape shape;
+  for (int64_t axis = 0; axis < other_rank; ++axis) shape.push_back(1);
+  for (const auto& [other_axis, axis] : places) {
+    permutation.push_back(axis);
+    shape[other_axis] = scale.shape()[axis];
+  }
+  const Axes remaining = RemainingAxes(scale.rank(), own.lhs_contracting, own.lhs_batch);  // all of extent 1
+  permutation.insert(permutation.end(), remaining.begin(), remaining.end());
+  return ops::Reshape(ops::Transpose(scale, permutation), shape);
+}
+
+}  // namespace aqt::internal

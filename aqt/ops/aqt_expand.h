@@ -1,0 +1,64 @@
+#ifndef AQT_OPS_AQT_EXPAND_H_
+#define AQT_OPS_AQT_EXPAND_H_
+
+// The quantized contraction in basic operations: its meaning, written independently of the kernels. AbsMax calibration and
+// IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are parts (aqt_parts.h).
+
+#include <optional>
+
+#include "absl/types/span.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
+#include "aqt/graph/value.h"
+#include "aqt/quant/config.h"
+
+namespace aqt::internal {
+
+// A quantized tensor; without a scale it is the tensor itself.
+struct QuantizedValue {
+  Value qvalue;
+  std::optional<Value> scale;  // rank of the tensor, extent 1 along shared axes
+};
+
+// The scaled values of x, held as f32, and their dtype.
+struct ScaledValue {
+  Value held;
+  DType dtype;
+};
+ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale);
+// bool: where the scaled values are not clipped.
+Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled);
+
+// Calibrates over `axes` (unless the quantizer names others) and quantizes. `key` is the operand's own, unless nothing is drawn.
+QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const Axes& axes, const std::optional<Value>& key,
+                             PrngLayout layout);
+
+// The axes that share a scale: `axes`, unless the quantizer names others.
+Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank);
+
+// The axes of one side that share a scale by the calibration mode; `own` are the dims with this side as lhs.
+Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank);
+
+// One side of a contraction: a float operand and the key that it draws with, or an operand quantized before.
+struct RawSide {
+  Value x;                     // the float operand; poisoned when `given` is there
+  std::optional<Value> key;
+  std::optional<QuantizedValue> given;
+};
+
+// What a contraction gives, and its quantized operands.
+struct RawResult {
+  Value out;
+  QuantizedValue lhs, rhs;
+};
+// One product without gradient, of operands and result of `dtype`.
+RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
+                 PrngLayout layout);
+
+// scale of one side in the layout of the other operand, of rank other_rank.
+Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_OPS_AQT_EXPAND_H_

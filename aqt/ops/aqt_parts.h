@@ -1,0 +1,51 @@
+#ifndef AQT_OPS_AQT_PARTS_H_
+#define AQT_OPS_AQT_PARTS_H_
+
+// Parts of a quantized contraction that have no meaning in basic operations. They appear in expansions and run the functions
+// of //aqt/quant; no gradient flows through them.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "aqt/core/shape.h"
+#include "aqt/core/rng.h"
+#include "aqt/graph/value.h"
+#include "aqt/quant/config.h"
+
+namespace aqt {
+
+// Keys are u32[2] values: (hi, lo).
+inline const Aval& KeyAval() {
+  static const Aval& aval = *new Aval{DType::kU32, {2}};
+  return aval;
+}
+
+namespace internal {
+
+// The six operands of a contraction and its gradients, in the order of OperandKeys.
+enum class KeyRole : uint8_t { kFwdLhs, kFwdRhs, kDlhsLhs, kDlhsRhs, kDrhsLhs, kDrhsRhs };
+
+// The key of one operand, split off the key of the contraction (SplitContextKey).
+Value OperandKey(const Value& key, KeyRole role, PrngLayout layout);
+
+// f32 noise for an operand of `shape` (1 along the sharing axes), from the operand's key.
+Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout);
+
+// The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration.
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes);
+
+// The qvalue of scaled values: NumericsForward(). `key` is poisoned (Value()) when the numerics draw nothing.
+Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout);
+
+}  // namespace internal
+
+namespace ops {
+
+// FoldIn(key, data): a new key for each number.
+Value FoldInKey(const Value& key, uint32_t data);
+
+}  // namespace ops
+}  // namespace aqt
+
+#endif  // AQT_OPS_AQT_PARTS_H_

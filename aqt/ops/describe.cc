@@ -1,0 +1,145 @@
+#include "aqt/ops/describe.h"
+
+#include <optional>
+#include <variant>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "aqt/graph/op.h"
+#include "aqt/graph/program.h"
+
+namespace aqt {
+namespace {
+
+std::string List(const Axes& axes) { return absl::StrCat("[", absl::StrJoin(axes, ","), "]"); }
+
+// "NOISE_KIND_JAX_UNIFORM" -> "jax_uniform".
+std::string Word(absl::string_view identifier, absl::string_view prefix) {
+  return absl::AsciiStrToLower(absl::StripPrefix(identifier, prefix));
+}
+
+std::string DTypeText(std::optional<DType> dtype) {
+  return dtype.has_value() ? std::string(ToString(*dtype)) : std::string("none");
+}
+
+// All digits of a double.
+std::string Number(double x) { return ContentsText(Array::Scalar(x)); }
+
+std::string ValueText(const ConstantValue& value) {
+  if (const double* number = std::get_if<double>(&value)) return Number(*number);
+  const Array& array = std::get<ConstantArray>(value).array;
+  return absl::StrCat(array.aval().ToString(), " ", ContentsText(array));
+}
+
+}  // namespace
+
+std::string DescribeNoise(const Noise& noise) {
+  const std::string axes = noise.noise_sharing_axes.empty() ? "" : List(noise.noise_sharing_axes);
+  return absl::StrCat(Word(ToString(noise.kind), "NOISE_KIND_"), axes);
+}
+
+std::string DescribeNumerics(const Numerics& numerics) {
+  return std::visit(
+      Overload{
+          [](const NoNumerics&) { return std::string("float"); },
+          [](const IntSymmetric& n) {
+            std::string text = absl::StrCat("int", n.bits, ":", DTypeText(n.dtype));
+            if (!n.preserve_zero) text += "+half_integers";
+            if (n.preserve_max_val) text += "+preserve_max_val";
+            if (!n.clip) text += "+no_clip";
+            if (n.clip_gradient) text += "+clip_gradient";
+            if (!n.round) text += "+no_round";
+            if (n.noise.has_value()) absl::StrAppend(&text, "+", DescribeNoise(*n.noise));
+            return text;
+          },
+          [](const Fp8& n) {
+            return absl::StrCat("fp8_e", n.exponent_bits, "m", n.mantissa_bits, ":", ToString(n.dtype),
+                                n.stochastic_rounding ? "+stochastic" : "");
+          },
+          [](const Fp& n) {
+            const FpFormat& f = n.format;
+            return absl::StrCat("fp_e", f.nexp, "m", f.nmant, "_min", f.minexp, "_radix", f.radix,
+                                f.has_subnormals ? "" : "+no_subnormals", f.has_two_nan ? "+two_nan" : "",
+                                f.has_naninf ? "+naninf" : "", n.stochastic_rounding ? "+stochastic" : "",
+                                n.clip_gradient ? "+clip_gradient" : "");
+          },
+      },
+      numerics);
+}
+
+namespace {
+
+std::string CalibrationText(const Calibration& calibration) {
+  const auto po2 = [](bool po2_scale) { return po2_scale ? "+po2" : ""; };
+  return std::visit(
+      Overload{
+          [&](const AbsMax& c) {
+            return absl::StrCat("absmax", c.clipping_scale.has_value() ? absl::StrCat("*", Number(*c.clipping_scale)) : "",
+                                po2(c.po2_scale));
+          },
+          [&](const AbsMean& c) {
+            return absl::StrCat("absmean(p=", Number(c.p), ")*", Number(c.clipping_scale), po2(c.po2_scale));
+          },
+          [&](const Constant& c) {
+            return absl::StrCat("constant(", ValueText(c.bound),
+                                c.bias.has_value() ? absl::StrCat(", bias=", ValueText(*c.bias)) : "", ")", po2(c.po2_scale));
+          },
+          [&](const SnrSearch& c) {
+            return absl::StrCat("snr(", absl::StrJoin(c.candidates, ",", [](std::string* out, double x) { *out += Number(x); }),
+                                ")", po2(c.po2_scale));
+          },
+      },
+      calibration);
+}
+
+std::string TensorText(const Tensor& tensor) {
+  std::string text = DescribeQuantizer(tensor.quantizer);
+  if (tensor.use_fwd_quant) text += " use_fwd_quant";
+  if (tensor.dequant_mode != DequantMode::kOutput) {
+    absl::StrAppend(&text, " ", Word(ToString(tensor.dequant_mode), "DEQUANT_MODE_"));
+  }
+  if (tensor.calibration_mode != CalibrationMode::kContractingAxis) {
+    absl::StrAppend(&text, " ", Word(ToString(tensor.calibration_mode), "CALIBRATION_MODE_"));
+  }
+  return text;
+}
+
+std::string OptionalText(absl::string_view name, const std::optional<int64_t>& number) {
+  return number.has_value() ? absl::StrCat(" ", name, "=", *number) : "";
+}
+
+std::string RawText(const DotGeneralRaw& raw) {
+  if (raw == DotGeneralRaw{}) return "float";
+  std::string text = absl::StrCat("(", TensorText(raw.lhs), " * ", TensorText(raw.rhs));
+  if (raw.dg_accumulator_dtype.has_value()) absl::StrAppend(&text, " -> ", ToString(*raw.dg_accumulator_dtype));
+  if (raw.local_aqt.has_value()) {
+    absl::StrAppend(&text, " local", OptionalText("count", raw.local_aqt->contraction_axis_shard_count),
+                    OptionalText("size", raw.local_aqt->contraction_axis_shard_size),
+                    raw.local_aqt->tile_largest_shape ? " largest" : "");
+  }
+  if (raw.lhs_mid_alpha.has_value()) absl::StrAppend(&text, " lhs_mid_alpha=", Number(*raw.lhs_mid_alpha));
+  if (raw.rhs_mid_alpha.has_value()) absl::StrAppend(&text, " rhs_mid_alpha=", Number(*raw.rhs_mid_alpha));
+  if (raw.allow_dummy_gradient_into_qtensor) text += " dummy_gradient";
+  return text + ")";
+}
+
+}  // namespace
+
+std::string DescribeQuantizer(const Quantizer& quantizer) {
+  std::string text = DescribeNumerics(quantizer.numerics);
+  if (quantizer.calibration.has_value()) absl::StrAppend(&text, " ", CalibrationText(*quantizer.calibration));
+  if (quantizer.calib_shared_axes.per_tensor) text += " per_tensor";
+  if (!quantizer.calib_shared_axes.axes.empty()) absl::StrAppend(&text, " shared=", List(quantizer.calib_shared_axes.axes));
+  if (quantizer.scale_dtype.has_value()) absl::StrAppend(&text, " scale=", ToString(*quantizer.scale_dtype));
+  if (!quantizer.scale_stop_grad) text += " scale_gradient";
+  return text;
+}
+
+std::string DescribeConfig(const DotGeneral& config) {
+  return absl::StrCat("fwd=", RawText(config.fwd), ", dlhs=", RawText(config.dlhs), ", drhs=", RawText(config.drhs));
+}
+
+}  // namespace aqt

@@ -1,0 +1,20 @@
+#ifndef AQT_OPS_DESCRIBE_H_
+#define AQT_OPS_DESCRIBE_H_
+
+#include <string>
+
+#include "aqt/quant/config.h"
+
+namespace aqt {
+
+// A configuration as one line of a program's text: deterministic, and equal for equal configurations only. Parts that have
+// their default are left out, contractions that quantize nothing are "float".
+//   fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=(int8:s8+jax_uniform absmax * ...), drhs=float
+std::string DescribeConfig(const DotGeneral& config);
+std::string DescribeQuantizer(const Quantizer& quantizer);
+std::string DescribeNumerics(const Numerics& numerics);
+std::string DescribeNoise(const Noise& noise);
+
+}  // namespace aqt
+
+#endif  // AQT_OPS_DESCRIBE_H_
