@@ -169,6 +169,7 @@ TEST_F(CommandTest, ThreeDimensionalExperts) {
   EXPECT_THAT(err_, AllOf(HasSubstr("warning: model.layers.0.mlp.experts.weight: only weights of rank 2"),
                           HasSubstr("warning: model.layers.0.mlp.experts.gate_up_proj: rank 3")));
   EXPECT_EQ(Run({"verify", "in", "out"}), 0) << err_;
+  EXPECT_THAT(ReadText("out/config.json"), HasSubstr("\"model.layers.0.mlp.experts\"")) << "in `ignore`, for loaders";
   WriteText("experts.textproto", "schema: 1 rule { match: '.*experts' quantize { weights { num_bits: 8 per_channel {} } } }");
   ExpectError({"convert", "in", "out2", "--config", "experts.textproto"}, 5, "model.layers.0.mlp.experts.weight [4,32,32]");
 }
@@ -179,6 +180,9 @@ TEST_F(CommandTest, TiedEmbeddings) {
   WriteTensors("in/model.safetensors", tensors);
   WriteText("in/config.json", R"({"tie_word_embeddings": true})");
   EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_THAT(ReadText("out/config.json"), HasSubstr("\"ignore\": [\n      \"lm_head\"\n    ]")) << "though it is not stored";
+  // Without the key, a model of this kind without a stored head is tied.
+  WriteText("in/config.json", R"({"architectures": ["GemmaForCausalLM"]})");
   WriteText("embed.textproto", "schema: 1 rule { match: '.*embed_tokens' override_ignore: true quantize { weights { num_bits: 8 per_channel {} } } }");
   ExpectError({"convert", "in", "out2", "--config", "embed.textproto"}, 2, "model.embed_tokens.weight [16,32], by rule 1");
 }

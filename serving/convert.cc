@@ -264,17 +264,16 @@ absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, co
 
 absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
                                       const Calibration& calibration, const OutputPlace& place, const ConvertOptions& options) {
-  absl::StatusOr<Output> output = Output::Create(fs, place);
-  if (!output.ok()) return OutputError(output.status());
+  AQT_ASSIGN_OR_RETURN(Output output, Output::Create(fs, place));
   ConvertResult result{plan.old_bytes, plan.new_bytes, {}};
   for (size_t shard = 0; shard < plan.shard_names.size(); ++shard) {
-    AQT_RETURN_IF_ERROR(WriteShard(fs, input, plan, recipe, calibration, options, static_cast<int>(shard), *output));
+    AQT_RETURN_IF_ERROR(WriteShard(fs, input, plan, recipe, calibration, options, static_cast<int>(shard), output));
   }
   if (!place.is_file) {
-    AQT_RETURN_IF_ERROR(WriteRest(fs, input, plan, *output, result));
+    AQT_RETURN_IF_ERROR(WriteRest(fs, input, plan, output, result));
     AQT_RETURN_IF_ERROR(CheckCancelled(options));
   }
-  AQT_RETURN_IF_ERROR(OutputError(output->Commit()));
+  AQT_RETURN_IF_ERROR(output.Commit());
   return result;
 }
 

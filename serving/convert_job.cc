@@ -7,6 +7,7 @@
 #include "aqt/io/checkpoint.h"
 #include "serving/calibration.h"
 #include "serving/convert.h"
+#include "serving/exit_code.h"
 #include "serving/output.h"
 #include "serving/plan.h"
 
@@ -35,7 +36,9 @@ absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std:
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input));
-  AQT_ASSIGN_OR_RETURN(const OutputPlace place, CheckOutput(fs, input, job.output, job.force));
+  const absl::StatusOr<OutputPlace> checked = CheckOutput(fs, input, job.output, job.force);
+  if (!checked.ok()) return OutputError(checked.status());
+  const OutputPlace& place = *checked;
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
   if (model.quantization_config.has_value()) {
     return absl::UnimplementedError(
@@ -67,6 +70,9 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   AQT_ASSIGN_OR_RETURN(const ConvertResult result, Convert(fs, input, plan, recipe, calibration, place, options));
   for (const std::string& name : result.not_copied) {
     report.warnings.push_back(absl::StrCat(name, " was not copied: it holds the weights in another format"));
+  }
+  for (const std::string& name : input.unused_weight_files()) {
+    report.warnings.push_back(absl::StrCat(name, " was not copied: it is no part of this checkpoint"));
   }
   if (place.is_file && !input.other_files().empty()) {
     report.warnings.push_back("only weights were written; for config.json and the other files give a folder as output");

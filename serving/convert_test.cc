@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
@@ -13,9 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
 #include "aqt/io/file_testing.h"
+#include "aqt/io/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert_job.h"
@@ -305,6 +308,39 @@ TEST_F(ConvertTest, ARangeThatOverflowsIsRefused) {
   const absl::Status status = RunConvertJob(Fs(), job).status();
   EXPECT_EQ(ExitCodeOf(status), ExitCode::kMalformedInput);
   EXPECT_THAT(std::string(status.message()), HasSubstr("a.weight: the range of the values overflows"));
+}
+
+// Tensors of every file dtype, of no elements, without axes and without a name, in a name order unlike the file's.
+TEST_F(ConvertTest, EverythingElsePassesByteForByte) {
+  std::vector<io::TensorSpec> specs = {{"none", io::FileDType::kF32, {0, 3}}, {"scalar", io::FileDType::kBF16, {}}, {"", io::FileDType::kU8, {3}},
+                                       {"a.weight", io::FileDType::kF32, {2, 4}}};
+  for (int dtype = 0; dtype < io::kNumFileDTypes; ++dtype) {
+    specs.push_back({absl::StrCat("t", 99 - dtype), static_cast<io::FileDType>(dtype), {4, 8}});
+  }
+  auto writer = *io::SafetensorsWriter::Create(Fs(), At("in.safetensors"), specs);
+  for (const io::TensorInfo& info : writer->tensors()) {
+    std::vector<uint8_t> bytes(info.num_bytes());
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = info.dtype == io::FileDType::kBool ? i % 2 : static_cast<uint8_t>(37 * i);
+    if (info.name == "a.weight") std::fill(bytes.begin(), bytes.end(), 0);
+    ASSERT_TRUE(writer->Write(info.name, 0, bytes).ok());
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+  ConvertJob job = Job(ConfigText("num_bits: 8 per_channel {}"));
+  job.input = At("in.safetensors");
+  job.output = At("out.safetensors");
+  ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
+  const io::Checkpoint in = *io::Checkpoint::Open(Fs(), job.input), out = *io::Checkpoint::Open(Fs(), job.output);
+  for (const io::Checkpoint::Tensor& tensor : in.tensors()) {
+    if (tensor.info->name == "a.weight") continue;
+    const io::Checkpoint::Tensor* other = out.Find(tensor.info->name);
+    ASSERT_NE(other, nullptr) << tensor.info->name;
+    EXPECT_EQ(other->info->dtype, tensor.info->dtype);
+    EXPECT_EQ(other->info->shape, tensor.info->shape);
+    std::vector<uint8_t> a(tensor.info->num_bytes()), b(a.size());
+    ASSERT_TRUE(in.Read(tensor, 0, absl::MakeSpan(a)).ok());
+    ASSERT_TRUE(out.Read(*other, 0, absl::MakeSpan(b)).ok());
+    EXPECT_EQ(a, b) << tensor.info->name;
+  }
 }
 
 TEST_F(ConvertTest, TwoTensorsOfOneName) {

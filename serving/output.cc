@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
+#include "serving/exit_code.h"
 
 namespace aqt::serving {
 namespace {
@@ -102,7 +103,9 @@ absl::StatusOr<Output> Output::Create(const io::FileSystem& fs, OutputPlace plac
   Output output(fs, std::move(place));
   if (!output.place_.is_file) {
     const std::string path = absl::StrCat(output.place_.path, output.place_.replace ? kNewSuffix : "");
-    AQT_ASSIGN_OR_RETURN(output.folder_, io::OutputFolder::Create(fs, path));
+    absl::StatusOr<std::unique_ptr<io::OutputFolder>> folder = io::OutputFolder::Create(fs, path);
+    if (!folder.ok()) return OutputError(folder.status());
+    output.folder_ = *std::move(folder);
   }
   return output;
 }
@@ -111,15 +114,19 @@ absl::StatusOr<std::string> Output::PathOf(absl::string_view name) {
   if (place_.is_file) return place_.path;
   for (size_t slash = name.find('/'); slash != absl::string_view::npos; slash = name.find('/', slash + 1)) {
     const std::string folder = io::JoinPath(folder_->temporary_path(), name.substr(0, slash));
-    AQT_ASSIGN_OR_RETURN(const bool exists, io::Exists(*fs_, folder));
-    if (!exists) AQT_RETURN_IF_ERROR(fs_->CreateFolder(folder));
+    const absl::StatusOr<bool> exists = io::Exists(*fs_, folder);
+    if (!exists.ok()) return OutputError(exists.status());
+    if (!*exists) AQT_RETURN_IF_ERROR(OutputError(fs_->CreateFolder(folder)));
   }
   return io::JoinPath(folder_->temporary_path(), name);
 }
 
 absl::Status Output::Commit() {
   if (place_.is_file) return absl::OkStatus();
-  if (!place_.replace) return folder_->Commit();
+  return OutputError(place_.replace ? Replace() : folder_->Commit());
+}
+
+absl::Status Output::Replace() {
   const std::string& path = place_.path;
   const std::string old = absl::StrCat(path, kOldSuffix);
   absl::Status status = fs_->Rename(path, old);

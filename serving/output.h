@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,7 +28,7 @@ struct OutputPlace {
 absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Checkpoint& input, absl::string_view path, bool force);
 
 // Where files are written until everything is there. Destroyed before Commit it leaves nothing; what was at the place
-// stays as it was.
+// stays as it was. Errors are those of writing (OutputError in exit_code.h).
 class Output {
  public:
   static absl::StatusOr<Output> Create(const io::FileSystem& fs, OutputPlace place);
@@ -44,6 +45,7 @@ class Output {
   absl::Status Commit();
 
  private:
+  absl::Status Replace();
   Output(const io::FileSystem& fs, OutputPlace place) : fs_(&fs), place_(std::move(place)) {}
 
   const io::FileSystem* fs_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -22,41 +24,64 @@ absl::StatusOr<RuleSet> MakeRules(const Recipe& recipe) {
   return recipe.like.has_value() ? RuleSet::FromQuantizationConfig(*recipe.like) : RuleSet::FromConfig(*recipe.config);
 }
 
+bool HasStoredHead(const io::Checkpoint& checkpoint) {
+  for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
+    const std::optional<absl::string_view> module = ModuleOf(tensor.info->name);
+    if (module.has_value() && IsHeadName(*module)) return true;
+  }
+  return false;
+}
+
 absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
   if (recipe.weight_rules != WeightRules::kAqt || tensor.decision.scheme->weights.symmetric) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(tensor.name(), ", by ", tensor.decision.reason, ": AQT's weight rules are symmetric; ",
                                                "use symmetric weights, or the compressed_tensors rules"));
 }
 
-// Modules of the class Linear, as far as names and ranks tell.
-bool IsLinear(const TensorPlan& tensor) {
-  return tensor.decision.candidate && tensor.input.info->shape.rank() == 2 && !IsEmbeddingName(*ModuleOf(tensor.name()));
+bool IsTied(const io::Checkpoint& checkpoint, const ModelConfig& model) {
+  if (model.tie_word_embeddings.has_value()) return *model.tie_word_embeddings;
+  return model.has_output_head && !HasStoredHead(checkpoint);
+}
+
+// The module that a loader would take for a quantized one if `ignore` did not name it, or none: a weight of the class Linear, as
+// far as name and rank tell, or experts in one tensor.
+std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_left_out) {
+  const io::TensorInfo& info = *tensor.input.info;
+  if (info.shape.rank() == 3) return info.name.substr(0, info.name.find_last_of('.'));
+  const bool linear = tensor.decision.candidate && info.shape.rank() == 2 && !IsEmbeddingName(*ModuleOf(info.name));
+  if (!linear || (only_left_out && !tensor.decision.left_out)) return std::nullopt;
+  return std::string(*ModuleOf(info.name));
 }
 
 // What a loader needs to know. One scheme: the class Linear, less the modules that stayed in floating point, by name. More
 // than one: every module by name.
-QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe) {
+QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelConfig& model, const Plan& plan, const Recipe& recipe) {
+  const bool like = recipe.like.has_value();
   QuantizationConfig config;
-  if (recipe.like.has_value()) config = *recipe.like;
+  if (like) config = *recipe.like;
   config.notes.clear();
+  std::set<std::string> ignored(config.ignore.begin(), config.ignore.end());
+  const auto ignore = [&](const std::string& module) {
+    if (ignored.insert(module).second) config.ignore.push_back(module);
+  };
   std::vector<std::vector<std::string>> modules;  // of each group
   for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.decision.candidate) continue;
-    const std::string module(*ModuleOf(tensor.name()));
     if (!tensor.quantized()) {
-      if (IsLinear(tensor) && (tensor.decision.left_out || !recipe.like.has_value())) config.ignore.push_back(module);
+      if (const std::optional<std::string> module = ModuleToIgnore(tensor, like)) ignore(*module);
       continue;
     }
-    if (recipe.like.has_value()) continue;
+    if (like) continue;
     size_t g = 0;
     while (g < config.groups.size() && config.groups[g].scheme != *tensor.decision.scheme) ++g;
     if (g == config.groups.size()) {
       config.groups.push_back({absl::StrCat("group_", g), {}, *tensor.decision.scheme});
       modules.emplace_back();
     }
-    modules[g].push_back(module);
+    modules[g].emplace_back(*ModuleOf(tensor.name()));
   }
-  if (recipe.like.has_value()) return config;
+  // A head that shares the embedding's tensor is a module of its own when the model is built.
+  if (IsTied(checkpoint, model) && !HasStoredHead(checkpoint)) ignore("lm_head");
+  if (like) return config;
   if (config.groups.size() != 1) {
     for (size_t g = 0; g < config.groups.size(); ++g) config.groups[g].targets = std::move(modules[g]);
     return config;
@@ -135,11 +160,12 @@ absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) 
 absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options) {
   AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(recipe));
+  const bool tied = IsTied(checkpoint, model);
   Plan plan;
   for (const io::Checkpoint::Tensor& input : checkpoint.tensors()) {
     TensorPlan tensor;
     tensor.input = input;
-    AQT_ASSIGN_OR_RETURN(tensor.decision, rules.Decide(*input.info, model.tied_embeddings));
+    AQT_ASSIGN_OR_RETURN(tensor.decision, rules.Decide(*input.info, tied));
     if (tensor.quantized() && options.keep_float.contains(input.info->name)) {
       tensor.decision.scheme.reset();
       tensor.decision.left_out = true;
@@ -164,7 +190,7 @@ absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfi
   AQT_RETURN_IF_ERROR(CheckRules(rules, recipe, plan));
   AQT_RETURN_IF_ERROR(CheckNames(plan));
   AQT_RETURN_IF_ERROR(AssignShards(checkpoint, options, plan));
-  plan.quantization_config = DescribeOutput(plan, recipe);
+  plan.quantization_config = DescribeOutput(checkpoint, model, plan, recipe);
   return plan;
 }
 
@@ -200,7 +226,7 @@ absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const Mode
         similar.empty() ? "; `aqt inspect` lists them" : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
   }
   std::vector<std::string> trace;
-  absl::StatusOr<Decision> decision = rules.Decide(*tensor->info, model.tied_embeddings, &trace);
+  absl::StatusOr<Decision> decision = rules.Decide(*tensor->info, IsTied(checkpoint, model), &trace);
   std::string text = absl::StrCat(tensor->info->name, " ", io::ToString(tensor->info->dtype), tensor->info->shape.ToString(), "\n");
   for (const std::string& line : trace) absl::StrAppend(&text, "  ", line, "\n");
   if (!decision.ok()) {

@@ -348,7 +348,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
   const Json* tied = &At(*json, "tie_word_embeddings");
   // Models with a vision or audio part keep the language model's configuration one level down.
   if (const Json& inner = At(*json, "text_config"); tied->is_null() && inner.is_object()) tied = &At(inner, "tie_word_embeddings");
-  config.tied_embeddings = *tied == true;
+  if (tied->is_boolean()) config.tie_word_embeddings = tied->get<bool>();
+  for (const Json& name : At(*json, "architectures")) {
+    if (!name.is_string()) continue;
+    const std::string text = name.get<std::string>();
+    if (absl::EndsWith(text, "ForCausalLM") || absl::EndsWith(text, "ForConditionalGeneration")) config.has_output_head = true;
+  }
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (const Json& q = At(*json, key); !q.is_null()) {
       config.quantization_config = q.dump();

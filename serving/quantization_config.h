@@ -40,7 +40,9 @@ struct QuantizationConfig {
 
 // What the converter needs to know of a config.json.
 struct ModelConfig {
-  bool tied_embeddings = false;  // tie_word_embeddings is true
+  std::optional<bool> tie_word_embeddings;  // as written
+  // `architectures` names a model that ends in an output head, whether or not it is stored.
+  bool has_output_head = false;
   // The text of `quantization_config` (or of `compression_config`), if there is one.
   std::optional<std::string> quantization_config;
 };

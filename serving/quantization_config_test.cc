@@ -1,6 +1,8 @@
 #include "serving/quantization_config.h"
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -152,11 +154,14 @@ TEST(ModelConfigTest, KeepsOtherKeysInOrder) {
   EXPECT_THAT(*SetQuantizationConfig("", {}), HasSubstr("quantization_config"));
 }
 
-TEST(ModelConfigTest, ReadsTiedEmbeddings) {
-  EXPECT_TRUE(ParseModelConfig(R"({"tie_word_embeddings": true})")->tied_embeddings);
-  EXPECT_FALSE(ParseModelConfig(R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})")->tied_embeddings);
-  EXPECT_TRUE(ParseModelConfig(R"({"text_config": {"tie_word_embeddings": true}})")->tied_embeddings);
-  EXPECT_FALSE(ParseModelConfig("{}")->tied_embeddings);
+TEST(ModelConfigTest, ReadsWhatItSaysOfTheEmbeddings) {
+  EXPECT_EQ(ParseModelConfig(R"({"tie_word_embeddings": true})")->tie_word_embeddings, true);
+  EXPECT_EQ(ParseModelConfig(R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})")->tie_word_embeddings, false);
+  EXPECT_EQ(ParseModelConfig(R"({"text_config": {"tie_word_embeddings": true}})")->tie_word_embeddings, true);
+  EXPECT_EQ(ParseModelConfig("{}")->tie_word_embeddings, std::nullopt);
+  EXPECT_TRUE(ParseModelConfig(R"({"architectures": ["GemmaForCausalLM"]})")->has_output_head);
+  EXPECT_FALSE(ParseModelConfig(R"({"architectures": ["BertModel", 3]})")->has_output_head);
+  EXPECT_FALSE(ParseModelConfig(R"({"architectures": null})")->has_output_head);
 }
 
 TEST(ModelConfigTest, RefusesDamage) {

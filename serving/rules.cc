@@ -200,7 +200,7 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
     absl::Status suitable = CheckApplicable(*rule.scheme, tensor.dtype, tensor.shape);
     if (suitable.ok() && tied && (IsEmbeddingName(*module) || IsHeadName(*module))) {
       suitable = absl::InvalidArgumentError(
-          "input and output embeddings are tied (tie_word_embeddings in config.json): quantizing one would change both; keep "
+          "input and output embeddings are tied (tie_word_embeddings): quantizing one would change both; keep "
           "it in floating point");
     }
     if (!suitable.ok() && !rule.keep_unsuitable) {

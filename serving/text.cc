@@ -1,14 +1,13 @@
 #include "serving/text.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "absl/strings/ascii.h"
 
 namespace aqt::serving {
 
