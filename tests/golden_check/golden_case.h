@@ -1,0 +1,107 @@
+#ifndef AQT_TESTS_GOLDEN_CHECK_GOLDEN_CASE_H_
+#define AQT_TESTS_GOLDEN_CHECK_GOLDEN_CASE_H_
+
+// A recorded case with its configuration in the library's own structs.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/runtime.h"
+#include "aqt/quant/tiling.h"
+#include "tests/golden_check/compare.h"
+
+namespace aqt::golden {
+
+// By name. Logical uint16 has no dtype in the library: its values are kept as u32.
+using Tensors = std::map<std::string, Array, std::less<>>;
+
+// Scale, qvalue, dequantized value and gradient of one tensor.
+struct QuantizeConfig {
+  Quantizer quantizer;
+  Axes calibration_axes;
+  std::vector<AxisTiling> tilings;
+};
+// The numerics alone, on values that are scaled already.
+struct NumericsConfig {
+  Numerics numerics;
+};
+// CeilToPo2 of scales.
+struct CeilToPo2Config {};
+// All codes of an 8-bit float, and plain conversion to one.
+struct DecodeConfig {
+  DType dtype;
+};
+struct CastConfig {
+  DType to;
+};
+struct DotGeneralConfig {
+  DotGeneral config;
+  DotDims dims;
+};
+// Random numbers of a seed.
+struct RandomConfig {
+  uint64_t seed = 0;
+  PrngLayout layout = PrngLayout::kPartitionable;
+};
+// The keys of the six operands of a contraction.
+struct OperandKeysConfig {};
+// Layers "Dense" (kernel and bias numbered from 0) and "relu".
+struct MlpConfig {
+  std::optional<DotGeneral> dot_general;  // null: the float product
+  std::vector<std::string> layers;
+};
+// The hand-written product of AQT's README: scales bound / max|x| multiplied onto the operands and divided out.
+struct HandWrittenMatMulConfig {
+  IntSymmetric numerics;
+  double bound = 0;
+};
+
+using CaseConfig = std::variant<QuantizeConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig, DotGeneralConfig,
+                                RandomConfig, OperandKeysConfig, MlpConfig, HandWrittenMatMulConfig>;
+
+struct ExpectedTensor {
+  std::string name;
+  Array value;
+  Tolerance tolerance;
+};
+
+struct GoldenCase {
+  std::string name, family, feature;
+  // Unimplemented when the library has no API for the feature or the configuration.
+  absl::StatusOr<CaseConfig> config;
+  Tensors inputs;
+  std::vector<ExpectedTensor> expected;  // in the order of the manifest
+};
+
+struct GoldenFamily {
+  std::string name;
+  std::vector<GoldenCase> cases;
+};
+
+// How the numbers of a directory came about.
+struct Environment {
+  Arithmetic arithmetic = Arithmetic::kXlaCompatible;
+  PrngLayout prng_layout = PrngLayout::kPartitionable;
+};
+
+struct GoldenSet {
+  Environment environment;
+  std::vector<GoldenFamily> families;  // in the order of the manifest
+};
+
+}  // namespace aqt::golden
+
+#endif  // AQT_TESTS_GOLDEN_CHECK_GOLDEN_CASE_H_

@@ -1,0 +1,22 @@
+// golden_check --golden_dir=DIR [--families=a,b] [--verbose]: see golden_check.h.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "aqt/io/file.h"
+#include "tests/golden_check/golden_check.h"
+
+int main(int argc, char** argv) {
+  // `bazel run` starts programs elsewhere; paths are relative to where the user stands.
+  if (const char* folder = std::getenv("BUILD_WORKING_DIRECTORY"); folder != nullptr && chdir(folder) != 0) {
+    std::perror(folder);
+    return 2;
+  }
+  return aqt::golden::GoldenCheckMain(aqt::io::LocalFileSystem(), std::vector<std::string>(argv + 1, argv + argc), std::cout,
+                                      std::cerr);
+}

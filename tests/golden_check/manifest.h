@@ -1,0 +1,25 @@
+#ifndef AQT_TESTS_GOLDEN_CHECK_MANIFEST_H_
+#define AQT_TESTS_GOLDEN_CHECK_MANIFEST_H_
+
+// Reads a directory of recorded cases: manifest.json and one safetensors file per family.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/io/file.h"
+#include "tests/golden_check/golden_case.h"
+
+namespace aqt::golden {
+
+// The families named, or all when none is. InvalidArgument or the errors of reading, naming file and case, when the
+// manifest lacks a family, a file is missing or not the one that was recorded (SHA-256, numbers of cases and tensors), a
+// tensor is missing or has another dtype or shape, or a field or tolerance is not understood. Only a configuration that
+// the library has no API for is left to the case (GoldenCase::config).
+absl::StatusOr<GoldenSet> LoadGolden(const io::FileSystem& fs, const std::string& dir,
+                                     absl::Span<const std::string> families = {});
+
+}  // namespace aqt::golden
+
+#endif  // AQT_TESTS_GOLDEN_CHECK_MANIFEST_H_

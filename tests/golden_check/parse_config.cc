@@ -1,0 +1,332 @@
+#include "tests/golden_check/parse_config.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "aqt/core/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace aqt::golden {
+namespace {
+
+// Missing fields and wrong types throw inside this file; ParseConfig turns that into a status.
+using Json = nlohmann::ordered_json;
+
+absl::Status NoApi(absl::string_view what) { return absl::UnimplementedError(absl::StrCat("no public API for ", what)); }
+
+// Every field must be one of those that are read here, so that nothing new is passed over in silence.
+absl::Status CheckFields(const Json& object, absl::string_view what, std::initializer_list<absl::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) return NoApi(absl::StrCat("the ", what, " field ", key));
+  }
+  return absl::OkStatus();
+}
+
+// T, or null.
+template <class T>
+std::optional<T> Optional(const Json& object, const char* key) {
+  if (!object.contains(key) || object[key].is_null()) return std::nullopt;
+  return object[key].get<T>();
+}
+
+Axes ToAxes(const Json& list) {
+  Axes axes;
+  for (const Json& axis : list) axes.push_back(axis.get<int64_t>());
+  return axes;
+}
+
+absl::StatusOr<DType> ToDType(const std::string& name) {
+  static constexpr std::pair<absl::string_view, DType> kNames[] = {
+      {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}, {"int32", DType::kS32},
+      {"int8", DType::kS8}, {"int4", DType::kS4}, {"int2", DType::kS2}, {"float8_e4m3fn", DType::kE4M3FN},
+      {"float8_e5m2", DType::kE5M2}};
+  for (const auto& [text, dtype] : kNames) {
+    if (name == text) return dtype;
+  }
+  return NoApi(absl::StrCat("the dtype ", name));
+}
+
+// The dtype of `object[key]`; none when that is null.
+absl::StatusOr<std::optional<DType>> OptionalDType(const Json& object, const char* key) {
+  const std::optional<std::string> name = Optional<std::string>(object, key);
+  if (!name.has_value()) return std::optional<DType>();
+  AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(*name));
+  return std::optional<DType>(dtype);
+}
+
+absl::StatusOr<std::optional<Noise>> ToNoise(const Json& json) {
+  if (json.is_null()) return std::optional<Noise>();
+  AQT_RETURN_IF_ERROR(CheckFields(json, "noise", {"kind", "noise_sharing_axes"}));
+  Noise noise;
+  const std::string kind = json.at("kind");
+  if (kind == "jax.uniform") {
+    noise.kind = NoiseKind::kJaxUniform;
+  } else if (kind == "custom-1") {
+    noise.kind = NoiseKind::kRandomCenteredUniform;
+  } else {
+    return NoApi(absl::StrCat("the noise ", kind));
+  }
+  if (json.contains("noise_sharing_axes")) noise.noise_sharing_axes = ToAxes(json["noise_sharing_axes"]);
+  return std::optional<Noise>(noise);
+}
+
+// The fields quant_bound and fwd_clip_bound follow from the others; they show in every scale and qvalue.
+absl::StatusOr<Numerics> ToNumerics(const Json& json) {
+  const std::string type = json.at("type");
+  if (type == "none") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "numerics", {"type"}));
+    return NoNumerics{};
+  }
+  if (type == "int") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "int numerics",
+                                    {"type", "bits", "preserve_zero", "preserve_max_val", "clip", "clip_gradient", "round",
+                                     "noise", "container_dtype", "quant_bound", "fwd_clip_bound"}));
+    IntSymmetric numerics{.bits = json.at("bits"),
+                          .preserve_zero = json.at("preserve_zero"),
+                          .preserve_max_val = json.at("preserve_max_val"),
+                          .clip = json.at("clip"),
+                          .clip_gradient = json.at("clip_gradient"),
+                          .round = json.at("round")};
+    AQT_ASSIGN_OR_RETURN(numerics.noise, ToNoise(json.at("noise")));
+    AQT_ASSIGN_OR_RETURN(numerics.dtype, OptionalDType(json, "container_dtype"));
+    return numerics;
+  }
+  if (type == "fp8") {
+    AQT_RETURN_IF_ERROR(CheckFields(
+        json, "fp8 numerics", {"type", "dtype", "exponent_bits", "mantissa_bits", "stochastic_rounding", "quant_bound"}));
+    AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(json.at("dtype")));
+    return Fp8{.dtype = dtype,
+               .exponent_bits = json.at("exponent_bits"),
+               .mantissa_bits = json.at("mantissa_bits"),
+               .stochastic_rounding = json.at("stochastic_rounding")};
+  }
+  if (type == "fp") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "fp numerics",
+                                    {"type", "cfg", "stochastic_rounding", "clip_gradient", "quant_bound", "format"}));
+    const Json& format = json.at("cfg");
+    AQT_RETURN_IF_ERROR(CheckFields(
+        format, "fp format", {"nexp", "minexp", "nmant", "has_subnormals", "has_two_nan", "has_naninf", "radix"}));
+    return Fp{.format = {.nexp = format.at("nexp"),
+                         .minexp = format.at("minexp"),
+                         .nmant = format.at("nmant"),
+                         .has_subnormals = format.at("has_subnormals"),
+                         .has_two_nan = format.at("has_two_nan"),
+                         .has_naninf = format.at("has_naninf"),
+                         .radix = format.at("radix")},
+              .stochastic_rounding = json.at("stochastic_rounding"),
+              .clip_gradient = json.at("clip_gradient")};
+  }
+  return NoApi(absl::StrCat("the numerics ", type));
+}
+
+// A number, or "input NAME" for a tensor of the case.
+absl::StatusOr<ConstantValue> ToConstantValue(const Json& json, const Tensors& inputs) {
+  if (json.is_number()) return json.get<double>();
+  const std::string text = json;
+  if (absl::StartsWith(text, "input ")) {
+    const auto input = inputs.find(text.substr(6));
+    if (input != inputs.end()) return ConstantArray{input->second};
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is neither a number nor an input of the case"));
+}
+
+absl::StatusOr<std::optional<Calibration>> ToCalibration(const Json& json, const Tensors& inputs) {
+  if (json.is_null()) return std::optional<Calibration>();
+  const std::string kind = json.at("kind");
+  const bool po2_scale = json.at("po2_scale");
+  if (kind == "absmax") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "absmax", {"kind", "po2_scale", "scale_dtype", "clipping_scale"}));
+    return AbsMax{.clipping_scale = Optional<double>(json, "clipping_scale"), .po2_scale = po2_scale};
+  }
+  if (kind == "absmean") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "absmean", {"kind", "po2_scale", "scale_dtype", "clipping_scale", "p"}));
+    return AbsMean{.p = json.at("p"), .clipping_scale = json.at("clipping_scale"), .po2_scale = po2_scale};
+  }
+  if (kind == "constant") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "constant", {"kind", "po2_scale", "scale_dtype", "bound", "bias"}));
+    Constant constant{.po2_scale = po2_scale};
+    AQT_ASSIGN_OR_RETURN(constant.bound, ToConstantValue(json.at("bound"), inputs));
+    if (json.contains("bias") && !json["bias"].is_null()) {
+      AQT_ASSIGN_OR_RETURN(constant.bias, ToConstantValue(json["bias"], inputs));
+    }
+    return constant;
+  }
+  if (kind == "snr") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "snr", {"kind", "po2_scale", "scale_dtype", "auto_clip_search_config"}));
+    return SnrSearch{.candidates = json.at("auto_clip_search_config"), .po2_scale = po2_scale};
+  }
+  return NoApi(absl::StrCat("the calibration ", kind));
+}
+
+// What all quantizers have. Axes in the JSON become calib_shared_axes.
+absl::StatusOr<Quantizer> ToQuantizer(const Json& json, const Tensors& inputs) {
+  Quantizer quantizer{.scale_stop_grad = json.at("scale_stop_grad")};
+  AQT_ASSIGN_OR_RETURN(quantizer.numerics, ToNumerics(json.at("numerics")));
+  const Json& calibration = json.at("calibration");
+  AQT_ASSIGN_OR_RETURN(quantizer.calibration, ToCalibration(calibration, inputs));
+  if (!calibration.is_null()) {
+    AQT_ASSIGN_OR_RETURN(quantizer.scale_dtype, OptionalDType(calibration, "scale_dtype"));
+  }
+  const Json& axes = json.at("calibration_axes");
+  if (axes.is_string() && axes == "per_tensor") {
+    quantizer.calib_shared_axes.per_tensor = true;
+  } else if (!axes.is_null()) {
+    quantizer.calib_shared_axes.axes = ToAxes(axes);
+  }
+  return quantizer;
+}
+
+absl::StatusOr<QuantizeConfig> ToQuantizeConfig(const Json& json, const Tensors& inputs) {
+  AQT_RETURN_IF_ERROR(CheckFields(json, "quantizer",
+                                  {"numerics", "calibration", "calibration_axes", "scale_stop_grad", "tile_axis",
+                                   "tile_count", "tile_size", "tiled_shape"}));
+  QuantizeConfig config;
+  AQT_ASSIGN_OR_RETURN(config.quantizer, ToQuantizer(json, inputs));
+  // Axes are those of the call here: they may be those of an untiled shape, and none at all means one scale per element.
+  config.calibration_axes = std::exchange(config.quantizer.calib_shared_axes.axes, {});
+  if (json.contains("tile_axis")) {
+    config.tilings.push_back({.axis = json["tile_axis"],
+                              .tile_count = Optional<int64_t>(json, "tile_count"),
+                              .tile_size = Optional<int64_t>(json, "tile_size")});
+  }
+  return config;
+}
+
+absl::StatusOr<Tensor> ToTensor(const Json& json, const Tensors& inputs) {
+  AQT_RETURN_IF_ERROR(CheckFields(json, "operand",
+                                  {"numerics", "calibration", "calibration_axes", "scale_stop_grad", "use_fwd_quant",
+                                   "dequant_mode", "calibration_mode", "use_fake_quant"}));
+  Tensor tensor{.use_fwd_quant = json.at("use_fwd_quant")};
+  AQT_ASSIGN_OR_RETURN(tensor.quantizer, ToQuantizer(json, inputs));
+  const std::string dequant = json.at("dequant_mode"), calibration = json.at("calibration_mode");
+  if (dequant == "output") {
+    tensor.dequant_mode = DequantMode::kOutput;
+  } else if (dequant == "this_input") {
+    tensor.dequant_mode = DequantMode::kThisInput;
+  } else if (dequant == "other_input") {
+    tensor.dequant_mode = DequantMode::kOtherInput;
+  } else {
+    return NoApi(absl::StrCat("dequant_mode ", dequant));
+  }
+  if (calibration == "contracting_axis") {
+    tensor.calibration_mode = CalibrationMode::kContractingAxis;
+  } else if (calibration == "remaining_axis") {
+    tensor.calibration_mode = CalibrationMode::kRemainingAxis;
+  } else {
+    return NoApi(absl::StrCat("calibration_mode ", calibration));
+  }
+  return tensor;
+}
+
+absl::StatusOr<DotGeneralRaw> ToDotGeneralRaw(const Json& json, const Tensors& inputs) {
+  AQT_RETURN_IF_ERROR(CheckFields(
+      json, "contraction", {"lhs", "rhs", "dg_accumulator_dtype", "lhs_mid_alpha", "rhs_mid_alpha", "local_aqt"}));
+  DotGeneralRaw raw;
+  AQT_ASSIGN_OR_RETURN(raw.lhs, ToTensor(json.at("lhs"), inputs));
+  AQT_ASSIGN_OR_RETURN(raw.rhs, ToTensor(json.at("rhs"), inputs));
+  AQT_ASSIGN_OR_RETURN(raw.dg_accumulator_dtype, OptionalDType(json, "dg_accumulator_dtype"));
+  raw.lhs_mid_alpha = Optional<double>(json, "lhs_mid_alpha");
+  raw.rhs_mid_alpha = Optional<double>(json, "rhs_mid_alpha");
+  const Json& local = json.at("local_aqt");
+  if (!local.is_null()) {
+    AQT_RETURN_IF_ERROR(CheckFields(
+        local, "local_aqt", {"contraction_axis_shard_count", "contraction_axis_shard_size", "tile_largest_shape"}));
+    raw.local_aqt = LocalAqt{.contraction_axis_shard_count = Optional<int64_t>(local, "contraction_axis_shard_count"),
+                             .contraction_axis_shard_size = Optional<int64_t>(local, "contraction_axis_shard_size"),
+                             .tile_largest_shape = local.at("tile_largest_shape")};
+  }
+  return raw;
+}
+
+absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs) {
+  DotGeneral config;
+  AQT_ASSIGN_OR_RETURN(config.fwd, ToDotGeneralRaw(json.at("fwd"), inputs));
+  AQT_ASSIGN_OR_RETURN(config.dlhs, ToDotGeneralRaw(json.at("dlhs"), inputs));
+  AQT_ASSIGN_OR_RETURN(config.drhs, ToDotGeneralRaw(json.at("drhs"), inputs));
+  return config;
+}
+
+absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tensors& inputs) {
+  // The last three tell what the original did.
+  AQT_RETURN_IF_ERROR(CheckFields(json, "dot_general",
+                                  {"fwd", "dlhs", "drhs", "dimension_numbers", "observed", "jit_forward_differs_in",
+                                   "jit_forward_fails_with"}));
+  DotGeneralConfig config;
+  AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
+  const Json& dims = json.at("dimension_numbers");
+  config.dims = {.lhs_contracting = ToAxes(dims.at("lhs_contracting")),
+                 .rhs_contracting = ToAxes(dims.at("rhs_contracting")),
+                 .lhs_batch = ToAxes(dims.at("lhs_batch")),
+                 .rhs_batch = ToAxes(dims.at("rhs_batch"))};
+  return config;
+}
+
+absl::StatusOr<RandomConfig> ToRandomConfig(const Json& json) {
+  AQT_RETURN_IF_ERROR(CheckFields(json, "random", {"prng", "jax_threefry_partitionable", "seed"}));
+  if (json.at("prng") != "threefry2x32") return NoApi(absl::StrCat("the generator ", json["prng"].get<std::string>()));
+  return RandomConfig{.seed = json.at("seed"),
+                      .layout = json.at("jax_threefry_partitionable").get<bool>() ? PrngLayout::kPartitionable
+                                                                                  : PrngLayout::kOriginal};
+}
+
+absl::StatusOr<MlpConfig> ToMlpConfig(const Json& json, const Tensors& inputs) {
+  MlpConfig config;
+  const Json& dot_general = json.at("dot_general");
+  if (!dot_general.is_null()) {
+    AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(dot_general, inputs));
+  }
+  config.layers = absl::StrSplit(json.at("layers").get<std::string>(), ' ');
+  return config;
+}
+
+absl::StatusOr<HandWrittenMatMulConfig> ToMatMulConfig(const Json& json) {
+  return HandWrittenMatMulConfig{
+      .numerics = {.bits = json.at("bits"), .preserve_zero = json.at("preserve_zero"), .dtype = DType::kS8},
+      .bound = json.at("quant_bound")};
+}
+
+absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, const Tensors& inputs) {
+  if (feature == "quantize" || feature == "quantize_tiled" || feature == "quantize_sr" || feature == "calibrate") {
+    return ToQuantizeConfig(json, inputs);
+  }
+  if (feature == "numerics_direct") {
+    AQT_ASSIGN_OR_RETURN(Numerics numerics, ToNumerics(json));
+    return NumericsConfig{std::move(numerics)};
+  }
+  if (feature == "dot_general" || feature == "dot_general_sr" || feature == "local_aqt") {
+    return ToDotGeneralConfig(json, inputs);
+  }
+  if (feature == "ceil_to_po2") return CeilToPo2Config{};
+  if (feature == "decode_table") {
+    AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(json.at("dtype")));
+    return DecodeConfig{dtype};
+  }
+  if (feature == "cast") {
+    AQT_ASSIGN_OR_RETURN(const DType to, ToDType(json.at("to")));
+    return CastConfig{to};
+  }
+  if (feature == "random") return ToRandomConfig(json);
+  if (feature == "set_context") return OperandKeysConfig{};
+  if (feature == "readme_mlp") return ToMlpConfig(json, inputs);
+  if (feature == "readme_matmul") return ToMatMulConfig(json);
+  return NoApi(absl::StrCat("the feature ", feature));
+}
+
+}  // namespace
+
+absl::StatusOr<CaseConfig> ParseConfig(absl::string_view feature, const nlohmann::ordered_json& config,
+                                       const Tensors& inputs) {
+  try {
+    return Parse(feature, config, inputs);
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("config: ", error.what()));
+  }
+}
+
+}  // namespace aqt::golden

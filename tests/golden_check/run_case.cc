@@ -1,0 +1,78 @@
+#include "tests/golden_check/run_case.h"
+
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/status_macros.h"
+
+namespace aqt::golden {
+
+Array Given::Or(absl::string_view name, const Array& computed) {
+  const auto it = tensors_.find(std::string(name));
+  if (it == tensors_.end()) return computed;
+  used_.insert(it->first);
+  return it->second;
+}
+
+absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name) {
+  const auto it = inputs.find(std::string(name));
+  if (it == inputs.end()) return absl::InvalidArgumentError(absl::StrCat("the case has no input ", name));
+  return it->second;
+}
+
+absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& env) {
+  Context context{.prng_layout = env.prng_layout};
+  const auto key = inputs.find("key");
+  if (key == inputs.end()) return context;
+  if (key->second.aval() != Aval{DType::kU32, {2}}) {
+    return absl::InvalidArgumentError(absl::StrCat("input key is ", key->second.aval().ToString(), ", expected u32[2]"));
+  }
+  const absl::Span<const uint32_t> words = key->second.View<uint32_t>();
+  context.key = Key{words[0], words[1]};
+  return context;
+}
+
+Array KeyArray(const Key& key) { return Array::Of<uint32_t>({key.hi, key.lo}, {2}); }
+
+Runtime MakeRuntime(const Environment& env, Observer* observer) {
+  return {.arithmetic = env.arithmetic, .compat = Compat::Original(), .observer = observer};
+}
+
+absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, PrngLayout layout) {
+  const RandomBits random(key, shape.num_elements(), layout);
+  ArrayBuilder builder(bits == 8 ? DType::kU8 : DType::kU32, shape);
+  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+    switch (bits) {
+      case 8: builder.Mutable<uint8_t>()[i] = random.Bits8(i); break;
+      case 16: builder.Mutable<uint32_t>()[i] = random.Bits16(i); break;
+      case 32: builder.Mutable<uint32_t>()[i] = random.Bits32(i); break;
+      default: return absl::UnimplementedError(absl::StrCat("no public API for random words of ", bits, " bits"));
+    }
+  }
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment& environment, Given& given) {
+  AQT_RETURN_IF_ERROR(golden_case.config.status());
+  const Tensors& inputs = golden_case.inputs;
+  return std::visit(
+      [&](const auto& config) -> absl::StatusOr<Tensors> {
+        using Config = std::decay_t<decltype(config)>;
+        if constexpr (std::is_same_v<Config, QuantizeConfig>) {
+          return Run(config, inputs, environment, given);
+        } else if constexpr (std::is_same_v<Config, RandomConfig>) {
+          return Run(config, golden_case);
+        } else if constexpr (std::is_same_v<Config, DecodeConfig> || std::is_same_v<Config, CastConfig>) {
+          return Run(config, inputs);
+        } else {
+          return Run(config, inputs, environment);
+        }
+      },
+      *golden_case.config);
+}
+
+}  // namespace aqt::golden

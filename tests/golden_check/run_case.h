@@ -1,0 +1,62 @@
+#ifndef AQT_TESTS_GOLDEN_CHECK_RUN_CASE_H_
+#define AQT_TESTS_GOLDEN_CHECK_RUN_CASE_H_
+
+// Computes a recorded case by the library's public API.
+
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "tests/golden_check/golden_case.h"
+
+namespace aqt::golden {
+
+// Recorded tensors that take the place of computed ones.
+class Given {
+ public:
+  Given() = default;
+  explicit Given(Tensors tensors) : tensors_(std::move(tensors)) {}
+
+  // The tensor of that name, or `computed`.
+  Array Or(absl::string_view name, const Array& computed);
+  // Whether each of them has been asked for.
+  bool AllUsed() const { return used_.size() == tensors_.size(); }
+
+ private:
+  Tensors tensors_;
+  std::set<std::string> used_;
+};
+
+// The tensors of the case under the names of the manifest; some that are not expected may be among them. The errors of
+// the library are passed on: Unimplemented means not supported.
+absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment& environment, Given& given);
+
+// ---- its parts
+
+// In the file of each: quantizers and numerics; contractions; keys and noise; the examples of AQT's README.
+absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
+absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
+absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
+absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
+absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env);
+
+// The input of that name, or InvalidArgument.
+absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name);
+// What every call gets: the key of the inputs, if there is one (u32[2]).
+absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& env);
+// u32[2].
+Array KeyArray(const Key& key);
+Runtime MakeRuntime(const Environment& env, Observer* observer = nullptr);
+// Random words of `bits` 8, 16 or 32; 16 as u32.
+absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, PrngLayout layout);
+
+}  // namespace aqt::golden
+
+#endif  // AQT_TESTS_GOLDEN_CHECK_RUN_CASE_H_

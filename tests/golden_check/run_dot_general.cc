@@ -1,0 +1,74 @@
+// Contractions.
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/dot_general.h"
+#include "tests/golden_check/run_case.h"
+
+namespace aqt::golden {
+namespace {
+
+class Recorder final : public Observer {
+ public:
+  void OnTensor(absl::string_view name, const ArrayRef& value) override {
+    tensors.insert_or_assign(std::string(name), Array::CopyOf(value));
+  }
+  Tensors tensors;
+};
+
+// The manifest numbers the draws of a call: noise0, noise0_key, ... in the order of the operands.
+void NumberNoise(Tensors& tensors) {
+  int count = 0;
+  for (const char* pass : {"fwd", "dlhs", "drhs"}) {
+    for (const char* side : {"lhs", "rhs"}) {
+      const auto noise = tensors.find(absl::StrCat(pass, ".", side, ".noise"));
+      if (noise == tensors.end()) continue;
+      tensors.emplace(absl::StrCat("noise", count), noise->second);
+      const auto key = tensors.find(absl::StrCat(pass, ".", side, ".key"));
+      if (key != tensors.end()) tensors.emplace(absl::StrCat("noise", count, "_key"), key->second);
+      ++count;
+    }
+  }
+}
+
+// "out" and, with a gradient g, "dlhs" and "drhs".
+absl::StatusOr<Tensors> Contract(const DotGeneralPlan& plan, const Array& lhs, const Array& rhs, const Tensors& inputs,
+                                 const Context& context, const Runtime& runtime) {
+  ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
+  Residuals residuals;
+  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));
+  Tensors tensors{{"out", std::move(out).Build()}};
+  if (const auto g = inputs.find("g"); g != inputs.end()) {
+    AQT_RETURN_IF_ERROR(plan.Backward(g->second, residuals, context, dlhs.ref(), drhs.ref(), runtime));
+    tensors.emplace("dlhs", std::move(dlhs).Build());
+    tensors.emplace("drhs", std::move(drhs).Build());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env) {
+  AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
+  AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config.config, lhs.aval(), rhs.aval(), config.dims));
+  // An observer keeps steps from being fused. The results are those of a call without one; it must not change them.
+  AQT_ASSIGN_OR_RETURN(Tensors tensors, Contract(plan, lhs, rhs, inputs, context, MakeRuntime(env)));
+  Recorder recorder;
+  AQT_ASSIGN_OR_RETURN(const Tensors observed, Contract(plan, lhs, rhs, inputs, context, MakeRuntime(env, &recorder)));
+  for (const auto& [name, value] : observed) {
+    if (BitEqual(value, tensors.at(name))) continue;
+    return absl::InternalError(absl::StrCat(name, " has other bits with an observer than without"));
+  }
+  tensors.merge(recorder.tensors);
+  NumberNoise(tensors);
+  return tensors;
+}
+
+}  // namespace aqt::golden

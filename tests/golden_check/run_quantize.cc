@@ -1,0 +1,102 @@
+// Quantizers and numerics.
+
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/quant/qtensor.h"
+#include "aqt/quant/quantizer.h"
+#include "tests/golden_check/run_case.h"
+
+namespace aqt::golden {
+namespace {
+
+// What a quantizer that rounds stochastically draws for an array of this shape and dtype: "noise", or "random_bits".
+absl::Status AddDraws(const Numerics& numerics, const Aval& scaled, const Context& context, Tensors& out) {
+  if (!context.key.has_value()) return absl::OkStatus();
+  if (const auto* integer = std::get_if<IntSymmetric>(&numerics); integer != nullptr && integer->noise.has_value()) {
+    AQT_ASSIGN_OR_RETURN(Array noise, MakeNoise(*integer->noise, scaled.shape, *context.key, context.prng_layout));
+    out.emplace("noise", std::move(noise));
+  }
+  if (const auto* fp8 = std::get_if<Fp8>(&numerics); fp8 != nullptr && fp8->stochastic_rounding) {
+    AQT_ASSIGN_OR_RETURN(Array bits, RandomWords(scaled.dtype == DType::kF32 ? 32 : 16, *context.key, scaled.shape,
+                                                 context.prng_layout));
+    out.emplace("random_bits", std::move(bits));
+  }
+  if (const auto* fp = std::get_if<Fp>(&numerics); fp != nullptr && fp->stochastic_rounding) {
+    AQT_ASSIGN_OR_RETURN(Array bits, RandomWords(16, *context.key, scaled.shape, context.prng_layout));
+    out.emplace("random_bits_u16", std::move(bits));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given) {
+  AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  std::optional<TilingState> tiling;
+  if (!config.tilings.empty()) {
+    AQT_ASSIGN_OR_RETURN(tiling, TilingState::Make(x.shape(), config.tilings));
+  }
+  AQT_ASSIGN_OR_RETURN(QTensor qtensor, Calibrate(config.quantizer, x, config.calibration_axes, MakeRuntime(env),
+                                                  tiling.has_value() ? &*tiling : nullptr));
+  Tensors out;
+  if (qtensor.scale.size() == 1) {
+    out.emplace("scale", qtensor.scale[0]);
+    qtensor.scale[0] = given.Or("scale", qtensor.scale[0]);
+  }
+  for (size_t i = 0; i < qtensor.bias.size(); ++i) out.emplace(absl::StrCat("bias", i), qtensor.bias[i]);
+  AQT_ASSIGN_OR_RETURN(qtensor, CalculateQvalue(config.quantizer, x, std::move(qtensor), context));
+  out.emplace("qvalue", *qtensor.qvalue);
+  AQT_ASSIGN_OR_RETURN(Array dequantized, qtensor.Dequantize());
+  out.emplace("dequant", std::move(dequantized));
+  if (inputs.contains("g")) {
+    AQT_ASSIGN_OR_RETURN(Array gradient, QuantizeGradient(config.quantizer, x, qtensor, inputs.at("g")));
+    out.emplace("grad_x_scaled", std::move(gradient));
+  }
+  AQT_ASSIGN_OR_RETURN(const Array scaled, qtensor.ScaledValue(x));
+  AQT_RETURN_IF_ERROR(AddDraws(config.quantizer.numerics, scaled.aval(), context, out));
+  return out;
+}
+
+absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env) {
+  AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  Tensors out;
+  AQT_ASSIGN_OR_RETURN(Array y, NumericsForward(config.numerics, x, context));
+  out.emplace("y", std::move(y));
+  if (inputs.contains("g")) {
+    AQT_ASSIGN_OR_RETURN(Array gradient, NumericsBackward(config.numerics, x, inputs.at("g")));
+    out.emplace("grad", std::move(gradient));
+  }
+  AQT_RETURN_IF_ERROR(AddDraws(config.numerics, x.aval(), context, out));
+  return out;
+}
+
+// A constant bound with quant_bound 1 is its own scale.
+absl::StatusOr<Tensors> Run(const CeilToPo2Config&, const Tensors& inputs, const Environment& env) {
+  AQT_ASSIGN_OR_RETURN(const Array scale, Input(inputs, "scale"));
+  const Quantizer quantizer{.numerics = IntSymmetric{.bits = 2, .preserve_max_val = true},
+                            .calibration = Constant{.bound = ConstantArray{scale}, .po2_scale = true}};
+  AQT_ASSIGN_OR_RETURN(const QTensor qtensor, Calibrate(quantizer, scale, {}, MakeRuntime(env)));
+  return Tensors{{"y", qtensor.scale[0]}};
+}
+
+absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs) {
+  AQT_ASSIGN_OR_RETURN(const Array codes, Input(inputs, "codes"));
+  const Array values({config.dtype, codes.shape()}, codes.buffer());
+  return Tensors{{"f32", Cast(values, DType::kF32)}, {"bf16", Cast(values, DType::kBF16)}, {"f16", Cast(values, DType::kF16)}};
+}
+
+absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs) {
+  AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
+  return Tensors{{"y", Cast(x, config.to)}};
+}
+
+}  // namespace aqt::golden
