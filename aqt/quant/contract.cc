@@ -1,11 +1,17 @@
 #include "aqt/quant/contract.h"
 
-#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
-#include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
-#include "aqt/quant/arith.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_f32.h"
+#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/target.h"
+#include "aqt/quant/packed_side.h"
 #include "aqt/quant/row_ops.h"
 
 namespace aqt::internal {
@@ -34,33 +40,47 @@ void Gather(const ArrayRef& x, const LoopNest& batch, const LoopNest& free, cons
   });
 }
 
-int32_t Dot(const int8_t* a, const int8_t* b, int64_t k) {
-  uint32_t sum = 0;  // wraps without undefined behaviour
-  for (int64_t i = 0; i < k; ++i) sum += static_cast<uint32_t>(int32_t{a[i]} * int32_t{b[i]});
-  return static_cast<int32_t>(sum);
+// The operand for the kernels: as it is, or, when it has more axes than they take, gathered to [batch, rows, k].
+template <class T>
+kernels::Operand KernelOrGathered(const ArrayRef& x, Side side, const DotDims& dims, const DotNormalForm& form,
+                                  Workspace& workspace) {
+  if (x.shape.rank() <= kernels::AxisGroup::kMaxRank) return KernelOperand(x, side, dims);
+  const bool lhs = side == Side::kLhs;
+  const LoopNest& free = lhs ? form.lhs_free : form.rhs_free;
+  const int64_t batch = NumIterations(form.batch), rows = NumIterations(free), k = NumIterations(form.contract);
+  T* data = static_cast<T*>(workspace.Get(lhs ? Workspace::kLhsGathered : Workspace::kRhsGathered,
+                                          batch * rows * k * static_cast<int64_t>(sizeof(T))));
+  Gather(x, form.batch, free, form.contract, lhs, data);
+  return kernels::Operand::Dense(data, std::is_same_v<T, float> ? DType::kF32 : DType::kS8, rows, k, batch);
 }
 
-float Dot(const float* a, const float* b, int64_t k) {
-  float sum = 0;
-  for (int64_t i = 0; i < k; ++i) sum += a[i] * b[i];
-  return FlushF32(sum);
-}
+// sums = lhs x rhs, dense, as s32 (T = int8_t) or f32 (T = float).
+template <class T>
+void Multiply(const kernels::GemmKernel& kernel, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
+              Workspace& workspace, Executor* executor, void* sums) {
+  const DotNormalForm form = MakeDotNormalForm(dims, lhs.shape, lhs.strides, rhs.shape, rhs.strides);
+  const kernels::Operand a = KernelOrGathered<T>(lhs, Side::kLhs, dims, form, workspace);
+  const kernels::Operand b = KernelOrGathered<T>(rhs, Side::kRhs, dims, form, workspace);
+  void* a_panels = workspace.Get(Workspace::kLhsPacked, PanelBytes(kernel.lhs, a));
+  void* b_panels = workspace.Get(Workspace::kRhsPacked, PanelBytes(kernel.rhs, b));
+  kernels::Pack(kernel.target, kernel.lhs, a, a_panels, executor);
+  kernels::Pack(kernel.target, kernel.rhs, b, b_panels, executor);
 
-template <class T, class Sum>
-void Multiply(const ArrayRef& lhs, const ArrayRef& rhs, const DotNormalForm& form, Workspace& workspace, Sum* sums) {
-  const int64_t batch = NumIterations(form.batch), m = NumIterations(form.lhs_free), n = NumIterations(form.rhs_free);
-  const int64_t k = NumIterations(form.contract);
-  T* a = static_cast<T*>(workspace.Get(Workspace::kLhsPacked, batch * m * k * sizeof(T)));
-  T* b = static_cast<T*>(workspace.Get(Workspace::kRhsPacked, batch * n * k * sizeof(T)));
-  Gather(lhs, form.batch, form.lhs_free, form.contract, true, a);
-  Gather(rhs, form.batch, form.rhs_free, form.contract, false, b);
-  for (int64_t i = 0; i < batch; ++i) {
-    for (int64_t row = 0; row < m; ++row) {
-      for (int64_t column = 0; column < n; ++column) {
-        *sums++ = Dot(a + (i * m + row) * k, b + (i * n + column) * k, k);
-      }
-    }
-  }
+  kernels::GemmArgs args;
+  args.batch = a.batch.Count();
+  args.m = a.rows.Count();
+  args.n = b.rows.Count();
+  args.k = a.k.Count();
+  args.lhs = a_panels;
+  args.rhs = b_panels;
+  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
+  args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+  args.out = sums;
+  args.out_dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kS32;
+  args.out_batch = kernels::AxisGroup::Of(args.batch, args.m * args.n);
+  args.out_rows = kernels::AxisGroup::Of(args.m, args.n);
+  args.out_cols = kernels::AxisGroup::Of(args.n, 1);
+  kernels::RunGemm(kernel, args, executor);
 }
 
 bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
@@ -68,28 +88,27 @@ bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::
 }  // namespace
 
 void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
-              Workspace& workspace, const Runtime&) {
+              Workspace& workspace, const Runtime& runtime) {
   AQT_DCHECK(out.IsDense());
-  const DotNormalForm form = MakeDotNormalForm(dims, lhs.shape, lhs.strides, rhs.shape, rhs.strides);
+  const kernels::Target target = runtime.target.value_or(kernels::BestTarget());
+  const kernels::GemmKernel& s8 = kernels::GemmS8(target);
   const int64_t n = out.shape.num_elements();
-  if (out.dtype == DType::kS32) {
-    Multiply<int8_t>(lhs, rhs, form, workspace, static_cast<int32_t*>(out.data));
-    return;
-  }
-  // Sums of four bytes each, then narrowed in place or into `out`.
-  void* sums = out.dtype == DType::kF32 ? out.data : workspace.Get(Workspace::kSums, n * 4);
+  if (out.dtype == DType::kS32) return Multiply<int8_t>(s8, lhs, rhs, dims, workspace, runtime.executor, out.data);
+  // Sums of four bytes each, then narrowed.
   if (IsByteInteger(out.dtype)) {
-    Multiply<int8_t>(lhs, rhs, form, workspace, static_cast<int32_t*>(sums));
+    int32_t* sums = static_cast<int32_t*>(workspace.Get(Workspace::kSums, n * 4));
+    Multiply<int8_t>(s8, lhs, rhs, dims, workspace, runtime.executor, sums);
     const int unused_bits = 32 - BitWidth(out.dtype);
     int8_t* narrow = static_cast<int8_t*>(out.data);
     for (int64_t i = 0; i < n; ++i) {
-      const uint32_t sum = static_cast<uint32_t>(static_cast<int32_t*>(sums)[i]);
-      narrow[i] = static_cast<int8_t>(static_cast<int32_t>(sum << unused_bits) >> unused_bits);
+      narrow[i] = static_cast<int8_t>(static_cast<int32_t>(static_cast<uint32_t>(sums[i]) << unused_bits) >> unused_bits);
     }
     return;
   }
-  Multiply<float>(lhs, rhs, form, workspace, static_cast<float*>(sums));
-  if (sums != out.data) StoreRow(out.dtype, static_cast<const float*>(sums), n, out.data, 0, 1);
+  float* sums = static_cast<float*>(out.dtype == DType::kF32 ? out.data : workspace.Get(Workspace::kSums, n * 4));
+  Multiply<float>(kernels::GemmF32(target), lhs, rhs, dims, workspace, runtime.executor, sums);
+  FlushRow(DType::kF32, sums, n);
+  if (sums != out.data) StoreRow(out.dtype, sums, n, out.data, 0, 1);
 }
 
 }  // namespace aqt::internal

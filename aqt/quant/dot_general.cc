@@ -11,6 +11,7 @@
 #include "aqt/quant/arith.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/numerics_rows.h"
+#include "aqt/quant/packed_side.h"
 #include "aqt/quant/qtensor_internal.h"
 #include "aqt/quant/quantizer.h"
 #include "aqt/quant/raw_dot.h"
@@ -265,8 +266,10 @@ bool DotGeneralPlan::BackwardNeedsKey() const { return impl_->dlhs.raw.NeedsKey(
 namespace {
 
 // One operand of Forward, checked.
-absl::Status FillOperand(const DotOperand& operand, const char* name, const Aval& want, internal::RawOperand* raw) {
+absl::Status FillOperand(const DotOperand& operand, const internal::Panels* panels, const char* name, const Aval& want,
+                         internal::RawOperand* raw) {
   raw->given = operand.prepared != nullptr ? &operand.prepared->qtensor() : nullptr;
+  raw->panels = panels;
   if (raw->given != nullptr && raw->given->IsFull()) {
     raw->x = ArrayRef(want.dtype, want.shape, nullptr);
     return absl::OkStatus();
@@ -284,8 +287,9 @@ absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rh
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
   internal::RawCall call;
-  AQT_RETURN_IF_ERROR(FillOperand(lhs, "lhs", impl.lhs, &call.lhs));
-  AQT_RETURN_IF_ERROR(FillOperand(rhs, "rhs", impl.rhs, &call.rhs));
+  const auto panels = [](const DotOperand& x) { return x.prepared != nullptr ? x.prepared->panels_.get() : nullptr; };
+  AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), "lhs", impl.lhs, &call.lhs));
+  AQT_RETURN_IF_ERROR(FillOperand(rhs, panels(rhs), "rhs", impl.rhs, &call.rhs));
   call.layout = context.prng_layout;
   call.out = out;
   if (context.key.has_value()) {
@@ -412,11 +416,12 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
   }
   AQT_ASSIGN_OR_RETURN(QTensor qtensor, Quantize(plan.config.quantizer, value, plan.spec->shared_axes, operand_context,
                                                  runtime));
-  return Prepare(side, std::move(qtensor));
+  return Prepare(side, std::move(qtensor), runtime);
 }
 
-absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor) const {
+absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   const Impl& impl = *impl_;
+  AQT_RETURN_IF_ERROR(CheckRuntime(runtime));
   const char* name = side == Side::kLhs ? "lhs" : "rhs";
   const std::string where = absl::StrCat("DotGeneral: the tensor for fwd.", name);
   const internal::SidePlan& plan = impl.fwd.side(side);
@@ -451,6 +456,7 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtens
   }
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));
+  prepared.panels_ = internal::PackPrepared(impl.fwd, side, *prepared.qtensor_, runtime);
   return prepared;
 }
 

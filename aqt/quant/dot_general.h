@@ -36,6 +36,9 @@
 #include "aqt/quant/runtime.h"
 
 namespace aqt {
+namespace internal {
+struct Panels;
+}  // namespace internal
 
 // The keys of the six operands: split(key, 3) gives fwd, dlhs, drhs; each split(., 2) gives lhs, rhs.
 struct OperandKeys {
@@ -102,6 +105,8 @@ struct ResidualSlot {
 };
 
 // An operand fixed ahead of time (a weight), or one whose scales are (a static activation range). Immutable; cheap to copy.
+// For a product of integers it also holds the qvalues as the kernels of one target read them: the qvalues' size again,
+// rounded up to whole panels. Other targets work, too, and pack in each call.
 class PreparedOperand {
  public:
   const QTensor& qtensor() const { return *qtensor_; }
@@ -109,6 +114,7 @@ class PreparedOperand {
  private:
   friend class DotGeneralPlan;
   std::shared_ptr<const QTensor> qtensor_;
+  std::shared_ptr<const internal::Panels> panels_;
 };
 
 // What Forward takes on a side.
@@ -162,7 +168,7 @@ class DotGeneralPlan {
                                           const Runtime& runtime = {}) const;
   // Takes a stored tensor: with a qvalue it stands for the operand, with scales only they replace the calibration.
   // InvalidArgument when dtypes or shapes are not those that this plan would compute.
-  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor) const;
+  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
 
  private:
   struct Impl;

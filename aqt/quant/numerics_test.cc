@@ -121,9 +121,11 @@ TEST(Fp8, AllCodesAreFixedPointsAndOverflowSaturates) {
     for (int code = 0; code < 256; ++code) {
       const float v = e4m3 ? ToFloat(Float8E4M3FN{static_cast<uint8_t>(code)}) : ToFloat(Float8E5M2{static_cast<uint8_t>(code)});
       const float got = Forward(n, {v})[0];
-      if (std::isnan(v)) EXPECT_TRUE(std::isnan(got));
-      else if (std::isinf(v)) EXPECT_EQ(got, std::copysign(57344.0f, v));
-      else EXPECT_EQ(got, v);
+      if (std::isnan(v)) {
+        EXPECT_TRUE(std::isnan(got));
+      } else {
+        EXPECT_EQ(got, std::isinf(v) ? std::copysign(57344.0f, v) : v);
+      }
     }
     EXPECT_EQ(Forward(n, {1e30f, -kInf}), (std::vector<float>{e4m3 ? 448.0f : 57344.0f, e4m3 ? -448.0f : -57344.0f}));
   }

@@ -20,12 +20,12 @@ bool HasPo2(const Calibration& calibration) {
   return std::visit([](const auto& c) { return c.po2_scale; }, calibration);
 }
 
-// In the dtype of x each step; the number of scales decides whether XLA divides.
+// In the dtype of x each step; the number of all scales decides whether XLA divides.
 void ScalesFromBounds(const QuantizeSpec& spec, Arithmetic arithmetic, float* bounds, int64_t n) {
   // The bound of an 8-bit float is a bf16 scalar: f16 data is promoted to f32 by it.
   const bool widened = spec.x.dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics);
   const DType dtype = widened ? DType::kF32 : spec.x.dtype;
-  const bool divide = arithmetic == Arithmetic::kIeee || n == 1;
+  const bool divide = arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
   VisitFloat(dtype, [&]<class T>() {
     const float reciprocal = Reciprocal<T>(quant_bound);
@@ -37,14 +37,12 @@ void ScalesFromBounds(const QuantizeSpec& spec, Arithmetic arithmetic, float* bo
   for (int64_t i = 0; i < n; ++i) bounds[i] = CeilToPo2(dtype, bounds[i], arithmetic == Arithmetic::kIeee);
 }
 
-void AbsMaxBounds(const AbsMax& calibration, const QuantizeSpec& spec, const ArrayRef& x, float* bounds) {
-  AbsMaxInto(x, spec.scale_shape, bounds);
-  const int64_t n = spec.num_scales();
-  for (int64_t i = 0; i < n; ++i) bounds[i] = bounds[i] == 0 ? 1.0f : bounds[i];
+void AbsMaxToBounds(const AbsMax& calibration, DType dtype, float* absmax, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) absmax[i] = absmax[i] == 0 ? 1.0f : absmax[i];
   const double clipping_scale = calibration.clipping_scale.value_or(0);
   if (clipping_scale == 0) return;
-  const float factor = HostConstant(x.dtype, clipping_scale);
-  MulRow(x.dtype, &factor, 0, bounds, n);
+  const float factor = HostConstant(dtype, clipping_scale);
+  MulRow(dtype, &factor, 0, absmax, n);
 }
 
 void ConstantBounds(const Constant& calibration, const QuantizeSpec& spec, float* bounds) {
@@ -162,16 +160,21 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
   return spec;
 }
 
+void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n) {
+  AbsMaxToBounds(std::get<AbsMax>(spec.calibration), spec.x.dtype, absmax, n);
+  ScalesFromBounds(spec, arithmetic, absmax, n);
+  RoundRow(spec.scale_dtype, absmax, n);
+}
+
 void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic, float* work, void* scale) {
   const int64_t n = spec.num_scales();
-  if (const auto* absmax = std::get_if<AbsMax>(&spec.calibration)) {
-    AbsMaxBounds(*absmax, spec, x, work);
-  } else if (const auto* constant = std::get_if<Constant>(&spec.calibration)) {
-    ConstantBounds(*constant, spec, work);
+  if (std::holds_alternative<AbsMax>(spec.calibration)) {
+    AbsMaxInto(x, spec.scale_shape, work);
+    ScalesFromAbsMax(spec, arithmetic, work, n);
   } else {
-    AQT_CHECK(!"a calibration that ValidateQuantizer accepts");
+    ConstantBounds(std::get<Constant>(spec.calibration), spec, work);
+    ScalesFromBounds(spec, arithmetic, work, n);
   }
-  ScalesFromBounds(spec, arithmetic, work, n);
   StoreRow(spec.scale_dtype, work, n, scale, 0, 1);
 }
 

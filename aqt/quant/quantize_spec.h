@@ -42,6 +42,9 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
 // scale = what the calibration finds for x, dense, in scale_dtype. `work` has num_scales() floats.
 void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic, float* work, void* scale);
 
+// Turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as floats. For AbsMax calibration.
+void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);
+
 }  // namespace aqt::internal
 
 #endif  // AQT_QUANT_QUANTIZE_SPEC_H_

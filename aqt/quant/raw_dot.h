@@ -3,16 +3,19 @@
 
 // One quantized contraction without gradient: what DotGeneral does three times. Internal.
 
+#include <memory>
 #include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/quant/config.h"
 #include "aqt/quant/qtensor.h"
+#include "aqt/quant/packed_side.h"
 #include "aqt/quant/quantize_spec.h"
 #include "aqt/quant/runtime.h"
 #include "aqt/quant/workspace.h"
@@ -50,6 +53,7 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
 struct RawOperand {
   ArrayRef x;                          // planned aval; not read when `given` has a qvalue
   const QTensor* given = nullptr;      // a qvalue, or only scales, from outside
+  const Panels* panels = nullptr;      // the qvalue of `given`, packed
   std::optional<Key> key;              // of this operand
   // Where to leave the qvalue, the scale and the clip mask (dense); null: nowhere.
   void* keep_qvalue = nullptr;
@@ -65,6 +69,11 @@ struct RawCall {
 
 // Preconditions: avals as planned, keys where needed.
 void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
+
+// The qvalue of `qtensor`, which stands for an operand of the plan, packed for the kernel that RunRawDot will use; null when
+// it will use none.
+std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
+                                           const Runtime& runtime);
 
 }  // namespace aqt::internal
 

@@ -22,7 +22,8 @@ class Workspace {
     kLhsScale, kRhsScale,            // in scale_dtype
     kLhsQvalue, kRhsQvalue,
     kLhsOperand, kRhsOperand,        // dequantized, or multiplied by the other side's scale
-    kLhsPacked, kRhsPacked,          // [B, rows, k]
+    kLhsGathered, kRhsGathered,      // [batch, rows, k]
+    kLhsPacked, kRhsPacked,          // panels
     kLhsEpilogueScale, kRhsEpilogueScale,
     kSums, kAccumulator,
     kScaledGradient, kForwardOperand,  // use_fwd_quant

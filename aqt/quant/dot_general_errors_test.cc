@@ -1,0 +1,211 @@
+// Every configuration, shape and call that dot_general.h refuses, with its code and message.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/builders.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/dot_general.h"
+
+namespace aqt {
+namespace {
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+DotGeneral Int8(bool use_fwd_quant = false) { return DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = use_fwd_quant}); }
+
+template <class F>
+DotGeneral With(F change, DotGeneral config = Int8()) {
+  change(config);
+  return config;
+}
+
+struct Case {
+  std::string message;
+  DotGeneral config;
+  Aval lhs{DType::kF32, {4, 8}}, rhs{DType::kF32, {8, 5}};
+  DotDims dims = MatMulDims();
+  absl::StatusCode code = kInvalid;
+};
+
+TEST(Make, Refuses) {
+  const auto fake = [](DotGeneral& c) { c.fwd.lhs.dequant_mode = DequantMode::kThisInput; };
+  const Case cases[] = {
+      // operands
+      {"DotGeneral: lhs is f32[4,8], rhs bf16[8,5]; both must have one dtype: cast one of them", Int8(),
+       {DType::kF32, {4, 8}}, {DType::kBF16, {8, 5}}},
+      {"DotGeneral: operands are s8, expected f32, bf16 or f16", Int8(), {DType::kS8, {4, 8}}, {DType::kS8, {8, 5}}},
+      {"DotGeneral: operands are f64, expected f32, bf16 or f16", Int8(), {DType::kF64, {4, 8}}, {DType::kF64, {8, 5}}},
+      {"dot dims: contracting sizes differ: lhs [4,8] axis 1 = 8, rhs [7,5] axis 0 = 7", Int8(), {DType::kF32, {4, 8}},
+       {DType::kF32, {7, 5}}},
+      // modes
+      {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting axis "
+       "cannot be applied to the product; use CONTRACTING_AXIS, or THIS_INPUT",
+       With([](DotGeneral& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
+      {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a remaining "
+       "axis cannot be applied to the other operand; use REMAINING_AXIS",
+       With([](DotGeneral& c) { c.drhs.rhs.dequant_mode = DequantMode::kOtherInput; })},
+      {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
+       "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT",
+       With([](DotGeneral& c) {
+         c.fwd.rhs.dequant_mode = DequantMode::kOtherInput;
+         c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
+         c.fwd.dg_accumulator_dtype = std::nullopt;
+       })},
+      {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is f16; it must be f32 or "
+       "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT",
+       With(
+           [](DotGeneral& c) {
+             c.fwd.rhs.dequant_mode = DequantMode::kOtherInput;
+             c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
+           },
+           DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false})),
+       {DType::kF16, {4, 8}}, {DType::kF16, {8, 5}}},
+      {"fwd.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,8]: it varies along the contracting axis 1",
+       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {0}; })},
+      // accumulator
+      {"fwd.lhs: the accumulator is s32, but this operand of the product is f32; s32 needs s4 or s8 on both sides (so no "
+       "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
+       With(fake)},
+      {"dlhs.rhs: the accumulator is s32, but this operand of the product is f32; s32 needs s4 or s8 on both sides (so no "
+       "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
+       With([](DotGeneral& c) { c.dlhs.rhs.quantizer = {}; })},
+      {"fwd.rhs: the accumulator is s32, but this operand of the product is s2; s32 needs s4 or s8 on both sides (so no "
+       "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
+       With([](DotGeneral& c) { c.fwd.rhs.quantizer.numerics = IntSymmetric{.bits = 2, .dtype = DType::kS2}; })},
+      {"fwd: accumulator dtype s16, expected s32, f32, bf16, f16 or none",
+       With([](DotGeneral& c) { c.fwd.dg_accumulator_dtype = DType::kS16; })},
+      {"fwd: a sum of 133145 products of up to 127 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
+       "accumulator",
+       Int8(), {DType::kF32, {4, 133145}}, {DType::kF32, {133145, 5}}},
+      {"fwd: a sum of 132105 products of up to 128 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
+       "accumulator",
+       With([](DotGeneral& c) { std::get<IntSymmetric>(c.fwd.lhs.quantizer.numerics).clip = false; }),
+       {DType::kF32, {4, 132105}}, {DType::kF32, {132105, 5}}},
+      // use_fwd_quant
+      {"dlhs.rhs: use_fwd_quant takes the forward quantization of rhs, but fwd.rhs is not quantized",
+       With([](DotGeneral& c) { c.dlhs.rhs.use_fwd_quant = true; }, DotGeneralMake(8, std::nullopt))},
+      {"drhs.rhs: use_fwd_quant takes the forward quantization of lhs, but that has CALIBRATION_MODE_REMAINING_AXIS; its "
+       "scale cannot be multiplied into the gradient",
+       With(
+           [&](DotGeneral& c) {
+             fake(c);
+             c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
+             c.fwd.dg_accumulator_dtype = std::nullopt;
+           },
+           Int8(true))},
+      {"dlhs.rhs: use_fwd_quant takes the forward quantization of rhs, but that has a bias",
+       With(
+           [](DotGeneral& c) {
+             c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
+             c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5};
+             c.fwd.dg_accumulator_dtype = std::nullopt;
+           },
+           Int8(true))},
+      {"use_fwd_quant: scale of rhs has shape [8,1]: it varies along the remaining axis 0",
+       With(
+           [](DotGeneral& c) {
+             c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
+             c.fwd.rhs.quantizer.calib_shared_axes.axes = {1};
+             c.fwd.dg_accumulator_dtype = std::nullopt;
+           },
+           Int8(true))},
+      {"fwd.lhs: use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs",
+       With([](DotGeneral& c) { c.fwd.lhs.use_fwd_quant = true; })},
+      {"drhs.lhs: use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs",
+       With([](DotGeneral& c) { c.drhs.lhs.use_fwd_quant = true; })},
+      // one tensor
+      {"fwd.rhs: a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not DEQUANT_MODE_OUTPUT",
+       With([](DotGeneral& c) { c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5}; })},
+      {"dlhs.lhs: IntSymmetric: bits = 23, but 1 to 22 can be represented",
+       With([](DotGeneral& c) { c.dlhs.lhs.quantizer.numerics = IntSymmetric{.bits = 23, .dtype = std::nullopt}; })},
+      {"fwd.lhs: Quantizer: int8 in s8 needs a calibration, such as AbsMax",
+       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration.reset(); })},
+      {"fwd.lhs: Constant: bound = 0, expected > 0",
+       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},
+      {"fwd.lhs: Quantizer: shared axes of f32[4,8]: axis 2 is out of range for rank 2 (-2 to 1 are allowed)",
+       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},
+      {"fwd: local_aqt has a meaning only for dlhs and drhs", With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
+  };
+  for (const Case& c : cases) {
+    const absl::Status status = DotGeneralPlan::Make(c.config, c.lhs, c.rhs, c.dims).status();
+    EXPECT_EQ(status.code(), c.code) << status;
+    EXPECT_EQ(std::string(status.message()), c.message);
+  }
+}
+
+TEST(Make, AcceptsTheLargestSums) {
+  EXPECT_TRUE(DotGeneralPlan::Make(Int8(), {DType::kF32, {1, 133144}}, {DType::kF32, {133144, 1}}, MatMulDims()).ok());
+  EXPECT_TRUE(DotGeneralPlan::Make(DotGeneralMake(4, 4), {DType::kF32, {1, 40000000}}, {DType::kF32, {40000000, 1}},
+                                   MatMulDims()).ok());
+}
+
+// All pairs of modes on one forward side, the other side not quantized.
+TEST(Make, LegalModePairs) {
+  for (const DequantMode dequant : {DequantMode::kOutput, DequantMode::kThisInput, DequantMode::kOtherInput}) {
+    for (const CalibrationMode calibration : {CalibrationMode::kContractingAxis, CalibrationMode::kRemainingAxis}) {
+      DotGeneral config = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
+      config.fwd.lhs.dequant_mode = dequant;
+      config.fwd.lhs.calibration_mode = calibration;
+      const bool contracting = calibration == CalibrationMode::kContractingAxis;
+      const bool legal = dequant == DequantMode::kThisInput || contracting == (dequant == DequantMode::kOutput);
+      const absl::Status status =
+          DotGeneralPlan::Make(config, {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims()).status();
+      EXPECT_EQ(status.ok(), legal) << dequant << calibration << status;
+    }
+  }
+}
+
+TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
+  const absl::StatusOr<DotGeneralPlan> plan =
+      DotGeneralPlan::Make(FullyQuantized(), {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims());
+  const absl::StatusOr<DotGeneralPlan> other =
+      DotGeneralPlan::Make(Int8(), {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims());
+  ASSERT_TRUE(plan.ok() && other.ok());
+  EXPECT_FALSE(plan->ForwardNeedsKey());
+  EXPECT_TRUE(plan->BackwardNeedsKey());
+  const Array lhs = Array::Zeros(DType::kF32, {4, 8}), rhs = Array::Zeros(DType::kF32, {8, 5});
+  const Array g = Array::Zeros(DType::kF32, {4, 5});
+  ArrayBuilder out(plan->out_aval()), dlhs(plan->lhs_aval());
+  const Context context{.key = MakeKey(0)};
+  const auto expect = [](const absl::Status& status, absl::StatusCode code, const std::string& message) {
+    EXPECT_EQ(status.code(), code);
+    EXPECT_EQ(std::string(status.message()), message);
+  };
+  expect(plan->Forward(g, rhs, context, out.ref()), kInvalid, "DotGeneral: lhs is f32[4,5], but the plan is for f32[4,8]");
+  expect(plan->Forward(lhs, g, context, out.ref()), kInvalid, "DotGeneral: rhs is f32[4,5], but the plan is for f32[8,5]");
+  expect(plan->Forward(lhs, rhs, context, dlhs.ref()), kInvalid, "DotGeneral: out is f32[4,8], but the plan is for f32[4,5]");
+
+  Residuals residuals, none;
+  ASSERT_TRUE(plan->Forward(lhs, rhs, {}, out.ref(), &residuals).ok());
+  expect(plan->Backward(lhs, residuals, context, dlhs.ref(), std::nullopt), kInvalid,
+         "DotGeneral: g is f32[4,8], but the plan is for f32[4,5]");
+  expect(plan->Backward(g, residuals, context, out.ref(), std::nullopt), kInvalid,
+         "DotGeneral: dlhs is f32[4,5], but the plan is for f32[4,8]");
+  expect(plan->Backward(g, residuals, {}, dlhs.ref(), std::nullopt), absl::StatusCode::kFailedPrecondition,
+         "DotGeneral: Backward rounds stochastically and draws random numbers: set Context::key");
+  expect(plan->Backward(g, none, context, dlhs.ref(), std::nullopt), absl::StatusCode::kFailedPrecondition,
+         "DotGeneral: Backward needs the 4 residuals of a Forward, but got 0");
+  ASSERT_TRUE(other->Forward(lhs, rhs, {}, out.ref(), &none).ok());
+  expect(plan->Backward(g, none, context, dlhs.ref(), std::nullopt), absl::StatusCode::kFailedPrecondition,
+         "DotGeneral: Backward needs the 4 residuals of a Forward, but got 2");
+  const std::vector<Array> wrong{g, g, g, g};
+  expect(plan->Backward(g, Residuals::FromArrays(wrong), context, dlhs.ref(), std::nullopt), kInvalid,
+         "DotGeneral: residual 0 is f32[4,5], but this plan keeps s8[4,8]: it belongs to another plan");
+  EXPECT_EQ(DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs.aval(), rhs.aval(), MatMulDims())
+                ->Prepare(Side::kLhs, lhs).status().message(),
+            "DotGeneral: fwd.lhs is not quantized; there is nothing to prepare");
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,291 @@
+// The plan against the reference: random configurations, shapes, dimension numbers and data. A failure prints a seed that
+// repeats it: AQT_TEST_SEED=N AQT_TEST_CASES=1.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/kernels/target.h"
+#include "aqt/kernels/thread_pool.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/dot_general.h"
+#include "aqt/quant/dot_general_reference.h"
+#include "aqt/quant/dot_general_test_util.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/quant/runtime.h"
+
+namespace aqt {
+namespace {
+
+class Generator {
+ public:
+  explicit Generator(uint64_t seed) : engine_(seed) {}
+
+  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
+  bool OneIn(int64_t n) { return Below(n) == 0; }
+  template <class T>
+  T Pick(std::initializer_list<T> values) { return *(values.begin() + Below(static_cast<int64_t>(values.size()))); }
+
+  Numerics RandomNumerics() {
+    if (OneIn(6)) return NoNumerics{};
+    if (OneIn(8)) return Fp8{.dtype = DType::kE4M3FN};
+    IntSymmetric n;
+    n.bits = Pick({1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 8, 8, 12});
+    n.preserve_zero = !OneIn(8);
+    n.preserve_max_val = OneIn(4);
+    n.clip = !OneIn(8);
+    n.round = !OneIn(10);
+    n.clip_gradient = OneIn(3);
+    if (OneIn(4)) n.noise = Noise{Pick({NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform})};
+    if (n.noise.has_value() && OneIn(2)) n.noise->noise_sharing_axes = {Pick<int64_t>({0, -1})};
+    n.dtype = n.bits == 4 ? DType::kS4 : DType::kS8;
+    if (n.bits > 8 || !n.preserve_zero || OneIn(8)) n.dtype = std::nullopt;
+    return n;
+  }
+
+  Tensor RandomTensor() {
+    Tensor tensor;
+    Quantizer& q = tensor.quantizer;
+    q.numerics = RandomNumerics();
+    if (IsQuantized(q.numerics)) {
+      AbsMax absmax;
+      if (OneIn(5)) absmax.clipping_scale = Pick({0.5, 0.3, 2.0});
+      absmax.po2_scale = OneIn(6);
+      q.calibration = absmax;
+      if (OneIn(8)) {
+        Constant constant{.bound = Pick({0.7, 3.0}), .po2_scale = OneIn(3)};
+        if (OneIn(3)) constant.bias = 0.25;
+        q.calibration = constant;
+      }
+      if (OneIn(6)) q.scale_dtype = Pick({DType::kF32, DType::kBF16, DType::kF16});
+      if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
+      if (OneIn(10)) q.calib_shared_axes.axes = {Pick<int64_t>({0, -1})};
+    }
+    tensor.dequant_mode = Pick({DequantMode::kOutput, DequantMode::kOutput, DequantMode::kOutput, DequantMode::kThisInput,
+                                DequantMode::kOtherInput});
+    tensor.calibration_mode = tensor.dequant_mode == DequantMode::kOtherInput || OneIn(12)
+                                  ? CalibrationMode::kRemainingAxis
+                                  : CalibrationMode::kContractingAxis;
+    return tensor;
+  }
+
+  // A tensor for a product of integers.
+  Tensor RandomIntegerTensor() {
+    Tensor tensor = RandomTensor();
+    IntSymmetric n{.bits = Pick({2, 3, 4, 4, 5, 6, 7, 8, 8, 8, 8})};
+    n.preserve_max_val = OneIn(4);
+    n.clip = !OneIn(8);
+    n.clip_gradient = OneIn(3);
+    if (OneIn(4)) n.noise = Noise{};
+    n.dtype = n.bits == 4 ? DType::kS4 : DType::kS8;
+    tensor.quantizer.numerics = n;
+    if (!tensor.quantizer.calibration.has_value()) tensor.quantizer.calibration = AbsMax{};
+    if (auto* constant = std::get_if<Constant>(&*tensor.quantizer.calibration)) constant->bias.reset();
+    if (!tensor.quantizer.calib_shared_axes.per_tensor) tensor.quantizer.calib_shared_axes = {};
+    tensor.dequant_mode = DequantMode::kOutput;
+    tensor.calibration_mode = CalibrationMode::kContractingAxis;
+    return tensor;
+  }
+
+  DotGeneralRaw RandomRaw(bool backward) {
+    DotGeneralRaw raw;
+    if (!OneIn(3)) {
+      raw.lhs = RandomIntegerTensor();
+      raw.rhs = RandomIntegerTensor();
+      raw.rhs.use_fwd_quant = backward && OneIn(2);
+      raw.dg_accumulator_dtype = DType::kS32;
+      return raw;
+    }
+    raw.lhs = RandomTensor();
+    raw.rhs = RandomTensor();
+    raw.rhs.use_fwd_quant = backward && OneIn(2);
+    if (!OneIn(3)) raw.dg_accumulator_dtype = Pick({DType::kS32, DType::kS32, DType::kF32, DType::kBF16});
+    return raw;
+  }
+
+  struct Shapes {
+    Shape lhs, rhs;
+    DotDims dims;
+  };
+  Shapes RandomShapes() {
+    const auto extent = [&] { return OneIn(40) ? 0 : Pick<int64_t>({1, 2, 3, 3, 5, 7}); };
+    const auto extents = [&](std::initializer_list<int64_t> counts) {
+      std::vector<int64_t> list(Pick(counts));
+      for (int64_t& e : list) e = extent();
+      return list;
+    };
+    const std::vector<int64_t> batch = extents({0, 0, 1, 2}), lhs_free = extents({0, 1, 1, 2}),
+                               rhs_free = extents({0, 1, 1, 2});
+    std::vector<int64_t> contract = extents({0, 1, 1, 1, 2});
+    if (!contract.empty() && OneIn(3)) contract[0] = Pick<int64_t>({16, 31, 64, 65});
+    Shapes s;
+    Place(batch, lhs_free, contract, s.lhs, s.dims.lhs_batch, s.dims.lhs_contracting);
+    Place(batch, rhs_free, contract, s.rhs, s.dims.rhs_batch, s.dims.rhs_contracting);
+    return s;
+  }
+
+  Array RandomData(DType dtype, const Shape& shape) {
+    std::vector<float> values(shape.num_elements());
+    const float scale = Pick({1.0f, 1.0f, 100.0f, 1e-3f, 1e-37f, 1e30f});
+    std::normal_distribution<float> normal;
+    for (float& v : values) v = normal(engine_) * scale;
+    const auto sprinkle = [&](float special) {
+      for (float& v : values) v = OneIn(20) ? special : v;
+    };
+    if (OneIn(4)) sprinkle(0);
+    if (OneIn(8)) sprinkle(1e-40f);
+    if (OneIn(12)) sprinkle(std::numeric_limits<float>::quiet_NaN());
+    if (OneIn(12)) sprinkle(std::numeric_limits<float>::infinity());
+    if (OneIn(6)) std::fill(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2, 0.0f);
+    return Cast(ArrayRef(values.data(), shape), dtype);
+  }
+
+  uint64_t Bits() { return engine_(); }
+
+ private:
+  // Shuffles the axes of one operand and notes where the batch and contracting ones went.
+  void Place(const std::vector<int64_t>& batch, const std::vector<int64_t>& free, const std::vector<int64_t>& contract,
+             Shape& shape, Axes& batch_axes, Axes& contract_axes) {
+    std::vector<int64_t> extents = batch;
+    extents.insert(extents.end(), free.begin(), free.end());
+    extents.insert(extents.end(), contract.begin(), contract.end());
+    std::vector<size_t> order(extents.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (OneIn(2)) std::shuffle(order.begin(), order.end(), engine_);
+    std::vector<int64_t> where(extents.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      shape.push_back(extents[order[i]]);
+      where[order[i]] = static_cast<int64_t>(i);
+    }
+    batch_axes.assign(where.begin(), where.begin() + static_cast<int64_t>(batch.size()));
+    contract_axes.assign(where.end() - static_cast<int64_t>(contract.size()), where.end());
+  }
+
+  std::mt19937_64 engine_;
+};
+
+// Makes most random configurations legal: what remains is refused by Make, and skipped.
+void Repair(DotGeneralRaw& raw) {
+  const auto integer = [](const Tensor& t) {
+    const auto* n = std::get_if<IntSymmetric>(&t.quantizer.numerics);
+    return n != nullptr && n->dtype.has_value() && t.dequant_mode != DequantMode::kThisInput;
+  };
+  for (Tensor* tensor : {&raw.lhs, &raw.rhs}) {
+    const auto* constant = tensor->quantizer.calibration.has_value()
+                               ? std::get_if<Constant>(&*tensor->quantizer.calibration)
+                               : nullptr;
+    if (constant != nullptr && constant->bias.has_value()) tensor->dequant_mode = DequantMode::kThisInput;
+    if (tensor->dequant_mode == DequantMode::kOutput) tensor->calibration_mode = CalibrationMode::kContractingAxis;
+  }
+  if (raw.dg_accumulator_dtype == DType::kS32 && !(integer(raw.lhs) && integer(raw.rhs))) {
+    raw.dg_accumulator_dtype = std::nullopt;
+  }
+}
+
+// What of a result does not depend on the target: products of integers.
+struct Exact {
+  bool out, dlhs, drhs;
+};
+Exact ExactParts(const DotGeneral& config) {
+  const bool fwd = config.fwd.dg_accumulator_dtype == DType::kS32;
+  // With use_fwd_quant the backward passes read the forward qvalues, which are exact whatever the product is.
+  return {fwd, config.dlhs.dg_accumulator_dtype == DType::kS32, config.drhs.dg_accumulator_dtype == DType::kS32};
+}
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
+std::string Text(const Tensor& t) {
+  std::ostringstream os;
+  os << Describe(t.quantizer.numerics) << " " << t.dequant_mode << " " << t.calibration_mode
+     << (t.quantizer.calib_shared_axes.per_tensor ? " per tensor" : "") << (t.use_fwd_quant ? " fwd quant" : "");
+  return os.str();
+}
+
+TEST(Property, PlanEqualsReference) {
+  const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), num_cases = FromEnvironment("AQT_TEST_CASES", 300);
+  kernels::ThreadPool pool(3);
+  int64_t legal = 0, packed = 0;
+  for (int64_t i = 0; i < num_cases; ++i) {
+    const uint64_t seed = static_cast<uint64_t>(first_seed + i);
+    Generator random(seed);
+    DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
+    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw);
+    const Generator::Shapes shapes = random.RandomShapes();
+    const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
+    const Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
+    const Context context{.key = MakeKey(random.Bits()),
+                          .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal})};
+    Runtime runtime{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
+
+    absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims);
+    if (!plan.ok()) {
+      // Often the forward pass is legal and use_fwd_quant is not.
+      config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
+      plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims);
+    }
+    if (!plan.ok()) {
+      EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << plan.status();
+      continue;
+    }
+    ++legal;
+    const Exact exact = ExactParts(config);
+    packed += exact.out + exact.dlhs + exact.drhs;
+    const Array g = random.RandomData(dtype, plan->out_aval().shape);
+    std::ostringstream where;
+    where << "seed " << seed << ": " << lhs.aval() << " x " << rhs.aval() << " " << shapes.dims << "\n  fwd "
+          << Text(config.fwd.lhs) << " | " << Text(config.fwd.rhs) << "\n  dlhs " << Text(config.dlhs.lhs) << " | "
+          << Text(config.dlhs.rhs) << "\n  drhs " << Text(config.drhs.lhs) << " | " << Text(config.drhs.rhs);
+    SCOPED_TRACE(where.str());
+
+    const absl::StatusOr<DotGeneralGradients> want = ReferenceDotGeneralWithGradients(
+        config, lhs, rhs, g, shapes.dims, context, runtime);
+    ASSERT_TRUE(want.ok()) << want.status();
+    for (const kernels::Target target : kernels::SupportedTargets()) {
+      const bool scalar = target == kernels::Target::kScalar;
+      for (const bool observed : {false, true}) {
+        Recorder recorder;
+        runtime.target = target;
+        runtime.observer = observed ? &recorder : nullptr;
+        runtime.executor = observed ? nullptr : &pool;
+        const PlanResults got = RunPlan(*plan, lhs, rhs, g, context, runtime);
+        if (scalar || exact.out) {
+          EXPECT_TRUE(SameValues(got.out, want->out)) << target << observed;
+        }
+        if (scalar || exact.dlhs) {
+          EXPECT_TRUE(SameValues(got.dlhs, want->dlhs)) << target << observed;
+        }
+        if (scalar || exact.drhs) {
+          EXPECT_TRUE(SameValues(got.drhs, want->drhs)) << target << observed;
+        }
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+  // The generator is worth its time.
+  if (num_cases >= 100) {
+    EXPECT_GE(legal, num_cases / 2);
+    EXPECT_GE(packed, num_cases / 2);
+  }
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,345 @@
+// Running a RawDotPlan: the general way, and integer products on the s8 kernels. Both give the same bits.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/container/inlined_vector.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/panel_format.h"
+#include "aqt/kernels/target.h"
+#include "aqt/quant/arith.h"
+#include "aqt/quant/contract.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/quant/numerics_rows.h"
+#include "aqt/quant/packed_side.h"
+#include "aqt/quant/raw_dot.h"
+#include "aqt/quant/row_ops.h"
+#include "aqt/quant/scale_layout.h"
+
+namespace aqt::internal {
+namespace {
+
+// Names that the observer gets, by pass and side.
+struct SideNames {
+  absl::string_view scale, bias, key, noise, qvalue, operand;
+};
+struct PassNames {
+  absl::string_view pass;
+  SideNames lhs, rhs;
+  absl::string_view accum;
+};
+#define AQT_PASS_NAMES(pass)                                                                                     \
+  {                                                                                                              \
+    pass, {pass ".lhs.scale", pass ".lhs.bias",   pass ".lhs.key",                                               \
+           pass ".lhs.noise", pass ".lhs.qvalue", pass ".dg_lhs"},                                               \
+        {pass ".rhs.scale", pass ".rhs.bias",   pass ".rhs.key",                                                 \
+         pass ".rhs.noise", pass ".rhs.qvalue", pass ".dg_rhs"},                                                 \
+        pass ".accum"                                                                                            \
+  }
+constexpr PassNames kPassNames[] = {AQT_PASS_NAMES("fwd"), AQT_PASS_NAMES("dlhs"), AQT_PASS_NAMES("drhs")};
+#undef AQT_PASS_NAMES
+
+// A side after quantization.
+struct QuantizedSide {
+  ArrayRef operand;                          // what the contraction will receive
+  absl::InlinedVector<ArrayRef, 1> scale;    // in the layout of x
+};
+
+class Run {
+ public:
+  Run(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime)
+      : plan_(plan), call_(call), workspace_(workspace), runtime_(runtime), names_(kPassNames[static_cast<int>(plan.pass)]) {}
+
+  void operator()() {
+    if (CanFuse()) {
+      RunFused();
+    } else {
+      RunGeneral();
+    }
+  }
+
+ private:
+  // ---- any configuration: each step a pass over memory
+
+  void RunGeneral() {
+    QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
+    if (plan_.lhs.spec.has_value() && plan_.lhs.config.dequant_mode == DequantMode::kOtherInput) {
+      MultiplyIntoOther(Side::kLhs, lhs, rhs);
+    }
+    if (plan_.rhs.spec.has_value() && plan_.rhs.config.dequant_mode == DequantMode::kOtherInput) {
+      MultiplyIntoOther(Side::kRhs, rhs, lhs);
+    }
+    // As AQT on CPU does: two 4-bit operands are widened.
+    if (lhs.operand.dtype == DType::kS4 && rhs.operand.dtype == DType::kS4) {
+      lhs.operand.dtype = rhs.operand.dtype = DType::kS8;
+    }
+    Observe(names_.lhs.operand, lhs.operand);
+    Observe(names_.rhs.operand, rhs.operand);
+
+    const DType accumulator = plan_.accumulator_dtype;
+    const MutableArrayRef product(
+        accumulator, plan_.product_shape,
+        workspace_.Get(Workspace::kAccumulator, plan_.product_shape.num_elements() * SizeOf(accumulator)));
+    Contract(lhs.operand, rhs.operand, plan_.dims, product, workspace_, runtime_);
+    Observe(names_.accum, product);
+
+    absl::InlinedVector<ArrayRef, 2> scales;
+    AppendOutputScales(Side::kLhs, lhs, scales);
+    AppendOutputScales(Side::kRhs, rhs, scales);
+    DequantizeInto(product, {.scale = scales}, plan_.dtype, call_.out);
+  }
+
+  void Observe(absl::string_view name, const ArrayRef& value) const {
+    if (runtime_.observer != nullptr) runtime_.observer->OnTensor(name, value);
+  }
+  void* Buffer(Side side, Workspace::Slot lhs, Workspace::Slot rhs, int64_t bytes) {
+    return workspace_.Get(side == Side::kLhs ? lhs : rhs, bytes);
+  }
+
+  QuantizedSide QuantizeSide(Side side) {
+    const SidePlan& plan = plan_.side(side);
+    const RawOperand& in = Input(side);
+    const SideNames& names = side == Side::kLhs ? names_.lhs : names_.rhs;
+    if (!plan.spec.has_value()) return {.operand = in.x, .scale = {}};
+    const QuantizeSpec& spec = *plan.spec;
+
+    QuantizedSide out;
+    absl::InlinedVector<ArrayRef, 1> bias;
+    const ArrayRef* mask = nullptr;
+    ArrayRef mask_view;
+    if (in.given != nullptr) {
+      for (const Array& scale : in.given->scale) out.scale.push_back(scale);
+      for (const Array& b : in.given->bias) bias.push_back(b);
+      if (in.given->sparsity_mask.has_value()) {
+        mask_view = *in.given->sparsity_mask;
+        mask = &mask_view;
+      }
+    } else {
+      out.scale.push_back(ComputeScaleOf(side, spec, in));
+      if (spec.bias.has_value()) bias.push_back(*spec.bias);
+    }
+    for (const ArrayRef& scale : out.scale) Observe(names.scale, scale);
+    for (const ArrayRef& b : bias) Observe(names.bias, BroadcastTo(b, plan.x.shape));
+
+    const Affine affine{.bias = bias, .mask = mask, .scale = out.scale};
+    const ArrayRef q = in.given != nullptr && in.given->IsFull() ? in.given->qvalue->ref()
+                                                                 : ComputeQvalueOf(side, spec, in, affine, names);
+    Observe(names.qvalue, q);
+    if (plan.config.dequant_mode != DequantMode::kThisInput) {
+      out.operand = q;
+      return out;
+    }
+    const MutableArrayRef operand(plan.x.dtype, plan.x.shape,
+                                  Buffer(side, Workspace::kLhsOperand, Workspace::kRhsOperand, plan.x.num_bytes()));
+    DequantizeInto(q, affine, plan.x.dtype, operand);
+    out.operand = operand;
+    return out;
+  }
+
+  ArrayRef ComputeScaleOf(Side side, const QuantizeSpec& spec, const RawOperand& in) {
+    const int64_t n = spec.num_scales();
+    float* work = static_cast<float*>(
+        Buffer(side, Workspace::kLhsScaleWork, Workspace::kRhsScaleWork, n * static_cast<int64_t>(sizeof(float))));
+    void* scale = in.keep_scale != nullptr
+                      ? in.keep_scale
+                      : Buffer(side, Workspace::kLhsScale, Workspace::kRhsScale, n * SizeOf(spec.scale_dtype));
+    ComputeScale(spec, in.x, runtime_.arithmetic, work, scale);
+    return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
+  }
+
+  ArrayRef ComputeQvalueOf(Side side, const QuantizeSpec& spec, const RawOperand& in, const Affine& affine,
+                           const SideNames& names) {
+    const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(in.x.dtype, affine)), in.x.shape};
+    void* q = in.keep_qvalue != nullptr
+                  ? in.keep_qvalue
+                  : Buffer(side, Workspace::kLhsQvalue, Workspace::kRhsQvalue, q_aval.num_bytes());
+    std::optional<TensorDraws> draws;
+    if (spec.draws_shape.has_value()) draws = {*in.key, call_.layout, *spec.draws_shape};
+    if (draws.has_value()) ObserveDraws(spec, *draws, names);
+    const MutableArrayRef q_ref(q_aval.dtype, q_aval.shape, q);
+    QuantizeInto(spec.numerics, in.x, affine, draws, q_ref, in.keep_mask);
+    return q_ref;
+  }
+
+  void ObserveDraws(const QuantizeSpec& spec, const TensorDraws& draws, const SideNames& names) {
+    if (runtime_.observer == nullptr) return;
+    const uint32_t key[] = {draws.key.hi, draws.key.lo};
+    Observe(names.key, ArrayRef(key, {2}));
+    const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
+    if (integer == nullptr) return;
+    const int64_t n = draws.shape.num_elements();
+    float* noise = static_cast<float*>(workspace_.Get(Workspace::kNoise, n * static_cast<int64_t>(sizeof(float))));
+    NoiseInto(integer->noise->kind, draws, noise);
+    Observe(names.noise, ArrayRef(noise, draws.shape));
+  }
+
+  // other.operand *= each scale of `own`, in the dtype of the other operand.
+  void MultiplyIntoOther(Side side, const QuantizedSide& own, QuantizedSide& other) {
+    const Aval aval = other.operand.aval();
+    const Side other_side = Other(side);
+    const MutableArrayRef product(
+        aval.dtype, aval.shape, Buffer(other_side, Workspace::kLhsOperand, Workspace::kRhsOperand, aval.num_bytes()));
+    for (const ArrayRef& scale : own.scale) {
+      const ArrayRef view = *ScaleToOther(scale, side, plan_.dims, aval.shape.rank());  // checked when planned
+      MultiplyInto(other.operand, view, aval.dtype, product);
+      other.operand = product;
+    }
+  }
+
+  void AppendOutputScales(Side side, const QuantizedSide& own, absl::InlinedVector<ArrayRef, 2>& scales) const {
+    const SidePlan& plan = plan_.side(side);
+    if (!plan.spec.has_value() || plan.config.dequant_mode != DequantMode::kOutput) return;
+    const int64_t other_rank = plan_.side(Other(side)).x.shape.rank();
+    for (const ArrayRef& scale : own.scale) scales.push_back(*ScaleToOutput(scale, side, plan_.dims, other_rank));
+  }
+
+  // ---- integer products: panels, the s8 kernels, scales in their epilogue
+
+  // What a kernel reads of a side.
+  struct PackedSide {
+    kernels::Operand source;
+    const void* panels = nullptr;
+    float* scale = nullptr;  // one per [batch, row], or one
+    bool single = false;
+    int64_t num_scales() const { return single ? 1 : source.batch.Count() * source.rows.Count(); }
+  };
+
+  // An s32 accumulator means that both sides are integers that are dequantized on the product.
+  bool CanFuse() const {
+    if (runtime_.observer != nullptr || plan_.accumulator_dtype != DType::kS32) return false;
+    for (const RawOperand* in : {&call_.lhs, &call_.rhs}) {
+      if (in->x.shape.rank() > kernels::AxisGroup::kMaxRank) return false;
+      if (in->given != nullptr && in->given->scale.size() != 1) return false;
+    }
+    return plan_.product_shape.rank() <= kernels::AxisGroup::kMaxRank;
+  }
+
+  void RunFused() {
+    const kernels::GemmKernel& kernel = kernels::GemmS8(runtime_.target.value_or(kernels::BestTarget()));
+    const PackedSide lhs = PackSide(Side::kLhs, kernel.target, kernel.lhs);
+    const PackedSide rhs = PackSide(Side::kRhs, kernel.target, kernel.rhs);
+    kernels::GemmArgs args;
+    args.batch = lhs.source.batch.Count();
+    args.m = lhs.source.rows.Count();
+    args.n = rhs.source.rows.Count();
+    args.k = lhs.source.k.Count();
+    args.lhs = lhs.panels;
+    args.rhs = rhs.panels;
+    args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
+    args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+    args.out = call_.out.data;
+    args.out_dtype = plan_.dtype;
+    const OutputAxes axes = KernelOutput(call_.out, plan_.dims, plan_.lhs.x.shape.rank());
+    args.out_batch = axes.batch;
+    args.out_rows = axes.rows;
+    args.out_cols = axes.cols;
+    kernels::Epilogue& epilogue = args.epilogue;
+    epilogue.lhs_scale = lhs.scale;
+    epilogue.lhs_stride = lhs.single ? 0 : 1;
+    epilogue.lhs_batch_stride = lhs.single ? 0 : args.m;
+    epilogue.rhs_scale = rhs.scale;
+    epilogue.rhs_stride = rhs.single ? 0 : 1;
+    epilogue.rhs_batch_stride = rhs.single ? 0 : args.n;
+    epilogue.sum_dtype = plan_.dtype;
+    epilogue.first_dtype = Promote(plan_.dtype, ScaleDType(Side::kLhs));
+    epilogue.second_dtype = Promote(epilogue.first_dtype, ScaleDType(Side::kRhs));
+    // A sum other than 0 is at least 1, and a scale is no subnormal: only the second product can be one. Most of the time
+    // it cannot, and the tiles have nothing to check.
+    epilogue.subnormals_are_zero = !ProductsAreNormal(lhs.scale, lhs.num_scales(), rhs.scale, rhs.num_scales());
+    kernels::RunGemm(kernel, args, runtime_.executor);
+  }
+
+  const RawOperand& Input(Side side) const { return side == Side::kLhs ? call_.lhs : call_.rhs; }
+
+  DType ScaleDType(Side side) const {
+    const QTensor* given = Input(side).given;
+    return given != nullptr ? given->scale[0].dtype() : plan_.side(side).spec->scale_dtype;
+  }
+
+  PackedSide PackSide(Side side, kernels::Target target, const kernels::PanelFormat& format) {
+    const RawOperand& in = Input(side);
+    const QuantizeSpec& spec = *plan_.side(side).spec;
+    PackedSide packed;
+    packed.source = KernelOperand(in.x, side, plan_.dims);
+    packed.scale = static_cast<float*>(Buffer(side, Workspace::kLhsEpilogueScale, Workspace::kRhsEpilogueScale,
+                                              packed.num_scales() * static_cast<int64_t>(sizeof(float))));
+    const auto gather = [&](const ArrayRef& scale) { GatherScales(scale, in.x.shape, side, plan_.dims, packed.scale); };
+    if (in.panels != nullptr && in.panels->format == format) {
+      packed.panels = in.panels->data.get();
+      gather(in.given->scale[0]);
+      return packed;
+    }
+    void* panels = Buffer(side, Workspace::kLhsPacked, Workspace::kRhsPacked, PanelBytes(format, packed.source));
+    packed.panels = panels;
+
+    std::optional<kernels::QuantizeStep> step = FusedStep(spec);
+    // QuantizePack writes qvalues at the places of their sources, and no masks.
+    const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
+    const bool given_more = in.given != nullptr && (in.given->IsFull() || in.given->sparsity_mask.has_value());
+    if (!step.has_value() || kept_elsewhere || given_more) {
+      const QuantizedSide quantized = QuantizeSide(side);
+      kernels::Pack(target, format, KernelOperand(quantized.operand, side, plan_.dims), panels, runtime_.executor);
+      gather(quantized.scale[0]);
+      return packed;
+    }
+    step->scale_dtype = ScaleDType(side);
+    step->product_dtype = Promote(in.x.dtype, step->scale_dtype);
+    kernels::QuantizeArgs args;
+    args.src = packed.source;
+    args.step = *step;
+    args.scale = packed.scale;
+    args.qvalues = static_cast<int8_t*>(in.keep_qvalue);
+    args.panels = panels;
+    const FusedScales fused = in.given != nullptr ? FusedScales::kNo : FusedScalesOf(spec, side, plan_.dims);
+    if (fused == FusedScales::kNo) {
+      gather(in.given != nullptr ? in.given->scale[0].ref() : ComputeScaleOf(side, spec, in));
+      args.scales = kernels::QuantizeArgs::Scales::kGiven;
+      args.scale_batch_stride = packed.source.rows.Count();
+      args.scale_row_stride = 1;
+    } else {
+      packed.single = fused == FusedScales::kSingle;
+      args.scales = packed.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
+    }
+    kernels::QuantizePack(
+        target, format, args,
+        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, runtime_.arithmetic, absmax, n); }, runtime_.executor);
+    if (fused != FusedScales::kNo && in.keep_scale != nullptr) {
+      ScatterScales(packed.scale, side, plan_.dims, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));
+    }
+    return packed;
+  }
+
+  const RawDotPlan& plan_;
+  const RawCall& call_;
+  Workspace& workspace_;
+  const Runtime& runtime_;
+  const PassNames& names_;
+};
+
+}  // namespace
+
+void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime) {
+  Run(plan, call, workspace, runtime)();
+}
+
+std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
+                                           const Runtime& runtime) {
+  if (!qtensor.IsFull() || plan.accumulator_dtype != DType::kS32 ||
+      qtensor.qvalue->shape().rank() > kernels::AxisGroup::kMaxRank) {
+    return nullptr;
+  }
+  const kernels::GemmKernel& kernel = kernels::GemmS8(runtime.target.value_or(kernels::BestTarget()));
+  const kernels::PanelFormat& format = side == Side::kLhs ? kernel.lhs : kernel.rhs;
+  const kernels::Operand operand = KernelOperand(*qtensor.qvalue, side, plan.dims);
+  std::shared_ptr<void> data = AllocateAligned(PanelBytes(format, operand));
+  kernels::Pack(kernel.target, format, operand, data.get(), runtime.executor);
+  return std::make_shared<const Panels>(Panels{format, std::move(data)});
+}
+
+}  // namespace aqt::internal
