@@ -92,8 +92,8 @@ absl::StatusOr<Mlp> ReadMlp(const std::string& folder) {
     mlp.push_back(std::move(layer));
   }
   if (in != kClasses) {
-    return absl::DataLossError(absl::StrCat(folder, ": the last of ", mlp.size(), " layers has ", in, " outputs, want ",
-                                            kClasses));
+    return absl::DataLossError(
+        absl::StrCat(folder, ": the last of ", mlp.size(), " layers has ", in, " outputs, want ", kClasses));
   }
   return mlp;
 }

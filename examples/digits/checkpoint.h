@@ -1,8 +1,8 @@
 #ifndef EXAMPLES_DIGITS_CHECKPOINT_H_
 #define EXAMPLES_DIGITS_CHECKPOINT_H_
 
-// A digits classifier as a folder: model.safetensors with layers.<i>.weight F32 [out, in] and layers.<i>.bias F32 [out],
-// and config.json.
+// A digits classifier as a folder: config.json, and model.safetensors with layers.<i>.weight F32 [out, in] and
+// layers.<i>.bias F32 [out].
 
 #include <string>
 

@@ -112,7 +112,7 @@ TEST(Checkpoint, RefusesWhatIsNoClassifier) {
   const auto zeros = [](aqt::Shape shape, aqt::DType dtype = aqt::DType::kF32) {
     return aqt::Array::Zeros(dtype, std::move(shape));
   };
-  // The last layer has 9 outputs; the input is not 64 wide; a rank of 1; a type that is neither f32 nor s8; no layer at all.
+  // The last layer has 9 outputs; the input is not 64 wide; a rank of 1; a type that is neither f32 nor s8.
   for (const aqt::Array& weight : {zeros({9, 64}), zeros({10, 63}), zeros({640}), zeros({10, 64}, aqt::DType::kBF16)}) {
     static int number = 0;
     const int64_t out = weight.shape()[0];

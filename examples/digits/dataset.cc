@@ -34,8 +34,8 @@ absl::StatusOr<Dataset> ReadDataset(const std::string& path) {
       }
     }
     if (!good) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": want a label 0..9 and 64 pixels 0..16, got \"",
-                                                     absl::string_view(line).substr(0, 80), "\""));
+      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": want a label 0..9 and 64 pixels 0..16, got ",
+                                                     absl::string_view(line).substr(0, 80)));
     }
   }
   return data;

@@ -26,7 +26,8 @@ struct Dataset {
   Dataset Slice(int64_t first, int64_t last) const;
 };
 
-// NotFound when the file cannot be opened; InvalidArgument, with the line's number, when a line is not a label and 64 pixels.
+// NotFound when the file cannot be opened; InvalidArgument, with the line's number, when a line is not a label and 64
+// pixels.
 absl::StatusOr<Dataset> ReadDataset(const std::string& path);
 
 }  // namespace digits

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/types/span.h"
+
 namespace digits {
 namespace {
 
@@ -19,7 +21,7 @@ uint64_t Hash(uint64_t seed, uint64_t i) {
 // Uniform in [-1, 1), a multiple of 2^-23, so that every step is exact.
 float Uniform(uint64_t seed, uint64_t i) { return static_cast<float>(Hash(seed, i) >> 40) * 0x1p-23f - 1.0f; }
 
-// e^x for x <= 0 by 2^n * e^r with |r| <= ln 2 / 2 and a Taylor polynomial in f64: within 1 f32 ulp, flushed to 0 below e^-80.
+// e^x for x <= 0 by 2^n * e^r with |r| <= ln 2 / 2 and a Taylor polynomial in f64: within 1 f32 ulp, 0 below e^-80.
 float Exp(float x) {
   if (x < -80.0f) return 0.0f;
   const double n = std::nearbyint(x * 1.4426950408889634);

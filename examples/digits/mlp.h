@@ -28,7 +28,7 @@ using Mlp = std::vector<Linear>;  // with max(0, y) between two layers
 struct TrainOptions {
   std::vector<int64_t> hidden = {320, 256};  // 104,960 weights
   int epochs = 20;
-  int64_t batch = 32;  // rows per step; the rest of an epoch that does not fill one is left out
+  int64_t batch = 32;          // rows per step; the rest of an epoch that does not fill one is left out
   float learning_rate = 0.1f;  // halved after every 10 epochs
   float momentum = 0.9f;
   uint64_t seed = 1;

@@ -57,8 +57,8 @@ TEST(Mlp, TheLossFalls) {
   for (int i = 1; i < 4; ++i) EXPECT_LT(losses[i], losses[i - 1]);
 }
 
-// One layer, one row, one step: weight = initial - learning_rate * (softmax - onehot) x^T, with an exact softmax since all
-// logits are equal when the weights are trained from zero pixels: only the bias moves, by -(0.1 - onehot) * learning_rate.
+// One layer, one row of zero pixels, one step: all logits are equal, so softmax is 0.1 and only the bias moves, by
+// -(0.1 - onehot) * learning_rate.
 TEST(Mlp, OneStepByHand) {
   Dataset data{std::vector<float>(kPixels), {3}};
   TrainOptions options;

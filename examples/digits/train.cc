@@ -35,10 +35,9 @@ absl::Status Run() {
   digits::TrainOptions options;
   options.epochs = absl::GetFlag(FLAGS_epochs);
   options.seed = absl::GetFlag(FLAGS_seed);
-  const digits::Mlp mlp =
-      digits::Train(all->Slice(0, digits::kTrainRows), options, [&](int epoch, double mean_loss) {
-        if (epoch % 5 == 0) std::cout << absl::StrFormat("epoch %2d: loss %.5f", epoch, mean_loss) << std::endl;
-      });
+  const digits::Mlp mlp = digits::Train(all->Slice(0, digits::kTrainRows), options, [&](int epoch, double mean_loss) {
+    if (epoch % 5 == 0) std::cout << absl::StrFormat("epoch %2d: loss %.5f", epoch, mean_loss) << std::endl;
+  });
   std::cout << absl::StrFormat("accuracy on the %d test rows: %.4f\n", test.rows(), digits::Accuracy(mlp, test));
   const std::string out = absl::GetFlag(FLAGS_out);
   if (out.empty()) return absl::OkStatus();

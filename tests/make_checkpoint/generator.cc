@@ -43,7 +43,7 @@ float NearlyNormal(uint64_t stream, int64_t index) {
 
 bool IsMatrixMode(const Options& options) { return options.total_bytes != 0; }
 
-// [rows, columns] of `elements` elements, with the largest power of two of columns that divides them and is at most rows.
+// [rows, columns] of `elements` elements, with the largest power of two of columns that divides them, at most rows.
 Shape NearlySquare(int64_t elements) {
   int64_t columns = 1;
   while (elements % (2 * columns) == 0 && 4 * columns * columns <= elements) columns *= 2;
@@ -57,7 +57,8 @@ absl::Status Wrong(absl::string_view field, int64_t value, absl::string_view wan
 absl::Status ValidateMatrices(const Options& options) {
   const int64_t element = SizeOf(options.dtype);
   if (options.tensor_bytes <= 0 || options.tensor_bytes % element != 0) {
-    return Wrong("tensor_size", options.tensor_bytes, absl::StrCat("a positive multiple of ", element, " with total_size"));
+    return Wrong("tensor_size", options.tensor_bytes,
+                 absl::StrCat("a positive multiple of ", element, " with total_size"));
   }
   if (options.total_bytes < options.tensor_bytes) {
     return Wrong("total_size", options.total_bytes, absl::StrCat("at least tensor_size = ", options.tensor_bytes));
@@ -128,8 +129,7 @@ absl::Status WriteShard(const io::FileSystem& fs, const Options& options, absl::
 
 absl::Status Validate(const Options& options) {
   if (options.dtype != DType::kF32 && options.dtype != DType::kBF16 && options.dtype != DType::kF16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype = ", ToString(options.dtype), ", want f32, bf16 or f16"));
+    return absl::InvalidArgumentError(absl::StrCat("dtype = ", ToString(options.dtype), ", want f32, bf16 or f16"));
   }
   AQT_RETURN_IF_ERROR(IsMatrixMode(options) ? ValidateMatrices(options) : ValidateLlama(options));
   if (options.outlier_channels < 0) return Wrong("outlier_channels", options.outlier_channels, "0 or more");
@@ -198,8 +198,7 @@ void Fill(const Options& options, const TensorSpec& tensor, int64_t first, absl:
     if (options.dtype == DType::kF32) {
       std::memcpy(&dst[at], &value, sizeof(value));
     } else {
-      const uint16_t bits =
-          options.dtype == DType::kBF16 ? RoundToBFloat16(value).bits : RoundToFloat16(value).bits;
+      const uint16_t bits = options.dtype == DType::kBF16 ? RoundToBFloat16(value).bits : RoundToFloat16(value).bits;
       std::memcpy(&dst[at], &bits, sizeof(bits));
     }
   }
@@ -268,9 +267,8 @@ absl::Status Make(const io::FileSystem& fs, const Options& options, absl::string
 }
 
 std::optional<int64_t> ParseBytes(absl::string_view text) {
-  const std::pair<absl::string_view, double> units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                                                        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-                                                        {"B", 1},        {"", 1}};
+  const std::pair<absl::string_view, double> units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"KB", 1e3},
+                                                        {"MB", 1e6},     {"GB", 1e9},     {"B", 1},        {"", 1}};
   for (const auto& [suffix, factor] : units) {
     absl::string_view number = text;
     if (!absl::ConsumeSuffix(&number, suffix)) continue;

@@ -3,9 +3,9 @@
 
 // Llama-shaped checkpoints of any size with made-up weights, for tests of what reads them.
 //
-// A weight is a function of (seed, tensor name, index) alone, so the content does not depend on shards, order or memory:
-// close to normal with mean 0 and deviation 0.02 (norms: 1 + that), rounded once to the dtype; in outlier channels
-// (columns of the last axis) 20 times as large.
+// A weight is a function of (seed, tensor name, index) alone, so the content does not depend on shards, order or
+// memory: close to normal with mean 0 and deviation 0.02 (norms: 1 + that), rounded once to the dtype; in outlier
+// channels (columns of the last axis) 20 times as large.
 
 #include <cstdint>
 #include <optional>
@@ -31,9 +31,9 @@ struct Options {
   int64_t heads = 4;  // each of hidden / heads features
   int64_t kv_heads = 2;
   int64_t vocab = 256;
-  // 0: mlp.{gate,up,down}_proj.weight. Else mlp.router.weight [experts, hidden] and, without ".weight" as such models have
-  // them, mlp.experts.gate_up_proj [experts, hidden, 2 * intermediate] and mlp.experts.down_proj [experts, intermediate,
-  // hidden]: the contracted axis is the middle one.
+  // 0: mlp.{gate,up,down}_proj.weight. Else mlp.router.weight [experts, hidden] and, without ".weight" as such models
+  // have them, mlp.experts.gate_up_proj [experts, hidden, 2 * intermediate] and mlp.experts.down_proj [experts,
+  // intermediate, hidden]: the contracted axis is the middle one.
   int64_t experts = 0;
   bool tied_embeddings = false;  // config.json says so and there is no lm_head.weight
 
@@ -46,7 +46,8 @@ struct Options {
   int64_t outlier_channels = 0;  // evenly spaced columns of each matrix; at most all of them
   uint64_t seed = 1;
 
-  // At most one of the two. Both 0: model.safetensors without an index. Else model-00001-of-0000N.safetensors and an index:
+  // At most one of the two. Both 0: model.safetensors without an index. Else model-00001-of-0000N.safetensors and an
+  // index:
   int64_t shards = 0;           // this many files with about equally many tensors each
   int64_t max_shard_bytes = 0;  // a new file whenever the next tensor would exceed this; one tensor may exceed it alone
 };

@@ -288,8 +288,7 @@ TEST(Generator, RefusesWrongOptions) {
   EXPECT_EQ(message([](Options& o) { o.shards = 22; }), "shards = 22, want at most the number of tensors, 21");
   EXPECT_EQ(message([](Options& o) { o.shards = o.max_shard_bytes = 1; }),
             "shards = 1, want 0 when max_shard_size is given");
-  EXPECT_EQ(message([](Options& o) { o.tensor_bytes = 1; }),
-            "tensor_size = 1, want 0 unless total_size is given");
+  EXPECT_EQ(message([](Options& o) { o.tensor_bytes = 1; }), "tensor_size = 1, want 0 unless total_size is given");
   EXPECT_EQ(message([](Options& o) { o.total_bytes = 9, o.tensor_bytes = 3; }),
             "tensor_size = 3, want a positive multiple of 2 with total_size");
   EXPECT_EQ(message([](Options& o) { o.total_bytes = 2, o.tensor_bytes = 4; }),
@@ -312,7 +311,8 @@ TEST(ParseBytes, Units) {
   EXPECT_EQ(ParseBytes("1.5GiB"), 3 << 29);
   EXPECT_EQ(ParseBytes("5GB"), 5'000'000'000);
   EXPECT_EQ(ParseBytes("0.25KB"), 250);
-  for (const char* bad : {"", "x", "-1", "GiB", "1.5", "1 GiB", "1e3", "0x10", "1GiBB", "10000000000GB", "nan", "1.2.3KB"}) {
+  for (const char* bad :
+       {"", "x", "-1", "GiB", "1.5", "1 GiB", "1e3", "0x10", "1GiBB", "10000000000GB", "nan", "1.2.3KB"}) {
     EXPECT_EQ(ParseBytes(bad), std::nullopt) << bad;
   }
 }

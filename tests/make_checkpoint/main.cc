@@ -27,7 +27,8 @@ ABSL_FLAG(int64_t, kv_heads, Options().kv_heads, "key and value heads; divides h
 ABSL_FLAG(int64_t, vocab, Options().vocab, "rows of the embedding");
 ABSL_FLAG(int64_t, experts, Options().experts, "0: a dense mlp; else 3-D weights of that many experts");
 ABSL_FLAG(bool, tied_embeddings, Options().tied_embeddings, "no lm_head.weight");
-ABSL_FLAG(std::string, total_size, "0", "with --tensor_size, instead of the sizes above: bytes of all matrices, e.g. 1GiB");
+ABSL_FLAG(std::string, total_size, "0",
+          "with --tensor_size, instead of the sizes above: bytes of all matrices, e.g. 1GiB");
 ABSL_FLAG(std::string, tensor_size, "0", "bytes of each matrix, e.g. 16MiB");
 ABSL_FLAG(std::string, dtype, "bf16", "f32, bf16 or f16");
 ABSL_FLAG(int64_t, outlier_channels, Options().outlier_channels, "columns of each matrix that are 20 times as large");
@@ -39,7 +40,8 @@ namespace {
 
 absl::Status ReadBytes(const char* flag, const std::string& text, int64_t& bytes) {
   const std::optional<int64_t> parsed = aqt::make_checkpoint::ParseBytes(text);
-  if (!parsed) return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": want bytes, as in 4096 or 16MiB"));
+  if (!parsed)
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": want bytes, as in 4096 or 16MiB"));
   bytes = *parsed;
   return absl::OkStatus();
 }
@@ -61,7 +63,9 @@ absl::Status Run(std::string folder) {
   status.Update(ReadBytes("tensor_size", absl::GetFlag(FLAGS_tensor_size), options.tensor_bytes));
   status.Update(ReadBytes("max_shard_size", absl::GetFlag(FLAGS_max_shard_size), options.max_shard_bytes));
   const std::optional<aqt::DType> dtype = aqt::DTypeFromString(absl::GetFlag(FLAGS_dtype));
-  if (!dtype) status.Update(absl::InvalidArgumentError(absl::StrCat("--dtype=", absl::GetFlag(FLAGS_dtype), ": want f32, bf16 or f16")));
+  if (!dtype)
+    status.Update(
+        absl::InvalidArgumentError(absl::StrCat("--dtype=", absl::GetFlag(FLAGS_dtype), ": want f32, bf16 or f16")));
   if (!status.ok()) return status;
   options.dtype = *dtype;
   // `bazel run` starts programs elsewhere; a relative path is meant from where the user stands.
