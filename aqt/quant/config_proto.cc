@@ -1,0 +1,529 @@
+#include "aqt/quant/config_proto.h"
+
+#include <cstdint>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/quantizer.h"
+#include "aqt/quant/validate.h"
+#include "configs/config_text.h"
+#include "configs/quant.pb.h"
+#include "configs/quant_presets.h"
+#include "google/protobuf/repeated_field.h"
+#include "google/protobuf/text_format.h"
+
+namespace aqt {
+namespace {
+
+using config::Place;
+using google::protobuf::RepeatedField;
+
+// Names of AQT's Python classes, of its enum values, and of fields as its public README and older versions have them.
+constexpr config::Rename kRenames[] = {
+    {"DotGeneralRaw", "dg_in_dtype", "the container into the numerics instead: int_symmetric { dtype: \"s8\" }"},
+    {"Tensor", "numerics", "quantizer { int_symmetric { ... } }; numerics, calibration, calib_shared_axes and "
+                           "scale_stop_grad are in quantizer"},
+    {"Tensor", "int_symmetric", "quantizer { int_symmetric { ... } }"},
+    {"Tensor", "calibration", "quantizer { abs_max { ... } }"},
+    {"Tensor", "calib_shared_axes", "quantizer { calib_shared_axes { ... } }"},
+    {"Tensor", "scale_stop_grad", "quantizer { scale_stop_grad: ... }"},
+    {"", "use_fake_quant", "dequant_mode: DEQUANT_MODE_THIS_INPUT, in lhs or rhs"},
+    {"", "po2_scale", "quantizer { abs_max { po2_scale: true } }; po2_scale belongs to the calibration"},
+    {"Quantizer", "numerics", "the kind itself: int_symmetric { ... }, fp8 { ... }, fp { ... } or no_numerics {}"},
+    {"Quantizer", "calibration", "the kind itself: abs_max {}, abs_mean {}, constant { ... } or snr_search { ... }"},
+    {"", "int_numerics", "int_symmetric"},
+    {"", "IntNumerics", "int_symmetric"},
+    {"", "IntSymmetric", "int_symmetric"},
+    {"", "NoNumerics", "no_numerics"},
+    {"", "Fp8Numerics", "fp8"},
+    {"", "FpNumerics", "fp"},
+    {"", "AbsMaxCalibration", "abs_max"},
+    {"", "AbsMeanCalibration", "abs_mean"},
+    {"", "ConstantCalibration", "constant"},
+    {"", "SNRBasedAutoCalibration", "snr_search"},
+    {"", "noise_fn", "noise { kind: ... }"},
+    {"IntSymmetric", "stochastic_rounding", "noise { kind: ... }"},
+    {"AbsMax", "scale", "clipping_scale"},
+    {"", "OUTPUT", "DEQUANT_MODE_OUTPUT"},
+    {"", "THIS_INPUT", "DEQUANT_MODE_THIS_INPUT"},
+    {"", "OTHER_INPUT", "DEQUANT_MODE_OTHER_INPUT"},
+    {"", "CONTRACTING_AXIS", "CALIBRATION_MODE_CONTRACTING_AXIS"},
+    {"", "REMAINING_AXIS", "CALIBRATION_MODE_REMAINING_AXIS"},
+    {"", "jax.uniform", "NOISE_KIND_JAX_UNIFORM"},
+    {"", "custom-1", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
+};
+
+// A message's place in the text, and its path for those that have none.
+struct Spot {
+  Place place;
+  std::string path;
+
+  Spot In(const google::protobuf::Message& message, const char* field) const {
+    return {place.In(message, field), absl::StrCat(path, path.empty() ? "" : ".", field)};
+  }
+  absl::Status At(const absl::Status& status) const { return place.At(path.empty() ? status : Annotate(status, path)); }
+  absl::Status Error(absl::string_view message) const { return At(absl::InvalidArgumentError(message)); }
+};
+
+constexpr absl::string_view kNone = "none";
+
+std::string DTypeText(std::optional<DType> dtype) { return std::string(dtype.has_value() ? ToString(*dtype) : kNone); }
+
+// ---- defaults that depend on other fields; configs/quant.proto states them
+
+std::optional<DType> DefaultContainer(const IntSymmetric& n) {
+  if (!n.preserve_zero || n.bits < 2 || n.bits > 8) return std::nullopt;
+  return n.bits == 4 ? DType::kS4 : DType::kS8;
+}
+
+std::optional<DType> DefaultAccumulator(const DotGeneralRaw& raw) {
+  const auto is_integer = [](const Tensor& tensor) {
+    const std::optional<DType> dtype = ProductDType(tensor);
+    return dtype == DType::kS4 || dtype == DType::kS8;
+  };
+  const auto is_fp8 = [](const Tensor& tensor) { return std::holds_alternative<Fp8>(tensor.quantizer.numerics); };
+  if (is_integer(raw.lhs) && is_integer(raw.rhs)) return DType::kS32;
+  if (is_fp8(raw.lhs) || is_fp8(raw.rhs)) return DType::kF32;
+  return std::nullopt;
+}
+
+// ---- structs to messages. A field that has its fixed default is left out.
+
+template <class T>
+void WriteList(const T& values, RepeatedField<int64_t>* out) {
+  out->Add(values.begin(), values.end());
+}
+
+void Write(const Noise& noise, config::Noise* out) {
+  const bool uniform = noise.kind == NoiseKind::kJaxUniform;
+  out->set_kind(uniform ? config::NOISE_KIND_JAX_UNIFORM : config::NOISE_KIND_RANDOM_CENTERED_UNIFORM);
+  WriteList(noise.noise_sharing_axes, out->mutable_noise_sharing_axes());
+}
+
+void Write(const IntSymmetric& n, config::IntSymmetric* out) {
+  const IntSymmetric fixed;
+  out->set_bits(n.bits);
+  if (n.preserve_zero != (n.bits != 1)) out->set_preserve_zero(n.preserve_zero);
+  if (n.preserve_max_val != fixed.preserve_max_val) out->set_preserve_max_val(n.preserve_max_val);
+  if (n.clip != fixed.clip) out->set_clip(n.clip);
+  if (n.clip_gradient != fixed.clip_gradient) out->set_clip_gradient(n.clip_gradient);
+  if (n.round != fixed.round) out->set_round(n.round);
+  if (n.noise.has_value()) Write(*n.noise, out->mutable_noise());
+  out->set_dtype(DTypeText(n.dtype));
+}
+
+void Write(const Fp8& n, config::Fp8* out) {
+  out->set_dtype(DTypeText(n.dtype));
+  out->set_exponent_bits(n.exponent_bits);
+  out->set_mantissa_bits(n.mantissa_bits);
+  if (n.stochastic_rounding) out->set_stochastic_rounding(true);
+}
+
+void Write(const Fp& n, config::Fp* out) {
+  const FpFormat fixed;
+  config::FpFormat* format = out->mutable_format();
+  format->set_nexp(n.format.nexp);
+  if (n.format.minexp != fixed.minexp) format->set_minexp(n.format.minexp);
+  format->set_nmant(n.format.nmant);
+  format->set_has_subnormals(n.format.has_subnormals);
+  if (n.format.has_two_nan) format->set_has_two_nan(true);
+  if (n.format.has_naninf) format->set_has_naninf(true);
+  if (n.format.radix != fixed.radix) format->set_radix(n.format.radix);
+  if (n.stochastic_rounding) out->set_stochastic_rounding(true);
+  if (n.clip_gradient) out->set_clip_gradient(true);
+}
+
+void Write(const ConstantValue& value, config::ConstantValue* out) {
+  if (const double* number = std::get_if<double>(&value)) {
+    out->set_number(*number);
+    return;
+  }
+  const Array& array = std::get<ConstantArray>(value).array;
+  config::ConstantArray* message = out->mutable_array();
+  message->set_dtype(DTypeText(array.dtype()));
+  WriteList(array.shape(), message->mutable_shape());
+  const Array doubles = Cast(array, DType::kF64);
+  for (const double v : doubles.View<double>()) message->add_values(v);
+}
+
+void Write(const AbsMax& c, config::AbsMax* out) {
+  if (c.clipping_scale.has_value()) out->set_clipping_scale(*c.clipping_scale);
+  if (c.po2_scale) out->set_po2_scale(true);
+}
+
+void Write(const AbsMean& c, config::AbsMean* out) {
+  out->set_p(c.p);
+  if (c.clipping_scale != AbsMean().clipping_scale) out->set_clipping_scale(c.clipping_scale);
+  if (c.po2_scale) out->set_po2_scale(true);
+}
+
+void Write(const Constant& c, config::Constant* out) {
+  Write(c.bound, out->mutable_bound());
+  if (c.bias.has_value()) Write(*c.bias, out->mutable_bias());
+  if (c.po2_scale) out->set_po2_scale(true);
+}
+
+void Write(const SnrSearch& c, config::SnrSearch* out) {
+  for (const double candidate : c.candidates) out->add_candidates(candidate);
+  if (c.po2_scale) out->set_po2_scale(true);
+}
+
+struct WriteNumerics {
+  config::Quantizer* out;
+  void operator()(const NoNumerics&) const { out->mutable_no_numerics(); }
+  void operator()(const IntSymmetric& n) const { Write(n, out->mutable_int_symmetric()); }
+  void operator()(const Fp8& n) const { Write(n, out->mutable_fp8()); }
+  void operator()(const Fp& n) const { Write(n, out->mutable_fp()); }
+};
+
+struct WriteCalibration {
+  config::Quantizer* out;
+  void operator()(const AbsMax& c) const { Write(c, out->mutable_abs_max()); }
+  void operator()(const AbsMean& c) const { Write(c, out->mutable_abs_mean()); }
+  void operator()(const Constant& c) const { Write(c, out->mutable_constant()); }
+  void operator()(const SnrSearch& c) const { Write(c, out->mutable_snr_search()); }
+};
+
+void Write(const Quantizer& q, config::Quantizer* out) {
+  std::visit(WriteNumerics{out}, q.numerics);
+  if (q.calib_shared_axes.per_tensor) out->mutable_calib_shared_axes()->set_per_tensor(true);
+  if (!q.calib_shared_axes.axes.empty()) {
+    WriteList(q.calib_shared_axes.axes, out->mutable_calib_shared_axes()->mutable_axes());
+  }
+  if (!q.scale_stop_grad) out->set_scale_stop_grad(false);
+  if (q.scale_dtype.has_value()) out->set_scale_dtype(DTypeText(q.scale_dtype));
+  if (q.calibration.has_value()) std::visit(WriteCalibration{out}, *q.calibration);
+}
+
+void Write(const Tensor& tensor, config::Tensor* out) {
+  Write(tensor.quantizer, out->mutable_quantizer());
+  if (tensor.use_fwd_quant) out->set_use_fwd_quant(true);
+  switch (tensor.dequant_mode) {
+    case DequantMode::kOutput: break;
+    case DequantMode::kThisInput: out->set_dequant_mode(config::DEQUANT_MODE_THIS_INPUT); break;
+    case DequantMode::kOtherInput: out->set_dequant_mode(config::DEQUANT_MODE_OTHER_INPUT); break;
+  }
+  switch (tensor.calibration_mode) {
+    case CalibrationMode::kContractingAxis: break;
+    case CalibrationMode::kRemainingAxis: out->set_calibration_mode(config::CALIBRATION_MODE_REMAINING_AXIS); break;
+  }
+}
+
+void Write(const DotGeneralRaw& raw, config::DotGeneralRaw* out) {
+  Write(raw.lhs, out->mutable_lhs());
+  Write(raw.rhs, out->mutable_rhs());
+  out->set_dg_accumulator_dtype(DTypeText(raw.dg_accumulator_dtype));
+  if (raw.local_aqt.has_value()) {
+    const LocalAqt& local = *raw.local_aqt;
+    config::LocalAqt* message = out->mutable_local_aqt();
+    if (local.contraction_axis_shard_count.has_value()) {
+      message->set_contraction_axis_shard_count(*local.contraction_axis_shard_count);
+    }
+    if (local.contraction_axis_shard_size.has_value()) {
+      message->set_contraction_axis_shard_size(*local.contraction_axis_shard_size);
+    }
+    if (local.tile_largest_shape) message->set_tile_largest_shape(true);
+  }
+  if (raw.lhs_mid_alpha.has_value()) out->set_lhs_mid_alpha(*raw.lhs_mid_alpha);
+  if (raw.rhs_mid_alpha.has_value()) out->set_rhs_mid_alpha(*raw.rhs_mid_alpha);
+  if (raw.allow_dummy_gradient_into_qtensor) out->set_allow_dummy_gradient_into_qtensor(true);
+}
+
+// ---- messages to structs
+
+absl::StatusOr<std::optional<DType>> ReadDType(const std::string& text, const Spot& spot) {
+  if (text == kNone) return std::optional<DType>();
+  const std::optional<DType> dtype = DTypeFromString(text);
+  if (dtype.has_value()) return dtype;
+  return spot.Error(absl::StrCat("\"", text, "\" is no data type; expected s2, s4, s8, s32, e4m3fn, e5m2, f16, bf16, "
+                                 "f32 or none"));
+}
+
+Axes ReadAxes(const RepeatedField<int64_t>& axes) { return Axes(axes.begin(), axes.end()); }
+
+Noise ReadNoise(const config::Noise& m) {
+  Noise noise;
+  if (m.kind() == config::NOISE_KIND_RANDOM_CENTERED_UNIFORM) noise.kind = NoiseKind::kRandomCenteredUniform;
+  noise.noise_sharing_axes = ReadAxes(m.noise_sharing_axes());
+  return noise;
+}
+
+absl::StatusOr<IntSymmetric> Read(const config::IntSymmetric& m, const Spot& spot) {
+  IntSymmetric n;
+  if (m.has_bits()) n.bits = m.bits();
+  n.preserve_zero = m.has_preserve_zero() ? m.preserve_zero() : n.bits != 1;
+  if (m.has_preserve_max_val()) n.preserve_max_val = m.preserve_max_val();
+  if (m.has_clip()) n.clip = m.clip();
+  if (m.has_clip_gradient()) n.clip_gradient = m.clip_gradient();
+  if (m.has_round()) n.round = m.round();
+  if (m.has_noise()) n.noise = ReadNoise(m.noise());
+  n.dtype = DefaultContainer(n);
+  if (m.has_dtype()) {
+    AQT_ASSIGN_OR_RETURN(n.dtype, ReadDType(m.dtype(), spot.In(m, "dtype")));
+  }
+  return n;
+}
+
+absl::StatusOr<Fp8> Read(const config::Fp8& m, const Spot& spot) {
+  Fp8 n;
+  if (m.has_dtype()) {
+    AQT_ASSIGN_OR_RETURN(const std::optional<DType> dtype, ReadDType(m.dtype(), spot.In(m, "dtype")));
+    if (!dtype.has_value()) return spot.In(m, "dtype").Error("an 8-bit float needs a dtype: e4m3fn, e5m2 or bf16");
+    n.dtype = *dtype;
+  }
+  if (n.dtype == DType::kE5M2) {
+    n.exponent_bits = 5;
+    n.mantissa_bits = 2;
+  }
+  if (m.has_exponent_bits()) n.exponent_bits = m.exponent_bits();
+  if (m.has_mantissa_bits()) n.mantissa_bits = m.mantissa_bits();
+  n.stochastic_rounding = m.stochastic_rounding();
+  return n;
+}
+
+Fp Read(const config::Fp& m) {
+  Fp n;
+  const config::FpFormat& format = m.format();
+  if (format.has_nexp()) n.format.nexp = format.nexp();
+  if (format.has_minexp()) n.format.minexp = format.minexp();
+  if (format.has_nmant()) n.format.nmant = format.nmant();
+  if (format.has_has_subnormals()) n.format.has_subnormals = format.has_subnormals();
+  n.format.has_two_nan = format.has_two_nan();
+  n.format.has_naninf = format.has_naninf();
+  if (format.has_radix()) n.format.radix = format.radix();
+  n.stochastic_rounding = m.stochastic_rounding();
+  n.clip_gradient = m.clip_gradient();
+  return n;
+}
+
+absl::StatusOr<ConstantArray> Read(const config::ConstantArray& m, const Spot& spot) {
+  AQT_ASSIGN_OR_RETURN(const std::optional<DType> dtype,
+                       ReadDType(m.has_dtype() ? m.dtype() : std::string(kNone), spot.In(m, "dtype")));
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
+    return spot.In(m, "dtype").Error("an array needs a dtype: f32, bf16 or f16");
+  }
+  const std::vector<int64_t> shape(m.shape().begin(), m.shape().end());
+  const absl::StatusOr<int64_t> elements = CheckedNumElements(shape, SizeOf(*dtype));
+  if (!elements.ok()) return spot.In(m, "shape").At(elements.status());
+  if (*elements != m.values_size()) {
+    return spot.In(m, "values").Error(absl::StrCat("the shape ", Shape(shape).ToString(), " has ", *elements,
+                                                   " elements, but there are ", m.values_size(), " values"));
+  }
+  const ArrayRef values(m.values().data(), Shape(shape));
+  return ConstantArray{Cast(values, *dtype)};
+}
+
+absl::StatusOr<ConstantValue> Read(const config::ConstantValue& m, const Spot& spot) {
+  switch (m.value_case()) {
+    case config::ConstantValue::kNumber: return ConstantValue(m.number());
+    case config::ConstantValue::kArray: {
+      AQT_ASSIGN_OR_RETURN(ConstantArray array, Read(m.array(), spot.In(m, "array")));
+      return ConstantValue(std::move(array));
+    }
+    case config::ConstantValue::VALUE_NOT_SET: break;
+  }
+  return spot.Error("needs number or array");
+}
+
+absl::StatusOr<Constant> Read(const config::Constant& m, const Spot& spot) {
+  Constant c;
+  if (m.has_bound()) {
+    AQT_ASSIGN_OR_RETURN(c.bound, Read(m.bound(), spot.In(m, "bound")));
+  }
+  if (m.has_bias()) {
+    AQT_ASSIGN_OR_RETURN(c.bias, Read(m.bias(), spot.In(m, "bias")));
+  }
+  c.po2_scale = m.po2_scale();
+  return c;
+}
+
+AbsMax Read(const config::AbsMax& m) {
+  AbsMax c{.po2_scale = m.po2_scale()};
+  if (m.has_clipping_scale()) c.clipping_scale = m.clipping_scale();
+  return c;
+}
+
+AbsMean Read(const config::AbsMean& m) {
+  AbsMean c{.po2_scale = m.po2_scale()};
+  if (m.has_p()) c.p = m.p();
+  if (m.has_clipping_scale()) c.clipping_scale = m.clipping_scale();
+  return c;
+}
+
+absl::StatusOr<Numerics> ReadNumerics(const config::Quantizer& m, const Spot& spot) {
+  switch (m.numerics_case()) {
+    case config::Quantizer::kIntSymmetric: {
+      AQT_ASSIGN_OR_RETURN(Numerics numerics, Read(m.int_symmetric(), spot.In(m, "int_symmetric")));
+      return numerics;
+    }
+    case config::Quantizer::kFp8: {
+      AQT_ASSIGN_OR_RETURN(Numerics numerics, Read(m.fp8(), spot.In(m, "fp8")));
+      return numerics;
+    }
+    case config::Quantizer::kFp: return Numerics(Read(m.fp()));
+    case config::Quantizer::kNoNumerics:
+    case config::Quantizer::NUMERICS_NOT_SET: break;
+  }
+  return Numerics(NoNumerics());
+}
+
+absl::StatusOr<std::optional<Calibration>> ReadCalibration(const config::Quantizer& m, const Spot& spot) {
+  std::optional<Calibration> calibration;
+  switch (m.calibration_case()) {
+    case config::Quantizer::kAbsMax: calibration = Read(m.abs_max()); break;
+    case config::Quantizer::kAbsMean: calibration = Read(m.abs_mean()); break;
+    case config::Quantizer::kConstant: {
+      AQT_ASSIGN_OR_RETURN(calibration, Read(m.constant(), spot.In(m, "constant")));
+      break;
+    }
+    case config::Quantizer::kSnrSearch: {
+      const auto& candidates = m.snr_search().candidates();
+      calibration = SnrSearch{.candidates = {candidates.begin(), candidates.end()}, .po2_scale = m.snr_search().po2_scale()};
+      break;
+    }
+    case config::Quantizer::CALIBRATION_NOT_SET: break;
+  }
+  return calibration;
+}
+
+absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const Spot& spot) {
+  Quantizer q;
+  AQT_ASSIGN_OR_RETURN(q.numerics, ReadNumerics(m, spot));
+  AQT_ASSIGN_OR_RETURN(q.calibration, ReadCalibration(m, spot));
+  q.calib_shared_axes = {.per_tensor = m.calib_shared_axes().per_tensor(), .axes = ReadAxes(m.calib_shared_axes().axes())};
+  if (q.calib_shared_axes.per_tensor && !q.calib_shared_axes.axes.empty()) {
+    return spot.In(m, "calib_shared_axes").Error("per_tensor and axes exclude each other");
+  }
+  if (m.has_scale_stop_grad()) q.scale_stop_grad = m.scale_stop_grad();
+  if (m.has_scale_dtype()) {
+    AQT_ASSIGN_OR_RETURN(q.scale_dtype, ReadDType(m.scale_dtype(), spot.In(m, "scale_dtype")));
+  }
+  const absl::Status status = Validate(q);
+  // What is legal but not available is for the plan to say.
+  if (absl::IsInvalidArgument(status)) return spot.At(status);
+  return q;
+}
+
+absl::StatusOr<Tensor> Read(const config::Tensor& m, const Spot& spot) {
+  Tensor tensor;
+  AQT_ASSIGN_OR_RETURN(tensor.quantizer, Read(m.quantizer(), spot.In(m, "quantizer")));
+  tensor.use_fwd_quant = m.use_fwd_quant();
+  switch (m.dequant_mode()) {
+    case config::DEQUANT_MODE_THIS_INPUT: tensor.dequant_mode = DequantMode::kThisInput; break;
+    case config::DEQUANT_MODE_OTHER_INPUT: tensor.dequant_mode = DequantMode::kOtherInput; break;
+    default: break;
+  }
+  if (m.calibration_mode() == config::CALIBRATION_MODE_REMAINING_AXIS) {
+    tensor.calibration_mode = CalibrationMode::kRemainingAxis;
+  }
+  const Spot at = m.has_dequant_mode() ? spot.In(m, "dequant_mode") : spot.In(m, "calibration_mode");
+  AQT_RETURN_IF_ERROR(at.At(ValidateTensor(tensor)));
+  return tensor;
+}
+
+absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const Spot& spot) {
+  DotGeneralRaw raw;
+  AQT_ASSIGN_OR_RETURN(raw.lhs, Read(m.lhs(), spot.In(m, "lhs")));
+  AQT_ASSIGN_OR_RETURN(raw.rhs, Read(m.rhs(), spot.In(m, "rhs")));
+  raw.dg_accumulator_dtype = DefaultAccumulator(raw);
+  if (m.has_dg_accumulator_dtype()) {
+    const Spot at = spot.In(m, "dg_accumulator_dtype");
+    AQT_ASSIGN_OR_RETURN(raw.dg_accumulator_dtype, ReadDType(m.dg_accumulator_dtype(), at));
+    AQT_RETURN_IF_ERROR(at.At(ValidateAccumulator(raw)));
+  }
+  if (m.has_local_aqt()) {
+    LocalAqt& local = raw.local_aqt.emplace();
+    const config::LocalAqt& message = m.local_aqt();
+    if (message.has_contraction_axis_shard_count()) {
+      local.contraction_axis_shard_count = message.contraction_axis_shard_count();
+    }
+    if (message.has_contraction_axis_shard_size()) {
+      local.contraction_axis_shard_size = message.contraction_axis_shard_size();
+    }
+    local.tile_largest_shape = message.tile_largest_shape();
+  }
+  if (m.has_lhs_mid_alpha()) raw.lhs_mid_alpha = m.lhs_mid_alpha();
+  if (m.has_rhs_mid_alpha()) raw.rhs_mid_alpha = m.rhs_mid_alpha();
+  raw.allow_dummy_gradient_into_qtensor = m.allow_dummy_gradient_into_qtensor();
+  return raw;
+}
+
+// use_fwd_quant and local_aqt where they have no meaning.
+absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, const Spot& spot) {
+  const Spot fwd = spot.In(m, "fwd"), dlhs = spot.In(m, "dlhs"), drhs = spot.In(m, "drhs");
+  const auto use = [](const config::Tensor& tensor, const Spot& at) { return at.In(tensor, "use_fwd_quant"); };
+  const auto none = [&](bool set, const config::Tensor& tensor, const Spot& at) {
+    if (!set) return absl::OkStatus();
+    return use(tensor, at).Error("only the rhs of dlhs and of drhs, the saved operands, can use the forward quantization");
+  };
+  AQT_RETURN_IF_ERROR(none(dg.fwd.lhs.use_fwd_quant, m.fwd().lhs(), fwd.In(m.fwd(), "lhs")));
+  AQT_RETURN_IF_ERROR(none(dg.fwd.rhs.use_fwd_quant, m.fwd().rhs(), fwd.In(m.fwd(), "rhs")));
+  AQT_RETURN_IF_ERROR(none(dg.dlhs.lhs.use_fwd_quant, m.dlhs().lhs(), dlhs.In(m.dlhs(), "lhs")));
+  AQT_RETURN_IF_ERROR(none(dg.drhs.lhs.use_fwd_quant, m.drhs().lhs(), drhs.In(m.drhs(), "lhs")));
+  if (dg.dlhs.rhs.use_fwd_quant) {
+    AQT_RETURN_IF_ERROR(use(m.dlhs().rhs(), dlhs.In(m.dlhs(), "rhs")).At(ValidateUseFwdQuant(dg.fwd.rhs)));
+  }
+  if (dg.drhs.rhs.use_fwd_quant) {
+    AQT_RETURN_IF_ERROR(use(m.drhs().rhs(), drhs.In(m.drhs(), "rhs")).At(ValidateUseFwdQuant(dg.fwd.lhs)));
+  }
+  if (dg.fwd.local_aqt.has_value()) {
+    return fwd.In(m.fwd(), "local_aqt").Error("local_aqt has a meaning only in dlhs and drhs");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const Place& place) {
+  const std::vector<config::EmbeddedText> presets = config::QuantPresets();
+  if (message.has_schema()) AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
+  config::DotGeneral m = message;
+  AQT_RETURN_IF_ERROR(config::ResolveBase(presets, place, &m));
+  const Spot spot{place, ""};
+  DotGeneral dg;
+  AQT_ASSIGN_OR_RETURN(dg.fwd, Read(m.fwd(), spot.In(m, "fwd")));
+  AQT_ASSIGN_OR_RETURN(dg.dlhs, Read(m.dlhs(), spot.In(m, "dlhs")));
+  AQT_ASSIGN_OR_RETURN(dg.drhs, Read(m.drhs(), spot.In(m, "drhs")));
+  AQT_RETURN_IF_ERROR(CheckPlaces(dg, m, spot));
+  return dg;
+}
+
+absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message) { return FromProto(message, Place()); }
+
+absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source) {
+  config::DotGeneral message;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  AQT_RETURN_IF_ERROR(config::ParseText(textproto, source, kRenames, &message, &tree));
+  const Place place(source, &tree);
+  AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
+  return FromProto(message, place);
+}
+
+absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name) {
+  const std::vector<config::EmbeddedText> presets = config::QuantPresets();
+  for (const config::EmbeddedText& preset : presets) {
+    if (preset.name == name) return DotGeneralFromText(preset.text, absl::StrCat("preset ", name));
+  }
+  return absl::InvalidArgumentError(config::NoSuchPreset(name, presets));
+}
+
+std::vector<std::string> DotGeneralPresetNames() { return config::PresetNames(config::QuantPresets()); }
+
+config::DotGeneral ToProto(const DotGeneral& dg) {
+  config::DotGeneral message;
+  message.set_schema(1);
+  Write(dg.fwd, message.mutable_fwd());
+  Write(dg.dlhs, message.mutable_dlhs());
+  Write(dg.drhs, message.mutable_drhs());
+  return message;
+}
+
+std::string ToText(const DotGeneral& config) { return config::PrintText(ToProto(config)); }
+
+}  // namespace aqt

@@ -1,0 +1,46 @@
+#ifndef AQT_QUANT_CONFIG_PROTO_H_
+#define AQT_QUANT_CONFIG_PROTO_H_
+
+// Configurations as text: configs/quant.proto to the structs of config.h and back.
+//
+//   absl::StatusOr<DotGeneral> config = DotGeneralFromText(R"(
+//       schema: 1
+//       base: "config_v4"
+//       fwd { rhs { quantizer { int_symmetric { bits: 4 } } } })");
+//
+// FromText(ToText(c)) == c for every legal c, doubles and arrays bit for bit, but for the payload of NaNs.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/quant/config.h"
+
+namespace aqt {
+namespace config {
+class DotGeneral;  // configs/quant.pb.h
+class Place;       // configs/config_text.h
+}  // namespace config
+
+// Reads a textproto of aqt.config.DotGeneral. InvalidArgument "source:line:column: message" for errors of syntax, of form,
+// and of meaning as far as no shape is needed (validate.h). An error of meaning has the position of the field, or of the
+// innermost message around it when the field is left out or comes from the base, and then the field's path
+// ("fwd.lhs.quantizer: ..."). For a name of older versions of AQT the message tells what to write now.
+absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source = "config");
+
+// The presets of configs/presets/quant. InvalidArgument, listing the names, when there is none of that name.
+absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name);
+std::vector<std::string> DotGeneralPresetNames();
+
+// The whole configuration, without a base. Fields with a fixed default are left out where they have it.
+std::string ToText(const DotGeneral& config);
+
+// A base is resolved; `schema` may be left out. Errors as above, without a position where there is no place.
+absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message);
+absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const config::Place& place);
+config::DotGeneral ToProto(const DotGeneral& config);
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONFIG_PROTO_H_
