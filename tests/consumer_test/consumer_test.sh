@@ -20,6 +20,7 @@ run() {
 }
 trap 'run shutdown' EXIT
 options="--experimental_convenience_symlinks=ignore --noshow_progress --nosandbox_debug"
+[ -z "${AQT_DISK_CACHE:-}" ] || options="$options --disk_cache=$AQT_DISK_CACHE"
 
 # shellcheck disable=SC2086
 run test $options --test_output=errors //...
