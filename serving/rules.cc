@@ -1,7 +1,7 @@
 #include "serving/rules.h"
 
 #include <algorithm>
-#include <map>
+#include <array>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,22 +15,31 @@ namespace {
 
 re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
 
-// The built-in list. Patterns match a whole module name; the first group of each is the last part of the name.
-constexpr char kEmbeddings[] = R"((?i)(?:.*\.)?(?:[^.]*embed[^.]*|wte|wpe|shared))";
-constexpr char kHeads[] = R"((?i)(?:.*\.)?(?:lm_head|embed_out|output_projection)|output)";
-constexpr char kNorms[] = R"((?i)(?:.*\.)?(?:[^.]*norm[^.]*|ln_[^.]*))";
-constexpr char kRouters[] = R"((?i)(?:.*\.)?(?:gate|router|shared_expert_gate)|(?:.*\.)?router\..*)";
-
-const RE2& Compiled(const char* pattern) {
-  static std::map<const char*, std::unique_ptr<RE2>>* const all = [] {
-    auto* map = new std::map<const char*, std::unique_ptr<RE2>>();
-    for (const char* p : {kEmbeddings, kHeads, kNorms, kRouters}) (*map)[p] = std::make_unique<RE2>(p);
-    return map;
-  }();
-  return *all->at(pattern);
+// The built-in list. Patterns match a whole module name, most of them by its last part, in any case.
+struct BuiltIn {
+  const char* what;
+  RE2 pattern;
+};
+const BuiltIn& Embeddings() {
+  static const auto* const built_in = new BuiltIn{"embedding", RE2(R"((?i)(?:.*\.)?(?:[^.]*embed[^.]*|wte|wpe|shared))")};
+  return *built_in;
 }
+const BuiltIn& Heads() {
+  static const auto* const built_in = new BuiltIn{"output head", RE2(R"((?i)(?:.*\.)?(?:lm_head|embed_out|output_projection)|output)")};
+  return *built_in;
+}
+const BuiltIn& Norms() {
+  static const auto* const built_in = new BuiltIn{"norm", RE2(R"((?i)(?:.*\.)?(?:[^.]*norm[^.]*|ln_[^.]*))")};
+  return *built_in;
+}
+const BuiltIn& Routers() {
+  static const auto* const built_in =
+      new BuiltIn{"router", RE2(R"((?i)(?:.*\.)?(?:gate|router|shared_expert_gate)|(?:.*\.)?router\..*)")};
+  return *built_in;
+}
+std::array<const BuiltIn*, 4> BuiltIns() { return {&Embeddings(), &Heads(), &Norms(), &Routers()}; }
 
-bool Matches(const char* built_in, absl::string_view module) { return RE2::FullMatch(Piece(module), Compiled(built_in)); }
+bool Matches(const BuiltIn& built_in, absl::string_view module) { return RE2::FullMatch(Piece(module), built_in.pattern); }
 
 // A rule's pattern: the whole name of the tensor or of its module.
 std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std::string& pattern) {
@@ -50,8 +59,8 @@ bool LooksLikeClass(absl::string_view target) {
 
 }  // namespace
 
-bool IsEmbeddingName(absl::string_view module) { return Matches(kEmbeddings, module); }
-bool IsHeadName(absl::string_view module) { return Matches(kHeads, module); }
+bool IsEmbeddingName(absl::string_view module) { return Matches(Embeddings(), module); }
+bool IsHeadName(absl::string_view module) { return Matches(Heads(), module); }
 
 // An entry of `targets` or `ignore`.
 absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
@@ -71,11 +80,10 @@ absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
 }
 
 void RuleSet::AddBuiltInIgnores() {
-  for (const auto& [what, pattern] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"embedding", kEmbeddings}, {"output head", kHeads}, {"norm", kNorms}, {"router", kRouters}}) {
+  for (const BuiltIn* built_in : BuiltIns()) {
     Ignore ignore;
-    ignore.label = absl::StrCat("built-in ignore list (", what, ")");
-    ignore.matches = [p = pattern](absl::string_view, absl::string_view module) { return Matches(p, module); };
+    ignore.label = absl::StrCat("built-in ignore list (", built_in->what, ")");
+    ignore.matches = [built_in](absl::string_view, absl::string_view module) { return Matches(*built_in, module); };
     ignore.built_in = true;
     ignores_.push_back(std::move(ignore));
   }
@@ -225,10 +233,8 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
 }
 
 bool RuleSet::IsBuiltInIgnored(absl::string_view module) {
-  for (const char* pattern : {kEmbeddings, kHeads, kNorms, kRouters}) {
-    if (Matches(pattern, module)) return true;
-  }
-  return false;
+  const std::array<const BuiltIn*, 4> all = BuiltIns();
+  return std::any_of(all.begin(), all.end(), [module](const BuiltIn* built_in) { return Matches(*built_in, module); });
 }
 
 std::vector<std::string> RuleSet::Unused() const {
