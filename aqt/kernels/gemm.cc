@@ -32,7 +32,8 @@ void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor)
   const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
   const int64_t threads = executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
 
-  // Panels per task: blocks of rows that fit L2, all columns; cut further, first by columns, until all threads have work.
+  // Panels per task: blocks of rows that fit L2, all columns; cut further, first by columns, until all threads have
+  // work.
   const int64_t fit = kBlockBytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
   const int64_t max_panels = internal::kMaxBlockRows / mr;
   int64_t m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels));

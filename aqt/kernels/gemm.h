@@ -6,8 +6,8 @@
 // How a caller uses it (lhs quantized in each call, rhs packed once):
 //   const GemmKernel& kernel = GemmS8(BestTarget());
 //   Pack(kernel.target, kernel.rhs, weights, rhs_panels, executor);
-//   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, AbsMaxScale(), executor);
-//   RunGemm(kernel, args, executor);
+//   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, AbsMaxScale(),
+//   executor); RunGemm(kernel, args, executor);
 
 #include <cstdint>
 
@@ -41,7 +41,8 @@ struct Epilogue {
 
   // True when all steps are in f32 and none flushes: what tiles do in registers.
   bool IsPlainF32() const {
-    return !subnormals_are_zero && sum_dtype == DType::kF32 && first_dtype == DType::kF32 && second_dtype == DType::kF32;
+    return !subnormals_are_zero && sum_dtype == DType::kF32 && first_dtype == DType::kF32 &&
+           second_dtype == DType::kF32;
   }
 };
 
@@ -66,7 +67,8 @@ struct GemmKernel {
   const char* name;  // "avx2", "emulated_avx2", ...
   Target target;     // the instructions it uses; also the target to pack with
   PanelFormat lhs, rhs;
-  // One part of the work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel widths.
+  // One part of the work: rows [m0, m1), at most 192, and columns [n0, n1) of matrix b; m0 and n0 are multiples of the
+  // panel widths.
   void (*block)(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
 };
 

@@ -20,9 +20,9 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
 // Exact without VNNI: both sides as s16, vpmaddwd adds the two products of a group (at most 2 * 128 * 128) in s32.
-// vpmaddubsw would do four at a time, but it saturates at 16 bits. Panels keep the rhs as s8, half the bytes, which is all
-// that counts for few rows; for many, a block is widened once into L1. On a Zen 4 core at 512^3: 131 GOP/s widening in
-// the inner loop, 142 from a widened panel, 148 for registers alone.
+// vpmaddubsw would do four at a time, but it saturates at 16 bits. Panels keep the rhs as s8, half the bytes, which is
+// all that counts for few rows; for many, a block is widened once into L1. On a Zen 4 core at 512^3: 131 GOP/s widening
+// in the inner loop, 142 from a widened panel, 148 for registers alone.
 struct MaddOps {
   static constexpr Target kTarget = HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512;
   using Acc = int32_t;
@@ -44,7 +44,8 @@ struct MaddOps {
   static void Widen(const char* rhs, int64_t groups, char* wide) {
     constexpr int64_t kVectorElements = kRhs.width;  // half a group
     for (int64_t i = 0; i < 2 * groups; ++i) {
-      hn::StoreU(LoadRhs<false>(rhs + i * kVectorElements), D16(), reinterpret_cast<int16_t*>(wide) + i * kVectorElements);
+      hn::StoreU(LoadRhs<false>(rhs + i * kVectorElements), D16(),
+                 reinterpret_cast<int16_t*>(wide) + i * kVectorElements);
     }
   }
   static HWY_INLINE hn::Vec<D32> Step(hn::Vec<D16> a, hn::Vec<D16> b, hn::Vec<D32> sum) {

@@ -16,7 +16,8 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
 // vpdpbusd: four products u8 x s8 (at most 4 * 255 * 128 in magnitude) added to s32 modulo 2^32, no saturation. The lhs
-// is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and takes the offset out again.
+// is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and takes the offset out
+// again.
 struct VnniOps {
   static constexpr Target kTarget = Target::kAvx512Vnni;
   using Acc = int32_t;

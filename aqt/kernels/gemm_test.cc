@@ -14,8 +14,10 @@
 #include "aqt/kernels/gemm_f32.h"
 #include "aqt/kernels/gemm_s8.h"
 #include "aqt/kernels/gemm_test_util.h"
+#include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/reference.h"
+#include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
 
 namespace aqt::kernels {
@@ -32,11 +34,11 @@ void PrintTo(const Shape& s, std::ostream* os) { *os << s.batch << " x " << s.m 
 // Around the tiles (6, 8, 12 rows; 16, 32 columns), the groups (2, 4), the steps (16, 32, 64 k), the blocks of k (256,
 // 512, 768, 1024).
 const Shape kShapes[] = {
-    {0, 3, 3, 3},   {1, 0, 5, 7},    {1, 5, 0, 7},    {1, 5, 7, 0},    {2, 1, 1, 0},    {1, 1, 1, 1},
-    {1, 1, 33, 2},  {1, 2, 16, 3},   {1, 3, 15, 4},   {1, 4, 17, 5},   {1, 5, 31, 31},  {1, 6, 32, 32},
-    {1, 7, 33, 33}, {1, 8, 16, 63},  {1, 9, 1, 64},   {1, 11, 48, 65}, {1, 12, 64, 67}, {1, 13, 37, 127},
-    {3, 6, 16, 16}, {2, 37, 65, 129}, {1, 2, 3, 257}, {1, 3, 19, 769}, {1, 7, 40, 1023}, {1, 8, 32, 1024},
-    {1, 17, 35, 1025}, {2, 5, 18, 1537}, {1, 1, 7, 2081}, {1, 200, 3, 9}, {1, 193, 17, 1601},
+    {0, 3, 3, 3},      {1, 0, 5, 7},     {1, 5, 0, 7},    {1, 5, 7, 0},    {2, 1, 1, 0},       {1, 1, 1, 1},
+    {1, 1, 33, 2},     {1, 2, 16, 3},    {1, 3, 15, 4},   {1, 4, 17, 5},   {1, 5, 31, 31},     {1, 6, 32, 32},
+    {1, 7, 33, 33},    {1, 8, 16, 63},   {1, 9, 1, 64},   {1, 11, 48, 65}, {1, 12, 64, 67},    {1, 13, 37, 127},
+    {3, 6, 16, 16},    {2, 37, 65, 129}, {1, 2, 3, 257},  {1, 3, 19, 769}, {1, 7, 40, 1023},   {1, 8, 32, 1024},
+    {1, 17, 35, 1025}, {2, 5, 18, 1537}, {1, 1, 7, 2081}, {1, 200, 3, 9},  {1, 193, 17, 1601},
 };
 
 // A product with both operands packed from dense values.
@@ -231,7 +233,8 @@ TEST_P(GemmS8Test, OneMatrixForAllOfTheBatch) {
 
 TEST_P(GemmS8Test, EqualForAnyNumberOfThreads) {
   const GemmKernel& kernel = *GetParam();
-  for (const Shape& s : {Shape{1, 131, 133, 129}, Shape{1, 1, 2100, 1030}, Shape{5, 33, 65, 257}, Shape{1, 2100, 1, 1030}}) {
+  for (const Shape& s :
+       {Shape{1, 131, 133, 129}, Shape{1, 1, 2100, 1030}, Shape{5, 33, 65, 257}, Shape{1, 2100, 1, 1030}}) {
     const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 11), rhs = RandomS8(s.batch * s.n * s.k, 12);
     const std::vector<float> scale = RandomF32(2100, 13);
     Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
@@ -252,8 +255,10 @@ TEST(GemmS8KernelsTest, EachTargetHasItsKernel) {
   for (Target target : SupportedTargets()) {
     const GemmKernel& kernel = GemmS8(target);
     EXPECT_LE(kernel.target, target);
-    if (target == Target::kScalar) EXPECT_STREQ(kernel.name, "emulated_avx2");
-    else EXPECT_EQ(kernel.target, target) << kernel.name;
+    if (target == Target::kScalar)
+      EXPECT_STREQ(kernel.name, "emulated_avx2");
+    else
+      EXPECT_EQ(kernel.target, target) << kernel.name;
   }
 }
 

@@ -10,9 +10,11 @@
 #include <random>
 #include <vector>
 
+#include "aqt/core/executor.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
+#include "aqt/kernels/target.h"
 
 namespace aqt::kernels {
 

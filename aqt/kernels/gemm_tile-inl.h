@@ -35,8 +35,8 @@ struct VectorTile : Ops {
   static_assert(kLanes == HWY_MAX_BYTES / 4);
   static constexpr int64_t kLhsStepBytes = int64_t{Ops::kLhs.width} * 64;
   template <bool kWide>
-  static constexpr int64_t kRhsVectorBytes =
-      kLanes * Ops::kRhs.k_group * (kWide ? Ops::kWideRhsElementBytes : Ops::kRhs.ElementBytes());
+  static constexpr int64_t kRhsVectorBytes = kLanes* Ops::kRhs.k_group*(kWide ? Ops::kWideRhsElementBytes
+                                                                              : Ops::kRhs.ElementBytes());
 
   template <int R>
   struct Sums {
@@ -89,8 +89,10 @@ struct VectorTile : Ops {
   }
 
   static HWY_INLINE hn::Vec<hn::ScalableTag<float>> ToF32(V v) {
-    if constexpr (std::is_same_v<Acc, float>) return v;
-    else return hn::ConvertTo(hn::ScalableTag<float>(), v);
+    if constexpr (std::is_same_v<Acc, float>)
+      return v;
+    else
+      return hn::ConvertTo(hn::ScalableTag<float>(), v);
   }
 
   template <int R, bool kWide>

@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_OPERAND_H_
 #define AQT_KERNELS_OPERAND_H_
 
-// How kernels see a tensor: a pointer and three groups of axes, batch, rows and k. A dot_general operand of any dimension
-// numbers has this form without a copy: rows are its remaining axes and k its contracting ones.
+// How kernels see a tensor: a pointer and three groups of axes, batch, rows and k. A dot_general operand of any
+// dimension numbers has this form without a copy: rows are its remaining axes and k its contracting ones.
 
 #include <cstdint>
 

@@ -20,9 +20,13 @@ float Flush(float x, bool flush) { return flush && std::fabs(x) < kSmallestNorma
 
 float Round(float x, DType dtype) {
   switch (dtype) {
-    case DType::kBF16: return ToFloat(RoundToBFloat16(x));
-    case DType::kF16: return ToFloat(RoundToFloat16(x));
-    default: AQT_DCHECK(dtype == DType::kF32); return x;
+    case DType::kBF16:
+      return ToFloat(RoundToBFloat16(x));
+    case DType::kF16:
+      return ToFloat(RoundToFloat16(x));
+    default:
+      AQT_DCHECK(dtype == DType::kF32);
+      return x;
   }
 }
 
@@ -108,15 +112,22 @@ void StageF32As(const Operand& src, const Block& block, float* stage) {
 
 void StageF32(const Operand& src, const Block& block, float* stage) {
   switch (src.dtype) {
-    case DType::kF32: return StageF32As<float>(src, block, stage);
-    case DType::kBF16: return StageF32As<BFloat16>(src, block, stage);
-    case DType::kF16: return StageF32As<Float16>(src, block, stage);
-    case DType::kE4M3FN: return StageF32As<Float8E4M3FN>(src, block, stage);
-    case DType::kE5M2: return StageF32As<Float8E5M2>(src, block, stage);
+    case DType::kF32:
+      return StageF32As<float>(src, block, stage);
+    case DType::kBF16:
+      return StageF32As<BFloat16>(src, block, stage);
+    case DType::kF16:
+      return StageF32As<Float16>(src, block, stage);
+    case DType::kE4M3FN:
+      return StageF32As<Float8E4M3FN>(src, block, stage);
+    case DType::kE5M2:
+      return StageF32As<Float8E5M2>(src, block, stage);
     case DType::kS2:
     case DType::kS4:
-    case DType::kS8: return StageF32As<int8_t>(src, block, stage);
-    default: AQT_CHECK(!"Pack: f32 panels take f32, bf16, f16, fp8, s8, s4 and s2");
+    case DType::kS8:
+      return StageF32As<int8_t>(src, block, stage);
+    default:
+      AQT_CHECK(!"Pack: f32 panels take f32, bf16, f16, fp8, s8, s4 and s2");
   }
 }
 
@@ -137,7 +148,8 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
     q.q_row_stride = block.row_stride;
     q.q_col_stride = block.k_stride;
     if (step.product_dtype == src.dtype) return QuantizeMatrix(q, target);
-    // The product is f32 and not rounded to the source's dtype: quantize an f32 copy, a strip of rows or columns a time.
+    // The product is f32 and not rounded to the source's dtype: quantize an f32 copy, a strip of rows or columns a
+    // time.
     constexpr int64_t kStrip = 1024;
     float strip[kStrip];
     const bool by_rows = block.k_stride == 1;
@@ -149,7 +161,8 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
         part.x = {strip, DType::kF32, by_rows ? 1 : n, by_rows ? n : 1, by_rows ? n : 1, by_rows ? 1 : n};
         part.grid.scale += dr * inverse_stride;
         part.q += dr * q.q_row_stride + dc * q.q_col_stride;
-        const int64_t at = dr * q.x.row_stride + dc * q.x.col_stride, stride = by_rows ? q.x.col_stride : q.x.row_stride;
+        const int64_t at = dr * q.x.row_stride + dc * q.x.col_stride,
+                      stride = by_rows ? q.x.col_stride : q.x.row_stride;
         if (src.dtype == DType::kBF16) {
           CopyMatrix(static_cast<const BFloat16*>(q.x.data) + at, 0, stride, 1, n, strip, 0, 1);
         } else {
@@ -191,7 +204,8 @@ void AbsMaxOfRows(Target target, const Operand& src, int64_t b, int64_t r0, int6
 
 // ---- blocks
 
-// Rows that one task packs: a multiple of all panel widths, and whole cache lines of a source whose rows are contiguous.
+// Rows that one task packs: a multiple of all panel widths, and whole cache lines of a source whose rows are
+// contiguous.
 constexpr int64_t kTaskRows = 96;
 // A staged block and its transpose stay in L1.
 constexpr int64_t kStageBytes = 12 << 10;
@@ -201,16 +215,18 @@ constexpr int64_t kStageBytes = 12 << 10;
 class Packer {
  public:
   Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)
-      : target_(target), format_(format), src_(src), panels_(static_cast<char*>(panels)),
-        rows_(src.rows.Count()), k_(src.k.Count()),
+      : target_(target),
+        format_(format),
+        src_(src),
+        panels_(static_cast<char*>(panels)),
+        rows_(src.rows.Count()),
+        k_(src.k.Count()),
         task_panels_(kTaskRows / format.width),
         by_k_(src.k.InnerStride() == 1 || src.rows.InnerStride() != 1) {
     AQT_DCHECK(kTaskRows % format.width == 0);
   }
 
-  int64_t TasksPerMatrix() const {
-    return (format_.NumPanels(rows_) + task_panels_ - 1) / task_panels_;
-  }
+  int64_t TasksPerMatrix() const { return (format_.NumPanels(rows_) + task_panels_ - 1) / task_panels_; }
 
   // Packs task i of matrix b. begin(r0, r1) is called before stage for these rows. T is int8_t or float.
   template <class T, class Begin, class Stage>
@@ -307,7 +323,8 @@ void AbsMaxScale::operator()(float* absmax_to_scale, int64_t count) const {
   for (int64_t i = 0; i < count; ++i) {
     const float m = absmax_to_scale[i] == 0.0f ? 1.0f : absmax_to_scale[i];
     const float scale = divide ? m / bound : m * reciprocal;
-    absmax_to_scale[i] = Flush(Round(Flush(scale, subnormals_are_zero), dtype), subnormals_are_zero && dtype != DType::kF16);
+    absmax_to_scale[i] =
+        Flush(Round(Flush(scale, subnormals_are_zero), dtype), subnormals_are_zero && dtype != DType::kF16);
   }
 }
 
@@ -323,7 +340,9 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
   }
   const bool per_row = args.scales == QuantizeArgs::Scales::kPerRow;
   const int64_t row_stride = per_row ? 1 : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_row_stride : 0;
-  const int64_t batch_stride = per_row ? rows : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_batch_stride : 0;
+  const int64_t batch_stride = per_row                                       ? rows
+                               : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_batch_stride
+                                                                             : 0;
   const Packer packer(target, format, src, args.panels);
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
     float inverse[kTaskRows];

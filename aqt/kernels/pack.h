@@ -4,8 +4,8 @@
 // Operands into panels: quantized on the way, or as they are.
 //
 // Everything here gives the same bytes on every target and for any number of threads. Nothing allocates; `panels` has
-// B * format.PackedBytes(rows, k) bytes, aligned to kPanelAlignment, and does not overlap the source. An executor may be
-// null: then the calling thread does all. Slow and obvious versions: reference.h.
+// B * format.PackedBytes(rows, k) bytes, aligned to kPanelAlignment, and does not overlap the source. An executor may
+// be null: then the calling thread does all. Slow and obvious versions: reference.h.
 
 #include <cstdint>
 
@@ -22,7 +22,8 @@ namespace aqt::kernels {
 using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>;
 
 // The scale of AQT's AbsMax calibration without clipping_scale and po2:
-//   bound = absmax, or 1 where it is 0;  scale = R(bound * R(1 / quant_bound))  or, with `divide`, R(bound / quant_bound),
+//   bound = absmax, or 1 where it is 0;  scale = R(bound * R(1 / quant_bound))  or, with `divide`, R(bound /
+//   quant_bound),
 // R rounding to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
 // subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity stay what they are.
 struct AbsMaxScale {
@@ -38,10 +39,10 @@ struct AbsMaxScale {
 //   inv = R_scale_dtype(1 / s), or 1 where that is infinite;  y = R_product_dtype(x * inv);
 //   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))
 struct QuantizeStep {
-  float clip_bound = 127.0f;               // an integer in [0, 127]
-  DType scale_dtype = DType::kF32;         // f32, bf16 or f16
-  DType product_dtype = DType::kF32;       // f32, bf16 or f16: the wider one of the source and the scale
-  bool subnormals_are_zero = true;         // f32 subnormals among x, 1 / s and s (XLA on CPU); else gradual underflow
+  float clip_bound = 127.0f;          // an integer in [0, 127]
+  DType scale_dtype = DType::kF32;    // f32, bf16 or f16
+  DType product_dtype = DType::kF32;  // f32, bf16 or f16: the wider one of the source and the scale
+  bool subnormals_are_zero = true;    // f32 subnormals among x, 1 / s and s (XLA on CPU); else gradual underflow
 };
 
 struct QuantizeArgs {
@@ -74,8 +75,8 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
 // subnormal maximum with subnormals_are_zero. Source f32, bf16 or f16.
 void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor);
 
-// Packs values without changing them. Formats of integer elements take s8, s4 and s2; kF32 takes f32, bf16, f16, e4m3fn,
-// e5m2, s8, s4 and s2, converted exactly.
+// Packs values without changing them. Formats of integer elements take s8, s4 and s2; kF32 takes f32, bf16, f16,
+// e4m3fn, e5m2, s8, s4 and s2, converted exactly.
 void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor);
 
 }  // namespace aqt::kernels

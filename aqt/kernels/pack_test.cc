@@ -15,6 +15,8 @@
 #include "aqt/kernels/gemm_f32.h"
 #include "aqt/kernels/gemm_s8.h"
 #include "aqt/kernels/gemm_test_util.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/reference.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
@@ -57,7 +59,9 @@ std::vector<Case> Layouts(int64_t batch, int64_t rows, int64_t k) {
   std::vector<Case> cases;
   const auto add = [&](const char* name, AxisGroup b, AxisGroup r, AxisGroup i, int64_t start, int64_t count) {
     Case c{std::string(name) + " " + std::to_string(batch) + " x " + std::to_string(rows) + " x " + std::to_string(k),
-           {}, start, count};
+           {},
+           start,
+           count};
     c.src.batch = b;
     c.src.rows = r;
     c.src.k = i;
@@ -90,9 +94,20 @@ std::vector<Case> Layouts(int64_t batch, int64_t rows, int64_t k) {
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  for (const auto& [batch, rows, k] : std::vector<std::array<int64_t, 3>>{
-           {1, 1, 1}, {1, 0, 5}, {1, 5, 0}, {0, 2, 2}, {2, 6, 32}, {1, 7, 33}, {3, 9, 34}, {1, 16, 64}, {1, 15, 65},
-           {1, 33, 31}, {1, 3, 600}, {2, 66, 130}, {1, 129, 19}, {1, 1, 1100}}) {
+  for (const auto& [batch, rows, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1},
+                                                                          {1, 0, 5},
+                                                                          {1, 5, 0},
+                                                                          {0, 2, 2},
+                                                                          {2, 6, 32},
+                                                                          {1, 7, 33},
+                                                                          {3, 9, 34},
+                                                                          {1, 16, 64},
+                                                                          {1, 15, 65},
+                                                                          {1, 33, 31},
+                                                                          {1, 3, 600},
+                                                                          {2, 66, 130},
+                                                                          {1, 129, 19},
+                                                                          {1, 1, 1100}}) {
     for (Case& c : Layouts(batch, rows, k)) cases.push_back(std::move(c));
   }
   return cases;
@@ -156,6 +171,24 @@ TEST_P(PackTest, PutsS8IntoPlace) {
         for (int64_t i = 0; i < src.k.Count(); ++i) q.push_back(static_cast<int8_t>(ReferenceLoad(src, b, r, i)));
     for (const PanelFormat& format : Formats(false)) {
       ExpectPanels(format, Packed(GetParam(), format, src), c, q);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(PackTest, StridesMayBeZero) {
+  const int64_t rows = 35, k = 70;
+  const std::vector<int8_t> row = RandomS8(k, 12), column = RandomS8(rows, 13);
+  for (const bool same_rows : {true, false}) {
+    Case c{same_rows ? "one row" : "one column", {}, 0, 0};
+    c.src.data = same_rows ? row.data() : column.data();
+    c.src.dtype = DType::kS8;
+    c.src.rows = AxisGroup::Of(rows, same_rows ? 0 : 1);
+    c.src.k = AxisGroup::Of(k, same_rows ? 1 : 0);
+    std::vector<int8_t> q;
+    for (int64_t i = 0; i < rows * k; ++i) q.push_back(same_rows ? row[i % k] : column[i / k]);
+    for (const PanelFormat& format : Formats(false)) {
+      ExpectPanels(format, Packed(GetParam(), format, c.src), c, q);
       if (HasFatalFailure()) return;
     }
   }
@@ -236,7 +269,8 @@ void ExpectQuantized(Target target, const Case& c, const std::vector<T>& values,
     args.qvalues = qvalues.data() + c.start;
     QuantizePack(target, format, args, setting.rule, nullptr);
     for (size_t i = 0; i < scale.size(); ++i) {
-      ASSERT_TRUE(SameBits(scale[i], want_scale[i])) << trace << ": scale " << i << ": " << scale[i] << ", want " << want_scale[i];
+      ASSERT_TRUE(SameBits(scale[i], want_scale[i]))
+          << trace << ": scale " << i << ": " << scale[i] << ", want " << want_scale[i];
     }
     ExpectPanels(format, panels, c, want);
     if (::testing::Test::HasFatalFailure()) return;
@@ -273,15 +307,15 @@ TEST_P(PackTest, QuantizesF16) { ExpectAllQuantized<Float16>(GetParam()); }
 // Rows whose abs-max is one of a kind; both orientations.
 TEST_P(PackTest, SpecialRows) {
   const std::vector<std::vector<float>> rows = {
-      {0.0f, -0.0f, 0.0f, 0.0f},                             // scale of 1
-      {kNan, 1.0f, -1.0f, 0.0f},                             // NaN: all qvalues 0
-      {kInf, 1.0f, -1.0f, 0.0f},                             // the infinity becomes 0 * inf = NaN, 0
+      {0.0f, -0.0f, 0.0f, 0.0f},  // scale of 1
+      {kNan, 1.0f, -1.0f, 0.0f},  // NaN: all qvalues 0
+      {kInf, 1.0f, -1.0f, 0.0f},  // the infinity becomes 0 * inf = NaN, 0
       {-kInf, kNan, 1.0f, 2.0f},
-      {0x1p-127f, -0x1p-149f, 0.0f, 0x1p-130f},              // all subnormal
-      {0x1p-126f, 0x1p-127f, -0x1p-126f, 0.0f},              // the scale is subnormal
+      {0x1p-127f, -0x1p-149f, 0.0f, 0x1p-130f},                // all subnormal
+      {0x1p-126f, 0x1p-127f, -0x1p-126f, 0.0f},                // the scale is subnormal
       {0x1p-119f, 0x1p-127f, -0x1.8p-120f, 0x1.fffffcp-127f},  // the inverse is so large that subnormals would count
-      {0x1.fffffep127f, -0x1.fffffep127f, 0x1p127f, 1.0f},   // the inverse is near the subnormals
-      {127.5f, 0.5f, 1.5f, -2.5f},                           // ties at a scale of 1; 127.5 clamped to 127
+      {0x1.fffffep127f, -0x1.fffffep127f, 0x1p127f, 1.0f},     // the inverse is near the subnormals
+      {127.5f, 0.5f, 1.5f, -2.5f},                             // ties at a scale of 1; 127.5 clamped to 127
       {1.0f, -1.0f, 0.5f, 0.25f},
   };
   const int64_t n = static_cast<int64_t>(rows.size()), k = 4;
@@ -370,8 +404,8 @@ TEST_P(PackTest, EqualBytesForAnyTargetAndNumberOfThreads) {
 
 std::string TargetName(const ::testing::TestParamInfo<Target>& info) { return std::string(ToString(info.param)); }
 
-INSTANTIATE_TEST_SUITE_P(Targets, PackTest,
-                         ::testing::ValuesIn(SupportedTargets().begin(), SupportedTargets().end()), TargetName);
+INSTANTIATE_TEST_SUITE_P(Targets, PackTest, ::testing::ValuesIn(SupportedTargets().begin(), SupportedTargets().end()),
+                         TargetName);
 
 TEST(AbsMaxScaleTest, MultipliesOrDividesInTheGivenType) {
   float s[] = {1.0f, 0.0f, 3.0f};

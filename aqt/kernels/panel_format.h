@@ -8,8 +8,8 @@
 
 namespace aqt::kernels {
 
-// A packed operand is a run of panels; a panel holds `width` consecutive rows of the operand (of the rhs: columns of the
-// product) over all of k. k is cut into groups of `k_group` consecutive elements; the last group is filled up with
+// A packed operand is a run of panels; a panel holds `width` consecutive rows of the operand (of the rhs: columns of
+// the product) over all of k. k is cut into groups of `k_group` consecutive elements; the last group is filled up with
 // zeros, and so are the rows beyond the end in the last panel.
 struct PanelFormat {
   enum class Layout : uint8_t {
@@ -39,9 +39,12 @@ struct PanelFormat {
   constexpr int64_t ElementBytes() const {
     switch (element) {
       case Element::kS8:
-      case Element::kU8Offset: return 1;
-      case Element::kS16: return 2;
-      case Element::kF32: return 4;
+      case Element::kU8Offset:
+        return 1;
+      case Element::kS16:
+        return 2;
+      case Element::kF32:
+        return 4;
     }
     return 0;
   }

@@ -36,15 +36,22 @@ float AbsMax(const Operand& src, int64_t b0, int64_t b1, int64_t r0, int64_t r1,
 float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i) {
   const int64_t at = src.batch.Offset(b) + src.rows.Offset(r) + src.k.Offset(i);
   switch (src.dtype) {
-    case DType::kF32: return static_cast<const float*>(src.data)[at];
-    case DType::kBF16: return ToFloat(static_cast<const BFloat16*>(src.data)[at]);
-    case DType::kF16: return ToFloat(static_cast<const Float16*>(src.data)[at]);
-    case DType::kE4M3FN: return ToFloat(static_cast<const Float8E4M3FN*>(src.data)[at]);
-    case DType::kE5M2: return ToFloat(static_cast<const Float8E5M2*>(src.data)[at]);
+    case DType::kF32:
+      return static_cast<const float*>(src.data)[at];
+    case DType::kBF16:
+      return ToFloat(static_cast<const BFloat16*>(src.data)[at]);
+    case DType::kF16:
+      return ToFloat(static_cast<const Float16*>(src.data)[at]);
+    case DType::kE4M3FN:
+      return ToFloat(static_cast<const Float8E4M3FN*>(src.data)[at]);
+    case DType::kE5M2:
+      return ToFloat(static_cast<const Float8E5M2*>(src.data)[at]);
     case DType::kS2:
     case DType::kS4:
-    case DType::kS8: return static_cast<const int8_t*>(src.data)[at];
-    default: AQT_CHECK(!"a dtype that Pack takes");
+    case DType::kS8:
+      return static_cast<const int8_t*>(src.data)[at];
+    default:
+      AQT_CHECK(!"a dtype that Pack takes");
   }
 }
 
@@ -71,8 +78,8 @@ void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q) {
       if (std::isinf(inverse)) inverse = 1.0f;
       for (int64_t i = 0; i < k; ++i) {
         const float y = Round(Flush(ReferenceLoad(src, b, r, i), flush) * inverse, step.product_dtype);
-        *q++ = std::isnan(y) ? 0
-                             : static_cast<int8_t>(std::nearbyint(std::clamp(y, -step.clip_bound, step.clip_bound)));
+        *q++ =
+            std::isnan(y) ? 0 : static_cast<int8_t>(std::nearbyint(std::clamp(y, -step.clip_bound, step.clip_bound)));
       }
     }
   }
@@ -90,10 +97,14 @@ float ReferenceUnpack(const PanelFormat& format, const void* panels, int64_t k, 
   const char* from = static_cast<const char*>(panels) + r / format.width * format.PanelBytes(k) + format.HeaderBytes() +
                      element * format.ElementBytes();
   switch (format.element) {
-    case PanelFormat::Element::kS8: return *reinterpret_cast<const int8_t*>(from);
-    case PanelFormat::Element::kU8Offset: return *reinterpret_cast<const uint8_t*>(from) - 128;
-    case PanelFormat::Element::kS16: return *reinterpret_cast<const int16_t*>(from);
-    case PanelFormat::Element::kF32: return *reinterpret_cast<const float*>(from);
+    case PanelFormat::Element::kS8:
+      return *reinterpret_cast<const int8_t*>(from);
+    case PanelFormat::Element::kU8Offset:
+      return *reinterpret_cast<const uint8_t*>(from) - 128;
+    case PanelFormat::Element::kS16:
+      return *reinterpret_cast<const int16_t*>(from);
+    case PanelFormat::Element::kF32:
+      return *reinterpret_cast<const float*>(from);
   }
   AQT_CHECK(!"an element type");
 }
@@ -132,9 +143,7 @@ void ReferenceGemmF32(int64_t batch, int64_t m, int64_t n, int64_t k, const floa
 float ReferenceEpilogue(const GemmArgs& args, int64_t b, int64_t m, int64_t n, float sum) {
   const Epilogue& epi = args.epilogue;
   float v = Round(sum, epi.sum_dtype);
-  const auto times = [&](float scale, DType dtype) {
-    v = Round(Flush(v * scale, epi.subnormals_are_zero), dtype);
-  };
+  const auto times = [&](float scale, DType dtype) { v = Round(Flush(v * scale, epi.subnormals_are_zero), dtype); };
   const auto lhs = [&](DType dtype) {
     if (epi.lhs_scale != nullptr) times(epi.lhs_scale[b * epi.lhs_batch_stride + m * epi.lhs_stride], dtype);
   };

@@ -28,7 +28,7 @@ struct ThreadPool::Call {
   const int64_t n;
   const absl::FunctionRef<void(int64_t)> body;
   std::atomic<int64_t> next = 0;
-  int workers = 0;  // threads of the pool inside Work; guarded by the pool's mutex
+  int workers = 0;        // threads of the pool inside Work; guarded by the pool's mutex
   Call* other = nullptr;  // the rest of the list of calls
 };
 

@@ -18,8 +18,8 @@
 namespace aqt::kernels {
 
 // num_threads - 1 threads; the calling thread works, too. A thread without work looks for more for some 10 us (the time
-// between the steps of one product), then sleeps. Several threads may call ParallelFor at the same time; they then share
-// the workers. No call allocates. The destructor waits for the threads to end; no call may be running.
+// between the steps of one product), then sleeps. Several threads may call ParallelFor at the same time; they then
+// share the workers. No call allocates. The destructor waits for the threads to end; no call may be running.
 class ThreadPool final : public Executor {
  public:
   // num_threads >= 1.
@@ -40,8 +40,8 @@ class ThreadPool final : public Executor {
 
   std::mutex mutex_;
   std::condition_variable work_, done_;
-  Call* calls_ = nullptr;            // running calls; guarded by mutex_
-  bool stop_ = false;                // guarded by mutex_
+  Call* calls_ = nullptr;           // running calls; guarded by mutex_
+  bool stop_ = false;               // guarded by mutex_
   std::atomic<int> num_calls_ = 0;  // the length of calls_, to be looked at without the mutex
   std::vector<std::thread> threads_;
 };

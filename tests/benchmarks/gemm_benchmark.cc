@@ -71,10 +71,15 @@ std::vector<double> BestTimes(const std::vector<std::function<void()>>& candidat
 class Forward {
  public:
   Forward(const GemmKernel& kernel, const Shape& s, const float* x, const float* w)
-      : kernel_(kernel), quantized_(kernel.rhs.element != kernels::PanelFormat::Element::kF32),
-        x_(Operand::Dense(x, DType::kF32, s.m, s.k)), w_(Operand::Transposed(w, DType::kF32, s.n, s.k)),
-        lhs_(kernel.lhs.PackedBytes(s.m, s.k)), rhs_(kernel.rhs.PackedBytes(s.n, s.k)), lhs_scale_(s.m),
-        rhs_scale_(s.n), out_(s.m * s.n) {
+      : kernel_(kernel),
+        quantized_(kernel.rhs.element != kernels::PanelFormat::Element::kF32),
+        x_(Operand::Dense(x, DType::kF32, s.m, s.k)),
+        w_(Operand::Transposed(w, DType::kF32, s.n, s.k)),
+        lhs_(kernel.lhs.PackedBytes(s.m, s.k)),
+        rhs_(kernel.rhs.PackedBytes(s.n, s.k)),
+        lhs_scale_(s.m),
+        rhs_scale_(s.n),
+        out_(s.m * s.n) {
     PackWeights(nullptr);
     args_.m = s.m;
     args_.n = s.n;
@@ -151,8 +156,8 @@ void Main(const std::vector<Shape>& shapes) {
       const double gops = 2e-9 * static_cast<double>(s.m) * static_cast<double>(s.k) * static_cast<double>(s.n);
       const auto share = [&](double time, const Roof& roof) { return 100 * gops / time / (roof.gops * threads); };
       const std::string name = std::to_string(s.m) + "x" + std::to_string(s.k) + "x" + std::to_string(s.n);
-      std::printf("%-16s %3d | %9.1f %7.1f %4.0f%% | %9.1f %7.1f %4.0f%% | %5.2f | %23.1f %9.1f | %10.1f\n", name.c_str(),
-                  threads, t[0] * 1e6, gops / t[0], share(t[0], f32_roof), t[1] * 1e6, gops / t[1],
+      std::printf("%-16s %3d | %9.1f %7.1f %4.0f%% | %9.1f %7.1f %4.0f%% | %5.2f | %23.1f %9.1f | %10.1f\n",
+                  name.c_str(), threads, t[0] * 1e6, gops / t[0], share(t[0], f32_roof), t[1] * 1e6, gops / t[1],
                   share(t[1], s8_roof), t[0] / t[1], t[2] * 1e6, t[3] * 1e6, t[4] * 1e6);
       std::fflush(stdout);
     }
