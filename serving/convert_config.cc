@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "configs/config_text.h"
 #include "configs/convert.pb.h"
-#include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "re2/re2.h"
 #include "serving/presets.h"
@@ -15,55 +14,7 @@
 namespace aqt::serving {
 namespace {
 
-using google::protobuf::Message;
-using google::protobuf::TextFormat;
-
-// Keeps the first syntax error.
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  explicit FirstError(absl::string_view source) : source_(source) {}
-  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
-    if (message_.empty()) message_ = absl::StrCat(source_, ":", line + 1, ":", column + 1, ": ", message);
-  }
-  const std::string& message() const { return message_; }
-
- private:
-  std::string source_;
-  std::string message_;
-};
-
-// A message, and where in the text its fields stand.
-class Place {
- public:
-  Place(absl::string_view source, const TextFormat::ParseInfoTree* tree, int line, int column)
-      : source_(source), tree_(tree), line_(line), column_(column) {}
-
-  // The place of a field that is itself a message; the place of this message when the field is not set.
-  Place In(const Message& message, const char* field, int index = -1) const {
-    const auto* descriptor = message.GetDescriptor()->FindFieldByName(field);
-    if (tree_ == nullptr) return *this;
-    const auto at = tree_->GetLocation(descriptor, index);
-    if (at.line < 0) return *this;
-    const TextFormat::ParseInfoTree* nested = descriptor->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE
-                                                  ? tree_->GetTreeForNested(descriptor, index)
-                                                  : nullptr;
-    return Place(source_, nested, at.line, at.column);
-  }
-
-  absl::Status Error(absl::string_view message) const { return absl::InvalidArgumentError(Text(message)); }
-  absl::Status At(const absl::Status& status) const {
-    return status.ok() ? status : absl::Status(status.code(), Text(status.message()));
-  }
-
- private:
-  std::string Text(absl::string_view message) const {
-    return absl::StrCat(source_, ":", line_ + 1, ":", column_ + 1, ": ", message);
-  }
-
-  std::string source_;
-  const TextFormat::ParseInfoTree* tree_;
-  int line_, column_;
-};
+using config::Place;
 
 absl::Status CheckPattern(const std::string& pattern, const Place& place) {
   const RE2 re(pattern, RE2::Quiet);
@@ -151,64 +102,6 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
   return rule;
 }
 
-// Parses and checks one text on its own; `base` may still be open.
-struct Source {
-  config::Convert message;
-  std::vector<ConfigRule> rules;
-};
-
-absl::StatusOr<Source> ReadSource(absl::string_view text, absl::string_view name) {
-  Source source;
-  FirstError errors(name);
-  TextFormat::ParseInfoTree tree;
-  TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
-  parser.WriteLocationsTo(&tree);
-  if (!parser.ParseFromString(std::string(text), &source.message)) return absl::InvalidArgumentError(errors.message());
-  const config::Convert& message = source.message;
-  const Place place(name, &tree, 0, 0);
-  if (message.schema() != 1) {
-    return place.In(message, "schema")
-        .Error(message.has_schema() ? absl::StrCat("schema ", message.schema(), " is not known; this version reads schema 1")
-                                    : "the first field must be  schema: 1");
-  }
-  for (int i = 0; i < message.rule_size(); ++i) {
-    AQT_ASSIGN_OR_RETURN(ConfigRule rule, ReadRule(message.rule(i), place.In(message, "rule", i)));
-    source.rules.push_back(std::move(rule));
-  }
-  for (int i = 0; i < message.ignore_size(); ++i) {
-    AQT_RETURN_IF_ERROR(CheckPattern(message.ignore(i), place.In(message, "ignore", i)));
-  }
-  if (message.has_base()) {
-    const std::vector<std::string> names = ConvertPresetNames();
-    if (std::find(names.begin(), names.end(), message.base()) == names.end()) {
-      return place.In(message, "base")
-          .Error(absl::StrCat("there is no preset \"", message.base(), "\"; presets are ", absl::StrJoin(names, ", ")));
-    }
-  } else if (message.rule_size() == 0) {
-    return place.Error("there is neither a rule nor a base: nothing would be quantized");
-  }
-  return source;
-}
-
-absl::StatusOr<Source> ReadMerged(absl::string_view text, absl::string_view name) {
-  AQT_ASSIGN_OR_RETURN(Source source, ReadSource(text, name));
-  if (!source.message.has_base()) return source;
-  for (const EmbeddedText& preset : ConvertPresets()) {
-    if (preset.name != source.message.base()) continue;
-    AQT_ASSIGN_OR_RETURN(Source merged, ReadMerged(preset.text, absl::StrCat("preset ", preset.name)));
-    if (source.message.rule_size() > 0) {  // lists replace
-      merged.message.clear_rule();
-      merged.rules = std::move(source.rules);
-    }
-    if (source.message.ignore_size() > 0) merged.message.clear_ignore();
-    source.message.clear_base();
-    merged.message.MergeFrom(source.message);
-    return merged;
-  }
-  return absl::InternalError("a preset has vanished");
-}
-
 }  // namespace
 
 absl::string_view ToString(WeightRules rules) {
@@ -219,33 +112,39 @@ absl::string_view ToString(WeightRules rules) {
   return "?";
 }
 
-absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source_name) {
-  AQT_ASSIGN_OR_RETURN(Source source, ReadMerged(text, source_name));
-  const config::Convert& message = source.message;
-  ConvertConfig config;
-  config.rules = std::move(source.rules);
-  config.ignore.assign(message.ignore().begin(), message.ignore().end());
-  config.default_ignore = !message.has_default_ignore() || message.default_ignore();
-  if (message.weight_rules() == config::WEIGHT_RULES_AQT) config.weight_rules = WeightRules::kAqt;
-  config.keep_non_finite = message.non_finite() == config::NON_FINITE_KEEP_FLOAT;
-  TextFormat::Printer printer;
-  printer.SetUseUtf8StringEscaping(true);
-  if (!printer.PrintToString(message, &config.text)) return absl::InternalError("the configuration cannot be printed");
-  return config;
+absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source) {
+  config::Convert message;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  AQT_RETURN_IF_ERROR(config::ParseText(text, source, /*renames=*/{}, &message, &tree));
+  const Place place(source, &tree);
+  AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
+  AQT_RETURN_IF_ERROR(config::ResolveBase(ConvertPresets(), place, &message));
+  if (message.rule_size() == 0) return place.Error("there is neither a rule nor a base: nothing would be quantized");
+
+  ConvertConfig result;
+  for (int i = 0; i < message.rule_size(); ++i) {
+    AQT_ASSIGN_OR_RETURN(ConfigRule rule, ReadRule(message.rule(i), place.In(message, "rule", i)));
+    result.rules.push_back(std::move(rule));
+  }
+  for (int i = 0; i < message.ignore_size(); ++i) {
+    AQT_RETURN_IF_ERROR(CheckPattern(message.ignore(i), place.In(message, "ignore", i)));
+  }
+  result.ignore.assign(message.ignore().begin(), message.ignore().end());
+  result.default_ignore = !message.has_default_ignore() || message.default_ignore();
+  if (message.weight_rules() == config::WEIGHT_RULES_AQT) result.weight_rules = WeightRules::kAqt;
+  result.keep_non_finite = message.non_finite() == config::NON_FINITE_KEEP_FLOAT;
+  result.text = config::PrintText(message);
+  return result;
 }
 
 absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name) {
-  for (const EmbeddedText& preset : ConvertPresets()) {
+  const std::vector<config::EmbeddedText> presets = ConvertPresets();
+  for (const config::EmbeddedText& preset : presets) {
     if (preset.name == name) return ParseConvertConfig(preset.text, absl::StrCat("preset ", name));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no preset \"", name, "\"; presets are ", absl::StrJoin(ConvertPresetNames(), ", ")));
+  return absl::InvalidArgumentError(config::NoSuchPreset(name, presets));
 }
 
-std::vector<std::string> ConvertPresetNames() {
-  std::vector<std::string> names;
-  for (const EmbeddedText& preset : ConvertPresets()) names.push_back(preset.name);
-  return names;
-}
+std::vector<std::string> ConvertPresetNames() { return config::PresetNames(ConvertPresets()); }
 
 }  // namespace aqt::serving

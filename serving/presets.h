@@ -1,17 +1,15 @@
 #ifndef AQT_SERVING_PRESETS_H_
 #define AQT_SERVING_PRESETS_H_
 
-// The files of configs/presets/convert, compiled in.
+// The files of configs/presets/convert, compiled in: textprotos of aqt.config.Convert.
 
-#include <string>
 #include <vector>
+
+#include "configs/embedded_text.h"
 
 namespace aqt::serving {
 
-struct EmbeddedText {
-  std::string name;  // of the file, without folder and extension
-  std::string text;  // a textproto of aqt.config.Convert
-};
+using config::EmbeddedText;
 
 // Sorted by name.
 std::vector<EmbeddedText> ConvertPresets();
