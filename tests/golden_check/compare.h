@@ -25,9 +25,9 @@ struct Tolerance {
   std::vector<std::string> given = {};
 };
 
-// Null when `got` is good enough; otherwise what is wrong: "is f32[2], want f32[3]", or the first element that is out of
-// tolerance, "[1,2]: got 3, want 4". Dtype and shape must be equal except for kInfo. An infinite wanted value is reached
-// by itself only, unless atol is infinite: then every number will do.
+// Null when `got` is good enough; otherwise what is wrong: "is f32[2], want f32[3]", or the first element that is out
+// of tolerance, "[1,2]: got 3, want 4". Dtype and shape must be equal except for kInfo. An infinite wanted value is
+// reached by itself only, unless atol is infinite: then every number will do.
 std::optional<std::string> Compare(const Array& got, const Array& want, const Tolerance& tolerance);
 
 }  // namespace aqt::golden

@@ -62,7 +62,7 @@ TEST(Compare, EveryDTypeIsCompared) {
 }
 
 TEST(Compare, RtolAddsBothParts) {
-  EXPECT_TRUE(Passes(102.0f, 100.0f, Rtol(0.01, 1.0)));   // 2 <= 1 + 1
+  EXPECT_TRUE(Passes(102.0f, 100.0f, Rtol(0.01, 1.0)));  // 2 <= 1 + 1
   EXPECT_FALSE(Passes(102.5f, 100.0f, Rtol(0.01, 1.0)));
   EXPECT_TRUE(Passes(-102.0f, -100.0f, Rtol(0.01, 1.0)));
   EXPECT_FALSE(Passes(100.0f, -100.0f, Rtol(0.01, 1.0)));

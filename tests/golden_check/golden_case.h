@@ -69,8 +69,8 @@ struct HandWrittenMatMulConfig {
   double bound = 0;
 };
 
-using CaseConfig = std::variant<QuantizeConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig, DotGeneralConfig,
-                                RandomConfig, OperandKeysConfig, MlpConfig, HandWrittenMatMulConfig>;
+using CaseConfig = std::variant<QuantizeConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig,
+                                DotGeneralConfig, RandomConfig, OperandKeysConfig, MlpConfig, HandWrittenMatMulConfig>;
 
 struct ExpectedTensor {
   std::string name;

@@ -72,27 +72,30 @@ std::optional<Arguments> ParseArguments(const std::vector<std::string>& argument
 }  // namespace
 
 CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, Runner runner) {
-  std::map<std::vector<std::string>, Tensors> runs;
+  std::map<std::vector<std::string>, absl::StatusOr<Tensors>> runs;
   int failures = 0;
   std::string first;
+  std::optional<std::string> not_supported;
   for (const ExpectedTensor& expected : golden_case.expected) {
     if (expected.tolerance.kind == Tolerance::Kind::kInfo) continue;
     auto run = runs.find(expected.tolerance.given);
     if (run == runs.end()) {
-      absl::StatusOr<Tensors> tensors = RunGiven(golden_case, environment, runner, expected.tolerance.given);
-      if (absl::IsUnimplemented(tensors.status())) {
-        return {Verdict::kNotSupported, std::string(tensors.status().message())};
-      }
-      if (!tensors.ok()) return {Verdict::kFailed, tensors.status().ToString()};
-      run = runs.emplace(expected.tolerance.given, *std::move(tensors)).first;
+      run = runs.emplace(expected.tolerance.given, RunGiven(golden_case, environment, runner, expected.tolerance.given))
+                .first;
     }
-    const auto got = run->second.find(expected.name);
-    const std::optional<std::string> wrong = got == run->second.end()
-                                                 ? "did not come out"
-                                                 : Compare(got->second, expected.value, expected.tolerance);
+    const absl::StatusOr<Tensors>& tensors = run->second;
+    if (absl::IsUnimplemented(tensors.status())) {
+      not_supported = std::string(tensors.status().message());
+      continue;
+    }
+    if (!tensors.ok()) return {Verdict::kFailed, tensors.status().ToString()};
+    const auto got = tensors->find(expected.name);
+    const std::optional<std::string> wrong =
+        got == tensors->end() ? "did not come out" : Compare(got->second, expected.value, expected.tolerance);
     if (!wrong.has_value()) continue;
     if (++failures == 1) first = absl::StrCat(expected.name, " ", *wrong);
   }
+  if (failures == 0 && not_supported.has_value()) return {Verdict::kNotSupported, *std::move(not_supported)};
   if (failures == 0) return {Verdict::kPassed, ""};
   if (failures > 1) absl::StrAppend(&first, " (and ", failures - 1, " more)");
   return {Verdict::kFailed, std::move(first)};

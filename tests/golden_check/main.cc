@@ -17,6 +17,6 @@ int main(int argc, char** argv) {
     std::perror(folder);
     return 2;
   }
-  return aqt::golden::GoldenCheckMain(aqt::io::LocalFileSystem(), std::vector<std::string>(argv + 1, argv + argc), std::cout,
-                                      std::cerr);
+  return aqt::golden::GoldenCheckMain(aqt::io::LocalFileSystem(), std::vector<std::string>(argv + 1, argv + argc),
+                                      std::cout, std::cerr);
 }

@@ -32,15 +32,21 @@ struct StoredDType {
   io::FileDType file;
   DType dtype;
 };
-constexpr StoredDType kDTypes[] = {
-    {"bool", io::FileDType::kBool, DType::kBool},        {"int2", io::FileDType::kI8, DType::kS2},
-    {"int4", io::FileDType::kI8, DType::kS4},            {"int8", io::FileDType::kI8, DType::kS8},
-    {"uint8", io::FileDType::kU8, DType::kU8},           {"uint16", io::FileDType::kU16, DType::kU32},
-    {"int32", io::FileDType::kI32, DType::kS32},         {"uint32", io::FileDType::kU32, DType::kU32},
-    {"int64", io::FileDType::kI64, DType::kS64},         {"float8_e4m3fn", io::FileDType::kF8E4M3, DType::kE4M3FN},
-    {"float8_e5m2", io::FileDType::kF8E5M2, DType::kE5M2}, {"float16", io::FileDType::kF16, DType::kF16},
-    {"bfloat16", io::FileDType::kBF16, DType::kBF16},    {"float32", io::FileDType::kF32, DType::kF32},
-    {"float64", io::FileDType::kF64, DType::kF64}};
+constexpr StoredDType kDTypes[] = {{"bool", io::FileDType::kBool, DType::kBool},
+                                   {"int2", io::FileDType::kI8, DType::kS2},
+                                   {"int4", io::FileDType::kI8, DType::kS4},
+                                   {"int8", io::FileDType::kI8, DType::kS8},
+                                   {"uint8", io::FileDType::kU8, DType::kU8},
+                                   {"uint16", io::FileDType::kU16, DType::kU32},
+                                   {"int32", io::FileDType::kI32, DType::kS32},
+                                   {"uint32", io::FileDType::kU32, DType::kU32},
+                                   {"int64", io::FileDType::kI64, DType::kS64},
+                                   {"float8_e4m3fn", io::FileDType::kF8E4M3, DType::kE4M3FN},
+                                   {"float8_e5m2", io::FileDType::kF8E5M2, DType::kE5M2},
+                                   {"float16", io::FileDType::kF16, DType::kF16},
+                                   {"bfloat16", io::FileDType::kBF16, DType::kBF16},
+                                   {"float32", io::FileDType::kF32, DType::kF32},
+                                   {"float64", io::FileDType::kF64, DType::kF64}};
 
 absl::Status Invalid(absl::string_view message) { return absl::InvalidArgumentError(message); }
 
@@ -57,8 +63,8 @@ absl::StatusOr<Array> ReadUint16(const io::SafetensorsReader& reader, const io::
 absl::StatusOr<Array> ReadTensor(const io::SafetensorsReader& reader, const Json& entry) {
   const std::string key = entry.at("key"), dtype_name = entry.at("dtype");
   const std::vector<int64_t> extents = entry.at("shape");
-  const auto* stored = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                                    [&](const StoredDType& d) { return d.name == dtype_name; });
+  const auto* stored =
+      std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const StoredDType& d) { return d.name == dtype_name; });
   if (stored == std::end(kDTypes)) return Invalid(absl::StrCat("tensor ", key, ": unknown dtype ", dtype_name));
   const io::TensorInfo* info = reader.Find(key);
   if (info == nullptr) return Invalid(absl::StrCat("tensor ", key, " is not in ", reader.path()));
@@ -111,9 +117,9 @@ absl::StatusOr<Tolerance> ToTolerance(const Json& json) {
   return tolerance;
 }
 
-// Of a contraction's operand the manifest has the scale dtype that was bound to its calibration. AQT 0.9.0 overwrites that
-// with the quantizer's own, which the manifest lacks, but which shows in the dtype of the recorded scale: where it is
-// another one, the binding had no effect.
+// Of a contraction's operand the manifest has the scale dtype that was bound to its calibration. AQT 0.9.0 overwrites
+// that with the quantizer's own, which the manifest lacks, but which shows in the dtype of the recorded scale: where it
+// is another one, the binding had no effect.
 void DropIneffectiveScaleDTypes(DotGeneral& config, const std::vector<ExpectedTensor>& expected) {
   const std::pair<absl::string_view, Tensor*> operands[] = {
       {"fwd.lhs.scale", &config.fwd.lhs},   {"fwd.rhs.scale", &config.fwd.rhs},   {"dlhs.lhs.scale", &config.dlhs.lhs},
@@ -133,7 +139,9 @@ absl::StatusOr<GoldenCase> ToCase(const io::SafetensorsReader& reader, const Jso
                     .config = absl::UnimplementedError(""),
                     .inputs = {},
                     .expected = {}};
-  const auto annotate = [&](const absl::Status& status) { return Annotate(status, absl::StrCat("case ", result.name)); };
+  const auto annotate = [&](const absl::Status& status) {
+    return Annotate(status, absl::StrCat("case ", result.name));
+  };
   for (const auto& [name, entry] : json.at("inputs").items()) {
     absl::StatusOr<Array> value = ReadTensor(reader, entry);
     if (!value.ok()) return annotate(value.status());

@@ -18,12 +18,15 @@ namespace {
 // Missing fields and wrong types throw inside this file; ParseConfig turns that into a status.
 using Json = nlohmann::ordered_json;
 
-absl::Status NoApi(absl::string_view what) { return absl::UnimplementedError(absl::StrCat("no public API for ", what)); }
+absl::Status NoApi(absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat("no public API for ", what));
+}
 
 // Every field must be one of those that are read here, so that nothing new is passed over in silence.
 absl::Status CheckFields(const Json& object, absl::string_view what, std::initializer_list<absl::string_view> known) {
   for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) return NoApi(absl::StrCat("the ", what, " field ", key));
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      return NoApi(absl::StrCat("the ", what, " field ", key));
   }
   return absl::OkStatus();
 }
@@ -43,8 +46,10 @@ Axes ToAxes(const Json& list) {
 
 absl::StatusOr<DType> ToDType(const std::string& name) {
   static constexpr std::pair<absl::string_view, DType> kNames[] = {
-      {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}, {"int32", DType::kS32},
-      {"int8", DType::kS8}, {"int4", DType::kS4}, {"int2", DType::kS2}, {"float8_e4m3fn", DType::kE4M3FN},
+      {"float32", DType::kF32},     {"bfloat16", DType::kBF16},
+      {"float16", DType::kF16},     {"int32", DType::kS32},
+      {"int8", DType::kS8},         {"int4", DType::kS4},
+      {"int2", DType::kS2},         {"float8_e4m3fn", DType::kE4M3FN},
       {"float8_e5m2", DType::kE5M2}};
   for (const auto& [text, dtype] : kNames) {
     if (name == text) return dtype;
@@ -85,8 +90,8 @@ absl::StatusOr<Numerics> ToNumerics(const Json& json) {
   }
   if (type == "int") {
     AQT_RETURN_IF_ERROR(CheckFields(json, "int numerics",
-                                    {"type", "bits", "preserve_zero", "preserve_max_val", "clip", "clip_gradient", "round",
-                                     "noise", "container_dtype", "quant_bound", "fwd_clip_bound"}));
+                                    {"type", "bits", "preserve_zero", "preserve_max_val", "clip", "clip_gradient",
+                                     "round", "noise", "container_dtype", "quant_bound", "fwd_clip_bound"}));
     IntSymmetric numerics{.bits = json.at("bits"),
                           .preserve_zero = json.at("preserve_zero"),
                           .preserve_max_val = json.at("preserve_max_val"),
@@ -98,8 +103,9 @@ absl::StatusOr<Numerics> ToNumerics(const Json& json) {
     return numerics;
   }
   if (type == "fp8") {
-    AQT_RETURN_IF_ERROR(CheckFields(
-        json, "fp8 numerics", {"type", "dtype", "exponent_bits", "mantissa_bits", "stochastic_rounding", "quant_bound"}));
+    AQT_RETURN_IF_ERROR(
+        CheckFields(json, "fp8 numerics",
+                    {"type", "dtype", "exponent_bits", "mantissa_bits", "stochastic_rounding", "quant_bound"}));
     AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(json.at("dtype")));
     return Fp8{.dtype = dtype,
                .exponent_bits = json.at("exponent_bits"),
@@ -188,7 +194,8 @@ absl::StatusOr<QuantizeConfig> ToQuantizeConfig(const Json& json, const Tensors&
                                    "tile_count", "tile_size", "tiled_shape"}));
   QuantizeConfig config;
   AQT_ASSIGN_OR_RETURN(config.quantizer, ToQuantizer(json, inputs));
-  // Axes are those of the call here: they may be those of an untiled shape, and none at all means one scale per element.
+  // Axes are those of the call here: they may be those of an untiled shape, and none at all means one scale per
+  // element.
   config.calibration_axes = std::exchange(config.quantizer.calib_shared_axes.axes, {});
   if (json.contains("tile_axis")) {
     config.tilings.push_back({.axis = json["tile_axis"],
@@ -254,9 +261,9 @@ absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs)
 
 absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tensors& inputs) {
   // The last three tell what the original did.
-  AQT_RETURN_IF_ERROR(CheckFields(json, "dot_general",
-                                  {"fwd", "dlhs", "drhs", "dimension_numbers", "observed", "jit_forward_differs_in",
-                                   "jit_forward_fails_with"}));
+  AQT_RETURN_IF_ERROR(CheckFields(
+      json, "dot_general",
+      {"fwd", "dlhs", "drhs", "dimension_numbers", "observed", "jit_forward_differs_in", "jit_forward_fails_with"}));
   DotGeneralConfig config;
   AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
   const Json& dims = json.at("dimension_numbers");
@@ -270,9 +277,9 @@ absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tens
 absl::StatusOr<RandomConfig> ToRandomConfig(const Json& json) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "random", {"prng", "jax_threefry_partitionable", "seed"}));
   if (json.at("prng") != "threefry2x32") return NoApi(absl::StrCat("the generator ", json["prng"].get<std::string>()));
-  return RandomConfig{.seed = json.at("seed"),
-                      .layout = json.at("jax_threefry_partitionable").get<bool>() ? PrngLayout::kPartitionable
-                                                                                  : PrngLayout::kOriginal};
+  return RandomConfig{
+      .seed = json.at("seed"),
+      .layout = json.at("jax_threefry_partitionable").get<bool>() ? PrngLayout::kPartitionable : PrngLayout::kOriginal};
 }
 
 absl::StatusOr<MlpConfig> ToMlpConfig(const Json& json, const Tensors& inputs) {

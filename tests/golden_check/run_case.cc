@@ -1,5 +1,6 @@
 #include "tests/golden_check/run_case.h"
 
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -29,7 +30,8 @@ absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& en
   const auto key = inputs.find("key");
   if (key == inputs.end()) return context;
   if (key->second.aval() != Aval{DType::kU32, {2}}) {
-    return absl::InvalidArgumentError(absl::StrCat("input key is ", key->second.aval().ToString(), ", expected u32[2]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("input key is ", key->second.aval().ToString(), ", expected u32[2]"));
   }
   const absl::Span<const uint32_t> words = key->second.View<uint32_t>();
   context.key = Key{words[0], words[1]};
@@ -47,10 +49,17 @@ absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, 
   ArrayBuilder builder(bits == 8 ? DType::kU8 : DType::kU32, shape);
   for (int64_t i = 0; i < shape.num_elements(); ++i) {
     switch (bits) {
-      case 8: builder.Mutable<uint8_t>()[i] = random.Bits8(i); break;
-      case 16: builder.Mutable<uint32_t>()[i] = random.Bits16(i); break;
-      case 32: builder.Mutable<uint32_t>()[i] = random.Bits32(i); break;
-      default: return absl::UnimplementedError(absl::StrCat("no public API for random words of ", bits, " bits"));
+      case 8:
+        builder.Mutable<uint8_t>()[i] = random.Bits8(i);
+        break;
+      case 16:
+        builder.Mutable<uint32_t>()[i] = random.Bits16(i);
+        break;
+      case 32:
+        builder.Mutable<uint32_t>()[i] = random.Bits32(i);
+        break;
+      default:
+        return absl::UnimplementedError(absl::StrCat("no public API for random words of ", bits, " bits"));
     }
   }
   return std::move(builder).Build();

@@ -90,8 +90,13 @@ absl::StatusOr<Tensors> Run(const CeilToPo2Config&, const Tensors& inputs, const
 
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs) {
   AQT_ASSIGN_OR_RETURN(const Array codes, Input(inputs, "codes"));
+  if (codes.dtype() != DType::kU8 || !IsFloat(config.dtype) || SizeOf(config.dtype) != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("codes ", codes.aval().ToString(), " of ", ToString(config.dtype),
+                                                   ", expected u8 codes of an 8-bit float"));
+  }
   const Array values({config.dtype, codes.shape()}, codes.buffer());
-  return Tensors{{"f32", Cast(values, DType::kF32)}, {"bf16", Cast(values, DType::kBF16)}, {"f16", Cast(values, DType::kF16)}};
+  return Tensors{
+      {"f32", Cast(values, DType::kF32)}, {"bf16", Cast(values, DType::kBF16)}, {"f16", Cast(values, DType::kF16)}};
 }
 
 absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs) {

@@ -21,8 +21,8 @@ namespace {
 
 absl::StatusOr<int64_t> ToInt(absl::string_view text) {
   int64_t value;
-  if (absl::SimpleAtoi(text, &value)) return value;
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no number"));
+  if (absl::SimpleAtoi(text, &value) && value >= 0) return value;
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no count"));
 }
 
 // "4x7".
@@ -94,7 +94,8 @@ absl::StatusOr<Array> Draw(absl::string_view name, const Key& key, PrngLayout la
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case) {
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(golden_case.inputs, {.prng_layout = config.layout}));
   const Key key = MakeKey(config.seed);
-  if (context.key != key) return absl::InvalidArgumentError(absl::StrCat("MakeKey(", config.seed, ") is not the input key"));
+  if (context.key != key)
+    return absl::InvalidArgumentError(absl::StrCat("MakeKey(", config.seed, ") is not the input key"));
   Tensors out;
   for (const ExpectedTensor& expected : golden_case.expected) {
     AQT_ASSIGN_OR_RETURN(Array value, Draw(expected.name, key, config.layout));

@@ -16,7 +16,7 @@
 namespace aqt::golden {
 namespace {
 
-absl::Status CheckMatrix(const Array& x, absl::string_view what) {
+absl::Status CheckMatrix(const Array& x, const std::string& what) {
   if (x.dtype() == DType::kF32 && x.shape().rank() == 2) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, " is ", x.aval().ToString(), ", expected an f32 matrix"));
 }
@@ -60,9 +60,14 @@ absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, cons
     if (absl::StartsWith(layer, "Dense(")) {
       AQT_ASSIGN_OR_RETURN(const Array kernel, Input(inputs, absl::StrCat("kernel", dense)));
       AQT_ASSIGN_OR_RETURN(const Array bias, Input(inputs, absl::StrCat("bias", dense)));
+      AQT_RETURN_IF_ERROR(CheckMatrix(kernel, absl::StrCat("kernel", dense)));
+      if (bias.aval() != Aval{DType::kF32, {kernel.shape()[1]}}) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("bias", dense, " is ", bias.aval().ToString(), ", not one f32 per output"));
+      }
       ++dense;
-      AQT_ASSIGN_OR_RETURN(const Array product, QuantizedDotGeneral(config.dot_general.value_or(DotGeneral{}), x, kernel,
-                                                                    MatMulDims(), {}, MakeRuntime(env)));
+      AQT_ASSIGN_OR_RETURN(const Array product, QuantizedDotGeneral(config.dot_general.value_or(DotGeneral{}), x,
+                                                                    kernel, MatMulDims(), {}, MakeRuntime(env)));
       const ArrayRef biases(DType::kF32, product.shape(), Strides{0, 1}, bias.data());
       x = Combine(product, biases, [](float a, float b) { return a + b; });
     } else if (layer == "relu") {
@@ -92,7 +97,11 @@ absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors
   const int64_t rows = product.shape()[0], cols = product.shape()[1];
   const Array scales = Combine(Broadcast(a_s, rows, cols), Broadcast(w_s, rows, cols), multiply);
   AQT_ASSIGN_OR_RETURN(Array float_out, QuantizedDotGeneral({}, a, w, MatMulDims(), {}, MakeRuntime(env)));
-  return Tensors{{"a_s", a_s}, {"w_s", w_s}, {"qa", qa}, {"qw", qw}, {"float_out", std::move(float_out)},
+  return Tensors{{"a_s", a_s},
+                 {"w_s", w_s},
+                 {"qa", qa},
+                 {"qw", qw},
+                 {"float_out", std::move(float_out)},
                  {"out", Combine(product, scales, [](float x, float y) { return x / y; })}};
 }
 

@@ -2,10 +2,11 @@
 
   make_subset.py --golden_dir=DIR --out=DIR --checker=PATH
 
-For DIR and its sub-directory ieee, if there is one: of the cases that the checker (//tests:golden_check) supports, takes as
-few bytes as a greedy choice can so that each value of each configuration field, operand dtype, kind of tolerance and of
-data occurs; cases above MAX_CASE_BYTES are left out. Of ieee, only cases whose numbers differ from those of DIR count. Tensors, manifest entries and versions are
-copied as they are; the counts and hashes in the manifest are those of the part.
+For DIR and its sub-directory ieee, if there is one: of the cases that the checker (//tests:golden_check) supports,
+takes as few bytes as a greedy choice can so that each value of each configuration field, operand dtype, kind of
+tolerance and of data occurs; cases above MAX_CASE_BYTES are left out. Of ieee, only cases whose numbers differ from
+those of DIR count. Tensors, manifest entries and versions are copied as they are; the counts and hashes in the manifest
+are those of the part.
 """
 
 import argparse
@@ -79,7 +80,8 @@ def shown_by(case):
     shown.add(f'input {name} rank {len(entry["shape"])}')
   for name, entry in case['expected'].items():
     tol = entry['tol']
-    shown.add(f'expected {re.sub("[0-9]+", "N", name)} {entry["dtype"]} {tol["kind"]} {sorted(set(tol) - {"value", "atol"})}')
+    kind = f'{tol["kind"]} {sorted(set(tol) - {"value", "atol"})}'
+    shown.add(f'expected {re.sub("[0-9]+", "N", name)} {entry["dtype"]} {kind}')
     shown.update(f'expected {flag}' for flag in ('has_nan', 'has_inf') if entry.get(flag))
   # Switches act together, and on a dtype.
   dtypes = sorted({entry['dtype'] for entry in case['inputs'].values()})
@@ -105,7 +107,8 @@ def choose(cases, sizes):
 
 def not_supported(checker, directory):
   """Names of the cases that the checker finds no API for."""
-  run = subprocess.run([checker, f'--golden_dir={directory}', '--verbose'], stdout=subprocess.PIPE, text=True, check=False)
+  run = subprocess.run([checker, f'--golden_dir={directory}', '--verbose'], stdout=subprocess.PIPE, text=True,
+                       check=False)
   if run.returncode not in (0, 1):
     raise SystemExit(f'{checker} ended with {run.returncode}')
   return set(re.findall(r'^NOT SUPPORTED ([^:]+):', run.stdout, re.M))
