@@ -84,6 +84,32 @@ bool ClearPath(absl::string_view path, Message* message) {
   return false;
 }
 
+// TextFormat takes any number for an enum value.
+absl::Status CheckEnums(const Message& message, const Place& place) {
+  const Reflection* reflection = message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const bool is_enum = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
+    if (!is_enum && !IsMessage(field)) continue;
+    const int count = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      const Place at = place.In(message, field->name().c_str(), field->is_repeated() ? i : -1);
+      if (is_enum) {
+        const int value = field->is_repeated() ? reflection->GetRepeatedEnumValue(message, field, i)
+                                               : reflection->GetEnumValue(message, field);
+        if (field->enum_type()->FindValueByNumber(value) != nullptr) continue;
+        return at.Error(absl::StrCat(value, " is no value of the enum ", field->enum_type()->name()));
+      }
+      const absl::Status status =
+          CheckEnums(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                          : reflection->GetMessage(message, field), at);
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Place Place::In(const Message& message, const char* field, int index) const {
@@ -92,11 +118,13 @@ Place Place::In(const Message& message, const char* field, int index) const {
   if (descriptor->is_repeated() && index < 0) index = 0;
   const TextFormat::ParseLocation at = tree_->GetLocation(descriptor, index);
   if (at.line < 0) return *this;
-  return Place(source_, IsMessage(descriptor) ? tree_->GetTreeForNested(descriptor, index) : nullptr, at.line, at.column);
+  return Place(source_, IsMessage(descriptor) ? tree_->GetTreeForNested(descriptor, index) : nullptr, at.line,
+               at.column);
 }
 
 std::string Place::Text(absl::string_view message) const {
-  return source_.empty() ? std::string(message) : absl::StrCat(source_, ":", line_ + 1, ":", column_ + 1, ": ", message);
+  return source_.empty() ? std::string(message)
+                         : absl::StrCat(source_, ":", line_ + 1, ":", column_ + 1, ": ", message);
 }
 
 absl::Status Place::Error(absl::string_view message) const { return absl::InvalidArgumentError(Text(message)); }
@@ -111,8 +139,8 @@ absl::Status ParseText(absl::string_view text, absl::string_view source, absl::S
   TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
   parser.WriteLocationsTo(tree);
-  if (parser.ParseFromString(std::string(text), message)) return absl::OkStatus();
-  return absl::InvalidArgumentError(errors.message());
+  if (!parser.ParseFromString(std::string(text), message)) return absl::InvalidArgumentError(errors.message());
+  return CheckEnums(*message, Place(source, tree));
 }
 
 absl::Status CheckSchema(const Message& message, const Place& place) {

@@ -32,8 +32,8 @@ class Place {
   Place(absl::string_view source, const google::protobuf::TextFormat::ParseInfoTree* tree)
       : Place(source, tree, 0, 0) {}
 
-  // The place of a field (of element `index`, or of the first one, of a repeated field); the place of this message when the text
-  // has no such field: it is missing, or comes from the base.
+  // The place of a field (of element `index`, or of the first one, of a repeated field); the place of this message when
+  // the text has no such field: it is missing, or comes from the base.
   Place In(const google::protobuf::Message& message, const char* field, int index = -1) const;
 
   // InvalidArgument "source:line:column: message", both counted from 1.
@@ -58,19 +58,22 @@ struct Rename {
   absl::string_view remedy;  // what to write instead
 };
 
-// Parses. InvalidArgument with the position of the first error, and with the remedy if `renames` has one.
+// Parses. InvalidArgument with the position of the first error, and with the remedy if `renames` has one. An enum value
+// given as a number must be a known one, too.
 absl::Status ParseText(absl::string_view text, absl::string_view source, absl::Span<const Rename> renames,
                        google::protobuf::Message* message, google::protobuf::TextFormat::ParseInfoTree* tree);
 
 // InvalidArgument unless the field `schema` of `message` is 1.
 absl::Status CheckSchema(const google::protobuf::Message& message, const Place& place);
 
-// Replaces `message`, whose field `base` names a preset, by that preset (with its own base resolved), less the fields that
-// `clear` lists (if the message has such a field), overridden by `message`: scalars and lists are replaced, messages merged
-// field by field. `schema` and `base` are not inherited; `base` and `clear` are left out of the result.
-// Without a base nothing changes. InvalidArgument for an unknown preset, listing the known ones, for a path in `clear` that
-// names nothing which the base sets, for `clear` without a base.
-absl::Status ResolveBase(absl::Span<const EmbeddedText> presets, const Place& place, google::protobuf::Message* message);
+// Replaces `message`, whose field `base` names a preset, by that preset (with its own base resolved), less the fields
+// that `clear` lists (if the message has such a field), overridden by `message`: scalars and lists are replaced,
+// messages merged field by field. `schema` is not inherited; `base` and `clear` are left out of the result. Without a
+// base nothing changes.
+// InvalidArgument for an unknown preset, listing the known ones; for a path in `clear` that names nothing which the
+// base sets; for `clear` without a base.
+absl::Status ResolveBase(absl::Span<const EmbeddedText> presets, const Place& place,
+                         google::protobuf::Message* message);
 
 // "there is no preset ...; presets are ..."
 std::string NoSuchPreset(absl::string_view name, absl::Span<const EmbeddedText> presets);

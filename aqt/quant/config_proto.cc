@@ -384,7 +384,8 @@ absl::StatusOr<std::optional<Calibration>> ReadCalibration(const config::Quantiz
     }
     case config::Quantizer::kSnrSearch: {
       const auto& candidates = m.snr_search().candidates();
-      calibration = SnrSearch{.candidates = {candidates.begin(), candidates.end()}, .po2_scale = m.snr_search().po2_scale()};
+      calibration =
+          SnrSearch{.candidates = {candidates.begin(), candidates.end()}, .po2_scale = m.snr_search().po2_scale()};
       break;
     }
     case config::Quantizer::CALIBRATION_NOT_SET: break;
@@ -396,7 +397,8 @@ absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const Spot& spot) {
   Quantizer q;
   AQT_ASSIGN_OR_RETURN(q.numerics, ReadNumerics(m, spot));
   AQT_ASSIGN_OR_RETURN(q.calibration, ReadCalibration(m, spot));
-  q.calib_shared_axes = {.per_tensor = m.calib_shared_axes().per_tensor(), .axes = ReadAxes(m.calib_shared_axes().axes())};
+  q.calib_shared_axes = {.per_tensor = m.calib_shared_axes().per_tensor(),
+                         .axes = ReadAxes(m.calib_shared_axes().axes())};
   if (q.calib_shared_axes.per_tensor && !q.calib_shared_axes.axes.empty()) {
     return spot.In(m, "calib_shared_axes").Error("per_tensor and axes exclude each other");
   }
@@ -460,7 +462,8 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
   const auto use = [](const config::Tensor& tensor, const Spot& at) { return at.In(tensor, "use_fwd_quant"); };
   const auto none = [&](bool set, const config::Tensor& tensor, const Spot& at) {
     if (!set) return absl::OkStatus();
-    return use(tensor, at).Error("only the rhs of dlhs and of drhs, the saved operands, can use the forward quantization");
+    return use(tensor, at)
+        .Error("only the rhs of dlhs and of drhs, the saved operands, can use the forward quantization");
   };
   AQT_RETURN_IF_ERROR(none(dg.fwd.lhs.use_fwd_quant, m.fwd().lhs(), fwd.In(m.fwd(), "lhs")));
   AQT_RETURN_IF_ERROR(none(dg.fwd.rhs.use_fwd_quant, m.fwd().rhs(), fwd.In(m.fwd(), "rhs")));

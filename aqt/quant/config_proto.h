@@ -23,9 +23,9 @@ class DotGeneral;  // configs/quant.pb.h
 class Place;       // configs/config_text.h
 }  // namespace config
 
-// Reads a textproto of aqt.config.DotGeneral. InvalidArgument "source:line:column: message" for errors of syntax, of form,
-// and of meaning as far as no shape is needed (validate.h). An error of meaning has the position of the field, or of the
-// innermost message around it when the field is left out or comes from the base, and then the field's path
+// Reads a textproto of aqt.config.DotGeneral. InvalidArgument "source:line:column: message" for errors of syntax, of
+// form, and of meaning as far as no shape is needed (validate.h). An error of meaning has the position of the field, or
+// of the innermost message around it when the field is left out or comes from the base, and then the field's path
 // ("fwd.lhs.quantizer: ..."). For a name of older versions of AQT the message tells what to write now.
 absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source = "config");
 

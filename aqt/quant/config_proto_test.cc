@@ -60,7 +60,9 @@ DotGeneral OneTensor(Quantizer quantizer) {
   return config;
 }
 
-Quantizer IntQuantizer(Calibration calibration) { return {.numerics = IntSymmetric(), .calibration = std::move(calibration)}; }
+Quantizer IntQuantizer(Calibration calibration) {
+  return {.numerics = IntSymmetric(), .calibration = std::move(calibration)};
+}
 
 // Every field of every message is written by one of these at least.
 std::vector<NamedConfig> Unusual() {
@@ -85,20 +87,31 @@ std::vector<NamedConfig> Unusual() {
   configs.push_back({"clipping scale 0 is not null", OneTensor(IntQuantizer(AbsMax{.clipping_scale = 0.0}))});
   configs.push_back({"calibration of nothing", OneTensor({.calibration = AbsMax{}})});
   configs.push_back(
-      {"fp8 in bf16", OneTensor({.numerics = Fp8{.dtype = DType::kBF16, .exponent_bits = 5, .mantissa_bits = 2, .stochastic_rounding = true},
+      {"fp8 in bf16",
+       OneTensor(
+           {.numerics = Fp8{.dtype = DType::kBF16, .exponent_bits = 5, .mantissa_bits = 2, .stochastic_rounding = true},
+            .calibration = AbsMax{}})});
+  const FpFormat format = {.nexp = 3,
+                           .minexp = -1,
+                           .nmant = 0,
+                           .has_subnormals = false,
+                           .has_two_nan = true,
+                           .has_naninf = true,
+                           .radix = 4};
+  configs.push_back(
+      {"small float", OneTensor({.numerics = Fp{.format = format, .stochastic_rounding = true, .clip_gradient = true},
                                  .calibration = AbsMax{}})});
-  const FpFormat format = {.nexp = 3, .minexp = -1, .nmant = 0, .has_subnormals = false, .has_two_nan = true, .has_naninf = true, .radix = 4};
-  configs.push_back({"small float", OneTensor({.numerics = Fp{.format = format, .stochastic_rounding = true, .clip_gradient = true},
-                                               .calibration = AbsMax{}})});
-  configs.push_back({"abs mean", OneTensor(IntQuantizer(AbsMean{.p = 1.0 / 3, .clipping_scale = 1e-310, .po2_scale = true}))});
+  configs.push_back(
+      {"abs mean", OneTensor(IntQuantizer(AbsMean{.p = 1.0 / 3, .clipping_scale = 1e-310, .po2_scale = true}))});
   configs.push_back({"snr", OneTensor(IntQuantizer(SnrSearch{
                                 .candidates = {0.1, std::nextafter(1.0, 2.0), 5e-324, 1e308, -0.0,
                                                std::numeric_limits<double>::infinity()},
                                 .po2_scale = true}))});
   const float inf = std::numeric_limits<float>::infinity();
-  Constant constant = {.bound = ConstantArray{Array::Of<float>({0.1f, -0.0f, 1e-45f, inf, std::nextafter(1.0f, 2.0f), 3e38f}, {2, 3})},
-                       .bias = ConstantArray{Array::Of<BFloat16>({{0x3f81}, {0xff80}, {0x0001}}, {1, 3, 1})},
-                       .po2_scale = true};
+  Constant constant = {
+      .bound = ConstantArray{Array::Of<float>({0.1f, -0.0f, 1e-45f, inf, std::nextafter(1.0f, 2.0f), 3e38f}, {2, 3})},
+      .bias = ConstantArray{Array::Of<BFloat16>({{0x3f81}, {0xff80}, {0x0001}}, {1, 3, 1})},
+      .po2_scale = true};
   DotGeneral arrays = OneTensor(IntQuantizer(constant));
   arrays.fwd.lhs.dequant_mode = DequantMode::kThisInput;
   configs.push_back({"arrays", arrays});
@@ -119,7 +132,8 @@ std::vector<NamedConfig> Unusual() {
   modes.fwd.allow_dummy_gradient_into_qtensor = true;
   modes.fwd.lhs_mid_alpha = 0.5;
   modes.fwd.rhs_mid_alpha = 0.0;
-  modes.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2, .contraction_axis_shard_size = 1000000007, .tile_largest_shape = true};
+  modes.dlhs.local_aqt = LocalAqt{
+      .contraction_axis_shard_count = 2, .contraction_axis_shard_size = 1000000007, .tile_largest_shape = true};
   modes.drhs.local_aqt = LocalAqt();
   configs.push_back({"modes", modes});
   return configs;
@@ -146,7 +160,8 @@ TEST(ConfigProtoTest, TextReadsBackTheSame) {
   for (const Bits lhs : {Bits(), Bits(1), Bits(2), Bits(4), Bits(8), Bits(9), Bits(22), Bits::E4M3(), Bits::E5M2()}) {
     for (const Bits rhs : {Bits(), Bits(3), Bits(4), Bits(12), Bits::E4M3()}) {
       configs.push_back({"bits", DotGeneralMake(lhs, rhs, {.bwd_bits = 6})});
-      DotGeneral v4 = ConfigV4({.fwd_bits = lhs, .dlhs_bits = rhs, .drhs_bits = 8, .rng_type = NoiseKind::kRandomCenteredUniform});
+      DotGeneral v4 =
+          ConfigV4({.fwd_bits = lhs, .dlhs_bits = rhs, .drhs_bits = 8, .rng_type = NoiseKind::kRandomCenteredUniform});
       SetScaleDType(v4, DType::kF32);
       configs.push_back({"v4", v4});
       SetIntNumericsPreserveZero(v4, false);
@@ -184,8 +199,8 @@ TEST(ConfigProtoTest, EveryFieldAndEnumValueIsWritten) {
   }
   EXPECT_EQ(missing.erase(std::string(ToString(CalibrationMode::kContractingAxis))), 1u);
   erase_words_of(ToText(FullyQuantized()));
-  EXPECT_THAT(missing, testing::ElementsAre("CALIBRATION_MODE_UNSPECIFIED", "DEQUANT_MODE_UNSPECIFIED", "NOISE_KIND_UNSPECIFIED",
-                                            "base", "clear"));
+  EXPECT_THAT(missing, testing::ElementsAre("CALIBRATION_MODE_UNSPECIFIED", "DEQUANT_MODE_UNSPECIFIED",
+                                            "NOISE_KIND_UNSPECIFIED", "base", "clear"));
   EXPECT_THAT(ToText(FullyQuantized()), HasSubstr(std::string(ToString(NoiseKind::kJaxUniform))));
 }
 
@@ -214,7 +229,11 @@ TEST(ConfigProtoTest, EnumsHaveTheirTextFormAndDefaults) {
 TEST(ConfigProtoTest, DefaultsAreThoseOfTheStructs) {
   const auto config = DotGeneralFromText(R"(schema: 1
 fwd { lhs { quantizer { int_symmetric {} abs_max {} } } rhs { quantizer { fp8 {} constant {} } } }
-dlhs { lhs { quantizer { fp {} abs_mean {} } } rhs { quantizer { fp8 { dtype: "e5m2" } snr_search {} } } local_aqt {} })");
+dlhs {
+  lhs { quantizer { fp {} abs_mean {} } }
+  rhs { quantizer { fp8 { dtype: "e5m2" } snr_search {} } }
+  local_aqt {}
+})");
   ASSERT_TRUE(config.ok()) << config.status();
   DotGeneral want;
   want.fwd.lhs.quantizer = IntQuantizer(AbsMax());
@@ -237,7 +256,8 @@ TEST(ConfigProtoTest, BaseIsOverriddenFieldByField) {
   EXPECT_TRUE(read("schema: 1 base: 'config_v4'") == ConfigV4());
   // The container and the accumulator follow the bits.
   EXPECT_TRUE(read(R"(schema: 1 base: "config_v4" fwd {
-      lhs { quantizer { int_symmetric { bits: 4 } } } rhs { quantizer { int_symmetric { bits: 4 } } } })") == ConfigV4({.fwd_bits = 4}));
+      lhs { quantizer { int_symmetric { bits: 4 } } } rhs { quantizer { int_symmetric { bits: 4 } } } })") ==
+              ConfigV4({.fwd_bits = 4}));
   DotGeneral want = ConfigV4({.fwd_bits = 12});
   want.fwd.rhs = ConfigV4().fwd.rhs;
   EXPECT_TRUE(read(R"(schema: 1 base: "config_v4" fwd { lhs { quantizer { int_symmetric { bits: 12 } } } })") == want);
@@ -265,10 +285,12 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {"schema: 1\n fwd { } dlhs { lhs: 3", "2:22: ", "Expected"},
            {"schema: 1\nbase: 'config_v5'", "2:1: ", "no preset \"config_v5\"; presets are binary"},
            {"schema: 1\n  clear: 'fwd'", "2:3: ", "there is no base"},
-           {v4 + "clear: 'drhs' clear: 'fwd.lhs.use_fwd_quant'", "2:15: ", "\"fwd.lhs.use_fwd_quant\" is not set by the base"},
+           {v4 + "clear: 'drhs' clear: 'fwd.lhs.use_fwd_quant'",
+            "2:15: ", "\"fwd.lhs.use_fwd_quant\" is not set by the base"},
            {v4 + "clear: 'fwd.left'", "2:1: ", "\"fwd.left\" is not set"},
            {v4 + "clear: 'base.fwd'", "2:1: ", "is not set"},
-           {lhs + "  int_symmetric { bits: 23 } abs_max {} } } }", "2:13: ", "fwd.lhs.quantizer: IntSymmetric: bits = 23"},
+           {lhs + "  int_symmetric { bits: 23 } abs_max {} } } }",
+            "2:13: ", "fwd.lhs.quantizer: IntSymmetric: bits = 23"},
            {lhs + "  int_symmetric {} } } }", "2:13: ", "needs a calibration"},
            {lhs + "  int_symmetric {\n dtype: 's3' } abs_max {} } } }", "4:2: ", "\"s3\" is no data type; expected s2"},
            {lhs + "  int_symmetric { dtype: 's32' } abs_max {} } } }", "2:13: ", "container s32"},
@@ -282,20 +304,30 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {lhs + "  constant { bound { array { dtype: 's8' } } } } } }", "3:30: ", "f32, bf16 or f16"},
            {lhs + "  constant { bound { array { values: 1 } } } } } }", "3:22: ", "needs a dtype"},
            {lhs + "  constant { bias { array { dtype: 'f32' shape: -2 } } } } } }", "3:42: ", "-2"},
-           {lhs + "  constant { bias { array { dtype: 'f32' shape: [2, 2]\nvalues: [1, 2, 3] } } } } } }", "4:1: ", "[2,2] has 4 elements, but there are 3"},
-           {v4 + "fwd {\n lhs { calibration_mode: CALIBRATION_MODE_REMAINING_AXIS } }", "3:8: ", "fwd.lhs.calibration_mode: DEQUANT_MODE_OUTPUT with"},
-           {v4 + "fwd {\n rhs { dequant_mode: DEQUANT_MODE_OTHER_INPUT } }", "3:8: ", "OTHER_INPUT with CALIBRATION_MODE_CONTRACTING"},
-           {v4 + "fwd {\n rhs { quantizer { constant { bias { number: 1 } } } } }", "3:2: ", "a bias needs DEQUANT_MODE_THIS_INPUT"},
+           {lhs + "  constant { bias { array { dtype: 'f32' shape: [2, 2]\nvalues: [1, 2, 3] } } } } } }",
+            "4:1: ", "[2,2] has 4 elements, but there are 3"},
+           {v4 + "fwd {\n lhs { calibration_mode: CALIBRATION_MODE_REMAINING_AXIS } }",
+            "3:8: ", "fwd.lhs.calibration_mode: DEQUANT_MODE_OUTPUT with"},
+           {v4 + "fwd {\n rhs { dequant_mode: DEQUANT_MODE_OTHER_INPUT } }",
+            "3:8: ", "OTHER_INPUT with CALIBRATION_MODE_CONTRACTING"},
+           {v4 + "fwd {\n rhs { quantizer { constant { bias { number: 1 } } } } }",
+            "3:2: ", "a bias needs DEQUANT_MODE_THIS_INPUT"},
+           {v4 + "fwd {\n lhs { dequant_mode: 7 } }", "3:8: ", "7 is no value of the enum DequantMode"},
            {v4 + "drhs {\n dg_accumulator_dtype: 's32' }", "3:2: ", "lhs enters the product as a float"},
            {v4 + "fwd {\n dg_accumulator_dtype: 's8' }", "3:2: ", "accumulator dtype s8, expected s32"},
-           {v4 + "fwd { rhs { dequant_mode: DEQUANT_MODE_THIS_INPUT }\n dg_accumulator_dtype: 's32' }", "3:2: ", "rhs enters the product as a float"},
+           {v4 + "fwd { rhs { dequant_mode: DEQUANT_MODE_THIS_INPUT }\n dg_accumulator_dtype: 's32' }",
+            "3:2: ", "rhs enters the product as a float"},
            {v4 + "fwd {\n local_aqt {} }", "3:2: ", "only in dlhs and drhs"},
            {v4 + "dlhs { lhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
            {v4 + "fwd { rhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
-           {"schema: 1\ndlhs { rhs { use_fwd_quant: true } }", "2:14: ", "dlhs.rhs.use_fwd_quant: use_fwd_quant takes the quantization of the operand in fwd, but that is not quantized"},
+           {"schema: 1\ndlhs { rhs { use_fwd_quant: true } }", "2:14: ",
+            "dlhs.rhs.use_fwd_quant: use_fwd_quant takes the quantization of the operand in fwd, but that is not "
+            "quantized"},
            // What the text does not say itself has the position of the message around it.
-           {"schema: 1 base: 'fully_quantized_int8'\nfwd {\n rhs { quantizer { no_numerics {} } } }", "1:1: ", "dlhs.rhs.use_fwd_quant"},
-           {"schema: 1 base: 'fully_quantized_int8'\nfwd {}\ndlhs {}\nclear: 'fwd.lhs'", "1:1: ", "drhs.rhs.use_fwd_quant"},
+           {"schema: 1 base: 'fully_quantized_int8'\nfwd {\n rhs { quantizer { no_numerics {} } } }",
+            "1:1: ", "dlhs.rhs.use_fwd_quant"},
+           {"schema: 1 base: 'fully_quantized_int8'\nfwd {}\ndlhs {}\nclear: 'fwd.lhs'",
+            "1:1: ", "drhs.rhs.use_fwd_quant"},
        }) {
     const absl::Status status = DotGeneralFromText(c.text, "my.textproto").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.text;

@@ -20,8 +20,8 @@ absl::Status ValidateTensor(const Tensor& tensor) {
   const bool contracting = tensor.calibration_mode == CalibrationMode::kContractingAxis;
   if (tensor.dequant_mode == DequantMode::kOutput && !contracting) {
     return absl::InvalidArgumentError(
-        "DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting axis cannot be "
-        "applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT");
+        "DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting axis cannot "
+        "be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT");
   }
   if (tensor.dequant_mode == DequantMode::kOtherInput && contracting) {
     return absl::InvalidArgumentError(
@@ -63,10 +63,14 @@ absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {
 }
 
 absl::Status ValidateUseFwdQuant(const Tensor& forward) {
-  const char* problem = !IsQuantized(forward.quantizer.numerics)                          ? "is not quantized"
-                        : forward.calibration_mode == CalibrationMode::kRemainingAxis ? "has CALIBRATION_MODE_REMAINING_AXIS"
-                        : HasBias(forward)                                            ? "has a bias"
-                                                                                      : nullptr;
+  const char* problem = nullptr;
+  if (!IsQuantized(forward.quantizer.numerics)) {
+    problem = "is not quantized";
+  } else if (forward.calibration_mode == CalibrationMode::kRemainingAxis) {
+    problem = "has CALIBRATION_MODE_REMAINING_AXIS; its scale cannot be multiplied into the gradient";
+  } else if (HasBias(forward)) {
+    problem = "has a bias";
+  }
   if (problem == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("use_fwd_quant takes the quantization of the operand in fwd, but that ", problem));
