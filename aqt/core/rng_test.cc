@@ -81,6 +81,20 @@ TEST(RandomBits, PartitionableNumberDependsOnItsIndexAlone) {
   }
 }
 
+TEST(RandomBits, FillIsOneByOne) {
+  for (const PrngLayout layout : {PrngLayout::kPartitionable, PrngLayout::kOriginal}) {
+    for (const int64_t n : {0, 1, 31, 32, 33, 100}) {
+      for (const int64_t first : {int64_t{0}, int64_t{7}, (int64_t{1} << 32) - 20}) {
+        if (layout == PrngLayout::kOriginal && first > 7) continue;
+        const RandomBits bits({5, 6}, first + n, layout);
+        std::vector<uint32_t> words(n);
+        bits.Fill32(first, n, words.data());
+        for (int64_t i = 0; i < n; ++i) EXPECT_EQ(words[i], bits.Bits32(first + i)) << i;
+      }
+    }
+  }
+}
+
 TEST(FoldIn, IsTheBlockFunction) {
   const auto words = Threefry2x32({1, 2}, 0, 77);
   EXPECT_EQ(FoldIn({1, 2}, 77), (Key{words[0], words[1]}));

@@ -1,5 +1,6 @@
 #include "aqt/quant/numerics_rows.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <variant>
@@ -13,6 +14,12 @@
 namespace aqt::internal {
 namespace {
 
+// To the nearest integer, ties to even, with the sign of v. (nearbyint is a call without SSE4.1.)
+inline float RoundHalfEven(float v) {
+  const float magic = std::copysign(0x1p23f, v);
+  return std::fabs(v) < 0x1p23f ? std::copysign((v + magic) - magic, v) : v;
+}
+
 // min(max(y, -bound), bound) with subnormals as zero; NaN stays.
 template <class T>
 void ClampRow(float bound, float* y, int64_t n) {
@@ -25,7 +32,7 @@ void ClampRow(float bound, float* y, int64_t n) {
 
 void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
   if (numerics.noise.has_value()) {
-    AQT_DCHECK(draws.bits != nullptr && n <= kPiece);
+    AQT_DCHECK(draws.bits != nullptr);
     std::array<float, kPiece> noise;
     NoiseRow(numerics.noise->kind, draws, n, noise.data());
     FlushRow(dtype, y, n);
@@ -36,7 +43,7 @@ void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draw
     if (numerics.clip) ClampRow<T>(HostConstant(dtype, ClipBound(numerics)), y, n);
     if (!numerics.round) return;
     if (numerics.preserve_zero) {
-      for (int64_t i = 0; i < n; ++i) y[i] = std::nearbyint(Arith<T>::Flush(y[i]));
+      for (int64_t i = 0; i < n; ++i) y[i] = RoundHalfEven(Arith<T>::Flush(y[i]));
     } else {
       for (int64_t i = 0; i < n; ++i) y[i] = Add<T>(std::floor(Arith<T>::Flush(y[i])), 0.5f);
     }
@@ -66,8 +73,15 @@ void QuantizeFp8Row(const Fp8& numerics, DType dtype, const Draws& draws, float*
 }  // namespace
 
 void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out) {
+  AQT_DCHECK(n <= kPiece);
+  std::array<uint32_t, kPiece> words;
   if (kind == NoiseKind::kJaxUniform) {
-    for (int64_t i = 0; i < n; ++i) out[i] = UniformF32(draws.bits->Bits32(draws.first + i * draws.stride)) - 0.5f;
+    if (draws.stride == 1) {
+      draws.bits->Fill32(draws.first, n, words.data());
+    } else {
+      for (int64_t i = 0; i < n; ++i) words[i] = draws.bits->Bits32(draws.first + i * draws.stride);
+    }
+    for (int64_t i = 0; i < n; ++i) out[i] = UniformF32(words[i]) - 0.5f;
     return;
   }
   // 16 bits as the upper mantissa of a number in [1, 2), less 1.5 and half of the last of those bits: symmetric.
@@ -124,7 +138,9 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
 void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out) {
   const int64_t n = draws.shape.num_elements();
   const RandomBits bits(draws.key, n, draws.layout);
-  NoiseRow(kind, {.bits = &bits, .first = 0, .stride = 1}, n, out);
+  for (int64_t first = 0; first < n; first += kPiece) {
+    NoiseRow(kind, {.bits = &bits, .first = first, .stride = 1}, std::min(kPiece, n - first), out + first);
+  }
 }
 
 void ApplyClipMask(const ArrayRef& g, const int8_t* mask, const MutableArrayRef& out) {

@@ -21,10 +21,10 @@ struct Draws {
   int64_t first = 0, stride = 0;
 };
 
-// out[i] = noise, in f32.
+// out[i] = noise, in f32; n <= kPiece.
 void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out);
 
-// y, of dtype `dtype`, becomes the qvalue before its conversion to the container, which StoreRow does.
+// y, of dtype `dtype`, becomes the qvalue before its conversion to the container, which StoreRow does. n <= kPiece.
 void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n);
 
 // mask[i] = 1 where |y| is within the clip bound, 0 elsewhere and for NaN. `y` is before noise.
