@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -46,6 +47,22 @@ absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const
         }
         return out;
       });
+}
+
+absl::StatusOr<SlotValues> EvalSlots(const Program& program, const SlotValues& values, const EvalHooks& hooks) {
+  std::vector<Array> args;
+  for (const Program::Port& port : program.inputs) {
+    const auto it = values.find(port.slot);
+    if (it == values.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("eval: no value for input ", port.slot.ToString(), ", ", program.aval(port.var).ToString()));
+    }
+    args.push_back(it->second);
+  }
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, Eval(program, args, hooks));
+  SlotValues results;
+  for (size_t i = 0; i < outputs.size(); ++i) results.emplace(program.outputs[i].slot, std::move(outputs[i]));
+  return results;
 }
 
 }  // namespace aqt

@@ -23,6 +23,10 @@ struct EvalHooks {
 // else runs them must give the same bits.
 absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const Array> args, const EvalHooks& hooks = {});
 
+// Eval with arguments found by name among `values` (which may hold more), and outputs by name. NotFound, naming the slot, when
+// an input is missing.
+absl::StatusOr<SlotValues> EvalSlots(const Program& program, const SlotValues& values, const EvalHooks& hooks = {});
+
 }  // namespace aqt
 
 #endif  // AQT_GRAPH_EVAL_H_

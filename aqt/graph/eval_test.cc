@@ -80,6 +80,19 @@ TEST(EvalTest, TheNanWatchNamesTheEquationWhereANanAppears) {
   EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({inf, 4}, {2}), w}, hooks), IsOk());
 }
 
+TEST(EvalTest, BySlots) {
+  const SlotValues values = {{{SlotKind::kParam, "w"}, Array::Of<float>({2, 1}, {2})},
+                             {{SlotKind::kData, "x"}, Array::Of<float>({3, 2}, {2})},
+                             {{SlotKind::kData, "unused"}, Array::Scalar(1.0f)}};
+  absl::StatusOr<SlotValues> out = EvalSlots(LogOfDifference(), values);
+  ASSERT_THAT(out, IsOk());
+  EXPECT_EQ(out->size(), 3u);
+  EXPECT_TRUE(BitEqual(out->at({SlotKind::kData, "0"}), Array::Zeros(DType::kF32, {2})));
+  EXPECT_THAT(EvalSlots(LogOfDifference(), {{{SlotKind::kData, "w"}, Array::Scalar(1.0f)},  // another kind
+                                            {{SlotKind::kData, "x"}, Array::Of<float>({3, 2}, {2})}}),
+              FailsWith(absl::StatusCode::kNotFound, {"param \"w\"", "f32[2]"}));
+}
+
 TEST(RewriteTest, KeepsSlotsScopesAndLines) {
   const Program program = LogOfDifference();
   absl::StatusOr<Program> same = Rewrite(program, [](const Equation& eqn, In in) { return BindAgain(eqn, in); });

@@ -4,6 +4,7 @@
 // A program: equations over variables, with named inputs and outputs. Values, copied and compared by text; made by
 // Trace() and by transforms (which trace again), never changed in place.
 
+#include <compare>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -36,7 +37,7 @@ absl::string_view ToString(SlotKind kind);  // "param", "stat", "frozen", "key",
 struct Slot {
   SlotKind kind = SlotKind::kData;
   std::string path;  // "mlp/fc1/kernel"
-  bool operator==(const Slot&) const = default;
+  auto operator<=>(const Slot&) const = default;
   std::string ToString() const;  // param "mlp/fc1/kernel"
 };
 
@@ -61,6 +62,9 @@ struct Equation {
   ScopeTable::Id scope = 0;
   SourceLine where;
 };
+
+// Arrays by name: a model's parameters, statistics, frozen tensors, keys, data.
+using SlotValues = absl::btree_map<Slot, Array>;
 
 struct Program {
   struct Port {

@@ -26,11 +26,24 @@ using internal::RawSide;
 
 struct AqtDot::Impl {
   DotGeneralPlan plan;
-  PrngLayout layout;
+  QuantRules rules;
   std::string attributes;
 
   const Aval& aval(Side side) const { return side == Side::kLhs ? plan.lhs_aval() : plan.rhs_aval(); }
   const Tensor& forward(Side side) const { return side == Side::kLhs ? plan.config().fwd.lhs : plan.config().fwd.rhs; }
+  // The axes of one side that share a scale.
+  Axes shared_axes(Side side) const {
+    const DotDims own = side == Side::kLhs ? plan.dims() : plan.dims().Swapped();
+    const int64_t rank = aval(side).shape.rank();
+    return internal::SharedAxesOf(forward(side).quantizer, internal::CalibrationAxes(forward(side), own, rank), rank);
+  }
+  QuantizedAvals quantized_avals(Side side) const {
+    const Quantizer& quantizer = forward(side).quantizer;
+    Aval scale{quantizer.scale_dtype.value_or(aval(side).dtype), aval(side).shape};
+    for (const int64_t axis : shared_axes(side)) scale.shape[axis] = 1;
+    const DType scaled = internal::Promote(aval(side).dtype, scale.dtype);
+    return {{QvalueDType(quantizer.numerics, scaled), aval(side).shape}, scale};
+  }
 };
 
 namespace {
@@ -45,14 +58,16 @@ absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want) {
 }
 
 Context ContextOf(const Impl& dot, const Array* key) {
-  Context context{.prng_layout = dot.layout};
+  Context context{.prng_layout = dot.rules.prng_layout};
   if (key != nullptr) context.key = Key{key->View<uint32_t>()[0], key->View<uint32_t>()[1]};
   return context;
 }
 
+Runtime RuntimeOf(const Impl& dot) { return {.arithmetic = dot.rules.arithmetic}; }
+
 std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
   if (key == nullptr) return std::nullopt;
-  return internal::OperandKey(*key, role, dot.layout);
+  return internal::OperandKey(*key, role, dot.rules.prng_layout);
 }
 
 // ---- aqt_dot_general and aqt_dot_general_fwd
@@ -118,7 +133,7 @@ class ForwardOp : public Composite {
     ArrayBuilder out(dot_->plan.out_aval());
     Residuals residuals(Residuals::Operands::kBorrow);
     AQT_RETURN_IF_ERROR(dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, layout_.has_key ? &in.back() : nullptr),
-                                           out.ref(), with_residuals_ ? &residuals : nullptr));
+                                           out.ref(), with_residuals_ ? &residuals : nullptr, RuntimeOf(*dot_)));
     std::vector<Array> results = {std::move(out).Build()};
     if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
     return results;
@@ -140,7 +155,7 @@ class ForwardOp : public Composite {
       }
     }
     const internal::RawResult result = internal::RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->plan.dims(),
-                                                        dot_->plan.out_aval().dtype, dot_->layout);
+                                                        dot_->plan.out_aval().dtype, dot_->rules);
     std::vector<Value> out = {result.out};
     if (!with_residuals_) return out;
     for (const ResidualSlot& slot : dot_->plan.residuals()) {
@@ -209,7 +224,8 @@ class BackwardOp : public Composite {
       refs[i] = out[i]->ref();
     }
     AQT_RETURN_IF_ERROR(
-        dot_->plan.Backward(in[0], residuals, ContextOf(*dot_, has_key_ ? &in.back() : nullptr), refs[0], refs[1]));
+        dot_->plan.Backward(in[0], residuals, ContextOf(*dot_, has_key_ ? &in.back() : nullptr), refs[0], refs[1],
+                            RuntimeOf(*dot_)));
     std::vector<Array> results;
     for (std::optional<ArrayBuilder>& builder : out) {
       results.push_back(builder.has_value() ? std::move(*builder).Build() : Array());
@@ -252,7 +268,7 @@ class BackwardOp : public Composite {
       g.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsLhs : KeyRole::kDrhsLhs);
       y.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsRhs : KeyRole::kDrhsRhs);
     }
-    const Value product = internal::RawDot(raw, g, y, backward.dims, dtype, dot_->layout).out;
+    const Value product = internal::RawDot(raw, g, y, backward.dims, dtype, dot_->rules).out;
     Axes permutation(backward.to_operand.size());
     for (size_t j = 0; j < permutation.size(); ++j) permutation[backward.to_operand[j]] = static_cast<int64_t>(j);
     const Value gradient = ops::Transpose(product, permutation);
@@ -319,7 +335,8 @@ class QuantizeOp : public Composite {
 
   std::string Name() const override { return "aqt_quantize"; }
   std::string Attributes() const override {
-    return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(shared_axes(), ","), "]");
+    return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(dot_->shared_axes(side_), ","), "]",
+                        dot_->rules.arithmetic == Arithmetic::kIeee ? ", ieee" : "");
   }
   int num_outputs() const override { return 2; }
 
@@ -330,32 +347,26 @@ class QuantizeOp : public Composite {
     }
     AQT_RETURN_IF_ERROR(ExpectAval("the operand", in[0], dot_->aval(side_)));
     if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in[1], KeyAval()));
-    Aval scale{quantizer().scale_dtype.value_or(in[0].dtype), in[0].shape};
-    for (const int64_t axis : shared_axes()) scale.shape[axis] = 1;
-    const DType scaled = internal::Promote(in[0].dtype, scale.dtype);
-    return std::vector<Aval>{{QvalueDType(quantizer().numerics, scaled), in[0].shape}, scale};
+    const AqtDot::QuantizedAvals out = dot_->quantized_avals(side_);
+    return std::vector<Aval>{out.qvalue, out.scale};
   }
 
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
     AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared,
-                         dot_->plan.Prepare(side_, in[0], ContextOf(*dot_, has_key_ ? &in[1] : nullptr)));
+                         dot_->plan.Prepare(side_, in[0], ContextOf(*dot_, has_key_ ? &in[1] : nullptr),
+                                            RuntimeOf(*dot_)));
     return std::vector<Array>{*prepared.qtensor().qvalue, prepared.qtensor().scale[0]};
   }
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
-    const QuantizedValue out = internal::QuantizeValue(quantizer(), in[0], shared_axes(),
-                                                       KeyFor(*dot_, has_key_ ? &in[1] : nullptr, role), dot_->layout);
+    const QuantizedValue out = internal::QuantizeValue(quantizer(), in[0], dot_->shared_axes(side_),
+                                                       KeyFor(*dot_, has_key_ ? &in[1] : nullptr, role), dot_->rules);
     return {out.qvalue, *out.scale};
   }
 
  private:
   const Quantizer& quantizer() const { return dot_->forward(side_).quantizer; }
-  Axes shared_axes() const {
-    const DotDims own = side_ == Side::kLhs ? dot_->plan.dims() : dot_->plan.dims().Swapped();
-    const int64_t rank = dot_->aval(side_).shape.rank();
-    return internal::SharedAxesOf(quantizer(), internal::CalibrationAxes(dot_->forward(side_), own, rank), rank);
-  }
 
   const std::shared_ptr<const Impl> dot_;
   const Side side_;
@@ -370,11 +381,12 @@ bool HasBias(const Quantizer& quantizer) {
 }  // namespace
 
 absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                    PrngLayout layout) {
+                                    const QuantRules& rules) {
   AQT_ASSIGN_OR_RETURN(DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs, rhs, dims));
   std::string attributes = absl::StrCat("dims=", dims.ToString(), ", ", DescribeConfig(config));
-  if (layout == PrngLayout::kOriginal) attributes += ", original_layout";
-  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), layout, std::move(attributes)}));
+  if (rules.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
+  if (rules.arithmetic == Arithmetic::kIeee) attributes += ", ieee";
+  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), rules, std::move(attributes)}));
 }
 
 const DotGeneralPlan& AqtDot::plan() const { return impl_->plan; }
@@ -398,18 +410,24 @@ Value AqtDot::Apply(const Operand& lhs, const Operand& rhs, const std::optional<
   return Bind(CompositeOp{op}, operands, where)[0];
 }
 
+absl::StatusOr<AqtDot::QuantizedAvals> AqtDot::QuantizedAvalsOf(Side side) const {
+  const Quantizer& quantizer = impl_->forward(side).quantizer;
+  if (!IsQuantized(quantizer.numerics)) {
+    return absl::InvalidArgumentError(absl::StrCat(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs",
+                                                   " is not quantized by the configuration; leave it in mode TRAIN"));
+  }
+  if (HasBias(quantizer)) {
+    return absl::UnimplementedError("an operand with a calibration bias cannot be quantized ahead of time");
+  }
+  return impl_->quantized_avals(side);
+}
+
 AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where) const {
   std::vector<Value> operands = {x};
   if (key.has_value()) operands.push_back(*key);
   const auto op = std::make_shared<QuantizeOp>(impl_, side, key.has_value());
-  const Quantizer& quantizer = impl_->forward(side).quantizer;
-  absl::Status status;
-  if (!IsQuantized(quantizer.numerics)) {
-    status = absl::InvalidArgumentError(absl::StrCat(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs",
-                                                     " is not quantized by the configuration; leave it in mode TRAIN"));
-  } else if (HasBias(quantizer)) {
-    status = absl::UnimplementedError("an operand with a calibration bias cannot be quantized ahead of time");
-  } else if (aqt::NeedsKey(quantizer.numerics) && !key.has_value()) {
+  absl::Status status = QuantizedAvalsOf(side).status();
+  if (status.ok() && aqt::NeedsKey(impl_->forward(side).quantizer.numerics) && !key.has_value()) {
     status = absl::FailedPreconditionError("rounds stochastically and draws random numbers; give it a key");
   }
   if (!status.ok()) {
@@ -423,12 +441,12 @@ AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<
 namespace ops {
 
 Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
-                    const std::optional<Value>& key, PrngLayout layout) {
+                    const std::optional<Value>& key, const QuantRules& rules) {
   const std::vector<Value> operands = {lhs.As(DType::kF32), rhs.As(DType::kF32)};
   for (const Value& operand : operands) {
     if (!operand.status().ok()) return operand;
   }
-  absl::StatusOr<AqtDot> dot = AqtDot::Make(config, operands[0].aval(), operands[1].aval(), dims, layout);
+  absl::StatusOr<AqtDot> dot = AqtDot::Make(config, operands[0].aval(), operands[1].aval(), dims, rules);
   if (!dot.ok()) return Refuse(dot.status(), "aqt_dot_general", operands, lhs.where());
   return dot->Apply({operands[0]}, {operands[1]}, key, lhs.where());
 }

@@ -17,10 +17,10 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
-#include "aqt/core/rng.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/aqt_parts.h"
 #include "aqt/quant/config.h"
 #include "aqt/quant/dot_general.h"
 
@@ -37,7 +37,7 @@ class AqtDot {
 
   // Errors: DotGeneralPlan::Make's.
   static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                     PrngLayout layout = PrngLayout::kPartitionable);
+                                     const QuantRules& rules = {});
 
   const DotGeneralPlan& plan() const;
   // Whether the forward pass, or a gradient of it, draws random numbers.
@@ -49,8 +49,14 @@ class AqtDot {
   // when a gradient needs one and gets none, and for a gradient with an operand quantized before.
   Value Apply(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const SourceLine& where) const;
 
-  // Quantizes one side as Apply would. Poisoned: Unimplemented when the side has a bias; InvalidArgument when it is not quantized.
+  // Quantizes one side as Apply would. Poisoned where QuantizedAvalsOf fails, and FailedPrecondition when a key is missing.
   Operand Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where) const;
+
+  // What Quantize gives. InvalidArgument when the side is not quantized; Unimplemented when its calibration has a bias.
+  struct QuantizedAvals {
+    Aval qvalue, scale;
+  };
+  absl::StatusOr<QuantizedAvals> QuantizedAvalsOf(Side side) const;
 
   struct Impl;
 
@@ -63,7 +69,7 @@ namespace ops {
 
 // Make and Apply. Operands of one dtype: f32, bf16 or f16.
 Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
-                    const std::optional<Value>& key = std::nullopt, PrngLayout layout = PrngLayout::kPartitionable);
+                    const std::optional<Value>& key = std::nullopt, const QuantRules& rules = {});
 
 }  // namespace ops
 }  // namespace aqt

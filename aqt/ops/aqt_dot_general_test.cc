@@ -102,6 +102,7 @@ DotGeneralRaw RandomRaw(Random& random, bool backward) {
 }
 
 struct Problem {
+  QuantRules rules;
   DotGeneral config;
   DotDims dims;
   Array lhs, rhs;
@@ -110,6 +111,8 @@ struct Problem {
 // Extents of 0 to 19 with a taste for small ones; rank up to 6, operands and result of up to 2000 elements.
 Problem RandomProblem(Random& random) {
   Problem problem;
+  if (random.Below(3) == 0) problem.rules.arithmetic = Arithmetic::kIeee;
+  if (random.Below(3) == 0) problem.rules.prng_layout = PrngLayout::kOriginal;
   if (random.Below(6) == 0) {
     problem.config = FullyQuantized();
   } else {
@@ -188,7 +191,7 @@ bool SameBits(const Array& a, const Array& b) {
 absl::StatusOr<Program> LossAndGradients(const Problem& problem) {
   absl::StatusOr<Program> loss = TraceWith(
       [&](In in) {
-        const Value out = ops::AqtDotGeneral(in[0], in[1], problem.dims, problem.config, in[2]);
+        const Value out = ops::AqtDotGeneral(in[0], in[1], problem.dims, problem.config, in[2], problem.rules);
         const Value weights = ops::Cast(Value(RandomArray({DType::kF32, out.shape()}, 7)), out.dtype());
         return Values{ops::ReduceSum(out * weights), out};
       },
@@ -240,7 +243,7 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
   int legal = 0;
   for (int tries = 0; legal < 100 && tries < 10000; ++tries) {
     const Problem problem = RandomProblem(random);
-    absl::StatusOr<AqtDot> dot = AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
+    absl::StatusOr<AqtDot> dot = AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims, problem.rules);
     const auto quantized = [](const Tensor& tensor) { return !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics); };
     if (!IsSmall(problem) || !dot.ok() || !quantized(problem.config.fwd.lhs) || !quantized(problem.config.fwd.rhs)) continue;
     ++legal;
@@ -269,7 +272,7 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
 // ---- one problem
 
 Problem Int8MatMul() {
-  return {FullyQuantized(), MatMulDims(), RandomArray({DType::kF32, {3, 4}}, 1), RandomArray({DType::kF32, {4, 2}}, 2)};
+  return {{}, FullyQuantized(), MatMulDims(), RandomArray({DType::kF32, {3, 4}}, 1), RandomArray({DType::kF32, {4, 2}}, 2)};
 }
 
 TEST(AqtDotGeneralTest, ProgramTextOfForwardAndBackward) {

@@ -19,16 +19,17 @@ namespace {
 
 Value Number(float x) { return Value(Array::Scalar(x)); }
 
-// bound / quant_bound in the rule of XLA on CPU: one number is divided, more are multiplied by the reciprocal.
-Value DivideByQuantBound(DType dtype, const Value& bound, double quant_bound) {
+// bound / quant_bound; by the rule of XLA on CPU one number is divided, more are multiplied by the reciprocal.
+Value DivideByQuantBound(DType dtype, const Value& bound, double quant_bound, Arithmetic arithmetic) {
   const float divisor = HostConstant(dtype, quant_bound);
-  if (bound.shape().num_elements() == 1) return DivIn(dtype, bound, Number(divisor));
+  if (arithmetic == Arithmetic::kIeee || bound.shape().num_elements() == 1) return DivIn(dtype, bound, Number(divisor));
   // The reciprocal of f16 is rounded; that of bf16 stays in f32.
   const float reciprocal = dtype == DType::kF16 ? Div<Float16>(1.0f, divisor) : Div<float>(1.0f, divisor);
   return MulIn(dtype, bound, Number(reciprocal));
 }
 
-Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const Value& x, const Axes& axes) {
+Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const Value& x, const Axes& axes,
+                  Arithmetic arithmetic) {
   Value bound = ops::ReduceMax(ops::Abs(Hold(x)), axes, /*keepdims=*/true);
   int64_t reduced = 1;
   for (const int64_t axis : axes) reduced *= x.shape()[axis];
@@ -39,14 +40,15 @@ Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const V
   if (clipping_scale != 0) bound = MulIn(x.dtype(), bound, Number(HostConstant(x.dtype(), clipping_scale)));
   // The bound of an 8-bit float is a bf16 scalar: f16 data is promoted to f32 by it.
   const bool widened = x.dtype() == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
-  const Value scale = DivideByQuantBound(widened ? DType::kF32 : x.dtype(), bound, QuantBound(quantizer.numerics));
+  const DType dtype = widened ? DType::kF32 : x.dtype();
+  const Value scale = DivideByQuantBound(dtype, bound, QuantBound(quantizer.numerics), arithmetic);
   return Release(scale, quantizer.scale_dtype.value_or(x.dtype()));
 }
 
-Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes) {
+Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic) {
   const AbsMax* abs_max = std::get_if<AbsMax>(&*quantizer.calibration);
-  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes);
-  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()));
+  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, arithmetic);
+  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), arithmetic);
 }
 
 // The bias of a Constant calibration in the dtype of x, broadcastable to it.
@@ -57,11 +59,11 @@ std::optional<Value> BiasOf(const Quantizer& quantizer, DType dtype) {
   return Hold(Value(Cast(std::get<ConstantArray>(*constant->bias).array, dtype)));
 }
 
-Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key, PrngLayout layout) {
+Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key, const QuantRules& rules) {
   const DType dtype = scaled.dtype;
   Value y = scaled.held;
   if (numerics.noise.has_value()) {
-    const Value noise = NoiseFor(*numerics.noise, y.shape(), key.value_or(Value()), layout);
+    const Value noise = NoiseFor(*numerics.noise, y.shape(), key.value_or(Value()), rules.prng_layout);
     y = RoundTo(dtype, ops::Flush(FlushTo(dtype, y) + noise));
   }
   if (numerics.clip) {
@@ -128,12 +130,12 @@ struct ExpandedSide {
   Value operand;  // what the product receives
 };
 
-ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims& own, DType dtype, PrngLayout layout) {
+ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims& own, DType dtype, const QuantRules& rules) {
   const int64_t rank = side.given.has_value() ? side.given->qvalue.rank() : side.x.rank();
   ExpandedSide out;
   out.quantized = side.given.has_value()
                       ? *side.given
-                      : QuantizeValue(tensor.quantizer, side.x, CalibrationAxes(tensor, own, rank), side.key, layout);
+                      : QuantizeValue(tensor.quantizer, side.x, CalibrationAxes(tensor, own, rank), side.key, rules);
   out.operand = out.quantized.qvalue;
   if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
     out.operand = Release(
@@ -180,20 +182,20 @@ Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled) {
 }
 
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const Axes& axes, const std::optional<Value>& key,
-                             PrngLayout layout) {
+                             const QuantRules& rules) {
   if (!IsQuantized(quantizer.numerics)) return {x, std::nullopt};
-  const Value scale = ScaleOf(quantizer, x, axes);
+  const Value scale = ScaleOf(quantizer, x, axes, rules.arithmetic);
   const ScaledValue scaled = ScaleValue(quantizer, x, scale);
   if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
-    return {IntQvalue(*integer, scaled, key, layout), scale};
+    return {IntQvalue(*integer, scaled, key, rules), scale};
   }
-  return {NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), key.value_or(Value()), layout), scale};
+  return {NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), key.value_or(Value()), rules.prng_layout), scale};
 }
 
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims, DType dtype,
-                 PrngLayout layout) {
-  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, layout);
-  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, layout);
+                 const QuantRules& rules) {
+  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, rules);
+  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, rules);
   if (Scales(config.lhs, lhs, DequantMode::kOtherInput)) MultiplyIntoOther(lhs, Side::kLhs, dims, rhs);
   if (Scales(config.rhs, rhs, DequantMode::kOtherInput)) MultiplyIntoOther(rhs, Side::kRhs, dims, lhs);
   // AQT on CPU widens two 4-bit operands.

@@ -8,9 +8,9 @@
 
 #include "absl/types/span.h"
 #include "aqt/core/dot_dims.h"
-#include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/aqt_parts.h"
 #include "aqt/quant/config.h"
 
 namespace aqt::internal {
@@ -32,7 +32,7 @@ Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled);
 
 // Calibrates over `axes` (unless the quantizer names others) and quantizes. `key` is the operand's own, unless nothing is drawn.
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const Axes& axes, const std::optional<Value>& key,
-                             PrngLayout layout);
+                             const QuantRules& rules);
 
 // The axes that share a scale: `axes`, unless the quantizer names others.
 Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank);
@@ -54,7 +54,7 @@ struct RawResult {
 };
 // One product without gradient, of operands and result of `dtype`.
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
-                 PrngLayout layout);
+                 const QuantRules& rules);
 
 // scale of one side in the layout of the other operand, of rank other_rank.
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);

@@ -109,9 +109,10 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
       [noise, shape, layout](absl::Span<const Array> in) { return MakeNoise(noise, shape, KeyOf(in[0]), layout); });
 }
 
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes) {
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic) {
   return BindPart(
-      "aqt_scale", absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]"), {x},
+      "aqt_scale", absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]",
+                                arithmetic == Arithmetic::kIeee ? ", ieee" : ""), {x},
       [quantizer, axes](absl::Span<const Aval> in) -> absl::StatusOr<Aval> {
         Aval out{quantizer.scale_dtype.value_or(in[0].dtype), in[0].shape};
         const SharedAxes& shared = quantizer.calib_shared_axes;
@@ -120,8 +121,8 @@ Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& ax
         for (int64_t axis = 0; shared.per_tensor && axis < out.shape.rank(); ++axis) out.shape[axis] = 1;
         return out;
       },
-      [quantizer, axes](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes));
+      [quantizer, axes, arithmetic](absl::Span<const Array> in) -> absl::StatusOr<Array> {
+        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, {.arithmetic = arithmetic}));
         return calibrated.scale[0];
       });
 }

@@ -8,10 +8,11 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "aqt/core/shape.h"
 #include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/quant/config.h"
+#include "aqt/quant/runtime.h"
 
 namespace aqt {
 
@@ -20,6 +21,15 @@ inline const Aval& KeyAval() {
   static const Aval& aval = *new Aval{DType::kU32, {2}};
   return aval;
 }
+
+// What holds for all contractions of a model.
+struct QuantRules {
+  PrngLayout prng_layout = PrngLayout::kPartitionable;
+  // kXlaCompatible divides one scale and multiplies several by a reciprocal: the scale of one example alone can differ in the
+  // last bit from its scale in a batch. With kIeee an example's bits never depend on the batch.
+  Arithmetic arithmetic = Arithmetic::kXlaCompatible;
+  bool operator==(const QuantRules&) const = default;
+};
 
 namespace internal {
 
@@ -33,7 +43,7 @@ Value OperandKey(const Value& key, KeyRole role, PrngLayout layout);
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout);
 
 // The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration.
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes);
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic);
 
 // The qvalue of scaled values: NumericsForward(). `key` is poisoned (Value()) when the numerics draw nothing.
 Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout);

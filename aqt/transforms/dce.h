@@ -1,0 +1,21 @@
+#ifndef AQT_TRANSFORMS_DCE_H_
+#define AQT_TRANSFORMS_DCE_H_
+
+#include <vector>
+
+#include "aqt/graph/program.h"
+
+namespace aqt {
+
+struct DceOptions {
+  // Kinds of inputs that go, too, when nothing uses them.
+  std::vector<SlotKind> drop_inputs = {};
+};
+
+// `program` without equations and constants that no output depends on. Equations with several outputs stay whole as long as one
+// is used (what is not used is not computed: Composite::Eval is told).
+Program Dce(const Program& program, const DceOptions& options = {});
+
+}  // namespace aqt
+
+#endif  // AQT_TRANSFORMS_DCE_H_

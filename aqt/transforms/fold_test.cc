@@ -1,0 +1,155 @@
+#include "aqt/transforms/fold.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/trace.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/dce.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+const Slot kX{SlotKind::kData, "x"};
+const Slot kW{SlotKind::kParam, "w"};
+const Slot kB{SlotKind::kParam, "b"};
+
+Program TraceXwb(TracedFunction fn) {
+  return *Trace(fn, {{kX, {DType::kF32, {2, 3}}}, {kW, {DType::kF32, {3, 3}}}, {kB, {DType::kF32, {3}}}});
+}
+
+SlotValues Known() { return {{kW, RandomArray({DType::kF32, {3, 3}}, 1)}, {kB, RandomArray({DType::kF32, {3}}, 2)}}; }
+
+// Folds, checks that the bits stay, and returns the result.
+Folded FoldAndCompare(const Program& program) {
+  absl::StatusOr<Folded> folded = Fold(program, Known());
+  EXPECT_THAT(folded, IsOk());
+  SlotValues before = Known(), after = folded->values;
+  before[kX] = after[kX] = RandomArray({DType::kF32, {2, 3}}, 3);
+  absl::StatusOr<SlotValues> want = EvalSlots(program, before), got = EvalSlots(folded->program, after);
+  EXPECT_THAT(want, IsOk());
+  EXPECT_THAT(got, IsOk());
+  for (const auto& [slot, array] : *got) EXPECT_TRUE(BitEqual(array, want->at(slot))) << slot.ToString();
+  for (const auto& [slot, array] : *want) {
+    if (got->count(slot) == 0) {  // a frozen output has become a value
+      EXPECT_TRUE(BitEqual(array, folded->values.at(slot))) << slot.ToString();
+    }
+  }
+  return *std::move(folded);
+}
+
+TEST(FoldTest, ComputesWhatDependsOnKnownInputsAlone) {
+  const Folded folded = FoldAndCompare(TraceXwb([](In in) {
+    const NamedScope scope("fc");
+    const Value doubled = in[1] * 2.0;
+    const Value moved = ops::Transpose(doubled, {1, 0}) + 1.0;
+    return Values{ops::MatMul(in[0], moved) + in[2]};
+  }));
+  // The bias is used as it is; its broadcast is not stored.
+  EXPECT_EQ(ToText(folded.program), R"(in %0: f32[2,3] data "x"
+in %1: f32[3] param "b"
+in %2: f32[3,3] frozen "fc/folded_0"
+%3: f32[2,3] = dot_general(%0, %2) {dims=(([1],[0]),([],[]))} @fc
+%4: f32[2,3] = broadcast(%1) {axes=[1]} @fc
+%5: f32[2,3] = add(%3, %4) @fc
+out %5 data "0"
+)");
+  EXPECT_EQ(folded.values.size(), 2u);
+}
+
+TEST(FoldTest, FrozenOutputsNameTheValues) {
+  const Folded folded = FoldAndCompare(TraceXwb([](In in) {
+    const Value scale = ops::ReduceMax(ops::Abs(in[1]), {0}, true);
+    const Value q = ops::Round(in[1] / scale);
+    WriteSlot({SlotKind::kFrozen, "fc/scale"}, scale);
+    WriteSlot({SlotKind::kFrozen, "fc/q"}, q);
+    WriteSlot({SlotKind::kFrozen, "unused"}, ops::ReduceMax(in[1]));
+    return Values{ops::MatMul(in[0], q) * scale};
+  }));
+  EXPECT_EQ(ToText(folded.program), R"(in %0: f32[2,3] data "x"
+in %1: f32[1,3] frozen "fc/scale"
+in %2: f32[3,3] frozen "fc/q"
+%3: f32[2,3] = dot_general(%0, %2) {dims=(([1],[0]),([],[]))}
+%4: f32[2,3] = broadcast(%1) {axes=[0,1]}
+%5: f32[2,3] = mul(%3, %4)
+out %5 data "0"
+)");
+  EXPECT_EQ(folded.values.count({SlotKind::kFrozen, "unused"}), 1u);
+}
+
+TEST(FoldTest, ConstantsStayConstants) {
+  const Folded folded = FoldAndCompare(TraceXwb([](In in) {
+    const Value two = ops::Exp(ops::Log(Value(Array::Scalar(2.0f))));
+    return Values{in[0] * (two + 1.0)};
+  }));
+  EXPECT_EQ(ToText(folded.program), R"(in %0: f32[2,3] data "x"
+const %1: f32[] = 3
+%2: f32[2,3] = broadcast(%1) {axes=[]}
+%3: f32[2,3] = mul(%0, %2)
+out %3 data "0"
+)");
+  EXPECT_TRUE(folded.values.empty());
+}
+
+TEST(FoldTest, ABroadcastCanStayAndBeUsedByWhatIsFolded) {
+  const Folded folded = FoldAndCompare(TraceXwb([](In in) {
+    const Value wide = ops::BroadcastTo(ops::BroadcastTo(in[2], {1, 3}), {3, 3});
+    return Values{ops::MatMul(in[0], in[1] + wide) + ops::Slice(wide, {0, 0}, {2, 3}), ops::MatMul(in[0], wide)};
+  }));
+  EXPECT_EQ(folded.values.count(kB), 1u);
+  EXPECT_EQ(folded.values.size(), 3u);  // w + wide, the slice, b
+}
+
+TEST(FoldTest, KnownValuesAsOutputsStay) {
+  const Folded folded = FoldAndCompare(TraceXwb([](In in) { return Values{in[1], in[1] + 1.0, in[0]}; }));
+  EXPECT_EQ(ToText(folded.program), R"(in %0: f32[2,3] data "x"
+in %1: f32[3,3] param "w"
+in %2: f32[3,3] frozen "folded_0"
+out %1 data "0"
+out %2 data "1"
+out %0 data "2"
+)");
+}
+
+TEST(FoldTest, Errors) {
+  const Program program = TraceXwb([](In in) { return Values{ops::MatMul(in[0], in[1])}; });
+  EXPECT_THAT(Fold(program, {{kW, Array::Zeros(DType::kF32, {3, 4})}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"param \"w\"", "f32[3,3]", "f32[3,4]"}));
+}
+
+TEST(DceTest, KeepsWhatOutputsNeed) {
+  const Program program = TraceXwb([](In in) {
+    ops::Exp(in[2]).status().IgnoreError();
+    WriteSlot({SlotKind::kStat, "max"}, ops::ReduceMax(in[0]));
+    return Values{in[0] + 1.0};
+  });
+  const Program out = Dce(program);
+  EXPECT_THAT(Check(out), IsOk());
+  EXPECT_EQ(out.inputs.size(), 3u);
+  EXPECT_EQ(ToText(Dce(program, {.drop_inputs = {SlotKind::kParam}})), R"(in %0: f32[2,3] data "x"
+const %1: f32[] = 1
+%2: f32[] = reduce_max(%0) {axes=[0,1]}
+%3: f32[2,3] = broadcast(%1) {axes=[]}
+%4: f32[2,3] = add(%0, %3)
+out %4 data "0"
+out %2 stat "max"
+)");
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,179 @@
+#include "aqt/transforms/inject.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "re2/re2.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/rewrite.h"
+#include "aqt/ops/quantized_dot.h"
+
+namespace aqt {
+namespace {
+
+std::string RuleName(const InjectConfig& config, size_t i) {
+  return config.rules[i].name.empty() ? absl::StrCat("rule ", i + 1) : absl::StrCat("rule \"", config.rules[i].name, "\"");
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfig& config) {
+  std::vector<std::unique_ptr<RE2>> patterns;
+  for (size_t i = 0; i < config.rules.size(); ++i) {
+    const InjectRule& rule = config.rules[i];
+    RE2::Options options;
+    options.set_log_errors(false);
+    patterns.push_back(std::make_unique<RE2>(rule.scope, options));
+    if (!patterns.back()->ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("inject: ", RuleName(config, i), ": scope \"", rule.scope,
+                                                     "\" is no regular expression: ", patterns.back()->error()));
+    }
+    for (const std::string& op : rule.ops) {
+      if (op != "dot_general") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("inject: ", RuleName(config, i), ": op \"", op, "\" cannot be quantized; \"dot_general\" can"));
+      }
+    }
+  }
+  return patterns;
+}
+
+// Whether each variable is a function of parameters, frozen inputs and constants alone.
+std::vector<bool> FromParams(const Program& program) {
+  std::vector<bool> from_params(program.vars.size(), false);
+  for (const Program::Port& port : program.inputs) {
+    from_params[port.var] = port.slot.kind == SlotKind::kParam || port.slot.kind == SlotKind::kFrozen;
+  }
+  for (const auto& [var, array] : program.consts) from_params[var] = true;
+  for (const Equation& eqn : program.eqns) {
+    const bool all = std::all_of(eqn.in.begin(), eqn.in.end(), [&](VarId var) { return from_params[var]; });
+    for (VarId var : eqn.out) from_params[var] = all;
+  }
+  return from_params;
+}
+
+bool HasOrigin(OperandOrigin wanted, bool from_params) {
+  return wanted == OperandOrigin::kAny || (wanted == OperandOrigin::kParam) == from_params;
+}
+
+class Injector {
+ public:
+  Injector(const Program& program, const InjectConfig& config, std::vector<std::unique_ptr<RE2>> patterns,
+           const SlotValues* frozen)
+      : program_(program),
+        config_(config),
+        patterns_(std::move(patterns)),
+        frozen_(frozen),
+        from_params_(FromParams(program)) {
+    report_.hits.assign(config.rules.size(), 0);
+  }
+
+  absl::StatusOr<std::vector<Value>> Rule(const Equation& eqn, absl::Span<const Value> operands) {
+    const DotGeneralOp* dot = std::get_if<DotGeneralOp>(&eqn.op);
+    if (dot == nullptr) return BindAgain(eqn, operands);
+    const std::string& scope = program_.scope(eqn);
+    const int ordinal = ordinals_[scope]++;
+    const int rule = FindRule(eqn);
+    report_.contractions.push_back({ContractionName(scope, ordinal),
+                                    absl::StrCat(operands[0].aval().ToString(), ", ", operands[1].aval().ToString()),
+                                    rule,
+                                    {}});
+    if (rule < 0) return BindAgain(eqn, operands);
+    ++report_.hits[rule];
+    if (!config_.rules[rule].dot_general.has_value()) return BindAgain(eqn, operands);
+    AQT_ASSIGN_OR_RETURN(const QuantizedDotOptions options, OptionsFor(config_.rules[rule]));
+    const Value out = QuantizedDot(operands[0], operands[1], dot->dims, options, report_.contractions.back().name, eqn.where);
+    return std::vector<Value>{ops::Cast(out, dot->out)};
+  }
+
+  absl::Status Finish() {
+    for (size_t i = 0; i < config_.rules.size(); ++i) {
+      if (report_.hits[i] == 0) report_.unmatched.push_back(RuleName(config_, i));
+    }
+    if (!config_.strict || report_.unmatched.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("inject: hit nothing: ", absl::StrJoin(report_.unmatched, ", "),
+                                                   "; the program's contractions:\n", report_.ToString(config_)));
+  }
+
+  InjectReport TakeReport() { return std::move(report_); }
+
+ private:
+  int FindRule(const Equation& eqn) const {
+    const std::string& scope = program_.scope(eqn);
+    for (size_t i = 0; i < config_.rules.size(); ++i) {
+      const InjectRule& rule = config_.rules[i];
+      if (std::find(rule.ops.begin(), rule.ops.end(), "dot_general") != rule.ops.end() &&
+          HasOrigin(rule.lhs_origin, from_params_[eqn.in[0]]) && HasOrigin(rule.rhs_origin, from_params_[eqn.in[1]]) &&
+          RE2::FullMatch(scope, *patterns_[i])) {
+        return static_cast<int>(i);
+      }
+    }
+    return -1;
+  }
+
+  absl::StatusOr<QuantizedDotOptions> OptionsFor(const InjectRule& rule) {
+    QuantizedDotOptions options{.config = *rule.dot_general,
+                                .lhs_mode = rule.lhs_mode,
+                                .rhs_mode = rule.rhs_mode,
+                                .with_gradient = rule.lhs_mode == QuantMode::kTrain && rule.rhs_mode == QuantMode::kTrain,
+                                .key_slot = rule.key_slot,
+                                .shared_key_slot = config_.shared_key_slot,
+                                .rules = config_.quant_rules};
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      QuantMode& mode = side == Side::kLhs ? options.lhs_mode : options.rhs_mode;
+      if (mode != QuantMode::kServe || frozen_ == nullptr) continue;
+      for (const FrozenPart part : {FrozenPart::kValue, FrozenPart::kScale}) {
+        const Slot slot = FrozenSlot(report_.contractions.back().name, side, part);
+        if (mode != QuantMode::kServe || frozen_->contains(slot)) continue;
+        if (!config_.allow_requantize) {
+          return absl::NotFoundError(absl::StrCat(slot.ToString(), " is missing for mode SERVE: convert the model first, or set "
+                                                                   "allow_requantize to quantize the float operand each time"));
+        }
+        mode = QuantMode::kTrain;
+        report_.contractions.back().requantized.push_back(side == Side::kLhs ? "lhs" : "rhs");
+      }
+    }
+    return options;
+  }
+
+  const Program& program_;
+  const InjectConfig& config_;
+  const std::vector<std::unique_ptr<RE2>> patterns_;
+  const SlotValues* frozen_;
+  const std::vector<bool> from_params_;
+  absl::flat_hash_map<std::string, int> ordinals_;
+  InjectReport report_;
+};
+
+}  // namespace
+
+std::string InjectReport::ToString(const InjectConfig& config) const {
+  std::string text;
+  for (const Contraction& c : contractions) {
+    absl::StrAppend(&text, "  dot_general [", c.name, "] (", c.operands, "): ",
+                    c.rule < 0 ? std::string("no rule") : RuleName(config, c.rule));
+    if (c.rule >= 0 && !config.rules[c.rule].dot_general.has_value()) text += ", stays as it is";
+    if (!c.requantized.empty()) absl::StrAppend(&text, ", requantizes ", absl::StrJoin(c.requantized, " and "));
+    text += "\n";
+  }
+  for (const std::string& rule : unmatched) absl::StrAppend(&text, "  ", rule, " hit nothing\n");
+  return text;
+}
+
+absl::StatusOr<Program> Inject(const Program& program, const InjectConfig& config, const SlotValues* frozen,
+                               InjectReport* report) {
+  AQT_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RE2>> patterns, CompileRules(config));
+  Injector injector(program, config, std::move(patterns), frozen);
+  absl::StatusOr<Program> result = Rewrite(
+      program, [&](const Equation& eqn, absl::Span<const Value> operands) { return injector.Rule(eqn, operands); });
+  const absl::Status unmatched = injector.Finish();
+  if (report != nullptr) *report = injector.TakeReport();
+  if (result.ok() && !unmatched.ok()) return unmatched;
+  return result;
+}
+
+}  // namespace aqt

@@ -1,0 +1,80 @@
+#ifndef AQT_TRANSFORMS_INJECT_H_
+#define AQT_TRANSFORMS_INJECT_H_
+
+// Quantizes a model that knows nothing of it: rules pick contractions of its program and say how each is quantized.
+//
+//   InjectConfig config;
+//   config.rules.push_back({.scope = ".*/logits"});                                   // these stay as they are
+//   config.rules.push_back({.scope = "mlp/.*", .dot_general = FullyQuantized()});
+//   absl::StatusOr<Program> quantized = Inject(program, config);
+//
+// Before gradients are taken: then each quantized contraction brings its own backward pass.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "aqt/graph/program.h"
+#include "aqt/ops/aqt_parts.h"
+#include "aqt/quant/config.h"
+
+namespace aqt {
+
+// What an operand depends on.
+enum class OperandOrigin {
+  kAny,
+  kParam,  // parameters, frozen inputs and constants alone: a weight
+  kData,   // anything else: an activation
+};
+
+struct InjectRule {
+  std::string name = "";  // for messages; "rule <number>" when empty
+  // An equation is hit when all of these hold.
+  std::string scope = ".*";                        // regular expression (RE2) for the whole scope
+  std::vector<std::string> ops = {"dot_general"};  // the operation's name
+  OperandOrigin lhs_origin = OperandOrigin::kAny, rhs_origin = OperandOrigin::kAny;
+
+  // What becomes of it; null: it stays as it is.
+  std::optional<DotGeneral> dot_general = std::nullopt;
+  // See QuantizedDotOptions.
+  QuantMode lhs_mode = QuantMode::kTrain, rhs_mode = QuantMode::kTrain;
+  std::optional<std::string> key_slot = std::nullopt;
+};
+
+struct InjectConfig {
+  // The first rule that hits an equation decides; equations that no rule hits stay as they are.
+  std::vector<InjectRule> rules;
+  // A rule that hits nothing is an error.
+  bool strict = true;
+  // A side in mode SERVE whose frozen tensor is missing is quantized in the operation instead.
+  bool allow_requantize = false;
+  std::string shared_key_slot = "aqt";  // of rules without a key_slot
+  QuantRules quant_rules = {};
+};
+
+struct InjectReport {
+  struct Contraction {
+    std::string name;          // ContractionName: scope and ordinal
+    std::string operands;      // "f32[2,3], f32[3,4]"
+    int rule;                  // position of the rule that hit it; -1: none
+    std::vector<std::string> requantized;  // sides that allow_requantize has put back to mode TRAIN
+  };
+  std::vector<Contraction> contractions;
+  std::vector<int> hits;                // by rule
+  std::vector<std::string> unmatched;   // names of the rules without hits
+  // One line for each contraction and unmatched rule.
+  std::string ToString(const InjectConfig& config) const;
+};
+
+// `frozen` are the tensors that can be served, null when that is not known yet; `report`, if not null, is filled in any case
+// but for wrong rules.
+// Errors: InvalidArgument for a pattern that is none, an operation that cannot be quantized, a rule that hits nothing (when
+// strict); NotFound, naming the slot, for a frozen tensor that is missing; and those of QuantizedDot: a configuration that is
+// illegal for a contraction that it hits, with the contraction's scope, operands and source line.
+absl::StatusOr<Program> Inject(const Program& program, const InjectConfig& config, const SlotValues* frozen = nullptr,
+                               InjectReport* report = nullptr);
+
+}  // namespace aqt
+
+#endif  // AQT_TRANSFORMS_INJECT_H_

@@ -1,0 +1,340 @@
+#include "aqt/transforms/inject.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/trace.h"
+#include "aqt/quant/builders.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/dce.h"
+#include "aqt/transforms/fold.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::CountOps;
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+// (x [B,6], w1 [6,5], b1 [5], w2 [4,5]): the second weight is the lhs of its contraction. Nothing here knows of quantization.
+Values Model(In in) {
+  const NamedScope scope("mlp");
+  Value hidden;
+  {
+    const NamedScope layer("fc1");
+    hidden = ops::MatMul(in[0], in[1]) + in[2];
+  }
+  hidden = ops::Max(hidden, 0.0);
+  const NamedScope layer("fc2");
+  const DotDims dims = {.lhs_contracting = {1}, .rhs_contracting = {1}, .lhs_batch = {}, .rhs_batch = {}};
+  return {ops::Transpose(ops::DotGeneral(in[3], hidden, dims), {1, 0})};
+}
+
+Slot Param(const char* path) { return {SlotKind::kParam, path}; }
+const Slot kX{SlotKind::kData, "x"};
+const Slot kKeySlot{SlotKind::kKey, "aqt"};
+
+std::vector<Input> Inputs(int64_t batch) {
+  return {{kX, {DType::kF32, {batch, 6}}},
+          {Param("fc1/kernel"), {DType::kF32, {6, 5}}},
+          {Param("fc1/bias"), {DType::kF32, {5}}},
+          {Param("fc2/kernel"), {DType::kF32, {4, 5}}}};
+}
+
+Program Traced(int64_t batch) {
+  return *Trace(Model, Inputs(batch), std::vector<Slot>{{SlotKind::kData, "logits"}});
+}
+
+SlotValues Params() {
+  return {{Param("fc1/kernel"), RandomArray({DType::kF32, {6, 5}}, 1)},
+          {Param("fc1/bias"), RandomArray({DType::kF32, {5}}, 2)},
+          {Param("fc2/kernel"), RandomArray({DType::kF32, {4, 5}}, 3)}};
+}
+
+// Forward int8, gradients in float: no key.
+DotGeneral Int8() { return DotGeneralMake(8, 8); }
+
+InjectConfig All(const DotGeneral& config) {
+  InjectConfig inject;
+  inject.rules.push_back({.scope = "mlp/.*", .dot_general = config});
+  return inject;
+}
+
+TEST(InjectTest, ProgramText) {
+  absl::StatusOr<Program> program = Inject(Traced(2), All(Int8()));
+  ASSERT_THAT(program, IsOk());
+  const char* attributes = "fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=(float * float use_fwd_quant), "
+                           "drhs=(float * float use_fwd_quant)} ";
+  EXPECT_EQ(ToText(*program), absl::StrCat(R"(in %0: f32[2,6] data "x"
+in %1: f32[6,5] param "fc1/kernel"
+in %2: f32[5] param "fc1/bias"
+in %3: f32[4,5] param "fc2/kernel"
+const %4: f32[] = 0
+%5: f32[2,5] = aqt_dot_general(%0, %1) {dims=(([1],[0]),([],[])), )",
+                                           attributes, R"(@mlp/fc1
+%6: f32[2,5] = broadcast(%2) {axes=[1]} @mlp/fc1
+%7: f32[2,5] = add(%5, %6) @mlp/fc1
+%8: f32[2,5] = broadcast(%4) {axes=[]} @mlp
+%9: f32[2,5] = max(%7, %8) @mlp
+%10: f32[4,2] = aqt_dot_general(%3, %9) {dims=(([1],[1]),([],[])), )",
+                                           attributes, R"(@mlp/fc2
+%11: f32[2,4] = transpose(%10) {permutation=[1,0]} @mlp/fc2
+out %11 data "logits"
+)"));
+  EXPECT_EQ(program->eqns[0].where.line, Traced(2).eqns[0].where.line);
+}
+
+TEST(InjectTest, TheFirstRuleThatHitsDecides) {
+  InjectConfig config;
+  config.rules.push_back({.name = "keep the last", .scope = ".*/fc2"});
+  config.rules.push_back({.dot_general = Int8()});
+  InjectReport report;
+  absl::StatusOr<Program> program = Inject(Traced(2), config, nullptr, &report);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(CountOps(*program, "aqt_dot_general"), 1);
+  EXPECT_EQ(CountOps(*program, "dot_general"), 1);
+  EXPECT_THAT(report.hits, ElementsAre(1, 1));
+  EXPECT_EQ(report.ToString(config),
+            "  dot_general [mlp/fc1] (f32[2,6], f32[6,5]): rule 2\n"
+            "  dot_general [mlp/fc2] (f32[4,5], f32[2,5]): rule \"keep the last\", stays as it is\n");
+}
+
+TEST(InjectTest, ScopesMatchAsAWhole) {
+  InjectConfig config;
+  config.rules.push_back({.scope = "fc1", .dot_general = Int8()});
+  EXPECT_THAT(Inject(Traced(2), config),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"hit nothing: rule 1", "[mlp/fc1]", "no rule"}));
+}
+
+TEST(InjectTest, ARuleThatHitsNothingIsAnErrorUnlessNotStrict) {
+  InjectConfig config = All(Int8());
+  config.rules.push_back({.name = "attention", .scope = "attention/.*", .dot_general = Int8()});
+  InjectReport report;
+  EXPECT_THAT(Inject(Traced(2), config, nullptr, &report),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"hit nothing: rule \"attention\"", "[mlp/fc2]"}));
+  EXPECT_THAT(report.unmatched, ElementsAre("rule \"attention\""));
+  config.strict = false;
+  EXPECT_THAT(Inject(Traced(2), config, nullptr, &report), IsOk());
+  EXPECT_THAT(report.ToString(config), HasSubstr("rule \"attention\" hit nothing"));
+}
+
+TEST(InjectTest, Origins) {
+  InjectConfig config;
+  config.rules.push_back({.name = "weight as lhs", .lhs_origin = OperandOrigin::kParam, .rhs_origin = OperandOrigin::kData,
+                          .dot_general = Int8()});
+  InjectReport report;
+  absl::StatusOr<Program> program = Inject(Traced(2), config, nullptr, &report);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(report.contractions[0].rule, -1);
+  EXPECT_EQ(report.contractions[1].rule, 0);
+}
+
+TEST(InjectTest, WrongRulesAreRefused) {
+  InjectConfig config = All(Int8());
+  config.rules[0].scope = "mlp/(";
+  EXPECT_THAT(Inject(Traced(2), config),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "\"mlp/(\"", "no regular expression"}));
+  config = All(Int8());
+  config.rules[0].ops = {"conv"};
+  EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "op \"conv\""}));
+  config = All(Int8());
+  config.rules[0].lhs_mode = QuantMode::kCalibrate;
+  EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kUnimplemented, {"[mlp/fc1]", "CALIBRATE"}));
+  config = All(Int8());
+  config.rules[0].dot_general->fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
+  EXPECT_THAT(Inject(Traced(2), config),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_dot_general [mlp/fc1]: fwd.rhs", "REMAINING_AXIS",
+                                                             "operands f32[2,6], f32[6,5]", "inject_test.cc:"}));
+  config = All(DefaultUnquantizedConfig());
+  config.rules[0].rhs_mode = QuantMode::kServe;
+  EXPECT_THAT(Inject(Traced(2), config),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"[mlp/fc1]", "fwd.rhs is not quantized"}));
+}
+
+// ---- keys
+
+TEST(InjectTest, NoiseDependsOnTheNameAlone) {
+  absl::StatusOr<Program> both = Inject(Traced(2), All(FullyQuantized()));
+  ASSERT_THAT(both, IsOk());
+  EXPECT_THAT(both->InputsOfKind(SlotKind::kKey), ElementsAre(4));
+  InjectConfig second_only = All(FullyQuantized());
+  second_only.rules[0].scope = "mlp/fc2";
+  absl::StatusOr<Program> second = Inject(Traced(2), second_only);
+  ASSERT_THAT(second, IsOk());
+  const auto folds = [](const Program& program) {
+    std::vector<std::string> texts;
+    for (const Equation& eqn : program.eqns) {
+      if (OpName(eqn.op) == "fold_in_key") texts.push_back(OpAttributes(eqn.op));
+    }
+    return texts;
+  };
+  ASSERT_EQ(folds(*both).size(), 2u);
+  EXPECT_NE(folds(*both)[0], folds(*both)[1]);
+  EXPECT_THAT(folds(*second), ElementsAre(folds(*both)[1]));
+}
+
+TEST(InjectTest, ANamedKeyIsUsedAsItIs) {
+  InjectConfig config = All(FullyQuantized());
+  config.rules[0].key_slot = "step_key";
+  absl::StatusOr<Program> program = Inject(Traced(2), config);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(CountOps(*program, "fold_in_key"), 0);
+  ASSERT_THAT(program->InputsOfKind(SlotKind::kKey), ElementsAre(4));
+  EXPECT_EQ(program->inputs[4].slot.path, "step_key");
+}
+
+TEST(InjectTest, ContractionsOfOneScopeAreNumbered) {
+  const Program program = *Trace(
+      [](In in) {
+        const NamedScope scope("block");
+        return Values{ops::MatMul(ops::MatMul(in[0], in[1]), in[1])};
+      },
+      {{kX, {DType::kF32, {2, 3}}}, {Param("w"), {DType::kF32, {3, 3}}}});
+  InjectConfig config;
+  config.rules.push_back({.dot_general = Int8(), .rhs_mode = QuantMode::kConvert});
+  InjectReport report;
+  absl::StatusOr<Program> injected = Inject(program, config, nullptr, &report);
+  ASSERT_THAT(injected, IsOk());
+  EXPECT_EQ(report.contractions[1].name, "block/dot_1");
+  EXPECT_THAT(ToText(*injected), HasSubstr("frozen \"block/qrhs/value\""));
+  EXPECT_THAT(ToText(*injected), HasSubstr("frozen \"block/dot_1/qrhs/scale\""));
+}
+
+// ---- convert and serve
+
+InjectConfig WithModes(const DotGeneral& config, QuantMode weights) {
+  InjectConfig inject;
+  inject.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = config, .rhs_mode = weights});
+  inject.rules.push_back({.lhs_origin = OperandOrigin::kParam, .dot_general = config, .lhs_mode = weights});
+  return inject;
+}
+
+TEST(InjectTest, FoldingTheConvertedProgramGivesTheServingProgram) {
+  absl::StatusOr<Program> converted = Inject(Traced(2), WithModes(FullyQuantized(), QuantMode::kConvert));
+  ASSERT_THAT(converted, IsOk());
+  absl::StatusOr<Folded> folded = Fold(*converted, Params());
+  ASSERT_THAT(folded, IsOk());
+  absl::StatusOr<Program> served = Inject(Traced(2), WithModes(FullyQuantized(), QuantMode::kServe), &folded->values);
+  ASSERT_THAT(served, IsOk());
+  const Program serving = Dce(*served, {.drop_inputs = {SlotKind::kParam}});
+  EXPECT_EQ(ToText(folded->program), ToText(serving));
+  EXPECT_THAT(ToText(serving), HasSubstr("frozen \"mlp/fc1/qrhs/value\""));
+  EXPECT_THAT(ToText(serving), HasSubstr("frozen \"mlp/fc2/qlhs/scale\""));
+  EXPECT_THAT(ToText(serving), Not(HasSubstr("kernel")));  // the float weights are gone
+  EXPECT_THAT(ToText(serving), Not(HasSubstr("key")));     // noise belongs to gradients
+  EXPECT_EQ(folded->values.count(Param("fc1/bias")), 1u);
+  EXPECT_EQ(folded->values.size(), 5u);
+}
+
+// What you train is what you serve: the converting pass, the folded program, and rows of it in smaller batches.
+void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weight_lhs, Arithmetic arithmetic, int64_t batch) {
+  const auto inject = [&](int64_t rows, QuantMode weights) {
+    InjectConfig config;
+    config.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = weight_rhs, .rhs_mode = weights});
+    config.rules.push_back({.lhs_origin = OperandOrigin::kParam, .dot_general = weight_lhs, .lhs_mode = weights});
+    config.quant_rules.arithmetic = arithmetic;
+    return Inject(Traced(rows), config);
+  };
+  const Slot logits{SlotKind::kData, "logits"};
+  SlotValues values = Params();
+  values[kX] = RandomArray({DType::kF32, {batch, 6}}, 4);
+  values[kKeySlot] = Array::Of<uint32_t>({0, 1}, {2});
+  absl::StatusOr<Program> trained = inject(batch, QuantMode::kTrain), converted = inject(batch, QuantMode::kConvert);
+  ASSERT_THAT(trained, IsOk());
+  ASSERT_THAT(converted, IsOk());
+  absl::StatusOr<SlotValues> want = EvalSlots(*trained, values), converting = EvalSlots(*converted, values);
+  ASSERT_THAT(want, IsOk());
+  ASSERT_THAT(converting, IsOk());
+  EXPECT_TRUE(BitEqual(converting->at(logits), want->at(logits)));
+
+  const auto serve = [&](int64_t first, int64_t rows) {
+    absl::StatusOr<Folded> folded = Fold(*inject(rows, QuantMode::kConvert), Params());
+    EXPECT_THAT(folded, IsOk());
+    const Slot weight{SlotKind::kFrozen, "mlp/fc2/qlhs/value"};
+    EXPECT_TRUE(BitEqual(folded->values.at(weight), converting->at(weight)));
+    folded->values[kX] = Array::CopyOf(ArrayRef(values[kX].View<float>().data() + first * 6, {rows, 6}));
+    absl::StatusOr<SlotValues> out = EvalSlots(folded->program, folded->values);
+    EXPECT_THAT(out, IsOk());
+    const Array rows_of_want = Array::CopyOf(ArrayRef(want->at(logits).View<float>().data() + first * 4, {rows, 4}));
+    EXPECT_TRUE(BitEqual(out->at(logits), rows_of_want)) << "rows " << first << " .. " << first + rows - 1 << " of " << batch;
+  };
+  serve(0, batch);
+  // Pairs; by IEEE rules single rows, too (see QuantRules).
+  const int64_t rows = arithmetic == Arithmetic::kIeee ? 1 : 2;
+  for (int64_t first = 0; first + rows <= batch; first += 5) serve(first, rows);
+}
+
+TEST(InjectTest, ServedBitsAreTheTrainedOnes) {
+  const DotGeneral weight_rhs = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
+  const DotGeneral weight_lhs = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
+  for (const Arithmetic arithmetic : {Arithmetic::kXlaCompatible, Arithmetic::kIeee}) {
+    for (const int64_t batch : {1, 7, 32}) {
+      ExpectServedAsTrained(FullyQuantized(), FullyQuantized(), arithmetic, batch);
+      ExpectServedAsTrained(DotGeneralMake(4, 4), DotGeneralMake(4, 4), arithmetic, batch);
+      ExpectServedAsTrained(weight_rhs, weight_lhs, arithmetic, batch);
+    }
+  }
+}
+
+TEST(InjectTest, AMissingFrozenTensorIsNamed) {
+  const InjectConfig config = WithModes(FullyQuantized(), QuantMode::kServe);
+  absl::StatusOr<Folded> folded = Fold(*Inject(Traced(2), WithModes(FullyQuantized(), QuantMode::kConvert)), Params());
+  ASSERT_THAT(folded, IsOk());
+  SlotValues frozen = folded->values;
+  frozen.erase({SlotKind::kFrozen, "mlp/fc2/qlhs/scale"});
+  EXPECT_THAT(Inject(Traced(2), config, &frozen),
+              FailsWith(absl::StatusCode::kNotFound,
+                        {"[mlp/fc2]", "frozen \"mlp/fc2/qlhs/scale\" is missing", "allow_requantize"}));
+  // Known only when the program runs.
+  absl::StatusOr<Program> served = Inject(Traced(2), config);
+  ASSERT_THAT(served, IsOk());
+  SlotValues values = Params();
+  values.insert(frozen.begin(), frozen.end());
+  values[kX] = RandomArray({DType::kF32, {2, 6}}, 4);
+  EXPECT_THAT(EvalSlots(*served, values), FailsWith(absl::StatusCode::kNotFound, {"frozen \"mlp/fc2/qlhs/scale\""}));
+
+  InjectConfig lenient = config;
+  lenient.allow_requantize = true;
+  InjectReport report;
+  absl::StatusOr<Program> requantizing = Inject(Traced(2), lenient, &frozen, &report);
+  ASSERT_THAT(requantizing, IsOk());
+  EXPECT_THAT(report.contractions[1].requantized, ElementsAre("lhs"));
+  absl::StatusOr<SlotValues> got = EvalSlots(*requantizing, values);
+  ASSERT_THAT(got, IsOk());
+  folded->values[kX] = values[kX];
+  const Slot logits{SlotKind::kData, "logits"};
+  EXPECT_TRUE(BitEqual(got->at(logits), EvalSlots(folded->program, folded->values)->at(logits)));
+}
+
+TEST(InjectTest, GradientsOfAnInjectedProgramAreQuantized) {
+  const Program loss = *Trace([](In in) { return Values{ops::ReduceSum(Model(in)[0])}; }, Inputs(2));
+  absl::StatusOr<Program> gradient = Grad(*Inject(loss, All(FullyQuantized())), {1, 2, 3});
+  ASSERT_THAT(gradient, IsOk());
+  EXPECT_EQ(CountOps(*gradient, "aqt_dot_general_fwd"), 2);
+  EXPECT_EQ(CountOps(*gradient, "aqt_dot_general_bwd"), 2);
+  EXPECT_EQ(CountOps(*gradient, "dot_general"), 0);
+}
+
+}  // namespace
+}  // namespace aqt
