@@ -39,7 +39,8 @@ absl::StatusOr<Calibration> ReadAll(const io::SafetensorsReader& reader) {
     AQT_ASSIGN_OR_RETURN(range.min, ReadOne(reader, absl::StrCat(module, kMin)));
     AQT_ASSIGN_OR_RETURN(range.max, ReadOne(reader, absl::StrCat(module, kMax)));
     if (range.min > range.max) {
-      return absl::InvalidArgumentError(absl::StrCat(module, kMin, " = ", range.min, " is above ", module, kMax, " = ", range.max));
+      return absl::InvalidArgumentError(
+          absl::StrCat(module, kMin, " = ", range.min, " is above ", module, kMax, " = ", range.max));
     }
     calibration[std::string(module)] = range;
   }
@@ -66,9 +67,10 @@ absl::Status CheckCalibration(const Plan& plan, const Calibration& calibration) 
   constexpr size_t kShown = 5;
   const size_t total = missing.size();
   if (total > kShown) missing.resize(kShown);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "static activations need the range of each input (--calibration FILE with <module>", kMin, " and <module>", kMax, "); missing for ",
-      absl::StrJoin(missing, ", "), total > kShown ? absl::StrCat(" and ", total - kShown, " more") : ""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("static activations need the range of each input (--calibration FILE with <module>", kMin,
+                   " and <module>", kMax, "); missing for ", absl::StrJoin(missing, ", "),
+                   total > kShown ? absl::StrCat(" and ", total - kShown, " more") : ""));
 }
 
 }  // namespace aqt::serving

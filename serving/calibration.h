@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_CALIBRATION_H_
 #define AQT_SERVING_CALIBRATION_H_
 
-// Ranges of activations, for static schemes: a safetensors file with `<module>.input_min` and `<module>.input_max`, F32, one
-// element each.
+// Ranges of activations, for static schemes: a safetensors file with `<module>.input_min` and `<module>.input_max`,
+// F32, one element each.
 
 #include <map>
 #include <string>

@@ -85,9 +85,11 @@ int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardwar
 
 void AddRecipeFlags(CLI::App& app, Flags& flags) {
   auto* group = app.add_option_group("what to quantize, and how");
-  group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(ConvertPresetNames(), ", ")))->type_name("NAME");
+  group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(ConvertPresetNames(), ", ")))
+      ->type_name("NAME");
   group->add_option("--config", flags.config, "a textproto (configs/convert.proto)")->type_name("FILE");
-  group->add_option("--scheme-from", flags.scheme_from, "quantize like the model with this config.json")->type_name("CONFIG.JSON");
+  group->add_option("--scheme-from", flags.scheme_from, "quantize like the model with this config.json")
+      ->type_name("CONFIG.JSON");
   app.add_option("--rules", flags.rules, "arithmetic of weights: compressed_tensors or aqt")
       ->check(CLI::IsMember({"compressed_tensors", "aqt"}))
       ->type_name("NAME");
@@ -106,7 +108,8 @@ RecipeSource ToRecipeSource(const Flags& flags) {
   source.preset = flags.preset;
   source.config_file = flags.config;
   source.scheme_from = flags.scheme_from;
-  if (!flags.rules.empty()) source.weight_rules = flags.rules == "aqt" ? WeightRules::kAqt : WeightRules::kCompressedTensors;
+  if (!flags.rules.empty())
+    source.weight_rules = flags.rules == "aqt" ? WeightRules::kAqt : WeightRules::kCompressedTensors;
   if (!flags.non_finite.empty()) source.keep_non_finite = flags.non_finite == "keep";
   source.strict = flags.strict;
   return source;
@@ -188,7 +191,9 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
   AQT_ASSIGN_OR_RETURN(job.max_shard_bytes, MaxShardBytes(flags));
   job.cancelled = console.interrupted;
   const bool bar = flags.progress == "always" || (flags.progress == "auto" && console.err_is_terminal);
-  const ProgressStyle style = flags.progress == "never" ? ProgressStyle::kNone : bar ? ProgressStyle::kBar : ProgressStyle::kLines;
+  const ProgressStyle style = flags.progress == "never" ? ProgressStyle::kNone
+                              : bar                     ? ProgressStyle::kBar
+                                                        : ProgressStyle::kLines;
   job.make_progress = [&](int64_t bytes) { return std::make_unique<Progress>(style, bytes, console.err); };
 
   const auto start = std::chrono::steady_clock::now();
@@ -197,7 +202,8 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
   for (const std::string& warning : report.warnings) console.err << "warning: " << warning << "\n";
   console.out << flags.output << ": " << report.num_quantized << " of " << report.num_tensors << " tensors quantized, "
               << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes) << ", "
-              << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds, static_cast<double>(report.old_bytes) / seconds / 1e6)
+              << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
+                                 static_cast<double>(report.old_bytes) / seconds / 1e6)
               << HumanBytes(PeakResidentBytes()) << "\n";
   return absl::OkStatus();
 }
@@ -225,10 +231,11 @@ ExitCode Report(const absl::Status& status, const Console& console) {
 }
 
 std::string VersionText() {
-  return absl::StrCat("aqt ", kVersion, "\nSIMD target: ", kernels::ToString(kernels::BestTarget()), " (supported: ",
-                      absl::StrJoin(kernels::SupportedTargets(), ", ",
-                                    [](std::string* out, kernels::Target t) { absl::StrAppend(out, kernels::ToString(t)); }),
-                      ")\n");
+  return absl::StrCat(
+      "aqt ", kVersion, "\nSIMD target: ", kernels::ToString(kernels::BestTarget()), " (supported: ",
+      absl::StrJoin(kernels::SupportedTargets(), ", ",
+                    [](std::string* out, kernels::Target t) { absl::StrAppend(out, kernels::ToString(t)); }),
+      ")\n");
 }
 
 ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
@@ -246,34 +253,46 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   inspect->add_flag("--json", flags.json, "print JSON");
   inspect->add_flag("--stats", flags.stats, "read the tensors: smallest and largest value, NaNs");
 
-  CLI::App* plan = app.add_subcommand("plan", "show what convert would do; reads headers, writes nothing")->footer(kPlanExamples);
+  CLI::App* plan =
+      app.add_subcommand("plan", "show what convert would do; reads headers, writes nothing")->footer(kPlanExamples);
   plan->add_option("IN", flags.input, "a .safetensors file or a folder");
   AddRecipeFlags(*plan, flags);
   plan->add_flag("--json", flags.json, "print JSON");
   plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
-  plan->add_flag("--print-effective-config", flags.print_config, "print the configuration with its base filled in, and stop");
+  plan->add_flag("--print-effective-config", flags.print_config,
+                 "print the configuration with its base filled in, and stop");
 
   CLI::App* convert = app.add_subcommand("convert", "write a quantized checkpoint")->footer(kConvertExamples);
   convert->add_option("IN", flags.input, "a .safetensors file or a folder");
   convert->add_option("OUT", flags.output, "a .safetensors file or a folder, which appears complete or not at all");
   AddRecipeFlags(*convert, flags);
-  convert->add_option("--calibration", flags.calibration, "ranges of activations, for static schemes")->type_name("FILE");
-  convert->add_option("--non-finite", flags.non_finite, "weights with NaN or infinity: error (default), or keep them in floating point")
+  convert->add_option("--calibration", flags.calibration, "ranges of activations, for static schemes")
+      ->type_name("FILE");
+  convert
+      ->add_option("--non-finite", flags.non_finite,
+                   "weights with NaN or infinity: error (default), or keep them in floating point")
       ->check(CLI::IsMember({"error", "keep"}))
       ->type_name("WHAT");
-  convert->add_option("--max-shard-size", flags.max_shard_size, "split the output into files of at most this size (5GB, 2GiB)")
+  convert
+      ->add_option("--max-shard-size", flags.max_shard_size,
+                   "split the output into files of at most this size (5GB, 2GiB)")
       ->type_name("SIZE");
   convert->add_flag("--force", flags.force, "replace an existing output");
   AddJobs(*convert, flags);
-  convert->add_option("--progress", flags.progress, "auto (a bar on a terminal, else a line now and then), always or never")
+  convert
+      ->add_option("--progress", flags.progress,
+                   "auto (a bar on a terminal, else a line now and then), always or never")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->type_name("WHEN");
-  convert->add_flag("--print-effective-config", flags.print_config, "print the configuration with its base filled in, and stop");
+  convert->add_flag("--print-effective-config", flags.print_config,
+                    "print the configuration with its base filled in, and stop");
 
-  CLI::App* verify = app.add_subcommand("verify", "compare a quantized checkpoint with its original")->footer(kVerifyExamples);
+  CLI::App* verify =
+      app.add_subcommand("verify", "compare a quantized checkpoint with its original")->footer(kVerifyExamples);
   verify->add_option("IN", flags.input, "the original")->required();
   verify->add_option("OUT", flags.output, "the quantized one")->required();
-  verify->add_option("--min-snr", flags.min_snr, "fail when a weight's signal to noise ratio is lower")->type_name("DB");
+  verify->add_option("--min-snr", flags.min_snr, "fail when a weight's signal to noise ratio is lower")
+      ->type_name("DB");
   verify->add_flag("--json", flags.json, "print JSON");
   AddJobs(*verify, flags);
 
@@ -292,8 +311,9 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
       return ExitCode::kOk;
     }
     const std::vector<CLI::App*> commands = app.get_subcommands({});
-    const bool known = args.empty() || args[0][0] == '-' ||
-                       std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return c->get_name() == args[0]; });
+    const bool known =
+        args.empty() || args[0][0] == '-' ||
+        std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return c->get_name() == args[0]; });
     if (known) {
       console.err << "error: " << e.what() << "\n";
     } else {

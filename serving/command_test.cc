@@ -63,8 +63,8 @@ TEST_F(CommandTest, AFirstSession) {
   EXPECT_THAT(out_, AllOf(HasSubstr("in: 6 tensors"), HasSubstr("F32: 6 tensors"), HasSubstr("format = pt")));
   const std::vector<std::string> before = ListTree(root_);
   EXPECT_EQ(Run({"plan", "in", "--preset", "w8a8_dynamic"}), 0);
-  EXPECT_THAT(out_, AllOf(HasSubstr("int8 per channel, input int8 per token dynamic"), HasSubstr("built-in ignore list (embedding)"),
-                          HasSubstr("6 tensors, 2 to be quantized")));
+  EXPECT_THAT(out_, AllOf(HasSubstr("int8 per channel, input int8 per token dynamic"),
+                          HasSubstr("built-in ignore list (embedding)"), HasSubstr("6 tensors, 2 to be quantized")));
   EXPECT_EQ(ListTree(root_), before);
   EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr("out: 2 of 6 tensors quantized"), HasSubstr("MB/s"), HasSubstr("peak memory")));
@@ -100,7 +100,8 @@ TEST_F(CommandTest, UsageErrors) {
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--rules", "mine"}, 2, "mine");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "0"}, 2, "--jobs");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "65"}, 2, "--jobs");
-  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "many"}, 2, "--max-shard-size many is no size");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "many"}, 2,
+              "--max-shard-size many is no size");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--bogus"}, 2, "--bogus");
   ExpectError({"inspect"}, 2, "IN");
   ExpectError({"verify", "in"}, 2, "OUT");
@@ -113,14 +114,20 @@ TEST_F(CommandTest, ConfigurationErrors) {
   ExpectError({"convert", "in", "out", "--config", "missing.textproto"}, 2, "missing.textproto");
   ExpectError({"convert", "in", "out", "--scheme-from", "missing.json"}, 2, "missing.json");
   ExpectError({"convert", "in", "out", "--scheme-from", "in"}, 2, "in/config.json: config_groups");
-  WriteText("unmatched.textproto", "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }\nrule { match: '.*up_proj' quantize { weights { num_bits: 8 per_channel {} } } }");
-  ExpectError({"convert", "in", "out", "--config", "unmatched.textproto", "--strict"}, 2, "rule 1 \"gone\" has no effect");
+  WriteText("unmatched.textproto",
+            "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }\nrule { match: "
+            "'.*up_proj' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out", "--config", "unmatched.textproto", "--strict"}, 2,
+              "rule 1 \"gone\" has no effect");
   EXPECT_EQ(Run({"convert", "in", "out", "--config", "unmatched.textproto", "--progress", "never"}), 0);
   EXPECT_THAT(err_, HasSubstr("warning: rule 1 \"gone\" has no effect"));
-  WriteText("nothing.textproto", "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }");
+  WriteText("nothing.textproto",
+            "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }");
   ExpectError({"convert", "in", "out2", "--config", "nothing.textproto"}, 2, "nothing would be quantized");
-  WriteText("odd.textproto", "schema: 1\nrule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
-  ExpectError({"convert", "in", "out2", "--config", "odd.textproto"}, 2, "model.layers.0.mlp.up_proj.weight [7,32], by rule 1");
+  WriteText("odd.textproto",
+            "schema: 1\nrule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
+  ExpectError({"convert", "in", "out2", "--config", "odd.textproto"}, 2,
+              "model.layers.0.mlp.up_proj.weight [7,32], by rule 1");
 }
 
 TEST_F(CommandTest, DamagedInput) {
@@ -128,8 +135,11 @@ TEST_F(CommandTest, DamagedInput) {
   std::string truncated = ReadText("in/model.safetensors");
   truncated.resize(truncated.size() - 1);
   WriteText("truncated.safetensors", truncated);
-  for (const std::vector<std::string>& tail : std::vector<std::vector<std::string>>{
-           {"inspect"}, {"plan", "--preset", "w8a16"}, {"convert", "out.safetensors", "--preset", "w8a16"}, {"explain", "x", "--preset", "w8a16"}}) {
+  for (const std::vector<std::string>& tail :
+       std::vector<std::vector<std::string>>{{"inspect"},
+                                             {"plan", "--preset", "w8a16"},
+                                             {"convert", "out.safetensors", "--preset", "w8a16"},
+                                             {"explain", "x", "--preset", "w8a16"}}) {
     for (const char* file : {"short.safetensors", "truncated.safetensors"}) {
       std::vector<std::string> args = tail;
       args.insert(args.begin() + 1, file);
@@ -170,8 +180,10 @@ TEST_F(CommandTest, ThreeDimensionalExperts) {
                           HasSubstr("warning: model.layers.0.mlp.experts.gate_up_proj: rank 3")));
   EXPECT_EQ(Run({"verify", "in", "out"}), 0) << err_;
   EXPECT_THAT(ReadText("out/config.json"), HasSubstr("\"model.layers.0.mlp.experts\"")) << "in `ignore`, for loaders";
-  WriteText("experts.textproto", "schema: 1 rule { match: '.*experts' quantize { weights { num_bits: 8 per_channel {} } } }");
-  ExpectError({"convert", "in", "out2", "--config", "experts.textproto"}, 5, "model.layers.0.mlp.experts.weight [4,32,32]");
+  WriteText("experts.textproto",
+            "schema: 1 rule { match: '.*experts' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "experts.textproto"}, 5,
+              "model.layers.0.mlp.experts.weight [4,32,32]");
 }
 
 TEST_F(CommandTest, TiedEmbeddings) {
@@ -180,20 +192,27 @@ TEST_F(CommandTest, TiedEmbeddings) {
   WriteTensors("in/model.safetensors", tensors);
   WriteText("in/config.json", R"({"tie_word_embeddings": true})");
   EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
-  EXPECT_THAT(ReadText("out/config.json"), HasSubstr("\"ignore\": [\n      \"lm_head\"\n    ]")) << "though it is not stored";
+  EXPECT_THAT(ReadText("out/config.json"), HasSubstr("\"ignore\": [\n      \"lm_head\"\n    ]"))
+      << "though it is not stored";
   // Without the key, a model of this kind without a stored head is tied.
   WriteText("in/config.json", R"({"architectures": ["GemmaForCausalLM"]})");
-  WriteText("embed.textproto", "schema: 1 rule { match: '.*embed_tokens' override_ignore: true quantize { weights { num_bits: 8 per_channel {} } } }");
-  ExpectError({"convert", "in", "out2", "--config", "embed.textproto"}, 2, "model.embed_tokens.weight [16,32], by rule 1");
+  WriteText("embed.textproto",
+            "schema: 1 rule { match: '.*embed_tokens' override_ignore: true quantize { weights { num_bits: 8 "
+            "per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "embed.textproto"}, 2,
+              "model.embed_tokens.weight [16,32], by rule 1");
 }
 
 TEST_F(CommandTest, Explain) {
   EXPECT_EQ(Run({"explain", "in", "lm_head", "--preset", "w8a16"}), 0);
-  EXPECT_EQ(out_, "lm_head.weight F32[16,32]\n  rule 1 \"linear weights\": matches, but gives way to built-in ignore list (output head)\n"
-                  "  => carried over as it is\n");
+  EXPECT_EQ(out_,
+            "lm_head.weight F32[16,32]\n  rule 1 \"linear weights\": matches, but gives way to built-in ignore list "
+            "(output head)\n"
+            "  => carried over as it is\n");
   EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj.weight", "--preset", "w8a16"}), 0);
   EXPECT_THAT(out_, HasSubstr("=> int8 per channel, pack-quantized"));
-  WriteText("odd.textproto", "schema: 1 rule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
+  WriteText("odd.textproto",
+            "schema: 1 rule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
   EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj", "--config", "odd.textproto"}), 0);
   EXPECT_THAT(out_, HasSubstr("=> error: "));
   EXPECT_EQ(Run({"explain", "in", "up_proj", "--preset", "w8a16"}), 2);
@@ -243,7 +262,9 @@ TEST_F(CommandTest, Interrupted) {
   const std::vector<std::string> before = ListTree(root_);
   const std::atomic<bool> interrupted{true};
   std::ostringstream out, err;
-  EXPECT_EQ(AqtMain({"convert", "in", "out", "--preset", "w8a16"}, io::LocalFileSystem(), {out, err, false, &interrupted}), 130);
+  EXPECT_EQ(
+      AqtMain({"convert", "in", "out", "--preset", "w8a16"}, io::LocalFileSystem(), {out, err, false, &interrupted}),
+      130);
   EXPECT_THAT(err.str(), HasSubstr("interrupted"));
   EXPECT_EQ(ListTree(root_), before);
 }
@@ -254,8 +275,9 @@ TEST(ExitCodeTest, FollowsFromTheStatus) {
   EXPECT_EQ(ExitCodeOf(absl::DataLossError("")), ExitCode::kMalformedInput);
   EXPECT_EQ(ExitCodeOf(absl::UnimplementedError("")), ExitCode::kUnsupported);
   EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), ExitCode::kInterrupted);
-  for (const auto code : {absl::StatusCode::kNotFound, absl::StatusCode::kAlreadyExists, absl::StatusCode::kPermissionDenied,
-                          absl::StatusCode::kResourceExhausted, absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnknown}) {
+  for (const auto code :
+       {absl::StatusCode::kNotFound, absl::StatusCode::kAlreadyExists, absl::StatusCode::kPermissionDenied,
+        absl::StatusCode::kResourceExhausted, absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnknown}) {
     EXPECT_EQ(ExitCodeOf(absl::Status(code, "x")), ExitCode::kFile);
   }
   EXPECT_EQ(ExitCodeOf(OutputError(absl::DataLossError("x"))), ExitCode::kFile);

@@ -27,7 +27,8 @@ constexpr int64_t kMinBlock = 64 << 10;
 // The model's weights in formats of other frameworks: carried over they would only be floating point dead weight.
 bool IsForeignWeightFile(absl::string_view name) {
   const absl::string_view base = io::BaseName(name);
-  return (absl::StartsWith(base, "pytorch_model") && (absl::EndsWith(base, ".bin") || absl::EndsWith(base, ".bin.index.json"))) ||
+  return (absl::StartsWith(base, "pytorch_model") &&
+          (absl::EndsWith(base, ".bin") || absl::EndsWith(base, ".bin.index.json"))) ||
          base == "tf_model.h5" || base == "flax_model.msgpack" || base == "rust_model.ot";
 }
 
@@ -39,10 +40,12 @@ struct Block {
   int64_t bytes = 0;  // of the input
 };
 
-// Bytes of the input per block, so that all threads together stay within half the budget (the other half is for results).
+// Bytes of the input per block, so that all threads together stay within half the budget (the other half is for
+// results).
 int64_t BlockBytes(int jobs) { return std::clamp(kMemoryBudget / 2 / std::max(jobs, 1), kMinBlock, kMaxBlock); }
 
-void AddBlocks(const TensorPlan& tensor, int64_t count, int64_t bytes_each, int64_t per_block, int64_t min_last, std::vector<Block>& blocks) {
+void AddBlocks(const TensorPlan& tensor, int64_t count, int64_t bytes_each, int64_t per_block, int64_t min_last,
+               std::vector<Block>& blocks) {
   for (int64_t begin = 0; begin < count;) {
     int64_t end = std::min(count, begin + per_block);
     if (count - end < min_last) end = count;
@@ -100,17 +103,22 @@ absl::Status CheckCancelled(const ConvertOptions& options) {
 
 absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
   const int64_t columns = tensor.input.info->shape[1];
-  return absl::DataLossError(absl::StrCat(tensor.name(), " ", tensor.input.info->shape.ToString(), " holds a NaN or an infinity at [",
-                                          index / columns, ",", index % columns,
-                                          "]; repair it, or leave such weights in floating point with --non-finite keep"));
+  return absl::DataLossError(absl::StrCat(
+      tensor.name(), " ", tensor.input.info->shape.ToString(), " holds a NaN or an infinity at [", index / columns, ",",
+      index % columns, "]; repair it, or leave such weights in floating point with --non-finite keep"));
 }
 
 // Writes the tensors of one output file.
 class ShardWriter {
  public:
-  ShardWriter(const io::Checkpoint& input, const Recipe& recipe, const Calibration& calibration, const ConvertOptions& options,
-              io::SafetensorsWriter& writer, Buffers& buffers)
-      : input_(input), recipe_(recipe), calibration_(calibration), options_(options), writer_(writer), buffers_(buffers) {}
+  ShardWriter(const io::Checkpoint& input, const Recipe& recipe, const Calibration& calibration,
+              const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers)
+      : input_(input),
+        recipe_(recipe),
+        calibration_(calibration),
+        options_(options),
+        writer_(writer),
+        buffers_(buffers) {}
 
   absl::Status Run(const Block& block) {
     AQT_RETURN_IF_ERROR(CheckCancelled(options_));
@@ -146,8 +154,10 @@ class ShardWriter {
     return block.begin == 0 ? WriteOnce(tensor, scheme, dtype) : absl::OkStatus();
   }
 
-  // Rows of the results start where those of the block did: at (first row of the block) * (bytes of a row of the result).
-  absl::Status WriteEncoded(const TensorPlan& tensor, const Scheme& scheme, int64_t first_row, const EncodedWeight& encoded) {
+  // Rows of the results start where those of the block did: at (first row of the block) * (bytes of a row of the
+  // result).
+  absl::Status WriteEncoded(const TensorPlan& tensor, const Scheme& scheme, int64_t first_row,
+                            const EncodedWeight& encoded) {
     const std::string module(*ModuleOf(tensor.name()));
     const bool packed = scheme.format == Format::kPackQuantized;
     AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, packed ? kWeightPacked : kWeight), first_row, encoded.values));
@@ -167,9 +177,11 @@ class ShardWriter {
     if (!scheme.HasStaticInput()) return absl::OkStatus();
     const InputRange& range = calibration_.at(module);
     const absl::StatusOr<EncodedInput> input = EncodeInputRange(*scheme.input, range.min, range.max, dtype);
-    if (!input.ok()) return Annotate(input.status(), absl::StrCat(module, ": input range [", range.min, ", ", range.max, "]"));
+    if (!input.ok())
+      return Annotate(input.status(), absl::StrCat(module, ": input range [", range.min, ", ", range.max, "]"));
     AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kInputScale), 0, input->scale));
-    return input->zero_point.has_value() ? Write(absl::StrCat(module, kInputZeroPoint), 0, *input->zero_point) : absl::OkStatus();
+    return input->zero_point.has_value() ? Write(absl::StrCat(module, kInputZeroPoint), 0, *input->zero_point)
+                                         : absl::OkStatus();
   }
 
   absl::Status Write(const std::string& name, int64_t first_row, const Array& array) {
@@ -186,7 +198,8 @@ class ShardWriter {
 };
 
 // The metadata of the input's files, and what made this one. "format" is what the transformers library asks for.
-io::Metadata OutputMetadata(const io::Checkpoint& input, const Plan& plan, const Recipe& recipe, const OutputPlace& place) {
+io::Metadata OutputMetadata(const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
+                            const OutputPlace& place) {
   io::Metadata metadata;
   const auto set = [&metadata](absl::string_view key, std::string value) {
     for (const auto& [existing, unused] : metadata) {
@@ -231,7 +244,8 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::Checkpoint& input, c
 }
 
 // config.json, the index and the files that are no weights.
-absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan, Output& output, ConvertResult& result) {
+absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan, Output& output,
+                       ConvertResult& result) {
   const auto write = [&](absl::string_view name, absl::string_view text) -> absl::Status {
     AQT_ASSIGN_OR_RETURN(const std::string path, output.PathOf(name));
     return OutputError(io::WriteFile(fs, path, text));
@@ -251,7 +265,8 @@ absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, co
   if (plan.has_index) {
     io::WeightMap map;
     for (const TensorPlan& tensor : plan.tensors) {
-      for (const io::TensorSpec& spec : tensor.outputs) map.emplace_back(spec.name, plan.shard_names[tensor.output_shard]);
+      for (const io::TensorSpec& spec : tensor.outputs)
+        map.emplace_back(spec.name, plan.shard_names[tensor.output_shard]);
     }
     AQT_ASSIGN_OR_RETURN(const std::string index, io::MakeIndex(std::move(map), plan.new_bytes));
     AQT_RETURN_IF_ERROR(write(io::kIndexFile, index));
@@ -262,8 +277,9 @@ absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, co
 
 }  // namespace
 
-absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
-                                      const Calibration& calibration, const OutputPlace& place, const ConvertOptions& options) {
+absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
+                                      const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
+                                      const ConvertOptions& options) {
   AQT_ASSIGN_OR_RETURN(Output output, Output::Create(fs, place));
   ConvertResult result{plan.old_bytes, plan.new_bytes, {}};
   for (size_t shard = 0; shard < plan.shard_names.size(); ++shard) {
@@ -277,7 +293,8 @@ absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkp
   return result;
 }
 
-absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input, const Plan& plan, const ConvertOptions& options) {
+absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input, const Plan& plan,
+                                                    const ConvertOptions& options) {
   std::vector<Block> blocks;
   for (const TensorPlan& tensor : plan.tensors) {
     if (tensor.quantized()) AddBlocks(tensor, tensor.old_bytes, 1, kMaxBlock, 0, blocks);

@@ -52,7 +52,8 @@ absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, c
     case config::InputActivations::kDynamicPerGroup:
       scheme.strategy = InputStrategy::kGroup;
       scheme.group_size = message.dynamic_per_group().size();
-      if (scheme.group_size == 0) return place.In(message, "dynamic_per_group").Error("dynamic_per_group needs a positive size");
+      if (scheme.group_size == 0)
+        return place.In(message, "dynamic_per_group").Error("dynamic_per_group needs a positive size");
       break;
     case config::InputActivations::kStaticPerTensor:
       scheme.strategy = InputStrategy::kTensor;
@@ -95,7 +96,8 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
       break;
     }
     case config::ConvertRule::kKeepFloat:
-      if (rule.keep_unsuitable) return place.In(message, "on_unsuitable").Error("on_unsuitable goes with quantize, not with keep_float");
+      if (rule.keep_unsuitable)
+        return place.In(message, "on_unsuitable").Error("on_unsuitable goes with quantize, not with keep_float");
       break;
     case config::ConvertRule::ACTION_NOT_SET: return place.Error("a rule needs quantize or keep_float");
   }

@@ -41,9 +41,9 @@ struct ConvertConfig {
   std::string text;  // the merged configuration as a textproto
 };
 
-// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, for errors of meaning, too: a pattern
-// that is no regular expression, a missing or contradictory field, an unknown base. Unimplemented likewise for a scheme that
-// cannot be written.
+// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, for errors of meaning, too: a
+// pattern that is no regular expression, a missing or contradictory field, an unknown base. Unimplemented likewise for
+// a scheme that cannot be written.
 absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source);
 
 // InvalidArgument, listing the names, when there is none of that name.

@@ -47,7 +47,8 @@ ignore: "a"
 ignore: "b"
 default_ignore: false
 weight_rules: WEIGHT_RULES_AQT
-non_finite: NON_FINITE_KEEP_FLOAT)", "x");
+non_finite: NON_FINITE_KEEP_FLOAT)",
+                                                                  "x");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_EQ(config->rules.size(), 3u);
   EXPECT_EQ(config->rules[0].name, "head");
@@ -55,7 +56,8 @@ non_finite: NON_FINITE_KEEP_FLOAT)", "x");
   EXPECT_EQ(Describe(*config->rules[0].scheme), "int8 per channel, pack-quantized");
   EXPECT_EQ(config->rules[1].name, ".*down.*");
   EXPECT_FALSE(config->rules[1].scheme.has_value());
-  EXPECT_EQ(Describe(*config->rules[2].scheme), "int4 g64 asymmetric, input int8 per tensor static asymmetric, pack-quantized");
+  EXPECT_EQ(Describe(*config->rules[2].scheme),
+            "int4 g64 asymmetric, input int8 per tensor static asymmetric, pack-quantized");
   EXPECT_TRUE(config->rules[2].keep_unsuitable);
   EXPECT_THAT(config->ignore, ElementsAre("a", "b"));
   EXPECT_FALSE(config->default_ignore);
@@ -67,11 +69,13 @@ TEST(ConvertConfigTest, BaseIsMergedFieldByFieldAndListsReplace) {
   const absl::StatusOr<ConvertConfig> plain = ParseConvertConfig("schema: 1 base: 'w8a8_dynamic'", "x");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->text, ConvertPreset("w8a8_dynamic")->text);
-  const ConvertConfig aqt = *ParseConvertConfig("schema: 1 base: 'w8a8_dynamic' weight_rules: WEIGHT_RULES_AQT ignore: 'z'", "x");
+  const ConvertConfig aqt =
+      *ParseConvertConfig("schema: 1 base: 'w8a8_dynamic' weight_rules: WEIGHT_RULES_AQT ignore: 'z'", "x");
   EXPECT_EQ(aqt.rules, plain->rules);
   EXPECT_EQ(aqt.weight_rules, WeightRules::kAqt);
   EXPECT_THAT(aqt.ignore, ElementsAre("z"));
-  const ConvertConfig rules = *ParseConvertConfig("schema: 1 base: 'w8a8_dynamic' rule { match: 'a' keep_float {} }", "x");
+  const ConvertConfig rules =
+      *ParseConvertConfig("schema: 1 base: 'w8a8_dynamic' rule { match: 'a' keep_float {} }", "x");
   ASSERT_EQ(rules.rules.size(), 1u);
   EXPECT_EQ(rules.rules[0].match, "a");
   EXPECT_EQ(ParseConvertConfig(rules.text, "again")->rules, rules.rules);
@@ -94,15 +98,17 @@ TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
            {"schema: 1\nrule { keep_float {} }", "my.textproto:2:1: ", "needs match"},
            {"schema: 1\nrule { match: 'a' }", "my.textproto:2:1: ", "needs quantize or keep_float"},
            {"schema: 1\nbase: 'w8a16'\nignore: 'a'\nignore: '['", "my.textproto:4:1: ", "no regular expression"},
-           {"schema: 1\nrule { match: 'a' keep_float {} on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT }", "my.textproto:2:33: ", "on_unsuitable"},
+           {"schema: 1\nrule { match: 'a' keep_float {} on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT }",
+            "my.textproto:2:33: ", "on_unsuitable"},
            {rule + "} }", "my.textproto:2:19: ", "needs weights"},
            {rule + "\n weights { per_channel {} } } }", "my.textproto:3:2: ", "num_bits"},
            {rule + "\n weights { num_bits: 8 } } }", "my.textproto:3:2: ", "per_tensor"},
            {rule + "weights { num_bits: 8\n   per_group {} } } }", "my.textproto:3:4: ", "positive size"},
            {rule + "weights { num_bits: 99 per_channel {} } } }", "my.textproto:2:19: ", "num_bits"},
-           {rule + "weights { num_bits: 8 per_channel {} }\ninput_activations { num_bits: 8 } } }", "my.textproto:3:1: ", "dynamic_per_token"},
-           {rule + "weights { num_bits: 4 symmetric: false per_tensor {} } } }", "my.textproto:2:19: ", "zero point per tensor",
-            absl::StatusCode::kUnimplemented},
+           {rule + "weights { num_bits: 8 per_channel {} }\ninput_activations { num_bits: 8 } } }",
+            "my.textproto:3:1: ", "dynamic_per_token"},
+           {rule + "weights { num_bits: 4 symmetric: false per_tensor {} } } }",
+            "my.textproto:2:19: ", "zero point per tensor", absl::StatusCode::kUnimplemented},
        }) {
     const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(c.text, "my.textproto");
     EXPECT_EQ(config.status().code(), c.code) << c.text;

@@ -21,11 +21,13 @@ bool HasStaticInputs(const Plan& plan) {
   return false;
 }
 
-absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std::string& path, const Plan& plan, ConvertReport& report) {
+absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std::string& path, const Plan& plan,
+                                            ConvertReport& report) {
   Calibration calibration;
   if (!path.empty()) {
     AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, path));
-    if (!HasStaticInputs(plan)) report.warnings.push_back(absl::StrCat(path, " has no effect: the scheme has no static activations"));
+    if (!HasStaticInputs(plan))
+      report.warnings.push_back(absl::StrCat(path, " has no effect: the scheme has no static activations"));
   }
   AQT_RETURN_IF_ERROR(CheckCalibration(plan, calibration));
   return calibration;
@@ -41,8 +43,8 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   const OutputPlace& place = *checked;
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
   if (model.quantization_config.has_value()) {
-    return absl::UnimplementedError(
-        absl::StrCat(job.input, " is quantized already (it has a quantization_config); start from the floating point original"));
+    return absl::UnimplementedError(absl::StrCat(
+        job.input, " is quantized already (it has a quantization_config); start from the floating point original"));
   }
   PlanOptions plan_options;
   plan_options.single_file = place.is_file;
@@ -61,7 +63,8 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
     }
   }
   for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.decision.warning.empty()) report.warnings.push_back(absl::StrCat(tensor.name(), ": ", tensor.decision.warning));
+    if (!tensor.decision.warning.empty())
+      report.warnings.push_back(absl::StrCat(tensor.name(), ": ", tensor.decision.warning));
   }
   report.warnings.insert(report.warnings.end(), plan.warnings.begin(), plan.warnings.end());
 

@@ -1,7 +1,8 @@
 #ifndef AQT_SERVING_CONVERT_JOB_H_
 #define AQT_SERVING_CONVERT_JOB_H_
 
-// A conversion from its words on the command line to the finished output: what `aqt convert` does, without the printing.
+// A conversion from its words on the command line to the finished output: what `aqt convert` does, without the
+// printing.
 
 #include <atomic>
 #include <cstdint>
@@ -38,8 +39,8 @@ struct ConvertReport {
   std::vector<std::string> warnings;
 };
 
-// Checks everything that headers tell before it writes. The errors of the parts; Unimplemented when the input is quantized
-// already.
+// Checks everything that headers tell before it writes. The errors of the parts; Unimplemented when the input is
+// quantized already.
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job);
 
 }  // namespace aqt::serving

@@ -40,7 +40,8 @@ const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 
 // Every weight, with this scheme.
 std::string ConfigText(const std::string& weights, const std::string& rest = "") {
-  return absl::StrCat("schema: 1 default_ignore: false rule { match: '.*' quantize { weights { ", weights, " } ", rest, " } }");
+  return absl::StrCat("schema: 1 default_ignore: false rule { match: '.*' quantize { weights { ", weights, " } ", rest,
+                      " } }");
 }
 
 class ConvertTest : public ::testing::Test {
@@ -70,8 +71,8 @@ struct BlockCase {
 };
 class ConvertBlocksTest : public ConvertTest, public ::testing::WithParamInterface<BlockCase> {};
 
-// Weights larger than a block give the bytes of encoding them as a whole, whatever the number of threads. 65536 columns of f32
-// are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not see alone.
+// Weights larger than a block give the bytes of encoding them as a whole, whatever the number of threads. 65536 columns
+// of f32 are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not see alone.
 TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
   const BlockCase& c = GetParam();
   const NamedArrays tensors = {{"tall.weight", MakeWeight(c.dtype, {5000, 96}, 1)},
@@ -111,19 +112,21 @@ TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Schemes, ConvertBlocksTest,
-    ::testing::Values(
-        BlockCase{"Int8Channel", "num_bits: 8 per_channel {}", "input_activations { num_bits: 8 dynamic_per_token {} }"},
-        BlockCase{"Int8ChannelAsymmetric", "num_bits: 8 symmetric: false per_channel {}", "format: FORMAT_INT_QUANTIZED"},
-        BlockCase{"Int8Tensor", "num_bits: 8 per_tensor {}", "format: FORMAT_INT_QUANTIZED"},
-        BlockCase{"Int8TensorBf16", "num_bits: 8 symmetric: false per_tensor {}", "format: FORMAT_INT_QUANTIZED",
-                  WeightRules::kCompressedTensors, DType::kBF16},
-        BlockCase{"Packed4Group", "num_bits: 4 per_group { size: 32 }", ""},
-        BlockCase{"Packed4GroupAsymmetricF16", "num_bits: 4 symmetric: false per_group { size: 16 }", "", WeightRules::kCompressedTensors,
-                  DType::kF16},
-        BlockCase{"Packed3ChannelAsymmetric", "num_bits: 3 symmetric: false per_channel {}", ""},
-        BlockCase{"AqtChannel", "num_bits: 8 per_channel {}", "", WeightRules::kAqt},
-        BlockCase{"AqtGroupBf16", "num_bits: 4 per_group { size: 32 }", "", WeightRules::kAqt, DType::kBF16},
-        BlockCase{"AqtTensor", "num_bits: 8 per_tensor {}", "", WeightRules::kAqt}),
+    ::testing::Values(BlockCase{"Int8Channel", "num_bits: 8 per_channel {}",
+                                "input_activations { num_bits: 8 dynamic_per_token {} }"},
+                      BlockCase{"Int8ChannelAsymmetric", "num_bits: 8 symmetric: false per_channel {}",
+                                "format: FORMAT_INT_QUANTIZED"},
+                      BlockCase{"Int8Tensor", "num_bits: 8 per_tensor {}", "format: FORMAT_INT_QUANTIZED"},
+                      BlockCase{"Int8TensorBf16", "num_bits: 8 symmetric: false per_tensor {}",
+                                "format: FORMAT_INT_QUANTIZED", WeightRules::kCompressedTensors, DType::kBF16},
+                      BlockCase{"Packed4Group", "num_bits: 4 per_group { size: 32 }", ""},
+                      BlockCase{"Packed4GroupAsymmetricF16", "num_bits: 4 symmetric: false per_group { size: 16 }", "",
+                                WeightRules::kCompressedTensors, DType::kF16},
+                      BlockCase{"Packed3ChannelAsymmetric", "num_bits: 3 symmetric: false per_channel {}", ""},
+                      BlockCase{"AqtChannel", "num_bits: 8 per_channel {}", "", WeightRules::kAqt},
+                      BlockCase{"AqtGroupBf16", "num_bits: 4 per_group { size: 32 }", "", WeightRules::kAqt,
+                                DType::kBF16},
+                      BlockCase{"AqtTensor", "num_bits: 8 per_tensor {}", "", WeightRules::kAqt}),
     [](const auto& info) { return info.param.name; });
 
 TEST_F(ConvertTest, AqtRulesStayWithinTheSymmetricRange) {
@@ -145,7 +148,8 @@ TEST_F(ConvertTest, AqtRulesStayWithinTheSymmetricRange) {
 
 TEST_F(ConvertTest, StaticInputsFromACalibration) {
   WriteTensors(At("in.safetensors"), {{"a.weight", MakeWeight(DType::kBF16, {4, 8}, 1)}});
-  ConvertJob job = Job(ConfigText("num_bits: 8 per_tensor {}", "input_activations { num_bits: 8 symmetric: false static_per_tensor {} }"));
+  ConvertJob job = Job(ConfigText("num_bits: 8 per_tensor {}",
+                                  "input_activations { num_bits: 8 symmetric: false static_per_tensor {} }"));
   job.input = At("in.safetensors");
   job.output = At("out.safetensors");
   absl::Status status = RunConvertJob(Fs(), job).status();
@@ -154,7 +158,8 @@ TEST_F(ConvertTest, StaticInputsFromACalibration) {
 
   job.calibration = At("ranges.safetensors");
   const auto range = [&](float min, float max) {
-    WriteTensors(job.calibration, {{"a.input_min", Array::Of<float>({min}, {1})}, {"a.input_max", Array::Of<float>({max}, {1})}});
+    WriteTensors(job.calibration,
+                 {{"a.input_min", Array::Of<float>({min}, {1})}, {"a.input_max", Array::Of<float>({max}, {1})}});
     return RunConvertJob(Fs(), job).status();
   };
   EXPECT_EQ(range(2, 1).code(), absl::StatusCode::kInvalidArgument);
@@ -211,12 +216,14 @@ TEST_F(ConvertTest, MaxShardSizeSplitsAndKeepsTheTensorsOfAWeightTogether) {
   EXPECT_THAT(DifferentTensors(At("out"), At("whole")), IsEmpty());
   for (const auto& tensor : out.tensors()) {
     if (absl::EndsWith(tensor.info->name, kWeightPacked)) {
-      const std::string module = tensor.info->name.substr(0, tensor.info->name.size() - std::string(kWeightPacked).size());
+      const std::string module =
+          tensor.info->name.substr(0, tensor.info->name.size() - std::string(kWeightPacked).size());
       EXPECT_EQ(out.Find(module + kWeightScale)->shard, tensor.shard);
       EXPECT_EQ(out.Find(module + kWeightShape)->shard, tensor.shard);
     }
   }
-  EXPECT_THAT(ReadText(At("out/model.safetensors.index.json")), HasSubstr(absl::StrCat("\"total_size\": ", out.total_bytes())));
+  EXPECT_THAT(ReadText(At("out/model.safetensors.index.json")),
+              HasSubstr(absl::StrCat("\"total_size\": ", out.total_bytes())));
 }
 
 TEST_F(ConvertTest, AConvertedModelTellsHowItWasMade) {
@@ -246,16 +253,17 @@ TEST_F(ConvertTest, AConvertedModelTellsHowItWasMade) {
 
 TEST_F(ConvertTest, DifferentSchemesBecomeGroupsByName) {
   WriteSmallModel(At("in"), DType::kF32);
-  ConvertJob job = Job(
-      "schema: 1 rule { match: '.*up_proj' quantize { weights { num_bits: 4 per_group { size: 32 } } } } "
-      "rule { match: '.*' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ConvertJob job =
+      Job("schema: 1 rule { match: '.*up_proj' quantize { weights { num_bits: 4 per_group { size: 32 } } } } "
+          "rule { match: '.*' quantize { weights { num_bits: 8 per_channel {} } } }");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
   job.recipe = {};
   job.recipe.scheme_from = At("out");
   job.output = At("again");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
   EXPECT_THAT(DifferentTensors(At("out"), At("again")), IsEmpty());
-  const QuantizationConfig config = *ParseQuantizationConfig(*ParseModelConfig(ReadText(At("out/config.json")))->quantization_config);
+  const QuantizationConfig config =
+      *ParseQuantizationConfig(*ParseModelConfig(ReadText(At("out/config.json")))->quantization_config);
   ASSERT_EQ(config.groups.size(), 2u);
   const ConfigGroup& int4 = config.groups[config.groups[0].scheme.weights.num_bits == 4 ? 0 : 1];
   EXPECT_THAT(int4.targets, ElementsAre("model.layers.0.mlp.up_proj"));
@@ -264,7 +272,8 @@ TEST_F(ConvertTest, DifferentSchemesBecomeGroupsByName) {
 
 TEST_F(ConvertTest, AQuantizedHeadIsATargetByName) {
   WriteSmallModel(At("in"), DType::kF32);
-  ConvertJob job = Job("schema: 1 default_ignore: false rule { match: '.*' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ConvertJob job =
+      Job("schema: 1 default_ignore: false rule { match: '.*' quantize { weights { num_bits: 8 per_channel {} } } }");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
   job.recipe = {};
   job.recipe.scheme_from = At("out");
@@ -275,7 +284,8 @@ TEST_F(ConvertTest, AQuantizedHeadIsATargetByName) {
 }
 
 TEST_F(ConvertTest, NonFiniteWeightsAreRefusedByNameOrKept) {
-  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       std::vector<float> values(7 * 2000, 0.25f);
       values[5 * 2000 + 1999] = bad;
@@ -288,15 +298,18 @@ TEST_F(ConvertTest, NonFiniteWeightsAreRefusedByNameOrKept) {
       job.force = true;
       const absl::Status status = RunConvertJob(Fs(), job).status();
       EXPECT_EQ(ExitCodeOf(status), ExitCode::kMalformedInput);
-      EXPECT_THAT(std::string(status.message()), HasSubstr("bad.weight [7,2000] holds a NaN or an infinity at [5,1999]"));
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("bad.weight [7,2000] holds a NaN or an infinity at [5,1999]"));
 
       job.recipe.keep_non_finite = true;
       const absl::StatusOr<ConvertReport> report = RunConvertJob(Fs(), job);
       ASSERT_TRUE(report.ok()) << report.status();
       EXPECT_EQ(report->num_quantized, 1);
       EXPECT_THAT(report->warnings, Contains(HasSubstr("bad.weight: holds a NaN")));
-      EXPECT_THAT(DifferentTensors(At("in.safetensors"), At("out.safetensors")), ElementsAre("good.weight", "good.weight_scale"));
-      EXPECT_THAT(*ReadModelConfig(Fs(), *io::Checkpoint::Open(Fs(), job.output))->quantization_config, HasSubstr("\"bad\""));
+      EXPECT_THAT(DifferentTensors(At("in.safetensors"), At("out.safetensors")),
+                  ElementsAre("good.weight", "good.weight_scale"));
+      EXPECT_THAT(*ReadModelConfig(Fs(), *io::Checkpoint::Open(Fs(), job.output))->quantization_config,
+                  HasSubstr("\"bad\""));
     }
   }
 }
@@ -312,7 +325,9 @@ TEST_F(ConvertTest, ARangeThatOverflowsIsRefused) {
 
 // Tensors of every file dtype, of no elements, without axes and without a name, in a name order unlike the file's.
 TEST_F(ConvertTest, EverythingElsePassesByteForByte) {
-  std::vector<io::TensorSpec> specs = {{"none", io::FileDType::kF32, {0, 3}}, {"scalar", io::FileDType::kBF16, {}}, {"", io::FileDType::kU8, {3}},
+  std::vector<io::TensorSpec> specs = {{"none", io::FileDType::kF32, {0, 3}},
+                                       {"scalar", io::FileDType::kBF16, {}},
+                                       {"", io::FileDType::kU8, {3}},
                                        {"a.weight", io::FileDType::kF32, {2, 4}}};
   for (int dtype = 0; dtype < io::kNumFileDTypes; ++dtype) {
     specs.push_back({absl::StrCat("t", 99 - dtype), static_cast<io::FileDType>(dtype), {4, 8}});
@@ -320,7 +335,8 @@ TEST_F(ConvertTest, EverythingElsePassesByteForByte) {
   auto writer = *io::SafetensorsWriter::Create(Fs(), At("in.safetensors"), specs);
   for (const io::TensorInfo& info : writer->tensors()) {
     std::vector<uint8_t> bytes(info.num_bytes());
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = info.dtype == io::FileDType::kBool ? i % 2 : static_cast<uint8_t>(37 * i);
+    for (size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = info.dtype == io::FileDType::kBool ? i % 2 : static_cast<uint8_t>(37 * i);
     if (info.name == "a.weight") std::fill(bytes.begin(), bytes.end(), 0);
     ASSERT_TRUE(writer->Write(info.name, 0, bytes).ok());
   }
@@ -344,7 +360,8 @@ TEST_F(ConvertTest, EverythingElsePassesByteForByte) {
 }
 
 TEST_F(ConvertTest, TwoTensorsOfOneName) {
-  WriteTensors(At("in.safetensors"), {{"a.weight", MakeWeight(DType::kF32, {4, 8}, 1)}, {"a.weight_scale", MakeWeight(DType::kF32, {4}, 1)}});
+  WriteTensors(At("in.safetensors"),
+               {{"a.weight", MakeWeight(DType::kF32, {4, 8}, 1)}, {"a.weight_scale", MakeWeight(DType::kF32, {4}, 1)}});
   ConvertJob job = Job(ConfigText("num_bits: 8 per_channel {}"));
   job.input = At("in.safetensors");
   EXPECT_THAT(std::string(RunConvertJob(Fs(), job).status().message()), HasSubstr("would become a.weight_scale"));
@@ -373,8 +390,8 @@ struct FaultCase {
 };
 class ConvertFaultTest : public ConvertTest, public ::testing::WithParamInterface<FaultCase> {};
 
-// Whatever call fails: an error, and afterwards there is the old state, or the complete new one (when only a flush after the
-// last rename failed). Never a part of it, and no temporary file.
+// Whatever call fails: an error, and afterwards there is the old state, or the complete new one (when only a flush
+// after the last rename failed). Never a part of it, and no temporary file.
 TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
   const FaultCase& c = GetParam();
   WriteShardedModel(At("in"), DType::kF32);
@@ -390,8 +407,9 @@ TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
 
   std::vector<std::string> before;  // empty: to be set up
   using Call = io::FileCall;
-  for (const Call call : {Call::kOpen, Call::kStat, Call::kRead, Call::kWrite, Call::kReserve, Call::kSync, Call::kSyncFolder, Call::kClose,
-                          Call::kRename, Call::kRemove, Call::kCreateFolder, Call::kList}) {
+  for (const Call call :
+       {Call::kOpen, Call::kStat, Call::kRead, Call::kWrite, Call::kReserve, Call::kSync, Call::kSyncFolder,
+        Call::kClose, Call::kRename, Call::kRemove, Call::kCreateFolder, Call::kList}) {
     for (int n = 1;; ++n) {
       ASSERT_LT(n, 2000);
       if (before.empty()) {
@@ -399,17 +417,20 @@ TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
         RemoveIfThere(job.output + ".aqt-old");
         if (c.force) {
           ASSERT_TRUE(c.file || Fs().CreateFolder(job.output).ok());
-          WriteTensors(c.file ? job.output : io::JoinPath(job.output, "model.safetensors"), {{"old", Array::Zeros(DType::kF32, {1})}});
+          WriteTensors(c.file ? job.output : io::JoinPath(job.output, "model.safetensors"),
+                       {{"old", Array::Zeros(DType::kF32, {1})}});
         }
         before = ListTree(root_);
       }
       io::FaultInjectingFileSystem faulty;
       faulty.FailNth(call, n, EIO);
       const absl::Status status = RunConvertJob(faulty, job).status();
-      const std::string what = absl::StrCat("call ", static_cast<int>(call), ", n = ", n, ": ", std::string(status.message()));
+      const std::string what =
+          absl::StrCat("call ", static_cast<int>(call), ", n = ", n, ": ", std::string(status.message()));
       const bool reached = faulty.NumCalls(call) >= n;
       ASSERT_TRUE(status.ok() || reached) << what;
-      const bool is_new = io::Checkpoint::Open(Fs(), job.output).ok() && DifferentTensors(job.output, complete.output).empty();
+      const bool is_new =
+          io::Checkpoint::Open(Fs(), job.output).ok() && DifferentTensors(job.output, complete.output).empty();
       if (status.ok()) {  // a fault that the code can live with, or none any more
         EXPECT_TRUE(is_new) << what;
       } else {
@@ -427,8 +448,8 @@ TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Outputs, ConvertFaultTest,
-                         ::testing::Values(FaultCase{"Folder"}, FaultCase{"File", true}, FaultCase{"FolderForce", false, true},
-                                           FaultCase{"FileForce", true, true}),
+                         ::testing::Values(FaultCase{"Folder"}, FaultCase{"File", true},
+                                           FaultCase{"FolderForce", false, true}, FaultCase{"FileForce", true, true}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_F(ConvertTest, AFullDisk) {
@@ -516,7 +537,8 @@ TEST_F(ConvertTest, PlacesThatAreAccepted) {
   const absl::StatusOr<ConvertReport> report = RunConvertJob(Fs(), job);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(ReadText(At("elsewhere/keep")), "x");
-  EXPECT_THAT(ListTree(At("out")), ElementsAre("1_Pooling", "1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json"));
+  EXPECT_THAT(ListTree(At("out")),
+              ElementsAre("1_Pooling", "1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json"));
   EXPECT_THAT(ListTree(root_), Not(Contains(HasSubstr("aqt-old"))));
 }
 

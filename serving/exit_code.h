@@ -17,8 +17,8 @@ enum class ExitCode : int {
   kInterrupted = 130,   // SIGINT, SIGTERM
 };
 
-// OK kOk; InvalidArgument kUsage; DataLoss kMalformedInput; Unimplemented kUnsupported; Cancelled kInterrupted; anything
-// else kFile.
+// OK kOk; InvalidArgument kUsage; DataLoss kMalformedInput; Unimplemented kUnsupported; Cancelled kInterrupted;
+// anything else kFile.
 ExitCode ExitCodeOf(const absl::Status& status);
 
 // For errors of writing: a DataLoss (EIO of the disk) becomes Unknown, so that it is not taken for a damaged input.

@@ -24,7 +24,8 @@ constexpr int64_t kBlockElements = 1 << 17;
 
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 
-absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::Checkpoint& checkpoint, const io::Checkpoint::Tensor& tensor) {
+absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::Checkpoint& checkpoint,
+                                                        const io::Checkpoint::Tensor& tensor) {
   const std::optional<DType> dtype = io::ToDType(tensor.info->dtype);
   const int64_t n = tensor.info->shape.num_elements();
   if (!dtype.has_value() || n == 0) return std::optional<TensorStats>();
@@ -61,7 +62,8 @@ std::string DescribeQuantization(const ModelConfig& model) {
   std::vector<std::string> lines;
   for (const ConfigGroup& group : config->groups) {
     constexpr size_t kShown = 4;
-    std::vector<std::string> targets(group.targets.begin(), group.targets.begin() + std::min(kShown, group.targets.size()));
+    std::vector<std::string> targets(group.targets.begin(),
+                                     group.targets.begin() + std::min(kShown, group.targets.size()));
     if (group.targets.size() > kShown) targets.push_back(absl::StrCat("and ", group.targets.size() - kShown, " more"));
     lines.push_back(absl::StrCat(group.name, ": ", Describe(group.scheme), " for ", absl::StrJoin(targets, ", ")));
   }
@@ -92,10 +94,12 @@ absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkp
     report.tensors.push_back(std::move(entry));
   }
   for (const auto& [dtype, count] : dtypes) report.dtypes.push_back(count);
-  std::stable_sort(report.dtypes.begin(), report.dtypes.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::stable_sort(report.dtypes.begin(), report.dtypes.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   for (size_t i = 0; i < checkpoint.shards().size(); ++i) {
     const std::string prefix = report.files.size() > 1 ? absl::StrCat(report.files[i], ": ") : "";
-    for (const auto& [key, value] : checkpoint.shards()[i].metadata()) report.metadata.emplace_back(absl::StrCat(prefix, key), value);
+    for (const auto& [key, value] : checkpoint.shards()[i].metadata())
+      report.metadata.emplace_back(absl::StrCat(prefix, key), value);
   }
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   report.quantization = DescribeQuantization(model);
@@ -103,12 +107,14 @@ absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkp
 }
 
 void PrintInspect(const InspectReport& report, std::ostream& out) {
-  const bool with_stats = std::any_of(report.tensors.begin(), report.tensors.end(), [](const auto& t) { return t.stats.has_value(); });
+  const bool with_stats =
+      std::any_of(report.tensors.begin(), report.tensors.end(), [](const auto& t) { return t.stats.has_value(); });
   std::vector<std::string> header = {"tensor", "dtype", "shape", "bytes"};
   if (with_stats) header.insert(header.end(), {"min", "max", "absmax", "NaN"});
   Table table(header);
   for (const InspectReport::Tensor& t : report.tensors) {
-    std::vector<std::string> row = {t.info.name, Std(io::ToString(t.info.dtype)), t.info.shape.ToString(), HumanBytes(t.info.num_bytes())};
+    std::vector<std::string> row = {t.info.name, Std(io::ToString(t.info.dtype)), t.info.shape.ToString(),
+                                    HumanBytes(t.info.num_bytes())};
     if (with_stats && t.stats.has_value()) {
       const TensorStats& s = *t.stats;
       const bool numbers = s.min <= s.max;
@@ -120,17 +126,20 @@ void PrintInspect(const InspectReport& report, std::ostream& out) {
     table.Add(std::move(row));
   }
   if (!report.tensors.empty()) table.Print(out);
-  out << report.path << ": " << report.tensors.size() << " tensors, " << HumanBytes(report.bytes) << " in " << report.files.size()
-      << (report.files.size() == 1 ? " file\n" : " files\n");
+  out << report.path << ": " << report.tensors.size() << " tensors, " << HumanBytes(report.bytes) << " in "
+      << report.files.size() << (report.files.size() == 1 ? " file\n" : " files\n");
   for (const InspectReport::DTypeCount& count : report.dtypes) {
-    out << "  " << Std(io::ToString(count.dtype)) << ": " << count.tensors << " tensors, " << HumanBytes(count.bytes) << "\n";
+    out << "  " << Std(io::ToString(count.dtype)) << ": " << count.tensors << " tensors, " << HumanBytes(count.bytes)
+        << "\n";
   }
   if (!report.metadata.empty()) out << "metadata:\n";
   for (const auto& [key, value] : report.metadata) {
     constexpr size_t kShown = 200;
     out << "  " << key << " = " << value.substr(0, kShown) << (value.size() > kShown ? "..." : "") << "\n";
   }
-  if (!report.quantization.empty()) out << "quantization:\n  " << absl::StrJoin(std::vector<std::string>(absl::StrSplit(report.quantization, '\n')), "\n  ") << "\n";
+  if (!report.quantization.empty())
+    out << "quantization:\n  "
+        << absl::StrJoin(std::vector<std::string>(absl::StrSplit(report.quantization, '\n')), "\n  ") << "\n";
   if (!report.other_files.empty()) out << "other files: " << absl::StrJoin(report.other_files, ", ") << "\n";
 }
 
@@ -158,10 +167,14 @@ std::string InspectToJson(const InspectReport& report) {
   }
   Json metadata = Json::object();
   for (const auto& [key, value] : report.metadata) metadata[key] = value;
-  const Json json = {{"path", report.path},         {"files", report.files},
-                     {"bytes", report.bytes},       {"dtypes", std::move(dtypes)},
-                     {"metadata", std::move(metadata)}, {"quantization", report.quantization.empty() ? Json() : Json(report.quantization)},
-                     {"other_files", report.other_files}, {"tensors", std::move(tensors)}};
+  const Json json = {{"path", report.path},
+                     {"files", report.files},
+                     {"bytes", report.bytes},
+                     {"dtypes", std::move(dtypes)},
+                     {"metadata", std::move(metadata)},
+                     {"quantization", report.quantization.empty() ? Json() : Json(report.quantization)},
+                     {"other_files", report.other_files},
+                     {"tensors", std::move(tensors)}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -40,7 +40,7 @@ struct InspectReport {
   std::vector<DTypeCount> dtypes;  // largest first
   int64_t bytes = 0;
   std::vector<std::pair<std::string, std::string>> metadata;  // {"file: key" or "key", value}
-  std::string quantization;                                  // one line per group, or empty
+  std::string quantization;                                   // one line per group, or empty
   std::vector<std::string> other_files;
 };
 

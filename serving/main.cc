@@ -24,8 +24,9 @@ void Interrupt(int) { interrupted.store(true, std::memory_order_relaxed); }
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Blocks of a megabyte and more go back to the system when they are freed. By default the allocator raises this limit as
-  // it goes, and then every thread keeps the memory of the largest tensor it ever held: 0.7 GiB for tensors of 16 MiB.
+  // Blocks of a megabyte and more go back to the system when they are freed. By default the allocator raises this limit
+  // as it goes, and then every thread keeps the memory of the largest tensor it ever held: 0.7 GiB for tensors of 16
+  // MiB.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 
   struct sigaction action {};

@@ -44,7 +44,8 @@ absl::Status CheckNotInput(const io::FileSystem& fs, const io::Checkpoint& input
   for (const std::string& file : files) {
     AQT_ASSIGN_OR_RETURN(const bool same, io::SameFile(fs, file, path));
     if (same) {
-      return absl::InvalidArgumentError(absl::StrCat("the output ", path, " is the input", file == input.path() ? "" : "'s file ",
+      return absl::InvalidArgumentError(absl::StrCat("the output ", path, " is the input",
+                                                     file == input.path() ? "" : "'s file ",
                                                      file == input.path() ? "" : file, "; choose another place"));
     }
   }
@@ -56,7 +57,8 @@ absl::Status CheckNotInput(const io::FileSystem& fs, const io::Checkpoint& input
 
 }  // namespace
 
-absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Checkpoint& input, absl::string_view path, bool force) {
+absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Checkpoint& input, absl::string_view path,
+                                        bool force) {
   OutputPlace place;
   place.path = std::string(path);
   while (place.path.size() > 1 && absl::EndsWith(place.path, "/")) place.path.pop_back();
@@ -135,7 +137,8 @@ absl::Status Output::Replace() {
   // A rename can fail before it happens, or after, when the disk cannot be flushed.
   const absl::StatusOr<bool> in_place = io::Exists(*fs_, path);
   if (in_place.ok() && *in_place) {
-    if (const absl::StatusOr<bool> moved = io::Exists(*fs_, old); moved.ok() && *moved) RemoveTree(*fs_, old).IgnoreError();
+    if (const absl::StatusOr<bool> moved = io::Exists(*fs_, old); moved.ok() && *moved)
+      RemoveTree(*fs_, old).IgnoreError();
     return status;
   }
   const absl::Status back = fs_->Rename(old, path);

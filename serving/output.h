@@ -23,9 +23,10 @@ struct OutputPlace {
 };
 
 // Creates nothing. InvalidArgument: no name; the input, or one of its files, or a folder above it (also through links).
-// AlreadyExists: something is there and not `force`. FailedPrecondition: a device; a folder that --force must not replace,
-// because it holds no checkpoint. NotFound: no folder to write into.
-absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Checkpoint& input, absl::string_view path, bool force);
+// AlreadyExists: something is there and not `force`. FailedPrecondition: a device; a folder that --force must not
+// replace, because it holds no checkpoint. NotFound: no folder to write into.
+absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Checkpoint& input, absl::string_view path,
+                                        bool force);
 
 // Where files are written until everything is there. Destroyed before Commit it leaves nothing; what was at the place
 // stays as it was. Errors are those of writing (OutputError in exit_code.h).
@@ -36,12 +37,13 @@ class Output {
   Output& operator=(Output&&) = default;
 
   const OutputPlace& place() const { return place_; }
-  // Where to write the file of that name ("config.json", "1_Pooling/config.json"; folders are created), or the one file.
+  // Where to write the file of that name ("config.json", "1_Pooling/config.json"; folders are created), or the one
+  // file.
   absl::StatusOr<std::string> PathOf(absl::string_view name);
   // For the writer of the one file; those in a folder are new in any case.
   io::OutputOptions file_options() const { return {.overwrite = place_.is_file && place_.replace}; }
-  // Puts the folder in place. With `replace`, what was there is renamed first and removed last: a crash in between leaves
-  // it beside the place, as `<path>.aqt-old`. Nothing to do for a file, which its writer puts in place.
+  // Puts the folder in place. With `replace`, what was there is renamed first and removed last: a crash in between
+  // leaves it beside the place, as `<path>.aqt-old`. Nothing to do for a file, which its writer puts in place.
   absl::Status Commit();
 
  private:

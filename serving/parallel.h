@@ -17,8 +17,8 @@ struct ParallelOptions {
 };
 
 // Calls run(i) for i = 0 .. n-1, starting them in this order, and returns when all that were started are done. After a
-// failure none is started any more. The error of the smallest failed i is returned, which does not depend on the number of
-// threads as long as run(i) fails or succeeds by itself. `memory(i)` is what run(i) needs, in bytes.
+// failure none is started any more. The error of the smallest failed i is returned, which does not depend on the number
+// of threads as long as run(i) fails or succeeds by itself. `memory(i)` is what run(i) needs, in bytes.
 absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::FunctionRef<int64_t(int64_t)> memory,
                          absl::FunctionRef<absl::Status(int64_t)> run);
 

@@ -34,7 +34,8 @@ bool HasStoredHead(const io::Checkpoint& checkpoint) {
 
 absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
   if (recipe.weight_rules != WeightRules::kAqt || tensor.decision.scheme->weights.symmetric) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(tensor.name(), ", by ", tensor.decision.reason, ": AQT's weight rules are symmetric; ",
+  return absl::UnimplementedError(absl::StrCat(tensor.name(), ", by ", tensor.decision.reason,
+                                               ": AQT's weight rules are symmetric; ",
                                                "use symmetric weights, or the compressed_tensors rules"));
 }
 
@@ -43,8 +44,8 @@ bool IsTied(const io::Checkpoint& checkpoint, const ModelConfig& model) {
   return model.has_output_head && !HasStoredHead(checkpoint);
 }
 
-// The module that a loader would take for a quantized one if `ignore` did not name it, or none: a weight of the class Linear, as
-// far as name and rank tell, or experts in one tensor.
+// The module that a loader would take for a quantized one if `ignore` did not name it, or none: a weight of the class
+// Linear, as far as name and rank tell, or experts in one tensor.
 std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_left_out) {
   const io::TensorInfo& info = *tensor.input.info;
   if (info.shape.rank() == 3) return info.name.substr(0, info.name.find_last_of('.'));
@@ -53,9 +54,10 @@ std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_le
   return std::string(*ModuleOf(info.name));
 }
 
-// What a loader needs to know. One scheme: the class Linear, less the modules that stayed in floating point, by name. More
-// than one: every module by name.
-QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelConfig& model, const Plan& plan, const Recipe& recipe) {
+// What a loader needs to know. One scheme: the class Linear, less the modules that stayed in floating point, by name.
+// More than one: every module by name.
+QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelConfig& model, const Plan& plan,
+                                  const Recipe& recipe) {
   const bool like = recipe.like.has_value();
   QuantizationConfig config;
   if (like) config = *recipe.like;
@@ -120,7 +122,8 @@ absl::Status AssignShards(const io::Checkpoint& checkpoint, const PlanOptions& o
     return absl::OkStatus();
   }
   if (shard >= 99999) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-shard-size ", options.max_shard_bytes, " would make ", shard + 1, " files"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-shard-size ", options.max_shard_bytes, " would make ", shard + 1, " files"));
   }
   for (int i = 0; i <= shard; ++i) {
     plan.shard_names.push_back(absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shard + 1));
@@ -134,8 +137,9 @@ absl::Status CheckNames(const Plan& plan) {
     for (const io::TensorSpec& output : tensor.outputs) {
       const auto [it, inserted] = seen.try_emplace(output.name, &tensor);
       if (!inserted) {
-        return absl::InvalidArgumentError(absl::StrCat("both ", it->second->name(), " and ", tensor.name(), " of the input would become ",
-                                                       output.name, "; keep the weight in floating point, or remove the other"));
+        return absl::InvalidArgumentError(absl::StrCat("both ", it->second->name(), " and ", tensor.name(),
+                                                       " of the input would become ", output.name,
+                                                       "; keep the weight in floating point, or remove the other"));
       }
     }
   }
@@ -152,7 +156,8 @@ absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) 
     plan.warnings.insert(plan.warnings.end(), recipe.like->notes.begin(), recipe.like->notes.end());
   }
   if (plan.num_quantized > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError("nothing would be quantized: no rule matches a weight that can be; `aqt explain` tells why");
+  return absl::InvalidArgumentError(
+      "nothing would be quantized: no rule matches a weight that can be; `aqt explain` tells why");
 }
 
 }  // namespace
@@ -173,7 +178,8 @@ absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfi
     }
     if (tensor.quantized()) {
       AQT_RETURN_IF_ERROR(CheckWeightRules(recipe, tensor));
-      tensor.outputs = OutputTensors(*tensor.decision.scheme, *ModuleOf(tensor.name()), input.info->dtype, input.info->shape);
+      tensor.outputs =
+          OutputTensors(*tensor.decision.scheme, *ModuleOf(tensor.name()), input.info->dtype, input.info->shape);
       ++plan.num_quantized;
     } else {
       tensor.outputs = {*input.info};
@@ -221,18 +227,21 @@ absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const Mode
     for (const io::Checkpoint::Tensor& t : checkpoint.tensors()) {
       if (similar.size() < 3 && absl::StrContains(t.info->name, name)) similar.push_back(t.info->name);
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        checkpoint.path(), " has no tensor ", name,
-        similar.empty() ? "; `aqt inspect` lists them" : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint.path(), " has no tensor ", name,
+                     similar.empty() ? "; `aqt inspect` lists them"
+                                     : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
   }
   std::vector<std::string> trace;
   absl::StatusOr<Decision> decision = rules.Decide(*tensor->info, IsTied(checkpoint, model), &trace);
-  std::string text = absl::StrCat(tensor->info->name, " ", io::ToString(tensor->info->dtype), tensor->info->shape.ToString(), "\n");
+  std::string text =
+      absl::StrCat(tensor->info->name, " ", io::ToString(tensor->info->dtype), tensor->info->shape.ToString(), "\n");
   for (const std::string& line : trace) absl::StrAppend(&text, "  ", line, "\n");
   if (!decision.ok()) {
     absl::StrAppend(&text, "  => error: ", decision.status().message(), "\n");
   } else {
-    absl::StrAppend(&text, "  => ", decision->scheme.has_value() ? Describe(*decision->scheme) : "carried over as it is", "\n");
+    absl::StrAppend(&text, "  => ",
+                    decision->scheme.has_value() ? Describe(*decision->scheme) : "carried over as it is", "\n");
   }
   return text;
 }
@@ -249,9 +258,9 @@ void PrintPlan(const Plan& plan, std::ostream& out) {
     if (!t.decision.warning.empty()) out << "warning: " << t.name() << ": " << t.decision.warning << "\n";
   }
   for (const std::string& warning : plan.warnings) out << "warning: " << warning << "\n";
-  out << plan.tensors.size() << " tensors, " << plan.num_quantized << " to be quantized; " << HumanBytes(plan.old_bytes) << " -> "
-      << HumanBytes(plan.new_bytes) << " in " << plan.shard_names.size() << (plan.shard_names.size() == 1 ? " file" : " files")
-      << "\n";
+  out << plan.tensors.size() << " tensors, " << plan.num_quantized << " to be quantized; " << HumanBytes(plan.old_bytes)
+      << " -> " << HumanBytes(plan.new_bytes) << " in " << plan.shard_names.size()
+      << (plan.shard_names.size() == 1 ? " file" : " files") << "\n";
 }
 
 std::string PlanToJson(const Plan& plan) {
@@ -260,7 +269,8 @@ std::string PlanToJson(const Plan& plan) {
   for (const TensorPlan& t : plan.tensors) {
     Json outputs = Json::array();
     for (const io::TensorSpec& output : t.outputs) {
-      outputs.push_back({{"name", output.name}, {"dtype", Std(io::ToString(output.dtype))},
+      outputs.push_back({{"name", output.name},
+                         {"dtype", Std(io::ToString(output.dtype))},
                          {"shape", std::vector<int64_t>(output.shape.begin(), output.shape.end())}});
     }
     Json json = {{"name", t.name()},

@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_PLAN_H_
 #define AQT_SERVING_PLAN_H_
 
-// What a conversion will do, worked out from headers alone: for each tensor of the input the decision and the tensors that
-// it becomes, which file they go to, and the resulting quantization_config.
+// What a conversion will do, worked out from headers alone: for each tensor of the input the decision and the tensors
+// that it becomes, which file they go to, and the resulting quantization_config.
 
 #include <cstdint>
 #include <ostream>
@@ -23,8 +23,8 @@
 namespace aqt::serving {
 
 struct PlanOptions {
-  bool single_file = false;    // all tensors go to one file, whatever the input's shards
-  int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: the shards of the input
+  bool single_file = false;          // all tensors go to one file, whatever the input's shards
+  int64_t max_shard_bytes = 0;       // bytes of tensors per file; 0: the shards of the input
   std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
 };
 
@@ -51,18 +51,18 @@ struct Plan {
   int64_t new_bytes = 0;
 };
 
-// InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a rule cannot be followed; InvalidArgument when
-// nothing would be quantized, a rule has no effect and the recipe is strict, or two outputs would have one name. The plan
-// refers to `checkpoint`, which must outlive it.
+// InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a rule cannot be followed; InvalidArgument
+// when nothing would be quantized, a rule has no effect and the recipe is strict, or two outputs would have one name.
+// The plan refers to `checkpoint`, which must outlive it.
 absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options = {});
 
-// Reads the config.json of a folder; of a single file, the metadata in which a conversion keeps its quantization_config.
-// DataLoss when config.json is damaged.
+// Reads the config.json of a folder; of a single file, the metadata in which a conversion keeps its
+// quantization_config. DataLoss when config.json is damaged.
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
-// One line per rule that Decide looks at for the tensor of that name, then its decision. NotFound, with the most similar
-// name, when the checkpoint has none.
+// One line per rule that Decide looks at for the tensor of that name, then its decision. InvalidArgument, with similar
+// names, when the checkpoint has none.
 absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view tensor);
 

@@ -24,7 +24,12 @@ std::string HumanTime(double seconds) {
 }  // namespace
 
 Progress::Progress(ProgressStyle style, int64_t total_bytes, std::ostream& out, Clock clock)
-    : style_(style), total_bytes_(std::max<int64_t>(total_bytes, 1)), out_(out), clock_(std::move(clock)), start_(clock_()), last_(start_) {}
+    : style_(style),
+      total_bytes_(std::max<int64_t>(total_bytes, 1)),
+      out_(out),
+      clock_(std::move(clock)),
+      start_(clock_()),
+      last_(start_) {}
 
 void Progress::Add(int64_t bytes, absl::string_view what) {
   if (style_ == ProgressStyle::kNone) return;
@@ -37,15 +42,15 @@ void Progress::Add(int64_t bytes, absl::string_view what) {
   const double share = std::min(1.0, static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
   const std::string left = share > 0 ? HumanTime(elapsed / share - elapsed) : "?";
   const std::string numbers =
-      absl::StrFormat("%3.0f%% %s of %s, %.0f MB/s, %s left", 100 * share, HumanBytes(done_bytes_), HumanBytes(total_bytes_),
-                      static_cast<double>(done_bytes_) / std::max(elapsed, 1e-9) / 1e6, left);
+      absl::StrFormat("%3.0f%% %s of %s, %.0f MB/s, %s left", 100 * share, HumanBytes(done_bytes_),
+                      HumanBytes(total_bytes_), static_cast<double>(done_bytes_) / std::max(elapsed, 1e-9) / 1e6, left);
   if (style_ == ProgressStyle::kLines) {
     out_ << numbers << ": " << what << "\n" << std::flush;
     return;
   }
   const size_t filled = static_cast<size_t>(share * kBarWidth);
-  std::string line = absl::StrCat("[", std::string(filled, '#'), std::string(kBarWidth - filled, ' '), "] ", numbers, "  ",
-                                  what.size() > kNameWidth ? what.substr(what.size() - kNameWidth) : what);
+  std::string line = absl::StrCat("[", std::string(filled, '#'), std::string(kBarWidth - filled, ' '), "] ", numbers,
+                                  "  ", what.size() > kNameWidth ? what.substr(what.size() - kNameWidth) : what);
   const size_t width = line.size();
   if (width < width_) line.append(width_ - width, ' ');
   width_ = width;

@@ -50,10 +50,12 @@ class KeyWatcher {
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
   KeyWatcher watcher;
   try {
-    Json json = Json::parse(text.begin(), text.end(),
-                            [&](int depth, Json::parse_event_t event, Json& parsed) { return watcher(depth, event, parsed); });
+    Json json = Json::parse(text.begin(), text.end(), [&](int depth, Json::parse_event_t event, Json& parsed) {
+      return watcher(depth, event, parsed);
+    });
     if (!watcher.problem().empty()) return absl::InvalidArgumentError(watcher.problem());
-    if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat("a JSON object is expected, not ", json.type_name()));
+    if (!json.is_object())
+      return absl::InvalidArgumentError(absl::StrCat("a JSON object is expected, not ", json.type_name()));
     return json;
   } catch (const Json::exception& e) {
     const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
@@ -151,16 +153,16 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
                                std::vector<std::string>& notes) {
   if (!json.is_object()) return Wrong(where, json, "an object");
   AQT_RETURN_IF_ERROR(CheckFields(where, json,
-                                  {"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "dynamic",
-                                   "actorder", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"}));
+                                  {"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure",
+                                   "dynamic", "actorder", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"}));
   Args args;
   AQT_ASSIGN_OR_RETURN(const int64_t num_bits, Int(where, json, "num_bits", 8));
   if (num_bits < 1 || num_bits > 64) return Wrong(Path(where, "num_bits"), num_bits, "a number of bits");
   args.num_bits = static_cast<int>(num_bits);
   AQT_ASSIGN_OR_RETURN(const std::string type, Text(where, json, "type"));
   if (type == "float") {
-    return absl::UnimplementedError(absl::StrCat(where, ": ", num_bits, "-bit floats (type \"float\", format \"", format,
-                                                 "\") are not supported; type \"int\" with 2 to 8 bits is"));
+    return absl::UnimplementedError(absl::StrCat(where, ": ", num_bits, "-bit floats (type \"float\", format \"",
+                                                 format, "\") are not supported; type \"int\" with 2 to 8 bits is"));
   }
   if (!type.empty() && type != "int") return Wrong(Path(where, "type"), type, "\"int\" or \"float\"");
 
@@ -194,13 +196,15 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
   }
   const Json& actorder = At(json, "actorder");
   if (actorder == "static" || actorder == "weight") {
-    notes.push_back(absl::StrCat(Path(where, "actorder"), " = ", actorder.dump(), " has no effect: weights are rounded to nearest"));
+    notes.push_back(absl::StrCat(Path(where, "actorder"), " = ", actorder.dump(),
+                                 " has no effect: weights are rounded to nearest"));
   } else if (!actorder.is_null() && actorder != false) {
     return NotSupported(Path(where, "actorder"), actorder, "null, \"static\" and \"weight\" are");
   }
   const Json& observer = At(json, "observer");
   if (!observer.is_null() && observer != "minmax" && observer != "memoryless_minmax" && observer != "static_minmax") {
-    notes.push_back(absl::StrCat(Path(where, "observer"), " = ", observer.dump(), " has no effect: ranges are min and max"));
+    notes.push_back(
+        absl::StrCat(Path(where, "observer"), " = ", observer.dump(), " has no effect: ranges are min and max"));
   }
   return args;
 }
@@ -250,7 +254,8 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
     return NotSupported(where, json, "an object with targets and weights is (not the name of a preset scheme)");
   }
   if (!json.is_object()) return Wrong(where, json, "an object");
-  AQT_RETURN_IF_ERROR(CheckFields(where, json, {"targets", "weights", "input_activations", "output_activations", "format"}));
+  AQT_RETURN_IF_ERROR(
+      CheckFields(where, json, {"targets", "weights", "input_activations", "output_activations", "format"}));
   ConfigGroup group;
   group.name = name;
   AQT_ASSIGN_OR_RETURN(group.targets, Texts(where, json, "targets"));
@@ -290,7 +295,8 @@ absl::Status CheckRest(const Json& json) {
     return NotSupported("sparsity_config", sparsity, "none, or the format \"dense\", is");
   }
   const Json& transform = At(json, "transform_config");
-  if (!transform.is_null() && !transform.empty() && !(transform.is_object() && At(transform, "config_groups").empty())) {
+  if (!transform.is_null() && !transform.empty() &&
+      !(transform.is_object() && At(transform, "config_groups").empty())) {
     return NotSupported("transform_config", transform, "none is");
   }
   return absl::OkStatus();
@@ -317,7 +323,8 @@ Json ToJson(const QuantizationConfig& config) {
     formats.insert(json["format"].get<std::string>());
     json["input_activations"] = nullptr;
     if (const std::optional<InputScheme>& a = group.scheme.input; a.has_value()) {
-      json["input_activations"] = ArgsToJson(a->num_bits, a->symmetric, a->dynamic, ToString(a->strategy), a->group_size);
+      json["input_activations"] =
+          ArgsToJson(a->num_bits, a->symmetric, a->dynamic, ToString(a->strategy), a->group_size);
     }
     json["output_activations"] = nullptr;
     json["targets"] = group.targets;
@@ -347,12 +354,14 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
   ModelConfig config;
   const Json* tied = &At(*json, "tie_word_embeddings");
   // Models with a vision or audio part keep the language model's configuration one level down.
-  if (const Json& inner = At(*json, "text_config"); tied->is_null() && inner.is_object()) tied = &At(inner, "tie_word_embeddings");
+  if (const Json& inner = At(*json, "text_config"); tied->is_null() && inner.is_object())
+    tied = &At(inner, "tie_word_embeddings");
   if (tied->is_boolean()) config.tie_word_embeddings = tied->get<bool>();
   for (const Json& name : At(*json, "architectures")) {
     if (!name.is_string()) continue;
     const std::string text = name.get<std::string>();
-    if (absl::EndsWith(text, "ForCausalLM") || absl::EndsWith(text, "ForConditionalGeneration")) config.has_output_head = true;
+    if (absl::EndsWith(text, "ForCausalLM") || absl::EndsWith(text, "ForConditionalGeneration"))
+      config.has_output_head = true;
   }
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (const Json& q = At(*json, key); !q.is_null()) {

@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_QUANTIZATION_CONFIG_H_
 #define AQT_SERVING_QUANTIZATION_CONFIG_H_
 
-// The `quantization_config` of a Hugging Face config.json as the compressed-tensors package writes it: reading one ("quantize
-// like that model"), writing one, and the few other keys of config.json that the converter looks at.
+// The `quantization_config` of a Hugging Face config.json as the compressed-tensors package writes it: reading one
+// ("quantize like that model"), writing one, and the few other keys of config.json that the converter looks at.
 
 #include <cstdint>
 #include <optional>
@@ -49,9 +49,10 @@ struct ModelConfig {
 // DataLoss with line and column when `json` is no JSON object or names a key twice.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 
-// Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a value out
-// of range. Unimplemented, naming the field, its value and what works: FP8 and microscaling types, other quantization
-// methods, sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
+// Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a
+// value out of range. Unimplemented, naming the field, its value and what works: FP8 and microscaling types, other
+// quantization methods, sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are
+// ignored.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
 
 // The JSON text, with every field that the package writes.

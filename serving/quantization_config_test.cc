@@ -45,19 +45,27 @@ TEST(QuantizationConfigTest, ReadsAScheme) {
 
 TEST(QuantizationConfigTest, InfersWhatIsLeftOut) {
   const auto weights = [](const std::string& args) {
-    return ParseQuantizationConfig(absl::StrCat(R"({"config_groups": {"g": {"targets": ["a"], "weights": )", args, "}}}"))->groups[0].scheme;
+    return ParseQuantizationConfig(
+               absl::StrCat(R"({"config_groups": {"g": {"targets": ["a"], "weights": )", args, "}}}"))
+        ->groups[0]
+        .scheme;
   };
   EXPECT_EQ(Describe(weights("{}")), "int8 per tensor, pack-quantized");
   EXPECT_EQ(Describe(weights(R"({"group_size": -1})")), "int8 per channel, pack-quantized");
-  EXPECT_EQ(Describe(weights(R"({"group_size": 64, "num_bits": 4, "symmetric": false})")), "int4 g64 asymmetric, pack-quantized");
-  EXPECT_EQ(Describe(weights(R"({"strategy": "channel", "group_size": null, "observer": "minmax", "observer_kwargs": {}})")),
-            "int8 per channel, pack-quantized");
+  EXPECT_EQ(Describe(weights(R"({"group_size": 64, "num_bits": 4, "symmetric": false})")),
+            "int4 g64 asymmetric, pack-quantized");
+  EXPECT_EQ(
+      Describe(weights(R"({"strategy": "channel", "group_size": null, "observer": "minmax", "observer_kwargs": {}})")),
+      "int8 per channel, pack-quantized");
 }
 
 TEST(QuantizationConfigTest, GroupFormatGoesBeforeTheCommonOne) {
-  EXPECT_EQ(Edited(R"("targets")", R"("format": "pack-quantized", "targets")")->groups[0].scheme.format, Format::kPackQuantized);
-  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "mixed-precision")")->groups[0].scheme.format, Format::kIntQuantized);
-  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "pack-quantized")")->groups[0].scheme.format, Format::kPackQuantized);
+  EXPECT_EQ(Edited(R"("targets")", R"("format": "pack-quantized", "targets")")->groups[0].scheme.format,
+            Format::kPackQuantized);
+  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "mixed-precision")")->groups[0].scheme.format,
+            Format::kIntQuantized);
+  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "pack-quantized")")->groups[0].scheme.format,
+            Format::kPackQuantized);
 }
 
 TEST(QuantizationConfigTest, RefusesByName) {
@@ -73,9 +81,12 @@ TEST(QuantizationConfigTest, RefusesByName) {
            {R"("strategy": "channel")", R"("strategy": "row")", kInvalid, "weights.strategy = \"row\""},
            {R"("strategy": "channel")", R"("strategy": "token")", kInvalid, "weights.strategy = \"token\""},
            {R"("strategy": "channel")", R"("strategy": "group")", kInvalid, "weights.group_size = null"},
-           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 32)", kInvalid, "weights.group_size = 32"},
-           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 0)", kInvalid, "weights.group_size = 0"},
-           {R"("strategy": "channel")", R"("strategy": "channel", "extra": 1)", kInvalid, "unknown field config_groups.group_0.weights.extra"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 32)", kInvalid,
+            "weights.group_size = 32"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 0)", kInvalid,
+            "weights.group_size = 0"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "extra": 1)", kInvalid,
+            "unknown field config_groups.group_0.weights.extra"},
            {R"("targets")", R"("extra": 1, "targets")", kInvalid, "unknown field config_groups.group_0.extra"},
            {R"("num_bits": 8)", R"("num_bits": 9)", kInvalid, "num_bits"},
            {R"("num_bits": 8)", R"("num_bits": "8")", kInvalid, "weights.num_bits = \"8\""},
@@ -83,16 +94,20 @@ TEST(QuantizationConfigTest, RefusesByName) {
            {R"("dynamic": true)", R"("dynamic": false)", kInvalid, "\"token\" cannot be static"},
            {R"("dynamic": true)", R"("dynamic": "local")", kUnimplemented, "input_activations.dynamic = \"local\""},
            {R"("strategy": "token")", R"("strategy": "channel")", kUnimplemented, "input_activations.strategy"},
-           {R"("dynamic": false)", R"("dynamic": false, "actorder": "group")", kUnimplemented, "weights.actorder = \"group\""},
-           {R"("dynamic": false)", R"("dynamic": false, "scale_dtype": "torch.float32")", kUnimplemented, "weights.scale_dtype"},
+           {R"("dynamic": false)", R"("dynamic": false, "actorder": "group")", kUnimplemented,
+            "weights.actorder = \"group\""},
+           {R"("dynamic": false)", R"("dynamic": false, "scale_dtype": "torch.float32")", kUnimplemented,
+            "weights.scale_dtype"},
            {R"("targets": ["Linear"])", R"("targets": [])", kInvalid, "targets is missing or empty"},
            {R"("targets": ["Linear"])", R"("targets": [3])", kInvalid, "targets = [3]"},
            {R"("targets")", R"("output_activations": {}, "targets")", kUnimplemented, "output_activations"},
            {R"("compressed-tensors")", R"("gptq")", kUnimplemented, "quant_method = \"gptq\""},
            {R"("int-quantized")", R"("marlin-24")", kUnimplemented, "format = \"marlin-24\""},
            {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented, "kv_cache_scheme = 1"},
-           {R"("unknown_at_top": 1)", R"("sparsity_config": {"format": "sparse-24-bitmask"})", kUnimplemented, "sparsity_config"},
-           {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented, "transform_config"},
+           {R"("unknown_at_top": 1)", R"("sparsity_config": {"format": "sparse-24-bitmask"})", kUnimplemented,
+            "sparsity_config"},
+           {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented,
+            "transform_config"},
            {R"("unknown_at_top")", R"("format")", kInvalid, "\"format\" occurs twice"},
            {R"("config_groups")", R"("groups")", kInvalid, "config_groups = null"},
            {"{\n", "[\n", kInvalid, "line 2, column 17"},
@@ -135,7 +150,8 @@ TEST(QuantizationConfigTest, WhatIsWrittenReadsBackTheSame) {
 
 // The package's own files: what is read from them and written again is the same JSON.
 TEST(QuantizationConfigTest, ReproducesTheRecordedFiles) {
-  for (const char* name : {"int_w8a8_dynamic", "int_w8a8_static", "int_w4a8_g32", "pack_w4a16_channel_asym", "pack_w2a16_g32", "pack_w4a8_g32"}) {
+  for (const char* name : {"int_w8a8_dynamic", "int_w8a8_static", "int_w4a8_g32", "pack_w4a16_channel_asym",
+                           "pack_w2a16_g32", "pack_w4a8_g32"}) {
     const std::string text = ReadText(absl::StrCat("tests/golden/checkpoints/", name, "/config.json"));
     const nlohmann::json recorded = nlohmann::json::parse(text);
     const absl::StatusOr<ModelConfig> model = ParseModelConfig(text);
@@ -147,7 +163,8 @@ TEST(QuantizationConfigTest, ReproducesTheRecordedFiles) {
 }
 
 TEST(ModelConfigTest, KeepsOtherKeysInOrder) {
-  const std::string text = *SetQuantizationConfig(R"({"z": 1e-05, "a": [null, "\u00e9"], "big": 18446744073709551615})", {});
+  const std::string text =
+      *SetQuantizationConfig(R"({"z": 1e-05, "a": [null, "\u00e9"], "big": 18446744073709551615})", {});
   EXPECT_LT(text.find("\"z\": 1e-05"), text.find("\"a\""));
   EXPECT_THAT(text, HasSubstr("18446744073709551615"));
   EXPECT_THAT(text, HasSubstr("\xc3\xa9"));
@@ -156,7 +173,9 @@ TEST(ModelConfigTest, KeepsOtherKeysInOrder) {
 
 TEST(ModelConfigTest, ReadsWhatItSaysOfTheEmbeddings) {
   EXPECT_EQ(ParseModelConfig(R"({"tie_word_embeddings": true})")->tie_word_embeddings, true);
-  EXPECT_EQ(ParseModelConfig(R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})")->tie_word_embeddings, false);
+  EXPECT_EQ(ParseModelConfig(R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})")
+                ->tie_word_embeddings,
+            false);
   EXPECT_EQ(ParseModelConfig(R"({"text_config": {"tie_word_embeddings": true}})")->tie_word_embeddings, true);
   EXPECT_EQ(ParseModelConfig("{}")->tie_word_embeddings, std::nullopt);
   EXPECT_TRUE(ParseModelConfig(R"({"architectures": ["GemmaForCausalLM"]})")->has_output_head);

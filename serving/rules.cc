@@ -21,11 +21,13 @@ struct BuiltIn {
   RE2 pattern;
 };
 const BuiltIn& Embeddings() {
-  static const auto* const built_in = new BuiltIn{"embedding", RE2(R"((?i)(?:.*\.)?(?:[^.]*embed[^.]*|wte|wpe|shared))")};
+  static const auto* const built_in =
+      new BuiltIn{"embedding", RE2(R"((?i)(?:.*\.)?(?:[^.]*embed[^.]*|wte|wpe|shared))")};
   return *built_in;
 }
 const BuiltIn& Heads() {
-  static const auto* const built_in = new BuiltIn{"output head", RE2(R"((?i)(?:.*\.)?(?:lm_head|embed_out|output_projection)|output)")};
+  static const auto* const built_in =
+      new BuiltIn{"output head", RE2(R"((?i)(?:.*\.)?(?:lm_head|embed_out|output_projection)|output)")};
   return *built_in;
 }
 const BuiltIn& Norms() {
@@ -39,7 +41,9 @@ const BuiltIn& Routers() {
 }
 std::array<const BuiltIn*, 4> BuiltIns() { return {&Embeddings(), &Heads(), &Norms(), &Routers()}; }
 
-bool Matches(const BuiltIn& built_in, absl::string_view module) { return RE2::FullMatch(Piece(module), built_in.pattern); }
+bool Matches(const BuiltIn& built_in, absl::string_view module) {
+  return RE2::FullMatch(Piece(module), built_in.pattern);
+}
 
 // A rule's pattern: the whole name of the tensor or of its module.
 std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std::string& pattern) {
@@ -68,7 +72,8 @@ absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
     const absl::string_view pattern = absl::StripPrefix(entry, "re:");
     const auto re = std::make_shared<const RE2>(Piece(pattern), RE2::Quiet);
     if (!re->ok()) {
-      return absl::UnimplementedError(absl::StrCat("\"", entry, "\" is no regular expression that RE2 knows (", re->error(),
+      return absl::UnimplementedError(absl::StrCat("\"", entry, "\" is no regular expression that RE2 knows (",
+                                                   re->error(),
                                                    "); look-around and back-references are not supported"));
     }
     return Matcher([re](absl::string_view, absl::string_view module) {
@@ -130,8 +135,9 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
   for (const ConfigGroup& group : config.groups) {
     for (const std::string& text : group.targets) {
       if (text != kLinear && LooksLikeClass(text)) {
-        return absl::UnimplementedError(absl::StrCat("config_groups.", group.name, ".targets: the class \"", text,
-                                                     "\" is not known; module names, \"re:\" patterns and \"Linear\" are"));
+        return absl::UnimplementedError(
+            absl::StrCat("config_groups.", group.name, ".targets: the class \"", text,
+                         "\" is not known; module names, \"re:\" patterns and \"Linear\" are"));
       }
       targets.push_back({IsRegexTarget(text) ? 1 : text == kLinear ? 2 : 0, text, &group});
     }
@@ -153,7 +159,8 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
   return set;
 }
 
-const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::string_view module, bool user, bool built_in) {
+const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::string_view module, bool user,
+                                           bool built_in) {
   const Ignore* found = nullptr;
   for (Ignore& ignore : ignores_) {
     if (!(ignore.built_in ? built_in : user) || !ignore.matches(tensor, module)) continue;
@@ -172,7 +179,8 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
   if (!module.has_value() || tensor.shape.rank() < 2) {
     decision.reason = module.has_value() ? absl::StrCat("rank ", tensor.shape.rank()) : "not named *.weight";
     if (!module.has_value() && tensor.shape.rank() == 3) {
-      decision.warning = "rank 3 and not named *.weight: carried over as it is; if these are the weights of experts, split them";
+      decision.warning =
+          "rank 3 and not named *.weight: carried over as it is; if these are the weights of experts, split them";
     }
     // An entry of the ignore list may name such a tensor; then it has its effect.
     const size_t dot = tensor.name.rfind('.');
@@ -195,7 +203,9 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
       note(absl::StrCat(rule.label, ": matches, keep in floating point"));
       return decision;
     }
-    const Ignore* const ignored = rule.heeds_ignore && by_user != nullptr ? by_user : rule.heeds_built_in ? by_us : nullptr;
+    const Ignore* const ignored = rule.heeds_ignore && by_user != nullptr ? by_user
+                                  : rule.heeds_built_in                   ? by_us
+                                                                          : nullptr;
     if (ignored != nullptr) {
       if (ignored->built_in) decision.left_out = true;
       note(absl::StrCat(rule.label, ": matches, but gives way to ", ignored->label));
@@ -212,8 +222,8 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
           "it in floating point");
     }
     if (!suitable.ok() && !rule.keep_unsuitable) {
-      return absl::Status(suitable.code(), absl::StrCat(tensor.name, " ", tensor.shape.ToString(), ", by ", rule.label, ": ",
-                                                        suitable.message()));
+      return absl::Status(suitable.code(), absl::StrCat(tensor.name, " ", tensor.shape.ToString(), ", by ", rule.label,
+                                                        ": ", suitable.message()));
     }
     if (!suitable.ok()) {
       decision.left_out = true;

@@ -4,9 +4,9 @@
 // Which weights are quantized, and how: an ordered list of rules, made from a converter configuration or from the
 // quantization_config of another model, and applied to one tensor after the other.
 //
-// Only tensors named `<module>.weight` of rank 2 or more are candidates; everything else is carried over as it is. For a
-// candidate the rules are tried in order. The first that matches decides, except that a rule that quantizes is passed over
-// for a weight that is ignored, unless the rule may override that.
+// Only tensors named `<module>.weight` of rank 2 or more are candidates; everything else is carried over as it is. For
+// a candidate the rules are tried in order. The first that matches decides, except that a rule that quantizes is passed
+// over for a weight that is ignored, unless the rule may override that.
 
 #include <cstdint>
 #include <functional>
@@ -28,8 +28,8 @@ namespace aqt::serving {
 struct Decision {
   std::optional<Scheme> scheme;  // null: carried over as it is
   bool candidate = false;
-  // A rule asks for a scheme and nothing that the user wrote speaks against it, yet the weight stays in floating point: it
-  // is on the built-in ignore list, or the scheme does not fit.
+  // A rule asks for a scheme and nothing that the user wrote speaks against it, yet the weight stays in floating point:
+  // it is on the built-in ignore list, or the scheme does not fit.
   bool left_out = false;
   std::string reason;   // what decided: "rule 1 \"attention\"", "rank 1"
   std::string warning;  // not empty when the user should look: an unsuitable weight
@@ -39,16 +39,17 @@ class RuleSet {
  public:
   static absl::StatusOr<RuleSet> FromConfig(const ConvertConfig& config);
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
-  // class Linear stands for every rank-2 `*.weight` outside the built-in ignore list; what does not fit the scheme among
-  // them stays in floating point. Unimplemented for other classes and for patterns that RE2 does not know (look-around).
+  // class Linear stands for every rank-2 `*.weight` outside the built-in ignore list; what does not fit the scheme
+  // among them stays in floating point. Unimplemented for other classes and for patterns that RE2 does not know
+  // (look-around).
   static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config);
 
   RuleSet(RuleSet&&) = default;
   RuleSet& operator=(RuleSet&&) = default;
 
-  // Counts which rules decide. InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a scheme is asked for
-  // that does not fit. `tied`: the model's input and output embeddings are one tensor. With `trace`, one line per rule that
-  // was looked at is added to it.
+  // Counts which rules decide. InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a scheme is asked
+  // for that does not fit. `tied`: the model's input and output embeddings are one tensor. With `trace`, one line per
+  // rule that was looked at is added to it.
   absl::StatusOr<Decision> Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace = nullptr);
 
   // True for modules on the built-in list.

@@ -63,7 +63,8 @@ TEST(RulesTest, MatchesTheWholeNameOfModuleOrTensor) {
 
 TEST(RulesTest, OnlyWeightsOfRankTwoAndMoreAreCandidates) {
   RuleSet rules = FromRules({Rule(".*", Int8())});
-  for (const io::TensorSpec& tensor : {Weight("a.bias", {64}), Weight("a.weight", {64}), Weight("a.kernel"), Weight("weight"), Weight(".weight")}) {
+  for (const io::TensorSpec& tensor :
+       {Weight("a.bias", {64}), Weight("a.weight", {64}), Weight("a.kernel"), Weight("weight"), Weight(".weight")}) {
     const Decision decision = *rules.Decide(tensor, false);
     EXPECT_FALSE(decision.candidate) << tensor.name;
     EXPECT_FALSE(decision.scheme.has_value());
@@ -75,15 +76,17 @@ TEST(RulesTest, OnlyWeightsOfRankTwoAndMoreAreCandidates) {
 
 TEST(RulesTest, BuiltInIgnores) {
   RuleSet rules = FromRules({Rule(".*", Int8())});
-  for (const char* name : {"model.embed_tokens", "lm_head", "transformer.wte", "bert.embeddings.word_embeddings", "a.input_layernorm",
-                           "model.layers.0.mlp.gate", "model.layers.0.mlp.router", "shared", "output", "x.router.layer"}) {
+  for (const char* name :
+       {"model.embed_tokens", "lm_head", "transformer.wte", "bert.embeddings.word_embeddings", "a.input_layernorm",
+        "model.layers.0.mlp.gate", "model.layers.0.mlp.router", "shared", "output", "x.router.layer"}) {
     const Decision decision = *rules.Decide(Weight(std::string(name) + ".weight"), false);
     EXPECT_FALSE(decision.scheme.has_value()) << name;
     EXPECT_TRUE(decision.left_out);
     EXPECT_THAT(decision.reason, HasSubstr("built-in"));
   }
-  for (const char* name : {"model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj", "encoder.layer.0.attention.output.dense", "fc1",
-                           "model.layers.0.mlp.shared_expert.up_proj"}) {
+  for (const char* name :
+       {"model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj", "encoder.layer.0.attention.output.dense", "fc1",
+        "model.layers.0.mlp.shared_expert.up_proj"}) {
     EXPECT_TRUE(rules.Decide(Weight(std::string(name) + ".weight"), false)->scheme.has_value()) << name;
   }
 }
@@ -114,7 +117,8 @@ TEST(RulesTest, AnUnsuitableWeightIsAnErrorUnlessTheRuleKeepsIt) {
       absl::StatusCode code;
     };
     for (const Case& c : std::vector<Case>{
-             {Weight("a.weight", {4096, 11008}), "group size 96 does not divide 11008 (axis 1); use a group size of 32, 43, 64, 86, 128, 172",
+             {Weight("a.weight", {4096, 11008}),
+              "group size 96 does not divide 11008 (axis 1); use a group size of 32, 43, 64, 86, 128, 172",
               absl::StatusCode::kInvalidArgument},
              {Weight("a.weight", {8, 96, 96}), "experts", absl::StatusCode::kUnimplemented},
              {Weight("a.weight", {8, 96, 3, 3}), "rank 4", absl::StatusCode::kUnimplemented},
@@ -153,8 +157,9 @@ TEST(RulesTest, TiedEmbeddingsStayTogether) {
 }
 
 TEST(RulesTest, TargetsOfAQuantizationConfig) {
-  RuleSet rules = FromTargets({{"group_0", {"Linear"}, Int8()}, {"group_1", {"re:.*up", "a.down"}, Grouped(32)}}, {"b.up", "re:c\\."});
-  EXPECT_EQ(rules.Decide(Weight("a.up.weight"), false)->scheme, Grouped(32));  // patterns go before classes
+  RuleSet rules = FromTargets({{"group_0", {"Linear"}, Int8()}, {"group_1", {"re:.*up", "a.down"}, Grouped(32)}},
+                              {"b.up", "re:c\\."});
+  EXPECT_EQ(rules.Decide(Weight("a.up.weight"), false)->scheme, Grouped(32));       // patterns go before classes
   EXPECT_EQ(rules.Decide(Weight("a.up_proj.weight"), false)->scheme, Grouped(32));  // anchored at the start only
   EXPECT_EQ(rules.Decide(Weight("a.down.weight"), false)->scheme, Grouped(32));
   EXPECT_EQ(rules.Decide(Weight("a.down2.weight"), false)->scheme, Int8());

@@ -19,8 +19,8 @@ absl::Status CheckInput(const InputScheme& input) {
         absl::StrCat("input_activations.num_bits = ", input.num_bits, " is not supported; 2 to 8 are"));
   }
   if ((input.strategy == InputStrategy::kGroup) != (input.group_size > 0) || input.group_size < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("input_activations: group_size = ", input.group_size, " with strategy \"",
-                                                   ToString(input.strategy),
+    return absl::InvalidArgumentError(absl::StrCat("input_activations: group_size = ", input.group_size,
+                                                   " with strategy \"", ToString(input.strategy),
                                                    "\"; \"group\" needs a positive size, the others have none"));
   }
   if (!input.dynamic && input.strategy == InputStrategy::kToken) {
@@ -79,21 +79,23 @@ absl::Status Validate(const Scheme& scheme) {
   AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(w), "weights"));
   if (!w.symmetric && w.strategy == WeightStrategy::kTensor && scheme.format == Format::kPackQuantized) {
     return absl::UnimplementedError(
-        "pack-quantized with one zero point per tensor is not supported; use strategy channel or group, or symmetric weights");
+        "pack-quantized with one zero point per tensor is not supported; use strategy channel or group, or symmetric "
+        "weights");
   }
   return scheme.input.has_value() ? CheckInput(*scheme.input) : absl::OkStatus();
 }
 
 std::string Describe(const Scheme& scheme) {
   const WeightScheme& w = scheme.weights;
-  std::string text =
-      absl::StrCat("int", w.num_bits, " ",
-                   w.strategy == WeightStrategy::kGroup ? absl::StrCat("g", w.group_size) : absl::StrCat("per ", ToString(w.strategy)),
-                   w.symmetric ? "" : " asymmetric");
+  std::string text = absl::StrCat("int", w.num_bits, " ",
+                                  w.strategy == WeightStrategy::kGroup ? absl::StrCat("g", w.group_size)
+                                                                       : absl::StrCat("per ", ToString(w.strategy)),
+                                  w.symmetric ? "" : " asymmetric");
   if (scheme.input.has_value()) {
     const InputScheme& a = *scheme.input;
     absl::StrAppend(&text, ", input int", a.num_bits, " ",
-                    a.strategy == InputStrategy::kGroup ? absl::StrCat("g", a.group_size) : absl::StrCat("per ", ToString(a.strategy)),
+                    a.strategy == InputStrategy::kGroup ? absl::StrCat("g", a.group_size)
+                                                        : absl::StrCat("per ", ToString(a.strategy)),
                     a.dynamic ? " dynamic" : " static", a.symmetric ? "" : " asymmetric");
   }
   return absl::StrCat(text, ", ", ToString(scheme.format));
@@ -118,8 +120,8 @@ absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Sh
   if (shape.num_elements() == 0) return absl::UnimplementedError("the weight has no elements");
   const WeightScheme& w = scheme.weights;
   if (w.strategy == WeightStrategy::kGroup && shape[1] % w.group_size != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("group size ", w.group_size, " does not divide ", shape[1], " (axis 1); use ",
-                                                   DivisorsNear(shape[1], w.group_size),
+    return absl::InvalidArgumentError(absl::StrCat("group size ", w.group_size, " does not divide ", shape[1],
+                                                   " (axis 1); use ", DivisorsNear(shape[1], w.group_size),
                                                    "one scale per channel, or keep this weight in floating point"));
   }
   return absl::OkStatus();
@@ -143,7 +145,8 @@ std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_vie
   const Shape scale = ScaleShape(w, shape);
   std::vector<io::TensorSpec> out;
   if (packed) {
-    out.push_back({absl::StrCat(module, kWeightPacked), FileDType::kI32, {shape[0], CeilDiv(shape[1] * w.num_bits, 32)}});
+    out.push_back(
+        {absl::StrCat(module, kWeightPacked), FileDType::kI32, {shape[0], CeilDiv(shape[1] * w.num_bits, 32)}});
     out.push_back({absl::StrCat(module, kWeightShape), FileDType::kI64, {2}});
   } else {
     out.push_back({absl::StrCat(module, kWeight), FileDType::kI8, shape});

@@ -81,14 +81,18 @@ Array MakeWeight(DType dtype, Shape shape, int seed) {
 }
 
 NamedArrays SmallModel(DType dtype) {
-  return {{"model.embed_tokens.weight", MakeWeight(dtype, {16, 32}, 1)}, {"model.layers.0.self_attn.q_proj.weight", MakeWeight(dtype, {48, 64}, 2)},
-          {"model.layers.0.self_attn.q_proj.bias", MakeWeight(dtype, {48}, 3)}, {"model.layers.0.mlp.up_proj.weight", MakeWeight(dtype, {7, 32}, 4)},
-          {"model.layers.0.norm.weight", MakeWeight(dtype, {32}, 5)}, {"lm_head.weight", MakeWeight(dtype, {16, 32}, 6)}};
+  return {{"model.embed_tokens.weight", MakeWeight(dtype, {16, 32}, 1)},
+          {"model.layers.0.self_attn.q_proj.weight", MakeWeight(dtype, {48, 64}, 2)},
+          {"model.layers.0.self_attn.q_proj.bias", MakeWeight(dtype, {48}, 3)},
+          {"model.layers.0.mlp.up_proj.weight", MakeWeight(dtype, {7, 32}, 4)},
+          {"model.layers.0.norm.weight", MakeWeight(dtype, {32}, 5)},
+          {"lm_head.weight", MakeWeight(dtype, {16, 32}, 6)}};
 }
 
 namespace {
 void WriteOtherFiles(const std::string& folder) {
-  WriteText(io::JoinPath(folder, "config.json"), "{\"model_type\": \"tiny\", \"hidden_size\": 32, \"rope\": [1e-05, null]}");
+  WriteText(io::JoinPath(folder, "config.json"),
+            "{\"model_type\": \"tiny\", \"hidden_size\": 32, \"rope\": [1e-05, null]}");
   WriteText(io::JoinPath(folder, "tokenizer.json"), "{}");
   AQT_CHECK(Fs().CreateFolder(io::JoinPath(folder, "1_Pooling")).ok());
   WriteText(io::JoinPath(folder, "1_Pooling/config.json"), "{\"pooling\": true}");
@@ -129,7 +133,8 @@ std::vector<std::string> DifferentTensors(const std::string& a, const std::strin
   for (const std::string& name : names) {
     const auto* p = x.Find(name);
     const auto* q = y.Find(name);
-    if (p == nullptr || q == nullptr || p->info->dtype != q->info->dtype || !BitEqual(*x.ReadArray(*p), *y.ReadArray(*q))) {
+    if (p == nullptr || q == nullptr || p->info->dtype != q->info->dtype ||
+        !BitEqual(*x.ReadArray(*p), *y.ReadArray(*q))) {
       different.push_back(name);
     }
   }

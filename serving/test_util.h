@@ -30,8 +30,8 @@ std::vector<std::string> ListTree(const std::string& folder);
 // Made-up weights: a bell shape, a row of zeros (row 1, if there are three), the same for the same seed.
 Array MakeWeight(DType dtype, Shape shape, int seed);
 
-// A model with q_proj [48,64] and bias, up_proj [7,32], a norm, embedding and lm_head, of `dtype`; config.json, tokenizer.json
-// and 1_Pooling/config.json beside it.
+// A model with q_proj [48,64] and bias, up_proj [7,32], a norm, embedding and lm_head, of `dtype`; config.json,
+// tokenizer.json and 1_Pooling/config.json beside it.
 NamedArrays SmallModel(DType dtype);
 void WriteSmallModel(const std::string& folder, DType dtype);
 // In two files with an index.

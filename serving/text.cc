@@ -24,9 +24,10 @@ std::string HumanBytes(int64_t bytes) {
 }
 
 std::optional<int64_t> ParseBytes(absl::string_view text) {
-  static constexpr std::pair<const char*, double> kUnits[] = {{"kib", 1024.0},          {"mib", 1048576.0},       {"gib", 1073741824.0},
-                                                              {"tib", 1099511627776.0}, {"kb", 1e3},              {"mb", 1e6},
-                                                              {"gb", 1e9},              {"tb", 1e12},             {"b", 1.0}};
+  static constexpr std::pair<const char*, double> kUnits[] = {
+      {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0},
+      {"kb", 1e3},     {"mb", 1e6},        {"gb", 1e9},           {"tb", 1e12},
+      {"b", 1.0}};
   const std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
   absl::string_view number = lower;
   double factor = 1;

@@ -39,7 +39,8 @@ TEST(TextTest, ParseBytes) {
   EXPECT_EQ(ParseBytes("1.5kb"), 1500);
   EXPECT_EQ(ParseBytes("17"), 17);
   EXPECT_EQ(ParseBytes("17b"), 17);
-  for (const char* text : {"", "GB", "0", "-1", "5XB", "1e99", "nan", "inf"}) EXPECT_EQ(ParseBytes(text), std::nullopt) << text;
+  for (const char* text : {"", "GB", "0", "-1", "5XB", "1e99", "nan", "inf"})
+    EXPECT_EQ(ParseBytes(text), std::nullopt) << text;
 }
 
 TEST(TextTest, TableAlignsColumns) {
@@ -55,7 +56,8 @@ TEST(ProgressTest, LinesAndBars) {
   const auto clock = [&] { return now; };
   std::ostringstream none, lines, bar;
   {
-    Progress a(ProgressStyle::kNone, 100, none, clock), b(ProgressStyle::kLines, 100, lines, clock), c(ProgressStyle::kBar, 100, bar, clock);
+    Progress a(ProgressStyle::kNone, 100, none, clock), b(ProgressStyle::kLines, 100, lines, clock),
+        c(ProgressStyle::kBar, 100, bar, clock);
     for (Progress* p : {&a, &b, &c}) p->Add(10, "first");
     now += std::chrono::seconds(10);
     for (Progress* p : {&a, &b, &c}) p->Add(15, "second");
@@ -90,7 +92,8 @@ TEST(ParallelTest, KeepsTheBudget) {
   const auto memory = [](int64_t i) { return i == 20 ? int64_t{1000} : int64_t{4}; };
   ASSERT_TRUE(ParallelRun(100, {.threads = 8, .memory_budget = 10}, memory, [&](int64_t i) {
                 const int64_t now = held += memory(i);
-                EXPECT_TRUE(i == 20 ? now == 1000 : now <= 10) << "a task above the budget runs alone: " << i << ", " << now;
+                EXPECT_TRUE(i == 20 ? now == 1000 : now <= 10)
+                    << "a task above the budget runs alone: " << i << ", " << now;
                 most = std::max(most.load(), now);
                 held -= memory(i);
                 return absl::OkStatus();
@@ -113,7 +116,8 @@ TEST(ParallelTest, TheFirstErrorIsReturned) {
 }
 
 TEST(FiniteTest, FindsTheFirst) {
-  const float bad[] = {std::nanf(""), -std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+  const float bad[] = {std::nanf(""), -std::nanf(""), std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity()};
   for (const int64_t n : {1, 1023, 1024, 1025, 3000}) {
     std::vector<float> f32(n, -std::numeric_limits<float>::max());
     std::vector<BFloat16> bf16(n, {0x7f7f});  // the largest finite

@@ -31,7 +31,7 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
   const absl::Span<const float> w = w_array.View<float>(), d = d_array.View<float>(), scale = s_array.View<float>();
   const absl::Span<const int8_t> q = decoded.q.View<int8_t>();
   const int64_t columns = original.shape()[1];
-  const int64_t per_scale = scheme.weights.strategy == WeightStrategy::kGroup ? scheme.weights.group_size
+  const int64_t per_scale = scheme.weights.strategy == WeightStrategy::kGroup    ? scheme.weights.group_size
                             : scheme.weights.strategy == WeightStrategy::kTensor ? original.num_elements()
                                                                                  : columns;
   const int largest = (1 << (scheme.weights.num_bits - 1)) - 1;
@@ -65,12 +65,13 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
 }
 
 // An empty string when the two are equal.
-absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::Checkpoint::Tensor& a, const io::Checkpoint& output,
-                                         const io::Checkpoint::Tensor* b) {
+absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::Checkpoint::Tensor& a,
+                                         const io::Checkpoint& output, const io::Checkpoint::Tensor* b) {
   if (b == nullptr) return absl::StrCat(a.info->name, " is missing from the output");
   if (a.info->dtype != b->info->dtype || a.info->shape != b->info->shape) {
     return absl::StrCat(a.info->name, " was ", io::ToString(a.info->dtype), a.info->shape.ToString(), " and is ",
-                        io::ToString(b->info->dtype), b->info->shape.ToString(), ", though the quantization_config does not name it");
+                        io::ToString(b->info->dtype), b->info->shape.ToString(),
+                        ", though the quantization_config does not name it");
   }
   std::vector<uint8_t> x, y;
   for (int64_t at = 0; at < a.info->num_bytes(); at += kCompareBytes) {
@@ -91,8 +92,8 @@ struct Finding {
   std::string problem;
 };
 
-absl::Status VerifyTensor(const io::Checkpoint& input, const io::Checkpoint& output, const io::Checkpoint::Tensor& tensor,
-                          Finding& finding) {
+absl::Status VerifyTensor(const io::Checkpoint& input, const io::Checkpoint& output,
+                          const io::Checkpoint::Tensor& tensor, Finding& finding) {
   if (!finding.scheme.has_value()) {
     AQT_ASSIGN_OR_RETURN(finding.problem, CompareBytes(input, tensor, output, output.Find(tensor.info->name)));
     return absl::OkStatus();
@@ -120,7 +121,8 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, output));
   if (!model.quantization_config.has_value()) {
     return absl::DataLossError(absl::StrCat(output.path(), " has no quantization_config, in ",
-                                            output.is_folder() ? "config.json" : "its metadata", ": it is not a quantized checkpoint"));
+                                            output.is_folder() ? "config.json" : "its metadata",
+                                            ": it is not a quantized checkpoint"));
   }
   absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(*model.quantization_config);
   if (!config.ok()) return Annotate(config.status(), output.path());
@@ -149,7 +151,9 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(tensors.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       // A weight is held as it was and dequantized, both also as f32, and as integers, packed and not.
-      [&](int64_t i) { return findings[i].scheme.has_value() ? 18 * tensors[i].info->shape.num_elements() : 2 * kCompareBytes; },
+      [&](int64_t i) {
+        return findings[i].scheme.has_value() ? 18 * tensors[i].info->shape.num_elements() : 2 * kCompareBytes;
+      },
       [&](int64_t i) {
         return findings[i].problem.empty() ? VerifyTensor(input, output, tensors[i], findings[i]) : absl::OkStatus();
       }));
@@ -170,10 +174,12 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   }
   for (const io::Checkpoint::Tensor& tensor : output.tensors()) {
     if (!expected.contains(tensor.info->name)) {
-      report.problems.push_back(absl::StrCat(tensor.info->name, " is in the output, but neither in the input nor part of a quantized weight"));
+      report.problems.push_back(absl::StrCat(
+          tensor.info->name, " is in the output, but neither in the input nor part of a quantized weight"));
     }
   }
-  if (report.weights.empty()) report.problems.push_back("no weight is quantized, though there is a quantization_config");
+  if (report.weights.empty())
+    report.problems.push_back("no weight is quantized, though there is a quantization_config");
   std::stable_sort(report.weights.begin(), report.weights.end(),
                    [](const WeightQuality& a, const WeightQuality& b) { return a.snr_db < b.snr_db; });
   return report;
@@ -183,8 +189,8 @@ void PrintVerify(const VerifyReport& report, std::ostream& out) {
   Table table({"weight", "scheme", "SNR dB", "cosine", "max abs error", "clipped %"});
   double sum = 0;
   for (const WeightQuality& w : report.weights) {
-    table.Add({w.name, Describe(w.scheme), Decibels(w.snr_db), absl::StrFormat("%.6f", w.cosine), absl::StrFormat("%.4g", w.max_abs_error),
-               absl::StrFormat("%.4f", w.clipped_percent)});
+    table.Add({w.name, Describe(w.scheme), Decibels(w.snr_db), absl::StrFormat("%.6f", w.cosine),
+               absl::StrFormat("%.4g", w.max_abs_error), absl::StrFormat("%.4f", w.clipped_percent)});
     sum += w.snr_db;
   }
   table.Print(out);

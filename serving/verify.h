@@ -43,8 +43,8 @@ struct VerifyReport {
   std::vector<std::string> problems;   // each names a tensor; empty when everything is as it should be
 };
 
-// DataLoss when a checkpoint is damaged, or `output` has no quantization_config. InvalidArgument and Unimplemented when that
-// cannot be read.
+// DataLoss when a checkpoint is damaged, or `output` has no quantization_config. InvalidArgument and Unimplemented when
+// that cannot be read.
 absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoint& input, const io::Checkpoint& output,
                                     const VerifyOptions& options);
 

@@ -92,7 +92,8 @@ TEST_F(VerifyTest, NamesTheWeightsBelowTheThreshold) {
   VerifyOptions options;
   options.min_snr_db = 90;
   const VerifyReport report = *Run(options);
-  EXPECT_THAT(report.problems, ElementsAre(HasSubstr("mlp.up_proj.weight: SNR"), HasSubstr("self_attn.q_proj.weight: SNR")));
+  EXPECT_THAT(report.problems,
+              ElementsAre(HasSubstr("mlp.up_proj.weight: SNR"), HasSubstr("self_attn.q_proj.weight: SNR")));
   options.min_snr_db = std::nan("");
   EXPECT_EQ(Run(options)->problems.size(), 2u) << "no number is no threshold that anything reaches";
 }
@@ -112,20 +113,33 @@ TEST_F(VerifyTest, FindsWhatDoesNotAgree) {
     ADD_FAILURE() << name;
     return tensors[0].second;
   };
-  EXPECT_THAT(problems([&](NamedArrays& t) { find(t, "lm_head.weight") = Array::Zeros(DType::kF32, {16, 32}); }),
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, "lm_head.weight") = Array::Zeros(DType::kF32, {16, 32});
+              }),
               ElementsAre(HasSubstr("lm_head.weight differs from the input at its byte 0")));
-  EXPECT_THAT(problems([&](NamedArrays& t) { find(t, "lm_head.weight") = Array::Zeros(DType::kBF16, {16, 32}); }),
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, "lm_head.weight") = Array::Zeros(DType::kBF16, {16, 32});
+              }),
               ElementsAre(HasSubstr("lm_head.weight was F32[16,32] and is BF16[16,32]")));
-  EXPECT_THAT(problems([&](NamedArrays& t) { std::erase_if(t, [](const auto& x) { return x.first == "lm_head.weight"; }); }),
-              ElementsAre(HasSubstr("lm_head.weight is missing")));
-  EXPECT_THAT(problems([&](NamedArrays& t) { t.emplace_back("more", Array::Zeros(DType::kF32, {1})); }), ElementsAre(HasSubstr("more is in the output")));
-  EXPECT_THAT(problems([&](NamedArrays& t) { std::erase_if(t, [&](const auto& x) { return x.first == up + "weight_scale"; }); }),
+  EXPECT_THAT(
+      problems([&](NamedArrays& t) { std::erase_if(t, [](const auto& x) { return x.first == "lm_head.weight"; }); }),
+      ElementsAre(HasSubstr("lm_head.weight is missing")));
+  EXPECT_THAT(problems([&](NamedArrays& t) { t.emplace_back("more", Array::Zeros(DType::kF32, {1})); }),
+              ElementsAre(HasSubstr("more is in the output")));
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                std::erase_if(t, [&](const auto& x) { return x.first == up + "weight_scale"; });
+              }),
               ElementsAre(HasSubstr("weight_scale is missing")));
   EXPECT_THAT(problems([&](NamedArrays& t) { find(t, up + "weight_scale") = Array::Zeros(DType::kF32, {7}); }),
               ElementsAre(HasSubstr("weight_scale is F32[7]")));
-  EXPECT_THAT(problems([&](NamedArrays& t) { find(t, up + "weight_scale") = Cast(Array::FromSpan<float>(std::vector<float>(7, INFINITY), {7, 1}), DType::kF32); }),
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, up + "weight_scale") =
+                    Cast(Array::FromSpan<float>(std::vector<float>(7, INFINITY), {7, 1}), DType::kF32);
+              }),
               ElementsAre(HasSubstr("weight_scale holds a NaN or an infinity")));
-  EXPECT_THAT(problems([&](NamedArrays& t) { find(t, up + "weight") = Array::Zeros(DType::kF32, {7, 32}); }),
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, up + "weight") = Array::Zeros(DType::kF32, {7, 32});
+              }),
               ElementsAre(HasSubstr("up_proj.weight is F32[7,32]")));
 }
 
@@ -134,7 +148,8 @@ TEST_F(VerifyTest, FindsValuesOutsideTheirBits) {
   Convert("w4a8_g32");
   EditOutput([](NamedArrays& tensors) {
     for (auto& [name, array] : tensors) {
-      if (name == "model.layers.0.mlp.up_proj.weight") array = Array::FromSpan<int8_t>(std::vector<int8_t>(7 * 32, 8), {7, 32});
+      if (name == "model.layers.0.mlp.up_proj.weight")
+        array = Array::FromSpan<int8_t>(std::vector<int8_t>(7 * 32, 8), {7, 32});
     }
   });
   EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("up_proj.weight holds 8, which 4 bits cannot")));
@@ -157,7 +172,8 @@ TEST_F(VerifyTest, AFloatOutputIsNoQuantizedCheckpoint) {
   WriteSmallModel(At("out"), DType::kF32);
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
   // It says that it is quantized, and is not.
-  WriteText(At("out/config.json"), R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["nothing"], "weights": {}}}}})");
+  WriteText(At("out/config.json"),
+            R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["nothing"], "weights": {}}}}})");
   EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("no weight is quantized")));
 }
 

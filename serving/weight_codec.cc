@@ -17,7 +17,8 @@ namespace {
 namespace ct = compressed_tensors;
 
 // AQT's rule knows one scale per row; groups and tensors are rows of another shape.
-absl::StatusOr<ct::QuantizedWeight> QuantizeByAqt(const ArrayRef& rows, const WeightScheme& scheme, Executor* executor) {
+absl::StatusOr<ct::QuantizedWeight> QuantizeByAqt(const ArrayRef& rows, const WeightScheme& scheme,
+                                                  Executor* executor) {
   AQT_CHECK(scheme.symmetric && rows.IsDense());
   const Shape scale_shape = ScaleShape(scheme, rows.shape);
   const int64_t units = scale_shape.num_elements();
@@ -37,13 +38,14 @@ bool AllFinite(const Array& scale) {
 }
 
 // A stored tensor of the expected type, or DataLoss.
-absl::StatusOr<Array> ReadExpected(const io::Checkpoint& checkpoint, const std::string& name, std::optional<DType> dtype,
-                                   const Shape& shape) {
+absl::StatusOr<Array> ReadExpected(const io::Checkpoint& checkpoint, const std::string& name,
+                                   std::optional<DType> dtype, const Shape& shape) {
   const io::Checkpoint::Tensor* tensor = checkpoint.Find(name);
   if (tensor == nullptr) return absl::DataLossError(absl::StrCat(name, " is missing"));
   if (tensor->info->shape != shape || (dtype.has_value() && io::ToDType(tensor->info->dtype) != dtype)) {
-    return absl::DataLossError(absl::StrCat(name, " is ", io::ToString(tensor->info->dtype), tensor->info->shape.ToString(),
-                                            "; the scheme says ", dtype.has_value() ? ToString(*dtype) : "", shape.ToString()));
+    return absl::DataLossError(absl::StrCat(name, " is ", io::ToString(tensor->info->dtype),
+                                            tensor->info->shape.ToString(), "; the scheme says ",
+                                            dtype.has_value() ? ToString(*dtype) : "", shape.ToString()));
   }
   return checkpoint.ReadArray(*tensor);
 }
@@ -67,7 +69,8 @@ int64_t RowUnit(const Scheme& scheme) {
 
 int64_t MinRows(WeightRules rules) { return rules == WeightRules::kAqt ? 2 : 1; }
 
-absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules, Executor* executor) {
+absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
+                                         Executor* executor) {
   ct::QuantizedWeight weight;
   if (rules == WeightRules::kAqt) {
     AQT_ASSIGN_OR_RETURN(weight, QuantizeByAqt(rows, scheme.weights, executor));
@@ -101,12 +104,13 @@ absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float m
   as_weight.symmetric = scheme.symmetric;
   as_weight.strategy = WeightStrategy::kTensor;
   AQT_ASSIGN_OR_RETURN(ct::QuantizedWeight encoded, ct::QuantizeWeight(range, as_weight));
-  if (!AllFinite(encoded.scale)) return absl::InvalidArgumentError(absl::StrCat("the range overflows ", ToString(dtype)));
+  if (!AllFinite(encoded.scale))
+    return absl::InvalidArgumentError(absl::StrCat("the range overflows ", ToString(dtype)));
   return EncodedInput{std::move(encoded.scale), std::move(encoded.zero_point)};
 }
 
-absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module, const Scheme& scheme,
-                                           const Shape& shape, Executor* executor) {
+absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module,
+                                           const Scheme& scheme, const Shape& shape, Executor* executor) {
   const WeightScheme& w = scheme.weights;
   const bool packed = scheme.format == Format::kPackQuantized;
   DecodedWeight out;
@@ -114,7 +118,8 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, abs
   for (const io::TensorSpec& spec : OutputTensors(scheme, module, io::FileDType::kF32, shape)) {
     const absl::string_view suffix = absl::string_view(spec.name).substr(module.size());
     const bool is_scale = suffix == kWeightScale || suffix == kInputScale;
-    AQT_ASSIGN_OR_RETURN(Array array, ReadExpected(checkpoint, spec.name, is_scale ? std::nullopt : io::ToDType(spec.dtype), spec.shape));
+    AQT_ASSIGN_OR_RETURN(Array array, ReadExpected(checkpoint, spec.name,
+                                                   is_scale ? std::nullopt : io::ToDType(spec.dtype), spec.shape));
     if (suffix == kWeight) {
       AQT_RETURN_IF_ERROR(CheckRange(array, w.num_bits, spec.name));
       weight.q = std::move(array);
@@ -122,8 +127,8 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, abs
       AQT_ASSIGN_OR_RETURN(weight.q, ct::UnpackInts(array, w.num_bits, shape[1]));
     } else if (suffix == kWeightShape) {
       if (array.View<int64_t>()[0] != shape[0] || array.View<int64_t>()[1] != shape[1]) {
-        return absl::DataLossError(absl::StrCat(spec.name, " is [", array.View<int64_t>()[0], ",", array.View<int64_t>()[1],
-                                                "]; the weight is ", shape.ToString()));
+        return absl::DataLossError(absl::StrCat(spec.name, " is [", array.View<int64_t>()[0], ",",
+                                                array.View<int64_t>()[1], "]; the weight is ", shape.ToString()));
       }
     } else if (suffix == kWeightScale) {
       if (!AllFinite(array)) return absl::DataLossError(absl::StrCat(spec.name, " holds a NaN or an infinity"));

@@ -22,14 +22,14 @@ struct EncodedWeight {
   std::optional<Array> zero_point;
 };
 
-// Encoding rows [k * unit, ...) of a weight apart gives the rows of the whole weight's encoding: zero points are packed 32
-// rows at a time. 0 when all rows share a scale, so that the weight must be encoded as a whole.
+// Encoding rows [k * unit, ...) of a weight apart gives the rows of the whole weight's encoding: zero points are packed
+// 32 rows at a time. 0 when all rows share a scale, so that the weight must be encoded as a whole.
 int64_t RowUnit(const Scheme& scheme);
 // The fewest rows per block: AQT's rule divides otherwise when a weight has a single row.
 int64_t MinRows(WeightRules rules);
 
-// rows: [n, i], dense. With kAqt the scheme must be symmetric. NaN and infinities must have been excluded. DataLoss when a
-// scale overflows the dtype (the range of an asymmetric scheme).
+// rows: [n, i], dense. With kAqt the scheme must be symmetric. NaN and infinities must have been excluded. DataLoss
+// when a scale overflows the dtype (the range of an asymmetric scheme).
 absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
                                          Executor* executor = nullptr);
 
@@ -40,15 +40,15 @@ struct EncodedInput {
 };
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype);
 
-// The stored weight of `module`, with its integers: what a server computes with. DataLoss, naming the tensor, when one is
-// missing, of another shape or dtype than the scheme says, or holds a value outside the scheme's range.
+// The stored weight of `module`, with its integers: what a server computes with. DataLoss, naming the tensor, when one
+// is missing, of another shape or dtype than the scheme says, or holds a value outside the scheme's range.
 struct DecodedWeight {
   Array q;            // s8 [o, i]
   Array scale;        // as stored
   Array dequantized;  // dtype of the scale, [o, i]
 };
-absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module, const Scheme& scheme,
-                                           const Shape& shape, Executor* executor = nullptr);
+absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module,
+                                           const Scheme& scheme, const Shape& shape, Executor* executor = nullptr);
 
 }  // namespace aqt::serving
 

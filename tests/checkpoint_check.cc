@@ -47,15 +47,16 @@ absl::StatusOr<std::vector<uint8_t>> ReadBytes(const io::Checkpoint& checkpoint,
 
 absl::Status CompareTensors(const io::Checkpoint& expected, const io::Checkpoint& actual) {
   for (const io::Checkpoint::Tensor& tensor : actual.tensors()) {
-    if (expected.Find(tensor.info->name) == nullptr) return Different(absl::StrCat("unexpected tensor ", tensor.info->name));
+    if (expected.Find(tensor.info->name) == nullptr)
+      return Different(absl::StrCat("unexpected tensor ", tensor.info->name));
   }
   for (const io::Checkpoint::Tensor& tensor : expected.tensors()) {
     const std::string& name = tensor.info->name;
     const io::Checkpoint::Tensor* other = actual.Find(name);
     if (other == nullptr) return Different(absl::StrCat("tensor ", name, " is missing"));
     if (tensor.info->dtype != other->info->dtype || tensor.info->shape != other->info->shape) {
-      return Different(absl::StrCat(name, " is ", io::ToString(other->info->dtype), other->info->shape.ToString(), ", not ",
-                                    io::ToString(tensor.info->dtype), tensor.info->shape.ToString()));
+      return Different(absl::StrCat(name, " is ", io::ToString(other->info->dtype), other->info->shape.ToString(),
+                                    ", not ", io::ToString(tensor.info->dtype), tensor.info->shape.ToString()));
     }
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> a, ReadBytes(expected, tensor));
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> b, ReadBytes(actual, *other));
@@ -65,12 +66,13 @@ absl::Status CompareTensors(const io::Checkpoint& expected, const io::Checkpoint
   return absl::OkStatus();
 }
 
-absl::Status CompareConfigs(const io::Checkpoint& input, const std::string& expected_text, const std::string& actual_text) {
+absl::Status CompareConfigs(const io::Checkpoint& input, const std::string& expected_text,
+                            const std::string& actual_text) {
   const nlohmann::json expected = nlohmann::json::parse(expected_text), actual = nlohmann::json::parse(actual_text);
   for (const char* key : {"quant_method", "quantization_status", "format"}) {
     if (expected.value(key, nlohmann::json()) != actual.value(key, nlohmann::json())) {
-      return Different(absl::StrCat("quantization_config.", key, " is ", actual.value(key, nlohmann::json()).dump(), ", not ",
-                                    expected.value(key, nlohmann::json()).dump()));
+      return Different(absl::StrCat("quantization_config.", key, " is ", actual.value(key, nlohmann::json()).dump(),
+                                    ", not ", expected.value(key, nlohmann::json()).dump()));
     }
   }
   AQT_ASSIGN_OR_RETURN(const QuantizationConfig a, serving::ParseQuantizationConfig(expected_text));
@@ -101,7 +103,8 @@ std::string InputOf(const std::string& golden_dir, const std::string& name) {
 }
 
 // OK when the case passes, Unimplemented when the scheme is not supported.
-absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, const std::string& name, const std::string& output) {
+absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, const std::string& name,
+                       const std::string& output) {
   const std::string folder = io::JoinPath(golden_dir, name);
   serving::ConvertJob job;
   job.input = InputOf(golden_dir, name);
@@ -109,8 +112,8 @@ absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, 
   job.recipe.scheme_from = io::JoinPath(folder, serving::kConfigFile);
   AQT_ASSIGN_OR_RETURN(const bool calibrated, io::Exists(fs, io::JoinPath(folder, kCalibration)));
   if (calibrated) job.calibration = io::JoinPath(folder, kCalibration);
-  // A scheme that is not supported needs no comparison, so the recorded files are opened after the conversion, unless they
-  // say how to shard it.
+  // A scheme that is not supported needs no comparison, so the recorded files are opened after the conversion, unless
+  // they say how to shard it.
   AQT_ASSIGN_OR_RETURN(const bool sharded, io::Exists(fs, io::JoinPath(folder, io::kIndexFile)));
   if (sharded) {
     AQT_ASSIGN_OR_RETURN(const io::Checkpoint recorded, io::Checkpoint::Open(fs, folder));
@@ -143,7 +146,8 @@ absl::StatusOr<bool> IsCase(const io::FileSystem& fs, const std::string& folder)
 
 }  // namespace
 
-int CheckpointCheck(const io::FileSystem& fs, const std::string& golden_dir, const std::string& temporary_dir, std::ostream& out) {
+int CheckpointCheck(const io::FileSystem& fs, const std::string& golden_dir, const std::string& temporary_dir,
+                    std::ostream& out) {
   const absl::StatusOr<std::vector<std::string>> names = fs.List(golden_dir);
   if (!names.ok()) {
     out << "error: " << std::string(names.status().message()) << "\n";
@@ -153,8 +157,10 @@ int CheckpointCheck(const io::FileSystem& fs, const std::string& golden_dir, con
   for (const std::string& name : *names) {
     const absl::StatusOr<bool> is_case = IsCase(fs, io::JoinPath(golden_dir, name));
     if (is_case.ok() && !*is_case) continue;
-    if (const absl::StatusOr<bool> has_input = io::Exists(fs, InputOf(golden_dir, name)); !has_input.ok() || !*has_input) {
-      out << "error: " << golden_dir << " has the case " << name << ", but not its input " << InputOf(golden_dir, name) << "\n";
+    if (const absl::StatusOr<bool> has_input = io::Exists(fs, InputOf(golden_dir, name));
+        !has_input.ok() || !*has_input) {
+      out << "error: " << golden_dir << " has the case " << name << ", but not its input " << InputOf(golden_dir, name)
+          << "\n";
       return 2;
     }
     const std::string output = io::JoinPath(temporary_dir, name);
@@ -174,7 +180,8 @@ int CheckpointCheck(const io::FileSystem& fs, const std::string& golden_dir, con
     }
   }
   if (passed + failed + unsupported == 0) {
-    out << "error: " << golden_dir << " has no folder with a quantization_config in its " << serving::kConfigFile << "\n";
+    out << "error: " << golden_dir << " has no folder with a quantization_config in its " << serving::kConfigFile
+        << "\n";
     return 2;
   }
   out << "passed " << passed << ", failed " << failed << ", not supported " << unsupported << "\n";

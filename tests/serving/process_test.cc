@@ -90,13 +90,15 @@ TEST_F(ProcessTest, MemoryIsAtMostThreeTensorsAnd32MiB) {
             "schema: 1 rule { match: '.*' quantize { weights { num_bits: 4 symmetric: true per_tensor {} } } }");
   for (const std::string recipe : {"w8a8_dynamic", "w4a16_g32", ""}) {
     for (const char* jobs : {"1", "64"}) {
-      std::vector<std::string> args = {"convert", At("in.safetensors"), At("out.safetensors"), "--force", "--progress", "never", "--jobs", jobs};
+      std::vector<std::string> args = {
+          "convert", At("in.safetensors"), At("out.safetensors"), "--force", "--progress", "never", "--jobs", jobs};
       args.push_back(recipe.empty() ? "--config" : "--preset");
       args.push_back(recipe.empty() ? At("tensor.textproto") : recipe);
       const Outcome outcome = Watch(Start(args));
       EXPECT_EQ(outcome.code, 0);
       EXPECT_GT(outcome.peak, 0) << "the process was not seen";
-      EXPECT_LE(outcome.peak, 3 * kTensorBytes + 32 * kMiB) << recipe << ", " << jobs << " jobs: " << outcome.peak / kMiB << " MiB";
+      EXPECT_LE(outcome.peak, 3 * kTensorBytes + 32 * kMiB)
+          << recipe << ", " << jobs << " jobs: " << outcome.peak / kMiB << " MiB";
     }
   }
   ASSERT_TRUE(io::LocalFileSystem().Remove(At("out.safetensors")).ok());
@@ -105,7 +107,8 @@ TEST_F(ProcessTest, MemoryIsAtMostThreeTensorsAnd32MiB) {
 TEST_F(ProcessTest, ASignalLeavesNothing) {
   for (const int signal : {SIGINT, SIGTERM}) {
     for (const char* output : {"out", "out.safetensors"}) {
-      const pid_t pid = Start({"convert", At("in.safetensors"), At(output), "--preset", "w8a16", "--jobs", "1", "--progress", "never"});
+      const pid_t pid = Start(
+          {"convert", At("in.safetensors"), At(output), "--preset", "w8a16", "--jobs", "1", "--progress", "never"});
       // Once it has begun to write; it then has 96 MiB to go.
       while (ListTree(root_).size() < 2 && ::waitpid(pid, nullptr, WNOHANG) == 0) std::this_thread::yield();
       ASSERT_EQ(::kill(pid, signal), 0);
