@@ -17,6 +17,7 @@
 #include "aqt/quant/raw_dot.h"
 #include "aqt/quant/row_ops.h"
 #include "aqt/quant/scale_layout.h"
+#include "aqt/quant/validate.h"
 #include "aqt/quant/workspace.h"
 
 namespace aqt {
@@ -96,24 +97,11 @@ absl::Status CheckArray(const char* name, const Aval& got, const Aval& want) {
 }
 
 // use_fwd_quant is a matter of the rhs of a backward pass; `side` is the forward operand that it speaks of.
-absl::Status CheckUseFwdQuant(const DotGeneral& config, const RawDotPlan& fwd, Side side) {
+absl::Status CheckUseFwdQuant(const DotGeneral& config, Side side) {
   const bool lhs = side == Side::kLhs;
   const DotGeneralRaw& backward = lhs ? config.drhs : config.dlhs;
   if (!backward.rhs.use_fwd_quant) return absl::OkStatus();
-  const internal::SidePlan& operand = fwd.side(side);
-  const std::string where =
-      absl::StrCat(lhs ? "drhs.rhs" : "dlhs.rhs", ": use_fwd_quant takes the forward quantization of ", lhs ? "lhs" : "rhs");
-  if (!operand.spec.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ", but fwd.", lhs ? "lhs" : "rhs", " is not quantized"));
-  }
-  if (operand.config.calibration_mode == CalibrationMode::kRemainingAxis) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ", but that has CALIBRATION_MODE_REMAINING_AXIS; its scale "
-                                                   "cannot be multiplied into the gradient"));
-  }
-  if (operand.spec->bias.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ", but that has a bias"));
-  }
-  return absl::OkStatus();
+  return Annotate(ValidateUseFwdQuant(lhs ? config.fwd.lhs : config.fwd.rhs), lhs ? "drhs.rhs" : "dlhs.rhs");
 }
 
 absl::Status CheckFlagPlaces(const DotGeneral& config) {
@@ -225,8 +213,8 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
   impl->rhs = rhs;
   impl->out = {lhs.dtype, DotOutputShape(dims, lhs.shape, rhs.shape)};
   AQT_ASSIGN_OR_RETURN(impl->fwd, internal::MakeRawDotPlan(Pass::kFwd, config.fwd, lhs, rhs, dims));
-  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, impl->fwd, Side::kLhs));
-  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, impl->fwd, Side::kRhs));
+  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kLhs));
+  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kRhs));
   const int64_t lhs_rank = lhs.shape.rank(), rhs_rank = rhs.shape.rank();
   AQT_ASSIGN_OR_RETURN(impl->dlhs, MakeBackward(Pass::kDlhs, config.dlhs, impl->out, rhs,
                                                 MakeBackwardDotDims(dims, lhs_rank, rhs_rank, Side::kLhs)));

@@ -50,10 +50,10 @@ TEST(Make, Refuses) {
        {DType::kF32, {7, 5}}},
       // modes
       {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting axis "
-       "cannot be applied to the product; use CONTRACTING_AXIS, or THIS_INPUT",
+       "cannot be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT",
        With([](DotGeneral& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
       {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a remaining "
-       "axis cannot be applied to the other operand; use REMAINING_AXIS",
+       "axis cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS",
        With([](DotGeneral& c) { c.drhs.rhs.dequant_mode = DequantMode::kOtherInput; })},
       {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
        "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT",
@@ -74,13 +74,13 @@ TEST(Make, Refuses) {
       {"fwd.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,8]: it varies along the contracting axis 1",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {0}; })},
       // accumulator
-      {"fwd.lhs: the accumulator is s32, but this operand of the product is f32; s32 needs s4 or s8 on both sides (so no "
+      {"fwd: the accumulator is s32, but lhs enters the product as a float; s32 needs s4 or s8 on both sides (so no "
        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
        With(fake)},
-      {"dlhs.rhs: the accumulator is s32, but this operand of the product is f32; s32 needs s4 or s8 on both sides (so no "
+      {"dlhs: the accumulator is s32, but rhs enters the product as a float; s32 needs s4 or s8 on both sides (so no "
        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
        With([](DotGeneral& c) { c.dlhs.rhs.quantizer = {}; })},
-      {"fwd.rhs: the accumulator is s32, but this operand of the product is s2; s32 needs s4 or s8 on both sides (so no "
+      {"fwd: the accumulator is s32, but rhs enters the product as s2; s32 needs s4 or s8 on both sides (so no "
        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
        With([](DotGeneral& c) { c.fwd.rhs.quantizer.numerics = IntSymmetric{.bits = 2, .dtype = DType::kS2}; })},
       {"fwd: accumulator dtype s16, expected s32, f32, bf16, f16 or none",
@@ -93,9 +93,9 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { std::get<IntSymmetric>(c.fwd.lhs.quantizer.numerics).clip = false; }),
        {DType::kF32, {4, 132105}}, {DType::kF32, {132105, 5}}},
       // use_fwd_quant
-      {"dlhs.rhs: use_fwd_quant takes the forward quantization of rhs, but fwd.rhs is not quantized",
+      {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that is not quantized",
        With([](DotGeneral& c) { c.dlhs.rhs.use_fwd_quant = true; }, DotGeneralMake(8, std::nullopt))},
-      {"drhs.rhs: use_fwd_quant takes the forward quantization of lhs, but that has CALIBRATION_MODE_REMAINING_AXIS; its "
+      {"drhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has CALIBRATION_MODE_REMAINING_AXIS; its "
        "scale cannot be multiplied into the gradient",
        With(
            [&](DotGeneral& c) {
@@ -104,7 +104,7 @@ TEST(Make, Refuses) {
              c.fwd.dg_accumulator_dtype = std::nullopt;
            },
            Int8(true))},
-      {"dlhs.rhs: use_fwd_quant takes the forward quantization of rhs, but that has a bias",
+      {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has a bias",
        With(
            [](DotGeneral& c) {
              c.fwd.rhs.dequant_mode = DequantMode::kThisInput;

@@ -10,6 +10,7 @@
 #include "aqt/quant/arith.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/scale_layout.h"
+#include "aqt/quant/validate.h"
 
 namespace aqt::internal {
 namespace {
@@ -23,26 +24,13 @@ absl::Status Invalid(Pass pass, Side side, absl::string_view message) {
   return absl::InvalidArgumentError(absl::StrCat(ToString(pass), ".", Name(side), ": ", message));
 }
 
-absl::Status CheckModes(Pass pass, Side side, const Tensor& tensor) {
-  const bool contracting = tensor.calibration_mode == CalibrationMode::kContractingAxis;
-  if (tensor.dequant_mode == DequantMode::kOutput && !contracting) {
-    return Invalid(pass, side, "DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a "
-                               "contracting axis cannot be applied to the product; use CONTRACTING_AXIS, or THIS_INPUT");
-  }
-  if (tensor.dequant_mode == DequantMode::kOtherInput && contracting) {
-    return Invalid(pass, side, "DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies "
-                               "along a remaining axis cannot be applied to the other operand; use REMAINING_AXIS");
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<SidePlan> MakeSide(Pass pass, Side side, const Tensor& tensor, const Aval& x, const DotDims& own_dims) {
   SidePlan plan;
   plan.config = tensor;
   plan.x = x;
   plan.operand_dtype = x.dtype;
-  AQT_RETURN_IF_ERROR(CheckModes(pass, side, tensor));
   const std::string where = absl::StrCat(ToString(pass), ".", Name(side));
+  AQT_RETURN_IF_ERROR(Annotate(ValidateTensor(tensor), where));
   AQT_RETURN_IF_ERROR(Annotate(ValidateQuantizer(tensor.quantizer), where));
   if (!IsQuantized(tensor.quantizer.numerics)) return plan;
 
@@ -52,10 +40,6 @@ absl::StatusOr<SidePlan> MakeSide(Pass pass, Side side, const Tensor& tensor, co
   absl::StatusOr<QuantizeSpec> spec = MakeQuantizeSpec(tensor.quantizer, x, axes);
   if (!spec.ok()) return Annotate(spec.status(), where);
   plan.spec = *std::move(spec);
-  if (plan.spec->bias.has_value() && tensor.dequant_mode != DequantMode::kThisInput) {
-    return Invalid(pass, side, absl::StrCat("a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not ",
-                                            ToString(tensor.dequant_mode)));
-  }
   if (tensor.dequant_mode != DequantMode::kThisInput) plan.operand_dtype = plan.spec->q_dtype;
   return plan;
 }
@@ -92,33 +76,20 @@ double MaxMagnitude(const SidePlan& side) {
   return integer != nullptr && integer->clip ? std::min(container, ClipBound(*integer)) : container;
 }
 
+// The dtype of the product, once ValidateAccumulator has passed.
 absl::StatusOr<DType> ResolveAccumulator(const RawDotPlan& plan, std::optional<DType> wanted) {
-  const DType lhs = plan.lhs.operand_dtype, rhs = plan.rhs.operand_dtype;
-  const absl::string_view pass = ToString(plan.pass);
-  if (!wanted.has_value()) return Promote(lhs, rhs);
-  if (*wanted == DType::kS32) {
-    for (const Side side : {Side::kLhs, Side::kRhs}) {
-      const DType dtype = plan.side(side).operand_dtype;
-      if (dtype == DType::kS4 || dtype == DType::kS8) continue;
-      return Invalid(plan.pass, side,
-                     absl::StrCat("the accumulator is s32, but this operand of the product is ", ToString(dtype),
-                                  "; s32 needs s4 or s8 on both sides (so no DEQUANT_MODE_THIS_INPUT): leave "
-                                  "dg_accumulator_dtype out"));
-    }
-    int64_t k = 1;
-    for (const int64_t axis : plan.dims.lhs_contracting) k *= plan.lhs.x.shape[axis];
-    const double largest = static_cast<double>(k) * MaxMagnitude(plan.lhs) * MaxMagnitude(plan.rhs);
-    if (largest > std::numeric_limits<int32_t>::max()) {
-      return absl::InvalidArgumentError(absl::StrCat(pass, ": a sum of ", k, " products of up to ",
-                                                     MaxMagnitude(plan.lhs), " * ", MaxMagnitude(plan.rhs),
-                                                     " can overflow the s32 accumulator; use fewer bits, or an f32 "
-                                                     "accumulator"));
-    }
-    return DType::kS32;
+  if (!wanted.has_value()) return Promote(plan.lhs.operand_dtype, plan.rhs.operand_dtype);
+  if (*wanted != DType::kS32) return *wanted;
+  int64_t k = 1;
+  for (const int64_t axis : plan.dims.lhs_contracting) k *= plan.lhs.x.shape[axis];
+  const double largest = static_cast<double>(k) * MaxMagnitude(plan.lhs) * MaxMagnitude(plan.rhs);
+  if (largest > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(ToString(plan.pass), ": a sum of ", k, " products of up to ",
+                                                   MaxMagnitude(plan.lhs), " * ", MaxMagnitude(plan.rhs),
+                                                   " can overflow the s32 accumulator; use fewer bits, or an f32 "
+                                                   "accumulator"));
   }
-  if (IsArithmeticFloat(*wanted)) return *wanted;
-  return absl::InvalidArgumentError(
-      absl::StrCat(pass, ": accumulator dtype ", ToString(*wanted), ", expected s32, f32, bf16, f16 or none"));
+  return DType::kS32;
 }
 
 }  // namespace
@@ -160,6 +131,7 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
   if (plan.lhs.operand_dtype == DType::kS4 && plan.rhs.operand_dtype == DType::kS4) {
     plan.lhs.operand_dtype = plan.rhs.operand_dtype = DType::kS8;
   }
+  AQT_RETURN_IF_ERROR(Annotate(ValidateAccumulator(config), ToString(pass)));
   AQT_ASSIGN_OR_RETURN(plan.accumulator_dtype, ResolveAccumulator(plan, config.dg_accumulator_dtype));
   return plan;
 }

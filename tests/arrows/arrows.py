@@ -76,6 +76,11 @@ def sees_protobuf(target):
     return target.package.startswith("aqt/") and target.name.endswith("_proto")
 
 
+def sees_eigen(target):
+    """The one public header for users of Eigen."""
+    return target.label == "//aqt/quant:eigen_adapter"
+
+
 def allowed(target, used):
     """May `target` use the label `used` (of a target, or //folder:header for an include)?"""
     folder = folder_of(target.package)
@@ -85,7 +90,8 @@ def allowed(target, used):
             return False
         where = OUTSIDE[library].split()
         return ("*" in where or folder in where or (is_test(target) and library in FOR_TESTS) or folder == "tests" or
-                (library == "@com_google_protobuf" and sees_protobuf(target)))
+                (library == "@com_google_protobuf" and sees_protobuf(target)) or
+                (library == "@eigen" and sees_eigen(target)))
     other = folder_of(used[2:].split(":")[0])
     where = LAYERS[folder].split()
     return (other == folder or "*" in where or other in where or (other == "aqt/testing" and is_test(target)) or
@@ -104,6 +110,8 @@ def header_problem(target, path, header):
     if label.startswith("@highway") and path.startswith("aqt/kernels/"):
         return None
     if label.startswith("@com_google_protobuf") and sees_protobuf(target):
+        return None
+    if label.startswith("@eigen") and sees_eigen(target):
         return None
     return "a header includes no library but Abseil"
 
