@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -85,7 +86,7 @@ class Injector {
     if (rule < 0) return BindAgain(eqn, operands);
     ++report_.hits[rule];
     if (!config_.rules[rule].dot_general.has_value()) return BindAgain(eqn, operands);
-    AQT_ASSIGN_OR_RETURN(const QuantizedDotOptions options, OptionsFor(config_.rules[rule]));
+    AQT_ASSIGN_OR_RETURN(const QuantizedDotOptions options, OptionsFor(config_.rules[rule], eqn));
     const Value out = QuantizedDot(operands[0], operands[1], dot->dims, options, report_.contractions.back().name, eqn.where);
     return std::vector<Value>{ops::Cast(out, dot->out)};
   }
@@ -115,11 +116,20 @@ class Injector {
     return -1;
   }
 
-  absl::StatusOr<QuantizedDotOptions> OptionsFor(const InjectRule& rule) {
+  QuantMode ModeOf(const std::optional<QuantMode>& mode, const Tensor& tensor, VarId operand) const {
+    if (mode.has_value()) return *mode;
+    const bool quantized = !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics);
+    return quantized && from_params_[operand] ? config_.param_mode : QuantMode::kTrain;
+  }
+
+  absl::StatusOr<QuantizedDotOptions> OptionsFor(const InjectRule& rule, const Equation& eqn) {
+    const QuantMode lhs_mode = ModeOf(rule.lhs_mode, rule.dot_general->fwd.lhs, eqn.in[0]);
+    const QuantMode rhs_mode = ModeOf(rule.rhs_mode, rule.dot_general->fwd.rhs, eqn.in[1]);
+    const bool trains = config_.param_mode == QuantMode::kTrain && lhs_mode == QuantMode::kTrain && rhs_mode == QuantMode::kTrain;
     QuantizedDotOptions options{.config = *rule.dot_general,
-                                .lhs_mode = rule.lhs_mode,
-                                .rhs_mode = rule.rhs_mode,
-                                .with_gradient = rule.lhs_mode == QuantMode::kTrain && rule.rhs_mode == QuantMode::kTrain,
+                                .lhs_mode = lhs_mode,
+                                .rhs_mode = rhs_mode,
+                                .with_gradient = trains,
                                 .key_slot = rule.key_slot,
                                 .shared_key_slot = config_.shared_key_slot,
                                 .rules = config_.quant_rules};

@@ -29,6 +29,7 @@ enum class OperandOrigin {
 };
 
 struct InjectRule {
+  bool operator==(const InjectRule&) const = default;
   std::string name = "";  // for messages; "rule <number>" when empty
   // An equation is hit when all of these hold.
   std::string scope = ".*";                        // regular expression (RE2) for the whole scope
@@ -37,14 +38,19 @@ struct InjectRule {
 
   // What becomes of it; null: it stays as it is.
   std::optional<DotGeneral> dot_general = std::nullopt;
-  // See QuantizedDotOptions.
-  QuantMode lhs_mode = QuantMode::kTrain, rhs_mode = QuantMode::kTrain;
+  // See QuantizedDotOptions. A mode that is null is InjectConfig::param_mode where the side is quantized and its operand
+  // depends on parameters alone, else TRAIN.
+  std::optional<QuantMode> lhs_mode = std::nullopt, rhs_mode = std::nullopt;
   std::optional<std::string> key_slot = std::nullopt;
 };
 
 struct InjectConfig {
+  bool operator==(const InjectConfig&) const = default;
   // The first rule that hits an equation decides; equations that no rule hits stay as they are.
   std::vector<InjectRule> rules;
+  // What happens to the weights, unless a rule says otherwise: TRAIN, then CONVERT (and Fold), then SERVE, with one set of
+  // rules. Gradients, and so their keys, belong to TRAIN.
+  QuantMode param_mode = QuantMode::kTrain;
   // A rule that hits nothing is an error.
   bool strict = true;
   // A side in mode SERVE whose frozen tensor is missing is quantized in the operation instead.

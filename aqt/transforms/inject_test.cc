@@ -230,6 +230,24 @@ InjectConfig WithModes(const DotGeneral& config, QuantMode weights) {
   return inject;
 }
 
+// One set of rules for all modes: weights are found by what they depend on.
+TEST(InjectTest, TheModeOfTheWeights) {
+  InjectConfig by_mode;
+  by_mode.rules.push_back({.dot_general = FullyQuantized()});
+  for (const QuantMode mode : {QuantMode::kTrain, QuantMode::kConvert, QuantMode::kServe}) {
+    by_mode.param_mode = mode;
+    absl::StatusOr<Program> want = Inject(Traced(2), WithModes(FullyQuantized(), mode)), got = Inject(Traced(2), by_mode);
+    ASSERT_THAT(want, IsOk());
+    ASSERT_THAT(got, IsOk());
+    EXPECT_EQ(ToText(*got), ToText(*want));
+  }
+  // A side that is not quantized stays what it is.
+  by_mode.rules[0].dot_general = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
+  absl::StatusOr<Program> serving = Inject(Traced(2), by_mode);
+  ASSERT_THAT(serving, IsOk());
+  EXPECT_EQ(serving->InputsOfKind(SlotKind::kFrozen).size(), 2u);
+}
+
 TEST(InjectTest, FoldingTheConvertedProgramGivesTheServingProgram) {
   absl::StatusOr<Program> converted = Inject(Traced(2), WithModes(FullyQuantized(), QuantMode::kConvert));
   ASSERT_THAT(converted, IsOk());

@@ -1,0 +1,154 @@
+#include "aqt/transforms/inject_proto.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/text_format.h"
+#include "re2/re2.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/config_proto.h"
+#include "configs/config_text.h"
+#include "configs/inject.pb.h"
+
+namespace aqt {
+namespace {
+
+using config::Place;
+
+// Values of the enums, in the order of the proto's numbers from 1.
+constexpr QuantMode kModes[] = {QuantMode::kTrain, QuantMode::kCalibrate, QuantMode::kConvert, QuantMode::kServe};
+constexpr OperandOrigin kOrigins[] = {OperandOrigin::kAny, OperandOrigin::kParam, OperandOrigin::kData};
+constexpr PrngLayout kLayouts[] = {PrngLayout::kPartitionable, PrngLayout::kOriginal};
+constexpr Arithmetic kArithmetics[] = {Arithmetic::kXlaCompatible, Arithmetic::kIeee};
+
+// The struct's value of a proto's enum value.
+template <class E, size_t n>
+absl::Status ReadEnum(const E (&values)[n], int number, const Place& place, E* out) {
+  if (number < 1 || number > static_cast<int>(n)) return place.Error("a value other than UNSPECIFIED is needed");
+  *out = values[number - 1];
+  return absl::OkStatus();
+}
+
+template <class E, size_t n>
+int NumberOf(const E (&values)[n], E value) {
+  int number = 1;
+  while (values[number - 1] != value) ++number;
+  return number;
+}
+
+absl::Status ReadMode(bool has, int number, const Place& place, std::optional<QuantMode>* out) {
+  if (!has) return absl::OkStatus();
+  return ReadEnum(kModes, number, place, &out->emplace());
+}
+
+absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Place& place) {
+  InjectRule rule;
+  rule.name = message.name();
+  if (message.has_scope()) rule.scope = message.scope();
+  RE2::Options options;
+  options.set_log_errors(false);
+  if (const RE2 pattern(rule.scope, options); !pattern.ok()) {
+    return place.In(message, "scope")
+        .Error(absl::StrCat("\"", rule.scope, "\" is no regular expression: ", pattern.error()));
+  }
+  if (message.ops_size() > 0) rule.ops.assign(message.ops().begin(), message.ops().end());
+  for (int i = 0; i < message.ops_size(); ++i) {
+    if (message.ops(i) != "dot_general") {
+      return place.In(message, "ops", i)
+          .Error(absl::StrCat("op \"", message.ops(i), "\" cannot be quantized; \"dot_general\" can"));
+    }
+  }
+  if (message.has_lhs_origin()) {
+    AQT_RETURN_IF_ERROR(ReadEnum(kOrigins, message.lhs_origin(), place.In(message, "lhs_origin"), &rule.lhs_origin));
+  }
+  if (message.has_rhs_origin()) {
+    AQT_RETURN_IF_ERROR(ReadEnum(kOrigins, message.rhs_origin(), place.In(message, "rhs_origin"), &rule.rhs_origin));
+  }
+  AQT_RETURN_IF_ERROR(ReadMode(message.has_lhs_mode(), message.lhs_mode(), place.In(message, "lhs_mode"), &rule.lhs_mode));
+  AQT_RETURN_IF_ERROR(ReadMode(message.has_rhs_mode(), message.rhs_mode(), place.In(message, "rhs_mode"), &rule.rhs_mode));
+  if (message.has_key_slot()) rule.key_slot = message.key_slot();
+  switch (message.action_case()) {
+    case config::InjectRule::kDotGeneral: {
+      AQT_ASSIGN_OR_RETURN(rule.dot_general, FromProto(message.dot_general(), place.In(message, "dot_general")));
+      break;
+    }
+    case config::InjectRule::kKeep:
+      if (!message.keep()) return place.In(message, "keep").Error("keep can only be true; give a dot_general instead");
+      break;
+    case config::InjectRule::ACTION_NOT_SET:
+      return place.Error("a rule needs dot_general { ... }, or keep: true to leave the contraction as it is");
+  }
+  return rule;
+}
+
+}  // namespace
+
+absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, absl::string_view source) {
+  config::Inject message;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  AQT_RETURN_IF_ERROR(config::ParseText(textproto, source, /*renames=*/{}, &message, &tree));
+  const Place place(source, &tree);
+  AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
+  InjectConfig out;
+  if (message.rules_size() == 0) return place.Error("there is no rule: nothing would be quantized");
+  for (int i = 0; i < message.rules_size(); ++i) {
+    AQT_ASSIGN_OR_RETURN(InjectRule rule, ReadRule(message.rules(i), place.In(message, "rules", i)));
+    out.rules.push_back(std::move(rule));
+  }
+  if (message.has_param_mode()) {
+    AQT_RETURN_IF_ERROR(ReadEnum(kModes, message.param_mode(), place.In(message, "param_mode"), &out.param_mode));
+  }
+  if (message.has_strict()) out.strict = message.strict();
+  out.allow_requantize = message.allow_requantize();
+  if (message.has_shared_key_slot()) out.shared_key_slot = message.shared_key_slot();
+  if (message.has_prng_layout()) {
+    AQT_RETURN_IF_ERROR(
+        ReadEnum(kLayouts, message.prng_layout(), place.In(message, "prng_layout"), &out.quant_rules.prng_layout));
+  }
+  if (message.has_arithmetic()) {
+    AQT_RETURN_IF_ERROR(
+        ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.quant_rules.arithmetic));
+  }
+  return out;
+}
+
+std::string ToText(const InjectConfig& config) {
+  const InjectConfig defaults;
+  const InjectRule default_rule;
+  config::Inject message;
+  message.set_schema(1);
+  for (const InjectRule& rule : config.rules) {
+    config::InjectRule* out = message.add_rules();
+    if (!rule.name.empty()) out->set_name(rule.name);
+    out->set_scope(rule.scope);
+    if (rule.ops != default_rule.ops) {
+      for (const std::string& op : rule.ops) out->add_ops(op);
+    }
+    const auto origin = [](OperandOrigin value) { return static_cast<config::OperandOrigin>(NumberOf(kOrigins, value)); };
+    const auto mode = [](QuantMode value) { return static_cast<config::QuantMode>(NumberOf(kModes, value)); };
+    if (rule.lhs_origin != default_rule.lhs_origin) out->set_lhs_origin(origin(rule.lhs_origin));
+    if (rule.rhs_origin != default_rule.rhs_origin) out->set_rhs_origin(origin(rule.rhs_origin));
+    if (rule.dot_general.has_value()) *out->mutable_dot_general() = ToProto(*rule.dot_general);
+    else out->set_keep(true);
+    if (rule.lhs_mode.has_value()) out->set_lhs_mode(mode(*rule.lhs_mode));
+    if (rule.rhs_mode.has_value()) out->set_rhs_mode(mode(*rule.rhs_mode));
+    if (rule.key_slot.has_value()) out->set_key_slot(*rule.key_slot);
+  }
+  if (config.param_mode != defaults.param_mode) {
+    message.set_param_mode(static_cast<config::QuantMode>(NumberOf(kModes, config.param_mode)));
+  }
+  if (config.strict != defaults.strict) message.set_strict(config.strict);
+  if (config.allow_requantize) message.set_allow_requantize(true);
+  if (config.shared_key_slot != defaults.shared_key_slot) message.set_shared_key_slot(config.shared_key_slot);
+  if (config.quant_rules.prng_layout != defaults.quant_rules.prng_layout) {
+    message.set_prng_layout(static_cast<config::PrngLayout>(NumberOf(kLayouts, config.quant_rules.prng_layout)));
+  }
+  if (config.quant_rules.arithmetic != defaults.quant_rules.arithmetic) {
+    message.set_arithmetic(static_cast<config::Arithmetic>(NumberOf(kArithmetics, config.quant_rules.arithmetic)));
+  }
+  return config::PrintText(message);
+}
+
+}  // namespace aqt

@@ -1,0 +1,24 @@
+#ifndef AQT_TRANSFORMS_INJECT_PROTO_H_
+#define AQT_TRANSFORMS_INJECT_PROTO_H_
+
+// InjectConfig as text: configs/inject.proto.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/transforms/inject.h"
+
+namespace aqt {
+
+// Reads a textproto of aqt.config.Inject. InvalidArgument "source:line:column: message" for errors of syntax and of form, for a scope
+// that is no regular expression, and for a configuration that is illegal for any contraction. What is illegal for the one that
+// a rule hits is Inject's to tell.
+absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, absl::string_view source = "config");
+
+// InjectConfigFromText(ToText(c)) == c for what is legal.
+std::string ToText(const InjectConfig& config);
+
+}  // namespace aqt
+
+#endif  // AQT_TRANSFORMS_INJECT_PROTO_H_

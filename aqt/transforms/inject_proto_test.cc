@@ -1,0 +1,132 @@
+#include "aqt/transforms/inject_proto.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/trace.h"
+#include "aqt/quant/builders.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/inject.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::testing::HasSubstr;
+
+TEST(InjectProtoTest, ReadsEveryField) {
+  absl::StatusOr<InjectConfig> config = InjectConfigFromText(R"(
+      schema: 1
+      rules { name: "last" scope: ".*/logits" keep: true }
+      rules {
+        scope: "mlp/.*"
+        ops: "dot_general"
+        lhs_origin: OPERAND_ORIGIN_DATA
+        rhs_origin: OPERAND_ORIGIN_PARAM
+        dot_general { base: "fully_quantized_int8" }
+        lhs_mode: QUANT_MODE_TRAIN
+        rhs_mode: QUANT_MODE_SERVE
+        key_slot: "noise"
+      }
+      param_mode: QUANT_MODE_CONVERT
+      strict: false
+      allow_requantize: true
+      shared_key_slot: "keys"
+      prng_layout: PRNG_LAYOUT_ORIGINAL
+      arithmetic: ARITHMETIC_IEEE)");
+  ASSERT_THAT(config, IsOk());
+  InjectConfig want;
+  want.rules.push_back({.name = "last", .scope = ".*/logits"});
+  want.rules.push_back({.scope = "mlp/.*",
+                        .lhs_origin = OperandOrigin::kData,
+                        .rhs_origin = OperandOrigin::kParam,
+                        .dot_general = FullyQuantized(),
+                        .lhs_mode = QuantMode::kTrain,
+                        .rhs_mode = QuantMode::kServe,
+                        .key_slot = "noise"});
+  want.param_mode = QuantMode::kConvert;
+  want.strict = false;
+  want.allow_requantize = true;
+  want.shared_key_slot = "keys";
+  want.quant_rules = {PrngLayout::kOriginal, Arithmetic::kIeee};
+  EXPECT_TRUE(*config == want);
+  absl::StatusOr<InjectConfig> again = InjectConfigFromText(ToText(*config));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(*again == want);
+}
+
+TEST(InjectProtoTest, Defaults) {
+  absl::StatusOr<InjectConfig> config = InjectConfigFromText("schema: 1 rules { keep: true }");
+  ASSERT_THAT(config, IsOk());
+  InjectConfig want;
+  want.rules.push_back({});
+  EXPECT_TRUE(*config == want);
+}
+
+TEST(InjectProtoTest, ErrorsHaveAPlace) {
+  struct Case {
+    const char* text;
+    std::vector<std::string> parts;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"schema: 1\nrules {\n  scoop: \"x\"\n}", {"rules.txt:3:", "scoop"}},
+           {"rules { keep: true }", {"rules.txt", "schema"}},
+           {"schema: 1", {"rules.txt", "no rule"}},
+           {"schema: 1\nrules { scope: \"x\" }", {"rules.txt:2:", "dot_general { ... }, or keep: true"}},
+           {"schema: 1\nrules { keep: false }", {"rules.txt:2:", "keep can only be true"}},
+           {"schema: 1\nrules {\n  scope: \"a(\" keep: true\n}", {"rules.txt:3:", "\"a(\" is no regular expression"}},
+           {"schema: 1\nrules { keep: true\n ops: \"conv\" }", {"rules.txt:3:", "op \"conv\""}},
+           {"schema: 1\nrules { keep: true lhs_mode: QUANT_MODE_UNSPECIFIED }", {"rules.txt:2:", "UNSPECIFIED"}},
+           {"schema: 1\nrules {\n dot_general {\n base: \"int9\" } }", {"rules.txt:4:", "int9"}},
+       }) {
+    EXPECT_THAT(InjectConfigFromText(c.text, "rules.txt"), FailsWith(absl::StatusCode::kInvalidArgument, c.parts)) << c.text;
+  }
+}
+
+// Changing only the text moves a model between float, int8, int4 and a mix.
+TEST(InjectProtoTest, TheTextDecides) {
+  const Program program = *Trace(
+      [](absl::Span<const Value> in) {
+        Value x = in[0];
+        for (const char* name : {"fc1", "fc2"}) {
+          const NamedScope scope(name);
+          x = ops::MatMul(x, in[1]);
+        }
+        return std::vector<Value>{x};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}, {{SlotKind::kParam, "w"}, {DType::kF32, {3, 3}}}});
+  const auto injected = [&](const std::string& rules) {
+    absl::StatusOr<InjectConfig> config = InjectConfigFromText("schema: 1 " + rules);
+    EXPECT_THAT(config, IsOk());
+    absl::StatusOr<Program> out = Inject(program, *config);
+    EXPECT_THAT(out, IsOk());
+    return ToText(*out);
+  };
+  const std::string int8 = "dot_general { fwd { lhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } "
+                           "rhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } } } }";
+  const std::string int4 = "dot_general { fwd { lhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } "
+                           "rhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } } } }";
+  EXPECT_EQ(injected("rules { keep: true }"), ToText(program));
+  EXPECT_EQ(injected("rules { " + int8), R"(in %0: f32[2,3] data "x"
+in %1: f32[3,3] param "w"
+%2: f32[2,3] = aqt_dot_general(%0, %1) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=float, drhs=float} @fc1
+%3: f32[2,3] = aqt_dot_general(%2, %1) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=float, drhs=float} @fc2
+out %3 data "0"
+)");
+  EXPECT_EQ(injected("rules { scope: 'fc1' " + int8 + " rules { " + int4), R"(in %0: f32[2,3] data "x"
+in %1: f32[3,3] param "w"
+%2: f32[2,3] = aqt_dot_general(%0, %1) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=float, drhs=float} @fc1
+%3: f32[2,3] = aqt_dot_general(%2, %1) {dims=(([1],[0]),([],[])), fwd=(int4:s4 absmax * int4:s4 absmax -> s32), dlhs=float, drhs=float} @fc2
+out %3 data "0"
+)");
+}
+
+}  // namespace
+}  // namespace aqt
