@@ -208,6 +208,28 @@ absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::o
   return absl::OkStatus();
 }
 
+absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
+                            std::optional<double> drhs_alpha) {
+  const bool on = fwd_alpha.has_value() || dlhs_alpha.has_value() || drhs_alpha.has_value();
+  if (on && (config.dlhs.rhs.use_fwd_quant || config.drhs.rhs.use_fwd_quant)) {
+    return absl::InvalidArgumentError(
+        "SetUseMidQuant: use_fwd_quant is configured; with mid scales the forward quantization cannot be used again");
+  }
+  const auto set = [](DotGeneralRaw& raw, std::optional<double> alpha) {
+    if (alpha.has_value()) raw.lhs_mid_alpha = raw.rhs_mid_alpha = alpha;
+  };
+  set(config.fwd, fwd_alpha);
+  set(config.dlhs, dlhs_alpha);
+  set(config.drhs, drhs_alpha);
+  return absl::OkStatus();
+}
+
+void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates) {
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    raw->rhs.quantizer.calibration = SnrSearch{.candidates = candidates};
+  }
+}
+
 void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero) {
   for (Tensor* tensor : AllTensors(config)) {
     auto* integer = std::get_if<IntSymmetric>(&tensor->quantizer.numerics);

@@ -4,7 +4,7 @@
 // The configurations that AQT's users know by name, and functions that change one aspect of a configuration.
 
 #include <optional>
-#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -120,6 +120,11 @@ void SetConstantCalibration(DotGeneral& config, double bound = 1, std::optional<
 void SetLocalAqt(DotGeneral& config, std::optional<LocalAqt> dlhs, std::optional<LocalAqt> drhs);
 // InvalidArgument together with mid alphas.
 absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs);
+// Sets the mid alphas of both sides of each contraction; null leaves it alone. InvalidArgument together with use_fwd_quant.
+absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
+                            std::optional<double> drhs_alpha);
+// SnrSearch with these candidates on the rhs of all three contractions.
+void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates);
 // On every IntSymmetric of all six operands. The container becomes that of NumericsFromBits, or null when false.
 void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero);
 // The clipping scale of every AbsMax; below 1 every IntSymmetric with one gets clip_gradient. InvalidArgument when a

@@ -205,6 +205,26 @@ TEST(SetUseFwdQuant, RefusesMidScales) {
   EXPECT_TRUE(SetUseFwdQuant(config, false, false).ok());
 }
 
+TEST(SetUseMidQuant, BothSidesAndNotWithFwdQuant) {
+  DotGeneral want = ConfigV4(), config = want;
+  ASSERT_TRUE(SetUseMidQuant(config, 0.5, std::nullopt, 0.25).ok());
+  want.fwd.lhs_mid_alpha = want.fwd.rhs_mid_alpha = 0.5;
+  want.drhs.lhs_mid_alpha = want.drhs.rhs_mid_alpha = 0.25;
+  EXPECT_EQ(config, want);
+  DotGeneral reuse = FullyQuantized();
+  EXPECT_EQ(SetUseMidQuant(reuse, 0.5, std::nullopt, std::nullopt).message(),
+            "SetUseMidQuant: use_fwd_quant is configured; with mid scales the forward quantization cannot be used again");
+  EXPECT_EQ(reuse, FullyQuantized());
+}
+
+TEST(SetAutoCalibScale, RhsOfAllThree) {
+  DotGeneral want = FullyQuantized(), config = want;
+  SetAutoCalibScale(config, {1.0, 0.5});
+  const Calibration search = SnrSearch{.candidates = {1.0, 0.5}};
+  want.fwd.rhs.quantizer.calibration = want.dlhs.rhs.quantizer.calibration = want.drhs.rhs.quantizer.calibration = search;
+  EXPECT_EQ(config, want);
+}
+
 TEST(SetIntNumericsPreserveZero, ResetsTheContainer) {
   DotGeneral config = ConfigV4({.fwd_bits = 4});
   SetIntNumericsPreserveZero(config, false);

@@ -81,11 +81,11 @@ struct Fp8 {
 // A small float format simulated in bf16.
 struct FpFormat {
   int nexp = 2;    // exponent bits
-  int minexp = 0;  // must be 0
+  int minexp = 0;  // others cannot be rounded to, here and in AQT
   int nmant = 1;   // mantissa bits
   bool has_subnormals = true;
-  bool has_two_nan = false;  // must be false
-  bool has_naninf = false;   // must be false
+  bool has_two_nan = false;  // the same for true
+  bool has_naninf = false;   // the same for true
   int radix = 2;             // 2 or 4
   bool operator==(const FpFormat&) const = default;
 };
@@ -107,7 +107,7 @@ struct AbsMax {
   bool operator==(const AbsMax&) const = default;
 };
 
-// scale = (sum|x|^p / count(x != 0))^(1/p) * clipping_scale / quant_bound.
+// scale = (sum|x|^p / count(x != 0))^(1/p) * clipping_scale / quant_bound; a bound of 0 becomes 1.
 struct AbsMean {
   double p = 1;
   double clipping_scale = 1;
@@ -130,7 +130,8 @@ struct Constant {
   bool operator==(const Constant&) const = default;
 };
 
-// AbsMax times that candidate with the best signal to noise ratio.
+// AbsMax times the candidate with the best signal to noise ratio of the quantized group, the first of equal ones;
+// without candidates, AbsMax.
 struct SnrSearch {
   std::vector<double> candidates = {};
   bool po2_scale = false;

@@ -101,6 +101,10 @@ absl::Status CheckUseFwdQuant(const DotGeneral& config, Side side) {
   const bool lhs = side == Side::kLhs;
   const DotGeneralRaw& backward = lhs ? config.drhs : config.dlhs;
   if (!backward.rhs.use_fwd_quant) return absl::OkStatus();
+  if (config.fwd.lhs_mid_alpha.has_value() || config.fwd.rhs_mid_alpha.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(lhs ? "drhs.rhs" : "dlhs.rhs",
+                                                   ": use_fwd_quant cannot be used with mid alphas in fwd"));
+  }
   return Annotate(ValidateUseFwdQuant(lhs ? config.fwd.lhs : config.fwd.rhs), lhs ? "drhs.rhs" : "dlhs.rhs");
 }
 
@@ -233,9 +237,12 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
     } else {
       impl->AddResidual(side, What::kValue, operand);
     }
-    if (fwd_quant || clips) impl->AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
-    // Without the float operand, what was clipped must be remembered.
-    if (fwd_quant && clips) impl->AddResidual(side, What::kClipMask, {DType::kS8, operand.shape});
+    // What was clipped is found again from the float operand and its scale, if that is what was quantized.
+    const bool keep_mask = clips && (fwd_quant || impl->fwd.HasMidScales());
+    if (fwd_quant || (clips && !keep_mask)) {
+      impl->AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
+    }
+    if (keep_mask) impl->AddResidual(side, What::kClipMask, {DType::kS8, operand.shape});
   }
   return DotGeneralPlan(std::move(impl));
 }
@@ -415,6 +422,10 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtens
   const internal::SidePlan& plan = impl.fwd.side(side);
   if (!plan.spec.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": this side is not quantized"));
+  }
+  if (impl.fwd.HasMidScales()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": with mid alphas a quantized operand depends on the other one"));
   }
   if (qtensor.tiling_state.has_value() || qtensor.sparsity_mask.has_value()) {
     return absl::UnimplementedError(absl::StrCat(where, ": tiling and sparsity masks are not available here"));

@@ -18,6 +18,9 @@
 // quantized again. The gradient passes the forward quantization unchanged, except that clip_gradient of fwd.lhs zeroes it
 // where lhs was clipped. There is no gradient through a scale.
 //
+// Mid alphas (SmoothQuant-like): with m = (absmax over the remaining axes)^alpha per side, both quantized operands are first
+// divided by c = m / (m of the other side), which cancels in the product.
+//
 // dot_general_reference.h computes the same bits with plain loops.
 
 #include <memory>
@@ -51,7 +54,7 @@ OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitiona
 //
 // Per operand x of n elements, in bytes:
 //   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):  n * (size of the container + (clip_gradient ? 1 : 0)) + scales
-//   otherwise:  n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)
+//   otherwise:  n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)      (with mid alphas: n instead of scales)
 // where f32 training keeps n * 4. So int8 training never needs more but for the scales, and with use_fwd_quant it needs a
 // quarter (half with clip_gradient).
 class Residuals {

@@ -124,6 +124,11 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.lhs.use_fwd_quant = true; })},
       {"drhs.lhs: use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs",
        With([](DotGeneral& c) { c.drhs.lhs.use_fwd_quant = true; })},
+      // mid scales
+      {"drhs.rhs: use_fwd_quant cannot be used with mid alphas in fwd",
+       With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }, Int8(true))},
+      {"fwd.rhs: mid alphas balance the quantization of both sides, but this one is not quantized",
+       With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }, DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false}))},
       // one tensor
       {"fwd.rhs: a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not DEQUANT_MODE_OUTPUT",
        With([](DotGeneral& c) { c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5}; })},
@@ -135,6 +140,8 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},
       {"fwd.lhs: Quantizer: shared axes of f32[4,8]: axis 2 is out of range for rank 2 (-2 to 1 are allowed)",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},
+      {"dlhs: local_aqt is not available; leave it out", With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{}; }),
+       {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims(), absl::StatusCode::kUnimplemented},
       {"fwd: local_aqt has a meaning only for dlhs and drhs", With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
   };
   for (const Case& c : cases) {
@@ -202,6 +209,11 @@ TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
   const std::vector<Array> wrong{g, g, g, g};
   expect(plan->Backward(g, Residuals::FromArrays(wrong), context, dlhs.ref(), std::nullopt), kInvalid,
          "DotGeneral: residual 0 is f32[4,5], but this plan keeps s8[4,8]: it belongs to another plan");
+  const absl::StatusOr<DotGeneralPlan> mid = DotGeneralPlan::Make(
+      With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }), lhs.aval(), rhs.aval(), MatMulDims());
+  ASSERT_TRUE(mid.ok());
+  expect(mid->Prepare(Side::kLhs, lhs).status(), kInvalid,
+         "DotGeneral: the tensor for fwd.lhs: with mid alphas a quantized operand depends on the other one");
   EXPECT_EQ(DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs.aval(), rhs.aval(), MatMulDims())
                 ->Prepare(Side::kLhs, lhs).status().message(),
             "DotGeneral: fwd.lhs is not quantized; there is nothing to prepare");

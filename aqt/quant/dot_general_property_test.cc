@@ -45,6 +45,7 @@ class Generator {
   Numerics RandomNumerics() {
     if (OneIn(6)) return NoNumerics{};
     if (OneIn(8)) return Fp8{.dtype = DType::kE4M3FN};
+    if (OneIn(8)) return Fp{.format = {.nexp = Pick({0, 2, 3}), .nmant = Pick({1, 2}), .has_subnormals = !OneIn(3)}};
     IntSymmetric n;
     n.bits = Pick({1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 8, 8, 12});
     n.preserve_zero = !OneIn(8);
@@ -72,6 +73,10 @@ class Generator {
         Constant constant{.bound = Pick({0.7, 3.0}), .po2_scale = OneIn(3)};
         if (OneIn(3)) constant.bias = 0.25;
         q.calibration = constant;
+      } else if (OneIn(10)) {
+        q.calibration = AbsMean{.p = Pick({1.0, 2.0, 3.0}), .clipping_scale = 2, .po2_scale = OneIn(4)};
+      } else if (OneIn(10)) {
+        q.calibration = SnrSearch{.candidates = {1.0, 0.9, 0.7, 0.5}};
       }
       if (OneIn(6)) q.scale_dtype = Pick({DType::kF32, DType::kBF16, DType::kF16});
       if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
@@ -110,12 +115,15 @@ class Generator {
       raw.rhs = RandomIntegerTensor();
       raw.rhs.use_fwd_quant = backward && OneIn(2);
       raw.dg_accumulator_dtype = DType::kS32;
+      if (OneIn(12)) raw.lhs_mid_alpha = 0.5;
       return raw;
     }
     raw.lhs = RandomTensor();
     raw.rhs = RandomTensor();
     raw.rhs.use_fwd_quant = backward && OneIn(2);
     if (!OneIn(3)) raw.dg_accumulator_dtype = Pick({DType::kS32, DType::kS32, DType::kF32, DType::kBF16});
+    if (OneIn(6)) raw.lhs_mid_alpha = 0.5;
+    if (OneIn(6)) raw.rhs_mid_alpha = 0.3;
     return raw;
   }
 
@@ -193,6 +201,9 @@ void Repair(DotGeneralRaw& raw) {
     if (constant != nullptr && constant->bias.has_value()) tensor->dequant_mode = DequantMode::kThisInput;
     if (tensor->dequant_mode == DequantMode::kOutput) tensor->calibration_mode = CalibrationMode::kContractingAxis;
   }
+  if (!IsQuantized(raw.lhs.quantizer.numerics) || !IsQuantized(raw.rhs.quantizer.numerics)) {
+    raw.lhs_mid_alpha = raw.rhs_mid_alpha = std::nullopt;
+  }
   if (raw.dg_accumulator_dtype == DType::kS32 && !(integer(raw.lhs) && integer(raw.rhs))) {
     raw.dg_accumulator_dtype = std::nullopt;
   }
@@ -229,12 +240,16 @@ TEST(Property, PlanEqualsReference) {
     Generator random(seed);
     DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
     for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw);
+    if (config.fwd.lhs_mid_alpha.has_value() || config.fwd.rhs_mid_alpha.has_value()) {
+      config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
+    }
     const Generator::Shapes shapes = random.RandomShapes();
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
     const Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
     const Context context{.key = MakeKey(random.Bits()),
                           .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal})};
-    Runtime runtime{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
+    Runtime runtime{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
+                    .compat = random.OneIn(2) ? Compat::Original() : Compat{}};
 
     absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims);
     if (!plan.ok()) {

@@ -13,7 +13,9 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/scalar_math.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/fp_rows.h"
 #include "aqt/quant/numerics.h"
 
 namespace aqt {
@@ -108,46 +110,21 @@ struct Environment {
   Runtime runtime;
 };
 
-Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const Environment& env) {
-  Index shape = x.shape;
-  for (const int64_t axis : shared) shape[axis] = 1;
-  Value scale(quantizer.scale_dtype.value_or(x.dtype), shape);
-  bool po2 = false;
-  if (const auto* absmax = std::get_if<AbsMax>(&*quantizer.calibration)) {
-    po2 = absmax->po2_scale;
-    ForEach(x.shape, [&](const Index& i) { scale[i] = std::max(scale(i), std::fabs(x(i))); });
-    ForEach(x.shape, [&](const Index& i) {
-      if (std::isnan(x(i))) scale[i] = std::nan("");
-    });
-    for (double& m : scale.data) {
-      if (Flush(x.dtype, static_cast<float>(m)) == 0) m = 1;
-      if (absmax->clipping_scale.value_or(0) != 0) {
-        m = Times(x.dtype, static_cast<float>(m), internal::HostConstant(x.dtype, *absmax->clipping_scale));
-      }
-    }
-  } else {
-    const auto& constant = std::get<Constant>(*quantizer.calibration);
-    po2 = constant.po2_scale;
-    for (double& m : scale.data) m = internal::HostConstant(x.dtype, std::get<double>(constant.bound));
-  }
-  const bool fp8_of_f16 = x.dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
-  const DType dtype = fp8_of_f16 ? DType::kF32 : x.dtype;
-  const bool ieee = env.runtime.arithmetic == Arithmetic::kIeee;
-  const float bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
-  const float reciprocal = Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, bound);
-  for (double& s : scale.data) {
-    const float m = static_cast<float>(s);
-    float quotient = ieee || scale.data.size() == 1 ? Over(dtype, m, bound) : Times(dtype, m, reciprocal);
-    if (po2) quotient = internal::CeilToPo2(dtype, quotient, ieee);
-    s = Store(scale.dtype, quotient);
-  }
-  return scale;
-}
+// The random numbers of a tensor: one per index of `shape`.
+struct TensorBits {
+  RandomBits bits;
+  Value numbers;  // only its shape counts
+  int64_t Number(const Index& index) const { return static_cast<int64_t>(numbers.Position(index)); }
+};
 
-// The random number generator of a tensor: number of an index.
-int64_t DrawNumber(const Index& shape, const Index& index) {
-  Value position(DType::kF32, shape);
-  return static_cast<int64_t>(position.Position(index));
+TensorBits MakeTensorBits(const Numerics& numerics, Index shape, const std::optional<Key>& key, PrngLayout layout) {
+  const auto* integer = std::get_if<IntSymmetric>(&numerics);
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  if (integer != nullptr && integer->noise.has_value()) {
+    for (const int64_t axis : integer->noise->noise_sharing_axes) shape[axis < 0 ? axis + rank : axis] = 1;
+  }
+  Value numbers(DType::kF32, shape);
+  return {RandomBits(key.value_or(Key{}), static_cast<int64_t>(numbers.data.size()), layout), numbers};
 }
 
 float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBits* bits, int64_t number) {
@@ -162,6 +139,11 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
     }
     const float bound = static_cast<float>(MaxFinite(fp8->dtype));
     return std::isnan(y) ? y : std::clamp(Flush(dtype, y), -bound, bound);
+  }
+  if (const auto* fp = std::get_if<Fp>(&numerics)) {
+    y = Round(DType::kBF16, y);
+    internal::RoundFpRow(fp->format, {.bits = fp->stochastic_rounding ? bits : nullptr, .first = number}, &y, 1);
+    return y;
   }
   const auto& n = std::get<IntSymmetric>(numerics);
   if (n.noise.has_value()) {
@@ -179,7 +161,95 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
   return y;
 }
 
-Quantized QuantizeSide(const Tensor& tensor, const Value& x, const Axes& contracting, const Axes& batch,
+float Largest(float a, float b) { return std::isnan(a) || std::isnan(b) ? std::nanf("") : std::max(a, b); }
+
+float PowerOf(DType dtype, float x, double p) {
+  const double power = p == 1 ? x : x == 0 ? 0 : kernels::Exp(p * kernels::Log(x));
+  return Round(dtype, Flush(dtype, static_cast<float>(power)));
+}
+
+// From bounds to scales, in place.
+void BoundsToScales(const Quantizer& quantizer, DType x_dtype, const Environment& env, Value& bounds) {
+  const bool po2 = std::visit([](const auto& c) { return c.po2_scale; }, *quantizer.calibration);
+  const bool fp8_of_f16 = x_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
+  const DType dtype = fp8_of_f16 ? DType::kF32 : x_dtype;
+  const bool ieee = env.runtime.arithmetic == Arithmetic::kIeee;
+  const float quant_bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
+  const float reciprocal = Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, quant_bound);
+  for (double& s : bounds.data) {
+    const float m = static_cast<float>(s);
+    float quotient = ieee || bounds.data.size() == 1 ? Over(dtype, m, quant_bound) : Times(dtype, m, reciprocal);
+    if (po2) quotient = internal::CeilToPo2(dtype, quotient, ieee);
+    s = Store(bounds.dtype, quotient);
+  }
+}
+
+Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
+                const Environment& env) {
+  Index shape = x.shape;
+  for (const int64_t axis : shared) shape[axis] = 1;
+  Value scale(quantizer.scale_dtype.value_or(x.dtype), shape);
+  const DType scaled = internal::Promote(x.dtype, scale.dtype);
+  Value absmax = scale;
+  ForEach(x.shape, [&](const Index& i) { absmax[i] = Largest(absmax(i), std::fabs(x(i))); });
+  for (double& m : absmax.data) m = Flush(x.dtype, static_cast<float>(m)) == 0 ? 1 : m;
+
+  const auto multiply = [&](double m, double constant) {
+    return Times(x.dtype, static_cast<float>(m), internal::HostConstant(x.dtype, constant));
+  };
+  if (const auto* c = std::get_if<AbsMax>(&*quantizer.calibration)) {
+    scale.data = absmax.data;
+    for (double& m : scale.data) m = c->clipping_scale.value_or(0) == 0 ? m : multiply(m, *c->clipping_scale);
+  } else if (const auto* c = std::get_if<Constant>(&*quantizer.calibration)) {
+    for (double& m : scale.data) m = internal::HostConstant(x.dtype, std::get<double>(c->bound));
+  } else if (const auto* c = std::get_if<AbsMean>(&*quantizer.calibration)) {
+    Value counts = scale;
+    ForEach(x.shape, [&](const Index& i) {
+      const float magnitude = std::fabs(Flush(x.dtype, x(i)));
+      scale[i] += PowerOf(x.dtype, magnitude, c->p);
+      counts[i] += magnitude != 0 ? 1 : 0;
+    });
+    for (size_t i = 0; i < scale.data.size(); ++i) {
+      const float sum = Round(x.dtype, Flush(x.dtype, static_cast<float>(scale.data[i])));
+      const float count = Round(x.dtype, std::max(1.0f, static_cast<float>(counts.data[i])));
+      const double bound = multiply(PowerOf(x.dtype, Over(x.dtype, sum, count), 1 / c->p), c->clipping_scale);
+      scale.data[i] = bound == 0 ? 1 : bound;
+    }
+  } else {
+    const auto& search = std::get<SnrSearch>(*quantizer.calibration);
+    const DType q_dtype = QvalueDType(quantizer.numerics, scaled);
+    Value best = scale, top = scale;
+    for (double& b : best.data) b = 1;
+    for (const double candidate : search.candidates) {
+      Value trial = scale, signal = scale, error = scale;
+      for (size_t i = 0; i < trial.data.size(); ++i) trial.data[i] = multiply(absmax.data[i], candidate);
+      BoundsToScales(quantizer, x.dtype, env, trial);
+      ForEach(x.shape, [&](const Index& i) {
+        const float inverse = Over(scale.dtype, 1.0f, trial(i));
+        const float y = Times(scaled, x(i), std::isinf(inverse) ? 1.0f : inverse);
+        const double q = Store(q_dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
+        const float back = Round(x.dtype, Times(scaled, Round(x.dtype, static_cast<float>(q)), trial(i)));
+        const double value = Flush(x.dtype, x(i));
+        signal[i] += value * value;
+        error[i] += (value - back) * (value - back);
+      });
+      for (size_t i = 0; i < trial.data.size(); ++i) {
+        const float snr =
+            static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal.data[i] / error.data[i])));
+        if (snr > top.data[i]) best.data[i] = internal::HostConstant(x.dtype, candidate);
+        if (!(snr <= top.data[i]) && !std::isnan(top.data[i])) top.data[i] = snr;
+      }
+    }
+    for (size_t i = 0; i < scale.data.size(); ++i) {
+      scale.data[i] = Times(x.dtype, static_cast<float>(absmax.data[i]), static_cast<float>(best.data[i]));
+    }
+  }
+  BoundsToScales(quantizer, x.dtype, env, scale);
+  return scale;
+}
+
+// `calibrated` is what the scale is found for, x what is quantized.
+Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting, const Axes& batch,
                        const std::optional<Key>& key, const Environment& env) {
   Quantized result;
   const Quantizer& quantizer = tensor.quantizer;
@@ -199,7 +269,8 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& x, const Axes& contrac
                           : RemainingAxes(rank, contracting, batch);
     shared.assign(axes.begin(), axes.end());
   }
-  result.scale = MakeScale(quantizer, x, shared, env);
+  const TensorBits bits = MakeTensorBits(quantizer.numerics, x.shape, key, env.layout);
+  result.scale = MakeScale(quantizer, calibrated, shared, bits, env);
   result.has_scale = true;
   std::optional<float> bias;
   if (const auto* constant = std::get_if<Constant>(&*quantizer.calibration)) {
@@ -207,15 +278,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& x, const Axes& contrac
   }
 
   const DType scaled = internal::Promote(x.dtype, result.scale.dtype);
-  Index draws_shape = x.shape;
   const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
-  if (integer != nullptr && integer->noise.has_value()) {
-    for (const int64_t axis : integer->noise->noise_sharing_axes) draws_shape[axis < 0 ? axis + rank : axis] = 1;
-  }
-  int64_t draws = 1;
-  for (const int64_t extent : draws_shape) draws *= extent;
-  const RandomBits bits(key.value_or(Key{}), draws, env.layout);
-
   result.q = Value(QvalueDType(quantizer.numerics, scaled), x.shape);
   ForEach(x.shape, [&](const Index& i) {
     float y = x(i);
@@ -226,7 +289,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& x, const Axes& contrac
     if (integer != nullptr && integer->clip_gradient) {
       result.mask.push_back(std::fabs(Flush(scaled, y)) <= internal::HostConstant(scaled, ClipBound(*integer)) ? 1 : 0);
     }
-    result.q[i] = Store(result.q.dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits, DrawNumber(draws_shape, i)));
+    result.q[i] = Store(result.q.dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
   });
   if (tensor.dequant_mode != DequantMode::kThisInput) {
     result.operand = result.q;
@@ -321,6 +384,42 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const Layout& layout,
   return out;
 }
 
+// absmax over the remaining axes to the power of alpha; ones without alpha.
+Value MidScale(const Value& x, const Axes& contracting, const Axes& batch, std::optional<double> alpha) {
+  Index shape = x.shape;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (!Has(contracting, axis) && !Has(batch, axis)) shape[axis] = 1;
+  }
+  Value mid(x.dtype, shape);
+  ForEach(x.shape, [&](const Index& i) { mid[i] = std::max(mid(i), std::fabs(x(i))); });
+  for (double& m : mid.data) {
+    const float absmax = Flush(x.dtype, static_cast<float>(m));
+    m = !alpha.has_value() || absmax == 0
+            ? 1.0
+            : Round(x.dtype, static_cast<float>(kernels::Exp(*alpha * kernels::Log(absmax))));
+  }
+  ForEach(x.shape, [&](const Index& i) {
+    if (alpha.has_value() && std::isnan(x(i))) mid[i] = std::nan("");
+  });
+  return mid;
+}
+
+// x / (own / other), with `other` in the other operand's layout.
+Value Rescaled(const Value& x, const Value& own, const Value& other, const Axes& own_contracting, const Axes& own_batch,
+               const Axes& other_contracting, const Axes& other_batch, const Environment& env) {
+  Value result(x.dtype, x.shape);
+  const bool multiply = env.runtime.arithmetic == Arithmetic::kXlaCompatible && own.shape != x.shape;
+  ForEach(x.shape, [&](const Index& i) {
+    Index there(other.shape.size(), 0);
+    for (size_t j = 0; j < own_contracting.size(); ++j) there[other_contracting[j]] = i[own_contracting[j]];
+    for (size_t j = 0; j < own_batch.size(); ++j) there[other_batch[j]] = i[own_batch[j]];
+    const float ratio = Over(x.dtype, own(i), other(there));
+    const float reciprocal = Over(x.dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, ratio);
+    result[i] = multiply ? Times(x.dtype, x(i), reciprocal) : Over(x.dtype, x(i), ratio);
+  });
+  return result;
+}
+
 struct RawResult {
   Value out;
   Quantized lhs, rhs;
@@ -329,8 +428,20 @@ struct RawResult {
 RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
               const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Environment& env) {
   RawResult r;
-  r.lhs = QuantizeSide(config.lhs, lhs, dims.lhs_contracting, dims.lhs_batch, lhs_key, env);
-  r.rhs = QuantizeSide(config.rhs, rhs, dims.rhs_contracting, dims.rhs_batch, rhs_key, env);
+  Value lhs_calibrated = lhs, rhs_calibrated = rhs;
+  if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
+    const Value lhs_mid = MidScale(lhs, dims.lhs_contracting, dims.lhs_batch, config.lhs_mid_alpha);
+    const Value rhs_mid = MidScale(rhs, dims.rhs_contracting, dims.rhs_batch, config.rhs_mid_alpha);
+    lhs_calibrated = Rescaled(lhs, lhs_mid, rhs_mid, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting,
+                              dims.rhs_batch, env);
+    rhs_calibrated = Rescaled(rhs, rhs_mid, lhs_mid, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting,
+                              dims.lhs_batch, env);
+  }
+  const bool original = env.runtime.compat.mid_scales_on_original_operands;
+  r.lhs = QuantizeSide(config.lhs, lhs_calibrated, original ? lhs : lhs_calibrated, dims.lhs_contracting,
+                       dims.lhs_batch, lhs_key, env);
+  r.rhs = QuantizeSide(config.rhs, rhs_calibrated, original ? rhs : rhs_calibrated, dims.rhs_contracting,
+                       dims.rhs_batch, rhs_key, env);
   if (r.lhs.has_scale && config.lhs.dequant_mode == DequantMode::kOtherInput) {
     MultiplyOther(r.lhs.scale, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch, r.rhs.operand);
   }

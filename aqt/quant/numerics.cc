@@ -10,6 +10,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/fp_rows.h"
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/row_ops.h"
 
@@ -62,9 +63,7 @@ absl::Status Validate(const Numerics& numerics) {
     absl::Status operator()(const NoNumerics&) const { return absl::OkStatus(); }
     absl::Status operator()(const IntSymmetric& n) const { return ValidateInt(n); }
     absl::Status operator()(const Fp8& n) const { return ValidateFp8(n); }
-    absl::Status operator()(const Fp&) const {
-      return absl::UnimplementedError("Fp: simulated small floats are not available; IntSymmetric and Fp8 are");
-    }
+    absl::Status operator()(const Fp& n) const { return internal::ValidateFpFormat(n.format); }
   };
   return std::visit(Visitor(), numerics);
 }
@@ -74,6 +73,7 @@ bool IsQuantized(const Numerics& numerics) { return !std::holds_alternative<NoNu
 double QuantBound(const Numerics& numerics) {
   if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->preserve_max_val ? Edge(*n) - 0.5 : Edge(*n);
   if (const auto* n = std::get_if<Fp8>(&numerics)) return MaxFinite(n->dtype);
+  if (const auto* n = std::get_if<Fp>(&numerics)) return internal::FpMax(n->format);
   AQT_CHECK(!"quantized numerics");
   return 0;
 }
@@ -83,12 +83,14 @@ double ClipBound(const IntSymmetric& numerics) { return numerics.round ? Edge(nu
 DType QvalueDType(const Numerics& numerics, DType scaled) {
   if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->dtype.value_or(scaled);
   if (const auto* n = std::get_if<Fp8>(&numerics)) return n->dtype;
+  if (std::holds_alternative<Fp>(numerics)) return DType::kBF16;
   return scaled;
 }
 
 bool NeedsKey(const Numerics& numerics) {
   if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->noise.has_value();
   if (const auto* n = std::get_if<Fp8>(&numerics)) return n->stochastic_rounding;
+  if (const auto* n = std::get_if<Fp>(&numerics)) return n->stochastic_rounding;
   return false;
 }
 
@@ -120,6 +122,20 @@ absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& 
   }
   ArrayBuilder builder(QvalueDType(numerics, y.dtype), y.shape);
   internal::QuantizeInto(numerics, y, {}, draws, builder.ref(), nullptr);
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Array> RoundToFormat(const FpFormat& format, const ArrayRef& x) {
+  AQT_RETURN_IF_ERROR(internal::ValidateFpFormat(format));
+  if (x.dtype != DType::kF32 && x.dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RoundToFormat: values have dtype ", ToString(x.dtype), ", expected f32 or bf16"));
+  }
+  ArrayBuilder builder(x.aval());
+  internal::ForEachScaledPiece(x, {}, x.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
+    internal::RoundFpRow(format, {}, y, n);
+    internal::StoreRow(x.dtype, y, n, builder.data(), linear, 1);
+  });
   return std::move(builder).Build();
 }
 

@@ -12,6 +12,10 @@
 //             q = y in the container: saturating, NaN becomes 0 in an integer container
 //   backward: dy = dq, times (|y| <= clip_bound) if clip_gradient; y before noise
 // The bounds are rounded to the dtype of y before use (in bf16, 10 bits clip at 512).
+//
+// Fp8: q = clamp(y, -max, max), rounded once to the 8-bit float; NaN stays NaN. With stochastic rounding the mantissa is cut
+// before, after random bits were added below the bits that stay. quant_bound = max. The gradient passes unchanged.
+// Fp: q = y rounded to bf16, then to the format. quant_bound = its largest value. The gradient passes unchanged.
 
 #include <optional>
 
@@ -23,7 +27,8 @@
 
 namespace aqt {
 
-// InvalidArgument when a field is out of range or the container does not fit; Unimplemented for numerics to come.
+// InvalidArgument when a field is out of range or the container does not fit; Unimplemented for Fp formats that AQT only
+// describes.
 absl::Status Validate(const Numerics& numerics);
 
 bool IsQuantized(const Numerics& numerics);  // not NoNumerics
@@ -48,6 +53,9 @@ absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Ke
 absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context);
 // The gradient with respect to y, given that with respect to the qvalue; dtype and shape of g.
 absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g);
+
+// x, f32 or bf16, rounded to nearest in a small float format (fp_rows.h has the rule), without scaling.
+absl::StatusOr<Array> RoundToFormat(const FpFormat& format, const ArrayRef& x);
 
 }  // namespace aqt
 

@@ -9,6 +9,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/fp_rows.h"
 #include "aqt/quant/numerics.h"
 
 namespace aqt::internal {
@@ -94,7 +95,10 @@ void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out) {
 void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
   if (const auto* integer = std::get_if<IntSymmetric>(&numerics)) return QuantizeIntRow(*integer, dtype, draws, y, n);
   if (const auto* fp8 = std::get_if<Fp8>(&numerics)) return QuantizeFp8Row(*fp8, dtype, draws, y, n);
-  AQT_CHECK(std::holds_alternative<NoNumerics>(numerics));  // Validate refuses the others
+  if (const auto* fp = std::get_if<Fp>(&numerics)) {
+    RoundRow(DType::kBF16, y, n);
+    RoundFpRow(fp->format, draws, y, n);
+  }
 }
 
 void ClipMaskRow(const IntSymmetric& numerics, DType dtype, const float* y, int64_t n, int8_t* mask) {
@@ -110,7 +114,7 @@ absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const 
     AQT_ASSIGN_OR_RETURN(Shape noise_shape, NoiseShape(*integer->noise, shape));
     return noise_shape;
   }
-  if (scaled == DType::kF16) {
+  if (std::holds_alternative<Fp8>(numerics) && scaled == DType::kF16) {
     return absl::InvalidArgumentError(
         "Fp8: stochastic rounding works on the bits of f32 and bf16, but the scaled values are f16");
   }

@@ -17,7 +17,7 @@ namespace aqt::internal {
 
 // Where the random numbers of a piece come from: element i has number `first + i * stride` of `bits`.
 struct Draws {
-  const RandomBits* bits;  // null: no randomness
+  const RandomBits* bits = nullptr;  // null: no randomness
   int64_t first = 0, stride = 0;
 };
 

@@ -150,6 +150,73 @@ TEST(Fp8, StochasticRoundingIsUnbiased) {
   }
 }
 
+// Largest values of the formats that AQT names.
+TEST(Fp, Bounds) {
+  struct Case {
+    int nexp, nmant;
+    bool subnormals;
+    double bound;
+  };
+  const Case cases[] = {{5, 0, true, 0x1p30}, {4, 1, true, 24576}, {3, 2, true, 112},  {2, 3, true, 7.5},
+                        {1, 4, true, 1.9375}, {0, 5, true, .96875}, {4, 0, true, 16384}, {3, 1, true, 96},
+                        {2, 2, true, 7},      {1, 3, true, 1.875},  {0, 4, true, .9375}, {3, 0, false, 128},
+                        {3, 0, true, 64},     {2, 1, false, 12},    {2, 1, true, 6},     {1, 2, false, 3.5},
+                        {1, 2, true, 1.75},   {0, 3, false, 1.875}, {0, 3, true, .875},  {1, 0, false, 2}};
+  for (const Case& c : cases) {
+    const Fp n{.format = {.nexp = c.nexp, .nmant = c.nmant, .has_subnormals = c.subnormals}};
+    EXPECT_EQ(QuantBound(n), c.bound) << c.nexp << c.nmant << c.subnormals;
+    // Everything beyond saturates.
+    EXPECT_EQ(Forward(n, {1e38f, -1e38f}), (std::vector<float>{static_cast<float>(c.bound), -static_cast<float>(c.bound)}));
+  }
+}
+
+TEST(Fp, Ties) {
+  // Away from zero among the normal numbers, to even among the subnormal ones.
+  const Fp e2m1{.format = {.nexp = 2, .nmant = 1}};
+  EXPECT_EQ(Forward(e2m1, {1.25f, 2.5f, 5, 0.25f, 0.75f, -1.25f, 0.24f, 0}),
+            (std::vector<float>{1.5f, 3, 6, 0, 1, -1.5f, 0, 0}));
+  // Without subnormals there is no zero.
+  const Fp e3m0{.format = {.nexp = 3, .nmant = 0, .has_subnormals = false}};
+  EXPECT_EQ(Forward(e3m0, {0, -0.0f, 0.1f, -0.3f, 1.4f, 1.5f, 96}), (std::vector<float>{1, -1, 1, -1, 1, 2, 128}));
+}
+
+// The recorded boundaries of radix 4 on the grid of bf16.
+TEST(Fp, Radix4) {
+  const Fp n{.format = {.nexp = 3, .nmant = 0, .radix = 4}};
+  EXPECT_EQ(QuantBound(n), 64);
+  EXPECT_EQ(Forward(n, {.0097046f, .009765625f, .0390625f, .15625f, .625f, 2.5f, 10, 40, -40, 1e30f, 0}),
+            (std::vector<float>{0, 0x1p-6f, 0x1p-4f, .25f, 1, 4, 16, 64, -64, 64, 0}));
+}
+
+TEST(Fp, StochasticRoundingIsUnbiased) {
+  const int64_t draws = 20000;
+  for (const FpFormat& format : {FpFormat{.nexp = 2, .nmant = 1}, FpFormat{.nexp = 3, .nmant = 0, .radix = 4}}) {
+    const Fp n{.format = format, .stochastic_rounding = true};
+    for (const float v : {0.375f, 1.25f, 5.0f}) {
+      if (format.radix == 4 && v < 1) continue;
+      double sum = 0, square = 0;
+      for (const float q : Forward(n, std::vector<float>(draws, v), {.key = MakeKey(3)})) {
+        sum += q;
+        square += q * q;
+      }
+      const double mean = sum / draws, deviation = std::sqrt((square / draws - mean * mean) / draws);
+      EXPECT_NEAR(mean, v, 5 * deviation) << v;
+    }
+  }
+}
+
+TEST(RoundToFormat, TakesF32AndBF16) {
+  const FpFormat e2m1{.nexp = 2, .nmant = 1};
+  const Array x = Array::Of<float>({1.3f, -9, 0.1f}, {3});
+  const absl::StatusOr<Array> y = RoundToFormat(e2m1, x);
+  ASSERT_TRUE(y.ok());
+  EXPECT_EQ(y->View<float>()[0], 1.5f);
+  EXPECT_EQ(y->View<float>()[1], -6);
+  EXPECT_EQ(y->View<float>()[2], 0);
+  EXPECT_EQ(RoundToFormat(e2m1, Cast(x, DType::kF16)).status().message(),
+            "RoundToFormat: values have dtype f16, expected f32 or bf16");
+}
+
 // Values recorded from AQT with PRNGKey(0), partitionable layout.
 TEST(MakeNoise, RecordedValues) {
   const absl::StatusOr<Array> centered = MakeNoise({.kind = NoiseKind::kRandomCenteredUniform}, {4}, MakeKey(0));
@@ -209,6 +276,11 @@ TEST(Validate, NamesWhatIsWrong) {
        "IntSymmetric: 8 bits do not fit the container s4; use a wider one or none"},
       {Fp8{.dtype = DType::kE5M2}, invalid,
        "Fp8: exponent_bits = 4, mantissa_bits = 3, dtype e5m2; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with either"},
+      {Fp{.format = {.radix = 3}}, invalid, "Fp: radix 3, expected 2 or 4"},
+      {Fp{.format = {.has_naninf = true}}, absl::StatusCode::kUnimplemented,
+       "Fp: AQT describes formats with minexp, has_two_nan or has_naninf, but rounds to none; for e4m3fn and e5m2 use Fp8"},
+      {Fp{.format = {.nmant = 7}}, invalid, "Fp: nexp = 2, nmant = 7; expected 0 to 7 and 0 to 6"},
+      {Fp{.format = {.nexp = 0, .nmant = 0}}, invalid, "Fp: a format without exponent and mantissa bits has no values"},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(Validate(c.numerics).code(), c.code);

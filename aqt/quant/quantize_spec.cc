@@ -1,13 +1,17 @@
 #include "aqt/quant/quantize_spec.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/scalar_math.h"
 #include "aqt/quant/arith.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/numerics_rows.h"
@@ -59,6 +63,115 @@ void ConstantBounds(const Constant& calibration, const QuantizeSpec& spec, float
   });
 }
 
+// x^p for x >= 0, rounded to `dtype`: powers of small numbers underflow to 0 as they do in AQT.
+float Power(DType dtype, float x, double p) {
+  const double power = p == 1 ? x : x == 0 ? 0 : kernels::Exp(p * kernels::Log(x));
+  return VisitFloat(dtype, [&]<class T>() { return Arith<T>::Round(Arith<T>::Flush(static_cast<float>(power))); });
+}
+
+// The powers are summed in f64, in row-major order of x; every other step is rounded to the dtype of x.
+void AbsMeanBounds(const AbsMean& calibration, const QuantizeSpec& spec, const ArrayRef& x, double* sums,
+                   float* bounds) {
+  const int64_t n = spec.num_scales();
+  const DType dtype = spec.x.dtype;
+  double* counts = sums + n;
+  std::fill(sums, sums + 2 * n, 0.0);
+  const Strides groups = BroadcastStrides(spec.scale_shape, DenseStrides(spec.scale_shape), x.shape);
+  const StridesSpan strides[] = {x.strides, groups};
+  std::array<float, kPiece> piece;
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t count, int64_t) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), count, piece.data());
+    FlushRow(dtype, piece.data(), count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t group = offsets[1] + i * InnerStride(groups);
+      sums[group] += Power(dtype, std::fabs(piece[i]), calibration.p);
+      counts[group] += piece[i] != 0 ? 1 : 0;
+    }
+  });
+  VisitFloat(dtype, [&]<class T>() {
+    const float factor = HostConstant(dtype, calibration.clipping_scale);
+    for (int64_t i = 0; i < n; ++i) {
+      const float sum = Arith<T>::Round(Arith<T>::Flush(static_cast<float>(sums[i])));
+      const float mean = Div<T>(sum, counts[i] == 0 ? 1.0f : Arith<T>::Round(static_cast<float>(counts[i])));
+      const float bound = Mul<T>(Power(dtype, mean, 1 / calibration.p), factor);
+      bounds[i] = bound == 0 ? 1.0f : bound;
+    }
+  });
+}
+
+// What SnrSearch keeps per group.
+struct SnrWork {
+  float *absmax, *best, *top, *scale;
+  double *signal, *error;
+};
+
+// The signal to noise ratio of each group under work.scale: signal and error are sums of squares.
+void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional<TensorDraws>& draws,
+                const SnrWork& work) {
+  const int64_t n = spec.num_scales();
+  std::fill(work.signal, work.signal + n, 0.0);
+  std::fill(work.error, work.error + n, 0.0);
+  const Strides groups = BroadcastStrides(spec.scale_shape, DenseStrides(spec.scale_shape), x.shape);
+  std::optional<RandomBits> bits;
+  Strides draw_strides(x.shape.rank(), 0);
+  if (draws.has_value()) {
+    bits.emplace(draws->key, draws->shape.num_elements(), draws->layout);
+    draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
+  }
+  const StridesSpan strides[] = {x.strides, groups, draw_strides};
+  std::array<float, kPiece> original, y, scale, inverse;
+  std::array<double, kPiece> container;  // at least as many bytes as any container
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t count, int64_t) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), count, original.data());
+    LoadRow(DType::kF32, work.scale, offsets[1], InnerStride(groups), count, scale.data());
+    inverse = scale;
+    y = original;
+    InvertScaleRow(spec.scale_dtype, inverse.data(), count);
+    MulRow(spec.scaled_dtype, inverse.data(), 1, y.data(), count);
+    QuantizeRow(spec.numerics, spec.scaled_dtype, {bits ? &*bits : nullptr, offsets[2], InnerStride(draw_strides)},
+                y.data(), count);
+    StoreRow(spec.q_dtype, y.data(), count, container.data(), 0, 1);
+    LoadRow(spec.q_dtype, container.data(), 0, 1, count, y.data());
+    RoundRow(x.dtype, y.data(), count);
+    MulRow(spec.scaled_dtype, scale.data(), 1, y.data(), count);
+    RoundRow(x.dtype, y.data(), count);
+    FlushRow(x.dtype, original.data(), count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t group = offsets[1] + i * InnerStride(groups);
+      const double e = static_cast<double>(original[i]) - y[i];
+      work.signal[group] += static_cast<double>(original[i]) * original[i];
+      work.error[group] += e * e;
+    }
+  });
+}
+
+// bounds = absmax times the candidate with the largest ln(1 + signal / error), the first of equal ones. A group whose
+// ratio is NaN (all zeros) keeps 1 from there on.
+void SnrBounds(const SnrSearch& calibration, const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic,
+               const std::optional<TensorDraws>& draws, const SnrWork& work, float* bounds) {
+  const int64_t n = spec.num_scales();
+  AbsMaxInto(x, spec.scale_shape, work.absmax);
+  AbsMaxToBounds(AbsMax{}, x.dtype, work.absmax, n);
+  std::fill(work.best, work.best + n, 1.0f);
+  std::fill(work.top, work.top + n, 0.0f);
+  for (const double candidate : calibration.candidates) {
+    const float factor = HostConstant(x.dtype, candidate);
+    std::copy(work.absmax, work.absmax + n, work.scale);
+    MulRow(x.dtype, &factor, 0, work.scale, n);
+    ScalesFromBounds(spec, arithmetic, work.scale, n);
+    RoundRow(spec.scale_dtype, work.scale, n);
+    SumSquares(spec, x, draws, work);
+    for (int64_t i = 0; i < n; ++i) {
+      const float ratio = static_cast<float>(work.signal[i] / work.error[i]);
+      const float snr = static_cast<float>(kernels::Log(1.0 + ratio));
+      if (snr > work.top[i]) work.best[i] = factor;
+      if (snr > work.top[i] || snr != snr) work.top[i] = snr;
+    }
+  }
+  std::copy(work.absmax, work.absmax + n, bounds);
+  MulRow(x.dtype, work.best, 1, bounds, n);
+}
+
 bool BroadcastsTo(const Shape& shape, const Shape& target) {
   if (shape.rank() != target.rank()) return false;
   for (int64_t axis = 0; axis < shape.rank(); ++axis) {
@@ -98,11 +211,17 @@ absl::Status ValidateCalibration(const Calibration& calibration) {
       if (bound == nullptr || *bound > 0) return absl::OkStatus();
       return absl::InvalidArgumentError(absl::StrCat("Constant: bound = ", *bound, ", expected > 0"));
     }
-    absl::Status operator()(const AbsMean&) const {
-      return absl::UnimplementedError("AbsMean: this calibration is not available; AbsMax and Constant are");
+    absl::Status operator()(const AbsMean& c) const {
+      if (c.p > 0 && c.clipping_scale > 0) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          absl::StrCat("AbsMean: p = ", c.p, ", clipping_scale = ", c.clipping_scale, ", expected both > 0"));
     }
-    absl::Status operator()(const SnrSearch&) const {
-      return absl::UnimplementedError("SnrSearch: this calibration is not available; AbsMax and Constant are");
+    absl::Status operator()(const SnrSearch& c) const {
+      for (const double candidate : c.candidates) {
+        if (candidate >= 0) continue;
+        return absl::InvalidArgumentError(absl::StrCat("SnrSearch: candidate ", candidate, ", expected >= 0"));
+      }
+      return absl::OkStatus();
     }
   };
   return std::visit(Visitor(), calibration);
@@ -166,16 +285,36 @@ void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* ab
   RoundRow(spec.scale_dtype, absmax, n);
 }
 
-void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic, float* work, void* scale) {
-  const int64_t n = spec.num_scales();
+int64_t QuantizeSpec::num_work_doubles() const {
+  // Bounds; then sums and counts, or absmax, best, top and scale (floats) and two sums.
+  const int64_t n = num_scales(), bounds = (n + 1) / 2;
+  if (std::holds_alternative<AbsMean>(calibration)) return bounds + 2 * n;
+  if (std::holds_alternative<SnrSearch>(calibration)) return bounds + 4 * bounds + 2 * n;
+  return bounds;
+}
+
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic,
+                  const std::optional<TensorDraws>& draws, double* work, void* scale) {
+  const int64_t n = spec.num_scales(), floats = (n + 1) / 2;
+  float* bounds = reinterpret_cast<float*>(work);
+  double* rest = work + floats;
   if (std::holds_alternative<AbsMax>(spec.calibration)) {
-    AbsMaxInto(x, spec.scale_shape, work);
-    ScalesFromAbsMax(spec, arithmetic, work, n);
+    AbsMaxInto(x, spec.scale_shape, bounds);
+    ScalesFromAbsMax(spec, arithmetic, bounds, n);
   } else {
-    ConstantBounds(std::get<Constant>(spec.calibration), spec, work);
-    ScalesFromBounds(spec, arithmetic, work, n);
+    if (const auto* constant = std::get_if<Constant>(&spec.calibration)) {
+      ConstantBounds(*constant, spec, bounds);
+    } else if (const auto* mean = std::get_if<AbsMean>(&spec.calibration)) {
+      AbsMeanBounds(*mean, spec, x, rest, bounds);
+    } else {
+      const auto row = [&](int64_t i) { return reinterpret_cast<float*>(rest + i * floats); };
+      double* sums = rest + 4 * floats;
+      SnrBounds(std::get<SnrSearch>(spec.calibration), spec, x, arithmetic, draws,
+                {row(0), row(1), row(2), row(3), sums, sums + n}, bounds);
+    }
+    ScalesFromBounds(spec, arithmetic, bounds, n);
   }
-  StoreRow(spec.scale_dtype, work, n, scale, 0, 1);
+  StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
 }
 
 }  // namespace aqt::internal

@@ -13,6 +13,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config.h"
+#include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/runtime.h"
 
 namespace aqt::internal {
@@ -30,6 +31,8 @@ struct QuantizeSpec {
   std::optional<Shape> draws_shape;
 
   int64_t num_scales() const { return scale_shape.num_elements(); }
+  // Scratch memory of ComputeScale.
+  int64_t num_work_doubles() const;
 };
 
 // See Validate(Quantizer) in quantizer.h.
@@ -39,8 +42,10 @@ absl::Status ValidateQuantizer(const Quantizer& quantizer);
 absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const Aval& x,
                                               absl::Span<const int64_t> calibration_axes);
 
-// scale = what the calibration finds for x, dense, in scale_dtype. `work` has num_scales() floats.
-void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic, float* work, void* scale);
+// scale = what the calibration finds for x, dense, in scale_dtype. `draws` is what the numerics need when SnrSearch
+// quantizes, otherwise unused. `work` has num_work_doubles() elements.
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic,
+                  const std::optional<TensorDraws>& draws, double* work, void* scale);
 
 // Turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as floats. For AbsMax calibration.
 void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);

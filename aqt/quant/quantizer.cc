@@ -15,12 +15,24 @@
 #include "aqt/quant/row_ops.h"
 
 namespace aqt {
+namespace {
+
+absl::StatusOr<internal::TensorDraws> MakeDraws(const char* call, const Numerics& numerics, const Shape& shape,
+                                                const Context& context) {
+  if (!context.key.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(call, ": ", Describe(numerics), " draws random numbers: set Context::key"));
+  }
+  return internal::TensorDraws{*context.key, context.prng_layout, shape};
+}
+
+}  // namespace
 
 absl::Status Validate(const Quantizer& quantizer) { return internal::ValidateQuantizer(quantizer); }
 
 absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
                                   absl::Span<const int64_t> calibration_axes, const Runtime& runtime,
-                                  const TilingState* tiling) {
+                                  const TilingState* tiling, const Context& context) {
   AQT_RETURN_IF_ERROR(Validate(quantizer));
   QTensor qtensor;
   qtensor.dequant_dtype = x.dtype;
@@ -36,9 +48,13 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
   }
   AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(qtensor, x));
   AQT_ASSIGN_OR_RETURN(const internal::QuantizeSpec spec, internal::MakeQuantizeSpec(quantizer, tiled.aval(), axes));
-  std::vector<float> work(spec.num_scales());
+  std::optional<internal::TensorDraws> draws;
+  if (spec.draws_shape.has_value() && std::holds_alternative<SnrSearch>(spec.calibration)) {
+    AQT_ASSIGN_OR_RETURN(draws, MakeDraws("Calibrate", quantizer.numerics, *spec.draws_shape, context));
+  }
+  std::vector<double> work(spec.num_work_doubles());
   ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
-  internal::ComputeScale(spec, tiled, runtime.arithmetic, work.data(), scale.data());
+  internal::ComputeScale(spec, tiled, runtime.arithmetic, draws, work.data(), scale.data());
   qtensor.scale.push_back(std::move(scale).Build());
   if (spec.bias.has_value()) qtensor.bias.push_back(Array::CopyOf(internal::BroadcastTo(*spec.bias, tiled.shape)));
   return qtensor;
@@ -61,11 +77,7 @@ absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayR
                        internal::DrawsShape(quantizer.numerics, tiled.shape, scaled));
   std::optional<internal::TensorDraws> draws;
   if (draws_shape.has_value()) {
-    if (!context.key.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("CalculateQvalue: ", Describe(quantizer.numerics), " draws random numbers: set Context::key"));
-    }
-    draws = {*context.key, context.prng_layout, *draws_shape};
+    AQT_ASSIGN_OR_RETURN(draws, MakeDraws("CalculateQvalue", quantizer.numerics, *draws_shape, context));
   }
   ArrayBuilder q(QvalueDType(quantizer.numerics, scaled), tiled.shape);
   internal::QuantizeInto(quantizer.numerics, tiled, affine.get(), draws, q.ref(), nullptr);
@@ -76,7 +88,7 @@ absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayR
 absl::StatusOr<QTensor> Quantize(const Quantizer& quantizer, const ArrayRef& x,
                                  absl::Span<const int64_t> calibration_axes, const Context& context,
                                  const Runtime& runtime, const TilingState* tiling) {
-  AQT_ASSIGN_OR_RETURN(QTensor calibrated, Calibrate(quantizer, x, calibration_axes, runtime, tiling));
+  AQT_ASSIGN_OR_RETURN(QTensor calibrated, Calibrate(quantizer, x, calibration_axes, runtime, tiling, context));
   return CalculateQvalue(quantizer, x, std::move(calibrated), context);
 }
 

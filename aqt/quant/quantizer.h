@@ -24,15 +24,16 @@
 
 namespace aqt {
 
-// InvalidArgument for numerics, calibration or scale dtype that do not make sense; Unimplemented for those to come.
+// InvalidArgument for numerics, calibration or scale dtype that do not make sense.
 absl::Status Validate(const Quantizer& quantizer);
 
 // Scale and bias of x (f32, bf16, f16); no qvalue yet, except for NoNumerics: there the qvalue is x and there is no scale.
 // Scales are shared along quantizer.calib_shared_axes, or along `calibration_axes` when it names none; an empty list gives
-// one scale per element. With a tiling, axes are those of the untiled shape and shrink to the tiles.
+// one scale per element. With a tiling, axes are those of the untiled shape and shrink to the tiles. A key is needed only
+// when SnrSearch tries numerics that add noise.
 absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
                                   absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {},
-                                  const TilingState* tiling = nullptr);
+                                  const TilingState* tiling = nullptr, const Context& context = {});
 
 // `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (the split into one
 // key per operand is DotGeneral's).

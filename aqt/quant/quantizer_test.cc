@@ -118,6 +118,34 @@ TEST(Quantize, ClippingScaleAndPowersOfTwo) {
   }
 }
 
+TEST(Quantize, AbsMeanLeavesZerosOutOfTheCount) {
+  const Array x = Array::Of<float>({1, -3, 0, 0, 0, 0, 0, 0}, {2, 4});
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = AbsMean{.p = 1, .clipping_scale = 2};
+  const float inv = 1.0f / 127.5f;
+  EXPECT_EQ(Floats(Quantize(quantizer, x, {1})->scale[0]), (std::vector<float>{4 * inv, 1 * inv}));  // all zero: 1
+  quantizer.calibration = AbsMean{.p = 2, .clipping_scale = 1};
+  EXPECT_NEAR(Quantize(quantizer, x, {1})->scale[0].View<float>()[0], std::sqrt(5.0f) * inv, 1e-8f);
+}
+
+// 511 values up to 0.5 and one of 0.8: at 4 bits it pays to clip the large one.
+TEST(Quantize, SnrSearchClipsAnOutlier) {
+  std::vector<float> x(1024, 0.0f);
+  const RandomBits bits(MakeKey(4), 512);
+  for (int i = 0; i < 512; ++i) x[i] = UniformF32(bits.Bits32(i)) - 0.5f;
+  x[31] = 0.8f;
+  Quantizer quantizer = AbsMaxInt(4, DType::kS4);
+  const ArrayRef rows(x.data(), {2, 512});
+  const std::vector<float> absmax = Floats(Quantize(quantizer, rows, {1})->scale[0]);
+  quantizer.calibration = SnrSearch{.candidates = {1.0, 0.75, 0.1}};
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, rows, {1});
+  ASSERT_TRUE(qt.ok()) << qt.status();
+  EXPECT_FLOAT_EQ(qt->scale[0].View<float>()[0], 0.75f * absmax[0]);
+  EXPECT_EQ(qt->scale[0].View<float>()[1], absmax[1]);  // all zero: no ratio, so the bound stays
+  quantizer.calibration = SnrSearch{};
+  EXPECT_EQ(Floats(Quantize(quantizer, rows, {1})->scale[0]), absmax);
+}
+
 TEST(Quantize, ScaleDTypeWidensTheScaledValue) {
   const Array x = Cast(Array::Of<float>({1.5f, -0.75f}, {1, 2}), DType::kBF16);
   Quantizer quantizer = AbsMaxInt(12, std::nullopt);
@@ -219,6 +247,10 @@ TEST(Validate, Calibrations) {
             "Constant: bound = -1, expected > 0");
   EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = -1.0}}).message(),
             "AbsMax: clipping_scale = -1, expected >= 0");
+  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 0}}).message(),
+            "AbsMean: p = 0, clipping_scale = 1, expected both > 0");
+  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {-1}}}).message(),
+            "SnrSearch: candidate -1, expected >= 0");
   EXPECT_TRUE(Validate(Quantizer{}).ok());
 }
 

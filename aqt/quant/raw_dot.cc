@@ -113,17 +113,19 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
   if (config.local_aqt.has_value()) {
     return absl::UnimplementedError(absl::StrCat(ToString(pass), ": local_aqt is not available; leave it out"));
   }
-  if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
-    return absl::UnimplementedError(absl::StrCat(ToString(pass), ": mid alphas are not available; leave them out"));
-  }
   RawDotPlan plan;
   plan.pass = pass;
   plan.dims = dims;
   plan.dtype = lhs.dtype;
   plan.product_shape = DotOutputShape(dims, lhs.shape, rhs.shape);
+  plan.lhs_mid_alpha = config.lhs_mid_alpha;
+  plan.rhs_mid_alpha = config.rhs_mid_alpha;
   AQT_ASSIGN_OR_RETURN(plan.lhs, MakeSide(pass, Side::kLhs, config.lhs, lhs, dims));
   AQT_ASSIGN_OR_RETURN(plan.rhs, MakeSide(pass, Side::kRhs, config.rhs, rhs, dims.Swapped()));
   for (const Side side : {Side::kLhs, Side::kRhs}) {
+    if (plan.HasMidScales() && !plan.side(side).spec.has_value()) {
+      return Invalid(pass, side, "mid alphas balance the quantization of both sides, but this one is not quantized");
+    }
     AQT_RETURN_IF_ERROR(CheckScaleLayout(plan, side));
     AQT_RETURN_IF_ERROR(CheckOtherInput(plan, side));
   }

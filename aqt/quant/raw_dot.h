@@ -40,9 +40,12 @@ struct RawDotPlan {
   Shape product_shape;
   DType accumulator_dtype = DType::kF32;
   DType dtype = DType::kF32;  // of the float operands and of the result
+  // With either set, both sides are quantized.
+  std::optional<double> lhs_mid_alpha, rhs_mid_alpha;
 
   const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
   bool NeedsKey() const;
+  bool HasMidScales() const { return lhs_mid_alpha.has_value() || rhs_mid_alpha.has_value(); }
 };
 
 // Checks everything that can be known without data. Operands have the dtype `lhs.dtype`. Messages begin with the pass.

@@ -1,5 +1,6 @@
 // Running a RawDotPlan: the general way, and integer products on the s8 kernels. Both give the same bits.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
+#include "aqt/kernels/scalar_math.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/arith.h"
 #include "aqt/quant/contract.h"
@@ -54,7 +56,10 @@ struct QuantizedSide {
 class Run {
  public:
   Run(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime)
-      : plan_(plan), call_(call), workspace_(workspace), runtime_(runtime), names_(kPassNames[static_cast<int>(plan.pass)]) {}
+      : plan_(plan), call_(call), workspace_(workspace), runtime_(runtime), names_(kPassNames[static_cast<int>(plan.pass)]) {
+    calibrated_[0] = quantized_[0] = call.lhs.x;
+    calibrated_[1] = quantized_[1] = call.rhs.x;
+  }
 
   void operator()() {
     if (CanFuse()) {
@@ -68,6 +73,7 @@ class Run {
   // ---- any configuration: each step a pass over memory
 
   void RunGeneral() {
+    if (plan_.HasMidScales()) RescaleOperands();
     QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
     if (plan_.lhs.spec.has_value() && plan_.lhs.config.dequant_mode == DequantMode::kOtherInput) {
       MultiplyIntoOther(Side::kLhs, lhs, rhs);
@@ -142,28 +148,33 @@ class Run {
     return out;
   }
 
+  std::optional<TensorDraws> DrawsOf(const QuantizeSpec& spec, const RawOperand& in) const {
+    if (!spec.draws_shape.has_value()) return std::nullopt;
+    return TensorDraws{*in.key, call_.layout, *spec.draws_shape};
+  }
+
   ArrayRef ComputeScaleOf(Side side, const QuantizeSpec& spec, const RawOperand& in) {
     const int64_t n = spec.num_scales();
-    float* work = static_cast<float*>(
-        Buffer(side, Workspace::kLhsScaleWork, Workspace::kRhsScaleWork, n * static_cast<int64_t>(sizeof(float))));
+    double* work = static_cast<double*>(Buffer(side, Workspace::kLhsScaleWork, Workspace::kRhsScaleWork,
+                                               spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
     void* scale = in.keep_scale != nullptr
                       ? in.keep_scale
                       : Buffer(side, Workspace::kLhsScale, Workspace::kRhsScale, n * SizeOf(spec.scale_dtype));
-    ComputeScale(spec, in.x, runtime_.arithmetic, work, scale);
+    ComputeScale(spec, calibrated_[static_cast<int>(side)], runtime_.arithmetic, DrawsOf(spec, in), work, scale);
     return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
   }
 
   ArrayRef ComputeQvalueOf(Side side, const QuantizeSpec& spec, const RawOperand& in, const Affine& affine,
                            const SideNames& names) {
-    const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(in.x.dtype, affine)), in.x.shape};
+    const ArrayRef& x = quantized_[static_cast<int>(side)];
+    const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(x.dtype, affine)), x.shape};
     void* q = in.keep_qvalue != nullptr
                   ? in.keep_qvalue
                   : Buffer(side, Workspace::kLhsQvalue, Workspace::kRhsQvalue, q_aval.num_bytes());
-    std::optional<TensorDraws> draws;
-    if (spec.draws_shape.has_value()) draws = {*in.key, call_.layout, *spec.draws_shape};
+    const std::optional<TensorDraws> draws = DrawsOf(spec, in);
     if (draws.has_value()) ObserveDraws(spec, *draws, names);
     const MutableArrayRef q_ref(q_aval.dtype, q_aval.shape, q);
-    QuantizeInto(spec.numerics, in.x, affine, draws, q_ref, in.keep_mask);
+    QuantizeInto(spec.numerics, x, affine, draws, q_ref, in.keep_mask);
     return q_ref;
   }
 
@@ -177,6 +188,54 @@ class Run {
     float* noise = static_cast<float*>(workspace_.Get(Workspace::kNoise, n * static_cast<int64_t>(sizeof(float))));
     NoiseInto(integer->noise->kind, draws, noise);
     Observe(names.noise, ArrayRef(noise, draws.shape));
+  }
+
+  // Mid scales: m = absmax over the remaining axes, to the power of alpha (1 without an alpha), per side. Each operand is
+  // divided by c = m / (m of the other side), which moves range from the side that varies more along the contracting axes
+  // to the other; in the product the two c cancel.
+  void RescaleOperands() {
+    const ArrayRef lhs = MidScale(Side::kLhs, plan_.lhs_mid_alpha), rhs = MidScale(Side::kRhs, plan_.rhs_mid_alpha);
+    Rescale(Side::kLhs, lhs, rhs);
+    Rescale(Side::kRhs, rhs, lhs);
+  }
+
+  ArrayRef MidScale(Side side, std::optional<double> alpha) {
+    const ArrayRef& x = Input(side).x;
+    const DotDims own = side == Side::kLhs ? plan_.dims : plan_.dims.Swapped();
+    Shape shape = x.shape;
+    for (const int64_t axis : RemainingAxes(x.shape.rank(), own.lhs_contracting, own.lhs_batch)) shape[axis] = 1;
+    const int64_t n = shape.num_elements();
+    float* mid = static_cast<float*>(
+        Buffer(side, Workspace::kLhsMid, Workspace::kRhsMid, n * static_cast<int64_t>(sizeof(float))));
+    std::fill(mid, mid + n, 1.0f);
+    if (alpha.has_value()) {
+      AbsMaxInto(x, shape, mid);
+      for (int64_t i = 0; i < n; ++i) {
+        mid[i] = mid[i] == 0 ? 1.0f : static_cast<float>(kernels::Exp(*alpha * kernels::Log(mid[i])));
+      }
+      RoundRow(x.dtype, mid, n);
+    }
+    return ArrayRef(mid, shape);
+  }
+
+  void Rescale(Side side, const ArrayRef& own, const ArrayRef& other) {
+    const ArrayRef& x = Input(side).x;
+    const ArrayRef in_own_layout = BroadcastTo(*ScaleToOther(other, Other(side), plan_.dims, x.shape.rank()), own.shape);
+    const MutableArrayRef ratio(DType::kF32, own.shape,
+                                Buffer(side, Workspace::kLhsMidRatio, Workspace::kRhsMidRatio,
+                                       own.shape.num_elements() * static_cast<int64_t>(sizeof(float))));
+    DivideInto(own, in_own_layout, x.dtype, ratio);
+    const MutableArrayRef rescaled(x.dtype, x.shape,
+                                   Buffer(side, Workspace::kLhsRescaled, Workspace::kRhsRescaled,
+                                          x.shape.num_elements() * SizeOf(x.dtype)));
+    // XLA divides by a broadcast operand as it divides by a constant: it multiplies by the reciprocal.
+    if (runtime_.arithmetic == Arithmetic::kXlaCompatible && own.shape != x.shape) {
+      DivideByBroadcastInto(x, ratio, x.dtype, rescaled);
+    } else {
+      DivideInto(x, ratio, x.dtype, rescaled);
+    }
+    calibrated_[static_cast<int>(side)] = rescaled;
+    if (!runtime_.compat.mid_scales_on_original_operands) quantized_[static_cast<int>(side)] = rescaled;
   }
 
   // other.operand *= each scale of `own`, in the dtype of the other operand.
@@ -212,7 +271,7 @@ class Run {
 
   // An s32 accumulator means that both sides are integers that are dequantized on the product.
   bool CanFuse() const {
-    if (runtime_.observer != nullptr || plan_.accumulator_dtype != DType::kS32) return false;
+    if (runtime_.observer != nullptr || plan_.accumulator_dtype != DType::kS32 || plan_.HasMidScales()) return false;
     for (const RawOperand* in : {&call_.lhs, &call_.rhs}) {
       if (in->x.shape.rank() > kernels::AxisGroup::kMaxRank) return false;
       if (in->given != nullptr && in->given->scale.size() != 1) return false;
@@ -320,6 +379,8 @@ class Run {
   Workspace& workspace_;
   const Runtime& runtime_;
   const PassNames& names_;
+  // What the scale of a side is found for, and what is quantized: the operand, unless mid scales rescale it.
+  ArrayRef calibrated_[2], quantized_[2];
 };
 
 }  // namespace

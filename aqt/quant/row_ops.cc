@@ -49,6 +49,20 @@ struct Operands {
   absl::InlinedVector<ArrayRef, 4> views;  // biases, mask, scales
 };
 
+void CombineInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out,
+                 void (*combine)(DType, const float*, int64_t, float*, int64_t)) {
+  const ArrayRef operand_view = BroadcastTo(b, a.shape);
+  const StridesSpan strides[] = {a.strides, operand_view.strides, out.strides};
+  std::array<float, kPiece> y, operand;
+  ForEachPiece(a.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
+    LoadRow(a.dtype, a.data, offsets[0], InnerStride(a.strides), n, y.data());
+    const int64_t stride = LoadOperand(operand_view, offsets[1], InnerStride(operand_view.strides), n, operand.data());
+    RoundRow(dtype, operand.data(), stride == 0 ? 1 : n);
+    combine(dtype, operand.data(), stride, y.data(), n);
+    StoreRow(out.dtype, y.data(), n, out.data, offsets[2], InnerStride(out.strides));
+  });
+}
+
 }  // namespace
 
 void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, float* out) {
@@ -93,6 +107,10 @@ void AddRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) 
 
 void SubRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) {
   VisitFloat(dtype, [&]<class T>() { Combine(x, x_stride, y, n, [](float a, float b) { return Sub<T>(a, b); }); });
+}
+
+void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() { Combine(x, x_stride, y, n, [](float a, float b) { return Div<T>(a, b); }); });
 }
 
 void InvertScaleRow(DType dtype, float* x, int64_t n) {
@@ -239,16 +257,19 @@ void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const 
 }
 
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
-  const ArrayRef factor = BroadcastTo(b, a.shape);
-  const StridesSpan strides[] = {a.strides, factor.strides, out.strides};
-  std::array<float, kPiece> y, operand;
-  ForEachPiece(a.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
-    LoadRow(a.dtype, a.data, offsets[0], InnerStride(a.strides), n, y.data());
-    const int64_t stride = LoadOperand(factor, offsets[1], InnerStride(factor.strides), n, operand.data());
-    RoundRow(dtype, operand.data(), stride == 0 ? 1 : n);
-    MulRow(dtype, operand.data(), stride, y.data(), n);
-    StoreRow(out.dtype, y.data(), n, out.data, offsets[2], InnerStride(out.strides));
+  CombineInto(a, b, dtype, out, MulRow);
+}
+
+void DivideByBroadcastInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
+  CombineInto(a, b, dtype, out, [](DType d, const float* x, int64_t x_stride, float* y, int64_t n) {
+    VisitFloat(d, [&]<class T>() {
+      Combine(x, x_stride, y, n, [](float u, float v) { return Mul<T>(u, Reciprocal<T>(v)); });
+    });
   });
+}
+
+void DivideInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
+  CombineInto(a, b, dtype, out, DivRow);
 }
 
 }  // namespace aqt::internal

@@ -29,6 +29,7 @@ void FlushRow(DType dtype, float* y, int64_t n);
 void MulRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void AddRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void SubRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
+void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 // x = 1 / x, 1 where that is infinite.
 void InvertScaleRow(DType dtype, float* x, int64_t n);
 
@@ -69,8 +70,12 @@ void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan ext
 // out = the dequantized q: cast to `dtype`, scaled, masked, minus bias, cast to the dtype of out. Shapes are equal.
 void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out);
 
-// out = R(a * b), rounded to `dtype`, stored in the dtype of out. b broadcasts to a; a and out have one shape.
+// out = R(a * b), or R(a / b), in `dtype`, stored in the dtype of out. b, rounded to `dtype`, broadcasts to a; a and out have
+// one shape.
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
+void DivideInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
+// out = R(a * Reciprocal(b)) (arith.h).
+void DivideByBroadcastInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
 
 }  // namespace aqt::internal
 

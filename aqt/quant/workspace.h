@@ -18,7 +18,7 @@ namespace aqt::internal {
 class Workspace {
  public:
   enum Slot {
-    kLhsScaleWork, kRhsScaleWork,    // f32 bounds on their way to scales
+    kLhsScaleWork, kRhsScaleWork,    // of ComputeScale
     kLhsScale, kRhsScale,            // in scale_dtype
     kLhsQvalue, kRhsQvalue,
     kLhsOperand, kRhsOperand,        // dequantized, or multiplied by the other side's scale
@@ -26,6 +26,9 @@ class Workspace {
     kLhsPacked, kRhsPacked,          // panels
     kLhsEpilogueScale, kRhsEpilogueScale,
     kSums, kAccumulator,
+    kLhsMid, kRhsMid,                // mid scales, and the operands divided by them
+    kLhsMidRatio, kRhsMidRatio,
+    kLhsRescaled, kRhsRescaled,
     kScaledGradient, kForwardOperand,  // use_fwd_quant
     kClipMask, kNoise,
     kNumSlots
