@@ -32,6 +32,13 @@ std::shared_ptr<void> AllocateAligned(int64_t bytes) {
 
 Array Array::Zeros(DType dtype, Shape shape) { return ArrayBuilder(dtype, std::move(shape)).Build(); }
 
+Array Array::ScalarFromBytes(DType dtype, const void* value) {
+  static const Shape& scalar = *new Shape();  // GCC 12 calls a temporary one uninitialized
+  ArrayBuilder builder(dtype, scalar);
+  std::memcpy(builder.data(), value, SizeOf(dtype));
+  return std::move(builder).Build();
+}
+
 Array Array::CopyOf(const ArrayRef& ref) {
   ArrayBuilder builder(ref.dtype, ref.shape);
   AQT_CHECK(CopyArray(ref, builder.ref()).ok());

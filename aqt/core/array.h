@@ -99,7 +99,7 @@ class Array {
     return FromSpan(absl::MakeConstSpan(values.begin(), values.size()), std::move(shape));
   }
   template <class T>
-  static Array Scalar(T value) { return FromSpan(absl::MakeConstSpan(&value, 1), {}); }
+  static Array Scalar(T value) { return ScalarFromBytes(kDTypeOf<T>, &value); }
   // A dense copy of what `ref` shows.
   static Array CopyOf(const ArrayRef& ref);
 
@@ -127,6 +127,8 @@ class Array {
   friend bool BitEqual(const Array& a, const Array& b);
 
  private:
+  static Array ScalarFromBytes(DType dtype, const void* value);
+
   Aval aval_;
   std::shared_ptr<const void> data_;
 };
