@@ -42,6 +42,11 @@ SuspendTrace::SuspendTrace() {
   internal::CurrentContext().error = nullptr;
 }
 
+CallSite::CallSite(SourceLine where) {
+  std::optional<SourceLine>& current = internal::CurrentContext().where;
+  if (!current.has_value()) current = where;
+}
+
 Provenance::Provenance(absl::string_view scope, SourceLine where) {
   internal::TraceContext& context = internal::CurrentContext();
   context.scope = Join(context.scope, scope);

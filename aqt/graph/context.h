@@ -67,6 +67,16 @@ class SuspendTrace {
   internal::SaveContext saved_;
 };
 
+// Operations inside are located at `where`, unless an enclosing object says so already: for functions that are made of
+// operations.
+class CallSite {
+ public:
+  explicit CallSite(SourceLine where);
+
+ private:
+  internal::SaveContext saved_;
+};
+
 // Operations inside are named and located as the equation that they replace: scope relative to the current one.
 class Provenance {
  public:

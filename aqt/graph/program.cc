@@ -43,6 +43,13 @@ absl::string_view ToString(SlotKind kind) {
   return "?";
 }
 
+std::optional<SlotKind> SlotKindFromString(absl::string_view text) {
+  for (const SlotKind kind : {SlotKind::kParam, SlotKind::kStat, SlotKind::kFrozen, SlotKind::kKey, SlotKind::kData}) {
+    if (ToString(kind) == text) return kind;
+  }
+  return std::nullopt;
+}
+
 std::string Slot::ToString() const { return absl::StrCat(aqt::ToString(kind), " \"", path, "\""); }
 
 ScopeTable::Id ScopeTable::Intern(absl::string_view name) {

@@ -6,6 +6,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -33,6 +34,7 @@ enum class SlotKind : uint8_t {
   kData,    // an example, a loss, ...
 };
 absl::string_view ToString(SlotKind kind);  // "param", "stat", "frozen", "key", "data"
+std::optional<SlotKind> SlotKindFromString(absl::string_view text);
 
 struct Slot {
   SlotKind kind = SlotKind::kData;

@@ -1,5 +1,6 @@
 #include "aqt/graph/trace.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <utility>
@@ -59,6 +60,9 @@ class Recorder {
 
   bool HasInput(const Slot& slot) const { return input_of_slot_.contains(slot.ToString()); }
 
+  // The inputs so far are the caller's.
+  void EndGivenInputs() { num_given_ = static_cast<int64_t>(program_.inputs.size()); }
+
   absl::Status AddWritten(const Slot& slot, const Value& value) {
     AQT_ASSIGN_OR_RETURN(const VarId var, VarOf(value));
     for (const Program::Port& port : written_) {
@@ -82,6 +86,9 @@ class Recorder {
       program_.outputs.push_back({*var, slots.empty() ? Slot{SlotKind::kData, absl::StrCat(i)} : slots[i]});
     }
     for (Program::Port& port : written_) program_.outputs.push_back(std::move(port));
+    // Inputs that the function has added, by kind: their order does not depend on which of them was asked for first.
+    std::stable_sort(program_.inputs.begin() + num_given_, program_.inputs.end(),
+                     [](const Program::Port& a, const Program::Port& b) { return a.slot.kind < b.slot.kind; });
     absl::flat_hash_set<std::string> names;
     for (const Program::Port& port : program_.outputs) {
       if (!names.insert(port.slot.ToString()).second) {
@@ -109,6 +116,7 @@ class Recorder {
   Program program_;
   absl::flat_hash_map<std::string, size_t> input_of_slot_;
   std::vector<Program::Port> written_;
+  int64_t num_given_ = 0;
 };
 
 }  // namespace internal
@@ -178,6 +186,8 @@ absl::StatusOr<std::vector<Value>> RecordNow(Recorder& recorder, const Op& op, a
 
 }  // namespace
 
+bool IsTracing() { return CurrentContext().recorder != nullptr; }
+
 std::vector<Value> Bind(const Op& op, absl::Span<const Value> operands, const SourceLine& where) {
   const std::vector<Aval> avals = AvalsOf(operands);
   for (const Value& operand : operands) {
@@ -227,6 +237,7 @@ absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs,
     AQT_ASSIGN_OR_RETURN(Value value, recorder.Input(input.slot, input.aval));
     values.push_back(std::move(value));
   }
+  recorder.EndGivenInputs();
   const std::vector<Value> outputs = fn(values);
   AQT_RETURN_IF_ERROR(recorder.error);
   return recorder.Finish(outputs, output_slots);

@@ -34,6 +34,9 @@ using TracedFunction = absl::FunctionRef<std::vector<Value>(absl::Span<const Val
 // two inputs share a name or output_slots do not fit; AlreadyExists when two outputs share a name.
 absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs, absl::Span<const Slot> output_slots = {});
 
+// Whether a trace is active on this thread.
+bool IsTracing();
+
 // The one dispatch point: records `op` when a trace is active, otherwise runs it. Always gives NumOutputs(op) values;
 // poisoned ones when an operand is poisoned, belongs to another trace, or InferOp refuses.
 std::vector<Value> Bind(const Op& op, absl::Span<const Value> operands, const SourceLine& where);
@@ -41,8 +44,9 @@ std::vector<Value> Bind(const Op& op, absl::Span<const Value> operands, const So
 // A poisoned Value for an operation that refuses its operands before there is an Op; the trace fails with the same error.
 Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const Value> operands, const SourceLine& where);
 
-// The named input of the active trace, added to it at the first call. Poisoned (and the trace fails) when it is there with
-// another aval (InvalidArgument), or when no trace is active (FailedPrecondition).
+// The named input of the active trace, added to it at the first call: behind those given to Trace, by kind, then in the
+// order of the calls. Poisoned (and the trace fails) when it is there with another aval (InvalidArgument), or when no
+// trace is active (FailedPrecondition).
 Value InputSlot(const Slot& slot, const Aval& aval, const std::source_location& where = std::source_location::current());
 
 // Makes `value` a named output of the active trace, besides what the function returns: how a layer hands out a new state.

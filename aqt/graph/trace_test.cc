@@ -1,6 +1,7 @@
 #include "aqt/graph/trace.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -288,6 +289,34 @@ out %4 data "0"
 out %3 stat "count"
 )");
   EXPECT_THAT(program->InputsOfKind(SlotKind::kStat), ElementsAre(1));
+}
+
+TEST(SlotTest, AddedInputsAreSortedByKind) {
+  absl::StatusOr<Program> program = testing::TraceWith(
+      [](In in) {
+        const Value key = InputSlot({SlotKind::kKey, "k"}, {DType::kU32, {2}});
+        const Value z = InputSlot({SlotKind::kParam, "z"}, {DType::kF32, {}});
+        const Value a = InputSlot({SlotKind::kParam, "a"}, {DType::kF32, {}});
+        return Values{in[0] + z + a, key};
+      },
+      {Array::Scalar(1.0f)});
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(ToText(*program), R"(in %0: f32[] data "0"
+in %1: f32[] param "z"
+in %2: f32[] param "a"
+in %3: u32[2] key "k"
+%4: f32[] = add(%0, %1)
+%5: f32[] = add(%4, %2)
+out %5 data "0"
+out %3 data "1"
+)");
+}
+
+TEST(SlotTest, KindsHaveNames) {
+  for (const SlotKind kind : {SlotKind::kParam, SlotKind::kStat, SlotKind::kFrozen, SlotKind::kKey, SlotKind::kData}) {
+    EXPECT_EQ(SlotKindFromString(ToString(kind)), kind);
+  }
+  EXPECT_EQ(SlotKindFromString("weight"), std::nullopt);
 }
 
 TEST(SlotTest, Errors) {
