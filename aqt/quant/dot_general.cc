@@ -1,5 +1,6 @@
 #include "aqt/quant/dot_general.h"
 
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -21,6 +22,7 @@
 #include "aqt/quant/workspace.h"
 
 namespace aqt {
+namespace {
 
 using internal::Pass;
 using internal::RawDotPlan;
@@ -30,9 +32,11 @@ using What = ResidualSlot::What;
 // The gradient of one operand.
 struct BackwardPlan {
   RawDotPlan raw;
-  Axes to_operand;          // axis of the operand that each axis of the product is
-  bool use_fwd_quant;       // of the other operand
+  Axes to_operand;             // axis of the operand that each axis of the product is
+  bool use_fwd_quant = false;  // of the other operand
 };
+
+}  // namespace
 
 struct DotGeneralPlan::Impl {
   DotGeneral config;
@@ -260,17 +264,61 @@ bool DotGeneralPlan::BackwardNeedsKey() const { return impl_->dlhs.raw.NeedsKey(
 
 namespace {
 
-// One operand of Forward, checked.
-absl::Status FillOperand(const DotOperand& operand, const internal::Panels* panels, const char* name, const Aval& want,
+const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
+
+// Whether `qtensor` can stand for an operand of the forward contraction. Does not allocate when it can.
+absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtensor) {
+  const internal::SidePlan& own = plan.side(side);
+  const auto where = [&]() { return absl::StrCat("DotGeneral: the tensor for fwd.", Name(side)); };
+  const auto invalid = [&](const std::string& what) { return absl::InvalidArgumentError(absl::StrCat(where(), what)); };
+  if (!own.spec.has_value()) return invalid(": this side is not quantized");
+  if (plan.HasMidScales()) return invalid(": with mid alphas a quantized operand depends on the other one");
+  if (qtensor.tiling_state.has_value() || qtensor.sparsity_mask.has_value()) {
+    return absl::UnimplementedError(absl::StrCat(where(), ": tiling and sparsity masks are not available here"));
+  }
+  if (qtensor.scale.empty()) return invalid(" has no scale");
+  if (!qtensor.bias.empty() && own.config.dequant_mode != DequantMode::kThisInput) {
+    return invalid(" has a bias, which needs DEQUANT_MODE_THIS_INPUT");
+  }
+  if (absl::Status s = internal::CheckAffine(qtensor, own.x.shape); !s.ok()) return Annotate(s, where());
+  const internal::AffineOf affine(qtensor);
+  const DType dtype = QvalueDType(own.spec->numerics, internal::ScaledDType(own.x.dtype, affine.get()));
+  if (dtype != own.spec->q_dtype) {
+    return invalid(absl::StrCat(": its scales would give qvalues of dtype ", ToString(dtype), ", but the plan is for ",
+                                ToString(own.spec->q_dtype)));
+  }
+  if (qtensor.IsFull() && (qtensor.qvalue->dtype() != dtype || qtensor.qvalue->shape() != own.x.shape)) {
+    return invalid(absl::StrCat(" has the qvalue ", qtensor.qvalue->aval().ToString(), ", expected ",
+                                Aval{dtype, own.x.shape}.ToString()));
+  }
+  const int64_t other_rank = plan.side(Other(side)).x.shape.rank();
+  for (const Array& scale : qtensor.scale) {
+    absl::Status fits;
+    if (own.config.dequant_mode == DequantMode::kOutput) {
+      fits = ScaleToOutput(scale, side, plan.dims, other_rank).status();
+    } else if (own.config.dequant_mode == DequantMode::kOtherInput) {
+      fits = ScaleToOther(scale, side, plan.dims, other_rank).status();
+    }
+    if (!fits.ok()) return Annotate(fits, where());
+  }
+  return absl::OkStatus();
+}
+
+// One operand of Forward, checked: a prepared one may come from another plan.
+absl::Status FillOperand(const DotOperand& operand, const internal::Panels* panels, const RawDotPlan& plan, Side side,
                          internal::RawOperand* raw) {
+  const Aval& want = plan.side(side).x;
   raw->given = operand.prepared != nullptr ? &operand.prepared->qtensor() : nullptr;
   raw->panels = panels;
-  if (raw->given != nullptr && raw->given->IsFull()) {
-    raw->x = ArrayRef(want.dtype, want.shape, nullptr);
-    return absl::OkStatus();
+  if (raw->given != nullptr) {
+    AQT_RETURN_IF_ERROR(CheckGiven(plan, side, *raw->given));
+    if (raw->given->IsFull()) {
+      raw->x = ArrayRef(want.dtype, want.shape, nullptr);
+      return absl::OkStatus();
+    }
   }
   raw->x = operand.value;
-  return CheckArray(name, operand.value.aval(), want);
+  return CheckArray(Name(side), operand.value.aval(), want);
 }
 
 }  // namespace
@@ -283,8 +331,8 @@ absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rh
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
   internal::RawCall call;
   const auto panels = [](const DotOperand& x) { return x.prepared != nullptr ? x.prepared->panels_.get() : nullptr; };
-  AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), "lhs", impl.lhs, &call.lhs));
-  AQT_RETURN_IF_ERROR(FillOperand(rhs, panels(rhs), "rhs", impl.rhs, &call.rhs));
+  AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), impl.fwd, Side::kLhs, &call.lhs));
+  AQT_RETURN_IF_ERROR(FillOperand(rhs, panels(rhs), impl.fwd, Side::kRhs, &call.rhs));
   call.layout = context.prng_layout;
   call.out = out;
   if (context.key.has_value()) {
@@ -398,11 +446,10 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
 absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRef& value, const Context& context,
                                                         const Runtime& runtime) const {
   const Impl& impl = *impl_;
-  const char* name = side == Side::kLhs ? "lhs" : "rhs";
-  AQT_RETURN_IF_ERROR(CheckArray(name, value.aval(), impl.operand(side)));
+  AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), impl.operand(side)));
   const internal::SidePlan& plan = impl.fwd.side(side);
   if (!plan.spec.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("DotGeneral: fwd.", name, " is not quantized; there is nothing to prepare"));
+    return absl::InvalidArgumentError(absl::StrCat("DotGeneral: fwd.", Name(side), " is not quantized; there is nothing to prepare"));
   }
   Context operand_context = context;
   if (context.key.has_value()) {
@@ -417,42 +464,7 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
 absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(CheckRuntime(runtime));
-  const char* name = side == Side::kLhs ? "lhs" : "rhs";
-  const std::string where = absl::StrCat("DotGeneral: the tensor for fwd.", name);
-  const internal::SidePlan& plan = impl.fwd.side(side);
-  if (!plan.spec.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": this side is not quantized"));
-  }
-  if (impl.fwd.HasMidScales()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": with mid alphas a quantized operand depends on the other one"));
-  }
-  if (qtensor.tiling_state.has_value() || qtensor.sparsity_mask.has_value()) {
-    return absl::UnimplementedError(absl::StrCat(where, ": tiling and sparsity masks are not available here"));
-  }
-  if (qtensor.scale.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no scale"));
-  if (!qtensor.bias.empty() && plan.config.dequant_mode != DequantMode::kThisInput) {
-    return absl::InvalidArgumentError(absl::StrCat(where, " has a bias, which needs DEQUANT_MODE_THIS_INPUT"));
-  }
-  AQT_RETURN_IF_ERROR(Annotate(internal::CheckAffine(qtensor, plan.x.shape), where));
-  internal::AffineOf affine(qtensor);
-  const Aval want{QvalueDType(plan.spec->numerics, internal::ScaledDType(plan.x.dtype, affine.get())), plan.x.shape};
-  if (want.dtype != plan.spec->q_dtype) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": its scales would give qvalues of dtype ",
-                                                   ToString(want.dtype), ", but the plan is for ",
-                                                   ToString(plan.spec->q_dtype)));
-  }
-  if (qtensor.IsFull() && qtensor.qvalue->aval() != want) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, " has the qvalue ", qtensor.qvalue->aval().ToString(), ", expected ", want.ToString()));
-  }
-  const int64_t other_rank = impl.operand(Other(side)).shape.rank();
-  for (const Array& scale : qtensor.scale) {
-    absl::Status fits;
-    if (plan.config.dequant_mode == DequantMode::kOutput) fits = ScaleToOutput(scale, side, impl.dims, other_rank).status();
-    if (plan.config.dequant_mode == DequantMode::kOtherInput) fits = ScaleToOther(scale, side, impl.dims, other_rank).status();
-    AQT_RETURN_IF_ERROR(Annotate(fits, where));
-  }
+  AQT_RETURN_IF_ERROR(CheckGiven(impl.fwd, side, qtensor));
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));
   prepared.panels_ = internal::PackPrepared(impl.fwd, side, *prepared.qtensor_, runtime);

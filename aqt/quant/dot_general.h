@@ -11,7 +11,8 @@
 // One contraction, with the default dequantization, both sides quantized:
 //   out = R(R(R(sum_k qlhs * qrhs) * scale_lhs) * scale_rhs)          R: to the dtype of the operands
 // The integer sum is exact, so its bits depend on nothing. A floating point product is summed in f32 in ascending order of
-// k and rounded once.
+// k and rounded once; targets with FMA round once per step of the sum (kernels/gemm_f32.h). Without an accumulator dtype the
+// product of two integers wraps in the wider of their dtypes, as in JAX.
 //
 // Backward, for dlhs (drhs alike): g is quantized by dlhs.lhs, the saved rhs by dlhs.rhs, each along the axes that this
 // product contracts; with use_fwd_quant, g is first multiplied by the forward scale of rhs and the forward qvalue of rhs is
@@ -109,7 +110,8 @@ struct ResidualSlot {
 
 // An operand fixed ahead of time (a weight), or one whose scales are (a static activation range). Immutable; cheap to copy.
 // For a product of integers it also holds the qvalues as the kernels of one target read them: the qvalues' size again,
-// rounded up to whole panels. Other targets work, too, and pack in each call.
+// rounded up to whole panels. Other targets work, too, and pack in each call. Plans that differ in the other operand's
+// shape alone (the batch) can share it.
 class PreparedOperand {
  public:
   const QTensor& qtensor() const { return *qtensor_; }
@@ -156,8 +158,8 @@ class DotGeneralPlan {
   bool ForwardNeedsKey() const;
   bool BackwardNeedsKey() const;
 
-  // out = lhs x rhs. Views may have any strides. InvalidArgument when an array does not have the planned dtype and shape;
-  // FailedPrecondition when a key is needed and missing.
+  // out = lhs x rhs. Views may have any strides; `out` does not overlap the operands. InvalidArgument when an array does
+  // not have the planned dtype and shape; FailedPrecondition when a key is needed and missing.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
                        Residuals* residuals = nullptr, const Runtime& runtime = {}) const;
 

@@ -392,6 +392,35 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
   }
 }
 
+TEST(Prepare, IsSharedByPlansOfOtherBatchesAndCheckedByAll) {
+  const Array rhs = RandomArray(DType::kF32, {16, 16}, 2), lhs = RandomArray(DType::kF32, {5, 16}, 1);
+  const auto plan = [&](const DotDims& dims, int64_t rows) {
+    return *DotGeneralPlan::Make(WithoutNoise(), {DType::kF32, {rows, 16}}, rhs.aval(), dims);
+  };
+  const DotGeneralPlan three = plan(MatMulDims(), 3), five = plan(MatMulDims(), 5);
+  const PreparedOperand prepared = *three.Prepare(Side::kRhs, rhs);
+  ArrayBuilder want(five.out_aval()), got(five.out_aval());
+  ASSERT_TRUE(five.Forward(lhs, rhs, {}, want.ref()).ok());
+  ASSERT_TRUE(five.Forward(lhs, prepared, {}, got.ref()).ok());
+  EXPECT_TRUE(BitEqual(std::move(got).Build(), std::move(want).Build()));
+  // The same shape, but contracted along the other axis: the scale does not fit.
+  const DotGeneralPlan transposed = plan({.lhs_contracting = {1}, .rhs_contracting = {1}}, 5);
+  ArrayBuilder out(transposed.out_aval());
+  EXPECT_EQ(transposed.Forward(lhs, prepared, {}, out.ref()).message(),
+            "DotGeneral: the tensor for fwd.rhs: scale of rhs has shape [1,16]: it varies along the contracting axis 1");
+  // A single scale fits both, and the panels of one are not taken for those of the other.
+  QTensor single;
+  std::vector<int8_t> q(256);
+  for (int i = 0; i < 256; ++i) q[i] = static_cast<int8_t>(i * 37 % 255 - 127);
+  single.qvalue = Array::FromSpan<int8_t>(q, {16, 16});
+  single.scale.push_back(Array::Of<float>({0.5f}, {1, 1}));
+  const PreparedOperand of_five = *five.Prepare(Side::kRhs, single), of_transposed = *transposed.Prepare(Side::kRhs, single);
+  ArrayBuilder direct(transposed.out_aval()), shared(transposed.out_aval());
+  ASSERT_TRUE(transposed.Forward(lhs, of_transposed, {}, direct.ref()).ok());
+  ASSERT_TRUE(transposed.Forward(lhs, of_five, {}, shared.ref()).ok());
+  EXPECT_TRUE(BitEqual(std::move(shared).Build(), std::move(direct).Build()));
+}
+
 TEST(Prepare, RefusesTensorsThatDoNotFit) {
   const Aval lhs{DType::kF32, {4, 8}}, rhs{DType::kF32, {8, 5}};
   const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(WithoutNoise(), lhs, rhs, MatMulDims());

@@ -89,8 +89,9 @@ ArrayRef ViewOf(const T& tensor) {
 }
 
 // A temporary matrix would take its memory with it. (A temporary map or block does not, and is allowed.)
-template <class Derived>
-ArrayRef ViewOf(const Eigen::PlainObjectBase<Derived>&&) = delete;
+template <internal::EigenMatrix M>
+  requires std::is_base_of_v<Eigen::PlainObjectBase<M>, M>
+ArrayRef ViewOf(const M&&) = delete;
 
 template <class M>
   requires internal::EigenMatrix<std::remove_reference_t<M>>

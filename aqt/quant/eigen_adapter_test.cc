@@ -1,6 +1,7 @@
 #include "aqt/quant/eigen_adapter.h"
 
 #include <cstdint>
+#include <utility>
 
 #include <Eigen/Core>
 #include <gtest/gtest.h>
@@ -43,6 +44,12 @@ TEST(ViewOf, VectorsMapsBlocksAndTransposes) {
   EXPECT_TRUE(BitEqual(Array::CopyOf(ViewOf(m.block(1, 1, 2, 2))), Array::Of<float>({5, 6, 8, 9}, {2, 2})));
   EXPECT_TRUE(BitEqual(Array::CopyOf(ViewOf(m.row(1))), Array::Of<float>({4, 5, 6}, {3})));
 }
+
+template <class T>
+concept HasView = requires(T&& x) { ViewOf(std::forward<T>(x)); };
+static_assert(HasView<Eigen::MatrixXf&> && HasView<const Eigen::MatrixXf&> && HasView<Eigen::Map<Eigen::MatrixXf>>);
+static_assert(!HasView<Eigen::MatrixXf>);  // the memory of a temporary
+static_assert(!HasView<decltype(Eigen::MatrixXf() + Eigen::MatrixXf())>);
 
 TEST(ViewOf, SmallFloats) {
   Eigen::Matrix<Eigen::bfloat16, 1, 2> b;

@@ -18,10 +18,17 @@
 
 namespace aqt::internal {
 
-// A packed operand, kept by a PreparedOperand.
+// A packed operand, kept by a PreparedOperand: what its bytes depend on, besides the qvalue.
 struct Panels {
   kernels::PanelFormat format;
+  Axes contracting, batch;  // of the operand
   std::shared_ptr<const void> data;
+
+  bool Fits(const kernels::PanelFormat& wanted, Side side, const DotDims& dims) const {
+    const bool lhs = side == Side::kLhs;
+    return format == wanted && contracting == (lhs ? dims.lhs_contracting : dims.rhs_contracting) &&
+           batch == (lhs ? dims.lhs_batch : dims.rhs_batch);
+  }
 };
 
 // x as the kernels see operand `side` of a contraction. Ranks up to AxisGroup::kMaxRank.

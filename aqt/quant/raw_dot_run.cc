@@ -117,15 +117,9 @@ class Run {
 
     QuantizedSide out;
     absl::InlinedVector<ArrayRef, 1> bias;
-    const ArrayRef* mask = nullptr;
-    ArrayRef mask_view;
     if (in.given != nullptr) {
       for (const Array& scale : in.given->scale) out.scale.push_back(scale);
       for (const Array& b : in.given->bias) bias.push_back(b);
-      if (in.given->sparsity_mask.has_value()) {
-        mask_view = *in.given->sparsity_mask;
-        mask = &mask_view;
-      }
     } else {
       out.scale.push_back(ComputeScaleOf(side, spec, in));
       if (spec.bias.has_value()) bias.push_back(*spec.bias);
@@ -133,7 +127,7 @@ class Run {
     for (const ArrayRef& scale : out.scale) Observe(names.scale, scale);
     for (const ArrayRef& b : bias) Observe(names.bias, BroadcastTo(b, plan.x.shape));
 
-    const Affine affine{.bias = bias, .mask = mask, .scale = out.scale};
+    const Affine affine{.bias = bias, .scale = out.scale};
     const ArrayRef q = in.given != nullptr && in.given->IsFull() ? in.given->qvalue->ref()
                                                                  : ComputeQvalueOf(side, spec, in, affine, names);
     Observe(names.qvalue, q);
@@ -329,7 +323,7 @@ class Run {
     packed.scale = static_cast<float*>(Buffer(side, Workspace::kLhsEpilogueScale, Workspace::kRhsEpilogueScale,
                                               packed.num_scales() * static_cast<int64_t>(sizeof(float))));
     const auto gather = [&](const ArrayRef& scale) { GatherScales(scale, in.x.shape, side, plan_.dims, packed.scale); };
-    if (in.panels != nullptr && in.panels->format == format) {
+    if (in.panels != nullptr && in.panels->Fits(format, side, plan_.dims)) {
       packed.panels = in.panels->data.get();
       gather(in.given->scale[0]);
       return packed;
@@ -340,8 +334,8 @@ class Run {
     std::optional<kernels::QuantizeStep> step = FusedStep(spec);
     // QuantizePack writes qvalues at the places of their sources, and no masks.
     const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
-    const bool given_more = in.given != nullptr && (in.given->IsFull() || in.given->sparsity_mask.has_value());
-    if (!step.has_value() || kept_elsewhere || given_more) {
+    const bool given_qvalue = in.given != nullptr && in.given->IsFull();
+    if (!step.has_value() || kept_elsewhere || given_qvalue) {
       const QuantizedSide quantized = QuantizeSide(side);
       kernels::Pack(target, format, KernelOperand(quantized.operand, side, plan_.dims), panels, runtime_.executor);
       gather(quantized.scale[0]);
@@ -400,7 +394,8 @@ std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, co
   const kernels::Operand operand = KernelOperand(*qtensor.qvalue, side, plan.dims);
   std::shared_ptr<void> data = AllocateAligned(PanelBytes(format, operand));
   kernels::Pack(kernel.target, format, operand, data.get(), runtime.executor);
-  return std::make_shared<const Panels>(Panels{format, std::move(data)});
+  const DotDims own = side == Side::kLhs ? plan.dims : plan.dims.Swapped();
+  return std::make_shared<const Panels>(Panels{format, own.lhs_contracting, own.lhs_batch, std::move(data)});
 }
 
 }  // namespace aqt::internal

@@ -16,7 +16,8 @@ namespace aqt {
 // except the division by a constant:
 enum class Arithmetic {
   // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; f32 scales then
-  // differ from the quotient in the last bit for a part of all values. log2 multiplies by 1 / ln 2.
+  // differ from the quotient in the last bit for a part of all values. So the bits of a single row, or of a per-tensor
+  // scale, may differ from those of the same row among others. log2 multiplies by 1 / ln 2.
   kXlaCompatible,
   // A division is a division.
   kIeee,
