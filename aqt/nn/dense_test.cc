@@ -1,0 +1,86 @@
+#include "aqt/nn/dense.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "absl/status/status.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/trace.h"
+#include "aqt/ops/functions.h"
+#include "aqt/quant/builders.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/inject.h"
+
+namespace aqt::nn {
+namespace {
+
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+absl::StatusOr<Program> Mlp(const std::optional<QuantizedDotOptions>& dot_general) {
+  return Trace(
+      [&](In in) {
+        const NamedScope scope("mlp");
+        const Value hidden = ops::Relu(Dense(in[0], "fc1", {.features = 5, .dot_general = dot_general}));
+        return Values{Dense(hidden, "fc2", {.features = 2, .use_bias = false, .dot_general = dot_general})};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kF32, {3, 4}}}});
+}
+
+TEST(DenseTest, ProgramText) {
+  absl::StatusOr<Program> program = Mlp(std::nullopt);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(ToText(*program), R"(in %0: f32[3,4] data "x"
+in %1: f32[4,5] param "mlp/fc1/kernel"
+in %2: f32[5] param "mlp/fc1/bias"
+in %3: f32[5,2] param "mlp/fc2/kernel"
+const %4: f32[] = 0
+const %5: f32[] = 0
+%6: f32[3,5] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @mlp/fc1
+%7: f32[3,5] = broadcast(%2) {axes=[1]} @mlp/fc1
+%8: f32[3,5] = add(%6, %7) @mlp/fc1
+%9: f32[3,5] = broadcast(%4) {axes=[]} @mlp
+%10: bool[3,5] = gt(%8, %9) @mlp
+%11: f32[3,5] = broadcast(%5) {axes=[]} @mlp
+%12: f32[3,5] = select(%10, %8, %11) @mlp
+%13: f32[3,2] = dot_general(%12, %3) {dims=(([1],[0]),([],[]))} @mlp/fc2
+out %13 data "0"
+)");
+}
+
+// A layer that quantizes itself and one that a rule quantizes are the same program.
+TEST(DenseTest, ExplicitAndInjectedQuantizationGiveTheSameText) {
+  for (const QuantMode mode : {QuantMode::kTrain, QuantMode::kConvert, QuantMode::kServe}) {
+    InjectConfig config;
+    config.rules.push_back({.dot_general = FullyQuantized()});
+    config.param_mode = mode;
+    absl::StatusOr<Program> injected = Inject(*Mlp(std::nullopt), config), explicit_one = Mlp(AqtDotGeneral(FullyQuantized(), mode));
+    ASSERT_THAT(injected, IsOk());
+    ASSERT_THAT(explicit_one, IsOk());
+    EXPECT_EQ(ToText(*explicit_one), ToText(*injected));
+    EXPECT_EQ(explicit_one->InputsOfKind(SlotKind::kKey).size(), mode == QuantMode::kTrain ? 1u : 0u);
+  }
+}
+
+TEST(DenseTest, Errors) {
+  const auto traced = [](const Shape& shape, const DenseOptions& options) {
+    return Trace([&](In in) { return Values{Dense(in[0], "fc1", options)}; },
+                 {{{SlotKind::kData, "x"}, {DType::kF32, shape}}});
+  };
+  EXPECT_THAT(traced({}, {.features = 3}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"dense [fc1]", "at least one axis", "dense_test.cc:"}));
+  DotGeneral illegal = FullyQuantized();
+  illegal.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
+  EXPECT_THAT(traced({2, 3}, {.features = 3, .dot_general = AqtDotGeneral(illegal)}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_dot_general [fc1]: fwd.lhs", "dense_test.cc:"}));
+}
+
+}  // namespace
+}  // namespace aqt::nn

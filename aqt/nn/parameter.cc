@@ -1,0 +1,93 @@
+#include "aqt/nn/parameter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/context.h"
+
+namespace aqt::nn {
+namespace {
+
+// What Parameter() finds on this thread.
+struct Wanted {
+  Slot slot;
+  Aval aval;
+  Initializer init;
+};
+thread_local std::vector<Wanted>* collector = nullptr;
+thread_local const SlotValues* eager_params = nullptr;
+
+uint32_t Hash(absl::string_view text) {  // FNV-1a
+  uint32_t hash = 0x811c9dc5u;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
+  return hash;
+}
+
+absl::StatusOr<Value> EagerValue(const Slot& slot, const Aval& aval) {
+  if (eager_params == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no value for ", slot.ToString(), ": trace the model, or let an nn::EagerParams live around it"));
+  }
+  const auto it = eager_params->find(slot);
+  if (it == eager_params->end()) return absl::NotFoundError(absl::StrCat("EagerParams has no ", slot.ToString()));
+  if (it->second.aval() != aval) {
+    return absl::InvalidArgumentError(absl::StrCat(slot.ToString(), " is ", it->second.aval().ToString(), ", the model wants ",
+                                                   aval.ToString()));
+  }
+  return Value(it->second);
+}
+
+}  // namespace
+
+Initializer Zeros() {
+  return [](const Aval& aval, Key) { return Array::Zeros(aval.dtype, aval.shape); };
+}
+
+Initializer LecunUniform(Axes fan_in_axes) {
+  return [fan_in_axes = std::move(fan_in_axes)](const Aval& aval, Key key) {
+    double fan_in = 1;
+    for (const int64_t axis : fan_in_axes) fan_in *= static_cast<double>(aval.shape[axis]);
+    const double limit = std::sqrt(3.0 / std::max(fan_in, 1.0));
+    ArrayBuilder numbers(DType::kF64, aval.shape);
+    const absl::Span<double> out = numbers.Mutable<double>();
+    const RandomBits bits(key, static_cast<int64_t>(out.size()));
+    for (size_t i = 0; i < out.size(); ++i) out[i] = (2.0 * UniformF32(bits.Bits32(static_cast<int64_t>(i))) - 1.0) * limit;
+    return Cast(std::move(numbers).Build(), aval.dtype);
+  };
+}
+
+Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init, const std::source_location& where) {
+  const std::string& scope = CurrentScope();
+  const Slot slot{SlotKind::kParam, absl::StrCat(scope, scope.empty() ? "" : "/", name)};
+  if (IsTracing()) {
+    if (collector != nullptr) collector->push_back({slot, aval, init});
+    return InputSlot(slot, aval, where);
+  }
+  absl::StatusOr<Value> value = EagerValue(slot, aval);
+  return value.ok() ? *std::move(value) : Refuse(value.status(), "parameter", {}, where);
+}
+
+absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key) {
+  std::vector<Wanted> wanted;
+  std::vector<Wanted>* const saved = std::exchange(collector, &wanted);
+  const absl::Status status = Trace(fn, inputs).status();
+  collector = saved;
+  AQT_RETURN_IF_ERROR(status);
+  SlotValues params;
+  for (const Wanted& w : wanted) {
+    if (!params.contains(w.slot)) params.emplace(w.slot, w.init(w.aval, FoldIn(key, Hash(w.slot.path))));
+  }
+  return params;
+}
+
+EagerParams::EagerParams(const SlotValues& params) : saved_(std::exchange(eager_params, &params)) {}
+
+EagerParams::~EagerParams() { eager_params = saved_; }
+
+}  // namespace aqt::nn

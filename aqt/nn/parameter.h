@@ -1,0 +1,61 @@
+#ifndef AQT_NN_PARAMETER_H_
+#define AQT_NN_PARAMETER_H_
+
+// Parameters of models by name. A layer asks for its parameter where it needs it:
+//   const Value kernel = nn::Parameter("kernel", {DType::kF32, {in, out}}, nn::LecunUniform({0}));
+// The name is completed by the named scopes around: "mlp/fc1/kernel". What the call gives depends on the context, not on the layer:
+//   inside Trace:            the input of kind param of that name
+//   inside InitParams:       the same; its initializer is run afterwards
+//   where EagerParams lives: the array of that name
+// A parameter that is used twice is one parameter.
+
+#include <cstdint>
+#include <functional>
+#include <source_location>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
+
+namespace aqt::nn {
+
+// Makes a parameter's first value; `key` is its own.
+using Initializer = std::function<Array(const Aval& aval, Key key)>;
+
+// Zeros.
+Initializer Zeros();
+// Uniform in (-limit, limit) with limit = sqrt(3 / n), n the product of the extents of `fan_in_axes`: variance 1 / n. The bits are the
+// same on every machine.
+Initializer LecunUniform(Axes fan_in_axes);
+
+// Poisoned: FailedPrecondition where there is neither a trace nor EagerParams; NotFound when EagerParams has none of that name,
+// InvalidArgument when it has another dtype or shape.
+Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init,
+                const std::source_location& where = std::source_location::current());
+
+// Values for the parameters that `fn` asks for, each from FoldIn(key, a hash of its name): independent of order and of other
+// parameters. The inputs are as for Trace; so are the errors.
+absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key);
+
+// While it lives, Parameter() outside of traces takes its values from `params`, which must outlive it: for running a model at
+// once, step by step.
+class EagerParams {
+ public:
+  explicit EagerParams(const SlotValues& params);
+  ~EagerParams();
+  EagerParams(const EagerParams&) = delete;
+  EagerParams& operator=(const EagerParams&) = delete;
+
+ private:
+  const SlotValues* saved_;
+};
+
+}  // namespace aqt::nn
+
+#endif  // AQT_NN_PARAMETER_H_

@@ -1,0 +1,65 @@
+#include "aqt/nn/sgd.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/rewrite.h"
+#include "aqt/graph/trace.h"
+
+namespace aqt::nn {
+
+absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
+  if (!std::isfinite(optimizer.learning_rate) || !(optimizer.momentum >= 0 && optimizer.momentum < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("sgd: learning_rate = ", optimizer.learning_rate, ", momentum = ",
+                                                   optimizer.momentum, "; expected a finite number and one in [0, 1)"));
+  }
+  const std::vector<int> params = loss.InputsOfKind(SlotKind::kParam);
+  AQT_ASSIGN_OR_RETURN(const Program gradients, ValueAndGrad(loss, params));
+  // ValueAndGrad's outputs: those of the loss, one gradient for each parameter, what backward rules write.
+  const size_t first_gradient = loss.outputs.size();
+  std::vector<Slot> slots;
+  for (size_t i = 0; i < gradients.outputs.size(); ++i) {
+    if (i < first_gradient || i >= first_gradient + params.size()) slots.push_back(gradients.outputs[i].slot);
+  }
+  return Trace(
+      [&](absl::Span<const Value> in) {
+        const std::vector<Value> out = Inline(gradients, in);
+        std::vector<Value> results;
+        for (size_t i = 0; i < out.size(); ++i) {
+          if (i < first_gradient || i >= first_gradient + params.size()) results.push_back(out[i]);
+        }
+        const NamedScope scope("sgd");
+        for (size_t i = 0; i < params.size(); ++i) {
+          const Slot& slot = gradients.inputs[params[i]].slot;
+          const NamedScope param_scope(slot.path);
+          Value update = out[first_gradient + i];
+          if (optimizer.momentum != 0) {
+            const Slot momentum{SlotKind::kStat, absl::StrCat("sgd/", slot.path)};
+            update = update + InputSlot(momentum, update.aval()) * optimizer.momentum;
+            WriteSlot(momentum, update);
+          }
+          WriteSlot(slot, in[params[i]] - update * optimizer.learning_rate);
+        }
+        return results;
+      },
+      InputsOf(gradients), slots);
+}
+
+void AddMissingStats(const Program& step, SlotValues& state) {
+  for (const int position : step.InputsOfKind(SlotKind::kStat)) {
+    const Program::Port& port = step.inputs[position];
+    if (!state.contains(port.slot)) {
+      state.emplace(port.slot, Array::Zeros(step.aval(port.var).dtype, step.aval(port.var).shape));
+    }
+  }
+}
+
+}  // namespace aqt::nn

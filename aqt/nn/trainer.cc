@@ -1,0 +1,114 @@
+#include "aqt/nn/trainer.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/eval.h"
+#include "aqt/nn/state_file.h"
+
+namespace aqt::nn {
+namespace {
+
+constexpr char kSteps[] = "steps", kKeyHigh[] = "key_hi", kKeyLow[] = "key_lo";
+
+// Whether `state` has the program's inputs of kinds param and stat, no more and no less.
+absl::Status CheckState(const Program& step, const SlotValues& state) {
+  size_t expected = 0;
+  for (const Program::Port& port : step.inputs) {
+    if (port.slot.kind != SlotKind::kParam && port.slot.kind != SlotKind::kStat) continue;
+    ++expected;
+    const auto it = state.find(port.slot);
+    if (it == state.end()) return absl::NotFoundError(absl::StrCat("no value for ", port.slot.ToString()));
+    if (it->second.aval() != step.aval(port.var)) {
+      return absl::InvalidArgumentError(absl::StrCat(port.slot.ToString(), " is ", it->second.aval().ToString(), ", expected ",
+                                                     step.aval(port.var).ToString()));
+    }
+  }
+  if (state.size() == expected) return absl::OkStatus();
+  SlotValues unknown = state;
+  for (const Program::Port& port : step.inputs) unknown.erase(port.slot);
+  return absl::InvalidArgumentError(absl::StrCat("the program has no input ", unknown.begin()->first.ToString()));
+}
+
+template <class T>
+absl::StatusOr<T> Number(const std::map<std::string, std::string>& metadata, const char* key, absl::string_view path) {
+  const auto it = metadata.find(key);
+  T number;
+  if (it == metadata.end() || !absl::SimpleAtoi(it->second, &number)) {
+    return absl::DataLossError(absl::StrCat(path, ": metadata \"", key, "\" is missing or no number"));
+  }
+  return number;
+}
+
+}  // namespace
+
+absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key) {
+  AQT_ASSIGN_OR_RETURN(Program step, TrainStep(loss, optimizer));
+  SlotValues state = params;
+  AddMissingStats(step, state);
+  AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
+  return Trainer(std::move(step), std::move(state), key);
+}
+
+absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
+  SlotValues values = state_;
+  for (const auto& [slot, array] : batch) {
+    if (slot.kind == SlotKind::kData) values.insert_or_assign(slot, array);
+  }
+  const Key key = FoldIn(key_, static_cast<uint32_t>(steps_));
+  for (const int position : step_.InputsOfKind(SlotKind::kKey)) {
+    values.insert_or_assign(step_.inputs[position].slot, Array::Of<uint32_t>({key.hi, key.lo}, {2}));
+  }
+  AQT_ASSIGN_OR_RETURN(SlotValues outputs, EvalSlots(step_, values));
+  SlotValues results;
+  for (auto& [slot, array] : outputs) {
+    if (slot.kind == SlotKind::kData) {
+      results.emplace(slot, std::move(array));
+    } else if (const auto it = state_.find(slot); it != state_.end()) {
+      it->second = std::move(array);
+    }
+  }
+  ++steps_;
+  return results;
+}
+
+SlotValues Trainer::params() const {
+  SlotValues params;
+  for (const auto& [slot, array] : state_) {
+    if (slot.kind == SlotKind::kParam) params.emplace(slot, array);
+  }
+  return params;
+}
+
+absl::Status Trainer::Save(const io::FileSystem& fs, absl::string_view path) const {
+  StateFile file{state_, {}};
+  file.metadata[kSteps] = absl::StrCat(steps_);
+  file.metadata[kKeyHigh] = absl::StrCat(key_.hi);
+  file.metadata[kKeyLow] = absl::StrCat(key_.lo);
+  return SaveState(fs, path, file);
+}
+
+absl::Status Trainer::Restore(const io::FileSystem& fs, absl::string_view path) {
+  AQT_ASSIGN_OR_RETURN(StateFile file, LoadState(fs, path));
+  if (const absl::Status status = CheckState(step_, file.state); !status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is the state of another program: ", status.message()));
+  }
+  AQT_ASSIGN_OR_RETURN(const int64_t steps, Number<int64_t>(file.metadata, kSteps, path));
+  AQT_ASSIGN_OR_RETURN(const uint32_t high, Number<uint32_t>(file.metadata, kKeyHigh, path));
+  AQT_ASSIGN_OR_RETURN(const uint32_t low, Number<uint32_t>(file.metadata, kKeyLow, path));
+  state_ = std::move(file.state);
+  steps_ = steps;
+  key_ = {high, low};
+  return absl::OkStatus();
+}
+
+std::string ProgressLine(int64_t step, int64_t steps, double loss, int64_t examples, double seconds) {
+  return absl::StrFormat("step %d/%d  loss %.4f  %.0f examples/s", step, steps, loss,
+                         seconds > 0 ? static_cast<double>(examples) / seconds : 0.0);
+}
+
+}  // namespace aqt::nn

@@ -1,0 +1,64 @@
+#ifndef AQT_NN_TRAINER_H_
+#define AQT_NN_TRAINER_H_
+
+// A training loop: runs a step program again and again on its own outputs.
+//
+//   AQT_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Make(loss, Sgd{}, params, MakeKey(0)));
+//   for (const SlotValues& batch : batches) {
+//     AQT_ASSIGN_OR_RETURN(SlotValues out, trainer.Step(batch));
+//     ...
+//   }
+//   AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "digits.safetensors"));
+//
+// The state is the parameters, what the optimizer keeps, the statistics, the number of steps and the key: a training that is
+// saved and resumed gives the bits of one that was not interrupted.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/rng.h"
+#include "aqt/graph/program.h"
+#include "aqt/io/file.h"
+#include "aqt/nn/sgd.h"
+
+namespace aqt::nn {
+
+class Trainer {
+ public:
+  // `loss`: see TrainStep. `params` has a value for each of its parameters (NotFound otherwise, InvalidArgument for another dtype or
+  // shape); statistics start from zeros. All inputs of kind key get FoldIn(key, number of the step), u32[2].
+  static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key);
+
+  // One step on `batch`, values for the inputs of kind data. Returns the outputs of kind data, such as the loss before the
+  // step. After an error the state is as before.
+  absl::StatusOr<SlotValues> Step(const SlotValues& batch);
+
+  const Program& program() const { return step_; }
+  int64_t steps() const { return steps_; }
+  // The inputs of kind param or stat.
+  const SlotValues& state() const { return state_; }
+  SlotValues params() const;
+
+  // Resume: FailedPrecondition, naming the slot, when the file is the state of another program.
+  absl::Status Save(const io::FileSystem& fs, absl::string_view path) const;
+  absl::Status Restore(const io::FileSystem& fs, absl::string_view path);
+
+ private:
+  Trainer(Program step, SlotValues state, Key key) : step_(std::move(step)), state_(std::move(state)), key_(key) {}
+
+  Program step_;
+  SlotValues state_;
+  Key key_;
+  int64_t steps_ = 0;
+};
+
+// "step 20/100  loss 0.4321  1234 examples/s", for a progress line; seconds since the first step.
+std::string ProgressLine(int64_t step, int64_t steps, double loss, int64_t examples, double seconds);
+
+}  // namespace aqt::nn
+
+#endif  // AQT_NN_TRAINER_H_
