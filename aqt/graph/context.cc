@@ -37,6 +37,10 @@ NamedScope::~NamedScope() { internal::CurrentContext().scope = std::move(saved_)
 
 const std::string& CurrentScope() { return internal::CurrentContext().scope; }
 
+UseExecutor::UseExecutor(Executor* executor) { internal::CurrentContext().executor = executor; }
+
+Executor* CurrentExecutor() { return internal::CurrentContext().executor; }
+
 SuspendTrace::SuspendTrace() {
   internal::CurrentContext().recorder = nullptr;
   internal::CurrentContext().error = nullptr;

@@ -1,14 +1,15 @@
 #ifndef AQT_GRAPH_CONTEXT_H_
 #define AQT_GRAPH_CONTEXT_H_
 
-// What surrounds an operation when it is called: the trace that records it (if any) and the named scopes. One context
-// per thread; the classes here change it for the lifetime of an object.
+// What surrounds an operation when it is called: the trace that records it (if any), the named scopes, and the threads that
+// it may use. One context per thread; the classes here change it for the lifetime of an object.
 
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "aqt/core/executor.h"
 #include "aqt/graph/source_line.h"
 
 namespace aqt {
@@ -37,6 +38,7 @@ struct TraceContext {
   absl::Status* error = nullptr;     // the first error of the trace
   std::string scope;
   std::optional<SourceLine> where;   // overrides the callers' lines: set while equations are recorded again
+  Executor* executor = nullptr;      // null: the calling thread alone
 };
 
 TraceContext& CurrentContext();
@@ -57,6 +59,19 @@ class SaveContext {
 };
 
 }  // namespace internal
+
+// Contractions that run inside, eagerly or in Eval, use the threads of `executor`, which must outlive this; null: the calling
+// thread alone, as without any. Their bits do not depend on it.
+class UseExecutor {
+ public:
+  explicit UseExecutor(Executor* executor);
+
+ private:
+  internal::SaveContext saved_;
+};
+
+// The executor of the innermost UseExecutor, null without one.
+Executor* CurrentExecutor();
 
 // Operations inside run at once even while a trace is active (evaluation needs this, or it would be recorded).
 class SuspendTrace {

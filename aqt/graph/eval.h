@@ -20,7 +20,7 @@ struct EvalHooks {
 
 // Runs a program equation by equation and returns its outputs. `args` are in the order of program.inputs.
 // InvalidArgument, naming the slot, when an argument's dtype or shape is not the input's. The meaning of programs: whatever
-// else runs them must give the same bits.
+// else runs them must give the same bits. Contractions use the threads of an enclosing UseExecutor (context.h).
 absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const Array> args, const EvalHooks& hooks = {});
 
 // Eval with arguments found by name among `values` (which may hold more), and outputs by name. NotFound, naming the slot, when

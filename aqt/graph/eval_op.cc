@@ -121,7 +121,7 @@ Array Eval(const ConcatenateOp& op, Arrays in, const Aval& out) {
 
 Array Eval(const DotGeneralOp& op, Arrays in, const Aval& out) {
   ArrayBuilder builder(out);
-  kernels::Contract(op.dims, in[0], in[1], builder.ref());
+  kernels::Contract(op.dims, in[0], in[1], builder.ref(), CurrentExecutor());
   return std::move(builder).Build();
 }
 

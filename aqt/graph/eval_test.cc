@@ -1,20 +1,24 @@
 #include "aqt/graph/eval.h"
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
 #include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 
 namespace aqt {
@@ -22,6 +26,7 @@ namespace {
 
 using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
 using ::aqt::testing::TraceWith;
 using ::testing::ElementsAre;
 using Values = std::vector<Value>;
@@ -91,6 +96,40 @@ TEST(EvalTest, BySlots) {
   EXPECT_THAT(EvalSlots(LogOfDifference(), {{{SlotKind::kData, "w"}, Array::Scalar(1.0f)},  // another kind
                                             {{SlotKind::kData, "x"}, Array::Of<float>({3, 2}, {2})}}),
               FailsWith(absl::StatusCode::kNotFound, {"param \"w\"", "f32[2]"}));
+}
+
+// Counts the calls that it runs, as if on two threads.
+class CountingExecutor final : public Executor {
+ public:
+  int NumThreads() const override { return 2; }
+  void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) override {
+    ++calls;
+    for (int64_t i = n; i-- > 0;) body(i);
+  }
+  int calls = 0;
+};
+
+TEST(EvalTest, ContractionsUseTheGivenThreads) {
+  const Array lhs = RandomArray({DType::kF32, {256, 256}}, 1), rhs = RandomArray({DType::kF32, {256, 256}}, 2);
+  absl::StatusOr<Program> program = TraceWith([](In in) { return Values{ops::MatMul(in[0], in[1])}; }, {lhs, rhs});
+  ASSERT_THAT(program, IsOk());
+  absl::StatusOr<std::vector<Array>> alone = Eval(*program, {lhs, rhs});
+  ASSERT_THAT(alone, IsOk());
+  CountingExecutor executor;
+  {
+    const UseExecutor outer(&executor);
+    {
+      const UseExecutor inner(nullptr);
+      ASSERT_THAT(Eval(*program, {lhs, rhs}), IsOk());
+    }
+    EXPECT_EQ(executor.calls, 0);
+    EXPECT_EQ(CurrentExecutor(), &executor);
+    absl::StatusOr<std::vector<Array>> together = Eval(*program, {lhs, rhs});
+    ASSERT_THAT(together, IsOk());
+    EXPECT_GT(executor.calls, 0);
+    EXPECT_TRUE(BitEqual((*together)[0], (*alone)[0]));
+  }
+  EXPECT_EQ(CurrentExecutor(), nullptr);
 }
 
 TEST(RewriteTest, KeepsSlotsScopesAndLines) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/composite.h"
+#include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/aqt_parts.h"
@@ -63,7 +64,7 @@ Context ContextOf(const Impl& dot, const Array* key) {
   return context;
 }
 
-Runtime RuntimeOf(const Impl& dot) { return {.arithmetic = dot.rules.arithmetic}; }
+Runtime RuntimeOf(const Impl& dot) { return {.executor = CurrentExecutor(), .arithmetic = dot.rules.arithmetic}; }
 
 std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
   if (key == nullptr) return std::nullopt;
