@@ -45,7 +45,7 @@ OUTSIDE = {
     "@com_google_protobuf": "configs serving",
     "@com_googlesource_code_re2": "aqt/transforms serving",
     "@nlohmann_json": "aqt/io serving",
-    "@cli11": "serving",
+    "@cli11": "serving examples",
     "@com_google_googletest": "aqt/testing",
     "@com_google_benchmark": "",
 }

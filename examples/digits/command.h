@@ -1,0 +1,19 @@
+#ifndef EXAMPLES_DIGITS_COMMAND_H_
+#define EXAMPLES_DIGITS_COMMAND_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "aqt/io/file.h"
+
+namespace digits {
+
+// The command `digits` without its process: parses `args`, which do not include the program's name, and does what they
+// say. Returns the exit code: that of `aqt` (serving/exit_code.h).
+int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& fs, std::ostream& out,
+               std::ostream& err);
+
+}  // namespace digits
+
+#endif  // EXAMPLES_DIGITS_COMMAND_H_

@@ -1,0 +1,13 @@
+// The command `digits`: ./bazelw run //examples/digits -- --help
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "aqt/io/file.h"
+#include "examples/digits/command.h"
+
+int main(int argc, char** argv) {
+  return digits::DigitsMain(std::vector<std::string>(argv + 1, argv + argc), aqt::io::LocalFileSystem(), std::cout,
+                            std::cerr);
+}

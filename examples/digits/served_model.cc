@@ -1,0 +1,85 @@
+#include "examples/digits/served_model.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/nn/state_file.h"
+#include "aqt/transforms/dce.h"
+#include "aqt/transforms/fold.h"
+#include "aqt/transforms/inject_proto.h"
+
+namespace digits {
+namespace {
+
+constexpr char kHidden[] = "hidden", kInject[] = "inject";
+
+absl::StatusOr<Hidden> ParseHidden(absl::string_view text) {
+  Hidden hidden;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    int64_t width;
+    if (!absl::SimpleAtoi(part, &width) || width <= 0) {
+      return absl::DataLossError(
+          absl::StrCat("metadata \"", kHidden, "\" is \"", text, "\", expected widths such as 320,256"));
+    }
+    hidden.push_back(width);
+  }
+  return hidden;
+}
+
+absl::StatusOr<ServedModel> FromStateFile(aqt::nn::StateFile file) {
+  for (const char* key : {kHidden, kInject}) {
+    if (file.metadata.count(key) == 0) return absl::DataLossError(absl::StrCat("metadata \"", key, "\" is missing"));
+  }
+  ServedModel model;
+  AQT_ASSIGN_OR_RETURN(model.hidden, ParseHidden(file.metadata[kHidden]));
+  absl::StatusOr<aqt::InjectConfig> config = aqt::InjectConfigFromText(file.metadata[kInject], "metadata \"inject\"");
+  if (!config.ok()) return absl::DataLossError(config.status().message());
+  model.config = *std::move(config);
+  model.values = std::move(file.state);
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<ServedModel> Freeze(const Hidden& hidden, const aqt::InjectConfig& config,
+                                   const aqt::SlotValues& params) {
+  aqt::InjectConfig convert = config;
+  convert.param_mode = aqt::QuantMode::kConvert;
+  AQT_ASSIGN_OR_RETURN(const aqt::Program source, LogitsProgram(hidden, /*rows=*/1));
+  AQT_ASSIGN_OR_RETURN(const aqt::Program program, aqt::Inject(source, convert));
+  AQT_ASSIGN_OR_RETURN(aqt::Folded folded, aqt::Fold(program, params));
+  return ServedModel{hidden, config, std::move(folded.values)};
+}
+
+absl::Status Write(const ServedModel& model, const aqt::io::FileSystem& fs, absl::string_view path) {
+  return aqt::nn::SaveState(
+      fs, path, {model.values, {{kHidden, absl::StrJoin(model.hidden, ",")}, {kInject, aqt::ToText(model.config)}}});
+}
+
+absl::StatusOr<ServedModel> ReadServedModel(const aqt::io::FileSystem& fs, absl::string_view path) {
+  AQT_ASSIGN_OR_RETURN(aqt::nn::StateFile file, aqt::nn::LoadState(fs, path));
+  absl::StatusOr<ServedModel> model = FromStateFile(std::move(file));
+  if (!model.ok()) return aqt::Annotate(model.status(), path);
+  return model;
+}
+
+absl::StatusOr<aqt::Program> ServeProgram(const ServedModel& model, int64_t rows) {
+  aqt::InjectConfig serve = model.config;
+  serve.param_mode = aqt::QuantMode::kServe;
+  AQT_ASSIGN_OR_RETURN(const aqt::Program source, LogitsProgram(model.hidden, rows));
+  AQT_ASSIGN_OR_RETURN(const aqt::Program program, aqt::Inject(source, serve, &model.values));
+  return aqt::Dce(program, {.drop_inputs = {aqt::SlotKind::kParam, aqt::SlotKind::kKey}});
+}
+
+absl::StatusOr<aqt::Array> Serve(const ServedModel& model, const aqt::Array& pixels) {
+  AQT_ASSIGN_OR_RETURN(const aqt::Program program, ServeProgram(model, pixels.shape()[0]));
+  return Logits(program, model.values, pixels);
+}
+
+}  // namespace digits

@@ -1,0 +1,76 @@
+#include "examples/digits/training.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/status_macros.h"
+
+namespace digits {
+namespace {
+
+// Numbers of independent keys made of the seed.
+enum : uint32_t { kOrderKey, kNoiseKey };
+
+}  // namespace
+
+absl::Status Validate(const TrainingOptions& options, int64_t rows) {
+  const auto positive = [](const char* name, auto value) {
+    if (value > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(name, " = ", value, ", expected a positive number"));
+  };
+  for (const int64_t width : options.hidden) AQT_RETURN_IF_ERROR(positive("width of a hidden layer", width));
+  AQT_RETURN_IF_ERROR(positive("batch", options.batch));
+  AQT_RETURN_IF_ERROR(positive("learning rate", options.learning_rate));
+  if (options.epochs < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("epochs = ", options.epochs, ", expected a number that is not negative"));
+  }
+  if (options.batch > rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch = ", options.batch, ", expected at most the ", rows, " rows that train"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const TrainingOptions& options, const aqt::InjectConfig& config,
+                                             int64_t rows) {
+  AQT_RETURN_IF_ERROR(Validate(options, rows));
+  AQT_ASSIGN_OR_RETURN(const aqt::Program loss, LossProgram(options.hidden, options.batch));
+  AQT_ASSIGN_OR_RETURN(const aqt::Program quantized, aqt::Inject(loss, config));
+  AQT_ASSIGN_OR_RETURN(const aqt::SlotValues params, InitialParams(options.hidden, options.seed));
+  return aqt::nn::Trainer::Make(quantized, {.learning_rate = options.learning_rate, .momentum = options.momentum},
+                                params, aqt::FoldIn(aqt::MakeKey(options.seed), kNoiseKey));
+}
+
+int64_t StepsPerEpoch(const TrainingOptions& options, int64_t rows) { return rows / options.batch; }
+
+std::vector<int64_t> RowsOfStep(const TrainingOptions& options, int64_t rows, int64_t step) {
+  const int64_t per_epoch = StepsPerEpoch(options, rows);
+  const aqt::Key key =
+      aqt::FoldIn(aqt::FoldIn(aqt::MakeKey(options.seed), kOrderKey), static_cast<uint32_t>(step / per_epoch));
+  const aqt::RandomBits bits(key, rows);
+  std::vector<int64_t> order(rows);
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t i = rows - 1; i > 0; --i) std::swap(order[i], order[bits.Bits32(i) % (i + 1)]);
+  const auto first = order.begin() + step % per_epoch * options.batch;
+  return {first, first + options.batch};
+}
+
+aqt::SlotValues BatchOfStep(const Dataset& data, const TrainingOptions& options, int64_t step) {
+  const std::vector<int64_t> rows = RowsOfStep(options, data.rows(), step);
+  return {{kPixelsSlot, Pixels(data, rows)}, {kLabelsSlot, OneHotLabels(data, rows)}};
+}
+
+absl::Status TrainTo(aqt::nn::Trainer& trainer, const Dataset& data, const TrainingOptions& options, int64_t last,
+                     const std::function<void(int64_t steps, double loss)>& progress) {
+  while (trainer.steps() < last) {
+    AQT_ASSIGN_OR_RETURN(const aqt::SlotValues outputs, trainer.Step(BatchOfStep(data, options, trainer.steps())));
+    if (progress) progress(trainer.steps(), outputs.at(kLossSlot).View<float>()[0]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace digits
