@@ -269,7 +269,7 @@ class BackwardOp : public Composite {
       g.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsLhs : KeyRole::kDrhsLhs);
       y.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsRhs : KeyRole::kDrhsRhs);
     }
-    const Value product = internal::RawDot(raw, g, y, backward.dims, dtype, dot_->rules).out;
+    const Value product = internal::LocalRawDot(raw, g, y, backward.dims, dtype, dot_->rules);
     Axes permutation(backward.to_operand.size());
     for (size_t j = 0; j < permutation.size(); ++j) permutation[backward.to_operand[j]] = static_cast<int64_t>(j);
     const Value gradient = ops::Transpose(product, permutation);

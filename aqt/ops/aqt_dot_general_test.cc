@@ -151,6 +151,14 @@ Problem RandomProblem(Random& random) {
     (pair < batch ? problem.dims.lhs_batch : problem.dims.lhs_contracting).push_back(at[0]);
     (pair < batch ? problem.dims.rhs_batch : problem.dims.rhs_contracting).push_back(at[1]);
   }
+  // A cut of dlhs by an extent that fits half of the time, and of drhs by one that always does.
+  if (random.Below(4) == 0) {
+    problem.config.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 1 + random.Below(4)};
+    problem.config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1, .tile_largest_shape = true};
+    for (DotGeneralRaw* raw : {&problem.config.dlhs, &problem.config.drhs}) {
+      raw->lhs.quantizer.calib_shared_axes = raw->rhs.quantizer.calib_shared_axes = {};
+    }
+  }
   // Mostly ordinary numbers; sometimes tiny ones (subnormal products), zeros, ties.
   const double magnitude = std::vector<double>{1, 1, 1, 3, 1e-3, 1e-20, 1e-38, 0}[random.Below(8)];
   problem.lhs = RandomArray({dtype, shapes[0]}, random.Next(), -magnitude, magnitude);
@@ -206,7 +214,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   std::map<std::string, int> features;
   for (const char* feature : {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
                               "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32"}) {
+                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest"}) {
     features[feature] = 0;
   }
   int legal = 0;

@@ -8,10 +8,12 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/local_aqt.h"
 #include "aqt/quant/numerics.h"
 
 namespace aqt::internal {
@@ -190,6 +192,36 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const A
     return {IntQvalue(*integer, scaled, key, rules), scale};
   }
   return {NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), key.value_or(Value()), rules.prng_layout), scale};
+}
+
+namespace {
+
+// The sum over the first axis, in f32 from +0 in ascending order, rounded once.
+Value SumFirst(const Value& x) {
+  const Shape& shape = x.shape();
+  Shape rest(shape.extents().subspan(1));
+  Value sum = ops::BroadcastTo(Number(0), rest);
+  for (int64_t i = 0; i < shape[0]; ++i) {
+    PerAxis start(shape.rank(), 0), limit(shape.begin(), shape.end());
+    start[0] = i;
+    limit[0] = i + 1;
+    sum = AddIn(DType::kF32, sum, Hold(ops::Reshape(ops::Slice(x, start, limit), rest)));
+  }
+  return Release(sum, x.dtype());
+}
+
+}  // namespace
+
+Value LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
+                  const QuantRules& rules) {
+  std::optional<LocalSplit> split;
+  if (config.local_aqt.has_value()) {
+    split = *MakeLocalSplit(*config.local_aqt, dims, lhs.x.shape(), rhs.x.shape());  // the plan has checked it
+  }
+  if (!split.has_value()) return RawDot(config, lhs, rhs, dims, dtype, rules).out;
+  const RawSide lhs_cut{ops::Reshape(lhs.x, split->lhs.tiled_shape), lhs.key, std::nullopt};
+  const RawSide rhs_cut{ops::Reshape(rhs.x, split->rhs.tiled_shape), rhs.key, std::nullopt};
+  return SumFirst(RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, rules).out);
 }
 
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims, DType dtype,

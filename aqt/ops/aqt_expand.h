@@ -56,6 +56,10 @@ struct RawResult {
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
                  const QuantRules& rules);
 
+// The same for a backward contraction of float operands, which LocalAqt may cut; the result alone.
+Value LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
+                  const QuantRules& rules);
+
 // scale of one side in the layout of the other operand, of rank other_rank.
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);
 

@@ -32,6 +32,7 @@ using What = ResidualSlot::What;
 // The gradient of one operand.
 struct BackwardPlan {
   RawDotPlan raw;
+  DotDims dims;                // of the gradient and the other operand
   Axes to_operand;             // axis of the operand that each axis of the product is
   bool use_fwd_quant = false;  // of the other operand
 };
@@ -132,14 +133,15 @@ absl::StatusOr<BackwardPlan> MakeBackward(Pass pass, const DotGeneralRaw& config
                                           const BackwardDotDims& dims) {
   BackwardPlan plan;
   AQT_ASSIGN_OR_RETURN(plan.raw, internal::MakeRawDotPlan(pass, config, out, other, dims.dims));
+  plan.dims = dims.dims;
   plan.to_operand = dims.to_operand;
   plan.use_fwd_quant = config.rhs.use_fwd_quant;
   return plan;
 }
 
 // A scale of the operand that `plan` reads, in the layout of the incoming gradient.
-absl::StatusOr<ArrayRef> ForwardScaleInGradient(const BackwardPlan& plan, const ArrayRef& scale) {
-  return ScaleToOther(scale, Side::kRhs, plan.raw.dims, plan.raw.lhs.x.shape.rank());
+absl::StatusOr<ArrayRef> ForwardScaleInGradient(const BackwardPlan& plan, const ArrayRef& scale, const Shape& gradient) {
+  return ScaleToOther(scale, Side::kRhs, plan.dims, gradient.rank());
 }
 
 absl::Status CheckRuntime(const Runtime& runtime) {
@@ -237,7 +239,7 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
       impl->AddResidual(side, What::kQvalue, {spec->q_dtype, operand.shape});
       // The forward scale must fit the gradient.
       const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
-      AQT_RETURN_IF_ERROR(Annotate(ForwardScaleInGradient(impl->reader(side), scale).status(), "use_fwd_quant"));
+      AQT_RETURN_IF_ERROR(Annotate(ForwardScaleInGradient(impl->reader(side), scale, impl->out.shape).status(), "use_fwd_quant"));
     } else {
       impl->AddResidual(side, What::kValue, operand);
     }
@@ -401,7 +403,8 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
                                    workspace->Get(Workspace::kScaledGradient, impl.out.num_bytes()));
       const MutableArrayRef value(operand.dtype, operand.shape,
                                   workspace->Get(Workspace::kForwardOperand, operand.num_bytes()));
-      const ArrayRef scale = *ForwardScaleInGradient(plan, *residual(other, What::kScale));  // checked when planned
+      // Checked when planned.
+      const ArrayRef scale = *ForwardScaleInGradient(plan, *residual(other, What::kScale), g.shape);
       internal::MultiplyInto(g, scale, g.dtype, scaled);
       internal::DequantizeInto(*residual(other, What::kQvalue), {}, operand.dtype, value);
       call.lhs.x = scaled;
@@ -412,9 +415,11 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
     }
     // The product is written where its axes are in the operand.
     call.out.dtype = out.dtype;
-    call.out.shape = plan.raw.product_shape;
     call.out.data = out.data;
-    for (const int64_t axis : plan.to_operand) call.out.strides.push_back(out.strides[axis]);
+    for (const int64_t axis : plan.to_operand) {
+      call.out.shape.push_back(out.shape[axis]);
+      call.out.strides.push_back(out.strides[axis]);
+    }
     internal::RunRawDot(plan.raw, call, *workspace, runtime);
 
     if (!impl.ClipsGradient(side)) return;

@@ -140,8 +140,39 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},
       {"fwd.lhs: Quantizer: shared axes of f32[4,8]: axis 2 is out of range for rank 2 (-2 to 1 are allowed)",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},
-      {"dlhs: local_aqt is not available; leave it out", With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{}; }),
-       {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims(), absl::StatusCode::kUnimplemented},
+      // local_aqt: dlhs contracts the 5 columns of rhs, drhs the 4 rows of lhs
+      {"dlhs: local_aqt: needs a contraction_axis_shard_count", With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{}; })},
+      {"drhs: local_aqt: contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
+       "contraction_axis_shard_count",
+       With([](DotGeneral& c) {
+         c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2};
+       })},
+      {"drhs: local_aqt: tile_largest_shape needs a contraction_axis_shard_size",
+       With([](DotGeneral& c) { c.drhs.local_aqt = LocalAqt{.tile_largest_shape = true}; })},
+      {"drhs: local_aqt: tile_largest_shape cuts by contraction_axis_shard_size; leave contraction_axis_shard_count out",
+       With([](DotGeneral& c) {
+         c.drhs.local_aqt = LocalAqt{
+             .contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2, .tile_largest_shape = true};
+       })},
+      {"dlhs: local_aqt: contraction_axis_shard_count = 0, expected at least 1",
+       With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 0}; })},
+      {"drhs: local_aqt: contraction_axis_shard_size = -1, expected at least 1",
+       With([](DotGeneral& c) {
+         c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = -1, .tile_largest_shape = true};
+       })},
+      {"dlhs: local_aqt: contracting axis 1 of lhs [4,5] (axis 1 of rhs) has extent 5, which is no multiple of "
+       "contraction_axis_shard_count = 2",
+       With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2}; })},
+      {"drhs: local_aqt: contracting axis 0 of lhs [4,5] (axis 0 of rhs) has extent 4, which is no multiple of "
+       "contraction_axis_shard_size = 3",
+       With([](DotGeneral& c) {
+         c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 3, .tile_largest_shape = true};
+       })},
+      {"drhs.rhs: calib_shared_axes cannot be set with local_aqt, which gives each part scales of its own",
+       With([](DotGeneral& c) {
+         c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
+         c.drhs.rhs.quantizer.calib_shared_axes.per_tensor = true;
+       })},
       {"fwd: local_aqt has a meaning only for dlhs and drhs", With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
   };
   for (const Case& c : cases) {

@@ -131,8 +131,35 @@ class Generator {
     Shape lhs, rhs;
     DotDims dims;
   };
+
+  // Cuts of the backward contractions that fit the shapes, most of the time.
+  void AddLocalAqt(const Shapes& shapes, DotGeneral& config) {
+    for (const Side wrt : {Side::kLhs, Side::kRhs}) {
+      if (!OneIn(3)) continue;
+      DotGeneralRaw& raw = wrt == Side::kLhs ? config.dlhs : config.drhs;
+      const Shape g = DotOutputShape(shapes.dims, shapes.lhs, shapes.rhs);
+      const Axes contracting =
+          MakeBackwardDotDims(shapes.dims, shapes.lhs.rank(), shapes.rhs.rank(), wrt).dims.lhs_contracting;
+      const auto divisor = [&](int64_t extent) {
+        int64_t d = 1 + Below(std::max<int64_t>(extent, 3));
+        while (!OneIn(30) && extent % d != 0) --d;
+        return d;
+      };
+      LocalAqt local{.tile_largest_shape = OneIn(2)};
+      if (local.tile_largest_shape) {
+        int64_t largest = 1;
+        for (const int64_t axis : contracting) largest = std::max(largest, g[axis]);
+        local.contraction_axis_shard_size = divisor(largest);
+      } else {
+        local.contraction_axis_shard_count = divisor(contracting.empty() ? 1 : g[contracting[0]]);
+      }
+      raw.local_aqt = local;
+      for (Tensor* tensor : {&raw.lhs, &raw.rhs}) tensor->quantizer.calib_shared_axes = {};
+    }
+  }
+
   Shapes RandomShapes() {
-    const auto extent = [&] { return OneIn(40) ? 0 : Pick<int64_t>({1, 2, 3, 3, 5, 7}); };
+    const auto extent = [&] { return OneIn(40) ? 0 : Pick<int64_t>({1, 2, 3, 4, 5, 6, 7}); };
     const auto extents = [&](std::initializer_list<int64_t> counts) {
       std::vector<int64_t> list(Pick(counts));
       for (int64_t& e : list) e = extent();
@@ -231,10 +258,20 @@ std::string Text(const Tensor& t) {
   return os.str();
 }
 
+std::string Text(const DotGeneralRaw& raw) {
+  std::ostringstream os;
+  os << Text(raw.lhs) << " | " << Text(raw.rhs);
+  if (raw.local_aqt.has_value()) {
+    os << " | local count " << raw.local_aqt->contraction_axis_shard_count.value_or(0) << " size "
+       << raw.local_aqt->contraction_axis_shard_size.value_or(0);
+  }
+  return os.str();
+}
+
 TEST(Property, PlanEqualsReference) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), num_cases = FromEnvironment("AQT_TEST_CASES", 300);
   kernels::ThreadPool pool(3);
-  int64_t legal = 0, packed = 0;
+  int64_t legal = 0, packed = 0, cut = 0;
   for (int64_t i = 0; i < num_cases; ++i) {
     const uint64_t seed = static_cast<uint64_t>(first_seed + i);
     Generator random(seed);
@@ -244,6 +281,7 @@ TEST(Property, PlanEqualsReference) {
       config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
     }
     const Generator::Shapes shapes = random.RandomShapes();
+    random.AddLocalAqt(shapes, config);
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
     const Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
     const Context context{.key = MakeKey(random.Bits()),
@@ -264,11 +302,11 @@ TEST(Property, PlanEqualsReference) {
     ++legal;
     const Exact exact = ExactParts(config);
     packed += exact.out + exact.dlhs + exact.drhs;
+    cut += (config.dlhs.local_aqt.has_value() && exact.dlhs) + (config.drhs.local_aqt.has_value() && exact.drhs);
     const Array g = random.RandomData(dtype, plan->out_aval().shape);
     std::ostringstream where;
     where << "seed " << seed << ": " << lhs.aval() << " x " << rhs.aval() << " " << shapes.dims << "\n  fwd "
-          << Text(config.fwd.lhs) << " | " << Text(config.fwd.rhs) << "\n  dlhs " << Text(config.dlhs.lhs) << " | "
-          << Text(config.dlhs.rhs) << "\n  drhs " << Text(config.drhs.lhs) << " | " << Text(config.drhs.rhs);
+          << Text(config.fwd) << "\n  dlhs " << Text(config.dlhs) << "\n  drhs " << Text(config.drhs);
     SCOPED_TRACE(where.str());
 
     const absl::StatusOr<DotGeneralGradients> want = ReferenceDotGeneralWithGradients(
@@ -299,6 +337,7 @@ TEST(Property, PlanEqualsReference) {
   if (num_cases >= 100) {
     EXPECT_GE(legal, num_cases / 2);
     EXPECT_GE(packed, num_cases / 2);
+    EXPECT_GE(cut, num_cases / 10);
   }
 }
 

@@ -466,6 +466,57 @@ RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, c
   return r;
 }
 
+// LocalAqt: x with `axis` cut into `count` parts, (count, size). An empty axis has no element in any part.
+Value CutAxis(Value x, int64_t axis, int64_t count) {
+  const int64_t size = count == 0 ? 0 : x.shape[axis] / count;
+  x.shape[axis] = size;
+  x.shape.insert(x.shape.begin() + axis, count);
+  return x;
+}
+
+// `axes` after a new axis has come before axis `cut`, which is itself one further then.
+Axes AfterCut(Axes axes, int64_t cut) {
+  for (int64_t& axis : axes) axis += axis >= cut ? 1 : 0;
+  return axes;
+}
+
+// The sum over the first axis.
+Value SumFirst(const Value& x) {
+  Value sum(DType::kF32, Index(x.shape.begin() + 1, x.shape.end()));
+  ForEach(x.shape, [&](const Index& i) {
+    const Index rest(i.begin() + 1, i.end());
+    sum[rest] = Plus(DType::kF32, sum(rest), x(i));
+  });
+  for (double& v : sum.data) v = Round(x.dtype, static_cast<float>(v));
+  sum.dtype = x.dtype;
+  return sum;
+}
+
+Value LocalRaw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+               const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Environment& env) {
+  if (!config.local_aqt.has_value() || dims.lhs_contracting.empty()) {
+    return Raw(config, lhs, rhs, dims, lhs_key, rhs_key, env).out;
+  }
+  const LocalAqt& local = *config.local_aqt;
+  int64_t lhs_cut = dims.lhs_contracting[0], rhs_cut = dims.rhs_contracting[0];
+  if (local.tile_largest_shape) {
+    for (int64_t axis = static_cast<int64_t>(lhs.shape.size()) - 1; axis >= 0; --axis) {
+      const auto* found = std::find(dims.lhs_contracting.begin(), dims.lhs_contracting.end(), axis);
+      if (found == dims.lhs_contracting.end() || (lhs.shape[axis] < lhs.shape[lhs_cut])) continue;
+      lhs_cut = axis;
+      rhs_cut = dims.rhs_contracting[found - dims.lhs_contracting.begin()];
+    }
+  }
+  const int64_t count = local.tile_largest_shape ? lhs.shape[lhs_cut] / *local.contraction_axis_shard_size
+                                                 : *local.contraction_axis_shard_count;
+  DotDims cut{AfterCut(dims.lhs_contracting, lhs_cut), AfterCut(dims.rhs_contracting, rhs_cut),
+              AfterCut(dims.lhs_batch, lhs_cut), AfterCut(dims.rhs_batch, rhs_cut)};
+  cut.lhs_batch.insert(cut.lhs_batch.begin(), lhs_cut);
+  cut.rhs_batch.insert(cut.rhs_batch.begin(), rhs_cut);
+  return SumFirst(
+      Raw(config, CutAxis(lhs, lhs_cut, count), CutAxis(rhs, rhs_cut, count), cut, lhs_key, rhs_key, env).out);
+}
+
 // The gradient of one operand, in that operand's layout.
 Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, const Value& lhs, const Value& rhs,
                const Value& g, const DotDims& dims, const std::optional<Key>& g_key, const std::optional<Key>& y_key,
@@ -483,12 +534,12 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
                   backward.dims.lhs_contracting, backward.dims.lhs_batch, scaled_g);
     for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = Round(y.dtype, static_cast<float>(y_quantized.q.data[i]));
   }
-  const RawResult product = Raw(raw, scaled_g, y, backward.dims, g_key, y_key, env);
+  const Value product = LocalRaw(raw, scaled_g, y, backward.dims, g_key, y_key, env);
   Value out(x.dtype, x.shape);
-  ForEach(product.out.shape, [&](const Index& p) {
+  ForEach(product.shape, [&](const Index& p) {
     Index i(x.shape.size());
     for (size_t axis = 0; axis < p.size(); ++axis) i[backward.to_operand[axis]] = p[axis];
-    out[i] = product.out(p);
+    out[i] = product(p);
   });
   if (x_quantized.mask.empty()) return out;
   for (size_t i = 0; i < out.data.size(); ++i) {

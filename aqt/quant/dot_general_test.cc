@@ -240,6 +240,9 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
       {"bf16", FullyQuantized(), DType::kBF16},    {"fake", fake, DType::kF32},
       {"v4", ConfigV4(), DType::kF32},             {"fp8", ConfigFwdFp8(), DType::kF32},
       {"weight only", DotGeneralMake(std::nullopt, 8), DType::kF16},
+      {"local", *FullyQuantized({.dlhs_local_aqt = LocalAqt{.contraction_axis_shard_count = 7},
+                                 .drhs_local_aqt = LocalAqt{.contraction_axis_shard_size = 2, .tile_largest_shape = true}}),
+       DType::kBF16},
   };
   for (const Case& c : cases) {
     const Array lhs = RandomArray(c.dtype, {6, 2, 40}, 1), rhs = RandomArray(c.dtype, {40, 2, 7}, 2);

@@ -108,20 +108,32 @@ bool RawDotPlan::NeedsKey() const {
          (rhs.spec.has_value() && rhs.spec->draws_shape.has_value());
 }
 
-absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
+absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs_in, const Aval& rhs_in,
                                           const DotDims& dims) {
-  if (config.local_aqt.has_value()) {
-    return absl::UnimplementedError(absl::StrCat(ToString(pass), ": local_aqt is not available; leave it out"));
-  }
   RawDotPlan plan;
   plan.pass = pass;
   plan.dims = dims;
-  plan.dtype = lhs.dtype;
-  plan.product_shape = DotOutputShape(dims, lhs.shape, rhs.shape);
+  plan.dtype = lhs_in.dtype;
+  Aval lhs = lhs_in, rhs = rhs_in;
+  if (config.local_aqt.has_value()) {
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      if ((side == Side::kLhs ? config.lhs : config.rhs).quantizer.calib_shared_axes == SharedAxes{}) continue;
+      return Invalid(pass, side, "calib_shared_axes cannot be set with local_aqt, which gives each part scales of its own");
+    }
+    absl::StatusOr<std::optional<LocalSplit>> split = MakeLocalSplit(*config.local_aqt, dims, lhs.shape, rhs.shape);
+    if (!split.ok()) return Annotate(split.status(), ToString(pass));
+    plan.split = *std::move(split);
+  }
+  if (plan.split.has_value()) {
+    plan.dims = plan.split->dims;
+    lhs.shape = plan.split->lhs.tiled_shape;
+    rhs.shape = plan.split->rhs.tiled_shape;
+  }
+  plan.product_shape = DotOutputShape(plan.dims, lhs.shape, rhs.shape);
   plan.lhs_mid_alpha = config.lhs_mid_alpha;
   plan.rhs_mid_alpha = config.rhs_mid_alpha;
-  AQT_ASSIGN_OR_RETURN(plan.lhs, MakeSide(pass, Side::kLhs, config.lhs, lhs, dims));
-  AQT_ASSIGN_OR_RETURN(plan.rhs, MakeSide(pass, Side::kRhs, config.rhs, rhs, dims.Swapped()));
+  AQT_ASSIGN_OR_RETURN(plan.lhs, MakeSide(pass, Side::kLhs, config.lhs, lhs, plan.dims));
+  AQT_ASSIGN_OR_RETURN(plan.rhs, MakeSide(pass, Side::kRhs, config.rhs, rhs, plan.dims.Swapped()));
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     if (plan.HasMidScales() && !plan.side(side).spec.has_value()) {
       return Invalid(pass, side, "mid alphas balance the quantization of both sides, but this one is not quantized");

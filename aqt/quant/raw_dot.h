@@ -14,6 +14,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/quant/config.h"
+#include "aqt/quant/local_aqt.h"
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/packed_side.h"
 #include "aqt/quant/quantize_spec.h"
@@ -35,6 +36,8 @@ struct SidePlan {
 
 struct RawDotPlan {
   Pass pass = Pass::kFwd;
+  // Null without LocalAqt. With it, dims, sides and product_shape are those of the cut operands.
+  std::optional<LocalSplit> split;
   DotDims dims;
   SidePlan lhs, rhs;
   Shape product_shape;
@@ -65,9 +68,9 @@ struct RawOperand {
 };
 
 struct RawCall {
-  RawOperand lhs, rhs;
+  RawOperand lhs, rhs;  // not cut
   PrngLayout layout = PrngLayout::kPartitionable;
-  MutableArrayRef out;  // product_shape, any strides, `dtype`
+  MutableArrayRef out;  // product_shape (without the count axis of a LocalAqt), any strides, `dtype`
 };
 
 // Preconditions: avals as planned, keys where needed.

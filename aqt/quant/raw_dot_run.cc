@@ -380,7 +380,17 @@ class Run {
 }  // namespace
 
 void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime) {
-  Run(plan, call, workspace, runtime)();
+  if (!plan.split.has_value()) {
+    Run(plan, call, workspace, runtime)();
+    return;
+  }
+  RawCall cut = call;
+  cut.lhs.x = plan.split->lhs.Tile(call.lhs.x);
+  cut.rhs.x = plan.split->rhs.Tile(call.rhs.x);
+  cut.out = MutableArrayRef(plan.dtype, plan.product_shape,
+                            workspace.Get(Workspace::kParts, plan.product_shape.num_elements() * SizeOf(plan.dtype)));
+  Run(plan, cut, workspace, runtime)();
+  SumLeadingInto(cut.out, 1, call.out);
 }
 
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,

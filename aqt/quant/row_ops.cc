@@ -256,6 +256,23 @@ void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const 
   });
 }
 
+void SumLeadingInto(const ArrayRef& x, int64_t num_axes, const MutableArrayRef& out) {
+  AQT_DCHECK(x.IsDense());
+  int64_t parts = 1;
+  for (int64_t axis = 0; axis < num_axes; ++axis) parts *= x.shape[axis];
+  const int64_t size = out.shape.num_elements();
+  std::array<float, kPiece> sum, part;
+  const StridesSpan strides[] = {out.strides};
+  ForEachPiece(out.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
+    std::fill(sum.begin(), sum.begin() + n, 0.0f);
+    for (int64_t i = 0; i < parts; ++i) {
+      LoadRow(x.dtype, x.data, i * size + linear, 1, n, part.data());
+      AddRow(DType::kF32, part.data(), 1, sum.data(), n);
+    }
+    StoreRow(out.dtype, sum.data(), n, out.data, offsets[0], InnerStride(out.strides));
+  });
+}
+
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
   CombineInto(a, b, dtype, out, MulRow);
 }

@@ -70,6 +70,10 @@ void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan ext
 // out = the dequantized q: cast to `dtype`, scaled, masked, minus bias, cast to the dtype of out. Shapes are equal.
 void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out);
 
+// out = the sum of x, dense, over its first `num_axes` axes, from +0 in row-major order in f32, each sum rounded (subnormals
+// are zero); one rounding to the dtype of out at the end.
+void SumLeadingInto(const ArrayRef& x, int64_t num_axes, const MutableArrayRef& out);
+
 // out = R(a * b), or R(a / b), in `dtype`, stored in the dtype of out. b, rounded to `dtype`, broadcasts to a; a and out have
 // one shape.
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);

@@ -7,14 +7,17 @@ namespace aqt {
 
 absl::StatusOr<TilingState> TilingState::Make(const Shape& shape, absl::Span<const AxisTiling> tilings) {
   const int64_t rank = shape.rank();
-  std::vector<std::optional<int64_t>> size_of_axis(rank);
+  struct Tile {
+    int64_t count, size;
+  };
+  std::vector<std::optional<Tile>> tile(rank);
   for (const AxisTiling& tiling : tilings) {
     const int64_t axis = tiling.axis < 0 ? tiling.axis + rank : tiling.axis;
     if (axis < 0 || axis >= rank) {
       return absl::InvalidArgumentError(
           absl::StrCat("tiling: axis ", tiling.axis, " is out of range for shape ", shape.ToString()));
     }
-    if (size_of_axis[axis].has_value()) {
+    if (tile[axis].has_value()) {
       return absl::InvalidArgumentError(absl::StrCat("tiling: axis ", axis, " is tiled twice"));
     }
     if (!tiling.tile_count.has_value() && !tiling.tile_size.has_value()) {
@@ -31,18 +34,18 @@ absl::StatusOr<TilingState> TilingState::Make(const Shape& shape, absl::Span<con
       return absl::InvalidArgumentError(absl::StrCat("tiling: axis ", axis, " of shape ", shape.ToString(), " has not ",
                                                      *tiling.tile_count, " tiles of ", *tiling.tile_size));
     }
-    size_of_axis[axis] = size;
+    // An empty axis has as many tiles as were asked for, of size 0.
+    tile[axis] = Tile{tiling.tile_count.has_value() ? given : extent / given, size};
   }
   TilingState state;
   state.untiled_shape = shape;
   for (int64_t axis = 0; axis < rank; ++axis) {
     Axes& map = state.tile_map.emplace_back();
     map.push_back(state.tiled_shape.rank());
-    if (size_of_axis[axis].has_value()) {
-      const int64_t size = *size_of_axis[axis];
-      state.tiled_shape.push_back(size == 0 ? 0 : shape[axis] / size);
+    if (tile[axis].has_value()) {
+      state.tiled_shape.push_back(tile[axis]->count);
       map.push_back(state.tiled_shape.rank());
-      state.tiled_shape.push_back(size);
+      state.tiled_shape.push_back(tile[axis]->size);
     } else {
       state.tiled_shape.push_back(shape[axis]);
     }

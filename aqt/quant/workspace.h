@@ -26,6 +26,7 @@ class Workspace {
     kLhsPacked, kRhsPacked,          // panels
     kLhsEpilogueScale, kRhsEpilogueScale,
     kSums, kAccumulator,
+    kParts,                          // of LocalAqt, dequantized
     kLhsMid, kRhsMid,                // mid scales, and the operands divided by them
     kLhsMidRatio, kRhsMidRatio,
     kLhsRescaled, kRhsRescaled,
