@@ -145,7 +145,7 @@ TEST(DotGeneral, MidScalesHelp) {
   const double plain = error({});
   ASSERT_TRUE(SetUseMidQuant(config, 0.5, std::nullopt, std::nullopt).ok());
   EXPECT_LT(error({}), plain / 2);
-  EXPECT_GT(error(Compat::Original()), error({}));
+  EXPECT_GT(error({.mid_scales_on_original_operands = true}), error({}));
 }
 
 TEST(DotGeneral, ClipGradientIsZeroOutsideTheBound) {

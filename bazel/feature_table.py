@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Writes docs/features.md from docs/features.json.
+
+usage: bazel/feature_table.py          writes the page
+       bazel/feature_table.py --check  fails when the page is not what it would write, or a claim does not hold
+
+A row of the JSON file:
+  {"row": 5, "part": "core",                       or "layers"
+   "feature": "...",                               what a user gets
+   "state": "done" | "part" | "planned" | "left out",
+   "tests": ["//aqt/quant:numerics_test IntSymmetric.Bounds", "//examples/quickstart:quickstart_test"],
+   "benchmark": "//tests/benchmarks:gemm_benchmark",       may be missing
+   "doc": "docs/quantization.md#a-contraction",
+   "note": "..."}                                          what is missing; for part and left out
+
+A test is a target, and a TEST (or TEST_F, TEST_P, TYPED_TEST) of its sources; Python and shell tests are named by the
+target alone.
+"""
+import json
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import build_files  # noqa: E402  pylint: disable=wrong-import-position
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DATA, PAGE = "docs/features.json", "docs/features.md"
+STATES = ("done", "part", "planned", "left out")
+KEYS = {"row", "part", "feature", "state", "tests", "benchmark", "doc", "note"}
+PARTS = {"core": "Contractions, numerics, calibration", "layers": "Layers, calibration state, serving"}
+INTRODUCTION = """# Features
+
+What AQT v2 offers, and where it is here: the numbered list of its features, the tests that show each of them, and the
+page that explains it. Made from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/docs:docs_test`
+checks that every test and heading that is named exists.
+
+"part" works, but for what the note says; "left out" is not meant to come. Recorded cases of AQT itself are in
+`//tests/golden_check:golden_check_test`.
+"""
+TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)", re.M)
+
+
+def anchor(heading):
+    """As GitHub makes it."""
+    return re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(path):
+    """Of the headings of a Markdown file; code blocks have none."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return {anchor(match) for match in re.findall(r"^#+ (.+)$", text, flags=re.M)}
+
+
+def tests_of(root, target):
+    """{"Suite.Name"} in the sources of a test target."""
+    found = set()
+    for label in target.srcs:
+        path = build_files.file_of(label)
+        if path and path.endswith(".cc") and (root / path).is_file():
+            found |= {f"{suite}.{name}" for suite, name in TEST.findall((root / path).read_text(encoding="utf-8"))}
+    return found
+
+
+def problems_of_row(root, targets, row):
+    if unknown := set(row) - KEYS:
+        yield f"unknown keys {sorted(unknown)}"
+    if row["state"] not in STATES:
+        yield f"state {row['state']!r}, expected one of {', '.join(STATES)}"
+    works = row["state"] in ("done", "part")
+    if works and not (row.get("tests") and row.get("doc")):
+        yield f"is {row['state']}, but names no test or no doc"
+    if not works and (row.get("tests") or row.get("benchmark")):
+        yield f"is {row['state']}, but names tests or a benchmark"
+    if row["state"] in ("part", "left out") and not row.get("note"):
+        yield f"is {row['state']}, but has no note that says why"
+    for test in row.get("tests", []):
+        label, _, name = test.partition(" ")
+        target = targets.get(label)
+        if target is None or not target.rule.endswith("_test"):
+            yield f"there is no test target {label}"
+        elif target.rule == "cc_test" and name not in tests_of(root, target):
+            yield f"{label} has no test {name!r}"
+    if (benchmark := row.get("benchmark")) and benchmark not in targets:
+        yield f"there is no target {benchmark}"
+    if doc := row.get("doc"):
+        path, _, heading = doc.partition("#")
+        if not (root / path).is_file():
+            yield f"there is no page {path}"
+        elif heading not in anchors(root / path):
+            yield f"{path} has no heading #{heading}"
+
+
+def problems(root, rows):
+    """One line per claim that does not hold."""
+    targets = build_files.read_tree(root)
+    found = [f"{DATA}: row {row['row']}: {problem}" for row in rows for problem in problems_of_row(root, targets, row)]
+    numbers = [row["row"] for row in rows]
+    if numbers != list(range(1, len(rows) + 1)):
+        found.append(f"{DATA}: rows are numbered {numbers}, expected 1, 2, 3, ...")
+    return found
+
+
+def describe(row):
+    """The line of the table."""
+    tests = {}
+    for test in row.get("tests", []):
+        label, _, name = test.partition(" ")
+        tests.setdefault(label, []).append(name)
+    shown = "<br>".join(f"`{label}`" + (": " + ", ".join(f"`{name}`" for name in names) if names != [""] else "")
+                        for label, names in tests.items())
+    doc = row.get("doc", "")
+    if doc:
+        doc = f"[{doc.removeprefix('docs/').split('#')[0]}]({doc.removeprefix('docs/')})"
+    feature = row["feature"] + (f" ({row['note']})" if row.get("note") else "")
+    benchmark = f"`{row['benchmark']}`" if row.get("benchmark") else ""
+    return f"| {row['row']} | {feature} | {row['state']} | {shown} | {benchmark} | {doc} |"
+
+
+def page(rows):
+    lines = [INTRODUCTION]
+    counts = ", ".join(f"{sum(row['state'] == state for row in rows)} {state}" for state in STATES)
+    lines += [f"{len(rows)} features: {counts}.", ""]
+    for part, heading in PARTS.items():
+        lines += [f"## {heading}", "", "| | feature | state | tests | benchmark | page |", "|---|---|---|---|---|---|"]
+        lines += [describe(row) for row in rows if row["part"] == part]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main(arguments):
+    rows = json.loads((ROOT / DATA).read_text(encoding="utf-8"))
+    found, text, path = problems(ROOT, rows), page(rows), ROOT / PAGE
+    if arguments == ["--check"]:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            found.append(f"{PAGE} is stale: run bazel/feature_table.py")
+    elif arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    else:
+        path.write_text(text, encoding="utf-8")
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
