@@ -91,6 +91,18 @@ std::string CalibrationText(const Calibration& calibration) {
             return absl::StrCat("snr(", absl::StrJoin(c.candidates, ",", [](std::string* out, double x) { *out += Number(x); }),
                                 ")", po2(c.po2_scale));
           },
+          [&](const MeanOfAbsMax& c) { return absl::StrCat("mean_of_absmax", po2(c.po2_scale)); },
+          [&](const WeightedStats& c) {
+            return absl::StrCat(
+                "weighted_stats(l1=", Number(c.l1_dev_coeff), ", l", c.lp_order, "=", Number(c.lp_dev_coeff),
+                ", max=", Number(c.max_dev_coeff), ", const=", Number(c.const_bound_coeff),
+                ", priors=", Number(c.update_count_prior), ":", Number(c.max_dev_prior), ":", Number(c.mean_prior), ":",
+                Number(c.l1_dev_prior), ":", Number(c.lp_dev_prior), ", ema=", Number(c.ema_update_count),
+                c.safe_divide ? ", safe" : "", c.filter_zeros ? "" : ", with_zeros", ")", po2(c.po2_scale));
+          },
+          [&](const DelayedScaling& c) {
+            return absl::StrCat("delayed(", c.amax_history_length, ")", po2(c.po2_scale));
+          },
       },
       calibration);
 }

@@ -10,6 +10,7 @@
 // The host constants of a configuration are doubles, as in Python; they are rounded to f32 and then to the dtype of the
 // tensor before use. Equality is field by field.
 
+#include <cstdint>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -138,7 +139,38 @@ struct SnrSearch {
   bool operator==(const SnrSearch&) const = default;
 };
 
-using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch>;
+// The three below have state: statistics of the tensors seen so far, which are kept from call to call (calibration.h
+// has the formulas, and tells in which QuantMode they are updated).
+
+// scale = mean over the calibration batches of max|x| / quant_bound. For ranges that are fixed before serving.
+struct MeanOfAbsMax {
+  bool po2_scale = false;
+  bool operator==(const MeanOfAbsMax&) const = default;
+};
+
+// scale = (l1_dev_coeff * mean|x| + lp_dev_coeff * (mean|x|^lp)^(1/lp) + max_dev_coeff * max|x| + const_bound_coeff) /
+// quant_bound, each statistic an exponential moving average.
+struct WeightedStats {
+  double l1_dev_coeff = 0, lp_dev_coeff = 0, max_dev_coeff = 0, const_bound_coeff = 0;
+  // What the statistics are before the first update, and how many elements that counts for.
+  double update_count_prior = 1, max_dev_prior = 0, mean_prior = 0, l1_dev_prior = 0, lp_dev_prior = 0;
+  int lp_order = 2;               // 1 .. 30
+  bool safe_divide = false;       // a mean over nothing is 0 instead of NaN
+  bool filter_zeros = true;       // zeros do not count as elements
+  double ema_update_count = 100;  // >= 1: an update has the weight 1 / ema_update_count
+  bool po2_scale = false;
+  bool operator==(const WeightedStats&) const = default;
+};
+
+// scale = max over the last amax_history_length calls *before* this one of max|x| / quant_bound; one for the whole
+// tensor. Needs no look at x before it is quantized, as fp8 training wants it.
+struct DelayedScaling {
+  int64_t amax_history_length = 1024;  // >= 1
+  bool po2_scale = false;
+  bool operator==(const DelayedScaling&) const = default;
+};
+
+using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch, MeanOfAbsMax, WeightedStats, DelayedScaling>;
 
 // ---- one tensor
 
@@ -202,7 +234,10 @@ struct Context {
   std::optional<Key> key = std::nullopt;  // needed when any numerics adds noise
   PrngLayout prng_layout = PrngLayout::kPartitionable;
   std::optional<int64_t> train_step = std::nullopt;
+  // What a calibration with state does. Of a contraction: that of lhs (in the gradients: of the incoming gradient), and
+  // of rhs unless rhs_quant_mode says otherwise.
   QuantMode quant_mode = QuantMode::kTrain;
+  std::optional<QuantMode> rhs_quant_mode = std::nullopt;
   bool operator==(const Context&) const = default;
 };
 

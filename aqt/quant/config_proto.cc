@@ -36,7 +36,8 @@ constexpr config::Rename kRenames[] = {
     {"", "use_fake_quant", "dequant_mode: DEQUANT_MODE_THIS_INPUT, in lhs or rhs"},
     {"", "po2_scale", "quantizer { abs_max { po2_scale: true } }; po2_scale belongs to the calibration"},
     {"Quantizer", "numerics", "the kind itself: int_symmetric { ... }, fp8 { ... }, fp { ... } or no_numerics {}"},
-    {"Quantizer", "calibration", "the kind itself: abs_max {}, abs_mean {}, constant { ... } or snr_search { ... }"},
+    {"Quantizer", "calibration", "the kind itself: abs_max {}, abs_mean {}, constant { ... }, snr_search { ... }, "
+                                 "mean_of_abs_max {}, weighted_stats { ... } or delayed_scaling {}"},
     {"", "int_numerics", "int_symmetric"},
     {"", "IntNumerics", "int_symmetric"},
     {"", "IntSymmetric", "int_symmetric"},
@@ -47,6 +48,10 @@ constexpr config::Rename kRenames[] = {
     {"", "AbsMeanCalibration", "abs_mean"},
     {"", "ConstantCalibration", "constant"},
     {"", "SNRBasedAutoCalibration", "snr_search"},
+    {"", "MeanOfAbsMaxCalibration", "mean_of_abs_max"},
+    {"", "WeightedStatsCalibration", "weighted_stats"},
+    {"", "DelayedScalingCalibration", "delayed_scaling"},
+    {"", "quant_collection", "nothing: statistics are in slots of kind stat"},
     {"", "noise_fn", "noise { kind: ... }"},
     {"IntSymmetric", "stochastic_rounding", "noise { kind: ... }"},
     {"AbsMax", "scale", "clipping_scale"},
@@ -174,6 +179,33 @@ void Write(const SnrSearch& c, config::SnrSearch* out) {
   if (c.po2_scale) out->set_po2_scale(true);
 }
 
+void Write(const MeanOfAbsMax& c, config::MeanOfAbsMax* out) {
+  if (c.po2_scale) out->set_po2_scale(true);
+}
+
+void Write(const WeightedStats& c, config::WeightedStats* out) {
+  const WeightedStats fixed;
+  if (c.l1_dev_coeff != fixed.l1_dev_coeff) out->set_l1_dev_coeff(c.l1_dev_coeff);
+  if (c.lp_dev_coeff != fixed.lp_dev_coeff) out->set_lp_dev_coeff(c.lp_dev_coeff);
+  if (c.max_dev_coeff != fixed.max_dev_coeff) out->set_max_dev_coeff(c.max_dev_coeff);
+  if (c.const_bound_coeff != fixed.const_bound_coeff) out->set_const_bound_coeff(c.const_bound_coeff);
+  if (c.update_count_prior != fixed.update_count_prior) out->set_update_count_prior(c.update_count_prior);
+  if (c.max_dev_prior != fixed.max_dev_prior) out->set_max_dev_prior(c.max_dev_prior);
+  if (c.mean_prior != fixed.mean_prior) out->set_mean_prior(c.mean_prior);
+  if (c.l1_dev_prior != fixed.l1_dev_prior) out->set_l1_dev_prior(c.l1_dev_prior);
+  if (c.lp_dev_prior != fixed.lp_dev_prior) out->set_lp_dev_prior(c.lp_dev_prior);
+  if (c.lp_order != fixed.lp_order) out->set_lp_order(c.lp_order);
+  if (c.safe_divide != fixed.safe_divide) out->set_safe_divide(c.safe_divide);
+  if (c.filter_zeros != fixed.filter_zeros) out->set_filter_zeros(c.filter_zeros);
+  if (c.ema_update_count != fixed.ema_update_count) out->set_ema_update_count(c.ema_update_count);
+  if (c.po2_scale) out->set_po2_scale(true);
+}
+
+void Write(const DelayedScaling& c, config::DelayedScaling* out) {
+  out->set_amax_history_length(c.amax_history_length);
+  if (c.po2_scale) out->set_po2_scale(true);
+}
+
 struct WriteNumerics {
   config::Quantizer* out;
   void operator()(const NoNumerics&) const { out->mutable_no_numerics(); }
@@ -188,6 +220,9 @@ struct WriteCalibration {
   void operator()(const AbsMean& c) const { Write(c, out->mutable_abs_mean()); }
   void operator()(const Constant& c) const { Write(c, out->mutable_constant()); }
   void operator()(const SnrSearch& c) const { Write(c, out->mutable_snr_search()); }
+  void operator()(const MeanOfAbsMax& c) const { Write(c, out->mutable_mean_of_abs_max()); }
+  void operator()(const WeightedStats& c) const { Write(c, out->mutable_weighted_stats()); }
+  void operator()(const DelayedScaling& c) const { Write(c, out->mutable_delayed_scaling()); }
 };
 
 void Write(const Quantizer& q, config::Quantizer* out) {
@@ -356,6 +391,29 @@ AbsMean Read(const config::AbsMean& m) {
   return c;
 }
 
+WeightedStats Read(const config::WeightedStats& m) {
+  WeightedStats c{.safe_divide = m.safe_divide(), .po2_scale = m.po2_scale()};
+  if (m.has_l1_dev_coeff()) c.l1_dev_coeff = m.l1_dev_coeff();
+  if (m.has_lp_dev_coeff()) c.lp_dev_coeff = m.lp_dev_coeff();
+  if (m.has_max_dev_coeff()) c.max_dev_coeff = m.max_dev_coeff();
+  if (m.has_const_bound_coeff()) c.const_bound_coeff = m.const_bound_coeff();
+  if (m.has_update_count_prior()) c.update_count_prior = m.update_count_prior();
+  if (m.has_max_dev_prior()) c.max_dev_prior = m.max_dev_prior();
+  if (m.has_mean_prior()) c.mean_prior = m.mean_prior();
+  if (m.has_l1_dev_prior()) c.l1_dev_prior = m.l1_dev_prior();
+  if (m.has_lp_dev_prior()) c.lp_dev_prior = m.lp_dev_prior();
+  if (m.has_lp_order()) c.lp_order = m.lp_order();
+  if (m.has_filter_zeros()) c.filter_zeros = m.filter_zeros();
+  if (m.has_ema_update_count()) c.ema_update_count = m.ema_update_count();
+  return c;
+}
+
+DelayedScaling Read(const config::DelayedScaling& m) {
+  DelayedScaling c{.po2_scale = m.po2_scale()};
+  if (m.has_amax_history_length()) c.amax_history_length = m.amax_history_length();
+  return c;
+}
+
 absl::StatusOr<Numerics> ReadNumerics(const config::Quantizer& m, const Spot& spot) {
   switch (m.numerics_case()) {
     case config::Quantizer::kIntSymmetric: {
@@ -388,6 +446,11 @@ absl::StatusOr<std::optional<Calibration>> ReadCalibration(const config::Quantiz
           SnrSearch{.candidates = {candidates.begin(), candidates.end()}, .po2_scale = m.snr_search().po2_scale()};
       break;
     }
+    case config::Quantizer::kMeanOfAbsMax:
+      calibration = MeanOfAbsMax{.po2_scale = m.mean_of_abs_max().po2_scale()};
+      break;
+    case config::Quantizer::kWeightedStats: calibration = Read(m.weighted_stats()); break;
+    case config::Quantizer::kDelayedScaling: calibration = Read(m.delayed_scaling()); break;
     case config::Quantizer::CALIBRATION_NOT_SET: break;
   }
   return calibration;

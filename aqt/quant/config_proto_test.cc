@@ -107,6 +107,25 @@ std::vector<NamedConfig> Unusual() {
                                 .candidates = {0.1, std::nextafter(1.0, 2.0), 5e-324, 1e308, -0.0,
                                                std::numeric_limits<double>::infinity()},
                                 .po2_scale = true}))});
+  configs.push_back({"mean of absmax", OneTensor(IntQuantizer(MeanOfAbsMax{.po2_scale = true}))});
+  configs.push_back({"weighted stats", OneTensor(IntQuantizer(WeightedStats{.l1_dev_coeff = 0.1,
+                                                                            .lp_dev_coeff = 0.2,
+                                                                            .max_dev_coeff = 0.3,
+                                                                            .const_bound_coeff = 0.4,
+                                                                            .update_count_prior = 0,
+                                                                            .max_dev_prior = 0.5,
+                                                                            .mean_prior = -0.6,
+                                                                            .l1_dev_prior = 0.7,
+                                                                            .lp_dev_prior = 0.8,
+                                                                            .lp_order = 30,
+                                                                            .safe_divide = true,
+                                                                            .filter_zeros = false,
+                                                                            .ema_update_count = 1.5,
+                                                                            .po2_scale = true}))});
+  configs.push_back({"weighted stats by default", OneTensor(IntQuantizer(WeightedStats{.max_dev_coeff = 1}))});
+  configs.push_back(
+      {"delayed scaling", OneTensor(IntQuantizer(DelayedScaling{.amax_history_length = 7, .po2_scale = true}))});
+  configs.push_back({"delayed scaling by default", OneTensor(IntQuantizer(DelayedScaling{}))});
   const float inf = std::numeric_limits<float>::infinity();
   Constant constant = {
       .bound = ConstantArray{Array::Of<float>({0.1f, -0.0f, 1e-45f, inf, std::nextafter(1.0f, 2.0f), 3e38f}, {2, 3})},
@@ -299,6 +318,11 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {lhs + "  scale_dtype: 's8' } } }", "2:13: ", "scale_dtype s8"},
            {lhs + "  calib_shared_axes { per_tensor: true axes: 1 } } } }", "3:3: ", "exclude each other"},
            {lhs + "  int_symmetric {} abs_max { clipping_scale: -1 } } } }", "2:13: ", "clipping_scale = -1"},
+           {lhs + "  int_symmetric {} weighted_stats { lp_order: 31 max_dev_coeff: 1 } } } }",
+            "2:13: ", "lp_order = 31"},
+           {lhs + "  int_symmetric {} weighted_stats {} } } }", "2:13: ", "all four coefficients are 0"},
+           {lhs + "  int_symmetric {} delayed_scaling { amax_history_length: 0 } } } }",
+            "2:13: ", "amax_history_length = 0, expected 1 to 1048576"},
            {lhs + "  int_symmetric {} constant { bound { } } } } }", "3:31: ", "needs number or array"},
            {lhs + "  int_symmetric {} constant { bound { number: 0 } } } } }", "2:13: ", "bound = 0"},
            {lhs + "  constant { bound { array { dtype: 's8' } } } } } }", "3:30: ", "f32, bf16 or f16"},

@@ -24,11 +24,11 @@ bool HasPo2(const Calibration& calibration) {
   return std::visit([](const auto& c) { return c.po2_scale; }, calibration);
 }
 
-// In the dtype of x each step; the number of all scales decides whether XLA divides.
+// In the dtype of the bounds each step; the number of all scales decides whether XLA divides.
 void ScalesFromBounds(const QuantizeSpec& spec, Arithmetic arithmetic, float* bounds, int64_t n) {
   // The bound of an 8-bit float is a bf16 scalar: f16 data is promoted to f32 by it.
   const bool widened = spec.x.dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics);
-  const DType dtype = widened ? DType::kF32 : spec.x.dtype;
+  const DType dtype = widened ? DType::kF32 : BoundDType(spec.calibration, spec.x.dtype);
   const bool divide = arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
   VisitFloat(dtype, [&]<class T>() {
@@ -200,6 +200,8 @@ absl::StatusOr<Array> MakeBias(const ConstantValue& value, const Aval& x) {
   return Cast(ArrayRef(&bias, ones), x.dtype);
 }
 
+constexpr int64_t kMaxHistory = 1 << 20;
+
 absl::Status ValidateCalibration(const Calibration& calibration) {
   struct Visitor {
     absl::Status operator()(const AbsMax& c) const {
@@ -215,6 +217,43 @@ absl::Status ValidateCalibration(const Calibration& calibration) {
       if (c.p > 0 && c.clipping_scale > 0) return absl::OkStatus();
       return absl::InvalidArgumentError(
           absl::StrCat("AbsMean: p = ", c.p, ", clipping_scale = ", c.clipping_scale, ", expected both > 0"));
+    }
+    absl::Status operator()(const MeanOfAbsMax&) const { return absl::OkStatus(); }
+    absl::Status operator()(const WeightedStats& c) const {
+      if (c.lp_order < 1 || c.lp_order > 30) {
+        return absl::InvalidArgumentError(absl::StrCat("WeightedStats: lp_order = ", c.lp_order, ", expected 1 to 30"));
+      }
+      if (!(c.ema_update_count >= 1) || std::isinf(c.ema_update_count)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("WeightedStats: ema_update_count = ", c.ema_update_count, ", expected a number >= 1"));
+      }
+      const std::pair<const char*, double> fields[] = {{"l1_dev_coeff", c.l1_dev_coeff},
+                                                       {"lp_dev_coeff", c.lp_dev_coeff},
+                                                       {"max_dev_coeff", c.max_dev_coeff},
+                                                       {"const_bound_coeff", c.const_bound_coeff},
+                                                       {"update_count_prior", c.update_count_prior},
+                                                       {"max_dev_prior", c.max_dev_prior},
+                                                       {"l1_dev_prior", c.l1_dev_prior},
+                                                       {"lp_dev_prior", c.lp_dev_prior}};
+      for (const auto& [name, value] : fields) {
+        if (value >= 0 && std::isfinite(value)) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("WeightedStats: ", name, " = ", value, ", expected a number >= 0"));
+      }
+      if (!std::isfinite(c.mean_prior)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("WeightedStats: mean_prior = ", c.mean_prior, ", expected a number"));
+      }
+      if (c.l1_dev_coeff == 0 && c.lp_dev_coeff == 0 && c.max_dev_coeff == 0 && c.const_bound_coeff == 0) {
+        return absl::InvalidArgumentError(
+            "WeightedStats: all four coefficients are 0, so every bound would be 0; set max_dev_coeff: 1, for example");
+      }
+      return absl::OkStatus();
+    }
+    absl::Status operator()(const DelayedScaling& c) const {
+      if (c.amax_history_length >= 1 && c.amax_history_length <= kMaxHistory) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat("DelayedScaling: amax_history_length = ", c.amax_history_length,
+                                                     ", expected 1 to ", kMaxHistory));
     }
     absl::Status operator()(const SnrSearch& c) const {
       for (const double candidate : c.candidates) {
@@ -236,6 +275,11 @@ absl::Status ValidateQuantizer(const Quantizer& quantizer) {
                                                    ", expected f32, bf16, f16 or none"));
   }
   if (quantizer.calibration.has_value()) AQT_RETURN_IF_ERROR(ValidateCalibration(*quantizer.calibration));
+  if (quantizer.calibration.has_value() && std::holds_alternative<DelayedScaling>(*quantizer.calibration) &&
+      !quantizer.calib_shared_axes.axes.empty()) {
+    return absl::InvalidArgumentError(
+        "Quantizer: DelayedScaling has one scale for the whole tensor; leave the axes of calib_shared_axes out");
+  }
   if (IsQuantized(quantizer.numerics) && !quantizer.calibration.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("Quantizer: ", Describe(quantizer.numerics),
                                                    " needs a calibration, such as AbsMax"));
@@ -256,7 +300,7 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
   spec.calibration = *quantizer.calibration;
   spec.x = x;
   const SharedAxes& shared = quantizer.calib_shared_axes;
-  if (shared.per_tensor) {
+  if (shared.per_tensor || std::holds_alternative<DelayedScaling>(spec.calibration)) {
     for (int64_t axis = 0; axis < x.shape.rank(); ++axis) spec.shared_axes.push_back(axis);
   } else {
     absl::StatusOr<Axes> axes =
@@ -274,6 +318,7 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
       AQT_ASSIGN_OR_RETURN(spec.bias, MakeBias(*constant->bias, x));
     }
   }
+  spec.statistics = StatisticsOf(spec.calibration, x, spec.scale_shape);
   spec.q_dtype = QvalueDType(spec.numerics, spec.scaled_dtype);
   AQT_ASSIGN_OR_RETURN(spec.draws_shape, DrawsShape(spec.numerics, x.shape, spec.scaled_dtype));
   return spec;
@@ -290,6 +335,7 @@ int64_t QuantizeSpec::num_work_doubles() const {
   const int64_t n = num_scales(), bounds = (n + 1) / 2;
   if (std::holds_alternative<AbsMean>(calibration)) return bounds + 2 * n;
   if (std::holds_alternative<SnrSearch>(calibration)) return bounds + 4 * bounds + 2 * n;
+  if (has_state()) return bounds + UpdateWorkDoubles(calibration, n);
   return bounds;
 }
 
@@ -307,6 +353,7 @@ void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithm
     } else if (const auto* mean = std::get_if<AbsMean>(&spec.calibration)) {
       AbsMeanBounds(*mean, spec, x, rest, bounds);
     } else {
+      AQT_CHECK(std::holds_alternative<SnrSearch>(spec.calibration));
       const auto row = [&](int64_t i) { return reinterpret_cast<float*>(rest + i * floats); };
       double* sums = rest + 4 * floats;
       SnrBounds(std::get<SnrSearch>(spec.calibration), spec, x, arithmetic, draws,
@@ -315,6 +362,48 @@ void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithm
     ScalesFromBounds(spec, arithmetic, bounds, n);
   }
   StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
+}
+
+void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void* const* statistics, double* work,
+                    void* scale) {
+  const int64_t n = spec.num_scales();
+  float* bounds = reinterpret_cast<float*>(work);
+  BoundsOf(spec.calibration, spec.x.dtype, arithmetic, statistics, n, bounds);
+  ScalesFromBounds(spec, arithmetic, bounds, n);
+  StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
+}
+
+void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, Arithmetic arithmetic,
+                           const StatisticData& data, double* work, void* scale) {
+  const bool updates = UpdatesIn(mode, spec.calibration), before = ReadsBeforeUpdate(spec.calibration);
+  if (!updates || before) ScaleFromState(spec, arithmetic, data.old, work, scale);
+  if (!updates) return;
+  UpdateStatistics(spec.calibration, x, spec.scale_shape, data, work);
+  if (!before) ScaleFromState(spec, arithmetic, data.updated, work, scale);
+}
+
+absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& compat, const void* const* statistics) {
+  // Without elements there is nothing to scale.
+  if (compat.read_unseen_calibration || UpdatesIn(mode, spec.calibration) || spec.x.shape.num_elements() == 0) {
+    return absl::OkStatus();
+  }
+  if (!IsUnseen(spec.statistics, statistics)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      NameOf(spec.calibration), " has seen no calibration batch, so in ", ToString(mode),
+      " there is no scale to read; run some batches in QUANT_MODE_CALIBRATE first and pass the state that they give"));
+}
+
+absl::string_view NameOf(const Calibration& calibration) {
+  struct Visitor {
+    absl::string_view operator()(const AbsMax&) const { return "AbsMax"; }
+    absl::string_view operator()(const AbsMean&) const { return "AbsMean"; }
+    absl::string_view operator()(const Constant&) const { return "Constant"; }
+    absl::string_view operator()(const SnrSearch&) const { return "SnrSearch"; }
+    absl::string_view operator()(const MeanOfAbsMax&) const { return "MeanOfAbsMax"; }
+    absl::string_view operator()(const WeightedStats&) const { return "WeightedStats"; }
+    absl::string_view operator()(const DelayedScaling&) const { return "DelayedScaling"; }
+  };
+  return std::visit(Visitor(), calibration);
 }
 
 }  // namespace aqt::internal

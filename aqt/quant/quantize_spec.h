@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -15,6 +16,7 @@
 #include "aqt/quant/config.h"
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/quant/statistics.h"
 
 namespace aqt::internal {
 
@@ -29,9 +31,11 @@ struct QuantizeSpec {
   DType q_dtype = DType::kF32;
   std::optional<Array> bias;  // dtype of x, broadcasts to x
   std::optional<Shape> draws_shape;
+  Statistics statistics;  // of a calibration with state, otherwise empty
 
+  bool has_state() const { return !statistics.empty(); }
   int64_t num_scales() const { return scale_shape.num_elements(); }
-  // Scratch memory of ComputeScale.
+  // Scratch memory of ComputeScale, ComputeScaleWithState, ScaleFromState.
   int64_t num_work_doubles() const;
 };
 
@@ -46,6 +50,21 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
 // quantizes, otherwise unused. `work` has num_work_doubles() elements.
 void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic,
                   const std::optional<TensorDraws>& draws, double* work, void* scale);
+
+// The same for a calibration with state: updates it if the mode says so, and reads the scale before or after as the
+// calibration says. data.updated is there if and only if the mode updates.
+void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, Arithmetic arithmetic,
+                           const StatisticData& data, double* work, void* scale);
+// The scale alone, in a mode that updates nothing.
+void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void* const* statistics, double* work,
+                    void* scale);
+
+// FailedPrecondition when a state that the call does not update has seen no batch, unless compat says that it does not
+// matter.
+absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& compat, const void* const* statistics);
+
+// The name of a calibration for messages: "MeanOfAbsMax".
+absl::string_view NameOf(const Calibration& calibration);
 
 // Turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as floats. For AbsMax calibration.
 void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);

@@ -48,6 +48,10 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
   }
   AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(qtensor, x));
   AQT_ASSIGN_OR_RETURN(const internal::QuantizeSpec spec, internal::MakeQuantizeSpec(quantizer, tiled.aval(), axes));
+  if (spec.has_state()) {
+    return absl::FailedPreconditionError(absl::StrCat("Calibrate: ", internal::NameOf(spec.calibration),
+                                                      " has state; use CalibrateWithState (calibration.h)"));
+  }
   std::optional<internal::TensorDraws> draws;
   if (spec.draws_shape.has_value() && std::holds_alternative<SnrSearch>(spec.calibration)) {
     AQT_ASSIGN_OR_RETURN(draws, MakeDraws("Calibrate", quantizer.numerics, *spec.draws_shape, context));

@@ -27,10 +27,11 @@ namespace aqt {
 // InvalidArgument for numerics, calibration or scale dtype that do not make sense.
 absl::Status Validate(const Quantizer& quantizer);
 
-// Scale and bias of x (f32, bf16, f16); no qvalue yet, except for NoNumerics: there the qvalue is x and there is no scale.
-// Scales are shared along quantizer.calib_shared_axes, or along `calibration_axes` when it names none; an empty list gives
-// one scale per element. With a tiling, axes are those of the untiled shape and shrink to the tiles. A key is needed only
-// when SnrSearch tries numerics that add noise.
+// Scale and bias of x (f32, bf16, f16); no qvalue yet, except for NoNumerics: there the qvalue is x and there is no
+// scale. Scales are shared along quantizer.calib_shared_axes, or along `calibration_axes` when it names none; an empty
+// list gives one scale per element. With a tiling, axes are those of the untiled shape and shrink to the tiles. A key
+// is needed only when SnrSearch tries numerics that add noise. FailedPrecondition for a calibration with state: see
+// calibration.h.
 absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
                                   absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {},
                                   const TilingState* tiling = nullptr, const Context& context = {});

@@ -10,6 +10,6 @@ absl::string_view ToString(Arithmetic arithmetic) {
   return "?";
 }
 
-Compat Compat::Original() { return {.mid_scales_on_original_operands = true}; }
+Compat Compat::Original() { return {.mid_scales_on_original_operands = true, .read_unseen_calibration = true}; }
 
 }  // namespace aqt

@@ -29,6 +29,10 @@ struct Compat {
   // Mid scales: quantize the original operands with scales calibrated on the rescaled ones. By default the rescaled
   // operands are quantized, so that the mid scales cancel.
   bool mid_scales_on_original_operands = false;
+  // A calibration with state that has seen no batch is read as it is: MeanOfAbsMax then gives NaN scales,
+  // DelayedScaling scales of 0 (and products of 0). By default that is an error, except where the same call updates the
+  // state.
+  bool read_unseen_calibration = false;
 
   static Compat Original();
   bool operator==(const Compat&) const = default;

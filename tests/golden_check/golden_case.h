@@ -34,6 +34,12 @@ struct QuantizeConfig {
   Axes calibration_axes;
   std::vector<AxisTiling> tilings;
 };
+// Scales and states of a calibration with state, call after call: x[i] in mode steps[i].
+struct StatefulConfig {
+  Quantizer quantizer;
+  Axes calibration_axes;
+  std::vector<QuantMode> steps;
+};
 // The numerics alone, on values that are scaled already.
 struct NumericsConfig {
   Numerics numerics;
@@ -69,8 +75,9 @@ struct HandWrittenMatMulConfig {
   double bound = 0;
 };
 
-using CaseConfig = std::variant<QuantizeConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig,
-                                DotGeneralConfig, RandomConfig, OperandKeysConfig, MlpConfig, HandWrittenMatMulConfig>;
+using CaseConfig =
+    std::variant<QuantizeConfig, StatefulConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig,
+                 DotGeneralConfig, RandomConfig, OperandKeysConfig, MlpConfig, HandWrittenMatMulConfig>;
 
 struct ExpectedTensor {
   std::string name;

@@ -163,6 +163,36 @@ absl::StatusOr<std::optional<Calibration>> ToCalibration(const Json& json, const
     }
     return constant;
   }
+  if (kind == "mean_of_absmax") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "mean_of_absmax", {"kind", "po2_scale", "scale_dtype"}));
+    return MeanOfAbsMax{.po2_scale = po2_scale};
+  }
+  if (kind == "weighted_stats") {
+    AQT_RETURN_IF_ERROR(
+        CheckFields(json, "weighted_stats",
+                    {"kind", "po2_scale", "scale_dtype", "l1_dev_coeff", "lp_dev_coeff", "max_dev_coeff",
+                     "const_bound_coeff", "update_count_prior", "max_dev_prior", "mean_prior", "l1_dev_prior",
+                     "lp_dev_prior", "lp_order", "safe_divide", "filter_zeros", "ema_update_count"}));
+    return WeightedStats{.l1_dev_coeff = json.at("l1_dev_coeff"),
+                         .lp_dev_coeff = json.at("lp_dev_coeff"),
+                         .max_dev_coeff = json.at("max_dev_coeff"),
+                         .const_bound_coeff = json.at("const_bound_coeff"),
+                         .update_count_prior = json.at("update_count_prior"),
+                         .max_dev_prior = json.at("max_dev_prior"),
+                         .mean_prior = json.at("mean_prior"),
+                         .l1_dev_prior = json.at("l1_dev_prior"),
+                         .lp_dev_prior = json.at("lp_dev_prior"),
+                         .lp_order = json.at("lp_order"),
+                         .safe_divide = json.at("safe_divide"),
+                         .filter_zeros = json.at("filter_zeros"),
+                         .ema_update_count = json.at("ema_update_count"),
+                         .po2_scale = po2_scale};
+  }
+  if (kind == "delayed_scaling") {
+    AQT_RETURN_IF_ERROR(
+        CheckFields(json, "delayed_scaling", {"kind", "po2_scale", "scale_dtype", "amax_history_length"}));
+    return DelayedScaling{.amax_history_length = json.at("amax_history_length"), .po2_scale = po2_scale};
+  }
   if (kind == "snr") {
     AQT_RETURN_IF_ERROR(CheckFields(json, "snr", {"kind", "po2_scale", "scale_dtype", "auto_clip_search_config"}));
     return SnrSearch{.candidates = json.at("auto_clip_search_config"), .po2_scale = po2_scale};
@@ -201,6 +231,44 @@ absl::StatusOr<QuantizeConfig> ToQuantizeConfig(const Json& json, const Tensors&
     config.tilings.push_back({.axis = json["tile_axis"],
                               .tile_count = Optional<int64_t>(json, "tile_count"),
                               .tile_size = Optional<int64_t>(json, "tile_size")});
+  }
+  return config;
+}
+
+absl::StatusOr<QuantMode> ToQuantMode(const std::string& name) {
+  static constexpr std::pair<absl::string_view, QuantMode> kNames[] = {{"train", QuantMode::kTrain},
+                                                                       {"calibrate", QuantMode::kCalibrate},
+                                                                       {"convert", QuantMode::kConvert},
+                                                                       {"serve", QuantMode::kServe}};
+  for (const auto& [text, mode] : kNames) {
+    if (name == text) return mode;
+  }
+  return NoApi(absl::StrCat("the mode ", name));
+}
+
+// state0, where it is given, is what the calibration starts from.
+absl::StatusOr<StatefulConfig> ToStatefulConfig(const Json& json, const Tensors& inputs) {
+  AQT_RETURN_IF_ERROR(
+      CheckFields(json, "stateful calibration", {"numerics", "calibration", "calibration_axes", "steps", "state0"}));
+  StatefulConfig config;
+  AQT_ASSIGN_OR_RETURN(config.quantizer.numerics, ToNumerics(json.at("numerics")));
+  AQT_ASSIGN_OR_RETURN(config.quantizer.calibration, ToCalibration(json.at("calibration"), inputs));
+  AQT_ASSIGN_OR_RETURN(config.quantizer.scale_dtype, OptionalDType(json.at("calibration"), "scale_dtype"));
+  const Json& axes = json.at("calibration_axes");
+  if (axes.is_string()) {
+    if (axes != "per_tensor") return NoApi(absl::StrCat("calibration axes ", axes.get<std::string>()));
+    config.quantizer.calib_shared_axes.per_tensor = true;
+  } else {
+    config.calibration_axes = ToAxes(axes);
+  }
+  for (const Json& step : json.at("steps")) {
+    AQT_ASSIGN_OR_RETURN(const QuantMode mode, ToQuantMode(step));
+    config.steps.push_back(mode);
+  }
+  if (json.contains("state0")) {
+    for (const auto& [name, value] : json["state0"].items()) {
+      if (value != 0) return NoApi(absl::StrCat("an initial ", name, " other than 0"));
+    }
   }
   return config;
 }
@@ -302,6 +370,7 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   if (feature == "quantize" || feature == "quantize_tiled" || feature == "quantize_sr" || feature == "calibrate") {
     return ToQuantizeConfig(json, inputs);
   }
+  if (feature == "calibrate_stateful") return ToStatefulConfig(json, inputs);
   if (feature == "numerics_direct") {
     AQT_ASSIGN_OR_RETURN(Numerics numerics, ToNumerics(json));
     return NumericsConfig{std::move(numerics)};

@@ -36,8 +36,10 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
 
 // ---- its parts
 
-// In the file of each: quantizers and numerics; contractions; keys and noise; the examples of AQT's README.
+// In the file of each: quantizers and numerics; calibrations with state; contractions; keys and noise; the examples of
+// AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
+absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
