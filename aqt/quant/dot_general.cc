@@ -199,8 +199,8 @@ void* Residuals::Reserve(size_t index, const Aval& aval) {
   return slot.owned.get();
 }
 
-void Residuals::Keep(size_t index, const ArrayRef& operand) {
-  if (operands_ == Operands::kBorrow) {
+void Residuals::Keep(size_t index, const ArrayRef& operand, bool transient) {
+  if (operands_ == Operands::kBorrow && !transient) {
     slots_[index] = {.aval = operand.aval(), .owned = nullptr, .shared = nullptr, .view = operand};
     return;
   }
@@ -350,9 +350,10 @@ absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rh
     residuals->slots_.resize(impl.residuals.size());
     for (size_t i = 0; i < impl.residuals.size(); ++i) {
       const ResidualSlot& slot = impl.residuals[i];
-      internal::RawOperand& operand = slot.side == Side::kLhs ? call.lhs : call.rhs;
+      const bool is_lhs = slot.side == Side::kLhs;
+      internal::RawOperand& operand = is_lhs ? call.lhs : call.rhs;
       switch (slot.what) {
-        case What::kValue: residuals->Keep(i, operand.x); break;
+        case What::kValue: residuals->Keep(i, operand.x, is_lhs ? lhs.transient : rhs.transient); break;
         case What::kQvalue: operand.keep_qvalue = residuals->Reserve(i, slot.aval); break;
         case What::kScale: operand.keep_scale = residuals->Reserve(i, slot.aval); break;
         case What::kClipMask: operand.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval)); break;

@@ -88,8 +88,8 @@ class Residuals {
   };
   // Memory for a slot, dense; allocated when it is not there yet.
   void* Reserve(size_t index, const Aval& aval);
-  // Copies or borrows a float operand.
-  void Keep(size_t index, const ArrayRef& operand);
+  // Copies or borrows a float operand; a transient one is copied.
+  void Keep(size_t index, const ArrayRef& operand, bool transient = false);
 
   Operands operands_ = Operands::kCopy;
   std::vector<Slot> slots_;
@@ -126,6 +126,8 @@ class PreparedOperand {
 struct DotOperand {
   ArrayRef value;  // not read when `prepared` has a qvalue
   const PreparedOperand* prepared = nullptr;
+  // The memory of `value` changes after Forward: Residuals copy it even where they would borrow.
+  bool transient = false;
 
   DotOperand(const ArrayRef& value_in) : value(value_in) {}
   DotOperand(const MutableArrayRef& value_in) : value(value_in) {}

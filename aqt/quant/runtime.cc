@@ -10,6 +10,8 @@ absl::string_view ToString(Arithmetic arithmetic) {
   return "?";
 }
 
-Compat Compat::Original() { return {.mid_scales_on_original_operands = true, .read_unseen_calibration = true}; }
+Compat Compat::Original() {
+  return {.mid_scales_on_original_operands = true, .read_unseen_calibration = true, .einsum_keeps_mid_alphas = true};
+}
 
 }  // namespace aqt

@@ -33,6 +33,9 @@ struct Compat {
   // DelayedScaling scales of 0 (and products of 0). By default that is an error, except where the same call updates the
   // state.
   bool read_unseen_calibration = false;
+  // Einsum: when the operands of the product are exchanged, the mid alphas of fwd are not. By default they are, so that
+  // lhs_mid_alpha belongs to the first operand of the equation.
+  bool einsum_keeps_mid_alphas = false;
 
   static Compat Original();
   bool operator==(const Compat&) const = default;

@@ -57,6 +57,12 @@ struct DotGeneralConfig {
   DotGeneral config;
   DotDims dims;
 };
+struct EinsumConfig {
+  std::string equation;
+  DotGeneral config;
+  // Whether the sides of `config` are the operands of the product rather than those of the equation.
+  bool of_product = false;
+};
 // Random numbers of a seed.
 struct RandomConfig {
   uint64_t seed = 0;
@@ -75,9 +81,9 @@ struct HandWrittenMatMulConfig {
   double bound = 0;
 };
 
-using CaseConfig =
-    std::variant<QuantizeConfig, StatefulConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig,
-                 DotGeneralConfig, RandomConfig, OperandKeysConfig, MlpConfig, HandWrittenMatMulConfig>;
+using CaseConfig = std::variant<QuantizeConfig, StatefulConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig,
+                                DotGeneralConfig, EinsumConfig, RandomConfig, OperandKeysConfig, MlpConfig,
+                                HandWrittenMatMulConfig>;
 
 struct ExpectedTensor {
   std::string name;

@@ -342,6 +342,14 @@ absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tens
   return config;
 }
 
+absl::StatusOr<EinsumConfig> ToEinsumConfig(const Json& json, const Tensors& inputs, bool of_product) {
+  // The last one tells what the original called.
+  AQT_RETURN_IF_ERROR(CheckFields(json, "einsum", {"fwd", "dlhs", "drhs", "equation", "dot_general_call"}));
+  EinsumConfig config{.equation = json.at("equation"), .config = {}, .of_product = of_product};
+  AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
+  return config;
+}
+
 absl::StatusOr<RandomConfig> ToRandomConfig(const Json& json) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "random", {"prng", "jax_threefry_partitionable", "seed"}));
   if (json.at("prng") != "threefry2x32") return NoApi(absl::StrCat("the generator ", json["prng"].get<std::string>()));
@@ -378,6 +386,7 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   if (feature == "dot_general" || feature == "dot_general_sr" || feature == "local_aqt") {
     return ToDotGeneralConfig(json, inputs);
   }
+  if (feature == "einsum" || feature == "aqt_einsum") return ToEinsumConfig(json, inputs, feature == "einsum");
   if (feature == "ceil_to_po2") return CeilToPo2Config{};
   if (feature == "decode_table") {
     AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(json.at("dtype")));

@@ -36,8 +36,8 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
 
 // ---- its parts
 
-// In the file of each: quantizers and numerics; calibrations with state; contractions; keys and noise; the examples of
-// AQT's README.
+// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; keys and noise; the examples
+// of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
@@ -45,6 +45,7 @@ absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
 absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env);
