@@ -25,23 +25,10 @@ absl::Status Invalid(Pass pass, Side side, absl::string_view message) {
 }
 
 absl::StatusOr<SidePlan> MakeSide(Pass pass, Side side, const Tensor& tensor, const Aval& x, const DotDims& own_dims) {
-  SidePlan plan;
-  plan.config = tensor;
-  plan.x = x;
-  plan.operand_dtype = x.dtype;
-  const std::string where = absl::StrCat(ToString(pass), ".", Name(side));
-  AQT_RETURN_IF_ERROR(Annotate(ValidateTensor(tensor), where));
-  AQT_RETURN_IF_ERROR(Annotate(ValidateQuantizer(tensor.quantizer), where));
-  if (!IsQuantized(tensor.quantizer.numerics)) return plan;
-
   const Axes axes = tensor.calibration_mode == CalibrationMode::kContractingAxis
                         ? own_dims.lhs_contracting
                         : RemainingAxes(x.shape.rank(), own_dims.lhs_contracting, own_dims.lhs_batch);
-  absl::StatusOr<QuantizeSpec> spec = MakeQuantizeSpec(tensor.quantizer, x, axes);
-  if (!spec.ok()) return Annotate(spec.status(), where);
-  plan.spec = *std::move(spec);
-  if (tensor.dequant_mode != DequantMode::kThisInput) plan.operand_dtype = plan.spec->q_dtype;
-  return plan;
+  return MakeSidePlan(pass, side, tensor, x, axes);
 }
 
 // The scale's shape must allow its dequantization; only custom shared axes can make it not so.
@@ -69,13 +56,6 @@ absl::Status CheckOtherInput(const RawDotPlan& plan, Side side) {
                               "DEQUANT_MODE_THIS_INPUT"));
 }
 
-// Largest |qvalue| of an integer container.
-double MaxMagnitude(const SidePlan& side) {
-  const double container = -static_cast<double>(IntegerMin(side.spec->q_dtype));
-  const auto* integer = std::get_if<IntSymmetric>(&side.spec->numerics);
-  return integer != nullptr && integer->clip ? std::min(container, ClipBound(*integer)) : container;
-}
-
 // The dtype of the product, once ValidateAccumulator has passed.
 absl::StatusOr<DType> ResolveAccumulator(const RawDotPlan& plan, std::optional<DType> wanted) {
   if (!wanted.has_value()) return Promote(plan.lhs.operand_dtype, plan.rhs.operand_dtype);
@@ -93,15 +73,6 @@ absl::StatusOr<DType> ResolveAccumulator(const RawDotPlan& plan, std::optional<D
 }
 
 }  // namespace
-
-absl::string_view ToString(Pass pass) {
-  switch (pass) {
-    case Pass::kFwd: return "fwd";
-    case Pass::kDlhs: return "dlhs";
-    case Pass::kDrhs: return "drhs";
-  }
-  return "?";
-}
 
 bool RawDotPlan::NeedsKey() const {
   return (lhs.spec.has_value() && lhs.spec->draws_shape.has_value()) ||

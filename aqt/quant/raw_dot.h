@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -17,22 +16,11 @@
 #include "aqt/quant/local_aqt.h"
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/packed_side.h"
-#include "aqt/quant/quantize_spec.h"
+#include "aqt/quant/quantize_side.h"
 #include "aqt/quant/runtime.h"
 #include "aqt/quant/workspace.h"
 
 namespace aqt::internal {
-
-enum class Pass { kFwd, kDlhs, kDrhs };
-absl::string_view ToString(Pass pass);  // "fwd", "dlhs", "drhs"
-
-// One operand, resolved.
-struct SidePlan {
-  Tensor config;
-  Aval x;
-  std::optional<QuantizeSpec> spec;  // null: not quantized
-  DType operand_dtype = DType::kF32;  // of what the contraction receives
-};
 
 struct RawDotPlan {
   Pass pass = Pass::kFwd;
@@ -54,18 +42,6 @@ struct RawDotPlan {
 // Checks everything that can be known without data. Operands have the dtype `lhs.dtype`. Messages begin with the pass.
 absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
                                           const DotDims& dims);
-
-// One operand of a call.
-struct RawOperand {
-  ArrayRef x;                          // planned aval; not read when `given` has a qvalue
-  const QTensor* given = nullptr;      // a qvalue, or only scales, from outside
-  const Panels* panels = nullptr;      // the qvalue of `given`, packed
-  std::optional<Key> key;              // of this operand
-  // Where to leave the qvalue, the scale and the clip mask (dense); null: nowhere.
-  void* keep_qvalue = nullptr;
-  void* keep_scale = nullptr;
-  int8_t* keep_mask = nullptr;
-};
 
 struct RawCall {
   RawOperand lhs, rhs;  // not cut

@@ -27,36 +27,10 @@
 namespace aqt::internal {
 namespace {
 
-// Names that the observer gets, by pass and side.
-struct SideNames {
-  absl::string_view scale, bias, key, noise, qvalue, operand;
-};
-struct PassNames {
-  absl::string_view pass;
-  SideNames lhs, rhs;
-  absl::string_view accum;
-};
-#define AQT_PASS_NAMES(pass)                                                                                     \
-  {                                                                                                              \
-    pass, {pass ".lhs.scale", pass ".lhs.bias",   pass ".lhs.key",                                               \
-           pass ".lhs.noise", pass ".lhs.qvalue", pass ".dg_lhs"},                                               \
-        {pass ".rhs.scale", pass ".rhs.bias",   pass ".rhs.key",                                                 \
-         pass ".rhs.noise", pass ".rhs.qvalue", pass ".dg_rhs"},                                                 \
-        pass ".accum"                                                                                            \
-  }
-constexpr PassNames kPassNames[] = {AQT_PASS_NAMES("fwd"), AQT_PASS_NAMES("dlhs"), AQT_PASS_NAMES("drhs")};
-#undef AQT_PASS_NAMES
-
-// A side after quantization.
-struct QuantizedSide {
-  ArrayRef operand;                          // what the contraction will receive
-  absl::InlinedVector<ArrayRef, 1> scale;    // in the layout of x
-};
-
 class Run {
  public:
   Run(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime)
-      : plan_(plan), call_(call), workspace_(workspace), runtime_(runtime), names_(kPassNames[static_cast<int>(plan.pass)]) {
+      : plan_(plan), call_(call), workspace_(workspace), runtime_(runtime), names_(NamesOf(plan.pass)) {
     calibrated_[0] = quantized_[0] = call.lhs.x;
     calibrated_[1] = quantized_[1] = call.rhs.x;
   }
@@ -108,80 +82,12 @@ class Run {
     return workspace_.Get(side == Side::kLhs ? lhs : rhs, bytes);
   }
 
+  SideQuantizer QuantizerOf(Side side) {
+    return SideQuantizer(plan_.side(side), side, Input(side), call_.layout, names_.side(side), workspace_, runtime_);
+  }
   QuantizedSide QuantizeSide(Side side) {
-    const SidePlan& plan = plan_.side(side);
-    const RawOperand& in = Input(side);
-    const SideNames& names = side == Side::kLhs ? names_.lhs : names_.rhs;
-    if (!plan.spec.has_value()) return {.operand = in.x, .scale = {}};
-    const QuantizeSpec& spec = *plan.spec;
-
-    QuantizedSide out;
-    absl::InlinedVector<ArrayRef, 1> bias;
-    if (in.given != nullptr) {
-      for (const Array& scale : in.given->scale) out.scale.push_back(scale);
-      for (const Array& b : in.given->bias) bias.push_back(b);
-    } else {
-      out.scale.push_back(ComputeScaleOf(side, spec, in));
-      if (spec.bias.has_value()) bias.push_back(*spec.bias);
-    }
-    for (const ArrayRef& scale : out.scale) Observe(names.scale, scale);
-    for (const ArrayRef& b : bias) Observe(names.bias, BroadcastTo(b, plan.x.shape));
-
-    const Affine affine{.bias = bias, .scale = out.scale};
-    const ArrayRef q = in.given != nullptr && in.given->IsFull() ? in.given->qvalue->ref()
-                                                                 : ComputeQvalueOf(side, spec, in, affine, names);
-    Observe(names.qvalue, q);
-    if (plan.config.dequant_mode != DequantMode::kThisInput) {
-      out.operand = q;
-      return out;
-    }
-    const MutableArrayRef operand(plan.x.dtype, plan.x.shape,
-                                  Buffer(side, Workspace::kLhsOperand, Workspace::kRhsOperand, plan.x.num_bytes()));
-    DequantizeInto(q, affine, plan.x.dtype, operand);
-    out.operand = operand;
-    return out;
-  }
-
-  std::optional<TensorDraws> DrawsOf(const QuantizeSpec& spec, const RawOperand& in) const {
-    if (!spec.draws_shape.has_value()) return std::nullopt;
-    return TensorDraws{*in.key, call_.layout, *spec.draws_shape};
-  }
-
-  ArrayRef ComputeScaleOf(Side side, const QuantizeSpec& spec, const RawOperand& in) {
-    const int64_t n = spec.num_scales();
-    double* work = static_cast<double*>(Buffer(side, Workspace::kLhsScaleWork, Workspace::kRhsScaleWork,
-                                               spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
-    void* scale = in.keep_scale != nullptr
-                      ? in.keep_scale
-                      : Buffer(side, Workspace::kLhsScale, Workspace::kRhsScale, n * SizeOf(spec.scale_dtype));
-    ComputeScale(spec, calibrated_[static_cast<int>(side)], runtime_.arithmetic, DrawsOf(spec, in), work, scale);
-    return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
-  }
-
-  ArrayRef ComputeQvalueOf(Side side, const QuantizeSpec& spec, const RawOperand& in, const Affine& affine,
-                           const SideNames& names) {
-    const ArrayRef& x = quantized_[static_cast<int>(side)];
-    const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(x.dtype, affine)), x.shape};
-    void* q = in.keep_qvalue != nullptr
-                  ? in.keep_qvalue
-                  : Buffer(side, Workspace::kLhsQvalue, Workspace::kRhsQvalue, q_aval.num_bytes());
-    const std::optional<TensorDraws> draws = DrawsOf(spec, in);
-    if (draws.has_value()) ObserveDraws(spec, *draws, names);
-    const MutableArrayRef q_ref(q_aval.dtype, q_aval.shape, q);
-    QuantizeInto(spec.numerics, x, affine, draws, q_ref, in.keep_mask);
-    return q_ref;
-  }
-
-  void ObserveDraws(const QuantizeSpec& spec, const TensorDraws& draws, const SideNames& names) {
-    if (runtime_.observer == nullptr) return;
-    const uint32_t key[] = {draws.key.hi, draws.key.lo};
-    Observe(names.key, ArrayRef(key, {2}));
-    const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
-    if (integer == nullptr) return;
-    const int64_t n = draws.shape.num_elements();
-    float* noise = static_cast<float*>(workspace_.Get(Workspace::kNoise, n * static_cast<int64_t>(sizeof(float))));
-    NoiseInto(integer->noise->kind, draws, noise);
-    Observe(names.noise, ArrayRef(noise, draws.shape));
+    const int i = static_cast<int>(side);
+    return QuantizerOf(side).Quantize(calibrated_[i], quantized_[i]);
   }
 
   // Mid scales: m = absmax over the remaining axes, to the power of alpha (1 without an alpha), per side. Each operand is
@@ -351,7 +257,7 @@ class Run {
     args.panels = panels;
     const FusedScales fused = in.given != nullptr ? FusedScales::kNo : FusedScalesOf(spec, side, plan_.dims);
     if (fused == FusedScales::kNo) {
-      gather(in.given != nullptr ? in.given->scale[0].ref() : ComputeScaleOf(side, spec, in));
+      gather(in.given != nullptr ? in.given->scale[0].ref() : QuantizerOf(side).ComputeScaleOf(in.x));
       args.scales = kernels::QuantizeArgs::Scales::kGiven;
       args.scale_batch_stride = packed.source.rows.Count();
       args.scale_row_stride = 1;
