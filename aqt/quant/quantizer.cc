@@ -112,4 +112,17 @@ absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRe
   return gradient.Reshaped(g.shape);
 }
 
+absl::StatusOr<Array> CeilToPo2(const ArrayRef& scale, Arithmetic arithmetic) {
+  if (!internal::IsArithmeticFloat(scale.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("CeilToPo2: scales have dtype ", ToString(scale.dtype), ", expected f32, bf16 or f16"));
+  }
+  ArrayBuilder builder(scale.aval());
+  internal::ForEachScaledPiece(scale, {}, scale.strides, [&](float* s, int64_t n, int64_t linear, int64_t) {
+    for (int64_t i = 0; i < n; ++i) s[i] = internal::CeilToPo2(scale.dtype, s[i], arithmetic == Arithmetic::kIeee);
+    internal::StoreRow(scale.dtype, s, n, builder.data(), linear, 1);
+  });
+  return std::move(builder).Build();
+}
+
 }  // namespace aqt

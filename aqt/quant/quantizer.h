@@ -56,6 +56,12 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
                                        const ArrayRef& g);
 
+// What po2_scale does to scales (f32, bf16 or f16): 1 / 2^floor(log2(1 / s)), each operation rounded to the dtype of s, with
+// log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly rounded ln. For most s it is the smallest
+// power of two that is not below s; where the logarithm's rounding shows, as for s = 2^-13 in f32, a power of two is doubled.
+// 0, Inf and NaN stay. InvalidArgument for another dtype. AQT's ceil_to_po2.
+absl::StatusOr<Array> CeilToPo2(const ArrayRef& scale, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
+
 }  // namespace aqt
 
 #endif  // AQT_QUANT_QUANTIZER_H_

@@ -265,5 +265,30 @@ TEST(QuantizeGradient, MaskOfAHalvedAbsMax) {
   EXPECT_EQ(Floats(*g), (std::vector<float>{0, 2, 0, 0}));
 }
 
+TEST(CeilToPo2, RoundsUpInTheDTypeOfTheScales) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const Array scales = Array::Of<float>({3, 0.75f, 1, 0, kInf, 5}, {2, 3});
+  const std::vector<float> want = {4, 1, 1, 0, kInf, 8};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const absl::StatusOr<Array> y = CeilToPo2(Cast(scales, dtype));
+    ASSERT_TRUE(y.ok()) << y.status();
+    EXPECT_EQ(y->aval(), (Aval{dtype, {2, 3}}));
+    EXPECT_EQ(Floats(*y), want) << ToString(dtype);
+  }
+  EXPECT_TRUE(std::isnan(Floats(*CeilToPo2(Array::Scalar(std::numeric_limits<float>::quiet_NaN())))[0]));
+  EXPECT_EQ(CeilToPo2(Array::Zeros(DType::kF32, {0, 2}))->shape(), (Shape{0, 2}));
+}
+
+// A transposed view gives the values at its own indices; 2^-13 is doubled by the product with 1 / ln 2 (arith_test.cc has the list).
+TEST(CeilToPo2, StridesAndRefusal) {
+  const float doubled = 0x1p-13f;
+  const Array x = Array::Of<float>({1, 3, doubled, 2, 5, 9}, {2, 3});
+  const absl::StatusOr<Array> y = CeilToPo2(ArrayRef(DType::kF32, {3, 2}, Strides{1, 3}, x.data()));
+  ASSERT_TRUE(y.ok()) << y.status();
+  EXPECT_EQ(Floats(*y), (std::vector<float>{1, 2, 4, 8, 2 * doubled, 16}));
+  EXPECT_EQ(CeilToPo2(Array::Of<int32_t>({4}, {1})).status().message(),
+            "CeilToPo2: scales have dtype s32, expected f32, bf16 or f16");
+}
+
 }  // namespace
 }  // namespace aqt
