@@ -46,6 +46,11 @@ struct NumericsConfig {
 };
 // CeilToPo2 of scales.
 struct CeilToPo2Config {};
+// Values rounded to a small float format, kept in their container.
+struct RoundToFormatConfig {
+  FpFormat format;
+  DType container;
+};
 // All codes of an 8-bit float, and plain conversion to one.
 struct DecodeConfig {
   DType dtype;
@@ -70,10 +75,29 @@ struct RandomConfig {
 };
 // The keys of the six operands of a contraction.
 struct OperandKeysConfig {};
-// Layers "Dense" (kernel and bias numbered from 0) and "relu".
+// y = x kernel + bias, then max(y, 0) if relu.
+struct Layer {
+  int64_t features = 0;
+  bool relu = false;
+};
+// Layers with kernels and biases numbered from 0.
 struct MlpConfig {
   std::optional<DotGeneral> dot_general;  // null: the float product
-  std::vector<std::string> layers;
+  std::vector<Layer> layers;
+};
+// Layers quantized as in training, then served from frozen kernels.
+struct ServingConfig {
+  DotGeneral dot_general = {};
+  std::vector<Layer> layers = {};
+  bool train_equals_serve = false;     // bit for bit
+  bool serve_ignores_kernels = false;  // the float ones
+};
+// Layers trained by stochastic gradient descent on the mean softmax cross entropy.
+struct TrainingConfig {
+  std::optional<DotGeneral> dot_general = std::nullopt;  // null: the float product
+  std::vector<Layer> layers = {};
+  int64_t steps = 0, batch_size = 0;
+  double learning_rate = 0, momentum = 0;
 };
 // The hand-written product of AQT's README: scales bound / max|x| multiplied onto the operands and divided out.
 struct HandWrittenMatMulConfig {
@@ -81,9 +105,24 @@ struct HandWrittenMatMulConfig {
   double bound = 0;
 };
 
-using CaseConfig = std::variant<QuantizeConfig, StatefulConfig, NumericsConfig, CeilToPo2Config, DecodeConfig, CastConfig,
-                                DotGeneralConfig, EinsumConfig, RandomConfig, OperandKeysConfig, MlpConfig,
-                                HandWrittenMatMulConfig>;
+// clang-format off: one for each line
+using CaseConfig = std::variant<
+    QuantizeConfig,
+    StatefulConfig,
+    NumericsConfig,
+    CeilToPo2Config,
+    RoundToFormatConfig,
+    DecodeConfig,
+    CastConfig,
+    DotGeneralConfig,
+    EinsumConfig,
+    RandomConfig,
+    OperandKeysConfig,
+    MlpConfig,
+    ServingConfig,
+    TrainingConfig,
+    HandWrittenMatMulConfig>;
+// clang-format on
 
 struct ExpectedTensor {
   std::string name;
@@ -108,6 +147,7 @@ struct GoldenFamily {
 struct Environment {
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   PrngLayout prng_layout = PrngLayout::kPartitionable;
+  Compat compat = Compat::Original();
 };
 
 struct GoldenSet {

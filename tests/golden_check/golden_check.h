@@ -10,8 +10,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "aqt/io/file.h"
+#include "aqt/quant/config_proto.h"
+#include "tests/golden_check/fixed_list.h"
 #include "tests/golden_check/golden_case.h"
 #include "tests/golden_check/run_case.h"
+#include "tests/golden_check/through_text.h"
 
 namespace aqt::golden {
 
@@ -19,21 +22,31 @@ enum class Verdict { kPassed, kFailed, kNotSupported };
 
 struct CaseResult {
   Verdict verdict;
-  std::string reason;  // of kFailed: "TENSOR [INDEX]: got X, want Y"; of kNotSupported: what is missing
+  // Of kFailed: "TENSOR [INDEX]: got X, want Y", with "from the structs: " or "from the text: " before it when only one of the
+  // two ways to the configuration fails so; of kNotSupported: what is missing.
+  std::string reason;
 };
 
 using Runner = absl::FunctionRef<absl::StatusOr<Tensors>(const GoldenCase&, const Environment&, Given&)>;
 
-// Passed when every expected tensor is within its tolerance. Not supported when the configuration or the runner says
-// Unimplemented and no tensor is wrong; failed at every other error, or when an expected tensor does not come out.
-// Tensors that are to be computed from given ones get a run of their own.
-CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, Runner runner = RunCase);
+struct CheckOptions {
+  Runner runner = RunCase;
+  TextWriter to_text = ToText;
+  // Not null: these tensors must differ from the recorded ones, and be as listed.
+  const FixedCase* fixed = nullptr;
+};
 
-// golden_check --golden_dir=DIR [--families=a,b] [--verbose]
+// Runs the case twice, with the library's own structs and with what is read from their text (ThroughText). Passed when both
+// times every expected tensor is within its tolerance, and the bits are the same. Not supported when the configuration or the
+// runner says Unimplemented and no tensor is wrong; failed at every other error, or when an expected tensor does not come
+// out. Tensors that are to be computed from given ones get a run of their own.
+CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, const CheckOptions& options = {});
+
+// See kUsage in golden_check.cc, or golden_check --help.
 //
 // To `out`: a line per failing case, with --verbose also one per case that is not supported; then per family and in
 // total `passed N, failed N, not supported N`. Returns 1 when a case failed, 0 when none did; 2, with a message to
-// `err`, when the arguments or the directory are bad.
+// `err`, when the arguments or the directory are bad. A run of more than some seconds tells its progress to `err`.
 int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& arguments, std::ostream& out,
                     std::ostream& err);
 

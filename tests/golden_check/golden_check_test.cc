@@ -1,7 +1,9 @@
 #include "tests/golden_check/golden_check.h"
 
 #include <functional>
+#include <limits>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <variant>
@@ -9,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -18,11 +21,16 @@
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/config_proto.h"
+#include "aqt/quant/runtime.h"
+#include "tests/golden_check/fixed_list.h"
 #include "tests/golden_check/manifest.h"
 
 namespace aqt::golden {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -56,15 +64,19 @@ void ExpectAllPass(const std::string& dir, const std::map<std::string, int>& min
 
 TEST(GoldenCases, StockXlaAllPass) {
   ExpectAllPass(kStock, {{"int_numerics", 45},
-                         {"fp8_numerics", 8},
-                         {"calibration", 9},
-                         {"dot_general", 30},
+                         {"fp8_numerics", 12},
+                         {"fp_numerics", 45},
+                         {"calibration", 12},
+                         {"dot_general", 35},
                          {"stochastic_rounding", 20},
+                         {"serving", 4},
+                         {"training", 4},
                          {"readme", 4}});
 }
 
 TEST(GoldenCases, IeeeAllPass) {
-  ExpectAllPass(kIeee, {{"int_numerics", 40}, {"calibration", 6}, {"dot_general", 24}, {"readme", 3}});
+  ExpectAllPass(kIeee,
+                {{"int_numerics", 40}, {"calibration", 10}, {"dot_general", 28}, {"serving", 4}, {"readme", 3}});
 }
 
 TEST(GoldenCases, OnlyTheFamiliesAskedForAreRead) {
@@ -79,10 +91,16 @@ TEST(GoldenCases, OnlyTheFamiliesAskedForAreRead) {
 
 class MutationTest : public ::testing::TestWithParam<const char*> {
  protected:
+  MutationTest() {
+    if (GetParam() == kStock) families_.push_back("training");
+  }
+
+  // Those with configurations whose change shows in exact tensors.
+  std::vector<std::string> families_ = {"int_numerics", "dot_general", "serving", "readme"};
   // How many cases fail with the change of their configuration that `mutate` makes (and tells). The others are named.
   int CountFailures(const std::function<bool(GoldenCase&)>& mutate) {
     absl::StatusOr<GoldenSet> set =
-        LoadGolden(io::LocalFileSystem(), GetParam(), {"int_numerics", "dot_general", "readme"});
+        LoadGolden(io::LocalFileSystem(), GetParam(), families_);
     EXPECT_TRUE(set.ok()) << set.status();
     int failures = 0;
     for (GoldenFamily& family : set->families) {
@@ -100,18 +118,23 @@ class MutationTest : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(, MutationTest, ::testing::Values(kStock, kIeee),
                          [](const auto& info) { return info.param == kStock ? "stock" : "ieee"; });
 
-// Calls f on each quantizer of the case; whether one returned true.
+// Calls f on each quantizer that the case uses; whether one returned true.
 bool ForEachQuantizer(GoldenCase& golden_case, const std::function<bool(Quantizer&)>& f) {
+  const auto of_raw = [&](DotGeneralRaw& raw) {
+    const bool lhs = f(raw.lhs.quantizer), rhs = f(raw.rhs.quantizer);
+    return lhs || rhs;
+  };
   const auto of = [&](DotGeneral& config) {
-    bool any = false;
-    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
-      for (Tensor* tensor : {&raw->lhs, &raw->rhs}) any |= f(tensor->quantizer);
-    }
-    return any;
+    const bool fwd = of_raw(config.fwd), dlhs = of_raw(config.dlhs), drhs = of_raw(config.drhs);
+    return fwd || dlhs || drhs;
   };
   if (auto* quantize = std::get_if<QuantizeConfig>(&*golden_case.config)) return f(quantize->quantizer);
   if (auto* dot_general = std::get_if<DotGeneralConfig>(&*golden_case.config)) return of(dot_general->config);
-  if (auto* mlp = std::get_if<MlpConfig>(&*golden_case.config)) return mlp->dot_general && of(*mlp->dot_general);
+  if (auto* mlp = std::get_if<MlpConfig>(&*golden_case.config)) return mlp->dot_general && of_raw(mlp->dot_general->fwd);
+  if (auto* serving = std::get_if<ServingConfig>(&*golden_case.config)) return of_raw(serving->dot_general.fwd);
+  if (auto* training = std::get_if<TrainingConfig>(&*golden_case.config)) {
+    return training->dot_general && of(*training->dot_general);
+  }
   return false;
 }
 
@@ -135,12 +158,18 @@ TEST_P(MutationTest, AnotherQuantBoundFails) {
   EXPECT_GE(failures, 10);
 }
 
-// Half-integers in place of integers, and the other way round.
+// Half-integers in place of integers, and the other way round; in models, truncation.
 TEST_P(MutationTest, AnotherRoundingFails) {
   const int failures = CountFailures([](GoldenCase& golden_case) {
-    return ForEachQuantizer(golden_case, [](Quantizer& quantizer) {
+    const bool model = golden_case.family == "serving" || golden_case.family == "training";
+    return ForEachQuantizer(golden_case, [&](Quantizer& quantizer) {
       auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
-      if (integer == nullptr || integer->dtype.has_value() || !integer->round) return false;
+      if (integer == nullptr || !integer->round) return false;
+      if (model && integer->dtype.has_value()) {
+        integer->round = false;  // the conversion to the container truncates
+        return true;
+      }
+      if (integer->dtype.has_value()) return false;
       integer->preserve_zero = !integer->preserve_zero;
       return true;
     });
@@ -168,13 +197,172 @@ TEST_P(MutationTest, AScaleThatIsNotAppliedFails) {
       tensors->at("out") = unscaled;
       return tensors;
     };
-    const CaseResult result = CheckCase(golden_case, set->environment, forget);
+    const CaseResult result = CheckCase(golden_case, set->environment, {.runner = forget});
     if (!differs) continue;
     ++seen;
     EXPECT_EQ(result.verdict, Verdict::kFailed) << golden_case.name;
     EXPECT_THAT(result.reason, StartsWith("out ")) << golden_case.name;
   }
   EXPECT_GE(seen, 15);
+}
+
+// ---- both ways to the configuration
+
+// `text` without the lines of one field.
+std::string Without(const std::string& text, const std::string& field) {
+  std::string kept;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), field)) absl::StrAppend(&kept, line, "\n");
+  }
+  return kept;
+}
+
+TEST(BothWays, AFieldThatTheTextDropsFails) {
+  const absl::StatusOr<GoldenSet> set =
+      LoadGolden(io::LocalFileSystem(), kStock, {"int_numerics", "fp8_numerics", "calibration", "dot_general"});
+  ASSERT_TRUE(set.ok()) << set.status();
+  for (const char* field : {"bits:", "preserve_max_val:", "clip:", "round:", "clip_gradient:", "exponent_bits:", "po2_scale:",
+                            "per_tensor:", "dequant_mode:", "calibration_mode:", "use_fwd_quant:", "lhs_mid_alpha:"}) {
+    const auto to_text = [&](const DotGeneral& config) { return Without(ToText(config), field); };
+    int failures = 0;
+    for (const GoldenFamily& family : set->families) {
+      for (const GoldenCase& golden_case : family.cases) {
+        const CaseResult result = CheckCase(golden_case, set->environment, {.to_text = to_text});
+        if (result.verdict == Verdict::kPassed) continue;
+        ++failures;
+        EXPECT_EQ(result.verdict, Verdict::kFailed) << golden_case.name;
+        EXPECT_THAT(result.reason, StartsWith("from the text: ")) << golden_case.name;
+      }
+    }
+    EXPECT_GE(failures, 1) << field;
+  }
+}
+
+TEST(BothWays, TheReasonTellsWhichOne) {
+  const GoldenCase golden_case{.name = "one",
+                               .family = "f",
+                               .feature = "numerics_direct",
+                               .config = NumericsConfig{IntSymmetric{.bits = 4}},
+                               .inputs = {},
+                               .expected = {{"y", Array::Scalar(4.0f), {.kind = Tolerance::Kind::kRtol, .value = 0.5}}}};
+  // A library that gives its bits, and a text that has others.
+  const auto runner = [](const GoldenCase& c, const Environment&, Given&) -> absl::StatusOr<Tensors> {
+    const int bits = std::get<IntSymmetric>(std::get<NumericsConfig>(*c.config).numerics).bits;
+    return Tensors{{"y", Array::Scalar(static_cast<float>(bits))}};
+  };
+  const auto reason = [&](int bits_of_text) {
+    const auto to_text = [&](const DotGeneral& config) {
+      DotGeneral other = config;
+      std::get<IntSymmetric>(other.fwd.lhs.quantizer.numerics).bits = bits_of_text;
+      return ToText(other);
+    };
+    return CheckCase(golden_case, {}, {.runner = runner, .to_text = to_text}).reason;
+  };
+  EXPECT_EQ(reason(4), "");
+  EXPECT_EQ(reason(5), "from the text: y has other bits than from the structs") << "within the tolerance";
+  EXPECT_EQ(reason(8), "from the text: y []: got 8, want 4");
+  EXPECT_THAT(reason(50), AllOf(StartsWith("from the text: INVALID_ARGUMENT: "), HasSubstr("bits = 50")));
+}
+
+// ---- what the library computes by default
+
+constexpr char kFixed[] = "tests/golden/fixed.json";
+
+TEST(FixedList, ExactlyTheListedCasesDifferFromTheOriginalByDefault) {
+  for (const char* dir : {kStock, kIeee}) {
+    const MainResult result =
+        Main({absl::StrCat("--golden_dir=", dir), "--compat=default", absl::StrCat("--fixed=", kFixed), "--verbose"});
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    // Without the list the same cases fail.
+    const MainResult unlisted = Main({absl::StrCat("--golden_dir=", dir), "--compat=default"});
+    EXPECT_EQ(unlisted.code, 1);
+    absl::StatusOr<FixedList> list = LoadFixedList(
+        io::LocalFileSystem(), kFixed, dir == kStock ? Arithmetic::kXlaCompatible : Arithmetic::kIeee);
+    ASSERT_TRUE(list.ok()) << list.status();
+    int failed = 0;
+    for (const absl::string_view line : absl::StrSplit(unlisted.out, '\n')) {
+      if (!absl::StartsWith(line, "FAILED ")) continue;
+      ++failed;
+      EXPECT_TRUE(list->contains(line.substr(7, line.find(':') - 7))) << line;
+    }
+    EXPECT_GE(failed, 1) << dir;
+  }
+}
+
+TEST(FixedList, OtherResultsThanListedFail) {
+  absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), kStock, {"dot_general"});
+  ASSERT_TRUE(set.ok()) << set.status();
+  const absl::StatusOr<FixedList> list = LoadFixedList(io::LocalFileSystem(), kFixed, Arithmetic::kXlaCompatible);
+  ASSERT_TRUE(list.ok()) << list.status();
+  int seen = 0;
+  for (const GoldenCase& golden_case : set->families[0].cases) {
+    const auto listed = list->find(golden_case.name);
+    if (listed == list->end()) continue;
+    ++seen;
+    FixedCase fixed = listed->second;
+    EXPECT_THAT(CheckCase(golden_case, set->environment, {.fixed = &fixed}).reason,
+                HasSubstr("is as recorded, but listed as different"))
+        << "Compat::Original()";
+    set->environment.compat = {};
+    EXPECT_EQ(CheckCase(golden_case, set->environment, {.fixed = &fixed}).verdict, Verdict::kPassed);
+    for (auto& [name, tensor] : fixed.tensors) {
+      FixedCase other = fixed;
+      if (tensor.value.has_value()) {
+        other.tensors[name].value = Array::Zeros(tensor.value->dtype(), tensor.value->shape());
+      } else {
+        other.tensors[name].sha256 = std::string(64, '0');
+      }
+      EXPECT_THAT(CheckCase(golden_case, set->environment, {.fixed = &other}).reason, StartsWith(name));
+      other.tensors.erase(name);
+      EXPECT_THAT(CheckCase(golden_case, set->environment, {.fixed = &other}).reason, StartsWith(name));
+    }
+    set->environment.compat = Compat::Original();
+  }
+  EXPECT_GE(seen, 1);
+}
+
+TEST(FixedList, WhatIsWrittenIsRead) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  const std::string path = io::JoinPath(::testing::TempDir(), "fixed.json");
+  const Tolerance exact, rtol{.kind = Tolerance::Kind::kRtol, .value = 1e-6};
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const Array codes = Array::Of<int8_t>({1, -2}, {2}), floats = Array::Of<float>({0.1f, nan, -inf}, {3, 1});
+  const FixedList list{{"case", {.compat = {"mid_scales_on_original_operands"},
+                                 .tensors = {{"codes", MakeFixedTensor(codes, exact)},
+                                             {"floats", MakeFixedTensor(floats, rtol)}}}}};
+  ASSERT_TRUE(SaveFixedList(fs, path, Arithmetic::kXlaCompatible, list).ok());
+  ASSERT_TRUE(SaveFixedList(fs, path, Arithmetic::kIeee, {}).ok());
+  EXPECT_TRUE(LoadFixedList(fs, path, Arithmetic::kIeee)->empty());
+  const absl::StatusOr<FixedList> read = LoadFixedList(fs, path, Arithmetic::kXlaCompatible);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const FixedCase& fixed = read->at("case");
+  EXPECT_EQ(fixed.compat, (std::vector<std::string>{"mid_scales_on_original_operands"}));
+  EXPECT_EQ(Compare(codes, fixed.tensors.at("codes"), exact), std::nullopt);
+  EXPECT_THAT(*Compare(Array::Of<int8_t>({1, 2}, {2}), fixed.tensors.at("codes"), exact), StartsWith("has the SHA-256 "));
+  EXPECT_EQ(Compare(Array::Of<int8_t>({1}, {1}), fixed.tensors.at("codes"), exact), "is s8[1], want s8[2]");
+  EXPECT_EQ(Compare(floats, fixed.tensors.at("floats"), exact), std::nullopt);
+  EXPECT_EQ(Compare(Array::Of<float>({0.25f, nan, -inf}, {3, 1}), fixed.tensors.at("floats"), rtol),
+            "[0,0]: got 0.25, want 0.1000000015");
+  EXPECT_TRUE(fs.Remove(path).ok());
+}
+
+TEST(FixedList, BadFiles) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  const std::string path = io::JoinPath(::testing::TempDir(), "bad_fixed.json");
+  const auto message = [&](const std::string& text) {
+    EXPECT_TRUE(io::WriteFile(fs, path, text, {.overwrite = true}).ok());
+    return std::string(LoadFixedList(fs, path, Arithmetic::kIeee).status().message());
+  };
+  EXPECT_THAT(message("[]"), HasSubstr("bad_fixed.json: is no JSON object"));
+  const auto with_case = [&](const std::string& entry) {
+    return message(absl::StrCat("{\"ARITHMETIC_IEEE\": {\"one\": ", entry, "}}"));
+  };
+  EXPECT_THAT(with_case("{}"), HasSubstr("one: "));
+  EXPECT_THAT(with_case("{\"compat\": [\"no_such\"], \"tensors\": {}}"), HasSubstr("one: Compat has no field no_such"));
+  EXPECT_THAT(with_case("{\"compat\": [], \"tensors\": {}}"), HasSubstr("needs a field of Compat and a tensor"));
+  EXPECT_THAT(with_case("{\"compat\": [], \"tensors\": {\"y\": {\"aval\": \"f32[2]\", \"values\": [1]}}}"),
+              HasSubstr("f32[2] has 1 values"));
+  EXPECT_TRUE(fs.Remove(path).ok());
 }
 
 // ---- verdicts
@@ -198,23 +386,24 @@ TEST(CheckCase, GivenTensorsTakeThePlaceOfComputedOnes) {
     return Tensors{{"scale", scale}, {"y", Array::Scalar(given.Or("scale", scale).View<float>()[0] + 1)}};
   };
   GoldenCase golden_case = SmallCase();
-  CaseResult result = CheckCase(golden_case, {}, runner);
+  CaseResult result = CheckCase(golden_case, {}, {.runner = runner});
   EXPECT_EQ(result.verdict, Verdict::kFailed);
   EXPECT_EQ(result.reason, "scale []: got 2.5, want 2") << "y follows from the given scale and is right";
-  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(runs, 4) << "with and without the given tensor, from the structs and from their text";
 
   golden_case.expected[1].tolerance.given.clear();
-  result = CheckCase(golden_case, {}, runner);
+  result = CheckCase(golden_case, {}, {.runner = runner});
   EXPECT_EQ(result.reason, "scale []: got 2.5, want 2 (and 1 more)");
 
   golden_case.expected[0].tolerance = {.kind = Tolerance::Kind::kRtol, .value = 0.25};
   golden_case.expected[1].tolerance.given = {"scale"};
-  EXPECT_EQ(CheckCase(golden_case, {}, runner).verdict, Verdict::kPassed);
+  EXPECT_EQ(CheckCase(golden_case, {}, {.runner = runner}).verdict, Verdict::kPassed);
 }
 
 TEST(CheckCase, ErrorsDecideTheVerdict) {
   const auto with = [](absl::StatusOr<Tensors> result) {
-    return CheckCase(SmallCase(), {}, [&](const GoldenCase&, const Environment&, Given&) { return result; });
+    const auto runner = [&](const GoldenCase&, const Environment&, Given&) { return result; };
+    return CheckCase(SmallCase(), {}, {.runner = runner});
   };
   CaseResult result = with(absl::UnimplementedError("no such thing"));
   EXPECT_EQ(result.verdict, Verdict::kNotSupported);
@@ -352,8 +541,27 @@ TEST(Arguments, BadOnesPrintTheUsage) {
                                                     {kStock}}) {
     const MainResult result = Main(arguments);
     EXPECT_EQ(result.code, 2);
-    EXPECT_THAT(result.err, StartsWith("usage: golden_check"));
+    EXPECT_THAT(result.err, HasSubstr("\nusage: golden_check"));
   }
+}
+
+TEST(Arguments, BadOnesAreNamed) {
+  const std::string dir = absl::StrCat("--golden_dir=", kStock);
+  EXPECT_THAT(Main({dir, "--famlies=readme"}).err, StartsWith("golden_check: unknown argument --famlies=readme\n"));
+  EXPECT_THAT(Main({dir, "--compat=both"}).err, StartsWith("golden_check: unknown argument --compat=both\n"));
+  EXPECT_THAT(Main({"--verbose"}).err, StartsWith("golden_check: --golden_dir is missing\n"));
+  EXPECT_THAT(Main({dir, "--fixed=f"}).err, StartsWith("golden_check: --fixed needs --compat=default\n"));
+  EXPECT_THAT(Main({dir, "--compat=default", "--update_fixed"}).err,
+              StartsWith("golden_check: --update_fixed needs --fixed=FILE\n"));
+  EXPECT_THAT(Main({dir, "--compat=default", "--update_fixed", "--fixed=f", "--families=readme"}).err,
+              StartsWith("golden_check: --update_fixed takes all families, not --families\n"));
+}
+
+TEST(Arguments, HelpIsNoError) {
+  const MainResult result = Main({"--help"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, StartsWith("usage: golden_check --golden_dir=DIR"));
+  EXPECT_EQ(result.err, "");
 }
 
 }  // namespace

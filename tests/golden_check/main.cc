@@ -1,4 +1,4 @@
-// golden_check --golden_dir=DIR [--families=a,b] [--verbose]: see golden_check.h.
+// golden_check --golden_dir=DIR: recomputes recorded cases; golden_check --help tells more.
 
 #include <unistd.h>
 

@@ -1,14 +1,19 @@
 #include "tests/golden_check/parse_config.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -129,6 +134,17 @@ absl::StatusOr<Numerics> ToNumerics(const Json& json) {
               .clip_gradient = json.at("clip_gradient")};
   }
   return NoApi(absl::StrCat("the numerics ", type));
+}
+
+absl::StatusOr<RoundToFormatConfig> ToRoundToFormatConfig(const Json& json) {
+  Json numerics = json;
+  numerics.erase("container");
+  AQT_ASSIGN_OR_RETURN(const Numerics parsed, ToNumerics(numerics));
+  const Fp* fp = std::get_if<Fp>(&parsed);
+  if (fp == nullptr) return NoApi(absl::StrCat("fp_round with the numerics ", json.at("type").get<std::string>()));
+  if (fp->stochastic_rounding) return NoApi("fp_round with stochastic_rounding");
+  AQT_ASSIGN_OR_RETURN(const DType container, ToDType(json.at("container")));
+  return RoundToFormatConfig{fp->format, container};
 }
 
 // A number, or "input NAME" for a tensor of the case.
@@ -364,7 +380,80 @@ absl::StatusOr<MlpConfig> ToMlpConfig(const Json& json, const Tensors& inputs) {
   if (!dot_general.is_null()) {
     AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(dot_general, inputs));
   }
-  config.layers = absl::StrSplit(json.at("layers").get<std::string>(), ' ');
+  for (const absl::string_view word : absl::StrSplit(json.at("layers").get<std::string>(), ' ')) {
+    absl::string_view features = word;
+    int64_t count;
+    if (word == "relu" && !config.layers.empty() && !config.layers.back().relu) {
+      config.layers.back().relu = true;
+    } else if (absl::ConsumePrefix(&features, "Dense(") && absl::ConsumeSuffix(&features, ")") &&
+               absl::SimpleAtoi(features, &count)) {
+      config.layers.push_back({.features = count});
+    } else {
+      return NoApi(absl::StrCat("the layer ", word));
+    }
+  }
+  return config;
+}
+
+// One layer for each number; relu between them.
+absl::StatusOr<std::vector<Layer>> ToLayers(const Json& features, const std::string& activation) {
+  if (activation != "relu" && activation != "relu between layers") {
+    return NoApi(absl::StrCat("the activation ", activation));
+  }
+  std::vector<Layer> layers;
+  for (const Json& count : features) layers.push_back({.features = count.get<int64_t>(), .relu = true});
+  if (layers.empty()) return absl::InvalidArgumentError("there are no layers");
+  layers.back().relu = false;
+  return layers;
+}
+
+absl::StatusOr<ServingConfig> ToServingConfig(const Json& json, const Tensors& inputs) {
+  AQT_RETURN_IF_ERROR(CheckFields(json, "serving",
+                                  {"fwd", "dlhs", "drhs", "features", "activation", "frozen", "train_steps",
+                                   "bitwise_train_equals_serve", "serve_ignores_float_kernel"}));
+  if (const std::string frozen = json.at("frozen"); frozen != "rhs value and scale") {
+    return NoApi(absl::StrCat("serving with frozen ", frozen));
+  }
+  ServingConfig config{.train_equals_serve = json.at("bitwise_train_equals_serve"),
+                       .serve_ignores_kernels = json.at("serve_ignores_float_kernel")};
+  AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(json, inputs));
+  AQT_ASSIGN_OR_RETURN(config.layers, ToLayers(json.at("features"), json.at("activation")));
+  return config;
+}
+
+// "sgd lr=0.05"
+absl::Status ParseOptimizer(const std::string& text, TrainingConfig& config) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  if (words[0] != "sgd") return NoApi(absl::StrCat("the optimizer ", text));
+  for (size_t i = 1; i < words.size(); ++i) {
+    const std::vector<std::string> parts = absl::StrSplit(words[i], absl::MaxSplits('=', 1));
+    double* field = parts[0] == "lr" ? &config.learning_rate : parts[0] == "momentum" ? &config.momentum : nullptr;
+    if (field == nullptr) return NoApi(absl::StrCat("the optimizer's ", parts[0]));
+    if (!absl::SimpleAtod(parts.back(), field)) {
+      return absl::InvalidArgumentError(absl::StrCat("optimizer: ", words[i], " has no number"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors& inputs) {
+  // The last three tell how the original's curve went.
+  AQT_RETURN_IF_ERROR(CheckFields(json, "training",
+                                  {"dot_general", "dims", "steps", "batch_size", "optimizer", "loss", "activation",
+                                   "final_loss", "mean_last10", "max_deviation_under_small_perturbation"}));
+  if (const std::string loss = json.at("loss"); loss != "mean softmax cross entropy") {
+    return NoApi(absl::StrCat("the loss ", loss));
+  }
+  TrainingConfig config{.steps = json.at("steps"), .batch_size = json.at("batch_size")};
+  AQT_RETURN_IF_ERROR(ParseOptimizer(json.at("optimizer"), config));
+  if (!json.at("dot_general").is_null()) {
+    AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(json["dot_general"], inputs));
+  }
+  // The first extent is that of the examples.
+  Json features = json.at("dims");
+  if (!features.is_array() || features.empty()) return absl::InvalidArgumentError("dims is no list of extents");
+  features.erase(features.begin());
+  AQT_ASSIGN_OR_RETURN(config.layers, ToLayers(features, json.at("activation")));
   return config;
 }
 
@@ -387,7 +476,11 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
     return ToDotGeneralConfig(json, inputs);
   }
   if (feature == "einsum" || feature == "aqt_einsum") return ToEinsumConfig(json, inputs, feature == "einsum");
-  if (feature == "ceil_to_po2") return CeilToPo2Config{};
+  if (feature == "ceil_to_po2") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "ceil_to_po2", {}));
+    return CeilToPo2Config{};
+  }
+  if (feature == "fp_round") return ToRoundToFormatConfig(json);
   if (feature == "decode_table") {
     AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(json.at("dtype")));
     return DecodeConfig{dtype};
@@ -399,6 +492,8 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   if (feature == "random") return ToRandomConfig(json);
   if (feature == "set_context") return OperandKeysConfig{};
   if (feature == "readme_mlp") return ToMlpConfig(json, inputs);
+  if (feature == "qat_convert_serve") return ToServingConfig(json, inputs);
+  if (feature == "training") return ToTrainingConfig(json, inputs);
   if (feature == "readme_matmul") return ToMatMulConfig(json);
   return NoApi(absl::StrCat("the feature ", feature));
 }

@@ -12,11 +12,16 @@
 
 namespace aqt::golden {
 
-Array Given::Or(absl::string_view name, const Array& computed) {
+const Array* Given::Find(absl::string_view name) {
   const auto it = tensors_.find(std::string(name));
-  if (it == tensors_.end()) return computed;
+  if (it == tensors_.end()) return nullptr;
   used_.insert(it->first);
-  return it->second;
+  return &it->second;
+}
+
+Array Given::Or(absl::string_view name, const Array& computed) {
+  const Array* given = Find(name);
+  return given == nullptr ? computed : *given;
 }
 
 absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name) {
@@ -41,7 +46,7 @@ absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& en
 Array KeyArray(const Key& key) { return Array::Of<uint32_t>({key.hi, key.lo}, {2}); }
 
 Runtime MakeRuntime(const Environment& env, Observer* observer) {
-  return {.arithmetic = env.arithmetic, .compat = Compat::Original(), .observer = observer};
+  return {.arithmetic = env.arithmetic, .compat = env.compat, .observer = observer};
 }
 
 absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, PrngLayout layout) {
@@ -71,11 +76,13 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
   return std::visit(
       [&](const auto& config) -> absl::StatusOr<Tensors> {
         using Config = std::decay_t<decltype(config)>;
-        if constexpr (std::is_same_v<Config, QuantizeConfig>) {
+        if constexpr (std::is_same_v<Config, QuantizeConfig> || std::is_same_v<Config, ServingConfig> ||
+                      std::is_same_v<Config, TrainingConfig>) {
           return Run(config, inputs, environment, given);
         } else if constexpr (std::is_same_v<Config, RandomConfig>) {
           return Run(config, golden_case);
-        } else if constexpr (std::is_same_v<Config, DecodeConfig> || std::is_same_v<Config, CastConfig>) {
+        } else if constexpr (std::is_same_v<Config, RoundToFormatConfig> || std::is_same_v<Config, DecodeConfig> ||
+                             std::is_same_v<Config, CastConfig>) {
           return Run(config, inputs);
         } else {
           return Run(config, inputs, environment);

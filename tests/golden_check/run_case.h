@@ -22,6 +22,9 @@ class Given {
 
   // The tensor of that name, or `computed`.
   Array Or(absl::string_view name, const Array& computed);
+  // Null when it is not given.
+  const Array* Find(absl::string_view name);
+  bool empty() const { return tensors_.empty(); }
   // Whether each of them has been asked for.
   bool AllUsed() const { return used_.size() == tensors_.size(); }
 
@@ -36,12 +39,13 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
 
 // ---- its parts
 
-// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; keys and noise; the examples
-// of AQT's README.
+// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; keys and noise; models; the
+// hand-written product of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const RoundToFormatConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env);
@@ -49,6 +53,8 @@ absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, c
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
 absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
+absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env);
 
 // The input of that name, or InvalidArgument.

@@ -79,13 +79,20 @@ absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs,
   return out;
 }
 
-// A constant bound with quant_bound 1 is its own scale.
 absl::StatusOr<Tensors> Run(const CeilToPo2Config&, const Tensors& inputs, const Environment& env) {
   AQT_ASSIGN_OR_RETURN(const Array scale, Input(inputs, "scale"));
-  const Quantizer quantizer{.numerics = IntSymmetric{.bits = 2, .preserve_max_val = true},
-                            .calibration = Constant{.bound = ConstantArray{scale}, .po2_scale = true}};
-  AQT_ASSIGN_OR_RETURN(const QTensor qtensor, Calibrate(quantizer, scale, {}, MakeRuntime(env)));
-  return Tensors{{"y", qtensor.scale[0]}};
+  AQT_ASSIGN_OR_RETURN(Array y, CeilToPo2(scale, env.arithmetic));
+  return Tensors{{"y", std::move(y)}};
+}
+
+absl::StatusOr<Tensors> Run(const RoundToFormatConfig& config, const Tensors& inputs) {
+  AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
+  if (x.dtype() != config.container) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("x is ", x.aval().ToString(), ", but the container ", ToString(config.container)));
+  }
+  AQT_ASSIGN_OR_RETURN(Array y, RoundToFormat(config.format, x));
+  return Tensors{{"y", std::move(y)}};
 }
 
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs) {

@@ -1,4 +1,4 @@
-// The examples of AQT's README.
+// The product that AQT's README writes by hand.
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/dot_general.h"
@@ -51,33 +50,6 @@ Array Combine(const ArrayRef& a, const ArrayRef& b, F&& f) {
 }
 
 }  // namespace
-
-absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env) {
-  AQT_ASSIGN_OR_RETURN(Array x, Input(inputs, "x"));
-  AQT_RETURN_IF_ERROR(CheckMatrix(x, "x"));
-  int dense = 0;
-  for (const std::string& layer : config.layers) {
-    if (absl::StartsWith(layer, "Dense(")) {
-      AQT_ASSIGN_OR_RETURN(const Array kernel, Input(inputs, absl::StrCat("kernel", dense)));
-      AQT_ASSIGN_OR_RETURN(const Array bias, Input(inputs, absl::StrCat("bias", dense)));
-      AQT_RETURN_IF_ERROR(CheckMatrix(kernel, absl::StrCat("kernel", dense)));
-      if (bias.aval() != Aval{DType::kF32, {kernel.shape()[1]}}) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("bias", dense, " is ", bias.aval().ToString(), ", not one f32 per output"));
-      }
-      ++dense;
-      AQT_ASSIGN_OR_RETURN(const Array product, QuantizedDotGeneral(config.dot_general.value_or(DotGeneral{}), x,
-                                                                    kernel, MatMulDims(), {}, MakeRuntime(env)));
-      const ArrayRef biases(DType::kF32, product.shape(), Strides{0, 1}, bias.data());
-      x = Combine(product, biases, [](float a, float b) { return a + b; });
-    } else if (layer == "relu") {
-      x = Combine(x, x, [](float a, float) { return std::max(a, 0.0f); });
-    } else {
-      return absl::UnimplementedError(absl::StrCat("no public API for the layer ", layer));
-    }
-  }
-  return Tensors{{"out", x}};
-}
 
 // Users wrote this before there was a library: the scales are theirs, clipping, rounding and the product the library's.
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env) {

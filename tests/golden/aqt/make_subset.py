@@ -23,7 +23,8 @@ MAX_CASE_BYTES = 100_000
 
 # What follows from other fields, or tells what the original did.
 IGNORED = {'quant_bound', 'fwd_clip_bound', 'observed', 'jit_forward_differs_in', 'jit_forward_fails_with',
-           'max_abs_diff_to_printed', 'float_max_abs_diff_to_printed', 'use_fake_quant'}
+           'max_abs_diff_to_printed', 'float_max_abs_diff_to_printed', 'use_fake_quant', 'final_loss', 'mean_last10',
+           'max_deviation_under_small_perturbation', 'max_abs_diff_to_float'}
 
 
 def read_safetensors(path):

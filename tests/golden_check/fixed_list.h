@@ -1,0 +1,62 @@
+#ifndef AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_
+#define AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_
+
+// What the library computes by default where it deliberately differs from the original (Compat): tests/golden/fixed.json.
+//
+//   {"ARITHMETIC_XLA_COMPATIBLE": {
+//     "CASE": {"compat": ["FIELD"],
+//              "tensors": {"NAME": {"aval": "s8[1,33]", "sha256": "..."},
+//                          "NAME": {"aval": "f32[2]", "values": [1.5, "nan"]}}}}}
+//
+// A tensor that is recorded as exact has the SHA-256 of its bytes (-0 as 0), any other one its values, which are compared with
+// the tolerance of the recorded ones.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/io/file.h"
+#include "aqt/quant/runtime.h"
+#include "tests/golden_check/compare.h"
+
+namespace aqt::golden {
+
+struct FixedTensor {
+  std::string aval;
+  std::string sha256;          // or
+  std::optional<Array> value;  // of the dtype and shape of `aval`
+};
+// The entry for a tensor that is recorded with this tolerance.
+FixedTensor MakeFixedTensor(const Array& value, const Tolerance& tolerance);
+// As Compare: null, or what is wrong.
+std::optional<std::string> Compare(const Array& got, const FixedTensor& want, const Tolerance& tolerance);
+
+struct FixedCase {
+  std::vector<std::string> compat;  // the fields that make the difference
+  std::map<std::string, FixedTensor> tensors;
+};
+using FixedList = std::map<std::string, FixedCase, std::less<>>;  // by case
+
+// The list for this arithmetic, empty when the file has none. InvalidArgument, naming the file and the entry, when it is not as
+// described above, or names a field that Compat lacks.
+absl::StatusOr<FixedList> LoadFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic);
+// Replaces the list of this arithmetic in the file, which is made when it is not there; a tensor's dtype must be f32, bf16 or f16 where it has
+// values.
+absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic, const FixedList& list);
+
+// The fields of Compat by name.
+struct CompatField {
+  absl::string_view name;
+  bool Compat::*field;
+};
+absl::Span<const CompatField> CompatFields();
+
+}  // namespace aqt::golden
+
+#endif  // AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_

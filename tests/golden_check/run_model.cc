@@ -1,0 +1,312 @@
+// Models: the layers of AQT's README, training, conversion and serving. The layers are traced as a function that knows nothing of
+// quantization; rules quantize them.
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
+#include "aqt/nn/dense.h"
+#include "aqt/nn/sgd.h"
+#include "aqt/ops/functions.h"
+#include "aqt/ops/quantized_dot.h"
+#include "aqt/quant/config.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/transforms/dce.h"
+#include "aqt/transforms/fold.h"
+#include "aqt/transforms/inject.h"
+#include "tests/golden_check/run_case.h"
+
+namespace aqt::golden {
+namespace {
+
+using Values = std::vector<Value>;
+using Inputs = absl::Span<const Value>;
+
+std::string LayerName(size_t i) { return absl::StrCat("dense", i); }
+Slot Data(absl::string_view name) { return {SlotKind::kData, std::string(name)}; }
+Slot ParamSlot(size_t layer, absl::string_view name) {
+  return {SlotKind::kParam, absl::StrCat(LayerName(layer), "/", name)};
+}
+// The context key of a layer.
+Slot KeySlot(size_t layer) { return {SlotKind::kKey, LayerName(layer)}; }
+
+// Sees, and may replace, a value that the manifest has a name for.
+using Tap = absl::FunctionRef<Value(const std::string& name, const Value& value)>;
+Value NoTap(const std::string&, const Value& value) { return value; }
+
+Value Model(const std::vector<Layer>& layers, Value x, Tap tap = NoTap) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    x = tap(absl::StrCat("layer_in", i), x);
+    x = tap(absl::StrCat("layer_out", i), nn::Dense(x, LayerName(i), {.features = layers[i].features}));
+    if (layers[i].relu) x = ops::Relu(x);
+  }
+  return x;
+}
+
+// Kernels and biases under the names that the case has for them: `kernel` and `bias`, numbered.
+absl::StatusOr<SlotValues> Params(const std::vector<Layer>& layers, const Tensors& inputs, absl::string_view kernel,
+                                  absl::string_view bias) {
+  SlotValues params;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    AQT_ASSIGN_OR_RETURN(params[ParamSlot(i, "kernel")], Input(inputs, absl::StrCat(kernel, i)));
+    AQT_ASSIGN_OR_RETURN(params[ParamSlot(i, "bias")], Input(inputs, absl::StrCat(bias, i)));
+  }
+  return params;
+}
+
+// `program` with the layers quantized; without a configuration it stays as it is. Each layer has a rule, and a key, of its own.
+absl::StatusOr<Program> Quantized(const Program& program, const std::optional<DotGeneral>& dot_general,
+                                  const std::vector<Layer>& layers, const Environment& env,
+                                  QuantMode mode = QuantMode::kTrain, const SlotValues* frozen = nullptr) {
+  if (!dot_general.has_value()) return program;
+  const bool mid = dot_general->fwd.lhs_mid_alpha.has_value() || dot_general->fwd.rhs_mid_alpha.has_value();
+  if (mid && env.compat.mid_scales_on_original_operands) {
+    return absl::UnimplementedError("no public API for an injected model with the original's mid scales");
+  }
+  InjectConfig config{.rules = {},
+                      .param_mode = mode,
+                      .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic}};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    config.rules.push_back({.scope = LayerName(i), .dot_general = dot_general, .key_slot = KeySlot(i).path});
+  }
+  return Inject(program, config, frozen);
+}
+
+// Keys for a run without gradients. A program that could be differentiated asks for a key that only gradients draw from: any
+// will do then.
+absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_general, const std::vector<Layer>& layers,
+                                       const Tensors& inputs, const Environment& env) {
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  const bool draws = dot_general.has_value() && (NeedsKey(dot_general->fwd.lhs.quantizer.numerics) ||
+                                                 NeedsKey(dot_general->fwd.rhs.quantizer.numerics));
+  if (draws && !context.key.has_value()) {
+    return absl::InvalidArgumentError("the forward pass draws random numbers, but the case has no input key");
+  }
+  SlotValues keys;
+  for (size_t i = 0; i < layers.size(); ++i) keys[KeySlot(i)] = KeyArray(context.key.value_or(Key{}));
+  return keys;
+}
+
+SlotValues Union(SlotValues a, const SlotValues& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+Array Reshaped(const Array& x, const Shape& shape) { return Array({x.dtype(), shape}, x.buffer()); }
+
+// Rows of a matrix, or elements of a vector.
+template <class T>
+Array Rows(const Array& x, absl::Span<const int32_t> rows) {
+  const int64_t row_elements = x.shape().rank() == 1 ? 1 : x.shape()[1];
+  Shape shape = x.shape();
+  shape[0] = static_cast<int64_t>(rows.size());
+  ArrayBuilder builder(x.dtype(), shape);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const absl::Span<const T> row = x.View<T>().subspan(rows[i] * row_elements, row_elements);
+    std::copy(row.begin(), row.end(), builder.Mutable<T>().begin() + i * row_elements);
+  }
+  return std::move(builder).Build();
+}
+
+// What one training step gets.
+class Batches {
+ public:
+  static absl::StatusOr<Batches> Make(const TrainingConfig& config, const Tensors& inputs) {
+    Batches batches;
+    AQT_ASSIGN_OR_RETURN(batches.x_, Input(inputs, "x"));
+    AQT_ASSIGN_OR_RETURN(batches.y_, Input(inputs, "y"));
+    AQT_ASSIGN_OR_RETURN(batches.indices_, Input(inputs, "batch_indices"));
+    AQT_ASSIGN_OR_RETURN(batches.keys_, Input(inputs, "keys"));
+    batches.layers_ = static_cast<int64_t>(config.layers.size());
+    batches.classes_ = config.layers.back().features;
+    const int64_t examples = batches.x_.shape().rank() == 2 ? batches.x_.shape()[0] : -1;
+    const Aval y{DType::kS32, {examples}}, indices{DType::kS32, {config.steps, config.batch_size}},
+        keys{DType::kU32, {config.steps, batches.layers_, 2}};
+    const bool fits = batches.x_.dtype() == DType::kF32 && batches.y_.aval() == y && batches.indices_.aval() == indices &&
+                      batches.keys_.aval() == keys;
+    if (!fits) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("x is ", batches.x_.aval().ToString(), ", y ", batches.y_.aval().ToString(), ", batch_indices ",
+                       batches.indices_.aval().ToString(), ", keys ", batches.keys_.aval().ToString(), "; expected f32[n,",
+                       "features], ", y.ToString(), ", ", indices.ToString(), ", ", keys.ToString()));
+    }
+    for (const int32_t row : batches.indices_.View<int32_t>()) {
+      if (row < 0 || row >= examples) {
+        return absl::InvalidArgumentError(absl::StrCat("batch index ", row, " of ", examples, " examples"));
+      }
+    }
+    for (const int32_t label : batches.y_.View<int32_t>()) {
+      if (label < 0 || label >= batches.classes_) {
+        return absl::InvalidArgumentError(absl::StrCat("label ", label, " of ", batches.classes_, " classes"));
+      }
+    }
+    return batches;
+  }
+
+  // Data "x" and "labels" (one-hot rows), and the keys of the layers.
+  SlotValues Of(int64_t step) const {
+    const int64_t size = indices_.shape()[1];
+    const absl::Span<const int32_t> rows = indices_.View<int32_t>().subspan(step * size, size);
+    const Array y = Rows<int32_t>(y_, rows);
+    ArrayBuilder labels(DType::kF32, {size, classes_});
+    for (int64_t i = 0; i < size; ++i) labels.Mutable<float>()[i * classes_ + y.View<int32_t>()[i]] = 1;
+    SlotValues values{{Data("x"), Rows<float>(x_, rows)}, {Data("labels"), std::move(labels).Build()}};
+    for (int64_t i = 0; i < layers_; ++i) {
+      const absl::Span<const uint32_t> key = keys_.View<uint32_t>().subspan((step * layers_ + i) * 2, 2);
+      values[KeySlot(i)] = KeyArray({key[0], key[1]});
+    }
+    return values;
+  }
+
+  Aval x_aval() const { return {DType::kF32, {indices_.shape()[1], x_.shape()[1]}}; }
+  Aval labels_aval() const { return {DType::kF32, {indices_.shape()[1], classes_}}; }
+
+ private:
+  Array x_, y_, indices_, keys_;
+  int64_t layers_ = 0, classes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env) {
+  AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
+  AQT_ASSIGN_OR_RETURN(SlotValues values, Params(config.layers, inputs, "kernel", "bias"));
+  AQT_ASSIGN_OR_RETURN(const SlotValues keys, ForwardKeys(config.dot_general, config.layers, inputs, env));
+  AQT_ASSIGN_OR_RETURN(const Program model, Trace([&](Inputs in) { return Values{Model(config.layers, in[0])}; },
+                                                  {{Data("x"), x.aval()}}, {{Data("out")}}));
+  AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(model, config.dot_general, config.layers, env));
+  values[Data("x")] = x;
+  AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(quantized, Union(std::move(values), keys)));
+  return Tensors{{"out", out.at(Data("out"))}};
+}
+
+absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Environment& env, Given& given) {
+  AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
+  AQT_ASSIGN_OR_RETURN(const SlotValues params, Params(config.layers, inputs, "kernel", "bias"));
+  AQT_ASSIGN_OR_RETURN(SlotValues data, ForwardKeys(config.dot_general, config.layers, inputs, env));
+  data[Data("x")] = x;
+  const auto tap = [&](const std::string& name, const Value& value) {
+    if (const Array* recorded = given.Find(name); recorded != nullptr) {
+      data[Data(name)] = *recorded;
+      return InputSlot(Data(name), value.aval());
+    }
+    WriteSlot(Data(name), value);
+    return value;
+  };
+  AQT_ASSIGN_OR_RETURN(const Program model, Trace([&](Inputs in) { return Values{Model(config.layers, in[0], tap)}; },
+                                                  {{Data("x"), x.aval()}}, {{Data("out")}}));
+
+  AQT_ASSIGN_OR_RETURN(const Program train, Quantized(model, config.dot_general, config.layers, env));
+  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(params, data)));
+
+  AQT_ASSIGN_OR_RETURN(const Program convert,
+                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kConvert));
+  AQT_ASSIGN_OR_RETURN(const Folded folded, Fold(convert, params));
+  AQT_ASSIGN_OR_RETURN(const SlotValues converted, EvalSlots(folded.program, Union(folded.values, data)));
+
+  AQT_ASSIGN_OR_RETURN(Program serve, Quantized(model, config.dot_general, config.layers, env, QuantMode::kServe,
+                                                &folded.values));
+  serve = Dce(serve, {.drop_inputs = {SlotKind::kParam}});
+  AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, Union(Union(folded.values, params), data)));
+
+  if (!BitEqual(converted.at(Data("out")), served.at(Data("out")))) {
+    return absl::InternalError("the folded program gives other bits than serving from its frozen tensors");
+  }
+  if (config.train_equals_serve && !BitEqual(trained.at(Data("out")), served.at(Data("out")))) {
+    return absl::InternalError("serving gives other bits than the quantized training model");
+  }
+  Tensors tensors;
+  for (const auto& [slot, value] : served) tensors.emplace(slot.path, value);
+  tensors.emplace("served_output", served.at(Data("out")));
+  tensors.emplace("train_mode_output", trained.at(Data("out")));
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    for (const int position : serve.InputsOfKind(SlotKind::kParam)) {
+      if (config.serve_ignores_kernels && serve.inputs[position].slot == ParamSlot(i, "kernel")) {
+        return absl::InternalError(absl::StrCat("serving still needs ", ParamSlot(i, "kernel").ToString()));
+      }
+    }
+    for (const auto& [part, name] : {std::pair{FrozenPart::kValue, "qvalue"}, std::pair{FrozenPart::kScale, "scale"}}) {
+      const auto frozen = folded.values.find(FrozenSlot(LayerName(i), Side::kRhs, part));
+      if (frozen != folded.values.end()) tensors.emplace(absl::StrCat("frozen", i, ".", name), frozen->second);
+    }
+  }
+  return tensors;
+}
+
+absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Environment& env, Given& given) {
+  AQT_ASSIGN_OR_RETURN(const Batches batches, Batches::Make(config, inputs));
+  AQT_ASSIGN_OR_RETURN(SlotValues params, Params(config.layers, inputs, "w", "b"));
+  const std::vector<aqt::Input> data = {{Data("x"), batches.x_aval()}, {Data("labels"), batches.labels_aval()}};
+  AQT_ASSIGN_OR_RETURN(
+      const Program loss, Trace([&](Inputs in) {
+        const Value logits = Model(config.layers, in[0]);
+        return Values{ops::SoftmaxCrossEntropy(logits, in[1]), logits};
+      }, data, {{Data("loss"), Data("logits")}}));
+  AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(loss, config.dot_general, config.layers, env));
+
+  // The first step, in parts: the loss, its gradient by the logits, and the gradients by the parameters that follow from it.
+  Tensors tensors;
+  const SlotValues first = Union(batches.Of(0), params);
+  AQT_ASSIGN_OR_RETURN(const SlotValues forward, EvalSlots(quantized, first));
+  const Array& logits = forward.at(Data("logits"));
+  tensors.emplace("step0.loss", Reshaped(forward.at(Data("loss")), {1}));
+  tensors.emplace("step0.logits", logits);
+  AQT_ASSIGN_OR_RETURN(const Program head, Trace([](Inputs in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; },
+                                                 {{Data("logits"), logits.aval()}, data[1]}));
+  AQT_ASSIGN_OR_RETURN(const Program head_grad, Grad(head, {0}));
+  AQT_ASSIGN_OR_RETURN(const std::vector<Array> dlogits, Eval(head_grad, {logits, first.at(Data("labels"))}));
+  tensors.emplace("step0.dlogits", dlogits[0]);
+  // d(sum(logits * g)) is the backward pass of g.
+  AQT_ASSIGN_OR_RETURN(Program pull_back,
+                       Trace([&](Inputs in) { return Values{ops::ReduceSum(Model(config.layers, in[0]) * in[1])}; },
+                             {data[0], {Data("g"), logits.aval()}}));
+  AQT_ASSIGN_OR_RETURN(pull_back, Quantized(pull_back, config.dot_general, config.layers, env));
+  AQT_ASSIGN_OR_RETURN(pull_back, Grad(pull_back, pull_back.InputsOfKind(SlotKind::kParam)));
+  SlotValues pulled = first;
+  pulled[Data("g")] = given.Or("step0.dlogits", dlogits[0]);
+  AQT_ASSIGN_OR_RETURN(const SlotValues gradients, EvalSlots(pull_back, pulled));
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    tensors.emplace(absl::StrCat("step0.dw", i), gradients.at(Data(absl::StrCat("grad(", LayerName(i), "/kernel)"))));
+    tensors.emplace(absl::StrCat("step0.db", i), gradients.at(Data(absl::StrCat("grad(", LayerName(i), "/bias)"))));
+  }
+  if (!given.empty()) return tensors;  // what follows from given tensors is here
+
+  AQT_ASSIGN_OR_RETURN(const Program step, nn::TrainStep(quantized, {.learning_rate = config.learning_rate,
+                                                                     .momentum = config.momentum}));
+  SlotValues state = params;
+  nn::AddMissingStats(step, state);
+  ArrayBuilder losses(DType::kF32, {config.steps});
+  for (int64_t t = 0; t < config.steps; ++t) {
+    AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(step, Union(batches.Of(t), state)));
+    losses.Mutable<float>()[t] = out.at(Data("loss")).View<float>()[0];
+    for (auto& [slot, value] : state) value = out.at(slot);
+    for (size_t i = 0; i < config.layers.size(); ++i) {
+      tensors.emplace(absl::StrCat("after", t + 1, ".w", i), state.at(ParamSlot(i, "kernel")));
+      tensors.emplace(absl::StrCat("after", t + 1, ".b", i), state.at(ParamSlot(i, "bias")));
+    }
+  }
+  tensors.emplace("loss", std::move(losses).Build());
+  return tensors;
+}
+
+}  // namespace aqt::golden

@@ -1,0 +1,34 @@
+#ifndef AQT_TESTS_GOLDEN_CHECK_THROUGH_TEXT_H_
+#define AQT_TESTS_GOLDEN_CHECK_THROUGH_TEXT_H_
+
+// The configuration of a case, written as text and read again.
+
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/quant/config.h"
+#include "tests/golden_check/golden_case.h"
+
+namespace aqt::golden {
+
+// What a configuration is made of.
+struct PartVisitor {
+  absl::FunctionRef<absl::Status(DotGeneral&)> dot_general;
+  absl::FunctionRef<absl::Status(Quantizer&)> quantizer;
+  absl::FunctionRef<absl::Status(Numerics&)> numerics;
+};
+// Visits the library's structs in `config`, each once: a quantizer inside a contraction is not visited on its own. Ends
+// at the first error.
+absl::Status VisitParts(CaseConfig& config, const PartVisitor& visitor);
+
+using TextWriter = absl::FunctionRef<std::string(const DotGeneral&)>;
+
+// `config` with each part replaced by what DotGeneralFromText reads from the text that `to_text` makes of it; quantizers
+// and numerics are written as those of an operand. Errors: DotGeneralFromText's.
+absl::StatusOr<CaseConfig> ThroughText(CaseConfig config, TextWriter to_text);
+
+}  // namespace aqt::golden
+
+#endif  // AQT_TESTS_GOLDEN_CHECK_THROUGH_TEXT_H_
