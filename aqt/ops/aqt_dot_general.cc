@@ -16,6 +16,7 @@
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/dot_tiling.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/qtensor.h"
 
@@ -29,25 +30,64 @@ struct AqtDot::Impl {
   DotGeneralPlan plan;
   QuantRules rules;
   std::string attributes;
+  std::optional<internal::TiledDot> tiled;
 
   const Aval& aval(Side side) const { return side == Side::kLhs ? plan.lhs_aval() : plan.rhs_aval(); }
   const Tensor& forward(Side side) const { return side == Side::kLhs ? plan.config().fwd.lhs : plan.config().fwd.rhs; }
-  // The axes of one side that share a scale.
-  Axes shared_axes(Side side) const {
-    const DotDims own = side == Side::kLhs ? plan.dims() : plan.dims().Swapped();
-    const int64_t rank = aval(side).shape.rank();
-    return internal::SharedAxesOf(forward(side).quantizer, internal::CalibrationAxes(forward(side), own, rank), rank);
+  // Of the contraction of the operands as they are tiled.
+  const DotDims& inner_dims() const { return tiled.has_value() ? tiled->dims : plan.dims(); }
+  int64_t inner_rank(Side side) const {
+    return tiled.has_value() ? tiled->operand(side).shape.rank() : aval(side).shape.rank();
   }
-  QuantizedAvals quantized_avals(Side side) const {
-    const Quantizer& quantizer = forward(side).quantizer;
-    Aval scale{quantizer.scale_dtype.value_or(aval(side).dtype), aval(side).shape};
-    for (const int64_t axis : shared_axes(side)) scale.shape[axis] = 1;
-    const DType scaled = internal::Promote(aval(side).dtype, scale.dtype);
-    return {{QvalueDType(quantizer.numerics, scaled), aval(side).shape}, scale};
+  // The axes of one side, tiled, that share a scale.
+  Axes shared_axes(Side side) const {
+    const DotDims own = side == Side::kLhs ? inner_dims() : inner_dims().Swapped();
+    const int64_t rank = inner_rank(side);
+    return internal::SharedAxesOf(forward(side).quantizer, internal::CalibrationAxes(forward(side), own, rank), rank);
   }
 };
 
 namespace {
+
+// In basic operations: an operand as it is tiled, the result of its product, and the gradients of both.
+Value TileOperand(const AqtDot::Impl& dot, Side side, const Value& x) {
+  if (!dot.tiled.has_value()) return x;
+  const internal::TiledOperand& operand = dot.tiled->operand(side);
+  const Value tiled = ops::Reshape(x, operand.tiling.tiled_shape);
+  Axes axes;
+  for (int64_t axis = operand.num_other; axis < operand.shape.rank(); ++axis) axes.push_back(axis);
+  return operand.num_other == 0 ? tiled : ops::BroadcastInDim(tiled, operand.shape, axes);
+}
+
+Value UntileOperandGradient(const AqtDot::Impl& dot, Side side, const Value& gradient) {
+  if (!dot.tiled.has_value()) return gradient;
+  const int64_t num_other = dot.tiled->operand(side).num_other;
+  return ops::Reshape(num_other == 0 ? gradient : internal::SumLeading(gradient, num_other), dot.aval(side).shape);
+}
+
+Value UntileProduct(const AqtDot::Impl& dot, const Value& product) {
+  if (!dot.tiled.has_value()) return product;
+  const internal::TiledDot& tiled = *dot.tiled;
+  const Value sum = tiled.num_sums == 0 ? product : internal::SumLeading(product, tiled.num_sums);
+  Axes permutation(tiled.out_axes.size());
+  for (size_t i = 0; i < permutation.size(); ++i) permutation[tiled.out_axes[i]] = static_cast<int64_t>(i);
+  return ops::Reshape(ops::Transpose(sum, permutation), dot.plan.out_aval().shape);
+}
+
+Value TileProductGradient(const AqtDot::Impl& dot, const Value& g) {
+  if (!dot.tiled.has_value()) return g;
+  const internal::TiledDot& tiled = *dot.tiled;
+  const Value parts = ops::Transpose(ops::Reshape(g, tiled.out.tiled_shape), tiled.out_axes);
+  if (tiled.num_sums == 0) return parts;
+  Shape shape;
+  for (int64_t i = 0; i < tiled.num_sums; ++i) shape.push_back(tiled.lhs.shape[tiled.dims.lhs_batch[i]]);
+  Axes axes;
+  for (const int64_t extent : parts.shape()) {
+    axes.push_back(shape.rank());
+    shape.push_back(extent);
+  }
+  return ops::BroadcastInDim(parts, shape, axes);
+}
 
 using Impl = AqtDot::Impl;
 using What = ResidualSlot::What;
@@ -148,16 +188,16 @@ class ForwardOp : public Composite {
       if (layout_.quantized[static_cast<int>(side)]) {
         raw.given = QuantizedValue{value, in[layout_.at(side) + 1]};
       } else {
-        raw.x = value;
+        raw.x = TileOperand(*dot_, side, value);
         if (dot_->plan.ForwardNeedsKey()) {
           raw.key = KeyFor(*dot_, layout_.has_key ? &in.back() : nullptr,
                            side == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs);
         }
       }
     }
-    const internal::RawResult result = internal::RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->plan.dims(),
+    const internal::RawResult result = internal::RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->inner_dims(),
                                                         dot_->plan.out_aval().dtype, dot_->rules);
-    std::vector<Value> out = {result.out};
+    std::vector<Value> out = {UntileProduct(*dot_, result.out)};
     if (!with_residuals_) return out;
     for (const ResidualSlot& slot : dot_->plan.residuals()) {
       const QuantizedValue& quantized = slot.side == Side::kLhs ? result.lhs : result.rhs;
@@ -180,7 +220,7 @@ class ForwardOp : public Composite {
  private:
   Value ClipMask(Side side, const Value& x, const Value& scale) const {
     const Quantizer& quantizer = dot_->forward(side).quantizer;
-    return internal::NotClipped(std::get<IntSymmetric>(quantizer.numerics), internal::ScaleValue(quantizer, x, scale));
+    return internal::NotClipped(std::get<IntSymmetric>(quantizer.numerics), internal::ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
   }
 
   // Float operands that are kept are the operands themselves, not copies.
@@ -252,17 +292,17 @@ class BackwardOp : public Composite {
     const DotGeneral& config = dot_->plan.config();
     const DotGeneralRaw& raw = lhs ? config.dlhs : config.drhs;
     const DType dtype = dot_->plan.out_aval().dtype;
-    const BackwardDotDims backward = MakeBackwardDotDims(dot_->plan.dims(), dot_->plan.lhs_aval().shape.rank(),
-                                                         dot_->plan.rhs_aval().shape.rank(), side);
+    const BackwardDotDims backward =
+        MakeBackwardDotDims(dot_->inner_dims(), dot_->inner_rank(Side::kLhs), dot_->inner_rank(Side::kRhs), side);
     RawSide g, y;
-    g.x = in[0];
+    g.x = TileProductGradient(*dot_, in[0]);
     if (raw.rhs.use_fwd_quant) {
-      const Value scale = internal::ScaleToOther(*Residual(other, What::kScale, in), Side::kRhs, backward.dims, in[0].rank());
+      const Value scale = internal::ScaleToOther(*Residual(other, What::kScale, in), Side::kRhs, backward.dims, g.x.rank());
       g.x = internal::Release(
-          internal::MulIn(dtype, internal::Hold(in[0]), internal::RoundTo(dtype, internal::Hold(scale))), dtype);
+          internal::MulIn(dtype, internal::Hold(g.x), internal::RoundTo(dtype, internal::Hold(scale))), dtype);
       y.x = ops::Cast(internal::Hold(*Residual(other, What::kQvalue, in)), dtype);
     } else {
-      y.x = *Residual(other, What::kValue, in);
+      y.x = TileOperand(*dot_, other, *Residual(other, What::kValue, in));
     }
     if (dot_->plan.BackwardNeedsKey()) {
       const Value* key = has_key_ ? &in.back() : nullptr;
@@ -276,13 +316,17 @@ class BackwardOp : public Composite {
 
     const Quantizer& quantizer = dot_->forward(side).quantizer;
     const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
-    if (integer == nullptr || !integer->clip_gradient) return gradient;
+    if (integer == nullptr || !integer->clip_gradient) {
+      return UntileOperandGradient(*dot_, side, gradient);
+    }
     const Value* kept = Residual(side, What::kClipMask, in);
     const Value mask =
         kept != nullptr ? *kept
-                        : internal::NotClipped(*integer, internal::ScaleValue(quantizer, *Residual(side, What::kValue, in),
-                                                                              *Residual(side, What::kScale, in)));
-    return internal::Release(internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask)), dtype);
+                        : internal::NotClipped(*integer, internal::ScaleValue(quantizer,
+                                                              TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
+                                                              *Residual(side, What::kScale, in)));
+    return UntileOperandGradient(
+        *dot_, side, internal::Release(internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask)), dtype));
   }
 
   const std::shared_ptr<const Impl> dot_;
@@ -348,7 +392,7 @@ class QuantizeOp : public Composite {
     }
     AQT_RETURN_IF_ERROR(ExpectAval("the operand", in[0], dot_->aval(side_)));
     if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in[1], KeyAval()));
-    const AqtDot::QuantizedAvals out = dot_->quantized_avals(side_);
+    AQT_ASSIGN_OR_RETURN(const AqtDot::QuantizedAvals out, dot_->plan.quantized_avals(side_));
     return std::vector<Aval>{out.qvalue, out.scale};
   }
 
@@ -361,7 +405,7 @@ class QuantizeOp : public Composite {
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
-    const QuantizedValue out = internal::QuantizeValue(quantizer(), in[0], dot_->shared_axes(side_),
+    const QuantizedValue out = internal::QuantizeValue(quantizer(), TileOperand(*dot_, side_, in[0]), dot_->shared_axes(side_),
                                                        KeyFor(*dot_, has_key_ ? &in[1] : nullptr, role), dot_->rules);
     return {out.qvalue, *out.scale};
   }
@@ -387,7 +431,11 @@ absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, c
   std::string attributes = absl::StrCat("dims=", dims.ToString(), ", ", DescribeConfig(config));
   if (rules.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
   if (rules.arithmetic == Arithmetic::kIeee) attributes += ", ieee";
-  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), rules, std::move(attributes)}));
+  std::optional<internal::TiledDot> tiled;
+  if (config.tiling.has_value()) {
+    AQT_ASSIGN_OR_RETURN(tiled, internal::MakeTiledDot(*config.tiling, dims, lhs.shape, rhs.shape));
+  }
+  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), rules, std::move(attributes), std::move(tiled)}));
 }
 
 const DotGeneralPlan& AqtDot::plan() const { return impl_->plan; }
@@ -420,7 +468,7 @@ absl::StatusOr<AqtDot::QuantizedAvals> AqtDot::QuantizedAvalsOf(Side side) const
   if (HasBias(quantizer)) {
     return absl::UnimplementedError("an operand with a calibration bias cannot be quantized ahead of time");
   }
-  return impl_->quantized_avals(side);
+  return plan().quantized_avals(side);
 }
 
 AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where) const {

@@ -53,9 +53,7 @@ class AqtDot {
   Operand Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where) const;
 
   // What Quantize gives. InvalidArgument when the side is not quantized; Unimplemented when its calibration has a bias.
-  struct QuantizedAvals {
-    Aval qvalue, scale;
-  };
+  using QuantizedAvals = DotGeneralPlan::QuantizedAvals;
   absl::StatusOr<QuantizedAvals> QuantizedAvalsOf(Side side) const;
 
   struct Impl;

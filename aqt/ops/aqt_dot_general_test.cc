@@ -151,6 +151,23 @@ Problem RandomProblem(Random& random) {
     (pair < batch ? problem.dims.lhs_batch : problem.dims.lhs_contracting).push_back(at[0]);
     (pair < batch ? problem.dims.rhs_batch : problem.dims.rhs_contracting).push_back(at[1]);
   }
+  if (random.Below(5) == 0) {
+    // Two tiles of each even axis; the first contracting axis in tiles of one place.
+    DotTiling& tiling = problem.config.tiling.emplace();
+    for (size_t i = 0; i < problem.dims.lhs_contracting.size(); ++i) {
+      const int64_t axis = problem.dims.lhs_contracting[i], other = problem.dims.rhs_contracting[i];
+      if (i > 0 && shapes[0][axis] % 2 != 0) continue;
+      const std::optional<int64_t> count = i > 0 ? std::optional<int64_t>(2) : std::nullopt, size = i > 0 ? std::nullopt : std::optional<int64_t>(1);
+      tiling.lhs.contraction_axes.push_back({.axis = axis, .tile_count = count, .tile_size = size});
+      tiling.rhs.contraction_axes.push_back({.axis = other, .tile_count = count, .tile_size = size});
+    }
+    for (int s = 0; s < 2; ++s) {
+      for (size_t axis = 0; axis < sides[s].size(); ++axis) {
+        if (sides[s][axis].kind != 2 || sides[s][axis].extent % 2 != 0) continue;
+        (s == 0 ? tiling.lhs : tiling.rhs).remaining_axes.push_back({.axis = static_cast<int64_t>(axis), .tile_count = 2});
+      }
+    }
+  }
   // A cut of dlhs by an extent that fits half of the time, and of drhs by one that always does.
   if (random.Below(4) == 0) {
     problem.config.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 1 + random.Below(4)};
@@ -214,7 +231,8 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   std::map<std::string, int> features;
   for (const char* feature : {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
                               "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest"}) {
+                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest", "tiles=(contracting",
+                              "remaining 0:2x"}) {
     features[feature] = 0;
   }
   int legal = 0;

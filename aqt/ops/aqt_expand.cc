@@ -194,23 +194,23 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const A
   return {NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), key.value_or(Value()), rules.prng_layout), scale};
 }
 
-namespace {
-
-// The sum over the first axis, in f32 from +0 in ascending order, rounded once.
-Value SumFirst(const Value& x) {
-  const Shape& shape = x.shape();
-  Shape rest(shape.extents().subspan(1));
+Value SumLeading(const Value& x, int64_t num_axes) {
+  const absl::Span<const int64_t> extents = x.shape().extents();
+  int64_t parts = 1;
+  for (const int64_t extent : extents.first(num_axes)) parts *= extent;
+  const Shape rest(extents.subspan(num_axes));
+  Shape flat{parts};
+  for (const int64_t extent : rest) flat.push_back(extent);
+  const Value list = ops::Reshape(x, flat);
   Value sum = ops::BroadcastTo(Number(0), rest);
-  for (int64_t i = 0; i < shape[0]; ++i) {
-    PerAxis start(shape.rank(), 0), limit(shape.begin(), shape.end());
+  for (int64_t i = 0; i < parts; ++i) {
+    PerAxis start(flat.rank(), 0), limit(flat.begin(), flat.end());
     start[0] = i;
     limit[0] = i + 1;
-    sum = AddIn(DType::kF32, sum, Hold(ops::Reshape(ops::Slice(x, start, limit), rest)));
+    sum = AddIn(DType::kF32, sum, Hold(ops::Reshape(ops::Slice(list, start, limit), rest)));
   }
   return Release(sum, x.dtype());
 }
-
-}  // namespace
 
 Value LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
                   const QuantRules& rules) {
@@ -221,7 +221,7 @@ Value LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide
   if (!split.has_value()) return RawDot(config, lhs, rhs, dims, dtype, rules).out;
   const RawSide lhs_cut{ops::Reshape(lhs.x, split->lhs.tiled_shape), lhs.key, std::nullopt};
   const RawSide rhs_cut{ops::Reshape(rhs.x, split->rhs.tiled_shape), rhs.key, std::nullopt};
-  return SumFirst(RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, rules).out);
+  return SumLeading(RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, rules).out, 1);
 }
 
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims, DType dtype,

@@ -56,6 +56,9 @@ struct RawResult {
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
                  const QuantRules& rules);
 
+// The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/row_ops.h) computes it.
+Value SumLeading(const Value& x, int64_t num_axes);
+
 // The same for a backward contraction of float operands, which LocalAqt may cut; the result alone.
 Value LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
                   const QuantRules& rules);

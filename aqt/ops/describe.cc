@@ -123,6 +123,20 @@ std::string OptionalText(absl::string_view name, const std::optional<int64_t>& n
   return number.has_value() ? absl::StrCat(" ", name, "=", *number) : "";
 }
 
+// "(contracting 1:4x2, remaining 0:4x)": axis, tiles, places in a tile; an empty one is the quotient.
+std::string TilingText(const TensorTiling& tiling) {
+  const auto list = [](const std::vector<AxisTiling>& tilings) {
+    return absl::StrJoin(tilings, ",", [](std::string* out, const AxisTiling& t) {
+      const auto number = [](const std::optional<int64_t>& n) { return n.has_value() ? absl::StrCat(*n) : std::string(); };
+      absl::StrAppend(out, t.axis, ":", number(t.tile_count), "x", number(t.tile_size));
+    });
+  };
+  std::vector<std::string> parts;
+  if (!tiling.contraction_axes.empty()) parts.push_back("contracting " + list(tiling.contraction_axes));
+  if (!tiling.remaining_axes.empty()) parts.push_back("remaining " + list(tiling.remaining_axes));
+  return absl::StrCat("(", absl::StrJoin(parts, ", "), ")");
+}
+
 std::string RawText(const DotGeneralRaw& raw) {
   if (raw == DotGeneralRaw{}) return "float";
   std::string text = absl::StrCat("(", TensorText(raw.lhs), " * ", TensorText(raw.rhs));
@@ -151,7 +165,12 @@ std::string DescribeQuantizer(const Quantizer& quantizer) {
 }
 
 std::string DescribeConfig(const DotGeneral& config) {
-  return absl::StrCat("fwd=", RawText(config.fwd), ", dlhs=", RawText(config.dlhs), ", drhs=", RawText(config.drhs));
+  std::string text =
+      absl::StrCat("fwd=", RawText(config.fwd), ", dlhs=", RawText(config.dlhs), ", drhs=", RawText(config.drhs));
+  if (config.tiling.has_value()) {
+    absl::StrAppend(&text, ", tiles=", TilingText(config.tiling->lhs), "*", TilingText(config.tiling->rhs));
+  }
+  return text;
 }
 
 }  // namespace aqt

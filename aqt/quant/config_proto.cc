@@ -519,6 +519,28 @@ absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const Spot& s
   return raw;
 }
 
+absl::StatusOr<std::vector<AxisTiling>> Read(const google::protobuf::RepeatedPtrField<config::AxisTiling>& list,
+                                             const Spot& spot) {
+  std::vector<AxisTiling> tilings;
+  for (const config::AxisTiling& m : list) {
+    if (!m.has_axis()) return spot.Error("an axis to tile needs a number: axis: -1");
+    if (!m.has_tile_count() && !m.has_tile_size()) {
+      return spot.Error(absl::StrCat("axis ", m.axis(), " needs a tile_count or a tile_size"));
+    }
+    AxisTiling& tiling = tilings.emplace_back(AxisTiling{.axis = m.axis()});
+    if (m.has_tile_count()) tiling.tile_count = m.tile_count();
+    if (m.has_tile_size()) tiling.tile_size = m.tile_size();
+  }
+  return tilings;
+}
+
+absl::StatusOr<TensorTiling> Read(const config::TensorTiling& m, const Spot& spot) {
+  TensorTiling tiling;
+  AQT_ASSIGN_OR_RETURN(tiling.contraction_axes, Read(m.contraction_axes(), spot.In(m, "contraction_axes")));
+  AQT_ASSIGN_OR_RETURN(tiling.remaining_axes, Read(m.remaining_axes(), spot.In(m, "remaining_axes")));
+  return tiling;
+}
+
 // use_fwd_quant and local_aqt where they have no meaning.
 absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, const Spot& spot) {
   const Spot fwd = spot.In(m, "fwd"), dlhs = spot.In(m, "dlhs"), drhs = spot.In(m, "drhs");
@@ -557,6 +579,12 @@ absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const Pl
   AQT_ASSIGN_OR_RETURN(dg.dlhs, Read(m.dlhs(), spot.In(m, "dlhs")));
   AQT_ASSIGN_OR_RETURN(dg.drhs, Read(m.drhs(), spot.In(m, "drhs")));
   AQT_RETURN_IF_ERROR(CheckPlaces(dg, m, spot));
+  if (m.has_tiling()) {
+    const Spot tiling = spot.In(m, "tiling");
+    dg.tiling.emplace();
+    AQT_ASSIGN_OR_RETURN(dg.tiling->lhs, Read(m.tiling().lhs(), tiling.In(m.tiling(), "lhs")));
+    AQT_ASSIGN_OR_RETURN(dg.tiling->rhs, Read(m.tiling().rhs(), tiling.In(m.tiling(), "rhs")));
+  }
   return dg;
 }
 
@@ -581,12 +609,34 @@ absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name) {
 
 std::vector<std::string> DotGeneralPresetNames() { return config::PresetNames(config::QuantPresets()); }
 
+namespace {
+
+void Write(const std::vector<AxisTiling>& list, google::protobuf::RepeatedPtrField<config::AxisTiling>* out) {
+  for (const AxisTiling& tiling : list) {
+    config::AxisTiling* message = out->Add();
+    message->set_axis(tiling.axis);
+    if (tiling.tile_count.has_value()) message->set_tile_count(*tiling.tile_count);
+    if (tiling.tile_size.has_value()) message->set_tile_size(*tiling.tile_size);
+  }
+}
+
+void Write(const TensorTiling& tiling, config::TensorTiling* out) {
+  Write(tiling.contraction_axes, out->mutable_contraction_axes());
+  Write(tiling.remaining_axes, out->mutable_remaining_axes());
+}
+
+}  // namespace
+
 config::DotGeneral ToProto(const DotGeneral& dg) {
   config::DotGeneral message;
   message.set_schema(1);
   Write(dg.fwd, message.mutable_fwd());
   Write(dg.dlhs, message.mutable_dlhs());
   Write(dg.drhs, message.mutable_drhs());
+  if (dg.tiling.has_value()) {
+    Write(dg.tiling->lhs, message.mutable_tiling()->mutable_lhs());
+    Write(dg.tiling->rhs, message.mutable_tiling()->mutable_rhs());
+  }
   return message;
 }
 

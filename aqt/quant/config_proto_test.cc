@@ -154,6 +154,10 @@ std::vector<NamedConfig> Unusual() {
   modes.dlhs.local_aqt = LocalAqt{
       .contraction_axis_shard_count = 2, .contraction_axis_shard_size = 1000000007, .tile_largest_shape = true};
   modes.drhs.local_aqt = LocalAqt();
+  modes.tiling = DotTiling{
+      .lhs = {.contraction_axes = {{.axis = -1, .tile_count = 2}, {.axis = 1, .tile_count = 3, .tile_size = 4}}},
+      .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}, {.axis = 2, .tile_size = 1}},
+              .remaining_axes = {{.axis = 3, .tile_size = 5}}}};
   configs.push_back({"modes", modes});
   return configs;
 }

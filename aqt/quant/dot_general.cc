@@ -6,10 +6,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/dot_tiling.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/packed_side.h"
@@ -43,7 +45,8 @@ struct DotGeneralPlan::Impl {
   DotGeneral config;
   DotDims dims;
   Aval lhs, rhs, out;
-  RawDotPlan fwd;
+  std::optional<internal::TiledDot> tiled;
+  RawDotPlan fwd;  // this and the gradients: on the tiled shapes
   BackwardPlan dlhs, drhs;
   std::vector<ResidualSlot> residuals;
   // Index in `residuals` by side and what; -1: none.
@@ -55,6 +58,9 @@ struct DotGeneralPlan::Impl {
   const BackwardPlan& reader(Side side) const { return side == Side::kLhs ? drhs : dlhs; }
   const BackwardPlan& gradient(Side side) const { return side == Side::kLhs ? dlhs : drhs; }
 
+  // An operand as the contractions see it.
+  ArrayRef View(Side side, const ArrayRef& x) const { return tiled.has_value() ? tiled->operand(side).View(x) : x; }
+
   int ResidualIndex(Side side, ResidualSlot::What what) const {
     return residual_index[static_cast<int>(side)][static_cast<int>(what)];
   }
@@ -63,6 +69,11 @@ struct DotGeneralPlan::Impl {
     residuals.push_back({side, what, std::move(aval)});
   }
 
+  // Whether the gradients of a contraction with a given operand are defined. Returns the scale that the operand would have had
+  // itself, if its gradient needs it: an operand given as a qvalue passes gradients as if it had been quantized here.
+  absl::StatusOr<std::optional<Array>> CheckGivenGradient(Side side, const QTensor& given, const ArrayRef& value,
+                                                          const Context& context, const Runtime& runtime) const;
+
   bool ClipsGradient(Side side) const {
     const internal::SidePlan& plan = fwd.side(side);
     if (!plan.spec.has_value()) return false;
@@ -70,7 +81,8 @@ struct DotGeneralPlan::Impl {
     return integer != nullptr && integer->clip_gradient;
   }
   // The mask that Forward would keep, from the float operand and its forward scale.
-  void ComputeClipMask(Side side, const ArrayRef& value, const ArrayRef& scale, int8_t* mask) const {
+  void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const {
+    const ArrayRef value = View(side, operand);
     const internal::QuantizeSpec& spec = *fwd.side(side).spec;
     absl::InlinedVector<ArrayRef, 1> bias;
     if (spec.bias.has_value()) bias.push_back(*spec.bias);
@@ -82,6 +94,8 @@ struct DotGeneralPlan::Impl {
 };
 
 namespace {
+
+const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 
 absl::Status CheckAvals(const Aval& lhs, const Aval& rhs) {
   if (lhs.dtype != rhs.dtype) {
@@ -222,24 +236,34 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
   impl->lhs = lhs;
   impl->rhs = rhs;
   impl->out = {lhs.dtype, DotOutputShape(dims, lhs.shape, rhs.shape)};
-  AQT_ASSIGN_OR_RETURN(impl->fwd, internal::MakeRawDotPlan(Pass::kFwd, config.fwd, lhs, rhs, dims));
+  Aval inner_lhs = lhs, inner_rhs = rhs;
+  DotDims inner_dims = dims;
+  if (config.tiling.has_value()) {
+    AQT_ASSIGN_OR_RETURN(impl->tiled, internal::MakeTiledDot(*config.tiling, dims, lhs.shape, rhs.shape));
+    inner_lhs.shape = impl->tiled->lhs.shape;
+    inner_rhs.shape = impl->tiled->rhs.shape;
+    inner_dims = impl->tiled->dims;
+  }
+  AQT_ASSIGN_OR_RETURN(impl->fwd, internal::MakeRawDotPlan(Pass::kFwd, config.fwd, inner_lhs, inner_rhs, inner_dims));
   AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kLhs));
   AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kRhs));
-  const int64_t lhs_rank = lhs.shape.rank(), rhs_rank = rhs.shape.rank();
-  AQT_ASSIGN_OR_RETURN(impl->dlhs, MakeBackward(Pass::kDlhs, config.dlhs, impl->out, rhs,
-                                                MakeBackwardDotDims(dims, lhs_rank, rhs_rank, Side::kLhs)));
-  AQT_ASSIGN_OR_RETURN(impl->drhs, MakeBackward(Pass::kDrhs, config.drhs, impl->out, lhs,
-                                                MakeBackwardDotDims(dims, lhs_rank, rhs_rank, Side::kRhs)));
+  const Aval inner_out{lhs.dtype, impl->fwd.product_shape};
+  const int64_t lhs_rank = inner_lhs.shape.rank(), rhs_rank = inner_rhs.shape.rank();
+  AQT_ASSIGN_OR_RETURN(impl->dlhs, MakeBackward(Pass::kDlhs, config.dlhs, inner_out, inner_rhs,
+                                                MakeBackwardDotDims(inner_dims, lhs_rank, rhs_rank, Side::kLhs)));
+  AQT_ASSIGN_OR_RETURN(impl->drhs, MakeBackward(Pass::kDrhs, config.drhs, inner_out, inner_lhs,
+                                                MakeBackwardDotDims(inner_dims, lhs_rank, rhs_rank, Side::kRhs)));
 
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const Aval& operand = impl->operand(side);
+    const Shape& shape = impl->fwd.side(side).x.shape;
     const bool fwd_quant = impl->reader(side).use_fwd_quant, clips = impl->ClipsGradient(side);
     const auto& spec = impl->fwd.side(side).spec;
     if (fwd_quant) {
-      impl->AddResidual(side, What::kQvalue, {spec->q_dtype, operand.shape});
+      impl->AddResidual(side, What::kQvalue, {spec->q_dtype, shape});
       // The forward scale must fit the gradient.
       const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
-      AQT_RETURN_IF_ERROR(Annotate(ForwardScaleInGradient(impl->reader(side), scale, impl->out.shape).status(), "use_fwd_quant"));
+      AQT_RETURN_IF_ERROR(Annotate(ForwardScaleInGradient(impl->reader(side), scale, inner_out.shape).status(), "use_fwd_quant"));
     } else {
       impl->AddResidual(side, What::kValue, operand);
     }
@@ -248,7 +272,7 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
     if (fwd_quant || (clips && !keep_mask)) {
       impl->AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
     }
-    if (keep_mask) impl->AddResidual(side, What::kClipMask, {DType::kS8, operand.shape});
+    if (keep_mask) impl->AddResidual(side, What::kClipMask, {DType::kS8, shape});
   }
   return DotGeneralPlan(std::move(impl));
 }
@@ -259,14 +283,19 @@ const Aval& DotGeneralPlan::out_aval() const { return impl_->out; }
 const DotDims& DotGeneralPlan::dims() const { return impl_->dims; }
 const DotGeneral& DotGeneralPlan::config() const { return impl_->config; }
 absl::Span<const ResidualSlot> DotGeneralPlan::residuals() const { return impl_->residuals; }
+absl::StatusOr<DotGeneralPlan::QuantizedAvals> DotGeneralPlan::quantized_avals(Side side) const {
+  const internal::SidePlan& plan = impl_->fwd.side(side);
+  if (!plan.spec.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("DotGeneral: fwd.", Name(side), " is not quantized"));
+  }
+  return QuantizedAvals{{plan.spec->q_dtype, plan.x.shape}, {plan.spec->scale_dtype, plan.spec->scale_shape}};
+}
 bool DotGeneralPlan::ForwardNeedsKey() const { return impl_->fwd.NeedsKey(); }
 bool DotGeneralPlan::BackwardNeedsKey() const { return impl_->dlhs.raw.NeedsKey() || impl_->drhs.raw.NeedsKey(); }
 
 // ---- running
 
 namespace {
-
-const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 
 // Whether `qtensor` can stand for an operand of the forward contraction. Does not allocate when it can.
 absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtensor) {
@@ -275,8 +304,12 @@ absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtenso
   const auto invalid = [&](const std::string& what) { return absl::InvalidArgumentError(absl::StrCat(where(), what)); };
   if (!own.spec.has_value()) return invalid(": this side is not quantized");
   if (plan.HasMidScales()) return invalid(": with mid alphas a quantized operand depends on the other one");
-  if (qtensor.tiling_state.has_value() || qtensor.sparsity_mask.has_value()) {
-    return absl::UnimplementedError(absl::StrCat(where(), ": tiling and sparsity masks are not available here"));
+  if (qtensor.sparsity_mask.has_value()) {
+    return absl::UnimplementedError(absl::StrCat(where(), ": sparsity masks are not available here"));
+  }
+  if (qtensor.tiling_state.has_value() && qtensor.tiling_state->tiled_shape != own.x.shape) {
+    return invalid(absl::StrCat(" is tiled as ", qtensor.tiling_state->tiled_shape.ToString(), ", but the plan is for ",
+                                own.x.shape.ToString(), "; give the configuration the same tiling"));
   }
   if (qtensor.scale.empty()) return invalid(" has no scale");
   if (!qtensor.bias.empty() && own.config.dequant_mode != DequantMode::kThisInput) {
@@ -306,16 +339,21 @@ absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtenso
   return absl::OkStatus();
 }
 
-// One operand of Forward, checked: a prepared one may come from another plan.
+// Where the tiles of a result are before they are summed.
+MutableArrayRef DenseBuffer(Workspace& workspace, const Aval& aval) {
+  return MutableArrayRef(aval.dtype, aval.shape, workspace.Get(Workspace::kTiles, aval.num_bytes()));
+}
+
+// One operand of Forward, checked: a prepared one may come from another plan. A float operand, of the aval `want`, is not
+// tiled yet.
 absl::Status FillOperand(const DotOperand& operand, const internal::Panels* panels, const RawDotPlan& plan, Side side,
-                         internal::RawOperand* raw) {
-  const Aval& want = plan.side(side).x;
+                         const Aval& want, internal::RawOperand* raw) {
   raw->given = operand.prepared != nullptr ? &operand.prepared->qtensor() : nullptr;
   raw->panels = panels;
   if (raw->given != nullptr) {
     AQT_RETURN_IF_ERROR(CheckGiven(plan, side, *raw->given));
     if (raw->given->IsFull()) {
-      raw->x = ArrayRef(want.dtype, want.shape, nullptr);
+      raw->x = ArrayRef(want.dtype, plan.side(side).x.shape, nullptr);
       return absl::OkStatus();
     }
   }
@@ -325,6 +363,48 @@ absl::Status FillOperand(const DotOperand& operand, const internal::Panels* pane
 
 }  // namespace
 
+absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Side side, const QTensor& given,
+                                                                              const ArrayRef& value, const Context& context,
+                                                                              const Runtime& runtime) const {
+  const internal::SidePlan& own = fwd.side(side);
+  const auto where = [&] { return absl::StrCat("DotGeneral: fwd.", Name(side), " is given as a tensor"); };
+  const bool keeps_scale = ResidualIndex(side, What::kScale) >= 0;
+  if (keeps_scale) {
+    const Aval want{own.spec->scale_dtype, own.spec->scale_shape};
+    if (given.scale.size() != 1 || given.scale[0].aval() != want || !given.bias.empty()) {
+      const auto aval = [](std::string* out, const Array& array) { *out += array.aval().ToString(); };
+      return absl::InvalidArgumentError(absl::StrCat(where(), ", but its gradient needs one scale ", want.ToString(),
+                                                     " and no bias; it has the scales ",
+                                                     absl::StrJoin(given.scale, ", ", aval), " and ", given.bias.size(),
+                                                     " biases"));
+    }
+  }
+  std::optional<Array> scale;
+  if (!given.IsFull()) return scale;
+  if (!config.fwd.allow_dummy_gradient_into_qtensor) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where(), " with a qvalue, into which no gradient flows; pass the float operand, or no Residuals, or set "
+                 "fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it had been quantized here"));
+  }
+  if (ResidualIndex(side, What::kValue) < 0 && !ClipsGradient(side)) return scale;
+  if (value.data == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where(), " with a qvalue, but the gradients need its float operand, too: pass both, or set "
+                     "use_fwd_quant in ", side == Side::kLhs ? "drhs.rhs" : "dlhs.rhs"));
+  }
+  AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), operand(side)));
+  if (!ClipsGradient(side)) return scale;
+  Context operand_context = context;
+  if (context.key.has_value()) {
+    const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+    operand_context.key = side == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
+  }
+  AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(own.config.quantizer, View(side, value),
+                                                           own.spec->shared_axes, runtime, nullptr, operand_context));
+  scale = calibrated.scale[0];
+  return scale;
+}
+
 absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                                      const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime) const {
   const Impl& impl = *impl_;
@@ -333,8 +413,8 @@ absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rh
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
   internal::RawCall call;
   const auto panels = [](const DotOperand& x) { return x.prepared != nullptr ? x.prepared->panels_.get() : nullptr; };
-  AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), impl.fwd, Side::kLhs, &call.lhs));
-  AQT_RETURN_IF_ERROR(FillOperand(rhs, panels(rhs), impl.fwd, Side::kRhs, &call.rhs));
+  AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), impl.fwd, Side::kLhs, impl.lhs, &call.lhs));
+  AQT_RETURN_IF_ERROR(FillOperand(rhs, panels(rhs), impl.fwd, Side::kRhs, impl.rhs, &call.rhs));
   call.layout = context.prng_layout;
   call.out = out;
   if (context.key.has_value()) {
@@ -343,25 +423,65 @@ absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rh
     call.rhs.key = keys.fwd_rhs;
   }
   if (residuals != nullptr) {
-    if (call.lhs.given != nullptr || call.rhs.given != nullptr) {
-      return absl::InvalidArgumentError(
-          "DotGeneral: the gradient of a prepared operand is not defined; pass the float operand, or no Residuals");
+    std::optional<Array> own_scale[2];
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      const internal::RawOperand& operand = side == Side::kLhs ? call.lhs : call.rhs;
+      if (operand.given == nullptr) continue;
+      const ArrayRef& value = side == Side::kLhs ? lhs.value : rhs.value;
+      AQT_ASSIGN_OR_RETURN(own_scale[static_cast<int>(side)],
+                           impl.CheckGivenGradient(side, *operand.given, value, context, runtime));
     }
     residuals->slots_.resize(impl.residuals.size());
     for (size_t i = 0; i < impl.residuals.size(); ++i) {
       const ResidualSlot& slot = impl.residuals[i];
       const bool is_lhs = slot.side == Side::kLhs;
       internal::RawOperand& operand = is_lhs ? call.lhs : call.rhs;
+      const QTensor* given = operand.given;
+      const bool given_qvalue = given != nullptr && given->IsFull();
       switch (slot.what) {
-        case What::kValue: residuals->Keep(i, operand.x, is_lhs ? lhs.transient : rhs.transient); break;
-        case What::kQvalue: operand.keep_qvalue = residuals->Reserve(i, slot.aval); break;
-        case What::kScale: operand.keep_scale = residuals->Reserve(i, slot.aval); break;
-        case What::kClipMask: operand.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval)); break;
+        case What::kValue: residuals->Keep(i, is_lhs ? lhs.value : rhs.value, is_lhs ? lhs.transient : rhs.transient); break;
+        case What::kQvalue:
+          if (given_qvalue) {
+            residuals->Keep(i, *given->qvalue);
+          } else {
+            operand.keep_qvalue = residuals->Reserve(i, slot.aval);
+          }
+          break;
+        case What::kScale:
+          if (given == nullptr) {
+            operand.keep_scale = residuals->Reserve(i, slot.aval);
+          } else {
+            // With use_fwd_quant the scale of the qvalue; otherwise the one that says what was clipped.
+            const bool of_qvalue = impl.reader(slot.side).use_fwd_quant || !given_qvalue;
+            residuals->Keep(i, of_qvalue ? given->scale[0] : *own_scale[static_cast<int>(slot.side)], /*transient=*/true);
+          }
+          break;
+        case What::kClipMask: {
+          int8_t* mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval));
+          if (given_qvalue) {
+            impl.ComputeClipMask(slot.side, is_lhs ? lhs.value : rhs.value, *own_scale[static_cast<int>(slot.side)], mask);
+          } else {
+            operand.keep_mask = mask;
+          }
+          break;
+        }
       }
     }
   }
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
+  if (!impl.tiled.has_value()) {
+    internal::RunRawDot(impl.fwd, call, *workspace, runtime);
+    return absl::OkStatus();
+  }
+  const internal::TiledDot& tiled = *impl.tiled;
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    internal::RawOperand& operand = side == Side::kLhs ? call.lhs : call.rhs;
+    if (operand.given == nullptr || !operand.given->IsFull()) operand.x = tiled.operand(side).View(operand.x);
+  }
+  const MutableArrayRef sum = tiled.OutView(out);
+  call.out = tiled.num_sums == 0 ? sum : DenseBuffer(*workspace, {out.dtype, impl.fwd.product_shape});
   internal::RunRawDot(impl.fwd, call, *workspace, runtime);
+  if (tiled.num_sums > 0) internal::SumLeadingInto(call.out, tiled.num_sums, sum);
   return absl::OkStatus();
 }
 
@@ -389,9 +509,15 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
     const int index = impl.ResidualIndex(side, what);
     return index < 0 ? nullptr : &residuals.slots_[index].view;
   };
-  const auto run = [&](Side side, const MutableArrayRef& out) {
+  const ArrayRef inner_g = impl.tiled.has_value() ? impl.tiled->GradientView(g, impl.fwd.product_shape) : g;
+  const auto run = [&](Side side, const MutableArrayRef& result) {
     const BackwardPlan& plan = impl.gradient(side);
     const Side other = Other(side);
+    // The gradient of a tiled operand; with leading axes to be summed over where the operand was repeated.
+    const internal::TiledOperand* tiled = impl.tiled.has_value() ? &impl.tiled->operand(side) : nullptr;
+    const bool repeated = tiled != nullptr && tiled->num_other > 0;
+    const MutableArrayRef sum = tiled != nullptr ? tiled->tiling.Tile(result) : result;
+    const MutableArrayRef out = repeated ? DenseBuffer(*workspace, {result.dtype, tiled->shape}) : sum;
     internal::RawCall call;
     call.layout = context.prng_layout;
     if (keys.has_value()) {
@@ -399,20 +525,21 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
       call.rhs.key = side == Side::kLhs ? keys->dlhs_rhs : keys->drhs_rhs;
     }
     if (plan.use_fwd_quant) {
-      const Aval& operand = impl.operand(other);
-      const MutableArrayRef scaled(impl.out.dtype, impl.out.shape,
-                                   workspace->Get(Workspace::kScaledGradient, impl.out.num_bytes()));
+      const Aval operand{impl.operand(other).dtype, impl.fwd.side(other).x.shape};
+      const Aval gradient = inner_g.aval();
+      const MutableArrayRef scaled(gradient.dtype, gradient.shape,
+                                   workspace->Get(Workspace::kScaledGradient, gradient.num_bytes()));
       const MutableArrayRef value(operand.dtype, operand.shape,
                                   workspace->Get(Workspace::kForwardOperand, operand.num_bytes()));
       // Checked when planned.
-      const ArrayRef scale = *ForwardScaleInGradient(plan, *residual(other, What::kScale), g.shape);
-      internal::MultiplyInto(g, scale, g.dtype, scaled);
+      const ArrayRef scale = *ForwardScaleInGradient(plan, *residual(other, What::kScale), gradient.shape);
+      internal::MultiplyInto(inner_g, scale, g.dtype, scaled);
       internal::DequantizeInto(*residual(other, What::kQvalue), {}, operand.dtype, value);
       call.lhs.x = scaled;
       call.rhs.x = value;
     } else {
-      call.lhs.x = g;
-      call.rhs.x = *residual(other, What::kValue);
+      call.lhs.x = inner_g;
+      call.rhs.x = impl.View(other, *residual(other, What::kValue));
     }
     // The product is written where its axes are in the operand.
     call.out.dtype = out.dtype;
@@ -423,16 +550,17 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
     }
     internal::RunRawDot(plan.raw, call, *workspace, runtime);
 
-    if (!impl.ClipsGradient(side)) return;
-    const ArrayRef* mask = residual(side, What::kClipMask);
-    const int8_t* mask_data = mask != nullptr ? static_cast<const int8_t*>(mask->data) : nullptr;
-    if (mask == nullptr) {
-      int8_t* computed = static_cast<int8_t*>(
-          workspace->Get(Workspace::kClipMask, impl.operand(side).shape.num_elements()));
-      impl.ComputeClipMask(side, *residual(side, What::kValue), *residual(side, What::kScale), computed);
-      mask_data = computed;
+    if (impl.ClipsGradient(side)) {
+      const ArrayRef* mask = residual(side, What::kClipMask);
+      const int8_t* mask_data = mask != nullptr ? static_cast<const int8_t*>(mask->data) : nullptr;
+      if (mask == nullptr) {
+        int8_t* computed = static_cast<int8_t*>(workspace->Get(Workspace::kClipMask, out.shape.num_elements()));
+        impl.ComputeClipMask(side, *residual(side, What::kValue), *residual(side, What::kScale), computed);
+        mask_data = computed;
+      }
+      internal::ApplyClipMask(out, mask_data, out);
     }
-    internal::ApplyClipMask(out, mask_data, out);
+    if (repeated) internal::SumLeadingInto(out, tiled->num_other, sum);
   };
 
   const std::optional<MutableArrayRef>* outputs[] = {&dlhs, &drhs};
@@ -462,8 +590,8 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
     const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
     operand_context.key = side == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
   }
-  AQT_ASSIGN_OR_RETURN(QTensor qtensor, Quantize(plan.config.quantizer, value, plan.spec->shared_axes, operand_context,
-                                                 runtime));
+  AQT_ASSIGN_OR_RETURN(QTensor qtensor, Quantize(plan.config.quantizer, impl.View(side, value), plan.spec->shared_axes,
+                                                 operand_context, runtime));
   return Prepare(side, std::move(qtensor), runtime);
 }
 

@@ -22,6 +22,17 @@
 // Mid alphas (SmoothQuant-like): with m = (absmax over the remaining axes)^alpha per side, both quantized operands are first
 // divided by c = m / (m of the other side), which cancels in the product.
 //
+// LocalAqt cuts a contracting axis of a backward product into (count, size): each part has scales of its own, and the
+// dequantized parts are summed in f32 from +0 in ascending order, rounded once.
+//
+// A tiled contraction (config.tiling): a tiled axis of an operand becomes (count, size) in its place, and lhs gets leading axes
+// for the tiles of the remaining axes of rhs, and the other way round, along which it is repeated (quantized as often, too). The
+// product has the batch axes [tiles of contracting axes] + batch + [tiles of remaining axes of lhs] + [those of rhs]. Its
+// dequantized result is summed over the tiles of contracting axes, gradients over the repetitions, both in f32 from +0 in
+// row-major order, rounded once. Prepared operands, qvalues and scales (of residuals and observers, too) have the tiled shapes:
+//   [3136, 256] with axis 0 in 2 tiles: qvalue [2, 1568, 256], scale [2, 1, 256]
+// Bits: those sums have the same bits everywhere (docs/bits.md), like all else that follows the product.
+//
 // dot_general_reference.h computes the same bits with plain loops.
 
 #include <memory>
@@ -62,8 +73,8 @@ class Residuals {
  public:
   enum class Operands {
     kCopy,
-    // Float operands that the backward products need are not copied: the caller keeps lhs and rhs alive and unchanged
-    // until the last Backward.
+    // Operands (float, or prepared qvalues) that the backward products need are not copied: the caller keeps lhs and rhs
+    // alive and unchanged until the last Backward.
     kBorrow,
   };
   explicit Residuals(Operands operands = Operands::kCopy) : operands_(operands) {}
@@ -88,7 +99,7 @@ class Residuals {
   };
   // Memory for a slot, dense; allocated when it is not there yet.
   void* Reserve(size_t index, const Aval& aval);
-  // Copies or borrows a float operand; a transient one is copied.
+  // Copies or borrows what the caller owns: a float operand, or the qvalue of a prepared one. What is transient is copied.
   void Keep(size_t index, const ArrayRef& operand, bool transient = false);
 
   Operands operands_ = Operands::kCopy;
@@ -122,9 +133,14 @@ class PreparedOperand {
   std::shared_ptr<const internal::Panels> panels_;
 };
 
-// What Forward takes on a side.
+// What Forward takes on a side: a float operand; one with prepared scales, which take the place of the calibration; or a
+// prepared qvalue, which takes the place of the operand. With Residuals:
+//   scales only   gradients are those of the operand quantized with these scales
+//   qvalue        into which no gradient flows: refused, unless fwd.allow_dummy_gradient_into_qtensor says that it is passed on
+//                 as if the operand had been quantized here. The other side's gradient is the product with the float operand
+//                 `value`, so that is needed, too; or with the prepared qvalue and scale if use_fwd_quant says so.
 struct DotOperand {
-  ArrayRef value;  // not read when `prepared` has a qvalue
+  ArrayRef value;  // when `prepared` has a qvalue: not read but for gradients
   const PreparedOperand* prepared = nullptr;
   // The memory of `value` changes after Forward: Residuals copy it even where they would borrow.
   bool transient = false;
@@ -133,7 +149,7 @@ struct DotOperand {
   DotOperand(const MutableArrayRef& value_in) : value(value_in) {}
   DotOperand(const Array& value_in) : value(value_in.ref()) {}
   DotOperand(const PreparedOperand& prepared_in) : prepared(&prepared_in) {}
-  DotOperand(const ArrayRef& value_in, const PreparedOperand& scales) : value(value_in), prepared(&scales) {}
+  DotOperand(const ArrayRef& value_in, const PreparedOperand& prepared_in) : value(value_in), prepared(&prepared_in) {}
 };
 
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
@@ -144,14 +160,19 @@ class DotGeneralPlan {
   //                     REMAINING_AXIS or OTHER_INPUT with CONTRACTING_AXIS on a forward side; use_fwd_quant of an
   //                     operand that the forward pass does not quantize, or does along its remaining axes; an s32
   //                     accumulator with an operand that is no integer; a bias without THIS_INPUT; a contraction so long
-  //                     that an s32 accumulator could overflow
-  //   Unimplemented     legal in AQT, to come here
+  //                     that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit the shapes
   static absl::StatusOr<DotGeneralPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                              const DotDims& dims);
 
   const Aval& lhs_aval() const;
   const Aval& rhs_aval() const;
   const Aval& out_aval() const;  // the dtype of the operands
+  // What Prepare makes of an operand: dtypes and shapes, tiled if there is a tiling. InvalidArgument when fwd does not
+  // quantize it.
+  struct QuantizedAvals {
+    Aval qvalue, scale;
+  };
+  absl::StatusOr<QuantizedAvals> quantized_avals(Side side) const;
   const DotDims& dims() const;
   const DotGeneral& config() const;
   // What Forward writes into Residuals, in order.

@@ -173,6 +173,29 @@ TEST(Make, Refuses) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
          c.drhs.rhs.quantizer.calib_shared_axes.per_tensor = true;
        })},
+      // tiling
+      {"lhs: tiling: axis 2 is out of range for shape [4,8]",
+       With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 2, .tile_size = 2}}}}; })},
+      {"rhs: tiling: axis 1 of shape [8,5] cannot be cut in 2 equal parts",
+       With([](DotGeneral& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = 1, .tile_size = 2}}}}; })},
+      {"tiling: lhs.contraction_axes names axis 0, but the contracting axes of lhs are [1]",
+       With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_size = 2}}}}; })},
+      {"tiling: rhs.remaining_axes names axis 0, but the remaining axes of rhs are [1]",
+       With([](DotGeneral& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = -2, .tile_size = 2}}}}; })},
+      {"tiling: contraction_axes cut 1 axes of lhs and 0 of rhs; they are cut in pairs",
+       With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_size = 2}}}}; })},
+      {"tiling: contraction_axes[0]: axis 1 of lhs has 4 tiles, axis 0 of rhs has 2; they must have equally many",
+       With([](DotGeneral& c) {
+         c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_count = 4}}},
+                              .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}}};
+       })},
+      {"tiling: contraction_axes[0] cuts axis 0 of lhs and axis 1 of rhs, but axis 0 of lhs is contracted with axis 0 of "
+       "rhs",
+       With([](DotGeneral& c) {
+         c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}},
+                              .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};
+       }),
+       {DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}, DotDims{.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}},
       {"fwd: local_aqt has a meaning only for dlhs and drhs", With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
   };
   for (const Case& c : cases) {

@@ -175,6 +175,45 @@ class Generator {
     return s;
   }
 
+  // Tiles that fit the shapes.
+  DotTiling RandomTiling(const Shapes& shapes) {
+    const auto tiles_of = [&](int64_t extent) {
+      int64_t tiles = 1 + Below(std::max<int64_t>(extent, 3));
+      while (extent % tiles != 0) --tiles;
+      return tiles;
+    };
+    // By count, by size, or by both; from the front or from the end.
+    const auto cut = [&](const Shape& shape, int64_t axis, int64_t tiles) {
+      AxisTiling tiling{.axis = OneIn(2) ? axis : axis - shape.rank()};
+      const int64_t size = shape[axis] / tiles;
+      if (size == 0 || OneIn(2)) tiling.tile_count = tiles;
+      if (!tiling.tile_count.has_value() || (size > 0 && OneIn(3))) tiling.tile_size = size;
+      return tiling;
+    };
+    DotTiling tiling;
+    for (size_t i = 0; i < shapes.dims.lhs_contracting.size(); ++i) {
+      if (OneIn(3)) continue;
+      const int64_t lhs_axis = shapes.dims.lhs_contracting[i], rhs_axis = shapes.dims.rhs_contracting[i];
+      const int64_t tiles = tiles_of(shapes.lhs[lhs_axis]);
+      tiling.lhs.contraction_axes.push_back(cut(shapes.lhs, lhs_axis, tiles));
+      tiling.rhs.contraction_axes.push_back(cut(shapes.rhs, rhs_axis, tiles));
+    }
+    if (OneIn(2)) {
+      std::reverse(tiling.lhs.contraction_axes.begin(), tiling.lhs.contraction_axes.end());
+      std::reverse(tiling.rhs.contraction_axes.begin(), tiling.rhs.contraction_axes.end());
+    }
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      const DotDims own = side == Side::kLhs ? shapes.dims : shapes.dims.Swapped();
+      const Shape& shape = side == Side::kLhs ? shapes.lhs : shapes.rhs;
+      TensorTiling& tensor = side == Side::kLhs ? tiling.lhs : tiling.rhs;
+      for (const int64_t axis : RemainingAxes(shape.rank(), own.lhs_contracting, own.lhs_batch)) {
+        if (!OneIn(3)) tensor.remaining_axes.push_back(cut(shape, axis, tiles_of(shape[axis])));
+      }
+      if (OneIn(2)) std::reverse(tensor.remaining_axes.begin(), tensor.remaining_axes.end());
+    }
+    return tiling;
+  }
+
   Array RandomData(DType dtype, const Shape& shape) {
     std::vector<float> values(shape.num_elements());
     const float scale = Pick({1.0f, 1.0f, 100.0f, 1e-3f, 1e-37f, 1e30f});
@@ -258,6 +297,17 @@ std::string Text(const Tensor& t) {
   return os.str();
 }
 
+std::string Text(const TensorTiling& tiling) {
+  std::ostringstream os;
+  for (const auto* list : {&tiling.contraction_axes, &tiling.remaining_axes}) {
+    os << (list == &tiling.contraction_axes ? "contracting" : ", remaining");
+    for (const AxisTiling& t : *list) {
+      os << " " << t.axis << ":" << t.tile_count.value_or(0) << "x" << t.tile_size.value_or(0);
+    }
+  }
+  return os.str();
+}
+
 std::string Text(const DotGeneralRaw& raw) {
   std::ostringstream os;
   os << Text(raw.lhs) << " | " << Text(raw.rhs);
@@ -271,7 +321,7 @@ std::string Text(const DotGeneralRaw& raw) {
 TEST(Property, PlanEqualsReference) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), num_cases = FromEnvironment("AQT_TEST_CASES", 300);
   kernels::ThreadPool pool(3);
-  int64_t legal = 0, packed = 0, cut = 0;
+  int64_t legal = 0, packed = 0, cut = 0, tiled = 0;
   for (int64_t i = 0; i < num_cases; ++i) {
     const uint64_t seed = static_cast<uint64_t>(first_seed + i);
     Generator random(seed);
@@ -281,7 +331,12 @@ TEST(Property, PlanEqualsReference) {
       config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
     }
     const Generator::Shapes shapes = random.RandomShapes();
-    random.AddLocalAqt(shapes, config);
+    // A LocalAqt is made for the backward contractions of the shapes as they are.
+    if (random.OneIn(3)) {
+      config.tiling = random.RandomTiling(shapes);
+    } else {
+      random.AddLocalAqt(shapes, config);
+    }
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
     const Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
     const Context context{.key = MakeKey(random.Bits()),
@@ -302,11 +357,15 @@ TEST(Property, PlanEqualsReference) {
     ++legal;
     const Exact exact = ExactParts(config);
     packed += exact.out + exact.dlhs + exact.drhs;
+    tiled += config.tiling.has_value() && (exact.out || exact.dlhs || exact.drhs);
     cut += (config.dlhs.local_aqt.has_value() && exact.dlhs) + (config.drhs.local_aqt.has_value() && exact.drhs);
     const Array g = random.RandomData(dtype, plan->out_aval().shape);
     std::ostringstream where;
     where << "seed " << seed << ": " << lhs.aval() << " x " << rhs.aval() << " " << shapes.dims << "\n  fwd "
           << Text(config.fwd) << "\n  dlhs " << Text(config.dlhs) << "\n  drhs " << Text(config.drhs);
+    if (config.tiling.has_value()) {
+      where << "\n  tiles of lhs: " << Text(config.tiling->lhs) << "; of rhs: " << Text(config.tiling->rhs);
+    }
     SCOPED_TRACE(where.str());
 
     const absl::StatusOr<DotGeneralGradients> want = ReferenceDotGeneralWithGradients(
@@ -338,6 +397,7 @@ TEST(Property, PlanEqualsReference) {
     EXPECT_GE(legal, num_cases / 2);
     EXPECT_GE(packed, num_cases / 2);
     EXPECT_GE(cut, num_cases / 10);
+    EXPECT_GE(tiled, num_cases / 10);
   }
 }
 

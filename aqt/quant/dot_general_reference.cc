@@ -548,6 +548,115 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
   return out;
 }
 
+// ---- tiles
+
+// An operand in its tiled shape: repeated along leading axes, each tiled axis as (tile, place).
+struct TiledValue {
+  Value x;
+  Index tile_axis, place_axis;  // of x, for each axis of the operand; equal where it is not tiled
+  Index place;                  // number of places in a tile, for each axis of the operand
+
+  // The operand's index for an index of x.
+  Index Untiled(const Index& i) const {
+    Index index;
+    for (size_t a = 0; a < place.size(); ++a) {
+      index.push_back(tile_axis[a] == place_axis[a] ? i[place_axis[a]] : i[tile_axis[a]] * place[a] + i[place_axis[a]]);
+    }
+    return index;
+  }
+};
+
+int64_t AxisOf(const AxisTiling& tiling, const Value& x) {
+  return tiling.axis < 0 ? tiling.axis + static_cast<int64_t>(x.shape.size()) : tiling.axis;
+}
+
+int64_t TilesOf(const AxisTiling& tiling, const Value& x) {
+  return tiling.tile_count.has_value() ? *tiling.tile_count : x.shape[AxisOf(tiling, x)] / *tiling.tile_size;
+}
+
+TiledValue TileValue(const Value& x, const TensorTiling& tiling, const Index& repeats) {
+  TiledValue result;
+  Index tiles(x.shape.size(), -1);  // -1: not tiled
+  for (const auto* list : {&tiling.contraction_axes, &tiling.remaining_axes}) {
+    for (const AxisTiling& t : *list) tiles[AxisOf(t, x)] = TilesOf(t, x);
+  }
+  Index shape = repeats;
+  for (size_t a = 0; a < tiles.size(); ++a) {
+    result.tile_axis.push_back(static_cast<int64_t>(shape.size()));
+    if (tiles[a] >= 0) shape.push_back(tiles[a]);
+    result.place_axis.push_back(static_cast<int64_t>(shape.size()));
+    result.place.push_back(tiles[a] > 0 ? x.shape[a] / tiles[a] : tiles[a] == 0 ? 0 : x.shape[a]);
+    shape.push_back(result.place.back());
+  }
+  result.x = Value(x.dtype, shape);
+  ForEach(shape, [&](const Index& i) { result.x[i] = x(result.Untiled(i)); });
+  return result;
+}
+
+// sum[where(i)] = the sum of x[i], in f32 in the order of i.
+template <class F>
+Value SumInto(const Value& x, Index shape, F where) {
+  Value sum(DType::kF32, std::move(shape));
+  ForEach(x.shape, [&](const Index& i) {
+    const Index to = where(i);
+    sum[to] = Plus(DType::kF32, sum(to), x(i));
+  });
+  for (double& v : sum.data) v = Round(x.dtype, static_cast<float>(v));
+  sum.dtype = x.dtype;
+  return sum;
+}
+
+absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, const Value& rhs, const Value& g,
+                                          const DotDims& dims, const Context& context, const Runtime& runtime) {
+  const DotTiling tiling = *config.tiling;
+  config.tiling.reset();
+  const auto repeats = [](const TensorTiling& other, const Value& x) {
+    Index tiles;
+    for (const AxisTiling& t : other.remaining_axes) tiles.push_back(TilesOf(t, x));
+    return tiles;
+  };
+  const TiledValue l = TileValue(lhs, tiling.lhs, repeats(tiling.rhs, rhs));
+  const TiledValue r = TileValue(rhs, tiling.rhs, repeats(tiling.lhs, lhs));
+  DotDims inner;
+  for (const int64_t a : dims.lhs_contracting) inner.lhs_contracting.push_back(l.place_axis[a]);
+  for (const int64_t a : dims.rhs_contracting) inner.rhs_contracting.push_back(r.place_axis[a]);
+  for (const AxisTiling& t : tiling.lhs.contraction_axes) inner.lhs_batch.push_back(l.tile_axis[AxisOf(t, lhs)]);
+  for (const AxisTiling& t : tiling.rhs.contraction_axes) inner.rhs_batch.push_back(r.tile_axis[AxisOf(t, rhs)]);
+  for (const int64_t a : dims.lhs_batch) inner.lhs_batch.push_back(l.place_axis[a]);
+  for (const int64_t a : dims.rhs_batch) inner.rhs_batch.push_back(r.place_axis[a]);
+  for (size_t i = 0; i < tiling.lhs.remaining_axes.size(); ++i) {
+    inner.lhs_batch.push_back(l.tile_axis[AxisOf(tiling.lhs.remaining_axes[i], lhs)]);
+    inner.rhs_batch.push_back(static_cast<int64_t>(i));
+  }
+  for (size_t i = 0; i < tiling.rhs.remaining_axes.size(); ++i) {
+    inner.lhs_batch.push_back(static_cast<int64_t>(i));
+    inner.rhs_batch.push_back(r.tile_axis[AxisOf(tiling.rhs.remaining_axes[i], rhs)]);
+  }
+  const Layout outside(dims, lhs.shape, rhs.shape), inside(inner, l.x.shape, r.x.shape);
+  const Index sums(inside.sum_shape.size(), 0);
+  // Where an element of the tiled product is in the result.
+  const auto where = [&](const Index& p) {
+    Index to(outside.product_shape.size());
+    const auto place = [&](const Index& from, const Index& source) {
+      for (size_t a = 0; a < from.size(); ++a) {
+        if (source[a] < static_cast<int64_t>(to.size())) to[source[a]] = from[a];
+      }
+    };
+    place(l.Untiled(Layout::Gather(inside.lhs_source, p, sums)), outside.lhs_source);
+    place(r.Untiled(Layout::Gather(inside.rhs_source, p, sums)), outside.rhs_source);
+    return to;
+  };
+  Value inner_g(g.dtype, inside.product_shape);
+  ForEach(inner_g.shape, [&](const Index& p) { inner_g[p] = g(where(p)); });
+  AQT_ASSIGN_OR_RETURN(const DotGeneralGradients tiled,
+                       ReferenceDotGeneralWithGradients(config, ToArray(l.x), ToArray(r.x), ToArray(inner_g), inner, context,
+                                                        runtime));
+  return DotGeneralGradients{
+      ToArray(SumInto(FromArray(tiled.out), outside.product_shape, where)),
+      ToArray(SumInto(FromArray(tiled.dlhs), lhs.shape, [&](const Index& i) { return l.Untiled(i); })),
+      ToArray(SumInto(FromArray(tiled.drhs), rhs.shape, [&](const Index& i) { return r.Untiled(i); }))};
+}
+
 }  // namespace
 
 absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs_ref,
@@ -561,6 +670,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGe
   }
   const Environment env{context.prng_layout, runtime};
   const Value lhs = FromArray(lhs_ref), rhs = FromArray(rhs_ref), g = FromArray(g_ref);
+  if (config.tiling.has_value()) return Tiled(config, lhs, rhs, g, dims, context, runtime);
   const auto key = [&](int pass, int side) -> std::optional<Key> {
     if (!context.key.has_value()) return std::nullopt;
     return SplitKey(SplitKey(*context.key, 3, pass, env.layout), 2, side, env.layout);

@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -23,6 +24,7 @@
 #include "aqt/quant/dot_general_test_util.h"
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/quant/tiling.h"
 
 // Counts the allocations of the whole program. AllocateAligned allocates the control block of its shared_ptr here, too.
 namespace {
@@ -450,12 +452,67 @@ TEST(Prepare, RefusesTensorsThatDoNotFit) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message(), c.message);
   }
-  // Gradients need the float operand.
-  const absl::StatusOr<PreparedOperand> prepared = plan->Prepare(Side::kRhs, weights);
-  ArrayBuilder out(plan->out_aval());
-  Residuals residuals;
-  EXPECT_EQ(plan->Forward(RandomArray(DType::kF32, {4, 8}, 1), *prepared, {}, out.ref(), &residuals).message(),
-            "DotGeneral: the gradient of a prepared operand is not defined; pass the float operand, or no Residuals");
+}
+
+// Every form of a given operand, against the float operand that it stands for.
+TEST(Prepare, Gradients) {
+  const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), weights = RandomArray(DType::kF32, {8, 5}, 2);
+  const Array g = RandomArray(DType::kF32, {4, 5}, 3);
+  for (const bool use_fwd_quant : {false, true}) {
+    for (const bool clip_gradient : {false, true}) {
+      for (const bool tiled : {false, true}) {
+        DotGeneral config = WithoutNoise({.use_fwd_quant = use_fwd_quant});
+        for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+          tensor->quantizer.calibration = AbsMax{.clipping_scale = 0.5};
+          std::get<IntSymmetric>(tensor->quantizer.numerics).clip_gradient = clip_gradient;
+        }
+        if (tiled) config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}});
+        DotGeneral dummy = config;
+        dummy.fwd.allow_dummy_gradient_into_qtensor = true;
+        const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), weights.aval(), MatMulDims());
+        const absl::StatusOr<DotGeneralPlan> allowed = DotGeneralPlan::Make(dummy, lhs.aval(), weights.aval(), MatMulDims());
+        ASSERT_TRUE(plan.ok() && allowed.ok());
+        const PlanResults want = RunPlan(*plan, lhs, weights, g);
+        const absl::StatusOr<PreparedOperand> full = plan->Prepare(Side::kRhs, weights);
+        ASSERT_TRUE(full.ok()) << full.status();
+        QTensor scales_only = full->qtensor();
+        scales_only.qvalue.reset();
+        const absl::StatusOr<PreparedOperand> scales = plan->Prepare(Side::kRhs, scales_only);
+        ASSERT_TRUE(scales.ok()) << scales.status();
+
+        const auto run = [&](const DotGeneralPlan& p, const DotOperand& rhs) {
+          ArrayBuilder out(p.out_aval()), dlhs(p.lhs_aval()), drhs(p.rhs_aval());
+          Residuals residuals;
+          EXPECT_EQ(p.Forward(lhs, rhs, {}, out.ref(), &residuals), absl::OkStatus());
+          EXPECT_EQ(p.Backward(g, residuals, {}, dlhs.ref(), drhs.ref()), absl::OkStatus());
+          return PlanResults{std::move(out).Build(), std::move(dlhs).Build(), std::move(drhs).Build()};
+        };
+        EXPECT_TRUE(SameResults(run(*plan, {weights, *scales}), want)) << use_fwd_quant << clip_gradient << tiled;
+        EXPECT_TRUE(SameResults(run(*allowed, {weights, *full}), want)) << use_fwd_quant << clip_gradient << tiled;
+        ArrayBuilder out(plan->out_aval());
+        Residuals residuals;
+        EXPECT_EQ(plan->Forward(lhs, *full, {}, out.ref(), &residuals).message(),
+                  "DotGeneral: fwd.rhs is given as a tensor with a qvalue, into which no gradient flows; pass the float "
+                  "operand, or no Residuals, or set fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it "
+                  "had been quantized here");
+        if (use_fwd_quant && !clip_gradient) {
+          EXPECT_TRUE(SameResults(run(*allowed, *full), want)) << tiled;
+        } else {
+          EXPECT_EQ(allowed->Forward(lhs, *full, {}, out.ref(), &residuals).message(),
+                    "DotGeneral: fwd.rhs is given as a tensor with a qvalue, but the gradients need its float operand, "
+                    "too: pass both, or set use_fwd_quant in dlhs.rhs");
+        }
+        if (use_fwd_quant && !tiled) {
+          scales_only.scale = {Array::Of<float>({0.1f}, {1, 1})};
+          const absl::StatusOr<PreparedOperand> single = plan->Prepare(Side::kRhs, scales_only);
+          ASSERT_TRUE(single.ok()) << single.status();
+          EXPECT_EQ(plan->Forward(lhs, {weights, *single}, {}, out.ref(), &residuals).message(),
+                    "DotGeneral: fwd.rhs is given as a tensor, but its gradient needs one scale f32[1,5] and no bias; it has "
+                    "the scales f32[1,1] and 0 biases");
+        }
+      }
+    }
+  }
 }
 
 TEST(DotGeneral, EmptyExtents) {

@@ -193,6 +193,7 @@ DotGeneral SwapOperands(DotGeneral config) {
   std::swap(config.fwd.lhs, config.fwd.rhs);
   std::swap(config.fwd.lhs_mid_alpha, config.fwd.rhs_mid_alpha);
   std::swap(config.dlhs, config.drhs);
+  if (config.tiling.has_value()) std::swap(config.tiling->lhs, config.tiling->rhs);
   return config;
 }
 

@@ -33,6 +33,7 @@
 #include "aqt/quant/einsum_equation.h"
 #include "aqt/quant/quantizer.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/quant/tiling.h"
 
 namespace aqt {
 namespace {
@@ -179,6 +180,7 @@ TEST(EinsumPlan, ConfigurationFollowsTheOperands) {
   config.dlhs = DotGeneralRawMake(7, 6);
   config.drhs = DotGeneralRawMake(5, 3);
   const Aval lhs{DType::kF32, {2, 3}}, rhs{DType::kF32, {5, 2}};
+  config.tiling = *DotTilingFromEinsum("bc,ab->ac", {{'b', 1}, {'c', 3}});
   const EinsumPlan plan = *EinsumPlan::Make("bc,ab->ac", config, lhs, rhs);
   ASSERT_TRUE(plan.swapped());
   EXPECT_EQ(plan.dot_general().config(), SwapOperands(config));

@@ -1,9 +1,63 @@
 #include "aqt/quant/tiling.h"
 
+#include <algorithm>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/einsum_equation.h"
 
 namespace aqt {
+namespace {
+
+// "lhs,rhs->out" with a letter for each axis.
+absl::StatusOr<EinsumEquation> ParseLetters(absl::string_view equation) {
+  if (equation.find('.') != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("tiling: \"", equation, "\" has an ellipsis, so its axes have no "
+                                                   "numbers; spell it out"));
+  }
+  const size_t comma = std::min(equation.find(','), equation.size()), arrow = std::min(equation.find("->"), equation.size());
+  const auto letters = [&](size_t begin, size_t end) {
+    return std::count_if(equation.begin() + begin, equation.begin() + std::max(begin, end),
+                         [](unsigned char c) { return absl::ascii_isalpha(c); });
+  };
+  return ParseEinsum(equation, letters(0, comma), letters(comma, arrow));
+}
+
+}  // namespace
+
+absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
+                                              absl::Span<const std::pair<char, int64_t>> tile_sizes) {
+  AQT_ASSIGN_OR_RETURN(const EinsumEquation einsum, ParseLetters(equation));
+  DotTiling tiling;
+  for (size_t i = 0; i < tile_sizes.size(); ++i) {
+    const auto& [letter, size] = tile_sizes[i];
+    const auto invalid = [&, name = letter](const auto&... what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tiling: axis ", absl::string_view(&name, 1), " of \"", equation, "\" ", what...));
+    };
+    const bool again = std::any_of(tile_sizes.begin(), tile_sizes.begin() + static_cast<int64_t>(i),
+                                   [name = letter](const auto& other) { return other.first == name; });
+    if (again) return invalid("is tiled twice");
+    if (size < 1) return invalid("has tile size ", size, ", expected at least 1");
+    const auto times = [name = letter](const std::string& names) { return std::count(names.begin(), names.end(), name); };
+    const bool in_lhs = times(einsum.lhs) == 1, in_rhs = times(einsum.rhs) == 1, in_out = times(einsum.out) == 1;
+    if (in_lhs + in_rhs + in_out != 2 || times(einsum.lhs) > 1 || times(einsum.rhs) > 1) {
+      return invalid("is ", times(einsum.lhs), " times in lhs, ", times(einsum.rhs), " in rhs and ", times(einsum.out),
+                     " in the result, but only axes that are once in exactly two of them can be tiled: contracting and "
+                     "remaining ones");
+    }
+    const size_t lhs = einsum.lhs.find(letter), rhs = einsum.rhs.find(letter);
+    const auto axis = [size = size](size_t index) {
+      return AxisTiling{.axis = static_cast<int64_t>(index), .tile_size = size};
+    };
+    if (in_lhs) (in_rhs ? tiling.lhs.contraction_axes : tiling.lhs.remaining_axes).push_back(axis(lhs));
+    if (in_rhs) (in_lhs ? tiling.rhs.contraction_axes : tiling.rhs.remaining_axes).push_back(axis(rhs));
+  }
+  return tiling;
+}
 
 absl::StatusOr<TilingState> TilingState::Make(const Shape& shape, absl::Span<const AxisTiling> tilings) {
   const int64_t rank = shape.rank();

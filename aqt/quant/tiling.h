@@ -1,13 +1,16 @@
 #ifndef AQT_QUANT_TILING_H_
 #define AQT_QUANT_TILING_H_
 
-// Sub-channel quantization of one tensor: an axis of extent count * size is seen as two axes (count, size) in its place,
-// so that each tile gets a scale of its own.
+// Sub-channel quantization: an axis of extent count * size is seen as two axes (count, size) in its place, so that each
+// tile gets a scale of its own. TilingState is for one tensor, DotTiling for the operands of a contraction.
 
+#include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/shape.h"
@@ -20,6 +23,26 @@ struct AxisTiling {
   std::optional<int64_t> tile_count = std::nullopt, tile_size = std::nullopt;
   bool operator==(const AxisTiling&) const = default;
 };
+
+// The axes of one operand of a contraction to cut. Batch axes are never cut: each batch has scales of its own anyway.
+struct TensorTiling {
+  std::vector<AxisTiling> contraction_axes = {};
+  std::vector<AxisTiling> remaining_axes = {};
+  bool operator==(const TensorTiling&) const = default;
+};
+
+// Contracting axes are cut in pairs: the i-th ones of both lists are contracted with each other, in equally many tiles.
+struct DotTiling {
+  TensorTiling lhs = {}, rhs = {};
+  bool operator==(const DotTiling&) const = default;
+};
+
+// The tiling of "lhs,rhs->out" whose axes, named by letters, have tiles of these sizes:
+//   DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}})
+// The lists are in the order of `tile_sizes`. InvalidArgument when the equation does not parse (ParseEinsum) or has an ellipsis,
+// and when a letter is tiled twice, is not once in exactly two of the operands and the result, or has a size below 1.
+absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
+                                              absl::Span<const std::pair<char, int64_t>> tile_sizes);
 
 struct TilingState {
   Shape untiled_shape = {};

@@ -27,6 +27,7 @@ class Workspace {
     kLhsEpilogueScale, kRhsEpilogueScale,
     kSums, kAccumulator,
     kParts,                          // of LocalAqt, dequantized
+    kTiles,                          // of a tiled contraction, before they are summed
     kLhsMid, kRhsMid,                // mid scales, and the operands divided by them
     kLhsMidRatio, kRhsMidRatio,
     kLhsRescaled, kRhsRescaled,

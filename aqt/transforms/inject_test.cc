@@ -105,6 +105,26 @@ out %11 data "logits"
   EXPECT_EQ(program->eqns[0].where.line, Traced(2).eqns[0].where.line);
 }
 
+// A rule for layers of one kind names their axes, negative ones from the end; the batch may have any extent.
+TEST(InjectTest, Tiles) {
+  DotGeneral tiled = Int8();
+  tiled.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = -1, .tile_size = 3}}},
+                           .rhs = {.contraction_axes = {{.axis = 0, .tile_size = 3}}}};
+  InjectConfig config;
+  config.rules.push_back({.scope = "mlp/fc1", .dot_general = tiled});
+  config.rules.push_back({.scope = "mlp/fc2"});
+  absl::StatusOr<Program> program = Inject(Traced(2), config);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_THAT(ToText(*program), HasSubstr("tiles=(contracting -1:x3)*(contracting 0:x3)} @mlp/fc1"));
+  // Stored for serving with the tiles in front of their places.
+  config.rules[0].rhs_mode = QuantMode::kConvert;
+  program = Inject(Traced(2), config);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_THAT(ToText(*program), HasSubstr("s8[2,3,5], "));
+  config.rules[0].dot_general->tiling->rhs.contraction_axes[0].tile_size = 4;
+  EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument, {"[mlp/fc1]", "cannot be cut"}));
+}
+
 TEST(InjectTest, TheFirstRuleThatHitsDecides) {
   InjectConfig config;
   config.rules.push_back({.name = "keep the last", .scope = ".*/fc2"});

@@ -343,6 +343,13 @@ absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs)
   return config;
 }
 
+DotDims ToDotDims(const Json& dims) {
+  return {.lhs_contracting = ToAxes(dims.at("lhs_contracting")),
+          .rhs_contracting = ToAxes(dims.at("rhs_contracting")),
+          .lhs_batch = ToAxes(dims.at("lhs_batch")),
+          .rhs_batch = ToAxes(dims.at("rhs_batch"))};
+}
+
 absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tensors& inputs) {
   // The last three tell what the original did.
   AQT_RETURN_IF_ERROR(CheckFields(
@@ -350,11 +357,38 @@ absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tens
       {"fwd", "dlhs", "drhs", "dimension_numbers", "observed", "jit_forward_differs_in", "jit_forward_fails_with"}));
   DotGeneralConfig config;
   AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
-  const Json& dims = json.at("dimension_numbers");
-  config.dims = {.lhs_contracting = ToAxes(dims.at("lhs_contracting")),
-                 .rhs_contracting = ToAxes(dims.at("rhs_contracting")),
-                 .lhs_batch = ToAxes(dims.at("lhs_batch")),
-                 .rhs_batch = ToAxes(dims.at("rhs_batch"))};
+  config.dims = ToDotDims(json.at("dimension_numbers"));
+  return config;
+}
+
+// [axis, number of tiles] pairs.
+std::vector<AxisTiling> ToAxisTilings(const Json& list) {
+  std::vector<AxisTiling> tilings;
+  for (const Json& pair : list) {
+    tilings.push_back({.axis = pair.at(0).get<int64_t>(), .tile_count = pair.at(1).get<int64_t>()});
+  }
+  return tilings;
+}
+
+absl::StatusOr<TensorTiling> ToTensorTiling(const Json& json) {
+  AQT_RETURN_IF_ERROR(CheckFields(json, "tensor tiling", {"contraction_axes", "remaining_axes"}));
+  return TensorTiling{.contraction_axes = ToAxisTilings(json.at("contraction_axes")),
+                      .remaining_axes = ToAxisTilings(json.at("remaining_axes"))};
+}
+
+// Like a contraction, but for the tiling and for where the configuration is; null is the float product.
+absl::StatusOr<DotGeneralConfig> ToTiledDotGeneralConfig(const Json& json, const Tensors& inputs) {
+  AQT_RETURN_IF_ERROR(CheckFields(json, "tiled_dot_general", {"dot_general", "tiling", "dimension_numbers"}));
+  DotGeneralConfig config;
+  if (!json.at("dot_general").is_null()) {
+    AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json.at("dot_general"), inputs));
+  }
+  config.dims = ToDotDims(json.at("dimension_numbers"));
+  const Json& tiling = json.at("tiling");
+  AQT_RETURN_IF_ERROR(CheckFields(tiling, "tiling", {"lhs", "rhs"}));
+  config.config.tiling.emplace();
+  AQT_ASSIGN_OR_RETURN(config.config.tiling->lhs, ToTensorTiling(tiling.at("lhs")));
+  AQT_ASSIGN_OR_RETURN(config.config.tiling->rhs, ToTensorTiling(tiling.at("rhs")));
   return config;
 }
 
@@ -476,6 +510,7 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
     return ToDotGeneralConfig(json, inputs);
   }
   if (feature == "einsum" || feature == "aqt_einsum") return ToEinsumConfig(json, inputs, feature == "einsum");
+  if (feature == "tiled_dot_general") return ToTiledDotGeneralConfig(json, inputs);
   if (feature == "ceil_to_po2") {
     AQT_RETURN_IF_ERROR(CheckFields(json, "ceil_to_po2", {}));
     return CeilToPo2Config{};

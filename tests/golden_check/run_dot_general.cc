@@ -35,6 +35,14 @@ void NumberNoise(Tensors& tensors) {
   }
 }
 
+// Cases of tiled contractions record those of the forward pass alone, without its name.
+void NameForwardOperands(Tensors& tensors) {
+  for (const char* name : {"lhs.scale", "lhs.qvalue", "rhs.scale", "rhs.qvalue"}) {
+    const auto tensor = tensors.find(absl::StrCat("fwd.", name));
+    if (tensor != tensors.end()) tensors.emplace(name, tensor->second);
+  }
+}
+
 // "out" and, with a gradient g, "dlhs" and "drhs".
 absl::StatusOr<Tensors> Contract(const DotGeneralPlan& plan, const Array& lhs, const Array& rhs, const Tensors& inputs,
                                  const Context& context, const Runtime& runtime) {
@@ -68,6 +76,7 @@ absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& input
   }
   tensors.merge(recorder.tensors);
   NumberNoise(tensors);
+  if (config.config.tiling.has_value()) NameForwardOperands(tensors);
   return tensors;
 }
 
