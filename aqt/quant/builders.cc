@@ -38,7 +38,7 @@ void SetNoise(Numerics& numerics, bool on, NoiseKind kind, const Axes& sharing) 
 
 void SetTensorBits(Tensor& tensor, Bits bits) {
   tensor.quantizer.numerics = NumericsFromBits(bits);
-  tensor.quantizer.calibration = AbsMax{};
+  if (bits.quantized()) tensor.quantizer.calibration = AbsMax{};
 }
 
 }  // namespace
@@ -61,21 +61,24 @@ Quantizer QuantizerMake(Bits bits, bool preserve_max_val, bool scale_stop_grad, 
   return quantizer;
 }
 
-DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt) {
+DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt,
+                                bool allow_dummy_gradients) {
   DotGeneralRaw raw;
   raw.lhs.quantizer = QuantizerMake(lhs_bits);
   raw.rhs.quantizer = QuantizerMake(rhs_bits);
   if (IsInt2To8(lhs_bits) && IsInt2To8(rhs_bits)) raw.dg_accumulator_dtype = DType::kS32;
   if (lhs_bits.fp8().has_value() && rhs_bits.fp8().has_value()) raw.dg_accumulator_dtype = DType::kF32;
   raw.local_aqt = local_aqt;
+  raw.allow_dummy_gradient_into_qtensor = allow_dummy_gradients;
   return raw;
 }
 
 DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options) {
   DotGeneral config;
-  config.fwd = DotGeneralRawMake(lhs_bits, rhs_bits);
-  config.dlhs = DotGeneralRawMake(options.bwd_bits, options.bwd_bits, options.dlhs_local_aqt);
-  config.drhs = DotGeneralRawMake(options.bwd_bits, options.bwd_bits, options.drhs_local_aqt);
+  const bool dummy = options.allow_dummy_gradients;
+  config.fwd = DotGeneralRawMake(lhs_bits, rhs_bits, std::nullopt, dummy);
+  config.dlhs = DotGeneralRawMake(options.bwd_bits, options.bwd_bits, options.dlhs_local_aqt, dummy);
+  config.drhs = DotGeneralRawMake(options.bwd_bits, options.bwd_bits, options.drhs_local_aqt, dummy);
   config.dlhs.rhs.use_fwd_quant = options.use_fwd_quant && rhs_bits.quantized();
   config.drhs.rhs.use_fwd_quant = options.use_fwd_quant && lhs_bits.quantized();
   return config;
@@ -93,6 +96,11 @@ absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options) 
   if (lhs_flag.has_value() && options.use_stochastic_rounding.has_value()) {
     return absl::InvalidArgumentError(
         "FullyQuantized: use_stochastic_rounding must be null when the vjp_*_stochastic_rounding flags are set");
+  }
+  if (!lhs_flag.has_value() && !options.use_stochastic_rounding.has_value()) {
+    return absl::InvalidArgumentError(
+        "FullyQuantized: set use_stochastic_rounding, or both of vjp_lhs_stochastic_rounding and "
+        "vjp_rhs_stochastic_rounding");
   }
   if (lhs_flag.value_or(false) && rhs_flag.value_or(false)) {
     return absl::InvalidArgumentError(
@@ -120,6 +128,7 @@ DotGeneral ConfigV3(const ConfigV3Options& options) {
   config.dlhs = DotGeneralRawMake(options.dlhs_bits, options.dlhs_bits, options.dlhs_local_aqt);
   config.drhs = DotGeneralRawMake(options.drhs_bits, options.drhs_bits, options.drhs_local_aqt);
   SetStochasticRounding(config, /*vjp_lhs=*/true, /*vjp_rhs=*/false, options.rng_type);
+  if (options.use_dummy_static_bound) SetConstantCalibration(config, 1.0);
   SetAccumulatorDType(config, options.fwd_accumulator_dtype, options.dlhs_accumulator_dtype,
                       options.drhs_accumulator_dtype);
   return config;
@@ -129,24 +138,29 @@ DotGeneral ConfigV4(const ConfigV4Options& options) {
   DotGeneral config = DefaultUnquantizedConfig();
   SetBits(config, options.fwd_bits, options.fwd_bits, options.dlhs_bits, options.dlhs_bits, options.drhs_bits,
           options.drhs_bits);
-  const auto set = [](DotGeneralRaw& raw, const std::optional<std::optional<DType>>& dtype) {
-    if (dtype.has_value()) raw.dg_accumulator_dtype = *dtype;
-  };
-  set(config.fwd, options.fwd_accumulator_dtype);
-  set(config.dlhs, options.dlhs_accumulator_dtype);
-  set(config.drhs, options.drhs_accumulator_dtype);
+  SetAccumulatorDType(config, options.fwd_accumulator_dtype, options.dlhs_accumulator_dtype,
+                      options.drhs_accumulator_dtype);
   SetStochasticRounding(config, /*vjp_lhs=*/true, /*vjp_rhs=*/false, options.rng_type);
+  if (options.use_dummy_static_bound) SetConstantCalibration(config, 1.0);
   SetLocalAqt(config, options.dlhs_local_aqt, options.drhs_local_aqt);
   config.dlhs.rhs.use_fwd_quant = options.dlhs_use_fwd_quant;
   config.drhs.rhs.use_fwd_quant = options.drhs_use_fwd_quant;
+  config.fwd.lhs_mid_alpha = config.fwd.rhs_mid_alpha = options.fwd_mid_alpha_both;
+  config.dlhs.lhs_mid_alpha = config.dlhs.rhs_mid_alpha = options.dlhs_mid_alpha_both;
+  config.drhs.lhs_mid_alpha = config.drhs.rhs_mid_alpha = options.drhs_mid_alpha_both;
   return config;
 }
 
-DotGeneral ConfigFwdFp8(Bits fwd_bits) {
+absl::StatusOr<DotGeneral> ConfigFwdFp8(Bits fwd_bits) {
+  if (!fwd_bits.fp8().has_value()) {
+    return absl::InvalidArgumentError("ConfigFwdFp8: fwd_bits must be Bits::E4M3() or Bits::E5M2()");
+  }
   DotGeneral config = DefaultUnquantizedConfig();
   SetBits(config, fwd_bits, fwd_bits, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
   return config;
 }
+
+DotGeneral ConfigFwdFp8() { return *ConfigFwdFp8(Bits::E4M3()); }
 
 void SetFwdDequantMode(DotGeneral& config, std::optional<DequantMode> lhs, std::optional<DequantMode> rhs) {
   if (lhs.has_value()) config.fwd.lhs.dequant_mode = *lhs;
@@ -169,11 +183,21 @@ void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs) {
   raw.rhs.quantizer.numerics = std::move(rhs);
 }
 
-void SetAccumulatorDType(DotGeneral& config, std::optional<DType> fwd, std::optional<DType> dlhs,
-                         std::optional<DType> drhs) {
-  config.fwd.dg_accumulator_dtype = fwd;
-  config.dlhs.dg_accumulator_dtype = dlhs;
-  config.drhs.dg_accumulator_dtype = drhs;
+void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs) {
+  fwd.ApplyTo(config.fwd.dg_accumulator_dtype);
+  dlhs.ApplyTo(config.dlhs.dg_accumulator_dtype);
+  drhs.ApplyTo(config.drhs.dg_accumulator_dtype);
+}
+
+absl::Status SetFwdRhsDTypeInt2(DotGeneral& config) {
+  auto* integer = std::get_if<IntSymmetric>(&config.fwd.rhs.quantizer.numerics);
+  if (integer == nullptr || integer->bits != 2) {
+    return absl::InvalidArgumentError(absl::StrCat("SetFwdRhsDTypeInt2: fwd.rhs is ",
+                                                   Describe(config.fwd.rhs.quantizer.numerics),
+                                                   ", expected an IntSymmetric of 2 bits"));
+  }
+  integer->dtype = DType::kS2;
+  return absl::OkStatus();
 }
 
 void SetStochasticRounding(DotGeneral& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind,
@@ -190,9 +214,9 @@ void SetConstantCalibration(DotGeneral& config, double bound, std::optional<doub
   for (Tensor* tensor : AllTensors(config)) tensor->quantizer.calibration = constant;
 }
 
-void SetLocalAqt(DotGeneral& config, std::optional<LocalAqt> dlhs, std::optional<LocalAqt> drhs) {
-  config.dlhs.local_aqt = dlhs;
-  config.drhs.local_aqt = drhs;
+void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs) {
+  dlhs.ApplyTo(config.dlhs.local_aqt);
+  drhs.ApplyTo(config.drhs.local_aqt);
 }
 
 absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs) {
@@ -226,7 +250,10 @@ absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha,
 
 void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates) {
   for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
-    raw->rhs.quantizer.calibration = SnrSearch{.candidates = candidates};
+    std::optional<Calibration>& calibration = raw->rhs.quantizer.calibration;
+    SnrSearch search{.candidates = candidates};
+    if (calibration.has_value()) search.po2_scale = std::visit([](const auto& c) { return c.po2_scale; }, *calibration);
+    calibration = search;
   }
 }
 

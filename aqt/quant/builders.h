@@ -4,6 +4,7 @@
 // The configurations that AQT's users know by name, and functions that change one aspect of a configuration.
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,24 @@
 #include "aqt/quant/config.h"
 
 namespace aqt {
+
+// What a setter does with a field: leave it alone (kSkip), or set it, std::nullopt to null.
+struct Skip {};
+inline constexpr Skip kSkip;
+template <class T>
+class OrSkip {
+ public:
+  OrSkip(Skip) {}
+  OrSkip(std::nullopt_t) : value_(std::optional<T>()) {}
+  OrSkip(T value) : value_(std::optional<T>(std::move(value))) {}
+  OrSkip(std::optional<T> value) : value_(std::move(value)) {}
+  void ApplyTo(std::optional<T>& field) const {
+    if (value_.has_value()) field = *value_;
+  }
+
+ private:
+  std::optional<std::optional<T>> value_ = std::nullopt;
+};
 
 // How an operand is quantized, in one word: no bits (not at all), a number of bits, or an 8-bit float.
 //   Bits fwd = 8;   Bits none = std::nullopt;   Bits fp8 = Bits::E4M3();
@@ -45,12 +64,14 @@ Quantizer QuantizerMake(Bits bits, bool preserve_max_val = false, bool scale_sto
                         std::optional<DType> scale_dtype = std::nullopt);
 
 // Accumulator: s32 when both have 2 to 8 bits, f32 when both are 8-bit floats, null otherwise.
-DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt = std::nullopt);
+DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt = std::nullopt,
+                                bool allow_dummy_gradients = false);
 
 struct DotGeneralMakeOptions {
   Bits bwd_bits = {};
   bool use_fwd_quant = true;  // where the forward operand is quantized
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
+  bool allow_dummy_gradients = false;  // allow_dummy_gradient_into_qtensor of all three
 };
 // Rounding is to nearest everywhere.
 DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options = {});
@@ -64,8 +85,8 @@ struct FullyQuantizedOptions {
   bool use_fwd_quant = true;
   // Noise (jax.uniform) on both operands of both backward products.
   std::optional<bool> use_stochastic_rounding = true;
-  // Noise on the incoming gradient (lhs) and on the saved operand (rhs); both set or none, not both true, and only with
-  // use_stochastic_rounding null.
+  // Noise on the incoming gradient (lhs) and on the saved operand (rhs), not on both: set the two, with
+  // use_stochastic_rounding null, or only the latter.
   std::optional<bool> vjp_lhs_stochastic_rounding = std::nullopt, vjp_rhs_stochastic_rounding = std::nullopt;
   bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
@@ -79,6 +100,7 @@ struct ConfigV3Options {
   Bits fwd_bits = 8;
   Bits dlhs_bits = 8;
   Bits drhs_bits = std::nullopt;
+  bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
   NoiseKind rng_type = NoiseKind::kJaxUniform;
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
   std::optional<DType> fwd_accumulator_dtype = DType::kS32;
@@ -93,16 +115,21 @@ struct ConfigV4Options {
   Bits fwd_bits = 8;
   Bits dlhs_bits = 8;
   Bits drhs_bits = std::nullopt;
+  bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
   NoiseKind rng_type = NoiseKind::kJaxUniform;
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
-  // Outer null: chosen from the bits (see SetNumerics).
-  std::optional<std::optional<DType>> fwd_accumulator_dtype = std::nullopt, dlhs_accumulator_dtype = std::nullopt, drhs_accumulator_dtype = std::nullopt;
+  // kSkip: chosen from the bits (see SetNumerics).
+  OrSkip<DType> fwd_accumulator_dtype = kSkip, dlhs_accumulator_dtype = kSkip, drhs_accumulator_dtype = kSkip;
   bool dlhs_use_fwd_quant = false, drhs_use_fwd_quant = false;
+  // Of both sides of each contraction. In fwd not together with use_fwd_quant: DotGeneralPlan::Make refuses that.
+  std::optional<double> fwd_mid_alpha_both = std::nullopt, dlhs_mid_alpha_both = std::nullopt;
+  std::optional<double> drhs_mid_alpha_both = std::nullopt;
 };
 DotGeneral ConfigV4(const ConfigV4Options& options = {});
 
-// 8-bit floats forward, nothing backward.
-DotGeneral ConfigFwdFp8(Bits fwd_bits = Bits::E4M3());
+// 8-bit floats forward, nothing backward. InvalidArgument for other bits.
+absl::StatusOr<DotGeneral> ConfigFwdFp8(Bits fwd_bits);
+DotGeneral ConfigFwdFp8();
 
 // ---- setters: each changes the fields that it names and nothing else
 
@@ -110,27 +137,30 @@ void SetFwdDequantMode(DotGeneral& config, std::optional<DequantMode> lhs, std::
 void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lhs, std::optional<CalibrationMode> rhs);
 // Also the accumulator: s32 when both containers are s4 or s8, else f32 when either side is Fp8, else null.
 void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
-void SetAccumulatorDType(DotGeneral& config, std::optional<DType> fwd, std::optional<DType> dlhs,
-                         std::optional<DType> drhs);
+void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
+// The container s2 for fwd.rhs. The accumulator stays what it is, and s32 cannot be used with s2: set it to null.
+// InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
+absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
 // Noise in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag, NoNumerics nothing.
 void SetStochasticRounding(DotGeneral& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind = NoiseKind::kJaxUniform,
                            const Axes& noise_sharing_axes = {});
 // On all six operands.
 void SetConstantCalibration(DotGeneral& config, double bound = 1, std::optional<double> bias = std::nullopt);
-void SetLocalAqt(DotGeneral& config, std::optional<LocalAqt> dlhs, std::optional<LocalAqt> drhs);
+void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs);
 // InvalidArgument together with mid alphas.
 absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs);
 // Sets the mid alphas of both sides of each contraction; null leaves it alone. InvalidArgument together with use_fwd_quant.
 absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
                             std::optional<double> drhs_alpha);
-// SnrSearch with these candidates on the rhs of all three contractions.
+// SnrSearch with these candidates on the rhs of all three contractions; po2_scale stays what it was.
 void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates);
 // On every IntSymmetric of all six operands. The container becomes that of NumericsFromBits, or null when false.
 void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero);
 // The clipping scale of every AbsMax; below 1 every IntSymmetric with one gets clip_gradient. InvalidArgument when a
 // calibration of another kind is configured.
 absl::Status SetAbsmaxCalibScale(DotGeneral& config, double scale);
-// Numerics and AbsMax for all six operands; use_fwd_quant becomes false where the matching forward operand is quantized.
+// The numerics of all six operands, AbsMax for those with bits (the calibration of the others stays), and accumulators
+// as SetNumerics; use_fwd_quant becomes false where the matching forward operand is quantized.
 void SetBits(DotGeneral& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
              Bits drhs_rhs);
 void SetFwdCalibration(DotGeneral& config, const Calibration& calibration);

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
@@ -38,6 +39,13 @@ constexpr config::Rename kRenames[] = {
     {"Quantizer", "numerics", "the kind itself: int_symmetric { ... }, fp8 { ... }, fp { ... } or no_numerics {}"},
     {"Quantizer", "calibration", "the kind itself: abs_max {}, abs_mean {}, constant { ... }, snr_search { ... }, "
                                  "mean_of_abs_max {}, weighted_stats { ... } or delayed_scaling {}"},
+    {"Quantizer", "bits", "int_symmetric { bits: ... }"},
+    {"Tensor", "bits", "quantizer { int_symmetric { bits: ... } }"},
+    {"", "context", "nothing: key, step and mode belong to each call"},
+    {"DotGeneralRaw", "dg_quantizer", "lhs { quantizer { ... } } and rhs { quantizer { ... } }"},
+    {"DotGeneralRaw", "lhs_mid", "lhs_mid_alpha: ..."},
+    {"DotGeneralRaw", "rhs_mid", "rhs_mid_alpha: ..."},
+    {"DotGeneralRaw", "jax_scope_name", "nothing: scopes are those of the program"},
     {"", "int_numerics", "int_symmetric"},
     {"", "IntNumerics", "int_symmetric"},
     {"", "IntSymmetric", "int_symmetric"},
@@ -47,7 +55,8 @@ constexpr config::Rename kRenames[] = {
     {"", "AbsMaxCalibration", "abs_max"},
     {"", "AbsMeanCalibration", "abs_mean"},
     {"", "ConstantCalibration", "constant"},
-    {"", "SNRBasedAutoCalibration", "snr_search"},
+    {"", "SnrBasedAutoCalibration", "snr_search"},
+    {"", "auto_clip_search_config", "candidates: [...], in snr_search"},
     {"", "MeanOfAbsMaxCalibration", "mean_of_abs_max"},
     {"", "WeightedStatsCalibration", "weighted_stats"},
     {"", "DelayedScalingCalibration", "delayed_scaling"},
@@ -276,6 +285,12 @@ absl::StatusOr<std::optional<DType>> ReadDType(const std::string& text, const Sp
   if (text == kNone) return std::optional<DType>();
   const std::optional<DType> dtype = DTypeFromString(text);
   if (dtype.has_value()) return dtype;
+  constexpr std::pair<absl::string_view, absl::string_view> kNumpyNames[] = {
+      {"int2", "s2"},     {"int4", "s4"},     {"int8", "s8"},         {"int32", "s32"},           {"float16", "f16"},
+      {"float32", "f32"}, {"bfloat16", "bf16"}, {"float8_e4m3fn", "e4m3fn"}, {"float8_e5m2", "e5m2"}, {"None", "none"}};
+  for (const auto& [numpy, name] : kNumpyNames) {
+    if (text == numpy) return spot.Error(absl::StrCat("\"", text, "\" is no data type; write \"", name, "\""));
+  }
   return spot.Error(absl::StrCat("\"", text, "\" is no data type; expected s2, s4, s8, s32, e4m3fn, e5m2, f16, bf16, "
                                  "f32 or none"));
 }
@@ -515,6 +530,8 @@ absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const Spot& s
   }
   if (m.has_lhs_mid_alpha()) raw.lhs_mid_alpha = m.lhs_mid_alpha();
   if (m.has_rhs_mid_alpha()) raw.rhs_mid_alpha = m.rhs_mid_alpha();
+  const Spot alpha = spot.In(m, m.has_lhs_mid_alpha() ? "lhs_mid_alpha" : "rhs_mid_alpha");
+  AQT_RETURN_IF_ERROR(alpha.At(ValidateMidAlphas(raw)));
   raw.allow_dummy_gradient_into_qtensor = m.allow_dummy_gradient_into_qtensor();
   return raw;
 }
@@ -555,13 +572,19 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
   AQT_RETURN_IF_ERROR(none(dg.dlhs.lhs.use_fwd_quant, m.dlhs().lhs(), dlhs.In(m.dlhs(), "lhs")));
   AQT_RETURN_IF_ERROR(none(dg.drhs.lhs.use_fwd_quant, m.drhs().lhs(), drhs.In(m.drhs(), "lhs")));
   if (dg.dlhs.rhs.use_fwd_quant) {
-    AQT_RETURN_IF_ERROR(use(m.dlhs().rhs(), dlhs.In(m.dlhs(), "rhs")).At(ValidateUseFwdQuant(dg.fwd.rhs)));
+    AQT_RETURN_IF_ERROR(use(m.dlhs().rhs(), dlhs.In(m.dlhs(), "rhs")).At(ValidateUseFwdQuant(dg.fwd, Side::kRhs)));
   }
   if (dg.drhs.rhs.use_fwd_quant) {
-    AQT_RETURN_IF_ERROR(use(m.drhs().rhs(), drhs.In(m.drhs(), "rhs")).At(ValidateUseFwdQuant(dg.fwd.lhs)));
+    AQT_RETURN_IF_ERROR(use(m.drhs().rhs(), drhs.In(m.drhs(), "rhs")).At(ValidateUseFwdQuant(dg.fwd, Side::kLhs)));
   }
   if (dg.fwd.local_aqt.has_value()) {
     return fwd.In(m.fwd(), "local_aqt").Error("local_aqt has a meaning only in dlhs and drhs");
+  }
+  if (dg.dlhs.local_aqt.has_value()) {
+    AQT_RETURN_IF_ERROR(dlhs.In(m.dlhs(), "local_aqt").At(ValidateLocalAqt(*dg.dlhs.local_aqt)));
+  }
+  if (dg.drhs.local_aqt.has_value()) {
+    AQT_RETURN_IF_ERROR(drhs.In(m.drhs(), "local_aqt").At(ValidateLocalAqt(*dg.drhs.local_aqt)));
   }
   return absl::OkStatus();
 }
@@ -606,6 +629,8 @@ absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name) {
   }
   return absl::InvalidArgumentError(config::NoSuchPreset(name, presets));
 }
+
+absl::Span<const config::Rename> DotGeneralRenames() { return kRenames; }
 
 std::vector<std::string> DotGeneralPresetNames() { return config::PresetNames(config::QuantPresets()); }
 

@@ -15,12 +15,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/quant/config.h"
 
 namespace aqt {
 namespace config {
 class DotGeneral;  // configs/quant.pb.h
 class Place;       // configs/config_text.h
+struct Rename;
 }  // namespace config
 
 // Reads a textproto of aqt.config.DotGeneral. InvalidArgument "source:line:column: message" for errors of syntax, of
@@ -32,6 +34,9 @@ absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl:
 // The presets of configs/presets/quant. InvalidArgument, listing the names, when there is none of that name.
 absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name);
 std::vector<std::string> DotGeneralPresetNames();
+
+// For the errors of messages around a DotGeneral: names of other versions, and what to write instead.
+absl::Span<const config::Rename> DotGeneralRenames();
 
 // The whole configuration, without a base. Fields with a fixed default are left out where they have it.
 std::string ToText(const DotGeneral& config);

@@ -145,15 +145,14 @@ std::vector<NamedConfig> Unusual() {
   DotGeneral modes = FullyQuantized();
   modes.fwd.lhs.dequant_mode = DequantMode::kOtherInput;
   modes.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
-  modes.drhs.rhs.use_fwd_quant = false;
+  modes.dlhs.rhs.use_fwd_quant = modes.drhs.rhs.use_fwd_quant = false;
   modes.fwd.dg_accumulator_dtype = DType::kBF16;
   modes.dlhs.dg_accumulator_dtype = std::nullopt;
   modes.fwd.allow_dummy_gradient_into_qtensor = true;
   modes.fwd.lhs_mid_alpha = 0.5;
   modes.fwd.rhs_mid_alpha = 0.0;
-  modes.dlhs.local_aqt = LocalAqt{
-      .contraction_axis_shard_count = 2, .contraction_axis_shard_size = 1000000007, .tile_largest_shape = true};
-  modes.drhs.local_aqt = LocalAqt();
+  modes.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1000000007, .tile_largest_shape = true};
+  modes.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
   modes.tiling = DotTiling{
       .lhs = {.contraction_axes = {{.axis = -1, .tile_count = 2}, {.axis = 1, .tile_count = 3, .tile_size = 4}}},
       .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}, {.axis = 2, .tile_size = 1}},
@@ -255,7 +254,7 @@ fwd { lhs { quantizer { int_symmetric {} abs_max {} } } rhs { quantizer { fp8 {}
 dlhs {
   lhs { quantizer { fp {} abs_mean {} } }
   rhs { quantizer { fp8 { dtype: "e5m2" } snr_search {} } }
-  local_aqt {}
+  local_aqt { contraction_axis_shard_count: 3 }
 })");
   ASSERT_TRUE(config.ok()) << config.status();
   DotGeneral want;
@@ -265,7 +264,7 @@ dlhs {
   want.dlhs.lhs.quantizer = {.numerics = Fp(), .calibration = AbsMean()};
   want.dlhs.rhs.quantizer = {.numerics = NumericsFromBits(Bits::E5M2()), .calibration = SnrSearch()};
   want.dlhs.dg_accumulator_dtype = DType::kF32;
-  want.dlhs.local_aqt = LocalAqt();
+  want.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 3};
   EXPECT_EQ(ToText(*config), ToText(want));
   EXPECT_TRUE(*config == want);
 }
@@ -308,7 +307,7 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {"schema: 1\n fwd { } dlhs { lhs: 3", "2:22: ", "Expected"},
            {"schema: 1\nbase: 'config_v5'", "2:1: ", "no preset \"config_v5\"; presets are binary"},
            {"schema: 1\n  clear: 'fwd'", "2:3: ", "there is no base"},
-           {v4 + "clear: 'drhs' clear: 'fwd.lhs.use_fwd_quant'",
+           {v4 + "clear: 'dlhs' clear: 'fwd.lhs.use_fwd_quant'",
             "2:15: ", "\"fwd.lhs.use_fwd_quant\" is not set by the base"},
            {v4 + "clear: 'fwd.left'", "2:1: ", "\"fwd.left\" is not set"},
            {v4 + "clear: 'base.fwd'", "2:1: ", "is not set"},
@@ -316,7 +315,18 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
             "2:13: ", "fwd.lhs.quantizer: IntSymmetric: bits = 23"},
            {lhs + "  int_symmetric {} } } }", "2:13: ", "needs a calibration"},
            {lhs + "  int_symmetric {\n dtype: 's3' } abs_max {} } } }", "4:2: ", "\"s3\" is no data type; expected s2"},
+           {lhs + "  int_symmetric {\n dtype: 'int8' } abs_max {} } } }", "4:2: ", "is no data type; write \"s8\""},
            {lhs + "  int_symmetric { dtype: 's32' } abs_max {} } } }", "2:13: ", "container s32"},
+           {lhs + "  int_symmetric { bits: 0 } abs_max {} } } }", "2:13: ", "bits = 0, but 1 to 22"},
+           {lhs + "  int_symmetric { bits: 8 dtype: 's4' } abs_max {} } } }", "2:13: ", "8 bits do not fit"},
+           {lhs + "  int_symmetric { preserve_zero: false dtype: 's8' } abs_max {} } } }", "2:13: ", "half-integers"},
+           {lhs + "  fp { format { radix: 3 } } abs_max {} } } }", "2:13: ", "radix 3, expected 2 or 4"},
+           {lhs + "  fp { format { nexp: 8 } } abs_max {} } } }", "2:13: ", "nexp = 8, nmant = 1; expected 0 to 7"},
+           {lhs + "  fp { format { nexp: 0 nmant: 0 } } abs_max {} } } }", "2:13: ", "has no values"},
+           {lhs + "  int_symmetric {} abs_mean { p: 0 } } } }", "2:13: ", "AbsMean: p = 0"},
+           {lhs + "  int_symmetric {} abs_mean { clipping_scale: nan } } } }", "2:13: ", "clipping_scale = nan"},
+           {lhs + "  int_symmetric {} snr_search { candidates: [1, -1] } } } }", "2:13: ", "candidate -1"},
+           {lhs + "  int_symmetric {} constant { bound { number: nan } } } } }", "2:13: ", "bound = nan"},
            {lhs + "  fp8 { dtype: 'none' } abs_max {} } } }", "3:9: ", "needs a dtype"},
            {lhs + "  fp8 { mantissa_bits: 2 } abs_max {} } } }", "2:13: ", "exponent_bits = 4, mantissa_bits = 2"},
            {lhs + "  scale_dtype: 's8' } } }", "2:13: ", "scale_dtype s8"},
@@ -346,6 +356,16 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {v4 + "fwd { rhs { dequant_mode: DEQUANT_MODE_THIS_INPUT }\n dg_accumulator_dtype: 's32' }",
             "3:2: ", "rhs enters the product as a float"},
            {v4 + "fwd {\n local_aqt {} }", "3:2: ", "only in dlhs and drhs"},
+           {v4 + "dlhs {\n local_aqt {} }", "3:2: ", "dlhs.local_aqt: local_aqt: needs a contraction_axis_shard_count"},
+           {v4 + "drhs {\n local_aqt { contraction_axis_shard_size: 2 } }", "3:2: ", "belongs to tile_largest_shape"},
+           {v4 + "drhs {\n local_aqt { tile_largest_shape: true } }", "3:2: ", "needs a contraction_axis_shard_size"},
+           {v4 + "drhs {\n local_aqt { contraction_axis_shard_count: 0 } }", "3:2: ", "= 0, expected at least 1"},
+           {v4 + "drhs {\n local_aqt { contraction_axis_shard_size: 2 contraction_axis_shard_count: 2 "
+                 "tile_largest_shape: true } }", "3:2: ", "leave contraction_axis_shard_count out"},
+           {v4 + "drhs {\n lhs_mid_alpha: 0.5 }", "3:2: ", "both sides, but lhs is not quantized"},
+           {v4 + "fwd {\n rhs_mid_alpha: inf }", "3:2: ", "rhs_mid_alpha = inf, expected a finite number"},
+           {"schema: 1 base: 'fully_quantized_int8'\nfwd { rhs_mid_alpha: 0.5 }",
+            "1:1: ", "dlhs.rhs.use_fwd_quant: use_fwd_quant cannot be used with mid alphas in fwd"},
            {v4 + "dlhs { lhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
            {v4 + "fwd { rhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
            {"schema: 1\ndlhs { rhs { use_fwd_quant: true } }", "2:14: ",
@@ -370,20 +390,41 @@ TEST(ConfigProtoTest, OldNamesLeadToTheNewOnes) {
   for (const ErrorCase& c : std::vector<ErrorCase>{
            {"schema: 1 fwd { dg_in_dtype: 's8' }", "", "int_symmetric { dtype: \"s8\" }"},
            {"schema: 1 fwd { use_fake_quant: true }", "", "dequant_mode: DEQUANT_MODE_THIS_INPUT"},
+           {"schema: 1 fwd { dg_quantizer { } }", "", "Write lhs { quantizer { ... } } and rhs"},
+           {"schema: 1 fwd { lhs_mid { } }", "", "Write lhs_mid_alpha"},
+           {"schema: 1 fwd { rhs_mid { } }", "", "Write rhs_mid_alpha"},
+           {"schema: 1 fwd { jax_scope_name: 'aqt' }", "", "scopes are those of the program"},
            {tensor + "use_fake_quant: true", "", "dequant_mode: DEQUANT_MODE_THIS_INPUT"},
            {tensor + "numerics { }", "", "are in quantizer"},
+           {tensor + "int_symmetric { }", "", "Write quantizer { int_symmetric"},
+           {tensor + "calibration { }", "", "Write quantizer { abs_max"},
            {tensor + "calib_shared_axes { }", "", "quantizer { calib_shared_axes"},
+           {tensor + "scale_stop_grad: true", "", "quantizer { scale_stop_grad"},
+           {tensor + "bits: 8", "", "quantizer { int_symmetric { bits"},
            {tensor + "po2_scale: true", "", "abs_max { po2_scale: true }"},
            {quantizer + "po2_scale: true", "", "abs_max { po2_scale: true }"},
            {quantizer + "numerics { }", "", "int_symmetric { ... }, fp8 { ... }"},
            {quantizer + "calibration { }", "", "abs_max {}, abs_mean {}"},
+           {quantizer + "bits: 8", "", "Write int_symmetric { bits"},
+           {quantizer + "context { }", "", "key, step and mode belong to each call"},
            {quantizer + "IntNumerics { bits: 8 }", "", "Write int_symmetric."},
            {quantizer + "int_numerics { bits: 8 }", "", "Write int_symmetric."},
+           {quantizer + "IntSymmetric { bits: 8 }", "", "Write int_symmetric."},
+           {quantizer + "NoNumerics { }", "", "Write no_numerics."},
+           {quantizer + "Fp8Numerics { }", "", "Write fp8."},
+           {quantizer + "FpNumerics { }", "", "Write fp."},
            {quantizer + "int_symmetric { noise_fn: 1 }", "", "noise { kind"},
            {quantizer + "int_symmetric { stochastic_rounding: true }", "", "noise { kind"},
            {quantizer + "AbsMaxCalibration { }", "", "Write abs_max."},
+           {quantizer + "AbsMeanCalibration { }", "", "Write abs_mean."},
+           {quantizer + "ConstantCalibration { }", "", "Write constant."},
+           {quantizer + "SnrBasedAutoCalibration { }", "", "Write snr_search."},
+           {quantizer + "snr_search { auto_clip_search_config: 1 }", "", "Write candidates: [...]"},
            {quantizer + "abs_max { scale: 2 }", "", "Write clipping_scale."},
+           {tensor + "dequant_mode: OUTPUT", "", "Write DEQUANT_MODE_OUTPUT."},
            {tensor + "dequant_mode: THIS_INPUT", "", "Write DEQUANT_MODE_THIS_INPUT."},
+           {tensor + "dequant_mode: OTHER_INPUT", "", "Write DEQUANT_MODE_OTHER_INPUT."},
+           {tensor + "calibration_mode: CONTRACTING_AXIS", "", "Write CALIBRATION_MODE_CONTRACTING_AXIS."},
            {tensor + "calibration_mode: REMAINING_AXIS", "", "Write CALIBRATION_MODE_REMAINING_AXIS."},
        }) {
     const absl::Status status = DotGeneralFromText(c.text).status();

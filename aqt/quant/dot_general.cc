@@ -120,11 +120,7 @@ absl::Status CheckUseFwdQuant(const DotGeneral& config, Side side) {
   const bool lhs = side == Side::kLhs;
   const DotGeneralRaw& backward = lhs ? config.drhs : config.dlhs;
   if (!backward.rhs.use_fwd_quant) return absl::OkStatus();
-  if (config.fwd.lhs_mid_alpha.has_value() || config.fwd.rhs_mid_alpha.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(lhs ? "drhs.rhs" : "dlhs.rhs",
-                                                   ": use_fwd_quant cannot be used with mid alphas in fwd"));
-  }
-  return Annotate(ValidateUseFwdQuant(lhs ? config.fwd.lhs : config.fwd.rhs), lhs ? "drhs.rhs" : "dlhs.rhs");
+  return Annotate(ValidateUseFwdQuant(config.fwd, side), lhs ? "drhs.rhs" : "dlhs.rhs");
 }
 
 absl::Status CheckFlagPlaces(const DotGeneral& config) {

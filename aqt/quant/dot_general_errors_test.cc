@@ -1,5 +1,6 @@
 // Every configuration, shape and call that dot_general.h refuses, with its code and message.
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -127,8 +128,10 @@ TEST(Make, Refuses) {
       // mid scales
       {"drhs.rhs: use_fwd_quant cannot be used with mid alphas in fwd",
        With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }, Int8(true))},
-      {"fwd.rhs: mid alphas balance the quantization of both sides, but this one is not quantized",
+      {"fwd: mid alphas balance the quantization of both sides, but rhs is not quantized",
        With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }, DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false}))},
+      {"dlhs: rhs_mid_alpha = nan, expected a finite number",
+       With([](DotGeneral& c) { c.dlhs.rhs_mid_alpha = std::nan(""); })},
       // one tensor
       {"fwd.rhs: a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not DEQUANT_MODE_OUTPUT",
        With([](DotGeneral& c) { c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5}; })},

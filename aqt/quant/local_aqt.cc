@@ -5,35 +5,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/validate.h"
 
 namespace aqt::internal {
 namespace {
-
-absl::Status Validate(const LocalAqt& config) {
-  const auto invalid = [](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("local_aqt: ", what));
-  };
-  const bool has_count = config.contraction_axis_shard_count.has_value();
-  const bool has_size = config.contraction_axis_shard_size.has_value();
-  if (config.tile_largest_shape) {
-    if (!has_size) return invalid("tile_largest_shape needs a contraction_axis_shard_size");
-    if (has_count) {
-      return invalid("tile_largest_shape cuts by contraction_axis_shard_size; leave contraction_axis_shard_count out");
-    }
-  } else {
-    if (has_size) {
-      return invalid("contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
-                     "contraction_axis_shard_count");
-    }
-    if (!has_count) return invalid("needs a contraction_axis_shard_count");
-  }
-  const char* name = has_count ? "contraction_axis_shard_count" : "contraction_axis_shard_size";
-  const int64_t value = has_count ? *config.contraction_axis_shard_count : *config.contraction_axis_shard_size;
-  if (value < 1) return invalid(absl::StrCat(name, " = ", value, ", expected at least 1"));
-  return absl::OkStatus();
-}
 
 // The index, in dims.lhs_contracting, of the pair to cut.
 size_t PairToCut(const LocalAqt& config, const DotDims& dims, const Shape& lhs) {
@@ -58,7 +34,7 @@ Axes BatchAxes(const TilingState& tiling, int64_t cut, const Axes& batch) {
 
 absl::StatusOr<std::optional<LocalSplit>> MakeLocalSplit(const LocalAqt& config, const DotDims& dims, const Shape& lhs,
                                                          const Shape& rhs) {
-  AQT_RETURN_IF_ERROR(Validate(config));
+  AQT_RETURN_IF_ERROR(ValidateLocalAqt(config));
   if (dims.lhs_contracting.empty()) return std::optional<LocalSplit>();
   const size_t pair = PairToCut(config, dims, lhs);
   const int64_t lhs_axis = dims.lhs_contracting[pair], rhs_axis = dims.rhs_contracting[pair];

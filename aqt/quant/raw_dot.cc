@@ -101,14 +101,12 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
     rhs.shape = plan.split->rhs.tiled_shape;
   }
   plan.product_shape = DotOutputShape(plan.dims, lhs.shape, rhs.shape);
+  AQT_RETURN_IF_ERROR(Annotate(ValidateMidAlphas(config), ToString(pass)));
   plan.lhs_mid_alpha = config.lhs_mid_alpha;
   plan.rhs_mid_alpha = config.rhs_mid_alpha;
   AQT_ASSIGN_OR_RETURN(plan.lhs, MakeSide(pass, Side::kLhs, config.lhs, lhs, plan.dims));
   AQT_ASSIGN_OR_RETURN(plan.rhs, MakeSide(pass, Side::kRhs, config.rhs, rhs, plan.dims.Swapped()));
   for (const Side side : {Side::kLhs, Side::kRhs}) {
-    if (plan.HasMidScales() && !plan.side(side).spec.has_value()) {
-      return Invalid(pass, side, "mid alphas balance the quantization of both sides, but this one is not quantized");
-    }
     AQT_RETURN_IF_ERROR(CheckScaleLayout(plan, side));
     AQT_RETURN_IF_ERROR(CheckOtherInput(plan, side));
   }

@@ -1,8 +1,11 @@
 #include "aqt/quant/validate.h"
 
+#include <cmath>
+#include <cstdint>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "aqt/quant/numerics.h"
 
 namespace aqt {
@@ -62,7 +65,51 @@ absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateUseFwdQuant(const Tensor& forward) {
+absl::Status ValidateMidAlphas(const DotGeneralRaw& raw) {
+  if (!raw.lhs_mid_alpha.has_value() && !raw.rhs_mid_alpha.has_value()) return absl::OkStatus();
+  for (const Tensor* tensor : {&raw.lhs, &raw.rhs}) {
+    const bool lhs = tensor == &raw.lhs;
+    if (!IsQuantized(tensor->quantizer.numerics)) {
+      return absl::InvalidArgumentError(absl::StrCat("mid alphas balance the quantization of both sides, but ",
+                                                     lhs ? "lhs" : "rhs", " is not quantized"));
+    }
+    const std::optional<double> alpha = lhs ? raw.lhs_mid_alpha : raw.rhs_mid_alpha;
+    if (!alpha.has_value() || std::isfinite(*alpha)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(lhs ? "lhs" : "rhs", "_mid_alpha = ", *alpha, ", expected a finite number"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLocalAqt(const LocalAqt& config) {
+  const auto invalid = [](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("local_aqt: ", what));
+  };
+  const bool has_count = config.contraction_axis_shard_count.has_value();
+  const bool has_size = config.contraction_axis_shard_size.has_value();
+  if (config.tile_largest_shape) {
+    if (!has_size) return invalid("tile_largest_shape needs a contraction_axis_shard_size");
+    if (has_count) {
+      return invalid("tile_largest_shape cuts by contraction_axis_shard_size; leave contraction_axis_shard_count out");
+    }
+  } else {
+    if (has_size) {
+      return invalid("contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
+                     "contraction_axis_shard_count");
+    }
+    if (!has_count) return invalid("needs a contraction_axis_shard_count");
+  }
+  const char* name = has_count ? "contraction_axis_shard_count" : "contraction_axis_shard_size";
+  const int64_t value = has_count ? *config.contraction_axis_shard_count : *config.contraction_axis_shard_size;
+  if (value < 1) return invalid(absl::StrCat(name, " = ", value, ", expected at least 1"));
+  return absl::OkStatus();
+}
+
+absl::Status ValidateUseFwdQuant(const DotGeneralRaw& fwd, Side side) {
+  if (fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) {
+    return absl::InvalidArgumentError("use_fwd_quant cannot be used with mid alphas in fwd");
+  }
+  const Tensor& forward = side == Side::kLhs ? fwd.lhs : fwd.rhs;
   const char* problem = nullptr;
   if (!IsQuantized(forward.quantizer.numerics)) {
     problem = "is not quantized";

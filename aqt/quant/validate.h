@@ -4,7 +4,10 @@
 // What is wrong with a configuration whatever the shapes are. Each function checks what its struct adds to its parts,
 // and not the parts; Validate(const Quantizer&) is in quantizer.h. DotGeneralPlan::Make refuses the same and more.
 
+#include <optional>
+
 #include "absl/status/status.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/quant/config.h"
 
 namespace aqt {
@@ -18,9 +21,15 @@ absl::Status ValidateAccumulator(const DotGeneralRaw& raw);
 // The dtype in which an operand enters the product; null when that of the tensor or of its scaled value.
 std::optional<DType> ProductDType(const Tensor& tensor);
 
-// For use_fwd_quant, which takes the quantization of `forward`, an operand of fwd: InvalidArgument when that cannot be
-// used backward.
-absl::Status ValidateUseFwdQuant(const Tensor& forward);
+// InvalidArgument for an alpha that is not finite, and for alphas with a side that is not quantized.
+absl::Status ValidateMidAlphas(const DotGeneralRaw& raw);
+
+// InvalidArgument when a field is missing, not positive, or does not belong to the rule.
+absl::Status ValidateLocalAqt(const LocalAqt& config);
+
+// For use_fwd_quant, which takes the quantization of one side of `fwd`: InvalidArgument when that cannot be used
+// backward.
+absl::Status ValidateUseFwdQuant(const DotGeneralRaw& fwd, Side side);
 
 }  // namespace aqt
 

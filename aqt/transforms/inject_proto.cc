@@ -1,16 +1,21 @@
 #include "aqt/transforms/inject_proto.h"
 
+#include <iterator>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "google/protobuf/text_format.h"
 #include "re2/re2.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config_proto.h"
 #include "configs/config_text.h"
+#include "configs/embedded_text.h"
 #include "configs/inject.pb.h"
+#include "configs/inject_presets.h"
 
 namespace aqt {
 namespace {
@@ -22,6 +27,27 @@ constexpr QuantMode kModes[] = {QuantMode::kTrain, QuantMode::kCalibrate, QuantM
 constexpr OperandOrigin kOrigins[] = {OperandOrigin::kAny, OperandOrigin::kParam, OperandOrigin::kData};
 constexpr PrngLayout kLayouts[] = {PrngLayout::kPartitionable, PrngLayout::kOriginal};
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kXlaCompatible, Arithmetic::kIeee};
+
+// Words of AQT, of InjectConfig, and of the converter's configuration.
+constexpr config::Rename kRenames[] = {
+    {"Inject", "rule", "rules { ... }"},
+    {"Inject", "quant_rules", "prng_layout and arithmetic themselves"},
+    {"Inject", "base", "a dot_general { base: ... } in each rule; a whole Inject has no base"},
+    {"InjectRule", "match", "scope"},
+    {"InjectRule", "base", "dot_general { base: ... }"},
+    {"", "TRAIN", "QUANT_MODE_TRAIN"},
+    {"", "CALIBRATE", "QUANT_MODE_CALIBRATE"},
+    {"", "CONVERT", "QUANT_MODE_CONVERT"},
+    {"", "SERVE", "QUANT_MODE_SERVE"},
+};
+
+// These, and those of the contractions inside.
+std::vector<config::Rename> Renames() {
+  std::vector<config::Rename> all(std::begin(kRenames), std::end(kRenames));
+  const absl::Span<const config::Rename> inner = DotGeneralRenames();
+  all.insert(all.end(), inner.begin(), inner.end());
+  return all;
+}
 
 // The struct's value of a proto's enum value.
 template <class E, size_t n>
@@ -88,7 +114,7 @@ absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Pla
 absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, absl::string_view source) {
   config::Inject message;
   google::protobuf::TextFormat::ParseInfoTree tree;
-  AQT_RETURN_IF_ERROR(config::ParseText(textproto, source, /*renames=*/{}, &message, &tree));
+  AQT_RETURN_IF_ERROR(config::ParseText(textproto, source, Renames(), &message, &tree));
   const Place place(source, &tree);
   AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
   InjectConfig out;
@@ -113,6 +139,16 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
   }
   return out;
 }
+
+absl::StatusOr<InjectConfig> InjectConfigFromPreset(absl::string_view name) {
+  const std::vector<config::EmbeddedText> presets = config::InjectPresets();
+  for (const config::EmbeddedText& preset : presets) {
+    if (preset.name == name) return InjectConfigFromText(preset.text, absl::StrCat("preset ", name));
+  }
+  return absl::InvalidArgumentError(config::NoSuchPreset(name, presets));
+}
+
+std::vector<std::string> InjectPresetNames() { return config::PresetNames(config::InjectPresets()); }
 
 std::string ToText(const InjectConfig& config) {
   const InjectConfig defaults;

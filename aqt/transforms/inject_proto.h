@@ -4,6 +4,7 @@
 // InjectConfig as text: configs/inject.proto.
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,6 +16,10 @@ namespace aqt {
 // that is no regular expression, and for a configuration that is illegal for any contraction. What is illegal for the one that
 // a rule hits is Inject's to tell.
 absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, absl::string_view source = "config");
+
+// The presets of configs/presets/inject. InvalidArgument, listing the names, when there is none of that name.
+absl::StatusOr<InjectConfig> InjectConfigFromPreset(absl::string_view name);
+std::vector<std::string> InjectPresetNames();
 
 // InjectConfigFromText(ToText(c)) == c for what is legal.
 std::string ToText(const InjectConfig& config);

@@ -1,6 +1,7 @@
 #include "aqt/transforms/inject_proto.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -126,6 +127,48 @@ in %1: f32[3,3] param "w"
 %3: f32[2,3] = aqt_dot_general(%2, %1) {dims=(([1],[0]),([],[])), fwd=(int4:s4 absmax * int4:s4 absmax -> s32), dlhs=float, drhs=float} @fc2
 out %3 data "0"
 )");
+}
+
+TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
+  const InjectRule head{.name = "output head", .scope = "(.*/)?(logits|head|lm_head|output)"};
+  const InjectRule rest{.name = "everything else", .dot_general = FullyQuantized()};
+  DotGeneral int4_weights = FullyQuantized();
+  SetNumerics(int4_weights.fwd, NumericsFromBits(8), NumericsFromBits(4));
+  const InjectRule feed_forward{.name = "feed-forward layers",
+                                .scope = "(.*/)?(mlp|ffn|feed_forward)(/.*)?",
+                                .rhs_origin = OperandOrigin::kParam,
+                                .dot_general = int4_weights};
+  const std::vector<std::pair<std::string, InjectConfig>> presets = {
+      {"int8_but_head", {.rules = {head, rest}, .strict = false}},
+      {"mixed_int4_int8", {.rules = {head, feed_forward, rest}, .strict = false}}};
+  std::vector<std::string> names;
+  for (const auto& [name, want] : presets) {
+    names.push_back(name);
+    absl::StatusOr<InjectConfig> preset = InjectConfigFromPreset(name);
+    ASSERT_THAT(preset, IsOk());
+    EXPECT_EQ(ToText(*preset), ToText(want));
+    EXPECT_TRUE(*preset == want) << name;
+  }
+  EXPECT_EQ(InjectPresetNames(), names);
+  EXPECT_THAT(InjectConfigFromPreset("int3"), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                        {"no preset \"int3\"; presets are int8_but_head, mixed"}));
+}
+
+TEST(InjectProtoTest, OtherNamesLeadToTheRightOnes) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"schema: 1 rule { }", "Write rules { ... }."},
+      {"schema: 1 base: 'int8_but_head'", "a whole Inject has no base"},
+      {"schema: 1 quant_rules { }", "Write prng_layout and arithmetic themselves."},
+      {"schema: 1 rules { match: 'a' }", "Write scope."},
+      {"schema: 1 rules { base: 'config_v4' }", "Write dot_general { base: ... }."},
+      {"schema: 1 param_mode: TRAIN", "Write QUANT_MODE_TRAIN."},
+      {"schema: 1 param_mode: CALIBRATE", "Write QUANT_MODE_CALIBRATE."},
+      {"schema: 1 param_mode: CONVERT", "Write QUANT_MODE_CONVERT."},
+      {"schema: 1 param_mode: SERVE", "Write QUANT_MODE_SERVE."},
+      {"schema: 1 rules { dot_general { fwd { lhs { quantizer { int_numerics { } } } } } }", "Write int_symmetric."}};
+  for (const auto& [text, remedy] : cases) {
+    EXPECT_THAT(InjectConfigFromText(text, "t"), FailsWith(absl::StatusCode::kInvalidArgument, {"t:1:", remedy}));
+  }
 }
 
 }  // namespace
