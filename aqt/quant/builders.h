@@ -138,7 +138,8 @@ void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lh
 // Also the accumulator: s32 when both containers are s4 or s8, else f32 when either side is Fp8, else null.
 void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
 void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
-// The container s2 for fwd.rhs. The accumulator stays what it is, and s32 cannot be used with s2: set it to null.
+// The container s2 for fwd.rhs. The accumulator stays what it is; with s2 it cannot be s32, and null next to s8 means sums
+// of 8 bits that wrap around, so set it to f32.
 // InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
 absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
 // Noise in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag, NoNumerics nothing.

@@ -128,6 +128,20 @@ TEST(DotGeneral, MidScales) {
   EXPECT_EQ(run(Compat::Original()), (std::vector<float>{12, 48}));
 }
 
+// The container s2 holds what s8 holds. Next to s8 it needs an f32 accumulator, which is exact for 64 products of up to 127.
+TEST(DotGeneral, TwoBitWeights) {
+  const Array lhs = RandomArray(DType::kF32, {3, 64}, 5), rhs = RandomArray(DType::kF32, {64, 4}, 6);
+  for (const Bits lhs_bits : {Bits(), Bits(8)}) {
+    DotGeneral config = DotGeneralMake(lhs_bits, 2, {.use_fwd_quant = false});
+    const absl::StatusOr<Array> want = QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
+    ASSERT_TRUE(SetFwdRhsDTypeInt2(config).ok());
+    SetAccumulatorDType(config, DType::kF32, kSkip, kSkip);
+    const absl::StatusOr<Array> got = QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
+    ASSERT_TRUE(want.ok() && got.ok()) << got.status();
+    EXPECT_TRUE(BitEqual(*got, *want));
+  }
+}
+
 // On random data the original, which quantizes the operands that it did not calibrate for, is the worse one.
 TEST(DotGeneral, MidScalesHelp) {
   const int64_t m = 8, k = 64, n = 8;

@@ -185,7 +185,7 @@ TEST(EinsumPlan, ConfigurationFollowsTheOperands) {
   ASSERT_TRUE(plan.swapped());
   EXPECT_EQ(plan.dot_general().config(), SwapOperands(config));
   EXPECT_EQ(plan.dot_general().config().fwd.rhs_mid_alpha, 0.25);
-  const EinsumPlan original = *EinsumPlan::Make("bc,ab->ac", config, lhs, rhs, Compat::Original());
+  const EinsumPlan original = *EinsumPlan::Make("bc,ab->ac", config, lhs, rhs, {.einsum_keeps_mid_alphas = true});
   EXPECT_EQ(original.dot_general().config().fwd.lhs_mid_alpha, 0.25);
   EXPECT_EQ(SwapOperands(SwapOperands(config)), config);
 }

@@ -124,7 +124,7 @@ class Generator {
 
   Calibration SomeCalibration() {
     const bool po2 = OneIn(2);
-    switch (random_.Below(4)) {
+    switch (random_.Below(7)) {
       case 0:
         return AbsMean{.p = Positive(), .clipping_scale = Positive(), .po2_scale = po2};
       case 1: {
@@ -137,6 +137,21 @@ class Generator {
         while (!OneIn(3)) search.candidates.push_back(Positive());
         return search;
       }
+      case 3:
+        return MeanOfAbsMax{.po2_scale = po2};
+      case 4: {
+        WeightedStats stats{.max_dev_coeff = Positive(), .mean_prior = random_.Uniform(-1, 1), .po2_scale = po2};
+        if (OneIn(2)) stats.l1_dev_coeff = stats.lp_dev_prior = Positive();
+        if (OneIn(2)) stats.lp_dev_coeff = stats.max_dev_prior = Positive();
+        if (OneIn(2)) stats.const_bound_coeff = stats.l1_dev_prior = Positive();
+        if (OneIn(2)) stats.update_count_prior = stats.ema_update_count = 1 + Positive();
+        stats.lp_order = static_cast<int>(random_.Below(33));
+        stats.safe_divide = OneIn(2);
+        stats.filter_zeros = OneIn(2);
+        return stats;
+      }
+      case 5:
+        return DelayedScaling{.amax_history_length = random_.Below(2000), .po2_scale = po2};
       default:
         return AbsMax{.clipping_scale = OneIn(2) ? std::optional<double>(Positive()) : std::nullopt, .po2_scale = po2};
     }
@@ -325,16 +340,18 @@ TEST(ConfigText, ChangedContractionsAreReadOrRefusedWithAPosition) {
   }
   ExpectReadOrRefused(texts, [](absl::string_view text) {
     const absl::StatusOr<DotGeneral> config = DotGeneralFromText(text, "t");
-    if (config.ok()) EXPECT_TRUE(*DotGeneralFromText(ToText(*config)) == *config) << text;
-    return config.status();
+    if (!config.ok()) return config.status();
+    EXPECT_TRUE(*DotGeneralFromText(ToText(*config)) == *config) << text;
+    return absl::OkStatus();
   });
 }
 
 TEST(ConfigText, ChangedRulesAreReadOrRefusedWithAPosition) {
   ExpectReadOrRefused(TextsOf(config::InjectPresets()), [](absl::string_view text) {
     const absl::StatusOr<InjectConfig> config = InjectConfigFromText(text, "t");
-    if (config.ok()) EXPECT_TRUE(*InjectConfigFromText(ToText(*config)) == *config) << text;
-    return config.status();
+    if (!config.ok()) return config.status();
+    EXPECT_TRUE(*InjectConfigFromText(ToText(*config)) == *config) << text;
+    return absl::OkStatus();
   });
 }
 
