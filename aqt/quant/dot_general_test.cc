@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -373,6 +375,45 @@ TEST(DotGeneral, ObserverSeesEveryIntermediate) {
   const OperandKeys keys = SplitContextKey(MakeKey(0));
   EXPECT_EQ(recorder.tensors["dlhs.lhs.key"].View<uint32_t>()[0], keys.dlhs_lhs.hi);
   EXPECT_EQ(recorder.tensors["drhs.rhs.key"].View<uint32_t>()[1], keys.drhs_rhs.lo);
+}
+
+// Two-dimensional operands, by loops over all indices.
+class LoopProduct : public PlainProduct {
+ public:
+  void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
+                const MutableArrayRef& out) override {
+    calls.push_back(absl::StrCat(pass, " ", lhs.aval().ToString(), " ", rhs.aval().ToString(), " ", dims.ToString(), " ",
+                                 out.aval().ToString()));
+    const int64_t lhs_k = dims.lhs_contracting[0], rhs_k = dims.rhs_contracting[0];
+    for (int64_t i = 0; i < out.shape[0]; ++i) {
+      for (int64_t j = 0; j < out.shape[1]; ++j) {
+        int32_t sum = 0;
+        for (int64_t k = 0; k < lhs.shape[lhs_k]; ++k) {
+          sum += At(lhs, i, k, lhs_k) * At(rhs, j, k, rhs_k);
+        }
+        static_cast<int32_t*>(out.data)[i * out.strides[0] + j * out.strides[1]] = sum;
+      }
+    }
+  }
+  std::vector<std::string> calls;
+
+ private:
+  static int32_t At(const ArrayRef& x, int64_t row, int64_t k, int64_t k_axis) {
+    return static_cast<const int8_t*>(x.data)[row * x.strides[1 - k_axis] + k * x.strides[k_axis]];
+  }
+};
+
+TEST(DotGeneral, TakesAProductOfTheUsers) {
+  const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
+  const Array g = RandomArray(DType::kF32, {4, 5}, 3);
+  const absl::StatusOr<DotGeneralPlan> plan =
+      DotGeneralPlan::Make(WithoutNoise(), lhs.aval(), rhs.aval(), MatMulDims());
+  ASSERT_TRUE(plan.ok());
+  LoopProduct product;
+  EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, {}, {.product = &product}), RunPlan(*plan, lhs, rhs, g)));
+  EXPECT_EQ(product.calls, (std::vector<std::string>{"fwd s8[4,8] s8[8,5] (([1],[0]),([],[])) s32[4,5]",
+                                                     "dlhs s8[4,5] s8[8,5] (([1],[1]),([],[])) s32[4,8]",
+                                                     "drhs s8[4,5] s8[4,8] (([0],[0]),([],[])) s32[5,8]"}));
 }
 
 // The keys that AQT derives from PRNGKey(0).

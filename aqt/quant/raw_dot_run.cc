@@ -66,7 +66,11 @@ class Run {
     const MutableArrayRef product(
         accumulator, plan_.product_shape,
         workspace_.Get(Workspace::kAccumulator, plan_.product_shape.num_elements() * SizeOf(accumulator)));
-    Contract(lhs.operand, rhs.operand, plan_.dims, product, workspace_, runtime_);
+    if (runtime_.product != nullptr) {
+      runtime_.product->Contract(ToString(plan_.pass), lhs.operand, rhs.operand, plan_.dims, product);
+    } else {
+      Contract(lhs.operand, rhs.operand, plan_.dims, product, workspace_, runtime_);
+    }
     Observe(names_.accum, product);
 
     absl::InlinedVector<ArrayRef, 2> scales;
@@ -171,7 +175,8 @@ class Run {
 
   // An s32 accumulator means that both sides are integers that are dequantized on the product.
   bool CanFuse() const {
-    if (runtime_.observer != nullptr || plan_.accumulator_dtype != DType::kS32 || plan_.HasMidScales()) return false;
+    if (runtime_.observer != nullptr || runtime_.product != nullptr) return false;
+    if (plan_.accumulator_dtype != DType::kS32 || plan_.HasMidScales()) return false;
     for (const RawOperand* in : {&call_.lhs, &call_.rhs}) {
       if (in->x.shape.rank() > kernels::AxisGroup::kMaxRank) return false;
       if (in->given != nullptr && in->given->scale.size() != 1) return false;

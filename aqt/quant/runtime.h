@@ -1,12 +1,14 @@
 #ifndef AQT_QUANT_RUNTIME_H_
 #define AQT_QUANT_RUNTIME_H_
 
-// How a call runs, as opposed to what it computes (config.h): threads, arithmetic rules, an observer.
+// How a call runs, as opposed to what it computes (config.h): threads, arithmetic rules, an observer, a product
+// of the user's.
 
 #include <optional>
 
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"
 #include "aqt/kernels/target.h"
 
@@ -53,11 +55,24 @@ class Observer {
   virtual void OnTensor(absl::string_view name, const ArrayRef& value) = 0;
 };
 
+// A plain contraction of the user's in place of ours: the product that a quantized contraction quantizes for.
+class PlainProduct {
+ public:
+  virtual ~PlainProduct() = default;
+  // Writes lhs x rhs to all of `out`, dense, axes in the order batch, remaining of lhs, remaining of rhs. `pass` is fwd,
+  // dlhs or drhs. The operands are what the observer's PASS.dg_lhs and PASS.dg_rhs are: qvalues (s8, e4m3fn, ...) where a
+  // side is quantized and not dequantized before the product, floats elsewhere; any strides. out.dtype is the accumulator
+  // dtype of the configuration, or without one the dtype to which the operands promote. The arrays live during the call.
+  virtual void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
+                        const MutableArrayRef& out) = 0;
+};
+
 struct Runtime {
   Executor* executor = nullptr;  // null = the calling thread alone
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   Compat compat = {};
   Observer* observer = nullptr;
+  PlainProduct* product = nullptr;  // null: the kernels here. Nothing is fused with a product from elsewhere.
   // The instruction set that kernels use; null = kernels::BestTarget(), which AQT_MAX_TARGET caps. Must be supported.
   std::optional<kernels::Target> target = std::nullopt;
 };
