@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -15,6 +13,8 @@
 #include "aqt/quant/builders.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/inject.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt::nn {
 namespace {
@@ -61,7 +61,8 @@ TEST(DenseTest, ExplicitAndInjectedQuantizationGiveTheSameText) {
     InjectConfig config;
     config.rules.push_back({.dot_general = FullyQuantized()});
     config.param_mode = mode;
-    absl::StatusOr<Program> injected = Inject(*Mlp(std::nullopt), config), explicit_one = Mlp(AqtDotGeneral(FullyQuantized(), mode));
+    absl::StatusOr<Program> injected = Inject(*Mlp(std::nullopt), config),
+                            explicit_one = Mlp(AqtDotGeneral(FullyQuantized(), mode));
     ASSERT_THAT(injected, IsOk());
     ASSERT_THAT(explicit_one, IsOk());
     EXPECT_EQ(ToText(*explicit_one), ToText(*injected));
@@ -76,6 +77,13 @@ TEST(DenseTest, Errors) {
   };
   EXPECT_THAT(traced({}, {.features = 3}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"dense [fc1]", "at least one axis", "dense_test.cc:"}));
+  EXPECT_THAT(traced({2, 3}, {}), FailsWith(absl::StatusCode::kInvalidArgument,
+                                            {"dense [fc1]: features = 0", "f32[2,3]", "dense_test.cc:"}));
+  // A layer of the same name with another shape.
+  EXPECT_THAT(Trace([](In in) { return Values{Dense(Dense(in[0], "fc1", {.features = 5}), "fc1", {.features = 5})}; },
+                    {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}}),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"param \"fc1/kernel\"", "f32[3,5]", "f32[5,5]", "dense_test.cc:"}));
   DotGeneral illegal = FullyQuantized();
   illegal.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
   EXPECT_THAT(traced({2, 3}, {.features = 3, .dot_general = AqtDotGeneral(illegal)}),

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 
@@ -37,8 +38,8 @@ absl::StatusOr<Value> EagerValue(const Slot& slot, const Aval& aval) {
   const auto it = eager_params->find(slot);
   if (it == eager_params->end()) return absl::NotFoundError(absl::StrCat("EagerParams has no ", slot.ToString()));
   if (it->second.aval() != aval) {
-    return absl::InvalidArgumentError(absl::StrCat(slot.ToString(), " is ", it->second.aval().ToString(), ", the model wants ",
-                                                   aval.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(slot.ToString(), " is ", it->second.aval().ToString(), ", the model wants ", aval.ToString()));
   }
   return Value(it->second);
 }
@@ -52,12 +53,16 @@ Initializer Zeros() {
 Initializer LecunUniform(Axes fan_in_axes) {
   return [fan_in_axes = std::move(fan_in_axes)](const Aval& aval, Key key) {
     double fan_in = 1;
-    for (const int64_t axis : fan_in_axes) fan_in *= static_cast<double>(aval.shape[axis]);
+    for (const int64_t axis : fan_in_axes) {
+      AQT_CHECK(-aval.shape.rank() <= axis && axis < aval.shape.rank());
+      fan_in *= static_cast<double>(aval.shape[axis < 0 ? axis + aval.shape.rank() : axis]);
+    }
     const double limit = std::sqrt(3.0 / std::max(fan_in, 1.0));
     ArrayBuilder numbers(DType::kF64, aval.shape);
     const absl::Span<double> out = numbers.Mutable<double>();
     const RandomBits bits(key, static_cast<int64_t>(out.size()));
-    for (size_t i = 0; i < out.size(); ++i) out[i] = (2.0 * UniformF32(bits.Bits32(static_cast<int64_t>(i))) - 1.0) * limit;
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = (2.0 * UniformF32(bits.Bits32(static_cast<int64_t>(i))) - 1.0) * limit;
     return Cast(std::move(numbers).Build(), aval.dtype);
   };
 }

@@ -3,7 +3,8 @@
 
 // Parameters of models by name. A layer asks for its parameter where it needs it:
 //   const Value kernel = nn::Parameter("kernel", {DType::kF32, {in, out}}, nn::LecunUniform({0}));
-// The name is completed by the named scopes around: "mlp/fc1/kernel". What the call gives depends on the context, not on the layer:
+// The name is completed by the named scopes around: "mlp/fc1/kernel". What the call gives depends on the context, not
+// on the layer:
 //   inside Trace:            the input of kind param of that name
 //   inside InitParams:       the same; its initializer is run afterwards
 //   where EagerParams lives: the array of that name
@@ -30,21 +31,21 @@ using Initializer = std::function<Array(const Aval& aval, Key key)>;
 
 // Zeros.
 Initializer Zeros();
-// Uniform in (-limit, limit) with limit = sqrt(3 / n), n the product of the extents of `fan_in_axes`: variance 1 / n. The bits are the
-// same on every machine.
+// Uniform in [-limit, limit) with limit = sqrt(3 / n), n the product of the extents of `fan_in_axes` (negative ones
+// count from the end; precondition: the parameter has them): variance 1 / n. The bits are the same on every machine.
 Initializer LecunUniform(Axes fan_in_axes);
 
-// Poisoned: FailedPrecondition where there is neither a trace nor EagerParams; NotFound when EagerParams has none of that name,
-// InvalidArgument when it has another dtype or shape.
+// Poisoned: FailedPrecondition where there is neither a trace nor EagerParams; NotFound when EagerParams has none of
+// that name, InvalidArgument when it has another dtype or shape.
 Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init,
                 const std::source_location& where = std::source_location::current());
 
-// Values for the parameters that `fn` asks for, each from FoldIn(key, a hash of its name): independent of order and of other
-// parameters. The inputs are as for Trace; so are the errors.
+// Values for the parameters that `fn` asks for, each from FoldIn(key, a hash of its name): independent of order and of
+// other parameters. The inputs are as for Trace; so are the errors.
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key);
 
-// While it lives, Parameter() outside of traces takes its values from `params`, which must outlive it: for running a model at
-// once, step by step.
+// While it lives, Parameter() outside of traces takes its values from `params`, which must outlive it: for running a
+// model at once, step by step.
 class EagerParams {
  public:
   explicit EagerParams(const SlotValues& params);

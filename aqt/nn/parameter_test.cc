@@ -4,8 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -13,6 +11,8 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt::nn {
 namespace {
@@ -80,6 +80,8 @@ TEST(ParameterTest, LecunUniformHasItsVariance) {
   EXPECT_NEAR(sum / n, 0, 0.01);
   EXPECT_NEAR(squares / n, 1.0 / 50, 0.02 / 50 * 2);
   EXPECT_LE(largest, std::sqrt(3.0 / 50));
+  EXPECT_TRUE(BitEqual(x, LecunUniform({-3, -2})({DType::kF32, {10, 5, 400}}, MakeKey(3))));
+  EXPECT_EQ(LecunUniform({0})({DType::kF32, {0, 4}}, MakeKey(3)).num_elements(), 0);
 }
 
 TEST(ParameterTest, Errors) {

@@ -14,11 +14,11 @@ struct Sgd {
   double momentum = 0.9;
 };
 
-// One training step as a program. `loss` computes a scalar loss as output 0. The step has the inputs of `loss`, and stat "sgd/<path>"
-// for each parameter; the outputs of `loss`, the statistics that its gradient writes, the new parameters under their own
-// names (kind param), and the new stat "sgd/<path>". Who runs it puts outputs of kinds param and stat in the place of the
-// inputs of that name.
-// Errors: ValueAndGrad's; InvalidArgument when the learning rate is not finite or the momentum is not in [0, 1).
+// One training step as a program. `loss` computes a scalar loss as output 0. The step has the inputs of `loss`, and
+// stat "sgd/<path>" for each parameter; the outputs of `loss`, the statistics that its gradient writes, the new
+// parameters under their own names (kind param), and the new stat "sgd/<path>". Who runs it puts outputs of kinds param
+// and stat in the place of the inputs of that name. Errors: ValueAndGrad's; InvalidArgument when the learning rate is
+// not finite or the momentum is not in [0, 1).
 absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer);
 
 // Zeros for the inputs of kind stat of a step program that `state` lacks.

@@ -6,6 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/eval.h"
 #include "aqt/nn/state_file.h"
@@ -24,14 +26,31 @@ absl::Status CheckState(const Program& step, const SlotValues& state) {
     const auto it = state.find(port.slot);
     if (it == state.end()) return absl::NotFoundError(absl::StrCat("no value for ", port.slot.ToString()));
     if (it->second.aval() != step.aval(port.var)) {
-      return absl::InvalidArgumentError(absl::StrCat(port.slot.ToString(), " is ", it->second.aval().ToString(), ", expected ",
-                                                     step.aval(port.var).ToString()));
+      return absl::InvalidArgumentError(absl::StrCat(port.slot.ToString(), " is ", it->second.aval().ToString(),
+                                                     ", expected ", step.aval(port.var).ToString()));
     }
   }
   if (state.size() == expected) return absl::OkStatus();
   SlotValues unknown = state;
   for (const Program::Port& port : step.inputs) unknown.erase(port.slot);
   return absl::InvalidArgumentError(absl::StrCat("the program has no input ", unknown.begin()->first.ToString()));
+}
+
+// Whether a step leaves state that the next one can start from, and takes keys as Step gives them.
+absl::Status CheckStep(const Program& step) {
+  for (const Program::Port& in : step.inputs) {
+    const Aval& aval = step.aval(in.var);
+    if (in.slot.kind == SlotKind::kKey && aval != Aval{DType::kU32, {2}}) {
+      return absl::InvalidArgumentError(absl::StrCat(in.slot.ToString(), " is ", aval.ToString(), ", expected u32[2]"));
+    }
+    for (const Program::Port& out : step.outputs) {
+      if (out.slot == in.slot && step.aval(out.var) != aval) {
+        return absl::InvalidArgumentError(absl::StrCat(in.slot.ToString(), " is read as ", aval.ToString(),
+                                                       " and written as ", step.aval(out.var).ToString()));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 template <class T>
@@ -48,6 +67,7 @@ absl::StatusOr<T> Number(const std::map<std::string, std::string>& metadata, con
 
 absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key) {
   AQT_ASSIGN_OR_RETURN(Program step, TrainStep(loss, optimizer));
+  AQT_RETURN_IF_ERROR(Annotate(CheckStep(step), "trainer"));
   SlotValues state = params;
   AddMissingStats(step, state);
   AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
@@ -57,7 +77,11 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer,
 absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
   SlotValues values = state_;
   for (const auto& [slot, array] : batch) {
-    if (slot.kind == SlotKind::kData) values.insert_or_assign(slot, array);
+    if (slot.kind != SlotKind::kData) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("trainer: the batch has ", slot.ToString(), "; expected values of kind data only"));
+    }
+    values.insert_or_assign(slot, array);
   }
   const Key key = FoldIn(key_, static_cast<uint32_t>(steps_));
   for (const int position : step_.InputsOfKind(SlotKind::kKey)) {
@@ -66,11 +90,8 @@ absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
   AQT_ASSIGN_OR_RETURN(SlotValues outputs, EvalSlots(step_, values));
   SlotValues results;
   for (auto& [slot, array] : outputs) {
-    if (slot.kind == SlotKind::kData) {
-      results.emplace(slot, std::move(array));
-    } else if (const auto it = state_.find(slot); it != state_.end()) {
-      it->second = std::move(array);
-    }
+    const auto it = state_.find(slot);
+    (it == state_.end() ? results[slot] : it->second) = std::move(array);
   }
   ++steps_;
   return results;

@@ -10,8 +10,8 @@
 //   }
 //   AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "digits.safetensors"));
 //
-// The state is the parameters, what the optimizer keeps, the statistics, the number of steps and the key: a training that is
-// saved and resumed gives the bits of one that was not interrupted.
+// The state is the parameters, what the optimizer keeps, the statistics, the number of steps and the key: a training
+// that is saved and resumed gives the bits of one that was not interrupted.
 
 #include <cstdint>
 #include <string>
@@ -29,12 +29,14 @@ namespace aqt::nn {
 
 class Trainer {
  public:
-  // `loss`: see TrainStep. `params` has a value for each of its parameters (NotFound otherwise, InvalidArgument for another dtype or
-  // shape); statistics start from zeros. All inputs of kind key get FoldIn(key, number of the step), u32[2].
+  // `loss`: see TrainStep. `params` has a value for each of its parameters (NotFound otherwise, InvalidArgument for
+  // another dtype or shape); statistics start from zeros. All inputs of kind key get FoldIn(key, number of the step),
+  // u32[2]. InvalidArgument, naming the slot, when a key is not u32[2], or the step writes a parameter or statistic as
+  // another dtype or shape than it reads.
   static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key);
 
-  // One step on `batch`, values for the inputs of kind data. Returns the outputs of kind data, such as the loss before the
-  // step. After an error the state is as before.
+  // One step on `batch`, values for the inputs of kind data (InvalidArgument for a value of another kind). Returns the
+  // outputs that are not the new state, such as the loss before the step. After an error the state is as before.
   absl::StatusOr<SlotValues> Step(const SlotValues& batch);
 
   const Program& program() const { return step_; }
