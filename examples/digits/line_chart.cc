@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +17,8 @@ constexpr double kLeft = 72, kRight = 700, kTop = 48, kBottom = 388;  // of the 
 constexpr int kMaxTicks = 7;
 // Told apart also by those who do not see all colours (Okabe and Ito, 2002).
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+// Curves on top of each other show each other through their gaps.
+constexpr const char* kDashes[] = {"none", "10 6", "3 5", "14 4 3 4"};
 
 std::string Escaped(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
@@ -68,7 +71,7 @@ std::string Text(double x, double y, absl::string_view text, absl::string_view a
   return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\" %s>%s</text>\n", x, y, attributes, Escaped(text));
 }
 
-std::string Curve(const LineChart::Series& series, const Scale& x, const Scale& y, absl::string_view color) {
+std::string Curve(const LineChart::Series& series, const Scale& x, const Scale& y, absl::string_view style) {
   std::string path;
   bool pen_down = false;
   for (const auto& [px, py] : series.points) {
@@ -82,8 +85,7 @@ std::string Curve(const LineChart::Series& series, const Scale& x, const Scale& 
     pen_down = true;
   }
   if (path.empty()) return "";
-  return absl::StrCat("<path d=\"", path.substr(1), "\" fill=\"none\" stroke=\"", color,
-                      "\" stroke-width=\"2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n");
+  return absl::StrCat("<path d=\"", path.substr(1), "\" fill=\"none\" stroke-linejoin=\"round\" ", style, "/>\n");
 }
 
 }  // namespace
@@ -117,10 +119,12 @@ std::string ToSvg(const LineChart& chart) {
       0, 0, chart.y_label,
       absl::StrFormat("text-anchor=\"middle\" transform=\"translate(20 %.1f) rotate(-90)\"", (kTop + kBottom) / 2));
   for (size_t i = 0; i < chart.series.size(); ++i) {
-    const char* color = kColors[i % std::size(kColors)];
-    svg += Curve(chart.series[i], x, y, color);
+    const std::string style =
+        absl::StrFormat("stroke=\"%s\" stroke-dasharray=\"%s\" stroke-width=\"2\" stroke-linecap=\"round\"",
+                        kColors[i % std::size(kColors)], kDashes[i % std::size(kDashes)]);
+    svg += Curve(chart.series[i], x, y, style);
     const double row = kTop + 16 + 20 * static_cast<double>(i);
-    svg += Line(kRight - 150, row, kRight - 122, row, absl::StrCat("stroke=\"", color, "\" stroke-width=\"2\""));
+    svg += Line(kRight - 150, row, kRight - 122, row, style);
     svg += Text(kRight - 114, row + 4, chart.series[i].name, "");
   }
   return svg + "</svg>\n";

@@ -7,9 +7,9 @@
 
 namespace digits {
 
-// How a program is quantized: the lines of ToText(program) with its inputs (without statistics) and with the operations dot_general
-// and aqt_..., whose attributes are cut to the contractions that they run (fwd, or dlhs and drhs). A last line counts the
-// other equations.
+// How a program is quantized: the lines of ToText(program) with its inputs (without statistics) and with the operations
+// dot_general and aqt_..., whose attributes are cut to the contractions that they run (fwd, or dlhs and drhs). A last
+// line counts the other equations.
 std::string ShortText(const aqt::Program& program);
 
 }  // namespace digits

@@ -32,6 +32,21 @@ absl::StatusOr<Hidden> ParseHidden(absl::string_view text) {
   return hidden;
 }
 
+// Whether `values` are what the model's program reads.
+absl::Status CheckValues(const ServedModel& model) {
+  AQT_ASSIGN_OR_RETURN(const aqt::Program program, ServeProgram(model, /*rows=*/1));
+  for (const aqt::Program::Port& port : program.inputs) {
+    if (port.slot.kind == aqt::SlotKind::kData) continue;
+    const auto it = model.values.find(port.slot);
+    if (it == model.values.end()) return absl::NotFoundError(absl::StrCat(port.slot.ToString(), " is missing"));
+    if (it->second.aval() != program.aval(port.var)) {
+      return absl::InvalidArgumentError(absl::StrCat(port.slot.ToString(), " is ", it->second.aval().ToString(),
+                                                     ", expected ", program.aval(port.var).ToString()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ServedModel> FromStateFile(aqt::nn::StateFile file) {
   for (const char* key : {kHidden, kInject}) {
     if (file.metadata.count(key) == 0) return absl::DataLossError(absl::StrCat("metadata \"", key, "\" is missing"));
@@ -42,6 +57,7 @@ absl::StatusOr<ServedModel> FromStateFile(aqt::nn::StateFile file) {
   if (!config.ok()) return absl::DataLossError(config.status().message());
   model.config = *std::move(config);
   model.values = std::move(file.state);
+  if (const absl::Status status = CheckValues(model); !status.ok()) return absl::DataLossError(status.message());
   return model;
 }
 

@@ -28,7 +28,8 @@ absl::StatusOr<ServedModel> Freeze(const Hidden& hidden, const aqt::InjectConfig
                                    const aqt::SlotValues& params);
 
 // One safetensors file with all that serving needs; its metadata are "hidden" and "inject" (the configuration as text).
-// An existing file is replaced. ReadServedModel: DataLoss, naming the file, when these are missing or wrong.
+// An existing file is replaced. ReadServedModel: DataLoss, naming the file, when these are missing or wrong, or when a
+// tensor of the model is missing or has another dtype or shape.
 absl::Status Write(const ServedModel& model, const aqt::io::FileSystem& fs, absl::string_view path);
 absl::StatusOr<ServedModel> ReadServedModel(const aqt::io::FileSystem& fs, absl::string_view path);
 

@@ -1,0 +1,128 @@
+// The code of docs/training.md, as it stands there. The last test compares the two, so that the page cannot rot.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/trace.h"
+#include "aqt/io/file.h"
+#include "aqt/kernels/thread_pool.h"
+#include "aqt/nn/dense.h"
+#include "aqt/nn/parameter.h"
+#include "aqt/nn/sgd.h"
+#include "aqt/nn/state_file.h"
+#include "aqt/nn/trainer.h"
+#include "aqt/ops/functions.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/dce.h"
+#include "aqt/transforms/fold.h"
+#include "aqt/transforms/inject.h"
+#include "aqt/transforms/inject_proto.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::IsOk;
+
+// clang-format off
+Value Model(const Value& x) {  // [rows, 64] -> [rows, 10]
+  const Value hidden = ops::Relu(nn::Dense(x, "fc1", {.features = 128}));
+  return nn::Dense(hidden, "logits", {.features = 10});
+}
+std::vector<Value> ModelFn(absl::Span<const Value> in) { return {Model(in[0])}; }
+std::vector<Value> LossFn(absl::Span<const Value> in) { return {ops::SoftmaxCrossEntropy(Model(in[0]), in[1])}; }
+
+absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, const Array& pixels) {
+  const Input x{{SlotKind::kData, "x"}, {DType::kF32, {32, 64}}};
+  const Input labels{{SlotKind::kData, "labels"}, {DType::kF32, {32, 10}}};
+  AQT_ASSIGN_OR_RETURN(InjectConfig config, InjectConfigFromText(R"(
+      schema: 1
+      rules { scope: "logits" keep: true }
+      rules { scope: "fc.*" dot_general { base: "fully_quantized_int8" } }
+      arithmetic: ARITHMETIC_IEEE)"));
+  AQT_ASSIGN_OR_RETURN(Program loss, Trace(LossFn, {x, labels}));
+  AQT_ASSIGN_OR_RETURN(Program quantized, Inject(loss, config));  // before gradients are taken
+  AQT_ASSIGN_OR_RETURN(SlotValues params, nn::InitParams(LossFn, {x, labels}, MakeKey(0)));
+  AQT_ASSIGN_OR_RETURN(nn::Trainer trainer, nn::Trainer::Make(quantized, nn::Sgd{.learning_rate = 0.05}, params, MakeKey(1)));
+  for (const SlotValues& batch : batches) AQT_RETURN_IF_ERROR(trainer.Step(batch).status());
+  AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "state.safetensors"));  // Restore() goes on
+
+  config.param_mode = QuantMode::kConvert;
+  AQT_ASSIGN_OR_RETURN(Program model, Trace(ModelFn, {x}));
+  AQT_ASSIGN_OR_RETURN(Program convert, Inject(model, config));
+  AQT_ASSIGN_OR_RETURN(Folded folded, Fold(convert, trainer.params()));  // quantizes the weights, once
+  AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), "served.safetensors", {folded.values, {}}));
+
+  AQT_ASSIGN_OR_RETURN(nn::StateFile file, nn::LoadState(io::LocalFileSystem(), "served.safetensors"));
+  config.param_mode = QuantMode::kServe;
+  AQT_ASSIGN_OR_RETURN(Program one_row, Trace(ModelFn, {{x.slot, {DType::kF32, {1, 64}}}}));
+  AQT_ASSIGN_OR_RETURN(Program serve, Inject(one_row, config, &file.state));
+  const Program program = Dce(serve, {.drop_inputs = {SlotKind::kParam}});  // drops the inputs of the float kernels
+  file.state[x.slot] = pixels;
+
+  kernels::ThreadPool pool(4);
+  const UseExecutor threads(&pool);  // for all that runs while it lives; bits do not depend on it
+
+  AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(program, file.state));
+  return out.begin()->second;
+}
+// clang-format on
+
+TEST(TrainingDoc, TheCodeRuns) {
+  const Array pixels = testing::RandomArray({DType::kF32, {1, 64}}, 1);
+  std::vector<SlotValues> batches;
+  for (int i = 0; i < 3; ++i) {
+    batches.push_back({{{SlotKind::kData, "x"}, testing::RandomArray({DType::kF32, {32, 64}}, i)},
+                       {{SlotKind::kData, "labels"}, testing::RandomArray({DType::kF32, {32, 10}}, i, 0, 1)}});
+  }
+  absl::StatusOr<Array> logits = TrainAndServe(batches, pixels);
+  ASSERT_THAT(logits, IsOk());
+  EXPECT_EQ(logits->aval(), (Aval{DType::kF32, {1, 10}}));
+}
+
+// The lines of a text without their indentation, empty ones left out; each line begins and ends with "\n".
+std::string Lines(absl::string_view text) {
+  std::string lines = "\n";
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const absl::string_view stripped = absl::StripAsciiWhitespace(line);
+    if (!stripped.empty()) absl::StrAppend(&lines, stripped, "\n");
+  }
+  return lines;
+}
+
+std::string ReadText(const char* path) {
+  absl::StatusOr<std::string> text = io::ReadFile(io::LocalFileSystem(), path, 1 << 20);
+  EXPECT_THAT(text, IsOk());
+  return text.ok() ? *text : "";
+}
+
+TEST(TrainingDoc, ThePageHasThisCode) {
+  const std::string source = Lines(ReadText("tests/e2e/training_doc_test.cc"));
+  const std::vector<std::string> parts = absl::StrSplit(ReadText("docs/training.md"), "```");
+  int blocks = 0;
+  for (size_t i = 1; i < parts.size(); i += 2) {  // every other part is a block
+    absl::string_view block = parts[i];
+    if (!absl::ConsumePrefix(&block, "cpp\n")) continue;
+    ++blocks;
+    EXPECT_THAT(source, ::testing::HasSubstr(Lines(block)));
+  }
+  EXPECT_EQ(blocks, 5);
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,255 @@
+// What you train is what you serve: the logits of a served program are those of the training's forward pass in every
+// bit.
+//
+// One model, with a weight as rhs (fc1, logits) and one as lhs (fc2), is trained for some steps as a text says. Then
+// its parameters are frozen, written to a file and loaded, and the served program runs on one example, 7 and 32, on one
+// thread and on two.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
+#include "aqt/core/rng.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/trace.h"
+#include "aqt/io/file.h"
+#include "aqt/kernels/thread_pool.h"
+#include "aqt/nn/dense.h"
+#include "aqt/nn/parameter.h"
+#include "aqt/nn/state_file.h"
+#include "aqt/nn/trainer.h"
+#include "aqt/ops/functions.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/dce.h"
+#include "aqt/transforms/fold.h"
+#include "aqt/transforms/inject.h"
+#include "aqt/transforms/inject_proto.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::IsOk;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+constexpr int64_t kIn = 64, kWidth = 256, kClasses = 10, kBatch = 32;
+const Slot kX{SlotKind::kData, "x"}, kLabels{SlotKind::kData, "labels"};
+const Slot kLoss{SlotKind::kData, "loss"}, kLogits{SlotKind::kData, "logits"};
+
+Value Model(const Value& x) {
+  const NamedScope scope("mlp");
+  Value h = ops::Relu(nn::Dense(x, "fc1", {.features = kWidth}));
+  {
+    const NamedScope fc2("fc2");
+    const Value kernel = nn::Parameter("kernel", {x.dtype(), {kWidth, kWidth}}, nn::LecunUniform({1}));
+    h = ops::DotGeneral(kernel, h, {.lhs_contracting = {1}, .rhs_contracting = {1}, .lhs_batch = {}, .rhs_batch = {}});
+    h = ops::Relu(ops::Transpose(h, {1, 0}));
+  }
+  return nn::Dense(h, "logits", {.features = kClasses});
+}
+
+Values ModelFn(In in) { return {Model(in[0])}; }
+
+Values LossFn(In in) {
+  const Value logits = Model(in[0]);
+  return {ops::SoftmaxCrossEntropy(logits, in[1]), logits};
+}
+
+Input XInput(DType dtype, int64_t rows) { return {kX, {dtype, {rows, kIn}}}; }
+
+Array Rows(const Array& x, int64_t first, int64_t last) {
+  return *ops::Slice(Value(x), {first, 0}, {last, x.shape()[1]}).ToArray();
+}
+
+// Says how often it was asked for more than one thread.
+class CountingPool final : public Executor {
+ public:
+  int NumThreads() const override { return pool_.NumThreads(); }
+  void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) override {
+    ++calls;
+    pool_.ParallelFor(n, body);
+  }
+  int calls = 0;
+
+ private:
+  kernels::ThreadPool pool_{2};
+};
+
+struct Case {
+  const char* name;
+  const char* rules;  // of a textproto
+  DType dtype = DType::kF32;
+  // Whether an example's bits are the same alone and in a batch, and the kernels that stay in float.
+  bool per_example = true;
+  std::vector<std::string> float_kernels = {};
+};
+
+void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
+
+constexpr char kInt8[] = "rules { dot_general { base: 'fully_quantized_int8' } } arithmetic: ARITHMETIC_IEEE";
+// Activations have a fixed range, weights their own.
+constexpr char kStatic[] = R"(
+  rules {
+    rhs_origin: OPERAND_ORIGIN_PARAM
+    dot_general {
+      base: 'fully_quantized_int8'
+      clear: 'fwd.lhs.quantizer.abs_max'
+      fwd { lhs { quantizer { constant { bound { number: 1.5 } } calib_shared_axes { per_tensor: true } } } }
+    }
+  }
+  rules {
+    lhs_origin: OPERAND_ORIGIN_PARAM
+    dot_general {
+      base: 'fully_quantized_int8'
+      clear: 'fwd.rhs.quantizer.abs_max'
+      fwd { rhs { quantizer { constant { bound { number: 1.5 } } calib_shared_axes { per_tensor: true } } } }
+    }
+  }
+  arithmetic: ARITHMETIC_IEEE)";
+
+class WytiwysTest : public ::testing::TestWithParam<Case> {
+ protected:
+  absl::StatusOr<Program> Injected(TracedFunction fn, absl::Span<const Input> inputs, const std::vector<Slot>& outputs,
+                                   QuantMode mode, const SlotValues* frozen = nullptr) const {
+    absl::StatusOr<Program> program = Trace(fn, inputs, outputs);
+    EXPECT_THAT(program, IsOk());
+    absl::StatusOr<InjectConfig> config = InjectConfigFromText(absl::StrCat("schema: 1 ", GetParam().rules));
+    EXPECT_THAT(config, IsOk());
+    config->param_mode = mode;
+    return Inject(*program, *config, frozen);
+  }
+
+  SlotValues Batch(uint64_t seed) const {
+    ArrayBuilder labels(DType::kF32, {kBatch, kClasses});
+    for (int64_t i = 0; i < kBatch; ++i) labels.Mutable<float>()[i * kClasses + i % kClasses] = 1;
+    return {{kX, testing::RandomArray(XInput(GetParam().dtype, kBatch).aval, seed)},
+            {kLabels, Cast(std::move(labels).Build(), GetParam().dtype)}};
+  }
+
+  // The logits of a program of ModelFn.
+  static Array Run(const Program& program, SlotValues values, const Array& x) {
+    values.insert_or_assign(kX, x);
+    values.insert_or_assign({SlotKind::kKey, "aqt"}, Array::Zeros(DType::kU32, {2}));
+    absl::StatusOr<SlotValues> out = EvalSlots(program, values);
+    EXPECT_THAT(out, IsOk());
+    return out->at(kLogits);
+  }
+};
+
+TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
+  const DType dtype = GetParam().dtype;
+  const std::vector<Input> loss_inputs = {XInput(dtype, kBatch), {kLabels, {dtype, {kBatch, kClasses}}}};
+  absl::StatusOr<Program> loss = Injected(LossFn, loss_inputs, {kLoss, kLogits}, QuantMode::kTrain);
+  ASSERT_THAT(loss, IsOk());
+  absl::StatusOr<SlotValues> initial = nn::InitParams(LossFn, loss_inputs, MakeKey(3));
+  ASSERT_THAT(initial, IsOk());
+  absl::StatusOr<nn::Trainer> trainer = nn::Trainer::Make(*loss, {.learning_rate = 0.05}, *initial, MakeKey(1));
+  ASSERT_THAT(trainer, IsOk());
+  for (int step = 0; step < 4; ++step) ASSERT_THAT(trainer->Step(Batch(step)), IsOk());
+  const SlotValues params = trainer->params();
+  // The step computes its logits before it changes the parameters.
+  const SlotValues batch = Batch(99);
+  absl::StatusOr<SlotValues> step = trainer->Step(batch);
+  ASSERT_THAT(step, IsOk());
+  const Array& x = batch.at(kX);
+  const Array& want = step->at(kLogits);
+  ASSERT_FALSE(BitEqual(trainer->params().begin()->second, params.begin()->second));
+
+  absl::StatusOr<Program> convert = Injected(ModelFn, {XInput(dtype, 1)}, {kLogits}, QuantMode::kConvert);
+  ASSERT_THAT(convert, IsOk());
+  absl::StatusOr<Folded> folded = Fold(*convert, params);
+  ASSERT_THAT(folded, IsOk());
+  const std::string path = absl::StrCat(::testing::TempDir(), "/", GetParam().name, ".safetensors");
+  ASSERT_THAT(nn::SaveState(io::LocalFileSystem(), path, {folded->values, {}}), IsOk());
+  absl::StatusOr<nn::StateFile> file = nn::LoadState(io::LocalFileSystem(), path);
+  ASSERT_THAT(file, IsOk());
+  ASSERT_EQ(file->state.size(), folded->values.size());
+  for (const auto& [slot, array] : folded->values)
+    EXPECT_TRUE(BitEqual(file->state.at(slot), array)) << slot.ToString();
+
+  // The float kernels are gone, from the file and from the program, but for those that are used in float.
+  std::vector<std::string> kernels;
+  for (const auto& [slot, array] : file->state) {
+    if (slot.kind == SlotKind::kParam && slot.path.find("kernel") != std::string::npos) kernels.push_back(slot.path);
+  }
+  EXPECT_EQ(kernels, GetParam().float_kernels);
+
+  EXPECT_TRUE(
+      BitEqual(Run(folded->program, folded->values, Rows(x, 0, 1)),
+               Run(*Injected(ModelFn, {XInput(dtype, 1)}, {kLogits}, QuantMode::kTrain), params, Rows(x, 0, 1))));
+  for (const int64_t rows : {int64_t{1}, int64_t{7}, kBatch}) {
+    absl::StatusOr<Program> serve =
+        Injected(ModelFn, {XInput(dtype, rows)}, {kLogits}, QuantMode::kServe, &file->state);
+    ASSERT_THAT(serve, IsOk());
+    const Program served = Dce(*serve, {.drop_inputs = {SlotKind::kParam}});
+    for (const int position : served.InputsOfKind(SlotKind::kParam)) {
+      EXPECT_TRUE(file->state.contains(served.inputs[position].slot)) << served.inputs[position].slot.ToString();
+    }
+    absl::StatusOr<Program> train = Injected(ModelFn, {XInput(dtype, rows)}, {kLogits}, QuantMode::kTrain);
+    ASSERT_THAT(train, IsOk());
+    for (int64_t first = 0; first + rows <= kBatch; first += rows) {
+      const Array part = Rows(x, first, first + rows), logits = Run(served, file->state, part);
+      EXPECT_TRUE(BitEqual(logits, Run(*train, params, part))) << rows << " rows from " << first;
+      if (GetParam().per_example || rows == kBatch) {
+        EXPECT_TRUE(BitEqual(logits, Rows(want, first, first + rows))) << rows << " rows from " << first;
+      }
+    }
+    CountingPool pool;
+    const UseExecutor threads(&pool);
+    const Array part = Rows(x, 0, rows), logits = Run(served, file->state, part);
+    EXPECT_TRUE(BitEqual(logits, Run(*train, params, part))) << rows << " rows on two threads";
+    if (rows == kBatch) {
+      EXPECT_TRUE(BitEqual(logits, want)) << "on two threads";
+      EXPECT_GT(pool.calls, 0);  // smaller products are not worth a second thread
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Configs, WytiwysTest,
+    ::testing::Values(
+        Case{.name = "int8", .rules = kInt8}, Case{.name = "int8_bf16", .rules = kInt8, .dtype = DType::kBF16},
+        // The arithmetic of the original divides one scale and multiplies several.
+        Case{.name = "int8_xla",
+             .rules = "rules { dot_general { base: 'fully_quantized_int8' } }",
+             .per_example = false},
+        Case{
+            .name = "int4",
+            .rules = "rules { dot_general { base: 'fully_quantized_int8' fwd {"
+                     "  lhs { quantizer { int_symmetric { bits: 4 } } } rhs { quantizer { int_symmetric { bits: 4 } } }"
+                     "} } } arithmetic: ARITHMETIC_IEEE"},
+        Case{.name = "weights_int8",
+             .rules = "rules { rhs_origin: OPERAND_ORIGIN_PARAM dot_general { base: 'int8_weights' } }"
+                      "rules { lhs_origin: OPERAND_ORIGIN_PARAM dot_general {"
+                      "  fwd { lhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } } } }"},
+        Case{.name = "weights_int4",
+             .rules = "rules { rhs_origin: OPERAND_ORIGIN_PARAM dot_general { base: 'int4_weights' } }"
+                      "rules { lhs_origin: OPERAND_ORIGIN_PARAM dot_general {"
+                      "  fwd { lhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } } } }"},
+        Case{.name = "static_range", .rules = kStatic},
+        Case{.name = "mixed",
+             .rules = "rules { scope: 'mlp/logits' keep: true }"
+                      "rules { scope: 'mlp/fc1' dot_general { base: 'fully_quantized_int8' } }"
+                      "rules { scope: 'mlp/fc2' dot_general { base: 'fully_quantized_int8' fwd {"
+                      "  lhs { quantizer { int_symmetric { bits: 4 } } } } } } arithmetic: ARITHMETIC_IEEE",
+             .float_kernels = {"mlp/logits/kernel"}},
+        Case{.name = "float",
+             .rules = "rules { keep: true }",
+             .float_kernels = {"mlp/fc1/kernel", "mlp/fc2/kernel", "mlp/logits/kernel"}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace aqt
