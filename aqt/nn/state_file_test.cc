@@ -95,11 +95,11 @@ TEST(StateFileTest, Errors) {
   const Array two_bytes = Array::Of<uint8_t>({0x21, 0x03}, {2});
   EXPECT_THAT(write("param/w", two_bytes, {{"packed:param/w", "s4[3]"}}), IsOk());
   EXPECT_THAT(write("param/w", two_bytes, {{"packed:param/w", "s4[5]"}}),
-              FailsWith(kDataLoss, {"\"param/w\" is u8[2], expected u8[3] for s4[5]"}));
+              FailsWith(kDataLoss, {"\"param/w\": is u8[2], expected u8[3] for s4[5]"}));
   EXPECT_THAT(write("param/w", Array::Of<uint8_t>({0x21, 0x13}, {2}), {{"packed:param/w", "s4[3]"}}),
-              FailsWith(kDataLoss, {"\"param/w\" has bits behind its last element"}));
+              FailsWith(kDataLoss, {"\"param/w\": has bits behind its last element"}));
   EXPECT_THAT(write("param/w", Array::Of<int8_t>({1, 2}, {2}), {{"packed:param/w", "s4[3]"}}),
-              FailsWith(kDataLoss, {"\"param/w\" is s8[2], expected u8[2]"}));
+              FailsWith(kDataLoss, {"\"param/w\": is s8[2], expected u8[2]"}));
   for (const char* aval : {"s5[3]", "s8[2]", "s4", "s4[3", "s4[-3]", "s4[x]", "s4[3,]", "s4[4294967296,4294967296]"}) {
     EXPECT_THAT(write("param/w", two_bytes, {{"packed:param/w", aval}}),
                 FailsWith(kDataLoss, {"\"packed:param/w\"", absl::StrCat("\"", aval, "\""), "such as s4[64,320]"}));

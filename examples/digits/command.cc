@@ -312,8 +312,11 @@ absl::Status RunAll(const Console& console, const std::vector<Config>& configs, 
 
 absl::Status RunCrossValidation(const Console& console, std::vector<Config> configs, const Dataset& data) {
   const Flags& flags = console.flags;
-  // What the others are compared with.
-  if (configs[0].name != "float") configs.insert(configs.begin(), {"float", "", FloatConfig()});
+  // What the others are compared with comes first, once.
+  configs.erase(
+      std::remove_if(configs.begin(), configs.end(), [](const Config& c) { return c.inject == FloatConfig(); }),
+      configs.end());
+  configs.insert(configs.begin(), {"float", "", FloatConfig()});
   AQT_RETURN_IF_ERROR(EnsureFolder(console.fs, UserPath(flags.out)));
   console.out << absl::StrFormat("%d folds of %d rows, %s, %d epochs of batch %d\n", flags.folds, data.rows(),
                                  LayersText(flags.training.hidden), flags.training.epochs, flags.training.batch);
@@ -360,6 +363,12 @@ absl::Status Do(const Flags& flags, const aqt::io::FileSystem& fs, std::ostream&
   std::vector<Config> configs;
   for (const std::string& name : flags.configs) {
     AQT_ASSIGN_OR_RETURN(Config config, ReadConfig(fs, name));
+    for (const Config& other : configs) {
+      if (other.name == config.name) {
+        return absl::InvalidArgumentError(absl::StrCat("--config: ", other.source, " and ", config.source,
+                                                       " have one name, and so one folder for their files"));
+      }
+    }
     configs.push_back(std::move(config));
   }
   out << "instruction set: " << aqt::kernels::ToString(aqt::kernels::BestTarget()) << ", threads: " << flags.threads
@@ -402,7 +411,7 @@ int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& 
   auto* resume = app.add_flag("--resume", flags.resume, "go on from OUT/NAME/state.safetensors; give the same flags");
   auto* ptq = app.add_flag("--ptq", flags.ptq, "train in float and quantize afterwards");
   auto* folds = app.add_option("--cross-validate", flags.folds, "compare with float on so many folds of all rows")
-                    ->check(CLI::Range(2, 1797))
+                    ->check(CLI::PositiveNumber)
                     ->type_name("K");
   app.add_option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it")
       ->check(CLI::Range(1, 64))

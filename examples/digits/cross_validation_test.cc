@@ -1,7 +1,9 @@
-// Training in int8 is as accurate as training in float, on all rows of the data set. (The largest example: a minute.)
+// Training in int8 is as accurate as training in float, on all rows of the data set. A smaller network and fewer epochs
+// than by default, for seconds instead of minutes; README.md has the figures of the default.
 
 #include "examples/digits/cross_validation.h"
 
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_proto.h"
 #include "examples/digits/dataset.h"
+#include "examples/digits/training.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -28,7 +31,10 @@ Summary MeanOf5Folds(const std::string& name) {
   EXPECT_THAT(config, IsOk());
   absl::StatusOr<Dataset> data = ReadDataset("examples/digits/digits.csv");
   EXPECT_THAT(data, IsOk());
-  absl::StatusOr<std::vector<FoldResult>> results = CrossValidate(*data, 5, TrainingOptions(), *config);
+  TrainingOptions options;
+  options.hidden = {128};
+  options.epochs = 12;
+  absl::StatusOr<std::vector<FoldResult>> results = CrossValidate(*data, 5, options, *config);
   EXPECT_THAT(results, IsOk());
   const Summary summary = Summarize(*results);
   std::cout << absl::StrCat(name, ": mean ", summary.mean, ", deviation of the folds ", summary.deviation, "\n");
@@ -37,8 +43,8 @@ Summary MeanOf5Folds(const std::string& name) {
 
 TEST(CrossValidation, Int8TrainingIsAsAccurateAsFloat) {
   const Summary in_float = MeanOf5Folds("float"), in_int8 = MeanOf5Folds("int8");
-  EXPECT_GT(in_float.mean, 0.97);
-  EXPECT_GE(in_int8.mean, in_float.mean - 0.005);
+  EXPECT_GT(in_float.mean, 0.96);
+  EXPECT_GE(in_int8.mean, in_float.mean - 0.005);  // half a point
 }
 
 }  // namespace
