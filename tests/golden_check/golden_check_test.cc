@@ -23,9 +23,11 @@
 #include "gtest/gtest.h"
 #include "aqt/quant/config.h"
 #include "aqt/quant/config_proto.h"
+#include "aqt/quant/numerics.h"
 #include "aqt/quant/runtime.h"
 #include "tests/golden_check/fixed_list.h"
 #include "tests/golden_check/manifest.h"
+#include "tests/golden_check/through_text.h"
 
 namespace aqt::golden {
 namespace {
@@ -66,9 +68,11 @@ TEST(GoldenCases, StockXlaAllPass) {
   ExpectAllPass(kStock, {{"int_numerics", 45},
                          {"fp8_numerics", 12},
                          {"fp_numerics", 45},
-                         {"calibration", 12},
+                         {"calibration", 22},
                          {"dot_general", 35},
                          {"stochastic_rounding", 20},
+                         {"local_aqt_tiling", 16},
+                         {"einsum_conv_ragged", 15},
                          {"serving", 4},
                          {"training", 4},
                          {"readme", 4}});
@@ -76,7 +80,7 @@ TEST(GoldenCases, StockXlaAllPass) {
 
 TEST(GoldenCases, IeeeAllPass) {
   ExpectAllPass(kIeee,
-                {{"int_numerics", 40}, {"calibration", 10}, {"dot_general", 28}, {"serving", 4}, {"readme", 3}});
+                {{"int_numerics", 40}, {"calibration", 15}, {"dot_general", 28}, {"serving", 4}, {"readme", 3}});
 }
 
 TEST(GoldenCases, OnlyTheFamiliesAskedForAreRead) {
@@ -92,7 +96,8 @@ TEST(GoldenCases, OnlyTheFamiliesAskedForAreRead) {
 class MutationTest : public ::testing::TestWithParam<const char*> {
  protected:
   MutationTest() {
-    if (GetParam() == kStock) families_.push_back("training");
+    if (GetParam() != kStock) return;
+    for (const char* family : {"local_aqt_tiling", "einsum_conv_ragged", "training"}) families_.push_back(family);
   }
 
   // Those with configurations whose change shows in exact tensors.
@@ -120,22 +125,22 @@ INSTANTIATE_TEST_SUITE_P(, MutationTest, ::testing::Values(kStock, kIeee),
 
 // Calls f on each quantizer that the case uses; whether one returned true.
 bool ForEachQuantizer(GoldenCase& golden_case, const std::function<bool(Quantizer&)>& f) {
-  const auto of_raw = [&](DotGeneralRaw& raw) {
-    const bool lhs = f(raw.lhs.quantizer), rhs = f(raw.rhs.quantizer);
-    return lhs || rhs;
+  const bool gradients = golden_case.family == "training" || golden_case.inputs.contains("g");
+  bool any = false;
+  const auto quantizer = [&](Quantizer& part) {
+    any |= f(part);
+    return absl::OkStatus();
   };
-  const auto of = [&](DotGeneral& config) {
-    const bool fwd = of_raw(config.fwd), dlhs = of_raw(config.dlhs), drhs = of_raw(config.drhs);
-    return fwd || dlhs || drhs;
+  const auto dot_general = [&](DotGeneral& part) {
+    for (DotGeneralRaw* raw : {&part.fwd, &part.dlhs, &part.drhs}) {
+      if (raw != &part.fwd && !gradients) continue;
+      for (Tensor* tensor : {&raw->lhs, &raw->rhs}) any |= f(tensor->quantizer);
+    }
+    return absl::OkStatus();
   };
-  if (auto* quantize = std::get_if<QuantizeConfig>(&*golden_case.config)) return f(quantize->quantizer);
-  if (auto* dot_general = std::get_if<DotGeneralConfig>(&*golden_case.config)) return of(dot_general->config);
-  if (auto* mlp = std::get_if<MlpConfig>(&*golden_case.config)) return mlp->dot_general && of_raw(mlp->dot_general->fwd);
-  if (auto* serving = std::get_if<ServingConfig>(&*golden_case.config)) return of_raw(serving->dot_general.fwd);
-  if (auto* training = std::get_if<TrainingConfig>(&*golden_case.config)) {
-    return training->dot_general && of(*training->dot_general);
-  }
-  return false;
+  const auto numerics = [](Numerics&) { return absl::OkStatus(); };
+  EXPECT_TRUE(VisitParts(*golden_case.config, {dot_general, quantizer, numerics}).ok());
+  return any;
 }
 
 // 127 in place of 127.5.
@@ -204,6 +209,28 @@ TEST_P(MutationTest, AScaleThatIsNotAppliedFails) {
     EXPECT_THAT(result.reason, StartsWith("out ")) << golden_case.name;
   }
   EXPECT_GE(seen, 15);
+}
+
+// One tile for each axis, and one shard: the right product, with the scales of another one.
+TEST(Mutation, ATilingThatIsForgottenFails) {
+  absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), kStock, {"local_aqt_tiling"});
+  ASSERT_TRUE(set.ok()) << set.status();
+  int tiled = 0, local = 0;
+  for (GoldenCase& golden_case : set->families[0].cases) {
+    DotGeneral& config = std::get<DotGeneralConfig>(*golden_case.config).config;
+    const bool quantized = IsQuantized(config.fwd.lhs.quantizer.numerics) || IsQuantized(config.fwd.rhs.quantizer.numerics);
+    if (config.tiling.has_value() && quantized && !config.tiling->lhs.contraction_axes.empty()) {
+      config.tiling.reset();
+      EXPECT_EQ(CheckCase(golden_case, set->environment).verdict, Verdict::kFailed) << golden_case.name;
+      ++tiled;
+    } else if (config.dlhs.local_aqt.has_value() && IsQuantized(config.dlhs.lhs.quantizer.numerics)) {
+      config.dlhs.local_aqt.reset();
+      EXPECT_EQ(CheckCase(golden_case, set->environment).verdict, Verdict::kFailed) << golden_case.name;
+      ++local;
+    }
+  }
+  EXPECT_GE(tiled, 3);
+  EXPECT_GE(local, 3);
 }
 
 // ---- both ways to the configuration
@@ -470,13 +497,15 @@ TEST_F(DirectoryTest, AChangedConfigurationFailsWithALine) {
 
 TEST_F(DirectoryTest, AnUnknownFeatureOrFieldIsNotSupported) {
   Edit("manifest.json", "\"readme_matmul\"", "\"readme_matmul_2\"");
-  Edit("manifest.json", "\"scale_stop_grad\"", "\"stops\":1,\"scale_stop_grad\"");
+  Edit("manifest.json", "\"calibration_axes\":[-1]", "\"stops\":1,\"calibration_axes\":[-1]");
+  Edit("manifest.json", "\"layers\":\"Dense(16) relu Dense(4)\"", "\"layers\":\"Dense(16) gelu Dense(4)\"");
   const MainResult result = Main({absl::StrCat("--golden_dir=", dir_), "--families=readme", "--verbose"});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
   EXPECT_THAT(result.out,
               HasSubstr("NOT SUPPORTED readme.aqt_matmul_int8: no public API for the feature readme_matmul_2\n"));
   EXPECT_THAT(result.out,
               HasSubstr("NOT SUPPORTED readme.quantizer_linspace: no public API for the quantizer field stops\n"));
+  EXPECT_THAT(result.out, HasSubstr("NOT SUPPORTED readme.mlp_fp_old_prng: no public API for the layer gelu\n"));
 }
 
 TEST_F(DirectoryTest, MissingFiles) {

@@ -335,12 +335,21 @@ absl::StatusOr<DotGeneralRaw> ToDotGeneralRaw(const Json& json, const Tensors& i
   return raw;
 }
 
+// `json` may have other fields, too.
 absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs) {
   DotGeneral config;
   AQT_ASSIGN_OR_RETURN(config.fwd, ToDotGeneralRaw(json.at("fwd"), inputs));
   AQT_ASSIGN_OR_RETURN(config.dlhs, ToDotGeneralRaw(json.at("dlhs"), inputs));
   AQT_ASSIGN_OR_RETURN(config.drhs, ToDotGeneralRaw(json.at("drhs"), inputs));
   return config;
+}
+
+// `json` is a configuration and nothing else; null is the float product.
+absl::StatusOr<std::optional<DotGeneral>> ToOptionalDotGeneral(const Json& json, const Tensors& inputs) {
+  if (json.is_null()) return std::optional<DotGeneral>();
+  AQT_RETURN_IF_ERROR(CheckFields(json, "dot_general", {"fwd", "dlhs", "drhs"}));
+  AQT_ASSIGN_OR_RETURN(DotGeneral config, ToDotGeneral(json, inputs));
+  return std::optional<DotGeneral>(std::move(config));
 }
 
 DotDims ToDotDims(const Json& dims) {
@@ -380,9 +389,8 @@ absl::StatusOr<TensorTiling> ToTensorTiling(const Json& json) {
 absl::StatusOr<DotGeneralConfig> ToTiledDotGeneralConfig(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "tiled_dot_general", {"dot_general", "tiling", "dimension_numbers"}));
   DotGeneralConfig config;
-  if (!json.at("dot_general").is_null()) {
-    AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json.at("dot_general"), inputs));
-  }
+  AQT_ASSIGN_OR_RETURN(std::optional<DotGeneral> dot_general, ToOptionalDotGeneral(json.at("dot_general"), inputs));
+  config.config = std::move(dot_general).value_or(DotGeneral{});
   config.dims = ToDotDims(json.at("dimension_numbers"));
   const Json& tiling = json.at("tiling");
   AQT_RETURN_IF_ERROR(CheckFields(tiling, "tiling", {"lhs", "rhs"}));
@@ -409,11 +417,11 @@ absl::StatusOr<RandomConfig> ToRandomConfig(const Json& json) {
 }
 
 absl::StatusOr<MlpConfig> ToMlpConfig(const Json& json, const Tensors& inputs) {
+  // The first one tells how the initial weights, which are recorded, were drawn.
+  AQT_RETURN_IF_ERROR(CheckFields(
+      json, "layers", {"init_with_jax_threefry_partitionable", "dot_general", "layers", "max_abs_diff_to_printed"}));
   MlpConfig config;
-  const Json& dot_general = json.at("dot_general");
-  if (!dot_general.is_null()) {
-    AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(dot_general, inputs));
-  }
+  AQT_ASSIGN_OR_RETURN(config.dot_general, ToOptionalDotGeneral(json.at("dot_general"), inputs));
   for (const absl::string_view word : absl::StrSplit(json.at("layers").get<std::string>(), ' ')) {
     absl::string_view features = word;
     int64_t count;
@@ -480,9 +488,7 @@ absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors&
   }
   TrainingConfig config{.steps = json.at("steps"), .batch_size = json.at("batch_size")};
   AQT_RETURN_IF_ERROR(ParseOptimizer(json.at("optimizer"), config));
-  if (!json.at("dot_general").is_null()) {
-    AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(json["dot_general"], inputs));
-  }
+  AQT_ASSIGN_OR_RETURN(config.dot_general, ToOptionalDotGeneral(json.at("dot_general"), inputs));
   // The first extent is that of the examples.
   Json features = json.at("dims");
   if (!features.is_array() || features.empty()) return absl::InvalidArgumentError("dims is no list of extents");
@@ -492,6 +498,13 @@ absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors&
 }
 
 absl::StatusOr<HandWrittenMatMulConfig> ToMatMulConfig(const Json& json) {
+  AQT_RETURN_IF_ERROR(CheckFields(json, "readme_matmul",
+                                  {"bits", "preserve_zero", "quant_bound", "formula", "max_abs_diff_to_printed",
+                                   "float_max_abs_diff_to_printed"}));
+  const std::string formula = json.at("formula");
+  const std::string known =
+      absl::StrCat("scale = ", json.at("quant_bound").get<double>(), "/absmax, divide by product of scales");
+  if (formula != known) return NoApi(absl::StrCat("the formula ", formula));
   return HandWrittenMatMulConfig{
       .numerics = {.bits = json.at("bits"), .preserve_zero = json.at("preserve_zero"), .dtype = DType::kS8},
       .bound = json.at("quant_bound")};
@@ -517,15 +530,22 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   }
   if (feature == "fp_round") return ToRoundToFormatConfig(json);
   if (feature == "decode_table") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "decode_table",
+                                    {"type", "dtype", "exponent_bits", "mantissa_bits", "stochastic_rounding", "quant_bound"}));
     AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(json.at("dtype")));
     return DecodeConfig{dtype};
   }
   if (feature == "cast") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "cast", {"from", "to"}));
     AQT_ASSIGN_OR_RETURN(const DType to, ToDType(json.at("to")));
     return CastConfig{to};
   }
   if (feature == "random") return ToRandomConfig(json);
-  if (feature == "set_context") return OperandKeysConfig{};
+  if (feature == "set_context") {
+    AQT_RETURN_IF_ERROR(CheckFields(json, "set_context", {"rule"}));
+    if (const std::string rule = json.at("rule"); rule != "split 3 then split 2") return NoApi(absl::StrCat("the rule ", rule));
+    return OperandKeysConfig{};
+  }
   if (feature == "readme_mlp") return ToMlpConfig(json, inputs);
   if (feature == "qat_convert_serve") return ToServingConfig(json, inputs);
   if (feature == "training") return ToTrainingConfig(json, inputs);

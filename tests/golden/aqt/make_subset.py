@@ -89,6 +89,10 @@ def shown_by(case):
   for n in numerics(case['config']):
     shown.add(f'numerics {[n.get(k) for k in ("type", "dtype", "bits", "preserve_zero", "preserve_max_val")]}')
     shown.add(f'numerics {dtypes} {[n.get(k) for k in ("type", "preserve_zero", "clip", "round")]}')
+  tiling = case['config'].get('tiling')
+  if tiling:
+    tiled = [bool(tiling[side][axes]) for side in ('lhs', 'rhs') for axes in ('contraction_axes', 'remaining_axes')]
+    shown.add(f'tiled {tiled} {sorted({str(n.get("bits", n["type"])) for n in numerics(case["config"])})}')
   data = re.search(r'data=(\S+)', case.get('notes', ''))
   if data:
     shown.update(f'data {kind}' for kind in data.group(1).split('/'))
