@@ -73,6 +73,15 @@ DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<Loca
   return raw;
 }
 
+DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits) {
+  DotGeneralRaw raw = DotGeneralRawMake(lhs_bits, rhs_bits);
+  for (int64_t axis = 0; axis <= spatial_dims; ++axis) {
+    raw.lhs.quantizer.calib_shared_axes.axes.push_back(axis + 1);
+    raw.rhs.quantizer.calib_shared_axes.axes.push_back(axis);
+  }
+  return raw;
+}
+
 DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options) {
   DotGeneral config;
   const bool dummy = options.allow_dummy_gradients;

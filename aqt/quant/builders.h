@@ -67,6 +67,10 @@ Quantizer QuantizerMake(Bits bits, bool preserve_max_val = false, bool scale_sto
 DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt = std::nullopt,
                                 bool allow_dummy_gradients = false);
 
+// For ConvGeneralPlan with 1 to 3 spatial axes: DotGeneralRawMake with one lhs scale per example and one rhs scale per
+// output channel, spelt out as calib_shared_axes.
+DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits);
+
 struct DotGeneralMakeOptions {
   Bits bwd_bits = {};
   bool use_fwd_quant = true;  // where the forward operand is quantized

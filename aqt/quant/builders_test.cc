@@ -385,5 +385,17 @@ TEST(SetAbsmaxCalibScale, ClipsGradientsBelowOne) {
   EXPECT_EQ(config, before);
 }
 
+TEST(Builders, ConvGeneralDilatedMake) {
+  const DotGeneralRaw raw = ConvGeneralDilatedMake(2, 8, 4);
+  DotGeneralRaw want = DotGeneralRawMake(8, 4);
+  want.lhs.quantizer.calib_shared_axes.axes = {1, 2, 3};  // one scale per example
+  want.rhs.quantizer.calib_shared_axes.axes = {0, 1, 2};  // one per output channel
+  EXPECT_EQ(raw, want);
+  EXPECT_EQ(raw.dg_accumulator_dtype, DType::kS32);
+  const DotGeneralRaw weight_only = ConvGeneralDilatedMake(1, std::nullopt, 8);
+  EXPECT_EQ(weight_only.lhs.quantizer.numerics, Numerics(NoNumerics{}));
+  EXPECT_EQ(weight_only.dg_accumulator_dtype, std::nullopt);
+}
+
 }  // namespace
 }  // namespace aqt

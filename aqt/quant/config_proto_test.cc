@@ -434,5 +434,19 @@ TEST(ConfigProtoTest, OldNamesLeadToTheNewOnes) {
   }
 }
 
+// A convolution is one contraction: the fwd of a configuration.
+TEST(ConfigProto, ConvolutionIsFwd) {
+  const absl::StatusOr<DotGeneral> config = DotGeneralFromText(R"(
+      schema: 1
+      fwd {
+        lhs { quantizer { int_symmetric { bits: 8 } calib_shared_axes { axes: [1, 2, 3] } } }
+        rhs { quantizer { int_symmetric { bits: 4 } calib_shared_axes { axes: [0, 1, 2] } } }
+      })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->fwd, ConvGeneralDilatedMake(2, 8, 4));
+  EXPECT_EQ(DotGeneralFromText(ToText(DotGeneral{.fwd = ConvGeneralDilatedMake(3, 8, 8)}))->fwd,
+            ConvGeneralDilatedMake(3, 8, 8));
+}
+
 }  // namespace
 }  // namespace aqt

@@ -154,12 +154,6 @@ absl::StatusOr<ArrayRef> ForwardScaleInGradient(const BackwardPlan& plan, const 
   return ScaleToOther(scale, Side::kRhs, plan.dims, gradient.rank());
 }
 
-absl::Status CheckRuntime(const Runtime& runtime) {
-  if (!runtime.target.has_value() || kernels::IsSupported(*runtime.target)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("Runtime: this machine does not run the target ",
-                                                 kernels::ToString(*runtime.target)));
-}
-
 absl::Status CheckKey(const char* call, bool needed, const Context& context) {
   if (!needed || context.key.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -296,31 +290,12 @@ namespace {
 // Whether `qtensor` can stand for an operand of the forward contraction. Does not allocate when it can.
 absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtensor) {
   const internal::SidePlan& own = plan.side(side);
-  const auto where = [&]() { return absl::StrCat("DotGeneral: the tensor for fwd.", Name(side)); };
-  const auto invalid = [&](const std::string& what) { return absl::InvalidArgumentError(absl::StrCat(where(), what)); };
-  if (!own.spec.has_value()) return invalid(": this side is not quantized");
-  if (plan.HasMidScales()) return invalid(": with mid alphas a quantized operand depends on the other one");
-  if (qtensor.sparsity_mask.has_value()) {
-    return absl::UnimplementedError(absl::StrCat(where(), ": sparsity masks are not available here"));
-  }
-  if (qtensor.tiling_state.has_value() && qtensor.tiling_state->tiled_shape != own.x.shape) {
-    return invalid(absl::StrCat(" is tiled as ", qtensor.tiling_state->tiled_shape.ToString(), ", but the plan is for ",
-                                own.x.shape.ToString(), "; give the configuration the same tiling"));
-  }
-  if (qtensor.scale.empty()) return invalid(" has no scale");
-  if (!qtensor.bias.empty() && own.config.dequant_mode != DequantMode::kThisInput) {
-    return invalid(" has a bias, which needs DEQUANT_MODE_THIS_INPUT");
-  }
-  if (absl::Status s = internal::CheckAffine(qtensor, own.x.shape); !s.ok()) return Annotate(s, where());
-  const internal::AffineOf affine(qtensor);
-  const DType dtype = QvalueDType(own.spec->numerics, internal::ScaledDType(own.x.dtype, affine.get()));
-  if (dtype != own.spec->q_dtype) {
-    return invalid(absl::StrCat(": its scales would give qvalues of dtype ", ToString(dtype), ", but the plan is for ",
-                                ToString(own.spec->q_dtype)));
-  }
-  if (qtensor.IsFull() && (qtensor.qvalue->dtype() != dtype || qtensor.qvalue->shape() != own.x.shape)) {
-    return invalid(absl::StrCat(" has the qvalue ", qtensor.qvalue->aval().ToString(), ", expected ",
-                                Aval{dtype, own.x.shape}.ToString()));
+  const absl::string_view where =
+      side == Side::kLhs ? "DotGeneral: the tensor for fwd.lhs" : "DotGeneral: the tensor for fwd.rhs";
+  AQT_RETURN_IF_ERROR(internal::CheckGiven(where, own, qtensor));
+  if (plan.HasMidScales()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": with mid alphas a quantized operand depends on the other one"));
   }
   const int64_t other_rank = plan.side(Other(side)).x.shape.rank();
   for (const Array& scale : qtensor.scale) {
@@ -330,7 +305,7 @@ absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtenso
     } else if (own.config.dequant_mode == DequantMode::kOtherInput) {
       fits = ScaleToOther(scale, side, plan.dims, other_rank).status();
     }
-    if (!fits.ok()) return Annotate(fits, where());
+    if (!fits.ok()) return Annotate(fits, where);
   }
   return absl::OkStatus();
 }
@@ -404,7 +379,7 @@ absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Si
 absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                                      const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(CheckRuntime(runtime));
+  AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
   internal::RawCall call;
@@ -485,7 +460,7 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
                                       const std::optional<MutableArrayRef>& dlhs,
                                       const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(CheckRuntime(runtime));
+  AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
   if (residuals.slots_.size() != impl.residuals.size()) {
     return absl::FailedPreconditionError(absl::StrCat("DotGeneral: Backward needs the ", impl.residuals.size(),
@@ -593,7 +568,7 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
 
 absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(CheckRuntime(runtime));
+  AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckGiven(impl.fwd, side, qtensor));
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));

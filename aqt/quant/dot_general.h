@@ -90,6 +90,7 @@ class Residuals {
   static Residuals FromArrays(absl::Span<const Array> arrays);
 
  private:
+  friend class ConvGeneralPlan;
   friend class DotGeneralPlan;
   struct Slot {
     Aval aval;
@@ -128,6 +129,7 @@ class PreparedOperand {
   const QTensor& qtensor() const { return *qtensor_; }
 
  private:
+  friend class ConvGeneralPlan;
   friend class DotGeneralPlan;
   std::shared_ptr<const QTensor> qtensor_;
   std::shared_ptr<const internal::Panels> panels_;

@@ -10,6 +10,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/reduce.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/row_ops.h"
 #include "aqt/quant/workspace.h"
 
 namespace aqt {
@@ -79,12 +80,6 @@ struct OperandPlan {
     AQT_CHECK(CastArray(source, view).ok());
   }
 };
-
-// Writes zeros.
-void Clear(const MutableArrayRef& x) {
-  const float zero = 0;
-  AQT_CHECK(CastArray(ArrayRef(DType::kF32, x.shape, Strides(x.shape.rank(), 0), &zero), x).ok());
-}
 
 // `x` with axis i where `order` says that it is: the axes of names `from` in the order `to`.
 template <class Ref>
@@ -310,7 +305,7 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     const OperandPlan& own = impl.operand(side);
-    if (d.has_value() && own.ViewShape().num_elements() != own.given.shape.num_elements()) Clear(*d);
+    if (d.has_value() && own.ViewShape().num_elements() != own.given.shape.num_elements()) internal::FillZeros(*d);
   }
   AQT_RETURN_IF_ERROR(impl.plan->Backward(Permuted(g, impl.equation.out, impl.product_names), residuals, context,
                                           used[impl.swapped ? 1 : 0], used[impl.swapped ? 0 : 1], runtime));

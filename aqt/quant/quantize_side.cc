@@ -9,6 +9,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/numerics_rows.h"
+#include "aqt/quant/qtensor_internal.h"
 #include "aqt/quant/row_ops.h"
 #include "aqt/quant/validate.h"
 
@@ -52,6 +53,34 @@ absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor
   plan.spec = *std::move(spec);
   if (tensor.dequant_mode != DequantMode::kThisInput) plan.operand_dtype = plan.spec->q_dtype;
   return plan;
+}
+
+absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor) {
+  const auto invalid = [&](absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(where, what)); };
+  if (!plan.spec.has_value()) return invalid(": this side is not quantized");
+  if (qtensor.sparsity_mask.has_value()) {
+    return absl::UnimplementedError(absl::StrCat(where, ": sparsity masks are not available here"));
+  }
+  if (qtensor.tiling_state.has_value() && qtensor.tiling_state->tiled_shape != plan.x.shape) {
+    return invalid(absl::StrCat(" is tiled as ", qtensor.tiling_state->tiled_shape.ToString(), ", but the plan is for ",
+                                plan.x.shape.ToString(), "; give the configuration the same tiling"));
+  }
+  if (qtensor.scale.empty()) return invalid(" has no scale");
+  if (!qtensor.bias.empty() && plan.config.dequant_mode != DequantMode::kThisInput) {
+    return invalid(" has a bias, which needs DEQUANT_MODE_THIS_INPUT");
+  }
+  if (absl::Status s = CheckAffine(qtensor, plan.x.shape); !s.ok()) return Annotate(s, where);
+  const AffineOf affine(qtensor);
+  const DType dtype = QvalueDType(plan.spec->numerics, ScaledDType(plan.x.dtype, affine.get()));
+  if (dtype != plan.spec->q_dtype) {
+    return invalid(absl::StrCat(": its scales would give qvalues of dtype ", ToString(dtype), ", but the plan is for ",
+                                ToString(plan.spec->q_dtype)));
+  }
+  if (qtensor.IsFull() && (qtensor.qvalue->dtype() != dtype || qtensor.qvalue->shape() != plan.x.shape)) {
+    return invalid(absl::StrCat(" has the qvalue ", qtensor.qvalue->aval().ToString(), ", expected ",
+                                Aval{dtype, plan.x.shape}.ToString()));
+  }
+  return absl::OkStatus();
 }
 
 double MaxMagnitude(const SidePlan& side) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -49,6 +50,10 @@ struct SidePlan {
 // other operand; messages begin with PASS.SIDE.
 absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x,
                                       absl::Span<const int64_t> axes);
+
+// Whether `qtensor` can stand for an operand, its scales and qvalue apart from where the contraction puts scales.
+// InvalidArgument and Unimplemented begin with `where`. Does not allocate when it can.
+absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor);
 
 // The largest |qvalue| of an integer container.
 double MaxMagnitude(const SidePlan& side);

@@ -273,6 +273,12 @@ void SumLeadingInto(const ArrayRef& x, int64_t num_axes, const MutableArrayRef& 
   });
 }
 
+void FillZeros(const MutableArrayRef& out) {
+  const float zero = 0;
+  const Strides none(out.shape.rank(), 0);
+  AQT_CHECK(CastArray(ArrayRef(DType::kF32, out.shape, none, &zero), out).ok());
+}
+
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
   CombineInto(a, b, dtype, out, MulRow);
 }

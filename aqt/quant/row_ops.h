@@ -74,6 +74,9 @@ void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const 
 // are zero); one rounding to the dtype of out at the end.
 void SumLeadingInto(const ArrayRef& x, int64_t num_axes, const MutableArrayRef& out);
 
+// out = zeros.
+void FillZeros(const MutableArrayRef& out);
+
 // out = R(a * b), or R(a / b), in `dtype`, stored in the dtype of out. b, rounded to `dtype`, broadcasts to a; a and out have
 // one shape.
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
@@ -38,6 +39,8 @@ struct Compat {
   // Einsum: when the operands of the product are exchanged, the mid alphas of fwd are not. By default they are, so that
   // lhs_mid_alpha belongs to the first operand of the equation.
   bool einsum_keeps_mid_alphas = false;
+  // Convolution: the gradient of an operand with integer numerics is zero. By default it passes straight through.
+  bool conv_integer_gradient_is_zero = false;
 
   static Compat Original();
   bool operator==(const Compat&) const = default;
@@ -76,6 +79,9 @@ struct Runtime {
   // The instruction set that kernels use; null = kernels::BestTarget(), which AQT_MAX_TARGET caps. Must be supported.
   std::optional<kernels::Target> target = std::nullopt;
 };
+
+// InvalidArgument when this machine does not run the target.
+absl::Status Validate(const Runtime& runtime);
 
 }  // namespace aqt
 

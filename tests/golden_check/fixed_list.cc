@@ -24,6 +24,7 @@ constexpr CompatField kCompatFields[] = {
     {"mid_scales_on_original_operands", &Compat::mid_scales_on_original_operands},
     {"read_unseen_calibration", &Compat::read_unseen_calibration},
     {"einsum_keeps_mid_alphas", &Compat::einsum_keeps_mid_alphas},
+    {"conv_integer_gradient_is_zero", &Compat::conv_integer_gradient_is_zero},
 };
 static_assert(sizeof(Compat) == std::size(kCompatFields), "a field of Compat has no name here");
 

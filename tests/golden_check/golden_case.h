@@ -19,6 +19,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config.h"
+#include "aqt/quant/conv_dims.h"
 #include "aqt/quant/runtime.h"
 #include "aqt/quant/tiling.h"
 #include "tests/golden_check/compare.h"
@@ -68,6 +69,10 @@ struct EinsumConfig {
   // Whether the sides of `config` are the operands of the product rather than those of the equation.
   bool of_product = false;
 };
+struct ConvGeneralConfig {
+  DotGeneralRaw config;
+  ConvDims dims;
+};
 // Random numbers of a seed.
 struct RandomConfig {
   uint64_t seed = 0;
@@ -116,6 +121,7 @@ using CaseConfig = std::variant<
     CastConfig,
     DotGeneralConfig,
     EinsumConfig,
+    ConvGeneralConfig,
     RandomConfig,
     OperandKeysConfig,
     MlpConfig,

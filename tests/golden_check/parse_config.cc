@@ -408,6 +408,36 @@ absl::StatusOr<EinsumConfig> ToEinsumConfig(const Json& json, const Tensors& inp
   return config;
 }
 
+absl::StatusOr<ConvGeneralConfig> ToConvGeneralConfig(const Json& json, const Tensors& inputs) {
+  Json raw = json;
+  for (const char* field : {"spatial_dimensions", "window_strides", "padding", "lhs_dilation", "rhs_dilation",
+                            "feature_group_count", "layout"}) {
+    raw.erase(field);
+  }
+  ConvGeneralConfig config;
+  AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneralRaw(raw, inputs));
+  const std::vector<std::string> layout = json.at("layout");
+  if (layout.size() != 3 || layout[0] != layout[2] || !absl::StartsWith(layout[0], "N") ||
+      !absl::EndsWith(layout[0], "C") || !absl::EndsWith(layout[1], "IO")) {
+    return NoApi(absl::StrCat("the layout ", json["layout"].dump()));
+  }
+  const auto axes = [&](const char* field) { return json.at(field).is_null() ? Axes() : ToAxes(json[field]); };
+  config.dims.window_strides = axes("window_strides");
+  config.dims.lhs_dilation = axes("lhs_dilation");
+  config.dims.rhs_dilation = axes("rhs_dilation");
+  config.dims.feature_group_count = json.at("feature_group_count");
+  const Json& padding = json.at("padding");
+  if (padding.is_array()) {
+    config.dims.padding = ConvPadding::kExplicit;
+    for (const Json& pair : padding) config.dims.explicit_padding.emplace_back(pair.at(0), pair.at(1));
+  } else if (padding == "SAME") {
+    config.dims.padding = ConvPadding::kSame;
+  } else if (padding != "VALID") {
+    return NoApi(absl::StrCat("padding ", padding.dump()));
+  }
+  return config;
+}
+
 absl::StatusOr<RandomConfig> ToRandomConfig(const Json& json) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "random", {"prng", "jax_threefry_partitionable", "seed"}));
   if (json.at("prng") != "threefry2x32") return NoApi(absl::StrCat("the generator ", json["prng"].get<std::string>()));
@@ -524,6 +554,7 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   }
   if (feature == "einsum" || feature == "aqt_einsum") return ToEinsumConfig(json, inputs, feature == "einsum");
   if (feature == "tiled_dot_general") return ToTiledDotGeneralConfig(json, inputs);
+  if (feature == "conv_general") return ToConvGeneralConfig(json, inputs);
   if (feature == "ceil_to_po2") {
     AQT_RETURN_IF_ERROR(CheckFields(json, "ceil_to_po2", {}));
     return CeilToPo2Config{};

@@ -39,8 +39,8 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
 
 // ---- its parts
 
-// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; keys and noise; models; the
-// hand-written product of AQT's README.
+// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; keys and noise;
+// models; the hand-written product of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
@@ -50,12 +50,22 @@ absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
 absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env);
+
+// Keeps a copy of everything.
+class Recorder final : public Observer {
+ public:
+  void OnTensor(absl::string_view name, const ArrayRef& value) override {
+    tensors.insert_or_assign(std::string(name), Array::CopyOf(value));
+  }
+  Tensors tensors;
+};
 
 // The input of that name, or InvalidArgument.
 absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name);

@@ -12,14 +12,6 @@
 namespace aqt::golden {
 namespace {
 
-class Recorder final : public Observer {
- public:
-  void OnTensor(absl::string_view name, const ArrayRef& value) override {
-    tensors.insert_or_assign(std::string(name), Array::CopyOf(value));
-  }
-  Tensors tensors;
-};
-
 // The manifest numbers the draws of a call: noise0, noise0_key, ... in the order of the operands.
 void NumberNoise(Tensors& tensors) {
   int count = 0;

@@ -20,6 +20,14 @@ absl::Status VisitNumerics(T& part, const PartVisitor& visitor) {
   return absl::OkStatus();
 }
 
+// Visits a contraction as the fwd of a configuration.
+absl::Status VisitRaw(DotGeneralRaw& raw, const PartVisitor& visitor) {
+  DotGeneral whole{.fwd = raw};
+  AQT_RETURN_IF_ERROR(visitor.dot_general(whole));
+  raw = std::move(whole.fwd);
+  return absl::OkStatus();
+}
+
 // One overload for each configuration; a new one must say here what it is made of.
 absl::Status Visit(QuantizeConfig& config, const PartVisitor& visitor) { return visitor.quantizer(config.quantizer); }
 absl::Status Visit(StatefulConfig& config, const PartVisitor& visitor) { return visitor.quantizer(config.quantizer); }
@@ -32,6 +40,7 @@ absl::Status Visit(RoundToFormatConfig& config, const PartVisitor& visitor) {
 }
 absl::Status Visit(DotGeneralConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
 absl::Status Visit(EinsumConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
+absl::Status Visit(ConvGeneralConfig& config, const PartVisitor& visitor) { return VisitRaw(config.config, visitor); }
 absl::Status Visit(MlpConfig& config, const PartVisitor& visitor) {
   return config.dot_general.has_value() ? visitor.dot_general(*config.dot_general) : absl::OkStatus();
 }

@@ -1,0 +1,30 @@
+#ifndef AQT_KERNELS_PAD_H_
+#define AQT_KERNELS_PAD_H_
+
+// Zeros around and between the elements of an array.
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "aqt/core/executor.h"
+
+namespace aqt::kernels {
+
+// One axis: element i of the source lies at i * dilation + low of `padded` places. A negative `low`, and places beyond
+// the end, cut elements off.
+struct PadAxis {
+  int64_t size = 0;      // of the source
+  int64_t stride = 0;    // of the source, in elements
+  int64_t dilation = 1;  // >= 1
+  int64_t low = 0;
+  int64_t padded = 0;
+  bool operator==(const PadAxis&) const = default;
+};
+
+// out, dense with the padded sizes, = the source among zeros (all bytes 0). Elements have `element_bytes` bytes; the two
+// do not overlap. At least one axis. The same bytes for any executor.
+void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> axes, void* out, Executor* executor);
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_PAD_H_

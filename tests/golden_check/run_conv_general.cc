@@ -1,0 +1,32 @@
+// Convolutions.
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/strip.h"
+#include "aqt/core/array.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/conv_general.h"
+#include "tests/golden_check/run_case.h"
+
+namespace aqt::golden {
+
+absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Environment& env) {
+  AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
+  AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  AQT_ASSIGN_OR_RETURN(Array out, QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context, MakeRuntime(env)));
+  Recorder recorder;
+  AQT_ASSIGN_OR_RETURN(const Array observed, QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context,
+                                                                  MakeRuntime(env, &recorder)));
+  if (!BitEqual(out, observed)) return absl::InternalError("out has other bits with an observer than without");
+  Tensors tensors{{"out", std::move(out)}};
+  for (auto& [name, value] : recorder.tensors) {
+    tensors.emplace(std::string(absl::StripPrefix(name, "fwd.")), std::move(value));
+  }
+  return tensors;
+}
+
+}  // namespace aqt::golden
