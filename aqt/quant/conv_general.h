@@ -53,7 +53,8 @@ class ConvGeneralPlan {
   // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes; illegal
   // numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and use_fwd_quant, which a
   // convolution has no meaning for; a scale with DEQUANT_MODE_OUTPUT that varies along other axes than the example (lhs) or
-  // the output channel (rhs); an s32 accumulator with an operand that is no integer, or that could overflow.
+  // the output channel (rhs); an s32 accumulator with an operand that is no integer, or that could overflow. Unimplemented
+  // for calibrations with state.
   static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
                                               const ConvDims& dims);
 

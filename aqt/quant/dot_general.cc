@@ -53,6 +53,13 @@ struct DotGeneralPlan::Impl {
   int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
   mutable internal::WorkspacePool workspaces;
 
+  // The backward contractions of a ragged one, which do not follow from its dims.
+  struct RaggedDims {
+    BackwardDotDims dlhs, drhs;
+  };
+  static absl::StatusOr<std::shared_ptr<Impl>> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                                    const DotDims& dims, const RaggedDims* ragged);
+
   const Aval& operand(Side side) const { return side == Side::kLhs ? lhs : rhs; }
   // The backward pass that reads the residuals of `side` as its rhs, and the one whose gradient is that of `side`.
   const BackwardPlan& reader(Side side) const { return side == Side::kLhs ? drhs : dlhs; }
@@ -218,8 +225,15 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
                                                     const DotDims& dims) {
   AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
   AQT_RETURN_IF_ERROR(ValidateDotDims(dims, lhs.shape, rhs.shape));
-  AQT_RETURN_IF_ERROR(CheckFlagPlaces(config));
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl, Impl::Make(config, lhs, rhs, dims, nullptr));
+  return DotGeneralPlan(std::move(impl));
+}
 
+absl::StatusOr<std::shared_ptr<DotGeneralPlan::Impl>> DotGeneralPlan::Impl::Make(const DotGeneral& config,
+                                                                                 const Aval& lhs, const Aval& rhs,
+                                                                                 const DotDims& dims,
+                                                                                 const RaggedDims* ragged) {
+  AQT_RETURN_IF_ERROR(CheckFlagPlaces(config));
   auto impl = std::make_shared<Impl>();
   impl->config = config;
   impl->dims = dims;
@@ -239,10 +253,11 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
   AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kRhs));
   const Aval inner_out{lhs.dtype, impl->fwd.product_shape};
   const int64_t lhs_rank = inner_lhs.shape.rank(), rhs_rank = inner_rhs.shape.rank();
+  const auto backward_dims = [&](Side side) { return MakeBackwardDotDims(inner_dims, lhs_rank, rhs_rank, side); };
   AQT_ASSIGN_OR_RETURN(impl->dlhs, MakeBackward(Pass::kDlhs, config.dlhs, inner_out, inner_rhs,
-                                                MakeBackwardDotDims(inner_dims, lhs_rank, rhs_rank, Side::kLhs)));
+                                                ragged != nullptr ? ragged->dlhs : backward_dims(Side::kLhs)));
   AQT_ASSIGN_OR_RETURN(impl->drhs, MakeBackward(Pass::kDrhs, config.drhs, inner_out, inner_lhs,
-                                                MakeBackwardDotDims(inner_dims, lhs_rank, rhs_rank, Side::kRhs)));
+                                                ragged != nullptr ? ragged->drhs : backward_dims(Side::kRhs)));
 
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const Aval& operand = impl->operand(side);
@@ -264,6 +279,41 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
     }
     if (keep_mask) impl->AddResidual(side, What::kClipMask, {DType::kS8, shape});
   }
+  return impl;
+}
+
+absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs) {
+  AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
+  const std::pair<const char*, const DotGeneralRaw*> passes[] = {
+      {"fwd", &config.fwd}, {"dlhs", &config.dlhs}, {"drhs", &config.drhs}};
+  for (const auto& [name, raw] : passes) {
+    if (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value() || raw->local_aqt.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt have no meaning with groups"));
+    }
+    if (raw != &config.drhs && raw->rhs.dequant_mode == DequantMode::kOtherInput) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ".rhs: DEQUANT_MODE_OTHER_INPUT would multiply a scale per group into an operand without groups"));
+    }
+  }
+  if (config.tiling.has_value()) return absl::InvalidArgumentError("tiling has no meaning with groups");
+  // The axis of groups is contracted, without a partner: all groups share a scale.
+  const Impl::RaggedDims ragged{
+      .dlhs = {.dims = {.lhs_contracting = {1}, .rhs_contracting = {2, 0}}, .to_operand = {0, 1}},
+      .drhs = {.dims = {.lhs_contracting = {0}, .rhs_contracting = {0}}, .to_operand = {0, 2, 1}}};
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl,
+                       Impl::Make(config, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {1, 0}}, &ragged));
+  for (const RawDotPlan* plan : {&impl->fwd, &impl->dlhs.raw, &impl->drhs.raw}) {
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      const auto& spec = plan->side(side).spec;
+      if (!spec.has_value() || !spec->has_state()) continue;
+      return absl::UnimplementedError(absl::StrCat(ToString(plan->pass), ".", side == Side::kLhs ? "lhs" : "rhs",
+                                                   ": a calibration with state (", internal::NameOf(spec->calibration),
+                                                   ") is not available with groups"));
+    }
+  }
+  impl->fwd.ragged = impl->dlhs.raw.ragged = internal::Ragged::kRows;
+  impl->drhs.raw.ragged = internal::Ragged::kContracting;
+  impl->drhs.raw.product_shape = {rhs.shape[0], rhs.shape[2], rhs.shape[1]};
   return DotGeneralPlan(std::move(impl));
 }
 
@@ -378,6 +428,13 @@ absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Si
 
 absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                                      const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime) const {
+  return ForwardGroups(lhs, rhs, {}, context, out, residuals, runtime);
+}
+
+absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOperand& rhs,
+                                           absl::Span<const int64_t> group_sizes, const Context& context,
+                                           const MutableArrayRef& out, Residuals* residuals,
+                                           const Runtime& runtime) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
@@ -386,6 +443,7 @@ absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rh
   const auto panels = [](const DotOperand& x) { return x.prepared != nullptr ? x.prepared->panels_.get() : nullptr; };
   AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), impl.fwd, Side::kLhs, impl.lhs, &call.lhs));
   AQT_RETURN_IF_ERROR(FillOperand(rhs, panels(rhs), impl.fwd, Side::kRhs, impl.rhs, &call.rhs));
+  call.group_sizes = group_sizes;
   call.layout = context.prng_layout;
   call.out = out;
   if (context.key.has_value()) {
@@ -459,6 +517,13 @@ absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rh
 absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                                       const std::optional<MutableArrayRef>& dlhs,
                                       const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
+  return BackwardGroups(g, residuals, {}, context, dlhs, drhs, runtime);
+}
+
+absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& residuals,
+                                            absl::Span<const int64_t> group_sizes, const Context& context,
+                                            const std::optional<MutableArrayRef>& dlhs,
+                                            const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
@@ -490,6 +555,7 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
     const MutableArrayRef sum = tiled != nullptr ? tiled->tiling.Tile(result) : result;
     const MutableArrayRef out = repeated ? DenseBuffer(*workspace, {result.dtype, tiled->shape}) : sum;
     internal::RawCall call;
+    call.group_sizes = group_sizes;
     call.layout = context.prng_layout;
     if (keys.has_value()) {
       call.lhs.key = side == Side::kLhs ? keys->dlhs_lhs : keys->drhs_lhs;

@@ -201,7 +201,18 @@ class DotGeneralPlan {
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
 
  private:
+  friend class RaggedDotPlan;
   struct Impl;
+
+  // What RaggedDotPlan is made of. Preconditions: its shapes and group sizes.
+  static absl::StatusOr<DotGeneralPlan> MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs);
+  absl::Status ForwardGroups(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
+                             const Context& context, const MutableArrayRef& out, Residuals* residuals,
+                             const Runtime& runtime) const;
+  absl::Status BackwardGroups(const ArrayRef& g, const Residuals& residuals, absl::Span<const int64_t> group_sizes,
+                              const Context& context, const std::optional<MutableArrayRef>& dlhs,
+                              const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const;
+
   explicit DotGeneralPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;
 };

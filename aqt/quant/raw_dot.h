@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -22,7 +23,13 @@
 
 namespace aqt::internal {
 
+// A contraction in groups of rows (ragged_dot.h). kRows: lhs [m,k], rhs with a leading axis of groups, each of which is
+// multiplied with the rows of its group. kContracting: both have the rows as their axis 0, which is contracted group by
+// group; the product has a leading axis of groups.
+enum class Ragged { kNo, kRows, kContracting };
+
 struct RawDotPlan {
+  Ragged ragged = Ragged::kNo;
   Pass pass = Pass::kFwd;
   // Null without LocalAqt. With it, dims, sides and product_shape are those of the cut operands.
   std::optional<LocalSplit> split;
@@ -45,6 +52,7 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
 
 struct RawCall {
   RawOperand lhs, rhs;  // not cut
+  absl::Span<const int64_t> group_sizes = {};  // of a ragged plan
   PrngLayout layout = PrngLayout::kPartitionable;
   MutableArrayRef out;  // product_shape (without the count axis of a LocalAqt), any strides, `dtype`
 };

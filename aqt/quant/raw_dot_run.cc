@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -66,10 +67,10 @@ class Run {
     const MutableArrayRef product(
         accumulator, plan_.product_shape,
         workspace_.Get(Workspace::kAccumulator, plan_.product_shape.num_elements() * SizeOf(accumulator)));
-    if (runtime_.product != nullptr) {
-      runtime_.product->Contract(ToString(plan_.pass), lhs.operand, rhs.operand, plan_.dims, product);
+    if (plan_.ragged == Ragged::kNo) {
+      Multiply(lhs.operand, rhs.operand, plan_.dims, product);
     } else {
-      Contract(lhs.operand, rhs.operand, plan_.dims, product, workspace_, runtime_);
+      ContractGroups(lhs.operand, rhs.operand, product);
     }
     Observe(names_.accum, product);
 
@@ -77,6 +78,53 @@ class Run {
     AppendOutputScales(Side::kLhs, lhs, scales);
     AppendOutputScales(Side::kRhs, rhs, scales);
     DequantizeInto(product, {.scale = scales}, plan_.dtype, call_.out);
+    // Rows of no group are zero even where a scale is NaN.
+    if (plan_.ragged == Ragged::kRows) {
+      FillZeros(Rows(call_.out, GroupedRows(), call_.out.shape[0] - GroupedRows()));
+    }
+  }
+
+  void Multiply(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& product) {
+    if (runtime_.product != nullptr) {
+      runtime_.product->Contract(ToString(plan_.pass), lhs, rhs, dims, product);
+    } else {
+      Contract(lhs, rhs, dims, product, workspace_, runtime_);
+    }
+  }
+
+  int64_t GroupedRows() const {
+    return std::accumulate(call_.group_sizes.begin(), call_.group_sizes.end(), int64_t{0});
+  }
+  // `count` elements of axis 0 of x.
+  template <class Ref>
+  static Ref Rows(const Ref& x, int64_t first, int64_t count) {
+    Ref rows = x;
+    rows.data = Advanced(x.data, first * x.strides[0] * SizeOf(x.dtype));
+    rows.shape[0] = count;
+    return rows;
+  }
+  // Element `index` of axis 0, without that axis.
+  template <class Ref>
+  static Ref Element(const Ref& x, int64_t index) {
+    return Ref(x.dtype, Shape(x.shape.extents().subspan(1)), Strides(x.strides.begin() + 1, x.strides.end()),
+               Advanced(x.data, index * x.strides[0] * SizeOf(x.dtype)));
+  }
+  static void* Advanced(void* data, int64_t bytes) { return static_cast<char*>(data) + bytes; }
+  static const void* Advanced(const void* data, int64_t bytes) { return static_cast<const char*>(data) + bytes; }
+
+  // A matrix product per group. `product` is dense.
+  void ContractGroups(const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& product) {
+    const bool by_rows = plan_.ragged == Ragged::kRows;
+    DotDims dims{.lhs_contracting = {plan_.dims.lhs_contracting[0]}, .rhs_contracting = {plan_.dims.rhs_contracting[0]}};
+    if (by_rows) --dims.rhs_contracting[0];  // in one group's matrix
+    int64_t first = 0;
+    for (size_t i = 0; i < call_.group_sizes.size(); ++i) {
+      const int64_t group = static_cast<int64_t>(i), rows = call_.group_sizes[i];
+      Multiply(Rows(lhs, first, rows), by_rows ? Element(rhs, group) : Rows(rhs, first, rows), dims,
+               by_rows ? Rows(product, first, rows) : Element(product, group));
+      first += rows;
+    }
+    if (by_rows) FillZeros(Rows(product, first, product.shape[0] - first));
   }
 
   void Observe(absl::string_view name, const ArrayRef& value) const {
@@ -159,7 +207,16 @@ class Run {
     const SidePlan& plan = plan_.side(side);
     if (!plan.spec.has_value() || plan.config.dequant_mode != DequantMode::kOutput) return;
     const int64_t other_rank = plan_.side(Other(side)).x.shape.rank();
-    for (const ArrayRef& scale : own.scale) scales.push_back(*ScaleToOutput(scale, side, plan_.dims, other_rank));
+    for (const ArrayRef& scale : own.scale) {
+      ArrayRef view = *ScaleToOutput(scale, side, plan_.dims, other_rank);
+      if (plan_.ragged == Ragged::kContracting) {  // one for all groups
+        Shape shape{1};
+        for (const int64_t extent : view.shape) shape.push_back(extent);
+        view.shape = shape;
+        view.strides.insert(view.strides.begin(), 0);
+      }
+      scales.push_back(std::move(view));
+    }
   }
 
   // ---- integer products: panels, the s8 kernels, scales in their epilogue
@@ -175,7 +232,7 @@ class Run {
 
   // An s32 accumulator means that both sides are integers that are dequantized on the product.
   bool CanFuse() const {
-    if (runtime_.observer != nullptr || runtime_.product != nullptr) return false;
+    if (runtime_.observer != nullptr || runtime_.product != nullptr || plan_.ragged != Ragged::kNo) return false;
     if (plan_.accumulator_dtype != DType::kS32 || plan_.HasMidScales()) return false;
     for (const RawOperand* in : {&call_.lhs, &call_.rhs}) {
       if (in->x.shape.rank() > kernels::AxisGroup::kMaxRank) return false;
@@ -306,7 +363,7 @@ void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace
 
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
                                            const Runtime& runtime) {
-  if (!qtensor.IsFull() || plan.accumulator_dtype != DType::kS32 ||
+  if (!qtensor.IsFull() || plan.accumulator_dtype != DType::kS32 || plan.ragged != Ragged::kNo ||
       qtensor.qvalue->shape().rank() > kernels::AxisGroup::kMaxRank) {
     return nullptr;
   }

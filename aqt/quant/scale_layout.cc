@@ -1,5 +1,8 @@
 #include "aqt/quant/scale_layout.h"
 
+#include <algorithm>
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -31,7 +34,7 @@ absl::StatusOr<ArrayRef> ScaleToOutput(const ArrayRef& scale, Side side, const D
     out.strides.push_back(stride);
   };
   const auto append_others = [&]() {
-    const int64_t others = other_rank - static_cast<int64_t>(dims.lhs_batch.size() + dims.lhs_contracting.size());
+    const int64_t others = other_rank - static_cast<int64_t>(own.rhs_batch.size() + own.rhs_contracting.size());
     for (int64_t i = 0; i < others; ++i) append(1, 0);
   };
   for (const int64_t axis : own.lhs_batch) append(scale.shape[axis], scale.strides[axis]);
@@ -47,6 +50,9 @@ absl::StatusOr<ArrayRef> ScaleToOther(const ArrayRef& scale, Side side, const Do
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
   const Axes remaining = RemainingAxes(scale.shape.rank(), own.lhs_contracting, own.lhs_batch);
   if (absl::Status s = CheckOnes(scale, side, "remaining", remaining); !s.ok()) return s;
+  const size_t pairs = std::min(own.lhs_contracting.size(), own.rhs_contracting.size());
+  const absl::Span<const int64_t> unpaired = absl::MakeConstSpan(own.lhs_contracting).subspan(pairs);
+  if (absl::Status s = CheckOnes(scale, side, "group", unpaired); !s.ok()) return s;
   ArrayRef out;
   out.dtype = scale.dtype;
   out.data = scale.data;
@@ -55,7 +61,7 @@ absl::StatusOr<ArrayRef> ScaleToOther(const ArrayRef& scale, Side side, const Do
     out.strides.push_back(0);
   }
   const auto place = [&](absl::Span<const int64_t> own_axes, absl::Span<const int64_t> other_axes) {
-    for (size_t i = 0; i < own_axes.size(); ++i) {
+    for (size_t i = 0; i < std::min(own_axes.size(), other_axes.size()); ++i) {
       out.shape[other_axes[i]] = scale.shape[own_axes[i]];
       out.strides[other_axes[i]] = scale.strides[own_axes[i]];
     }

@@ -2,7 +2,8 @@
 #define AQT_QUANT_SCALE_LAYOUT_H_
 
 // Scales, which have the rank of the tensor that they belong to, seen in the layout of the product or of the other operand.
-// Nothing is copied: only shape and strides change.
+// Nothing is copied: only shape and strides change. One operand may have more contracting axes than the other (the group axis
+// of a ragged contraction); those beyond the pairs have no place in the other operand.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

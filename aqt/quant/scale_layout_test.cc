@@ -78,5 +78,16 @@ TEST(ScaleLayout, Errors) {
   EXPECT_EQ(other.message(), "scale of rhs has shape [2,6,4,2]: it varies along the remaining axis 3");
 }
 
+// The axis of groups of 'mk,gkn->mn' is contracted and has no partner.
+TEST(ScaleLayout, UnpairedContractingAxis) {
+  const DotDims dims{.lhs_contracting = {1}, .rhs_contracting = {1, 0}};
+  EXPECT_EQ(ScaleToOutput(Counting({6, 1}), Side::kLhs, dims, 3)->shape, (Shape{6, 1}));
+  EXPECT_EQ(ScaleToOutput(Counting({1, 1, 5}), Side::kRhs, dims, 2)->shape, (Shape{1, 5}));
+  EXPECT_EQ(ScaleToOther(Counting({1, 8}), Side::kLhs, dims, 3)->shape, (Shape{1, 8, 1}));
+  EXPECT_EQ(ScaleToOther(Counting({1, 8, 1}), Side::kRhs, dims, 2)->shape, (Shape{1, 8}));
+  EXPECT_EQ(ScaleToOther(Counting({2, 8, 1}), Side::kRhs, dims, 2).status(),
+            absl::InvalidArgumentError("scale of rhs has shape [2,8,1]: it varies along the group axis 0"));
+}
+
 }  // namespace
 }  // namespace aqt

@@ -73,6 +73,9 @@ struct ConvGeneralConfig {
   DotGeneralRaw config;
   ConvDims dims;
 };
+struct RaggedDotConfig {
+  DotGeneralRaw config;
+};
 // Random numbers of a seed.
 struct RandomConfig {
   uint64_t seed = 0;
@@ -122,6 +125,7 @@ using CaseConfig = std::variant<
     DotGeneralConfig,
     EinsumConfig,
     ConvGeneralConfig,
+    RaggedDotConfig,
     RandomConfig,
     OperandKeysConfig,
     MlpConfig,

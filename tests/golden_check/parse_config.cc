@@ -555,6 +555,10 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   if (feature == "einsum" || feature == "aqt_einsum") return ToEinsumConfig(json, inputs, feature == "einsum");
   if (feature == "tiled_dot_general") return ToTiledDotGeneralConfig(json, inputs);
   if (feature == "conv_general") return ToConvGeneralConfig(json, inputs);
+  if (feature == "ragged_dot") {
+    AQT_ASSIGN_OR_RETURN(DotGeneralRaw raw, ToDotGeneralRaw(json, inputs));
+    return RaggedDotConfig{std::move(raw)};
+  }
   if (feature == "ceil_to_po2") {
     AQT_RETURN_IF_ERROR(CheckFields(json, "ceil_to_po2", {}));
     return CeilToPo2Config{};

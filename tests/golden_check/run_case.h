@@ -39,7 +39,7 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
 
 // ---- its parts
 
-// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; keys and noise;
+// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged contractions; keys and noise;
 // models; the hand-written product of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
@@ -51,6 +51,7 @@ absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
 absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env);
@@ -66,6 +67,10 @@ class Recorder final : public Observer {
   }
   Tensors tensors;
 };
+
+// "out", and what an observer saw of pass fwd without that prefix. `observed` is the out of the observed call: both must have
+// the same bits.
+absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors intermediate);
 
 // The input of that name, or InvalidArgument.
 absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name);

@@ -13,6 +13,15 @@
 
 namespace aqt::golden {
 
+absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors intermediate) {
+  if (!BitEqual(out, observed)) return absl::InternalError("out has other bits with an observer than without");
+  Tensors tensors{{"out", std::move(out)}};
+  for (auto& [name, value] : intermediate) {
+    tensors.emplace(std::string(absl::StripPrefix(name, "fwd.")), std::move(value));
+  }
+  return tensors;
+}
+
 absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Environment& env) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
@@ -21,12 +30,7 @@ absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inpu
   Recorder recorder;
   AQT_ASSIGN_OR_RETURN(const Array observed, QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context,
                                                                   MakeRuntime(env, &recorder)));
-  if (!BitEqual(out, observed)) return absl::InternalError("out has other bits with an observer than without");
-  Tensors tensors{{"out", std::move(out)}};
-  for (auto& [name, value] : recorder.tensors) {
-    tensors.emplace(std::string(absl::StripPrefix(name, "fwd.")), std::move(value));
-  }
-  return tensors;
+  return ForwardTensors(std::move(out), observed, std::move(recorder.tensors));
 }
 
 }  // namespace aqt::golden

@@ -41,6 +41,7 @@ absl::Status Visit(RoundToFormatConfig& config, const PartVisitor& visitor) {
 absl::Status Visit(DotGeneralConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
 absl::Status Visit(EinsumConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
 absl::Status Visit(ConvGeneralConfig& config, const PartVisitor& visitor) { return VisitRaw(config.config, visitor); }
+absl::Status Visit(RaggedDotConfig& config, const PartVisitor& visitor) { return VisitRaw(config.config, visitor); }
 absl::Status Visit(MlpConfig& config, const PartVisitor& visitor) {
   return config.dot_general.has_value() ? visitor.dot_general(*config.dot_general) : absl::OkStatus();
 }
