@@ -92,6 +92,11 @@ Ref Permuted(const Ref& x, const std::string& from, const std::string& to) {
   return view;
 }
 
+// A stored tensor stands for the operand; its float value is there for gradients alone.
+bool NeedsNoValue(const DotOperand& x) {
+  return x.prepared != nullptr && x.prepared->qtensor().IsFull() && x.value.data == nullptr;
+}
+
 }  // namespace
 
 struct EinsumPlan::Impl {
@@ -108,7 +113,7 @@ struct EinsumPlan::Impl {
 
   // The operand that DotGeneral reads.
   DotOperand Used(Side side, const DotOperand& x, Workspace& workspace) const {
-    if (x.prepared != nullptr && x.prepared->qtensor().IsFull()) return x;
+    if (NeedsNoValue(x)) return x;
     const OperandPlan& own = operand(side);
     const bool is_lhs = side == Side::kLhs;
     DotOperand used = x;
@@ -269,7 +274,7 @@ absl::Status EinsumPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, c
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const DotOperand& x = side == Side::kLhs ? lhs : rhs;
-    if (x.prepared != nullptr && x.prepared->qtensor().IsFull()) continue;
+    if (NeedsNoValue(x)) continue;
     AQT_RETURN_IF_ERROR(CheckArray(Name(side), x.value.aval(), impl.operand(side).given));
   }
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();

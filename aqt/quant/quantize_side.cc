@@ -7,6 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/qtensor_internal.h"
@@ -95,7 +100,11 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
 
   QuantizedSide out;
   absl::InlinedVector<ArrayRef, 1> bias;
-  if (in_.given != nullptr) {
+  std::optional<ScaleAndQvalue> done;
+  if (in_.given == nullptr && calibrated.data == quantized.data) done = QuantizeByKernel(quantized);
+  if (done.has_value()) {
+    out.scale.push_back(done->scale);
+  } else if (in_.given != nullptr) {
     for (const Array& scale : in_.given->scale) out.scale.push_back(scale);
     for (const Array& b : in_.given->bias) bias.push_back(b);
   } else {
@@ -106,8 +115,9 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
   for (const ArrayRef& b : bias) Observe(names_.bias, BroadcastTo(b, plan_.x.shape));
 
   const Affine affine{.bias = bias, .scale = out.scale};
-  const ArrayRef q = in_.given != nullptr && in_.given->IsFull() ? in_.given->qvalue->ref()
-                                                                 : ComputeQvalueOf(quantized, affine);
+  const ArrayRef q = done.has_value()                                ? done->qvalue
+                     : in_.given != nullptr && in_.given->IsFull() ? in_.given->qvalue->ref()
+                                                                     : ComputeQvalueOf(quantized, affine);
   Observe(names_.qvalue, q);
   if (plan_.config.dequant_mode != DequantMode::kThisInput) {
     out.operand = q;
@@ -125,13 +135,54 @@ std::optional<TensorDraws> SideQuantizer::Draws() const {
   return TensorDraws{*in_.key, layout_, *plan_.spec->draws_shape};
 }
 
+void* SideQuantizer::ScaleBuffer() {
+  if (in_.keep_scale != nullptr) return in_.keep_scale;
+  return Buffer(Workspace::kLhsScale, Workspace::kRhsScale,
+                plan_.spec->num_scales() * SizeOf(plan_.spec->scale_dtype));
+}
+
+void* SideQuantizer::QvalueBuffer(const Aval& aval) {
+  if (in_.keep_qvalue != nullptr) return in_.keep_qvalue;
+  return Buffer(Workspace::kLhsQvalue, Workspace::kRhsQvalue, aval.num_bytes());
+}
+
+std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(const ArrayRef& x) {
+  const QuantizeSpec& spec = *plan_.spec;
+  const std::optional<kernels::QuantizeStep> step = FusedStep(spec);
+  if (!step.has_value() || !std::holds_alternative<AbsMax>(spec.calibration) || in_.keep_mask != nullptr) {
+    return std::nullopt;
+  }
+  if (!x.IsDense() || x.shape.rank() > kernels::AxisGroup::kMaxRank || spec.shared_axes.empty()) return std::nullopt;
+  // A row for each scale: in row-major order, that of the scales.
+  kernels::QuantizeArgs args;
+  args.src.data = x.data;
+  args.src.dtype = x.dtype;
+  for (int64_t axis = 0; axis < x.shape.rank(); ++axis) {
+    const bool shared = std::find(spec.shared_axes.begin(), spec.shared_axes.end(), axis) != spec.shared_axes.end();
+    (shared ? args.src.k : args.src.rows).Append(x.shape[axis], x.strides[axis]);
+  }
+  const int64_t n = spec.num_scales();
+  const Aval q_aval{spec.q_dtype, x.shape};
+  args.step = *step;
+  args.scale = static_cast<float*>(
+      Buffer(Workspace::kLhsScaleWork, Workspace::kRhsScaleWork, n * static_cast<int64_t>(sizeof(float))));
+  args.qvalues = static_cast<int8_t*>(QvalueBuffer(q_aval));
+  const kernels::Target target = runtime_.target.value_or(kernels::BestTarget());
+  kernels::QuantizePack(
+      target, kernels::GemmS8(target).lhs, args,
+      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, runtime_.arithmetic, absmax, count); },
+      runtime_.executor);
+  void* scale = ScaleBuffer();
+  StoreRow(spec.scale_dtype, args.scale, n, scale, 0, 1);
+  return ScaleAndQvalue{ArrayRef(spec.scale_dtype, spec.scale_shape, scale),
+                        ArrayRef(q_aval.dtype, q_aval.shape, args.qvalues)};
+}
+
 ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
   const QuantizeSpec& spec = *plan_.spec;
   double* work = static_cast<double*>(Buffer(Workspace::kLhsScaleWork, Workspace::kRhsScaleWork,
                                              spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
-  void* scale = in_.keep_scale != nullptr ? in_.keep_scale
-                                          : Buffer(Workspace::kLhsScale, Workspace::kRhsScale,
-                                                   spec.num_scales() * SizeOf(spec.scale_dtype));
+  void* scale = ScaleBuffer();
   ComputeScale(spec, calibrated, runtime_.arithmetic, Draws(), work, scale);
   return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
 }
@@ -139,8 +190,7 @@ ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
 ArrayRef SideQuantizer::ComputeQvalueOf(const ArrayRef& x, const Affine& affine) {
   const QuantizeSpec& spec = *plan_.spec;
   const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(x.dtype, affine)), x.shape};
-  void* q = in_.keep_qvalue != nullptr ? in_.keep_qvalue
-                                       : Buffer(Workspace::kLhsQvalue, Workspace::kRhsQvalue, q_aval.num_bytes());
+  void* q = QvalueBuffer(q_aval);
   const std::optional<TensorDraws> draws = Draws();
   if (draws.has_value()) ObserveDraws(*draws);
   const MutableArrayRef q_ref(q_aval.dtype, q_aval.shape, q);

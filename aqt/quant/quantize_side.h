@@ -92,6 +92,14 @@ class SideQuantizer {
 
  private:
   ArrayRef ComputeQvalueOf(const ArrayRef& x, const Affine& affine);
+  // Both at once by the vector kernels, where these give the same bits: AbsMax scales, integers of at most 8 bits, a dense
+  // operand. Null elsewhere.
+  struct ScaleAndQvalue {
+    ArrayRef scale, qvalue;
+  };
+  std::optional<ScaleAndQvalue> QuantizeByKernel(const ArrayRef& x);
+  void* ScaleBuffer();
+  void* QvalueBuffer(const Aval& aval);
   void ObserveDraws(const TensorDraws& draws);
   std::optional<TensorDraws> Draws() const;
   void Observe(absl::string_view name, const ArrayRef& value) const {
