@@ -240,6 +240,14 @@ INSTANTIATE_TEST_SUITE_P(
                       "rules { lhs_origin: OPERAND_ORIGIN_PARAM dot_general {"
                       "  fwd { lhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } } } }"},
         Case{.name = "static_range", .rules = kStatic},
+        // Sub-channels of 32: each has its own scales.
+        Case{.name = "tiled",
+             .rules = "rules { rhs_origin: OPERAND_ORIGIN_PARAM dot_general { base: 'fully_quantized_int8' tiling {"
+                      "  lhs { contraction_axes { axis: -1 tile_size: 32 } }"
+                      "  rhs { contraction_axes { axis: 0 tile_size: 32 } } } } }"
+                      "rules { lhs_origin: OPERAND_ORIGIN_PARAM dot_general { base: 'fully_quantized_int8' tiling {"
+                      "  lhs { contraction_axes { axis: -1 tile_size: 32 } }"
+                      "  rhs { contraction_axes { axis: -1 tile_size: 32 } } } } } arithmetic: ARITHMETIC_IEEE"},
         Case{.name = "mixed",
              .rules = "rules { scope: 'mlp/logits' keep: true }"
                       "rules { scope: 'mlp/fc1' dot_general { base: 'fully_quantized_int8' } }"
