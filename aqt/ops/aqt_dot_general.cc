@@ -89,6 +89,9 @@ Value TileProductGradient(const AqtDot::Impl& dot, const Value& g) {
   return ops::BroadcastInDim(parts, shape, axes);
 }
 
+// Mid scales have no expansion in basic operations.
+bool HasMidAlphas(const DotGeneralRaw& raw) { return raw.lhs_mid_alpha.has_value() || raw.rhs_mid_alpha.has_value(); }
+
 using Impl = AqtDot::Impl;
 using What = ResidualSlot::What;
 constexpr Side kSides[] = {Side::kLhs, Side::kRhs};
@@ -180,6 +183,7 @@ class ForwardOp : public Composite {
     return results;
   }
 
+  bool has_expansion() const override { return !HasMidAlphas(dot_->plan.config().fwd); }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     RawSide sides[2];
     for (const Side side : kSides) {
@@ -220,7 +224,8 @@ class ForwardOp : public Composite {
  private:
   Value ClipMask(Side side, const Value& x, const Value& scale) const {
     const Quantizer& quantizer = dot_->forward(side).quantizer;
-    return internal::NotClipped(std::get<IntSymmetric>(quantizer.numerics), internal::ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
+    return internal::NotClipped(std::get<IntSymmetric>(quantizer.numerics),
+                                internal::ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
   }
 
   // Float operands that are kept are the operands themselves, not copies.
@@ -274,6 +279,9 @@ class BackwardOp : public Composite {
     return results;
   }
 
+  bool has_expansion() const override {
+    return !HasMidAlphas(dot_->plan.config().dlhs) && !HasMidAlphas(dot_->plan.config().drhs);
+  }
   std::vector<Value> Expand(absl::Span<const Value> in) const override { return {Gradient(Side::kLhs, in), Gradient(Side::kRhs, in)}; }
 
  private:
@@ -297,7 +305,8 @@ class BackwardOp : public Composite {
     RawSide g, y;
     g.x = TileProductGradient(*dot_, in[0]);
     if (raw.rhs.use_fwd_quant) {
-      const Value scale = internal::ScaleToOther(*Residual(other, What::kScale, in), Side::kRhs, backward.dims, g.x.rank());
+      const Value scale =
+          internal::ScaleToOther(*Residual(other, What::kScale, in), Side::kRhs, backward.dims, g.x.rank());
       g.x = internal::Release(
           internal::MulIn(dtype, internal::Hold(g.x), internal::RoundTo(dtype, internal::Hold(scale))), dtype);
       y.x = ops::Cast(internal::Hold(*Residual(other, What::kQvalue, in)), dtype);
@@ -321,10 +330,11 @@ class BackwardOp : public Composite {
     }
     const Value* kept = Residual(side, What::kClipMask, in);
     const Value mask =
-        kept != nullptr ? *kept
-                        : internal::NotClipped(*integer, internal::ScaleValue(quantizer,
-                                                              TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
-                                                              *Residual(side, What::kScale, in)));
+        kept != nullptr
+            ? *kept
+            : internal::NotClipped(
+                  *integer, internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
+                                                 *Residual(side, What::kScale, in)));
     return UntileOperandGradient(
         *dot_, side, internal::Release(internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask)), dtype));
   }
@@ -405,8 +415,9 @@ class QuantizeOp : public Composite {
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
-    const QuantizedValue out = internal::QuantizeValue(quantizer(), TileOperand(*dot_, side_, in[0]), dot_->shared_axes(side_),
-                                                       KeyFor(*dot_, has_key_ ? &in[1] : nullptr, role), dot_->rules);
+    const QuantizedValue out =
+        internal::QuantizeValue(quantizer(), TileOperand(*dot_, side_, in[0]), dot_->shared_axes(side_),
+                                KeyFor(*dot_, has_key_ ? &in[1] : nullptr, role), dot_->rules);
     return {out.qvalue, *out.scale};
   }
 

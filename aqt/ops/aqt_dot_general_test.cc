@@ -157,14 +157,18 @@ Problem RandomProblem(Random& random) {
     for (size_t i = 0; i < problem.dims.lhs_contracting.size(); ++i) {
       const int64_t axis = problem.dims.lhs_contracting[i], other = problem.dims.rhs_contracting[i];
       if (i > 0 && shapes[0][axis] % 2 != 0) continue;
-      const std::optional<int64_t> count = i > 0 ? std::optional<int64_t>(2) : std::nullopt, size = i > 0 ? std::nullopt : std::optional<int64_t>(1);
-      tiling.lhs.contraction_axes.push_back({.axis = axis, .tile_count = count, .tile_size = size});
-      tiling.rhs.contraction_axes.push_back({.axis = other, .tile_count = count, .tile_size = size});
+      AxisTiling tiles;
+      (i > 0 ? tiles.tile_count : tiles.tile_size) = i > 0 ? 2 : 1;
+      tiles.axis = axis;
+      tiling.lhs.contraction_axes.push_back(tiles);
+      tiles.axis = other;
+      tiling.rhs.contraction_axes.push_back(tiles);
     }
     for (int s = 0; s < 2; ++s) {
       for (size_t axis = 0; axis < sides[s].size(); ++axis) {
         if (sides[s][axis].kind != 2 || sides[s][axis].extent % 2 != 0) continue;
-        (s == 0 ? tiling.lhs : tiling.rhs).remaining_axes.push_back({.axis = static_cast<int64_t>(axis), .tile_count = 2});
+        TensorTiling& tensor = s == 0 ? tiling.lhs : tiling.rhs;
+        tensor.remaining_axes.push_back({.axis = static_cast<int64_t>(axis), .tile_count = 2});
       }
     }
   }
@@ -231,8 +235,8 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   std::map<std::string, int> features;
   for (const char* feature : {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
                               "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest", "tiles=(contracting",
-                              "remaining 0:2x"}) {
+                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest",
+                              "tiles=(contracting", "remaining 0:2x"}) {
     features[feature] = 0;
   }
   int legal = 0;
@@ -261,6 +265,18 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   }
   EXPECT_EQ(legal, kWanted);
   for (const auto& [feature, count] : features) EXPECT_GE(count, 5) << feature;
+}
+
+// What is not written in basic operations stays one operation, rather than losing its mid scales.
+TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
+  Problem problem{{}, DotGeneralMake(8, 8, {.use_fwd_quant = false}), MatMulDims(), RandomArray({DType::kF32, {3, 4}}, 1),
+                  RandomArray({DType::kF32, {4, 2}}, 2)};
+  problem.config.fwd.lhs_mid_alpha = 0.5;
+  absl::StatusOr<Program> fused = LossAndGradients(problem);
+  ASSERT_THAT(fused, IsOk());
+  absl::StatusOr<Program> expanded = Rewrite(*fused, ExpandAll);
+  ASSERT_THAT(expanded, IsOk());
+  EXPECT_EQ(CountComposites(*expanded), 1);  // the forward one
 }
 
 // A side that was quantized before gives the same bits as one that is quantized in the operation.

@@ -127,7 +127,9 @@ std::string OptionalText(absl::string_view name, const std::optional<int64_t>& n
 std::string TilingText(const TensorTiling& tiling) {
   const auto list = [](const std::vector<AxisTiling>& tilings) {
     return absl::StrJoin(tilings, ",", [](std::string* out, const AxisTiling& t) {
-      const auto number = [](const std::optional<int64_t>& n) { return n.has_value() ? absl::StrCat(*n) : std::string(); };
+      const auto number = [](const std::optional<int64_t>& n) {
+        return n.has_value() ? absl::StrCat(*n) : std::string();
+      };
       absl::StrAppend(out, t.axis, ":", number(t.tile_count), "x", number(t.tile_size));
     });
   };

@@ -225,8 +225,8 @@ struct DotGeneralRaw {
 // fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs -> gradient of rhs. In both backward
 // contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
 //
-// With a tiling each tile of a contracting axis is a contraction of its own, with scales of its own: the operands are seen in
-// a shape in which tiles are batch axes, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and
+// With a tiling each tile of a contracting axis is a contraction of its own, with scales of its own: the operands are
+// seen in a shape in which tiles are batch axes, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and
 // noise_sharing_axes are axes of them), and dequantized results are summed over the tiles in f32. See dot_general.h.
 struct DotGeneral {
   DotGeneralRaw fwd = {}, dlhs = {}, drhs = {};

@@ -76,8 +76,9 @@ struct DotGeneralPlan::Impl {
     residuals.push_back({side, what, std::move(aval)});
   }
 
-  // Whether the gradients of a contraction with a given operand are defined. Returns the scale that the operand would have had
-  // itself, if its gradient needs it: an operand given as a qvalue passes gradients as if it had been quantized here.
+  // Whether the gradients of a contraction with a given operand are defined. Returns the scale that the operand would
+  // have had itself, if its gradient needs it: an operand given as a qvalue passes gradients as if it had been
+  // quantized here.
   absl::StatusOr<std::optional<Array>> CheckGivenGradient(Side side, const QTensor& given, const ArrayRef& value,
                                                           const Context& context, const Runtime& runtime) const;
 
@@ -268,7 +269,8 @@ absl::StatusOr<std::shared_ptr<DotGeneralPlan::Impl>> DotGeneralPlan::Impl::Make
       impl->AddResidual(side, What::kQvalue, {spec->q_dtype, shape});
       // The forward scale must fit the gradient.
       const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
-      AQT_RETURN_IF_ERROR(Annotate(ForwardScaleInGradient(impl->reader(side), scale, inner_out.shape).status(), "use_fwd_quant"));
+      AQT_RETURN_IF_ERROR(
+          Annotate(ForwardScaleInGradient(impl->reader(side), scale, inner_out.shape).status(), "use_fwd_quant"));
     } else {
       impl->AddResidual(side, What::kValue, operand);
     }
@@ -365,8 +367,8 @@ MutableArrayRef DenseBuffer(Workspace& workspace, const Aval& aval) {
   return MutableArrayRef(aval.dtype, aval.shape, workspace.Get(Workspace::kTiles, aval.num_bytes()));
 }
 
-// One operand of Forward, checked: a prepared one may come from another plan. A float operand, of the aval `want`, is not
-// tiled yet.
+// One operand of Forward, checked: a prepared one may come from another plan. A float operand, of the aval `want`, is
+// not tiled yet.
 absl::Status FillOperand(const DotOperand& operand, const internal::Panels* panels, const RawDotPlan& plan, Side side,
                          const Aval& want, internal::RawOperand* raw) {
   raw->given = operand.prepared != nullptr ? &operand.prepared->qtensor() : nullptr;
@@ -385,7 +387,8 @@ absl::Status FillOperand(const DotOperand& operand, const internal::Panels* pane
 }  // namespace
 
 absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Side side, const QTensor& given,
-                                                                              const ArrayRef& value, const Context& context,
+                                                                              const ArrayRef& value,
+                                                                              const Context& context,
                                                                               const Runtime& runtime) const {
   const internal::SidePlan& own = fwd.side(side);
   const auto where = [&] { return absl::StrCat("DotGeneral: fwd.", Name(side), " is given as a tensor"); };
@@ -408,7 +411,7 @@ absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Si
                  "fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it had been quantized here"));
   }
   if (ResidualIndex(side, What::kValue) < 0 && !ClipsGradient(side)) return scale;
-  if (value.data == nullptr) {
+  if (value.data == nullptr && operand(side).shape.num_elements() > 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(where(), " with a qvalue, but the gradients need its float operand, too: pass both, or set "
                      "use_fwd_quant in ", side == Side::kLhs ? "drhs.rhs" : "dlhs.rhs"));
@@ -468,7 +471,9 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
       const QTensor* given = operand.given;
       const bool given_qvalue = given != nullptr && given->IsFull();
       switch (slot.what) {
-        case What::kValue: residuals->Keep(i, is_lhs ? lhs.value : rhs.value, is_lhs ? lhs.transient : rhs.transient); break;
+        case What::kValue:
+          residuals->Keep(i, is_lhs ? lhs.value : rhs.value, is_lhs ? lhs.transient : rhs.transient);
+          break;
         case What::kQvalue:
           if (given_qvalue) {
             residuals->Keep(i, *given->qvalue);
@@ -482,13 +487,15 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
           } else {
             // With use_fwd_quant the scale of the qvalue; otherwise the one that says what was clipped.
             const bool of_qvalue = impl.reader(slot.side).use_fwd_quant || !given_qvalue;
-            residuals->Keep(i, of_qvalue ? given->scale[0] : *own_scale[static_cast<int>(slot.side)], /*transient=*/true);
+            residuals->Keep(i, of_qvalue ? given->scale[0] : *own_scale[static_cast<int>(slot.side)],
+                            /*transient=*/true);
           }
           break;
         case What::kClipMask: {
           int8_t* mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval));
           if (given_qvalue) {
-            impl.ComputeClipMask(slot.side, is_lhs ? lhs.value : rhs.value, *own_scale[static_cast<int>(slot.side)], mask);
+            impl.ComputeClipMask(slot.side, is_lhs ? lhs.value : rhs.value, *own_scale[static_cast<int>(slot.side)],
+                                 mask);
           } else {
             operand.keep_mask = mask;
           }

@@ -10,26 +10,27 @@
 //
 // One contraction, with the default dequantization, both sides quantized:
 //   out = R(R(R(sum_k qlhs * qrhs) * scale_lhs) * scale_rhs)          R: to the dtype of the operands
-// The integer sum is exact, so its bits depend on nothing. A floating point product is summed in f32 in ascending order of
-// k and rounded once; targets with FMA round once per step of the sum (kernels/gemm_f32.h). Without an accumulator dtype the
-// product of two integers wraps in the wider of their dtypes, as in JAX.
+// The integer sum is exact, so its bits depend on nothing. A floating point product is summed in f32 in ascending order
+// of k and rounded once; targets with FMA round once per step of the sum (kernels/gemm_f32.h). Without an accumulator
+// dtype the product of two integers wraps in the wider of their dtypes, as in JAX.
 //
 // Backward, for dlhs (drhs alike): g is quantized by dlhs.lhs, the saved rhs by dlhs.rhs, each along the axes that this
-// product contracts; with use_fwd_quant, g is first multiplied by the forward scale of rhs and the forward qvalue of rhs is
-// quantized again. The gradient passes the forward quantization unchanged, except that clip_gradient of fwd.lhs zeroes it
-// where lhs was clipped. There is no gradient through a scale.
+// product contracts; with use_fwd_quant, g is first multiplied by the forward scale of rhs and the forward qvalue of
+// rhs is quantized again. The gradient passes the forward quantization unchanged, except that clip_gradient of fwd.lhs
+// zeroes it where lhs was clipped. There is no gradient through a scale.
 //
-// Mid alphas (SmoothQuant-like): with m = (absmax over the remaining axes)^alpha per side, both quantized operands are first
-// divided by c = m / (m of the other side), which cancels in the product.
+// Mid alphas (SmoothQuant-like): with m = (absmax over the remaining axes)^alpha per side, both quantized operands are
+// first divided by c = m / (m of the other side), which cancels in the product.
 //
 // LocalAqt cuts a contracting axis of a backward product into (count, size): each part has scales of its own, and the
 // dequantized parts are summed in f32 from +0 in ascending order, rounded once.
 //
-// A tiled contraction (config.tiling): a tiled axis of an operand becomes (count, size) in its place, and lhs gets leading axes
-// for the tiles of the remaining axes of rhs, and the other way round, along which it is repeated (quantized as often, too). The
-// product has the batch axes [tiles of contracting axes] + batch + [tiles of remaining axes of lhs] + [those of rhs]. Its
-// dequantized result is summed over the tiles of contracting axes, gradients over the repetitions, both in f32 from +0 in
-// row-major order, rounded once. Prepared operands, qvalues and scales (of residuals and observers, too) have the tiled shapes:
+// A tiled contraction (config.tiling): a tiled axis of an operand becomes (count, size) in its place, and lhs gets
+// leading axes for the tiles of the remaining axes of rhs, and the other way round, along which it is repeated
+// (quantized as often, too). The product has the batch axes [tiles of contracting axes] + batch + [tiles of remaining
+// axes of lhs] + [those of rhs]. Its dequantized result is summed over the tiles of contracting axes, gradients over
+// the repetitions, both in f32 from +0 in row-major order, rounded once. Prepared operands, qvalues and scales (of
+// residuals and observers, too) have the tiled shapes:
 //   [3136, 256] with axis 0 in 2 tiles: qvalue [2, 1568, 256], scale [2, 1, 256]
 // Bits: those sums have the same bits everywhere (docs/bits.md), like all else that follows the product.
 //
@@ -64,7 +65,7 @@ OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitiona
 
 // What one forward call keeps for the backward ones. Memory is allocated by the first Forward and used again by later ones.
 //
-// Per operand x of n elements, in bytes:
+// Per operand x of n elements (qvalues and masks: of the tiled operand, with its repetitions), in bytes:
 //   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):  n * (size of the container + (clip_gradient ? 1 : 0)) + scales
 //   otherwise:  n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)      (with mid alphas: n instead of scales)
 // where f32 training keeps n * 4. So int8 training never needs more but for the scales, and with use_fwd_quant it needs a
@@ -73,8 +74,8 @@ class Residuals {
  public:
   enum class Operands {
     kCopy,
-    // Operands (float, or prepared qvalues) that the backward products need are not copied: the caller keeps lhs and rhs
-    // alive and unchanged until the last Backward.
+    // Operands (float, or prepared qvalues) that the backward products need are not copied: the caller keeps lhs and
+    // rhs alive and unchanged until the last Backward.
     kBorrow,
   };
   explicit Residuals(Operands operands = Operands::kCopy) : operands_(operands) {}
@@ -100,7 +101,8 @@ class Residuals {
   };
   // Memory for a slot, dense; allocated when it is not there yet.
   void* Reserve(size_t index, const Aval& aval);
-  // Copies or borrows what the caller owns: a float operand, or the qvalue of a prepared one. What is transient is copied.
+  // Copies or borrows what the caller owns: a float operand, or the qvalue of a prepared one. What is transient is
+  // copied.
   void Keep(size_t index, const ArrayRef& operand, bool transient = false);
 
   Operands operands_ = Operands::kCopy;
@@ -135,12 +137,12 @@ class PreparedOperand {
   std::shared_ptr<const internal::Panels> panels_;
 };
 
-// What Forward takes on a side: a float operand; one with prepared scales, which take the place of the calibration; or a
-// prepared qvalue, which takes the place of the operand. With Residuals:
+// What Forward takes on a side: a float operand; one with prepared scales, which take the place of the calibration; or
+// a prepared qvalue, which takes the place of the operand. With Residuals:
 //   scales only   gradients are those of the operand quantized with these scales
-//   qvalue        into which no gradient flows: refused, unless fwd.allow_dummy_gradient_into_qtensor says that it is passed on
-//                 as if the operand had been quantized here. The other side's gradient is the product with the float operand
-//                 `value`, so that is needed, too; or with the prepared qvalue and scale if use_fwd_quant says so.
+//   qvalue        into which no gradient flows: refused, unless fwd.allow_dummy_gradient_into_qtensor says that it is
+//                 passed on as if the operand had been quantized here. The other side's gradient is the product with the
+//                 float operand `value`, so that is needed, too; or with the prepared qvalue if use_fwd_quant says so.
 struct DotOperand {
   ArrayRef value;  // when `prepared` has a qvalue: not read but for gradients
   const PreparedOperand* prepared = nullptr;

@@ -192,8 +192,8 @@ TEST(Make, Refuses) {
          c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_count = 4}}},
                               .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}}};
        })},
-      {"tiling: contraction_axes[0] cuts axis 0 of lhs and axis 1 of rhs, but axis 0 of lhs is contracted with axis 0 of "
-       "rhs",
+      {"tiling: contraction_axes[0] cuts axis 0 of lhs and axis 1 of rhs, but axis 0 of lhs is contracted with axis 0 "
+       "of rhs",
        With([](DotGeneral& c) {
          c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}},
                               .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};

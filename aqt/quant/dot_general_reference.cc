@@ -648,9 +648,9 @@ absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, c
   };
   Value inner_g(g.dtype, inside.product_shape);
   ForEach(inner_g.shape, [&](const Index& p) { inner_g[p] = g(where(p)); });
-  AQT_ASSIGN_OR_RETURN(const DotGeneralGradients tiled,
-                       ReferenceDotGeneralWithGradients(config, ToArray(l.x), ToArray(r.x), ToArray(inner_g), inner, context,
-                                                        runtime));
+  AQT_ASSIGN_OR_RETURN(
+      const DotGeneralGradients tiled,
+      ReferenceDotGeneralWithGradients(config, ToArray(l.x), ToArray(r.x), ToArray(inner_g), inner, context, runtime));
   return DotGeneralGradients{
       ToArray(SumInto(FromArray(tiled.out), outside.product_shape, where)),
       ToArray(SumInto(FromArray(tiled.dlhs), lhs.shape, [&](const Index& i) { return l.Untiled(i); })),

@@ -253,7 +253,10 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
   DotGeneral fake = WithoutNoise({.bwd_bits = std::nullopt});
   SetFwdDequantMode(fake, DequantMode::kThisInput, DequantMode::kThisInput);
   fake.fwd.dg_accumulator_dtype = std::nullopt;
+  DotGeneral tiled = FullyQuantized();
+  tiled.tiling = *DotTilingFromEinsum("mbk,kbn->bmn", {{'k', 8}, {'m', 3}});
   const Case cases[] = {
+      {"tiled", tiled, DType::kF32},
       {"packed", WithoutNoise(), DType::kF32},     {"noise", FullyQuantized(), DType::kF32},
       {"bf16", FullyQuantized(), DType::kBF16},    {"fake", fake, DType::kF32},
       {"v4", ConfigV4(), DType::kF32},             {"fp8", ConfigFwdFp8(), DType::kF32},
@@ -524,8 +527,10 @@ TEST(Prepare, Gradients) {
         if (tiled) config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}});
         DotGeneral dummy = config;
         dummy.fwd.allow_dummy_gradient_into_qtensor = true;
-        const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), weights.aval(), MatMulDims());
-        const absl::StatusOr<DotGeneralPlan> allowed = DotGeneralPlan::Make(dummy, lhs.aval(), weights.aval(), MatMulDims());
+        const absl::StatusOr<DotGeneralPlan> plan =
+            DotGeneralPlan::Make(config, lhs.aval(), weights.aval(), MatMulDims());
+        const absl::StatusOr<DotGeneralPlan> allowed =
+            DotGeneralPlan::Make(dummy, lhs.aval(), weights.aval(), MatMulDims());
         ASSERT_TRUE(plan.ok() && allowed.ok());
         const PlanResults want = RunPlan(*plan, lhs, weights, g);
         const absl::StatusOr<PreparedOperand> full = plan->Prepare(Side::kRhs, weights);
@@ -546,10 +551,11 @@ TEST(Prepare, Gradients) {
         EXPECT_TRUE(SameResults(run(*allowed, {weights, *full}), want)) << use_fwd_quant << clip_gradient << tiled;
         ArrayBuilder out(plan->out_aval());
         Residuals residuals;
-        EXPECT_EQ(plan->Forward(lhs, *full, {}, out.ref(), &residuals).message(),
-                  "DotGeneral: fwd.rhs is given as a tensor with a qvalue, into which no gradient flows; pass the float "
-                  "operand, or no Residuals, or set fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it "
-                  "had been quantized here");
+        EXPECT_EQ(
+            plan->Forward(lhs, *full, {}, out.ref(), &residuals).message(),
+            "DotGeneral: fwd.rhs is given as a tensor with a qvalue, into which no gradient flows; pass the float "
+            "operand, or no Residuals, or set fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it "
+            "had been quantized here");
         if (use_fwd_quant && !clip_gradient) {
           EXPECT_TRUE(SameResults(run(*allowed, *full), want)) << tiled;
         } else {
@@ -561,9 +567,10 @@ TEST(Prepare, Gradients) {
           scales_only.scale = {Array::Of<float>({0.1f}, {1, 1})};
           const absl::StatusOr<PreparedOperand> single = plan->Prepare(Side::kRhs, scales_only);
           ASSERT_TRUE(single.ok()) << single.status();
-          EXPECT_EQ(plan->Forward(lhs, {weights, *single}, {}, out.ref(), &residuals).message(),
-                    "DotGeneral: fwd.rhs is given as a tensor, but its gradient needs one scale f32[1,5] and no bias; it has "
-                    "the scales f32[1,1] and 0 biases");
+          EXPECT_EQ(
+              plan->Forward(lhs, {weights, *single}, {}, out.ref(), &residuals).message(),
+              "DotGeneral: fwd.rhs is given as a tensor, but its gradient needs one scale f32[1,5] and no bias; it has "
+              "the scales f32[1,1] and 0 biases");
         }
       }
     }

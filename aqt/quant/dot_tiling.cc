@@ -28,8 +28,9 @@ Axes FromFront(absl::Span<const AxisTiling> list, int64_t rank) {
 absl::Status CheckKind(Side side, const char* list, const Axes& tiled, const char* kind, const Axes& allowed) {
   for (const int64_t axis : tiled) {
     if (Has(allowed, axis)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("tiling: ", Name(side), ".", list, " names axis ", axis, ", but the ", kind,
-                                                   " axes of ", Name(side), " are [", absl::StrJoin(allowed, ","), "]"));
+    return absl::InvalidArgumentError(absl::StrCat("tiling: ", Name(side), ".", list, " names axis ", axis,
+                                                   ", but the ", kind, " axes of ", Name(side), " are [",
+                                                   absl::StrJoin(allowed, ","), "]"));
   }
   return absl::OkStatus();
 }
@@ -74,9 +75,9 @@ absl::Status CheckPairs(const TiledSide& lhs, const TiledSide& rhs, const DotDim
                                                      " of lhs is contracted with axis ", partner, " of rhs"));
     }
     if (lhs.Tiles(lhs_axis) != rhs.Tiles(rhs_axis)) {
-      return absl::InvalidArgumentError(absl::StrCat("tiling: contraction_axes[", i, "]: axis ", lhs_axis, " of lhs has ",
-                                                     lhs.Tiles(lhs_axis), " tiles, axis ", rhs_axis, " of rhs has ",
-                                                     rhs.Tiles(rhs_axis), "; they must have equally many"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tiling: contraction_axes[", i, "]: axis ", lhs_axis, " of lhs has ", lhs.Tiles(lhs_axis), " tiles, axis ",
+          rhs_axis, " of rhs has ", rhs.Tiles(rhs_axis), "; they must have equally many"));
     }
   }
   return absl::OkStatus();
@@ -154,15 +155,15 @@ absl::StatusOr<TiledDot> MakeTiledDot(const DotTiling& tiling, const DotDims& di
   dot.dims.rhs_contracting = SizeAxes(dot.rhs, dims.rhs_contracting);
   dot.dims.lhs_batch = Joined({TileAxes(dot.lhs, lhs.contracting), TileAxes(dot.lhs, dims.lhs_batch),
                                TileAxes(dot.lhs, lhs.remaining), OtherAxes(dot.lhs)});
-  dot.dims.rhs_batch = Joined({TileAxes(dot.rhs, rhs.contracting), TileAxes(dot.rhs, dims.rhs_batch), OtherAxes(dot.rhs),
-                               TileAxes(dot.rhs, rhs.remaining)});
+  dot.dims.rhs_batch = Joined({TileAxes(dot.rhs, rhs.contracting), TileAxes(dot.rhs, dims.rhs_batch),
+                               OtherAxes(dot.rhs), TileAxes(dot.rhs, rhs.remaining)});
 
   // The axis of the result that each remaining axis of a side is.
   const int64_t num_batch = static_cast<int64_t>(dims.lhs_batch.size());
   const auto out_axis = [&](const TiledSide& side, int64_t axis) {
     const int64_t before = &side == &rhs ? static_cast<int64_t>(lhs.all_remaining.size()) : 0;
-    return num_batch + before + (std::find(side.all_remaining.begin(), side.all_remaining.end(), axis) -
-                                 side.all_remaining.begin());
+    return num_batch + before +
+           (std::find(side.all_remaining.begin(), side.all_remaining.end(), axis) - side.all_remaining.begin());
   };
   std::vector<AxisTiling> out_tilings;
   for (const TiledSide* side : {&lhs, &rhs}) {
@@ -180,7 +181,8 @@ absl::StatusOr<TiledDot> MakeTiledDot(const DotTiling& tiling, const DotDims& di
     for (const int64_t axis : side->remaining) dot.out_axes.push_back(dot.out.tile_map[out_axis(*side, axis)].front());
   }
   for (const TiledSide* side : {&lhs, &rhs}) {
-    for (const int64_t axis : side->all_remaining) dot.out_axes.push_back(dot.out.tile_map[out_axis(*side, axis)].back());
+    for (const int64_t axis : side->all_remaining)
+      dot.out_axes.push_back(dot.out.tile_map[out_axis(*side, axis)].back());
   }
   return dot;
 }

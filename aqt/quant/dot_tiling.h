@@ -6,8 +6,8 @@
 // Operands are seen, without a copy, in the shapes of a contraction whose batch axes are the tiles:
 //   lhs [rhs tiles..., axes of lhs; a tiled one as (count, size) in its place]     rhs alike
 //   contracting: the size axes; batch: [tiles of contracting axes] + batch + [tiles of lhs] + [tiles of rhs]
-// where "tiles of lhs" are those of its remaining axes. Along "rhs tiles" lhs is the same (stride 0). The product's leading
-// axes, the tiles of contracting axes, are summed over; the others are those of the result, cut and permuted.
+// where "tiles of lhs" are those of its remaining axes. Along "rhs tiles" lhs is the same (stride 0). The product's
+// leading axes, the tiles of contracting axes, are summed over; the others are those of the result, cut and permuted.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

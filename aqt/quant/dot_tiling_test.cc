@@ -1,12 +1,12 @@
 #include "aqt/quant/dot_tiling.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -59,13 +59,17 @@ struct Problem {
 std::vector<Problem> Problems() {
   const DotDims batched{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
   const DotDims crossed{.lhs_contracting = {2, 3}, .rhs_contracting = {1, 0}};
-  return {{"nothing", {8, 12}, {12, 6}, MatMulDims(), {}},
-          {"contracting", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'b', 3}})},
-          {"remaining", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'c', 2}, {'a', 4}})},
-          {"all", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'c', 3}, {'b', 4}, {'a', 1}})},
-          {"batch", {2, 4, 6}, {2, 6, 8}, batched, *DotTilingFromEinsum("nab,nbc->nac", {{'b', 2}, {'a', 2}, {'c', 2}})},
-          {"two contracting", {2, 3, 4, 6}, {6, 4, 5}, crossed,
-           *DotTilingFromEinsum("xyab,bac->xyc", {{'b', 2}, {'a', 2}, {'y', 3}, {'x', 1}})}};
+  return {
+      {"nothing", {8, 12}, {12, 6}, MatMulDims(), {}},
+      {"contracting", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'b', 3}})},
+      {"remaining", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'c', 2}, {'a', 4}})},
+      {"all", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'c', 3}, {'b', 4}, {'a', 1}})},
+      {"batch", {2, 4, 6}, {2, 6, 8}, batched, *DotTilingFromEinsum("nab,nbc->nac", {{'b', 2}, {'a', 2}, {'c', 2}})},
+      {"two contracting",
+       {2, 3, 4, 6},
+       {6, 4, 5},
+       crossed,
+       *DotTilingFromEinsum("xyab,bac->xyc", {{'b', 2}, {'a', 2}, {'y', 3}, {'x', 1}})}};
 }
 
 TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
@@ -93,7 +97,8 @@ TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
   }
   for (const auto& [tile_size, want] : {std::pair<int64_t, float>{4, 1280000}, {2, 1281280}}) {
     config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', tile_size}});
-    const absl::StatusOr<Array> out = QuantizedDotGeneral(config, lhs, ones, MatMulDims(), {}, {.arithmetic = Arithmetic::kIeee});
+    const absl::StatusOr<Array> out =
+        QuantizedDotGeneral(config, lhs, ones, MatMulDims(), {}, {.arithmetic = Arithmetic::kIeee});
     ASSERT_TRUE(out.ok()) << out.status();
     EXPECT_EQ(out->View<float>()[0], want) << tile_size;
   }
@@ -189,8 +194,7 @@ TEST(DotTilingFromEinsum, Refuses) {
       {"ab->ba", {}, std::string(ParseEinsum("ab->ba", 2, 0).status().message())},
       {"a1,1c->ac", {}, std::string(ParseEinsum("a1,1c->ac", 1, 1).status().message())},
       {"...b,bc->...c", {}, "tiling: \"...b,bc->...c\" has an ellipsis, so its axes have no numbers; spell it out"},
-      {"nab,nbc->nac", {{'n', 2}},
-       "tiling: axis n of \"nab,nbc->nac\" is 1 times in lhs, 1 in rhs and 1" + which},
+      {"nab,nbc->nac", {{'n', 2}}, "tiling: axis n of \"nab,nbc->nac\" is 1 times in lhs, 1 in rhs and 1" + which},
       {"ab,bc->ac", {{'x', 2}}, "tiling: axis x of \"ab,bc->ac\" is 0 times in lhs, 0 in rhs and 0" + which},
       {"aab,bc->ac", {{'a', 2}}, "tiling: axis a of \"aab,bc->ac\" is 2 times in lhs, 0 in rhs and 1" + which},
       {"ab,bc->ac", {{'b', 2}, {'b', 2}}, "tiling: axis b of \"ab,bc->ac\" is tiled twice"},

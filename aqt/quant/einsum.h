@@ -51,7 +51,8 @@ DotGeneral SwapOperands(DotGeneral config);
 class EinsumPlan {
  public:
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a common
-  // one, and as DotGeneralPlan::Make. `compat` is that of the calls.
+  // one, and as DotGeneralPlan::Make. `compat` is that of the calls. Axes that `config` names (tiling, shared axes) are
+  // those of its side's operand, after diagonals and sums are taken.
   static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
                                          const Aval& rhs, const Compat& compat = {});
 

@@ -38,11 +38,12 @@ absl::StatusOr<std::optional<LocalSplit>> MakeLocalSplit(const LocalAqt& config,
   if (dims.lhs_contracting.empty()) return std::optional<LocalSplit>();
   const size_t pair = PairToCut(config, dims, lhs);
   const int64_t lhs_axis = dims.lhs_contracting[pair], rhs_axis = dims.rhs_contracting[pair];
-  const int64_t parts = config.tile_largest_shape ? *config.contraction_axis_shard_size : *config.contraction_axis_shard_count;
+  const int64_t parts =
+      config.tile_largest_shape ? *config.contraction_axis_shard_size : *config.contraction_axis_shard_count;
   if (lhs[lhs_axis] % parts != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "local_aqt: contracting axis ", lhs_axis, " of lhs ", lhs.ToString(), " (axis ", rhs_axis, " of rhs) has extent ",
-        lhs[lhs_axis], ", which is no multiple of ",
+        "local_aqt: contracting axis ", lhs_axis, " of lhs ", lhs.ToString(), " (axis ", rhs_axis,
+        " of rhs) has extent ", lhs[lhs_axis], ", which is no multiple of ",
         config.tile_largest_shape ? "contraction_axis_shard_size" : "contraction_axis_shard_count", " = ", parts));
   }
   LocalSplit split;

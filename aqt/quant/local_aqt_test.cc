@@ -1,11 +1,11 @@
 #include "aqt/quant/local_aqt.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
@@ -57,7 +57,8 @@ TEST(LocalSplit, NothingIsCutWithoutContractingAxes) {
   EXPECT_FALSE(split->has_value());
 }
 
-// One number a thousand times the others: in one part it swallows 1270 and 10, in two parts they have a scale of their own.
+// One number a thousand times the others: in one part it swallows 1270 and 10, in two parts they have a scale of their
+// own.
 TEST(LocalAqtTest, SmallPartsKeepTheirPrecision) {
   const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {4, 1}), rhs = Array::Of<float>({1}, {1, 1});
   const Array ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});
@@ -68,14 +69,15 @@ TEST(LocalAqtTest, SmallPartsKeepTheirPrecision) {
     for (Tensor* tensor : {&config.drhs.lhs, &config.drhs.rhs}) {
       std::get<IntSymmetric>(tensor->quantizer.numerics).preserve_max_val = true;
     }
-    const absl::StatusOr<DotGeneralGradients> r = QuantizedDotGeneralWithGradients(config, lhs, rhs, ones, MatMulDims());
+    const absl::StatusOr<DotGeneralGradients> r =
+        QuantizedDotGeneralWithGradients(config, lhs, rhs, ones, MatMulDims());
     ASSERT_TRUE(r.ok()) << r.status();
     EXPECT_EQ(r->drhs.View<float>()[0], want) << count;
   }
 }
 
-// Parts 1, 2^-9, 2^-9 and 2^-9 in bf16, of 8 bits: added in bf16 each 2^-9 would be lost (ties to even), in f32 they are
-// 1.005859375, which rounds to 1.0078125.
+// Parts 1, 2^-9, 2^-9 and 2^-9 in bf16, of 8 bits: added in bf16 each 2^-9 would be lost (ties to even), in f32 they
+// are 1.005859375, which rounds to 1.0078125.
 TEST(LocalAqtTest, PartsAreSummedInF32AndRoundedOnce) {
   const Array lhs = Cast(Array::Of<float>({1, 1, 1, 1}, {4, 1}), DType::kBF16);
   const Array rhs = Cast(Array::Of<float>({1}, {1, 1}), DType::kBF16);

@@ -49,8 +49,10 @@ Array Filled(DType dtype, const Shape& shape, float value) {
   return Cast(ArrayRef(DType::kF32, shape, Strides(shape.rank(), 0), &value), dtype);
 }
 
-// The window of x at `start`, as a view. Along axes where x has extent 1 and `whole` more, x is shared: the window is all of it.
-ArrayRef Window(const ArrayRef& x, const Shape& whole, absl::Span<const int64_t> start, absl::Span<const int64_t> sizes) {
+// The window of x at `start`, as a view. Along axes where x has extent 1 and `whole` more, x is shared: the window is
+// all of it.
+ArrayRef Window(const ArrayRef& x, const Shape& whole, absl::Span<const int64_t> start,
+                absl::Span<const int64_t> sizes) {
   int64_t offset = 0;
   ArrayRef window = x;
   for (int64_t axis = 0; axis < x.shape.rank(); ++axis) {
@@ -66,8 +68,8 @@ absl::Status CheckWindow(const char* call, const Shape& shape, absl::Span<const 
                          absl::Span<const int64_t> sizes) {
   const size_t rank = static_cast<size_t>(shape.rank());
   if (start.size() != rank || sizes.size() != rank) {
-    return Invalid(call, ": start ", Text(start), " and sizes ", Text(sizes), " do not have one number for each axis of ",
-                   shape.ToString());
+    return Invalid(call, ": start ", Text(start), " and sizes ", Text(sizes),
+                   " do not have one number for each axis of ", shape.ToString());
   }
   for (size_t axis = 0; axis < rank; ++axis) {
     const int64_t extent = shape[static_cast<int64_t>(axis)];
@@ -123,7 +125,7 @@ absl::StatusOr<QTensor> ZeroQTensor(const Shape& shape, DType container, DType d
 }
 
 absl::StatusOr<QTensor> ZeroQTensorWithScale(const Shape& shape, absl::Span<const int64_t> shared_axes, DType container,
-                                       std::optional<DType> scale_dtype, DType dequant_dtype) {
+                                             std::optional<DType> scale_dtype, DType dequant_dtype) {
   const DType dtype = scale_dtype.value_or(dequant_dtype);
   AQT_RETURN_IF_ERROR(CheckScaleDType("ZeroQTensorWithScale", "scale_dtype", dtype));
   AQT_ASSIGN_OR_RETURN(QTensor zeros, ZeroQTensor(shape, container, dequant_dtype));
@@ -158,7 +160,8 @@ absl::StatusOr<QTensor> At(const QTensor& x, int64_t index) {
   return row;
 }
 
-absl::StatusOr<QTensor> DynamicSlice(const QTensor& x, absl::Span<const int64_t> start, absl::Span<const int64_t> sizes) {
+absl::StatusOr<QTensor> DynamicSlice(const QTensor& x, absl::Span<const int64_t> start,
+                                     absl::Span<const int64_t> sizes) {
   AQT_RETURN_IF_ERROR(CheckPlain("DynamicSlice", x));
   AQT_RETURN_IF_ERROR(CheckNoBias("DynamicSlice", x));
   const Shape& shape = x.qvalue->shape();
@@ -226,13 +229,14 @@ absl::StatusOr<QTensor> UpdateFrame(const QTensor& x, int64_t index, const QTens
                    ToString(x.dequant_dtype));
   }
   if (x.scale.size() != frame.scale.size() || x.bias.size() != frame.bias.size()) {
-    return Invalid(kCall, ": the frame has ", frame.scale.size(), " scales and ", frame.bias.size(), " biases, the tensor ",
-                   x.scale.size(), " and ", x.bias.size());
+    return Invalid(kCall, ": the frame has ", frame.scale.size(), " scales and ", frame.bias.size(),
+                   " biases, the tensor ", x.scale.size(), " and ", x.bias.size());
   }
   const int64_t extent = x.qvalue->shape()[0];
   const auto write = [&](const char* what, const Array& to, const Array& part) -> absl::StatusOr<Array> {
     if (to.shape()[0] != extent) {
-      return Invalid(kCall, ": the ", what, " ", to.aval().ToString(), " is shared along axis 0, so no frame has its own");
+      return Invalid(kCall, ": the ", what, " ", to.aval().ToString(),
+                     " is shared along axis 0, so no frame has its own");
     }
     Shape shape{1};
     for (const int64_t e : part.shape()) shape.push_back(e);
@@ -287,7 +291,8 @@ absl::StatusOr<QTensorAxisNames> AxisNamesOf(const QTensor& x, const AxisNames& 
   const Shape& shape = x.qvalue->shape();
   AQT_RETURN_IF_ERROR(Annotate(internal::CheckAffine(x, shape), "AxisNamesOf"));
   if (static_cast<int64_t>(names.size()) != shape.rank()) {
-    return Invalid("AxisNamesOf: ", names.size(), " names for the axes of ", shape.ToString(), ", expected ", shape.rank());
+    return Invalid("AxisNamesOf: ", names.size(), " names for the axes of ", shape.ToString(), ", expected ",
+                   shape.rank());
   }
   const auto names_of = [&](const Array& array) {
     AxisNames result = names;

@@ -1,12 +1,12 @@
 #include "aqt/quant/qtensor_ops.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,7 +29,8 @@ bool Same(const QTensor& a, const QTensor& b) {
     return x.has_value() == y.has_value() && (!x.has_value() || BitEqual(*x, *y));
   };
   return both(a.qvalue, b.qvalue) && all(a.scale, b.scale) && all(a.bias, b.bias) &&
-         both(a.sparsity_mask, b.sparsity_mask) && a.dequant_dtype == b.dequant_dtype && a.tiling_state == b.tiling_state;
+         both(a.sparsity_mask, b.sparsity_mask) && a.dequant_dtype == b.dequant_dtype &&
+         a.tiling_state == b.tiling_state;
 }
 
 // (3,4) with a scale for each row.
@@ -137,10 +138,17 @@ TEST(Updates, Refuse) {
                 "DynamicUpdateSlice: the window at [3,0] of sizes [1,4] does not lie inside [3,4] along axis 0");
   ExpectRefused(update(Rows(), row, {0}),
                 "DynamicUpdateSlice: start [0] and sizes [1,4] do not have one number for each axis of [3,4]");
-  ExpectRefused(update(Rows(), *DynamicSlice(Rows(), {0, 0}, {1, 2}), {0, 0}),
-                "DynamicUpdateSlice: scales of f32[3,1] are shared along axis 1, so an update must span it: [1,2] in [3,4]");
-  ExpectRefused(update(Rows(), with(row, [](QTensor& x) { x.scale = {Array::Zeros(DType::kF32, {1, 4})}; }), {0, 0}),
-                "DynamicUpdateSlice: the update's scale f32[1,4] is not shared along the same axes as f32[3,1] (axis 1)");
+  ExpectRefused(
+      update(Rows(), *DynamicSlice(Rows(), {0, 0}, {1, 2}), {0, 0}),
+      "DynamicUpdateSlice: scales of f32[3,1] are shared along axis 1, so an update must span it: [1,2] in [3,4]");
+  ExpectRefused(
+      update(Rows(),
+             with(row,
+                  [](QTensor& x) {
+                    x.scale = {Array::Zeros(DType::kF32, {1, 4})};
+                  }),
+             {0, 0}),
+      "DynamicUpdateSlice: the update's scale f32[1,4] is not shared along the same axes as f32[3,1] (axis 1)");
   ExpectRefused(update(Rows(), with(row, [](QTensor& x) { x.scale.clear(); }), {0, 0}),
                 "DynamicUpdateSlice: the update has 0 scales, the tensor 1");
   ExpectRefused(update(Rows(), with(row, [](QTensor& x) { x.dequant_dtype = DType::kBF16; }), {0, 0}),
@@ -156,14 +164,18 @@ TEST(Updates, Refuse) {
   ExpectRefused(DynamicSlice(with(Rows(), [](QTensor& x) { x.bias = {x.scale[0]}; }), {0, 0}, {1, 1}).status(),
                 "DynamicSlice: a tensor with a bias has no slices; dequantize it");
 
-  ExpectRefused(UpdateFrame(Rows(), 3, frame).status(), "UpdateFrame: index 3 is out of range for [3,4], expected 0 to 2");
+  ExpectRefused(UpdateFrame(Rows(), 3, frame).status(),
+                "UpdateFrame: index 3 is out of range for [3,4], expected 0 to 2");
+  ExpectRefused(UpdateFrame(with(Rows(),
+                                 [](QTensor& x) {
+                                   x.scale = {Array::Zeros(DType::kF32, {1, 4})};
+                                 }),
+                            0, with(frame, [](QTensor& x) { x.scale = {Array::Zeros(DType::kF32, {4})}; }))
+                    .status(),
+                "UpdateFrame: the scale f32[1,4] is shared along axis 0, so no frame has its own");
   ExpectRefused(
-      UpdateFrame(with(Rows(), [](QTensor& x) { x.scale = {Array::Zeros(DType::kF32, {1, 4})}; }), 0,
-                  with(frame, [](QTensor& x) { x.scale = {Array::Zeros(DType::kF32, {4})}; }))
-          .status(),
-      "UpdateFrame: the scale f32[1,4] is shared along axis 0, so no frame has its own");
-  ExpectRefused(UpdateFrame(Rows(), 0, with(frame, [](QTensor& x) { x.qvalue = Array::Zeros(DType::kS8, {1}); })).status(),
-                "UpdateFrame: the frame's qvalue is s8[1], but the tensor's is s8[3,4]");
+      UpdateFrame(Rows(), 0, with(frame, [](QTensor& x) { x.qvalue = Array::Zeros(DType::kS8, {1}); })).status(),
+      "UpdateFrame: the frame's qvalue is s8[1], but the tensor's is s8[3,4]");
 }
 
 TEST(AsType, ChangesOneDTypeAlone) {
@@ -181,7 +193,8 @@ TEST(AsType, ChangesOneDTypeAlone) {
 
 TEST(ShapeOf, IsUntiled) {
   EXPECT_EQ(*ShapeOf(Rows()), (Shape{3, 4}));
-  QTensor tiled{.qvalue = Array::Zeros(DType::kS8, {3, 2, 2}), .tiling_state = *TilingState::Make({3, 4}, {{.axis = 1, .tile_count = 2}})};
+  QTensor tiled{.qvalue = Array::Zeros(DType::kS8, {3, 2, 2}),
+                .tiling_state = *TilingState::Make({3, 4}, {{.axis = 1, .tile_count = 2}})};
   EXPECT_EQ(*ShapeOf(tiled), (Shape{3, 4}));
   ExpectRefused(ShapeOf(WithoutQvalue(Rows())).status(), "ShapeOf: the tensor has no qvalue",
                 absl::StatusCode::kFailedPrecondition);

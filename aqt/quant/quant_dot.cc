@@ -19,15 +19,20 @@ const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 // The bits of a container; none for floats.
 absl::StatusOr<Bits> BitsOf(DType container) {
   switch (container) {
-    case DType::kS4: return Bits(4);
-    case DType::kS8: return Bits(8);
-    case DType::kE4M3FN: return Bits::E4M3();
-    case DType::kE5M2: return Bits::E5M2();
-    default: break;
+    case DType::kS4:
+      return Bits(4);
+    case DType::kS8:
+      return Bits(8);
+    case DType::kE4M3FN:
+      return Bits::E4M3();
+    case DType::kE5M2:
+      return Bits::E5M2();
+    default:
+      break;
   }
   if (internal::IsArithmeticFloat(container)) return Bits();
-  return absl::InvalidArgumentError(absl::StrCat("a qvalue of ", ToString(container),
-                                                 ", expected s4, s8, e4m3fn, e5m2, f32, bf16 or f16"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a qvalue of ", ToString(container), ", expected s4, s8, e4m3fn, e5m2, f32, bf16 or f16"));
 }
 
 // One side on its way into the plan.
@@ -88,8 +93,8 @@ Tensor TensorOf(const Operand& operand, DequantMode mode) {
 
 }  // namespace
 
-absl::StatusOr<QTensor> QuantizeToBits(const ArrayRef& x, Bits bits, std::optional<absl::Span<const int64_t>> shared_axes,
-                                       const Runtime& runtime) {
+absl::StatusOr<QTensor> QuantizeToBits(const ArrayRef& x, Bits bits,
+                                       std::optional<absl::Span<const int64_t>> shared_axes, const Runtime& runtime) {
   if (!bits.quantized()) {
     return absl::InvalidArgumentError("QuantizeToBits: no bits to quantize to, expected 1 to 22, e4m3 or e5m2");
   }

@@ -1,13 +1,13 @@
 #include "aqt/quant/quant_dot.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,7 +54,8 @@ TEST(QuantDotGeneral, ByHand) {
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_TRUE(BitEqual(*both, Array::Of<float>({10.0f * 0.1f * 0.5f, 80.0f * 0.1f * 2}, {1, 2})));
   // A qvalue in a float container stands for its dequantized values.
-  const absl::StatusOr<Array> wide = QuantDotGeneral(MustQuantize(Array::Of<float>({127.5f * 8, 8}, {1, 2}), 12), w, MatMulDims());
+  const absl::StatusOr<Array> wide =
+      QuantDotGeneral(MustQuantize(Array::Of<float>({127.5f * 8, 8}, {1, 2}), 12), w, MatMulDims());
   ASSERT_TRUE(wide.ok()) << wide.status();
 }
 
@@ -68,8 +69,11 @@ TEST(QuantDotGeneral, DequantModesAgreeForPowersOfTwo) {
   const absl::StatusOr<Array> want = QuantDotGeneral(lhs, rhs, MatMulDims());
   ASSERT_TRUE(want.ok()) << want.status();
   using enum DequantMode;
-  for (const auto& [left, right] : {std::pair{kThisInput, kThisInput}, {kThisInput, kOutput}, {kThisInput, kOtherInput},
-                                    {kOutput, kThisInput}, {kOtherInput, kThisInput}}) {
+  for (const auto& [left, right] : {std::pair{kThisInput, kThisInput},
+                                    {kThisInput, kOutput},
+                                    {kThisInput, kOtherInput},
+                                    {kOutput, kThisInput},
+                                    {kOtherInput, kThisInput}}) {
     const absl::StatusOr<Array> got =
         QuantDotGeneral(lhs, rhs, MatMulDims(), {.lhs_dequant_mode = left, .rhs_dequant_mode = right});
     ASSERT_TRUE(got.ok()) << left << right << got.status();
@@ -112,9 +116,10 @@ TEST(QuantDotGeneral, Refuses) {
          "QuantDotGeneral: lhs: is s8, expected f32, bf16 or f16");
   expect(QuantDotGeneral(lhs, rhs, MatMulDims(), {.out_dtype = DType::kS8}).status(),
          "QuantDotGeneral: out_dtype is s8, expected f32, bf16 or f16");
-  expect(QuantDotGeneral(lhs, rhs, MatMulDims(), {.lhs_dequant_mode = DequantMode::kOtherInput}).status(),
-         "fwd.lhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
-         "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT");
+  expect(
+      QuantDotGeneral(lhs, rhs, MatMulDims(), {.lhs_dequant_mode = DequantMode::kOtherInput}).status(),
+      "fwd.lhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
+      "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT");
   expect(QuantDotGeneral(MustQuantize(x, 8, {{0}}), rhs, MatMulDims()).status(),
          "DotGeneral: the tensor for fwd.lhs: scale of lhs has shape [1,4]: it varies along the contracting axis 1");
   expect(QuantizeToBits(x, Bits()).status(), "QuantizeToBits: no bits to quantize to, expected 1 to 22, e4m3 or e5m2");

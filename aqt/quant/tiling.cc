@@ -18,7 +18,8 @@ absl::StatusOr<EinsumEquation> ParseLetters(absl::string_view equation) {
     return absl::InvalidArgumentError(absl::StrCat("tiling: \"", equation, "\" has an ellipsis, so its axes have no "
                                                    "numbers; spell it out"));
   }
-  const size_t comma = std::min(equation.find(','), equation.size()), arrow = std::min(equation.find("->"), equation.size());
+  const size_t comma = std::min(equation.find(','), equation.size()),
+               arrow = std::min(equation.find("->"), equation.size());
   const auto letters = [&](size_t begin, size_t end) {
     return std::count_if(equation.begin() + begin, equation.begin() + std::max(begin, end),
                          [](unsigned char c) { return absl::ascii_isalpha(c); });
@@ -42,7 +43,9 @@ absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
                                    [name = letter](const auto& other) { return other.first == name; });
     if (again) return invalid("is tiled twice");
     if (size < 1) return invalid("has tile size ", size, ", expected at least 1");
-    const auto times = [name = letter](const std::string& names) { return std::count(names.begin(), names.end(), name); };
+    const auto times = [name = letter](const std::string& names) {
+      return std::count(names.begin(), names.end(), name);
+    };
     const bool in_lhs = times(einsum.lhs) == 1, in_rhs = times(einsum.rhs) == 1, in_out = times(einsum.out) == 1;
     if (in_lhs + in_rhs + in_out != 2 || times(einsum.lhs) > 1 || times(einsum.rhs) > 1) {
       return invalid("is ", times(einsum.lhs), " times in lhs, ", times(einsum.rhs), " in rhs and ", times(einsum.out),

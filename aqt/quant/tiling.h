@@ -39,8 +39,9 @@ struct DotTiling {
 
 // The tiling of "lhs,rhs->out" whose axes, named by letters, have tiles of these sizes:
 //   DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}})
-// The lists are in the order of `tile_sizes`. InvalidArgument when the equation does not parse (ParseEinsum) or has an ellipsis,
-// and when a letter is tiled twice, is not once in exactly two of the operands and the result, or has a size below 1.
+// The lists are in the order of `tile_sizes`. InvalidArgument when the equation does not parse (ParseEinsum) or has an
+// ellipsis, and when a letter is tiled twice, is not once in exactly two of the operands and the result, or has a size
+// below 1.
 absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
                                               absl::Span<const std::pair<char, int64_t>> tile_sizes);
 
