@@ -306,7 +306,8 @@ absl::Status RunAll(const Console& console, const std::vector<Config>& configs, 
     curves.push_back(run.Curve());
   }
   if (configs.size() > 1) table.Print(console.out);
-  return WriteChart(console, UserPath(console.flags.out), "Digits: training as each configuration says",
+  return WriteChart(console, UserPath(console.flags.out),
+                    console.flags.ptq ? "Digits: training in float" : "Digits: training as each configuration says",
                     std::move(curves));
 }
 

@@ -92,6 +92,7 @@ TEST(Digits, PostTrainingQuantization) {
               AllOf(HasSubstr("trained in float"), HasSubstr("6 frozen tensors"), HasSubstr("equal to the bit")));
   EXPECT_EQ(FileOf(Folder("ptq/int8/state.safetensors")), FileOf(Folder("f/float/state.safetensors")));
   EXPECT_NE(FileOf(Folder("ptq/int8/served.safetensors")), FileOf(Folder("f/float/served.safetensors")));
+  EXPECT_THAT(FileOf(Folder("ptq/loss.svg")), HasSubstr(">Digits: training in float<"));
 }
 
 TEST(Digits, ShowsProgramsOnRequest) {
