@@ -477,9 +477,7 @@ absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const Spot& spot) {
   AQT_ASSIGN_OR_RETURN(q.calibration, ReadCalibration(m, spot));
   q.calib_shared_axes = {.per_tensor = m.calib_shared_axes().per_tensor(),
                          .axes = ReadAxes(m.calib_shared_axes().axes())};
-  if (q.calib_shared_axes.per_tensor && !q.calib_shared_axes.axes.empty()) {
-    return spot.In(m, "calib_shared_axes").Error("per_tensor and axes exclude each other");
-  }
+  AQT_RETURN_IF_ERROR(spot.In(m, "calib_shared_axes").At(ValidateSharedAxes(q.calib_shared_axes)));
   if (m.has_scale_stop_grad()) q.scale_stop_grad = m.scale_stop_grad();
   if (m.has_scale_dtype()) {
     AQT_ASSIGN_OR_RETURN(q.scale_dtype, ReadDType(m.scale_dtype(), spot.In(m, "scale_dtype")));
@@ -558,6 +556,14 @@ absl::StatusOr<TensorTiling> Read(const config::TensorTiling& m, const Spot& spo
   return tiling;
 }
 
+absl::Status CheckLocalAqt(const DotGeneralRaw& raw, const config::DotGeneralRaw& m, const Spot& spot) {
+  if (!raw.local_aqt.has_value()) return absl::OkStatus();
+  AQT_RETURN_IF_ERROR(spot.In(m, "local_aqt").At(ValidateLocalAqt(*raw.local_aqt)));
+  const auto quantizer = [](const config::Tensor& tensor, const Spot& at) { return at.In(tensor, "quantizer"); };
+  AQT_RETURN_IF_ERROR(quantizer(m.lhs(), spot.In(m, "lhs")).At(ValidateTensorOfLocalAqt(raw.lhs)));
+  return quantizer(m.rhs(), spot.In(m, "rhs")).At(ValidateTensorOfLocalAqt(raw.rhs));
+}
+
 // use_fwd_quant and local_aqt where they have no meaning.
 absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, const Spot& spot) {
   const Spot fwd = spot.In(m, "fwd"), dlhs = spot.In(m, "dlhs"), drhs = spot.In(m, "drhs");
@@ -580,13 +586,8 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
   if (dg.fwd.local_aqt.has_value()) {
     return fwd.In(m.fwd(), "local_aqt").Error("local_aqt has a meaning only in dlhs and drhs");
   }
-  if (dg.dlhs.local_aqt.has_value()) {
-    AQT_RETURN_IF_ERROR(dlhs.In(m.dlhs(), "local_aqt").At(ValidateLocalAqt(*dg.dlhs.local_aqt)));
-  }
-  if (dg.drhs.local_aqt.has_value()) {
-    AQT_RETURN_IF_ERROR(drhs.In(m.drhs(), "local_aqt").At(ValidateLocalAqt(*dg.drhs.local_aqt)));
-  }
-  return absl::OkStatus();
+  AQT_RETURN_IF_ERROR(CheckLocalAqt(dg.dlhs, m.dlhs(), dlhs));
+  return CheckLocalAqt(dg.drhs, m.drhs(), drhs);
 }
 
 }  // namespace

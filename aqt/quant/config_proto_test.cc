@@ -362,6 +362,9 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {v4 + "drhs {\n local_aqt { contraction_axis_shard_count: 0 } }", "3:2: ", "= 0, expected at least 1"},
            {v4 + "drhs {\n local_aqt { contraction_axis_shard_size: 2 contraction_axis_shard_count: 2 "
                  "tile_largest_shape: true } }", "3:2: ", "leave contraction_axis_shard_count out"},
+           {v4 + "drhs { local_aqt { contraction_axis_shard_count: 2 }\n rhs {\n"
+                 "   quantizer { calib_shared_axes { axes: 0 } } } }",
+            "4:4: ", "drhs.rhs.quantizer: calib_shared_axes cannot be set with local_aqt"},
            {v4 + "drhs {\n lhs_mid_alpha: 0.5 }", "3:2: ", "both sides, but lhs is not quantized"},
            {v4 + "fwd {\n rhs_mid_alpha: inf }", "3:2: ", "rhs_mid_alpha = inf, expected a finite number"},
            {"schema: 1 base: 'fully_quantized_int8'\nfwd { rhs_mid_alpha: 0.5 }",

@@ -80,7 +80,7 @@ class Generator {
       }
       if (OneIn(6)) q.scale_dtype = Pick({DType::kF32, DType::kBF16, DType::kF16});
       if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
-      if (OneIn(10)) q.calib_shared_axes.axes = {Pick<int64_t>({0, -1})};
+      else if (OneIn(10)) q.calib_shared_axes.axes = {Pick<int64_t>({0, -1})};
     }
     tensor.dequant_mode = Pick({DequantMode::kOutput, DequantMode::kOutput, DequantMode::kOutput, DequantMode::kThisInput,
                                 DequantMode::kOtherInput});

@@ -16,6 +16,7 @@
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/row_ops.h"
+#include "aqt/quant/validate.h"
 
 namespace aqt::internal {
 namespace {
@@ -274,6 +275,7 @@ absl::Status ValidateQuantizer(const Quantizer& quantizer) {
     return absl::InvalidArgumentError(absl::StrCat("Quantizer: scale_dtype ", ToString(*quantizer.scale_dtype),
                                                    ", expected f32, bf16, f16 or none"));
   }
+  AQT_RETURN_IF_ERROR(ValidateSharedAxes(quantizer.calib_shared_axes));
   if (quantizer.calibration.has_value()) AQT_RETURN_IF_ERROR(ValidateCalibration(*quantizer.calibration));
   if (quantizer.calibration.has_value() && std::holds_alternative<DelayedScaling>(*quantizer.calibration) &&
       !quantizer.calib_shared_axes.axes.empty()) {

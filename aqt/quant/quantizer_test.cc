@@ -95,7 +95,7 @@ TEST(Quantize, SharedAxes) {
   EXPECT_EQ(Quantize(quantizer, x, {})->scale[0].shape(), (Shape{2, 2, 2}));  // one scale per element
   quantizer.calib_shared_axes.axes = {-1};
   EXPECT_EQ(Quantize(quantizer, x, {0})->scale[0].shape(), (Shape{2, 2, 1}));
-  quantizer.calib_shared_axes.per_tensor = true;
+  quantizer.calib_shared_axes = {.per_tensor = true};
   EXPECT_EQ(Quantize(quantizer, x, {0})->scale[0].shape(), (Shape{1, 1, 1}));
   const absl::Status status = Quantize(AbsMaxInt(8), x, {3}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -251,6 +251,8 @@ TEST(Validate, Calibrations) {
             "AbsMean: p = 0, clipping_scale = 1, expected both > 0");
   EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {-1}}}).message(),
             "SnrSearch: candidate -1, expected >= 0");
+  EXPECT_EQ(Validate(Quantizer{.calib_shared_axes = {.per_tensor = true, .axes = {0}}}).message(),
+            "calib_shared_axes: per_tensor and axes exclude each other");
   EXPECT_TRUE(Validate(Quantizer{}).ok());
 }
 

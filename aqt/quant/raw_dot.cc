@@ -88,8 +88,8 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
   Aval lhs = lhs_in, rhs = rhs_in;
   if (config.local_aqt.has_value()) {
     for (const Side side : {Side::kLhs, Side::kRhs}) {
-      if ((side == Side::kLhs ? config.lhs : config.rhs).quantizer.calib_shared_axes == SharedAxes{}) continue;
-      return Invalid(pass, side, "calib_shared_axes cannot be set with local_aqt, which gives each part scales of its own");
+      const absl::Status status = ValidateTensorOfLocalAqt(side == Side::kLhs ? config.lhs : config.rhs);
+      if (!status.ok()) return Invalid(pass, side, status.message());
     }
     absl::StatusOr<std::optional<LocalSplit>> split = MakeLocalSplit(*config.local_aqt, dims, lhs.shape, rhs.shape);
     if (!split.ok()) return Annotate(split.status(), ToString(pass));

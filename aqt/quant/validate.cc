@@ -19,6 +19,11 @@ bool HasBias(const Tensor& tensor) {
 
 }  // namespace
 
+absl::Status ValidateSharedAxes(const SharedAxes& shared) {
+  if (!shared.per_tensor || shared.axes.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("calib_shared_axes: per_tensor and axes exclude each other");
+}
+
 absl::Status ValidateTensor(const Tensor& tensor) {
   const bool contracting = tensor.calibration_mode == CalibrationMode::kContractingAxis;
   if (tensor.dequant_mode == DequantMode::kOutput && !contracting) {
@@ -103,6 +108,12 @@ absl::Status ValidateLocalAqt(const LocalAqt& config) {
   const int64_t value = has_count ? *config.contraction_axis_shard_count : *config.contraction_axis_shard_size;
   if (value < 1) return invalid(absl::StrCat(name, " = ", value, ", expected at least 1"));
   return absl::OkStatus();
+}
+
+absl::Status ValidateTensorOfLocalAqt(const Tensor& tensor) {
+  if (tensor.quantizer.calib_shared_axes == SharedAxes{}) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "calib_shared_axes cannot be set with local_aqt, which gives each part scales of its own");
 }
 
 absl::Status ValidateUseFwdQuant(const DotGeneralRaw& fwd, Side side) {

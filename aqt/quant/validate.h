@@ -12,6 +12,9 @@
 
 namespace aqt {
 
+// InvalidArgument for per_tensor together with axes.
+absl::Status ValidateSharedAxes(const SharedAxes& shared);
+
 // InvalidArgument for a pair of modes that does not go together, and for a bias without DEQUANT_MODE_THIS_INPUT.
 absl::Status ValidateTensor(const Tensor& tensor);
 
@@ -26,6 +29,9 @@ absl::Status ValidateMidAlphas(const DotGeneralRaw& raw);
 
 // InvalidArgument when a field is missing, not positive, or does not belong to the rule.
 absl::Status ValidateLocalAqt(const LocalAqt& config);
+
+// For an operand of a contraction with local_aqt: InvalidArgument when it has calib_shared_axes.
+absl::Status ValidateTensorOfLocalAqt(const Tensor& tensor);
 
 // For use_fwd_quant, which takes the quantization of one side of `fwd`: InvalidArgument when that cannot be used
 // backward.

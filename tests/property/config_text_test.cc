@@ -59,6 +59,7 @@ class Generator {
       raw->rhs.use_fwd_quant = OneIn(4);
       if (OneIn(4)) raw->local_aqt = Local();
     }
+    if (OneIn(3)) config.tiling = DotTiling{.lhs = Tiling(), .rhs = Tiling()};
     return config;
   }
 
@@ -183,6 +184,17 @@ class Generator {
     if (constant != nullptr && constant->bias.has_value() && !OneIn(9)) tensor.dequant_mode = DequantMode::kThisInput;
     return tensor;
   }
+
+  std::vector<AxisTiling> Tilings() {
+    std::vector<AxisTiling> tilings;
+    while (!OneIn(2)) {
+      AxisTiling& tiling = tilings.emplace_back(AxisTiling{.axis = random_.Below(9) - 4});
+      if (OneIn(2)) tiling.tile_count = random_.Below(9) + 1;
+      if (!tiling.tile_count.has_value() || OneIn(3)) tiling.tile_size = random_.Below(1000) + 1;
+    }
+    return tilings;
+  }
+  TensorTiling Tiling() { return {.contraction_axes = Tilings(), .remaining_axes = Tilings()}; }
 
   LocalAqt Local() {
     if (OneIn(2)) return {.contraction_axis_shard_count = random_.Below(1000) + 1};
