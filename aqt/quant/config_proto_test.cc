@@ -442,8 +442,8 @@ TEST(ConfigProto, ConvolutionIsFwd) {
   const absl::StatusOr<DotGeneral> config = DotGeneralFromText(R"(
       schema: 1
       fwd {
-        lhs { quantizer { int_symmetric { bits: 8 } calib_shared_axes { axes: [1, 2, 3] } } }
-        rhs { quantizer { int_symmetric { bits: 4 } calib_shared_axes { axes: [0, 1, 2] } } }
+        lhs { quantizer { int_symmetric { bits: 8 } calib_shared_axes { axes: [1, 2, 3] } abs_max {} } }
+        rhs { quantizer { int_symmetric { bits: 4 } calib_shared_axes { axes: [0, 1, 2] } abs_max {} } }
       })");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->fwd, ConvGeneralDilatedMake(2, 8, 4));
