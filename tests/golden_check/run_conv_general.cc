@@ -26,7 +26,8 @@ absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inpu
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
-  AQT_ASSIGN_OR_RETURN(Array out, QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context, MakeRuntime(env)));
+  AQT_ASSIGN_OR_RETURN(Array out,
+                       QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context, MakeRuntime(env)));
   Recorder recorder;
   AQT_ASSIGN_OR_RETURN(const Array observed, QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context,
                                                                   MakeRuntime(env, &recorder)));

@@ -19,14 +19,15 @@ absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, c
   const Runtime runtime = MakeRuntime(env);
   DotGeneral sides = config.config;
   if (config.of_product) {
-    AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(config.equation, DefaultUnquantizedConfig(), lhs.aval(),
-                                                                 rhs.aval(), runtime.compat));
+    AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(config.equation, DefaultUnquantizedConfig(),
+                                                                 lhs.aval(), rhs.aval(), runtime.compat));
     if (plan.swapped()) sides = SwapOperands(sides);
   }
   if (const auto g = inputs.find("g"); g != inputs.end()) {
-    AQT_ASSIGN_OR_RETURN(DotGeneralGradients results, QuantizedEinsumWithGradients(config.equation, sides, lhs, rhs,
-                                                                                   g->second, context, runtime));
-    return Tensors{{"out", std::move(results.out)}, {"dlhs", std::move(results.dlhs)}, {"drhs", std::move(results.drhs)}};
+    AQT_ASSIGN_OR_RETURN(DotGeneralGradients results,
+                         QuantizedEinsumWithGradients(config.equation, sides, lhs, rhs, g->second, context, runtime));
+    return Tensors{
+        {"out", std::move(results.out)}, {"dlhs", std::move(results.dlhs)}, {"drhs", std::move(results.drhs)}};
   }
   AQT_ASSIGN_OR_RETURN(Array out, QuantizedEinsum(config.equation, sides, lhs, rhs, context, runtime));
   return Tensors{{"out", std::move(out)}};
