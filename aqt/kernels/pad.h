@@ -21,8 +21,8 @@ struct PadAxis {
   bool operator==(const PadAxis&) const = default;
 };
 
-// out, dense with the padded sizes, = the source among zeros (all bytes 0). Elements have `element_bytes` bytes; the two
-// do not overlap. At least one axis. The same bytes for any executor.
+// out, dense with the padded sizes, = the source among zeros (all bytes 0). Elements have `element_bytes` bytes; the
+// two do not overlap. At least one axis. The same bytes for any executor.
 void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> axes, void* out, Executor* executor);
 
 }  // namespace aqt::kernels

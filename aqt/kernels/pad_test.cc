@@ -1,10 +1,10 @@
 #include "aqt/kernels/pad.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <random>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "aqt/kernels/thread_pool.h"
@@ -46,7 +46,10 @@ TEST(Pad, EqualsSearch) {
     PadAxis axes[3];
     int64_t stride = 1, padded = 1, sources = 1;
     for (int i = 2; i >= 0; --i) {
-      axes[i] = {.size = below(largest), .stride = stride, .dilation = 1 + below(3), .low = below(7) - 3,
+      axes[i] = {.size = below(largest),
+                 .stride = stride,
+                 .dilation = 1 + below(3),
+                 .low = below(7) - 3,
                  .padded = large ? 60 : below(2 * largest)};
       stride *= axes[i].size + below(2);
       sources += axes[i].stride * (axes[i].size + 1);
@@ -68,9 +71,8 @@ TEST(Pad, EqualsSearch) {
       for (int64_t b = 0; b < axes[1].padded; ++b) {
         for (int64_t c = 0; c < axes[2].padded; ++c, ++place) {
           const int64_t i = find(axes[0], a), j = find(axes[1], b), k = find(axes[2], c);
-          const int16_t want = i < 0 || j < 0 || k < 0
-                                   ? 0
-                                   : source[i * axes[0].stride + j * axes[1].stride + k * axes[2].stride];
+          const int16_t want =
+              i < 0 || j < 0 || k < 0 ? 0 : source[i * axes[0].stride + j * axes[1].stride + k * axes[2].stride];
           ASSERT_EQ(out[place], want) << absl::StrCat("round ", round, ": ", a, " ", b, " ", c);
         }
       }

@@ -24,7 +24,8 @@ absl::Status Invalid(const Parts&... parts) {
 // The value for a spatial axis.
 absl::Status Check(const char* field, const Axes& values, int64_t spatial) {
   if (!values.empty() && static_cast<int64_t>(values.size()) != spatial) {
-    return Invalid(field, " has ", values.size(), " values, expected one for each of the ", spatial, " spatial axes, or none");
+    return Invalid(field, " has ", values.size(), " values, expected one for each of the ", spatial,
+                   " spatial axes, or none");
   }
   for (const int64_t value : values) {
     if (value < 1 || value > kLargest) return Invalid(field, " = ", value, ", expected 1 .. 2^40");
@@ -37,9 +38,12 @@ int64_t ValueOr1(const Axes& values, int64_t axis) { return values.empty() ? 1 :
 
 absl::string_view ToString(ConvPadding padding) {
   switch (padding) {
-    case ConvPadding::kValid: return "VALID";
-    case ConvPadding::kSame: return "SAME";
-    case ConvPadding::kExplicit: return "EXPLICIT";
+    case ConvPadding::kValid:
+      return "VALID";
+    case ConvPadding::kSame:
+      return "SAME";
+    case ConvPadding::kExplicit:
+      return "EXPLICIT";
   }
   return "?";
 }
@@ -63,8 +67,9 @@ int64_t ConvGeometry::SumLength() const {
 absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape& lhs, const Shape& rhs) {
   const int64_t rank = lhs.rank(), spatial = rank - 2;
   if (spatial < 1 || spatial > 3 || rhs.rank() != rank) {
-    return Invalid("lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
-                   "; expected lhs [batch, spatial..., in], rhs [spatial..., in / groups, out] with 1 to 3 spatial axes");
+    return Invalid(
+        "lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
+        "; expected lhs [batch, spatial..., in], rhs [spatial..., in / groups, out] with 1 to 3 spatial axes");
   }
   AQT_RETURN_IF_ERROR(Check("window_strides", dims.window_strides, spatial));
   AQT_RETURN_IF_ERROR(Check("lhs_dilation", dims.lhs_dilation, spatial));
@@ -74,7 +79,8 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
     return Invalid("padding is ", ToString(dims.padding), " with ", dims.explicit_padding.size(),
                    " explicit pairs, expected ", is_explicit ? spatial : 0);
   }
-  const bool dilates = std::any_of(dims.lhs_dilation.begin(), dims.lhs_dilation.end(), [](int64_t d) { return d != 1; });
+  const bool dilates =
+      std::any_of(dims.lhs_dilation.begin(), dims.lhs_dilation.end(), [](int64_t d) { return d != 1; });
   if (dilates && !is_explicit) {
     return Invalid("padding ", ToString(dims.padding), " has no meaning with lhs_dilation; give explicit pairs");
   }
@@ -83,9 +89,10 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
   geometry.groups = dims.feature_group_count;
   if (geometry.groups < 1 || geometry.out_channels % geometry.groups != 0 ||
       geometry.in_channels % geometry.groups != 0 || geometry.in_channels / geometry.groups != rhs[rank - 2]) {
-    return Invalid("feature_group_count = ", geometry.groups, " with ", geometry.in_channels,
-                   " input channels, a kernel for ", rhs[rank - 2], " of them and ", geometry.out_channels,
-                   " output channels; expected groups that divide both channels, and a kernel for input channels / groups");
+    return Invalid(
+        "feature_group_count = ", geometry.groups, " with ", geometry.in_channels, " input channels, a kernel for ",
+        rhs[rank - 2], " of them and ", geometry.out_channels,
+        " output channels; expected groups that divide both channels, and a kernel for input channels / groups");
   }
   for (int64_t i = 0; i < spatial; ++i) {
     ConvAxis axis{.in = lhs[1 + i],

@@ -4,9 +4,9 @@
 // Shapes of a convolution with channels last:
 //   lhs [B, in..., Ci] * rhs [kernel..., Ci / groups, Co] -> out [B, o..., Co], with 1 to 3 spatial axes.
 //
-// Along each spatial axis the input is dilated (lhs_dilation - 1 zeros between elements) and padded with zeros; the kernel
-// is dilated likewise; it is not mirrored. out[o] = sum over k of padded[o * stride + k * rhs_dilation] * rhs[k]. Output
-// channel c reads the input channels of group c / (Co / groups).
+// Along each spatial axis the input is dilated (lhs_dilation - 1 zeros between elements) and padded with zeros; the
+// kernel is dilated likewise; it is not mirrored. out[o] = sum over k of padded[o * stride + k * rhs_dilation] *
+// rhs[k]. Output channel c reads the input channels of group c / (Co / groups).
 
 #include <cstdint>
 #include <ostream>

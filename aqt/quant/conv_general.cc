@@ -81,8 +81,8 @@ AxisList SpatialAxes(const Shape& shape, absl::Span<const int64_t> strides, int6
   return axes;
 }
 
-// out[e, g, p, c] = sum over w of lhs[e, g, p, w] * rhs[g, c, w]: examples, groups, positions, columns, window elements.
-// Strides are in elements.
+// out[e, g, p, c] = sum over w of lhs[e, g, p, w] * rhs[g, c, w]: examples, groups, positions, columns, window
+// elements. Strides are in elements.
 struct WindowProduct {
   const void* lhs = nullptr;
   DType lhs_dtype = DType::kF32;
@@ -129,7 +129,8 @@ void Run(const kernels::GemmKernel& kernel, const WindowProduct& p, Workspace& w
   // All groups of several examples at a time, or several groups of one example.
   const int64_t fit = kPanelBudget / std::max<int64_t>(1, one);
   const int64_t group_step = std::clamp<int64_t>(fit, 1, std::max<int64_t>(1, p.groups));
-  const int64_t example_step = std::clamp<int64_t>(fit / std::max<int64_t>(1, p.groups), 1, std::max<int64_t>(1, p.examples));
+  const int64_t example_step =
+      std::clamp<int64_t>(fit / std::max<int64_t>(1, p.groups), 1, std::max<int64_t>(1, p.examples));
   float* row_scale = nullptr;
   if (p.example_scale != nullptr) {
     row_scale = static_cast<float*>(workspace.Get(Workspace::kSums, example_step * positions * sizeof(float)));
@@ -219,7 +220,7 @@ struct ConvGeneralPlan::Impl {
   ConvGeometry geometry;
   Aval out;
   SidePlan sides[2];
-  bool integer_sums = false;               // in s32, else in f32
+  bool integer_sums = false;              // in s32, else in f32
   DType accumulator_dtype = DType::kF32;  // of the product before it is scaled
   std::vector<ResidualSlot> residuals;
   int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
@@ -317,18 +318,17 @@ struct ConvGeneralPlan::Impl {
     ArrayRef product;
     if (integer_sums) {
       const MutableArrayRef sums(DType::kS32, out.shape, workspace.Get(Workspace::kAccumulator, n * 4));
-      Run(kernels::GemmS8(target), ForwardProduct(lhs.operand, rhs.operand, sums, workspace, runtime.executor), workspace,
-          runtime.executor);
+      Run(kernels::GemmS8(target), ForwardProduct(lhs.operand, rhs.operand, sums, workspace, runtime.executor),
+          workspace, runtime.executor);
       product = sums;
     } else {
       float* data = static_cast<float*>(workspace.Get(Workspace::kAccumulator, n * 4));
       const MutableArrayRef sums(data, out.shape);
-      Run(kernels::GemmF32(target), ForwardProduct(lhs.operand, rhs.operand, sums, workspace, runtime.executor), workspace,
-          runtime.executor);
-      const MutableArrayRef rounded(accumulator_dtype, out.shape,
-                                    accumulator_dtype == DType::kF32
-                                        ? data
-                                        : workspace.Get(Workspace::kSums, n * SizeOf(accumulator_dtype)));
+      Run(kernels::GemmF32(target), ForwardProduct(lhs.operand, rhs.operand, sums, workspace, runtime.executor),
+          workspace, runtime.executor);
+      const MutableArrayRef rounded(
+          accumulator_dtype, out.shape,
+          accumulator_dtype == DType::kF32 ? data : workspace.Get(Workspace::kSums, n * SizeOf(accumulator_dtype)));
       StoreSums(data, rounded);
       product = rounded;
     }
@@ -465,7 +465,8 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
   AQT_ASSIGN_OR_RETURN(impl->geometry, MakeConvGeometry(dims, lhs.shape, rhs.shape));
   const ConvGeometry& geometry = impl->geometry;
   impl->out = {lhs.dtype, geometry.OutShape()};
-  if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) return invalid("mid alphas have no meaning here");
+  if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value())
+    return invalid("mid alphas have no meaning here");
   if (config.local_aqt.has_value()) return invalid("local_aqt has no meaning here");
 
   const int64_t rank = lhs.shape.rank();
@@ -475,8 +476,7 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
     if (tensor.use_fwd_quant) return invalid(Name(side), ": use_fwd_quant has no meaning here");
     Axes shared;
     for (int64_t axis = 0; axis < rank - 1; ++axis) shared.push_back(is_lhs ? axis + 1 : axis);
-    absl::StatusOr<SidePlan> plan =
-        internal::MakeSidePlan(Pass::kFwd, side, tensor, is_lhs ? lhs : rhs, shared);
+    absl::StatusOr<SidePlan> plan = internal::MakeSidePlan(Pass::kFwd, side, tensor, is_lhs ? lhs : rhs, shared);
     if (!plan.ok()) return Annotate(plan.status(), "conv_general");
     impl->sides[static_cast<int>(side)] = *std::move(plan);
     const SidePlan& own = impl->side(side);
@@ -485,21 +485,23 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
       continue;
     }
     if (tensor.dequant_mode == DequantMode::kOtherInput || tensor.calibration_mode == CalibrationMode::kRemainingAxis) {
-      return invalid(Name(side), ": ", ToString(tensor.dequant_mode), " with ", ToString(tensor.calibration_mode),
-                     "; expected DEQUANT_MODE_OUTPUT or DEQUANT_MODE_THIS_INPUT, with CALIBRATION_MODE_CONTRACTING_AXIS");
+      return invalid(
+          Name(side), ": ", ToString(tensor.dequant_mode), " with ", ToString(tensor.calibration_mode),
+          "; expected DEQUANT_MODE_OUTPUT or DEQUANT_MODE_THIS_INPUT, with CALIBRATION_MODE_CONTRACTING_AXIS");
     }
     if (tensor.dequant_mode == DequantMode::kOutput) {
       AQT_RETURN_IF_ERROR(Annotate(CheckOutputScale(side, own.spec->scale_shape), "conv_general"));
     }
     if (own.spec->has_state()) {
-      return absl::UnimplementedError(absl::StrCat("conv_general: ", Name(side), ": a calibration with state (",
-                                                   internal::NameOf(own.spec->calibration),
-                                                   ") is not available here; prepare a tensor with the scales it found"));
+      return absl::UnimplementedError(absl::StrCat(
+          "conv_general: ", Name(side), ": a calibration with state (", internal::NameOf(own.spec->calibration),
+          ") is not available here; prepare a tensor with the scales it found"));
     }
     impl->AddResidual(side, What::kQvalue, {own.spec->q_dtype, own.x.shape});
     impl->AddResidual(side, What::kScale, {own.spec->scale_dtype, own.spec->scale_shape});
     const IntSymmetric* integer = impl->Integer(side);
-    if (integer != nullptr && integer->clip_gradient) impl->AddResidual(side, What::kClipMask, {DType::kS8, own.x.shape});
+    if (integer != nullptr && integer->clip_gradient)
+      impl->AddResidual(side, What::kClipMask, {DType::kS8, own.x.shape});
   }
 
   AQT_RETURN_IF_ERROR(Annotate(ValidateAccumulator(config), "conv_general"));
@@ -509,7 +511,8 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
   impl->integer_sums = integers && SumsFitS32(l, r, geometry.SumLength());
   if (wanted == DType::kS32 && !impl->integer_sums) {
     return invalid("a sum of ", geometry.SumLength(), " products of up to ", internal::MaxMagnitude(l), " * ",
-                   internal::MaxMagnitude(r), " can overflow the s32 accumulator; use fewer bits, or an f32 accumulator");
+                   internal::MaxMagnitude(r),
+                   " can overflow the s32 accumulator; use fewer bits, or an f32 accumulator");
   }
   impl->accumulator_dtype = impl->integer_sums ? DType::kS32 : wanted.value_or(lhs.dtype);
   Shape padded_g{geometry.batch};
@@ -574,10 +577,18 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
       const ResidualSlot& slot = impl.residuals[i];
       internal::RawOperand& in = raw[static_cast<int>(slot.side)];
       switch (slot.what) {
-        case What::kValue: residuals->Keep(i, in.x, slot.side == Side::kLhs ? lhs.transient : rhs.transient); break;
-        case What::kQvalue: in.keep_qvalue = residuals->Reserve(i, slot.aval); break;
-        case What::kScale: in.keep_scale = residuals->Reserve(i, slot.aval); break;
-        case What::kClipMask: in.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval)); break;
+        case What::kValue:
+          residuals->Keep(i, in.x, slot.side == Side::kLhs ? lhs.transient : rhs.transient);
+          break;
+        case What::kQvalue:
+          in.keep_qvalue = residuals->Reserve(i, slot.aval);
+          break;
+        case What::kScale:
+          in.keep_scale = residuals->Reserve(i, slot.aval);
+          break;
+        case What::kClipMask:
+          in.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval));
+          break;
       }
     }
   }

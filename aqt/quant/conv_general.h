@@ -15,17 +15,19 @@
 // A side without numerics enters as it is and has no scale; one with DEQUANT_MODE_THIS_INPUT enters dequantized.
 // Padding is zeros that take part in the product: next to an infinite kernel value they give NaN.
 //
-// The sum: AQT converts the qvalues to T and convolves in floating point. When both are integers (containers s2, s4, s8) it
-// is computed here in s32 by the s8 kernels: exact, so equal to AQT's while |acc| < 2^24, where f32 sums are exact, too;
-// above, AQT's has the error of f32 sums and this one has none. If s32 could overflow, an s32 accumulator is refused and
-// otherwise the sum is in f32. Sums of floats are in f32, in the order of the kernel's elements, rounded to
-// dg_accumulator_dtype (null: T).
+// The sum: AQT converts the qvalues to T and convolves in floating point. When both are integers (containers s2, s4,
+// s8) it is computed here in s32 by the s8 kernels: exact, so equal to AQT's while |acc| < 2^24, where f32 sums are
+// exact, too; above, AQT's has the error of f32 sums and this one has none. If s32 could overflow, an s32 accumulator
+// is refused and otherwise the sum is in f32. Sums of floats are in f32, in the order of the kernel's elements, rounded
+// to dg_accumulator_dtype (null: T).
 //
-// The gradient: rounding and clipping pass it straight through (with clip_gradient not where the value was clipped), scales
-// carry none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is not quantized:
+// The gradient: rounding and clipping pass it straight through (with clip_gradient not where the value was clipped),
+// scales carry none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is not
+// quantized:
 //   dlhs[b,x,i] = sum over o, k, c with o * stride + k * rhs_dilation = x * lhs_dilation + low of g[b,o,c] * R_[k,i,c]
 //   drhs[k,i,c] = sum over b, o of pad(L)[b, o * stride + k * rhs_dilation, i] * g[b,o,c]
-// summed in f32 and rounded to T. (In AQT the gradient of an integer operand is zero: Compat.)
+// summed in f32 and rounded to T; zeros between and around g take part as those of the padding do. (In AQT the gradient
+// of an integer operand is zero: Compat.)
 //
 // No buffer holds the windows of more examples than fit 8 MiB, but for those of one example. Slow version:
 // conv_general_reference.h.
@@ -50,11 +52,11 @@ namespace aqt {
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
 class ConvGeneralPlan {
  public:
-  // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes; illegal
-  // numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and use_fwd_quant, which a
-  // convolution has no meaning for; a scale with DEQUANT_MODE_OUTPUT that varies along other axes than the example (lhs) or
-  // the output channel (rhs); an s32 accumulator with an operand that is no integer, or that could overflow. Unimplemented
-  // for calibrations with state.
+  // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes;
+  // illegal numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
+  // use_fwd_quant, which a convolution has no meaning for; a scale with DEQUANT_MODE_OUTPUT that varies along other
+  // axes than the example (lhs) or the output channel (rhs); an s32 accumulator with an operand that is no integer, or
+  // that could overflow. Unimplemented for calibrations with state.
   static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
                                               const ConvDims& dims);
 
@@ -66,8 +68,8 @@ class ConvGeneralPlan {
   absl::Span<const ResidualSlot> residuals() const;
   bool ForwardNeedsKey() const;
 
-  // As those of DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd. InvalidArgument
-  // with a Runtime::product.
+  // As those of DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd.
+  // InvalidArgument with a Runtime::product.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
                        Residuals* residuals = nullptr, const Runtime& runtime = {}) const;
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const std::optional<MutableArrayRef>& dlhs,
@@ -84,7 +86,8 @@ class ConvGeneralPlan {
 
 // One-shot: plans, runs, allocates the results.
 absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const ArrayRef& lhs, const ArrayRef& rhs,
-                                           const ConvDims& dims, const Context& context = {}, const Runtime& runtime = {});
+                                           const ConvDims& dims, const Context& context = {},
+                                           const Runtime& runtime = {});
 absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
                                                                       const ArrayRef& rhs, const ArrayRef& g,
                                                                       const ConvDims& dims, const Context& context = {},

@@ -36,8 +36,8 @@ float RoundTo(DType dtype, float value) {
   return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Round(value); });
 }
 
-// All loops: f(b, out position, input channel of the group, output channel, index of lhs or -1, index of rhs, index of out).
-// The order is batch, positions, output channel, kernel, input channel.
+// All loops: f(b, out position, input channel of the group, output channel, index of lhs or -1, index of rhs, index of
+// out). The order is batch, positions, output channel, kernel, input channel.
 template <class F>
 void ForEachProduct(const ConvGeometry& geometry, F f) {
   std::vector<ConvAxis> axes(3 - geometry.axes.size(), ConvAxis{.in = 1, .kernel = 1, .out = 1});
@@ -53,17 +53,20 @@ void ForEachProduct(const ConvGeometry& geometry, F f) {
       for (int64_t o1 = 0; o1 < axes[1].out; ++o1) {
         for (int64_t o2 = 0; o2 < axes[2].out; ++o2) {
           for (int64_t c = 0; c < geometry.out_channels; ++c) {
-            const int64_t out = (((b * axes[0].out + o0) * axes[1].out + o1) * axes[2].out + o2) * geometry.out_channels + c;
+            const int64_t out =
+                (((b * axes[0].out + o0) * axes[1].out + o1) * axes[2].out + o2) * geometry.out_channels + c;
             for (int64_t k0 = 0; k0 < axes[0].kernel; ++k0) {
               for (int64_t k1 = 0; k1 < axes[1].kernel; ++k1) {
                 for (int64_t k2 = 0; k2 < axes[2].kernel; ++k2) {
                   for (int64_t i = 0; i < group_in; ++i) {
-                    const int64_t x0 = source(axes[0], o0, k0), x1 = source(axes[1], o1, k1), x2 = source(axes[2], o2, k2);
+                    const int64_t x0 = source(axes[0], o0, k0), x1 = source(axes[1], o1, k1),
+                                  x2 = source(axes[2], o2, k2);
                     const int64_t channel = c / group_out * group_in + i;
                     const int64_t lhs =
                         x0 < 0 || x1 < 0 || x2 < 0
                             ? -1
-                            : (((b * axes[0].in + x0) * axes[1].in + x1) * axes[2].in + x2) * geometry.in_channels + channel;
+                            : (((b * axes[0].in + x0) * axes[1].in + x1) * axes[2].in + x2) * geometry.in_channels +
+                                  channel;
                     const int64_t rhs =
                         (((k0 * axes[1].kernel + k1) * axes[2].kernel + k2) * group_in + i) * geometry.out_channels + c;
                     f(lhs, rhs, out);
@@ -94,8 +97,7 @@ absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, con
   own.key = key;
   AQT_ASSIGN_OR_RETURN(operand.qtensor, Quantize(tensor.quantizer, x, axes, own, runtime));
   AQT_ASSIGN_OR_RETURN(operand.dequantized, operand.qtensor.Dequantize());
-  operand.in_product =
-      tensor.dequant_mode == DequantMode::kThisInput ? operand.dequantized : *operand.qtensor.qvalue;
+  operand.in_product = tensor.dequant_mode == DequantMode::kThisInput ? operand.dequantized : *operand.qtensor.qvalue;
   return operand;
 }
 
@@ -140,9 +142,8 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   const Shape out_shape = geometry.OutShape();
   const std::vector<double> a = Values(l.in_product), b = Values(r.in_product);
   std::vector<double> sums(out_shape.num_elements(), 0.0);
-  ForEachProduct(geometry, [&](int64_t x, int64_t k, int64_t o) {
-    sums[o] = Step(exact, sums[o], x < 0 ? 0 : a[x], b[k]);
-  });
+  ForEachProduct(geometry,
+                 [&](int64_t x, int64_t k, int64_t o) { sums[o] = Step(exact, sums[o], x < 0 ? 0 : a[x], b[k]); });
   const int64_t channels = geometry.out_channels;
   const int64_t per_example = geometry.batch == 0 ? 1 : out_shape.num_elements() / geometry.batch;
   for (size_t o = 0; o < sums.size(); ++o) {
@@ -169,7 +170,8 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   ForEachProduct(geometry, [&](int64_t x, int64_t k, int64_t o) {
     drhs[k] = Step(false, drhs[k], x < 0 ? 0 : full_lhs[x], cotangent[o]);
   });
-  // The sum for an element of lhs runs over kernel elements, then output channels: collected first, then added in order.
+  // The sum for an element of lhs runs over kernel elements, then output channels: collected first, then added in
+  // order.
   struct Term {
     int64_t kernel, channel;
     double a, b;

@@ -2,6 +2,8 @@
 
 #include "aqt/quant/conv_general.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,8 +14,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -58,9 +58,7 @@ TEST(ConvGeometry, Same) {
 }
 
 TEST(ConvGeometry, ExplicitAndValid) {
-  ConvDims dims{.window_strides = {2, 1},
-                .padding = ConvPadding::kExplicit,
-                .explicit_padding = {{1, 0}, {0, 2}}};
+  ConvDims dims{.window_strides = {2, 1}, .padding = ConvPadding::kExplicit, .explicit_padding = {{1, 0}, {0, 2}}};
   EXPECT_EQ(MakeConvGeometry(dims, {1, 7, 7, 2}, {3, 2, 2, 5})->OutShape(), (Shape{1, 3, 8, 5}));
   dims = {.padding = ConvPadding::kExplicit, .explicit_padding = {{2, 2}, {-1, -1}}, .lhs_dilation = {2, 1}};
   EXPECT_EQ(MakeConvGeometry(dims, {1, 4, 6, 2}, {3, 3, 2, 3})->OutShape(), (Shape{1, 9, 2, 3}));
@@ -75,9 +73,10 @@ TEST(ConvGeometry, ErrorsNameTheField) {
     return std::string(status.message());
   };
   const Shape lhs{1, 8, 4}, rhs{3, 4, 6};
-  EXPECT_EQ(error({}, {8, 4}, {4, 6}),
-            "conv_general: lhs is [8,4], rhs [4,6]; expected lhs [batch, spatial..., in], rhs [spatial..., in / groups, out] "
-            "with 1 to 3 spatial axes");
+  EXPECT_EQ(
+      error({}, {8, 4}, {4, 6}),
+      "conv_general: lhs is [8,4], rhs [4,6]; expected lhs [batch, spatial..., in], rhs [spatial..., in / groups, out] "
+      "with 1 to 3 spatial axes");
   EXPECT_EQ(error({}, lhs, {3, 3, 4, 6}).substr(0, 45), "conv_general: lhs is [1,8,4], rhs [3,3,4,6]; ");
   EXPECT_EQ(error({.window_strides = {1, 1}}, lhs, rhs),
             "conv_general: window_strides has 2 values, expected one for each of the 1 spatial axes, or none");
@@ -92,10 +91,12 @@ TEST(ConvGeometry, ErrorsNameTheField) {
   const int64_t huge = int64_t{1} << 50;
   EXPECT_EQ(error({.padding = ConvPadding::kExplicit, .explicit_padding = {{huge, 0}}}, lhs, rhs),
             "conv_general: padding (1125899906842624,0) of axis 0, expected at most 2^40");
-  EXPECT_EQ(error({.rhs_dilation = {int64_t{1} << 40}}, lhs, rhs), "conv_general: a dilated extent of axis 0 is above 2^40");
-  EXPECT_EQ(error({.feature_group_count = 4}, lhs, rhs),
-            "conv_general: feature_group_count = 4 with 4 input channels, a kernel for 4 of them and 6 output channels; "
-            "expected groups that divide both channels, and a kernel for input channels / groups");
+  EXPECT_EQ(error({.rhs_dilation = {int64_t{1} << 40}}, lhs, rhs),
+            "conv_general: a dilated extent of axis 0 is above 2^40");
+  EXPECT_EQ(
+      error({.feature_group_count = 4}, lhs, rhs),
+      "conv_general: feature_group_count = 4 with 4 input channels, a kernel for 4 of them and 6 output channels; "
+      "expected groups that divide both channels, and a kernel for input channels / groups");
   EXPECT_EQ(error({.feature_group_count = 0}, lhs, rhs).substr(0, 37), "conv_general: feature_group_count = 0");
 }
 
@@ -116,12 +117,14 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
   config.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
   config.lhs.dequant_mode = DequantMode::kOtherInput;
   EXPECT_EQ(error(config, lhs, rhs),
-            "conv_general: lhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_REMAINING_AXIS; expected DEQUANT_MODE_OUTPUT or "
+            "conv_general: lhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_REMAINING_AXIS; expected "
+            "DEQUANT_MODE_OUTPUT or "
             "DEQUANT_MODE_THIS_INPUT, with CALIBRATION_MODE_CONTRACTING_AXIS");
   config = Int8();
   config.rhs.quantizer.calib_shared_axes.axes = {0};
   EXPECT_EQ(error(config, lhs, rhs),
-            "conv_general: scale of rhs has shape [1,4,6]: it varies along axis 1, but only along the output channel (the last "
+            "conv_general: scale of rhs has shape [1,4,6]: it varies along axis 1, but only along the output channel "
+            "(the last "
             "axis) can it be multiplied onto the result; use DEQUANT_MODE_THIS_INPUT for others");
   config = Int8();
   config.lhs_mid_alpha = 0.5;
@@ -133,7 +136,8 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
   config.rhs.use_fwd_quant = true;
   EXPECT_EQ(error(config, lhs, rhs), "conv_general: rhs: use_fwd_quant has no meaning here");
   EXPECT_EQ(error(Int8(), {DType::kF32, {1, 200000, 1}}, {DType::kF32, {140000, 1, 1}}),
-            "conv_general: a sum of 140000 products of up to 127 * 127 can overflow the s32 accumulator; use fewer bits, or an "
+            "conv_general: a sum of 140000 products of up to 127 * 127 can overflow the s32 accumulator; use fewer "
+            "bits, or an "
             "f32 accumulator");
   config = Int8();
   config.lhs.quantizer.numerics = NoNumerics{};
@@ -143,9 +147,10 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
 TEST(ConvGeneralPlan, StateIsNotAvailable) {
   DotGeneralRaw config = Int8();
   config.rhs.quantizer.calibration = MeanOfAbsMax{};
-  EXPECT_EQ(ConvGeneralPlan::Make(config, {DType::kF32, {1, 8, 4}}, {DType::kF32, {3, 4, 6}}, {}).status(),
-            absl::UnimplementedError("conv_general: rhs: a calibration with state (MeanOfAbsMax) is not available here; "
-                                     "prepare a tensor with the scales it found"));
+  EXPECT_EQ(
+      ConvGeneralPlan::Make(config, {DType::kF32, {1, 8, 4}}, {DType::kF32, {3, 4, 6}}, {}).status(),
+      absl::UnimplementedError("conv_general: rhs: a calibration with state (MeanOfAbsMax) is not available here; "
+                               "prepare a tensor with the scales it found"));
 }
 
 TEST(ConvGeneralPlan, CallsNameWhatDoesNotFit) {
@@ -159,17 +164,20 @@ TEST(ConvGeneralPlan, CallsNameWhatDoesNotFit) {
   EXPECT_EQ(plan.Backward(out.ref(), residuals, std::nullopt, std::nullopt),
             absl::FailedPreconditionError("conv_general: Backward needs the 4 residuals of a Forward, but got 0"));
   const PreparedOperand weight = *plan.Prepare(Side::kRhs, rhs);
-  EXPECT_EQ(plan.Forward(lhs, weight, {}, out.ref(), &residuals),
-            absl::InvalidArgumentError("conv_general: the gradient of a prepared operand is not defined; pass the float "
-                                       "operand, or no Residuals"));
+  EXPECT_EQ(
+      plan.Forward(lhs, weight, {}, out.ref(), &residuals),
+      absl::InvalidArgumentError("conv_general: the gradient of a prepared operand is not defined; pass the float "
+                                 "operand, or no Residuals"));
   QTensor per_input = *Quantize(config.rhs.quantizer, rhs, {});
   per_input.scale[0] = Array::Zeros(DType::kF32, {1, 4, 6});
   EXPECT_EQ(plan.Prepare(Side::kRhs, per_input).status(),
-            absl::InvalidArgumentError(
-                "conv_general: the tensor for rhs: scale of rhs has shape [1,4,6]: it varies along axis 1, but only along the "
-                "output channel (the last axis) can it be multiplied onto the result; use DEQUANT_MODE_THIS_INPUT for others"));
+            absl::InvalidArgumentError("conv_general: the tensor for rhs: scale of rhs has shape [1,4,6]: it varies "
+                                       "along axis 1, but only along the "
+                                       "output channel (the last axis) can it be multiplied onto the result; use "
+                                       "DEQUANT_MODE_THIS_INPUT for others"));
   class : public PlainProduct {
-    void Contract(absl::string_view, const ArrayRef&, const ArrayRef&, const DotDims&, const MutableArrayRef&) override {}
+    void Contract(absl::string_view, const ArrayRef&, const ArrayRef&, const DotDims&,
+                  const MutableArrayRef&) override {}
   } product;
   EXPECT_EQ(plan.Forward(lhs, rhs, {}, out.ref(), nullptr, {.product = &product}),
             absl::InvalidArgumentError("conv_general: Runtime::product contracts; it cannot convolve. Leave it null"));
@@ -208,7 +216,8 @@ TEST(ConvGeneralPlan, SumsAbove24BitsAreExact) {
   std::vector<float> lhs(1101, 127.0f), rhs(1101, 127.0f);
   lhs[1100] = 1;
   rhs[1100] = 1;
-  const Array out = *QuantizedConvGeneral(config, ArrayRef(lhs.data(), {1, 1101, 1}), ArrayRef(rhs.data(), {1101, 1, 1}), {});
+  const Array out =
+      *QuantizedConvGeneral(config, ArrayRef(lhs.data(), {1, 1101, 1}), ArrayRef(rhs.data(), {1101, 1, 1}), {});
   EXPECT_EQ(out.View<float>()[0], static_cast<float>(1100 * 127 * 127 + 1)) << "scales are 1";
 }
 
@@ -232,7 +241,9 @@ class Generator {
   int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
   bool OneIn(int64_t n) { return Below(n) == 0; }
   template <class T>
-  T Pick(std::initializer_list<T> values) { return *(values.begin() + Below(static_cast<int64_t>(values.size()))); }
+  T Pick(std::initializer_list<T> values) {
+    return *(values.begin() + Below(static_cast<int64_t>(values.size())));
+  }
   uint64_t Bits() { return engine_(); }
 
   Case Next() {
@@ -313,9 +324,9 @@ TEST(ConvProperty, PlanEqualsReference) {
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
     const Array lhs = RandomArray(dtype, c.lhs, random.Bits()), rhs = RandomArray(dtype, c.rhs, random.Bits());
     const absl::StatusOr<ConvGeneralPlan> plan = ConvGeneralPlan::Make(c.config, lhs.aval(), rhs.aval(), c.dims);
-    SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", lhs.aval().ToString(), " ", rhs.aval().ToString(), " groups ",
-                              c.dims.feature_group_count, " ", Describe(c.config.lhs.quantizer.numerics), " ",
-                              Describe(c.config.rhs.quantizer.numerics)));
+    SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", lhs.aval().ToString(), " ", rhs.aval().ToString(),
+                              " groups ", c.dims.feature_group_count, " ", Describe(c.config.lhs.quantizer.numerics),
+                              " ", Describe(c.config.rhs.quantizer.numerics)));
     ASSERT_TRUE(plan.ok()) << plan.status();
     const Array g = RandomArray(dtype, plan->out_aval().shape, random.Bits());
     const Context context{.key = MakeKey(random.Bits())};
@@ -381,15 +392,16 @@ TEST(ConvGeneralPlan, ExamplesAreIndependent) {
 
 // ---- gradients
 
-// The convolution is linear in each operand, so its derivative by an element is its value at a unit vector, without error:
-// dlhs[i] = sum of g * conv(e_i, rhs). Sums of n products in f32 differ by at most n * 2^-24 * (1 + 2^-10) of the sum of
-// absolute values.
+// The convolution is linear in each operand, so its derivative by an element is its value at a unit vector, without
+// error: dlhs[i] = sum of g * conv(e_i, rhs). Sums of n products in f32 differ by at most n * 2^-24 * (1 + 2^-10) of
+// the sum of absolute values.
 TEST(ConvGradient, UnquantizedEqualsDifferences) {
   Generator random(7);
   const DotGeneralRaw config = ConvGeneralDilatedMake(1, std::nullopt, std::nullopt);
   for (int round = 0; round < 20; ++round) {
     Case c = random.Next();
-    const Array lhs = RandomArray(DType::kF32, c.lhs, random.Bits()), rhs = RandomArray(DType::kF32, c.rhs, random.Bits());
+    const Array lhs = RandomArray(DType::kF32, c.lhs, random.Bits()),
+                rhs = RandomArray(DType::kF32, c.rhs, random.Bits());
     DotGeneralRaw plain = config;
     plain.lhs.quantizer.calib_shared_axes = plain.rhs.quantizer.calib_shared_axes = {};
     const ConvGeneralPlan plan = *ConvGeneralPlan::Make(plain, lhs.aval(), rhs.aval(), c.dims);
@@ -410,7 +422,8 @@ TEST(ConvGradient, UnquantizedEqualsDifferences) {
           sum += product;
           size += std::fabs(product);
         }
-        ASSERT_LE(std::fabs(d.View<float>()[i] - sum), static_cast<double>(g.num_elements()) * 0x1p-24 * (1 + 0x1p-10) * size)
+        ASSERT_LE(std::fabs(d.View<float>()[i] - sum),
+                  static_cast<double>(g.num_elements()) * 0x1p-24 * (1 + 0x1p-10) * size)
             << "round " << round << " " << side << " " << i;
       }
     }
@@ -424,9 +437,10 @@ TEST(ConvGradient, QuantizedIsThatOfTheDequantizedOperands) {
   const Array g = RandomArray(DType::kF32, {2, 4, 6, 4}, 3);
   DotGeneralRaw config = Int8(2);
   const DotGeneralGradients got = *QuantizedConvGeneralWithGradients(config, lhs, rhs, g, dims);
-  const Array full_lhs = *FakeQuant(config.lhs.quantizer, lhs, {}), full_rhs = *FakeQuant(config.rhs.quantizer, rhs, {});
-  const DotGeneralGradients want = *QuantizedConvGeneralWithGradients(ConvGeneralDilatedMake(2, std::nullopt, std::nullopt),
-                                                                      full_lhs, full_rhs, g, dims);
+  const Array full_lhs = *FakeQuant(config.lhs.quantizer, lhs, {}),
+              full_rhs = *FakeQuant(config.rhs.quantizer, rhs, {});
+  const DotGeneralGradients want = *QuantizedConvGeneralWithGradients(
+      ConvGeneralDilatedMake(2, std::nullopt, std::nullopt), full_lhs, full_rhs, g, dims);
   EXPECT_TRUE(BitEqual(got.dlhs, want.dlhs));
   EXPECT_TRUE(BitEqual(got.drhs, want.drhs));
 
@@ -451,8 +465,8 @@ TEST(ConvGradient, TheOriginalHasNoneThroughIntegers) {
   const Array lhs = RandomArray(DType::kF32, {2, 7, 3}, 1), rhs = RandomArray(DType::kF32, {3, 3, 4}, 2);
   const Array g = RandomArray(DType::kF32, {2, 5, 4}, 3);
   const DotGeneralRaw config = ConvGeneralDilatedMake(1, std::nullopt, 8);
-  const DotGeneralGradients got =
-      *QuantizedConvGeneralWithGradients(config, lhs, rhs, g, {}, {}, {.compat = {.conv_integer_gradient_is_zero = true}});
+  const DotGeneralGradients got = *QuantizedConvGeneralWithGradients(
+      config, lhs, rhs, g, {}, {}, {.compat = {.conv_integer_gradient_is_zero = true}});
   EXPECT_TRUE(BitEqual(got.drhs, Array::Zeros(DType::kF32, rhs.shape())));
   const DotGeneralGradients ours = *QuantizedConvGeneralWithGradients(config, lhs, rhs, g, {});
   EXPECT_TRUE(BitEqual(got.dlhs, ours.dlhs)) << "an operand in float has its gradient";
@@ -479,7 +493,8 @@ TEST(ConvGeneralPlan, TakesStoredTensors) {
   QTensor two = stored;
   two.scale = {Cast(stored.scale[0], DType::kBF16), Array::Scalar(1.0f)};
   two.scale[1] = *two.scale[1].Reshaped({1, 1, 1, 1});
-  const ConvGeneralPlan f32 = *ConvGeneralPlan::Make(config, {DType::kF32, lhs.shape()}, {DType::kF32, rhs.shape()}, {});
+  const ConvGeneralPlan f32 =
+      *ConvGeneralPlan::Make(config, {DType::kF32, lhs.shape()}, {DType::kF32, rhs.shape()}, {});
   const PreparedOperand doubled = *f32.Prepare(Side::kRhs, two);
   const Array wide = Cast(lhs, DType::kF32);
   ArrayBuilder general(f32.out_aval()), fused(f32.out_aval());
@@ -493,9 +508,11 @@ TEST(ConvGeneralPlan, TakesStoredTensors) {
 TEST(ConvGeneralPlan, TakesAnyStrides) {
   const Array lhs = RandomArray(DType::kF32, {2, 9, 3}, 1), rhs = RandomArray(DType::kF32, {3, 3, 4}, 2);
   const Array lhs_t = RandomArray(DType::kF32, {3, 9, 2}, 1), rhs_t = RandomArray(DType::kF32, {4, 3, 3}, 2);
-  const ArrayRef lhs_view(DType::kF32, {2, 9, 3}, {1, 2, 18}, lhs_t.data()), rhs_view(DType::kF32, {3, 3, 4}, {1, 3, 9}, rhs_t.data());
+  const ArrayRef lhs_view(DType::kF32, {2, 9, 3}, {1, 2, 18}, lhs_t.data()),
+      rhs_view(DType::kF32, {3, 3, 4}, {1, 3, 9}, rhs_t.data());
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
-    const ConvGeneralPlan plan = *ConvGeneralPlan::Make(ConvGeneralDilatedMake(1, bits, bits), lhs.aval(), rhs.aval(), {});
+    const ConvGeneralPlan plan =
+        *ConvGeneralPlan::Make(ConvGeneralDilatedMake(1, bits, bits), lhs.aval(), rhs.aval(), {});
     ArrayBuilder dense(plan.out_aval()), wide(DType::kF32, {4, 7, 4});
     ASSERT_EQ(plan.Forward(lhs_view, rhs_view, {}, dense.ref()), absl::OkStatus());
     const MutableArrayRef every_second(DType::kF32, {2, 7, 4}, {56, 4, 1}, wide.data());
@@ -505,7 +522,8 @@ TEST(ConvGeneralPlan, TakesAnyStrides) {
 }
 
 TEST(ConvGeneralPlan, ManyWindowsAreTakenInParts) {
-  // One example's windows have 3 * 3 * 64 * 96 * 96 = 5.3 MB in s8, 21 MB in f32: examples one by one; in f32 kernel rows, too.
+  // One example's windows have 3 * 3 * 64 * 96 * 96 = 5.3 MB in s8, 21 MB in f32: examples one by one; in f32 kernel
+  // rows, too.
   const Array lhs = RandomArray(DType::kF32, {3, 98, 98, 64}, 1), rhs = RandomArray(DType::kF32, {3, 3, 64, 2}, 2);
   const DotGeneralRaw config = Int8(2);
   const Array got = *QuantizedConvGeneral(config, lhs, rhs, {});

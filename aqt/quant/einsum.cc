@@ -35,9 +35,7 @@ struct OperandPlan {
 
   bool converts() const { return given.dtype != used.dtype; }
   bool materializes() const { return converts() || !summed.empty(); }
-  bool permutes_only() const {
-    return summed.empty() && static_cast<int64_t>(view_names.size()) == given.shape.rank();
-  }
+  bool permutes_only() const { return summed.empty() && static_cast<int64_t>(view_names.size()) == given.shape.rank(); }
 
   Shape ViewShape() const {
     Shape shape;
@@ -76,7 +74,8 @@ struct OperandPlan {
     const MutableArrayRef view = View(d);
     source.shape = view.shape;
     source.strides.clear();
-    for (const char letter : view_names) source.strides.push_back(Has(names, letter) ? d_used.strides[Find(names, letter)] : 0);
+    for (const char letter : view_names)
+      source.strides.push_back(Has(names, letter) ? d_used.strides[Find(names, letter)] : 0);
     AQT_CHECK(CastArray(source, view).ok());
   }
 };
@@ -127,8 +126,9 @@ struct EinsumPlan::Impl {
 namespace {
 
 // The axes of one operand, given the names of the other one.
-absl::StatusOr<OperandPlan> MakeOperand(absl::string_view equation, Side side, const Aval& own, const std::string& names,
-                                        const Aval& other, const std::string& other_names, const std::string& out) {
+absl::StatusOr<OperandPlan> MakeOperand(absl::string_view equation, Side side, const Aval& own,
+                                        const std::string& names, const Aval& other, const std::string& other_names,
+                                        const std::string& out) {
   OperandPlan plan;
   plan.given = own;
   for (int64_t axis = 0; axis < own.shape.rank(); ++axis) {
@@ -136,8 +136,8 @@ absl::StatusOr<OperandPlan> MakeOperand(absl::string_view equation, Side side, c
     const int64_t first = Find(names, letter);
     if (own.shape[axis] != own.shape[first]) {
       return absl::InvalidArgumentError(absl::StrCat("einsum \"", equation, "\": '", std::string(1, letter), "' is ",
-                                                     own.shape[first], " and ", own.shape[axis], " in ", Name(side), " ",
-                                                     own.ToString(), "; a repeated letter needs equal extents"));
+                                                     own.shape[first], " and ", own.shape[axis], " in ", Name(side),
+                                                     " ", own.ToString(), "; a repeated letter needs equal extents"));
     }
     if (Has(other_names, letter)) {
       const int64_t extent = other.shape[Find(other_names, letter)];
@@ -157,8 +157,8 @@ absl::StatusOr<OperandPlan> MakeOperand(absl::string_view equation, Side side, c
   }
   for (size_t i = 0; i < plan.view_names.size(); ++i) {
     const char letter = plan.view_names[i];
-    const bool in_other = Has(other_names, letter) && (own.shape[Find(names, letter)] == 1 ||
-                                                       other.shape[Find(other_names, letter)] != 1);
+    const bool in_other = Has(other_names, letter) &&
+                          (own.shape[Find(names, letter)] == 1 || other.shape[Find(other_names, letter)] != 1);
     if (in_other || Has(out, letter)) {
       plan.names.push_back(letter);
       plan.used.shape.push_back(own.shape[plan.view_axes[i][0]]);
@@ -178,8 +178,8 @@ absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs) {
   };
   for (const DType dtype : {lhs, rhs}) {
     if (dtype != DType::kF64 && dtype != DType::kBool) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("einsum: an operand is ", ToString(dtype), ", expected f32, bf16, f16, an 8-bit float or an integer"));
+    return absl::InvalidArgumentError(absl::StrCat("einsum: an operand is ", ToString(dtype),
+                                                   ", expected f32, bf16, f16, an 8-bit float or an integer"));
   }
   if (lhs == rhs && widened(lhs) != lhs) {
     return absl::InvalidArgumentError(absl::StrCat("einsum: both operands are ", ToString(lhs),

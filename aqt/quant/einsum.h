@@ -11,13 +11,13 @@
 //   3. A letter that one operand repeats selects the diagonal.
 //   4. A letter that only one operand has and the result lacks is summed over, before anything is quantized
 //      (kernels::Reduce; f16 and bf16 in f32, rounded once).
-//   5. DotGeneral: batch axes are the letters of the result that both operands have, contracting ones those of both that
-//      the result lacks, in alphabetical order. If the result is batch, lhs, rhs in this order, the product is lhs x rhs;
-//      else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs, dlhs and drhs),
-//      so that "lhs" always means the first operand of the equation.
+//   5. DotGeneral: batch axes are the letters of the result that both operands have, contracting ones those of both
+//      that the result lacks, in alphabetical order. If the result is batch, lhs, rhs in this order, the product is
+//      lhs x rhs; else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs,
+//      dlhs and drhs), so that "lhs" always means the first operand of the equation.
 //   6. The product is written where its axes are in the result; nothing is transposed afterwards.
-// The gradient goes the same way back: zeros beside a diagonal, the same for all elements of a sum, rounded to the dtype
-// of the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
+// The gradient goes the same way back: zeros beside a diagonal, the same for all elements of a sum, rounded to the
+// dtype of the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
 
 #include <memory>
 #include <optional>
@@ -37,10 +37,10 @@
 
 namespace aqt {
 
-// The dtype in which operands of two dtypes are multiplied. 4-bit integers count as f32 and 8-bit floats as bf16 next to
-// another dtype; then an integer takes the float's dtype, two integers f32, two floats the wider one (bf16 with f16: f32).
-// InvalidArgument for bool and f64, and for two operands of one 8-bit float or 4-bit type, which stays as it is and cannot
-// be quantized again.
+// The dtype in which operands of two dtypes are multiplied. 4-bit integers count as f32 and 8-bit floats as bf16 next
+// to another dtype; then an integer takes the float's dtype, two integers f32, two floats the wider one (bf16 with f16:
+// f32). InvalidArgument for bool and f64, and for two operands of one 8-bit float or 4-bit type, which stays as it is
+// and cannot be quantized again.
 absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 
 // The same configuration for a product whose operands are exchanged: fwd.lhs <-> fwd.rhs, dlhs <-> drhs. The backward
@@ -50,9 +50,9 @@ DotGeneral SwapOperands(DotGeneral config);
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
 class EinsumPlan {
  public:
-  // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a common
-  // one, and as DotGeneralPlan::Make. `compat` is that of the calls. Axes that `config` names (tiling, shared axes) are
-  // those of its side's operand, after diagonals and sums are taken.
+  // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a
+  // common one, and as DotGeneralPlan::Make. `compat` is that of the calls. Axes that `config` names (tiling, shared
+  // axes) are those of its side's operand, after diagonals and sums are taken.
   static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
                                          const Aval& rhs, const Compat& compat = {});
 
@@ -66,7 +66,8 @@ class EinsumPlan {
   bool ForwardNeedsKey() const { return dot_general().ForwardNeedsKey(); }
   bool BackwardNeedsKey() const { return dot_general().BackwardNeedsKey(); }
 
-  // As those of DotGeneralPlan, with lhs and rhs those of the equation. Context::key is split for the product's lhs and rhs.
+  // As those of DotGeneralPlan, with lhs and rhs those of the equation. Context::key is split for the product's lhs and
+  // rhs.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
                        Residuals* residuals = nullptr, const Runtime& runtime = {}) const;
   // InvalidArgument also for the gradient of an integer operand.

@@ -2,6 +2,8 @@
 
 #include "aqt/quant/einsum.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,8 +15,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -102,12 +102,14 @@ TEST(EinsumDType, Table) {
   EXPECT_EQ(*EinsumDType(kE5M2, kE4M3FN), kBF16);
   EXPECT_EQ(*EinsumDType(kE4M3FN, kS8), kBF16);
   EXPECT_EQ(*EinsumDType(kE4M3FN, kF16), kF32);
-  EXPECT_EQ(EinsumDType(kE4M3FN, kE4M3FN).status(),
-            absl::InvalidArgumentError("einsum: both operands are e4m3fn, which is not converted; cast one of them to f32, "
-                                       "bf16 or f16"));
+  EXPECT_EQ(
+      EinsumDType(kE4M3FN, kE4M3FN).status(),
+      absl::InvalidArgumentError("einsum: both operands are e4m3fn, which is not converted; cast one of them to f32, "
+                                 "bf16 or f16"));
   EXPECT_EQ(EinsumDType(kS4, kS4).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(EinsumDType(kF32, kF64).status(),
-            absl::InvalidArgumentError("einsum: an operand is f64, expected f32, bf16, f16, an 8-bit float or an integer"));
+  EXPECT_EQ(
+      EinsumDType(kF32, kF64).status(),
+      absl::InvalidArgumentError("einsum: an operand is f64, expected f32, bf16, f16, an 8-bit float or an integer"));
 }
 
 TEST(EinsumPlan, ErrorsNameTheLetter) {
@@ -117,8 +119,9 @@ TEST(EinsumPlan, ErrorsNameTheLetter) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
-  EXPECT_EQ(error("ab,bc->ac", {2, 3}, {4, 5}),
-            "einsum \"ab,bc->ac\": 'b' is 3 in lhs f32[2,3], but 4 in the other operand, f32[4,5]; expected equal, or 1");
+  EXPECT_EQ(
+      error("ab,bc->ac", {2, 3}, {4, 5}),
+      "einsum \"ab,bc->ac\": 'b' is 3 in lhs f32[2,3], but 4 in the other operand, f32[4,5]; expected equal, or 1");
   EXPECT_EQ(error("aa,a->a", {2, 3}, {2}),
             "einsum \"aa,a->a\": 'a' is 2 and 3 in lhs f32[2,3]; a repeated letter needs equal extents");
   DotGeneral config = FullyQuantized();
@@ -148,9 +151,10 @@ TEST(EinsumPlan, CallsNameWhatDoesNotFit) {
             absl::InvalidArgumentError("einsum: g is s8[2,3], but the plan is for f32[2,4]"));
   const EinsumPlan sum =
       *EinsumPlan::Make("ab,bc->c", DotGeneralMake(8, 8), {DType::kF32, {2, 3}}, {DType::kF32, {3, 4}});
-  EXPECT_EQ(sum.Prepare(Side::kLhs, QTensor{}).status(),
-            absl::InvalidArgumentError("einsum: the equation takes a diagonal, a sum or a broadcast of lhs f32[2,3], which "
-                                       "a quantized tensor cannot stand for; prepare the float operand"));
+  EXPECT_EQ(
+      sum.Prepare(Side::kLhs, QTensor{}).status(),
+      absl::InvalidArgumentError("einsum: the equation takes a diagonal, a sum or a broadcast of lhs f32[2,3], which "
+                                 "a quantized tensor cannot stand for; prepare the float operand"));
 }
 
 TEST(EinsumPlan, SwapsAsJaxDoes) {
@@ -160,9 +164,9 @@ TEST(EinsumPlan, SwapsAsJaxDoes) {
   };
   for (const Case& c : {Case{"ab,bc->ac", false}, Case{"bc,ab->ac", true}, Case{"bnts,bsnh->btnh", true},
                         Case{"bqhd,bkhd->bhqk", false}, Case{"a,b->ab", false}, Case{"a,b->ba", true}}) {
-    const EinsumEquation e = Parsed(c.equation, static_cast<int64_t>(absl::string_view(c.equation).find(',')),
-                                    static_cast<int64_t>(absl::string_view(c.equation).find('-') -
-                                                         absl::string_view(c.equation).find(',') - 1));
+    const EinsumEquation e = Parsed(
+        c.equation, static_cast<int64_t>(absl::string_view(c.equation).find(',')),
+        static_cast<int64_t>(absl::string_view(c.equation).find('-') - absl::string_view(c.equation).find(',') - 1));
     const auto aval = [](const std::string& names) {
       Shape shape;
       for (size_t i = 0; i < names.size(); ++i) shape.push_back(2);
@@ -333,19 +337,22 @@ TEST(EinsumProperty, UnquantizedEqualsLoops) {
   for (int64_t i = 0; i < cases; ++i) {
     std::mt19937_64 engine(static_cast<uint64_t>(first_seed + i));
     const RandomEquation e = MakeRandomEquation(engine, false);
-    SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", e.text, " ", e.lhs_shape.ToString(), " ",
-                              e.rhs_shape.ToString()));
-    const Array lhs = RandomArray(DType::kF32, e.lhs_shape, engine()), rhs = RandomArray(DType::kF32, e.rhs_shape, engine());
-    const absl::StatusOr<EinsumPlan> plan = EinsumPlan::Make(e.text, DefaultUnquantizedConfig(), lhs.aval(), rhs.aval());
+    SCOPED_TRACE(
+        absl::StrCat("seed ", first_seed + i, ": ", e.text, " ", e.lhs_shape.ToString(), " ", e.rhs_shape.ToString()));
+    const Array lhs = RandomArray(DType::kF32, e.lhs_shape, engine()),
+                rhs = RandomArray(DType::kF32, e.rhs_shape, engine());
+    const absl::StatusOr<EinsumPlan> plan =
+        EinsumPlan::Make(e.text, DefaultUnquantizedConfig(), lhs.aval(), rhs.aval());
     ASSERT_TRUE(plan.ok()) << plan.status();
     ASSERT_EQ(plan->out_aval().shape, e.out_shape);
     const Array g = RandomArray(DType::kF32, e.out_shape, engine());
     const Loops want = RunLoops(e, lhs, rhs, g);
     const EinsumResults got = RunEinsum(*plan, lhs, rhs, g, {}, {}, Residuals(Residuals::Operands::kBorrow));
-    // A sum of n products of sums, each of at most n terms, has at most 2n + 2 roundings of 2^-24 each, relative to the sum
-    // of the absolute values; second order terms are below a factor of 2 for n < 2^20.
+    // A sum of n products of sums, each of at most n terms, has at most 2n + 2 roundings of 2^-24 each, relative to the
+    // sum of the absolute values; second order terms are below a factor of 2 for n < 2^20.
     const double relative = 2 * (2 * want.terms + 2) * 0x1p-24;
-    const auto check = [&](const char* name, const Array& x, const std::vector<double>& y, const std::vector<double>& size) {
+    const auto check = [&](const char* name, const Array& x, const std::vector<double>& y,
+                           const std::vector<double>& size) {
       for (size_t j = 0; j < y.size(); ++j) {
         ASSERT_LE(std::fabs(x.View<float>()[j] - y[j]), relative * size[j]) << name << " " << j;
       }
@@ -367,8 +374,8 @@ Array TransposedCopy(const Array& x, const std::string& from, const std::string&
   return Array::CopyOf(view);
 }
 
-// Integer sums are exact: the same bits as DotGeneral on operands that were transposed by hand, on each target and for each
-// number of threads.
+// Integer sums are exact: the same bits as DotGeneral on operands that were transposed by hand, on each target and for
+// each number of threads.
 TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), cases = FromEnvironment("AQT_TEST_CASES", 100);
   kernels::ThreadPool pool(3);
@@ -376,8 +383,8 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
   for (int64_t i = 0; i < cases; ++i) {
     std::mt19937_64 engine(static_cast<uint64_t>(first_seed + i));
     const RandomEquation e = MakeRandomEquation(engine, true);
-    SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", e.text, " ", e.lhs_shape.ToString(), " ",
-                              e.rhs_shape.ToString()));
+    SCOPED_TRACE(
+        absl::StrCat("seed ", first_seed + i, ": ", e.text, " ", e.lhs_shape.ToString(), " ", e.rhs_shape.ToString()));
     std::string batch, contract, a_rest, b_rest;
     const auto has = [](const std::string& names, char letter) { return names.find(letter) != std::string::npos; };
     for (const char letter : e.out) {
@@ -478,8 +485,7 @@ TEST(EinsumPlan, ConvertsOperandsOfDifferentDTypes) {
   const Array lhs = RandomArray(DType::kBF16, {3, 4}, 1), rhs = RandomArray(DType::kF32, {4, 5}, 2);
   const Array g = RandomArray(DType::kF32, {3, 5}, 3);
   const DotGeneralGradients got = *QuantizedEinsumWithGradients("ab,bc->ac", config, lhs, rhs, g);
-  const DotGeneralGradients want =
-      *QuantizedEinsumWithGradients("ab,bc->ac", config, Cast(lhs, DType::kF32), rhs, g);
+  const DotGeneralGradients want = *QuantizedEinsumWithGradients("ab,bc->ac", config, Cast(lhs, DType::kF32), rhs, g);
   EXPECT_TRUE(BitEqual(got.out, want.out));
   EXPECT_TRUE(BitEqual(got.dlhs, Cast(want.dlhs, DType::kBF16)));
   EXPECT_TRUE(BitEqual(got.drhs, want.drhs));

@@ -11,14 +11,15 @@
 // Rows beyond the last group belong to none: their results and gradients are zero.
 //
 // Scales are those of a DotGeneral that contracts the group axis, too, so that all groups share them:
-//   fwd    lhs along k:       [m,1]      rhs along g, k:    [1,1,n]
-//   dlhs   g along n:         [m,1]      rhs along g, n:    [1,k,1]     dlhs[r,k] = sum over c of g[r,c] * rhs[i,k,c]
-//   drhs   g along m:         [1,n]      lhs along m:       [1,k]       drhs[i,k,c] = sum over r in i of g[r,c] * lhs[r,k]
-// each quantized, multiplied and scaled as DotGeneral does with the raw of that pass (AQT defines the forward pass alone). With
-// use_fwd_quant the forward scale of the saved operand, rhs [1,1,n] or lhs [m,1], is multiplied into g, and its qvalues enter
-// as they are. Rows beyond the last group take part in the scales along m: keep them zero.
+//   fwd    lhs along k: [m,1]    rhs along g, k: [1,1,n]
+//   dlhs   g along n:   [m,1]    rhs along g, n: [1,k,1]    dlhs[r,k] = sum over c: g[r,c] * rhs[i,k,c]
+//   drhs   g along m:   [1,n]    lhs along m:    [1,k]      drhs[i,k,c] = sum over r in i: g[r,c] * lhs[r,k]
+// each quantized, multiplied and scaled as DotGeneral does with the raw of that pass (AQT defines the forward pass
+// alone). With use_fwd_quant the forward scale of the saved operand, rhs [1,1,n] or lhs [m,1], is multiplied into g,
+// and its qvalues enter as they are. Rows beyond the last group take part in the scales along m: keep them zero.
 //
-// One matrix product per group, with the kernels of DotGeneral; bits as DotGeneral's. Slow version: ragged_dot_reference.h.
+// One matrix product per group, with the kernels of DotGeneral; bits as DotGeneral's. Slow version:
+// ragged_dot_reference.h.
 
 #include <cstdint>
 #include <optional>
@@ -39,9 +40,9 @@ namespace aqt {
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
 class RaggedDotPlan {
  public:
-  // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt; and
-  // for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group. Unimplemented for calibrations with
-  // state.
+  // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
+  // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group. Unimplemented for
+  // calibrations with state.
   static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs);
 
   const Aval& lhs_aval() const { return plan_.lhs_aval(); }
@@ -52,8 +53,8 @@ class RaggedDotPlan {
   bool ForwardNeedsKey() const { return plan_.ForwardNeedsKey(); }
   bool BackwardNeedsKey() const { return plan_.BackwardNeedsKey(); }
 
-  // As those of DotGeneralPlan. InvalidArgument unless there are num_groups() sizes, none negative, of at most m rows in
-  // all. Backward gets the sizes that Forward got.
+  // As those of DotGeneralPlan. InvalidArgument unless there are num_groups() sizes, none negative, of at most m rows
+  // in all. Backward gets the sizes that Forward got.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                        const Context& context, const MutableArrayRef& out, Residuals* residuals = nullptr,
                        const Runtime& runtime = {}) const;
@@ -82,7 +83,8 @@ absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRe
 absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
-                                                                    const Context& context = {}, const Runtime& runtime = {});
+                                                                    const Context& context = {},
+                                                                    const Runtime& runtime = {});
 
 }  // namespace aqt
 

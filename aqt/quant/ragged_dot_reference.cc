@@ -126,9 +126,11 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
     saved_lhs = Cast(*l.qtensor.qvalue, dtype);
   }
   AQT_ASSIGN_OR_RETURN(const Operand dl_g, MakeOperand(config.dlhs.lhs, dlhs_g, {1}, keys.dlhs_lhs, context, runtime));
-  AQT_ASSIGN_OR_RETURN(const Operand dl_y, MakeOperand(config.dlhs.rhs, saved_rhs, {0, 2}, keys.dlhs_rhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand dl_y,
+                       MakeOperand(config.dlhs.rhs, saved_rhs, {0, 2}, keys.dlhs_rhs, context, runtime));
   AQT_ASSIGN_OR_RETURN(const Operand dr_g, MakeOperand(config.drhs.lhs, drhs_g, {0}, keys.drhs_lhs, context, runtime));
-  AQT_ASSIGN_OR_RETURN(const Operand dr_y, MakeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand dr_y,
+                       MakeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, runtime));
 
   std::vector<int64_t> group_of(m, -1);
   int64_t next = 0;

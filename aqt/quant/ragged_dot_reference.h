@@ -1,11 +1,11 @@
 #ifndef AQT_QUANT_RAGGED_DOT_REFERENCE_H_
 #define AQT_QUANT_RAGGED_DOT_REFERENCE_H_
 
-// ragged_dot.h by loops over all indices, for DEQUANT_MODE_OUTPUT and DEQUANT_MODE_THIS_INPUT: the oracle of its tests. It
-// quantizes with quantizer.h and shares scalar operations with the plan, and nothing else.
+// ragged_dot.h by loops over all indices, for DEQUANT_MODE_OUTPUT and DEQUANT_MODE_THIS_INPUT: the oracle of its tests.
+// It quantizes with quantizer.h and shares scalar operations with the plan, and nothing else.
 //
-// Sums of integers agree with the plan in every bit; those of floats are in f32 in ascending order, multiply and add rounded
-// apart, as the plan does on Target::kScalar.
+// Sums of integers agree with the plan in every bit; those of floats are in f32 in ascending order, multiply and add
+// rounded apart, as the plan does on Target::kScalar.
 
 #include <cstdint>
 
@@ -21,7 +21,8 @@ namespace aqt {
 absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
-                                                                    const Context& context = {}, const Runtime& runtime = {});
+                                                                    const Context& context = {},
+                                                                    const Runtime& runtime = {});
 
 }  // namespace aqt
 

@@ -2,6 +2,8 @@
 
 #include "aqt/quant/ragged_dot.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -12,8 +14,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -70,15 +70,17 @@ TEST(RaggedDotPlan, ErrorsNameShapesAndConfiguration) {
   EXPECT_EQ(error(config, {6, 8}, {2, 7, 5}),
             "ragged_dot: lhs is f32[6,8], rhs f32[2,7,5]; expected lhs [m,k], rhs [groups,k,n]");
   config.dlhs.rhs.dequant_mode = DequantMode::kOtherInput;
-  EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}),
-            "ragged_dot: dlhs.rhs: DEQUANT_MODE_OTHER_INPUT would multiply a scale per group into an operand without groups");
+  EXPECT_EQ(
+      error(config, {6, 8}, {2, 8, 5}),
+      "ragged_dot: dlhs.rhs: DEQUANT_MODE_OTHER_INPUT would multiply a scale per group into an operand without groups");
   config = DotGeneralMake(8, 8);
   config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
   EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}), "ragged_dot: drhs: mid alphas and local_aqt have no meaning with groups");
   config = DotGeneralMake(8, 8);
   config.fwd.rhs.quantizer.calib_shared_axes.axes = {1};
   EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}),
-            "ragged_dot: fwd.rhs: DEQUANT_MODE_OUTPUT: scale of rhs has shape [2,1,5]: it varies along the contracting axis 0");
+            "ragged_dot: fwd.rhs: DEQUANT_MODE_OUTPUT: scale of rhs has shape [2,1,5]: it varies along the contracting "
+            "axis 0");
 }
 
 TEST(RaggedDotPlan, StateIsNotAvailable) {
@@ -111,7 +113,9 @@ class Generator {
   int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
   bool OneIn(int64_t n) { return Below(n) == 0; }
   template <class T>
-  T Pick(std::initializer_list<T> values) { return *(values.begin() + Below(static_cast<int64_t>(values.size()))); }
+  T Pick(std::initializer_list<T> values) {
+    return *(values.begin() + Below(static_cast<int64_t>(values.size())));
+  }
   uint64_t Bits() { return engine_(); }
 
   DotGeneralRaw Raw() {
@@ -167,7 +171,8 @@ TEST(RaggedProperty, PlanEqualsReference) {
       rows += sizes.back();
     }
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
-    const Array lhs = RandomArray(dtype, {rows, k}, random.Bits()), rhs = RandomArray(dtype, {groups, k, n}, random.Bits());
+    const Array lhs = RandomArray(dtype, {rows, k}, random.Bits()),
+                rhs = RandomArray(dtype, {groups, k, n}, random.Bits());
     const Array g = RandomArray(dtype, {rows, n}, random.Bits());
     const Context context{.key = MakeKey(random.Bits())};
     Runtime runtime{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
@@ -211,7 +216,8 @@ TEST(RaggedProperty, OneGroupIsDotGeneral) {
   for (int64_t seed = 1; seed <= 60; ++seed) {
     Generator random(static_cast<uint64_t>(seed));
     DotGeneral config = random.Config();
-    const Array lhs = RandomArray(DType::kF32, {7, 11}, random.Bits()), rhs = RandomArray(DType::kF32, {11, 18}, random.Bits());
+    const Array lhs = RandomArray(DType::kF32, {7, 11}, random.Bits()),
+                rhs = RandomArray(DType::kF32, {11, 18}, random.Bits());
     const Array g = RandomArray(DType::kF32, {7, 18}, random.Bits());
     const Context context{.key = MakeKey(random.Bits())};
     const DotGeneralGradients want = *QuantizedDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims(), context);
@@ -224,8 +230,8 @@ TEST(RaggedProperty, OneGroupIsDotGeneral) {
   }
 }
 
-// The result is linear in each operand: its derivative by an element is its value at a unit vector, without error. Sums of
-// at most N = m * n products in f32 differ by at most N * 2^-24 * (1 + 2^-10) of the sum of absolute values.
+// The result is linear in each operand: its derivative by an element is its value at a unit vector, without error. Sums
+// of at most N = m * n products in f32 differ by at most N * 2^-24 * (1 + 2^-10) of the sum of absolute values.
 TEST(RaggedGradient, UnquantizedEqualsDifferences) {
   const std::vector<int64_t> sizes = {2, 0, 3};
   const Array lhs = RandomArray(DType::kF32, {6, 4}, 1), rhs = RandomArray(DType::kF32, {3, 4, 5}, 2);
@@ -239,8 +245,9 @@ TEST(RaggedGradient, UnquantizedEqualsDifferences) {
       ArrayBuilder unit(x.aval()), out(plan.out_aval());
       unit.Mutable<float>()[i] = 1;
       const MutableArrayRef e = unit.ref();
-      ASSERT_EQ(side == Side::kLhs ? plan.Forward(e, rhs, sizes, {}, out.ref()) : plan.Forward(lhs, e, sizes, {}, out.ref()),
-                absl::OkStatus());
+      ASSERT_EQ(
+          side == Side::kLhs ? plan.Forward(e, rhs, sizes, {}, out.ref()) : plan.Forward(lhs, e, sizes, {}, out.ref()),
+          absl::OkStatus());
       double sum = 0, size = 0;
       for (int64_t j = 0; j < g.num_elements(); ++j) {
         const double product = static_cast<double>(g.View<float>()[j]) * out.Mutable<float>()[j];
