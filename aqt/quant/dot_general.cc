@@ -17,9 +17,11 @@
 #include "aqt/quant/packed_side.h"
 #include "aqt/quant/qtensor_internal.h"
 #include "aqt/quant/quantizer.h"
+#include "aqt/quant/quantize_spec.h"
 #include "aqt/quant/raw_dot.h"
 #include "aqt/quant/row_ops.h"
 #include "aqt/quant/scale_layout.h"
+#include "aqt/quant/statistics.h"
 #include "aqt/quant/validate.h"
 #include "aqt/quant/workspace.h"
 
@@ -51,6 +53,10 @@ struct DotGeneralPlan::Impl {
   std::vector<ResidualSlot> residuals;
   // Index in `residuals` by side and what; -1: none.
   int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
+  // [0]: of fwd; [1]: of dlhs and drhs.
+  std::vector<StateSlot> state[2];
+  // Of pass and side: the first of its slots there.
+  size_t state_begin[3][2] = {};
   mutable internal::WorkspacePool workspaces;
 
   // The backward contractions of a ragged one, which do not follow from its dims.
@@ -81,6 +87,22 @@ struct DotGeneralPlan::Impl {
   // quantized here.
   absl::StatusOr<std::optional<Array>> CheckGivenGradient(Side side, const QTensor& given, const ArrayRef& value,
                                                           const Context& context, const Runtime& runtime) const;
+
+  void AddState(const RawDotPlan& plan) {
+    std::vector<StateSlot>& slots = state[plan.pass == Pass::kFwd ? 0 : 1];
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)] = slots.size();
+      const std::optional<internal::QuantizeSpec>& spec = plan.side(side).spec;
+      if (!spec.has_value()) continue;
+      for (const internal::Statistic& statistic : spec->statistics) {
+        slots.push_back({.operand = absl::StrCat(ToString(plan.pass), side == Side::kLhs ? ".lhs" : ".rhs"),
+                         .side = side,
+                         .name = std::string(statistic.name),
+                         .initial = internal::InitialValue(statistic),
+                         .updated_in_train = internal::UpdatesIn(QuantMode::kTrain, spec->calibration)});
+      }
+    }
+  }
 
   bool ClipsGradient(Side side) const {
     const internal::SidePlan& plan = fwd.side(side);
@@ -260,6 +282,7 @@ absl::StatusOr<std::shared_ptr<DotGeneralPlan::Impl>> DotGeneralPlan::Impl::Make
   AQT_ASSIGN_OR_RETURN(impl->drhs, MakeBackward(Pass::kDrhs, config.drhs, inner_out, inner_lhs,
                                                 ragged != nullptr ? ragged->drhs : backward_dims(Side::kRhs)));
 
+  for (const RawDotPlan* plan : {&impl->fwd, &impl->dlhs.raw, &impl->drhs.raw}) impl->AddState(*plan);
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const Aval& operand = impl->operand(side);
     const Shape& shape = impl->fwd.side(side).x.shape;
@@ -332,6 +355,8 @@ absl::StatusOr<DotGeneralPlan::QuantizedAvals> DotGeneralPlan::quantized_avals(S
   }
   return QuantizedAvals{{plan.spec->q_dtype, plan.x.shape}, {plan.spec->scale_dtype, plan.spec->scale_shape}};
 }
+absl::Span<const StateSlot> DotGeneralPlan::forward_state() const { return impl_->state[0]; }
+absl::Span<const StateSlot> DotGeneralPlan::backward_state() const { return impl_->state[1]; }
 bool DotGeneralPlan::ForwardNeedsKey() const { return impl_->fwd.NeedsKey(); }
 bool DotGeneralPlan::BackwardNeedsKey() const { return impl_->dlhs.raw.NeedsKey() || impl_->drhs.raw.NeedsKey(); }
 
@@ -365,6 +390,45 @@ absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtenso
 // Where the tiles of a result are before they are summed.
 MutableArrayRef DenseBuffer(Workspace& workspace, const Aval& aval) {
   return MutableArrayRef(aval.dtype, aval.shape, workspace.Get(Workspace::kTiles, aval.num_bytes()));
+}
+
+QuantMode ModeOf(const Context& context, Side side) {
+  return side == Side::kLhs ? context.quant_mode : context.rhs_quant_mode.value_or(context.quant_mode);
+}
+
+std::string NameOf(const StateSlot& slot) { return absl::StrCat(slot.operand, "/", slot.name); }
+
+absl::Status CheckStateArray(const char* which, const StateSlot& slot, const ArrayRef& array) {
+  if (array.aval() == slot.initial.aval() && array.IsDense() && array.data != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("DotGeneral: the ", which, " statistic ", NameOf(slot), " is ",
+                                                 array.aval().ToString(), array.IsDense() ? "" : " with strides",
+                                                 ", but the plan is for a dense ", slot.initial.aval().ToString()));
+}
+
+// The statistics of one operand, checked; `slots` are those of the call, which begin at `begin` for it.
+absl::Status FillStatistics(absl::Span<const StateSlot> slots, size_t begin, const internal::QuantizeSpec& spec, Side side,
+                            const Context& context, const Runtime& runtime, const StateArrays& state,
+                            internal::RawOperand* raw) {
+  raw->mode = ModeOf(context, side);
+  const auto complete = [&](const char* which, size_t count) {
+    if (count == slots.size()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "DotGeneral: ", spec.statistics.empty() ? "" : slots[begin].operand, " has a calibration with state: pass StateArrays with ",
+        slots.size(), " ", which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
+  };
+  AQT_RETURN_IF_ERROR(complete("old", state.old.size()));
+  const bool updates = internal::UpdatesIn(raw->mode, spec.calibration);
+  if (updates) AQT_RETURN_IF_ERROR(complete("updated", state.updated.size()));
+  for (size_t i = 0; i < spec.statistics.size(); ++i) {
+    const StateSlot& slot = slots[begin + i];
+    AQT_RETURN_IF_ERROR(CheckStateArray("old", slot, state.old[begin + i]));
+    raw->statistics.old[i] = state.old[begin + i].data;
+    if (!updates) continue;
+    AQT_RETURN_IF_ERROR(CheckStateArray("updated", slot, state.updated[begin + i]));
+    raw->statistics.updated[i] = state.updated[begin + i].data;
+  }
+  return Annotate(CheckSeen(spec, raw->mode, runtime.compat, raw->statistics.old),
+                  absl::StrCat("DotGeneral: ", slots[begin].operand));
 }
 
 // One operand of Forward, checked: a prepared one may come from another plan. A float operand, of the aval `want`, is
@@ -430,14 +494,15 @@ absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Si
 }
 
 absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
-                                     const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime) const {
-  return ForwardGroups(lhs, rhs, {}, context, out, residuals, runtime);
+                                     const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
+                                     const StateArrays& state) const {
+  return ForwardGroups(lhs, rhs, {}, context, out, residuals, runtime, state);
 }
 
 absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOperand& rhs,
                                            absl::Span<const int64_t> group_sizes, const Context& context,
-                                           const MutableArrayRef& out, Residuals* residuals,
-                                           const Runtime& runtime) const {
+                                           const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
+                                           const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
@@ -447,6 +512,13 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
   AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), impl.fwd, Side::kLhs, impl.lhs, &call.lhs));
   AQT_RETURN_IF_ERROR(FillOperand(rhs, panels(rhs), impl.fwd, Side::kRhs, impl.rhs, &call.rhs));
   call.group_sizes = group_sizes;
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    internal::RawOperand& operand = side == Side::kLhs ? call.lhs : call.rhs;
+    const auto& spec = impl.fwd.side(side).spec;
+    if (operand.given != nullptr || !spec.has_value() || !spec->has_state()) continue;
+    AQT_RETURN_IF_ERROR(FillStatistics(impl.state[0], impl.state_begin[0][static_cast<int>(side)], *spec, side, context,
+                                       runtime, state, &operand));
+  }
   call.layout = context.prng_layout;
   call.out = out;
   if (context.key.has_value()) {
@@ -523,14 +595,16 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
 
 absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                                       const std::optional<MutableArrayRef>& dlhs,
-                                      const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
-  return BackwardGroups(g, residuals, {}, context, dlhs, drhs, runtime);
+                                      const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                                      const StateArrays& state) const {
+  return BackwardGroups(g, residuals, {}, context, dlhs, drhs, runtime, state);
 }
 
 absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& residuals,
                                             absl::Span<const int64_t> group_sizes, const Context& context,
                                             const std::optional<MutableArrayRef>& dlhs,
-                                            const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
+                                            const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                                            const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
@@ -553,15 +627,10 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
     return index < 0 ? nullptr : &residuals.slots_[index].view;
   };
   const ArrayRef inner_g = impl.tiled.has_value() ? impl.tiled->GradientView(g, impl.fwd.product_shape) : g;
-  const auto run = [&](Side side, const MutableArrayRef& result) {
+  // Without `result` only the statistics are updated.
+  const auto run = [&](Side side, const std::optional<MutableArrayRef>& result, internal::RawCall call) {
     const BackwardPlan& plan = impl.gradient(side);
     const Side other = Other(side);
-    // The gradient of a tiled operand; with leading axes to be summed over where the operand was repeated.
-    const internal::TiledOperand* tiled = impl.tiled.has_value() ? &impl.tiled->operand(side) : nullptr;
-    const bool repeated = tiled != nullptr && tiled->num_other > 0;
-    const MutableArrayRef sum = tiled != nullptr ? tiled->tiling.Tile(result) : result;
-    const MutableArrayRef out = repeated ? DenseBuffer(*workspace, {result.dtype, tiled->shape}) : sum;
-    internal::RawCall call;
     call.group_sizes = group_sizes;
     call.layout = context.prng_layout;
     if (keys.has_value()) {
@@ -585,6 +654,12 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
       call.lhs.x = inner_g;
       call.rhs.x = impl.View(other, *residual(other, What::kValue));
     }
+    if (!result.has_value()) return internal::UpdateStatisticsOf(plan.raw, call, *workspace, runtime);
+    // The gradient of a tiled operand; with leading axes to be summed over where the operand was repeated.
+    const internal::TiledOperand* tiled = impl.tiled.has_value() ? &impl.tiled->operand(side) : nullptr;
+    const bool repeated = tiled != nullptr && tiled->num_other > 0;
+    const MutableArrayRef sum = tiled != nullptr ? tiled->tiling.Tile(*result) : *result;
+    const MutableArrayRef out = repeated ? DenseBuffer(*workspace, {result->dtype, tiled->shape}) : sum;
     // The product is written where its axes are in the operand.
     call.out.dtype = out.dtype;
     call.out.data = out.data;
@@ -608,15 +683,25 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
   };
 
   const std::optional<MutableArrayRef>* outputs[] = {&dlhs, &drhs};
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
-    const std::optional<MutableArrayRef>& out = *outputs[static_cast<int>(side)];
+  internal::RawCall calls[2];
+  for (const Side gradient : {Side::kLhs, Side::kRhs}) {
+    const std::optional<MutableArrayRef>& out = *outputs[static_cast<int>(gradient)];
+    const RawDotPlan& plan = impl.gradient(gradient).raw;
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      const auto& spec = plan.side(side).spec;
+      if (!spec.has_value() || !spec->has_state()) continue;
+      internal::RawCall& call = calls[static_cast<int>(gradient)];
+      AQT_RETURN_IF_ERROR(FillStatistics(impl.state[1], impl.state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)],
+                                         *spec, side, context, runtime, state,
+                                         side == Side::kLhs ? &call.lhs : &call.rhs));
+    }
     if (!out.has_value()) continue;
-    AQT_RETURN_IF_ERROR(CheckKey("Backward", impl.gradient(side).raw.NeedsKey(), context));
-    AQT_RETURN_IF_ERROR(CheckArray(side == Side::kLhs ? "dlhs" : "drhs", out->aval(), impl.operand(side)));
+    AQT_RETURN_IF_ERROR(CheckKey("Backward", plan.NeedsKey(), context));
+    AQT_RETURN_IF_ERROR(CheckArray(gradient == Side::kLhs ? "dlhs" : "drhs", out->aval(), impl.operand(gradient)));
   }
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const std::optional<MutableArrayRef>& out = *outputs[static_cast<int>(side)];
-    if (out.has_value()) run(side, *out);
+    if (out.has_value() || impl.gradient(side).raw.HasState()) run(side, out, calls[static_cast<int>(side)]);
   }
   return absl::OkStatus();
 }

@@ -34,10 +34,14 @@
 //   [3136, 256] with axis 0 in 2 tiles: qvalue [2, 1568, 256], scale [2, 1, 256]
 // Bits: those sums have the same bits everywhere (docs/bits.md), like all else that follows the product.
 //
+// Calibrations with state (calibration.h): Forward and Backward take the statistics of their operands and give the next ones;
+// see StateArrays.
+//
 // dot_general_reference.h computes the same bits with plain loops.
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -122,6 +126,27 @@ struct ResidualSlot {
   Aval aval;
 };
 
+// One array of the statistics of an operand whose calibration has state.
+struct StateSlot {
+  std::string operand;  // "fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rhs", "drhs.lhs", "drhs.rhs"
+  Side side;            // of the operand in its contraction: its mode is that of lhs or of rhs
+  std::string name;     // "amax_history"; calibration.h
+  Array initial;        // before the first update
+  bool updated_in_train;  // in CALIBRATE every one is updated, in CONVERT and SERVE none
+
+  bool UpdatedIn(QuantMode mode) const {
+    return mode == QuantMode::kCalibrate || (mode == QuantMode::kTrain && updated_in_train);
+  }
+};
+
+// Statistics of one call: an array for each slot of forward_state() or of backward_state(), dense. `old` is read; `updated` gets
+// the next ones, may be the same memory, and may be left out where the mode updates nothing. Slots that the mode does not
+// update, and those of a prepared operand, are left alone.
+struct StateArrays {
+  absl::Span<const ArrayRef> old = {};
+  absl::Span<const MutableArrayRef> updated = {};
+};
+
 // An operand fixed ahead of time (a weight), or one whose scales are (a static activation range). Immutable; cheap to copy.
 // For a product of integers it also holds the qvalues as the kernels of one target read them: the qvalues' size again,
 // rounded up to whole panels. Other targets work, too, and pack in each call. Plans that differ in the other operand's
@@ -181,21 +206,27 @@ class DotGeneralPlan {
   const DotGeneral& config() const;
   // What Forward writes into Residuals, in order.
   absl::Span<const ResidualSlot> residuals() const;
+  // The statistics that Forward and Backward take, in order; empty when no calibration has state.
+  absl::Span<const StateSlot> forward_state() const;
+  absl::Span<const StateSlot> backward_state() const;
   // Whether a call needs Context::key.
   bool ForwardNeedsKey() const;
   bool BackwardNeedsKey() const;
 
   // out = lhs x rhs. Views may have any strides; `out` does not overlap the operands. InvalidArgument when an array does
-  // not have the planned dtype and shape; FailedPrecondition when a key is needed and missing.
+  // not have the planned dtype and shape; FailedPrecondition when a key or statistics are needed and missing, and when a
+  // calibration that is not updated has seen no batch (Compat::read_unseen_calibration).
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
-                       Residuals* residuals = nullptr, const Runtime& runtime = {}) const;
+                       Residuals* residuals = nullptr, const Runtime& runtime = {}, const StateArrays& state = {}) const;
 
-  // The gradients that are asked for, given g, the gradient of the output. `residuals` come from a Forward of this plan.
+  // The gradients that are asked for, given g, the gradient of the output. `residuals` come from a Forward of this plan. The
+  // statistics of both contractions are updated in any case: they do not depend on which gradients are wanted.
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                         const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
-                        const Runtime& runtime = {}) const;
+                        const Runtime& runtime = {}, const StateArrays& state = {}) const;
 
-  // Quantizes an operand once, as Forward would each time. The plan must quantize that side (InvalidArgument otherwise).
+  // Quantizes an operand once, as Forward would each time. The plan must quantize that side (InvalidArgument otherwise), by a
+  // calibration without state (FailedPrecondition otherwise: find its StaticScale, and prepare a QTensor).
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const;
   // Takes a stored tensor: with a qvalue it stands for the operand, with scales only they replace the calibration.
@@ -210,10 +241,11 @@ class DotGeneralPlan {
   static absl::StatusOr<DotGeneralPlan> MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs);
   absl::Status ForwardGroups(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                              const Context& context, const MutableArrayRef& out, Residuals* residuals,
-                             const Runtime& runtime) const;
+                             const Runtime& runtime, const StateArrays& state = {}) const;
   absl::Status BackwardGroups(const ArrayRef& g, const Residuals& residuals, absl::Span<const int64_t> group_sizes,
                               const Context& context, const std::optional<MutableArrayRef>& dlhs,
-                              const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const;
+                              const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                              const StateArrays& state = {}) const;
 
   explicit DotGeneralPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -255,6 +256,10 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
   fake.fwd.dg_accumulator_dtype = std::nullopt;
   DotGeneral tiled = FullyQuantized();
   tiled.tiling = *DotTilingFromEinsum("mbk,kbn->bmn", {{'k', 8}, {'m', 3}});
+  DotGeneral state = WithoutNoise();
+  state.fwd.lhs.quantizer.calibration = state.dlhs.lhs.quantizer.calibration = DelayedScaling{};
+  state.fwd.rhs.quantizer.calibration = state.drhs.rhs.quantizer.calibration = WeightedStats{.lp_dev_coeff = 1};
+  state.dlhs.rhs.quantizer.calibration = state.drhs.lhs.quantizer.calibration = MeanOfAbsMax{};
   const Case cases[] = {
       {"tiled", tiled, DType::kF32},
       {"packed", WithoutNoise(), DType::kF32},     {"noise", FullyQuantized(), DType::kF32},
@@ -272,11 +277,25 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
     ASSERT_TRUE(plan.ok()) << c.name << plan.status();
     ArrayBuilder out(plan->out_aval()), dlhs(plan->lhs_aval()), drhs(plan->rhs_aval());
     Residuals residuals;
-    const Context context{.key = MakeKey(1)};
+    const Context context{.key = MakeKey(1), .quant_mode = QuantMode::kCalibrate};
+    std::vector<ArrayBuilder> statistics;  // updated in place
+    std::vector<ArrayRef> old;
+    std::vector<MutableArrayRef> updated;
+    for (const absl::Span<const StateSlot> slots : {plan->forward_state(), plan->backward_state()}) {
+      for (const StateSlot& slot : slots) {
+        statistics.emplace_back(slot.initial.aval());
+        ASSERT_TRUE(CopyArray(slot.initial, statistics.back().ref()).ok());
+        old.push_back(statistics.back().ref());
+        updated.push_back(statistics.back().ref());
+      }
+    }
+    const size_t split = plan->forward_state().size();
+    const StateArrays forward_state{absl::MakeConstSpan(old).subspan(0, split), absl::MakeConstSpan(updated).subspan(0, split)};
+    const StateArrays backward_state{absl::MakeConstSpan(old).subspan(split), absl::MakeConstSpan(updated).subspan(split)};
     for (int call = 0; call < 3; ++call) {
       const int64_t before = allocation_count;
-      const bool ok = plan->Forward(lhs, rhs, context, out.ref(), &residuals).ok() &&
-                      plan->Backward(g, residuals, context, dlhs.ref(), drhs.ref()).ok();
+      const bool ok = plan->Forward(lhs, rhs, context, out.ref(), &residuals, {}, forward_state).ok() &&
+                      plan->Backward(g, residuals, context, dlhs.ref(), drhs.ref(), {}, backward_state).ok();
       const int64_t during = allocation_count - before;
       ASSERT_TRUE(ok) << c.name;
       if (call == 0) {

@@ -183,7 +183,11 @@ ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
   double* work = static_cast<double*>(Buffer(Workspace::kLhsScaleWork, Workspace::kRhsScaleWork,
                                              spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
   void* scale = ScaleBuffer();
-  ComputeScale(spec, calibrated, runtime_.arithmetic, Draws(), work, scale);
+  if (spec.has_state()) {
+    ComputeScaleWithState(spec, calibrated, in_.mode, runtime_.arithmetic, in_.statistics, work, scale);
+  } else {
+    ComputeScale(spec, calibrated, runtime_.arithmetic, Draws(), work, scale);
+  }
   return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
 }
 

@@ -20,6 +20,7 @@
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/quantize_spec.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/quant/statistics.h"
 #include "aqt/quant/workspace.h"
 
 namespace aqt::internal {
@@ -64,6 +65,9 @@ struct RawOperand {
   const QTensor* given = nullptr;      // a qvalue, or only scales, from outside
   const Panels* panels = nullptr;      // the qvalue of `given`, packed
   std::optional<Key> key;              // of this operand
+  // Of a calibration with state, unless `given`.
+  QuantMode mode = QuantMode::kTrain;
+  StatisticData statistics;
   // Where to leave the qvalue, the scale and the clip mask (dense); null: nowhere.
   void* keep_qvalue = nullptr;
   void* keep_scale = nullptr;

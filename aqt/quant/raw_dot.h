@@ -43,6 +43,7 @@ struct RawDotPlan {
 
   const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
   bool NeedsKey() const;
+  bool HasState() const { return (lhs.spec && lhs.spec->has_state()) || (rhs.spec && rhs.spec->has_state()); }
   bool HasMidScales() const { return lhs_mid_alpha.has_value() || rhs_mid_alpha.has_value(); }
 };
 
@@ -57,8 +58,11 @@ struct RawCall {
   MutableArrayRef out;  // product_shape (without the count axis of a LocalAqt), any strides, `dtype`
 };
 
-// Preconditions: avals as planned, keys where needed.
+// Preconditions: avals as planned, keys and statistics where needed.
 void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
+
+// Only what RunRawDot does to the statistics; call.out is not written.
+void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
 
 // The qvalue of `qtensor`, which stands for an operand of the plan, packed for the kernel that RunRawDot will use; null when
 // it will use none.

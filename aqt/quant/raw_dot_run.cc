@@ -36,6 +36,14 @@ class Run {
     calibrated_[1] = quantized_[1] = call.rhs.x;
   }
 
+  void UpdateStatistics() {
+    if (plan_.HasMidScales()) RescaleOperands();
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      const std::optional<QuantizeSpec>& spec = plan_.side(side).spec;
+      if (spec.has_value() && spec->has_state()) QuantizerOf(side).ComputeScaleOf(calibrated_[static_cast<int>(side)]);
+    }
+  }
+
   void operator()() {
     if (CanFuse()) {
       RunFused();
@@ -345,6 +353,13 @@ class Run {
   ArrayRef calibrated_[2], quantized_[2];
 };
 
+RawCall CutOperands(const LocalSplit& split, const RawCall& call) {
+  RawCall cut = call;
+  cut.lhs.x = split.lhs.Tile(call.lhs.x);
+  cut.rhs.x = split.rhs.Tile(call.rhs.x);
+  return cut;
+}
+
 }  // namespace
 
 void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime) {
@@ -352,13 +367,15 @@ void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace
     Run(plan, call, workspace, runtime)();
     return;
   }
-  RawCall cut = call;
-  cut.lhs.x = plan.split->lhs.Tile(call.lhs.x);
-  cut.rhs.x = plan.split->rhs.Tile(call.rhs.x);
+  RawCall cut = CutOperands(*plan.split, call);
   cut.out = MutableArrayRef(plan.dtype, plan.product_shape,
                             workspace.Get(Workspace::kParts, plan.product_shape.num_elements() * SizeOf(plan.dtype)));
   Run(plan, cut, workspace, runtime)();
   SumLeadingInto(cut.out, 1, call.out);
+}
+
+void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime) {
+  Run(plan, plan.split.has_value() ? CutOperands(*plan.split, call) : call, workspace, runtime).UpdateStatistics();
 }
 
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
