@@ -36,6 +36,8 @@ class Composite : public std::enable_shared_from_this<Composite> {
   // One per operand; empty: all kData.
   virtual std::vector<OperandRole> roles() const { return {}; }
   virtual int num_outputs() const { return 1; }
+  // One per operand: what a statistic is before the first run, nullopt for what is none. Empty: no statistics.
+  virtual std::vector<std::optional<Array>> InitialStatistics() const { return {}; }
 
   // The outputs' avals, or why these operands are refused; the message need not name the operation.
   virtual absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> operands) const = 0;

@@ -16,9 +16,11 @@
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/calibration.h"
 #include "aqt/quant/dot_tiling.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/qtensor.h"
+#include "aqt/quant/quantizer.h"
 
 namespace aqt {
 
@@ -29,8 +31,12 @@ using internal::RawSide;
 struct AqtDot::Impl {
   DotGeneralPlan plan;
   QuantRules rules;
+  AqtDot::Modes modes;
   std::string attributes;
   std::optional<internal::TiledDot> tiled;
+
+  QuantMode mode(Side side) const { return side == Side::kLhs ? modes.lhs : modes.rhs; }
+  bool Updates(const StateSlot& slot) const { return slot.UpdatedIn(mode(slot.side)); }
 
   const Aval& aval(Side side) const { return side == Side::kLhs ? plan.lhs_aval() : plan.rhs_aval(); }
   const Tensor& forward(Side side) const { return side == Side::kLhs ? plan.config().fwd.lhs : plan.config().fwd.rhs; }
@@ -38,6 +44,9 @@ struct AqtDot::Impl {
   const DotDims& inner_dims() const { return tiled.has_value() ? tiled->dims : plan.dims(); }
   int64_t inner_rank(Side side) const {
     return tiled.has_value() ? tiled->operand(side).shape.rank() : aval(side).shape.rank();
+  }
+  Aval inner_aval(Side side) const {
+    return {aval(side).dtype, tiled.has_value() ? tiled->operand(side).shape : aval(side).shape};
   }
   // The axes of one side, tiled, that share a scale.
   Axes shared_axes(Side side) const {
@@ -102,7 +111,7 @@ absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want) {
 }
 
 Context ContextOf(const Impl& dot, const Array* key) {
-  Context context{.prng_layout = dot.rules.prng_layout};
+  Context context{.prng_layout = dot.rules.prng_layout, .quant_mode = dot.modes.lhs, .rhs_quant_mode = dot.modes.rhs};
   if (key != nullptr) context.key = Key{key->View<uint32_t>()[0], key->View<uint32_t>()[1]};
   return context;
 }
@@ -116,20 +125,55 @@ std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
 
 // ---- aqt_dot_general and aqt_dot_general_fwd
 
-// Which operands an equation has: for each side one or two, then perhaps a key.
+// Which operands an equation has: for each side one or two; the statistics of sides without a scale; perhaps those of
+// the gradient; perhaps a key.
 struct Layout {
-  bool quantized[2] = {false, false};
+  bool has_scale[2] = {false, false};
+  bool quantized[2] = {false, false};  // has a scale, and the operand is a qvalue
+  std::vector<size_t> forward_state;   // positions in the plan's forward_state()
+  size_t backward_state = 0;           // number of statistics
   bool has_key = false;
 
-  size_t at(Side side) const { return side == Side::kLhs ? 0 : quantized[0] ? 2 : 1; }
-  size_t key_at() const { return at(Side::kRhs) + (quantized[1] ? 2 : 1); }
+  size_t at(Side side) const { return side == Side::kLhs ? 0 : has_scale[0] ? 2 : 1; }
+  size_t forward_at() const { return at(Side::kRhs) + (has_scale[1] ? 2 : 1); }
+  size_t backward_at() const { return forward_at() + forward_state.size(); }
+  size_t key_at() const { return backward_at() + backward_state; }
   size_t size() const { return key_at() + (has_key ? 1 : 0); }
+};
+
+// The statistics of one operand ("fwd.lhs"), of values for `slots`.
+std::vector<Value> StatisticsOf(absl::string_view operand, absl::Span<const StateSlot> slots,
+                                absl::Span<const Value> values) {
+  std::vector<Value> statistics;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].operand == operand) statistics.push_back(values[i]);
+  }
+  return statistics;
+}
+
+// Arrays for the statistics of a call that updates some of them.
+struct UpdatedState {
+  explicit UpdatedState(absl::Span<const StateSlot> slots) : refs(slots.size()) { builders.reserve(slots.size()); }
+  void Add(const StateSlot& slot, size_t position) {
+    builders.emplace_back(slot.initial.aval());
+    refs[position] = builders.back().ref();
+  }
+  std::vector<ArrayBuilder> builders;
+  std::vector<MutableArrayRef> refs;  // by slot
 };
 
 class ForwardOp : public Composite {
  public:
-  ForwardOp(std::shared_ptr<const Impl> dot, Layout layout, bool with_residuals)
-      : dot_(std::move(dot)), layout_(layout), with_residuals_(with_residuals) {}
+  // `backward_slots` are the names of the gradient's statistics.
+  ForwardOp(std::shared_ptr<const Impl> dot, Layout layout, bool with_residuals, std::vector<Slot> backward_slots)
+      : dot_(std::move(dot)),
+        layout_(std::move(layout)),
+        with_residuals_(with_residuals),
+        backward_slots_(std::move(backward_slots)) {
+    for (const size_t position : layout_.forward_state) {
+      if (dot_->Updates(dot_->plan.forward_state()[position])) updated_.push_back(position);
+    }
+  }
 
   std::string Name() const override { return with_residuals_ ? "aqt_dot_general_fwd" : "aqt_dot_general"; }
   std::string Attributes() const override { return dot_->attributes; }
@@ -137,10 +181,24 @@ class ForwardOp : public Composite {
   std::vector<OperandRole> roles() const override {
     std::vector<OperandRole> roles(layout_.size(), OperandRole::kRhs);
     for (size_t i = 0; i < layout_.at(Side::kRhs); ++i) roles[i] = OperandRole::kLhs;
+    for (size_t i = layout_.forward_at(); i < layout_.key_at(); ++i) roles[i] = OperandRole::kStatistic;
     if (layout_.has_key) roles.back() = OperandRole::kKey;
     return roles;
   }
-  int num_outputs() const override { return with_residuals_ ? 1 + static_cast<int>(dot_->plan.residuals().size()) : 1; }
+  std::vector<std::optional<Array>> InitialStatistics() const override {
+    std::vector<std::optional<Array>> initial(layout_.size());
+    for (size_t i = 0; i < layout_.forward_state.size(); ++i) {
+      initial[layout_.forward_at() + i] = dot_->plan.forward_state()[layout_.forward_state[i]].initial;
+    }
+    for (size_t i = 0; i < layout_.backward_state; ++i) {
+      initial[layout_.backward_at() + i] = dot_->plan.backward_state()[i].initial;
+    }
+    return initial;
+  }
+  // out, updated statistics, residuals.
+  int num_outputs() const override {
+    return static_cast<int>(1 + updated_.size() + (with_residuals_ ? dot_->plan.residuals().size() : 0));
+  }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     if (in.size() != layout_.size()) {
@@ -151,8 +209,13 @@ class ForwardOp : public Composite {
         AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[layout_.at(side)], dot_->aval(side)));
       }
     }
+    const std::vector<std::optional<Array>> initial = InitialStatistics();
+    for (size_t i = layout_.forward_at(); i < layout_.key_at(); ++i) {
+      AQT_RETURN_IF_ERROR(ExpectAval("a statistic", in[i], initial[i]->aval()));
+    }
     if (layout_.has_key) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
     std::vector<Aval> out = {dot_->plan.out_aval()};
+    for (const size_t position : updated_) out.push_back(dot_->plan.forward_state()[position].initial.aval());
     if (with_residuals_) {
       for (const ResidualSlot& slot : dot_->plan.residuals()) out.push_back(slot.aval);
     }
@@ -165,26 +228,40 @@ class ForwardOp : public Composite {
     std::vector<DotOperand> operands;
     for (const Side side : kSides) {
       const Array& value = in[layout_.at(side)];
-      if (!layout_.quantized[static_cast<int>(side)]) {
+      if (!layout_.has_scale[static_cast<int>(side)]) {
         operands.emplace_back(value);
         continue;
       }
-      QTensor qtensor{.qvalue = value, .scale = {in[layout_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
+      QTensor qtensor{.scale = {in[layout_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
+      if (layout_.quantized[static_cast<int>(side)]) qtensor.qvalue = value;
       AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan.Prepare(side, std::move(qtensor)));
       prepared.push_back(std::move(operand));
-      operands.emplace_back(prepared.back());
+      operands.emplace_back(value, prepared.back());
     }
+    const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
+    std::vector<ArrayRef> old(slots.size());
+    for (size_t i = 0; i < layout_.forward_state.size(); ++i)
+      old[layout_.forward_state[i]] = in[layout_.forward_at() + i];
+    UpdatedState updated(slots);
+    for (const size_t position : updated_) updated.Add(slots[position], position);
     ArrayBuilder out(dot_->plan.out_aval());
     Residuals residuals(Residuals::Operands::kBorrow);
-    AQT_RETURN_IF_ERROR(dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, layout_.has_key ? &in.back() : nullptr),
-                                           out.ref(), with_residuals_ ? &residuals : nullptr, RuntimeOf(*dot_)));
+    AQT_RETURN_IF_ERROR(
+        dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, layout_.has_key ? &in.back() : nullptr),
+                           out.ref(), with_residuals_ ? &residuals : nullptr, RuntimeOf(*dot_), {old, updated.refs}));
     std::vector<Array> results = {std::move(out).Build()};
+    for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
     if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
     return results;
   }
 
   bool has_expansion() const override { return !HasMidAlphas(dot_->plan.config().fwd); }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
+    const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
+    std::vector<Value> statistics(slots.size());
+    for (size_t i = 0; i < layout_.forward_state.size(); ++i) {
+      statistics[layout_.forward_state[i]] = in[layout_.forward_at() + i];
+    }
     RawSide sides[2];
     for (const Side side : kSides) {
       RawSide& raw = sides[static_cast<int>(side)];
@@ -193,6 +270,9 @@ class ForwardOp : public Composite {
         raw.given = QuantizedValue{value, in[layout_.at(side) + 1]};
       } else {
         raw.x = TileOperand(*dot_, side, value);
+        if (layout_.has_scale[static_cast<int>(side)]) raw.scale = in[layout_.at(side) + 1];
+        raw.statistics = StatisticsOf(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs", slots, statistics);
+        raw.mode = dot_->mode(side);
         if (dot_->plan.ForwardNeedsKey()) {
           raw.key = KeyFor(*dot_, layout_.has_key ? &in.back() : nullptr,
                            side == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs);
@@ -202,6 +282,13 @@ class ForwardOp : public Composite {
     const internal::RawResult result = internal::RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->inner_dims(),
                                                         dot_->plan.out_aval().dtype, dot_->rules);
     std::vector<Value> out = {UntileProduct(*dot_, result.out)};
+    for (const Side side : kSides) {
+      const std::vector<Value>& next = (side == Side::kLhs ? result.lhs : result.rhs).statistics;
+      size_t i = 0;
+      for (const size_t position : updated_) {
+        if (slots[position].side == side) out.push_back(next[i++]);
+      }
+    }
     if (!with_residuals_) return out;
     for (const ResidualSlot& slot : dot_->plan.residuals()) {
       const QuantizedValue& quantized = slot.side == Side::kLhs ? result.lhs : result.rhs;
@@ -234,29 +321,52 @@ class ForwardOp : public Composite {
   const std::shared_ptr<const Impl> dot_;
   const Layout layout_;
   const bool with_residuals_;
+  const std::vector<Slot> backward_slots_;
+  std::vector<size_t> updated_;  // positions in the plan's forward_state()
 };
 
 // ---- aqt_dot_general_bwd
 
 class BackwardOp : public Composite {
  public:
-  BackwardOp(std::shared_ptr<const Impl> dot, bool has_key) : dot_(std::move(dot)), has_key_(has_key) {}
+  BackwardOp(std::shared_ptr<const Impl> dot, bool has_key) : dot_(std::move(dot)), has_key_(has_key) {
+    const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (dot_->Updates(slots[i])) updated_.push_back(i);
+    }
+  }
+
+  // Positions in the plan's backward_state() of the statistics that are outputs behind dlhs and drhs.
+  const std::vector<size_t>& updated() const { return updated_; }
 
   std::string Name() const override { return "aqt_dot_general_bwd"; }
   std::string Attributes() const override { return dot_->attributes; }
   CompositeKind kind() const override { return CompositeKind::kDotGeneral; }
-  int num_outputs() const override { return 2; }
+  int num_outputs() const override { return 2 + static_cast<int>(updated_.size()); }
+  std::vector<std::optional<Array>> InitialStatistics() const override {
+    std::vector<std::optional<Array>> initial(state_at() + dot_->plan.backward_state().size() + (has_key_ ? 1 : 0));
+    for (size_t i = 0; i < dot_->plan.backward_state().size(); ++i) {
+      initial[state_at() + i] = dot_->plan.backward_state()[i].initial;
+    }
+    return initial;
+  }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     const absl::Span<const ResidualSlot> residuals = dot_->plan.residuals();
-    const size_t expected = 1 + residuals.size() + (has_key_ ? 1 : 0);
+    const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
+    const size_t expected = state_at() + slots.size() + (has_key_ ? 1 : 0);
     if (in.size() != expected) {
       return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
     }
     AQT_RETURN_IF_ERROR(ExpectAval("the gradient of the output", in[0], dot_->plan.out_aval()));
     for (size_t i = 0; i < residuals.size(); ++i) AQT_RETURN_IF_ERROR(ExpectAval("a residual", in[1 + i], residuals[i].aval));
+    for (size_t i = 0; i < slots.size(); ++i) {
+      AQT_RETURN_IF_ERROR(ExpectAval("a statistic", in[state_at() + i], slots[i].initial.aval()));
+    }
     if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
-    return std::vector<Aval>{dot_->plan.lhs_aval(), dot_->plan.rhs_aval()};
+    std::vector<Aval> out = {dot_->plan.lhs_aval(), dot_->plan.rhs_aval()};
+    for (const size_t position : updated_) out.push_back(slots[position].initial.aval());
+    return out;
   }
 
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
@@ -269,22 +379,33 @@ class BackwardOp : public Composite {
       out[i].emplace(dot_->aval(side));
       refs[i] = out[i]->ref();
     }
-    AQT_RETURN_IF_ERROR(
-        dot_->plan.Backward(in[0], residuals, ContextOf(*dot_, has_key_ ? &in.back() : nullptr), refs[0], refs[1],
-                            RuntimeOf(*dot_)));
+    const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
+    const std::vector<ArrayRef> old(in.begin() + state_at(), in.begin() + state_at() + slots.size());
+    UpdatedState updated(slots);
+    for (const size_t position : updated_) updated.Add(slots[position], position);
+    AQT_RETURN_IF_ERROR(dot_->plan.Backward(in[0], residuals, ContextOf(*dot_, has_key_ ? &in.back() : nullptr),
+                                            refs[0], refs[1], RuntimeOf(*dot_), {old, updated.refs}));
     std::vector<Array> results;
     for (std::optional<ArrayBuilder>& builder : out) {
       results.push_back(builder.has_value() ? std::move(*builder).Build() : Array());
     }
+    for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
     return results;
   }
 
   bool has_expansion() const override {
     return !HasMidAlphas(dot_->plan.config().dlhs) && !HasMidAlphas(dot_->plan.config().drhs);
   }
-  std::vector<Value> Expand(absl::Span<const Value> in) const override { return {Gradient(Side::kLhs, in), Gradient(Side::kRhs, in)}; }
+  std::vector<Value> Expand(absl::Span<const Value> in) const override {
+    std::vector<Value> out(2), next;
+    for (const Side side : kSides) out[static_cast<int>(side)] = Gradient(side, in, next);
+    for (const size_t position : updated_) out.push_back(next[position]);
+    return out;
+  }
 
  private:
+  size_t state_at() const { return 1 + dot_->plan.residuals().size(); }
+
   const Value* Residual(Side side, What what, absl::Span<const Value> in) const {
     const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -293,8 +414,9 @@ class BackwardOp : public Composite {
     return nullptr;
   }
 
-  // The gradient of one side: the product of g with the other side, then through the quantization of this side.
-  Value Gradient(Side side, absl::Span<const Value> in) const {
+  // The gradient of one side: the product of g with the other side, then through the quantization of this side. Appends
+  // the statistics after it to `next`.
+  Value Gradient(Side side, absl::Span<const Value> in, std::vector<Value>& next) const {
     const bool lhs = side == Side::kLhs;
     const Side other = Other(side);
     const DotGeneral& config = dot_->plan.config();
@@ -318,7 +440,17 @@ class BackwardOp : public Composite {
       g.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsLhs : KeyRole::kDrhsLhs);
       y.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsRhs : KeyRole::kDrhsRhs);
     }
-    const Value product = internal::LocalRawDot(raw, g, y, backward.dims, dtype, dot_->rules);
+    const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
+    const absl::Span<const Value> statistics = in.subspan(state_at(), slots.size());
+    g.statistics = StatisticsOf(lhs ? "dlhs.lhs" : "drhs.lhs", slots, statistics);
+    g.mode = dot_->mode(Side::kLhs);
+    y.statistics = StatisticsOf(lhs ? "dlhs.rhs" : "drhs.rhs", slots, statistics);
+    y.mode = dot_->mode(Side::kRhs);
+    const internal::RawResult result = internal::LocalRawDot(raw, g, y, backward.dims, dtype, dot_->rules);
+    for (const QuantizedValue* operand : {&result.lhs, &result.rhs}) {
+      next.insert(next.end(), operand->statistics.begin(), operand->statistics.end());
+    }
+    const Value& product = result.out;
     Axes permutation(backward.to_operand.size());
     for (size_t j = 0; j < permutation.size(); ++j) permutation[backward.to_operand[j]] = static_cast<int64_t>(j);
     const Value gradient = ops::Transpose(product, permutation);
@@ -341,6 +473,7 @@ class BackwardOp : public Composite {
 
   const std::shared_ptr<const Impl> dot_;
   const bool has_key_;
+  std::vector<size_t> updated_;
 };
 
 void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const {
@@ -353,7 +486,7 @@ void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals,
 
 Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
   const SourceLine here = std::source_location::current();
-  if (layout_.quantized[0] || layout_.quantized[1]) {
+  if (layout_.has_scale[0] || layout_.has_scale[1]) {
     const absl::Status status = absl::FailedPreconditionError(
         "an operand was quantized before (mode CONVERT or SERVE) and has no gradient; train with float operands");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
@@ -363,9 +496,17 @@ Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
         "the gradient rounds stochastically and draws random numbers, but the operation has no key; give it one");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  std::vector<Value> out = Bind(CompositeOp{std::make_shared<ForwardOp>(dot_, layout_, true)}, in, here);
-  Forward forward{.outputs = {out[0]}, .residuals = {out.begin() + 1, out.end()}};
-  if (layout_.has_key) forward.residuals.push_back(in.back());
+  if (layout_.backward_state != dot_->plan.backward_state().size()) {
+    const absl::Status status = absl::FailedPreconditionError(
+        "the gradient has calibrations with state, but the operation has no statistics for it; both sides must be in "
+        "mode TRAIN");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
+  const auto op = std::make_shared<ForwardOp>(dot_, layout_, /*with_residuals=*/true, backward_slots_);
+  std::vector<Value> out = Bind(CompositeOp{op}, in, here);
+  const auto residuals = out.begin() + num_outputs();
+  Forward forward{.outputs = {out.begin(), residuals}, .residuals = {residuals, out.end()}};
+  forward.residuals.insert(forward.residuals.end(), in.begin() + layout_.backward_at(), in.end());
   return forward;
 }
 
@@ -374,10 +515,11 @@ std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value
   std::vector<std::optional<Value>> out(layout_.size());
   std::vector<Value> operands = {cotangents[0]};
   operands.insert(operands.end(), residuals.begin(), residuals.end());
-  const std::vector<Value> gradients =
-      Bind(CompositeOp{std::make_shared<BackwardOp>(dot_, layout_.has_key)}, operands, std::source_location::current());
-  out[0] = gradients[0];
-  out[1] = gradients[1];
+  const auto op = std::make_shared<BackwardOp>(dot_, layout_.has_key);
+  const std::vector<Value> results = Bind(CompositeOp{op}, operands, std::source_location::current());
+  out[0] = results[0];
+  out[1] = results[1];
+  for (size_t i = 0; i < op->updated().size(); ++i) WriteSlot(backward_slots_[op->updated()[i]], results[2 + i]);
   return out;
 }
 
@@ -385,8 +527,9 @@ std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value
 
 class QuantizeOp : public Composite {
  public:
-  QuantizeOp(std::shared_ptr<const Impl> dot, Side side, bool has_key)
-      : dot_(std::move(dot)), side_(side), has_key_(has_key) {}
+  // (x[, scale][, key])
+  QuantizeOp(std::shared_ptr<const Impl> dot, Side side, bool has_scale, bool has_key)
+      : dot_(std::move(dot)), side_(side), has_scale_(has_scale), has_key_(has_key) {}
 
   std::string Name() const override { return "aqt_quantize"; }
   std::string Attributes() const override {
@@ -396,28 +539,38 @@ class QuantizeOp : public Composite {
   int num_outputs() const override { return 2; }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
-    const size_t expected = has_key_ ? 2 : 1;
+    const size_t expected = 1 + (has_scale_ ? 1 : 0) + (has_key_ ? 1 : 0);
     if (in.size() != expected) {
       return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
     }
-    AQT_RETURN_IF_ERROR(ExpectAval("the operand", in[0], dot_->aval(side_)));
-    if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in[1], KeyAval()));
     AQT_ASSIGN_OR_RETURN(const AqtDot::QuantizedAvals out, dot_->plan.quantized_avals(side_));
+    AQT_RETURN_IF_ERROR(ExpectAval("the operand", in[0], dot_->aval(side_)));
+    if (has_scale_) AQT_RETURN_IF_ERROR(ExpectAval("the scale", in[1], out.scale));
+    if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
     return std::vector<Aval>{out.qvalue, out.scale};
   }
 
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared,
-                         dot_->plan.Prepare(side_, in[0], ContextOf(*dot_, has_key_ ? &in[1] : nullptr),
-                                            RuntimeOf(*dot_)));
+    Context context = ContextOf(*dot_, has_key_ ? &in.back() : nullptr);
+    if (has_scale_) {
+      if (context.key.has_value()) {
+        const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+        context.key = side_ == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
+      }
+      const ArrayRef x = dot_->tiled.has_value() ? dot_->tiled->operand(side_).View(in[0]) : in[0].ref();
+      QTensor scaled{.scale = {in[1]}, .dequant_dtype = x.dtype};
+      AQT_ASSIGN_OR_RETURN(const QTensor qtensor, CalculateQvalue(quantizer(), x, std::move(scaled), context));
+      return std::vector<Array>{*qtensor.qvalue, in[1]};
+    }
+    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared, dot_->plan.Prepare(side_, in[0], context, RuntimeOf(*dot_)));
     return std::vector<Array>{*prepared.qtensor().qvalue, prepared.qtensor().scale[0]};
   }
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
-    const QuantizedValue out =
-        internal::QuantizeValue(quantizer(), TileOperand(*dot_, side_, in[0]), dot_->shared_axes(side_),
-                                KeyFor(*dot_, has_key_ ? &in[1] : nullptr, role), dot_->rules);
+    RawSide raw{.x = TileOperand(*dot_, side_, in[0]), .key = KeyFor(*dot_, has_key_ ? &in.back() : nullptr, role)};
+    if (has_scale_) raw.scale = in[1];
+    const QuantizedValue out = internal::QuantizeValue(quantizer(), raw, dot_->shared_axes(side_), dot_->rules);
     return {out.qvalue, *out.scale};
   }
 
@@ -426,7 +579,7 @@ class QuantizeOp : public Composite {
 
   const std::shared_ptr<const Impl> dot_;
   const Side side_;
-  const bool has_key_;
+  const bool has_scale_, has_key_;
 };
 
 bool HasBias(const Quantizer& quantizer) {
@@ -437,7 +590,7 @@ bool HasBias(const Quantizer& quantizer) {
 }  // namespace
 
 absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                    const QuantRules& rules) {
+                                    const QuantRules& rules, const Modes& modes) {
   AQT_ASSIGN_OR_RETURN(DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs, rhs, dims));
   std::string attributes = absl::StrCat("dims=", dims.ToString(), ", ", DescribeConfig(config));
   if (rules.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
@@ -446,28 +599,57 @@ absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, c
   if (config.tiling.has_value()) {
     AQT_ASSIGN_OR_RETURN(tiled, internal::MakeTiledDot(*config.tiling, dims, lhs.shape, rhs.shape));
   }
-  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), rules, std::move(attributes), std::move(tiled)}));
+  const bool has_state = !plan.forward_state().empty() || !plan.backward_state().empty();
+  for (const Side side : kSides) {
+    const QuantMode mode = side == Side::kLhs ? modes.lhs : modes.rhs;
+    if (!has_state || mode == QuantMode::kTrain) continue;
+    absl::StrAppend(&attributes, ", ", side == Side::kLhs ? "lhs" : "rhs", " in ", ToString(mode));
+  }
+  return AqtDot(
+      std::make_shared<const Impl>(Impl{std::move(plan), rules, modes, std::move(attributes), std::move(tiled)}));
 }
 
 const DotGeneralPlan& AqtDot::plan() const { return impl_->plan; }
 
-Value AqtDot::Apply(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const SourceLine& where) const {
+AqtDot::Result AqtDot::ApplyWithState(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key,
+                                      const State& state, const SourceLine& where) const {
   Layout layout;
   std::vector<Value> operands;
   for (const Side side : kSides) {
     const Operand& operand = side == Side::kLhs ? lhs : rhs;
-    layout.quantized[static_cast<int>(side)] = operand.scale.has_value();
+    layout.has_scale[static_cast<int>(side)] = operand.scale.has_value();
+    layout.quantized[static_cast<int>(side)] = operand.scale.has_value() && operand.is_quantized;
     operands.push_back(operand.value);
     if (operand.scale.has_value()) operands.push_back(*operand.scale);
   }
+  const absl::Span<const StateSlot> slots = plan().forward_state();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (layout.has_scale[static_cast<int>(slots[i].side)]) continue;
+    layout.forward_state.push_back(i);
+    if (i < state.forward.size()) operands.push_back(state.forward[i]);
+  }
+  layout.backward_state = state.backward.size();
+  operands.insert(operands.end(), state.backward.begin(), state.backward.end());
   layout.has_key = key.has_value();
   if (key.has_value()) operands.push_back(*key);
-  const auto op = std::make_shared<ForwardOp>(impl_, layout, /*with_residuals=*/false);
-  if (ForwardNeedsKey() && !layout.has_key) {
-    return Refuse(absl::FailedPreconditionError("rounds stochastically and draws random numbers; give it a key"), op->Name(),
-                  operands, where);
+  Result result{Value(), std::vector<std::optional<Value>>(slots.size())};
+  const auto refuse = [&](absl::string_view message) {
+    result.out = Refuse(absl::FailedPreconditionError(message), "aqt_dot_general", operands, where);
+    return result;
+  };
+  if (ForwardNeedsKey() && !layout.has_key)
+    return refuse("rounds stochastically and draws random numbers; give it a key");
+  if (!layout.forward_state.empty() && state.forward.size() != slots.size()) {
+    return refuse("has a calibration with state; QuantizedDot gives it its statistics");
   }
-  return Bind(CompositeOp{op}, operands, where)[0];
+  const auto op = std::make_shared<ForwardOp>(impl_, layout, /*with_residuals=*/false, state.backward_slots);
+  const std::vector<Value> out = Bind(CompositeOp{op}, operands, where);
+  result.out = out[0];
+  size_t next = 1;
+  for (const size_t position : layout.forward_state) {
+    if (impl_->Updates(slots[position])) result.forward_state[position] = out[next++];
+  }
+  return result;
 }
 
 absl::StatusOr<AqtDot::QuantizedAvals> AqtDot::QuantizedAvalsOf(Side side) const {
@@ -482,11 +664,16 @@ absl::StatusOr<AqtDot::QuantizedAvals> AqtDot::QuantizedAvalsOf(Side side) const
   return plan().quantized_avals(side);
 }
 
-AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where) const {
+AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where,
+                                 const std::optional<Value>& scale) const {
   std::vector<Value> operands = {x};
+  if (scale.has_value()) operands.push_back(*scale);
   if (key.has_value()) operands.push_back(*key);
-  const auto op = std::make_shared<QuantizeOp>(impl_, side, key.has_value());
+  const auto op = std::make_shared<QuantizeOp>(impl_, side, scale.has_value(), key.has_value());
   absl::Status status = QuantizedAvalsOf(side).status();
+  if (status.ok() && HasState(impl_->forward(side).quantizer) && !scale.has_value()) {
+    status = absl::FailedPreconditionError("has a calibration with state; give it the scale that its statistics hold");
+  }
   if (status.ok() && aqt::NeedsKey(impl_->forward(side).quantizer.numerics) && !key.has_value()) {
     status = absl::FailedPreconditionError("rounds stochastically and draws random numbers; give it a key");
   }
@@ -496,6 +683,11 @@ AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<
   }
   std::vector<Value> out = Bind(CompositeOp{op}, operands, where);
   return {out[0], out[1]};
+}
+
+Value AqtDot::StaticScale(Side side, absl::Span<const Value> statistics) const {
+  return internal::StaticScaleOf(impl_->forward(side).quantizer, impl_->inner_aval(side), impl_->shared_axes(side),
+                                 statistics, impl_->rules.arithmetic);
 }
 
 namespace ops {

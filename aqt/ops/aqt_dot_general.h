@@ -5,19 +5,24 @@
 //   aqt_dot_general(lhs, rhs[, key]) -> out                   one equation per contraction
 //   aqt_dot_general_fwd(...) -> out, residuals...             instead of it, while a gradient is wanted
 //   aqt_dot_general_bwd(g, residuals...[, key]) -> dlhs, drhs
-//   aqt_quantize(x[, key]) -> qvalue, scale                   an operand ahead of time (a weight, for serving)
-// A side of aqt_dot_general may be (qvalue, scale) instead of a float operand. Each runs DotGeneralPlan and expands into basic
-// operations with the same bits. Only the gradients that something uses are computed.
+//   aqt_quantize(x[, scale][, key]) -> qvalue, scale          an operand ahead of time (a weight, for serving)
+//   aqt_static_scale(statistics...) -> scale                  the scale of a calibration with state
+// A side of aqt_dot_general may be (qvalue, scale) instead of a float operand, or (float operand, scale). Calibrations
+// with state (quant/calibration.h) add operands, the statistics, and outputs, those that are updated. Each runs
+// DotGeneralPlan and expands into basic operations with the same bits. Only the gradients that something uses are
+// computed.
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/program.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
@@ -29,28 +34,58 @@ namespace aqt {
 // One contraction, configured for its shapes. Immutable; cheap to copy.
 class AqtDot {
  public:
-  // One side: a float operand, or a qvalue with its scale.
+  // One side: a float operand; a qvalue with its scale; a float operand with the scale that quantizes it.
   struct Operand {
     Value value;
     std::optional<Value> scale = std::nullopt;
+    bool is_quantized = true;  // with a scale: value is a qvalue
+  };
+  // What calibrations with state do on each side, in all three contractions: see quant/calibration.h.
+  struct Modes {
+    QuantMode lhs = QuantMode::kTrain, rhs = QuantMode::kTrain;
+  };
+  // Statistics: one for each slot of the plan's forward_state() (those of sides that come with a scale are not used),
+  // and one for each of its backward_state(), or none when no gradient is wanted. A gradient writes those that it
+  // updates to `backward_slots`.
+  struct State {
+    std::vector<Value> forward = {}, backward = {};
+    std::vector<Slot> backward_slots = {};
   };
 
   // Errors: DotGeneralPlan::Make's.
   static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                     const QuantRules& rules = {});
+                                     const QuantRules& rules, const Modes& modes);
+  static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
+                                     const QuantRules& rules = {}) {
+    return Make(config, lhs, rhs, dims, rules, Modes());
+  }
 
   const DotGeneralPlan& plan() const;
   // Whether the forward pass, or a gradient of it, draws random numbers.
   bool ForwardNeedsKey() const { return plan().ForwardNeedsKey(); }
   bool NeedsKey() const { return plan().ForwardNeedsKey() || plan().BackwardNeedsKey(); }
 
-  // lhs x rhs. `key`, u32[2], is AQT's context key: split into one for each operand of the three contractions. Poisoned:
-  // InvalidArgument when operands are not as configured; FailedPrecondition when the forward pass needs a key and gets none,
-  // when a gradient needs one and gets none, and for a gradient with an operand quantized before.
-  Value Apply(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const SourceLine& where) const;
+  // lhs x rhs. `key`, u32[2], is AQT's context key: split into one for each operand of the three contractions.
+  // Poisoned: InvalidArgument when operands are not as configured; FailedPrecondition when the forward pass needs a key
+  // or statistics and gets none, when a gradient does, and for a gradient with an operand that comes with a scale.
+  struct Result {
+    Value out;
+    std::vector<std::optional<Value>>
+        forward_state;  // by forward_state(): the next statistics, null where none are updated
+  };
+  Result ApplyWithState(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const State& state,
+                        const SourceLine& where) const;
+  Value Apply(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const SourceLine& where) const {
+    return ApplyWithState(lhs, rhs, key, {}, where).out;
+  }
 
-  // Quantizes one side as Apply would. Poisoned where QuantizedAvalsOf fails, and FailedPrecondition when a key is missing.
-  Operand Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where) const;
+  // Quantizes one side as Apply would, with `scale` if there is one (a calibration with state needs it). Poisoned where
+  // QuantizedAvalsOf fails, and FailedPrecondition when a key or a scale is missing.
+  Operand Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where,
+                   const std::optional<Value>& scale = std::nullopt) const;
+
+  // The scale of a side whose calibration has state, from its statistics in the order of the plan's slots.
+  Value StaticScale(Side side, absl::Span<const Value> statistics) const;
 
   // What Quantize gives. InvalidArgument when the side is not quantized; Unimplemented when its calibration has a bias.
   using QuantizedAvals = DotGeneralPlan::QuantizedAvals;
@@ -65,7 +100,8 @@ class AqtDot {
 
 namespace ops {
 
-// Make and Apply. Operands of one dtype: f32, bf16 or f16.
+// Make and Apply. Operands of one dtype: f32, bf16 or f16. FailedPrecondition for calibrations with state: QuantizedDot
+// (quantized_dot.h) finds their statistics.
 Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
                     const std::optional<Value>& key = std::nullopt, const QuantRules& rules = {});
 

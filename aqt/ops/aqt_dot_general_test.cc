@@ -4,12 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -20,13 +19,18 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
 #include "aqt/graph/grad.h"
+#include "aqt/graph/initial_stats.h"
+#include "aqt/graph/program.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/describe.h"
+#include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/builders.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -277,6 +281,84 @@ TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
   absl::StatusOr<Program> expanded = Rewrite(*fused, ExpandAll);
   ASSERT_THAT(expanded, IsOk());
   EXPECT_EQ(CountComposites(*expanded), 1);  // the forward one
+}
+
+// Calibrations with state for some of the six operands.
+void AddStates(Random& random, DotGeneral& config) {
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    for (Tensor* tensor : {&raw->lhs, &raw->rhs}) {
+      if (random.Below(2) == 0) continue;
+      tensor->quantizer.calib_shared_axes.axes = {};
+      switch (random.Below(3)) {
+        case 0:
+          tensor->quantizer.calibration = MeanOfAbsMax{.po2_scale = random.Below(4) == 0};
+          break;
+        case 1:
+          tensor->quantizer.calibration = WeightedStats{.l1_dev_coeff = 1, .lp_dev_coeff = 0.5, .ema_update_count = 2};
+          break;
+        default:
+          tensor->quantizer.calibration = DelayedScaling{.amax_history_length = 1 + random.Below(3)};
+          break;
+      }
+    }
+  }
+}
+
+// Statistics as some calls leave them.
+SlotValues SomeStats(const Program& program, Random& random) {
+  SlotValues stats = InitialStats(program);
+  for (auto& [slot, array] : stats) {
+    array = array.dtype() == DType::kS32 ? Array::Scalar<int32_t>(3) : RandomArray(array.aval(), random.Next(), 0.5, 2);
+  }
+  return stats;
+}
+
+TEST(AqtDotGeneralTest, FusedIsExpandedWithStatistics) {
+  constexpr int kWanted = 200;
+  Random random(4711);
+  int legal = 0, written = 0;
+  for (int tries = 0; legal < kWanted && tries < 60 * kWanted; ++tries) {
+    Problem problem = RandomProblem(random);
+    AddStates(random, problem.config);
+    if (!IsSmall(problem)) continue;
+    const absl::StatusOr<AqtDot> dot =
+        AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
+    if (!dot.ok() || dot->plan().forward_state().size() + dot->plan().backward_state().size() == 0) continue;
+    ++legal;
+    const std::string repeat =
+        absl::StrCat("try ", tries, ": ", problem.lhs.aval().ToString(), " x ", problem.rhs.aval().ToString(), " ",
+                     problem.dims.ToString(), " ", DescribeConfig(problem.config));
+    const Slot lhs{SlotKind::kParam, "lhs"}, rhs{SlotKind::kParam, "rhs"};
+    const QuantizedDotOptions options{.config = problem.config, .key_slot = "key", .rules = problem.rules};
+    const absl::StatusOr<Program> loss = Trace(
+        [&](In in) {
+          const Value out = QuantizedDot(in[0], in[1], problem.dims, options, "dot", std::source_location::current());
+          const Value weights = ops::Cast(Value(RandomArray({DType::kF32, out.shape()}, 7)), out.dtype());
+          return Values{ops::ReduceSum(out * weights), out};
+        },
+        {{lhs, problem.lhs.aval()}, {rhs, problem.rhs.aval()}});
+    ASSERT_THAT(loss, IsOk()) << repeat;
+    const absl::StatusOr<Program> fused = ValueAndGrad(*loss, {0, 1});
+    ASSERT_THAT(fused, IsOk()) << repeat;
+    ASSERT_EQ(CountComposites(*fused), 2) << repeat;
+    const absl::StatusOr<Program> expanded = Rewrite(*fused, ExpandAll);
+    ASSERT_THAT(expanded, IsOk()) << repeat;
+    ASSERT_EQ(CountComposites(*expanded), 0) << repeat;
+    SlotValues values = SomeStats(*fused, random);
+    EXPECT_EQ(values.size(), dot->plan().forward_state().size() + dot->plan().backward_state().size()) << repeat;
+    EXPECT_EQ(InitialStats(*expanded).size(), values.size()) << repeat;
+    values.insert({{lhs, problem.lhs}, {rhs, problem.rhs}, {{SlotKind::kKey, "key"}, KeyArray(3)}});
+    const absl::StatusOr<SlotValues> want = EvalSlots(*expanded, values), got = EvalSlots(*fused, values);
+    ASSERT_THAT(want, IsOk()) << repeat;
+    ASSERT_THAT(got, IsOk()) << repeat;
+    ASSERT_EQ(got->size(), want->size()) << repeat;
+    for (const auto& [slot, array] : *got) {
+      written += slot.kind == SlotKind::kStat ? 1 : 0;
+      ASSERT_TRUE(SameBits(array, want->at(slot))) << slot.ToString() << ", " << repeat;
+    }
+  }
+  EXPECT_EQ(legal, kWanted);
+  EXPECT_GT(written, 3 * kWanted);
 }
 
 // A side that was quantized before gives the same bits as one that is quantized in the operation.

@@ -13,6 +13,7 @@
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/calibration.h"
 #include "aqt/quant/local_aqt.h"
 #include "aqt/quant/numerics.h"
 
@@ -137,7 +138,7 @@ ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims
   ExpandedSide out;
   out.quantized = side.given.has_value()
                       ? *side.given
-                      : QuantizeValue(tensor.quantizer, side.x, CalibrationAxes(tensor, own, rank), side.key, rules);
+                      : QuantizeValue(tensor.quantizer, side, CalibrationAxes(tensor, own, rank), rules);
   out.operand = out.quantized.qvalue;
   if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
     out.operand = Release(
@@ -163,6 +164,7 @@ Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank) {
   Axes all(rank);
   for (int64_t axis = 0; axis < rank; ++axis) all[axis] = axis;
   if (quantizer.calib_shared_axes.per_tensor) return all;
+  if (quantizer.calibration.has_value() && std::holds_alternative<DelayedScaling>(*quantizer.calibration)) return all;
   if (quantizer.calib_shared_axes.axes.empty()) return axes;
   return NormalizeAxes(quantizer.calib_shared_axes.axes, rank).value_or(Axes{});  // the plan has checked them
 }
@@ -183,15 +185,28 @@ Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled) {
   return ops::LessEqual(ops::Abs(FlushTo(scaled.dtype, scaled.held)), HostConstant(scaled.dtype, ClipBound(numerics)));
 }
 
-QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const Axes& axes, const std::optional<Value>& key,
+QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,
                              const QuantRules& rules) {
-  if (!IsQuantized(quantizer.numerics)) return {x, std::nullopt};
-  const Value scale = ScaleOf(quantizer, x, axes, rules.arithmetic);
-  const ScaledValue scaled = ScaleValue(quantizer, x, scale);
-  if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
-    return {IntQvalue(*integer, scaled, key, rules), scale};
+  if (!IsQuantized(quantizer.numerics)) return {side.x, std::nullopt};
+  QuantizedValue out;
+  if (side.scale.has_value()) {
+    out.scale = side.scale;
+  } else if (HasState(quantizer)) {
+    CalibratedValue calibrated =
+        CalibratedWithState(quantizer, side.x, axes, side.statistics, side.mode, rules.arithmetic);
+    out.scale = calibrated.scale;
+    out.statistics = std::move(calibrated.statistics);
+  } else {
+    out.scale = ScaleOf(quantizer, side.x, axes, rules.arithmetic);
   }
-  return {NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), key.value_or(Value()), rules.prng_layout), scale};
+  const ScaledValue scaled = ScaleValue(quantizer, side.x, *out.scale);
+  if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
+    out.qvalue = IntQvalue(*integer, scaled, side.key, rules);
+  } else {
+    out.qvalue = NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), side.key.value_or(Value()),
+                                rules.prng_layout);
+  }
+  return out;
 }
 
 Value SumLeading(const Value& x, int64_t num_axes) {
@@ -212,16 +227,19 @@ Value SumLeading(const Value& x, int64_t num_axes) {
   return Release(sum, x.dtype());
 }
 
-Value LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
-                  const QuantRules& rules) {
+RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
+                      DType dtype, const QuantRules& rules) {
   std::optional<LocalSplit> split;
   if (config.local_aqt.has_value()) {
     split = *MakeLocalSplit(*config.local_aqt, dims, lhs.x.shape(), rhs.x.shape());  // the plan has checked it
   }
-  if (!split.has_value()) return RawDot(config, lhs, rhs, dims, dtype, rules).out;
-  const RawSide lhs_cut{ops::Reshape(lhs.x, split->lhs.tiled_shape), lhs.key, std::nullopt};
-  const RawSide rhs_cut{ops::Reshape(rhs.x, split->rhs.tiled_shape), rhs.key, std::nullopt};
-  return SumLeading(RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, rules).out, 1);
+  if (!split.has_value()) return RawDot(config, lhs, rhs, dims, dtype, rules);
+  RawSide lhs_cut = lhs, rhs_cut = rhs;
+  lhs_cut.x = ops::Reshape(lhs.x, split->lhs.tiled_shape);
+  rhs_cut.x = ops::Reshape(rhs.x, split->rhs.tiled_shape);
+  RawResult result = RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, rules);
+  result.out = SumLeading(result.out, 1);
+  return result;
 }
 
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims, DType dtype,

@@ -5,6 +5,7 @@
 // IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are parts (aqt_parts.h).
 
 #include <optional>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "aqt/core/dot_dims.h"
@@ -19,6 +20,7 @@ namespace aqt::internal {
 struct QuantizedValue {
   Value qvalue;
   std::optional<Value> scale;  // rank of the tensor, extent 1 along shared axes
+  std::vector<Value> statistics = {};  // after the call, when the calibration has state and found the scale
 };
 
 // The scaled values of x, held as f32, and their dtype.
@@ -30,10 +32,6 @@ ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& 
 // bool: where the scaled values are not clipped.
 Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled);
 
-// Calibrates over `axes` (unless the quantizer names others) and quantizes. `key` is the operand's own, unless nothing is drawn.
-QuantizedValue QuantizeValue(const Quantizer& quantizer, const Value& x, const Axes& axes, const std::optional<Value>& key,
-                             const QuantRules& rules);
-
 // The axes that share a scale: `axes`, unless the quantizer names others.
 Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank);
 
@@ -43,9 +41,17 @@ Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank);
 // One side of a contraction: a float operand and the key that it draws with, or an operand quantized before.
 struct RawSide {
   Value x;                     // the float operand; poisoned when `given` is there
-  std::optional<Value> key;
-  std::optional<QuantizedValue> given;
+  std::optional<Value> key = std::nullopt;
+  std::optional<QuantizedValue> given = std::nullopt;
+  std::optional<Value> scale = std::nullopt;  // instead of calibrating
+  // Of a calibration with state, unless there is a scale.
+  std::vector<Value> statistics = {};
+  QuantMode mode = QuantMode::kTrain;
 };
+
+// Calibrates side.x over `axes` (unless the quantizer names others) and quantizes it.
+QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,
+                             const QuantRules& rules);
 
 // What a contraction gives, and its quantized operands.
 struct RawResult {
@@ -59,9 +65,10 @@ RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide&
 // The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/row_ops.h) computes it.
 Value SumLeading(const Value& x, int64_t num_axes);
 
-// The same for a backward contraction of float operands, which LocalAqt may cut; the result alone.
-Value LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
-                  const QuantRules& rules);
+// The same for a backward contraction of float operands, which LocalAqt may cut; then the quantized operands are those
+// of the cut ones.
+RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
+                      DType dtype, const QuantRules& rules);
 
 // scale of one side in the layout of the other operand, of rank other_rank.
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);

@@ -2,8 +2,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +17,7 @@
 #include "aqt/graph/composite.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/describe.h"
+#include "aqt/quant/calibration.h"
 #include "aqt/quant/dot_general.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/quantizer.h"
@@ -87,6 +90,114 @@ Key KeyOfRole(const OperandKeys& keys, KeyRole role) {
   return {};
 }
 
+absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const Axes& axes) {
+  Aval out{quantizer.scale_dtype.value_or(x.dtype), x.shape};
+  const SharedAxes& shared = quantizer.calib_shared_axes;
+  AQT_ASSIGN_OR_RETURN(const Axes reduced, NormalizeAxes(shared.axes.empty() ? axes : shared.axes, out.shape.rank()));
+  const bool one = shared.per_tensor || std::holds_alternative<DelayedScaling>(*quantizer.calibration);
+  for (const int64_t axis : reduced) out.shape[axis] = 1;
+  for (int64_t axis = 0; one && axis < out.shape.rank(); ++axis) out.shape[axis] = 1;
+  return out;
+}
+
+std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, Arithmetic arithmetic) {
+  return absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]",
+                      arithmetic == Arithmetic::kIeee ? ", ieee" : "");
+}
+
+// (x, statistics) -> scale, updated statistics where the mode updates them.
+class CalibratePart : public Composite {
+ public:
+  CalibratePart(Quantizer quantizer, Axes axes, QuantMode mode, Arithmetic arithmetic, const Aval& x)
+      : quantizer_(std::move(quantizer)),
+        axes_(std::move(axes)),
+        mode_(mode),
+        arithmetic_(arithmetic),
+        names_(StatisticNames(quantizer_)),
+        initial_(InitialCalibrationState(quantizer_, x, axes_).value_or(CalibrationState())) {}  // Infer refuses that
+
+  std::string Name() const override { return "aqt_calibrate"; }
+  std::string Attributes() const override {
+    return absl::StrCat(CalibrationText(quantizer_, axes_, arithmetic_), mode_ == QuantMode::kTrain ? "" : ", ",
+                        mode_ == QuantMode::kTrain ? "" : ToString(mode_));
+  }
+  std::vector<OperandRole> roles() const override {
+    std::vector<OperandRole> roles(1 + names_.size(), OperandRole::kStatistic);
+    roles[0] = OperandRole::kData;
+    return roles;
+  }
+  int num_outputs() const override { return 1 + (Updates() ? static_cast<int>(names_.size()) : 0); }
+  std::vector<std::optional<Array>> InitialStatistics() const override {
+    std::vector<std::optional<Array>> initial = {std::nullopt};
+    for (const std::string& name : names_) initial.push_back(initial_.at(name));
+    return initial;
+  }
+  bool has_expansion() const override { return false; }
+
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    AQT_ASSIGN_OR_RETURN(const CalibrationState state, InitialCalibrationState(quantizer_, in[0], axes_));
+    AQT_ASSIGN_OR_RETURN(Aval scale, ScaleAval(quantizer_, in[0], axes_));
+    std::vector<Aval> out = {std::move(scale)};
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const Aval& want = state.at(names_[i]).aval();
+      if (in[1 + i] != want) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(names_[i], " is ", in[1 + i].ToString(), ", expected ", want.ToString()));
+      }
+      if (Updates()) out.push_back(want);
+    }
+    return out;
+  }
+
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    CalibrationState state;
+    for (size_t i = 0; i < names_.size(); ++i) state.emplace(names_[i], in[1 + i]);
+    AQT_ASSIGN_OR_RETURN(
+        const CalibratedTensor result,
+        CalibrateWithState(quantizer_, state, in[0], axes_, {.quant_mode = mode_}, {.arithmetic = arithmetic_}));
+    std::vector<Array> out = {result.qtensor.scale[0]};
+    for (size_t i = 0; Updates() && i < names_.size(); ++i) out.push_back(result.state.at(names_[i]));
+    return out;
+  }
+
+ private:
+  bool Updates() const { return UpdatesState(quantizer_, mode_); }
+
+  const Quantizer quantizer_;
+  const Axes axes_;
+  const QuantMode mode_;
+  const Arithmetic arithmetic_;
+  const std::vector<std::string> names_;
+  const CalibrationState initial_;
+};
+
+// (statistics) -> the scale that they hold for tensors like x.
+class StaticScalePart : public Part {
+ public:
+  StaticScalePart(const Quantizer& quantizer, const Aval& x, const Axes& axes, Arithmetic arithmetic)
+      : Part(
+            "aqt_static_scale", absl::StrCat(CalibrationText(quantizer, axes, arithmetic), " for ", x.ToString()),
+            [quantizer, x, axes](absl::Span<const Aval>) { return ScaleAval(quantizer, x, axes); },
+            [quantizer, x, axes, arithmetic](absl::Span<const Array> in) {
+              CalibrationState state;
+              const std::vector<std::string> names = StatisticNames(quantizer);
+              for (size_t i = 0; i < names.size(); ++i) state.emplace(names[i], in[i]);
+              return StaticScale(quantizer, state, x, axes, {.arithmetic = arithmetic});
+            }) {
+    const CalibrationState initial = InitialCalibrationState(quantizer, x, axes).value_or(CalibrationState());
+    for (const std::string& name : StatisticNames(quantizer))
+      initial_.push_back(initial.at(name));  // the plan has checked
+  }
+
+  std::vector<OperandRole> roles() const override {
+    return std::vector<OperandRole>(initial_.size(), OperandRole::kStatistic);
+  }
+  std::vector<std::optional<Array>> InitialStatistics() const override { return initial_; }
+
+ private:
+  std::vector<std::optional<Array>> initial_;
+};
+
 constexpr const char* kRoleNames[] = {"fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rhs", "drhs.lhs", "drhs.rhs"};
 
 }  // namespace
@@ -111,20 +222,29 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
 
 Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic) {
   return BindPart(
-      "aqt_scale", absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]",
-                                arithmetic == Arithmetic::kIeee ? ", ieee" : ""), {x},
-      [quantizer, axes](absl::Span<const Aval> in) -> absl::StatusOr<Aval> {
-        Aval out{quantizer.scale_dtype.value_or(in[0].dtype), in[0].shape};
-        const SharedAxes& shared = quantizer.calib_shared_axes;
-        AQT_ASSIGN_OR_RETURN(const Axes reduced, NormalizeAxes(shared.axes.empty() ? axes : shared.axes, out.shape.rank()));
-        for (const int64_t axis : reduced) out.shape[axis] = 1;
-        for (int64_t axis = 0; shared.per_tensor && axis < out.shape.rank(); ++axis) out.shape[axis] = 1;
-        return out;
-      },
+      "aqt_scale", CalibrationText(quantizer, axes, arithmetic), {x},
+      [quantizer, axes](absl::Span<const Aval> in) { return ScaleAval(quantizer, in[0], axes); },
       [quantizer, axes, arithmetic](absl::Span<const Array> in) -> absl::StatusOr<Array> {
         AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, {.arithmetic = arithmetic}));
         return calibrated.scale[0];
       });
+}
+
+CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, const Axes& axes,
+                                    absl::Span<const Value> statistics, QuantMode mode, Arithmetic arithmetic) {
+  const auto part = std::make_shared<CalibratePart>(quantizer, axes, mode, arithmetic, x.aval());
+  std::vector<Value> operands = {x};
+  operands.insert(operands.end(), statistics.begin(), statistics.end());
+  const std::vector<Value> out = Bind(CompositeOp{part}, operands, std::source_location::current());
+  CalibratedValue result{out[0], {out.begin() + 1, out.end()}};
+  if (result.statistics.empty()) result.statistics.assign(statistics.begin(), statistics.end());
+  return result;
+}
+
+Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
+                    Arithmetic arithmetic) {
+  const auto part = std::make_shared<StaticScalePart>(quantizer, x, axes, arithmetic);
+  return Bind(CompositeOp{part}, statistics, std::source_location::current())[0];
 }
 
 Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout) {

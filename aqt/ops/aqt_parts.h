@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
@@ -44,6 +46,19 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
 
 // The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration.
 Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic);
+
+// The same for a calibration with state, in one mode: the scale, and the statistics after the call (as they came where
+// the mode updates nothing). CalibrateWithState() of arrays in the order of StatisticNames().
+struct CalibratedValue {
+  Value scale;
+  std::vector<Value> statistics;
+};
+CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, const Axes& axes,
+                                    absl::Span<const Value> statistics, QuantMode mode, Arithmetic arithmetic);
+
+// The scale that these statistics hold for tensors like x: StaticScale().
+Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
+                    Arithmetic arithmetic);
 
 // The qvalue of scaled values: NumericsForward(). `key` is poisoned (Value()) when the numerics draw nothing.
 Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout);

@@ -14,18 +14,30 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/quant/config.h"
+#include "aqt/quant/dot_general.h"
 
 namespace aqt {
+
+// What CONVERT stores of a side, and SERVE reads.
+enum class FreezerMode {
+  kValueAndScale,  // the quantized operand: a weight
+  kScale,          // the scale that its statistics hold; the operand is quantized with it each time: an activation
+  kNothing,        // the side is quantized in the operation, with its statistics as they are
+};
 
 struct QuantizedDotOptions {
   DotGeneral config;
   // What happens to each side:
   //   kTrain      it is quantized in the operation
+  //   kCalibrate  the same; statistics are updated. Needs a calibration with state (quant/calibration.h)
   //   kConvert    it is quantized by an equation of its own, whose results are also the frozen outputs
-  //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs)
-  //   kServe      these are frozen inputs, and the float operand is not used
-  //   kCalibrate  Unimplemented: it needs a calibration with state
+  //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs; see the freezer modes below)
+  //   kServe      these are frozen inputs, and a float operand that is stored is not used
+  // Statistics are inputs "<name>/fwd.lhs/<statistic>" of kind stat, and outputs where they are updated; those of the
+  // gradients
+  // ("<name>/dlhs.lhs/...") only with a gradient.
   QuantMode lhs_mode = QuantMode::kTrain, rhs_mode = QuantMode::kTrain;
+  FreezerMode lhs_freezer = FreezerMode::kValueAndScale, rhs_freezer = FreezerMode::kValueAndScale;
   // Whether gradients will be taken: then a key that only they need is an input, too. Never with a side in another mode.
   bool with_gradient = true;
   // The input of kind key whose key is used as it is. Without it, each contraction folds a hash of its name into the key
@@ -41,6 +53,9 @@ std::string ContractionName(absl::string_view scope, int ordinal);
 // The input or output that holds the quantized form of one side.
 enum class FrozenPart { kValue, kScale };
 Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part);
+
+// The input, or output, that holds a statistic.
+Slot StatSlot(absl::string_view name, const StateSlot& slot);
 
 // lhs x rhs, quantized. A key becomes an input of the trace where the configuration draws random numbers: in the forward pass,
 // or in a gradient (see with_gradient). Result and errors as of AqtDot; `where` is the caller's line.

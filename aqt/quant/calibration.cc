@@ -60,6 +60,15 @@ bool HasState(const Quantizer& quantizer) {
          internal::UpdatesIn(QuantMode::kCalibrate, *quantizer.calibration);
 }
 
+std::vector<std::string> StatisticNames(const Quantizer& quantizer) {
+  std::vector<std::string> names;
+  if (!HasState(quantizer)) return names;
+  for (const Statistic& statistic : internal::StatisticsOf(*quantizer.calibration, Aval{DType::kF32, {}}, {})) {
+    names.emplace_back(statistic.name);
+  }
+  return names;
+}
+
 bool UpdatesState(const Quantizer& quantizer, QuantMode mode) {
   return HasState(quantizer) && internal::UpdatesIn(mode, *quantizer.calibration);
 }

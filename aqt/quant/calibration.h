@@ -41,6 +41,7 @@
 // x, everything else is elementwise, so they are the same everywhere (docs/bits.md, Level 1).
 
 #include <string>
+#include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
@@ -58,6 +59,9 @@ using CalibrationState = absl::btree_map<std::string, Array>;
 
 // Whether the quantizer quantizes, and its calibration has state.
 bool HasState(const Quantizer& quantizer);
+
+// The names of its arrays in the order of StateSlots (dot_general.h); empty without state.
+std::vector<std::string> StatisticNames(const Quantizer& quantizer);
 
 // Whether a call in this mode updates a state; false for calibrations without.
 bool UpdatesState(const Quantizer& quantizer, QuantMode mode);
