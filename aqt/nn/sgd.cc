@@ -11,6 +11,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/grad.h"
+#include "aqt/graph/initial_stats.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
 
@@ -54,6 +55,7 @@ absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
 }
 
 void AddMissingStats(const Program& step, SlotValues& state) {
+  for (auto& [slot, array] : InitialStats(step)) state.try_emplace(slot, std::move(array));
   for (const int position : step.InputsOfKind(SlotKind::kStat)) {
     const Program::Port& port = step.inputs[position];
     if (!state.contains(port.slot)) {

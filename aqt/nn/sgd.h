@@ -21,7 +21,8 @@ struct Sgd {
 // not finite or the momentum is not in [0, 1).
 absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer);
 
-// Zeros for the inputs of kind stat of a step program that `state` lacks.
+// First values for the inputs of kind stat of a step program that `state` lacks: of a calibration what InitialStats
+// says, of the optimizer zeros.
 void AddMissingStats(const Program& step, SlotValues& state);
 
 }  // namespace aqt::nn

@@ -38,6 +38,21 @@ DotGeneral Fp8Hybrid() {
   return config;
 }
 
+DotGeneral Fp8Delayed() {
+  DotGeneral config = Fp8Hybrid();
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    raw->lhs.quantizer.calibration = raw->rhs.quantizer.calibration = DelayedScaling{};
+  }
+  return config;
+}
+
+DotGeneral Int8Static() {
+  DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
+  config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
+  config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
+  return config;
+}
+
 // Sorted by name, as DotGeneralPresetNames().
 std::vector<NamedConfig> PresetsInCpp() {
   const DotGeneralMakeOptions fwd_only = {.use_fwd_quant = false};
@@ -45,11 +60,13 @@ std::vector<NamedConfig> PresetsInCpp() {
           {"config_v3", ConfigV3()},
           {"config_v4", ConfigV4()},
           {"default_unquantized", DefaultUnquantizedConfig()},
+          {"fp8_delayed", Fp8Delayed()},
           {"fp8_hybrid", Fp8Hybrid()},
           {"fully_quantized_int8", FullyQuantized()},
           {"fwd_fp8", ConfigFwdFp8()},
           {"int4_weights", DotGeneralMake(std::nullopt, 4, fwd_only)},
           {"int8_fwd", DotGeneralMake(8, 8, fwd_only)},
+          {"int8_static", Int8Static()},
           {"int8_weights", DotGeneralMake(std::nullopt, 8, fwd_only)},
           {"w4a8", DotGeneralMake(8, 4, fwd_only)}};
 }

@@ -9,11 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "re2/re2.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/ops/quantized_dot.h"
+#include "aqt/quant/calibration.h"
+#include "re2/re2.h"
 
 namespace aqt {
 namespace {
@@ -95,7 +96,16 @@ class Injector {
     for (size_t i = 0; i < config_.rules.size(); ++i) {
       if (report_.hits[i] == 0) report_.unmatched.push_back(RuleName(config_, i));
     }
-    if (!config_.strict || report_.unmatched.empty()) return absl::OkStatus();
+    if (!config_.strict) return absl::OkStatus();
+    const bool wants = config_.param_mode == QuantMode::kCalibrate || config_.data_mode == QuantMode::kCalibrate;
+    if (report_.unmatched.empty() && wants && !calibrates_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("inject: QUANT_MODE_CALIBRATE updates statistics, but no operand that a rule quantizes has a "
+                       "calibration with "
+                       "state, such as MeanOfAbsMax; the program's contractions:\n",
+                       report_.ToString(config_)));
+    }
+    if (report_.unmatched.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("inject: hit nothing: ", absl::StrJoin(report_.unmatched, ", "),
                                                    "; the program's contractions:\n", report_.ToString(config_)));
   }
@@ -118,32 +128,47 @@ class Injector {
 
   QuantMode ModeOf(const std::optional<QuantMode>& mode, const Tensor& tensor, VarId operand) const {
     if (mode.has_value()) return *mode;
-    const bool quantized = !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics);
-    return quantized && from_params_[operand] ? config_.param_mode : QuantMode::kTrain;
+    if (std::holds_alternative<NoNumerics>(tensor.quantizer.numerics)) return QuantMode::kTrain;
+    const bool has_state = HasState(tensor.quantizer);
+    const QuantMode wanted = from_params_[operand] ? config_.param_mode
+                             : has_state           ? config_.data_mode
+                                                   : QuantMode::kTrain;
+    return wanted == QuantMode::kCalibrate && !has_state ? QuantMode::kTrain : wanted;
+  }
+
+  // A weight is stored whole. Of an activation there is only a scale to store, if its calibration has state.
+  FreezerMode FreezerOf(const Tensor& tensor, VarId operand) const {
+    return from_params_[operand] || !HasState(tensor.quantizer) ? FreezerMode::kValueAndScale : FreezerMode::kScale;
   }
 
   absl::StatusOr<QuantizedDotOptions> OptionsFor(const InjectRule& rule, const Equation& eqn) {
     const QuantMode lhs_mode = ModeOf(rule.lhs_mode, rule.dot_general->fwd.lhs, eqn.in[0]);
     const QuantMode rhs_mode = ModeOf(rule.rhs_mode, rule.dot_general->fwd.rhs, eqn.in[1]);
-    const bool trains = config_.param_mode == QuantMode::kTrain && lhs_mode == QuantMode::kTrain && rhs_mode == QuantMode::kTrain;
+    const bool trains = config_.param_mode == QuantMode::kTrain && config_.data_mode == QuantMode::kTrain &&
+                        lhs_mode == QuantMode::kTrain && rhs_mode == QuantMode::kTrain;
+    calibrates_ = calibrates_ || lhs_mode == QuantMode::kCalibrate || rhs_mode == QuantMode::kCalibrate;
     QuantizedDotOptions options{.config = *rule.dot_general,
                                 .lhs_mode = lhs_mode,
                                 .rhs_mode = rhs_mode,
+                                .lhs_freezer = FreezerOf(rule.dot_general->fwd.lhs, eqn.in[0]),
+                                .rhs_freezer = FreezerOf(rule.dot_general->fwd.rhs, eqn.in[1]),
                                 .with_gradient = trains,
                                 .key_slot = rule.key_slot,
                                 .shared_key_slot = config_.shared_key_slot,
                                 .rules = config_.quant_rules};
     for (const Side side : {Side::kLhs, Side::kRhs}) {
-      QuantMode& mode = side == Side::kLhs ? options.lhs_mode : options.rhs_mode;
-      if (mode != QuantMode::kServe || frozen_ == nullptr) continue;
+      FreezerMode& freezer = side == Side::kLhs ? options.lhs_freezer : options.rhs_freezer;
+      if ((side == Side::kLhs ? lhs_mode : rhs_mode) != QuantMode::kServe || frozen_ == nullptr) continue;
       for (const FrozenPart part : {FrozenPart::kValue, FrozenPart::kScale}) {
         const Slot slot = FrozenSlot(report_.contractions.back().name, side, part);
-        if (mode != QuantMode::kServe || frozen_->contains(slot)) continue;
+        const bool needed =
+            freezer == FreezerMode::kValueAndScale || (freezer == FreezerMode::kScale && part == FrozenPart::kScale);
+        if (!needed || frozen_->contains(slot)) continue;
         if (!config_.allow_requantize) {
           return absl::NotFoundError(absl::StrCat(slot.ToString(), " is missing for mode SERVE: convert the model first, or set "
                                                                    "allow_requantize to quantize the float operand each time"));
         }
-        mode = QuantMode::kTrain;
+        freezer = FreezerMode::kNothing;
         report_.contractions.back().requantized.push_back(side == Side::kLhs ? "lhs" : "rhs");
       }
     }
@@ -156,6 +181,7 @@ class Injector {
   const SlotValues* frozen_;
   const std::vector<bool> from_params_;
   absl::flat_hash_map<std::string, int> ordinals_;
+  bool calibrates_ = false;  // a side is in mode CALIBRATE
   InjectReport report_;
 };
 

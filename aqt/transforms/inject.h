@@ -38,8 +38,9 @@ struct InjectRule {
 
   // What becomes of it; null: it stays as it is.
   std::optional<DotGeneral> dot_general = std::nullopt;
-  // See QuantizedDotOptions. A mode that is null is InjectConfig::param_mode where the side is quantized and its operand
-  // depends on parameters alone, else TRAIN.
+  // See QuantizedDotOptions. A mode that is null is, where the side is quantized: InjectConfig::param_mode when its
+  // operand depends on parameters alone; InjectConfig::data_mode when it does not, and its calibration has state;
+  // otherwise TRAIN. And it is TRAIN in place of a CALIBRATE that has no state to update.
   std::optional<QuantMode> lhs_mode = std::nullopt, rhs_mode = std::nullopt;
   std::optional<std::string> key_slot = std::nullopt;
 };
@@ -51,9 +52,14 @@ struct InjectConfig {
   // What happens to the weights, unless a rule says otherwise: TRAIN, then CONVERT (and Fold), then SERVE, with one set of
   // rules. Gradients, and so their keys, belong to TRAIN.
   QuantMode param_mode = QuantMode::kTrain;
+  // The same for activations whose calibration has state: CALIBRATE updates their statistics, CONVERT (and Fold)
+  // freezes the scale that these hold, SERVE reads it. Activations that are calibrated from themselves have nothing to
+  // freeze.
+  QuantMode data_mode = QuantMode::kTrain;
   // A rule that hits nothing is an error.
   bool strict = true;
-  // A side in mode SERVE whose frozen tensor is missing is quantized in the operation instead.
+  // A side in mode SERVE whose frozen tensor is missing is quantized in the operation instead, with its statistics as
+  // they are if its calibration has state.
   bool allow_requantize = false;
   std::string shared_key_slot = "aqt";  // of rules without a key_slot
   QuantRules quant_rules = {};
@@ -64,7 +70,7 @@ struct InjectReport {
     std::string name;          // ContractionName: scope and ordinal
     std::string operands;      // "f32[2,3], f32[3,4]"
     int rule;                  // position of the rule that hit it; -1: none
-    std::vector<std::string> requantized;  // sides that allow_requantize has put back to mode TRAIN
+    std::vector<std::string> requantized;  // sides that allow_requantize quantizes each time
   };
   std::vector<Contraction> contractions;
   std::vector<int> hits;                // by rule

@@ -126,6 +126,9 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
   if (message.has_param_mode()) {
     AQT_RETURN_IF_ERROR(ReadEnum(kModes, message.param_mode(), place.In(message, "param_mode"), &out.param_mode));
   }
+  if (message.has_data_mode()) {
+    AQT_RETURN_IF_ERROR(ReadEnum(kModes, message.data_mode(), place.In(message, "data_mode"), &out.data_mode));
+  }
   if (message.has_strict()) out.strict = message.strict();
   out.allow_requantize = message.allow_requantize();
   if (message.has_shared_key_slot()) out.shared_key_slot = message.shared_key_slot();
@@ -174,6 +177,9 @@ std::string ToText(const InjectConfig& config) {
   }
   if (config.param_mode != defaults.param_mode) {
     message.set_param_mode(static_cast<config::QuantMode>(NumberOf(kModes, config.param_mode)));
+  }
+  if (config.data_mode != defaults.data_mode) {
+    message.set_data_mode(static_cast<config::QuantMode>(NumberOf(kModes, config.data_mode)));
   }
   if (config.strict != defaults.strict) message.set_strict(config.strict);
   if (config.allow_requantize) message.set_allow_requantize(true);

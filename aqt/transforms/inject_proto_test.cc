@@ -37,6 +37,7 @@ TEST(InjectProtoTest, ReadsEveryField) {
         key_slot: "noise"
       }
       param_mode: QUANT_MODE_CONVERT
+      data_mode: QUANT_MODE_CALIBRATE
       strict: false
       allow_requantize: true
       shared_key_slot: "keys"
@@ -53,6 +54,7 @@ TEST(InjectProtoTest, ReadsEveryField) {
                         .rhs_mode = QuantMode::kServe,
                         .key_slot = "noise"});
   want.param_mode = QuantMode::kConvert;
+  want.data_mode = QuantMode::kCalibrate;
   want.strict = false;
   want.allow_requantize = true;
   want.shared_key_slot = "keys";

@@ -180,7 +180,16 @@ TEST(InjectTest, WrongRulesAreRefused) {
   EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "op \"conv\""}));
   config = All(Int8());
   config.rules[0].lhs_mode = QuantMode::kCalibrate;
-  EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kUnimplemented, {"[mlp/fc1]", "CALIBRATE"}));
+  EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                   {"[mlp/fc1]",
+                                                    "QUANT_MODE_CALIBRATE updates statistics, but the calibration "
+                                                    "of fwd.lhs has none: use QUANT_MODE_TRAIN"}));
+  config = All(Int8());
+  config.param_mode = config.data_mode = QuantMode::kCalibrate;
+  EXPECT_THAT(
+      Inject(Traced(2), config),
+      FailsWith(absl::StatusCode::kInvalidArgument,
+                {"QUANT_MODE_CALIBRATE updates statistics, but no operand that a rule quantizes", "[mlp/fc1]"}));
   config = All(Int8());
   config.rules[0].dot_general->fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
   EXPECT_THAT(Inject(Traced(2), config),
