@@ -83,7 +83,8 @@ absl::StatusOr<FixedTensor> ToFixedTensor(const Json& json) {
   if (static_cast<int64_t>(numbers.size()) != aval.shape.num_elements()) {
     return absl::InvalidArgumentError(absl::StrCat(tensor.aval, " has ", numbers.size(), " values"));
   }
-  for (size_t i = 0; i < numbers.size(); ++i) builder.Mutable<float>()[i] = static_cast<float>(NumberFromJson(numbers[i]));
+  for (size_t i = 0; i < numbers.size(); ++i)
+    builder.Mutable<float>()[i] = static_cast<float>(NumberFromJson(numbers[i]));
   tensor.value = Cast(std::move(builder).Build(), aval.dtype);
   return tensor;
 }
@@ -175,7 +176,8 @@ absl::StatusOr<FixedList> LoadFixedList(const io::FileSystem& fs, const std::str
   return list;
 }
 
-absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic, const FixedList& list) {
+absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic,
+                           const FixedList& list) {
   Json json = Json::object();
   const absl::StatusOr<Json> old = ReadJson(fs, path);
   if (old.ok()) {
@@ -189,13 +191,15 @@ absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Ar
   // A line for each tensor.
   std::string text = "{\n";
   for (auto arithmetic_entry = json.begin(); arithmetic_entry != json.end(); ++arithmetic_entry) {
-    absl::StrAppend(&text, arithmetic_entry == json.begin() ? "" : ",\n", " ", Json(arithmetic_entry.key()).dump(), ": {");
+    absl::StrAppend(&text, arithmetic_entry == json.begin() ? "" : ",\n", " ", Json(arithmetic_entry.key()).dump(),
+                    ": {");
     for (auto entry = arithmetic_entry->begin(); entry != arithmetic_entry->end(); ++entry) {
-      absl::StrAppend(&text, entry == arithmetic_entry->begin() ? "\n" : ",\n", "  ", Json(entry.key()).dump(), ": {\"compat\": ",
-                      entry->at("compat").dump(), ", \"tensors\": {");
+      absl::StrAppend(&text, entry == arithmetic_entry->begin() ? "\n" : ",\n", "  ", Json(entry.key()).dump(),
+                      ": {\"compat\": ", entry->at("compat").dump(), ", \"tensors\": {");
       const Json& tensors = entry->at("tensors");
       for (auto tensor = tensors.begin(); tensor != tensors.end(); ++tensor) {
-        absl::StrAppend(&text, tensor == tensors.begin() ? "\n" : ",\n", "   ", Json(tensor.key()).dump(), ": ", tensor->dump());
+        absl::StrAppend(&text, tensor == tensors.begin() ? "\n" : ",\n", "   ", Json(tensor.key()).dump(), ": ",
+                        tensor->dump());
       }
       absl::StrAppend(&text, "}}");
     }

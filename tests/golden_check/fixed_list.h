@@ -1,15 +1,16 @@
 #ifndef AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_
 #define AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_
 
-// What the library computes by default where it deliberately differs from the original (Compat): tests/golden/fixed.json.
+// What the library computes by default where it deliberately differs from the original (Compat):
+// tests/golden/fixed.json.
 //
 //   {"ARITHMETIC_XLA_COMPATIBLE": {
 //     "CASE": {"compat": ["FIELD"],
 //              "tensors": {"NAME": {"aval": "s8[1,33]", "sha256": "..."},
 //                          "NAME": {"aval": "f32[2]", "values": [1.5, "nan"]}}}}}
 //
-// A tensor that is recorded as exact has the SHA-256 of its bytes (-0 as 0), any other one its values, which are compared with
-// the tolerance of the recorded ones.
+// A tensor that is recorded as exact has the SHA-256 of its bytes (-0 as 0), any other one its values, which are
+// compared with the tolerance of the recorded ones.
 
 #include <map>
 #include <optional>
@@ -43,12 +44,13 @@ struct FixedCase {
 };
 using FixedList = std::map<std::string, FixedCase, std::less<>>;  // by case
 
-// The list for this arithmetic, empty when the file has none. InvalidArgument, naming the file and the entry, when it is not as
-// described above, or names a field that Compat lacks.
+// The list for this arithmetic, empty when the file has none. InvalidArgument, naming the file and the entry, when it
+// is not as described above, or names a field that Compat lacks.
 absl::StatusOr<FixedList> LoadFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic);
-// Replaces the list of this arithmetic in the file, which is made when it is not there; a tensor's dtype must be f32, bf16 or f16 where it has
-// values.
-absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic, const FixedList& list);
+// Replaces the list of this arithmetic in the file, which is made when it is not there. Tensors with values are f32,
+// bf16 or f16.
+absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic,
+                           const FixedList& list);
 
 // The fields of Compat by name.
 struct CompatField {

@@ -93,10 +93,12 @@ struct MlpConfig {
   std::optional<DotGeneral> dot_general;  // null: the float product
   std::vector<Layer> layers;
 };
-// Layers quantized as in training, then served from frozen kernels.
+// Layers quantized as in training, then served from frozen kernels, and from frozen scales of the activations where
+// these are calibrated before.
 struct ServingConfig {
   DotGeneral dot_general = {};
   std::vector<Layer> layers = {};
+  std::optional<int64_t> calibration_batches = std::nullopt;
   bool train_equals_serve = false;     // bit for bit
   bool serve_ignores_kernels = false;  // the float ones
 };

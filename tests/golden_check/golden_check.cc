@@ -53,8 +53,8 @@ std::optional<std::string> WrongIn(const Tensors& tensors, const ExpectedTensor&
 }
 
 // The verdict on one way to the configuration, whose runs are added to `runs`.
-CaseResult CheckRuns(const GoldenCase& golden_case, const Environment& environment, Runner runner, const FixedCase* fixed,
-                     Runs& runs) {
+CaseResult CheckRuns(const GoldenCase& golden_case, const Environment& environment, Runner runner,
+                     const FixedCase* fixed, Runs& runs) {
   int failures = 0;
   std::string first;
   std::optional<std::string> not_supported;
@@ -97,7 +97,8 @@ std::optional<std::string> FirstDifference(const Runs& a, const Runs& b) {
 
 // The tensors of a case that are not as recorded, and the fields of Compat without which they would be; null when
 // there is none.
-absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCase& golden_case, Environment environment) {
+absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCase& golden_case,
+                                                                 Environment environment) {
   const auto differences = [&](const Compat& compat) -> absl::StatusOr<std::map<std::string, FixedTensor>> {
     environment.compat = compat;
     std::map<std::string, FixedTensor> tensors;
@@ -129,8 +130,8 @@ struct Counts {
   void Add(Verdict verdict) { ++of[static_cast<int>(verdict)]; }
   int64_t operator[](Verdict verdict) const { return of[static_cast<int>(verdict)]; }
   std::string ToString() const {
-    return absl::StrCat("passed ", (*this)[Verdict::kPassed], ", failed ", (*this)[Verdict::kFailed], ", not supported ",
-                        (*this)[Verdict::kNotSupported]);
+    return absl::StrCat("passed ", (*this)[Verdict::kPassed], ", failed ", (*this)[Verdict::kFailed],
+                        ", not supported ", (*this)[Verdict::kNotSupported]);
   }
 };
 
@@ -164,8 +165,8 @@ constexpr char kUsage[] = R"(usage: golden_check --golden_dir=DIR [--families=NA
                     [--compat=original|default] [--fixed=FILE [--update_fixed]]
 
 Recomputes the recorded cases in DIR (manifest.json and its safetensors files) through the public API, each twice: with
-the library's structs, and with what is read from their text. Prints a line per failing case, then per family and in total
-`passed N, failed N, not supported N`.
+the library's structs, and with what is read from their text. Prints a line per failing case, then per family and in
+total `passed N, failed N, not supported N`.
 
   --families      only these
   --verbose       a line per case that is not supported, too
@@ -200,7 +201,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
     }
   }
   if (parsed.golden_dir.empty()) return absl::InvalidArgumentError("--golden_dir is missing");
-  if (parsed.update_fixed && parsed.fixed.empty()) return absl::InvalidArgumentError("--update_fixed needs --fixed=FILE");
+  if (parsed.update_fixed && parsed.fixed.empty())
+    return absl::InvalidArgumentError("--update_fixed needs --fixed=FILE");
   if (!parsed.fixed.empty() && parsed.original) return absl::InvalidArgumentError("--fixed needs --compat=default");
   if (parsed.update_fixed && !parsed.families.empty()) {
     return absl::InvalidArgumentError("--update_fixed takes all families, not --families");
@@ -242,7 +244,8 @@ CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environme
   }
   if (from_structs.verdict == from_text.verdict && from_structs.reason == from_text.reason) return from_structs;
   std::vector<std::string> reasons;
-  if (from_structs.verdict != Verdict::kPassed) reasons.push_back(absl::StrCat("from the structs: ", from_structs.reason));
+  if (from_structs.verdict != Verdict::kPassed)
+    reasons.push_back(absl::StrCat("from the structs: ", from_structs.reason));
   if (from_text.verdict != Verdict::kPassed) reasons.push_back(absl::StrCat("from the text: ", from_text.reason));
   return {Verdict::kFailed, absl::StrJoin(reasons, "; ")};
 }

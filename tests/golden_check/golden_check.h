@@ -22,8 +22,8 @@ enum class Verdict { kPassed, kFailed, kNotSupported };
 
 struct CaseResult {
   Verdict verdict;
-  // Of kFailed: "TENSOR [INDEX]: got X, want Y", with "from the structs: " or "from the text: " before it when only one of the
-  // two ways to the configuration fails so; of kNotSupported: what is missing.
+  // Of kFailed: "TENSOR [INDEX]: got X, want Y", with "from the structs: " or "from the text: " before it when only one
+  // of the two ways to the configuration fails so; of kNotSupported: what is missing.
   std::string reason;
 };
 
@@ -36,10 +36,10 @@ struct CheckOptions {
   const FixedCase* fixed = nullptr;
 };
 
-// Runs the case twice, with the library's own structs and with what is read from their text (ThroughText). Passed when both
-// times every expected tensor is within its tolerance, and the bits are the same. Not supported when the configuration or the
-// runner says Unimplemented and no tensor is wrong; failed at every other error, or when an expected tensor does not come
-// out. Tensors that are to be computed from given ones get a run of their own.
+// Runs the case twice, with the library's own structs and with what is read from their text (ThroughText). Passed when
+// both times every expected tensor is within its tolerance, and the bits are the same. Not supported when the
+// configuration or the runner says Unimplemented and no tensor is wrong; failed at every other error, or when an
+// expected tensor does not come out. Tensors that are to be computed from given ones get a run of their own.
 CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, const CheckOptions& options = {});
 
 // See kUsage in golden_check.cc, or golden_check --help.

@@ -479,6 +479,27 @@ absl::StatusOr<std::vector<Layer>> ToLayers(const Json& features, const std::str
   return layers;
 }
 
+// What calibrates before it serves has another set of fields.
+absl::StatusOr<ServingConfig> ToCalibratedServingConfig(const Json& json, const Tensors& inputs) {
+  // The last one tells how far the original's result is from the float one.
+  AQT_RETURN_IF_ERROR(CheckFields(json, "serving",
+                                  {"fwd", "dlhs", "drhs", "features", "calibration_batches",
+                                   "bitwise_train_equals_serve", "max_abs_diff_to_float"}));
+  ServingConfig config{.calibration_batches = json.at("calibration_batches").get<int64_t>(),
+                       .train_equals_serve = json.at("bitwise_train_equals_serve")};
+  AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(json, inputs));
+  for (const Tensor* tensor : {&config.dot_general.fwd.lhs, &config.dot_general.fwd.rhs}) {
+    const std::optional<Calibration>& calibration = tensor->quantizer.calibration;
+    if (!calibration.has_value()) continue;
+    // The names of the recorded statistics are those of the mean of maxima.
+    if (std::holds_alternative<WeightedStats>(*calibration) || std::holds_alternative<DelayedScaling>(*calibration)) {
+      return NoApi("serving after another calibration with state than mean_of_absmax");
+    }
+  }
+  AQT_ASSIGN_OR_RETURN(config.layers, ToLayers(json.at("features"), "relu between layers"));
+  return config;
+}
+
 absl::StatusOr<ServingConfig> ToServingConfig(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "serving",
                                   {"fwd", "dlhs", "drhs", "features", "activation", "frozen", "train_steps",
@@ -565,8 +586,9 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   }
   if (feature == "fp_round") return ToRoundToFormatConfig(json);
   if (feature == "decode_table") {
-    AQT_RETURN_IF_ERROR(CheckFields(json, "decode_table",
-                                    {"type", "dtype", "exponent_bits", "mantissa_bits", "stochastic_rounding", "quant_bound"}));
+    AQT_RETURN_IF_ERROR(
+        CheckFields(json, "decode_table",
+                    {"type", "dtype", "exponent_bits", "mantissa_bits", "stochastic_rounding", "quant_bound"}));
     AQT_ASSIGN_OR_RETURN(const DType dtype, ToDType(json.at("dtype")));
     return DecodeConfig{dtype};
   }
@@ -578,11 +600,13 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   if (feature == "random") return ToRandomConfig(json);
   if (feature == "set_context") {
     AQT_RETURN_IF_ERROR(CheckFields(json, "set_context", {"rule"}));
-    if (const std::string rule = json.at("rule"); rule != "split 3 then split 2") return NoApi(absl::StrCat("the rule ", rule));
+    if (const std::string rule = json.at("rule"); rule != "split 3 then split 2")
+      return NoApi(absl::StrCat("the rule ", rule));
     return OperandKeysConfig{};
   }
   if (feature == "readme_mlp") return ToMlpConfig(json, inputs);
   if (feature == "qat_convert_serve") return ToServingConfig(json, inputs);
+  if (feature == "ptq_calibrate_convert_serve") return ToCalibratedServingConfig(json, inputs);
   if (feature == "training") return ToTrainingConfig(json, inputs);
   if (feature == "readme_matmul") return ToMatMulConfig(json);
   return NoApi(absl::StrCat("the feature ", feature));

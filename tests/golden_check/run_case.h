@@ -39,8 +39,8 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
 
 // ---- its parts
 
-// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged contractions; keys and noise;
-// models; the hand-written product of AQT's README.
+// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged
+// contractions; keys and noise; models; the hand-written product of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
@@ -68,8 +68,8 @@ class Recorder final : public Observer {
   Tensors tensors;
 };
 
-// "out", and what an observer saw of pass fwd without that prefix. `observed` is the out of the observed call: both must have
-// the same bits.
+// "out", and what an observer saw of pass fwd without that prefix. `observed` is the out of the observed call: both
+// must have the same bits.
 absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors intermediate);
 
 // The input of that name, or InvalidArgument.

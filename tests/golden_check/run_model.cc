@@ -1,5 +1,5 @@
-// Models: the layers of AQT's README, training, conversion and serving. The layers are traced as a function that knows nothing of
-// quantization; rules quantize them.
+// Models: the layers of AQT's README, training, conversion and serving. The layers are traced as a function that knows
+// nothing of quantization; rules quantize them.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -74,7 +75,8 @@ absl::StatusOr<SlotValues> Params(const std::vector<Layer>& layers, const Tensor
   return params;
 }
 
-// `program` with the layers quantized; without a configuration it stays as it is. Each layer has a rule, and a key, of its own.
+// `program` with the layers quantized; without a configuration it stays as it is. Each layer has a rule, and a key, of
+// its own.
 absl::StatusOr<Program> Quantized(const Program& program, const std::optional<DotGeneral>& dot_general,
                                   const std::vector<Layer>& layers, const Environment& env,
                                   QuantMode mode = QuantMode::kTrain, const SlotValues* frozen = nullptr) {
@@ -85,6 +87,7 @@ absl::StatusOr<Program> Quantized(const Program& program, const std::optional<Do
   }
   InjectConfig config{.rules = {},
                       .param_mode = mode,
+                      .data_mode = mode,
                       .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic}};
   for (size_t i = 0; i < layers.size(); ++i) {
     config.rules.push_back({.scope = LayerName(i), .dot_general = dot_general, .key_slot = KeySlot(i).path});
@@ -92,8 +95,8 @@ absl::StatusOr<Program> Quantized(const Program& program, const std::optional<Do
   return Inject(program, config, frozen);
 }
 
-// Keys for a run without gradients. A program that could be differentiated asks for a key that only gradients draw from: any
-// will do then.
+// Keys for a run without gradients. A program that could be differentiated asks for a key that only gradients draw
+// from: any will do then.
 absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_general, const std::vector<Layer>& layers,
                                        const Tensors& inputs, const Environment& env) {
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
@@ -110,6 +113,53 @@ absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_gene
 SlotValues Union(SlotValues a, const SlotValues& b) {
   a.insert(b.begin(), b.end());
   return a;
+}
+
+// The statistics that the calibrations have after all batches, from the quantized outputs of the layers before.
+absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotValues& params, const SlotValues& keys,
+                                      const Tensors& inputs, const Environment& env) {
+  if (!config.calibration_batches.has_value()) return SlotValues();
+  AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, "calibration_batches"));
+  const Shape& shape = batches.shape();
+  if (batches.dtype() != DType::kF32 || shape.rank() != 3 || shape[0] != *config.calibration_batches) {
+    return absl::InvalidArgumentError(absl::StrCat("calibration_batches is ", batches.aval().ToString(),
+                                                   ", expected f32[", *config.calibration_batches,
+                                                   ",examples,features]"));
+  }
+  const Aval batch{DType::kF32, {shape[1], shape[2]}};
+  AQT_ASSIGN_OR_RETURN(const Program model,
+                       Trace([&](Inputs in) { return Values{Model(config.layers, in[0])}; }, {{Data("x"), batch}}));
+  AQT_ASSIGN_OR_RETURN(const Program calibrate,
+                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kCalibrate));
+  SlotValues statistics;
+  nn::AddMissingStats(calibrate, statistics);
+  for (int64_t i = 0; i < shape[0]; ++i) {
+    const int64_t elements = batch.shape.num_elements();
+    SlotValues values = Union(Union(params, keys), statistics);
+    values[Data("x")] = Array::CopyOf(ArrayRef(batches.View<float>().data() + i * elements, batch.shape));
+    AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(calibrate, values));
+    for (auto& [slot, value] : statistics) value = out.at(slot);
+  }
+  return statistics;
+}
+
+// Under the names that flax gives them: by layer, and the calibrations of a layer by number.
+void AddStatistics(const SlotValues& statistics, size_t layers, Tensors& tensors) {
+  for (size_t i = 0; i < layers; ++i) {
+    int number = 0;
+    for (const char* side : {"fwd.lhs", "fwd.rhs"}) {
+      const std::string prefix = absl::StrCat(LayerName(i), "/", side, "/");
+      bool any = false;
+      for (const auto& [slot, value] : statistics) {
+        if (!absl::StartsWith(slot.path, prefix)) continue;
+        tensors.emplace(absl::StrCat("stats.Dense_", i, ".AqtDotGeneral_0.MeanOfAbsMaxCalibration_", number, ".",
+                                     slot.path.substr(prefix.size())),
+                        value);
+        any = true;
+      }
+      number += any;
+    }
+  }
 }
 
 Array Reshaped(const Array& x, const Shape& shape) { return Array({x.dtype(), shape}, x.buffer()); }
@@ -142,13 +192,13 @@ class Batches {
     const int64_t examples = batches.x_.shape().rank() == 2 ? batches.x_.shape()[0] : -1;
     const Aval y{DType::kS32, {examples}}, indices{DType::kS32, {config.steps, config.batch_size}},
         keys{DType::kU32, {config.steps, batches.layers_, 2}};
-    const bool fits = batches.x_.dtype() == DType::kF32 && batches.y_.aval() == y && batches.indices_.aval() == indices &&
-                      batches.keys_.aval() == keys;
+    const bool fits = batches.x_.dtype() == DType::kF32 && batches.y_.aval() == y &&
+                      batches.indices_.aval() == indices && batches.keys_.aval() == keys;
     if (!fits) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("x is ", batches.x_.aval().ToString(), ", y ", batches.y_.aval().ToString(), ", batch_indices ",
-                       batches.indices_.aval().ToString(), ", keys ", batches.keys_.aval().ToString(), "; expected f32[n,",
-                       "features], ", y.ToString(), ", ", indices.ToString(), ", ", keys.ToString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "x is ", batches.x_.aval().ToString(), ", y ", batches.y_.aval().ToString(), ", batch_indices ",
+          batches.indices_.aval().ToString(), ", keys ", batches.keys_.aval().ToString(), "; expected f32[n,",
+          "features], ", y.ToString(), ", ", indices.ToString(), ", ", keys.ToString()));
     }
     for (const int32_t row : batches.indices_.View<int32_t>()) {
       if (row < 0 || row >= examples) {
@@ -217,15 +267,17 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
                                                   {{Data("x"), x.aval()}}, {{Data("out")}}));
 
   AQT_ASSIGN_OR_RETURN(const Program train, Quantized(model, config.dot_general, config.layers, env));
-  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(params, data)));
+  AQT_ASSIGN_OR_RETURN(const SlotValues statistics, Statistics(config, params, data, inputs, env));
+  const SlotValues known = Union(params, statistics);
+  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(known, data)));
 
   AQT_ASSIGN_OR_RETURN(const Program convert,
                        Quantized(model, config.dot_general, config.layers, env, QuantMode::kConvert));
-  AQT_ASSIGN_OR_RETURN(const Folded folded, Fold(convert, params));
+  AQT_ASSIGN_OR_RETURN(const Folded folded, Fold(convert, known));
   AQT_ASSIGN_OR_RETURN(const SlotValues converted, EvalSlots(folded.program, Union(folded.values, data)));
 
-  AQT_ASSIGN_OR_RETURN(Program serve, Quantized(model, config.dot_general, config.layers, env, QuantMode::kServe,
-                                                &folded.values));
+  AQT_ASSIGN_OR_RETURN(Program serve,
+                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kServe, &folded.values));
   serve = Dce(serve, {.drop_inputs = {SlotKind::kParam}});
   AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, Union(Union(folded.values, params), data)));
 
@@ -239,15 +291,24 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
   for (const auto& [slot, value] : served) tensors.emplace(slot.path, value);
   tensors.emplace("served_output", served.at(Data("out")));
   tensors.emplace("train_mode_output", trained.at(Data("out")));
+  if (config.calibration_batches.has_value()) {
+    tensors.emplace("train_mode_output_with_static_scales", trained.at(Data("out")));
+    AQT_ASSIGN_OR_RETURN(const SlotValues unquantized, EvalSlots(model, Union(params, data)));
+    tensors.emplace("float_output", unquantized.at(Data("out")));
+    AddStatistics(statistics, config.layers.size(), tensors);
+  }
   for (size_t i = 0; i < config.layers.size(); ++i) {
     for (const int position : serve.InputsOfKind(SlotKind::kParam)) {
       if (config.serve_ignores_kernels && serve.inputs[position].slot == ParamSlot(i, "kernel")) {
         return absl::InternalError(absl::StrCat("serving still needs ", ParamSlot(i, "kernel").ToString()));
       }
     }
+    // Where there are frozen activations, too, the manifest names the side.
     for (const auto& [part, name] : {std::pair{FrozenPart::kValue, "qvalue"}, std::pair{FrozenPart::kScale, "scale"}}) {
-      const auto frozen = folded.values.find(FrozenSlot(LayerName(i), Side::kRhs, part));
-      if (frozen != folded.values.end()) tensors.emplace(absl::StrCat("frozen", i, ".", name), frozen->second);
+      for (const auto& [side, side_name] : {std::pair{Side::kRhs, "."}, {Side::kRhs, ".rhs."}, {Side::kLhs, ".lhs."}}) {
+        const auto frozen = folded.values.find(FrozenSlot(LayerName(i), side, part));
+        if (frozen != folded.values.end()) tensors.emplace(absl::StrCat("frozen", i, side_name, name), frozen->second);
+      }
     }
   }
   return tensors;
@@ -257,22 +318,25 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
   AQT_ASSIGN_OR_RETURN(const Batches batches, Batches::Make(config, inputs));
   AQT_ASSIGN_OR_RETURN(SlotValues params, Params(config.layers, inputs, "w", "b"));
   const std::vector<aqt::Input> data = {{Data("x"), batches.x_aval()}, {Data("labels"), batches.labels_aval()}};
-  AQT_ASSIGN_OR_RETURN(
-      const Program loss, Trace([&](Inputs in) {
-        const Value logits = Model(config.layers, in[0]);
-        return Values{ops::SoftmaxCrossEntropy(logits, in[1]), logits};
-      }, data, {{Data("loss"), Data("logits")}}));
+  AQT_ASSIGN_OR_RETURN(const Program loss, Trace(
+                                               [&](Inputs in) {
+                                                 const Value logits = Model(config.layers, in[0]);
+                                                 return Values{ops::SoftmaxCrossEntropy(logits, in[1]), logits};
+                                               },
+                                               data, {{Data("loss"), Data("logits")}}));
   AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(loss, config.dot_general, config.layers, env));
 
-  // The first step, in parts: the loss, its gradient by the logits, and the gradients by the parameters that follow from it.
+  // The first step, in parts: the loss, its gradient by the logits, and the gradients by the parameters that follow
+  // from it.
   Tensors tensors;
   const SlotValues first = Union(batches.Of(0), params);
   AQT_ASSIGN_OR_RETURN(const SlotValues forward, EvalSlots(quantized, first));
   const Array& logits = forward.at(Data("logits"));
   tensors.emplace("step0.loss", Reshaped(forward.at(Data("loss")), {1}));
   tensors.emplace("step0.logits", logits);
-  AQT_ASSIGN_OR_RETURN(const Program head, Trace([](Inputs in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; },
-                                                 {{Data("logits"), logits.aval()}, data[1]}));
+  AQT_ASSIGN_OR_RETURN(const Program head,
+                       Trace([](Inputs in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; },
+                             {{Data("logits"), logits.aval()}, data[1]}));
   AQT_ASSIGN_OR_RETURN(const Program head_grad, Grad(head, {0}));
   AQT_ASSIGN_OR_RETURN(const std::vector<Array> dlogits, Eval(head_grad, {logits, first.at(Data("labels"))}));
   tensors.emplace("step0.dlogits", dlogits[0]);
@@ -291,8 +355,8 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
   }
   if (!given.empty()) return tensors;  // what follows from given tensors is here
 
-  AQT_ASSIGN_OR_RETURN(const Program step, nn::TrainStep(quantized, {.learning_rate = config.learning_rate,
-                                                                     .momentum = config.momentum}));
+  AQT_ASSIGN_OR_RETURN(const Program step,
+                       nn::TrainStep(quantized, {.learning_rate = config.learning_rate, .momentum = config.momentum}));
   SlotValues state = params;
   nn::AddMissingStats(step, state);
   ArrayBuilder losses(DType::kF32, {config.steps});

@@ -45,7 +45,9 @@ absl::Status Visit(RaggedDotConfig& config, const PartVisitor& visitor) { return
 absl::Status Visit(MlpConfig& config, const PartVisitor& visitor) {
   return config.dot_general.has_value() ? visitor.dot_general(*config.dot_general) : absl::OkStatus();
 }
-absl::Status Visit(ServingConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.dot_general); }
+absl::Status Visit(ServingConfig& config, const PartVisitor& visitor) {
+  return visitor.dot_general(config.dot_general);
+}
 absl::Status Visit(TrainingConfig& config, const PartVisitor& visitor) {
   return config.dot_general.has_value() ? visitor.dot_general(*config.dot_general) : absl::OkStatus();
 }

@@ -25,8 +25,8 @@ absl::Status VisitParts(CaseConfig& config, const PartVisitor& visitor);
 
 using TextWriter = absl::FunctionRef<std::string(const DotGeneral&)>;
 
-// `config` with each part replaced by what DotGeneralFromText reads from the text that `to_text` makes of it; quantizers
-// and numerics are written as those of an operand. Errors: DotGeneralFromText's.
+// `config` with each part replaced by what DotGeneralFromText reads from the text that `to_text` makes of it;
+// quantizers and numerics are written as those of an operand. Errors: DotGeneralFromText's.
 absl::StatusOr<CaseConfig> ThroughText(CaseConfig config, TextWriter to_text);
 
 }  // namespace aqt::golden
