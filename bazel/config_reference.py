@@ -28,7 +28,7 @@ Every message and field of the configurations, which are textprotos. Made from t
 A list is written as `axes: [0, 1]`, or by naming the field more than once. A field whose type is another message is
 written in braces, also when it is empty: `abs_max {}`.
 
-What a text amounts to, with its base filled in, is printed by `ToText(*DotGeneralFromText(text))` (`aqt/quant/config_proto.h`),
+What a text amounts to, with its base filled in, is printed by `aqt config KIND FILE`, in C++ by `ToText(*DotGeneralFromText(text))`,
 by `ToText(*InjectConfigFromText(text))` (`aqt/transforms/inject_proto.h`), and for the converter by
 `aqt plan --config FILE --print-effective-config`. Mistakes are refused with `file:line:column`.
 """

@@ -20,6 +20,7 @@
 #include "serving/convert.h"
 #include "serving/convert_config.h"
 #include "serving/convert_job.h"
+#include "serving/effective_config.h"
 #include "serving/exit_code.h"
 #include "serving/inspect.h"
 #include "serving/plan.h"
@@ -70,9 +71,14 @@ constexpr char kExplainExamples[] = R"(Examples:
   aqt explain model/ model.layers.0.mlp.up_proj --preset w8a8_dynamic
   aqt explain model/ lm_head.weight --config my.textproto)";
 
+constexpr char kConfigExamples[] = R"(Examples:
+  aqt config dot_general                        # the presets
+  aqt config dot_general config_v4              # one of them, whole
+  aqt config inject my.textproto                # checked, with every base filled in)";
+
 // What the subcommands take.
 struct Flags {
-  std::string input, output, tensor;
+  std::string input, output, tensor, kind;
   std::string preset, config, scheme_from, rules, non_finite;
   std::string calibration, max_shard_size;
   std::string progress = "auto";
@@ -155,6 +161,16 @@ absl::Status RunPlan(const Flags& flags, const io::FileSystem& fs, const Console
   } else {
     PrintPlan(plan, console.out);
   }
+  return absl::OkStatus();
+}
+
+absl::Status RunConfig(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (flags.input.empty()) {
+    console.out << absl::StrJoin(PresetNames(flags.kind), "\n") << "\n";
+    return absl::OkStatus();
+  }
+  AQT_ASSIGN_OR_RETURN(const std::string text, EffectiveConfig(fs, flags.kind, flags.input));
+  console.out << text;
   return absl::OkStatus();
 }
 
@@ -301,6 +317,13 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
   AddRecipeFlags(*explain, flags);
 
+  CLI::App* config =
+      app.add_subcommand("config", "check a configuration and print it whole")->footer(kConfigExamples);
+  config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
+      ->check(CLI::IsMember(ConfigKinds()))
+      ->required();
+  config->add_option("SOURCE", flags.input, "a preset or a textproto; without one, the presets are listed");
+
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   } catch (const CLI::Success& e) {  // --help
@@ -326,6 +349,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   if (inspect->parsed()) return Report(RunInspect(flags, fs, console), console);
   if (plan->parsed()) return Report(RunPlan(flags, fs, console), console);
   if (convert->parsed()) return Report(RunConvert(flags, fs, console), console);
+  if (config->parsed()) return Report(RunConfig(flags, fs, console), console);
   if (explain->parsed()) return Report(RunExplain(flags, fs, console), console);
   const absl::StatusOr<ExitCode> code = RunVerify(flags, fs, console);
   return code.ok() ? *code : Report(code.status(), console);

@@ -80,7 +80,7 @@ TEST_F(CommandTest, AFirstSession) {
 TEST_F(CommandTest, HelpAndVersion) {
   EXPECT_EQ(Run({"--help"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr("Exit codes"), HasSubstr("130"), HasSubstr("aqt convert model/")));
-  for (const char* command : {"inspect", "plan", "convert", "verify", "explain"}) {
+  for (const char* command : {"inspect", "plan", "convert", "verify", "explain", "config"}) {
     EXPECT_EQ(Run({command, "--help"}), 0);
     EXPECT_THAT(out_, HasSubstr(absl::StrCat("Examples:\n  aqt ", command)));
   }
@@ -282,6 +282,29 @@ TEST(ExitCodeTest, FollowsFromTheStatus) {
   }
   EXPECT_EQ(ExitCodeOf(OutputError(absl::DataLossError("x"))), ExitCode::kFile);
   EXPECT_EQ(ExitCodeOf(UsageError(absl::NotFoundError("x"))), ExitCode::kUsage);
+}
+
+TEST_F(CommandTest, ConfigPrintsTheWholeConfiguration) {
+  for (const char* kind : {"dot_general", "inject", "convert"}) {
+    ASSERT_EQ(Run({"config", kind}), 0);
+    std::istringstream presets(out_);
+    int count = 0;
+    for (std::string name; std::getline(presets, name); ++count) {
+      ASSERT_EQ(Run({"config", kind, name}), 0) << err_;
+      const std::string whole = out_;
+      EXPECT_THAT(whole, Not(HasSubstr("base:"))) << kind << " " << name;
+      // What is printed is a configuration, and the same one.
+      std::ofstream("whole.textproto") << whole;
+      ASSERT_EQ(Run({"config", kind, "whole.textproto"}), 0) << err_;
+      EXPECT_EQ(out_, whole) << kind << " " << name;
+    }
+    EXPECT_GT(count, 1) << kind;
+  }
+  std::ofstream("my.textproto") << "schema: 1\nbase: \"config_v4\"\nfwd { lhs { dequant_mode: 7 } }\n";
+  ExpectError({"config", "dot_general", "my.textproto"}, 2, "my.textproto:3:");
+  ExpectError({"config", "dot_general", "no_such"}, 2,
+              "no_such is neither a file nor a preset of dot_general; presets are");
+  ExpectError({"config", "layers"}, 2, "layers");
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+#ifndef AQT_SERVING_EFFECTIVE_CONFIG_H_
+#define AQT_SERVING_EFFECTIVE_CONFIG_H_
+
+// `aqt config`: the configurations of the library, checked and with their bases filled in.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/file.h"
+
+namespace aqt::serving {
+
+// "dot_general" (configs/quant.proto), "inject" (configs/inject.proto), "convert" (configs/convert.proto).
+std::vector<std::string> ConfigKinds();
+
+// One of ConfigKinds(): the names of the presets of that kind.
+std::vector<std::string> PresetNames(absl::string_view kind);
+
+// The whole configuration as a textproto; `source` is the name of a preset, or a file. InvalidArgument beginning with
+// file:line:column for what is wrong in a file, or listing the presets when there is neither.
+absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind, absl::string_view source);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_EFFECTIVE_CONFIG_H_
