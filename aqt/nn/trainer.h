@@ -30,9 +30,9 @@ namespace aqt::nn {
 class Trainer {
  public:
   // `loss`: see TrainStep. `params` has a value for each of its parameters (NotFound otherwise, InvalidArgument for
-  // another dtype or shape); statistics start from zeros. All inputs of kind key get FoldIn(key, number of the step),
-  // u32[2]. InvalidArgument, naming the slot, when a key is not u32[2], or the step writes a parameter or statistic as
-  // another dtype or shape than it reads.
+  // another dtype or shape); statistics that it lacks start as AddMissingStats says. All inputs of kind key get
+  // FoldIn(key, number of the step), u32[2]. InvalidArgument, naming the slot, when a key is not u32[2], or the step
+  // writes a parameter or statistic as another dtype or shape than it reads.
   static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key);
 
   // One step on `batch`, values for the inputs of kind data (InvalidArgument for a value of another kind). Returns the

@@ -233,15 +233,17 @@ class ForwardOp : public Composite {
         continue;
       }
       QTensor qtensor{.scale = {in[layout_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
-      if (layout_.quantized[static_cast<int>(side)]) qtensor.qvalue = value;
+      const bool quantized = layout_.quantized[static_cast<int>(side)];
+      if (quantized) qtensor.qvalue = value;
       AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan.Prepare(side, std::move(qtensor)));
       prepared.push_back(std::move(operand));
-      operands.emplace_back(value, prepared.back());
+      operands.push_back(quantized ? DotOperand(prepared.back()) : DotOperand(value, prepared.back()));
     }
     const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
     std::vector<ArrayRef> old(slots.size());
-    for (size_t i = 0; i < layout_.forward_state.size(); ++i)
+    for (size_t i = 0; i < layout_.forward_state.size(); ++i) {
       old[layout_.forward_state[i]] = in[layout_.forward_at() + i];
+    }
     UpdatedState updated(slots);
     for (const size_t position : updated_) updated.Add(slots[position], position);
     ArrayBuilder out(dot_->plan.out_aval());
@@ -637,8 +639,9 @@ AqtDot::Result AqtDot::ApplyWithState(const Operand& lhs, const Operand& rhs, co
     result.out = Refuse(absl::FailedPreconditionError(message), "aqt_dot_general", operands, where);
     return result;
   };
-  if (ForwardNeedsKey() && !layout.has_key)
+  if (ForwardNeedsKey() && !layout.has_key) {
     return refuse("rounds stochastically and draws random numbers; give it a key");
+  }
   if (!layout.forward_state.empty() && state.forward.size() != slots.size()) {
     return refuse("has a calibration with state; QuantizedDot gives it its statistics");
   }

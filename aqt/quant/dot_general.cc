@@ -406,14 +406,14 @@ absl::Status CheckStateArray(const char* which, const StateSlot& slot, const Arr
 }
 
 // The statistics of one operand, checked; `slots` are those of the call, which begin at `begin` for it.
-absl::Status FillStatistics(absl::Span<const StateSlot> slots, size_t begin, const internal::QuantizeSpec& spec, Side side,
-                            const Context& context, const Runtime& runtime, const StateArrays& state,
+absl::Status FillStatistics(absl::Span<const StateSlot> slots, size_t begin, const internal::QuantizeSpec& spec,
+                            Side side, const Context& context, const Runtime& runtime, const StateArrays& state,
                             internal::RawOperand* raw) {
   raw->mode = ModeOf(context, side);
   const auto complete = [&](const char* which, size_t count) {
     if (count == slots.size()) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "DotGeneral: ", spec.statistics.empty() ? "" : slots[begin].operand, " has a calibration with state: pass StateArrays with ",
+        "DotGeneral: ", slots[begin].operand, " has a calibration with state: pass StateArrays with ",
         slots.size(), " ", which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
   };
   AQT_RETURN_IF_ERROR(complete("old", state.old.size()));
@@ -691,9 +691,9 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
       const auto& spec = plan.side(side).spec;
       if (!spec.has_value() || !spec->has_state()) continue;
       internal::RawCall& call = calls[static_cast<int>(gradient)];
-      AQT_RETURN_IF_ERROR(FillStatistics(impl.state[1], impl.state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)],
-                                         *spec, side, context, runtime, state,
-                                         side == Side::kLhs ? &call.lhs : &call.rhs));
+      AQT_RETURN_IF_ERROR(FillStatistics(impl.state[1],
+                                         impl.state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)], *spec,
+                                         side, context, runtime, state, side == Side::kLhs ? &call.lhs : &call.rhs));
     }
     if (!out.has_value()) continue;
     AQT_RETURN_IF_ERROR(CheckKey("Backward", plan.NeedsKey(), context));

@@ -34,8 +34,8 @@
 //   [3136, 256] with axis 0 in 2 tiles: qvalue [2, 1568, 256], scale [2, 1, 256]
 // Bits: those sums have the same bits everywhere (docs/bits.md), like all else that follows the product.
 //
-// Calibrations with state (calibration.h): Forward and Backward take the statistics of their operands and give the next ones;
-// see StateArrays.
+// Calibrations with state (calibration.h): Forward and Backward take the statistics of their operands and give the next
+// ones; see StateArrays.
 //
 // dot_general_reference.h computes the same bits with plain loops.
 
@@ -139,9 +139,9 @@ struct StateSlot {
   }
 };
 
-// Statistics of one call: an array for each slot of forward_state() or of backward_state(), dense. `old` is read; `updated` gets
-// the next ones, may be the same memory, and may be left out where the mode updates nothing. Slots that the mode does not
-// update, and those of a prepared operand, are left alone.
+// Statistics of one call: an array for each slot of forward_state() or of backward_state(), dense. `old` is read;
+// `updated` gets the next ones, may be the same memory, and may be left out where the mode updates nothing. Slots that
+// the mode does not update, and those of a prepared operand, are left alone.
 struct StateArrays {
   absl::Span<const ArrayRef> old = {};
   absl::Span<const MutableArrayRef> updated = {};
@@ -213,20 +213,23 @@ class DotGeneralPlan {
   bool ForwardNeedsKey() const;
   bool BackwardNeedsKey() const;
 
-  // out = lhs x rhs. Views may have any strides; `out` does not overlap the operands. InvalidArgument when an array does
-  // not have the planned dtype and shape; FailedPrecondition when a key or statistics are needed and missing, and when a
-  // calibration that is not updated has seen no batch (Compat::read_unseen_calibration).
+  // out = lhs x rhs. Views may have any strides; `out` does not overlap the operands. InvalidArgument when an array
+  // does not have the planned dtype and shape; FailedPrecondition when a key or statistics are needed and missing, and
+  // when a calibration that is not updated has seen no batch (Compat::read_unseen_calibration).
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
-                       Residuals* residuals = nullptr, const Runtime& runtime = {}, const StateArrays& state = {}) const;
+                       Residuals* residuals = nullptr, const Runtime& runtime = {},
+                       const StateArrays& state = {}) const;
 
-  // The gradients that are asked for, given g, the gradient of the output. `residuals` come from a Forward of this plan. The
-  // statistics of both contractions are updated in any case: they do not depend on which gradients are wanted.
+  // The gradients that are asked for, given g, the gradient of the output. `residuals` come from a Forward of this
+  // plan. The statistics of both contractions are updated in any case: they do not depend on which gradients are
+  // wanted.
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                         const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
                         const Runtime& runtime = {}, const StateArrays& state = {}) const;
 
-  // Quantizes an operand once, as Forward would each time. The plan must quantize that side (InvalidArgument otherwise), by a
-  // calibration without state (FailedPrecondition otherwise: find its StaticScale, and prepare a QTensor).
+  // Quantizes an operand once, as Forward would each time. The plan must quantize that side (InvalidArgument
+  // otherwise), by a calibration without state (FailedPrecondition otherwise: find its StaticScale, and prepare a
+  // QTensor).
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const;
   // Takes a stored tensor: with a qvalue it stands for the operand, with scales only they replace the calibration.
