@@ -18,9 +18,11 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/rng.h"
+#include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
+#include "aqt/graph/initial_stats.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
 #include "aqt/kernels/thread_pool.h"
@@ -95,6 +97,7 @@ struct Case {
   // Whether an example's bits are the same alone and in a batch, and the kernels that stay in float.
   bool per_example = true;
   std::vector<std::string> float_kernels = {};
+  bool has_statistics = false;  // calibrations have state: they see some batches before the training
 };
 
 void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
@@ -120,6 +123,50 @@ constexpr char kStatic[] = R"(
   }
   arithmetic: ARITHMETIC_IEEE)";
 
+// Activations have ranges that calibration batches found.
+constexpr char kCalibrated[] = R"(
+  rules {
+    rhs_origin: OPERAND_ORIGIN_PARAM
+    dot_general { base: 'int8_static' }
+  }
+  rules {
+    lhs_origin: OPERAND_ORIGIN_PARAM
+    dot_general {
+      fwd {
+        lhs { quantizer { int_symmetric { bits: 8 } abs_max {} } }
+        rhs { quantizer { int_symmetric { bits: 8 } mean_of_abs_max {} calib_shared_axes { per_tensor: true } } }
+      }
+    }
+  }
+  arithmetic: ARITHMETIC_IEEE)";
+// So have weights, for each channel, and gradients are quantized with noise.
+constexpr char kCalibratedWeights[] = R"(
+  rules {
+    rhs_origin: OPERAND_ORIGIN_PARAM
+    dot_general {
+      base: 'fully_quantized_int8'
+      clear: 'fwd.lhs.quantizer.abs_max'
+      clear: 'fwd.rhs.quantizer.abs_max'
+      fwd {
+        lhs { quantizer { mean_of_abs_max {} calib_shared_axes { per_tensor: true } } }
+        rhs { quantizer { mean_of_abs_max {} } }
+      }
+    }
+  }
+  rules {
+    lhs_origin: OPERAND_ORIGIN_PARAM
+    dot_general {
+      base: 'fully_quantized_int8'
+      clear: 'fwd.lhs.quantizer.abs_max'
+      clear: 'fwd.rhs.quantizer.abs_max'
+      fwd {
+        lhs { quantizer { mean_of_abs_max {} } }
+        rhs { quantizer { mean_of_abs_max {} calib_shared_axes { per_tensor: true } } }
+      }
+    }
+  }
+  arithmetic: ARITHMETIC_IEEE)";
+
 class WytiwysTest : public ::testing::TestWithParam<Case> {
  protected:
   absl::StatusOr<Program> Injected(TracedFunction fn, absl::Span<const Input> inputs, const std::vector<Slot>& outputs,
@@ -128,7 +175,7 @@ class WytiwysTest : public ::testing::TestWithParam<Case> {
     EXPECT_THAT(program, IsOk());
     absl::StatusOr<InjectConfig> config = InjectConfigFromText(absl::StrCat("schema: 1 ", GetParam().rules));
     EXPECT_THAT(config, IsOk());
-    config->param_mode = mode;
+    config->param_mode = config->data_mode = mode;
     return Inject(*program, *config, frozen);
   }
 
@@ -137,6 +184,22 @@ class WytiwysTest : public ::testing::TestWithParam<Case> {
     for (int64_t i = 0; i < kBatch; ++i) labels.Mutable<float>()[i * kClasses + i % kClasses] = 1;
     return {{kX, testing::RandomArray(XInput(GetParam().dtype, kBatch).aval, seed)},
             {kLabels, Cast(std::move(labels).Build(), GetParam().dtype)}};
+  }
+
+  // What some batches leave in the statistics, in mode CALIBRATE.
+  absl::StatusOr<SlotValues> Statistics(const SlotValues& params) const {
+    AQT_ASSIGN_OR_RETURN(
+        const Program program,
+        Injected(ModelFn, {XInput(GetParam().dtype, kBatch)}, {kLogits}, QuantMode::kCalibrate));
+    SlotValues stats = InitialStats(program);
+    for (int batch = 0; batch < 3; ++batch) {
+      SlotValues values = stats;
+      values.insert(params.begin(), params.end());
+      values.insert_or_assign(kX, Batch(50 + batch).at(kX));
+      AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(program, values));
+      for (auto& [slot, array] : stats) array = out.at(slot);
+    }
+    return stats;
   }
 
   // The logits of a program of ModelFn.
@@ -156,10 +219,18 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
   ASSERT_THAT(loss, IsOk());
   absl::StatusOr<SlotValues> initial = nn::InitParams(LossFn, loss_inputs, MakeKey(3));
   ASSERT_THAT(initial, IsOk());
+  SlotValues stats;
+  if (GetParam().has_statistics) {
+    absl::StatusOr<SlotValues> found = Statistics(*initial);
+    ASSERT_THAT(found, IsOk());
+    ASSERT_FALSE(found->empty());
+    stats = *std::move(found);
+    initial->insert(stats.begin(), stats.end());
+  }
   absl::StatusOr<nn::Trainer> trainer = nn::Trainer::Make(*loss, {.learning_rate = 0.05}, *initial, MakeKey(1));
   ASSERT_THAT(trainer, IsOk());
   for (int step = 0; step < 4; ++step) ASSERT_THAT(trainer->Step(Batch(step)), IsOk());
-  const SlotValues params = trainer->params();
+  SlotValues params = trainer->params();
   // The step computes its logits before it changes the parameters.
   const SlotValues batch = Batch(99);
   absl::StatusOr<SlotValues> step = trainer->Step(batch);
@@ -167,6 +238,11 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
   const Array& x = batch.at(kX);
   const Array& want = step->at(kLogits);
   ASSERT_FALSE(BitEqual(trainer->params().begin()->second, params.begin()->second));
+  // The training leaves the ranges as they were found.
+  for (const auto& [slot, array] : stats) {
+    EXPECT_TRUE(BitEqual(trainer->state().at(slot), array)) << slot.ToString();
+  }
+  params.insert(stats.begin(), stats.end());
 
   absl::StatusOr<Program> convert = Injected(ModelFn, {XInput(dtype, 1)}, {kLogits}, QuantMode::kConvert);
   ASSERT_THAT(convert, IsOk());
@@ -198,6 +274,7 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
     for (const int position : served.InputsOfKind(SlotKind::kParam)) {
       EXPECT_TRUE(file->state.contains(served.inputs[position].slot)) << served.inputs[position].slot.ToString();
     }
+    EXPECT_TRUE(served.InputsOfKind(SlotKind::kStat).empty());
     absl::StatusOr<Program> train = Injected(ModelFn, {XInput(dtype, rows)}, {kLogits}, QuantMode::kTrain);
     ASSERT_THAT(train, IsOk());
     for (int64_t first = 0; first + rows <= kBatch; first += rows) {
@@ -240,6 +317,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "rules { lhs_origin: OPERAND_ORIGIN_PARAM dot_general {"
                       "  fwd { lhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } } } }"},
         Case{.name = "static_range", .rules = kStatic},
+        Case{.name = "calibrated", .rules = kCalibrated, .has_statistics = true},
+        Case{.name = "calibrated_bf16", .rules = kCalibrated, .dtype = DType::kBF16, .has_statistics = true},
+        Case{.name = "calibrated_weights", .rules = kCalibratedWeights, .has_statistics = true},
         // Sub-channels of 32: each has its own scales.
         Case{.name = "tiled",
              .rules = "rules { rhs_origin: OPERAND_ORIGIN_PARAM dot_general { base: 'fully_quantized_int8' tiling {"
