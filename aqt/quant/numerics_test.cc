@@ -1,9 +1,12 @@
 #include "aqt/quant/numerics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -113,6 +116,55 @@ TEST(IntSymmetric, GradientPassesOrIsMasked) {
   EXPECT_TRUE(std::isnan(Backward(IntSymmetric{.clip_gradient = true}, {500}, {kNaN})[0]));
 }
 
+// The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at the
+// numbers beside them.
+TEST(IntSymmetric, EveryWidthWithEverySwitch) {
+  for (int bits = 1; bits <= 22; ++bits) {
+    for (int switches = 0; switches < 32; ++switches) {
+      const auto on = [&](int bit) { return (switches >> bit & 1) != 0; };
+      IntSymmetric n{.bits = bits, .preserve_zero = on(0), .preserve_max_val = on(1), .clip = on(2),
+                     .clip_gradient = on(3), .round = on(4), .dtype = std::nullopt};
+      const double edge = std::exp2(bits - 1) - (n.preserve_zero ? 0.5 : 0), center = edge - 0.5;
+      const float clip_bound = static_cast<float>(n.round ? center : edge);
+      EXPECT_EQ(QuantBound(n), n.preserve_max_val ? center : edge) << bits << " " << switches;
+      EXPECT_EQ(ClipBound(n), clip_bound) << bits << " " << switches;
+
+      std::vector<float> y{0, kInf, -kInf};
+      for (int i = 0; i < 400; ++i) {
+        const float tie = 0.5f * static_cast<float>(std::floor(std::exp2(i % 100 * 0.2)) + i / 100 % 2);
+        for (const float v : {tie, std::nextafter(tie, 0.0f), std::nextafter(tie, kInf)}) y.push_back(i < 200 ? v : -v);
+      }
+      const float beyond = std::max(std::nextafter(clip_bound, kInf), 0x1p-126f);  // a subnormal would count as 0
+      for (const float v : {clip_bound, beyond, static_cast<float>(edge)}) {
+        y.push_back(v);
+        y.push_back(-v);
+      }
+      std::vector<float> real(y.size()), mask(y.size());
+      for (size_t i = 0; i < y.size(); ++i) {
+        float v = y[i];
+        if (n.clip) v = std::min(std::max(v, -clip_bound), clip_bound);
+        if (n.round) v = n.preserve_zero ? std::nearbyint(v) : std::floor(v) + 0.5f;
+        real[i] = v;
+        mask[i] = !n.clip_gradient || std::fabs(y[i]) <= clip_bound ? 1.0f : 0.0f;
+      }
+      EXPECT_EQ(Forward(n, y), real) << bits << " " << switches;
+      EXPECT_EQ(Backward(n, y, std::vector<float>(y.size(), 1)), mask) << bits << " " << switches;
+      // The containers that hold the grid: what is beyond them saturates, what is between is cut off.
+      for (const auto& [container, width] : {std::pair{DType::kS2, 2}, {DType::kS4, 4}, {DType::kS8, 8}}) {
+        n.dtype = container;
+        if (!Validate(Numerics(n)).ok()) {
+          EXPECT_TRUE(!n.preserve_zero || bits > width) << bits << " " << switches << ToString(container);
+          continue;
+        }
+        std::vector<float> want = real;
+        const float top = static_cast<float>((1 << (width - 1)) - 1);
+        for (float& v : want) v = std::min(std::max(std::trunc(v), -top - 1), top);
+        EXPECT_EQ(Forward(n, y), want) << bits << " " << switches << ToString(container);
+      }
+    }
+  }
+}
+
 TEST(Fp8, AllCodesAreFixedPointsAndOverflowSaturates) {
   for (const DType dtype : {DType::kE4M3FN, DType::kE5M2}) {
     const bool e4m3 = dtype == DType::kE4M3FN;
@@ -150,6 +202,17 @@ TEST(Fp8, StochasticRoundingIsUnbiased) {
   }
 }
 
+// The formats of radix 2 that AQT names and rounds to: 6, 5 and 4 bits.
+constexpr FpFormat kFormats[] = {
+    {.nexp = 5, .nmant = 0}, {.nexp = 4, .nmant = 1}, {.nexp = 3, .nmant = 2}, {.nexp = 2, .nmant = 3},
+    {.nexp = 1, .nmant = 4}, {.nexp = 0, .nmant = 5}, {.nexp = 4, .nmant = 0}, {.nexp = 3, .nmant = 1},
+    {.nexp = 2, .nmant = 2}, {.nexp = 1, .nmant = 3}, {.nexp = 0, .nmant = 4},
+    {.nexp = 3, .nmant = 0, .has_subnormals = false}, {.nexp = 3, .nmant = 0},
+    {.nexp = 2, .nmant = 1, .has_subnormals = false}, {.nexp = 2, .nmant = 1},
+    {.nexp = 1, .nmant = 2, .has_subnormals = false}, {.nexp = 1, .nmant = 2},
+    {.nexp = 0, .nmant = 3, .has_subnormals = false}, {.nexp = 0, .nmant = 3},
+    {.nexp = 1, .nmant = 0, .has_subnormals = false}};
+
 // Largest values of the formats that AQT names.
 TEST(Fp, Bounds) {
   struct Case {
@@ -167,6 +230,48 @@ TEST(Fp, Bounds) {
     EXPECT_EQ(QuantBound(n), c.bound) << c.nexp << c.nmant << c.subnormals;
     // Everything beyond saturates.
     EXPECT_EQ(Forward(n, {1e38f, -1e38f}), (std::vector<float>{static_cast<float>(c.bound), -static_cast<float>(c.bound)}));
+  }
+}
+
+// Every bf16 number in every format, against the list of the format's values: the nearest one; of two equally near ones
+// the larger among the normal numbers, the even one below 1. With noise, one of the two neighbours.
+TEST(Fp, EveryFormatRoundsToANeighbour) {
+  std::vector<float> x;
+  for (uint32_t code = 0; code < 0x10000; ++code) {
+    const float v = ToFloat(BFloat16{static_cast<uint16_t>(code)});
+    if (!std::isnan(v)) x.push_back(v);
+  }
+  for (const FpFormat& format : kFormats) {
+    SCOPED_TRACE(Describe(Fp{.format = format}));
+    const double fraction = std::exp2(format.nmant);
+    std::vector<double> grid;  // the values >= 0, ascending
+    if (format.has_subnormals) {
+      for (int i = 0; i < fraction; ++i) grid.push_back(i / fraction);
+    }
+    const int exponents = (1 << format.nexp) - (format.has_subnormals ? 1 : 0);
+    for (int e = 0; e < exponents; ++e) {
+      for (int i = 0; i < fraction; ++i) grid.push_back(std::ldexp(1 + i / fraction, e));
+    }
+    EXPECT_EQ(QuantBound(Fp{.format = format}), grid.back());
+    const std::vector<float> nearest = Forward(Fp{.format = format}, x);
+    const std::vector<float> noisy = Forward(Fp{.format = format, .stochastic_rounding = true}, x, {.key = MakeKey(7)});
+    int64_t different = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double v = std::min<double>(std::fabs(x[i]), grid.back());
+      const size_t above = std::lower_bound(grid.begin(), grid.end(), v) - grid.begin();
+      const size_t below = grid[above] == v || above == 0 ? above : above - 1;
+      const double down = v - grid[below], up = grid[above] - v;
+      size_t want = down < up ? below : above;
+      if (down == up && grid[above] <= 1 && format.has_subnormals) want = below % 2 == 0 ? below : above;
+      ASSERT_EQ(nearest[i], std::copysign(static_cast<float>(grid[want]), x[i])) << x[i];
+      const double got = std::fabs(noisy[i]);
+      ASSERT_TRUE(got == grid[below] || got == grid[above]) << x[i] << " " << noisy[i];
+      // Without a zero the sign is drawn below 1.
+      const bool same_sign = got == 0 || std::signbit(noisy[i]) == std::signbit(x[i]);
+      ASSERT_TRUE(same_sign || (grid[0] > 0 && v < 1)) << x[i];
+      different += noisy[i] != nearest[i];
+    }
+    EXPECT_GT(different, 0);
   }
 }
 
@@ -290,6 +395,13 @@ TEST(Validate, NamesWhatIsWrong) {
   for (const int bits : {9, 16, 22}) {
     EXPECT_TRUE(Validate(Numerics(IntSymmetric{.bits = bits, .dtype = std::nullopt})).ok());
   }
+}
+
+TEST(NumericsBackward, RefusesAnotherShape) {
+  const absl::Status status =
+      NumericsBackward(IntSymmetric{}, Array::Of<float>({1, 2}, {2}), Array::Of<float>({1}, {1})).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "NumericsBackward: the values have shape [2], the gradient [1]");
 }
 
 TEST(NumericsForward, RefusesWhatItCannotDo) {
