@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -102,6 +103,15 @@ TEST(Make, Refuses) {
            [&](DotGeneral& c) {
              fake(c);
              c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
+             c.fwd.dg_accumulator_dtype = std::nullopt;
+           },
+           Int8(true))},
+      {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has CALIBRATION_MODE_REMAINING_AXIS; its "
+       "scale cannot be multiplied into the gradient",
+       With(
+           [](DotGeneral& c) {
+             c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
+             c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
              c.fwd.dg_accumulator_dtype = std::nullopt;
            },
            Int8(true))},
@@ -214,18 +224,29 @@ TEST(Make, AcceptsTheLargestSums) {
                                    MatMulDims()).ok());
 }
 
-// All pairs of modes on one forward side, the other side not quantized.
+// All pairs of modes on each of the six sides; the other side of the product is not quantized.
 TEST(Make, LegalModePairs) {
-  for (const DequantMode dequant : {DequantMode::kOutput, DequantMode::kThisInput, DequantMode::kOtherInput}) {
-    for (const CalibrationMode calibration : {CalibrationMode::kContractingAxis, CalibrationMode::kRemainingAxis}) {
-      DotGeneral config = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
-      config.fwd.lhs.dequant_mode = dequant;
-      config.fwd.lhs.calibration_mode = calibration;
-      const bool contracting = calibration == CalibrationMode::kContractingAxis;
-      const bool legal = dequant == DequantMode::kThisInput || contracting == (dequant == DequantMode::kOutput);
-      const absl::Status status =
-          DotGeneralPlan::Make(config, {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims()).status();
-      EXPECT_EQ(status.ok(), legal) << dequant << calibration << status;
+  for (const bool lhs : {true, false}) {
+    for (DotGeneralRaw DotGeneral::*const raw : {&DotGeneral::fwd, &DotGeneral::dlhs, &DotGeneral::drhs}) {
+      for (const DequantMode dequant : {DequantMode::kOutput, DequantMode::kThisInput, DequantMode::kOtherInput}) {
+        for (const CalibrationMode calibration : {CalibrationMode::kContractingAxis, CalibrationMode::kRemainingAxis}) {
+          DotGeneral config = DefaultUnquantizedConfig();
+          Tensor& tensor = lhs ? (config.*raw).lhs : (config.*raw).rhs;
+          tensor.quantizer = QuantizerMake(8);
+          tensor.dequant_mode = dequant;
+          tensor.calibration_mode = calibration;
+          const bool contracting = calibration == CalibrationMode::kContractingAxis;
+          const bool legal = dequant == DequantMode::kThisInput || contracting == (dequant == DequantMode::kOutput);
+          const absl::Status status =
+              DotGeneralPlan::Make(config, {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims()).status();
+          EXPECT_EQ(status.code(), legal ? absl::StatusCode::kOk : kInvalid) << dequant << calibration << status;
+          if (legal) continue;
+          const char* const name = raw == &DotGeneral::fwd ? "fwd" : raw == &DotGeneral::dlhs ? "dlhs" : "drhs";
+          EXPECT_EQ(std::string(status.message())
+                        .find(absl::StrCat(name, lhs ? ".lhs: " : ".rhs: ", ToString(dequant), " with ",
+                                           ToString(calibration), ": ")), 0u) << status;
+        }
+      }
     }
   }
 }

@@ -240,19 +240,60 @@ TEST(QTensor, Errors) {
             "QTensor: a scale has dtype s8, expected f32, bf16 or f16");
 }
 
+TEST(QTensor, TilingsThatDoNotFit) {
+  const TilingState tiling = *TilingState::Make({4, 6}, std::vector<AxisTiling>{{.axis = 1, .tile_size = 2}});
+  const QTensor calibrated{.scale = {Array::Of<float>({1}, {1, 1, 1})}, .tiling_state = tiling};
+  absl::Status status = calibrated.ScaledValue(Array::Zeros(DType::kF32, {4, 5})).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "QTensor: the tensor has shape [4,5], its tiling is for [4,6]");
+  QTensor full = calibrated;
+  full.qvalue = Array::Zeros(DType::kS8, {4, 6});
+  status = full.Dequantize().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "QTensor: the qvalue has shape [4,6], its tiling gives [4,3,2]");
+}
+
+TEST(CalculateQvalue, RefusesWhatHasOne) {
+  const Array x = Array::Of<float>({1, 2}, {2});
+  const absl::Status status = CalculateQvalue(AbsMaxInt(8), x, *Quantize(AbsMaxInt(8), x, {0})).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "CalculateQvalue: the tensor already has a qvalue");
+}
+
+TEST(Quantize, ConstantArraysThatDoNotFit) {
+  const Array x = Array::Of<float>({1, 2, 3, 4}, {2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = Constant{.bound = ConstantArray{Array::Of<float>({1, 2}, {1, 2})}};
+  absl::Status status = Quantize(quantizer, x, {1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "Constant: bound is f32[1,2], expected f32, bf16 or f16 that broadcasts to [2,1]");
+  quantizer.calibration = Constant{.bias = ConstantArray{Array::Of<int8_t>({1}, {1, 1})}};
+  status = Quantize(quantizer, x, {1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "Constant: bias is s8[1,1], expected f32, bf16 or f16 that broadcasts to [2,2]");
+}
+
 TEST(Validate, Calibrations) {
-  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}}).message(),
-            "Quantizer: int8 in s8 needs a calibration, such as AbsMax");
-  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}).message(),
-            "Constant: bound = -1, expected > 0");
-  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = -1.0}}).message(),
-            "AbsMax: clipping_scale = -1, expected >= 0");
-  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 0}}).message(),
-            "AbsMean: p = 0, clipping_scale = 1, expected both > 0");
-  EXPECT_EQ(Validate(Quantizer{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {-1}}}).message(),
-            "SnrSearch: candidate -1, expected >= 0");
-  EXPECT_EQ(Validate(Quantizer{.calib_shared_axes = {.per_tensor = true, .axes = {0}}}).message(),
-            "calib_shared_axes: per_tensor and axes exclude each other");
+  struct Case {
+    Quantizer quantizer;
+    std::string message;
+  };
+  const Case cases[] = {
+      {{.numerics = IntSymmetric{}}, "Quantizer: int8 in s8 needs a calibration, such as AbsMax"},
+      {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}, "Constant: bound = -1, expected > 0"},
+      {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = -1.0}},
+       "AbsMax: clipping_scale = -1, expected >= 0"},
+      {{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 0}},
+       "AbsMean: p = 0, clipping_scale = 1, expected both > 0"},
+      {{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {-1}}},
+       "SnrSearch: candidate -1, expected >= 0"},
+      {{.calib_shared_axes = {.per_tensor = true, .axes = {0}}},
+       "calib_shared_axes: per_tensor and axes exclude each other"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(Validate(c.quantizer).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(Validate(c.quantizer).message()), c.message);
+  }
   EXPECT_TRUE(Validate(Quantizer{}).ok());
 }
 
