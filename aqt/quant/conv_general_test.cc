@@ -371,10 +371,16 @@ TEST(ConvGeneralPlan, ExamplesAreIndependent) {
     const ConvGeneralPlan all = *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims);
     const ConvGeneralPlan one = *ConvGeneralPlan::Make(config, {DType::kF32, {1, 20, 20, 8}}, rhs.aval(), dims);
     const ConvResults want = RunConv(all, lhs, rhs, g, {}, {});
-    for (const int threads : {2, 7}) {
-      kernels::ThreadPool pool(threads);
-      const ConvResults got = RunConv(all, lhs, rhs, g, {}, {.executor = &pool});
-      EXPECT_TRUE(BitEqual(got.out, want.out) && BitEqual(got.dlhs, want.dlhs) && BitEqual(got.drhs, want.drhs));
+    for (const kernels::Target target : kernels::SupportedTargets()) {
+      const ConvResults alone = RunConv(all, lhs, rhs, g, {}, {.target = target});
+      // Sums of integers are the same on every target; the gradients are float sums.
+      EXPECT_TRUE(bits != Bits(8) || BitEqual(alone.out, want.out)) << target;
+      for (const int threads : {1, 2, 7}) {
+        kernels::ThreadPool pool(threads);
+        const ConvResults got = RunConv(all, lhs, rhs, g, {}, {.executor = &pool, .target = target});
+        EXPECT_TRUE(BitEqual(got.out, alone.out) && BitEqual(got.dlhs, alone.dlhs) && BitEqual(got.drhs, alone.drhs))
+            << threads << " threads, " << target;
+      }
     }
     for (int64_t e = 0; e < 5; ++e) {
       const auto example = [&](const Array& x) {

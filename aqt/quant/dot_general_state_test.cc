@@ -231,6 +231,38 @@ TEST(DotGeneralState, Slots) {
                                              "drhs.lhs/bound", "drhs.rhs/amax_history", "drhs.rhs/bound"}));
 }
 
+// Products of integers and every calibration with state: out, gradients and statistics have the same bits for any number
+// of threads on any target.
+TEST(DotGeneralState, ThreadsAndTargetsGiveTheSameBits) {
+  const Array lhs = RandomArray(DType::kF32, {130, 257}, 1), rhs = RandomArray(DType::kF32, {257, 120}, 2),
+              g = RandomArray(DType::kF32, {130, 120}, 3);
+  for (const Calibration& calibration :
+       {Calibration(MeanOfAbsMax{}), Calibration(WeightedStats{.l1_dev_coeff = 0.5, .lp_dev_coeff = 1, .max_dev_coeff = 1}),
+        Calibration(DelayedScaling{.amax_history_length = 3})}) {
+    DotGeneral config = Delayed();
+    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+      raw->lhs.quantizer.calibration = raw->rhs.quantizer.calibration = calibration;
+    }
+    const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const Context context{.quant_mode = QuantMode::kCalibrate};
+    const Step first = RunStep(*plan, lhs, rhs, g, Initial(plan->forward_state()), Initial(plan->backward_state()), context,
+                               {.target = kernels::Target::kScalar});
+    const Step want = RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context,
+                              {.target = kernels::Target::kScalar});
+    for (const kernels::Target target : kernels::SupportedTargets()) {
+      for (const int threads : {1, 2, 7}) {
+        kernels::ThreadPool pool(threads);
+        const Step got = RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context,
+                                 {.executor = &pool, .target = target});
+        EXPECT_TRUE(SameResults(got.results, want.results)) << calibration.index() << " " << threads << " " << target;
+        EXPECT_TRUE(SameArrays(got.forward, want.forward) && SameArrays(got.backward, want.backward))
+            << calibration.index() << " " << threads << " threads, " << target;
+      }
+    }
+  }
+}
+
 // Statistics may be updated where they are, and do not depend on which gradients are wanted.
 TEST(DotGeneralState, InPlaceAndWithoutGradients) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2),

@@ -15,6 +15,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/quant/builders.h"
 #include "aqt/quant/config.h"
@@ -146,7 +147,7 @@ TEST(TiledDotGeneral, StoredWeights) {
             "configuration the same tiling");
 }
 
-TEST(TiledDotGeneral, ThreadsAndStridesGiveTheSameBits) {
+TEST(TiledDotGeneral, ThreadsTargetsAndStridesGiveTheSameBits) {
   const Array lhs = RandomArray(DType::kBF16, {48, 64}, 1), rhs = RandomArray(DType::kBF16, {64, 96}, 2);
   const Array g = RandomArray(DType::kBF16, {48, 96}, 3);
   DotGeneral config = FullyQuantized();
@@ -155,9 +156,12 @@ TEST(TiledDotGeneral, ThreadsAndStridesGiveTheSameBits) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const Context context{.key = MakeKey(1)};
   const PlanResults want = RunPlan(*plan, lhs, rhs, g, context);
-  for (const int threads : {2, 7}) {
-    kernels::ThreadPool pool(threads);
-    EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, context, {.executor = &pool}), want)) << threads;
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    for (const int threads : {1, 2, 7}) {
+      kernels::ThreadPool pool(threads);
+      EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, context, {.executor = &pool, .target = target}), want))
+          << threads << " threads, " << target;
+    }
   }
   // Results written transposed.
   ArrayBuilder out(DType::kBF16, {96, 48}), dlhs(DType::kBF16, {64, 48}), drhs(DType::kBF16, {96, 64});

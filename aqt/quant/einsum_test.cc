@@ -457,6 +457,42 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
   }
 }
 
+// Exchanged operands, transposed results and a batch axis: the same bits for any number of threads on any target, and for
+// an entry of the batch (its scales are its own) alone.
+TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
+  const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
+  const Array lhs = RandomArray(DType::kF32, {4, 70, 3, 64}, 1), rhs = RandomArray(DType::kF32, {4, 60, 3, 64}, 2);
+  const Array g = RandomArray(DType::kF32, {4, 60, 70, 3}, 3);
+  const Runtime plain{.arithmetic = Arithmetic::kIeee, .target = kernels::Target::kScalar};
+  const EinsumPlan plan = *EinsumPlan::Make("btnh,bsnh->bstn", config, lhs.aval(), rhs.aval());
+  EXPECT_TRUE(plan.swapped());
+  const EinsumResults want = RunEinsum(plan, lhs, rhs, g, {}, plain);
+  const auto same = [](const EinsumResults& a, const EinsumResults& b) {
+    return BitEqual(a.out, b.out) && BitEqual(a.dlhs, b.dlhs) && BitEqual(a.drhs, b.drhs);
+  };
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    for (const int threads : {1, 2, 7}) {
+      kernels::ThreadPool pool(threads);
+      Runtime runtime = plain;
+      runtime.executor = &pool;
+      runtime.target = target;
+      EXPECT_TRUE(same(RunEinsum(plan, lhs, rhs, g, {}, runtime), want)) << threads << " threads, " << target;
+    }
+  }
+  const auto entry = [](const Array& x, int64_t b) {
+    Shape shape = x.shape();
+    shape[0] = 1;
+    const int64_t n = shape.num_elements();
+    return Array::FromSpan<float>(x.View<float>().subspan(b * n, n), shape);
+  };
+  for (int64_t b = 0; b < 4; ++b) {
+    const Array one_lhs = entry(lhs, b), one_rhs = entry(rhs, b);
+    const EinsumPlan one = *EinsumPlan::Make("btnh,bsnh->bstn", config, one_lhs.aval(), one_rhs.aval());
+    EXPECT_TRUE(same(RunEinsum(one, one_lhs, one_rhs, entry(g, b), {}, plain),
+                     {entry(want.out, b), entry(want.dlhs, b), entry(want.drhs, b)})) << b;
+  }
+}
+
 // What is summed first is quantized after: "ab,bc->c" is "b,bc->c" of the sums.
 TEST(EinsumPlan, QuantizesAfterSumsAndDiagonals) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});

@@ -13,6 +13,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/quant/builders.h"
 #include "aqt/quant/config.h"
@@ -89,7 +90,7 @@ TEST(LocalAqtTest, PartsAreSummedInF32AndRoundedOnce) {
   EXPECT_EQ(ToFloat(r->drhs.View<BFloat16>()[0]), 1.0078125f);
 }
 
-TEST(LocalAqtTest, ThreadsGiveTheSameBits) {
+TEST(LocalAqtTest, ThreadsAndTargetsGiveTheSameBits) {
   const Array lhs = RandomArray(DType::kF32, {96, 128}, 1), rhs = RandomArray(DType::kF32, {128, 160}, 2);
   const Array g = RandomArray(DType::kF32, {96, 160}, 3);
   const DotGeneral config =
@@ -99,9 +100,12 @@ TEST(LocalAqtTest, ThreadsGiveTheSameBits) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const Context context{.key = MakeKey(1)};
   const PlanResults want = RunPlan(*plan, lhs, rhs, g, context);
-  for (const int threads : {2, 7}) {
-    kernels::ThreadPool pool(threads);
-    EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, context, {.executor = &pool}), want)) << threads;
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    for (const int threads : {1, 2, 7}) {
+      kernels::ThreadPool pool(threads);
+      EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, context, {.executor = &pool, .target = target}), want))
+          << threads << " threads, " << target;
+    }
   }
 }
 

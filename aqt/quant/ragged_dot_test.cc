@@ -269,6 +269,23 @@ TEST(RaggedDotPlan, RowsOfNoGroupAreZero) {
   EXPECT_NE(out.View<float>()[0], 0.0f);
 }
 
+// A row's result depends on its group's matrix alone, not on its neighbours.
+TEST(RaggedDotPlan, ARowAloneAndAmongOthers) {
+  const Array lhs = RandomArray(DType::kF32, {9, 40}, 1), rhs = RandomArray(DType::kF32, {3, 40, 17}, 2);
+  const std::vector<int64_t> sizes = {4, 0, 5};
+  const Runtime runtime{.arithmetic = Arithmetic::kIeee};  // XLA's rule divides where there is one row
+  for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
+    const DotGeneral config = DotGeneralMake(bits, 8, {.use_fwd_quant = false});
+    const Array all = *QuantizedRaggedDot(config, lhs, rhs, sizes, {}, runtime);
+    for (int64_t row = 0; row < 9; ++row) {
+      const ArrayRef part(lhs.View<float>().data() + row * 40, {1, 40});
+      const std::vector<int64_t> one = row < 4 ? std::vector<int64_t>{1, 0, 0} : std::vector<int64_t>{0, 0, 1};
+      const Array alone = *QuantizedRaggedDot(config, part, rhs, one, {}, runtime);
+      EXPECT_TRUE(BitEqual(alone, Array::FromSpan<float>(all.View<float>().subspan(row * 17, 17), {1, 17}))) << row;
+    }
+  }
+}
+
 TEST(RaggedDotPlan, SameBitsForAnyThreadsAndStoredTensors) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   const std::vector<int64_t> sizes = {40, 0, 71, 9};
@@ -276,10 +293,13 @@ TEST(RaggedDotPlan, SameBitsForAnyThreadsAndStoredTensors) {
   const Array g = RandomArray(DType::kF32, {120, 150}, 3);
   const RaggedDotPlan plan = *RaggedDotPlan::Make(config, lhs.aval(), rhs.aval());
   const RaggedResults want = RunRagged(plan, lhs, rhs, g, sizes, {}, {});
-  for (const int threads : {2, 7}) {
-    kernels::ThreadPool pool(threads);
-    const RaggedResults got = RunRagged(plan, lhs, rhs, g, sizes, {}, {.executor = &pool});
-    EXPECT_TRUE(BitEqual(got.out, want.out) && BitEqual(got.dlhs, want.dlhs) && BitEqual(got.drhs, want.drhs));
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    for (const int threads : {1, 2, 7}) {
+      kernels::ThreadPool pool(threads);
+      const RaggedResults got = RunRagged(plan, lhs, rhs, g, sizes, {}, {.executor = &pool, .target = target});
+      EXPECT_TRUE(BitEqual(got.out, want.out) && BitEqual(got.dlhs, want.dlhs) && BitEqual(got.drhs, want.drhs))
+          << threads << " threads, " << target;
+    }
   }
   const QTensor stored = *Quantize(config.fwd.rhs.quantizer, rhs, {0, 1});
   EXPECT_EQ(stored.scale[0].shape(), (Shape{1, 1, 150}));
