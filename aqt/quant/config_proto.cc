@@ -70,7 +70,9 @@ constexpr config::Rename kRenames[] = {
     {"", "CONTRACTING_AXIS", "CALIBRATION_MODE_CONTRACTING_AXIS"},
     {"", "REMAINING_AXIS", "CALIBRATION_MODE_REMAINING_AXIS"},
     {"", "jax.uniform", "NOISE_KIND_JAX_UNIFORM"},
+    {"", "jax", "NOISE_KIND_JAX_UNIFORM"},  // what the parser takes of jax.uniform without quotes
     {"", "custom-1", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
+    {"", "custom", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
 };
 
 // A message's place in the text, and its path for those that have none.
