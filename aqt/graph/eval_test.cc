@@ -128,6 +128,11 @@ TEST(EvalTest, ContractionsUseTheGivenThreads) {
     ASSERT_THAT(together, IsOk());
     EXPECT_GT(executor.calls, 0);
     EXPECT_TRUE(BitEqual((*together)[0], (*alone)[0]));
+    // A trace that starts inside does not take the threads away.
+    const int calls = executor.calls;
+    ASSERT_THAT(TraceWith([&](In) { return Values{Value((*Eval(*program, {lhs, rhs}))[0])}; }, {}), IsOk());
+    EXPECT_GT(executor.calls, calls);
+    EXPECT_EQ(CurrentExecutor(), &executor);
   }
   EXPECT_EQ(CurrentExecutor(), nullptr);
 }

@@ -228,7 +228,11 @@ absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs,
   const internal::SaveContext saved;
   Recorder recorder;
   internal::TraceContext& context = CurrentContext();
-  context = {.recorder = &recorder, .error = &recorder.error, .scope = "", .where = std::nullopt};
+  context = {.recorder = &recorder,
+             .error = &recorder.error,
+             .scope = "",
+             .where = std::nullopt,
+             .executor = context.executor};
   std::vector<Value> values;
   for (const Input& input : inputs) {
     if (recorder.HasInput(input.slot)) {
