@@ -176,7 +176,15 @@ class ForwardOp : public Composite {
   }
 
   std::string Name() const override { return with_residuals_ ? "aqt_dot_general_fwd" : "aqt_dot_general"; }
-  std::string Attributes() const override { return dot_->attributes; }
+  std::string Attributes() const override {
+    std::string text = dot_->attributes;
+    for (const Side side : kSides) {
+      const int i = static_cast<int>(side);
+      if (!layout_.has_scale[i] || layout_.quantized[i]) continue;
+      absl::StrAppend(&text, ", ", side == Side::kLhs ? "lhs" : "rhs", " by a given scale");
+    }
+    return text;
+  }
   CompositeKind kind() const override { return CompositeKind::kDotGeneral; }
   std::vector<OperandRole> roles() const override {
     std::vector<OperandRole> roles(layout_.size(), OperandRole::kRhs);
@@ -488,6 +496,12 @@ void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals,
 
 Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
   const SourceLine here = std::source_location::current();
+  if (with_residuals_) {
+    const absl::Status status = absl::UnimplementedError(
+        "is part of a gradient, and a quantized contraction has no second derivative; differentiate once, or leave the "
+        "contraction in float");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
   if (layout_.has_scale[0] || layout_.has_scale[1]) {
     const absl::Status status = absl::FailedPreconditionError(
         "an operand was quantized before (mode CONVERT or SERVE) and has no gradient; train with float operands");

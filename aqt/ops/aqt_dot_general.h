@@ -67,7 +67,8 @@ class AqtDot {
 
   // lhs x rhs. `key`, u32[2], is AQT's context key: split into one for each operand of the three contractions.
   // Poisoned: InvalidArgument when operands are not as configured; FailedPrecondition when the forward pass needs a key
-  // or statistics and gets none, when a gradient does, and for a gradient with an operand that comes with a scale.
+  // or statistics and gets none, when a gradient does, and for a gradient with an operand that comes with a scale;
+  // Unimplemented for a gradient of a gradient.
   struct Result {
     Value out;
     std::vector<std::optional<Value>>

@@ -41,6 +41,8 @@ using ::aqt::testing::IsOk;
 using ::aqt::testing::Random;
 using ::aqt::testing::RandomArray;
 using ::aqt::testing::TraceWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
@@ -376,8 +378,13 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
       const AqtDot::Operand lhs{in[0]}, rhs{in[1]};
       const AqtDot::Operand q_lhs = dot->Quantize(Side::kLhs, in[0], in[2], here);
       const AqtDot::Operand q_rhs = dot->Quantize(Side::kRhs, in[1], in[2], here);
-      return Values{dot->Apply(lhs, rhs, in[2], here), dot->Apply(lhs, q_rhs, in[2], here),
-                    dot->Apply(q_lhs, rhs, in[2], here), dot->Apply(q_lhs, q_rhs, in[2], here)};
+      // The scale alone is given; the operand is quantized with it.
+      const AqtDot::Operand s_lhs{in[0], q_lhs.scale, /*is_quantized=*/false};
+      const AqtDot::Operand s_rhs{in[1], q_rhs.scale, /*is_quantized=*/false};
+      return Values{dot->Apply(lhs, rhs, in[2], here),     dot->Apply(lhs, q_rhs, in[2], here),
+                    dot->Apply(q_lhs, rhs, in[2], here),   dot->Apply(q_lhs, q_rhs, in[2], here),
+                    dot->Apply(s_lhs, q_rhs, in[2], here), dot->Apply(q_lhs, s_rhs, in[2], here),
+                    dot->Apply(s_lhs, s_rhs, in[2], here)};
     };
     const std::vector<Array> args = {problem.lhs, problem.rhs, KeyArray(9)};
     absl::StatusOr<Program> program = TraceWith(fn, args);
@@ -488,6 +495,48 @@ TEST(AqtDotGeneralTest, AnOperandQuantizedBeforeHasNoGradient) {
       {problem.lhs, problem.rhs});
   ASSERT_THAT(program, IsOk());
   EXPECT_THAT(Grad(*program, {0}), FailsWith(absl::StatusCode::kFailedPrecondition, {"quantized before", "no gradient"}));
+}
+
+// Equal names and attributes mean the same computation, also where a qvalue has the dtype of the operand.
+TEST(AqtDotGeneralTest, ProgramTextTellsScalesFromQuantizedOperands) {
+  DotGeneral config = DotGeneralMake(8, 8);
+  for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+    std::get<IntSymmetric>(tensor->quantizer.numerics).dtype = std::nullopt;
+  }
+  config.fwd.dg_accumulator_dtype = std::nullopt;
+  const Problem problem = Int8MatMul();
+  absl::StatusOr<AqtDot> dot = AqtDot::Make(config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
+  ASSERT_THAT(dot, IsOk());
+  const auto text = [&](bool lhs_is_quantized, bool rhs_is_quantized) {
+    absl::StatusOr<Program> program = TraceWith(
+        [&](In in) {
+          return Values{dot->Apply({in[0], in[2], lhs_is_quantized}, {in[1], in[3], rhs_is_quantized}, std::nullopt,
+                                   std::source_location::current())};
+        },
+        {problem.lhs, problem.rhs, Array::Zeros(DType::kF32, {3, 1}), Array::Zeros(DType::kF32, {1, 2})});
+    EXPECT_THAT(program, IsOk());
+    return ToText(*program);
+  };
+  EXPECT_THAT(text(true, true), Not(HasSubstr("given scale")));
+  EXPECT_THAT(text(false, true), HasSubstr(", lhs by a given scale}"));
+  EXPECT_THAT(text(true, false), HasSubstr(", rhs by a given scale}"));
+  EXPECT_THAT(text(false, false), HasSubstr(", lhs by a given scale, rhs by a given scale}"));
+}
+
+TEST(AqtDotGeneralTest, HasNoSecondDerivative) {
+  absl::StatusOr<Program> loss = TraceWith(
+      [](In in) {
+        const NamedScope scope("fc1");
+        return Values{ops::ReduceSum(ops::AqtDotGeneral(in[0], in[1], MatMulDims(), DotGeneralMake(8, 8)))};
+      },
+      {Int8MatMul().lhs, Int8MatMul().rhs});
+  ASSERT_THAT(loss, IsOk());
+  absl::StatusOr<Program> gradients = ValueAndGrad(*loss, {0, 1});
+  ASSERT_THAT(gradients, IsOk());
+  EXPECT_THAT(Grad(*gradients, {0}),
+              FailsWith(absl::StatusCode::kUnimplemented,
+                        {"aqt_dot_general_fwd [fc1]", "part of a gradient", "no second derivative",
+                         "aqt_dot_general_test.cc:"}));
 }
 
 TEST(AqtDotGeneralTest, QuantizeRefuses) {

@@ -34,8 +34,7 @@ struct QuantizedDotOptions {
   //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs; see the freezer modes below)
   //   kServe      these are frozen inputs, and a float operand that is stored is not used
   // Statistics are inputs "<name>/fwd.lhs/<statistic>" of kind stat, and outputs where they are updated; those of the
-  // gradients
-  // ("<name>/dlhs.lhs/...") only with a gradient.
+  // gradients ("<name>/dlhs.lhs/...") only with a gradient.
   QuantMode lhs_mode = QuantMode::kTrain, rhs_mode = QuantMode::kTrain;
   FreezerMode lhs_freezer = FreezerMode::kValueAndScale, rhs_freezer = FreezerMode::kValueAndScale;
   // Whether gradients will be taken: then a key that only they need is an input, too. Never with a side in another mode.
