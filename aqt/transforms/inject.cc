@@ -99,11 +99,9 @@ class Injector {
     if (!config_.strict) return absl::OkStatus();
     const bool wants = config_.param_mode == QuantMode::kCalibrate || config_.data_mode == QuantMode::kCalibrate;
     if (report_.unmatched.empty() && wants && !calibrates_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("inject: QUANT_MODE_CALIBRATE updates statistics, but no operand that a rule quantizes has a "
-                       "calibration with "
-                       "state, such as MeanOfAbsMax; the program's contractions:\n",
-                       report_.ToString(config_)));
+      return absl::InvalidArgumentError(absl::StrCat("inject: QUANT_MODE_CALIBRATE updates statistics, but ",
+                                                     WhyNoneCalibrates(), "; the program's contractions:\n",
+                                                     report_.ToString(config_)));
     }
     if (report_.unmatched.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("inject: hit nothing: ", absl::StrJoin(report_.unmatched, ", "),
@@ -113,6 +111,19 @@ class Injector {
   InjectReport TakeReport() { return std::move(report_); }
 
  private:
+  absl::string_view WhyNoneCalibrates() const {
+    if (data_has_state_ && config_.data_mode != QuantMode::kCalibrate) {
+      return "param_mode is for weights, and only activations have a calibration with state: set data_mode";
+    }
+    if (params_have_state_ && config_.param_mode != QuantMode::kCalibrate) {
+      return "data_mode is for activations, and only weights have a calibration with state: set param_mode";
+    }
+    if (data_has_state_ || params_have_state_) {
+      return "the rules set lhs_mode and rhs_mode of each operand that has a calibration with state: leave them out";
+    }
+    return "no operand that a rule quantizes has a calibration with state, such as MeanOfAbsMax";
+  }
+
   int FindRule(const Equation& eqn) const {
     const std::string& scope = program_.scope(eqn);
     for (size_t i = 0; i < config_.rules.size(); ++i) {
@@ -146,6 +157,11 @@ class Injector {
     const QuantMode rhs_mode = ModeOf(rule.rhs_mode, rule.dot_general->fwd.rhs, eqn.in[1]);
     const bool trains = config_.param_mode == QuantMode::kTrain && config_.data_mode == QuantMode::kTrain &&
                         lhs_mode == QuantMode::kTrain && rhs_mode == QuantMode::kTrain;
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      const bool lhs = side == Side::kLhs;
+      if (!HasState((lhs ? rule.dot_general->fwd.lhs : rule.dot_general->fwd.rhs).quantizer)) continue;
+      (from_params_[eqn.in[lhs ? 0 : 1]] ? params_have_state_ : data_has_state_) = true;
+    }
     calibrates_ = calibrates_ || lhs_mode == QuantMode::kCalibrate || rhs_mode == QuantMode::kCalibrate;
     QuantizedDotOptions options{.config = *rule.dot_general,
                                 .lhs_mode = lhs_mode,
@@ -182,6 +198,7 @@ class Injector {
   const std::vector<bool> from_params_;
   absl::flat_hash_map<std::string, int> ordinals_;
   bool calibrates_ = false;  // a side is in mode CALIBRATE
+  bool params_have_state_ = false, data_has_state_ = false;  // a calibration of a weight, of an activation, does
   InjectReport report_;
 };
 

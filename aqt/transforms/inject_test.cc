@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -190,6 +191,23 @@ TEST(InjectTest, WrongRulesAreRefused) {
       Inject(Traced(2), config),
       FailsWith(absl::StatusCode::kInvalidArgument,
                 {"QUANT_MODE_CALIBRATE updates statistics, but no operand that a rule quantizes", "[mlp/fc1]"}));
+  // There are some with state, but this mode is not theirs.
+  config = All(Int8());
+  config.rules[0].dot_general->fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
+  config.rules[0].scope = "mlp/fc1";
+  config.rules.push_back({.scope = "mlp/fc2"});
+  config.param_mode = QuantMode::kCalibrate;
+  EXPECT_THAT(Inject(Traced(2), config),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"QUANT_MODE_CALIBRATE updates statistics, but param_mode is for weights, and only activations "
+                         "have a calibration with state: set data_mode",
+                         "[mlp/fc1]"}));
+  std::swap(config.rules[0].dot_general->fwd.lhs, config.rules[0].dot_general->fwd.rhs);
+  std::swap(config.param_mode, config.data_mode);
+  EXPECT_THAT(Inject(Traced(2), config),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"but data_mode is for activations, and only weights have a calibration with state: set "
+                         "param_mode"}));
   config = All(Int8());
   config.rules[0].dot_general->fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
   EXPECT_THAT(Inject(Traced(2), config),
