@@ -28,6 +28,8 @@
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/trainer.h"
+#include "aqt/quant/calibration.h"
+#include "aqt/quant/config.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_proto.h"
 #include "examples/digits/checkpoint.h"
@@ -98,6 +100,26 @@ double Seconds(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// This example keeps no statistics between training and serving.
+absl::Status CheckWithoutState(const aqt::InjectConfig& config) {
+  for (size_t i = 0; i < config.rules.size(); ++i) {
+    const aqt::InjectRule& rule = config.rules[i];
+    if (!rule.dot_general.has_value()) continue;
+    const aqt::DotGeneral& dot = *rule.dot_general;
+    const std::pair<const char*, const aqt::Tensor*> tensors[] = {
+        {"fwd.lhs", &dot.fwd.lhs},   {"fwd.rhs", &dot.fwd.rhs},   {"dlhs.lhs", &dot.dlhs.lhs},
+        {"dlhs.rhs", &dot.dlhs.rhs}, {"drhs.lhs", &dot.drhs.lhs}, {"drhs.rhs", &dot.drhs.rhs}};
+    for (const auto& [name, tensor] : tensors) {
+      if (!aqt::HasState(tensor->quantizer)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("rule ", rule.name.empty() ? absl::StrCat(i + 1) : absl::StrCat("\"", rule.name, "\""), ": ",
+                       name, " has a calibration with state, but this example keeps no statistics; use one without, "
+                       "such as abs_max"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // `name` names a shipped configuration or a file.
 absl::StatusOr<Config> ReadConfig(const aqt::io::FileSystem& fs, const std::string& name) {
   const bool is_name = !absl::StrContains(name, '/') && !absl::EndsWith(name, kSuffix);
@@ -110,6 +132,7 @@ absl::StatusOr<Config> ReadConfig(const aqt::io::FileSystem& fs, const std::stri
   }
   AQT_ASSIGN_OR_RETURN(const std::string text, aqt::io::ReadFile(fs, path, /*max_bytes=*/1 << 20));
   AQT_ASSIGN_OR_RETURN(aqt::InjectConfig inject, aqt::InjectConfigFromText(text, path));
+  AQT_RETURN_IF_ERROR(aqt::Annotate(CheckWithoutState(inject), path));
   return Config{std::string(absl::StripSuffix(aqt::io::BaseName(path), kSuffix)), path, std::move(inject)};
 }
 
