@@ -8,12 +8,12 @@ namespace aqt {
 
 struct Folded {
   Program program;
-  // Values for the parameter and frozen inputs of `program`.
+  // Values for the inputs of `program` that are known: parameters, frozen tensors, statistics that are still read.
   SlotValues values;
 };
 
-// Computes whatever depends on known inputs and constants alone: the freezer. `known` names values for inputs (parameters; keys
-// never belong here). In the result:
+// Computes whatever depends on known inputs and constants alone: the freezer. `known` names values for inputs: parameters,
+// and the statistics that CALIBRATE has left; keys never belong here. In the result:
 //   - what was computed from known inputs and is used by the rest is an input of kind frozen, with its value in `values`. Its
 //     path is that of the frozen output of `program` that it is (WriteSlot), else "<scope>/folded_<number>"; such an output is
 //     gone, and so are other unused known inputs: a weight of which only the quantized form is used;
