@@ -23,6 +23,7 @@
 #include "aqt/ops/functions.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/expand.h"
 #include "aqt/transforms/fold.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_proto.h"
@@ -36,6 +37,7 @@ using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using ::aqt::testing::RandomArray;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using In = absl::Span<const Value>;
 
 const Slot kX{SlotKind::kData, "x"}, kLogits{SlotKind::kData, "logits"};
@@ -195,6 +197,24 @@ TEST(StaticRangeTest, ConvertingBeforeCalibratingIsAnError) {
   ASSERT_THAT(train, IsOk());
   EXPECT_THAT(EvalSlots(*train, With(Params(), With(InitialStats(*train), {{kX, Batch(7, 1)}}))),
               FailsWith(absl::StatusCode::kFailedPrecondition, {"[fc1]", "fwd.lhs", "has seen no calibration batch"}));
+}
+
+// What the original does, by Compat: NaN scales, and so NaN products; in texts it is written beside the operations.
+TEST(StaticRangeTest, TheOriginalReadsAnUnseenCalibration) {
+  InjectConfig config = Config(false, QuantMode::kTrain);
+  config.quant_rules.compat.read_unseen_calibration = true;
+  const absl::StatusOr<Program> train = Inject(Traced(7), config);
+  ASSERT_THAT(train, IsOk());
+  EXPECT_THAT(ToText(*train), HasSubstr(", compat=read_unseen_calibration"));
+  const SlotValues values = With(Params(), With(InitialStats(*train), {{kX, Batch(7, 1)}}));
+  const absl::StatusOr<SlotValues> out = EvalSlots(*train, values);
+  ASSERT_THAT(out, IsOk());
+  for (const float v : out->at(kLogits).View<float>()) EXPECT_TRUE(std::isnan(v));
+  const absl::StatusOr<Program> expanded = Expand(*train);
+  ASSERT_THAT(expanded, IsOk());
+  const absl::StatusOr<SlotValues> again = EvalSlots(*expanded, values);
+  ASSERT_THAT(again, IsOk());
+  for (const float v : again->at(kLogits).View<float>()) EXPECT_TRUE(std::isnan(v));
 }
 
 }  // namespace

@@ -116,7 +116,9 @@ Context ContextOf(const Impl& dot, const Array* key) {
   return context;
 }
 
-Runtime RuntimeOf(const Impl& dot) { return {.executor = CurrentExecutor(), .arithmetic = dot.rules.arithmetic}; }
+Runtime RuntimeOf(const Impl& dot) {
+  return {.executor = CurrentExecutor(), .arithmetic = dot.rules.arithmetic, .compat = dot.rules.compat};
+}
 
 std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
   if (key == nullptr) return std::nullopt;
@@ -550,7 +552,7 @@ class QuantizeOp : public Composite {
   std::string Name() const override { return "aqt_quantize"; }
   std::string Attributes() const override {
     return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(dot_->shared_axes(side_), ","), "]",
-                        dot_->rules.arithmetic == Arithmetic::kIeee ? ", ieee" : "");
+                        internal::ArithmeticText(dot_->rules));
   }
   int num_outputs() const override { return 2; }
 
@@ -610,7 +612,7 @@ absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, c
   AQT_ASSIGN_OR_RETURN(DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs, rhs, dims));
   std::string attributes = absl::StrCat("dims=", dims.ToString(), ", ", DescribeConfig(config));
   if (rules.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
-  if (rules.arithmetic == Arithmetic::kIeee) attributes += ", ieee";
+  attributes += internal::ArithmeticText(rules);
   std::optional<internal::TiledDot> tiled;
   if (config.tiling.has_value()) {
     AQT_ASSIGN_OR_RETURN(tiled, internal::MakeTiledDot(*config.tiling, dims, lhs.shape, rhs.shape));
@@ -704,7 +706,7 @@ AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<
 
 Value AqtDot::StaticScale(Side side, absl::Span<const Value> statistics) const {
   return internal::StaticScaleOf(impl_->forward(side).quantizer, impl_->inner_aval(side), impl_->shared_axes(side),
-                                 statistics, impl_->rules.arithmetic);
+                                 statistics, impl_->rules);
 }
 
 namespace ops {

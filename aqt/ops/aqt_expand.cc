@@ -48,10 +48,10 @@ Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const V
   return Release(scale, quantizer.scale_dtype.value_or(x.dtype()));
 }
 
-Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic) {
+Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, const QuantRules& rules) {
   const AbsMax* abs_max = std::get_if<AbsMax>(&*quantizer.calibration);
-  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, arithmetic);
-  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), arithmetic);
+  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, rules);
+  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), rules.arithmetic);
 }
 
 // The bias of a Constant calibration in the dtype of x, broadcastable to it.
@@ -193,11 +193,11 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, co
     out.scale = side.scale;
   } else if (HasState(quantizer)) {
     CalibratedValue calibrated =
-        CalibratedWithState(quantizer, side.x, axes, side.statistics, side.mode, rules.arithmetic);
+        CalibratedWithState(quantizer, side.x, axes, side.statistics, side.mode, rules);
     out.scale = calibrated.scale;
     out.statistics = std::move(calibrated.statistics);
   } else {
-    out.scale = ScaleOf(quantizer, side.x, axes, rules.arithmetic);
+    out.scale = ScaleOf(quantizer, side.x, axes, rules);
   }
   const ScaledValue scaled = ScaleValue(quantizer, side.x, *out.scale);
   if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {

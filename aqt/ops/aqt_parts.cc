@@ -100,25 +100,26 @@ absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const 
   return out;
 }
 
-std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, Arithmetic arithmetic) {
-  return absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]",
-                      arithmetic == Arithmetic::kIeee ? ", ieee" : "");
+std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, const QuantRules& rules) {
+  return absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]", ArithmeticText(rules));
 }
+
+Runtime RuntimeOf(const QuantRules& rules) { return {.arithmetic = rules.arithmetic, .compat = rules.compat}; }
 
 // (x, statistics) -> scale, updated statistics where the mode updates them.
 class CalibratePart : public Composite {
  public:
-  CalibratePart(Quantizer quantizer, Axes axes, QuantMode mode, Arithmetic arithmetic, const Aval& x)
+  CalibratePart(Quantizer quantizer, Axes axes, QuantMode mode, const QuantRules& rules, const Aval& x)
       : quantizer_(std::move(quantizer)),
         axes_(std::move(axes)),
         mode_(mode),
-        arithmetic_(arithmetic),
+        rules_(rules),
         names_(StatisticNames(quantizer_)),
         initial_(InitialCalibrationState(quantizer_, x, axes_).value_or(CalibrationState())) {}  // Infer refuses that
 
   std::string Name() const override { return "aqt_calibrate"; }
   std::string Attributes() const override {
-    return absl::StrCat(CalibrationText(quantizer_, axes_, arithmetic_), mode_ == QuantMode::kTrain ? "" : ", ",
+    return absl::StrCat(CalibrationText(quantizer_, axes_, rules_), mode_ == QuantMode::kTrain ? "" : ", ",
                         mode_ == QuantMode::kTrain ? "" : ToString(mode_));
   }
   std::vector<OperandRole> roles() const override {
@@ -154,7 +155,7 @@ class CalibratePart : public Composite {
     for (size_t i = 0; i < names_.size(); ++i) state.emplace(names_[i], in[1 + i]);
     AQT_ASSIGN_OR_RETURN(
         const CalibratedTensor result,
-        CalibrateWithState(quantizer_, state, in[0], axes_, {.quant_mode = mode_}, {.arithmetic = arithmetic_}));
+        CalibrateWithState(quantizer_, state, in[0], axes_, {.quant_mode = mode_}, RuntimeOf(rules_)));
     std::vector<Array> out = {result.qtensor.scale[0]};
     for (size_t i = 0; Updates() && i < names_.size(); ++i) out.push_back(result.state.at(names_[i]));
     return out;
@@ -166,7 +167,7 @@ class CalibratePart : public Composite {
   const Quantizer quantizer_;
   const Axes axes_;
   const QuantMode mode_;
-  const Arithmetic arithmetic_;
+  const QuantRules rules_;
   const std::vector<std::string> names_;
   const CalibrationState initial_;
 };
@@ -174,15 +175,15 @@ class CalibratePart : public Composite {
 // (statistics) -> the scale that they hold for tensors like x.
 class StaticScalePart : public Part {
  public:
-  StaticScalePart(const Quantizer& quantizer, const Aval& x, const Axes& axes, Arithmetic arithmetic)
+  StaticScalePart(const Quantizer& quantizer, const Aval& x, const Axes& axes, const QuantRules& rules)
       : Part(
-            "aqt_static_scale", absl::StrCat(CalibrationText(quantizer, axes, arithmetic), " for ", x.ToString()),
+            "aqt_static_scale", absl::StrCat(CalibrationText(quantizer, axes, rules), " for ", x.ToString()),
             [quantizer, x, axes](absl::Span<const Aval>) { return ScaleAval(quantizer, x, axes); },
-            [quantizer, x, axes, arithmetic](absl::Span<const Array> in) {
+            [quantizer, x, axes, rules](absl::Span<const Array> in) {
               CalibrationState state;
               const std::vector<std::string> names = StatisticNames(quantizer);
               for (size_t i = 0; i < names.size(); ++i) state.emplace(names[i], in[i]);
-              return StaticScale(quantizer, state, x, axes, {.arithmetic = arithmetic});
+              return StaticScale(quantizer, state, x, axes, RuntimeOf(rules));
             }) {
     const CalibrationState initial = InitialCalibrationState(quantizer, x, axes).value_or(CalibrationState());
     for (const std::string& name : StatisticNames(quantizer))
@@ -202,6 +203,17 @@ constexpr const char* kRoleNames[] = {"fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rh
 
 }  // namespace
 
+std::string ArithmeticText(const QuantRules& rules) {
+  std::string text = rules.arithmetic == Arithmetic::kIeee ? ", ieee" : "";
+  const char* separator = ", compat=";
+  for (const CompatField& field : CompatFields()) {
+    if (!(rules.compat.*field.member)) continue;
+    absl::StrAppend(&text, separator, field.name);
+    separator = "+";
+  }
+  return text;
+}
+
 Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
   return BindPart("aqt_operand_key", absl::StrCat(kRoleNames[static_cast<int>(role)], LayoutText(layout)), {key}, InferKey,
                   [role, layout](absl::Span<const Array> in) -> absl::StatusOr<Array> {
@@ -220,19 +232,19 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
       [noise, shape, layout](absl::Span<const Array> in) { return MakeNoise(noise, shape, KeyOf(in[0]), layout); });
 }
 
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic) {
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const QuantRules& rules) {
   return BindPart(
-      "aqt_scale", CalibrationText(quantizer, axes, arithmetic), {x},
+      "aqt_scale", CalibrationText(quantizer, axes, rules), {x},
       [quantizer, axes](absl::Span<const Aval> in) { return ScaleAval(quantizer, in[0], axes); },
-      [quantizer, axes, arithmetic](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, {.arithmetic = arithmetic}));
+      [quantizer, axes, rules](absl::Span<const Array> in) -> absl::StatusOr<Array> {
+        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, RuntimeOf(rules)));
         return calibrated.scale[0];
       });
 }
 
 CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, const Axes& axes,
-                                    absl::Span<const Value> statistics, QuantMode mode, Arithmetic arithmetic) {
-  const auto part = std::make_shared<CalibratePart>(quantizer, axes, mode, arithmetic, x.aval());
+                                    absl::Span<const Value> statistics, QuantMode mode, const QuantRules& rules) {
+  const auto part = std::make_shared<CalibratePart>(quantizer, axes, mode, rules, x.aval());
   std::vector<Value> operands = {x};
   operands.insert(operands.end(), statistics.begin(), statistics.end());
   const std::vector<Value> out = Bind(CompositeOp{part}, operands, std::source_location::current());
@@ -242,8 +254,8 @@ CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, 
 }
 
 Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
-                    Arithmetic arithmetic) {
-  const auto part = std::make_shared<StaticScalePart>(quantizer, x, axes, arithmetic);
+                    const QuantRules& rules) {
+  const auto part = std::make_shared<StaticScalePart>(quantizer, x, axes, rules);
   return Bind(CompositeOp{part}, statistics, std::source_location::current())[0];
 }
 

@@ -30,10 +30,14 @@ struct QuantRules {
   // kXlaCompatible divides one scale and multiplies several by a reciprocal: the scale of one example alone can differ in the
   // last bit from its scale in a batch. With kIeee an example's bits never depend on the batch.
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
+  Compat compat = {};
   bool operator==(const QuantRules&) const = default;
 };
 
 namespace internal {
+
+// ", ieee, compat=...": what differs from the default, but for the layout of keys. For attributes of operations.
+std::string ArithmeticText(const QuantRules& rules);
 
 // The six operands of a contraction and its gradients, in the order of OperandKeys.
 enum class KeyRole : uint8_t { kFwdLhs, kFwdRhs, kDlhsLhs, kDlhsRhs, kDrhsLhs, kDrhsRhs };
@@ -45,7 +49,7 @@ Value OperandKey(const Value& key, KeyRole role, PrngLayout layout);
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout);
 
 // The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration.
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, Arithmetic arithmetic);
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const QuantRules& rules);
 
 // The same for a calibration with state, in one mode: the scale, and the statistics after the call (as they came where
 // the mode updates nothing). CalibrateWithState() of arrays in the order of StatisticNames().
@@ -54,11 +58,11 @@ struct CalibratedValue {
   std::vector<Value> statistics;
 };
 CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, const Axes& axes,
-                                    absl::Span<const Value> statistics, QuantMode mode, Arithmetic arithmetic);
+                                    absl::Span<const Value> statistics, QuantMode mode, const QuantRules& rules);
 
 // The scale that these statistics hold for tensors like x: StaticScale().
 Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
-                    Arithmetic arithmetic);
+                    const QuantRules& rules);
 
 // The qvalue of scaled values: NumericsForward(). `key` is poisoned (Value()) when the numerics draw nothing.
 Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout);

@@ -1,8 +1,21 @@
 #include "aqt/quant/runtime.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 
 namespace aqt {
+namespace {
+
+constexpr CompatField kCompatFields[] = {
+    {"mid_scales_on_original_operands", &Compat::mid_scales_on_original_operands},
+    {"read_unseen_calibration", &Compat::read_unseen_calibration},
+    {"einsum_keeps_mid_alphas", &Compat::einsum_keeps_mid_alphas},
+    {"conv_integer_gradient_is_zero", &Compat::conv_integer_gradient_is_zero},
+};
+static_assert(sizeof(Compat) == std::size(kCompatFields), "a field of Compat has no name here");
+
+}  // namespace
 
 absl::string_view ToString(Arithmetic arithmetic) {
   switch (arithmetic) {
@@ -13,11 +26,12 @@ absl::string_view ToString(Arithmetic arithmetic) {
 }
 
 Compat Compat::Original() {
-  return {.mid_scales_on_original_operands = true,
-          .read_unseen_calibration = true,
-          .einsum_keeps_mid_alphas = true,
-          .conv_integer_gradient_is_zero = true};
+  Compat all;
+  for (const CompatField& field : kCompatFields) all.*field.member = true;
+  return all;
 }
+
+absl::Span<const CompatField> CompatFields() { return kCompatFields; }
 
 absl::Status Validate(const Runtime& runtime) {
   if (!runtime.target.has_value() || kernels::IsSupported(*runtime.target)) return absl::OkStatus();

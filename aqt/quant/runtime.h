@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"
@@ -45,6 +46,13 @@ struct Compat {
   static Compat Original();
   bool operator==(const Compat&) const = default;
 };
+
+// The fields of Compat by name, in order.
+struct CompatField {
+  absl::string_view name;
+  bool Compat::*member;
+};
+absl::Span<const CompatField> CompatFields();
 
 // Sees every intermediate of a quantized contraction. While an observer is set, nothing is fused; bits do not change.
 class Observer {

@@ -140,6 +140,8 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
     AQT_RETURN_IF_ERROR(
         ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.quant_rules.arithmetic));
   }
+  out.quant_rules.compat.mid_scales_on_original_operands = message.compat().mid_scales_on_original_operands();
+  out.quant_rules.compat.read_unseen_calibration = message.compat().read_unseen_calibration();
   return out;
 }
 
@@ -190,6 +192,9 @@ std::string ToText(const InjectConfig& config) {
   if (config.quant_rules.arithmetic != defaults.quant_rules.arithmetic) {
     message.set_arithmetic(static_cast<config::Arithmetic>(NumberOf(kArithmetics, config.quant_rules.arithmetic)));
   }
+  const Compat& compat = config.quant_rules.compat;
+  if (compat.mid_scales_on_original_operands) message.mutable_compat()->set_mid_scales_on_original_operands(true);
+  if (compat.read_unseen_calibration) message.mutable_compat()->set_read_unseen_calibration(true);
   return config::PrintText(message);
 }
 

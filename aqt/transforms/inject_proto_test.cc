@@ -42,7 +42,8 @@ TEST(InjectProtoTest, ReadsEveryField) {
       allow_requantize: true
       shared_key_slot: "keys"
       prng_layout: PRNG_LAYOUT_ORIGINAL
-      arithmetic: ARITHMETIC_IEEE)");
+      arithmetic: ARITHMETIC_IEEE
+      compat { mid_scales_on_original_operands: true read_unseen_calibration: true })");
   ASSERT_THAT(config, IsOk());
   InjectConfig want;
   want.rules.push_back({.name = "last", .scope = ".*/logits"});
@@ -58,7 +59,9 @@ TEST(InjectProtoTest, ReadsEveryField) {
   want.strict = false;
   want.allow_requantize = true;
   want.shared_key_slot = "keys";
-  want.quant_rules = {PrngLayout::kOriginal, Arithmetic::kIeee};
+  want.quant_rules = {.prng_layout = PrngLayout::kOriginal,
+                      .arithmetic = Arithmetic::kIeee,
+                      .compat = {.mid_scales_on_original_operands = true, .read_unseen_calibration = true}};
   EXPECT_TRUE(*config == want);
   absl::StatusOr<InjectConfig> again = InjectConfigFromText(ToText(*config));
   ASSERT_THAT(again, IsOk());

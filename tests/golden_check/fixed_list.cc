@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -19,14 +18,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 26;
-
-constexpr CompatField kCompatFields[] = {
-    {"mid_scales_on_original_operands", &Compat::mid_scales_on_original_operands},
-    {"read_unseen_calibration", &Compat::read_unseen_calibration},
-    {"einsum_keeps_mid_alphas", &Compat::einsum_keeps_mid_alphas},
-    {"conv_integer_gradient_is_zero", &Compat::conv_integer_gradient_is_zero},
-};
-static_assert(sizeof(Compat) == std::size(kCompatFields), "a field of Compat has no name here");
 
 // -0 as 0, since Compare takes them for equal.
 Array WithoutNegativeZeros(const Array& x) {
@@ -92,7 +83,7 @@ absl::StatusOr<FixedTensor> ToFixedTensor(const Json& json) {
 absl::StatusOr<FixedCase> ToFixedCase(const Json& json) {
   FixedCase fixed{.compat = json.at("compat"), .tensors = {}};
   for (const std::string& name : fixed.compat) {
-    const bool known = std::any_of(std::begin(kCompatFields), std::end(kCompatFields),
+    const bool known = std::any_of(CompatFields().begin(), CompatFields().end(),
                                    [&](const CompatField& field) { return field.name == name; });
     if (!known) return absl::InvalidArgumentError(absl::StrCat("Compat has no field ", name));
   }
@@ -133,8 +124,6 @@ absl::StatusOr<Json> ReadJson(const io::FileSystem& fs, const std::string& path)
 }
 
 }  // namespace
-
-absl::Span<const CompatField> CompatFields() { return kCompatFields; }
 
 FixedTensor MakeFixedTensor(const Array& value, const Tolerance& tolerance) {
   FixedTensor tensor{.aval = value.aval().ToString(), .sha256 = "", .value = std::nullopt};

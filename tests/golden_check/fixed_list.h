@@ -52,13 +52,6 @@ absl::StatusOr<FixedList> LoadFixedList(const io::FileSystem& fs, const std::str
 absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic,
                            const FixedList& list);
 
-// The fields of Compat by name.
-struct CompatField {
-  absl::string_view name;
-  bool Compat::*field;
-};
-absl::Span<const CompatField> CompatFields();
-
 }  // namespace aqt::golden
 
 #endif  // AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_

@@ -117,7 +117,7 @@ absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCas
   if (fixed.tensors.empty()) return std::optional<FixedCase>();
   for (const CompatField& field : CompatFields()) {
     Compat compat = Compat::Original();
-    compat.*field.field = false;
+    compat.*field.member = false;
     AQT_ASSIGN_OR_RETURN(const auto tensors, differences(compat));
     if (!tensors.empty()) fixed.compat.emplace_back(field.name);
   }

@@ -81,14 +81,10 @@ absl::StatusOr<Program> Quantized(const Program& program, const std::optional<Do
                                   const std::vector<Layer>& layers, const Environment& env,
                                   QuantMode mode = QuantMode::kTrain, const SlotValues* frozen = nullptr) {
   if (!dot_general.has_value()) return program;
-  const bool mid = dot_general->fwd.lhs_mid_alpha.has_value() || dot_general->fwd.rhs_mid_alpha.has_value();
-  if (mid && env.compat.mid_scales_on_original_operands) {
-    return absl::UnimplementedError("no public API for an injected model with the original's mid scales");
-  }
   InjectConfig config{.rules = {},
                       .param_mode = mode,
                       .data_mode = mode,
-                      .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic}};
+                      .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic, .compat = env.compat}};
   for (size_t i = 0; i < layers.size(); ++i) {
     config.rules.push_back({.scope = LayerName(i), .dot_general = dot_general, .key_slot = KeySlot(i).path});
   }
