@@ -106,8 +106,8 @@ TEST(Make, Refuses) {
              c.fwd.dg_accumulator_dtype = std::nullopt;
            },
            Int8(true))},
-      {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has CALIBRATION_MODE_REMAINING_AXIS; its "
-       "scale cannot be multiplied into the gradient",
+      {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has "
+       "CALIBRATION_MODE_REMAINING_AXIS; its scale cannot be multiplied into the gradient",
        With(
            [](DotGeneral& c) {
              c.fwd.rhs.dequant_mode = DequantMode::kThisInput;

@@ -231,13 +231,14 @@ TEST(DotGeneralState, Slots) {
                                              "drhs.lhs/bound", "drhs.rhs/amax_history", "drhs.rhs/bound"}));
 }
 
-// Products of integers and every calibration with state: out, gradients and statistics have the same bits for any number
-// of threads on any target.
+// Products of integers and every calibration with state: out, gradients and statistics have the same bits for any
+// number of threads on any target.
 TEST(DotGeneralState, ThreadsAndTargetsGiveTheSameBits) {
   const Array lhs = RandomArray(DType::kF32, {130, 257}, 1), rhs = RandomArray(DType::kF32, {257, 120}, 2),
               g = RandomArray(DType::kF32, {130, 120}, 3);
   for (const Calibration& calibration :
-       {Calibration(MeanOfAbsMax{}), Calibration(WeightedStats{.l1_dev_coeff = 0.5, .lp_dev_coeff = 1, .max_dev_coeff = 1}),
+       {Calibration(MeanOfAbsMax{}),
+        Calibration(WeightedStats{.l1_dev_coeff = 0.5, .lp_dev_coeff = 1, .max_dev_coeff = 1}),
         Calibration(DelayedScaling{.amax_history_length = 3})}) {
     DotGeneral config = Delayed();
     for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
@@ -246,8 +247,8 @@ TEST(DotGeneralState, ThreadsAndTargetsGiveTheSameBits) {
     const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
     ASSERT_TRUE(plan.ok()) << plan.status();
     const Context context{.quant_mode = QuantMode::kCalibrate};
-    const Step first = RunStep(*plan, lhs, rhs, g, Initial(plan->forward_state()), Initial(plan->backward_state()), context,
-                               {.target = kernels::Target::kScalar});
+    const Step first = RunStep(*plan, lhs, rhs, g, Initial(plan->forward_state()), Initial(plan->backward_state()),
+                               context, {.target = kernels::Target::kScalar});
     const Step want = RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context,
                               {.target = kernels::Target::kScalar});
     for (const kernels::Target target : kernels::SupportedTargets()) {

@@ -457,8 +457,8 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
   }
 }
 
-// Exchanged operands, transposed results and a batch axis: the same bits for any number of threads on any target, and for
-// an entry of the batch (its scales are its own) alone.
+// Exchanged operands, transposed results and a batch axis: the same bits for any number of threads on any target, and
+// for an entry of the batch (its scales are its own) alone.
 TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
   const Array lhs = RandomArray(DType::kF32, {4, 70, 3, 64}, 1), rhs = RandomArray(DType::kF32, {4, 60, 3, 64}, 2);

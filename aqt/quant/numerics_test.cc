@@ -116,8 +116,8 @@ TEST(IntSymmetric, GradientPassesOrIsMasked) {
   EXPECT_TRUE(std::isnan(Backward(IntSymmetric{.clip_gradient = true}, {500}, {kNaN})[0]));
 }
 
-// The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at the
-// numbers beside them.
+// The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at
+// the numbers beside them.
 TEST(IntSymmetric, EveryWidthWithEverySwitch) {
   for (int bits = 1; bits <= 22; ++bits) {
     for (int switches = 0; switches < 32; ++switches) {
