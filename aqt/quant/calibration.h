@@ -17,10 +17,10 @@
 //     update        sum_of_max = R(sum_of_max + m); count += 1
 //     bound         sum_of_max / count, with more than one scale times the reciprocal (Arithmetic::kXlaCompatible)
 //   WeightedStats   sum_of_ones, sum_of_vals, max_of_abs_vals, sum_of_l1_vals, sum_of_lp_vals (as the scale, f32)
-//     before        update_count_prior (ucp), mean_prior * ucp, max_dev_prior, l1_dev_prior * ucp, lp_dev_prior^lp *
-//     ucp update        s = (1 - r) * s + R(r * R(new)), r = 1 / ema_update_count, with new = the sum of 1 (of x != 0
-//     when
-//                   filter_zeros), x, (m), |x|, |x|^lp
+//     before        ucp = update_count_prior, mean_prior * ucp, max_dev_prior, l1_dev_prior * ucp,
+//                   lp_dev_prior^lp * ucp
+//     update        s = (1 - r) * s + R(r * R(new)), r = 1 / ema_update_count, where new is the sum of 1 (with
+//                   filter_zeros: of x != 0), the sum of x, m, the sum of |x|, the sum of |x|^lp
 //     bound         l1_dev_coeff * sum_of_l1_vals / sum_of_ones + lp_dev_coeff * (sum_of_lp_vals / sum_of_ones)^(1/lp)
 //                   + max_dev_coeff * max_of_abs_vals + const_bound_coeff, in f32
 //   DelayedScaling  amax_history (f32[amax_history_length], 0), bound (f32[1], 0)

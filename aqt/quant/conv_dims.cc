@@ -1,7 +1,6 @@
 #include "aqt/quant/conv_dims.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <tuple>
 
 #include "absl/status/status.h"
@@ -111,8 +110,8 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
       axis.high = pad - axis.low;
     } else if (is_explicit) {
       std::tie(axis.low, axis.high) = dims.explicit_padding[i];
-      if (std::max(std::abs(axis.low), std::abs(axis.high)) > kLargest) {
-        return Invalid("padding (", axis.low, ",", axis.high, ") of axis ", i, ", expected at most 2^40");
+      if (std::min(axis.low, axis.high) < -kLargest || std::max(axis.low, axis.high) > kLargest) {
+        return Invalid("padding (", axis.low, ",", axis.high, ") of axis ", i, ", expected -2^40 .. 2^40");
       }
     }
     const int64_t room = Dilated(axis.in, axis.lhs_dilation) + axis.low + axis.high - window;
@@ -120,6 +119,9 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
     geometry.axes.push_back(axis);
   }
   AQT_RETURN_IF_ERROR(Annotate(CheckedNumElements(geometry.OutShape().extents(), 8).status(), "conv_general: result"));
+  Shape window{geometry.in_channels / geometry.groups};
+  for (const ConvAxis& axis : geometry.axes) window.push_back(axis.kernel);
+  AQT_RETURN_IF_ERROR(Annotate(CheckedNumElements(window.extents(), 8).status(), "conv_general: window"));
   Shape padded{geometry.batch};
   for (const ConvAxis& axis : geometry.axes) padded.push_back(axis.padded());
   padded.push_back(geometry.in_channels);

@@ -239,9 +239,10 @@ struct ConvGeneralPlan::Impl {
     return side(s).spec.has_value() ? std::get_if<IntSymmetric>(&side(s).spec->numerics) : nullptr;
   }
 
-  // Whether `qtensor` can stand for an operand.
+  // Whether `qtensor` can stand for an operand. Does not allocate when it can.
   absl::Status CheckGiven(Side s, const QTensor& qtensor) const {
-    const std::string where = absl::StrCat("conv_general: the tensor for ", Name(s));
+    const absl::string_view where =
+        s == Side::kLhs ? "conv_general: the tensor for lhs" : "conv_general: the tensor for rhs";
     AQT_RETURN_IF_ERROR(internal::CheckGiven(where, side(s), qtensor));
     if (side(s).config.dequant_mode != DequantMode::kOutput) return absl::OkStatus();
     for (const Array& scale : qtensor.scale) {

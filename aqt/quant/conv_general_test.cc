@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <random>
 #include <string>
@@ -35,6 +36,7 @@
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/quantizer.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/testing/allocation_count.h"
 
 namespace aqt {
 namespace {
@@ -90,9 +92,15 @@ TEST(ConvGeometry, ErrorsNameTheField) {
             "conv_general: padding is VALID with 1 explicit pairs, expected 0");
   const int64_t huge = int64_t{1} << 50;
   EXPECT_EQ(error({.padding = ConvPadding::kExplicit, .explicit_padding = {{huge, 0}}}, lhs, rhs),
-            "conv_general: padding (1125899906842624,0) of axis 0, expected at most 2^40");
+            "conv_general: padding (1125899906842624,0) of axis 0, expected -2^40 .. 2^40");
+  const int64_t least = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ(error({.padding = ConvPadding::kExplicit, .explicit_padding = {{0, least}}}, lhs, rhs),
+            "conv_general: padding (0,-9223372036854775808) of axis 0, expected -2^40 .. 2^40");
   EXPECT_EQ(error({.rhs_dilation = {int64_t{1} << 40}}, lhs, rhs),
             "conv_general: a dilated extent of axis 0 is above 2^40");
+  const int64_t wide = int64_t{1} << 40;  // of an array without elements
+  EXPECT_EQ(error({}, {1, 8, 8, 4}, {wide, wide, 4, 0}),
+            "conv_general: window: shape [4,1099511627776,1099511627776] has more elements than fit into memory");
   EXPECT_EQ(
       error({.feature_group_count = 4}, lhs, rhs),
       "conv_general: feature_group_count = 4 with 4 input channels, a kernel for 4 of them and 6 output channels; "
@@ -246,12 +254,23 @@ class Generator {
   }
   uint64_t Bits() { return engine_(); }
 
+  // About every twelfth element is no ordinary number.
+  Array WithSpecialValues(const Array& x) {
+    ArrayBuilder values(DType::kF32, x.shape());
+    EXPECT_TRUE(CastArray(x, values.ref()).ok());
+    for (float& v : values.Mutable<float>()) {
+      if (OneIn(12)) v = Pick({NAN, INFINITY, -INFINITY, 1e-40f, -0.0f, 3e38f, 1.17549435e-38f, 0.0f});
+    }
+    return Cast(std::move(values).Build(), x.dtype());
+  }
+
   Case Next() {
     Case c;
     const int64_t spatial = 1 + Below(3);
     c.dims.feature_group_count = Pick<int64_t>({1, 1, 1, 2, 3});
     c.dims.padding = Pick({ConvPadding::kValid, ConvPadding::kSame, ConvPadding::kExplicit, ConvPadding::kExplicit});
-    const int64_t group_in = OneIn(20) ? 0 : Pick<int64_t>({1, 1, 2, 3, 5}), group_out = Pick<int64_t>({1, 2, 3, 17});
+    const int64_t group_in = OneIn(20) ? 0 : Pick<int64_t>({1, 1, 2, 3, 5}),
+                  group_out = OneIn(20) ? 0 : Pick<int64_t>({1, 2, 3, 17});
     c.lhs.push_back(OneIn(30) ? 0 : 1 + Below(3));
     for (int64_t i = 0; i < spatial; ++i) {
       c.lhs.push_back(OneIn(30) ? 0 : 1 + Below(spatial == 1 ? 12 : 5));
@@ -322,7 +341,10 @@ TEST(ConvProperty, PlanEqualsReference) {
     Generator random(static_cast<uint64_t>(first_seed + i));
     const Case c = random.Next();
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
-    const Array lhs = RandomArray(dtype, c.lhs, random.Bits()), rhs = RandomArray(dtype, c.rhs, random.Bits());
+    // Not in rhs: the reference does not multiply it by the zeros around g.
+    Array lhs = RandomArray(dtype, c.lhs, random.Bits());
+    if (random.OneIn(4)) lhs = random.WithSpecialValues(lhs);
+    const Array rhs = RandomArray(dtype, c.rhs, random.Bits());
     const absl::StatusOr<ConvGeneralPlan> plan = ConvGeneralPlan::Make(c.config, lhs.aval(), rhs.aval(), c.dims);
     SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", lhs.aval().ToString(), " ", rhs.aval().ToString(),
                               " groups ", c.dims.feature_group_count, " ", Describe(c.config.lhs.quantizer.numerics),
@@ -508,6 +530,29 @@ TEST(ConvGeneralPlan, TakesStoredTensors) {
   two.scale.pop_back();
   ASSERT_EQ(f32.Forward(wide, *f32.Prepare(Side::kRhs, two), {}, fused.ref()), absl::OkStatus());
   EXPECT_TRUE(BitEqual(std::move(general).Build(), std::move(fused).Build()));
+}
+
+TEST(ConvGeneralPlan, NothingIsAllocatedAfterTheFirstCall) {
+  for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
+    const DotGeneralRaw config = ConvGeneralDilatedMake(2, bits, bits);
+    const Array lhs = RandomArray(DType::kF32, {2, 9, 8, 3}, 1), rhs = RandomArray(DType::kF32, {3, 3, 3, 4}, 2);
+    const ConvGeneralPlan plan =
+        *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {.padding = ConvPadding::kSame});
+    const Array g = RandomArray(DType::kF32, plan.out_aval().shape, 3);
+    ArrayBuilder out(plan.out_aval()), dlhs(lhs.aval()), drhs(rhs.aval());
+    const PreparedOperand weight = bits.quantized() ? *plan.Prepare(Side::kRhs, rhs) : PreparedOperand();
+    const DotOperand served = bits.quantized() ? DotOperand(weight) : DotOperand(rhs);
+    Residuals residuals;
+    for (int call = 0; call < 3; ++call) {
+      const int64_t before = testing::AllocationCount();
+      const bool ok = plan.Forward(lhs, served, {}, out.ref()).ok() &&
+                      plan.Forward(lhs, rhs, {}, out.ref(), &residuals).ok() &&
+                      plan.Backward(g, residuals, dlhs.ref(), drhs.ref()).ok();
+      const int64_t during = testing::AllocationCount() - before;
+      ASSERT_TRUE(ok);
+      EXPECT_EQ(during > 0, call == 0) << during;
+    }
+  }
 }
 
 // Views: transposed, strided operands and results, and panels cut into several chunks.

@@ -180,7 +180,8 @@ absl::StatusOr<BackwardPlan> MakeBackward(Pass pass, const DotGeneralRaw& config
 }
 
 // A scale of the operand that `plan` reads, in the layout of the incoming gradient.
-absl::StatusOr<ArrayRef> ForwardScaleInGradient(const BackwardPlan& plan, const ArrayRef& scale, const Shape& gradient) {
+absl::StatusOr<ArrayRef> ForwardScaleInGradient(const BackwardPlan& plan, const ArrayRef& scale,
+                                                const Shape& gradient) {
   return ScaleToOther(scale, Side::kRhs, plan.dims, gradient.rank());
 }
 
@@ -402,6 +403,7 @@ absl::Status CheckStateArray(const char* which, const StateSlot& slot, const Arr
   if (array.aval() == slot.initial.aval() && array.IsDense() && array.data != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("DotGeneral: the ", which, " statistic ", NameOf(slot), " is ",
                                                  array.aval().ToString(), array.IsDense() ? "" : " with strides",
+                                                 array.data == nullptr ? " without data" : "",
                                                  ", but the plan is for a dense ", slot.initial.aval().ToString()));
 }
 
@@ -427,8 +429,9 @@ absl::Status FillStatistics(absl::Span<const StateSlot> slots, size_t begin, con
     AQT_RETURN_IF_ERROR(CheckStateArray("updated", slot, state.updated[begin + i]));
     raw->statistics.updated[i] = state.updated[begin + i].data;
   }
-  return Annotate(CheckSeen(spec, raw->mode, runtime.compat, raw->statistics.old),
-                  absl::StrCat("DotGeneral: ", slots[begin].operand));
+  const absl::Status seen = CheckSeen(spec, raw->mode, runtime.compat, raw->statistics.old);
+  if (seen.ok()) return seen;  // without an allocation
+  return Annotate(seen, absl::StrCat("DotGeneral: ", slots[begin].operand));
 }
 
 // One operand of Forward, checked: a prepared one may come from another plan. A float operand, of the aval `want`, is
@@ -712,7 +715,8 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
   AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), impl.operand(side)));
   const internal::SidePlan& plan = impl.fwd.side(side);
   if (!plan.spec.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("DotGeneral: fwd.", Name(side), " is not quantized; there is nothing to prepare"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("DotGeneral: fwd.", Name(side), " is not quantized; there is nothing to prepare"));
   }
   Context operand_context = context;
   if (context.key.has_value()) {

@@ -189,7 +189,7 @@ TEST(Make, Refuses) {
       // tiling
       {"lhs: tiling: axis 2 is out of range for shape [4,8]",
        With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 2, .tile_size = 2}}}}; })},
-      {"rhs: tiling: axis 1 of shape [8,5] cannot be cut in 2 equal parts",
+      {"rhs: tiling: axis 1 of shape [8,5] cannot be cut in parts of size 2",
        With([](DotGeneral& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = 1, .tile_size = 2}}}}; })},
       {"tiling: lhs.contraction_axes names axis 0, but the contracting axes of lhs are [1]",
        With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_size = 2}}}}; })},

@@ -354,6 +354,12 @@ TEST(DotGeneralState, Errors) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "DotGeneral: the old statistic fwd.lhs/amax_history is f32[1], but the plan is for a dense f32[3]");
+  wrong = fwd.old;
+  wrong[1].data = nullptr;
+  status = forward({wrong, fwd.updated});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "DotGeneral: the old statistic fwd.lhs/bound is f32[1] without data, but the plan is for a dense f32[1]");
   status = forward({.old = fwd.old}, {.quant_mode = QuantMode::kServe});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(

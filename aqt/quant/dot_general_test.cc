@@ -2,8 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <string>
 #include <utility>
 #include <variant>
@@ -28,19 +26,7 @@
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/runtime.h"
 #include "aqt/quant/tiling.h"
-
-// Counts the allocations of the whole program. AllocateAligned allocates the control block of its shared_ptr here, too.
-namespace {
-int64_t allocation_count = 0;
-}  // namespace
-void* operator new(size_t bytes) {
-  ++allocation_count;
-  void* p = std::malloc(bytes);
-  if (p == nullptr) std::abort();
-  return p;
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+#include "aqt/testing/allocation_count.h"
 
 namespace aqt {
 namespace {
@@ -262,6 +248,7 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
   state.dlhs.rhs.quantizer.calibration = state.drhs.lhs.quantizer.calibration = MeanOfAbsMax{};
   const Case cases[] = {
       {"tiled", tiled, DType::kF32},
+      {"state", state, DType::kF32},
       {"packed", WithoutNoise(), DType::kF32},     {"noise", FullyQuantized(), DType::kF32},
       {"bf16", FullyQuantized(), DType::kBF16},    {"fake", fake, DType::kF32},
       {"v4", ConfigV4(), DType::kF32},             {"fp8", ConfigFwdFp8(), DType::kF32},
@@ -293,10 +280,10 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
     const StateArrays forward_state{absl::MakeConstSpan(old).subspan(0, split), absl::MakeConstSpan(updated).subspan(0, split)};
     const StateArrays backward_state{absl::MakeConstSpan(old).subspan(split), absl::MakeConstSpan(updated).subspan(split)};
     for (int call = 0; call < 3; ++call) {
-      const int64_t before = allocation_count;
+      const int64_t before = testing::AllocationCount();
       const bool ok = plan->Forward(lhs, rhs, context, out.ref(), &residuals, {}, forward_state).ok() &&
                       plan->Backward(g, residuals, context, dlhs.ref(), drhs.ref(), {}, backward_state).ok();
-      const int64_t during = allocation_count - before;
+      const int64_t during = testing::AllocationCount() - before;
       ASSERT_TRUE(ok) << c.name;
       if (call == 0) {
         EXPECT_GT(during, 0) << c.name;  // the counter counts

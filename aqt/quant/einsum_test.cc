@@ -34,6 +34,7 @@
 #include "aqt/quant/quantizer.h"
 #include "aqt/quant/runtime.h"
 #include "aqt/quant/tiling.h"
+#include "aqt/testing/allocation_count.h"
 
 namespace aqt {
 namespace {
@@ -547,6 +548,31 @@ TEST(EinsumPlan, TakesStoredTensorsInTheLayoutOfTheOperand) {
   EXPECT_TRUE(BitEqual(std::move(out).Build(), want));
   ASSERT_EQ(plan.Forward(DotOperand(lhs, range), rhs, {}, calibrated.ref()), absl::OkStatus());
   EXPECT_TRUE(BitEqual(std::move(calibrated).Build(), want));
+}
+
+TEST(EinsumPlan, NothingIsAllocatedAfterTheFirstCall) {
+  // Plain; swapped and transposed; with a diagonal, a sum and a broadcast axis.
+  const struct {
+    const char* equation;
+    Shape lhs, rhs, out;
+  } cases[] = {{"ab,bc->ac", {4, 6}, {6, 5}, {4, 5}},
+               {"bnts,bsnh->btnh", {2, 3, 4, 5}, {2, 5, 3, 6}, {2, 4, 3, 6}},
+               {"aabx,bc->ac", {4, 4, 6, 3}, {1, 5}, {4, 5}}};
+  for (const auto& c : cases) {
+    const Array lhs = RandomArray(DType::kF32, c.lhs, 1), rhs = RandomArray(DType::kBF16, c.rhs, 2);
+    const Array g = RandomArray(DType::kF32, c.out, 3);
+    const EinsumPlan plan = *EinsumPlan::Make(c.equation, DotGeneralMake(8, 8), lhs.aval(), rhs.aval());
+    ArrayBuilder out(plan.out_aval()), dlhs(lhs.aval()), drhs(rhs.aval());
+    Residuals residuals;
+    for (int call = 0; call < 3; ++call) {
+      const int64_t before = testing::AllocationCount();
+      const bool ok = plan.Forward(lhs, rhs, {}, out.ref(), &residuals).ok() &&
+                      plan.Backward(g, residuals, {}, dlhs.ref(), drhs.ref()).ok();
+      const int64_t during = testing::AllocationCount() - before;
+      ASSERT_TRUE(ok) << c.equation;
+      EXPECT_EQ(during > 0, call == 0) << c.equation << " " << during;
+    }
+  }
 }
 
 }  // namespace

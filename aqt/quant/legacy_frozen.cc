@@ -1,14 +1,41 @@
 #include "aqt/quant/legacy_frozen.h"
 
+#include <algorithm>
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/qtensor_internal.h"
 #include "aqt/quant/scale_layout.h"
 
 namespace aqt {
+namespace {
+
+// Whether a contraction with `dims` can have an operand of this shape, and another one of this rank.
+absl::Status CheckDims(const Shape& value, Side side, const DotDims& dims, int64_t other_rank) {
+  if (other_rank < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the other operand has rank ", other_rank, ", expected at least 0"));
+  }
+  const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
+  Shape other;  // the extents that are paired with this operand's, and 1
+  for (int64_t axis = 0; axis < other_rank; ++axis) other.push_back(1);
+  const auto pair = [&](absl::Span<const int64_t> own_axes, absl::Span<const int64_t> other_axes) {
+    for (size_t i = 0; i < std::min(own_axes.size(), other_axes.size()); ++i) {
+      const int64_t from = own_axes[i], to = other_axes[i];
+      if (from >= 0 && from < value.rank() && to >= 0 && to < other_rank) other[to] = value[from];
+    }
+  };
+  pair(own.lhs_contracting, own.rhs_contracting);
+  pair(own.lhs_batch, own.rhs_batch);
+  return side == Side::kLhs ? ValidateDotDims(dims, value, other) : ValidateDotDims(dims, other, value);
+}
+
+}  // namespace
 
 absl::StatusOr<LegacyFrozen> ToLegacyFrozen(const QTensor& qtensor, Side side, const DotDims& dims,
                                             int64_t other_rank) {
@@ -21,6 +48,9 @@ absl::StatusOr<LegacyFrozen> ToLegacyFrozen(const QTensor& qtensor, Side side, c
   if (!qtensor.bias.empty()) return invalid("a bias");
   if (qtensor.sparsity_mask.has_value()) return invalid("a sparsity mask");
   if (qtensor.tiling_state.has_value()) return invalid("tiles");
+  const Shape& value = qtensor.qvalue->shape();
+  AQT_RETURN_IF_ERROR(Annotate(CheckDims(value, side, dims, other_rank), "ToLegacyFrozen"));
+  AQT_RETURN_IF_ERROR(Annotate(internal::CheckAffine(qtensor, value), "ToLegacyFrozen"));
   absl::StatusOr<ArrayRef> scale = ScaleToOutput(qtensor.scale[0], side, dims, other_rank);
   if (!scale.ok()) return Annotate(scale.status(), "ToLegacyFrozen");
   return LegacyFrozen{.value = *qtensor.qvalue, .scale = Array::CopyOf(*scale)};
@@ -30,8 +60,9 @@ absl::StatusOr<QTensor> FromLegacyFrozen(const LegacyFrozen& frozen, Side side, 
                                          int64_t other_rank) {
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
   const Shape& value = frozen.value.shape();
-  // The axes of the operand in the order of the product; the other operand's remaining axes lie behind those of lhs and,
-  // for rhs, between batch and remaining axes.
+  AQT_RETURN_IF_ERROR(Annotate(CheckDims(value, side, dims, other_rank), "FromLegacyFrozen"));
+  // The axes of the operand in the order of the product; the other operand's remaining axes lie behind those of lhs
+  // and, for rhs, between batch and remaining axes.
   Axes axes = own.lhs_batch;
   const Axes remaining = RemainingAxes(value.rank(), own.lhs_contracting, own.lhs_batch);
   const int64_t others = other_rank - static_cast<int64_t>(own.lhs_batch.size() + own.lhs_contracting.size());

@@ -93,5 +93,28 @@ TEST(LegacyFrozen, Refuses) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"f32[1,2]", "expected rank 3"}));
 }
 
+TEST(LegacyFrozen, RefusesDimsOfOtherTensors) {
+  const QTensor good = *Quantize(QuantizerMake(8), RandomArray(DType::kF32, {2, 5, 6}, 1), {1, 2});
+  const LegacyFrozen frozen = *ToLegacyFrozen(good, Side::kRhs, kDims, 4);
+  const auto refuses = [&](const DotDims& dims, int64_t other_rank, const char* what) {
+    EXPECT_THAT(ToLegacyFrozen(good, Side::kRhs, dims, other_rank),
+                FailsWith(absl::StatusCode::kInvalidArgument, {"ToLegacyFrozen: ", what}));
+    EXPECT_THAT(FromLegacyFrozen(frozen, Side::kRhs, dims, other_rank),
+                FailsWith(absl::StatusCode::kInvalidArgument, {"FromLegacyFrozen: ", what}));
+  };
+  refuses({}, -1, "the other operand has rank -1, expected at least 0");
+  refuses(kDims, 1, "dot dims: lhs [1] has rank 1, but axis 2 is named");
+  refuses({.lhs_contracting = {2, 3}, .rhs_contracting = {1, 3}}, 4,
+          "dot dims: rhs [2,5,6] has rank 3, but axis 3 is named");
+  refuses({.lhs_contracting = {0}, .rhs_contracting = {1}, .lhs_batch = {1}, .rhs_batch = {-1}}, 4,
+          "dot dims: rhs [2,5,6] has rank 3, but axis -1 is named");
+  refuses({.lhs_contracting = {2}, .rhs_contracting = {1, 2}}, 4, "the lists must be of equal length");
+
+  QTensor tensor = good;
+  tensor.scale = {Array::Zeros(DType::kF32, {2})};
+  EXPECT_THAT(ToLegacyFrozen(tensor, Side::kRhs, kDims, 4),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"ToLegacyFrozen", "f32[2]", "[2,5,6]"}));
+}
+
 }  // namespace
 }  // namespace aqt

@@ -34,6 +34,7 @@
 #include "aqt/quant/quantizer.h"
 #include "aqt/quant/ragged_dot_reference.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/testing/allocation_count.h"
 
 namespace aqt {
 namespace {
@@ -308,6 +309,26 @@ TEST(RaggedDotPlan, SameBitsForAnyThreadsAndStoredTensors) {
   ASSERT_EQ(plan.Forward(lhs, *plan.Prepare(Side::kRhs, rhs), sizes, {}, prepared.ref()), absl::OkStatus());
   EXPECT_TRUE(BitEqual(std::move(served).Build(), want.out));
   EXPECT_TRUE(BitEqual(std::move(prepared).Build(), want.out));
+}
+
+TEST(RaggedDotPlan, NothingIsAllocatedAfterTheFirstCall) {
+  for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
+    const DotGeneral config = DotGeneralMake(bits, bits, {.bwd_bits = bits});
+    const Array lhs = RandomArray(DType::kF32, {9, 8}, 1), rhs = RandomArray(DType::kF32, {3, 8, 5}, 2);
+    const Array g = RandomArray(DType::kF32, {9, 5}, 3);
+    const RaggedDotPlan plan = *RaggedDotPlan::Make(config, lhs.aval(), rhs.aval());
+    const int64_t sizes[] = {4, 0, 3};
+    ArrayBuilder out(plan.out_aval()), dlhs(lhs.aval()), drhs(rhs.aval());
+    Residuals residuals;
+    for (int call = 0; call < 3; ++call) {
+      const int64_t before = testing::AllocationCount();
+      const bool ok = plan.Forward(lhs, rhs, sizes, {}, out.ref(), &residuals).ok() &&
+                      plan.Backward(g, residuals, sizes, {}, dlhs.ref(), drhs.ref()).ok();
+      const int64_t during = testing::AllocationCount() - before;
+      ASSERT_TRUE(ok);
+      EXPECT_EQ(during > 0, call == 0) << during;
+    }
+  }
 }
 
 }  // namespace

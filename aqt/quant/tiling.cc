@@ -83,8 +83,10 @@ absl::StatusOr<TilingState> TilingState::Make(const Shape& shape, absl::Span<con
     const int64_t extent = shape[axis];
     const int64_t given = tiling.tile_count.value_or(tiling.tile_size.value_or(0));
     if (given <= 0 || extent % given != 0) {
+      const bool by_count = tiling.tile_count.has_value();
       return absl::InvalidArgumentError(absl::StrCat("tiling: axis ", axis, " of shape ", shape.ToString(),
-                                                     " cannot be cut in ", given, " equal parts"));
+                                                     " cannot be cut in ", by_count ? "" : "parts of size ", given,
+                                                     by_count ? " equal parts" : ""));
     }
     const int64_t size = tiling.tile_count.has_value() ? extent / given : given;
     if (tiling.tile_size.has_value() && *tiling.tile_size != size) {

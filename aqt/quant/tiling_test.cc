@@ -45,7 +45,7 @@ TEST(TilingState, Errors) {
       {{{.axis = 2, .tile_size = 2}}, "tiling: axis 2 is out of range for shape [4,6]"},
       {{{.axis = 1, .tile_size = 2}, {.axis = -1, .tile_size = 3}}, "tiling: axis 1 is tiled twice"},
       {{{.axis = 1}}, "tiling: axis 1 needs a tile_count or a tile_size"},
-      {{{.axis = 1, .tile_size = 4}}, "tiling: axis 1 of shape [4,6] cannot be cut in 4 equal parts"},
+      {{{.axis = 1, .tile_size = 4}}, "tiling: axis 1 of shape [4,6] cannot be cut in parts of size 4"},
       {{{.axis = 1, .tile_count = 0}}, "tiling: axis 1 of shape [4,6] cannot be cut in 0 equal parts"},
       {{{.axis = 1, .tile_count = 2, .tile_size = 2}}, "tiling: axis 1 of shape [4,6] has not 2 tiles of 2"},
   };
