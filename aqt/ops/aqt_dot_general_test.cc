@@ -26,6 +26,8 @@
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/builders.h"
+#include "aqt/quant/calibration.h"
+#include "aqt/quant/numerics.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
@@ -67,7 +69,8 @@ Numerics RandomNumerics(Random& random, bool backward) {
     if (random.Below(3) == 0) n.noise->noise_sharing_axes = {0};
   }
   n.dtype = std::nullopt;
-  if (n.preserve_zero && n.round && random.Below(4) != 0) n.dtype = n.bits <= 4 && random.Below(2) == 0 ? DType::kS4 : DType::kS8;
+  if (n.preserve_zero && n.round && random.Below(4) != 0)
+    n.dtype = n.bits <= 4 && random.Below(2) == 0 ? DType::kS4 : DType::kS8;
   return n;
 }
 
@@ -135,7 +138,8 @@ Problem RandomProblem(Random& random) {
     return pick == 0 ? 0 : pick < 4 ? 1 : pick < 14 ? 1 + random.Below(6) : 1 + random.Below(19);
   };
   std::vector<Axis> sides[2];
-  const int64_t batch = random.Below(3) == 0 ? 1 + random.Below(2) : 0, contracting = random.Below(8) == 0 ? 0 : 1 + random.Below(2);
+  const int64_t batch = random.Below(3) == 0 ? 1 + random.Below(2) : 0,
+                contracting = random.Below(8) == 0 ? 0 : 1 + random.Below(2);
   for (int i = 0; i < batch + contracting; ++i) {
     const Axis axis{extent(), i < batch ? 0 : 1, i};
     sides[0].push_back(axis);
@@ -152,7 +156,8 @@ Problem RandomProblem(Random& random) {
   for (int pair = 0; pair < batch + contracting; ++pair) {
     int64_t at[2];
     for (int s = 0; s < 2; ++s) {
-      at[s] = std::find_if(sides[s].begin(), sides[s].end(), [&](const Axis& a) { return a.pair == pair; }) - sides[s].begin();
+      at[s] = std::find_if(sides[s].begin(), sides[s].end(), [&](const Axis& a) { return a.pair == pair; }) -
+              sides[s].begin();
     }
     (pair < batch ? problem.dims.lhs_batch : problem.dims.lhs_contracting).push_back(at[0]);
     (pair < batch ? problem.dims.rhs_batch : problem.dims.rhs_contracting).push_back(at[1]);
@@ -239,10 +244,11 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   constexpr int kWanted = 500;
   Random random(20240607);
   std::map<std::string, int> features;
-  for (const char* feature : {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
-                              "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-                              "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest",
-                              "tiles=(contracting", "remaining 0:2x"}) {
+  for (const char* feature :
+       {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
+        "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
+        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest",
+        "tiles=(contracting", "remaining 0:2x"}) {
     features[feature] = 0;
   }
   int legal = 0;
@@ -253,8 +259,8 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
     ++legal;
     const std::string text = DescribeConfig(problem.config);
     for (auto& [feature, count] : features) count += absl::StrContains(text, feature) ? 1 : 0;
-    const std::string repeat = absl::StrCat("try ", tries, ": ", problem.lhs.aval().ToString(), " x ", problem.rhs.aval().ToString(),
-                                            " ", problem.dims.ToString(), " ", text);
+    const std::string repeat = absl::StrCat("try ", tries, ": ", problem.lhs.aval().ToString(), " x ",
+                                            problem.rhs.aval().ToString(), " ", problem.dims.ToString(), " ", text);
     const std::vector<Array> args = {problem.lhs, problem.rhs, KeyArray(3)};
     absl::StatusOr<Program> fused = LossAndGradients(problem);
     ASSERT_THAT(fused, IsOk()) << repeat;
@@ -275,7 +281,10 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
 
 // What is not written in basic operations stays one operation, rather than losing its mid scales.
 TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
-  Problem problem{{}, DotGeneralMake(8, 8, {.use_fwd_quant = false}), MatMulDims(), RandomArray({DType::kF32, {3, 4}}, 1),
+  Problem problem{{},
+                  DotGeneralMake(8, 8, {.use_fwd_quant = false}),
+                  MatMulDims(),
+                  RandomArray({DType::kF32, {3, 4}}, 1),
                   RandomArray({DType::kF32, {4, 2}}, 2)};
   problem.config.fwd.lhs_mid_alpha = 0.5;
   absl::StatusOr<Program> fused = LossAndGradients(problem);
@@ -364,14 +373,87 @@ TEST(AqtDotGeneralTest, FusedIsExpandedWithStatistics) {
 }
 
 // A side that was quantized before gives the same bits as one that is quantized in the operation.
+// Each side in a mode of its own; then what CONVERT stored is served.
+TEST(AqtDotGeneralTest, FusedIsExpandedInEveryMode) {
+  constexpr int kWanted = 200;
+  const Slot lhs{SlotKind::kParam, "lhs"}, rhs{SlotKind::kParam, "rhs"}, out{SlotKind::kData, "out"};
+  Random random(815);
+  int legal = 0, written = 0, served = 0;
+  for (int tries = 0; legal < kWanted && tries < 60 * kWanted; ++tries) {
+    Problem problem = RandomProblem(random);
+    AddStates(random, problem.config);
+    if (!IsSmall(problem)) continue;
+    const absl::StatusOr<AqtDot> dot =
+        AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
+    if (!dot.ok() || dot->plan().forward_state().empty()) continue;
+    ++legal;
+    QuantizedDotOptions options{
+        .config = problem.config, .with_gradient = false, .key_slot = "key", .rules = problem.rules};
+    for (const Side side : {Side::kLhs, Side::kRhs}) {
+      const bool left = side == Side::kLhs;
+      const Quantizer& quantizer = (left ? problem.config.fwd.lhs : problem.config.fwd.rhs).quantizer;
+      constexpr QuantMode kModes[] = {QuantMode::kTrain, QuantMode::kConvert, QuantMode::kCalibrate};
+      if (IsQuantized(quantizer.numerics)) {
+        (left ? options.lhs_mode : options.rhs_mode) = kModes[random.Below(HasState(quantizer) ? 3 : 2)];
+      }
+      if (HasState(quantizer) && random.Below(2) == 0) {
+        (left ? options.lhs_freezer : options.rhs_freezer) = FreezerMode::kScale;
+      }
+    }
+    const std::string repeat =
+        absl::StrCat("try ", tries, ": ", problem.lhs.aval().ToString(), " x ", problem.rhs.aval().ToString(), " ",
+                     problem.dims.ToString(), " ", DescribeConfig(problem.config), " ", ToString(options.lhs_mode), " ",
+                     ToString(options.rhs_mode));
+    const auto traced = [&] {
+      return Trace(
+          [&](In in) {
+            return Values{QuantizedDot(in[0], in[1], problem.dims, options, "dot", std::source_location::current())};
+          },
+          {{lhs, problem.lhs.aval()}, {rhs, problem.rhs.aval()}}, std::vector<Slot>{out});
+    };
+    const absl::StatusOr<Program> fused = traced();
+    ASSERT_THAT(fused, IsOk()) << repeat;
+    const absl::StatusOr<Program> expanded = Rewrite(*fused, ExpandAll);
+    ASSERT_THAT(expanded, IsOk()) << repeat;
+    SlotValues values = SomeStats(*fused, random);
+    values.insert({{lhs, problem.lhs}, {rhs, problem.rhs}, {{SlotKind::kKey, "key"}, KeyArray(3)}});
+    const absl::StatusOr<SlotValues> want = EvalSlots(*expanded, values), got = EvalSlots(*fused, values);
+    ASSERT_THAT(want, IsOk()) << repeat;
+    ASSERT_THAT(got, IsOk()) << repeat;
+    ASSERT_EQ(got->size(), want->size()) << repeat;
+    for (const auto& [slot, array] : *got) {
+      written += slot.kind == SlotKind::kStat ? 1 : 0;
+      ASSERT_TRUE(SameBits(array, want->at(slot))) << slot.ToString() << ", " << repeat;
+      if (slot.kind == SlotKind::kFrozen) values.emplace(slot, array);
+    }
+    for (QuantMode* mode : {&options.lhs_mode, &options.rhs_mode}) {
+      if (*mode != QuantMode::kConvert) continue;
+      *mode = QuantMode::kServe;
+      ++served;
+    }
+    const absl::StatusOr<Program> serves = traced();
+    ASSERT_THAT(serves, IsOk()) << repeat;
+    const absl::StatusOr<SlotValues> result = EvalSlots(*serves, values);
+    ASSERT_THAT(result, IsOk()) << repeat;
+    ASSERT_TRUE(SameBits(result->at(out), got->at(out))) << repeat;
+  }
+  EXPECT_EQ(legal, kWanted);
+  EXPECT_GT(written, kWanted);
+  EXPECT_GT(served, kWanted / 2);
+}
+
 TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
   Random random(5);
   int legal = 0;
   for (int tries = 0; legal < 100 && tries < 10000; ++tries) {
     const Problem problem = RandomProblem(random);
-    absl::StatusOr<AqtDot> dot = AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims, problem.rules);
-    const auto quantized = [](const Tensor& tensor) { return !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics); };
-    if (!IsSmall(problem) || !dot.ok() || !quantized(problem.config.fwd.lhs) || !quantized(problem.config.fwd.rhs)) continue;
+    absl::StatusOr<AqtDot> dot =
+        AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims, problem.rules);
+    const auto quantized = [](const Tensor& tensor) {
+      return !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics);
+    };
+    if (!IsSmall(problem) || !dot.ok() || !quantized(problem.config.fwd.lhs) || !quantized(problem.config.fwd.rhs))
+      continue;
     ++legal;
     const auto fn = [&](In in) {
       const SourceLine here;
@@ -403,7 +485,8 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
 // ---- one problem
 
 Problem Int8MatMul() {
-  return {{}, FullyQuantized(), MatMulDims(), RandomArray({DType::kF32, {3, 4}}, 1), RandomArray({DType::kF32, {4, 2}}, 2)};
+  return {
+      {}, FullyQuantized(), MatMulDims(), RandomArray({DType::kF32, {3, 4}}, 1), RandomArray({DType::kF32, {4, 2}}, 2)};
 }
 
 TEST(AqtDotGeneralTest, ProgramTextOfForwardAndBackward) {
@@ -428,16 +511,17 @@ TEST(AqtDotGeneralTest, ProgramTextOfForwardAndBackward) {
   absl::StatusOr<Program> gradient = Grad(*program, {1});
   ASSERT_THAT(gradient, IsOk());
   EXPECT_EQ(ToText(*gradient),
-            absl::StrCat("in %0: f32[3,4] data \"0\"\n"
-                         "in %1: f32[4,2] data \"1\"\n"
-                         "in %2: u32[2] data \"2\"\n"
-                         "const %3: f32[] = 1\n"
-                         "%4: f32[3,2], %5: s8[3,4], %6: f32[3,1], %7: s8[4,2], %8: f32[1,2] = aqt_dot_general_fwd(%0, %1, %2) ",
-                         attributes, " @fc1\n",
-                         "%9: f32[] = reduce_sum(%4) {axes=[0,1]} @fc1\n"
-                         "%10: f32[3,2] = broadcast(%3) {axes=[]} @grad(fc1)\n"
-                         "%11: f32[3,4], %12: f32[4,2] = aqt_dot_general_bwd(%10, %5, %6, %7, %8, %2) ",
-                         attributes, " @grad(fc1)\n", "out %12 data \"grad(1)\"\n"));
+            absl::StrCat(
+                "in %0: f32[3,4] data \"0\"\n"
+                "in %1: f32[4,2] data \"1\"\n"
+                "in %2: u32[2] data \"2\"\n"
+                "const %3: f32[] = 1\n"
+                "%4: f32[3,2], %5: s8[3,4], %6: f32[3,1], %7: s8[4,2], %8: f32[1,2] = aqt_dot_general_fwd(%0, %1, %2) ",
+                attributes, " @fc1\n",
+                "%9: f32[] = reduce_sum(%4) {axes=[0,1]} @fc1\n"
+                "%10: f32[3,2] = broadcast(%3) {axes=[]} @grad(fc1)\n"
+                "%11: f32[3,4], %12: f32[4,2] = aqt_dot_general_bwd(%10, %5, %6, %7, %8, %2) ",
+                attributes, " @grad(fc1)\n", "out %12 data \"grad(1)\"\n"));
 }
 
 // The program gives what the plan gives, called without a graph.
@@ -448,8 +532,8 @@ TEST(AqtDotGeneralTest, IsTheOneShotFunction) {
   absl::StatusOr<std::vector<Array>> got = Eval(*program, {problem.lhs, problem.rhs, KeyArray(3)});
   ASSERT_THAT(got, IsOk());
   const Array g = RandomArray({DType::kF32, {3, 2}}, 7);
-  absl::StatusOr<DotGeneralGradients> want = QuantizedDotGeneralWithGradients(problem.config, problem.lhs, problem.rhs, g,
-                                                                             problem.dims, {.key = Key{0, 3}});
+  absl::StatusOr<DotGeneralGradients> want =
+      QuantizedDotGeneralWithGradients(problem.config, problem.lhs, problem.rhs, g, problem.dims, {.key = Key{0, 3}});
   ASSERT_THAT(want, IsOk());
   EXPECT_TRUE(BitEqual((*got)[1], want->out));
   EXPECT_TRUE(BitEqual((*got)[2], want->dlhs));
@@ -470,7 +554,8 @@ TEST(AqtDotGeneralTest, ErrorsNameOperationScopeAndRemedy) {
   EXPECT_THAT(traced(FullyQuantized(), DType::kF32, true, true), IsOk());
   EXPECT_THAT(traced(FullyQuantized(), DType::kF32, false, false), IsOk());
   EXPECT_THAT(traced(FullyQuantized(), DType::kF32, false, true),
-              FailsWith(absl::StatusCode::kFailedPrecondition, {"aqt_dot_general [fc1]", "no key", "aqt_dot_general_test.cc:"}));
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        {"aqt_dot_general [fc1]", "no key", "aqt_dot_general_test.cc:"}));
   DotGeneral noisy = FullyQuantized();
   std::get<IntSymmetric>(noisy.fwd.lhs.quantizer.numerics).noise = Noise{};
   EXPECT_THAT(traced(noisy, DType::kF32, false, false),
@@ -494,7 +579,8 @@ TEST(AqtDotGeneralTest, AnOperandQuantizedBeforeHasNoGradient) {
       },
       {problem.lhs, problem.rhs});
   ASSERT_THAT(program, IsOk());
-  EXPECT_THAT(Grad(*program, {0}), FailsWith(absl::StatusCode::kFailedPrecondition, {"quantized before", "no gradient"}));
+  EXPECT_THAT(Grad(*program, {0}),
+              FailsWith(absl::StatusCode::kFailedPrecondition, {"quantized before", "no gradient"}));
 }
 
 // Equal names and attributes mean the same computation, also where a qvalue has the dtype of the operand.
