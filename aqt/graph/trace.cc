@@ -35,8 +35,8 @@ class Recorder {
     return var;
   }
 
-  std::vector<Value> Record(const Op& op, absl::InlinedVector<VarId, 3> in, std::vector<Aval> out, absl::string_view scope,
-                            const SourceLine& where) {
+  std::vector<Value> Record(const Op& op, absl::InlinedVector<VarId, 3> in, std::vector<Aval> out,
+                            absl::string_view scope, const SourceLine& where) {
     Equation eqn{op, std::move(in), {}, program_.scopes.Intern(scope), where};
     std::vector<Value> values;
     for (Aval& aval : out) {
@@ -67,8 +67,8 @@ class Recorder {
     AQT_ASSIGN_OR_RETURN(const VarId var, VarOf(value));
     for (const Program::Port& port : written_) {
       if (port.slot == slot) {
-        return absl::AlreadyExistsError(
-            absl::StrCat("output ", slot.ToString(), " is written twice: a named scope around each use tells them apart"));
+        return absl::AlreadyExistsError(absl::StrCat(
+            "output ", slot.ToString(), " is written twice: a named scope around each use tells them apart"));
       }
     }
     written_.push_back({var, slot});
@@ -155,9 +155,9 @@ absl::StatusOr<std::vector<Array>> DataOf(absl::Span<const Value> operands) {
   arrays.reserve(operands.size());
   for (const Value& operand : operands) {
     if (operand.array() == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("a traced ", operand.aval().ToString(),
-                       " is used where no trace is active: return it from the traced function, and evaluate the program"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "a traced ", operand.aval().ToString(),
+          " is used where no trace is active: return it from the traced function, and evaluate the program"));
     }
     arrays.push_back(*operand.array());
   }
@@ -203,7 +203,8 @@ std::vector<Value> Bind(const Op& op, absl::Span<const Value> operands, const So
   return *std::move(out);
 }
 
-Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const Value> operands, const SourceLine& where) {
+Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const Value> operands,
+             const SourceLine& where) {
   const std::vector<Aval> avals = AvalsOf(operands);
   return Value::Poisoned(avals.empty() ? Aval{} : avals[0], Report(status, op, avals, where));
 }
@@ -211,8 +212,9 @@ Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const 
 Value InputSlot(const Slot& slot, const Aval& aval, const std::source_location& where) {
   Recorder* recorder = CurrentContext().recorder;
   absl::StatusOr<Value> value =
-      recorder != nullptr ? recorder->Input(slot, aval)
-                          : absl::FailedPreconditionError(absl::StrCat("input ", slot.ToString(), ": no trace is active"));
+      recorder != nullptr
+          ? recorder->Input(slot, aval)
+          : absl::FailedPreconditionError(absl::StrCat("input ", slot.ToString(), ": no trace is active"));
   return value.ok() ? *std::move(value) : Value::Poisoned(aval, Report(value.status(), "input_slot", {}, where));
 }
 

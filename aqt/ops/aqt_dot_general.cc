@@ -371,7 +371,9 @@ class BackwardOp : public Composite {
       return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
     }
     AQT_RETURN_IF_ERROR(ExpectAval("the gradient of the output", in[0], dot_->plan.out_aval()));
-    for (size_t i = 0; i < residuals.size(); ++i) AQT_RETURN_IF_ERROR(ExpectAval("a residual", in[1 + i], residuals[i].aval));
+    for (size_t i = 0; i < residuals.size(); ++i) {
+      AQT_RETURN_IF_ERROR(ExpectAval("a residual", in[1 + i], residuals[i].aval));
+    }
     for (size_t i = 0; i < slots.size(); ++i) {
       AQT_RETURN_IF_ERROR(ExpectAval("a statistic", in[state_at() + i], slots[i].initial.aval()));
     }
@@ -601,7 +603,8 @@ class QuantizeOp : public Composite {
 };
 
 bool HasBias(const Quantizer& quantizer) {
-  const Constant* constant = quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
+  const Constant* constant =
+      quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
   return constant != nullptr && constant->bias.has_value();
 }
 

@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_QUANTIZED_DOT_H_
 #define AQT_OPS_QUANTIZED_DOT_H_
 
-// What takes the place of a dot_general when a model is quantized, by a rule (transforms/inject.h) or by a layer of its own
-// accord: both give the same equations.
+// What takes the place of a dot_general when a model is quantized, by a rule (transforms/inject.h) or by a layer of its
+// own accord: both give the same equations.
 
 #include <optional>
 #include <string>
@@ -37,16 +37,18 @@ struct QuantizedDotOptions {
   // gradients ("<name>/dlhs.lhs/...") only with a gradient.
   QuantMode lhs_mode = QuantMode::kTrain, rhs_mode = QuantMode::kTrain;
   FreezerMode lhs_freezer = FreezerMode::kValueAndScale, rhs_freezer = FreezerMode::kValueAndScale;
-  // Whether gradients will be taken: then a key that only they need is an input, too. Never with a side in another mode.
+  // Whether gradients will be taken: then a key that only they need is an input, too. Never with a side in another
+  // mode.
   bool with_gradient = true;
-  // The input of kind key whose key is used as it is. Without it, each contraction folds a hash of its name into the key
-  // `shared_key_slot`: noise depends on the name alone.
+  // The input of kind key whose key is used as it is. Without it, each contraction folds a hash of its name into the
+  // key `shared_key_slot`: noise depends on the name alone.
   std::optional<std::string> key_slot = std::nullopt;
   std::string shared_key_slot = "aqt";
   QuantRules rules = {};
 };
 
-// The name of the `ordinal`-th contraction of a scope: the scope itself for the first one, else "<scope>/dot_<ordinal>".
+// The name of the `ordinal`-th contraction of a scope: the scope itself for the first one, else
+// "<scope>/dot_<ordinal>".
 std::string ContractionName(absl::string_view scope, int ordinal);
 
 // The input or output that holds the quantized form of one side.
@@ -56,8 +58,8 @@ Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part);
 // The input, or output, that holds a statistic.
 Slot StatSlot(absl::string_view name, const StateSlot& slot);
 
-// lhs x rhs, quantized. A key becomes an input of the trace where the configuration draws random numbers: in the forward pass,
-// or in a gradient (see with_gradient). Result and errors as of AqtDot; `where` is the caller's line.
+// lhs x rhs, quantized. A key becomes an input of the trace where the configuration draws random numbers: in the
+// forward pass, or in a gradient (see with_gradient). Result and errors as of AqtDot; `where` is the caller's line.
 Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, const QuantizedDotOptions& options,
                    absl::string_view name, const SourceLine& where);
 

@@ -20,7 +20,8 @@ namespace aqt {
 namespace {
 
 std::string RuleName(const InjectConfig& config, size_t i) {
-  return config.rules[i].name.empty() ? absl::StrCat("rule ", i + 1) : absl::StrCat("rule \"", config.rules[i].name, "\"");
+  return config.rules[i].name.empty() ? absl::StrCat("rule ", i + 1)
+                                      : absl::StrCat("rule \"", config.rules[i].name, "\"");
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfig& config) {
@@ -36,8 +37,8 @@ absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfi
     }
     for (const std::string& op : rule.ops) {
       if (op != "dot_general") {
-        return absl::InvalidArgumentError(
-            absl::StrCat("inject: ", RuleName(config, i), ": op \"", op, "\" cannot be quantized; \"dot_general\" can"));
+        return absl::InvalidArgumentError(absl::StrCat("inject: ", RuleName(config, i), ": op \"", op,
+                                                       "\" cannot be quantized; \"dot_general\" can"));
       }
     }
   }
@@ -88,7 +89,8 @@ class Injector {
     ++report_.hits[rule];
     if (!config_.rules[rule].dot_general.has_value()) return BindAgain(eqn, operands);
     AQT_ASSIGN_OR_RETURN(const QuantizedDotOptions options, OptionsFor(config_.rules[rule], eqn));
-    const Value out = QuantizedDot(operands[0], operands[1], dot->dims, options, report_.contractions.back().name, eqn.where);
+    const Value out =
+        QuantizedDot(operands[0], operands[1], dot->dims, options, report_.contractions.back().name, eqn.where);
     return std::vector<Value>{ops::Cast(out, dot->out)};
   }
 
@@ -181,8 +183,9 @@ class Injector {
             freezer == FreezerMode::kValueAndScale || (freezer == FreezerMode::kScale && part == FrozenPart::kScale);
         if (!needed || frozen_->contains(slot)) continue;
         if (!config_.allow_requantize) {
-          return absl::NotFoundError(absl::StrCat(slot.ToString(), " is missing for mode SERVE: convert the model first, or set "
-                                                                   "allow_requantize to quantize the float operand each time"));
+          return absl::NotFoundError(absl::StrCat(slot.ToString(),
+                                                  " is missing for mode SERVE: convert the model first, or set "
+                                                  "allow_requantize to quantize the float operand each time"));
         }
         freezer = FreezerMode::kNothing;
         report_.contractions.back().requantized.push_back(side == Side::kLhs ? "lhs" : "rhs");

@@ -38,7 +38,8 @@ using ::testing::Not;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// (x [B,6], w1 [6,5], b1 [5], w2 [4,5]): the second weight is the lhs of its contraction. Nothing here knows of quantization.
+// (x [B,6], w1 [6,5], b1 [5], w2 [4,5]): the second weight is the lhs of its contraction. Nothing here knows of
+// quantization.
 Values Model(In in) {
   const NamedScope scope("mlp");
   Value hidden;
@@ -162,7 +163,9 @@ TEST(InjectTest, ARuleThatHitsNothingIsAnErrorUnlessNotStrict) {
 
 TEST(InjectTest, Origins) {
   InjectConfig config;
-  config.rules.push_back({.name = "weight as lhs", .lhs_origin = OperandOrigin::kParam, .rhs_origin = OperandOrigin::kData,
+  config.rules.push_back({.name = "weight as lhs",
+                          .lhs_origin = OperandOrigin::kParam,
+                          .rhs_origin = OperandOrigin::kData,
                           .dot_general = Int8()});
   InjectReport report;
   absl::StatusOr<Program> program = Inject(Traced(2), config, nullptr, &report);
@@ -283,7 +286,8 @@ TEST(InjectTest, TheModeOfTheWeights) {
   by_mode.rules.push_back({.dot_general = FullyQuantized()});
   for (const QuantMode mode : {QuantMode::kTrain, QuantMode::kConvert, QuantMode::kServe}) {
     by_mode.param_mode = mode;
-    absl::StatusOr<Program> want = Inject(Traced(2), WithModes(FullyQuantized(), mode)), got = Inject(Traced(2), by_mode);
+    absl::StatusOr<Program> want = Inject(Traced(2), WithModes(FullyQuantized(), mode)),
+                            got = Inject(Traced(2), by_mode);
     ASSERT_THAT(want, IsOk());
     ASSERT_THAT(got, IsOk());
     EXPECT_EQ(ToText(*got), ToText(*want));
@@ -313,7 +317,8 @@ TEST(InjectTest, FoldingTheConvertedProgramGivesTheServingProgram) {
 }
 
 // What you train is what you serve: the converting pass, the folded program, and rows of it in smaller batches.
-void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weight_lhs, Arithmetic arithmetic, int64_t batch) {
+void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weight_lhs, Arithmetic arithmetic,
+                           int64_t batch) {
   const auto inject = [&](int64_t rows, QuantMode weights) {
     InjectConfig config;
     config.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = weight_rhs, .rhs_mode = weights});
@@ -342,7 +347,8 @@ void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weigh
     absl::StatusOr<SlotValues> out = EvalSlots(folded->program, folded->values);
     EXPECT_THAT(out, IsOk());
     const Array rows_of_want = Array::CopyOf(ArrayRef(want->at(logits).View<float>().data() + first * 4, {rows, 4}));
-    EXPECT_TRUE(BitEqual(out->at(logits), rows_of_want)) << "rows " << first << " .. " << first + rows - 1 << " of " << batch;
+    EXPECT_TRUE(BitEqual(out->at(logits), rows_of_want))
+        << "rows " << first << " .. " << first + rows - 1 << " of " << batch;
   };
   serve(0, batch);
   // Pairs; by IEEE rules single rows, too (see QuantRules).
