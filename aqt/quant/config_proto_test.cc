@@ -387,6 +387,8 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {v4 + "fwd {\n rhs_mid_alpha: inf }", "3:2: ", "rhs_mid_alpha = inf, expected a finite number"},
            {"schema: 1 base: 'fully_quantized_int8'\nfwd { rhs_mid_alpha: 0.5 }",
             "1:1: ", "dlhs.rhs.use_fwd_quant: use_fwd_quant cannot be used with mid alphas in fwd"},
+           {v4 + "tiling { lhs {\n contraction_axes { tile_size: 2 } } }", "", "an axis to tile needs a number: axis: -1"},
+           {v4 + "tiling { lhs {\n contraction_axes { axis: 1 } } }", "", "axis 1 needs a tile_count or a tile_size"},
            {v4 + "dlhs { lhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
            {v4 + "fwd { rhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
            {"schema: 1\ndlhs { rhs { use_fwd_quant: true } }", "2:14: ",

@@ -516,6 +516,15 @@ TEST(Prepare, RefusesTensorsThatDoNotFit) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message(), c.message);
   }
+  QTensor masked = good;
+  masked.sparsity_mask = Array::Zeros(DType::kS8, {8, 5});
+  EXPECT_EQ(plan->Prepare(Side::kRhs, masked).status(),
+            absl::UnimplementedError(
+                "DotGeneral: the tensor for fwd.rhs: sparsity masks are not available here"));
+  const absl::StatusOr<DotGeneralPlan> plain = DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->Prepare(Side::kRhs, good).status(),
+            absl::InvalidArgumentError("DotGeneral: the tensor for fwd.rhs: this side is not quantized"));
 }
 
 // Every form of a given operand, against the float operand that it stands for.

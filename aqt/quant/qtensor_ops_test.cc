@@ -153,6 +153,10 @@ TEST(Updates, Refuse) {
                 "DynamicUpdateSlice: the update has 0 scales, the tensor 1");
   ExpectRefused(update(Rows(), with(row, [](QTensor& x) { x.dequant_dtype = DType::kBF16; }), {0, 0}),
                 "DynamicUpdateSlice: the update is s8 for bf16, but the tensor s8 for f32");
+  ExpectRefused(update(Rows(), with(row, [](QTensor& x) { x.scale = {Cast(x.scale[0], DType::kBF16)}; }), {0, 0}),
+                "DynamicUpdateSlice: the update has a scale of bf16, the tensor one of f32");
+  ExpectRefused(update(Rows(), with(row, [](QTensor& x) { x.sparsity_mask = *x.qvalue; }), {0, 0}),
+                "DynamicUpdateSlice: a tensor with a sparsity mask cannot be updated");
   ExpectRefused(update(Rows(), with(row, [](QTensor& x) { x.bias = {x.scale[0]}; }), {0, 0}),
                 "DynamicUpdateSlice: a tensor with a bias has no slices; dequantize it");
   ExpectRefused(update(with(Rows(), [](QTensor& x) { x.tiling_state.emplace(); }), row, {0, 0}),
@@ -164,6 +168,12 @@ TEST(Updates, Refuse) {
   ExpectRefused(DynamicSlice(with(Rows(), [](QTensor& x) { x.bias = {x.scale[0]}; }), {0, 0}, {1, 1}).status(),
                 "DynamicSlice: a tensor with a bias has no slices; dequantize it");
 
+  ExpectRefused(UpdateFrame(Rows(), 0, with(frame, [](QTensor& x) { x.sparsity_mask = *x.qvalue; })).status(),
+                "UpdateFrame: a tensor with a sparsity mask cannot be updated");
+  ExpectRefused(UpdateFrame(Rows(), 0, with(frame, [](QTensor& x) { x.dequant_dtype = DType::kBF16; })).status(),
+                "UpdateFrame: the frame is for bf16, the tensor for f32");
+  ExpectRefused(UpdateFrame(Rows(), 0, with(frame, [](QTensor& x) { x.bias = {x.scale[0]}; })).status(),
+                "UpdateFrame: the frame has 1 scales and 1 biases, the tensor 1 and 0");
   ExpectRefused(UpdateFrame(Rows(), 3, frame).status(),
                 "UpdateFrame: index 3 is out of range for [3,4], expected 0 to 2");
   ExpectRefused(UpdateFrame(with(Rows(),

@@ -82,6 +82,9 @@ TEST(RaggedDotPlan, ErrorsNameShapesAndConfiguration) {
   EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}),
             "ragged_dot: fwd.rhs: DEQUANT_MODE_OUTPUT: scale of rhs has shape [2,1,5]: it varies along the contracting "
             "axis 0");
+  config = DotGeneralMake(8, 8);
+  config.tiling = DotTiling{};
+  EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}), "ragged_dot: tiling has no meaning with groups");
 }
 
 TEST(RaggedDotPlan, StateIsNotAvailable) {
