@@ -349,15 +349,17 @@ TEST(SetUseFwdQuant, RefusesMidScales) {
   EXPECT_TRUE(config.dlhs.rhs.use_fwd_quant);
   EXPECT_FALSE(config.drhs.rhs.use_fwd_quant);
   config.fwd.lhs_mid_alpha = 0.5;
-  EXPECT_EQ(SetUseFwdQuant(config, std::nullopt, true).message(),
-            "SetUseFwdQuant: mid scales are configured; the forward quantization cannot be used again with them");
+  EXPECT_EQ(SetUseFwdQuant(config, std::nullopt, true),
+            absl::InvalidArgumentError(
+                "SetUseFwdQuant: mid scales are configured; the forward quantization cannot be used again with them"));
   EXPECT_TRUE(SetUseFwdQuant(config, false, false).ok());
 }
 
 TEST(SetUseMidQuant, RefusesFwdQuant) {
   DotGeneral reuse = FullyQuantized();
-  EXPECT_EQ(SetUseMidQuant(reuse, 0.5, std::nullopt, std::nullopt).message(),
-            "SetUseMidQuant: use_fwd_quant is configured; with mid scales the forward quantization cannot be used again");
+  EXPECT_EQ(SetUseMidQuant(reuse, 0.5, std::nullopt, std::nullopt),
+            absl::InvalidArgumentError("SetUseMidQuant: use_fwd_quant is configured; with mid scales the forward "
+                                       "quantization cannot be used again"));
   EXPECT_EQ(reuse, FullyQuantized());
 }
 
@@ -380,8 +382,9 @@ TEST(SetAbsmaxCalibScale, ClipsGradientsBelowOne) {
   EXPECT_EQ(std::get<AbsMax>(*config.dlhs.rhs.quantizer.calibration).clipping_scale, 0.5);
   SetConstantCalibration(config);
   const DotGeneral before = config;
-  EXPECT_EQ(SetAbsmaxCalibScale(config, 0.5).message(),
-            "SetAbsmaxCalibScale: a calibration other than AbsMax is configured; set its own bound instead");
+  EXPECT_EQ(SetAbsmaxCalibScale(config, 0.5),
+            absl::InvalidArgumentError(
+                "SetAbsmaxCalibScale: a calibration other than AbsMax is configured; set its own bound instead"));
   EXPECT_EQ(config, before);
 }
 

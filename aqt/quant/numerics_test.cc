@@ -291,6 +291,19 @@ TEST(Fp, Radix4) {
   EXPECT_EQ(QuantBound(n), 64);
   EXPECT_EQ(Forward(n, {.0097046f, .009765625f, .0390625f, .15625f, .625f, 2.5f, 10, 40, -40, 1e30f, 0}),
             (std::vector<float>{0, 0x1p-6f, 0x1p-4f, .25f, 1, 4, 16, 64, -64, 64, 0}));
+  // Every bf16 number lies between two of the boundaries 0.625 * 4^e, which belong to the larger value.
+  std::vector<float> x, want;
+  for (uint32_t code = 0; code < 0x10000; ++code) {
+    const float v = ToFloat(BFloat16{static_cast<uint16_t>(code)});
+    if (std::isnan(v)) continue;
+    float value = 0;
+    for (int e = -3; e <= 3; ++e) {
+      if (std::fabs(v) >= std::ldexp(0.625f, 2 * e)) value = std::ldexp(1.0f, 2 * e);
+    }
+    x.push_back(v);
+    want.push_back(std::copysign(value, v));
+  }
+  EXPECT_EQ(Forward(n, x), want);
 }
 
 TEST(Fp, StochasticRoundingIsUnbiased) {
