@@ -671,6 +671,8 @@ absl::StatusOr<PreparedOperand> ConvGeneralPlan::Prepare(Side side, const ArrayR
 }
 
 absl::StatusOr<PreparedOperand> ConvGeneralPlan::Prepare(Side side, QTensor qtensor) const {
+  AQT_RETURN_IF_ERROR(
+      internal::ApplySparsityMask(absl::StrCat("conv_general: the tensor for ", Name(side)), qtensor));
   AQT_RETURN_IF_ERROR(impl_->CheckGiven(side, qtensor));
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));

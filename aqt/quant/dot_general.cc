@@ -731,6 +731,7 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
 absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
+  AQT_RETURN_IF_ERROR(internal::ApplySparsityMask(absl::StrCat("DotGeneral: the tensor for fwd.", Name(side)), qtensor));
   AQT_RETURN_IF_ERROR(CheckGiven(impl.fwd, side, qtensor));
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));

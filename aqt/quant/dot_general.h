@@ -233,6 +233,7 @@ class DotGeneralPlan {
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const;
   // Takes a stored tensor: with a qvalue it stands for the operand, with scales only they replace the calibration.
+  // A sparsity mask of zeros and ones is multiplied into the qvalue, for the gradients, too.
   // InvalidArgument when dtypes or shapes are not those that this plan would compute.
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
 

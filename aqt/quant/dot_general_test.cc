@@ -461,6 +461,40 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
   }
 }
 
+// A masked tensor is the one with zeros at these places, dequantized before the product or after it.
+TEST(Prepare, TakesASparsityMask) {
+  const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
+  DotGeneral fake = WithoutNoise();
+  fake.fwd.rhs.dequant_mode = DequantMode::kThisInput;
+  fake.fwd.dg_accumulator_dtype = std::nullopt;
+  for (const DotGeneral& config : {WithoutNoise(), fake}) {
+    const DotGeneralPlan plan = *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
+    const QTensor dense = plan.Prepare(Side::kRhs, rhs)->qtensor();
+    // Two of four along the contracting axis; whole columns.
+    std::vector<int8_t> two_of_four(40), columns = {1, 1, 0, 1, 0};
+    for (int i = 0; i < 40; ++i) two_of_four[i] = (i / 5 + i % 5) % 4 < 2 ? 1 : 0;
+    for (const Array& mask : {Array::FromSpan<int8_t>(two_of_four, {8, 5}), Array::FromSpan<int8_t>(columns, {1, 5}),
+                              Cast(Array::FromSpan<int8_t>(two_of_four, {8, 5}), DType::kBF16)}) {
+      QTensor sparse = dense, zeroed = dense;
+      sparse.sparsity_mask = mask;
+      ArrayBuilder q(dense.qvalue->aval());
+      const Array keep = Cast(mask, DType::kF32);
+      for (int i = 0; i < 40; ++i) {
+        const float k = keep.View<float>()[keep.num_elements() == 5 ? i % 5 : i];
+        q.Mutable<int8_t>()[i] = static_cast<int8_t>(dense.qvalue->View<int8_t>()[i] * static_cast<int>(k));
+      }
+      zeroed.qvalue = std::move(q).Build();
+      ArrayBuilder got(plan.out_aval()), want(plan.out_aval());
+      const absl::StatusOr<PreparedOperand> prepared = plan.Prepare(Side::kRhs, sparse);
+      ASSERT_TRUE(prepared.ok()) << prepared.status();
+      ASSERT_TRUE(plan.Forward(lhs, *prepared, {}, got.ref()).ok());
+      ASSERT_TRUE(plan.Forward(lhs, *plan.Prepare(Side::kRhs, zeroed), {}, want.ref()).ok());
+      EXPECT_TRUE(SameValues(std::move(got).Build(), std::move(want).Build()));
+      EXPECT_TRUE(SameValues(*prepared->qtensor().Dequantize(), *sparse.Dequantize()));
+    }
+  }
+}
+
 TEST(Prepare, IsSharedByPlansOfOtherBatchesAndCheckedByAll) {
   const Array rhs = RandomArray(DType::kF32, {16, 16}, 2), lhs = RandomArray(DType::kF32, {5, 16}, 1);
   const auto plan = [&](const DotDims& dims, int64_t rows) {
@@ -517,10 +551,16 @@ TEST(Prepare, RefusesTensorsThatDoNotFit) {
     EXPECT_EQ(status.message(), c.message);
   }
   QTensor masked = good;
-  masked.sparsity_mask = Array::Zeros(DType::kS8, {8, 5});
+  masked.sparsity_mask = Array::Of<float>({1, 0, 1, 0.5f, 1}, {1, 5});
+  EXPECT_EQ(plan->Prepare(Side::kRhs, masked).status(),
+            absl::InvalidArgumentError("DotGeneral: the tensor for fwd.rhs has 0.5 in its sparsity mask (element 3), "
+                                       "expected 0 and 1 alone"));
+  masked.sparsity_mask = Array::Zeros(DType::kS8, {5, 8});
+  EXPECT_EQ(plan->Prepare(Side::kRhs, masked).status().code(), absl::StatusCode::kInvalidArgument);
+  masked.qvalue.reset();
   EXPECT_EQ(plan->Prepare(Side::kRhs, masked).status(),
             absl::UnimplementedError(
-                "DotGeneral: the tensor for fwd.rhs: sparsity masks are not available here"));
+                "DotGeneral: the tensor for fwd.rhs has a sparsity mask beside scales alone; give it a qvalue"));
   const absl::StatusOr<DotGeneralPlan> plain = DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
   ASSERT_TRUE(plain.ok());
   EXPECT_EQ(plain->Prepare(Side::kRhs, good).status(),

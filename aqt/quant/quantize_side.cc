@@ -1,11 +1,14 @@
 #include "aqt/quant/quantize_side.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/gemm_s8.h"
@@ -60,12 +63,35 @@ absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor
   return plan;
 }
 
+absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor) {
+  if (!qtensor.sparsity_mask.has_value()) return absl::OkStatus();
+  if (!qtensor.IsFull()) {
+    return absl::UnimplementedError(absl::StrCat(where, " has a sparsity mask beside scales alone; give it a qvalue"));
+  }
+  const Shape& shape = qtensor.qvalue->shape();
+  if (absl::Status s = CheckAffine(qtensor, shape); !s.ok()) return Annotate(s, where);
+  const Array mask = Cast(BroadcastTo(*qtensor.sparsity_mask, shape), DType::kF32);
+  ArrayBuilder masked(qtensor.qvalue->aval());
+  const int64_t size = SizeOf(masked.aval().dtype);
+  const char* from = static_cast<const char*>(qtensor.qvalue->data());
+  char* to = static_cast<char*>(masked.data());  // zeros
+  const absl::Span<const float> keep = mask.View<float>();
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (keep[i] != 0 && keep[i] != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " has ", keep[i], " in its sparsity mask (element ", i, "), expected 0 and 1 alone"));
+    }
+    const int64_t offset = static_cast<int64_t>(i) * size;
+    if (keep[i] == 1) std::memcpy(to + offset, from + offset, size);
+  }
+  qtensor.qvalue = std::move(masked).Build();
+  qtensor.sparsity_mask.reset();
+  return absl::OkStatus();
+}
+
 absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor) {
   const auto invalid = [&](absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(where, what)); };
   if (!plan.spec.has_value()) return invalid(": this side is not quantized");
-  if (qtensor.sparsity_mask.has_value()) {
-    return absl::UnimplementedError(absl::StrCat(where, ": sparsity masks are not available here"));
-  }
   if (qtensor.tiling_state.has_value() && qtensor.tiling_state->tiled_shape != plan.x.shape) {
     return invalid(absl::StrCat(" is tiled as ", qtensor.tiling_state->tiled_shape.ToString(), ", but the plan is for ",
                                 plan.x.shape.ToString(), "; give the configuration the same tiling"));

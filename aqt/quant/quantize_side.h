@@ -52,6 +52,11 @@ struct SidePlan {
 absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x,
                                       absl::Span<const int64_t> axes);
 
+// Multiplies the sparsity mask into the qvalue and takes it away: a product reads qvalue * mask, and dequantizing gives
+// the same either way. Nothing without a mask. InvalidArgument, beginning with `where`, for a mask that does not fit the
+// qvalue or holds another number than 0 and 1; Unimplemented for one beside scales alone.
+absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor);
+
 // Whether `qtensor` can stand for an operand, its scales and qvalue apart from where the contraction puts scales.
 // InvalidArgument and Unimplemented begin with `where`. Does not allocate when it can.
 absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor);
