@@ -222,6 +222,8 @@ struct ConvGeneralPlan::Impl {
   SidePlan sides[2];
   bool integer_sums = false;              // in s32, else in f32
   DType accumulator_dtype = DType::kF32;  // of the product before it is scaled
+  std::vector<StateSlot> state;
+  size_t state_begin[2] = {};  // by side: the first of its slots
   std::vector<ResidualSlot> residuals;
   int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
   mutable internal::WorkspacePool workspaces;
@@ -493,11 +495,8 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
     if (tensor.dequant_mode == DequantMode::kOutput) {
       AQT_RETURN_IF_ERROR(Annotate(CheckOutputScale(side, own.spec->scale_shape), "conv_general"));
     }
-    if (own.spec->has_state()) {
-      return absl::UnimplementedError(absl::StrCat(
-          "conv_general: ", Name(side), ": a calibration with state (", internal::NameOf(own.spec->calibration),
-          ") is not available here; prepare a tensor with the scales it found"));
-    }
+    impl->state_begin[static_cast<int>(side)] = impl->state.size();
+    internal::AppendStateSlots(Pass::kFwd, side, own, impl->state);
     impl->AddResidual(side, What::kQvalue, {own.spec->q_dtype, own.x.shape});
     impl->AddResidual(side, What::kScale, {own.spec->scale_dtype, own.spec->scale_shape});
     const IntSymmetric* integer = impl->Integer(side);
@@ -532,6 +531,7 @@ const Aval& ConvGeneralPlan::out_aval() const { return impl_->out; }
 const ConvGeometry& ConvGeneralPlan::geometry() const { return impl_->geometry; }
 const DotGeneralRaw& ConvGeneralPlan::config() const { return impl_->config; }
 absl::Span<const ResidualSlot> ConvGeneralPlan::residuals() const { return impl_->residuals; }
+absl::Span<const StateSlot> ConvGeneralPlan::forward_state() const { return impl_->state; }
 bool ConvGeneralPlan::ForwardNeedsKey() const {
   const auto draws = [&](Side s) {
     return impl_->side(s).spec.has_value() && impl_->side(s).spec->draws_shape.has_value();
@@ -542,7 +542,8 @@ bool ConvGeneralPlan::ForwardNeedsKey() const {
 // ---- running
 
 absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
-                                      const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime) const {
+                                      const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
+                                      const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
   if (ForwardNeedsKey() && !context.key.has_value()) {
@@ -567,6 +568,11 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
       AQT_RETURN_IF_ERROR(impl.CheckArray(Name(side), operand.value.aval(), want));
     }
     if (context.key.has_value()) in.key = SplitKey(*context.key, 2, static_cast<int64_t>(side), context.prng_layout);
+    const auto& spec = impl.side(side).spec;
+    if (in.given != nullptr || !spec.has_value() || !spec->has_state()) continue;
+    AQT_RETURN_IF_ERROR(internal::FillStatistics("conv_general", impl.state,
+                                                 impl.state_begin[static_cast<int>(side)], *spec, side, context,
+                                                 runtime, state, &in));
   }
   if (residuals != nullptr) {
     if (raw[0].given != nullptr || raw[1].given != nullptr) {

@@ -56,7 +56,7 @@ class ConvGeneralPlan {
   // illegal numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
   // use_fwd_quant, which a convolution has no meaning for; a scale with DEQUANT_MODE_OUTPUT that varies along other
   // axes than the example (lhs) or the output channel (rhs); an s32 accumulator with an operand that is no integer, or
-  // that could overflow. Unimplemented for calibrations with state.
+  // that could overflow.
   static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
                                               const ConvDims& dims);
 
@@ -67,11 +67,14 @@ class ConvGeneralPlan {
   const DotGeneralRaw& config() const;
   absl::Span<const ResidualSlot> residuals() const;
   bool ForwardNeedsKey() const;
+  // The statistics that Forward takes; a convolution quantizes nothing backward.
+  absl::Span<const StateSlot> forward_state() const;
 
   // As those of DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd.
   // InvalidArgument with a Runtime::product.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
-                       Residuals* residuals = nullptr, const Runtime& runtime = {}) const;
+                       Residuals* residuals = nullptr, const Runtime& runtime = {},
+                       const StateArrays& state = {}) const;
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const std::optional<MutableArrayRef>& dlhs,
                         const std::optional<MutableArrayRef>& drhs, const Runtime& runtime = {}) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},

@@ -152,15 +152,6 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
   EXPECT_NE(error(config, lhs, rhs).find("s32"), std::string::npos);
 }
 
-TEST(ConvGeneralPlan, StateIsNotAvailable) {
-  DotGeneralRaw config = Int8();
-  config.rhs.quantizer.calibration = MeanOfAbsMax{};
-  EXPECT_EQ(
-      ConvGeneralPlan::Make(config, {DType::kF32, {1, 8, 4}}, {DType::kF32, {3, 4, 6}}, {}).status(),
-      absl::UnimplementedError("conv_general: rhs: a calibration with state (MeanOfAbsMax) is not available here; "
-                               "prepare a tensor with the scales it found"));
-}
-
 TEST(ConvGeneralPlan, CallsNameWhatDoesNotFit) {
   const Array lhs = RandomArray(DType::kF32, {1, 8, 4}, 1), rhs = RandomArray(DType::kF32, {3, 4, 6}, 2);
   DotGeneralRaw config = Int8();

@@ -92,15 +92,7 @@ struct DotGeneralPlan::Impl {
     std::vector<StateSlot>& slots = state[plan.pass == Pass::kFwd ? 0 : 1];
     for (const Side side : {Side::kLhs, Side::kRhs}) {
       state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)] = slots.size();
-      const std::optional<internal::QuantizeSpec>& spec = plan.side(side).spec;
-      if (!spec.has_value()) continue;
-      for (const internal::Statistic& statistic : spec->statistics) {
-        slots.push_back({.operand = absl::StrCat(ToString(plan.pass), side == Side::kLhs ? ".lhs" : ".rhs"),
-                         .side = side,
-                         .name = std::string(statistic.name),
-                         .initial = internal::InitialValue(statistic),
-                         .updated_in_train = internal::UpdatesIn(QuantMode::kTrain, spec->calibration)});
-      }
+      internal::AppendStateSlots(plan.pass, side, plan.side(side), slots);
     }
   }
 
@@ -328,15 +320,6 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& conf
       .drhs = {.dims = {.lhs_contracting = {0}, .rhs_contracting = {0}}, .to_operand = {0, 2, 1}}};
   AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl,
                        Impl::Make(config, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {1, 0}}, &ragged));
-  for (const RawDotPlan* plan : {&impl->fwd, &impl->dlhs.raw, &impl->drhs.raw}) {
-    for (const Side side : {Side::kLhs, Side::kRhs}) {
-      const auto& spec = plan->side(side).spec;
-      if (!spec.has_value() || !spec->has_state()) continue;
-      return absl::UnimplementedError(absl::StrCat(ToString(plan->pass), ".", side == Side::kLhs ? "lhs" : "rhs",
-                                                   ": a calibration with state (", internal::NameOf(spec->calibration),
-                                                   ") is not available with groups"));
-    }
-  }
   impl->fwd.ragged = impl->dlhs.raw.ragged = internal::Ragged::kRows;
   impl->drhs.raw.ragged = internal::Ragged::kContracting;
   impl->drhs.raw.product_shape = {rhs.shape[0], rhs.shape[2], rhs.shape[1]};
@@ -391,47 +374,6 @@ absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtenso
 // Where the tiles of a result are before they are summed.
 MutableArrayRef DenseBuffer(Workspace& workspace, const Aval& aval) {
   return MutableArrayRef(aval.dtype, aval.shape, workspace.Get(Workspace::kTiles, aval.num_bytes()));
-}
-
-QuantMode ModeOf(const Context& context, Side side) {
-  return side == Side::kLhs ? context.quant_mode : context.rhs_quant_mode.value_or(context.quant_mode);
-}
-
-std::string NameOf(const StateSlot& slot) { return absl::StrCat(slot.operand, "/", slot.name); }
-
-absl::Status CheckStateArray(const char* which, const StateSlot& slot, const ArrayRef& array) {
-  if (array.aval() == slot.initial.aval() && array.IsDense() && array.data != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("DotGeneral: the ", which, " statistic ", NameOf(slot), " is ",
-                                                 array.aval().ToString(), array.IsDense() ? "" : " with strides",
-                                                 array.data == nullptr ? " without data" : "",
-                                                 ", but the plan is for a dense ", slot.initial.aval().ToString()));
-}
-
-// The statistics of one operand, checked; `slots` are those of the call, which begin at `begin` for it.
-absl::Status FillStatistics(absl::Span<const StateSlot> slots, size_t begin, const internal::QuantizeSpec& spec,
-                            Side side, const Context& context, const Runtime& runtime, const StateArrays& state,
-                            internal::RawOperand* raw) {
-  raw->mode = ModeOf(context, side);
-  const auto complete = [&](const char* which, size_t count) {
-    if (count == slots.size()) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "DotGeneral: ", slots[begin].operand, " has a calibration with state: pass StateArrays with ",
-        slots.size(), " ", which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
-  };
-  AQT_RETURN_IF_ERROR(complete("old", state.old.size()));
-  const bool updates = internal::UpdatesIn(raw->mode, spec.calibration);
-  if (updates) AQT_RETURN_IF_ERROR(complete("updated", state.updated.size()));
-  for (size_t i = 0; i < spec.statistics.size(); ++i) {
-    const StateSlot& slot = slots[begin + i];
-    AQT_RETURN_IF_ERROR(CheckStateArray("old", slot, state.old[begin + i]));
-    raw->statistics.old[i] = state.old[begin + i].data;
-    if (!updates) continue;
-    AQT_RETURN_IF_ERROR(CheckStateArray("updated", slot, state.updated[begin + i]));
-    raw->statistics.updated[i] = state.updated[begin + i].data;
-  }
-  const absl::Status seen = CheckSeen(spec, raw->mode, runtime.compat, raw->statistics.old);
-  if (seen.ok()) return seen;  // without an allocation
-  return Annotate(seen, absl::StrCat("DotGeneral: ", slots[begin].operand));
 }
 
 // One operand of Forward, checked: a prepared one may come from another plan. A float operand, of the aval `want`, is
@@ -519,8 +461,9 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
     internal::RawOperand& operand = side == Side::kLhs ? call.lhs : call.rhs;
     const auto& spec = impl.fwd.side(side).spec;
     if (operand.given != nullptr || !spec.has_value() || !spec->has_state()) continue;
-    AQT_RETURN_IF_ERROR(FillStatistics(impl.state[0], impl.state_begin[0][static_cast<int>(side)], *spec, side, context,
-                                       runtime, state, &operand));
+    AQT_RETURN_IF_ERROR(internal::FillStatistics("DotGeneral", impl.state[0],
+                                                 impl.state_begin[0][static_cast<int>(side)], *spec, side, context,
+                                                 runtime, state, &operand));
   }
   call.layout = context.prng_layout;
   call.out = out;
@@ -694,9 +637,9 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
       const auto& spec = plan.side(side).spec;
       if (!spec.has_value() || !spec->has_state()) continue;
       internal::RawCall& call = calls[static_cast<int>(gradient)];
-      AQT_RETURN_IF_ERROR(FillStatistics(impl.state[1],
-                                         impl.state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)], *spec,
-                                         side, context, runtime, state, side == Side::kLhs ? &call.lhs : &call.rhs));
+      AQT_RETURN_IF_ERROR(internal::FillStatistics(
+          "DotGeneral", impl.state[1], impl.state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)], *spec,
+          side, context, runtime, state, side == Side::kLhs ? &call.lhs : &call.rhs));
     }
     if (!out.has_value()) continue;
     AQT_RETURN_IF_ERROR(CheckKey("Backward", plan.NeedsKey(), context));

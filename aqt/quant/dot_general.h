@@ -54,6 +54,7 @@
 #include "aqt/quant/config.h"
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/quant/state_arrays.h"
 
 namespace aqt {
 namespace internal {
@@ -124,27 +125,6 @@ struct ResidualSlot {
   Side side;
   What what;
   Aval aval;
-};
-
-// One array of the statistics of an operand whose calibration has state.
-struct StateSlot {
-  std::string operand;  // "fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rhs", "drhs.lhs", "drhs.rhs"
-  Side side;            // of the operand in its contraction: its mode is that of lhs or of rhs
-  std::string name;     // "amax_history"; calibration.h
-  Array initial;        // before the first update
-  bool updated_in_train;  // in CALIBRATE every one is updated, in CONVERT and SERVE none
-
-  bool UpdatedIn(QuantMode mode) const {
-    return mode == QuantMode::kCalibrate || (mode == QuantMode::kTrain && updated_in_train);
-  }
-};
-
-// Statistics of one call: an array for each slot of forward_state() or of backward_state(), dense. `old` is read;
-// `updated` gets the next ones, may be the same memory, and may be left out where the mode updates nothing. Slots that
-// the mode does not update, and those of a prepared operand, are left alone.
-struct StateArrays {
-  absl::Span<const ArrayRef> old = {};
-  absl::Span<const MutableArrayRef> updated = {};
 };
 
 // An operand fixed ahead of time (a weight), or one whose scales are (a static activation range). Immutable; cheap to copy.

@@ -269,7 +269,8 @@ absl::Status CheckArray(const char* name, const Aval& got, const Aval& want) {
 }  // namespace
 
 absl::Status EinsumPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
-                                 const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime) const {
+                                 const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
+                                 const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
   for (const Side side : {Side::kLhs, Side::kRhs}) {
@@ -279,13 +280,19 @@ absl::Status EinsumPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, c
   }
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
   const DotOperand a = impl.Used(Side::kLhs, lhs, *workspace), b = impl.Used(Side::kRhs, rhs, *workspace);
-  return impl.plan->Forward(impl.swapped ? b : a, impl.swapped ? a : b, context,
-                            Permuted(out, impl.equation.out, impl.product_names), residuals, runtime);
+  Context in_product = context;
+  if (impl.swapped) {
+    in_product.quant_mode = context.rhs_quant_mode.value_or(context.quant_mode);
+    in_product.rhs_quant_mode = context.quant_mode;
+  }
+  return impl.plan->Forward(impl.swapped ? b : a, impl.swapped ? a : b, in_product,
+                            Permuted(out, impl.equation.out, impl.product_names), residuals, runtime, state);
 }
 
 absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                                   const std::optional<MutableArrayRef>& dlhs,
-                                  const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
+                                  const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                                  const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
@@ -313,7 +320,7 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
     if (d.has_value() && own.ViewShape().num_elements() != own.given.shape.num_elements()) internal::FillZeros(*d);
   }
   AQT_RETURN_IF_ERROR(impl.plan->Backward(Permuted(g, impl.equation.out, impl.product_names), residuals, context,
-                                          used[impl.swapped ? 1 : 0], used[impl.swapped ? 0 : 1], runtime));
+                                          used[impl.swapped ? 1 : 0], used[impl.swapped ? 0 : 1], runtime, state));
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     const OperandPlan& own = impl.operand(side);

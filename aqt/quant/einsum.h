@@ -67,13 +67,14 @@ class EinsumPlan {
   bool BackwardNeedsKey() const { return dot_general().BackwardNeedsKey(); }
 
   // As those of DotGeneralPlan, with lhs and rhs those of the equation. Context::key is split for the product's lhs and
-  // rhs.
+  // rhs. Statistics of calibrations with state are those of dot_general(), whose lhs and rhs are the product's.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
-                       Residuals* residuals = nullptr, const Runtime& runtime = {}) const;
+                       Residuals* residuals = nullptr, const Runtime& runtime = {},
+                       const StateArrays& state = {}) const;
   // InvalidArgument also for the gradient of an integer operand.
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                         const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
-                        const Runtime& runtime = {}) const;
+                        const Runtime& runtime = {}, const StateArrays& state = {}) const;
 
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const;

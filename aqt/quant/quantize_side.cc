@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -112,6 +113,61 @@ absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTe
                                 Aval{dtype, plan.x.shape}.ToString()));
   }
   return absl::OkStatus();
+}
+
+void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<StateSlot>& slots) {
+  if (!plan.spec.has_value()) return;
+  for (const Statistic& statistic : plan.spec->statistics) {
+    slots.push_back({.operand = absl::StrCat(ToString(pass), side == Side::kLhs ? ".lhs" : ".rhs"),
+                     .side = side,
+                     .name = std::string(statistic.name),
+                     .initial = InitialValue(statistic),
+                     .updated_in_train = UpdatesIn(QuantMode::kTrain, plan.spec->calibration)});
+  }
+}
+
+namespace {
+
+QuantMode ModeOf(const Context& context, Side side) {
+  return side == Side::kLhs ? context.quant_mode : context.rhs_quant_mode.value_or(context.quant_mode);
+}
+
+std::string NameOf(const StateSlot& slot) { return absl::StrCat(slot.operand, "/", slot.name); }
+
+absl::Status CheckStateArray(absl::string_view call, const char* which, const StateSlot& slot, const ArrayRef& array) {
+  if (array.aval() == slot.initial.aval() && array.IsDense() && array.data != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(call, ": the ", which, " statistic ", NameOf(slot), " is ",
+                                                 array.aval().ToString(), array.IsDense() ? "" : " with strides",
+                                                 array.data == nullptr ? " without data" : "",
+                                                 ", but the plan is for a dense ", slot.initial.aval().ToString()));
+}
+
+}  // namespace
+
+absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
+                            const QuantizeSpec& spec, Side side, const Context& context, const Runtime& runtime,
+                            const StateArrays& state, RawOperand* raw) {
+  raw->mode = ModeOf(context, side);
+  const auto complete = [&](const char* which, size_t count) {
+    if (count == slots.size()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        call, ": ", slots[begin].operand, " has a calibration with state: pass StateArrays with ",
+        slots.size(), " ", which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
+  };
+  AQT_RETURN_IF_ERROR(complete("old", state.old.size()));
+  const bool updates = UpdatesIn(raw->mode, spec.calibration);
+  if (updates) AQT_RETURN_IF_ERROR(complete("updated", state.updated.size()));
+  for (size_t i = 0; i < spec.statistics.size(); ++i) {
+    const StateSlot& slot = slots[begin + i];
+    AQT_RETURN_IF_ERROR(CheckStateArray(call, "old", slot, state.old[begin + i]));
+    raw->statistics.old[i] = state.old[begin + i].data;
+    if (!updates) continue;
+    AQT_RETURN_IF_ERROR(CheckStateArray(call, "updated", slot, state.updated[begin + i]));
+    raw->statistics.updated[i] = state.updated[begin + i].data;
+  }
+  const absl::Status seen = CheckSeen(spec, raw->mode, runtime.compat, raw->statistics.old);
+  if (seen.ok()) return seen;  // without an allocation
+  return Annotate(seen, absl::StrCat(call, ": ", slots[begin].operand));
 }
 
 double MaxMagnitude(const SidePlan& side) {

@@ -3,8 +3,10 @@
 
 // Quantizing one operand of a contraction, into a workspace. Internal; shared by all contractions.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -20,6 +22,7 @@
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/quantize_spec.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/quant/state_arrays.h"
 #include "aqt/quant/statistics.h"
 #include "aqt/quant/workspace.h"
 
@@ -78,6 +81,15 @@ struct RawOperand {
   void* keep_scale = nullptr;
   int8_t* keep_mask = nullptr;
 };
+
+// Adds the statistics of one operand, in order.
+void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<StateSlot>& slots);
+
+// The statistics of one operand, checked, and its mode; `slots` are those of the call, which begin at `begin` for it.
+// Errors begin with `call`. Does not allocate when there are none.
+absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
+                            const QuantizeSpec& spec, Side side, const Context& context, const Runtime& runtime,
+                            const StateArrays& state, RawOperand* raw);
 
 // A side after quantization.
 struct QuantizedSide {

@@ -36,17 +36,18 @@ absl::Status RaggedDotPlan::CheckGroups(absl::Span<const int64_t> group_sizes) c
 
 absl::Status RaggedDotPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                                     const Context& context, const MutableArrayRef& out, Residuals* residuals,
-                                    const Runtime& runtime) const {
+                                    const Runtime& runtime, const StateArrays& state) const {
   AQT_RETURN_IF_ERROR(CheckGroups(group_sizes));
-  return plan_.ForwardGroups(lhs, rhs, group_sizes, context, out, residuals, runtime);
+  return plan_.ForwardGroups(lhs, rhs, group_sizes, context, out, residuals, runtime, state);
 }
 
 absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residuals,
                                      absl::Span<const int64_t> group_sizes, const Context& context,
                                      const std::optional<MutableArrayRef>& dlhs,
-                                     const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
+                                     const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                                     const StateArrays& state) const {
   AQT_RETURN_IF_ERROR(CheckGroups(group_sizes));
-  return plan_.BackwardGroups(g, residuals, group_sizes, context, dlhs, drhs, runtime);
+  return plan_.BackwardGroups(g, residuals, group_sizes, context, dlhs, drhs, runtime, state);
 }
 
 absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,

@@ -41,8 +41,7 @@ namespace aqt {
 class RaggedDotPlan {
  public:
   // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
-  // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group. Unimplemented for
-  // calibrations with state.
+  // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group.
   static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs);
 
   const Aval& lhs_aval() const { return plan_.lhs_aval(); }
@@ -50,6 +49,8 @@ class RaggedDotPlan {
   const Aval& out_aval() const { return plan_.out_aval(); }
   int64_t num_groups() const { return plan_.rhs_aval().shape[0]; }
   absl::Span<const ResidualSlot> residuals() const { return plan_.residuals(); }
+  absl::Span<const StateSlot> forward_state() const { return plan_.forward_state(); }
+  absl::Span<const StateSlot> backward_state() const { return plan_.backward_state(); }
   bool ForwardNeedsKey() const { return plan_.ForwardNeedsKey(); }
   bool BackwardNeedsKey() const { return plan_.BackwardNeedsKey(); }
 
@@ -57,10 +58,11 @@ class RaggedDotPlan {
   // in all. Backward gets the sizes that Forward got.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                        const Context& context, const MutableArrayRef& out, Residuals* residuals = nullptr,
-                       const Runtime& runtime = {}) const;
+                       const Runtime& runtime = {}, const StateArrays& state = {}) const;
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, absl::Span<const int64_t> group_sizes,
                         const Context& context, const std::optional<MutableArrayRef>& dlhs,
-                        const std::optional<MutableArrayRef>& drhs, const Runtime& runtime = {}) const;
+                        const std::optional<MutableArrayRef>& drhs, const Runtime& runtime = {},
+                        const StateArrays& state = {}) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const {
     return plan_.Prepare(side, value, context, runtime);

@@ -87,14 +87,6 @@ TEST(RaggedDotPlan, ErrorsNameShapesAndConfiguration) {
   EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}), "ragged_dot: tiling has no meaning with groups");
 }
 
-TEST(RaggedDotPlan, StateIsNotAvailable) {
-  DotGeneral config = DotGeneralMake(8, 8);
-  config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
-  EXPECT_EQ(RaggedDotPlan::Make(config, {DType::kF32, {6, 8}}, {DType::kF32, {2, 8, 5}}).status(),
-            absl::UnimplementedError(
-                "ragged_dot: fwd.lhs: a calibration with state (MeanOfAbsMax) is not available with groups"));
-}
-
 TEST(RaggedDotPlan, ErrorsNameGroupSizes) {
   const Array lhs = RandomArray(DType::kF32, {6, 8}, 1), rhs = RandomArray(DType::kF32, {2, 8, 5}, 2);
   const auto error = [&](const std::vector<int64_t>& sizes) {
