@@ -12,6 +12,9 @@ import pathlib
 import re
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import generated_page  # noqa: E402  pylint: disable=wrong-import-position
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = "docs/reference-config.md"
 # file -> (heading, where its presets are)
@@ -154,17 +157,7 @@ def page(root):
 
 def main(arguments):
     text, found = page(ROOT)
-    path = ROOT / PAGE
-    if arguments == ["--check"]:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            found.append(f"{PAGE} is stale: run bazel/config_reference.py")
-    elif arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    else:
-        path.write_text(text, encoding="utf-8")
-    print("\n".join(found), end="\n" if found else "")
-    return 1 if found else 0
+    return generated_page.run(__file__, __doc__, ROOT / PAGE, text, found, arguments)
 
 
 if __name__ == "__main__":

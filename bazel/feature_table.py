@@ -23,6 +23,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import build_files  # noqa: E402  pylint: disable=wrong-import-position
+import generated_page  # noqa: E402  pylint: disable=wrong-import-position
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA, PAGE = "docs/features.json", "docs/features.md"
@@ -130,17 +131,7 @@ def page(rows):
 
 def main(arguments):
     rows = json.loads((ROOT / DATA).read_text(encoding="utf-8"))
-    found, text, path = problems(ROOT, rows), page(rows), ROOT / PAGE
-    if arguments == ["--check"]:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            found.append(f"{PAGE} is stale: run bazel/feature_table.py")
-    elif arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    else:
-        path.write_text(text, encoding="utf-8")
-    print("\n".join(found), end="\n" if found else "")
-    return 1 if found else 0
+    return generated_page.run(__file__, __doc__, ROOT / PAGE, page(rows), problems(ROOT, rows), arguments)
 
 
 if __name__ == "__main__":

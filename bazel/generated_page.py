@@ -1,0 +1,17 @@
+"""What the scripts that make a page of docs/ from the tree have in common: write it, or check it with --check."""
+import pathlib
+import sys
+
+
+def run(script, documentation, path, text, found, arguments):
+    """`text` is what the page at `path` must be, `found` what is wrong with its sources. Returns the exit code."""
+    if arguments == ["--check"]:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            found.append(f"docs/{path.name} is stale: run bazel/{pathlib.Path(script).name}")
+    elif arguments:
+        print(documentation, file=sys.stderr)
+        return 2
+    else:
+        path.write_text(text, encoding="utf-8")
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
