@@ -101,9 +101,9 @@ absl::Status CheckEnums(const Message& message, const Place& place) {
         if (field->enum_type()->FindValueByNumber(value) != nullptr) continue;
         return at.Error(absl::StrCat(value, " is no value of the enum ", field->enum_type()->name()));
       }
-      const absl::Status status =
-          CheckEnums(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
-                                          : reflection->GetMessage(message, field), at);
+      const absl::Status status = CheckEnums(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                                                  : reflection->GetMessage(message, field),
+                                             at);
       if (!status.ok()) return status;
     }
   }

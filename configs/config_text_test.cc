@@ -18,10 +18,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const std::vector<EmbeddedText>& Presets() {
-  static const auto* presets = new std::vector<EmbeddedText>{
-      {"broken", "schema: 1\nbase: 'nowhere'"},
-      {"child", "schema: 1 base: 'parent' fwd { rhs { use_fwd_quant: false } }"},
-      {"parent", R"(schema: 1
+  static const auto* presets =
+      new std::vector<EmbeddedText>{{"broken", "schema: 1\nbase: 'nowhere'"},
+                                    {"child", "schema: 1 base: 'parent' fwd { rhs { use_fwd_quant: false } }"},
+                                    {"parent", R"(schema: 1
          fwd {
            lhs { quantizer { int_symmetric { bits: 4 clip: false } calib_shared_axes { axes: [1, 2, 3] } } }
            rhs { use_fwd_quant: true dequant_mode: DEQUANT_MODE_THIS_INPUT }

@@ -317,8 +317,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
   AddRecipeFlags(*explain, flags);
 
-  CLI::App* config =
-      app.add_subcommand("config", "check a configuration and print it whole")->footer(kConfigExamples);
+  CLI::App* config = app.add_subcommand("config", "check a configuration and print it whole")->footer(kConfigExamples);
   config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();

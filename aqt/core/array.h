@@ -99,7 +99,9 @@ class Array {
     return FromSpan(absl::MakeConstSpan(values.begin(), values.size()), std::move(shape));
   }
   template <class T>
-  static Array Scalar(T value) { return ScalarFromBytes(kDTypeOf<T>, &value); }
+  static Array Scalar(T value) {
+    return ScalarFromBytes(kDTypeOf<T>, &value);
+  }
   // A dense copy of what `ref` shows.
   static Array CopyOf(const ArrayRef& ref);
 
@@ -138,8 +140,7 @@ bool BitEqual(const Array& a, const Array& b);
 // Memory to be filled, then frozen: `ArrayBuilder b(dtype, shape); fill(b.ref()); Array a = std::move(b).Build();`
 class ArrayBuilder {
  public:
-  ArrayBuilder(DType dtype, Shape shape)
-      : aval_{dtype, std::move(shape)}, data_(AllocateAligned(aval_.num_bytes())) {}
+  ArrayBuilder(DType dtype, Shape shape) : aval_{dtype, std::move(shape)}, data_(AllocateAligned(aval_.num_bytes())) {}
   explicit ArrayBuilder(const Aval& aval) : ArrayBuilder(aval.dtype, aval.shape) {}
 
   const Aval& aval() const { return aval_; }

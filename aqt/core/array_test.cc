@@ -29,7 +29,8 @@ TEST(ShapeTest, CheckedNumElementsRefusesOverflowAndNegative) {
   EXPECT_EQ(*CheckedNumElements({int64_t{1} << 62, 0, int64_t{1} << 62}), 0);
   EXPECT_EQ(*CheckedNumElements({int64_t{1} << 60}, 4), int64_t{1} << 60);
   EXPECT_EQ(CheckedNumElements({int64_t{1} << 61}, 8).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(CheckedNumElements({int64_t{1} << 32, int64_t{1} << 32}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckedNumElements({int64_t{1} << 32, int64_t{1} << 32}).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(CheckedNumElements({2, -1}).status().message()), HasSubstr("[2,-1]"));
 }
 

@@ -12,8 +12,7 @@ namespace aqt::internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }  // namespace aqt::internal
 
-#define AQT_CHECK(condition) \
-  ((condition) ? (void)0 : ::aqt::internal::CheckFailed(__FILE__, __LINE__, #condition))
+#define AQT_CHECK(condition) ((condition) ? (void)0 : ::aqt::internal::CheckFailed(__FILE__, __LINE__, #condition))
 
 // As AQT_CHECK in builds without NDEBUG; otherwise the condition is not evaluated.
 #ifdef NDEBUG

@@ -28,8 +28,9 @@ absl::Status ValidateOperand(absl::string_view name, absl::Span<const int64_t> c
                                                        shape.rank(), ", but axis ", axis, " is named"));
       }
       if (seen[axis]) {
-        return absl::InvalidArgumentError(absl::StrCat("dot dims: ", name, " axis ", axis, " is named twice (contracting ",
-                                                       AxesText(contracting), ", batch ", AxesText(batch), ")"));
+        return absl::InvalidArgumentError(absl::StrCat("dot dims: ", name, " axis ", axis,
+                                                       " is named twice (contracting ", AxesText(contracting),
+                                                       ", batch ", AxesText(batch), ")"));
       }
       seen[axis] = true;
     }
@@ -66,8 +67,9 @@ absl::Status ValidateDotDims(const DotDims& dims, const Shape& lhs, const Shape&
                                                    "; the lists must be of equal length"));
   }
   if (dims.lhs_batch.size() != dims.rhs_batch.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("dot dims: lhs has the batch axes ", AxesText(dims.lhs_batch), ", rhs ",
-                                                   AxesText(dims.rhs_batch), "; the lists must be of equal length"));
+    return absl::InvalidArgumentError(absl::StrCat("dot dims: lhs has the batch axes ", AxesText(dims.lhs_batch),
+                                                   ", rhs ", AxesText(dims.rhs_batch),
+                                                   "; the lists must be of equal length"));
   }
   AQT_RETURN_IF_ERROR(ValidateOperand("lhs", dims.lhs_contracting, dims.lhs_batch, lhs));
   AQT_RETURN_IF_ERROR(ValidateOperand("rhs", dims.rhs_contracting, dims.rhs_batch, rhs));

@@ -4,8 +4,8 @@
 // Dimension numbers of a general contraction of two arrays, and the axis arithmetic that follows from them.
 //
 // Each axis of an operand is contracting (summed over, paired with one of the other operand), batch (paired, kept) or
-// remaining. The output has the batch axes in the order of lhs_batch, then the remaining axes of lhs, then those of rhs,
-// both ascending:
+// remaining. The output has the batch axes in the order of lhs_batch, then the remaining axes of lhs, then those of
+// rhs, both ascending:
 //   DotDims{.lhs_contracting = {1}, .rhs_contracting = {0}}   [M,K] x [K,N] -> [M,N]
 
 #include <cstdint>
@@ -33,8 +33,8 @@ std::ostream& operator<<(std::ostream& os, const DotDims& dims);
 // The dims of a plain matrix product of two rank-2 arrays.
 inline DotDims MatMulDims() { return {.lhs_contracting = {1}, .rhs_contracting = {0}}; }
 
-// InvalidArgument, naming operand, axes and shapes, unless: paired lists are of equal length; each axis is in 0 .. rank-1
-// and named once per operand; paired extents are equal.
+// InvalidArgument, naming operand, axes and shapes, unless: paired lists are of equal length; each axis is in 0 ..
+// rank-1 and named once per operand; paired extents are equal.
 absl::Status ValidateDotDims(const DotDims& dims, const Shape& lhs, const Shape& rhs);
 
 // The axes of 0 .. rank-1 that are in neither list, ascending.
@@ -47,8 +47,8 @@ enum class Side : uint8_t { kLhs, kRhs };
 inline Side Other(Side side) { return side == Side::kLhs ? Side::kRhs : Side::kLhs; }
 std::ostream& operator<<(std::ostream& os, Side side);  // "lhs", "rhs"
 
-// The contraction that gives the gradient of operand `wrt`: its lhs is the gradient g of the output, its rhs is the other
-// operand y. The product's axis i is axis `to_operand[i]` of the operand.
+// The contraction that gives the gradient of operand `wrt`: its lhs is the gradient g of the output, its rhs is the
+// other operand y. The product's axis i is axis `to_operand[i]` of the operand.
 struct BackwardDotDims {
   DotDims dims;
   Axes to_operand;

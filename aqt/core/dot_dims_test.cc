@@ -20,21 +20,37 @@ TEST(ValidateDotDims, NamesShapesAndAxes) {
     std::string message;
   };
   const Case cases[] = {
-      {{.lhs_contracting = {1}, .rhs_contracting = {0}}, {8, 64}, {32, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}},
+       {8, 64},
+       {32, 16},
        "dot dims: contracting sizes differ: lhs [8,64] axis 1 = 64, rhs [32,16] axis 0 = 32"},
-      {{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}}, {2, 3, 4}, {5, 4, 6},
+      {{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}},
+       {2, 3, 4},
+       {5, 4, 6},
        "dot dims: batch sizes differ: lhs [2,3,4] axis 0 = 2, rhs [5,4,6] axis 0 = 5"},
-      {{.lhs_contracting = {2}, .rhs_contracting = {0}}, {8, 64}, {64, 16},
+      {{.lhs_contracting = {2}, .rhs_contracting = {0}},
+       {8, 64},
+       {64, 16},
        "dot dims: lhs [8,64] has rank 2, but axis 2 is named"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {-1}}, {8, 64}, {64, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {-1}},
+       {8, 64},
+       {64, 16},
        "dot dims: rhs [64,16] has rank 2, but axis -1 is named"},
-      {{.lhs_contracting = {1, 1}, .rhs_contracting = {0, 1}}, {8, 64}, {64, 16},
+      {{.lhs_contracting = {1, 1}, .rhs_contracting = {0, 1}},
+       {8, 64},
+       {64, 16},
        "dot dims: lhs axis 1 is named twice (contracting [1,1], batch [])"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}}, {8, 4}, {4, 4},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}},
+       {8, 4},
+       {4, 4},
        "dot dims: lhs axis 1 is named twice (contracting [1], batch [1])"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {}}, {8, 64}, {64, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {}},
+       {8, 64},
+       {64, 16},
        "dot dims: lhs contracts the axes [1], rhs []; the lists must be of equal length"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {0}}, {8, 64}, {64, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {0}},
+       {8, 64},
+       {64, 16},
        "dot dims: lhs has the batch axes [0], rhs []; the lists must be of equal length"},
   };
   for (const Case& c : cases) {
@@ -80,7 +96,9 @@ TEST(MakeBackwardDotDims, ProductHasTheOperandsShape) {
       {MatMulDims(), {4, 8}, {8, 5}},
       {{.lhs_contracting = {2}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}}, {3, 2, 8}, {8, 2, 5}},
       {{.lhs_contracting = {3, 2}, .rhs_contracting = {0, 1}}, {2, 3, 4, 5}, {5, 4, 6}},
-      {{.lhs_contracting = {3}, .rhs_contracting = {1}, .lhs_batch = {0, 1}, .rhs_batch = {2, 0}}, {2, 3, 4, 6}, {3, 6, 2, 5}},
+      {{.lhs_contracting = {3}, .rhs_contracting = {1}, .lhs_batch = {0, 1}, .rhs_batch = {2, 0}},
+       {2, 3, 4, 6},
+       {3, 6, 2, 5}},
       {{.lhs_contracting = {1, 2}, .rhs_contracting = {2, 0}}, {3, 4, 5}, {5, 7, 4}},
       {{}, {3}, {4}},
       {{.lhs_contracting = {0}, .rhs_contracting = {0}}, {8}, {8}},
@@ -132,8 +150,9 @@ TEST(MakeDotNormalForm, EqualsTheDefinition) {
       for (int64_t n = 0; n < NumIterations(form.rhs_free); ++n) {
         int64_t sum = 0;
         for (int64_t k = 0; k < NumIterations(form.contract); ++k) {
-          sum += a[OffsetOf(form.batch, i, true) + OffsetOf(form.lhs_free, m, true) + OffsetOf(form.contract, k, true)] *
-                 b[OffsetOf(form.batch, i, false) + OffsetOf(form.rhs_free, n, false) + OffsetOf(form.contract, k, false)];
+          sum +=
+              a[OffsetOf(form.batch, i, true) + OffsetOf(form.lhs_free, m, true) + OffsetOf(form.contract, k, true)] *
+              b[OffsetOf(form.batch, i, false) + OffsetOf(form.rhs_free, n, false) + OffsetOf(form.contract, k, false)];
         }
         got.push_back(sum);
       }

@@ -68,7 +68,8 @@ To ConvertElement(From x, Overflow overflow) {
     if constexpr (std::is_floating_point_v<From>) {
       if (std::isnan(x)) return internal::FromInt64<To>(0);
       // 2^63 is exact in both float types; kHigh of s64 is not.
-      if (static_cast<double>(x) >= (kHigh == std::numeric_limits<int64_t>::max() ? 0x1p63 : static_cast<double>(kHigh)))
+      if (static_cast<double>(x) >=
+          (kHigh == std::numeric_limits<int64_t>::max() ? 0x1p63 : static_cast<double>(kHigh)))
         return internal::FromInt64<To>(kHigh);
       if (static_cast<double>(x) <= static_cast<double>(kLow)) return internal::FromInt64<To>(kLow);
       return internal::FromInt64<To>(static_cast<int64_t>(x));

@@ -20,7 +20,14 @@ struct Info {
 
 template <class T>
 constexpr Info Integer(absl::string_view name, int bits) {
-  return {name, sizeof(T), static_cast<int8_t>(bits), false, true, internal::LowestInteger<T>(), internal::HighestInteger<T>(), 0};
+  return {name,
+          sizeof(T),
+          static_cast<int8_t>(bits),
+          false,
+          true,
+          internal::LowestInteger<T>(),
+          internal::HighestInteger<T>(),
+          0};
 }
 constexpr Info Float(absl::string_view name, int bytes, double max_finite) {
   return {name, static_cast<int8_t>(bytes), static_cast<int8_t>(8 * bytes), true, false, 0, 0, max_finite};
@@ -59,11 +66,16 @@ struct Format {
   uint32_t nan;         // code of the canonical quiet NaN
 };
 
-template <class T> constexpr Format kFormat = {};
-template <> constexpr Format kFormat<Float16> = {10, -14, 0x8000, 0x7bff, 0x7c00, 0x7e00};
-template <> constexpr Format kFormat<BFloat16> = {7, -126, 0x8000, 0x7f7f, 0x7f80, 0x7fc0};
-template <> constexpr Format kFormat<Float8E4M3FN> = {3, -6, 0x80, 0x7e, 0x7f, 0x7f};
-template <> constexpr Format kFormat<Float8E5M2> = {2, -14, 0x80, 0x7b, 0x7c, 0x7e};
+template <class T>
+constexpr Format kFormat = {};
+template <>
+constexpr Format kFormat<Float16> = {10, -14, 0x8000, 0x7bff, 0x7c00, 0x7e00};
+template <>
+constexpr Format kFormat<BFloat16> = {7, -126, 0x8000, 0x7f7f, 0x7f80, 0x7fc0};
+template <>
+constexpr Format kFormat<Float8E4M3FN> = {3, -6, 0x80, 0x7e, 0x7f, 0x7f};
+template <>
+constexpr Format kFormat<Float8E5M2> = {2, -14, 0x80, 0x7b, 0x7c, 0x7e};
 
 // The step between neighbours around x is 2^(max(exponent(x), min_exponent) - mantissa). Dividing by it is exact, so
 // one rint() is the one rounding; a carry into the next binade is the natural carry of the code.
@@ -175,7 +187,7 @@ Float16 RoundToFloat16(float x) {
   } else if (magnitude >= 0x38800000) {  // normal: 2^-14 and above
     const uint32_t rebiased = magnitude - (112u << 23);
     code = (rebiased + 0xfff + (rebiased >> 13 & 1)) >> 13;
-  } else if (magnitude > 0x33000000) {  // subnormal: above 2^-25
+  } else if (magnitude > 0x33000000) {                          // subnormal: above 2^-25
     const int shift = 126 - static_cast<int>(magnitude >> 23);  // 14 .. 24
     const uint32_t fraction = (magnitude & 0x7fffff) | 0x800000;
     const uint32_t half = 1u << (shift - 1), kept = fraction >> shift, lost = fraction & ((1u << shift) - 1);

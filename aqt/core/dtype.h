@@ -17,6 +17,7 @@
 
 namespace aqt {
 
+// clang-format off
 enum class DType : uint8_t {
   kBool, kS2, kS4, kS8, kU8, kS16, kS32, kU32, kS64,
   kE4M3FN,  // 1-4-3, bias 7, no infinity, NaN = 0x7f and 0xff, largest finite value 448
@@ -51,6 +52,7 @@ template <> struct DTypeOf<BFloat16> { static constexpr DType value = DType::kBF
 template <> struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
 template <> struct DTypeOf<double> { static constexpr DType value = DType::kF64; };
 }  // namespace internal
+// clang-format on
 
 template <class T>
 inline constexpr DType kDTypeOf = internal::DTypeOf<T>::value;
@@ -91,7 +93,8 @@ int64_t IntegerMax(DType dtype);
 // Largest finite value of a float type.
 double MaxFinite(DType dtype);
 
-// "bool", "s2", "s4", "s8", "u8", "s16", "s32", "u32", "s64", "e4m3fn", "e5m2", "f16", "bf16", "f32", "f64"; the text form in configs, too.
+// "bool", "s2", "s4", "s8", "u8", "s16", "s32", "u32", "s64", "e4m3fn", "e5m2", "f16", "bf16", "f32", "f64"; the text
+// form in configs, too.
 absl::string_view ToString(DType dtype);
 std::optional<DType> DTypeFromString(absl::string_view text);
 std::ostream& operator<<(std::ostream& os, DType dtype);
@@ -112,8 +115,8 @@ enum class Overflow : uint8_t {
   kSaturate,  // the largest finite value with the sign of x; an infinity becomes that, too
 };
 
-// x rounded to T once (nearest, ties to even, gradual underflow). NaN becomes the canonical quiet NaN with the sign of x.
-// T is one of Float16, BFloat16, Float8E4M3FN, Float8E5M2, float, double.
+// x rounded to T once (nearest, ties to even, gradual underflow). NaN becomes the canonical quiet NaN with the sign of
+// x. T is one of Float16, BFloat16, Float8E4M3FN, Float8E5M2, float, double.
 template <class T>
 T RoundTo(double x, Overflow overflow = Overflow::kIeee);
 

@@ -1,7 +1,8 @@
 #ifndef AQT_CORE_EXECUTOR_H_
 #define AQT_CORE_EXECUTOR_H_
 
-// Where parallel work runs. The library starts no thread of its own: a caller passes an Executor, or none for one thread.
+// Where parallel work runs. The library starts no thread of its own: a caller passes an Executor, or none for one
+// thread.
 
 #include <cstdint>
 

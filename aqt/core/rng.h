@@ -3,8 +3,8 @@
 
 // Counter-based random numbers: Threefry-2x32 (20 rounds) with the key handling of jax.random, bit for bit.
 //
-// Nothing here has state: the i-th number of a draw is a function of (key, size of the draw, i), so any part of it can be
-// computed on any thread.
+// Nothing here has state: the i-th number of a draw is a function of (key, size of the draw, i), so any part of it can
+// be computed on any thread.
 //
 //   const Key key = MakeKey(0);
 //   RandomBits bits(SplitKey(key, 2, 0), n);

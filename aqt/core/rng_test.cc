@@ -53,12 +53,15 @@ TEST(RandomBits, OriginalLayout) {
   const Key key{7, 11};
   for (const int64_t n : {1, 2, 3, 4, 5, 8, 17}) {
     const std::vector<uint32_t> words = OriginalWords(key, n);
-    for (int64_t i = 0; i < n; ++i) EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits32(i), words[i]) << n << " " << i;
+    for (int64_t i = 0; i < n; ++i)
+      EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits32(i), words[i]) << n << " " << i;
     // 16 and 8 bits: as few words as hold them, low part first.
     const std::vector<uint32_t> halves = OriginalWords(key, (n + 1) / 2), quarters = OriginalWords(key, (n + 3) / 4);
     for (int64_t i = 0; i < n; ++i) {
-      EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits16(i), static_cast<uint16_t>(halves[i / 2] >> (i % 2 * 16)));
-      EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits8(i), static_cast<uint8_t>(quarters[i / 4] >> (i % 4 * 8)));
+      EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits16(i),
+                static_cast<uint16_t>(halves[i / 2] >> (i % 2 * 16)));
+      EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits8(i),
+                static_cast<uint8_t>(quarters[i / 4] >> (i % 4 * 8)));
     }
     // split(n): 2n words in rows of two.
     const std::vector<uint32_t> keys = OriginalWords(key, 2 * n);

@@ -32,7 +32,8 @@ absl::StatusOr<int64_t> CheckedNumElements(absl::Span<const int64_t> extents, in
   bool empty = false;
   for (const int64_t extent : extents) {
     if (extent < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("shape [", absl::StrJoin(extents, ","), "] has a negative extent"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape [", absl::StrJoin(extents, ","), "] has a negative extent"));
     }
     empty |= extent == 0;
   }
@@ -52,13 +53,14 @@ absl::StatusOr<Axes> NormalizeAxes(absl::Span<const int64_t> axes, int64_t rank)
   Axes result;
   for (const int64_t axis : axes) {
     if (axis < -rank || axis >= rank) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("axis ", axis, " is out of range for rank ", rank, " (", -rank, " to ", rank - 1, " are allowed)"));
+      return absl::InvalidArgumentError(absl::StrCat("axis ", axis, " is out of range for rank ", rank, " (", -rank,
+                                                     " to ", rank - 1, " are allowed)"));
     }
     const int64_t normal = axis < 0 ? axis + rank : axis;
     for (const int64_t seen : result) {
       if (seen == normal) {
-        return absl::InvalidArgumentError(absl::StrCat("axis ", normal, " is named twice in [", absl::StrJoin(axes, ","), "]"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("axis ", normal, " is named twice in [", absl::StrJoin(axes, ","), "]"));
       }
     }
     result.push_back(normal);

@@ -49,7 +49,8 @@ std::ostream& operator<<(std::ostream& os, const Shape& shape);
 // Strides of the dense row-major layout.
 Strides DenseStrides(const Shape& shape);
 
-// The number of elements, or InvalidArgument when an extent is negative or elements * `bytes_per_element` exceeds 2^63 - 1.
+// The number of elements, or InvalidArgument when an extent is negative or elements * `bytes_per_element` exceeds 2^63
+// - 1.
 absl::StatusOr<int64_t> CheckedNumElements(absl::Span<const int64_t> extents, int64_t bytes_per_element = 1);
 
 // Maps axes in -rank .. rank-1 to 0 .. rank-1. InvalidArgument when one is out of range or named twice.

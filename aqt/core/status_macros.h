@@ -9,10 +9,9 @@
 #include "absl/strings/string_view.h"
 
 // Returns from the enclosing function when `expression`, an absl::Status, is an error.
-#define AQT_RETURN_IF_ERROR(expression)                      \
-  do {                                                       \
-    if (absl::Status aqt_status_ = (expression); !aqt_status_.ok()) \
-      return aqt_status_;                                    \
+#define AQT_RETURN_IF_ERROR(expression)                                                 \
+  do {                                                                                  \
+    if (absl::Status aqt_status_ = (expression); !aqt_status_.ok()) return aqt_status_; \
   } while (false)
 
 // `AQT_ASSIGN_OR_RETURN(auto x, MakeX());`: assigns the value or returns the error.

@@ -139,8 +139,12 @@ Value StopGradient(const Operand& x) { return Bind1(StopGradientOp{}, {x.As(DTyp
 
 Value ReduceSum(const Operand& x) { return ReduceAll(ReduceKind::kSum, x); }
 Value ReduceMax(const Operand& x) { return ReduceAll(ReduceKind::kMax, x); }
-Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims) { return Reduce(ReduceKind::kSum, x, axes, keepdims); }
-Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims) { return Reduce(ReduceKind::kMax, x, axes, keepdims); }
+Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims) {
+  return Reduce(ReduceKind::kSum, x, axes, keepdims);
+}
+Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims) {
+  return Reduce(ReduceKind::kMax, x, axes, keepdims);
+}
 
 Value BroadcastTo(const Operand& x, const Shape& shape) { return BroadcastToLast(x.As(DType::kF32), shape, x.where()); }
 

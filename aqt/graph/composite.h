@@ -42,13 +42,15 @@ class Composite : public std::enable_shared_from_this<Composite> {
   // The outputs' avals, or why these operands are refused; the message need not name the operation.
   virtual absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> operands) const = 0;
 
-  // The meaning: the same outputs by other operations, bit for bit. An operation without a meaning in others (random numbers, a
-  // search) says has_expansion() false, defines Eval, and lets no gradient through; Expand then binds it again.
+  // The meaning: the same outputs by other operations, bit for bit. An operation without a meaning in others (random
+  // numbers, a search) says has_expansion() false, defines Eval, and lets no gradient through; Expand then binds it
+  // again.
   virtual bool has_expansion() const { return true; }
   virtual std::vector<Value> Expand(absl::Span<const Value> operands) const;
 
   // The outputs' data; an output that is not needed may be left Array(). By default Expand is run at once.
-  virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands, absl::Span<const bool> needed) const;
+  virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
+                                                  absl::Span<const bool> needed) const;
 
   // Without an own gradient the expansion is differentiated. With one, gradients are taken by the two functions below.
   virtual bool has_gradient() const { return false; }

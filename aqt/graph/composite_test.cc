@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
@@ -21,6 +19,8 @@
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -73,8 +73,8 @@ TEST(CompositeTest, RefusalsSurface) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"square [layer]: takes one operand", "f32[], f32[]"}));
 }
 
-// y = x * w in a fused form, with a statistic as second output. While a gradient is wanted another composite also hands out
-// what the backward pass needs; the backward pass is one equation that is told which of its outputs are needed.
+// y = x * w in a fused form, with a statistic as second output. While a gradient is wanted another composite also hands
+// out what the backward pass needs; the backward pass is one equation that is told which of its outputs are needed.
 struct Log {
   std::vector<std::string> lines;
 };
@@ -87,7 +87,9 @@ class ScaleBackward : public Composite {
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {  // (ct, doubled x, w)
     return std::vector<Aval>{in[0], in[0], {in[0].dtype, {}}};
   }
-  std::vector<Value> Expand(In in) const override { return {in[0] * in[2], in[0] * (in[1] / 2.0), ops::ReduceMax(in[0])}; }
+  std::vector<Value> Expand(In in) const override {
+    return {in[0] * in[2], in[0] * (in[1] / 2.0), ops::ReduceMax(in[0])};
+  }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
     log_->lines.push_back(absl::StrCat("backward needs ", needed[0], needed[1], needed[2]));
     absl::StatusOr<std::vector<Array>> out = Composite::Eval(in, needed);
@@ -193,7 +195,8 @@ class Liar : public Square {
 
 TEST(CompositeTest, AWrongEvaluationIsReported) {
   const Value out = Call(std::make_shared<Liar>(), {Value(Array::Scalar(1.0f))});
-  EXPECT_THAT(out.ToArray(), FailsWith(absl::StatusCode::kInternal, {"liar: evaluation gave s32[]", "instead of f32[]"}));
+  EXPECT_THAT(out.ToArray(),
+              FailsWith(absl::StatusCode::kInternal, {"liar: evaluation gave s32[]", "instead of f32[]"}));
 }
 
 // An operation of its own: no expansion, no gradient.
@@ -209,8 +212,8 @@ class Opaque : public Composite {
 
 TEST(CompositeTest, WithoutExpansionNoGradientFlows) {
   const Array x = Array::Of<double>({3, 4}, {2});
-  absl::StatusOr<Program> program = TraceWith(
-      [](In in) { return Values{ops::ReduceSum(in[0] * Call(std::make_shared<Opaque>(), {in[0]}))}; }, {x});
+  absl::StatusOr<Program> program =
+      TraceWith([](In in) { return Values{ops::ReduceSum(in[0] * Call(std::make_shared<Opaque>(), {in[0]}))}; }, {x});
   ASSERT_THAT(program, IsOk());
   absl::StatusOr<std::vector<Array>> gradient = Eval(*Grad(*program, {0}), {x});
   ASSERT_THAT(gradient, IsOk());
@@ -220,7 +223,8 @@ TEST(CompositeTest, WithoutExpansionNoGradientFlows) {
 
 TEST(CompositeTest, PoisonedOperandsPoisonEveryOutput) {
   Log log;
-  const Values out = Bind(CompositeOp{std::make_shared<Scale>(&log, true)}, {Value(), Value()}, std::source_location::current());
+  const Values out =
+      Bind(CompositeOp{std::make_shared<Scale>(&log, true)}, {Value(), Value()}, std::source_location::current());
   ASSERT_EQ(out.size(), 3u);
   for (const Value& value : out) EXPECT_FALSE(value.status().ok());
 }

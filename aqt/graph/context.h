@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_CONTEXT_H_
 #define AQT_GRAPH_CONTEXT_H_
 
-// What surrounds an operation when it is called: the trace that records it (if any), the named scopes, and the threads that
-// it may use. One context per thread; the classes here change it for the lifetime of an object.
+// What surrounds an operation when it is called: the trace that records it (if any), the named scopes, and the threads
+// that it may use. One context per thread; the classes here change it for the lifetime of an object.
 
 #include <optional>
 #include <string>
@@ -34,11 +34,11 @@ namespace internal {
 class Recorder;
 
 struct TraceContext {
-  Recorder* recorder = nullptr;      // records operations; null: they run at once
-  absl::Status* error = nullptr;     // the first error of the trace
+  Recorder* recorder = nullptr;   // records operations; null: they run at once
+  absl::Status* error = nullptr;  // the first error of the trace
   std::string scope;
-  std::optional<SourceLine> where;   // overrides the callers' lines: set while equations are recorded again
-  Executor* executor = nullptr;      // null: the calling thread alone
+  std::optional<SourceLine> where;  // overrides the callers' lines: set while equations are recorded again
+  Executor* executor = nullptr;     // null: the calling thread alone
 };
 
 TraceContext& CurrentContext();
@@ -60,8 +60,8 @@ class SaveContext {
 
 }  // namespace internal
 
-// Contractions that run inside, eagerly or in Eval, use the threads of `executor`, which must outlive this; null: the calling
-// thread alone, as without any. Their bits do not depend on it.
+// Contractions that run inside, eagerly or in Eval, use the threads of `executor`, which must outlive this; null: the
+// calling thread alone, as without any. Their bits do not depend on it.
 class UseExecutor {
  public:
   explicit UseExecutor(Executor* executor);

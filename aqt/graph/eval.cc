@@ -31,7 +31,8 @@ absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const
     const Program::Port& port = program.inputs[i];
     if (args[i].aval() != program.aval(port.var)) {
       return absl::InvalidArgumentError(absl::StrCat("eval: input ", port.slot.ToString(), " is ",
-                                                     program.aval(port.var).ToString(), ", got ", args[i].aval().ToString()));
+                                                     program.aval(port.var).ToString(), ", got ",
+                                                     args[i].aval().ToString()));
     }
   }
   const std::vector<int> last_use = internal::LastUses(program);

@@ -27,7 +27,8 @@ ArrayRef View(const Array& x, const Shape& shape, const Strides& strides, int64_
 }
 
 MutableArrayRef Window(ArrayBuilder& x, const Shape& shape, const Strides& strides, int64_t offset) {
-  return MutableArrayRef(x.aval().dtype, shape, strides, static_cast<char*>(x.data()) + offset * SizeOf(x.aval().dtype));
+  return MutableArrayRef(x.aval().dtype, shape, strides,
+                         static_cast<char*>(x.data()) + offset * SizeOf(x.aval().dtype));
 }
 
 Array Eval(const UnaryOp& op, Arrays in, const Aval& out) {
@@ -51,7 +52,8 @@ Array Eval(const CompareOp& op, Arrays in, const Aval& out) {
 
 Array Eval(const SelectOp&, Arrays in, const Aval& out) {
   ArrayBuilder builder(out);
-  kernels::Select(out.dtype, in[0].View<bool>().data(), in[1].data(), in[2].data(), in[1].num_elements(), builder.data());
+  kernels::Select(out.dtype, in[0].View<bool>().data(), in[1].data(), in[2].data(), in[1].num_elements(),
+                  builder.data());
   return std::move(builder).Build();
 }
 
@@ -137,8 +139,8 @@ absl::StatusOr<std::vector<Array>> EvalComposite(const Composite& composite, Arr
   }
   for (size_t i = 0; i < out.size(); ++i) {
     if (needed[i] && out[i].aval() != avals[i]) {
-      return absl::InternalError(absl::StrCat("evaluation gave ", out[i].aval().ToString(), " for output ", i, " instead of ",
-                                              avals[i].ToString()));
+      return absl::InternalError(absl::StrCat("evaluation gave ", out[i].aval().ToString(), " for output ", i,
+                                              " instead of ", avals[i].ToString()));
     }
   }
   return out;
@@ -146,7 +148,8 @@ absl::StatusOr<std::vector<Array>> EvalComposite(const Composite& composite, Arr
 
 }  // namespace
 
-absl::StatusOr<std::vector<Array>> EvalOp(const Op& op, absl::Span<const Array> operands, absl::Span<const bool> needed) {
+absl::StatusOr<std::vector<Array>> EvalOp(const Op& op, absl::Span<const Array> operands,
+                                          absl::Span<const bool> needed) {
   const SuspendTrace suspend;
   absl::InlinedVector<Aval, 3> avals;
   for (const Array& operand : operands) avals.push_back(operand.aval());

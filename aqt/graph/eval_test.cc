@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +18,8 @@
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -171,7 +171,11 @@ TEST(InlineTest, CallsAProgramLikeAFunction) {
   EXPECT_EQ(outer->scope(outer->eqns.back()), "step/f");
   EXPECT_THAT(TraceWith([&](In in) { return Inline(program, in); }, {Array::Zeros(DType::kF32, {2})}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"2 inputs, got 1"}));
-  EXPECT_THAT(TraceWith([&](In in) { return Inline(program, {in[0], in[0]}); }, {Array::Zeros(DType::kS8, {2})}),
+  EXPECT_THAT(TraceWith(
+                  [&](In in) {
+                    return Inline(program, {in[0], in[0]});
+                  },
+                  {Array::Zeros(DType::kS8, {2})}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"sub [f]", "not in s8"}));
 }
 

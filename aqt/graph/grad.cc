@@ -50,11 +50,14 @@ bool AnyActive(const std::vector<bool>& active, absl::Span<const VarId> vars) {
 }
 
 absl::Status CheckArguments(const Program& program, absl::Span<const int> wrt) {
-  const auto invalid = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat("grad: ", parts...)); };
+  const auto invalid = [](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat("grad: ", parts...));
+  };
   if (program.outputs.empty()) return invalid("the program has no output; output 0 must be the loss");
   const Aval& loss = program.aval(program.outputs[0].var);
   if (loss.shape.rank() != 0 || !kernels::IsArithmetic(loss.dtype) || !IsFloat(loss.dtype)) {
-    return invalid("output 0, the loss, is ", loss.ToString(), " instead of a scalar of f16, bf16, f32 or f64; reduce it first");
+    return invalid("output 0, the loss, is ", loss.ToString(),
+                   " instead of a scalar of f16, bf16, f32 or f64; reduce it first");
   }
   std::vector<bool> seen(program.inputs.size(), false);
   for (int position : wrt) {
@@ -77,7 +80,8 @@ absl::StatusOr<Program> ExpandWithoutGradient(Program program, absl::Span<const 
     const std::vector<bool> active = ActiveVars(program, wrt);
     const auto expands = [&](const Equation& eqn) {
       const Composite* composite = CompositeOf(eqn);
-      return composite != nullptr && !composite->has_gradient() && composite->has_expansion() && AnyActive(active, eqn.in);
+      return composite != nullptr && !composite->has_gradient() && composite->has_expansion() &&
+             AnyActive(active, eqn.in);
     };
     bool any = false;
     for (const Equation& eqn : program.eqns) any = any || expands(eqn);
@@ -96,8 +100,9 @@ class Differentiator {
       : program_(program), active_(ActiveVars(program, wrt)), cotangents_(program.vars.size()) {}
 
   absl::StatusOr<std::vector<Value>> Forward(absl::Span<const Value> args) {
-    return RewriteValues(program_, args,
-                         [&](const Equation& eqn, absl::Span<const Value> operands) { return ForwardRule(eqn, operands); });
+    return RewriteValues(program_, args, [&](const Equation& eqn, absl::Span<const Value> operands) {
+      return ForwardRule(eqn, operands);
+    });
   }
 
   // Seeds output 0 with 1 and walks back.
@@ -154,7 +159,8 @@ class Differentiator {
       out = internal::Vjp(eqn.op, saved.subspan(0, eqn.in.size()), saved.back(), *cotangents_[eqn.out[0]], wanted);
     }
     if (out.size() != eqn.in.size()) {
-      return absl::InternalError(absl::StrCat("the gradient has ", out.size(), " cotangents for ", eqn.in.size(), " operands"));
+      return absl::InternalError(
+          absl::StrCat("the gradient has ", out.size(), " cotangents for ", eqn.in.size(), " operands"));
     }
     for (VarId var : eqn.out) cotangents_[var].reset();
     for (size_t i = 0; i < out.size(); ++i) {

@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -17,6 +15,8 @@
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -67,7 +67,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"div", [](In x) { return x[0] / x[1]; }, {F64({5}, 12), F64({5}, 13, 0.5, 2)}},
         {"max", [](In x) { return ops::Max(x[0], x[1]); }, {F64({9}, 14), F64({9}, 15)}},
         {"min", [](In x) { return ops::Min(x[0], x[1]); }, {F64({9}, 16), F64({9}, 17)}},
-        {"select", [](In x) { return ops::Select(ops::Greater(x[0], 0.0), x[0] * x[1], x[1]); }, {F64({9}, 18), F64({9}, 19)}},
+        {"select",
+         [](In x) { return ops::Select(ops::Greater(x[0], 0.0), x[0] * x[1], x[1]); },
+         {F64({9}, 18), F64({9}, 19)}},
         {"reduce_sum", [](In x) { return ops::ReduceSum(x[0] * x[0], {0, 2}); }, {F64({2, 3, 4}, 20)}},
         {"reduce_sum_keepdims", [](In x) { return ops::ReduceSum(x[0] * x[0], {1}, true); }, {F64({2, 3, 4}, 21)}},
         {"reduce_sum_all", [](In x) { return ops::ReduceSum(x[0]); }, {F64({2, 3}, 22)}},
@@ -77,14 +79,20 @@ INSTANTIATE_TEST_SUITE_P(
         {"broadcast_scalar", [](In x) { return x[0] * x[1]; }, {F64({}, 27), F64({2, 2}, 28)}},
         {"broadcast_in_dim", [](In x) { return ops::BroadcastInDim(x[0], {3, 2, 4}, {0, 1}); }, {F64({3, 1}, 29)}},
         {"reshape", [](In x) { return ops::Reshape(x[0], {3, 2}) * x[1]; }, {F64({6}, 30), F64({3, 2}, 31)}},
-        {"transpose", [](In x) { return ops::Transpose(x[0], {2, 0, 1}) * x[1]; }, {F64({2, 3, 4}, 32), F64({4, 2, 3}, 33)}},
+        {"transpose",
+         [](In x) { return ops::Transpose(x[0], {2, 0, 1}) * x[1]; },
+         {F64({2, 3, 4}, 32), F64({4, 2, 3}, 33)}},
         {"slice", [](In x) { return ops::Slice(x[0], {1, 0}, {3, 5}); }, {F64({4, 5}, 34)}},
         {"slice_strided", [](In x) { return ops::Slice(x[0], {1, 0}, {4, 5}, {2, 3}); }, {F64({5, 6}, 35)}},
         {"slice_empty", [](In x) { return ops::Slice(x[0], {2}, {2}); }, {F64({4}, 36)}},
         {"pad", [](In x) { return ops::Pad(x[0], {1, 0}, {0, 2}, {2, 1}); }, {F64({3, 2}, 37)}},
-        {"concatenate", [](In x) { return ops::Concatenate({x[0], x[1], x[0]}, 1); }, {F64({2, 1}, 38), F64({2, 3}, 39)}},
+        {"concatenate",
+         [](In x) { return ops::Concatenate({x[0], x[1], x[0]}, 1); },
+         {F64({2, 1}, 38), F64({2, 3}, 39)}},
         {"matmul", [](In x) { return ops::MatMul(x[0], x[1]); }, {F64({3, 4}, 40), F64({4, 2}, 41)}},
-        {"dot_general", [](In x) { return ops::DotGeneral(x[0], x[1], kGeneralDims); }, {F64({2, 3, 2, 4}, 42), F64({4, 3, 3, 2}, 43)}},
+        {"dot_general",
+         [](In x) { return ops::DotGeneral(x[0], x[1], kGeneralDims); },
+         {F64({2, 3, 2, 4}, 42), F64({4, 3, 3, 2}, 43)}},
         {"dot_vectors", [](In x) { return ops::MatMul(x[0], x[1]); }, {F64({5}, 44), F64({5}, 45)}},
         {"dot_outer", [](In x) { return ops::DotGeneral(x[0], x[1], DotDims{}); }, {F64({3}, 46), F64({2}, 47)}},
         {"dot_self", [](In x) { return ops::MatMul(x[0], x[0]); }, {F64({3, 3}, 48)}},
@@ -123,16 +131,20 @@ TEST(GradTest, KinksAndTies) {
   const std::vector<Array> tie = GradientsAt([](In x) { return ops::Max(x[0], x[1]); }, {Scalar64(1), Scalar64(1)});
   EXPECT_EQ(tie[0].View<double>()[0], 0.5);
   EXPECT_EQ(tie[1].View<double>()[0], 0.5);
-  const Array shared = GradientsAt([](In x) { return ops::ReduceMax(x[0]); }, {Array::Of<double>({3, 1, 3, 3}, {4})})[0];
+  const Array shared =
+      GradientsAt([](In x) { return ops::ReduceMax(x[0]); }, {Array::Of<double>({3, 1, 3, 3}, {4})})[0];
   EXPECT_TRUE(BitEqual(shared, Array::Of<double>({1 / 3.0, 0, 1 / 3.0, 1 / 3.0}, {4})));
-  EXPECT_EQ(GradientsAt([](In x) { return ops::Round(x[0]) + ops::Floor(x[0]) + x[0] * 0.0; }, {Scalar64(1.3)})[0].View<double>()[0], 0);
+  EXPECT_EQ(GradientsAt([](In x) { return ops::Round(x[0]) + ops::Floor(x[0]) + x[0] * 0.0; }, {Scalar64(1.3)})[0]
+                .View<double>()[0],
+            0);
 }
 
 TEST(GradTest, NothingFlowsThroughStopGradientAndIntegers) {
   const Array x = Array::Of<double>({1, -2, 3}, {3});
   const Array stopped = GradientsAt([](In in) { return ops::StopGradient(in[0]) * in[0]; }, {x})[0];
   EXPECT_TRUE(BitEqual(stopped, x));
-  const Array through = GradientsAt([](In in) { return ops::Cast(ops::Cast(in[0], DType::kS32), DType::kF64) * 3.0 + in[0]; }, {x})[0];
+  const Array through =
+      GradientsAt([](In in) { return ops::Cast(ops::Cast(in[0], DType::kS32), DType::kF64) * 3.0 + in[0]; }, {x})[0];
   EXPECT_TRUE(BitEqual(through, Array::Of<double>({1, 1, 1}, {3})));
   const Array unused = GradientsAt([](In in) { return in[1] * 1.0; }, {x, Scalar64(2)})[0];
   EXPECT_TRUE(BitEqual(unused, Array::Zeros(DType::kF64, {3})));
@@ -176,8 +188,8 @@ TEST(GradTest, ProgramText) {
     WriteSlot({SlotKind::kStat, "max"}, ops::ReduceMax(y));
     return Values{ops::ReduceSum(y * y), y};
   };
-  absl::StatusOr<Program> program =
-      Trace(loss, {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}, {{SlotKind::kParam, "fc1/kernel"}, {DType::kF32, {3, 4}}}});
+  absl::StatusOr<Program> program = Trace(loss, {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}},
+                                                 {{SlotKind::kParam, "fc1/kernel"}, {DType::kF32, {3, 4}}}});
   ASSERT_THAT(program, IsOk());
   absl::StatusOr<Program> both = ValueAndGrad(*program, {1});
   ASSERT_THAT(both, IsOk());
@@ -228,10 +240,12 @@ TEST(GradTest, Errors) {
   const auto sum = [](In in) { return Values{ops::ReduceSum(in[0])}; };
   EXPECT_THAT(grad_of([](In in) { return Values{in[0]}; }, {f}, {0}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"grad: output 0, the loss, is f32[2]"}));
-  EXPECT_THAT(grad_of([](In) { return Values{}; }, {f}, {0}), FailsWith(absl::StatusCode::kInvalidArgument, {"no output"}));
+  EXPECT_THAT(grad_of([](In) { return Values{}; }, {f}, {0}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"no output"}));
   EXPECT_THAT(grad_of([](In in) { return Values{ops::ReduceSum(in[0])}; }, {i}, {}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"the loss, is s32[]"}));
-  EXPECT_THAT(grad_of(sum, {f, i}, {1}), FailsWith(absl::StatusCode::kInvalidArgument, {"data \"1\"", "s32", "no float"}));
+  EXPECT_THAT(grad_of(sum, {f, i}, {1}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"data \"1\"", "s32", "no float"}));
   EXPECT_THAT(grad_of(sum, {f}, {0, 0}), FailsWith(absl::StatusCode::kInvalidArgument, {"data \"0\"", "twice"}));
   EXPECT_THAT(grad_of(sum, {f}, {1}), FailsWith(absl::StatusCode::kInvalidArgument, {"no input 1"}));
   EXPECT_THAT(grad_of(sum, {f}, {-1}), FailsWith(absl::StatusCode::kInvalidArgument, {"no input -1"}));

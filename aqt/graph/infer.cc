@@ -42,7 +42,8 @@ absl::Status ExpectArithmetic(const Aval& a) {
 // Axes are distinct, in range and ascending.
 absl::Status ExpectAscending(absl::Span<const int64_t> axes, int64_t rank) {
   for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] >= rank) return Invalid("axis ", axes[i], " of ", List(axes), " is not in 0 .. ", rank - 1);
+    if (axes[i] < 0 || axes[i] >= rank)
+      return Invalid("axis ", axes[i], " of ", List(axes), " is not in 0 .. ", rank - 1);
     if (i > 0 && axes[i] <= axes[i - 1]) return Invalid("axes ", List(axes), " do not ascend");
   }
   return absl::OkStatus();
@@ -57,7 +58,8 @@ Result Infer(const UnaryOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
   AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
   const bool floats_only = op.kind != kernels::UnaryKind::kNeg && op.kind != kernels::UnaryKind::kAbs;
-  if (floats_only && !IsFloat(in[0].dtype)) return Invalid("takes floats, not ", in[0].ToString(), "; cast the operand");
+  if (floats_only && !IsFloat(in[0].dtype))
+    return Invalid("takes floats, not ", in[0].ToString(), "; cast the operand");
   return in[0];
 }
 
@@ -111,8 +113,8 @@ Result Infer(const BroadcastOp& op, Avals in) {
   for (int64_t i = 0; i < in[0].shape.rank(); ++i) {
     const int64_t from = in[0].shape[i], to = op.shape[op.axes[i]];
     if (from != 1 && from != to) {
-      return Invalid("axis ", i, " of ", in[0].ToString(), " has extent ", from, ", axis ", op.axes[i], " of the result ",
-                     op.shape.ToString(), " has ", to, "; only extent 1 is stretched");
+      return Invalid("axis ", i, " of ", in[0].ToString(), " has extent ", from, ", axis ", op.axes[i],
+                     " of the result ", op.shape.ToString(), " has ", to, "; only extent 1 is stretched");
     }
   }
   return Aval{in[0].dtype, op.shape};
@@ -135,7 +137,8 @@ Result Infer(const TransposeOp& op, Avals in) {
   std::sort(sorted.begin(), sorted.end());
   bool is_permutation = static_cast<int64_t>(sorted.size()) == rank;
   for (int64_t i = 0; is_permutation && i < rank; ++i) is_permutation = sorted[i] == i;
-  if (!is_permutation) return Invalid(List(op.permutation), " is no permutation of the ", rank, " axes of ", in[0].ToString());
+  if (!is_permutation)
+    return Invalid(List(op.permutation), " is no permutation of the ", rank, " axes of ", in[0].ToString());
   Aval out{in[0].dtype, {}};
   for (int64_t axis : op.permutation) out.shape.push_back(in[0].shape[axis]);
   return out;
@@ -220,8 +223,8 @@ Result Infer(const DotGeneralOp& op, Avals in) {
     }
   }
   if (integers ? op.out != DType::kS32 : !IsDotFloat(op.out)) {
-    return Invalid("gives ", integers ? "s32" : "f16, bf16, f32 or f64", " for ", ToString(in[0].dtype), " operands, not ",
-                   ToString(op.out));
+    return Invalid("gives ", integers ? "s32" : "f16, bf16, f32 or f64", " for ", ToString(in[0].dtype),
+                   " operands, not ", ToString(op.out));
   }
   AQT_RETURN_IF_ERROR(ValidateDotDims(op.dims, in[0].shape, in[1].shape));
   const Shape shape = DotOutputShape(op.dims, in[0].shape, in[1].shape);
@@ -242,8 +245,8 @@ absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> o
         if constexpr (std::is_same_v<O, CompositeOp>) {
           AQT_ASSIGN_OR_RETURN(std::vector<Aval> out, o.impl->Infer(operands));
           if (static_cast<int>(out.size()) != o.impl->num_outputs()) {
-            return absl::InternalError(absl::StrCat("the composite declares ", o.impl->num_outputs(),
-                                                    " outputs and infers ", out.size()));
+            return absl::InternalError(
+                absl::StrCat("the composite declares ", o.impl->num_outputs(), " outputs and infers ", out.size()));
           }
           return out;
         } else {

@@ -24,11 +24,12 @@ std::vector<int> LastUses(const Program& program);
 absl::Status ExpectArgumentCount(const Program& program, size_t count);
 }  // namespace internal
 
-// Calls `rule(eqn, operand lanes) -> StatusOr<std::vector<Lane>>` for each equation in order, with `args` for the inputs and
-// `lift(array) -> Lane` for constants, and returns the outputs' lanes. A lane is dropped after its last use.
+// Calls `rule(eqn, operand lanes) -> StatusOr<std::vector<Lane>>` for each equation in order, with `args` for the
+// inputs and `lift(array) -> Lane` for constants, and returns the outputs' lanes. A lane is dropped after its last use.
 // Errors: a rule's, with the equation's description; InvalidArgument for a wrong number of arguments.
 template <class Lane, class Lift, class Rule>
-absl::StatusOr<std::vector<Lane>> Interpret(const Program& program, absl::Span<const Lane> args, Lift&& lift, Rule&& rule) {
+absl::StatusOr<std::vector<Lane>> Interpret(const Program& program, absl::Span<const Lane> args, Lift&& lift,
+                                            Rule&& rule) {
   AQT_RETURN_IF_ERROR(internal::ExpectArgumentCount(program, args.size()));
   const std::vector<int> last_use = internal::LastUses(program);
   std::vector<std::optional<Lane>> lanes(program.vars.size());

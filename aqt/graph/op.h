@@ -107,8 +107,8 @@ struct CompositeOp {
 using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, ReduceOp, BroadcastOp, ReshapeOp, TransposeOp,
                         SliceOp, PadOp, ConcatenateOp, DotGeneralOp, StopGradientOp, CompositeOp>;
 
-// Joins lambdas, one for each alternative, for std::visit. A table without a catch-all stops compiling when an operation is
-// added: that is how one finds what a new operation must decide.
+// Joins lambdas, one for each alternative, for std::visit. A table without a catch-all stops compiling when an
+// operation is added: that is how one finds what a new operation must decide.
 template <class... Fs>
 struct Overload : Fs... {
   using Fs::operator()...;
@@ -122,8 +122,8 @@ std::string OpName(const Op& op);
 std::string OpAttributes(const Op& op);
 int NumOutputs(const Op& op);
 
-// The outputs' avals. InvalidArgument when the operands' number, dtypes or shapes do not fit; the message names them, but
-// neither operation nor scope: the caller knows these.
+// The outputs' avals. InvalidArgument when the operands' number, dtypes or shapes do not fit; the message names them,
+// but neither operation nor scope: the caller knows these.
 absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> operands);
 
 }  // namespace aqt

@@ -48,10 +48,10 @@ std::string ToText(const Program& program, const TextOptions& options) {
     absl::StrAppend(&text, "const ", declare(var), " = ", ContentsText(array), "\n");
   }
   for (const Equation& eqn : program.eqns) {
-    absl::StrAppend(&text, absl::StrJoin(eqn.out, ", ", [&](std::string* out, VarId var) { out->append(declare(var)); }),
-                    " = ", OpName(eqn.op), "(", absl::StrJoin(eqn.in, ", ", [&](std::string* out, VarId var) {
-                      absl::StrAppend(out, "%", number[var]);
-                    }), ")");
+    absl::StrAppend(
+        &text, absl::StrJoin(eqn.out, ", ", [&](std::string* out, VarId var) { out->append(declare(var)); }), " = ",
+        OpName(eqn.op), "(",
+        absl::StrJoin(eqn.in, ", ", [&](std::string* out, VarId var) { absl::StrAppend(out, "%", number[var]); }), ")");
     if (const std::string attributes = OpAttributes(eqn.op); !attributes.empty()) {
       absl::StrAppend(&text, " {", attributes, "}");
     }

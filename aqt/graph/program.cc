@@ -74,9 +74,10 @@ std::vector<int> Program::InputsOfKind(SlotKind kind) const {
 
 absl::Status DescribeError(const absl::Status& status, absl::string_view op, absl::string_view scope,
                            absl::Span<const Aval> operands, const SourceLine& where) {
-  return absl::Status(status.code(),
-                      absl::StrCat(op, scope.empty() ? "" : absl::StrCat(" [", scope, "]"), ": ", status.message(),
-                                   "; operands ", operands.empty() ? "none" : AvalList(operands), "; at ", where.ToString()));
+  return absl::Status(
+      status.code(),
+      absl::StrCat(op, scope.empty() ? "" : absl::StrCat(" [", scope, "]"), ": ", status.message(), "; operands ",
+                   operands.empty() ? "none" : AvalList(operands), "; at ", where.ToString()));
 }
 
 absl::Status DescribeError(const absl::Status& status, const Program& program, const Equation& eqn) {
@@ -87,13 +88,15 @@ absl::Status Check(const Program& program) {
   std::vector<bool> bound(program.vars.size(), false);
   const auto in_range = [&](VarId var) { return var >= 0 && static_cast<size_t>(var) < program.vars.size(); };
   const auto bind = [&](VarId var) {
-    if (!in_range(var) || bound[var]) return absl::InternalError(absl::StrCat("variable ", var, " is bound twice or unknown"));
+    if (!in_range(var) || bound[var])
+      return absl::InternalError(absl::StrCat("variable ", var, " is bound twice or unknown"));
     bound[var] = true;
     return absl::OkStatus();
   };
   const auto use = [&](VarId var) {
-    return in_range(var) && bound[var] ? absl::OkStatus()
-                                       : absl::InternalError(absl::StrCat("variable ", var, " is used before it is bound"));
+    return in_range(var) && bound[var]
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat("variable ", var, " is used before it is bound"));
   };
   for (const Program::Port& port : program.inputs) {
     if (absl::Status s = bind(port.var); !s.ok()) return s;
@@ -113,16 +116,16 @@ absl::Status Check(const Program& program) {
     absl::StatusOr<std::vector<Aval>> out = InferOp(eqn.op, AvalsOf(program, eqn.in));
     if (!out.ok()) return DescribeError(absl::InternalError(out.status().message()), program, eqn);
     if (out->size() != eqn.out.size()) {
-      return DescribeError(absl::InternalError(absl::StrCat("has ", eqn.out.size(), " outputs instead of ", out->size())),
-                           program, eqn);
+      return DescribeError(
+          absl::InternalError(absl::StrCat("has ", eqn.out.size(), " outputs instead of ", out->size())), program, eqn);
     }
     for (size_t i = 0; i < out->size(); ++i) {
       if (absl::Status s = bind(eqn.out[i]); !s.ok()) return DescribeError(s, program, eqn);
       if ((*out)[i] != program.aval(eqn.out[i])) {
-        return DescribeError(absl::InternalError(absl::StrCat("output ", i, " is declared as ",
-                                                              program.aval(eqn.out[i]).ToString(), " and inferred as ",
-                                                              (*out)[i].ToString())),
-                             program, eqn);
+        return DescribeError(
+            absl::InternalError(absl::StrCat("output ", i, " is declared as ", program.aval(eqn.out[i]).ToString(),
+                                             " and inferred as ", (*out)[i].ToString())),
+            program, eqn);
       }
     }
   }

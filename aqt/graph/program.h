@@ -74,11 +74,11 @@ struct Program {
     Slot slot;
   };
 
-  std::vector<Aval> vars;                  // by VarId
-  std::vector<Port> inputs;                // slots are distinct
+  std::vector<Aval> vars;    // by VarId
+  std::vector<Port> inputs;  // slots are distinct
   absl::btree_map<VarId, Array> consts;
-  std::vector<Equation> eqns;              // in an order in which they can run
-  std::vector<Port> outputs;               // slots are distinct; a variable may be several outputs
+  std::vector<Equation> eqns;  // in an order in which they can run
+  std::vector<Port> outputs;   // slots are distinct; a variable may be several outputs
   ScopeTable scopes;
 
   const Aval& aval(VarId var) const { return vars[var]; }
@@ -88,15 +88,16 @@ struct Program {
   std::vector<int> InputsOfKind(SlotKind kind) const;
 };
 
-// Internal, naming the equation, unless: every variable is bound once and before its use (inputs, constants, equations in
-// order); every output's aval is what the operation infers; slots are distinct. Run after each trace, thus each transform.
+// Internal, naming the equation, unless: every variable is bound once and before its use (inputs, constants, equations
+// in order); every output's aval is what the operation infers; slots are distinct. Run after each trace, thus each
+// transform.
 absl::Status Check(const Program& program);
 
 struct TextOptions {
   bool source_lines = false;
 };
-// The program as text. Deterministic; variables are numbered in the order of their binding. Constants of up to 8 elements
-// are written out, of others a hash of their bytes. Example:
+// The program as text. Deterministic; variables are numbered in the order of their binding. Constants of up to 8
+// elements are written out, of others a hash of their bytes. Example:
 //   in %0: f32[2,3] data "x"
 //   in %1: f32[3,4] param "fc1/kernel"
 //   %2: f32[2,4] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @fc1

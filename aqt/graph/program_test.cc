@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/trace.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -24,8 +24,11 @@ using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
 Program Small() {
-  return *Trace([](In in) { return Values{ops::Exp(in[0]) * Value(Array::Of<float>({1, 2}, {2}))}; },
-                {{{SlotKind::kData, "x"}, {DType::kF32, {2}}}});
+  return *Trace(
+      [](In in) {
+        return Values{ops::Exp(in[0]) * Value(Array::Of<float>({1, 2}, {2}))};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kF32, {2}}}});
 }
 
 TEST(CheckTest, AcceptsWhatIsTracedAndRefusesWhatIsDamaged) {

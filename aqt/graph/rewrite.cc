@@ -13,7 +13,8 @@ std::vector<Value> BindAgain(const Equation& eqn, absl::Span<const Value> operan
   return Bind(eqn.op, operands, eqn.where);
 }
 
-absl::StatusOr<std::vector<Value>> RewriteValues(const Program& program, absl::Span<const Value> args, RewriteRule rule) {
+absl::StatusOr<std::vector<Value>> RewriteValues(const Program& program, absl::Span<const Value> args,
+                                                 RewriteRule rule) {
   return Interpret<Value>(
       program, args, [](const Array& constant) { return Value(constant); },
       [&](const Equation& eqn, absl::Span<const Value> operands) -> absl::StatusOr<std::vector<Value>> {
@@ -24,8 +25,7 @@ absl::StatusOr<std::vector<Value>> RewriteValues(const Program& program, absl::S
 
 std::vector<Value> Inline(const Program& program, absl::Span<const Value> args) {
   absl::StatusOr<std::vector<Value>> out = RewriteValues(
-      program, args,
-      [](const Equation& eqn, absl::Span<const Value> operands) { return BindAgain(eqn, operands); });
+      program, args, [](const Equation& eqn, absl::Span<const Value> operands) { return BindAgain(eqn, operands); });
   if (out.ok()) return *std::move(out);
   internal::ReportError(out.status());
   return std::vector<Value>(program.outputs.size(), Value::Poisoned(Aval{}, out.status()));

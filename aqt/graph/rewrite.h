@@ -1,7 +1,8 @@
 #ifndef AQT_GRAPH_REWRITE_H_
 #define AQT_GRAPH_REWRITE_H_
 
-// Programs from programs: every transform interprets a program with Values as lanes while a trace records what its rule does.
+// Programs from programs: every transform interprets a program with Values as lanes while a trace records what its rule
+// does.
 
 #include <vector>
 
@@ -14,8 +15,8 @@
 
 namespace aqt {
 
-// What replaces an equation: values for its outputs, from values for its operands. The rule runs in the equation's scope and
-// carries its source line. Operations bound inside, InputSlot and WriteSlot become part of the new program.
+// What replaces an equation: values for its outputs, from values for its operands. The rule runs in the equation's
+// scope and carries its source line. Operations bound inside, InputSlot and WriteSlot become part of the new program.
 using RewriteRule = absl::FunctionRef<absl::StatusOr<std::vector<Value>>(const Equation&, absl::Span<const Value>)>;
 
 // The rule that changes nothing: binds the equation's operation again.
@@ -26,7 +27,8 @@ absl::StatusOr<Program> Rewrite(const Program& program, RewriteRule rule);
 
 // Walks `program` with values for its inputs: inside a trace its equations become part of the trace (scopes below the
 // current one), otherwise they run.
-absl::StatusOr<std::vector<Value>> RewriteValues(const Program& program, absl::Span<const Value> args, RewriteRule rule);
+absl::StatusOr<std::vector<Value>> RewriteValues(const Program& program, absl::Span<const Value> args,
+                                                 RewriteRule rule);
 
 // RewriteValues with BindAgain: calls a program like a function. Outputs are poisoned on errors.
 std::vector<Value> Inline(const Program& program, absl::Span<const Value> args);

@@ -3,7 +3,8 @@
 
 // From functions to programs. A model is a function of Values; the same function
 //   runs at once where no trace is active:     std::vector<Value> y = model({Value(x), Value(w)});
-//   is recorded inside Trace:                  StatusOr<Program> p = Trace(model, {{x_slot, x_aval}, {w_slot, w_aval}});
+//   is recorded inside Trace:                  StatusOr<Program> p = Trace(model, {{x_slot, x_aval}, {w_slot,
+//                                              w_aval}});
 
 #include <vector>
 
@@ -26,13 +27,14 @@ struct Input {
 
 using TracedFunction = absl::FunctionRef<std::vector<Value>(absl::Span<const Value>)>;
 
-// Calls `fn` once with one traced Value per input and returns what it did as a program. Arrays that it uses become constants.
-// Output i is named by output_slots[i]; without names it is data "i". Outputs named by WriteSlot follow.
-// C++ loops unroll, C++ branches are taken as for this call; a branch on data is an error (see Value::Item). Traces nest; each
-// thread has its own.
-// The first error of the trace wins: its message names the operation, scope, operands and the line in `fn`. InvalidArgument when
-// two inputs share a name or output_slots do not fit; AlreadyExists when two outputs share a name.
-absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs, absl::Span<const Slot> output_slots = {});
+// Calls `fn` once with one traced Value per input and returns what it did as a program. Arrays that it uses become
+// constants. Output i is named by output_slots[i]; without names it is data "i". Outputs named by WriteSlot follow.
+// C++ loops unroll, C++ branches are taken as for this call; a branch on data is an error (see Value::Item). Traces
+// nest; each thread has its own.
+// The first error of the trace wins: its message names the operation, scope, operands and the line in `fn`.
+// InvalidArgument when two inputs share a name or output_slots do not fit; AlreadyExists when two outputs share a name.
+absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs,
+                              absl::Span<const Slot> output_slots = {});
 
 // Whether a trace is active on this thread.
 bool IsTracing();
@@ -41,17 +43,21 @@ bool IsTracing();
 // poisoned ones when an operand is poisoned, belongs to another trace, or InferOp refuses.
 std::vector<Value> Bind(const Op& op, absl::Span<const Value> operands, const SourceLine& where);
 
-// A poisoned Value for an operation that refuses its operands before there is an Op; the trace fails with the same error.
-Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const Value> operands, const SourceLine& where);
+// A poisoned Value for an operation that refuses its operands before there is an Op; the trace fails with the same
+// error.
+Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const Value> operands,
+             const SourceLine& where);
 
 // The named input of the active trace, added to it at the first call: behind those given to Trace, by kind, then in the
 // order of the calls. Poisoned (and the trace fails) when it is there with another aval (InvalidArgument), or when no
 // trace is active (FailedPrecondition).
-Value InputSlot(const Slot& slot, const Aval& aval, const std::source_location& where = std::source_location::current());
+Value InputSlot(const Slot& slot, const Aval& aval,
+                const std::source_location& where = std::source_location::current());
 
-// Makes `value` a named output of the active trace, besides what the function returns: how a layer hands out a new state.
-// The trace fails when the name is taken (AlreadyExists). Where no trace is active nothing happens.
-void WriteSlot(const Slot& slot, const Value& value, const std::source_location& where = std::source_location::current());
+// Makes `value` a named output of the active trace, besides what the function returns: how a layer hands out a new
+// state. The trace fails when the name is taken (AlreadyExists). Where no trace is active nothing happens.
+void WriteSlot(const Slot& slot, const Value& value,
+               const std::source_location& where = std::source_location::current());
 
 }  // namespace aqt
 

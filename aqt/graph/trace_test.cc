@@ -6,8 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -18,6 +16,8 @@
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -75,7 +75,8 @@ TEST(TraceTest, TheSameFunctionRunsAtOnceAndIsRecorded) {
 }
 
 TEST(TraceTest, ProgramText) {
-  absl::StatusOr<Program> program = Trace(Mlp, MlpInputs(), std::vector<Slot>{{SlotKind::kData, "loss"}, {SlotKind::kData, "logits"}});
+  absl::StatusOr<Program> program =
+      Trace(Mlp, MlpInputs(), std::vector<Slot>{{SlotKind::kData, "loss"}, {SlotKind::kData, "logits"}});
   ASSERT_THAT(program, IsOk());
   EXPECT_EQ(ToText(*program), R"(in %0: f32[3,4] data "x"
 in %1: f32[3,2] data "labels"
@@ -161,8 +162,9 @@ TEST(TraceTest, TheFirstErrorComesOutWithScopeOperationShapesAndLine) {
         return Values{worse + ops::Exp(ops::Cast(in[0], DType::kS32))};
       },
       {{{SlotKind::kData, "x"}, {DType::kF32, {8, 64}}}, {{SlotKind::kParam, "w"}, {DType::kF32, {32, 16}}}});
-  EXPECT_THAT(program, FailsWith(absl::StatusCode::kInvalidArgument,
-                                 {"dot_general [mlp/fc1]: ", "64", "32", "operands f32[8,64], f32[32,16]", "trace_test.cc:"}));
+  EXPECT_THAT(program,
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"dot_general [mlp/fc1]: ", "64", "32", "operands f32[8,64], f32[32,16]", "trace_test.cc:"}));
   EXPECT_THAT(std::string(program.status().message()), ::testing::Not(HasSubstr("exp")));
 }
 
@@ -171,8 +173,8 @@ TEST(TraceTest, EagerErrorsComeOutOfToArray) {
   const NamedScope scope("here");
   const Value bad = ops::Exp(x + y) * 2.0;
   EXPECT_FALSE(bad.status().ok());
-  EXPECT_THAT(bad.ToArray(), FailsWith(absl::StatusCode::kInvalidArgument,
-                                       {"add [here]: shapes cannot be broadcast", "f32[2,3], f32[4]", "trace_test.cc:"}));
+  EXPECT_THAT(bad.ToArray(), FailsWith(absl::StatusCode::kInvalidArgument, {"add [here]: shapes cannot be broadcast",
+                                                                            "f32[2,3], f32[4]", "trace_test.cc:"}));
 }
 
 TEST(TraceTest, ABranchOnDataIsAnError) {
@@ -206,8 +208,15 @@ TEST(TraceTest, DimIsSafeOnAnyValue) {
 
 TEST(TraceTest, AValueCannotLeaveItsTrace) {
   Value leaked;
-  ASSERT_THAT(testing::TraceWith([&](In in) { leaked = in[0]; return Values{in[0]}; }, {Array::Scalar(1.0f)}), IsOk());
-  EXPECT_THAT((leaked + 1.0).ToArray(), FailsWith(absl::StatusCode::kFailedPrecondition, {"add", "where no trace is active"}));
+  ASSERT_THAT(testing::TraceWith(
+                  [&](In in) {
+                    leaked = in[0];
+                    return Values{in[0]};
+                  },
+                  {Array::Scalar(1.0f)}),
+              IsOk());
+  EXPECT_THAT((leaked + 1.0).ToArray(),
+              FailsWith(absl::StatusCode::kFailedPrecondition, {"add", "where no trace is active"}));
   EXPECT_THAT(testing::TraceWith([&](In in) { return Values{in[0] + leaked}; }, {Array::Scalar(1.0f)}),
               FailsWith(absl::StatusCode::kFailedPrecondition, {"add", "outside of the trace that made it"}));
   EXPECT_THAT(testing::TraceWith([&](In) { return Values{leaked}; }, {Array::Scalar(1.0f)}),
@@ -236,7 +245,8 @@ TEST(TraceTest, TracesNest) {
 TEST(TraceTest, EvaluationInsideATraceIsNotRecorded) {
   absl::StatusOr<Program> program = testing::TraceWith(
       [&](In in) {
-        absl::StatusOr<Program> inner = testing::TraceWith([](In x) { return Values{ops::Exp(x[0])}; }, {Array::Scalar(0.0f)});
+        absl::StatusOr<Program> inner =
+            testing::TraceWith([](In x) { return Values{ops::Exp(x[0])}; }, {Array::Scalar(0.0f)});
         const absl::StatusOr<std::vector<Array>> one = Eval(*inner, {Array::Scalar(0.0f)});
         Value also_one;
         {

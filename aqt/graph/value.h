@@ -1,11 +1,11 @@
 #ifndef AQT_GRAPH_VALUE_H_
 #define AQT_GRAPH_VALUE_H_
 
-// What model functions compute with: an array, or the name of one in the program that is being traced. The same function
-// runs at once on arrays and is recorded while a trace is active.
+// What model functions compute with: an array, or the name of one in the program that is being traced. The same
+// function runs at once on arrays and is recorded while a trace is active.
 //
-// An operation that fails gives a poisoned Value, and so does every operation on one. The error comes out of Trace(), or
-// out of ToArray() where no trace is active.
+// An operation that fails gives a poisoned Value, and so does every operation on one. The error comes out of Trace(),
+// or out of ToArray() where no trace is active.
 
 #include <cstdint>
 #include <source_location>

@@ -24,7 +24,8 @@ Cotangents Rule(const UnaryOp& op, const Call& call) {
   const Value &x = call.x[0], &ct = call.ct;
   switch (op.kind) {
     case kernels::UnaryKind::kNeg: return {-ct};
-    case kernels::UnaryKind::kAbs: return {ops::Select(ops::Greater(x, 0.0), ct, ops::Select(ops::Less(x, 0.0), -ct, 0.0))};
+    case kernels::UnaryKind::kAbs:
+      return {ops::Select(ops::Greater(x, 0.0), ct, ops::Select(ops::Less(x, 0.0), -ct, 0.0))};
     case kernels::UnaryKind::kRound:
     case kernels::UnaryKind::kFloor: return {std::nullopt};
     case kernels::UnaryKind::kFlush: return {ct};
@@ -158,8 +159,8 @@ Cotangents Rule(const ConcatenateOp& op, const Call& call) {
   return out;
 }
 
-// The product is in the wider of the output's and the operands' dtypes, so that an f32 cotangent of bf16 operands is not
-// rounded before it is used.
+// The product is in the wider of the output's and the operands' dtypes, so that an f32 cotangent of bf16 operands is
+// not rounded before it is used.
 Cotangents Rule(const DotGeneralOp& op, const Call& call) {
   Cotangents out(2);
   const DType dtype = BitWidth(op.out) > BitWidth(call.x[0].dtype()) ? op.out : call.x[0].dtype();
@@ -167,8 +168,7 @@ Cotangents Rule(const DotGeneralOp& op, const Call& call) {
     if (!call.wanted[i]) continue;
     const BackwardDotDims backward =
         MakeBackwardDotDims(op.dims, call.x[0].rank(), call.x[1].rank(), i == 0 ? Side::kLhs : Side::kRhs);
-    const Value product =
-        ops::DotGeneral(ops::Cast(call.ct, dtype), ops::Cast(call.x[1 - i], dtype), backward.dims);
+    const Value product = ops::DotGeneral(ops::Cast(call.ct, dtype), ops::Cast(call.x[1 - i], dtype), backward.dims);
     // Axis j of the product is axis to_operand[j] of the operand.
     Axes permutation(backward.to_operand.size());
     for (size_t j = 0; j < permutation.size(); ++j) permutation[backward.to_operand[j]] = static_cast<int64_t>(j);

@@ -22,18 +22,10 @@ class Recorder final : public JsonHandler {
 
   absl::Status Scalar(const JsonScalar& value) override {
     switch (value.kind) {
-      case JsonScalar::kNull:
-        text += "null ";
-        break;
-      case JsonScalar::kBool:
-        text += value.unsigned_value ? "true " : "false ";
-        break;
-      case JsonScalar::kUnsigned:
-        absl::StrAppend(&text, value.unsigned_value, " ");
-        break;
-      case JsonScalar::kNumber:
-        text += "number ";
-        break;
+      case JsonScalar::kNull: text += "null "; break;
+      case JsonScalar::kBool: text += value.unsigned_value ? "true " : "false "; break;
+      case JsonScalar::kUnsigned: absl::StrAppend(&text, value.unsigned_value, " "); break;
+      case JsonScalar::kNumber: text += "number "; break;
       case JsonScalar::kString:
         if (*value.string == "stop") return absl::CancelledError("stopped");
         absl::StrAppend(&text, "'", *value.string, "' ");

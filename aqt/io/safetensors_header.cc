@@ -79,9 +79,7 @@ class HeaderHandler final : public JsonHandler {
 
   absl::Status StartObject() override {
     switch (state_) {
-      case State::kStart:
-        state_ = State::kRoot;
-        return absl::OkStatus();
+      case State::kStart: state_ = State::kRoot; return absl::OkStatus();
       case State::kRoot:
         if (key_ != kMetadataKey) {
           state_ = State::kEntry;
@@ -93,13 +91,9 @@ class HeaderHandler final : public JsonHandler {
         has_metadata_ = true;
         state_ = State::kMetadata;
         return absl::OkStatus();
-      case State::kEntry:
-        return SkipOrFail();
-      case State::kSkip:
-        ++skip_depth_;
-        return absl::OkStatus();
-      default:
-        return Unexpected();
+      case State::kEntry: return SkipOrFail();
+      case State::kSkip: ++skip_depth_; return absl::OkStatus();
+      default: return Unexpected();
     }
   }
 
@@ -141,8 +135,7 @@ class HeaderHandler final : public JsonHandler {
 
   absl::Status Scalar(const JsonScalar& value) override {
     switch (state_) {
-      case State::kSkip:
-        return absl::OkStatus();
+      case State::kSkip: return absl::OkStatus();
       case State::kMetadata:
         if (value.kind != JsonScalar::kString) return Unexpected();
         header.metadata.emplace_back(std::move(key_), std::move(*value.string));
@@ -164,8 +157,7 @@ class HeaderHandler final : public JsonHandler {
         }
         (entry_.num_offsets++ == 0 ? entry_.info.begin : entry_.info.end) = static_cast<int64_t>(value.unsigned_value);
         return absl::OkStatus();
-      default:
-        return Unexpected();
+      default: return Unexpected();
     }
   }
 
@@ -185,8 +177,7 @@ class HeaderHandler final : public JsonHandler {
   // An event that does not fit where the parse is.
   absl::Status Unexpected() const {
     switch (state_) {
-      case State::kStart:
-        return absl::DataLossError("the header is not a JSON object");
+      case State::kStart: return absl::DataLossError("the header is not a JSON object");
       case State::kRoot:
         if (key_ == kMetadataKey) return absl::DataLossError("__metadata__ is not an object of strings");
         return Damaged(key_, "its entry is not an object with dtype, shape and data_offsets");

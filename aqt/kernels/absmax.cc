@@ -77,9 +77,8 @@ struct UpKey {
   static constexpr BitsOf<T> Of(BitsOf<T> bits) {
     return bits < 0 ? bits ^ std::numeric_limits<BitsOf<T>>::max() : bits;
   }
-  static constexpr BitsOf<T> kLowest =
-      static_cast<BitsOf<T>>((kInfinityBits<T> | std::numeric_limits<BitsOf<T>>::min()) ^
-                             std::numeric_limits<BitsOf<T>>::max());
+  static constexpr BitsOf<T> kLowest = static_cast<BitsOf<T>>(
+      (kInfinityBits<T> | std::numeric_limits<BitsOf<T>>::min()) ^ std::numeric_limits<BitsOf<T>>::max());
   template <class D, class V>
   static V Of(D d, V bits) {
     const V negative = hn::ShiftRight<8 * sizeof(T) - 1>(bits);

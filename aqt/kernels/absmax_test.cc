@@ -100,7 +100,7 @@ TYPED_TEST(AbsMaxTest, NanWins) {
 template <class T>
 void CheckAllCodes() {
   const std::vector<T> codes = AllCodes<T>();
-  ExpectAsReference({codes.data(), kDTypeOf<T>, 65536, 1, 1, 1}, 1);     // each code alone
+  ExpectAsReference({codes.data(), kDTypeOf<T>, 65536, 1, 1, 1}, 1);      // each code alone
   ExpectAsReference({codes.data(), kDTypeOf<T>, 32768, 2, 1, 32768}, 2);  // x and -x: zeros, too
   ExpectAsReference({codes.data(), kDTypeOf<T>, 1024, 64, 64, 1}, 64);
 }

@@ -12,8 +12,7 @@ namespace aqt::kernels::internal {
 
 // f16 and bf16 compute in f32.
 template <class T>
-using ComputeType =
-    std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float, T>;
+using ComputeType = std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float, T>;
 
 template <class T>
 ComputeType<T> Load(T x) {

@@ -111,7 +111,8 @@ void MatMul(const C* lhs, const C* rhs, int64_t batch, int64_t m, int64_t n, int
         const C* row = rhs + kk * n;
         for (int64_t j = 0; j < n; ++j) {
           if constexpr (std::is_integral_v<C>) {
-            out[j] = static_cast<C>(static_cast<uint32_t>(out[j]) + static_cast<uint32_t>(a) * static_cast<uint32_t>(row[j]));
+            out[j] = static_cast<C>(static_cast<uint32_t>(out[j]) +
+                                    static_cast<uint32_t>(a) * static_cast<uint32_t>(row[j]));
           } else {
             out[j] += a * row[j];
           }

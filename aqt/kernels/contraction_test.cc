@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/target.h"
+#include "gtest/gtest.h"
 
 namespace aqt::kernels {
 namespace {
@@ -50,7 +50,8 @@ void ExpectOrder() {
         volatile T sum = 0;  // volatile: each step is rounded
         for (int64_t x = 0; x < k0; ++x) {
           for (int64_t y = 0; y < k1; ++y) {
-            const T p = lhs.View<T>()[((i * k1 + y) * batch + b) * k0 + x], q = rhs.View<T>()[((x * n + j) * k1 + y) * batch + b];
+            const T p = lhs.View<T>()[((i * k1 + y) * batch + b) * k0 + x],
+                    q = rhs.View<T>()[((x * n + j) * k1 + y) * batch + b];
             volatile T product = p * q;
             sum = fma ? std::fma(p, q, sum) : sum + product;
           }
@@ -72,7 +73,8 @@ TEST(ContractionTest, NineAxes) {
   const DotDims dims = {.lhs_contracting = {7, 5}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
   // The same with neighbouring axes joined.
   const DotDims joined = {.lhs_contracting = {3, 1}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
-  const Array got = Product(dims, a, b, DType::kF32), want = Product(joined, *a.Reshaped({12, 2, 1, 2, 2}), b, DType::kF32);
+  const Array got = Product(dims, a, b, DType::kF32),
+              want = Product(joined, *a.Reshaped({12, 2, 1, 2, 2}), b, DType::kF32);
   EXPECT_TRUE(BitEqual(*got.Reshaped(want.shape()), want));
 }
 
@@ -96,7 +98,8 @@ TEST(ContractionTest, IntegersAreExactAndMayDiffer) {
 
 TEST(ContractionTest, EmptyExtents) {
   for (const auto& [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{0, 3, 2}, {2, 0, 3}, {2, 3, 0}}) {
-    const Array got = Product(MatMulDims(), Array::Zeros(DType::kF32, {m, k}), Array::Zeros(DType::kF32, {k, n}), DType::kF32);
+    const Array got =
+        Product(MatMulDims(), Array::Zeros(DType::kF32, {m, k}), Array::Zeros(DType::kF32, {k, n}), DType::kF32);
     EXPECT_TRUE(BitEqual(got, Array::Zeros(DType::kF32, {m, n})));
   }
 }

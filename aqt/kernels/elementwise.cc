@@ -77,12 +77,9 @@ template <class T>
 void BinaryOf(BinaryKind kind, const void* a, const void* b, int64_t n, void* out) {
   using C = ComputeType<T>;
   switch (kind) {
-    case BinaryKind::kAdd:
-      return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::AddWrapping(x, y); });
-    case BinaryKind::kMax:
-      return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::Maximum(x, y); });
-    case BinaryKind::kMin:
-      return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::Minimum(x, y); });
+    case BinaryKind::kAdd: return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::AddWrapping(x, y); });
+    case BinaryKind::kMax: return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::Maximum(x, y); });
+    case BinaryKind::kMin: return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::Minimum(x, y); });
     case BinaryKind::kSub:
       return MapBinary<T>(a, b, n, out, [](C x, C y) {
         if constexpr (std::is_integral_v<C>) return static_cast<C>(static_cast<uint32_t>(x) - static_cast<uint32_t>(y));

@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_ELEMENTWISE_H_
 #define AQT_KERNELS_ELEMENTWISE_H_
 
-// Elementwise kernels on dense arrays of n elements. Plain C++ with the same bits on every machine (of a NaN only that it
-// is one: its sign and payload are not promised).
+// Elementwise kernels on dense arrays of n elements. Plain C++ with the same bits on every machine (of a NaN only that
+// it is one: its sign and payload are not promised).
 //
 // Arithmetic types: f16, bf16, f32, f64, s32. f16 and bf16 are computed in f32 and rounded once, to nearest even. s32
 // wraps modulo 2^32. A NaN operand gives NaN (max and min, too); max(-0, +0) = +0 and min = -0, in either order.
@@ -25,9 +25,12 @@ enum class UnaryKind : uint8_t {
   kLog,    // floats only. f32 and smaller: at most 0.5001 ulp; f64: 1 ulp
 };
 enum class BinaryKind : uint8_t {
-  kAdd, kSub, kMul,
+  kAdd,
+  kSub,
+  kMul,
   kDiv,  // s32: toward zero; x / 0 = -1 and -2^31 / -1 = -2^31
-  kMax, kMin,
+  kMax,
+  kMin,
 };
 enum class CompareKind : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe };  // IEEE: only kNe holds for NaN
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "aqt/core/dtype.h"
+#include "gtest/gtest.h"
 
 namespace aqt::kernels {
 namespace {
@@ -101,7 +101,9 @@ TEST(BinaryTest, Floats) {
 
 TEST(BinaryTest, MaxAndMinKnowNanAndSignedZeros) {
   for (bool swap : {false, true}) {
-    const auto apply = [&](BinaryKind kind, float a, float b) { return swap ? Binary1(kind, b, a) : Binary1(kind, a, b); };
+    const auto apply = [&](BinaryKind kind, float a, float b) {
+      return swap ? Binary1(kind, b, a) : Binary1(kind, a, b);
+    };
     EXPECT_EQ(apply(BinaryKind::kMax, 1, 2), 2);
     EXPECT_EQ(apply(BinaryKind::kMin, 1, 2), 1);
     EXPECT_TRUE(std::isnan(apply(BinaryKind::kMax, kNan, kInf)));
@@ -133,10 +135,14 @@ TEST(BinaryTest, SmallFloatsRoundOnce) {
 }
 
 TEST(CompareTest, FollowsIeee) {
-  struct Case { CompareKind kind; bool less, equal, greater, nan; };
-  for (const Case& c : {Case{CompareKind::kEq, false, true, false, false}, Case{CompareKind::kNe, true, false, true, true},
-                        Case{CompareKind::kLt, true, false, false, false}, Case{CompareKind::kLe, true, true, false, false},
-                        Case{CompareKind::kGt, false, false, true, false}, Case{CompareKind::kGe, false, true, true, false}}) {
+  struct Case {
+    CompareKind kind;
+    bool less, equal, greater, nan;
+  };
+  for (const Case& c :
+       {Case{CompareKind::kEq, false, true, false, false}, Case{CompareKind::kNe, true, false, true, true},
+        Case{CompareKind::kLt, true, false, false, false}, Case{CompareKind::kLe, true, true, false, false},
+        Case{CompareKind::kGt, false, false, true, false}, Case{CompareKind::kGe, false, true, true, false}}) {
     EXPECT_EQ(Compare1(c.kind, 1.0f, 2.0f), c.less) << ToString(c.kind);
     EXPECT_EQ(Compare1(c.kind, -0.0, 0.0), c.equal) << ToString(c.kind);
     EXPECT_EQ(Compare1<int32_t>(c.kind, 5, -5), c.greater) << ToString(c.kind);

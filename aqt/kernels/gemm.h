@@ -7,7 +7,8 @@
 //   const GemmKernel& kernel = GemmS8(BestTarget());
 //   Pack(kernel.target, kernel.rhs, weights, rhs_panels, executor);
 //   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, AbsMaxScale(),
-//   executor); RunGemm(kernel, args, executor);
+//                executor);
+//   RunGemm(kernel, args, executor);
 
 #include <cstdint>
 

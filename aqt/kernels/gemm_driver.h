@@ -8,9 +8,10 @@
 //   kTarget                    what it may execute
 //   Acc                        int32_t or float
 //   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
-//   kBlockGroups               groups of k for which an rhs panel and an lhs panel stay in L1 together; a multiple of
-//   16 kWideRhsElementBytes       0, or the element's bytes of a second form of the rhs panel that is faster to
-//   multiply Widen(rhs, groups, wide)   makes that form Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
+//   kBlockGroups               groups of k for which an rhs and an lhs panel stay in L1 together, a multiple of 16
+//   kWideRhsElementBytes       0, or the element's bytes of a second form of the rhs panel that is faster to multiply
+//   Widen(rhs, groups, wide)   makes that form
+//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
 //       out[r * kNr + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R, j < kNr;
 //       out may be init
 //   Multiply<R, kWide>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, rows_first, out, out_stride)
@@ -110,16 +111,11 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
             FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
           }
         };
-        if (rows == 1)
-          run.template operator()<1, false>(rhs_block);
-        else if (rows == 2)
-          run.template operator()<2, false>(rhs_block);
-        else if (rows <= 4)
-          run.template operator()<4, false>(rhs_block);
-        else if (!widen)
-          run.template operator()<kMr, false>(rhs_block);
-        else
-          run.template operator()<kMr, kCanWiden>(wide);
+        if (rows == 1) run.template operator()<1, false>(rhs_block);
+        else if (rows == 2) run.template operator()<2, false>(rhs_block);
+        else if (rows <= 4) run.template operator()<4, false>(rhs_block);
+        else if (!widen) run.template operator()<kMr, false>(rhs_block);
+        else run.template operator()<kMr, kCanWiden>(wide);
       }
       g += count;
     } while (g < groups);

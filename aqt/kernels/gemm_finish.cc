@@ -110,19 +110,15 @@ void FinishAnyTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int
                    int64_t stride) {
   AQT_DCHECK(stride <= kMaxTileCols);
   switch (args.out_dtype) {
-    case DType::kF32:
-      return FinishTileAs<Acc, float>(args, b, m, rows, n, cols, sums, stride);
-    case DType::kBF16:
-      return FinishTileAs<Acc, BFloat16>(args, b, m, rows, n, cols, sums, stride);
-    case DType::kF16:
-      return FinishTileAs<Acc, Float16>(args, b, m, rows, n, cols, sums, stride);
+    case DType::kF32: return FinishTileAs<Acc, float>(args, b, m, rows, n, cols, sums, stride);
+    case DType::kBF16: return FinishTileAs<Acc, BFloat16>(args, b, m, rows, n, cols, sums, stride);
+    case DType::kF16: return FinishTileAs<Acc, Float16>(args, b, m, rows, n, cols, sums, stride);
     case DType::kS32:
       if constexpr (std::is_same_v<Acc, int32_t>) {
         return FinishTileAs<Acc, int32_t>(args, b, m, rows, n, cols, sums, stride);
       }
       [[fallthrough]];
-    default:
-      AQT_CHECK(!"RunGemm: the output is f32, bf16, f16 or, of integers, s32");
+    default: AQT_CHECK(!"RunGemm: the output is f32, bf16, f16 or, of integers, s32");
   }
 }
 

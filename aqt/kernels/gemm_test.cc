@@ -255,10 +255,8 @@ TEST(GemmS8KernelsTest, EachTargetHasItsKernel) {
   for (Target target : SupportedTargets()) {
     const GemmKernel& kernel = GemmS8(target);
     EXPECT_LE(kernel.target, target);
-    if (target == Target::kScalar)
-      EXPECT_STREQ(kernel.name, "emulated_avx2");
-    else
-      EXPECT_EQ(kernel.target, target) << kernel.name;
+    if (target == Target::kScalar) EXPECT_STREQ(kernel.name, "emulated_avx2");
+    else EXPECT_EQ(kernel.target, target) << kernel.name;
   }
 }
 

@@ -89,10 +89,8 @@ struct VectorTile : Ops {
   }
 
   static HWY_INLINE hn::Vec<hn::ScalableTag<float>> ToF32(V v) {
-    if constexpr (std::is_same_v<Acc, float>)
-      return v;
-    else
-      return hn::ConvertTo(hn::ScalableTag<float>(), v);
+    if constexpr (std::is_same_v<Acc, float>) return v;
+    else return hn::ConvertTo(hn::ScalableTag<float>(), v);
   }
 
   template <int R, bool kWide>

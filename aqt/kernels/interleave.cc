@@ -141,10 +141,8 @@ void RowSteps(const T* block, int64_t row_stride, int64_t steps, int64_t width, 
     for (int64_t r = 0; r < width; ++r, out += 64) {
       const T* from = block + r * row_stride;
       for (int64_t i = 0; i < kStepK; ++i) {
-        if constexpr (std::is_same_v<Out, uint8_t>)
-          line[i] = static_cast<uint8_t>(from[i] ^ 0x80);  // + 128
-        else
-          line[i] = from[i];
+        if constexpr (std::is_same_v<Out, uint8_t>) line[i] = static_cast<uint8_t>(from[i] ^ 0x80);  // + 128
+        else line[i] = from[i];
       }
       std::memcpy(out, line, 64);
     }
@@ -168,10 +166,8 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
   if (format.layout == PanelFormat::Layout::kRowSteps) {
     AQT_DCHECK(k_stride == 1);
     char* out = panel + first_group * 4 * width;
-    if (format.element == PanelFormat::Element::kS16)
-      RowSteps<int16_t>(block, row_stride, steps, width, out);
-    else
-      RowSteps<uint8_t>(block, row_stride, steps, width, out);
+    if (format.element == PanelFormat::Element::kS16) RowSteps<int16_t>(block, row_stride, steps, width, out);
+    else RowSteps<uint8_t>(block, row_stride, steps, width, out);
     return;
   }
   const int64_t group_bytes = width * format.k_group;
@@ -180,20 +176,16 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
     int8_t* to = reinterpret_cast<int8_t*>(out);
     for (int64_t g = 0; g < groups; ++g, block += format.k_group * k_stride) {
       for (int64_t r = 0; r < width; r += 16, to += 16 * format.k_group) {
-        if (format.k_group == 2)
-          Zip<2>(block + r, k_stride, to);
-        else
-          Zip<4>(block + r, k_stride, to);
+        if (format.k_group == 2) Zip<2>(block + r, k_stride, to);
+        else Zip<4>(block + r, k_stride, to);
       }
     }
   } else {
     // Whole steps but for the last groups, which the panel may have no room for.
     const auto transpose = [&](const int8_t* from, int64_t count, char* to) {
       const char* src = reinterpret_cast<const char*>(from);
-      if (format.k_group == 2)
-        TransposeUnits<uint16_t>(src, row_stride, width, count, to, group_bytes);
-      else
-        TransposeUnits<uint32_t>(src, row_stride, width, count, to, group_bytes);
+      if (format.k_group == 2) TransposeUnits<uint16_t>(src, row_stride, width, count, to, group_bytes);
+      else TransposeUnits<uint32_t>(src, row_stride, width, count, to, group_bytes);
     };
     constexpr int64_t kMaxGroupBytes = 128, kStep = PanelFormat::kStepGroups;
     const int64_t whole = groups / kStep * kStep;

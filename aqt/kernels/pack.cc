@@ -20,13 +20,9 @@ float Flush(float x, bool flush) { return flush && std::fabs(x) < kSmallestNorma
 
 float Round(float x, DType dtype) {
   switch (dtype) {
-    case DType::kBF16:
-      return ToFloat(RoundToBFloat16(x));
-    case DType::kF16:
-      return ToFloat(RoundToFloat16(x));
-    default:
-      AQT_DCHECK(dtype == DType::kF32);
-      return x;
+    case DType::kBF16: return ToFloat(RoundToBFloat16(x));
+    case DType::kF16: return ToFloat(RoundToFloat16(x));
+    default: AQT_DCHECK(dtype == DType::kF32); return x;
   }
 }
 
@@ -112,22 +108,15 @@ void StageF32As(const Operand& src, const Block& block, float* stage) {
 
 void StageF32(const Operand& src, const Block& block, float* stage) {
   switch (src.dtype) {
-    case DType::kF32:
-      return StageF32As<float>(src, block, stage);
-    case DType::kBF16:
-      return StageF32As<BFloat16>(src, block, stage);
-    case DType::kF16:
-      return StageF32As<Float16>(src, block, stage);
-    case DType::kE4M3FN:
-      return StageF32As<Float8E4M3FN>(src, block, stage);
-    case DType::kE5M2:
-      return StageF32As<Float8E5M2>(src, block, stage);
+    case DType::kF32: return StageF32As<float>(src, block, stage);
+    case DType::kBF16: return StageF32As<BFloat16>(src, block, stage);
+    case DType::kF16: return StageF32As<Float16>(src, block, stage);
+    case DType::kE4M3FN: return StageF32As<Float8E4M3FN>(src, block, stage);
+    case DType::kE5M2: return StageF32As<Float8E5M2>(src, block, stage);
     case DType::kS2:
     case DType::kS4:
-    case DType::kS8:
-      return StageF32As<int8_t>(src, block, stage);
-    default:
-      AQT_CHECK(!"Pack: f32 panels take f32, bf16, f16, fp8, s8, s4 and s2");
+    case DType::kS8: return StageF32As<int8_t>(src, block, stage);
+    default: AQT_CHECK(!"Pack: f32 panels take f32, bf16, f16, fp8, s8, s4 and s2");
   }
 }
 

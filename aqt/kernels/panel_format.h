@@ -39,12 +39,9 @@ struct PanelFormat {
   constexpr int64_t ElementBytes() const {
     switch (element) {
       case Element::kS8:
-      case Element::kU8Offset:
-        return 1;
-      case Element::kS16:
-        return 2;
-      case Element::kF32:
-        return 4;
+      case Element::kU8Offset: return 1;
+      case Element::kS16: return 2;
+      case Element::kF32: return 4;
     }
     return 0;
   }

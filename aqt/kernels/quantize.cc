@@ -27,9 +27,7 @@ constexpr int64_t kChunk = 512;
 
 constexpr float kSmallestNormal = 0x1p-126f;
 
-float FlushedToZero(float x) {
-  return __builtin_fabsf(x) < kSmallestNormal ? __builtin_copysignf(0.0f, x) : x;
-}
+float FlushedToZero(float x) { return __builtin_fabsf(x) < kSmallestNormal ? __builtin_copysignf(0.0f, x) : x; }
 
 template <class T>
 void Gather(const T* x, int64_t stride, int64_t n, T* out) {

@@ -29,8 +29,8 @@ namespace aqt::kernels {
 // One per row: {row_stride = 1, col_stride = 0}. One per group of g columns: {col_group = g, row_stride = cols / g,
 // col_stride = 1}. One per column: {row_stride = 0, col_stride = 1}. One per tensor: both strides 0.
 struct ScaleGrid {
-  const float* scale = nullptr;         // values of T held in f32
-  const int8_t* zero_point = nullptr;   // null: all 0
+  const float* scale = nullptr;        // values of T held in f32
+  const int8_t* zero_point = nullptr;  // null: all 0
   int64_t row_stride = 0;
   int64_t col_stride = 0;
   int64_t row_group = 1;

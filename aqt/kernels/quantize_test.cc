@@ -51,8 +51,8 @@ void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout, const 
 }
 
 // Both rules, by default with the ranges of 2, 4 and 8 bits.
-void ExpectAllRulesAsReference(QuantizeMatrixArgs args, Layout q_layout,
-                               const std::vector<float>& clips = {1, 7, 127}, const ScaleGrid* twin = nullptr) {
+void ExpectAllRulesAsReference(QuantizeMatrixArgs args, Layout q_layout, const std::vector<float>& clips = {1, 7, 127},
+                               const ScaleGrid* twin = nullptr) {
   for (float clip : clips) {
     for (bool flush : {false, true}) {
       args.rule = QuantizeRule::kMultiplyByInverse;
@@ -112,14 +112,14 @@ TYPED_TEST(QuantizeTest, GridsAndLayouts) {
   const auto scales = ScalesOf<TypeParam>(rows * cols, Values::kUsual, 2);
   const auto zero_points = Int8s(rows * cols, 3);
   const ScaleGrid grids[] = {
-      {scales.data(), zero_points.data(), 0, 0},             // per tensor
-      {scales.data(), zero_points.data(), 1, 0},             // per row
-      {scales.data(), zero_points.data(), 0, 1},             // per column
-      {scales.data(), zero_points.data(), cols, 1},          // per element
-      {scales.data(), nullptr, 1, rows},                     // per element, transposed
-      {scales.data(), zero_points.data(), 3, 1, 1, 32},      // groups of a row, ragged
-      {scales.data(), zero_points.data(), 5, 1, 8, 16},      // blocks
-      {scales.data(), nullptr, 1, 0, 4, 1},                  // groups of rows
+      {scales.data(), zero_points.data(), 0, 0},         // per tensor
+      {scales.data(), zero_points.data(), 1, 0},         // per row
+      {scales.data(), zero_points.data(), 0, 1},         // per column
+      {scales.data(), zero_points.data(), cols, 1},      // per element
+      {scales.data(), nullptr, 1, rows},                 // per element, transposed
+      {scales.data(), zero_points.data(), 3, 1, 1, 32},  // groups of a row, ragged
+      {scales.data(), zero_points.data(), 5, 1, 8, 16},  // blocks
+      {scales.data(), nullptr, 1, 0, 4, 1},              // groups of rows
   };
   for (Layout x_layout : kLayouts) {
     for (Layout q_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered, Layout::kReversed}) {
@@ -168,8 +168,8 @@ void CheckValuesAgainstScales(const std::vector<T>& data, const std::vector<floa
 
 const std::vector<float>& ScalesOfAllMagnitudes() {
   static const auto* const scales = new std::vector<float>{
-      0, 1, 0.5f, 1 / 127.5f, 3, 1e-30f, 1e30f, 0x1p-126f, 0x1p-127f, 0x1p125f, 0x1.8p125f, 0x1p126f, 0x1p127f,
-      0x1p-14f, 0x1p-24f, 65504, kInfinity, kNaN};
+      0,        1,          0.5f,     1 / 127.5f, 3,        1e-30f,   1e30f, 0x1p-126f, 0x1p-127f,
+      0x1p125f, 0x1.8p125f, 0x1p126f, 0x1p127f,   0x1p-14f, 0x1p-24f, 65504, kInfinity, kNaN};
   return *scales;
 }
 
@@ -274,8 +274,8 @@ TYPED_TEST(QuantizeTest, DequantizeGridsAndLayouts) {
   const auto scales = ScalesOf<TypeParam>(rows * cols, Values::kUsual, 2);
   const auto zero_points = Int8s(rows * cols, 3);
   const ScaleGrid grids[] = {
-      {scales.data(), zero_points.data(), 0, 0}, {scales.data(), zero_points.data(), 1, 0},
-      {scales.data(), zero_points.data(), 0, 1}, {scales.data(), nullptr, cols, 1},
+      {scales.data(), zero_points.data(), 0, 0},        {scales.data(), zero_points.data(), 1, 0},
+      {scales.data(), zero_points.data(), 0, 1},        {scales.data(), nullptr, cols, 1},
       {scales.data(), zero_points.data(), 3, 1, 1, 32}, {scales.data(), zero_points.data(), 5, 1, 8, 16}};
   for (Layout q_layout : kLayouts) {
     for (Layout x_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered, Layout::kReversed}) {

@@ -83,9 +83,8 @@ void Reduce(ReduceKind kind, const ArrayRef& x, absl::Span<const int64_t> axes, 
     (is_reduced ? reduced : kept).push_back(x.shape[axis]);
     (is_reduced ? reduced_strides : kept_strides).push_back(x.strides[axis]);
   }
-  internal::VisitArithmetic(x.dtype, [&]<class T>() {
-    ReduceOf(kind, x.As<T>(), kept, kept_strides, reduced, reduced_strides, out);
-  });
+  internal::VisitArithmetic(
+      x.dtype, [&]<class T>() { ReduceOf(kind, x.As<T>(), kept, kept_strides, reduced, reduced_strides, out); });
 }
 
 }  // namespace aqt::kernels

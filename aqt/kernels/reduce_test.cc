@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "gtest/gtest.h"
 
 namespace aqt::kernels {
 namespace {

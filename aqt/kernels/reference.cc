@@ -36,22 +36,15 @@ float AbsMax(const Operand& src, int64_t b0, int64_t b1, int64_t r0, int64_t r1,
 float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i) {
   const int64_t at = src.batch.Offset(b) + src.rows.Offset(r) + src.k.Offset(i);
   switch (src.dtype) {
-    case DType::kF32:
-      return static_cast<const float*>(src.data)[at];
-    case DType::kBF16:
-      return ToFloat(static_cast<const BFloat16*>(src.data)[at]);
-    case DType::kF16:
-      return ToFloat(static_cast<const Float16*>(src.data)[at]);
-    case DType::kE4M3FN:
-      return ToFloat(static_cast<const Float8E4M3FN*>(src.data)[at]);
-    case DType::kE5M2:
-      return ToFloat(static_cast<const Float8E5M2*>(src.data)[at]);
+    case DType::kF32: return static_cast<const float*>(src.data)[at];
+    case DType::kBF16: return ToFloat(static_cast<const BFloat16*>(src.data)[at]);
+    case DType::kF16: return ToFloat(static_cast<const Float16*>(src.data)[at]);
+    case DType::kE4M3FN: return ToFloat(static_cast<const Float8E4M3FN*>(src.data)[at]);
+    case DType::kE5M2: return ToFloat(static_cast<const Float8E5M2*>(src.data)[at]);
     case DType::kS2:
     case DType::kS4:
-    case DType::kS8:
-      return static_cast<const int8_t*>(src.data)[at];
-    default:
-      AQT_CHECK(!"a dtype that Pack takes");
+    case DType::kS8: return static_cast<const int8_t*>(src.data)[at];
+    default: AQT_CHECK(!"a dtype that Pack takes");
   }
 }
 
@@ -97,14 +90,10 @@ float ReferenceUnpack(const PanelFormat& format, const void* panels, int64_t k, 
   const char* from = static_cast<const char*>(panels) + r / format.width * format.PanelBytes(k) + format.HeaderBytes() +
                      element * format.ElementBytes();
   switch (format.element) {
-    case PanelFormat::Element::kS8:
-      return *reinterpret_cast<const int8_t*>(from);
-    case PanelFormat::Element::kU8Offset:
-      return *reinterpret_cast<const uint8_t*>(from) - 128;
-    case PanelFormat::Element::kS16:
-      return *reinterpret_cast<const int16_t*>(from);
-    case PanelFormat::Element::kF32:
-      return *reinterpret_cast<const float*>(from);
+    case PanelFormat::Element::kS8: return *reinterpret_cast<const int8_t*>(from);
+    case PanelFormat::Element::kU8Offset: return *reinterpret_cast<const uint8_t*>(from) - 128;
+    case PanelFormat::Element::kS16: return *reinterpret_cast<const int16_t*>(from);
+    case PanelFormat::Element::kF32: return *reinterpret_cast<const float*>(from);
   }
   AQT_CHECK(!"an element type");
 }

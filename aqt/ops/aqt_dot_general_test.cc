@@ -244,11 +244,31 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   constexpr int kWanted = 500;
   Random random(20240607);
   std::map<std::string, int> features;
-  for (const char* feature :
-       {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
-        "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest",
-        "tiles=(contracting", "remaining 0:2x"}) {
+  for (const char* feature : {"this_input",
+                              "other_input",
+                              "use_fwd_quant",
+                              "jax_uniform",
+                              "random_centered_uniform[0]",
+                              "fp8_e5m2",
+                              "int8:s8",
+                              ":s4",
+                              ":none",
+                              "half_integers",
+                              "preserve_max_val",
+                              "clip_gradient",
+                              "no_clip",
+                              "no_round",
+                              "absmax*",
+                              "po2",
+                              "constant",
+                              "per_tensor",
+                              "scale=bf16",
+                              "-> s32",
+                              "-> f32",
+                              "local count",
+                              "largest",
+                              "tiles=(contracting",
+                              "remaining 0:2x"}) {
     features[feature] = 0;
   }
   int legal = 0;
@@ -301,15 +321,11 @@ void AddStates(Random& random, DotGeneral& config) {
       if (random.Below(2) == 0) continue;
       tensor->quantizer.calib_shared_axes.axes = {};
       switch (random.Below(3)) {
-        case 0:
-          tensor->quantizer.calibration = MeanOfAbsMax{.po2_scale = random.Below(4) == 0};
-          break;
+        case 0: tensor->quantizer.calibration = MeanOfAbsMax{.po2_scale = random.Below(4) == 0}; break;
         case 1:
           tensor->quantizer.calibration = WeightedStats{.l1_dev_coeff = 1, .lp_dev_coeff = 0.5, .ema_update_count = 2};
           break;
-        default:
-          tensor->quantizer.calibration = DelayedScaling{.amax_history_length = 1 + random.Below(3)};
-          break;
+        default: tensor->quantizer.calibration = DelayedScaling{.amax_history_length = 1 + random.Below(3)}; break;
       }
     }
   }
@@ -620,9 +636,8 @@ TEST(AqtDotGeneralTest, HasNoSecondDerivative) {
   absl::StatusOr<Program> gradients = ValueAndGrad(*loss, {0, 1});
   ASSERT_THAT(gradients, IsOk());
   EXPECT_THAT(Grad(*gradients, {0}),
-              FailsWith(absl::StatusCode::kUnimplemented,
-                        {"aqt_dot_general_fwd [fc1]", "part of a gradient", "no second derivative",
-                         "aqt_dot_general_test.cc:"}));
+              FailsWith(absl::StatusCode::kUnimplemented, {"aqt_dot_general_fwd [fc1]", "part of a gradient",
+                                                           "no second derivative", "aqt_dot_general_test.cc:"}));
 }
 
 TEST(AqtDotGeneralTest, QuantizeRefuses) {

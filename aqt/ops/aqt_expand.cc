@@ -62,7 +62,8 @@ std::optional<Value> BiasOf(const Quantizer& quantizer, DType dtype) {
   return Hold(Value(Cast(std::get<ConstantArray>(*constant->bias).array, dtype)));
 }
 
-Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key, const QuantRules& rules) {
+Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key,
+                const QuantRules& rules) {
   const DType dtype = scaled.dtype;
   Value y = scaled.held;
   if (numerics.noise.has_value()) {
@@ -107,8 +108,8 @@ Value Product(const Value& lhs, const Value& rhs, const DotDims& dims, DType acc
   return Release(ops::Flush(ops::DotGeneral(Hold(lhs), Hold(rhs), dims)), accumulator);
 }
 
-// `scale` of one side in the layout of the product: batch axes, one extent 1 for each remaining axis of the other side, and
-// its own remaining axes.
+// `scale` of one side in the layout of the product: batch axes, one extent 1 for each remaining axis of the other side,
+// and its own remaining axes.
 Value ScaleToOutput(const Value& scale, Side side, const DotDims& dims, int64_t other_rank) {
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
   const Axes remaining = RemainingAxes(scale.rank(), own.lhs_contracting, own.lhs_batch);
@@ -133,7 +134,8 @@ struct ExpandedSide {
   Value operand;  // what the product receives
 };
 
-ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims& own, DType dtype, const QuantRules& rules) {
+ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims& own, DType dtype,
+                        const QuantRules& rules) {
   const int64_t rank = side.given.has_value() ? side.given->qvalue.rank() : side.x.rank();
   ExpandedSide out;
   out.quantized = side.given.has_value()
@@ -141,8 +143,8 @@ ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims
                       : QuantizeValue(tensor.quantizer, side, CalibrationAxes(tensor, own, rank), rules);
   out.operand = out.quantized.qvalue;
   if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
-    out.operand = Release(
-        HeldDequantized(out.operand, {*out.quantized.scale}, BiasOf(tensor.quantizer, dtype), dtype), dtype);
+    out.operand =
+        Release(HeldDequantized(out.operand, {*out.quantized.scale}, BiasOf(tensor.quantizer, dtype), dtype), dtype);
   }
   return out;
 }
@@ -192,8 +194,7 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, co
   if (side.scale.has_value()) {
     out.scale = side.scale;
   } else if (HasState(quantizer)) {
-    CalibratedValue calibrated =
-        CalibratedWithState(quantizer, side.x, axes, side.statistics, side.mode, rules);
+    CalibratedValue calibrated = CalibratedWithState(quantizer, side.x, axes, side.statistics, side.mode, rules);
     out.scale = calibrated.scale;
     out.statistics = std::move(calibrated.statistics);
   } else {
@@ -242,8 +243,8 @@ RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const Raw
   return result;
 }
 
-RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims, DType dtype,
-                 const QuantRules& rules) {
+RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims,
+                 DType dtype, const QuantRules& rules) {
   ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, rules);
   ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, rules);
   if (Scales(config.lhs, lhs, DequantMode::kOtherInput)) MultiplyIntoOther(lhs, Side::kLhs, dims, rhs);
@@ -266,7 +267,8 @@ Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t o
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
   // (axis of the other operand, own axis)
   std::vector<std::pair<int64_t, int64_t>> places;
-  for (size_t i = 0; i < own.lhs_contracting.size(); ++i) places.emplace_back(own.rhs_contracting[i], own.lhs_contracting[i]);
+  for (size_t i = 0; i < own.lhs_contracting.size(); ++i)
+    places.emplace_back(own.rhs_contracting[i], own.lhs_contracting[i]);
   for (size_t i = 0; i < own.lhs_batch.size(); ++i) places.emplace_back(own.rhs_batch[i], own.lhs_batch[i]);
   std::sort(places.begin(), places.end());
   Axes permutation;

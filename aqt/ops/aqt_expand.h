@@ -1,8 +1,9 @@
 #ifndef AQT_OPS_AQT_EXPAND_H_
 #define AQT_OPS_AQT_EXPAND_H_
 
-// The quantized contraction in basic operations: its meaning, written independently of the kernels. AbsMax calibration and
-// IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are parts (aqt_parts.h).
+// The quantized contraction in basic operations: its meaning, written independently of the kernels. AbsMax calibration
+// and IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are parts
+// (aqt_parts.h).
 
 #include <optional>
 #include <vector>
@@ -19,7 +20,7 @@ namespace aqt::internal {
 // A quantized tensor; without a scale it is the tensor itself.
 struct QuantizedValue {
   Value qvalue;
-  std::optional<Value> scale;  // rank of the tensor, extent 1 along shared axes
+  std::optional<Value> scale;          // rank of the tensor, extent 1 along shared axes
   std::vector<Value> statistics = {};  // after the call, when the calibration has state and found the scale
 };
 
@@ -40,7 +41,7 @@ Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank);
 
 // One side of a contraction: a float operand and the key that it draws with, or an operand quantized before.
 struct RawSide {
-  Value x;                     // the float operand; poisoned when `given` is there
+  Value x;  // the float operand; poisoned when `given` is there
   std::optional<Value> key = std::nullopt;
   std::optional<QuantizedValue> given = std::nullopt;
   std::optional<Value> scale = std::nullopt;  // instead of calibrating

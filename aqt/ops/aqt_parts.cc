@@ -153,9 +153,8 @@ class CalibratePart : public Composite {
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
     CalibrationState state;
     for (size_t i = 0; i < names_.size(); ++i) state.emplace(names_[i], in[1 + i]);
-    AQT_ASSIGN_OR_RETURN(
-        const CalibratedTensor result,
-        CalibrateWithState(quantizer_, state, in[0], axes_, {.quant_mode = mode_}, RuntimeOf(rules_)));
+    AQT_ASSIGN_OR_RETURN(const CalibratedTensor result,
+                         CalibrateWithState(quantizer_, state, in[0], axes_, {.quant_mode = mode_}, RuntimeOf(rules_)));
     std::vector<Array> out = {result.qtensor.scale[0]};
     for (size_t i = 0; Updates() && i < names_.size(); ++i) out.push_back(result.state.at(names_[i]));
     return out;
@@ -215,8 +214,8 @@ std::string ArithmeticText(const QuantRules& rules) {
 }
 
 Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
-  return BindPart("aqt_operand_key", absl::StrCat(kRoleNames[static_cast<int>(role)], LayoutText(layout)), {key}, InferKey,
-                  [role, layout](absl::Span<const Array> in) -> absl::StatusOr<Array> {
+  return BindPart("aqt_operand_key", absl::StrCat(kRoleNames[static_cast<int>(role)], LayoutText(layout)), {key},
+                  InferKey, [role, layout](absl::Span<const Array> in) -> absl::StatusOr<Array> {
                     return ArrayOf(KeyOfRole(SplitContextKey(KeyOf(in[0]), layout), role));
                   });
 }

@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_AQT_PARTS_H_
 #define AQT_OPS_AQT_PARTS_H_
 
-// Parts of a quantized contraction that have no meaning in basic operations. They appear in expansions and run the functions
-// of //aqt/quant; no gradient flows through them.
+// Parts of a quantized contraction that have no meaning in basic operations. They appear in expansions and run the
+// functions of //aqt/quant; no gradient flows through them.
 
 #include <cstdint>
 #include <string>
@@ -27,8 +27,8 @@ inline const Aval& KeyAval() {
 // What holds for all contractions of a model.
 struct QuantRules {
   PrngLayout prng_layout = PrngLayout::kPartitionable;
-  // kXlaCompatible divides one scale and multiplies several by a reciprocal: the scale of one example alone can differ in the
-  // last bit from its scale in a batch. With kIeee an example's bits never depend on the batch.
+  // kXlaCompatible divides one scale and multiplies several by a reciprocal: the scale of one example alone can differ
+  // in the last bit from its scale in a batch. With kIeee an example's bits never depend on the batch.
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   Compat compat = {};
   bool operator==(const QuantRules&) const = default;

@@ -42,32 +42,31 @@ std::string DescribeNoise(const Noise& noise) {
 }
 
 std::string DescribeNumerics(const Numerics& numerics) {
-  return std::visit(
-      Overload{
-          [](const NoNumerics&) { return std::string("float"); },
-          [](const IntSymmetric& n) {
-            std::string text = absl::StrCat("int", n.bits, ":", DTypeText(n.dtype));
-            if (!n.preserve_zero) text += "+half_integers";
-            if (n.preserve_max_val) text += "+preserve_max_val";
-            if (!n.clip) text += "+no_clip";
-            if (n.clip_gradient) text += "+clip_gradient";
-            if (!n.round) text += "+no_round";
-            if (n.noise.has_value()) absl::StrAppend(&text, "+", DescribeNoise(*n.noise));
-            return text;
-          },
-          [](const Fp8& n) {
-            return absl::StrCat("fp8_e", n.exponent_bits, "m", n.mantissa_bits, ":", ToString(n.dtype),
-                                n.stochastic_rounding ? "+stochastic" : "");
-          },
-          [](const Fp& n) {
-            const FpFormat& f = n.format;
-            return absl::StrCat("fp_e", f.nexp, "m", f.nmant, "_min", f.minexp, "_radix", f.radix,
-                                f.has_subnormals ? "" : "+no_subnormals", f.has_two_nan ? "+two_nan" : "",
-                                f.has_naninf ? "+naninf" : "", n.stochastic_rounding ? "+stochastic" : "",
-                                n.clip_gradient ? "+clip_gradient" : "");
-          },
-      },
-      numerics);
+  return std::visit(Overload{
+                        [](const NoNumerics&) { return std::string("float"); },
+                        [](const IntSymmetric& n) {
+                          std::string text = absl::StrCat("int", n.bits, ":", DTypeText(n.dtype));
+                          if (!n.preserve_zero) text += "+half_integers";
+                          if (n.preserve_max_val) text += "+preserve_max_val";
+                          if (!n.clip) text += "+no_clip";
+                          if (n.clip_gradient) text += "+clip_gradient";
+                          if (!n.round) text += "+no_round";
+                          if (n.noise.has_value()) absl::StrAppend(&text, "+", DescribeNoise(*n.noise));
+                          return text;
+                        },
+                        [](const Fp8& n) {
+                          return absl::StrCat("fp8_e", n.exponent_bits, "m", n.mantissa_bits, ":", ToString(n.dtype),
+                                              n.stochastic_rounding ? "+stochastic" : "");
+                        },
+                        [](const Fp& n) {
+                          const FpFormat& f = n.format;
+                          return absl::StrCat("fp_e", f.nexp, "m", f.nmant, "_min", f.minexp, "_radix", f.radix,
+                                              f.has_subnormals ? "" : "+no_subnormals", f.has_two_nan ? "+two_nan" : "",
+                                              f.has_naninf ? "+naninf" : "", n.stochastic_rounding ? "+stochastic" : "",
+                                              n.clip_gradient ? "+clip_gradient" : "");
+                        },
+                    },
+                    numerics);
 }
 
 namespace {
@@ -77,7 +76,8 @@ std::string CalibrationText(const Calibration& calibration) {
   return std::visit(
       Overload{
           [&](const AbsMax& c) {
-            return absl::StrCat("absmax", c.clipping_scale.has_value() ? absl::StrCat("*", Number(*c.clipping_scale)) : "",
+            return absl::StrCat("absmax",
+                                c.clipping_scale.has_value() ? absl::StrCat("*", Number(*c.clipping_scale)) : "",
                                 po2(c.po2_scale));
           },
           [&](const AbsMean& c) {
@@ -85,10 +85,12 @@ std::string CalibrationText(const Calibration& calibration) {
           },
           [&](const Constant& c) {
             return absl::StrCat("constant(", ValueText(c.bound),
-                                c.bias.has_value() ? absl::StrCat(", bias=", ValueText(*c.bias)) : "", ")", po2(c.po2_scale));
+                                c.bias.has_value() ? absl::StrCat(", bias=", ValueText(*c.bias)) : "", ")",
+                                po2(c.po2_scale));
           },
           [&](const SnrSearch& c) {
-            return absl::StrCat("snr(", absl::StrJoin(c.candidates, ",", [](std::string* out, double x) { *out += Number(x); }),
+            return absl::StrCat("snr(",
+                                absl::StrJoin(c.candidates, ",", [](std::string* out, double x) { *out += Number(x); }),
                                 ")", po2(c.po2_scale));
           },
           [&](const MeanOfAbsMax& c) { return absl::StrCat("mean_of_absmax", po2(c.po2_scale)); },
@@ -160,7 +162,8 @@ std::string DescribeQuantizer(const Quantizer& quantizer) {
   std::string text = DescribeNumerics(quantizer.numerics);
   if (quantizer.calibration.has_value()) absl::StrAppend(&text, " ", CalibrationText(*quantizer.calibration));
   if (quantizer.calib_shared_axes.per_tensor) text += " per_tensor";
-  if (!quantizer.calib_shared_axes.axes.empty()) absl::StrAppend(&text, " shared=", List(quantizer.calib_shared_axes.axes));
+  if (!quantizer.calib_shared_axes.axes.empty())
+    absl::StrAppend(&text, " shared=", List(quantizer.calib_shared_axes.axes));
   if (quantizer.scale_dtype.has_value()) absl::StrAppend(&text, " scale=", ToString(*quantizer.scale_dtype));
   if (!quantizer.scale_stop_grad) text += " scale_gradient";
   return text;

@@ -18,8 +18,8 @@ Value Mean(const Operand& x, const Axes& axes, bool keepdims = false);
 // x - log(sum(exp(x))) over one axis, computed from x minus its maximum: no overflow for finite x.
 Value LogSoftmax(const Operand& x, int64_t axis = -1);
 
-// Mean over the examples of -sum(labels * log_softmax(logits)). logits and labels [..., classes]; labels are probabilities, such
-// as one-hot rows. A scalar.
+// Mean over the examples of -sum(labels * log_softmax(logits)). logits and labels [..., classes]; labels are
+// probabilities, such as one-hot rows. A scalar.
 Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels);
 
 }  // namespace aqt::ops

@@ -4,8 +4,6 @@
 #include <limits>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
@@ -13,6 +11,8 @@
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -29,7 +29,10 @@ Array F64(const Shape& shape, uint64_t seed) { return RandomArray({DType::kF64, 
 TEST(FunctionsTest, Values) {
   const Array x = Array::Of<float>({-1, 0, 2, 5, 1, -3}, {2, 3});
   absl::StatusOr<std::vector<Array>> out = RunBothWays(
-      [](In in) { return Values{ops::Relu(in[0]), ops::Mean(in[0]), ops::Mean(in[0], {-1}), ops::Mean(in[0], {0}, true)}; }, {x});
+      [](In in) {
+        return Values{ops::Relu(in[0]), ops::Mean(in[0]), ops::Mean(in[0], {-1}), ops::Mean(in[0], {0}, true)};
+      },
+      {x});
   ASSERT_THAT(out, IsOk());
   EXPECT_TRUE(BitEqual((*out)[0], Array::Of<float>({0, 0, 2, 5, 1, 0}, {2, 3})));
   EXPECT_TRUE(BitEqual((*out)[1], Array::Scalar(4.0f / 6)));
@@ -39,8 +42,8 @@ TEST(FunctionsTest, Values) {
 
 TEST(FunctionsTest, LogSoftmaxDoesNotOverflow) {
   const float inf = std::numeric_limits<float>::infinity();
-  absl::StatusOr<std::vector<Array>> out =
-      RunBothWays([](In in) { return Values{ops::LogSoftmax(in[0])}; }, {Array::Of<float>({1e30f, 0, 1000, 1000, -inf, 0}, {3, 2})});
+  absl::StatusOr<std::vector<Array>> out = RunBothWays([](In in) { return Values{ops::LogSoftmax(in[0])}; },
+                                                       {Array::Of<float>({1e30f, 0, 1000, 1000, -inf, 0}, {3, 2})});
   ASSERT_THAT(out, IsOk());
   const absl::Span<const float> got = (*out)[0].View<float>();
   EXPECT_EQ(got[0], 0);
@@ -51,9 +54,10 @@ TEST(FunctionsTest, LogSoftmaxDoesNotOverflow) {
 }
 
 TEST(FunctionsTest, CrossEntropy) {
-  const Array logits = Array::Of<double>({0.5, -1, 2, 0, 0, 0}, {2, 3}), labels = Array::Of<double>({0, 0, 1, 1, 0, 0}, {2, 3});
-  absl::StatusOr<std::vector<Array>> out = RunBothWays([](In in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; },
-                                                       {logits, labels});
+  const Array logits = Array::Of<double>({0.5, -1, 2, 0, 0, 0}, {2, 3}),
+              labels = Array::Of<double>({0, 0, 1, 1, 0, 0}, {2, 3});
+  absl::StatusOr<std::vector<Array>> out =
+      RunBothWays([](In in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; }, {logits, labels});
   ASSERT_THAT(out, IsOk());
   const double first = std::log(std::exp(0.5) + std::exp(-1) + std::exp(2)) - 2;
   EXPECT_NEAR((*out)[0].View<double>()[0], (first + std::log(3.0)) / 2, 1e-15);
@@ -63,7 +67,9 @@ TEST(FunctionsTest, Gradients) {
   EXPECT_THAT(CheckGradients([](In in) { return Values{ops::Relu(in[0])}; }, {F64({7}, 1)}), IsOk());
   EXPECT_THAT(CheckGradients([](In in) { return Values{ops::Mean(in[0] * in[0], {0})}; }, {F64({3, 2}, 2)}), IsOk());
   EXPECT_THAT(CheckGradients([](In in) { return Values{ops::LogSoftmax(in[0], 0)}; }, {F64({4, 3}, 3)}), IsOk());
-  EXPECT_THAT(CheckGradients([](In in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; }, {F64({4, 3}, 4), F64({4, 3}, 5)}), IsOk());
+  EXPECT_THAT(CheckGradients([](In in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; },
+                             {F64({4, 3}, 4), F64({4, 3}, 5)}),
+              IsOk());
 }
 
 TEST(FunctionsTest, LinesAreTheCallers) {

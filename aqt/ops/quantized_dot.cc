@@ -85,7 +85,8 @@ AqtDot::State StateOf(const AqtDot& dot, const QuantizedDotOptions& options, boo
 AqtDot::Operand OperandOf(const AqtDot& dot, Side side, const QuantizedDotOptions& options, const Value& x,
                           const std::optional<Value>& key, const AqtDot::State& state, absl::string_view name,
                           const SourceLine& where) {
-  const Slot value_slot = FrozenSlot(name, side, FrozenPart::kValue), scale_slot = FrozenSlot(name, side, FrozenPart::kScale);
+  const Slot value_slot = FrozenSlot(name, side, FrozenPart::kValue),
+             scale_slot = FrozenSlot(name, side, FrozenPart::kScale);
   const bool scale_only = FreezerOf(options, side) == FreezerMode::kScale;
   if (IsFrozen(options, side, QuantMode::kConvert)) {
     std::optional<Value> scale;
@@ -141,7 +142,8 @@ Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, cons
   const absl::StatusOr<AqtDot> dot =
       AqtDot::Make(options.config, lhs.aval(), rhs.aval(), dims, options.rules, {options.lhs_mode, options.rhs_mode});
   if (!dot.ok()) return Refuse(dot.status(), "aqt_dot_general", {lhs, rhs}, where);
-  const bool trains = options.with_gradient && options.lhs_mode == QuantMode::kTrain && options.rhs_mode == QuantMode::kTrain;
+  const bool trains =
+      options.with_gradient && options.lhs_mode == QuantMode::kTrain && options.rhs_mode == QuantMode::kTrain;
   std::optional<Value> key;
   if (trains ? dot->NeedsKey() : dot->ForwardNeedsKey()) key = KeyOf(options, name);
   const AqtDot::State state = StateOf(*dot, options, trains, name);

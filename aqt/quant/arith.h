@@ -4,8 +4,8 @@
 // The elementary operations of AQT on XLA's CPU backend. Internal to this package.
 //
 // A value of f32, bf16 or f16 is held in a float. Each operation computes in f32 and rounds its result to the dtype at
-// once. Subnormal numbers of f32 and bf16 count as zero, as operands and as results; those of f16 do not (they are normal
-// numbers of f32, in which the operation is computed).
+// once. Subnormal numbers of f32 and bf16 count as zero, as operands and as results; those of f16 do not (they are
+// normal numbers of f32, in which the operation is computed).
 
 #include <cmath>
 #include <type_traits>
@@ -58,8 +58,8 @@ float Div(float a, float b) {
   return A::Round(A::Flush(A::Flush(a) / A::Flush(b)));
 }
 
-// The factor that XLA on CPU puts in place of a division by the constant c: for bf16 it is not rounded to bf16, reciprocal
-// and product being one operation in f32.
+// The factor that XLA on CPU puts in place of a division by the constant c: for bf16 it is not rounded to bf16,
+// reciprocal and product being one operation in f32.
 template <class T>
 float Reciprocal(float c) {
   return std::is_same_v<T, Float16> ? Div<T>(1.0f, c) : Div<float>(1.0f, c);
@@ -96,8 +96,8 @@ inline float HostConstant(DType dtype, double value) {
 // float of a float and an integer, the wider of two integers; an 8-bit float counts as below bf16 and f16.
 DType Promote(DType a, DType b);
 
-// 1 / 2^floor(log2(1 / s)), each operation rounded to `dtype`, with log2(v) = ln(v) * Reciprocal(ln 2), or ln(v) / ln 2 when
-// `divide`, ln correctly rounded. For most s it is the smallest power of two that is not below s.
+// 1 / 2^floor(log2(1 / s)), each operation rounded to `dtype`, with log2(v) = ln(v) * Reciprocal(ln 2), or ln(v) / ln 2
+// when `divide`, ln correctly rounded. For most s it is the smallest power of two that is not below s.
 float CeilToPo2(DType dtype, float s, bool divide);
 
 }  // namespace aqt::internal

@@ -51,8 +51,8 @@ TEST(Promote, Table) {
 
 // The exact powers of two that AQT on XLA doubles because the logarithm is inexact.
 TEST(CeilToPo2, RecordedListOfDoubledPowers) {
-  const std::set<int> doubled{-13,  -15,  -26,  -27,  -30,  -31,  -49,  -52,  -54,  -57,  -60, -62,
-                              -93,  -98,  -103, -104, -108, -109, -114, -119, -120, -124, -125};
+  const std::set<int> doubled{-13, -15, -26,  -27,  -30,  -31,  -49,  -52,  -54,  -57,  -60, -62,
+                              -93, -98, -103, -104, -108, -109, -114, -119, -120, -124, -125};
   for (int k = -126; k <= 126; ++k) {
     const float s = std::ldexp(1.0f, k);
     EXPECT_EQ(CeilToPo2(DType::kF32, s, false), doubled.count(k) ? 2 * s : s) << k;

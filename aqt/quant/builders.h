@@ -55,8 +55,8 @@ class Bits {
   std::optional<DType> fp8_ = std::nullopt;
 };
 
-// NoNumerics without bits; Fp8; IntSymmetric in s4 for 4 bits, s8 for 2 to 8, no container above; 1 bit has half-integers
-// (preserve_zero false) and no container.
+// NoNumerics without bits; Fp8; IntSymmetric in s4 for 4 bits, s8 for 2 to 8, no container above; 1 bit has
+// half-integers (preserve_zero false) and no container.
 Numerics NumericsFromBits(Bits bits, bool preserve_max_val = false);
 
 // Those numerics with AbsMax calibration.
@@ -111,8 +111,8 @@ struct ConfigV3Options {
   std::optional<DType> dlhs_accumulator_dtype = DType::kS32;
   std::optional<DType> drhs_accumulator_dtype = std::nullopt;
 };
-// Forward and gradient quantized separately, noise on the incoming gradient only. The accumulators are as given whatever
-// the bits.
+// Forward and gradient quantized separately, noise on the incoming gradient only. The accumulators are as given
+// whatever the bits.
 DotGeneral ConfigV3(const ConfigV3Options& options = {});
 
 struct ConfigV4Options {
@@ -142,8 +142,8 @@ void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lh
 // Also the accumulator: s32 when both containers are s4 or s8, else f32 when either side is Fp8, else null.
 void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
 void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
-// The container s2 for fwd.rhs. The accumulator stays what it is; with s2 it cannot be s32, and null next to s8 means sums
-// of 8 bits that wrap around, so set it to f32.
+// The container s2 for fwd.rhs. The accumulator stays what it is; with s2 it cannot be s32, and null next to s8 means
+// sums of 8 bits that wrap around, so set it to f32.
 // InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
 absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
 // Noise in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag, NoNumerics nothing.
@@ -154,7 +154,8 @@ void SetConstantCalibration(DotGeneral& config, double bound = 1, std::optional<
 void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs);
 // InvalidArgument together with mid alphas.
 absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs);
-// Sets the mid alphas of both sides of each contraction; null leaves it alone. InvalidArgument together with use_fwd_quant.
+// Sets the mid alphas of both sides of each contraction; null leaves it alone. InvalidArgument together with
+// use_fwd_quant.
 absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
                             std::optional<double> drhs_alpha);
 // SnrSearch with these candidates on the rhs of all three contractions; po2_scale stays what it was.

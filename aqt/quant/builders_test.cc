@@ -68,13 +68,15 @@ TEST(FullyQuantized, Defaults) {
   const Noise noise{};
   const Numerics plain = Int(8, DType::kS8), noisy = Int(8, DType::kS8, noise);
   const DotGeneralRaw backward = Raw(Quantized(noisy), Quantized(noisy, true), DType::kS32);
-  const DotGeneral want{.fwd = Raw(Quantized(plain), Quantized(plain), DType::kS32), .dlhs = backward, .drhs = backward};
+  const DotGeneral want{
+      .fwd = Raw(Quantized(plain), Quantized(plain), DType::kS32), .dlhs = backward, .drhs = backward};
   EXPECT_EQ(FullyQuantized(), want);
 }
 
 TEST(FullyQuantized, Options) {
-  const absl::StatusOr<DotGeneral> gradient_only = FullyQuantized(
-      {.use_stochastic_rounding = std::nullopt, .vjp_lhs_stochastic_rounding = true, .vjp_rhs_stochastic_rounding = false});
+  const absl::StatusOr<DotGeneral> gradient_only = FullyQuantized({.use_stochastic_rounding = std::nullopt,
+                                                                   .vjp_lhs_stochastic_rounding = true,
+                                                                   .vjp_rhs_stochastic_rounding = false});
   ASSERT_TRUE(gradient_only.ok());
   EXPECT_TRUE(std::get<IntSymmetric>(gradient_only->dlhs.lhs.quantizer.numerics).noise.has_value());
   EXPECT_FALSE(std::get<IntSymmetric>(gradient_only->dlhs.rhs.quantizer.numerics).noise.has_value());
@@ -98,7 +100,9 @@ TEST(FullyQuantized, ContradictingFlags) {
       {{.use_stochastic_rounding = std::nullopt},
        "FullyQuantized: set use_stochastic_rounding, or both of vjp_lhs_stochastic_rounding and "
        "vjp_rhs_stochastic_rounding"},
-      {{.use_stochastic_rounding = std::nullopt, .vjp_lhs_stochastic_rounding = true, .vjp_rhs_stochastic_rounding = true},
+      {{.use_stochastic_rounding = std::nullopt,
+        .vjp_lhs_stochastic_rounding = true,
+        .vjp_rhs_stochastic_rounding = true},
        "FullyQuantized: vjp_lhs_stochastic_rounding and vjp_rhs_stochastic_rounding must not both be true; "
        "use_stochastic_rounding puts noise on both sides"},
   };
@@ -175,8 +179,8 @@ TEST(DotGeneralMake, FwdQuantWhereThereIsOne) {
 
 // ---- setters: exactly the fields that they name
 
-// "fwd.lhs.quantizer.int_symmetric.bits: 8", ... for each field that the text of a configuration sets; abs_max and noise,
-// which may be empty, count as fields themselves.
+// "fwd.lhs.quantizer.int_symmetric.bits: 8", ... for each field that the text of a configuration sets; abs_max and
+// noise, which may be empty, count as fields themselves.
 std::set<std::string> Fields(const DotGeneral& config) {
   std::set<std::string> fields;
   std::vector<std::string> path;
@@ -244,13 +248,17 @@ TEST(Setters, ChangeTheFieldsThatTheyNameAndNoOthers) {
   DotGeneral local = v4;
   local.dlhs.local_aqt = local.drhs.local_aqt = two;
   const Case cases[] = {
-      {"SetFwdDequantMode", full,
+      {"SetFwdDequantMode",
+       full,
        always([](DotGeneral& c) { SetFwdDequantMode(c, DequantMode::kThisInput, std::nullopt); }),
        {"+fwd.lhs.dequant_mode: DEQUANT_MODE_THIS_INPUT"}},
-      {"SetFwdCalibrationMode", full,
+      {"SetFwdCalibrationMode",
+       full,
        always([](DotGeneral& c) { SetFwdCalibrationMode(c, std::nullopt, CalibrationMode::kRemainingAxis); }),
        {"+fwd.rhs.calibration_mode: CALIBRATION_MODE_REMAINING_AXIS"}},
-      {"SetNumerics", full, always([](DotGeneral& c) { SetNumerics(c.dlhs, Fp8{}, NoNumerics{}); }),
+      {"SetNumerics",
+       full,
+       always([](DotGeneral& c) { SetNumerics(c.dlhs, Fp8{}, NoNumerics{}); }),
        {"-dlhs.dg_accumulator_dtype: \"s32\"", "-dlhs.lhs.quantizer.int_symmetric.bits: 8",
         "-dlhs.lhs.quantizer.int_symmetric.dtype: \"s8\"", "-dlhs.lhs" + noise + " {}",
         "-dlhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs.quantizer.int_symmetric.bits: 8",
@@ -258,11 +266,14 @@ TEST(Setters, ChangeTheFieldsThatTheyNameAndNoOthers) {
         "-dlhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "+dlhs.dg_accumulator_dtype: \"f32\"",
         "+dlhs.lhs.quantizer.fp8.dtype: \"e4m3fn\"", "+dlhs.lhs.quantizer.fp8.exponent_bits: 4",
         "+dlhs.lhs.quantizer.fp8.mantissa_bits: 3"}},
-      {"SetAccumulatorDType", full,
+      {"SetAccumulatorDType",
+       full,
        always([](DotGeneral& c) { SetAccumulatorDType(c, DType::kF32, kSkip, std::nullopt); }),
        {"-drhs.dg_accumulator_dtype: \"s32\"", "-fwd.dg_accumulator_dtype: \"s32\"",
         "+drhs.dg_accumulator_dtype: \"none\"", "+fwd.dg_accumulator_dtype: \"f32\""}},
-      {"SetFwdRhsDTypeInt2", DotGeneralMake(8, 2), SetFwdRhsDTypeInt2,
+      {"SetFwdRhsDTypeInt2",
+       DotGeneralMake(8, 2),
+       SetFwdRhsDTypeInt2,
        {"-fwd.rhs.quantizer.int_symmetric.dtype: \"s8\"", "+fwd.rhs.quantizer.int_symmetric.dtype: \"s2\""}},
       {"SetStochasticRounding on", DotGeneralMake(8, 8, {.bwd_bits = 8}),
        always([](DotGeneral& c) { SetStochasticRounding(c, true, false, NoiseKind::kRandomCenteredUniform, {0}); }),
@@ -277,18 +288,28 @@ TEST(Setters, ChangeTheFieldsThatTheyNameAndNoOthers) {
       {"SetConstantCalibration", full, always([](DotGeneral& c) { SetConstantCalibration(c, 3, 0.5); }),
        Each({"-*.?.quantizer.abs_max {}", "+*.?.quantizer.constant.bound.number: 3",
              "+*.?.quantizer.constant.bias.number: 0.5"})},
-      {"SetLocalAqt", local, always([](DotGeneral& c) { SetLocalAqt(c, kSkip, std::nullopt); }),
+      {"SetLocalAqt",
+       local,
+       always([](DotGeneral& c) { SetLocalAqt(c, kSkip, std::nullopt); }),
        {"-drhs.local_aqt.contraction_axis_shard_count: 2"}},
-      {"SetUseFwdQuant", v4, [](DotGeneral& c) { return SetUseFwdQuant(c, true, std::nullopt); },
+      {"SetUseFwdQuant",
+       v4,
+       [](DotGeneral& c) { return SetUseFwdQuant(c, true, std::nullopt); },
        {"+dlhs.rhs.use_fwd_quant: true"}},
-      {"SetUseMidQuant", alphas, [](DotGeneral& c) { return SetUseMidQuant(c, 0.5, std::nullopt, 0.75); },
+      {"SetUseMidQuant",
+       alphas,
+       [](DotGeneral& c) { return SetUseMidQuant(c, 0.5, std::nullopt, 0.75); },
        {"+drhs.lhs_mid_alpha: 0.75", "+drhs.rhs_mid_alpha: 0.75", "+fwd.lhs_mid_alpha: 0.5",
         "+fwd.rhs_mid_alpha: 0.5"}},
       {"SetIntNumericsPreserveZero", ConfigV4({.fwd_bits = Bits::E4M3()}),
        always([](DotGeneral& c) { SetIntNumericsPreserveZero(c, false); }),
        Each({"-dlhs.?.quantizer.int_symmetric.dtype: \"s8\"", "+dlhs.?.quantizer.int_symmetric.dtype: \"none\"",
              "+dlhs.?.quantizer.int_symmetric.preserve_zero: false"})},
-      {"SetAutoCalibScale", po2, always([](DotGeneral& c) { SetAutoCalibScale(c, {1, 0.5}); }),
+      {"SetAutoCalibScale",
+       po2,
+       always([](DotGeneral& c) {
+         SetAutoCalibScale(c, {1, 0.5});
+       }),
        {"-dlhs.rhs.quantizer.abs_max {}", "-drhs.rhs.quantizer.abs_max {}", "-fwd.rhs.quantizer.abs_max {}",
         "-fwd.rhs.quantizer.abs_max.po2_scale: true", "+dlhs.rhs.quantizer.snr_search.candidates: [1, 0.5]",
         "+drhs.rhs.quantizer.snr_search.candidates: [1, 0.5]", "+fwd.rhs.quantizer.snr_search.candidates: [1, 0.5]",
@@ -298,7 +319,9 @@ TEST(Setters, ChangeTheFieldsThatTheyNameAndNoOthers) {
       {"SetAbsmaxCalibScale below 1", v4, [](DotGeneral& c) { return SetAbsmaxCalibScale(c, 0.5); },
        Each({"+*.?.quantizer.abs_max.clipping_scale: 0.5", "+*.?.quantizer.int_symmetric.clip_gradient: true"},
             {"fwd", "dlhs"})},
-      {"SetBits", po2, always([](DotGeneral& c) { SetBits(c, std::nullopt, 4, 8, 8, 8, 8); }),
+      {"SetBits",
+       po2,
+       always([](DotGeneral& c) { SetBits(c, std::nullopt, 4, 8, 8, 8, 8); }),
        {"-dlhs.lhs" + noise + " {}", "-dlhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs" + noise + " {}",
         "-dlhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs.use_fwd_quant: true",
         "-drhs.lhs" + noise + " {}", "-drhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-drhs.rhs" + noise + " {}",
@@ -326,9 +349,9 @@ TEST(SetFwdRhsDTypeInt2, NeedsTwoBits) {
     const DotGeneral before = config;
     const absl::Status status = SetFwdRhsDTypeInt2(config);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(std::string(status.message()), absl::StrCat("SetFwdRhsDTypeInt2: fwd.rhs is ",
-                                                          Describe(before.fwd.rhs.quantizer.numerics),
-                                                          ", expected an IntSymmetric of 2 bits"));
+    EXPECT_EQ(std::string(status.message()),
+              absl::StrCat("SetFwdRhsDTypeInt2: fwd.rhs is ", Describe(before.fwd.rhs.quantizer.numerics),
+                           ", expected an IntSymmetric of 2 bits"));
     EXPECT_EQ(config, before);
   }
 }

@@ -32,7 +32,9 @@ int QMin(const WeightScheme& scheme) { return -(1 << (scheme.num_bits - 1)); }
 int QMax(const WeightScheme& scheme) { return (1 << (scheme.num_bits - 1)) - 1; }
 
 template <class T>
-constexpr float kEpsilon = std::is_same_v<T, float> ? 0x1p-23f : std::is_same_v<T, BFloat16> ? 0x1p-7f : 0x1p-10f;
+constexpr float kEpsilon = std::is_same_v<T, float>      ? 0x1p-23f
+                           : std::is_same_v<T, BFloat16> ? 0x1p-7f
+                                                         : 0x1p-10f;
 
 // Which elements of a matrix [o, i] share a scale.
 struct Grid {
@@ -278,10 +280,9 @@ absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const Weig
   AQT_ASSIGN_OR_RETURN(const Grid grid, GridOf("DequantizeWeight", scheme, o, i));
   const DType dtype = weight.scale.dtype();
   if (!(weight.scale.shape() == grid.shape) || !aqt::internal::IsArithmeticFloat(dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("DequantizeWeight: scale is ", weight.scale.aval().ToString(), "; expected f32, bf16 or f16 ",
-                     grid.shape.ToString(), " for q ", weight.q.shape().ToString(), ", strategy ",
-                     ToString(scheme.strategy)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "DequantizeWeight: scale is ", weight.scale.aval().ToString(), "; expected f32, bf16 or f16 ",
+        grid.shape.ToString(), " for q ", weight.q.shape().ToString(), ", strategy ", ToString(scheme.strategy)));
   }
   if (weight.zero_point.has_value() == scheme.symmetric) {
     return absl::InvalidArgumentError(scheme.symmetric ? "DequantizeWeight: a zero point with a symmetric scheme"

@@ -1,9 +1,9 @@
 #ifndef AQT_QUANT_CONFIG_H_
 #define AQT_QUANT_CONFIG_H_
 
-// What to quantize and how: plain structs, no behaviour. The words are AQT's; builders are in builders.h, the meaning of
-// each field in formulas is in docs/bits.md and beside the code that applies it (numerics.h, calibration.h, quantizer.h,
-// dot_general.h).
+// What to quantize and how: plain structs, no behaviour. The words are AQT's; builders are in builders.h, the meaning
+// of each field in formulas is in docs/bits.md and beside the code that applies it (numerics.h, calibration.h,
+// quantizer.h, dot_general.h).
 //
 //   DotGeneral { fwd, dlhs, drhs: DotGeneralRaw { lhs, rhs: Tensor { Quantizer { Numerics, Calibration } } } }
 //
@@ -33,8 +33,9 @@ enum class QuantMode { kTrain = 1, kCalibrate = 2, kConvert = 3, kServe = 4 };
 
 // Where the scale of an operand is multiplied back.
 enum class DequantMode {
-  kOutput = 1,      // onto the product (needs kContractingAxis)
-  kThisInput = 2,   // onto the quantized operand, before the product ("fake quantization"; the product is in floating point)
+  kOutput = 1,  // onto the product (needs kContractingAxis)
+  // onto the quantized operand, before the product ("fake quantization"; the product is in floating point)
+  kThisInput = 2,
   kOtherInput = 3,  // onto the other, floating point, operand, before the product (needs kRemainingAxis)
 };
 
@@ -43,7 +44,8 @@ enum class CalibrationMode { kContractingAxis = 1, kRemainingAxis = 2 };
 
 // ---- numerics: which values a quantized number can take
 
-// Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits. kRandomCenteredUniform ("custom-1"):
+// Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits. kRandomCenteredUniform
+// ("custom-1"):
 // 16 bits, symmetric around zero, from -0.49999237 to 0.49999237 inclusive.
 enum class NoiseKind { kJaxUniform = 1, kRandomCenteredUniform = 2 };
 struct Noise {
@@ -57,7 +59,8 @@ struct NoNumerics {
   bool operator==(const NoNumerics&) const = default;
 };
 
-// Integers -(2^(bits-1)-1) .. 2^(bits-1)-1, or half-integers when preserve_zero is false. See numerics.h for the formulas.
+// Integers -(2^(bits-1)-1) .. 2^(bits-1)-1, or half-integers when preserve_zero is false. See numerics.h for the
+// formulas.
 struct IntSymmetric {
   int bits = 8;                   // 1 .. 22
   bool preserve_zero = true;      // false: the grid is ..., -0.5, 0.5, ... and needs a floating point container
@@ -65,13 +68,13 @@ struct IntSymmetric {
   bool clip = true;
   bool clip_gradient = false;  // true: the gradient is zero where the scaled value was clipped
   bool round = true;
-  std::optional<Noise> noise = std::nullopt;             // stochastic rounding; needs a key in the Context
-  std::optional<DType> dtype = DType::kS8;  // container: s2, s4, s8; null keeps the dtype of the scaled value
+  std::optional<Noise> noise = std::nullopt;  // stochastic rounding; needs a key in the Context
+  std::optional<DType> dtype = DType::kS8;    // container: s2, s4, s8; null keeps the dtype of the scaled value
   bool operator==(const IntSymmetric&) const = default;
 };
 
-// 8-bit floats by clamping and one rounding. (exponent_bits, mantissa_bits) is (4, 3) for e4m3fn and (5, 2) for e5m2. With
-// dtype bf16 values are bf16 numbers, reduced to mantissa_bits only by stochastic rounding.
+// 8-bit floats by clamping and one rounding. (exponent_bits, mantissa_bits) is (4, 3) for e4m3fn and (5, 2) for e5m2.
+// With dtype bf16 values are bf16 numbers, reduced to mantissa_bits only by stochastic rounding.
 struct Fp8 {
   DType dtype = DType::kE4M3FN;  // e4m3fn, e5m2, or bf16
   int exponent_bits = 4;
@@ -178,14 +181,14 @@ using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch, MeanOfAbs
 // The axes that share one scale. Neither set: the axes that the contraction (or the caller) gives.
 struct SharedAxes {
   bool per_tensor = false;  // one scale for the whole tensor
-  Axes axes = {};                // negative ones count from the end; an empty list counts as not set
+  Axes axes = {};           // negative ones count from the end; an empty list counts as not set
   bool operator==(const SharedAxes&) const = default;
 };
 
 struct Quantizer {
   Numerics numerics = NoNumerics{};
   SharedAxes calib_shared_axes = {};
-  bool scale_stop_grad = true;       // no gradient flows through the scale; DotGeneral always behaves so
+  bool scale_stop_grad = true;                      // no gradient flows through the scale; DotGeneral always behaves so
   std::optional<DType> scale_dtype = std::nullopt;  // f32, bf16 or f16; null = the dtype of the tensor
   std::optional<Calibration> calibration = std::nullopt;  // required unless numerics is NoNumerics
   bool operator==(const Quantizer&) const = default;
@@ -212,8 +215,8 @@ struct LocalAqt {
 
 struct DotGeneralRaw {
   Tensor lhs = {}, rhs = {};
-  // Dtype of the product before scaling. s32 needs two integer operands (so no kThisInput); null = the promoted dtype of
-  // the operands of the product.
+  // Dtype of the product before scaling. s32 needs two integer operands (so no kThisInput); null = the promoted dtype
+  // of the operands of the product.
   std::optional<DType> dg_accumulator_dtype = std::nullopt;
   std::optional<LocalAqt> local_aqt = std::nullopt;
   // SmoothQuant-like exponents; null = off.

@@ -28,8 +28,9 @@ using google::protobuf::RepeatedField;
 // Names of AQT's Python classes, of its enum values, and of fields as its public README and older versions have them.
 constexpr config::Rename kRenames[] = {
     {"DotGeneralRaw", "dg_in_dtype", "the container into the numerics instead: int_symmetric { dtype: \"s8\" }"},
-    {"Tensor", "numerics", "quantizer { int_symmetric { ... } }; numerics, calibration, calib_shared_axes and "
-                           "scale_stop_grad are in quantizer"},
+    {"Tensor", "numerics",
+     "quantizer { int_symmetric { ... } }; numerics, calibration, calib_shared_axes and "
+     "scale_stop_grad are in quantizer"},
     {"Tensor", "int_symmetric", "quantizer { int_symmetric { ... } }"},
     {"Tensor", "calibration", "quantizer { abs_max { ... } }"},
     {"Tensor", "calib_shared_axes", "quantizer { calib_shared_axes { ... } }"},
@@ -37,8 +38,9 @@ constexpr config::Rename kRenames[] = {
     {"", "use_fake_quant", "dequant_mode: DEQUANT_MODE_THIS_INPUT, in lhs or rhs"},
     {"", "po2_scale", "quantizer { abs_max { po2_scale: true } }; po2_scale belongs to the calibration"},
     {"Quantizer", "numerics", "the kind itself: int_symmetric { ... }, fp8 { ... }, fp { ... } or no_numerics {}"},
-    {"Quantizer", "calibration", "the kind itself: abs_max {}, abs_mean {}, constant { ... }, snr_search { ... }, "
-                                 "mean_of_abs_max {}, weighted_stats { ... } or delayed_scaling {}"},
+    {"Quantizer", "calibration",
+     "the kind itself: abs_max {}, abs_mean {}, constant { ... }, snr_search { ... }, "
+     "mean_of_abs_max {}, weighted_stats { ... } or delayed_scaling {}"},
     {"Quantizer", "bits", "int_symmetric { bits: ... }"},
     {"Tensor", "bits", "quantizer { int_symmetric { bits: ... } }"},
     {"", "context", "nothing: key, step and mode belong to each call"},
@@ -288,12 +290,14 @@ absl::StatusOr<std::optional<DType>> ReadDType(const std::string& text, const Sp
   const std::optional<DType> dtype = DTypeFromString(text);
   if (dtype.has_value()) return dtype;
   constexpr std::pair<absl::string_view, absl::string_view> kNumpyNames[] = {
-      {"int2", "s2"},     {"int4", "s4"},     {"int8", "s8"},         {"int32", "s32"},           {"float16", "f16"},
-      {"float32", "f32"}, {"bfloat16", "bf16"}, {"float8_e4m3fn", "e4m3fn"}, {"float8_e5m2", "e5m2"}, {"None", "none"}};
+      {"int2", "s2"},          {"int4", "s4"},     {"int8", "s8"},       {"int32", "s32"},
+      {"float16", "f16"},      {"float32", "f32"}, {"bfloat16", "bf16"}, {"float8_e4m3fn", "e4m3fn"},
+      {"float8_e5m2", "e5m2"}, {"None", "none"}};
   for (const auto& [numpy, name] : kNumpyNames) {
     if (text == numpy) return spot.Error(absl::StrCat("\"", text, "\" is no data type; write \"", name, "\""));
   }
-  return spot.Error(absl::StrCat("\"", text, "\" is no data type; expected s2, s4, s8, s32, e4m3fn, e5m2, f16, bf16, "
+  return spot.Error(absl::StrCat("\"", text,
+                                 "\" is no data type; expected s2, s4, s8, s32, e4m3fn, e5m2, f16, bf16, "
                                  "f32 or none"));
 }
 
@@ -364,8 +368,9 @@ absl::StatusOr<ConstantArray> Read(const config::ConstantArray& m, const Spot& s
   const absl::StatusOr<int64_t> elements = CheckedNumElements(shape, SizeOf(*dtype));
   if (!elements.ok()) return spot.In(m, "shape").At(elements.status());
   if (*elements != m.values_size()) {
-    return spot.In(m, "values").Error(absl::StrCat("the shape ", Shape(shape).ToString(), " has ", *elements,
-                                                   " elements, but there are ", m.values_size(), " values"));
+    return spot.In(m, "values")
+        .Error(absl::StrCat("the shape ", Shape(shape).ToString(), " has ", *elements, " elements, but there are ",
+                            m.values_size(), " values"));
   }
   const ArrayRef values(m.values().data(), Shape(shape));
   return ConstantArray{Cast(values, *dtype)};

@@ -121,10 +121,10 @@ std::vector<NamedConfig> Unusual() {
                                  .calibration = AbsMax{}})});
   configs.push_back(
       {"abs mean", OneTensor(IntQuantizer(AbsMean{.p = 1.0 / 3, .clipping_scale = 1e-310, .po2_scale = true}))});
-  configs.push_back({"snr", OneTensor(IntQuantizer(SnrSearch{
-                                .candidates = {0.1, std::nextafter(1.0, 2.0), 5e-324, 1e308, -0.0,
-                                               std::numeric_limits<double>::infinity()},
-                                .po2_scale = true}))});
+  configs.push_back(
+      {"snr", OneTensor(IntQuantizer(SnrSearch{.candidates = {0.1, std::nextafter(1.0, 2.0), 5e-324, 1e308, -0.0,
+                                                              std::numeric_limits<double>::infinity()},
+                                               .po2_scale = true}))});
   configs.push_back({"mean of absmax", OneTensor(IntQuantizer(MeanOfAbsMax{.po2_scale = true}))});
   configs.push_back({"weighted stats", OneTensor(IntQuantizer(WeightedStats{.l1_dev_coeff = 0.1,
                                                                             .lp_dev_coeff = 0.2,
@@ -257,9 +257,9 @@ TEST(ConfigProtoTest, EnumsHaveTheirTextFormAndDefaults) {
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(std::get<IntSymmetric>(config->fwd.lhs.quantizer.numerics).noise->kind, kind);
   }
-  const auto remaining = DotGeneralFromText(
-      absl::StrCat(head, "fwd { lhs { dequant_mode: DEQUANT_MODE_THIS_INPUT calibration_mode: ",
-                   ToString(CalibrationMode::kRemainingAxis), " } }"));
+  const auto remaining =
+      DotGeneralFromText(absl::StrCat(head, "fwd { lhs { dequant_mode: DEQUANT_MODE_THIS_INPUT calibration_mode: ",
+                                      ToString(CalibrationMode::kRemainingAxis), " } }"));
   ASSERT_TRUE(remaining.ok()) << remaining.status();
   EXPECT_EQ(remaining->fwd.lhs.calibration_mode, CalibrationMode::kRemainingAxis);
   // An operand that enters the product as a float needs no s32.
@@ -379,7 +379,8 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {v4 + "drhs {\n local_aqt { tile_largest_shape: true } }", "3:2: ", "needs a contraction_axis_shard_size"},
            {v4 + "drhs {\n local_aqt { contraction_axis_shard_count: 0 } }", "3:2: ", "= 0, expected at least 1"},
            {v4 + "drhs {\n local_aqt { contraction_axis_shard_size: 2 contraction_axis_shard_count: 2 "
-                 "tile_largest_shape: true } }", "3:2: ", "leave contraction_axis_shard_count out"},
+                 "tile_largest_shape: true } }",
+            "3:2: ", "leave contraction_axis_shard_count out"},
            {v4 + "drhs { local_aqt { contraction_axis_shard_count: 2 }\n rhs {\n"
                  "   quantizer { calib_shared_axes { axes: 0 } } } }",
             "4:4: ", "drhs.rhs.quantizer: calib_shared_axes cannot be set with local_aqt"},
@@ -387,7 +388,8 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {v4 + "fwd {\n rhs_mid_alpha: inf }", "3:2: ", "rhs_mid_alpha = inf, expected a finite number"},
            {"schema: 1 base: 'fully_quantized_int8'\nfwd { rhs_mid_alpha: 0.5 }",
             "1:1: ", "dlhs.rhs.use_fwd_quant: use_fwd_quant cannot be used with mid alphas in fwd"},
-           {v4 + "tiling { lhs {\n contraction_axes { tile_size: 2 } } }", "", "an axis to tile needs a number: axis: -1"},
+           {v4 + "tiling { lhs {\n contraction_axes { tile_size: 2 } } }", "",
+            "an axis to tile needs a number: axis: -1"},
            {v4 + "tiling { lhs {\n contraction_axes { axis: 1 } } }", "", "axis 1 needs a tile_count or a tile_size"},
            {v4 + "dlhs { lhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
            {v4 + "fwd { rhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},

@@ -52,8 +52,7 @@ TEST(Config, TextOfEnums) {
   std::ostringstream os;
   os << QuantMode::kTrain << " " << DequantMode::kOutput << " " << CalibrationMode::kContractingAxis << " "
      << NoiseKind::kJaxUniform;
-  EXPECT_EQ(os.str(),
-            "QUANT_MODE_TRAIN DEQUANT_MODE_OUTPUT CALIBRATION_MODE_CONTRACTING_AXIS NOISE_KIND_JAX_UNIFORM");
+  EXPECT_EQ(os.str(), "QUANT_MODE_TRAIN DEQUANT_MODE_OUTPUT CALIBRATION_MODE_CONTRACTING_AXIS NOISE_KIND_JAX_UNIFORM");
 }
 
 TEST(Config, Describe) {

@@ -19,7 +19,8 @@ namespace {
 
 // Writes the operand in the order [batch, free, contract] as elements of type T (float, or int8_t for integers).
 template <class T>
-void Gather(const ArrayRef& x, const LoopNest& batch, const LoopNest& free, const LoopNest& contract, bool is_lhs, T* out) {
+void Gather(const ArrayRef& x, const LoopNest& batch, const LoopNest& free, const LoopNest& contract, bool is_lhs,
+            T* out) {
   Shape shape;
   Strides strides;
   for (const LoopNest* nest : {&batch, &free, &contract}) {
@@ -101,7 +102,8 @@ void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, con
     const int unused_bits = 32 - BitWidth(out.dtype);
     int8_t* narrow = static_cast<int8_t*>(out.data);
     for (int64_t i = 0; i < n; ++i) {
-      narrow[i] = static_cast<int8_t>(static_cast<int32_t>(static_cast<uint32_t>(sums[i]) << unused_bits) >> unused_bits);
+      narrow[i] =
+          static_cast<int8_t>(static_cast<int32_t>(static_cast<uint32_t>(sums[i]) << unused_bits) >> unused_bits);
     }
     return;
   }

@@ -11,12 +11,12 @@
 
 namespace aqt::internal {
 
-// out = lhs x rhs, dense in the layout of the product (DotOutputShape). Operands: s2, s4, s8, e4m3fn, e5m2, bf16, f16, f32,
-// any strides. out.dtype says how products are summed:
+// out = lhs x rhs, dense in the layout of the product (DotOutputShape). Operands: s2, s4, s8, e4m3fn, e5m2, bf16, f16,
+// f32, any strides. out.dtype says how products are summed:
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
-//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; a subnormal f32 sum is zero. Targets with FMA round
-//                once per step, kScalar twice (gemm_f32.h).
+//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; a subnormal f32 sum is zero. Targets with FMA
+//                round once per step, kScalar twice (gemm_f32.h).
 void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
               Workspace& workspace, const Runtime& runtime);
 

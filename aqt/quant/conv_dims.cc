@@ -37,12 +37,9 @@ int64_t ValueOr1(const Axes& values, int64_t axis) { return values.empty() ? 1 :
 
 absl::string_view ToString(ConvPadding padding) {
   switch (padding) {
-    case ConvPadding::kValid:
-      return "VALID";
-    case ConvPadding::kSame:
-      return "SAME";
-    case ConvPadding::kExplicit:
-      return "EXPLICIT";
+    case ConvPadding::kValid: return "VALID";
+    case ConvPadding::kSame: return "SAME";
+    case ConvPadding::kExplicit: return "EXPLICIT";
   }
   return "?";
 }

@@ -570,9 +570,8 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
     if (context.key.has_value()) in.key = SplitKey(*context.key, 2, static_cast<int64_t>(side), context.prng_layout);
     const auto& spec = impl.side(side).spec;
     if (in.given != nullptr || !spec.has_value() || !spec->has_state()) continue;
-    AQT_RETURN_IF_ERROR(internal::FillStatistics("conv_general", impl.state,
-                                                 impl.state_begin[static_cast<int>(side)], *spec, side, context,
-                                                 runtime, state, &in));
+    AQT_RETURN_IF_ERROR(internal::FillStatistics("conv_general", impl.state, impl.state_begin[static_cast<int>(side)],
+                                                 *spec, side, context, runtime, state, &in));
   }
   if (residuals != nullptr) {
     if (raw[0].given != nullptr || raw[1].given != nullptr) {
@@ -584,18 +583,10 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
       const ResidualSlot& slot = impl.residuals[i];
       internal::RawOperand& in = raw[static_cast<int>(slot.side)];
       switch (slot.what) {
-        case What::kValue:
-          residuals->Keep(i, in.x, slot.side == Side::kLhs ? lhs.transient : rhs.transient);
-          break;
-        case What::kQvalue:
-          in.keep_qvalue = residuals->Reserve(i, slot.aval);
-          break;
-        case What::kScale:
-          in.keep_scale = residuals->Reserve(i, slot.aval);
-          break;
-        case What::kClipMask:
-          in.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval));
-          break;
+        case What::kValue: residuals->Keep(i, in.x, slot.side == Side::kLhs ? lhs.transient : rhs.transient); break;
+        case What::kQvalue: in.keep_qvalue = residuals->Reserve(i, slot.aval); break;
+        case What::kScale: in.keep_scale = residuals->Reserve(i, slot.aval); break;
+        case What::kClipMask: in.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval)); break;
       }
     }
   }
@@ -677,8 +668,7 @@ absl::StatusOr<PreparedOperand> ConvGeneralPlan::Prepare(Side side, const ArrayR
 }
 
 absl::StatusOr<PreparedOperand> ConvGeneralPlan::Prepare(Side side, QTensor qtensor) const {
-  AQT_RETURN_IF_ERROR(
-      internal::ApplySparsityMask(absl::StrCat("conv_general: the tensor for ", Name(side)), qtensor));
+  AQT_RETURN_IF_ERROR(internal::ApplySparsityMask(absl::StrCat("conv_general: the tensor for ", Name(side)), qtensor));
   AQT_RETURN_IF_ERROR(impl_->CheckGiven(side, qtensor));
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));

@@ -16,8 +16,8 @@
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/packed_side.h"
 #include "aqt/quant/qtensor_internal.h"
-#include "aqt/quant/quantizer.h"
 #include "aqt/quant/quantize_spec.h"
+#include "aqt/quant/quantizer.h"
 #include "aqt/quant/raw_dot.h"
 #include "aqt/quant/row_ops.h"
 #include "aqt/quant/scale_layout.h"
@@ -406,24 +406,26 @@ absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Si
     const Aval want{own.spec->scale_dtype, own.spec->scale_shape};
     if (given.scale.size() != 1 || given.scale[0].aval() != want || !given.bias.empty()) {
       const auto aval = [](std::string* out, const Array& array) { *out += array.aval().ToString(); };
-      return absl::InvalidArgumentError(absl::StrCat(where(), ", but its gradient needs one scale ", want.ToString(),
-                                                     " and no bias; it has the scales ",
-                                                     absl::StrJoin(given.scale, ", ", aval), " and ", given.bias.size(),
-                                                     " biases"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          where(), ", but its gradient needs one scale ", want.ToString(), " and no bias; it has the scales ",
+          absl::StrJoin(given.scale, ", ", aval), " and ", given.bias.size(), " biases"));
     }
   }
   std::optional<Array> scale;
   if (!given.IsFull()) return scale;
   if (!config.fwd.allow_dummy_gradient_into_qtensor) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where(), " with a qvalue, into which no gradient flows; pass the float operand, or no Residuals, or set "
-                 "fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it had been quantized here"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(where(),
+                     " with a qvalue, into which no gradient flows; pass the float operand, or no Residuals, or set "
+                     "fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it had been quantized here"));
   }
   if (ResidualIndex(side, What::kValue) < 0 && !ClipsGradient(side)) return scale;
   if (value.data == nullptr && operand(side).shape.num_elements() > 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(where(), " with a qvalue, but the gradients need its float operand, too: pass both, or set "
-                     "use_fwd_quant in ", side == Side::kLhs ? "drhs.rhs" : "dlhs.rhs"));
+        absl::StrCat(where(),
+                     " with a qvalue, but the gradients need its float operand, too: pass both, or set "
+                     "use_fwd_quant in ",
+                     side == Side::kLhs ? "drhs.rhs" : "dlhs.rhs"));
   }
   AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), operand(side)));
   if (!ClipsGradient(side)) return scale;
@@ -674,7 +676,8 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
 absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
-  AQT_RETURN_IF_ERROR(internal::ApplySparsityMask(absl::StrCat("DotGeneral: the tensor for fwd.", Name(side)), qtensor));
+  AQT_RETURN_IF_ERROR(
+      internal::ApplySparsityMask(absl::StrCat("DotGeneral: the tensor for fwd.", Name(side)), qtensor));
   AQT_RETURN_IF_ERROR(CheckGiven(impl.fwd, side, qtensor));
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));

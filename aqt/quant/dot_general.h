@@ -68,13 +68,16 @@ struct OperandKeys {
 };
 OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitionable);
 
-// What one forward call keeps for the backward ones. Memory is allocated by the first Forward and used again by later ones.
+// What one forward call keeps for the backward ones. Memory is allocated by the first Forward and used again by later
+// ones.
 //
 // Per operand x of n elements (qvalues and masks: of the tiled operand, with its repetitions), in bytes:
-//   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):  n * (size of the container + (clip_gradient ? 1 : 0)) + scales
-//   otherwise:  n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)      (with mid alphas: n instead of scales)
-// where f32 training keeps n * 4. So int8 training never needs more but for the scales, and with use_fwd_quant it needs a
-// quarter (half with clip_gradient).
+//   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):  n * (size of the container + (clip_gradient ? 1 : 0)) +
+//                                                             scales
+//   otherwise:  n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)      (with mid alphas: n instead of
+//               scales)
+// where f32 training keeps n * 4. So int8 training never needs more but for the scales, and with use_fwd_quant it needs
+// a quarter (half with clip_gradient).
 class Residuals {
  public:
   enum class Operands {
@@ -90,8 +93,8 @@ class Residuals {
   // Bytes that this object keeps allocated.
   int64_t num_bytes() const;
 
-  // For callers with storage of their own (a graph): the arrays in the order of DotGeneralPlan::residuals(), leaving this
-  // object empty, and back. Borrowed operands are copied.
+  // For callers with storage of their own (a graph): the arrays in the order of DotGeneralPlan::residuals(), leaving
+  // this object empty, and back. Borrowed operands are copied.
   std::vector<Array> Release() &&;
   static Residuals FromArrays(absl::Span<const Array> arrays);
 
@@ -127,10 +130,10 @@ struct ResidualSlot {
   Aval aval;
 };
 
-// An operand fixed ahead of time (a weight), or one whose scales are (a static activation range). Immutable; cheap to copy.
-// For a product of integers it also holds the qvalues as the kernels of one target read them: the qvalues' size again,
-// rounded up to whole panels. Other targets work, too, and pack in each call. Plans that differ in the other operand's
-// shape alone (the batch) can share it.
+// An operand fixed ahead of time (a weight), or one whose scales are (a static activation range). Immutable; cheap to
+// copy. For a product of integers it also holds the qvalues as the kernels of one target read them: the qvalues' size
+// again, rounded up to whole panels. Other targets work, too, and pack in each call. Plans that differ in the other
+// operand's shape alone (the batch) can share it.
 class PreparedOperand {
  public:
   const QTensor& qtensor() const { return *qtensor_; }
@@ -146,8 +149,9 @@ class PreparedOperand {
 // a prepared qvalue, which takes the place of the operand. With Residuals:
 //   scales only   gradients are those of the operand quantized with these scales
 //   qvalue        into which no gradient flows: refused, unless fwd.allow_dummy_gradient_into_qtensor says that it is
-//                 passed on as if the operand had been quantized here. The other side's gradient is the product with the
-//                 float operand `value`, so that is needed, too; or with the prepared qvalue if use_fwd_quant says so.
+//                 passed on as if the operand had been quantized here. The other side's gradient is the product with
+//                 the float operand `value`, so that is needed, too; or with the prepared qvalue if use_fwd_quant says
+//                 so.
 struct DotOperand {
   ArrayRef value;  // when `prepared` has a qvalue: not read but for gradients
   const PreparedOperand* prepared = nullptr;
@@ -165,11 +169,12 @@ struct DotOperand {
 class DotGeneralPlan {
  public:
   // Everything about the configuration and the shapes is checked here. Operands have one dtype: f32, bf16 or f16.
-  //   InvalidArgument   shapes and dims that do not fit; integer or different operand dtypes; illegal numerics; OUTPUT with
-  //                     REMAINING_AXIS or OTHER_INPUT with CONTRACTING_AXIS on a forward side; use_fwd_quant of an
+  //   InvalidArgument   shapes and dims that do not fit; integer or different operand dtypes; illegal numerics; OUTPUT
+  //                     with REMAINING_AXIS or OTHER_INPUT with CONTRACTING_AXIS on a forward side; use_fwd_quant of an
   //                     operand that the forward pass does not quantize, or does along its remaining axes; an s32
-  //                     accumulator with an operand that is no integer; a bias without THIS_INPUT; a contraction so long
-  //                     that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit the shapes
+  //                     accumulator with an operand that is no integer; a bias without THIS_INPUT; a contraction so
+  //                     long that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit the
+  //                     shapes
   static absl::StatusOr<DotGeneralPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                              const DotDims& dims);
 
@@ -237,7 +242,8 @@ class DotGeneralPlan {
 
 // One-shot: plans, runs, allocates the result.
 absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
-                                          const DotDims& dims, const Context& context = {}, const Runtime& runtime = {});
+                                          const DotDims& dims, const Context& context = {},
+                                          const Runtime& runtime = {});
 
 struct DotGeneralGradients {
   Array out, dlhs, drhs;

@@ -24,7 +24,9 @@ namespace {
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
-DotGeneral Int8(bool use_fwd_quant = false) { return DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = use_fwd_quant}); }
+DotGeneral Int8(bool use_fwd_quant = false) {
+  return DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = use_fwd_quant});
+}
 
 template <class F>
 DotGeneral With(F change, DotGeneral config = Int8()) {
@@ -44,17 +46,23 @@ TEST(Make, Refuses) {
   const auto fake = [](DotGeneral& c) { c.fwd.lhs.dequant_mode = DequantMode::kThisInput; };
   const Case cases[] = {
       // operands
-      {"DotGeneral: lhs is f32[4,8], rhs bf16[8,5]; both must have one dtype: cast one of them", Int8(),
-       {DType::kF32, {4, 8}}, {DType::kBF16, {8, 5}}},
+      {"DotGeneral: lhs is f32[4,8], rhs bf16[8,5]; both must have one dtype: cast one of them",
+       Int8(),
+       {DType::kF32, {4, 8}},
+       {DType::kBF16, {8, 5}}},
       {"DotGeneral: operands are s8, expected f32, bf16 or f16", Int8(), {DType::kS8, {4, 8}}, {DType::kS8, {8, 5}}},
       {"DotGeneral: operands are f64, expected f32, bf16 or f16", Int8(), {DType::kF64, {4, 8}}, {DType::kF64, {8, 5}}},
-      {"dot dims: contracting sizes differ: lhs [4,8] axis 1 = 8, rhs [7,5] axis 0 = 7", Int8(), {DType::kF32, {4, 8}},
+      {"dot dims: contracting sizes differ: lhs [4,8] axis 1 = 8, rhs [7,5] axis 0 = 7",
+       Int8(),
+       {DType::kF32, {4, 8}},
        {DType::kF32, {7, 5}}},
       // modes
-      {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting axis "
+      {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting "
+       "axis "
        "cannot be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT",
        With([](DotGeneral& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
-      {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a remaining "
+      {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a "
+       "remaining "
        "axis cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS",
        With([](DotGeneral& c) { c.drhs.rhs.dequant_mode = DequantMode::kOtherInput; })},
       {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
@@ -72,7 +80,8 @@ TEST(Make, Refuses) {
              c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
            },
            DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false})),
-       {DType::kF16, {4, 8}}, {DType::kF16, {8, 5}}},
+       {DType::kF16, {4, 8}},
+       {DType::kF16, {8, 5}}},
       {"fwd.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,8]: it varies along the contracting axis 1",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {0}; })},
       // accumulator
@@ -89,15 +98,19 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.dg_accumulator_dtype = DType::kS16; })},
       {"fwd: a sum of 133145 products of up to 127 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
        "accumulator",
-       Int8(), {DType::kF32, {4, 133145}}, {DType::kF32, {133145, 5}}},
+       Int8(),
+       {DType::kF32, {4, 133145}},
+       {DType::kF32, {133145, 5}}},
       {"fwd: a sum of 132105 products of up to 128 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
        "accumulator",
        With([](DotGeneral& c) { std::get<IntSymmetric>(c.fwd.lhs.quantizer.numerics).clip = false; }),
-       {DType::kF32, {4, 132105}}, {DType::kF32, {132105, 5}}},
+       {DType::kF32, {4, 132105}},
+       {DType::kF32, {132105, 5}}},
       // use_fwd_quant
       {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that is not quantized",
        With([](DotGeneral& c) { c.dlhs.rhs.use_fwd_quant = true; }, DotGeneralMake(8, std::nullopt))},
-      {"drhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has CALIBRATION_MODE_REMAINING_AXIS; its "
+      {"drhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has "
+       "CALIBRATION_MODE_REMAINING_AXIS; its "
        "scale cannot be multiplied into the gradient",
        With(
            [&](DotGeneral& c) {
@@ -139,7 +152,8 @@ TEST(Make, Refuses) {
       {"drhs.rhs: use_fwd_quant cannot be used with mid alphas in fwd",
        With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }, Int8(true))},
       {"fwd: mid alphas balance the quantization of both sides, but rhs is not quantized",
-       With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }, DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false}))},
+       With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; },
+            DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false}))},
       {"dlhs: rhs_mid_alpha = nan, expected a finite number",
        With([](DotGeneral& c) { c.dlhs.rhs_mid_alpha = std::nan(""); })},
       // one tensor
@@ -154,7 +168,8 @@ TEST(Make, Refuses) {
       {"fwd.lhs: Quantizer: shared axes of f32[4,8]: axis 2 is out of range for rank 2 (-2 to 1 are allowed)",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},
       // local_aqt: dlhs contracts the 5 columns of rhs, drhs the 4 rows of lhs
-      {"dlhs: local_aqt: needs a contraction_axis_shard_count", With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{}; })},
+      {"dlhs: local_aqt: needs a contraction_axis_shard_count",
+       With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{}; })},
       {"drhs: local_aqt: contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
        "contraction_axis_shard_count",
        With([](DotGeneral& c) {
@@ -162,15 +177,15 @@ TEST(Make, Refuses) {
        })},
       {"drhs: local_aqt: tile_largest_shape needs a contraction_axis_shard_size",
        With([](DotGeneral& c) { c.drhs.local_aqt = LocalAqt{.tile_largest_shape = true}; })},
-      {"drhs: local_aqt: tile_largest_shape cuts by contraction_axis_shard_size; leave contraction_axis_shard_count out",
+      {"drhs: local_aqt: tile_largest_shape cuts by contraction_axis_shard_size; leave contraction_axis_shard_count "
+       "out",
        With([](DotGeneral& c) {
-         c.drhs.local_aqt = LocalAqt{
-             .contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2, .tile_largest_shape = true};
+         c.drhs.local_aqt =
+             LocalAqt{.contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2, .tile_largest_shape = true};
        })},
       {"dlhs: local_aqt: contraction_axis_shard_count = 0, expected at least 1",
        With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 0}; })},
-      {"drhs: local_aqt: contraction_axis_shard_size = -1, expected at least 1",
-       With([](DotGeneral& c) {
+      {"drhs: local_aqt: contraction_axis_shard_size = -1, expected at least 1", With([](DotGeneral& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = -1, .tile_largest_shape = true};
        })},
       {"dlhs: local_aqt: contracting axis 1 of lhs [4,5] (axis 1 of rhs) has extent 5, which is no multiple of "
@@ -208,8 +223,11 @@ TEST(Make, Refuses) {
          c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}},
                               .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};
        }),
-       {DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}, DotDims{.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}},
-      {"fwd: local_aqt has a meaning only for dlhs and drhs", With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
+       {DType::kF32, {4, 4}},
+       {DType::kF32, {4, 4}},
+       DotDims{.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}},
+      {"fwd: local_aqt has a meaning only for dlhs and drhs",
+       With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
   };
   for (const Case& c : cases) {
     const absl::Status status = DotGeneralPlan::Make(c.config, c.lhs, c.rhs, c.dims).status();
@@ -221,7 +239,8 @@ TEST(Make, Refuses) {
 TEST(Make, AcceptsTheLargestSums) {
   EXPECT_TRUE(DotGeneralPlan::Make(Int8(), {DType::kF32, {1, 133144}}, {DType::kF32, {133144, 1}}, MatMulDims()).ok());
   EXPECT_TRUE(DotGeneralPlan::Make(DotGeneralMake(4, 4), {DType::kF32, {1, 40000000}}, {DType::kF32, {40000000, 1}},
-                                   MatMulDims()).ok());
+                                   MatMulDims())
+                  .ok());
 }
 
 // All pairs of modes on each of the six sides; the other side of the product is not quantized.
@@ -244,7 +263,9 @@ TEST(Make, LegalModePairs) {
           const char* const name = raw == &DotGeneral::fwd ? "fwd" : raw == &DotGeneral::dlhs ? "dlhs" : "drhs";
           EXPECT_EQ(std::string(status.message())
                         .find(absl::StrCat(name, lhs ? ".lhs: " : ".rhs: ", ToString(dequant), " with ",
-                                           ToString(calibration), ": ")), 0u) << status;
+                                           ToString(calibration), ": ")),
+                    0u)
+              << status;
         }
       }
     }
@@ -267,9 +288,12 @@ TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
     EXPECT_EQ(status.code(), code);
     EXPECT_EQ(std::string(status.message()), message);
   };
-  expect(plan->Forward(g, rhs, context, out.ref()), kInvalid, "DotGeneral: lhs is f32[4,5], but the plan is for f32[4,8]");
-  expect(plan->Forward(lhs, g, context, out.ref()), kInvalid, "DotGeneral: rhs is f32[4,5], but the plan is for f32[8,5]");
-  expect(plan->Forward(lhs, rhs, context, dlhs.ref()), kInvalid, "DotGeneral: out is f32[4,8], but the plan is for f32[4,5]");
+  expect(plan->Forward(g, rhs, context, out.ref()), kInvalid,
+         "DotGeneral: lhs is f32[4,5], but the plan is for f32[4,8]");
+  expect(plan->Forward(lhs, g, context, out.ref()), kInvalid,
+         "DotGeneral: rhs is f32[4,5], but the plan is for f32[8,5]");
+  expect(plan->Forward(lhs, rhs, context, dlhs.ref()), kInvalid,
+         "DotGeneral: out is f32[4,8], but the plan is for f32[4,5]");
 
   Residuals residuals, none;
   ASSERT_TRUE(plan->Forward(lhs, rhs, {}, out.ref(), &residuals).ok());
@@ -293,7 +317,9 @@ TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
   expect(mid->Prepare(Side::kLhs, lhs).status(), kInvalid,
          "DotGeneral: the tensor for fwd.lhs: with mid alphas a quantized operand depends on the other one");
   EXPECT_EQ(DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs.aval(), rhs.aval(), MatMulDims())
-                ->Prepare(Side::kLhs, lhs).status().message(),
+                ->Prepare(Side::kLhs, lhs)
+                .status()
+                .message(),
             "DotGeneral: fwd.lhs is not quantized; there is nothing to prepare");
 }
 

@@ -1,5 +1,5 @@
-// The plan against the reference: random configurations, shapes, dimension numbers and data. A failure prints a seed that
-// repeats it: AQT_TEST_SEED=N AQT_TEST_CASES=1.
+// The plan against the reference: random configurations, shapes, dimension numbers and data. A failure prints a seed
+// that repeats it: AQT_TEST_SEED=N AQT_TEST_CASES=1.
 
 #include <algorithm>
 #include <cstdint>
@@ -40,7 +40,9 @@ class Generator {
   int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
   bool OneIn(int64_t n) { return Below(n) == 0; }
   template <class T>
-  T Pick(std::initializer_list<T> values) { return *(values.begin() + Below(static_cast<int64_t>(values.size()))); }
+  T Pick(std::initializer_list<T> values) {
+    return *(values.begin() + Below(static_cast<int64_t>(values.size())));
+  }
 
   Numerics RandomNumerics() {
     if (OneIn(6)) return NoNumerics{};
@@ -82,8 +84,8 @@ class Generator {
       if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
       else if (OneIn(10)) q.calib_shared_axes.axes = {Pick<int64_t>({0, -1})};
     }
-    tensor.dequant_mode = Pick({DequantMode::kOutput, DequantMode::kOutput, DequantMode::kOutput, DequantMode::kThisInput,
-                                DequantMode::kOtherInput});
+    tensor.dequant_mode = Pick({DequantMode::kOutput, DequantMode::kOutput, DequantMode::kOutput,
+                                DequantMode::kThisInput, DequantMode::kOtherInput});
     tensor.calibration_mode = tensor.dequant_mode == DequantMode::kOtherInput || OneIn(12)
                                   ? CalibrationMode::kRemainingAxis
                                   : CalibrationMode::kContractingAxis;
@@ -261,9 +263,8 @@ void Repair(DotGeneralRaw& raw) {
     return n != nullptr && n->dtype.has_value() && t.dequant_mode != DequantMode::kThisInput;
   };
   for (Tensor* tensor : {&raw.lhs, &raw.rhs}) {
-    const auto* constant = tensor->quantizer.calibration.has_value()
-                               ? std::get_if<Constant>(&*tensor->quantizer.calibration)
-                               : nullptr;
+    const auto* constant =
+        tensor->quantizer.calibration.has_value() ? std::get_if<Constant>(&*tensor->quantizer.calibration) : nullptr;
     if (constant != nullptr && constant->bias.has_value()) tensor->dequant_mode = DequantMode::kThisInput;
     if (tensor->dequant_mode == DequantMode::kOutput) tensor->calibration_mode = CalibrationMode::kContractingAxis;
   }
@@ -368,8 +369,8 @@ TEST(Property, PlanEqualsReference) {
     }
     SCOPED_TRACE(where.str());
 
-    const absl::StatusOr<DotGeneralGradients> want = ReferenceDotGeneralWithGradients(
-        config, lhs, rhs, g, shapes.dims, context, runtime);
+    const absl::StatusOr<DotGeneralGradients> want =
+        ReferenceDotGeneralWithGradients(config, lhs, rhs, g, shapes.dims, context, runtime);
     ASSERT_TRUE(want.ok()) << want.status();
     for (const kernels::Target target : kernels::SupportedTargets()) {
       const bool scalar = target == kernels::Target::kScalar;

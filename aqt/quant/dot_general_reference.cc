@@ -67,9 +67,7 @@ Value FromArray(const ArrayRef& x) {
   return value;
 }
 
-Array ToArray(const Value& value) {
-  return Cast(Array::FromSpan<double>(value.data, Shape(value.shape)), value.dtype);
-}
+Array ToArray(const Value& value) { return Cast(Array::FromSpan<double>(value.data, Shape(value.shape)), value.dtype); }
 
 // ---- scalar operations in a dtype that is known at run time
 
@@ -234,8 +232,7 @@ Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared,
         error[i] += (value - back) * (value - back);
       });
       for (size_t i = 0; i < trial.data.size(); ++i) {
-        const float snr =
-            static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal.data[i] / error.data[i])));
+        const float snr = static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal.data[i] / error.data[i])));
         if (snr > top.data[i]) best.data[i] = internal::HostConstant(x.dtype, candidate);
         if (!(snr <= top.data[i]) && !std::isnan(top.data[i])) top.data[i] = snr;
       }
@@ -249,8 +246,8 @@ Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared,
 }
 
 // `calibrated` is what the scale is found for, x what is quantized.
-Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting, const Axes& batch,
-                       const std::optional<Key>& key, const Environment& env) {
+Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting,
+                       const Axes& batch, const std::optional<Key>& key, const Environment& env) {
   Quantized result;
   const Quantizer& quantizer = tensor.quantizer;
   if (!IsQuantized(quantizer.numerics)) {
@@ -346,8 +343,8 @@ struct Layout {
 };
 
 // A scale of one operand applied to the other: scale axis by axis of the other operand.
-void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch, const Axes& other_contracting,
-                   const Axes& other_batch, Value& other) {
+void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch,
+                   const Axes& other_contracting, const Axes& other_batch, Value& other) {
   const DType dtype = other.dtype;
   ForEach(other.shape, [&](const Index& i) {
     Index own(scale.shape.size(), 0);
@@ -443,10 +440,12 @@ RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, c
   r.rhs = QuantizeSide(config.rhs, rhs_calibrated, original ? rhs : rhs_calibrated, dims.rhs_contracting,
                        dims.rhs_batch, rhs_key, env);
   if (r.lhs.has_scale && config.lhs.dequant_mode == DequantMode::kOtherInput) {
-    MultiplyOther(r.lhs.scale, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch, r.rhs.operand);
+    MultiplyOther(r.lhs.scale, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch,
+                  r.rhs.operand);
   }
   if (r.rhs.has_scale && config.rhs.dequant_mode == DequantMode::kOtherInput) {
-    MultiplyOther(r.rhs.scale, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch, r.lhs.operand);
+    MultiplyOther(r.rhs.scale, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch,
+                  r.lhs.operand);
   }
   const Layout layout(dims, lhs.shape, rhs.shape);
   const Value product = Contract(r.lhs, r.rhs, layout, config.dg_accumulator_dtype);

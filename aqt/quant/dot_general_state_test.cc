@@ -66,8 +66,8 @@ struct Step {
 };
 
 Step RunStep(const DotGeneralPlan& plan, const Array& lhs, const Array& rhs, const Array& g,
-         const std::vector<Array>& forward, const std::vector<Array>& backward, const Context& context,
-         const Runtime& runtime = {}) {
+             const std::vector<Array>& forward, const std::vector<Array>& backward, const Context& context,
+             const Runtime& runtime = {}) {
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
   Residuals residuals;
   Memory fwd(forward), bwd(backward);
@@ -112,18 +112,10 @@ Quantizer RandomQuantizer(Draw& draw) {
     q.numerics = IntSymmetric{.bits = 8, .clip_gradient = draw.Below(3) == 0};
   }
   switch (draw.Below(4)) {
-    case 0:
-      q.calibration = AbsMax{};
-      break;
-    case 1:
-      q.calibration = MeanOfAbsMax{.po2_scale = draw.Below(3) == 0};
-      break;
-    case 2:
-      q.calibration = WeightedStats{.l1_dev_coeff = 0.5, .max_dev_coeff = 1, .ema_update_count = 3};
-      break;
-    default:
-      q.calibration = DelayedScaling{.amax_history_length = 1 + draw.Below(4)};
-      break;
+    case 0: q.calibration = AbsMax{}; break;
+    case 1: q.calibration = MeanOfAbsMax{.po2_scale = draw.Below(3) == 0}; break;
+    case 2: q.calibration = WeightedStats{.l1_dev_coeff = 0.5, .max_dev_coeff = 1, .ema_update_count = 3}; break;
+    default: q.calibration = DelayedScaling{.amax_history_length = 1 + draw.Below(4)}; break;
   }
   q.calib_shared_axes.per_tensor = draw.Below(3) == 0;
   return q;
@@ -159,14 +151,15 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
       const std::string what = absl::StrCat("seed ", seed, " step ", step);
 
       Recorder recorder;
-      const Step observed = RunStep(*plan, lhs, rhs, g, forward, backward, context, {.compat = compat, .observer = &recorder});
+      const Step observed =
+          RunStep(*plan, lhs, rhs, g, forward, backward, context, {.compat = compat, .observer = &recorder});
       // Fused, with threads, on the plainest target: the same bits. (Float products depend on the target; see
       // docs/bits.md.)
       const Step fused = RunStep(*plan, lhs, rhs, g, forward, backward, context, {.compat = compat});
       EXPECT_TRUE(SameResults(fused.results, observed.results)) << what;
       EXPECT_TRUE(SameArrays(fused.forward, observed.forward) && SameArrays(fused.backward, observed.backward)) << what;
-      const Step threads =
-          RunStep(*plan, lhs, rhs, g, forward, backward, context, {.executor = &pool, .compat = compat, .target = kernels::Target::kScalar});
+      const Step threads = RunStep(*plan, lhs, rhs, g, forward, backward, context,
+                                   {.executor = &pool, .compat = compat, .target = kernels::Target::kScalar});
       EXPECT_TRUE(SameArrays(threads.forward, observed.forward) && SameArrays(threads.backward, observed.backward))
           << what;
 
@@ -185,8 +178,9 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
         const auto& [x, axes] = tensors.at(name);
         const bool rhs_side = name[name.size() - 3] == 'r';
         const QuantMode mode = rhs_side ? context.rhs_quant_mode.value_or(context.quant_mode) : context.quant_mode;
-        const absl::StatusOr<CalibratedTensor> want = CalibrateWithState(
-            quantizer, StateOf(name, slots, is_forward ? forward : backward), x, axes, {.quant_mode = mode}, {.compat = compat});
+        const absl::StatusOr<CalibratedTensor> want =
+            CalibrateWithState(quantizer, StateOf(name, slots, is_forward ? forward : backward), x, axes,
+                               {.quant_mode = mode}, {.compat = compat});
         ASSERT_TRUE(want.ok()) << what << name << want.status();
         EXPECT_TRUE(SameValues(recorder.tensors.at(absl::StrCat(name, ".scale")), want->qtensor.scale[0]))
             << what << name;
@@ -249,13 +243,13 @@ TEST(DotGeneralState, ThreadsAndTargetsGiveTheSameBits) {
     const Context context{.quant_mode = QuantMode::kCalibrate};
     const Step first = RunStep(*plan, lhs, rhs, g, Initial(plan->forward_state()), Initial(plan->backward_state()),
                                context, {.target = kernels::Target::kScalar});
-    const Step want = RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context,
-                              {.target = kernels::Target::kScalar});
+    const Step want =
+        RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context, {.target = kernels::Target::kScalar});
     for (const kernels::Target target : kernels::SupportedTargets()) {
       for (const int threads : {1, 2, 7}) {
         kernels::ThreadPool pool(threads);
-        const Step got = RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context,
-                                 {.executor = &pool, .target = target});
+        const Step got =
+            RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context, {.executor = &pool, .target = target});
         EXPECT_TRUE(SameResults(got.results, want.results)) << calibration.index() << " " << threads << " " << target;
         EXPECT_TRUE(SameArrays(got.forward, want.forward) && SameArrays(got.backward, want.backward))
             << calibration.index() << " " << threads << " threads, " << target;

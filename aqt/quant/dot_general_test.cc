@@ -78,8 +78,8 @@ TEST(DotGeneral, SumIsRoundedToF32BeforeItIsScaled) {
   row[2000] = 0.5f;  // 64
   std::vector<float> column(2001, 1);
   column[2000] = 1.0f / 127;  // 1.0039 -> 1
-  const absl::StatusOr<Array> out =
-      QuantizedDotGeneral(WithoutNoise(), ArrayRef(row.data(), {1, 2001}), ArrayRef(column.data(), {2001, 1}), MatMulDims());
+  const absl::StatusOr<Array> out = QuantizedDotGeneral(WithoutNoise(), ArrayRef(row.data(), {1, 2001}),
+                                                        ArrayRef(column.data(), {2001, 1}), MatMulDims());
   ASSERT_TRUE(out.ok());
   const float scale = 1.0f / 127.5f;  // one scale per side: divided
   const float sum = 2000 * 127 * 127 + 64;
@@ -93,12 +93,12 @@ TEST(DotGeneral, UnquantizedIsThePlainProduct) {
       QuantizedDotGeneralWithGradients(DefaultUnquantizedConfig(), lhs, rhs, lhs, MatMulDims());
   ASSERT_TRUE(r.ok());
   EXPECT_TRUE(SameValues(r->out, Array::Of<float>({19, 22, 43, 50}, {2, 2})));
-  EXPECT_TRUE(SameValues(r->dlhs, Array::Of<float>({17, 23, 39, 53}, {2, 2})));   // g rhs^T
-  EXPECT_TRUE(SameValues(r->drhs, Array::Of<float>({10, 14, 14, 20}, {2, 2})));   // lhs^T g
+  EXPECT_TRUE(SameValues(r->dlhs, Array::Of<float>({17, 23, 39, 53}, {2, 2})));  // g rhs^T
+  EXPECT_TRUE(SameValues(r->drhs, Array::Of<float>({10, 14, 14, 20}, {2, 2})));  // lhs^T g
 }
 
-// AQT's example: two batches whose operands vary along K in opposite ways; binary values, powers of two, preserve_max_val.
-// The rows are balanced exactly by mid scales with alpha 0.5.
+// AQT's example: two batches whose operands vary along K in opposite ways; binary values, powers of two,
+// preserve_max_val. The rows are balanced exactly by mid scales with alpha 0.5.
 TEST(DotGeneral, MidScales) {
   const Array a = Array::Of<float>({1, 2, 4, 1, 4, 16}, {2, 3}), b = Array::Of<float>({4, 2, 1, 16, 4, 1}, {2, 3});
   const DotDims dims{.lhs_contracting = {1}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
@@ -117,7 +117,8 @@ TEST(DotGeneral, MidScales) {
   EXPECT_EQ(run(Compat::Original()), (std::vector<float>{12, 48}));
 }
 
-// The container s2 holds what s8 holds. Next to s8 it needs an f32 accumulator, which is exact for 64 products of up to 127.
+// The container s2 holds what s8 holds. Next to s8 it needs an f32 accumulator, which is exact for 64 products of up to
+// 127.
 TEST(DotGeneral, TwoBitWeights) {
   const Array lhs = RandomArray(DType::kF32, {3, 64}, 5), rhs = RandomArray(DType::kF32, {64, 4}, 6);
   for (const Bits lhs_bits : {Bits(), Bits(8)}) {
@@ -175,7 +176,8 @@ TEST(Residuals, MemoryFormula) {
     int64_t bytes;
   };
   const int64_t n = 16 * 64 + 64 * 32, scales = (16 + 32) * 4;
-  const Case cases[] = {{true, false, n + scales}, {true, true, 2 * n + scales}, {false, false, 4 * n}, {false, true, 4 * n + scales}};
+  const Case cases[] = {
+      {true, false, n + scales}, {true, true, 2 * n + scales}, {false, false, 4 * n}, {false, true, 4 * n + scales}};
   for (const Case& c : cases) {
     DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = c.fwd_quant});
     if (c.clip) {
@@ -249,12 +251,16 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
   const Case cases[] = {
       {"tiled", tiled, DType::kF32},
       {"state", state, DType::kF32},
-      {"packed", WithoutNoise(), DType::kF32},     {"noise", FullyQuantized(), DType::kF32},
-      {"bf16", FullyQuantized(), DType::kBF16},    {"fake", fake, DType::kF32},
-      {"v4", ConfigV4(), DType::kF32},             {"fp8", ConfigFwdFp8(), DType::kF32},
+      {"packed", WithoutNoise(), DType::kF32},
+      {"noise", FullyQuantized(), DType::kF32},
+      {"bf16", FullyQuantized(), DType::kBF16},
+      {"fake", fake, DType::kF32},
+      {"v4", ConfigV4(), DType::kF32},
+      {"fp8", ConfigFwdFp8(), DType::kF32},
       {"weight only", DotGeneralMake(std::nullopt, 8), DType::kF16},
-      {"local", *FullyQuantized({.dlhs_local_aqt = LocalAqt{.contraction_axis_shard_count = 7},
-                                 .drhs_local_aqt = LocalAqt{.contraction_axis_shard_size = 2, .tile_largest_shape = true}}),
+      {"local",
+       *FullyQuantized({.dlhs_local_aqt = LocalAqt{.contraction_axis_shard_count = 7},
+                        .drhs_local_aqt = LocalAqt{.contraction_axis_shard_size = 2, .tile_largest_shape = true}}),
        DType::kBF16},
   };
   for (const Case& c : cases) {
@@ -277,8 +283,10 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
       }
     }
     const size_t split = plan->forward_state().size();
-    const StateArrays forward_state{absl::MakeConstSpan(old).subspan(0, split), absl::MakeConstSpan(updated).subspan(0, split)};
-    const StateArrays backward_state{absl::MakeConstSpan(old).subspan(split), absl::MakeConstSpan(updated).subspan(split)};
+    const StateArrays forward_state{absl::MakeConstSpan(old).subspan(0, split),
+                                    absl::MakeConstSpan(updated).subspan(0, split)};
+    const StateArrays backward_state{absl::MakeConstSpan(old).subspan(split),
+                                     absl::MakeConstSpan(updated).subspan(split)};
     for (int call = 0; call < 3; ++call) {
       const int64_t before = testing::AllocationCount();
       const bool ok = plan->Forward(lhs, rhs, context, out.ref(), &residuals, {}, forward_state).ok() &&
@@ -373,14 +381,15 @@ TEST(DotGeneral, ObserverSeesEveryIntermediate) {
   EXPECT_TRUE(SameResults(observed, RunPlan(*plan, lhs, rhs, g, context)));
   std::string names;
   for (const auto& [name, value] : recorder.tensors) names += name + " " + value.aval().ToString() + "\n";
-  EXPECT_EQ(names,
-            "dlhs.accum s32[4,8]\ndlhs.dg_lhs s8[4,5]\ndlhs.dg_rhs s8[8,5]\ndlhs.lhs.key u32[2]\ndlhs.lhs.noise f32[4,5]\n"
-            "dlhs.lhs.qvalue s8[4,5]\ndlhs.lhs.scale f32[4,1]\ndlhs.rhs.key u32[2]\ndlhs.rhs.noise f32[8,5]\n"
-            "dlhs.rhs.qvalue s8[8,5]\ndlhs.rhs.scale f32[8,1]\ndrhs.accum s32[5,8]\ndrhs.dg_lhs s8[4,5]\n"
-            "drhs.dg_rhs s8[4,8]\ndrhs.lhs.key u32[2]\ndrhs.lhs.noise f32[4,5]\ndrhs.lhs.qvalue s8[4,5]\n"
-            "drhs.lhs.scale f32[1,5]\ndrhs.rhs.key u32[2]\ndrhs.rhs.noise f32[4,8]\ndrhs.rhs.qvalue s8[4,8]\n"
-            "drhs.rhs.scale f32[1,8]\nfwd.accum s32[4,5]\nfwd.dg_lhs s8[4,8]\nfwd.dg_rhs s8[8,5]\n"
-            "fwd.lhs.qvalue s8[4,8]\nfwd.lhs.scale f32[4,1]\nfwd.rhs.qvalue s8[8,5]\nfwd.rhs.scale f32[1,5]\n");
+  EXPECT_EQ(
+      names,
+      "dlhs.accum s32[4,8]\ndlhs.dg_lhs s8[4,5]\ndlhs.dg_rhs s8[8,5]\ndlhs.lhs.key u32[2]\ndlhs.lhs.noise f32[4,5]\n"
+      "dlhs.lhs.qvalue s8[4,5]\ndlhs.lhs.scale f32[4,1]\ndlhs.rhs.key u32[2]\ndlhs.rhs.noise f32[8,5]\n"
+      "dlhs.rhs.qvalue s8[8,5]\ndlhs.rhs.scale f32[8,1]\ndrhs.accum s32[5,8]\ndrhs.dg_lhs s8[4,5]\n"
+      "drhs.dg_rhs s8[4,8]\ndrhs.lhs.key u32[2]\ndrhs.lhs.noise f32[4,5]\ndrhs.lhs.qvalue s8[4,5]\n"
+      "drhs.lhs.scale f32[1,5]\ndrhs.rhs.key u32[2]\ndrhs.rhs.noise f32[4,8]\ndrhs.rhs.qvalue s8[4,8]\n"
+      "drhs.rhs.scale f32[1,8]\nfwd.accum s32[4,5]\nfwd.dg_lhs s8[4,8]\nfwd.dg_rhs s8[8,5]\n"
+      "fwd.lhs.qvalue s8[4,8]\nfwd.lhs.scale f32[4,1]\nfwd.rhs.qvalue s8[8,5]\nfwd.rhs.scale f32[1,5]\n");
   const OperandKeys keys = SplitContextKey(MakeKey(0));
   EXPECT_EQ(recorder.tensors["dlhs.lhs.key"].View<uint32_t>()[0], keys.dlhs_lhs.hi);
   EXPECT_EQ(recorder.tensors["drhs.rhs.key"].View<uint32_t>()[1], keys.drhs_rhs.lo);
@@ -391,8 +400,8 @@ class LoopProduct : public PlainProduct {
  public:
   void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
                 const MutableArrayRef& out) override {
-    calls.push_back(absl::StrCat(pass, " ", lhs.aval().ToString(), " ", rhs.aval().ToString(), " ", dims.ToString(), " ",
-                                 out.aval().ToString()));
+    calls.push_back(absl::StrCat(pass, " ", lhs.aval().ToString(), " ", rhs.aval().ToString(), " ", dims.ToString(),
+                                 " ", out.aval().ToString()));
     const int64_t lhs_k = dims.lhs_contracting[0], rhs_k = dims.rhs_contracting[0];
     for (int64_t i = 0; i < out.shape[0]; ++i) {
       for (int64_t j = 0; j < out.shape[1]; ++j) {
@@ -427,9 +436,12 @@ TEST(DotGeneral, TakesAProductOfTheUsers) {
 
 // The keys that AQT derives from PRNGKey(0).
 TEST(SplitContextKey, RecordedKeys) {
-  const OperandKeys want{.fwd_lhs = {4165894930u, 804218099u},   .fwd_rhs = {1353695780u, 2116000888u},
-                         .dlhs_lhs = {346279018u, 360566543u},   .dlhs_rhs = {3968330031u, 3923691647u},
-                         .drhs_lhs = {2799984767u, 1105366846u}, .drhs_rhs = {3777617834u, 145086855u}};
+  const OperandKeys want{.fwd_lhs = {4165894930u, 804218099u},
+                         .fwd_rhs = {1353695780u, 2116000888u},
+                         .dlhs_lhs = {346279018u, 360566543u},
+                         .dlhs_rhs = {3968330031u, 3923691647u},
+                         .drhs_lhs = {2799984767u, 1105366846u},
+                         .drhs_rhs = {3777617834u, 145086855u}};
   EXPECT_EQ(SplitContextKey(MakeKey(0)), want);
 }
 
@@ -509,15 +521,17 @@ TEST(Prepare, IsSharedByPlansOfOtherBatchesAndCheckedByAll) {
   // The same shape, but contracted along the other axis: the scale does not fit.
   const DotGeneralPlan transposed = plan({.lhs_contracting = {1}, .rhs_contracting = {1}}, 5);
   ArrayBuilder out(transposed.out_aval());
-  EXPECT_EQ(transposed.Forward(lhs, prepared, {}, out.ref()).message(),
-            "DotGeneral: the tensor for fwd.rhs: scale of rhs has shape [1,16]: it varies along the contracting axis 1");
+  EXPECT_EQ(
+      transposed.Forward(lhs, prepared, {}, out.ref()).message(),
+      "DotGeneral: the tensor for fwd.rhs: scale of rhs has shape [1,16]: it varies along the contracting axis 1");
   // A single scale fits both, and the panels of one are not taken for those of the other.
   QTensor single;
   std::vector<int8_t> q(256);
   for (int i = 0; i < 256; ++i) q[i] = static_cast<int8_t>(i * 37 % 255 - 127);
   single.qvalue = Array::FromSpan<int8_t>(q, {16, 16});
   single.scale.push_back(Array::Of<float>({0.5f}, {1, 1}));
-  const PreparedOperand of_five = *five.Prepare(Side::kRhs, single), of_transposed = *transposed.Prepare(Side::kRhs, single);
+  const PreparedOperand of_five = *five.Prepare(Side::kRhs, single),
+                        of_transposed = *transposed.Prepare(Side::kRhs, single);
   ArrayBuilder direct(transposed.out_aval()), shared(transposed.out_aval());
   ASSERT_TRUE(transposed.Forward(lhs, of_transposed, {}, direct.ref()).ok());
   ASSERT_TRUE(transposed.Forward(lhs, of_five, {}, shared.ref()).ok());
@@ -542,7 +556,8 @@ TEST(Prepare, RefusesTensorsThatDoNotFit) {
   const Case cases[] = {
       {"DotGeneral: the tensor for fwd.rhs has no scale", no_scale},
       {"DotGeneral: the tensor for fwd.rhs has the qvalue s4[8,5], expected s8[8,5]", wrong_dtype},
-      {"DotGeneral: the tensor for fwd.rhs: scale of rhs has shape [8,1]: it varies along the contracting axis 0", per_row},
+      {"DotGeneral: the tensor for fwd.rhs: scale of rhs has shape [8,1]: it varies along the contracting axis 0",
+       per_row},
       {"DotGeneral: the tensor for fwd.rhs has a bias, which needs DEQUANT_MODE_THIS_INPUT", biased},
   };
   for (const Case& c : cases) {

@@ -1,15 +1,15 @@
 #ifndef AQT_QUANT_EIGEN_ADAPTER_H_
 #define AQT_QUANT_EIGEN_ADAPTER_H_
 
-// Eigen matrices, vectors, maps, blocks and tensors as ArrayRef and MutableArrayRef, without copies. Header-only; the one
-// public header that sees Eigen.
+// Eigen matrices, vectors, maps, blocks and tensors as ArrayRef and MutableArrayRef, without copies. Header-only; the
+// one public header that sees Eigen.
 //
 //   Eigen::MatrixXf x(8, 64), w(64, 16), y(8, 16);
 //   plan.Forward(ViewOf(x), ViewOf(w), {}, MutableViewOf(y));
 //
-// A matrix is an array [rows, cols], a compile-time vector an array [size], a tensor an array of its dimensions. The storage
-// order (column-major by default) becomes strides: the array means what the Eigen object means, element by element. The
-// view is valid as long as the Eigen object's memory is.
+// A matrix is an array [rows, cols], a compile-time vector an array [size], a tensor an array of its dimensions. The
+// storage order (column-major by default) becomes strides: the array means what the Eigen object means, element by
+// element. The view is valid as long as the Eigen object's memory is.
 // Element types: those of core/dtype.h; Eigen::half and Eigen::bfloat16 are f16 and bf16.
 
 #include <cstdint>
@@ -34,11 +34,11 @@ constexpr DType EigenDType() {
 // An Eigen matrix-like expression with memory of its own or of another: no sums, products, transposes of products, ...
 template <class M>
 concept EigenMatrix = std::is_base_of_v<Eigen::DenseBase<std::remove_cv_t<M>>, std::remove_cv_t<M>> &&
-                      (Eigen::internal::traits<std::remove_cv_t<M>>::Flags & Eigen::DirectAccessBit) != 0;
+                      (Eigen::internal::traits<std::remove_cv_t<M>>::Flags& Eigen::DirectAccessBit) != 0;
 
 // Eigen::Tensor, TensorFixedSize or TensorMap of them. (Described, not named: the tensor module need not be included.)
 template <class T>
-concept EigenTensor = !EigenMatrix<T> && requires(T& tensor) {
+concept EigenTensor = !EigenMatrix<T> && requires(T & tensor) {
   T::NumDimensions;
   T::Layout;
   tensor.dimension(0);
@@ -90,19 +90,17 @@ ArrayRef ViewOf(const T& tensor) {
 
 // A temporary matrix would take its memory with it. (A temporary map or block does not, and is allowed.)
 template <internal::EigenMatrix M>
-  requires std::is_base_of_v<Eigen::PlainObjectBase<M>, M>
-ArrayRef ViewOf(const M&&) = delete;
+requires std::is_base_of_v<Eigen::PlainObjectBase<M>, M> ArrayRef ViewOf(const M&&)
+= delete;
 
 template <class M>
-  requires internal::EigenMatrix<std::remove_reference_t<M>>
-MutableArrayRef MutableViewOf(M&& m) {
+requires internal::EigenMatrix<std::remove_reference_t<M>> MutableArrayRef MutableViewOf(M&& m) {
   static_assert(!std::is_const_v<std::remove_pointer_t<decltype(m.data())>>, "the Eigen object must not be const");
   const internal::EigenLayout layout = internal::LayoutOfMatrix(m);
   return {internal::EigenDType<typename std::remove_cvref_t<M>::Scalar>(), layout.shape, layout.strides, m.data()};
 }
 template <class T>
-  requires internal::EigenTensor<std::remove_reference_t<T>>
-MutableArrayRef MutableViewOf(T&& tensor) {
+requires internal::EigenTensor<std::remove_reference_t<T>> MutableArrayRef MutableViewOf(T&& tensor) {
   static_assert(!std::is_const_v<std::remove_pointer_t<decltype(tensor.data())>>, "the Eigen object must not be const");
   const internal::EigenLayout layout = internal::LayoutOfTensor(tensor);
   return {internal::EigenDType<typename std::remove_cvref_t<T>::Scalar>(), layout.shape, layout.strides, tensor.data()};

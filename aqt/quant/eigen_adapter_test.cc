@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <utility>
 
-#include <Eigen/Core>
 #include <gtest/gtest.h>
+#include <Eigen/Core>
 #include <unsupported/Eigen/CXX11/Tensor>
 
 #include "absl/status/statusor.h"
@@ -46,7 +46,9 @@ TEST(ViewOf, VectorsMapsBlocksAndTransposes) {
 }
 
 template <class T>
-concept HasView = requires(T&& x) { ViewOf(std::forward<T>(x)); };
+concept HasView = requires(T&& x) {
+  ViewOf(std::forward<T>(x));
+};
 static_assert(HasView<Eigen::MatrixXf&> && HasView<const Eigen::MatrixXf&> && HasView<Eigen::Map<Eigen::MatrixXf>>);
 static_assert(!HasView<Eigen::MatrixXf>);  // the memory of a temporary
 static_assert(!HasView<decltype(Eigen::MatrixXf() + Eigen::MatrixXf())>);

@@ -490,7 +490,8 @@ TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
     const Array one_lhs = entry(lhs, b), one_rhs = entry(rhs, b);
     const EinsumPlan one = *EinsumPlan::Make("btnh,bsnh->bstn", config, one_lhs.aval(), one_rhs.aval());
     EXPECT_TRUE(same(RunEinsum(one, one_lhs, one_rhs, entry(g, b), {}, plain),
-                     {entry(want.out, b), entry(want.dlhs, b), entry(want.drhs, b)})) << b;
+                     {entry(want.out, b), entry(want.dlhs, b), entry(want.drhs, b)}))
+        << b;
   }
 }
 

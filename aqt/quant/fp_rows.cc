@@ -70,15 +70,16 @@ absl::Status ValidateFpFormat(const FpFormat& format) {
     return absl::InvalidArgumentError(absl::StrCat("Fp: radix ", format.radix, ", expected 2 or 4"));
   }
   if (format.nexp < 0 || format.nexp > 7 || format.nmant < 0 || format.nmant > 6) {
-    return absl::InvalidArgumentError(absl::StrCat("Fp: nexp = ", format.nexp, ", nmant = ", format.nmant,
-                                                   "; expected 0 to 7 and 0 to 6"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("Fp: nexp = ", format.nexp, ", nmant = ", format.nmant, "; expected 0 to 7 and 0 to 6"));
   }
   if (format.radix == 2 && format.nexp == 0 && format.nmant == 0) {
     return absl::InvalidArgumentError("Fp: a format without exponent and mantissa bits has no values");
   }
   if (format.minexp != 0 || format.has_two_nan || format.has_naninf) {
     return absl::UnimplementedError(
-        "Fp: AQT describes formats with minexp, has_two_nan or has_naninf, but rounds to none; for e4m3fn and e5m2 use Fp8");
+        "Fp: AQT describes formats with minexp, has_two_nan or has_naninf, but rounds to none; for e4m3fn and e5m2 use "
+        "Fp8");
   }
   return absl::OkStatus();
 }

@@ -61,8 +61,8 @@ struct GptqOptions {
 struct GptqResult {
   // Quantize(quantizer, w, contracting_axes) with other qvalues: the same scales, shapes and dtypes.
   QTensor weight = {};
-  int64_t rows = 0;               // outputs of the contraction
-  int64_t rows_kept_nearest = 0;  // by keep_nearest_where_better: plain rounding is at least as good
+  int64_t rows = 0;                     // outputs of the contraction
+  int64_t rows_kept_nearest = 0;        // by keep_nearest_where_better: plain rounding is at least as good
   double error = 0, nearest_error = 0;  // tr((W - Q) H (W - Q)^T) of the result, and of plain rounding
 };
 

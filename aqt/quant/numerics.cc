@@ -21,7 +21,8 @@ double Edge(const IntSymmetric& n) { return std::ldexp(1.0, n.bits - 1) - (n.pre
 
 absl::Status ValidateInt(const IntSymmetric& n) {
   if (n.bits < 1 || n.bits > 22) {
-    return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: bits = ", n.bits, ", but 1 to 22 can be represented"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("IntSymmetric: bits = ", n.bits, ", but 1 to 22 can be represented"));
   }
   if (!n.dtype.has_value()) return absl::OkStatus();
   const DType container = *n.dtype;
@@ -45,8 +46,8 @@ absl::Status ValidateFp8(const Fp8& n) {
                         (n.exponent_bits == 5 && n.mantissa_bits == 2 && n.dtype != DType::kE4M3FN);
   const bool container = n.dtype == DType::kE4M3FN || n.dtype == DType::kE5M2 || n.dtype == DType::kBF16;
   if (bits_fit && container) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("Fp8: exponent_bits = ", n.exponent_bits, ", mantissa_bits = ",
-                                                 n.mantissa_bits, ", dtype ", ToString(n.dtype),
+  return absl::InvalidArgumentError(absl::StrCat("Fp8: exponent_bits = ", n.exponent_bits,
+                                                 ", mantissa_bits = ", n.mantissa_bits, ", dtype ", ToString(n.dtype),
                                                  "; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with either"));
 }
 

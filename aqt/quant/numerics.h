@@ -13,8 +13,9 @@
 //   backward: dy = dq, times (|y| <= clip_bound) if clip_gradient; y before noise
 // The bounds are rounded to the dtype of y before use (in bf16, 10 bits clip at 512).
 //
-// Fp8: q = clamp(y, -max, max), rounded once to the 8-bit float; NaN stays NaN. With stochastic rounding the mantissa is cut
-// before, after random bits were added below the bits that stay. quant_bound = max. The gradient passes unchanged.
+// Fp8: q = clamp(y, -max, max), rounded once to the 8-bit float; NaN stays NaN. With stochastic rounding the mantissa
+// is cut before, after random bits were added below the bits that stay. quant_bound = max. The gradient passes
+// unchanged.
 // Fp: q = y rounded to bf16, then to the format. quant_bound = its largest value. The gradient passes unchanged.
 
 #include <optional>
@@ -27,8 +28,8 @@
 
 namespace aqt {
 
-// InvalidArgument when a field is out of range or the container does not fit; Unimplemented for Fp formats that AQT only
-// describes.
+// InvalidArgument when a field is out of range or the container does not fit; Unimplemented for Fp formats that AQT
+// only describes.
 absl::Status Validate(const Numerics& numerics);
 
 bool IsQuantized(const Numerics& numerics);  // not NoNumerics

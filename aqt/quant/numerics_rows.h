@@ -41,16 +41,16 @@ struct TensorDraws {
   Shape shape;  // of DrawsShape
 };
 
-// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow (IntSymmetric only). `draws` is
-// needed where DrawsShape is not null. q is dense and has the shape of x.
+// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow (IntSymmetric only). `draws`
+// is needed where DrawsShape is not null. q is dense and has the shape of x.
 void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
                   const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask);
 
 // The noise that QuantizeInto adds, f32, dense in draws.shape.
 void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out);
 
-// out = g with zeros where mask (dense, g's shape) is 0, as a product rounded to the dtype of g: NaN and Inf times 0 are
-// NaN. `out` may be g.
+// out = g with zeros where mask (dense, g's shape) is 0, as a product rounded to the dtype of g: NaN and Inf times 0
+// are NaN. `out` may be g.
 void ApplyClipMask(const ArrayRef& g, const int8_t* mask, const MutableArrayRef& out);
 
 }  // namespace aqt::internal

@@ -25,7 +25,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 const float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> Forward(const Numerics& numerics, const std::vector<float>& y, const Context& context = {}) {
-  const absl::StatusOr<Array> q = NumericsForward(numerics, ArrayRef(y.data(), {static_cast<int64_t>(y.size())}), context);
+  const absl::StatusOr<Array> q =
+      NumericsForward(numerics, ArrayRef(y.data(), {static_cast<int64_t>(y.size())}), context);
   EXPECT_TRUE(q.ok()) << q.status();
   const Array f32 = Cast(*q, DType::kF32);
   return {f32.View<float>().begin(), f32.View<float>().end()};
@@ -46,16 +47,18 @@ TEST(IntSymmetric, Bounds) {
     double quant_bound, clip_bound;
   };
   const Case cases[] = {
-      {1, true, false, 0.5, 0},     {2, true, false, 1.5, 1},      {3, true, false, 3.5, 3},
-      {4, true, false, 7.5, 7},     {5, true, false, 15.5, 15},    {6, true, false, 31.5, 31},
-      {7, true, false, 63.5, 63},   {8, true, false, 127.5, 127},  {12, true, false, 2047.5, 2047},
-      {1, false, false, 1, 0.5},    {2, false, false, 2, 1.5},     {4, false, false, 8, 7.5},
+      {1, true, false, 0.5, 0},      {2, true, false, 1.5, 1},     {3, true, false, 3.5, 3},
+      {4, true, false, 7.5, 7},      {5, true, false, 15.5, 15},   {6, true, false, 31.5, 31},
+      {7, true, false, 63.5, 63},    {8, true, false, 127.5, 127}, {12, true, false, 2047.5, 2047},
+      {1, false, false, 1, 0.5},     {2, false, false, 2, 1.5},    {4, false, false, 8, 7.5},
       {8, false, false, 128, 127.5}, {1, true, true, 0, 0},        {2, true, true, 1, 1},
-      {4, true, true, 7, 7},        {8, true, true, 127, 127},     {1, false, true, 0.5, 0.5},
-      {2, false, true, 1.5, 1.5},   {4, false, true, 7.5, 7.5},    {8, false, true, 127.5, 127.5},
+      {4, true, true, 7, 7},         {8, true, true, 127, 127},    {1, false, true, 0.5, 0.5},
+      {2, false, true, 1.5, 1.5},    {4, false, true, 7.5, 7.5},   {8, false, true, 127.5, 127.5},
   };
   for (const Case& c : cases) {
-    const IntSymmetric n{.bits = c.bits, .preserve_zero = c.preserve_zero, .preserve_max_val = c.preserve_max_val,
+    const IntSymmetric n{.bits = c.bits,
+                         .preserve_zero = c.preserve_zero,
+                         .preserve_max_val = c.preserve_max_val,
                          .dtype = std::nullopt};
     EXPECT_EQ(QuantBound(n), c.quant_bound) << c.bits << c.preserve_zero << c.preserve_max_val;
     EXPECT_EQ(ClipBound(n), c.clip_bound) << c.bits << c.preserve_zero << c.preserve_max_val;
@@ -64,8 +67,9 @@ TEST(IntSymmetric, Bounds) {
 }
 
 TEST(IntSymmetric, RoundsHalfToEvenAndClipsFirst) {
-  EXPECT_EQ(Forward(IntSymmetric{}, {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, 126.51f, 127.5f, 300, -300, kNaN, kInf, -kInf}),
-            (std::vector<float>{0, 2, 2, 0, -2, 126, 127, 127, 127, -127, 0, 127, -127}));
+  EXPECT_EQ(
+      Forward(IntSymmetric{}, {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, 126.51f, 127.5f, 300, -300, kNaN, kInf, -kInf}),
+      (std::vector<float>{0, 2, 2, 0, -2, 126, 127, 127, 127, -127, 0, 127, -127}));
 }
 
 TEST(IntSymmetric, BinaryAndHalfIntegers) {
@@ -122,8 +126,13 @@ TEST(IntSymmetric, EveryWidthWithEverySwitch) {
   for (int bits = 1; bits <= 22; ++bits) {
     for (int switches = 0; switches < 32; ++switches) {
       const auto on = [&](int bit) { return (switches >> bit & 1) != 0; };
-      IntSymmetric n{.bits = bits, .preserve_zero = on(0), .preserve_max_val = on(1), .clip = on(2),
-                     .clip_gradient = on(3), .round = on(4), .dtype = std::nullopt};
+      IntSymmetric n{.bits = bits,
+                     .preserve_zero = on(0),
+                     .preserve_max_val = on(1),
+                     .clip = on(2),
+                     .clip_gradient = on(3),
+                     .round = on(4),
+                     .dtype = std::nullopt};
       const double edge = std::exp2(bits - 1) - (n.preserve_zero ? 0.5 : 0), center = edge - 0.5;
       const float clip_bound = static_cast<float>(n.round ? center : edge);
       EXPECT_EQ(QuantBound(n), n.preserve_max_val ? center : edge) << bits << " " << switches;
@@ -171,7 +180,8 @@ TEST(Fp8, AllCodesAreFixedPointsAndOverflowSaturates) {
     const Fp8 n = e4m3 ? Fp8{} : Fp8{.dtype = dtype, .exponent_bits = 5, .mantissa_bits = 2};
     EXPECT_EQ(QuantBound(n), e4m3 ? 448 : 57344);
     for (int code = 0; code < 256; ++code) {
-      const float v = e4m3 ? ToFloat(Float8E4M3FN{static_cast<uint8_t>(code)}) : ToFloat(Float8E5M2{static_cast<uint8_t>(code)});
+      const float v =
+          e4m3 ? ToFloat(Float8E4M3FN{static_cast<uint8_t>(code)}) : ToFloat(Float8E5M2{static_cast<uint8_t>(code)});
       const float got = Forward(n, {v})[0];
       if (std::isnan(v)) {
         EXPECT_TRUE(std::isnan(got));
@@ -203,15 +213,16 @@ TEST(Fp8, StochasticRoundingIsUnbiased) {
 }
 
 // The formats of radix 2 that AQT names and rounds to: 6, 5 and 4 bits.
-constexpr FpFormat kFormats[] = {
-    {.nexp = 5, .nmant = 0}, {.nexp = 4, .nmant = 1}, {.nexp = 3, .nmant = 2}, {.nexp = 2, .nmant = 3},
-    {.nexp = 1, .nmant = 4}, {.nexp = 0, .nmant = 5}, {.nexp = 4, .nmant = 0}, {.nexp = 3, .nmant = 1},
-    {.nexp = 2, .nmant = 2}, {.nexp = 1, .nmant = 3}, {.nexp = 0, .nmant = 4},
-    {.nexp = 3, .nmant = 0, .has_subnormals = false}, {.nexp = 3, .nmant = 0},
-    {.nexp = 2, .nmant = 1, .has_subnormals = false}, {.nexp = 2, .nmant = 1},
-    {.nexp = 1, .nmant = 2, .has_subnormals = false}, {.nexp = 1, .nmant = 2},
-    {.nexp = 0, .nmant = 3, .has_subnormals = false}, {.nexp = 0, .nmant = 3},
-    {.nexp = 1, .nmant = 0, .has_subnormals = false}};
+constexpr FpFormat kFormats[] = {{.nexp = 5, .nmant = 0}, {.nexp = 4, .nmant = 1},
+                                 {.nexp = 3, .nmant = 2}, {.nexp = 2, .nmant = 3},
+                                 {.nexp = 1, .nmant = 4}, {.nexp = 0, .nmant = 5},
+                                 {.nexp = 4, .nmant = 0}, {.nexp = 3, .nmant = 1},
+                                 {.nexp = 2, .nmant = 2}, {.nexp = 1, .nmant = 3},
+                                 {.nexp = 0, .nmant = 4}, {.nexp = 3, .nmant = 0, .has_subnormals = false},
+                                 {.nexp = 3, .nmant = 0}, {.nexp = 2, .nmant = 1, .has_subnormals = false},
+                                 {.nexp = 2, .nmant = 1}, {.nexp = 1, .nmant = 2, .has_subnormals = false},
+                                 {.nexp = 1, .nmant = 2}, {.nexp = 0, .nmant = 3, .has_subnormals = false},
+                                 {.nexp = 0, .nmant = 3}, {.nexp = 1, .nmant = 0, .has_subnormals = false}};
 
 // Largest values of the formats that AQT names.
 TEST(Fp, Bounds) {
@@ -220,7 +231,7 @@ TEST(Fp, Bounds) {
     bool subnormals;
     double bound;
   };
-  const Case cases[] = {{5, 0, true, 0x1p30}, {4, 1, true, 24576}, {3, 2, true, 112},  {2, 3, true, 7.5},
+  const Case cases[] = {{5, 0, true, 0x1p30}, {4, 1, true, 24576},  {3, 2, true, 112},   {2, 3, true, 7.5},
                         {1, 4, true, 1.9375}, {0, 5, true, .96875}, {4, 0, true, 16384}, {3, 1, true, 96},
                         {2, 2, true, 7},      {1, 3, true, 1.875},  {0, 4, true, .9375}, {3, 0, false, 128},
                         {3, 0, true, 64},     {2, 1, false, 12},    {2, 1, true, 6},     {1, 2, false, 3.5},
@@ -229,7 +240,8 @@ TEST(Fp, Bounds) {
     const Fp n{.format = {.nexp = c.nexp, .nmant = c.nmant, .has_subnormals = c.subnormals}};
     EXPECT_EQ(QuantBound(n), c.bound) << c.nexp << c.nmant << c.subnormals;
     // Everything beyond saturates.
-    EXPECT_EQ(Forward(n, {1e38f, -1e38f}), (std::vector<float>{static_cast<float>(c.bound), -static_cast<float>(c.bound)}));
+    EXPECT_EQ(Forward(n, {1e38f, -1e38f}),
+              (std::vector<float>{static_cast<float>(c.bound), -static_cast<float>(c.bound)}));
   }
 }
 
@@ -385,7 +397,8 @@ TEST(Validate, NamesWhatIsWrong) {
   };
   const absl::StatusCode invalid = absl::StatusCode::kInvalidArgument;
   const Case cases[] = {
-      {IntSymmetric{.bits = 23, .dtype = std::nullopt}, invalid, "IntSymmetric: bits = 23, but 1 to 22 can be represented"},
+      {IntSymmetric{.bits = 23, .dtype = std::nullopt}, invalid,
+       "IntSymmetric: bits = 23, but 1 to 22 can be represented"},
       {IntSymmetric{.bits = 0}, invalid, "IntSymmetric: bits = 0, but 1 to 22 can be represented"},
       {IntSymmetric{.dtype = DType::kF32}, invalid, "IntSymmetric: container f32, expected s2, s4, s8 or none"},
       {IntSymmetric{.preserve_zero = false}, invalid,
@@ -393,10 +406,12 @@ TEST(Validate, NamesWhatIsWrong) {
       {IntSymmetric{.bits = 8, .dtype = DType::kS4}, invalid,
        "IntSymmetric: 8 bits do not fit the container s4; use a wider one or none"},
       {Fp8{.dtype = DType::kE5M2}, invalid,
-       "Fp8: exponent_bits = 4, mantissa_bits = 3, dtype e5m2; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with either"},
+       "Fp8: exponent_bits = 4, mantissa_bits = 3, dtype e5m2; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with "
+       "either"},
       {Fp{.format = {.radix = 3}}, invalid, "Fp: radix 3, expected 2 or 4"},
       {Fp{.format = {.has_naninf = true}}, absl::StatusCode::kUnimplemented,
-       "Fp: AQT describes formats with minexp, has_two_nan or has_naninf, but rounds to none; for e4m3fn and e5m2 use Fp8"},
+       "Fp: AQT describes formats with minexp, has_two_nan or has_naninf, but rounds to none; for e4m3fn and e5m2 use "
+       "Fp8"},
       {Fp{.format = {.nmant = 7}}, invalid, "Fp: nexp = 2, nmant = 7; expected 0 to 7 and 0 to 6"},
       {Fp{.format = {.nexp = 0, .nmant = 0}}, invalid, "Fp: a format without exponent and mantissa bits has no values"},
   };
@@ -427,7 +442,9 @@ TEST(NumericsForward, RefusesWhatItCannotDo) {
   const absl::Status f16 =
       NumericsForward(Fp8{.stochastic_rounding = true}, Cast(f32, DType::kF16), {.key = MakeKey(0)}).status();
   EXPECT_EQ(f16.message(), "Fp8: stochastic rounding works on the bits of f32 and bf16, but the scaled values are f16");
-  EXPECT_EQ(NumericsForward(IntSymmetric{.noise = Noise{.noise_sharing_axes = {1}}}, f32, {.key = MakeKey(0)}).status().code(),
+  EXPECT_EQ(NumericsForward(IntSymmetric{.noise = Noise{.noise_sharing_axes = {1}}}, f32, {.key = MakeKey(0)})
+                .status()
+                .code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -43,8 +43,8 @@ OutputAxes KernelOutput(const MutableArrayRef& out, const DotDims& dims, int64_t
 // Bytes of panels for all matrices of an operand.
 int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& operand);
 
-// Scales of operand `side` in the order [batch, rows], as floats: what the kernels' epilogue and kGiven read. `scale` has
-// the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.
+// Scales of operand `side` in the order [batch, rows], as floats: what the kernels' epilogue and kGiven read. `scale`
+// has the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.
 //   GatherScales: rows[i] = scale, subnormals of f32 and bf16 as zero
 //   ScatterScales: scale (dense, of the full [batch, rows] extents or one element) = rows[i]
 void GatherScales(const ArrayRef& scale, const Shape& operand, Side side, const DotDims& dims, float* rows);

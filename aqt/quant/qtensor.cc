@@ -74,7 +74,8 @@ absl::StatusOr<Array> QTensor::ScaledValue(const ArrayRef& x) const {
 
 absl::StatusOr<Array> QTensor::Dequantize() const {
   if (!qvalue.has_value()) {
-    return absl::FailedPreconditionError("QTensor: no qvalue to dequantize; it is only calibrated (see CalculateQvalue)");
+    return absl::FailedPreconditionError(
+        "QTensor: no qvalue to dequantize; it is only calibrated (see CalculateQvalue)");
   }
   if (!internal::IsArithmeticFloat(dequant_dtype)) {
     return absl::InvalidArgumentError(

@@ -17,7 +17,7 @@ namespace aqt {
 // Scales, biases and the mask have the rank of the qvalue, with extent 1 (or the qvalue's) along each axis.
 struct QTensor {
   std::optional<Array> qvalue = std::nullopt;  // null: only calibrated so far
-  std::vector<Array> scale = {};     // f32, bf16 or f16 each
+  std::vector<Array> scale = {};               // f32, bf16 or f16 each
   std::vector<Array> bias = {};
   std::optional<Array> sparsity_mask = std::nullopt;
   DType dequant_dtype = DType::kF32;
@@ -25,7 +25,8 @@ struct QTensor {
 
   bool IsFull() const { return qvalue.has_value(); }
 
-  // The scaled real values, in the tiled shape if there is a tiling state, in the widest of the dtypes of x and the scales:
+  // The scaled real values, in the tiled shape if there is a tiling state, in the widest of the dtypes of x and the
+  // scales:
   //   y = x + bias...;  y = y * mask;  for each scale: r = 1 / s (exactly rounded; 1 where infinite), y = y * r
   // each operation rounded. InvalidArgument when shapes do not fit or x is no f32, bf16 or f16.
   absl::StatusOr<Array> ScaledValue(const ArrayRef& x) const;

@@ -23,9 +23,7 @@ class AffineOf {
     for (const Array& scale : qtensor.scale) scale_.push_back(scale);
     if (qtensor.sparsity_mask.has_value()) mask_ = *qtensor.sparsity_mask;
   }
-  Affine get() const {
-    return {.bias = bias_, .mask = mask_.has_value() ? &*mask_ : nullptr, .scale = scale_};
-  }
+  Affine get() const { return {.bias = bias_, .mask = mask_.has_value() ? &*mask_ : nullptr, .scale = scale_}; }
 
  private:
   absl::InlinedVector<ArrayRef, 1> bias_;

@@ -19,16 +19,11 @@ const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 // The bits of a container; none for floats.
 absl::StatusOr<Bits> BitsOf(DType container) {
   switch (container) {
-    case DType::kS4:
-      return Bits(4);
-    case DType::kS8:
-      return Bits(8);
-    case DType::kE4M3FN:
-      return Bits::E4M3();
-    case DType::kE5M2:
-      return Bits::E5M2();
-    default:
-      break;
+    case DType::kS4: return Bits(4);
+    case DType::kS8: return Bits(8);
+    case DType::kE4M3FN: return Bits::E4M3();
+    case DType::kE5M2: return Bits::E5M2();
+    default: break;
   }
   if (internal::IsArithmeticFloat(container)) return Bits();
   return absl::InvalidArgumentError(

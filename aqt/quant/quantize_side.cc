@@ -34,12 +34,11 @@ absl::string_view ToString(Pass pass) {
 }
 
 const PassNames& NamesOf(Pass pass) {
-#define AQT_PASS_NAMES(pass)                                                                                         \
-  {                                                                                                                  \
-    {pass ".lhs.scale", pass ".lhs.bias", pass ".lhs.key", pass ".lhs.noise", pass ".lhs.qvalue", pass ".dg_lhs"},   \
-        {pass ".rhs.scale", pass ".rhs.bias",   pass ".rhs.key",                                                     \
-         pass ".rhs.noise", pass ".rhs.qvalue", pass ".dg_rhs"},                                                     \
-        pass ".accum"                                                                                                \
+#define AQT_PASS_NAMES(pass)                                                                                           \
+  {                                                                                                                    \
+    {pass ".lhs.scale", pass ".lhs.bias", pass ".lhs.key", pass ".lhs.noise", pass ".lhs.qvalue", pass ".dg_lhs"},     \
+        {pass ".rhs.scale", pass ".rhs.bias", pass ".rhs.key", pass ".rhs.noise", pass ".rhs.qvalue", pass ".dg_rhs"}, \
+        pass ".accum"                                                                                                  \
   }
   static constexpr PassNames kPassNames[] = {AQT_PASS_NAMES("fwd"), AQT_PASS_NAMES("dlhs"), AQT_PASS_NAMES("drhs")};
 #undef AQT_PASS_NAMES
@@ -151,8 +150,8 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
   const auto complete = [&](const char* which, size_t count) {
     if (count == slots.size()) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        call, ": ", slots[begin].operand, " has a calibration with state: pass StateArrays with ",
-        slots.size(), " ", which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
+        call, ": ", slots[begin].operand, " has a calibration with state: pass StateArrays with ", slots.size(), " ",
+        which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
   };
   AQT_RETURN_IF_ERROR(complete("old", state.old.size()));
   const bool updates = UpdatesIn(raw->mode, spec.calibration);
@@ -197,9 +196,9 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
   for (const ArrayRef& b : bias) Observe(names_.bias, BroadcastTo(b, plan_.x.shape));
 
   const Affine affine{.bias = bias, .scale = out.scale};
-  const ArrayRef q = done.has_value()                                ? done->qvalue
+  const ArrayRef q = done.has_value()                              ? done->qvalue
                      : in_.given != nullptr && in_.given->IsFull() ? in_.given->qvalue->ref()
-                                                                     : ComputeQvalueOf(quantized, affine);
+                                                                   : ComputeQvalueOf(quantized, affine);
   Observe(names_.qvalue, q);
   if (plan_.config.dequant_mode != DequantMode::kThisInput) {
     out.operand = q;
@@ -219,8 +218,7 @@ std::optional<TensorDraws> SideQuantizer::Draws() const {
 
 void* SideQuantizer::ScaleBuffer() {
   if (in_.keep_scale != nullptr) return in_.keep_scale;
-  return Buffer(Workspace::kLhsScale, Workspace::kRhsScale,
-                plan_.spec->num_scales() * SizeOf(plan_.spec->scale_dtype));
+  return Buffer(Workspace::kLhsScale, Workspace::kRhsScale, plan_.spec->num_scales() * SizeOf(plan_.spec->scale_dtype));
 }
 
 void* SideQuantizer::QvalueBuffer(const Aval& aval) {

@@ -46,18 +46,18 @@ const PassNames& NamesOf(Pass pass);
 struct SidePlan {
   Tensor config;
   Aval x;
-  std::optional<QuantizeSpec> spec;  // null: not quantized
+  std::optional<QuantizeSpec> spec;   // null: not quantized
   DType operand_dtype = DType::kF32;  // of what the contraction receives
 };
 
-// `axes` share a scale unless the quantizer names others. Checks everything that can be known without data and without the
-// other operand; messages begin with PASS.SIDE.
+// `axes` share a scale unless the quantizer names others. Checks everything that can be known without data and without
+// the other operand; messages begin with PASS.SIDE.
 absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x,
                                       absl::Span<const int64_t> axes);
 
 // Multiplies the sparsity mask into the qvalue and takes it away: a product reads qvalue * mask, and dequantizing gives
-// the same either way. Nothing without a mask. InvalidArgument, beginning with `where`, for a mask that does not fit the
-// qvalue or holds another number than 0 and 1; Unimplemented for one beside scales alone.
+// the same either way. Nothing without a mask. InvalidArgument, beginning with `where`, for a mask that does not fit
+// the qvalue or holds another number than 0 and 1; Unimplemented for one beside scales alone.
 absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor);
 
 // Whether `qtensor` can stand for an operand, its scales and qvalue apart from where the contraction puts scales.
@@ -69,10 +69,10 @@ double MaxMagnitude(const SidePlan& side);
 
 // One operand of a call.
 struct RawOperand {
-  ArrayRef x;                          // planned aval; not read when `given` has a qvalue
-  const QTensor* given = nullptr;      // a qvalue, or only scales, from outside
-  const Panels* panels = nullptr;      // the qvalue of `given`, packed
-  std::optional<Key> key;              // of this operand
+  ArrayRef x;                      // planned aval; not read when `given` has a qvalue
+  const QTensor* given = nullptr;  // a qvalue, or only scales, from outside
+  const Panels* panels = nullptr;  // the qvalue of `given`, packed
+  std::optional<Key> key;          // of this operand
   // Of a calibration with state, unless `given`.
   QuantMode mode = QuantMode::kTrain;
   StatisticData statistics;
@@ -93,12 +93,12 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
 
 // A side after quantization.
 struct QuantizedSide {
-  ArrayRef operand;                          // what the contraction will receive
-  absl::InlinedVector<ArrayRef, 1> scale;    // in the layout of x
+  ArrayRef operand;                        // what the contraction will receive
+  absl::InlinedVector<ArrayRef, 1> scale;  // in the layout of x
 };
 
-// One operand of a running call: its scale, qvalue and operand, in buffers of the workspace. Everything that is passed in
-// outlives this object.
+// One operand of a running call: its scale, qvalue and operand, in buffers of the workspace. Everything that is passed
+// in outlives this object.
 class SideQuantizer {
  public:
   SideQuantizer(const SidePlan& plan, Side side, const RawOperand& in, PrngLayout layout, const SideNames& names,
@@ -113,8 +113,8 @@ class SideQuantizer {
 
  private:
   ArrayRef ComputeQvalueOf(const ArrayRef& x, const Affine& affine);
-  // Both at once by the vector kernels, where these give the same bits: AbsMax scales, integers of at most 8 bits, a dense
-  // operand. Null elsewhere.
+  // Both at once by the vector kernels, where these give the same bits: AbsMax scales, integers of at most 8 bits, a
+  // dense operand. Null elsewhere.
   struct ScaleAndQvalue {
     ArrayRef scale, qvalue;
   };

@@ -186,7 +186,8 @@ absl::Status CheckArray(const char* field, const ConstantValue& value, const Sha
   if (constant == nullptr) return absl::OkStatus();
   if (!IsArithmeticFloat(constant->array.dtype()) || !BroadcastsTo(constant->array.shape(), target)) {
     return absl::InvalidArgumentError(absl::StrCat("Constant: ", field, " is ", constant->array.aval().ToString(),
-                                                   ", expected f32, bf16 or f16 that broadcasts to ", target.ToString()));
+                                                   ", expected f32, bf16 or f16 that broadcasts to ",
+                                                   target.ToString()));
   }
   return absl::OkStatus();
 }
@@ -207,7 +208,8 @@ absl::Status ValidateCalibration(const Calibration& calibration) {
   struct Visitor {
     absl::Status operator()(const AbsMax& c) const {
       if (!c.clipping_scale.has_value() || *c.clipping_scale >= 0) return absl::OkStatus();
-      return absl::InvalidArgumentError(absl::StrCat("AbsMax: clipping_scale = ", *c.clipping_scale, ", expected >= 0"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("AbsMax: clipping_scale = ", *c.clipping_scale, ", expected >= 0"));
     }
     absl::Status operator()(const Constant& c) const {
       const auto* bound = std::get_if<double>(&c.bound);
@@ -272,8 +274,8 @@ absl::Status ValidateCalibration(const Calibration& calibration) {
 absl::Status ValidateQuantizer(const Quantizer& quantizer) {
   AQT_RETURN_IF_ERROR(Validate(quantizer.numerics));
   if (quantizer.scale_dtype.has_value() && !IsArithmeticFloat(*quantizer.scale_dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat("Quantizer: scale_dtype ", ToString(*quantizer.scale_dtype),
-                                                   ", expected f32, bf16, f16 or none"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("Quantizer: scale_dtype ", ToString(*quantizer.scale_dtype), ", expected f32, bf16, f16 or none"));
   }
   AQT_RETURN_IF_ERROR(ValidateSharedAxes(quantizer.calib_shared_axes));
   if (quantizer.calibration.has_value()) AQT_RETURN_IF_ERROR(ValidateCalibration(*quantizer.calibration));
@@ -283,8 +285,8 @@ absl::Status ValidateQuantizer(const Quantizer& quantizer) {
         "Quantizer: DelayedScaling has one scale for the whole tensor; leave the axes of calib_shared_axes out");
   }
   if (IsQuantized(quantizer.numerics) && !quantizer.calibration.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("Quantizer: ", Describe(quantizer.numerics),
-                                                   " needs a calibration, such as AbsMax"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("Quantizer: ", Describe(quantizer.numerics), " needs a calibration, such as AbsMax"));
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_QUANTIZE_SPEC_H_
 #define AQT_QUANT_QUANTIZE_SPEC_H_
 
-// A Quantizer resolved for one shape and dtype: everything that does not depend on data. Internal; shared by the allocating
-// functions of quantizer.h and by DotGeneralPlan.
+// A Quantizer resolved for one shape and dtype: everything that does not depend on data. Internal; shared by the
+// allocating functions of quantizer.h and by DotGeneralPlan.
 
 #include <optional>
 
@@ -66,7 +66,8 @@ absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& c
 // The name of a calibration for messages: "MeanOfAbsMax".
 absl::string_view NameOf(const Calibration& calibration);
 
-// Turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as floats. For AbsMax calibration.
+// Turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as floats. For AbsMax
+// calibration.
 void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);
 
 }  // namespace aqt::internal

@@ -36,8 +36,8 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
                                   absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {},
                                   const TilingState* tiling = nullptr, const Context& context = {});
 
-// `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (the split into one
-// key per operand is DotGeneral's).
+// `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (the split into
+// one key per operand is DotGeneral's).
 absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
                                         const Context& context = {});
 
@@ -56,9 +56,10 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
                                        const ArrayRef& g);
 
-// What po2_scale does to scales (f32, bf16 or f16): 1 / 2^floor(log2(1 / s)), each operation rounded to the dtype of s, with
-// log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly rounded ln. For most s it is the smallest
-// power of two that is not below s; where the logarithm's rounding shows, as for s = 2^-13 in f32, a power of two is doubled.
+// What po2_scale does to scales (f32, bf16 or f16): 1 / 2^floor(log2(1 / s)), each operation rounded to the dtype of s,
+// with log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly rounded ln. For most s it is
+// the smallest power of two that is not below s; where the logarithm's rounding shows, as for s = 2^-13 in f32, a power
+// of two is doubled.
 // 0, Inf and NaN stay. InvalidArgument for another dtype. AQT's ceil_to_po2.
 absl::StatusOr<Array> CeilToPo2(const ArrayRef& scale, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 

@@ -46,7 +46,8 @@ TEST(Quantize, PublicExample) {
                         {8, 0.07874016f, {-127, -99, -71, -42, -14, 14, 42, 71, 99, 127}}};
   for (const Case& c : cases) {
     const Quantizer quantizer{
-        .numerics = IntSymmetric{.bits = c.bits, .preserve_max_val = true, .clip_gradient = true, .dtype = std::nullopt},
+        .numerics =
+            IntSymmetric{.bits = c.bits, .preserve_max_val = true, .clip_gradient = true, .dtype = std::nullopt},
         .calibration = AbsMax{}};
     const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {-1});
     ASSERT_TRUE(qt.ok()) << qt.status();
@@ -157,7 +158,8 @@ TEST(Quantize, ScaleDTypeWidensTheScaledValue) {
   EXPECT_EQ(qt->dequant_dtype, DType::kBF16);
   EXPECT_EQ(qt->Dequantize()->dtype(), DType::kBF16);
   quantizer.scale_dtype = DType::kS8;
-  EXPECT_EQ(Quantize(quantizer, x, {1}).status().message(), "Quantizer: scale_dtype s8, expected f32, bf16, f16 or none");
+  EXPECT_EQ(Quantize(quantizer, x, {1}).status().message(),
+            "Quantizer: scale_dtype s8, expected f32, bf16, f16 or none");
 }
 
 // Sub-channel quantization: [4,4,4], axis 2 in tiles of 2, shared over axes 0 and 2.
@@ -211,8 +213,7 @@ TEST(QTensor, ScaleBiasAndMask) {
   qt.bias.push_back(Array::Of<float>({1}, {1}));
   qt.sparsity_mask = Array::Of<float>({1, 0, 1}, {3});
   const Array x = Array::Of<float>({1, 2, 3}, {3});
-  const absl::StatusOr<QTensor> full =
-      CalculateQvalue({.numerics = IntSymmetric{}, .calibration = AbsMax{}}, x, qt);
+  const absl::StatusOr<QTensor> full = CalculateQvalue({.numerics = IntSymmetric{}, .calibration = AbsMax{}}, x, qt);
   ASSERT_TRUE(full.ok()) << full.status();
   EXPECT_EQ(Floats(*full->qvalue), (std::vector<float>{4, 0, 8}));
   EXPECT_EQ(Floats(*full->Dequantize()), (std::vector<float>{1, -1, 3}));
@@ -322,7 +323,8 @@ TEST(CeilToPo2, RoundsUpInTheDTypeOfTheScales) {
   EXPECT_EQ(CeilToPo2(Array::Zeros(DType::kF32, {0, 2}))->shape(), (Shape{0, 2}));
 }
 
-// A transposed view gives the values at its own indices; 2^-13 is doubled by the product with 1 / ln 2 (arith_test.cc has the list).
+// A transposed view gives the values at its own indices; 2^-13 is doubled by the product with 1 / ln 2 (arith_test.cc
+// has the list).
 TEST(CeilToPo2, StridesAndRefusal) {
   const float doubled = 0x1p-13f;
   const Array x = Array::Of<float>({1, 3, doubled, 2, 5, 9}, {2, 3});

@@ -40,8 +40,8 @@ absl::Status CheckScaleLayout(const RawDotPlan& plan, Side side) {
   const absl::StatusOr<ArrayRef> view = own.config.dequant_mode == DequantMode::kOutput
                                             ? ScaleToOutput(scale, side, plan.dims, other_rank)
                                             : ScaleToOther(scale, side, plan.dims, other_rank);
-  return Annotate(view.status(), absl::StrCat(ToString(plan.pass), ".", Name(side), ": ",
-                                              ToString(own.config.dequant_mode)));
+  return Annotate(view.status(),
+                  absl::StrCat(ToString(plan.pass), ".", Name(side), ": ", ToString(own.config.dequant_mode)));
 }
 
 // The scale of one side is multiplied into the other side's operand.
@@ -50,10 +50,11 @@ absl::Status CheckOtherInput(const RawDotPlan& plan, Side side) {
   if (!own.spec.has_value() || own.config.dequant_mode != DequantMode::kOtherInput) return absl::OkStatus();
   const DType other = plan.side(Other(side)).operand_dtype;
   if (other == DType::kF32 || other == DType::kBF16) return absl::OkStatus();
-  return Invalid(plan.pass, side,
-                 absl::StrCat("DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is ",
-                              ToString(other), "; it must be f32 or bf16: do not quantize that side, or give it "
-                              "DEQUANT_MODE_THIS_INPUT"));
+  return Invalid(
+      plan.pass, side,
+      absl::StrCat("DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is ", ToString(other),
+                   "; it must be f32 or bf16: do not quantize that side, or give it "
+                   "DEQUANT_MODE_THIS_INPUT"));
 }
 
 // The dtype of the product, once ValidateAccumulator has passed.
@@ -79,8 +80,8 @@ bool RawDotPlan::NeedsKey() const {
          (rhs.spec.has_value() && rhs.spec->draws_shape.has_value());
 }
 
-absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs_in, const Aval& rhs_in,
-                                          const DotDims& dims) {
+absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs_in,
+                                          const Aval& rhs_in, const DotDims& dims) {
   RawDotPlan plan;
   plan.pass = pass;
   plan.dims = dims;

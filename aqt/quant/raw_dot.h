@@ -15,8 +15,8 @@
 #include "aqt/core/rng.h"
 #include "aqt/quant/config.h"
 #include "aqt/quant/local_aqt.h"
-#include "aqt/quant/qtensor.h"
 #include "aqt/quant/packed_side.h"
+#include "aqt/quant/qtensor.h"
 #include "aqt/quant/quantize_side.h"
 #include "aqt/quant/runtime.h"
 #include "aqt/quant/workspace.h"
@@ -52,7 +52,7 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
                                           const DotDims& dims);
 
 struct RawCall {
-  RawOperand lhs, rhs;  // not cut
+  RawOperand lhs, rhs;                         // not cut
   absl::Span<const int64_t> group_sizes = {};  // of a ragged plan
   PrngLayout layout = PrngLayout::kPartitionable;
   MutableArrayRef out;  // product_shape (without the count axis of a LocalAqt), any strides, `dtype`
@@ -64,8 +64,8 @@ void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace
 // Only what RunRawDot does to the statistics; call.out is not written.
 void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
 
-// The qvalue of `qtensor`, which stands for an operand of the plan, packed for the kernel that RunRawDot will use; null when
-// it will use none.
+// The qvalue of `qtensor`, which stands for an operand of the plan, packed for the kernel that RunRawDot will use; null
+// when it will use none.
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
                                            const Runtime& runtime);
 

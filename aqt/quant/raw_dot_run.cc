@@ -123,7 +123,8 @@ class Run {
   // A matrix product per group. `product` is dense.
   void ContractGroups(const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& product) {
     const bool by_rows = plan_.ragged == Ragged::kRows;
-    DotDims dims{.lhs_contracting = {plan_.dims.lhs_contracting[0]}, .rhs_contracting = {plan_.dims.rhs_contracting[0]}};
+    DotDims dims{.lhs_contracting = {plan_.dims.lhs_contracting[0]},
+                 .rhs_contracting = {plan_.dims.rhs_contracting[0]}};
     if (by_rows) --dims.rhs_contracting[0];  // in one group's matrix
     int64_t first = 0;
     for (size_t i = 0; i < call_.group_sizes.size(); ++i) {
@@ -150,9 +151,9 @@ class Run {
     return QuantizerOf(side).Quantize(calibrated_[i], quantized_[i]);
   }
 
-  // Mid scales: m = absmax over the remaining axes, to the power of alpha (1 without an alpha), per side. Each operand is
-  // divided by c = m / (m of the other side), which moves range from the side that varies more along the contracting axes
-  // to the other; in the product the two c cancel.
+  // Mid scales: m = absmax over the remaining axes, to the power of alpha (1 without an alpha), per side. Each operand
+  // is divided by c = m / (m of the other side), which moves range from the side that varies more along the contracting
+  // axes to the other; in the product the two c cancel.
   void RescaleOperands() {
     const ArrayRef lhs = MidScale(Side::kLhs, plan_.lhs_mid_alpha), rhs = MidScale(Side::kRhs, plan_.rhs_mid_alpha);
     Rescale(Side::kLhs, lhs, rhs);
@@ -180,14 +181,15 @@ class Run {
 
   void Rescale(Side side, const ArrayRef& own, const ArrayRef& other) {
     const ArrayRef& x = Input(side).x;
-    const ArrayRef in_own_layout = BroadcastTo(*ScaleToOther(other, Other(side), plan_.dims, x.shape.rank()), own.shape);
+    const ArrayRef in_own_layout =
+        BroadcastTo(*ScaleToOther(other, Other(side), plan_.dims, x.shape.rank()), own.shape);
     const MutableArrayRef ratio(DType::kF32, own.shape,
                                 Buffer(side, Workspace::kLhsMidRatio, Workspace::kRhsMidRatio,
                                        own.shape.num_elements() * static_cast<int64_t>(sizeof(float))));
     DivideInto(own, in_own_layout, x.dtype, ratio);
-    const MutableArrayRef rescaled(x.dtype, x.shape,
-                                   Buffer(side, Workspace::kLhsRescaled, Workspace::kRhsRescaled,
-                                          x.shape.num_elements() * SizeOf(x.dtype)));
+    const MutableArrayRef rescaled(
+        x.dtype, x.shape,
+        Buffer(side, Workspace::kLhsRescaled, Workspace::kRhsRescaled, x.shape.num_elements() * SizeOf(x.dtype)));
     // XLA divides by a broadcast operand as it divides by a constant: it multiplies by the reciprocal.
     if (runtime_.arithmetic == Arithmetic::kXlaCompatible && own.shape != x.shape) {
       DivideByBroadcastInto(x, ratio, x.dtype, rescaled);
@@ -202,8 +204,8 @@ class Run {
   void MultiplyIntoOther(Side side, const QuantizedSide& own, QuantizedSide& other) {
     const Aval aval = other.operand.aval();
     const Side other_side = Other(side);
-    const MutableArrayRef product(
-        aval.dtype, aval.shape, Buffer(other_side, Workspace::kLhsOperand, Workspace::kRhsOperand, aval.num_bytes()));
+    const MutableArrayRef product(aval.dtype, aval.shape,
+                                  Buffer(other_side, Workspace::kLhsOperand, Workspace::kRhsOperand, aval.num_bytes()));
     for (const ArrayRef& scale : own.scale) {
       const ArrayRef view = *ScaleToOther(scale, side, plan_.dims, aval.shape.rank());  // checked when planned
       MultiplyInto(other.operand, view, aval.dtype, product);
@@ -278,8 +280,8 @@ class Run {
     epilogue.sum_dtype = plan_.dtype;
     epilogue.first_dtype = Promote(plan_.dtype, ScaleDType(Side::kLhs));
     epilogue.second_dtype = Promote(epilogue.first_dtype, ScaleDType(Side::kRhs));
-    // A sum other than 0 is at least 1, and a scale is no subnormal: only the second product can be one. Most of the time
-    // it cannot, and the tiles have nothing to check.
+    // A sum other than 0 is at least 1, and a scale is no subnormal: only the second product can be one. Most of the
+    // time it cannot, and the tiles have nothing to check.
     epilogue.subnormals_are_zero = !ProductsAreNormal(lhs.scale, lhs.num_scales(), rhs.scale, rhs.num_scales());
     kernels::RunGemm(kernel, args, runtime_.executor);
   }
@@ -336,8 +338,8 @@ class Run {
       args.scales = packed.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
     }
     kernels::QuantizePack(
-        target, format, args,
-        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, runtime_.arithmetic, absmax, n); }, runtime_.executor);
+        target, format, args, [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, runtime_.arithmetic, absmax, n); },
+        runtime_.executor);
     if (fused != FusedScales::kNo && in.keep_scale != nullptr) {
       ScatterScales(packed.scale, side, plan_.dims, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));
     }

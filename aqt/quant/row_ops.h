@@ -33,15 +33,17 @@ void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 // x = 1 / x, 1 where that is infinite.
 void InvertScaleRow(DType dtype, float* x, int64_t n);
 
-// Strides that show an array of `strides` and `shape` in `target`: 0 along axes where shape has extent 1. Ranks are equal.
+// Strides that show an array of `strides` and `shape` in `target`: 0 along axes where shape has extent 1. Ranks are
+// equal.
 Strides BroadcastStrides(const Shape& shape, absl::Span<const int64_t> strides, const Shape& target);
 // `x` seen in the shape `target`.
 ArrayRef BroadcastTo(const ArrayRef& x, const Shape& target);
 
 using StridesSpan = absl::Span<const int64_t>;
 
-// Calls f(offsets, n, linear) for the pieces of `shape` in row-major order: offsets[j] is the element offset of the piece
-// under strides[j], whose stride within the piece is InnerStride(strides[j]); linear counts the elements before it.
+// Calls f(offsets, n, linear) for the pieces of `shape` in row-major order: offsets[j] is the element offset of the
+// piece under strides[j], whose stride within the piece is InnerStride(strides[j]); linear counts the elements before
+// it.
 void ForEachPiece(const Shape& shape, absl::Span<const StridesSpan> strides,
                   absl::FunctionRef<void(const int64_t* offsets, int64_t n, int64_t linear)> f);
 inline int64_t InnerStride(StridesSpan strides) { return strides.empty() ? 0 : strides.back(); }
@@ -58,27 +60,27 @@ struct Affine {
 // The dtype of the scaled values of x.
 DType ScaledDType(DType x, const Affine& affine);
 
-// absmax[i], over dense `groups_shape` (extent 1 along shared axes): max |x|; NaN if there is one; 0 for subnormals of f32
-// and bf16 and for empty groups.
+// absmax[i], over dense `groups_shape` (extent 1 along shared axes): max |x|; NaN if there is one; 0 for subnormals of
+// f32 and bf16 and for empty groups.
 void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax);
 
-// Reads x piece by piece as scaled values y in ScaledDType(x): f(y, n, linear, offset), where `offset` is that of the piece
-// under `extra_strides` (of x's rank). f may overwrite y.
+// Reads x piece by piece as scaled values y in ScaledDType(x): f(y, n, linear, offset), where `offset` is that of the
+// piece under `extra_strides` (of x's rank). f may overwrite y.
 void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan extra_strides,
                         absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f);
 
 // out = the dequantized q: cast to `dtype`, scaled, masked, minus bias, cast to the dtype of out. Shapes are equal.
 void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out);
 
-// out = the sum of x, dense, over its first `num_axes` axes, from +0 in row-major order in f32, each sum rounded (subnormals
-// are zero); one rounding to the dtype of out at the end.
+// out = the sum of x, dense, over its first `num_axes` axes, from +0 in row-major order in f32, each sum rounded
+// (subnormals are zero); one rounding to the dtype of out at the end.
 void SumLeadingInto(const ArrayRef& x, int64_t num_axes, const MutableArrayRef& out);
 
 // out = zeros.
 void FillZeros(const MutableArrayRef& out);
 
-// out = R(a * b), or R(a / b), in `dtype`, stored in the dtype of out. b, rounded to `dtype`, broadcasts to a; a and out have
-// one shape.
+// out = R(a * b), or R(a / b), in `dtype`, stored in the dtype of out. b, rounded to `dtype`, broadcasts to a; a and
+// out have one shape.
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
 void DivideInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
 // out = R(a * Reciprocal(b)) (arith.h).

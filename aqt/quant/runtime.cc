@@ -35,8 +35,8 @@ absl::Span<const CompatField> CompatFields() { return kCompatFields; }
 
 absl::Status Validate(const Runtime& runtime) {
   if (!runtime.target.has_value() || kernels::IsSupported(*runtime.target)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("Runtime: this machine does not run the target ",
-                                                 kernels::ToString(*runtime.target)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("Runtime: this machine does not run the target ", kernels::ToString(*runtime.target)));
 }
 
 }  // namespace aqt

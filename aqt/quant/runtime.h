@@ -19,9 +19,9 @@ namespace aqt {
 // Both rules treat subnormal f32 and bf16 numbers as zero in arithmetic (never those of f16) and agree in everything
 // except the division by a constant:
 enum class Arithmetic {
-  // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; f32 scales then
-  // differ from the quotient in the last bit for a part of all values. So the bits of a single row, or of a per-tensor
-  // scale, may differ from those of the same row among others. log2 multiplies by 1 / ln 2.
+  // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; f32 scales
+  // then differ from the quotient in the last bit for a part of all values. So the bits of a single row, or of a
+  // per-tensor scale, may differ from those of the same row among others. log2 multiplies by 1 / ln 2.
   kXlaCompatible,
   // A division is a division.
   kIeee,
@@ -58,8 +58,8 @@ absl::Span<const CompatField> CompatFields();
 class Observer {
  public:
   virtual ~Observer() = default;
-  // `name` is PASS.SIDE.WHAT or PASS.WHAT; PASS is fwd, dlhs or drhs, SIDE is lhs or rhs (in the backward passes lhs is the
-  // incoming gradient):
+  // `name` is PASS.SIDE.WHAT or PASS.WHAT; PASS is fwd, dlhs or drhs, SIDE is lhs or rhs (in the backward passes lhs is
+  // the incoming gradient):
   //   fwd.lhs.scale, fwd.lhs.bias, fwd.lhs.key (u32[2]), fwd.lhs.noise, fwd.lhs.qvalue   only where there is one
   //   fwd.dg_lhs, fwd.dg_rhs, fwd.accum                            what the contraction received and returned
   // `name` stays valid for ever, `value` only during the call.
@@ -70,10 +70,11 @@ class Observer {
 class PlainProduct {
  public:
   virtual ~PlainProduct() = default;
-  // Writes lhs x rhs to all of `out`, dense, axes in the order batch, remaining of lhs, remaining of rhs. `pass` is fwd,
-  // dlhs or drhs. The operands are what the observer's PASS.dg_lhs and PASS.dg_rhs are: qvalues (s8, e4m3fn, ...) where a
-  // side is quantized and not dequantized before the product, floats elsewhere; any strides. out.dtype is the accumulator
-  // dtype of the configuration, or without one the dtype to which the operands promote. The arrays live during the call.
+  // Writes lhs x rhs to all of `out`, dense, axes in the order batch, remaining of lhs, remaining of rhs. `pass` is
+  // fwd, dlhs or drhs. The operands are what the observer's PASS.dg_lhs and PASS.dg_rhs are: qvalues (s8, e4m3fn, ...)
+  // where a side is quantized and not dequantized before the product, floats elsewhere; any strides. out.dtype is the
+  // accumulator dtype of the configuration, or without one the dtype to which the operands promote. The arrays live
+  // during the call.
   virtual void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
                         const MutableArrayRef& out) = 0;
 };

@@ -54,7 +54,8 @@ TEST(ScaleToOutput, PermutesElements) {
     for (int n = 0; n < 4; ++n)
       for (int m = 0; m < 3; ++m)
         for (int t = 0; t < 7; ++t) {
-          EXPECT_EQ(dense.View<float>()[((b * 4 + n) * 3 + m) * 7 + t], scale.View<float>()[((b * 3 + m) * 4 + n) * 7 + t]);
+          EXPECT_EQ(dense.View<float>()[((b * 4 + n) * 3 + m) * 7 + t],
+                    scale.View<float>()[((b * 3 + m) * 4 + n) * 7 + t]);
         }
 }
 

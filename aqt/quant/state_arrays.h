@@ -14,10 +14,10 @@ namespace aqt {
 
 // One array of the statistics of an operand whose calibration has state.
 struct StateSlot {
-  std::string operand;  // "fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rhs", "drhs.lhs", "drhs.rhs"
-  Side side;            // of the operand in its contraction: its mode is that of lhs or of rhs
-  std::string name;     // "amax_history"; calibration.h
-  Array initial;        // before the first update
+  std::string operand;    // "fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rhs", "drhs.lhs", "drhs.rhs"
+  Side side;              // of the operand in its contraction: its mode is that of lhs or of rhs
+  std::string name;       // "amax_history"; calibration.h
+  Array initial;          // before the first update
   bool updated_in_train;  // in CALIBRATE every one is updated, in CONVERT and SERVE none
 
   bool UpdatedIn(QuantMode mode) const {

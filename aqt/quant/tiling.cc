@@ -15,7 +15,8 @@ namespace {
 // "lhs,rhs->out" with a letter for each axis.
 absl::StatusOr<EinsumEquation> ParseLetters(absl::string_view equation) {
   if (equation.find('.') != absl::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("tiling: \"", equation, "\" has an ellipsis, so its axes have no "
+    return absl::InvalidArgumentError(absl::StrCat("tiling: \"", equation,
+                                                   "\" has an ellipsis, so its axes have no "
                                                    "numbers; spell it out"));
   }
   const size_t comma = std::min(equation.find(','), equation.size()),

@@ -37,8 +37,8 @@ absl::Status ValidateTensor(const Tensor& tensor) {
         "cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS");
   }
   if (HasBias(tensor) && tensor.dequant_mode != DequantMode::kThisInput) {
-    return absl::InvalidArgumentError(absl::StrCat("a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not ",
-                                                   ToString(tensor.dequant_mode)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not ", ToString(tensor.dequant_mode)));
   }
   return absl::OkStatus();
 }
@@ -62,10 +62,11 @@ absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {
   for (const Tensor* tensor : {&raw.lhs, &raw.rhs}) {
     const std::optional<DType> dtype = ProductDType(*tensor);
     if (dtype == DType::kS4 || dtype == DType::kS8) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the accumulator is s32, but ", tensor == &raw.lhs ? "lhs" : "rhs", " enters the product as ",
-        dtype.has_value() ? ToString(*dtype) : "a float", "; s32 needs s4 or s8 on both sides (so no "
-        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out"));
+    return absl::InvalidArgumentError(absl::StrCat("the accumulator is s32, but ", tensor == &raw.lhs ? "lhs" : "rhs",
+                                                   " enters the product as ",
+                                                   dtype.has_value() ? ToString(*dtype) : "a float",
+                                                   "; s32 needs s4 or s8 on both sides (so no "
+                                                   "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out"));
   }
   return absl::OkStatus();
 }
@@ -99,8 +100,9 @@ absl::Status ValidateLocalAqt(const LocalAqt& config) {
     }
   } else {
     if (has_size) {
-      return invalid("contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
-                     "contraction_axis_shard_count");
+      return invalid(
+          "contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
+          "contraction_axis_shard_count");
     }
     if (!has_count) return invalid("needs a contraction_axis_shard_count");
   }

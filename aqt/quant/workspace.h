@@ -18,21 +18,34 @@ namespace aqt::internal {
 class Workspace {
  public:
   enum Slot {
-    kLhsScaleWork, kRhsScaleWork,    // of ComputeScale
-    kLhsScale, kRhsScale,            // in scale_dtype
-    kLhsQvalue, kRhsQvalue,
-    kLhsOperand, kRhsOperand,        // dequantized, or multiplied by the other side's scale
-    kLhsGathered, kRhsGathered,      // [batch, rows, k]
-    kLhsPacked, kRhsPacked,          // panels
-    kLhsEpilogueScale, kRhsEpilogueScale,
-    kSums, kAccumulator,
-    kParts,                          // of LocalAqt, dequantized
-    kTiles,                          // of a tiled contraction, before they are summed
-    kLhsMid, kRhsMid,                // mid scales, and the operands divided by them
-    kLhsMidRatio, kRhsMidRatio,
-    kLhsRescaled, kRhsRescaled,
-    kScaledGradient, kForwardOperand,  // use_fwd_quant
-    kClipMask, kNoise,
+    kLhsScaleWork,
+    kRhsScaleWork,  // of ComputeScale
+    kLhsScale,
+    kRhsScale,  // in scale_dtype
+    kLhsQvalue,
+    kRhsQvalue,
+    kLhsOperand,
+    kRhsOperand,  // dequantized, or multiplied by the other side's scale
+    kLhsGathered,
+    kRhsGathered,  // [batch, rows, k]
+    kLhsPacked,
+    kRhsPacked,  // panels
+    kLhsEpilogueScale,
+    kRhsEpilogueScale,
+    kSums,
+    kAccumulator,
+    kParts,  // of LocalAqt, dequantized
+    kTiles,  // of a tiled contraction, before they are summed
+    kLhsMid,
+    kRhsMid,  // mid scales, and the operands divided by them
+    kLhsMidRatio,
+    kRhsMidRatio,
+    kLhsRescaled,
+    kRhsRescaled,
+    kScaledGradient,
+    kForwardOperand,  // use_fwd_quant
+    kClipMask,
+    kNoise,
     kNumSlots
   };
   // At least max(bytes, 1) bytes, aligned to 64.

@@ -21,7 +21,9 @@ std::vector<Input> DataInputs(absl::Span<const Array> args) {
   return inputs;
 }
 
-absl::StatusOr<Program> TraceWith(TracedFunction fn, absl::Span<const Array> args) { return Trace(fn, DataInputs(args)); }
+absl::StatusOr<Program> TraceWith(TracedFunction fn, absl::Span<const Array> args) {
+  return Trace(fn, DataInputs(args));
+}
 
 absl::StatusOr<std::vector<Array>> RunEagerly(TracedFunction fn, absl::Span<const Array> args) {
   std::vector<Value> values;
@@ -40,7 +42,8 @@ absl::StatusOr<std::vector<Array>> RunBothWays(TracedFunction fn, absl::Span<con
   AQT_ASSIGN_OR_RETURN(const std::vector<Array> traced, Eval(program, args));
   if (traced.size() != eager.size()) return absl::InternalError("eager and traced differ in the number of outputs");
   for (size_t i = 0; i < traced.size(); ++i) {
-    if (!BitEqual(eager[i], traced[i])) return absl::InternalError(absl::StrCat("eager and traced differ in output ", i));
+    if (!BitEqual(eager[i], traced[i]))
+      return absl::InternalError(absl::StrCat("eager and traced differ in output ", i));
   }
   return eager;
 }
@@ -82,8 +85,8 @@ absl::Status CheckGradients(TracedFunction fn, absl::Span<const Array> args, dou
 }
 
 int CountOps(const Program& program, absl::string_view name) {
-  return static_cast<int>(
-      std::count_if(program.eqns.begin(), program.eqns.end(), [&](const Equation& eqn) { return OpName(eqn.op) == name; }));
+  return static_cast<int>(std::count_if(program.eqns.begin(), program.eqns.end(),
+                                        [&](const Equation& eqn) { return OpName(eqn.op) == name; }));
 }
 
 }  // namespace aqt::testing

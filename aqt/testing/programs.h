@@ -24,9 +24,10 @@ absl::StatusOr<std::vector<Array>> RunEagerly(TracedFunction fn, absl::Span<cons
 // Runs fn at once and as a traced program, and returns the outputs. Internal when a bit differs.
 absl::StatusOr<std::vector<Array>> RunBothWays(TracedFunction fn, absl::Span<const Array> args);
 
-// Compares the gradients of sum(weights * fn(args)), for random weights and f64 args, with central differences: InvalidArgument,
-// naming element and both numbers, where they differ by more than `tolerance` (relative to 1 + the larger magnitude). The
-// step is 1e-5: for functions of moderate third derivatives the difference quotient has errors near 1e-10.
+// Compares the gradients of sum(weights * fn(args)), for random weights and f64 args, with central differences:
+// InvalidArgument, naming element and both numbers, where they differ by more than `tolerance` (relative to 1 + the
+// larger magnitude). The step is 1e-5: for functions of moderate third derivatives the difference quotient has errors
+// near 1e-10.
 absl::Status CheckGradients(TracedFunction fn, absl::Span<const Array> args, double tolerance = 1e-7);
 
 // How often an operation occurs.

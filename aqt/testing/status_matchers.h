@@ -7,16 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gmock/gmock.h"
 
 namespace aqt::testing {
 namespace internal {
 
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
 template <class T>
-const absl::Status& StatusOf(const absl::StatusOr<T>& status_or) { return status_or.status(); }
+const absl::Status& StatusOf(const absl::StatusOr<T>& status_or) {
+  return status_or.status();
+}
 
 }  // namespace internal
 
@@ -43,7 +45,8 @@ MATCHER_P(IsOkAndHolds, matcher, "is OK and holds the expected value") {
   return ::testing::ExplainMatchResult(matcher, *arg, result_listener);
 }
 
-// The message of an error of this code has all these parts: EXPECT_THAT(s, FailsWith(kInvalidArgument, {"dot", "[8,64]"})).
+// The message of an error of this code has all these parts: EXPECT_THAT(s, FailsWith(kInvalidArgument, {"dot",
+// "[8,64]"})).
 inline auto FailsWith(absl::StatusCode code, std::vector<std::string> parts) {
   std::vector<::testing::Matcher<std::string>> has;
   for (std::string& part : parts) has.push_back(::testing::HasSubstr(std::move(part)));

@@ -12,8 +12,8 @@ struct DceOptions {
   std::vector<SlotKind> drop_inputs = {};
 };
 
-// `program` without equations and constants that no output depends on. Equations with several outputs stay whole as long as one
-// is used (what is not used is not computed: Composite::Eval is told).
+// `program` without equations and constants that no output depends on. Equations with several outputs stay whole as
+// long as one is used (what is not used is not computed: Composite::Eval is told).
 Program Dce(const Program& program, const DceOptions& options = {});
 
 }  // namespace aqt

@@ -59,8 +59,8 @@ class Folder {
       folded_[i] = true;
       for (VarId var : eqn.out) state_[var] = constant ? Known::kFromConstants : Known::kFromInputs;
     }
-    // What stays: equations that are not known, and broadcasts of known values that these use; last first, as a broadcast
-    // may be used by a broadcast.
+    // What stays: equations that are not known, and broadcasts of known values that these use; last first, as a
+    // broadcast may be used by a broadcast.
     used_.assign(program_.vars.size(), false);
     for (const Program::Port& port : program_.outputs) used_[port.var] = used_[port.var] || !IsStored(port);
     stays_.assign(program_.eqns.size(), false);

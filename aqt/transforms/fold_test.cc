@@ -3,8 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -15,6 +13,8 @@
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/dce.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {

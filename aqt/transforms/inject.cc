@@ -200,7 +200,7 @@ class Injector {
   const SlotValues* frozen_;
   const std::vector<bool> from_params_;
   absl::flat_hash_map<std::string, int> ordinals_;
-  bool calibrates_ = false;  // a side is in mode CALIBRATE
+  bool calibrates_ = false;                                  // a side is in mode CALIBRATE
   bool params_have_state_ = false, data_has_state_ = false;  // a calibration of a weight, of an activation, does
   InjectReport report_;
 };
@@ -210,8 +210,8 @@ class Injector {
 std::string InjectReport::ToString(const InjectConfig& config) const {
   std::string text;
   for (const Contraction& c : contractions) {
-    absl::StrAppend(&text, "  dot_general [", c.name, "] (", c.operands, "): ",
-                    c.rule < 0 ? std::string("no rule") : RuleName(config, c.rule));
+    absl::StrAppend(&text, "  dot_general [", c.name, "] (", c.operands,
+                    "): ", c.rule < 0 ? std::string("no rule") : RuleName(config, c.rule));
     if (c.rule >= 0 && !config.rules[c.rule].dot_general.has_value()) text += ", stays as it is";
     if (!c.requantized.empty()) absl::StrAppend(&text, ", requantizes ", absl::StrJoin(c.requantized, " and "));
     text += "\n";

@@ -49,8 +49,8 @@ struct InjectConfig {
   bool operator==(const InjectConfig&) const = default;
   // The first rule that hits an equation decides; equations that no rule hits stay as they are.
   std::vector<InjectRule> rules;
-  // What happens to the weights, unless a rule says otherwise: TRAIN, then CONVERT (and Fold), then SERVE, with one set of
-  // rules. Gradients, and so their keys, belong to TRAIN.
+  // What happens to the weights, unless a rule says otherwise: TRAIN, then CONVERT (and Fold), then SERVE, with one set
+  // of rules. Gradients, and so their keys, belong to TRAIN.
   QuantMode param_mode = QuantMode::kTrain;
   // The same for activations whose calibration has state: CALIBRATE updates their statistics, CONVERT (and Fold)
   // freezes the scale that these hold, SERVE reads it. Activations that are calibrated from themselves have nothing to
@@ -67,23 +67,23 @@ struct InjectConfig {
 
 struct InjectReport {
   struct Contraction {
-    std::string name;          // ContractionName: scope and ordinal
-    std::string operands;      // "f32[2,3], f32[3,4]"
-    int rule;                  // position of the rule that hit it; -1: none
+    std::string name;                      // ContractionName: scope and ordinal
+    std::string operands;                  // "f32[2,3], f32[3,4]"
+    int rule;                              // position of the rule that hit it; -1: none
     std::vector<std::string> requantized;  // sides that allow_requantize quantizes each time
   };
   std::vector<Contraction> contractions;
-  std::vector<int> hits;                // by rule
-  std::vector<std::string> unmatched;   // names of the rules without hits
+  std::vector<int> hits;               // by rule
+  std::vector<std::string> unmatched;  // names of the rules without hits
   // One line for each contraction and unmatched rule.
   std::string ToString(const InjectConfig& config) const;
 };
 
-// `frozen` are the tensors that can be served, null when that is not known yet; `report`, if not null, is filled in any case
-// but for wrong rules.
-// Errors: InvalidArgument for a pattern that is none, an operation that cannot be quantized, a rule that hits nothing (when
-// strict); NotFound, naming the slot, for a frozen tensor that is missing; and those of QuantizedDot: a configuration that is
-// illegal for a contraction that it hits, with the contraction's scope, operands and source line.
+// `frozen` are the tensors that can be served, null when that is not known yet; `report`, if not null, is filled in any
+// case but for wrong rules.
+// Errors: InvalidArgument for a pattern that is none, an operation that cannot be quantized, a rule that hits nothing
+// (when strict); NotFound, naming the slot, for a frozen tensor that is missing; and those of QuantizedDot: a
+// configuration that is illegal for a contraction that it hits, with the contraction's scope, operands and source line.
 absl::StatusOr<Program> Inject(const Program& program, const InjectConfig& config, const SlotValues* frozen = nullptr,
                                InjectReport* report = nullptr);
 

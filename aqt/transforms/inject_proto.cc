@@ -8,14 +8,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "google/protobuf/text_format.h"
-#include "re2/re2.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config_proto.h"
 #include "configs/config_text.h"
 #include "configs/embedded_text.h"
 #include "configs/inject.pb.h"
 #include "configs/inject_presets.h"
+#include "google/protobuf/text_format.h"
+#include "re2/re2.h"
 
 namespace aqt {
 namespace {
@@ -92,8 +92,10 @@ absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Pla
   if (message.has_rhs_origin()) {
     AQT_RETURN_IF_ERROR(ReadEnum(kOrigins, message.rhs_origin(), place.In(message, "rhs_origin"), &rule.rhs_origin));
   }
-  AQT_RETURN_IF_ERROR(ReadMode(message.has_lhs_mode(), message.lhs_mode(), place.In(message, "lhs_mode"), &rule.lhs_mode));
-  AQT_RETURN_IF_ERROR(ReadMode(message.has_rhs_mode(), message.rhs_mode(), place.In(message, "rhs_mode"), &rule.rhs_mode));
+  AQT_RETURN_IF_ERROR(
+      ReadMode(message.has_lhs_mode(), message.lhs_mode(), place.In(message, "lhs_mode"), &rule.lhs_mode));
+  AQT_RETURN_IF_ERROR(
+      ReadMode(message.has_rhs_mode(), message.rhs_mode(), place.In(message, "rhs_mode"), &rule.rhs_mode));
   if (message.has_key_slot()) rule.key_slot = message.key_slot();
   switch (message.action_case()) {
     case config::InjectRule::kDotGeneral: {
@@ -167,7 +169,9 @@ std::string ToText(const InjectConfig& config) {
     if (rule.ops != default_rule.ops) {
       for (const std::string& op : rule.ops) out->add_ops(op);
     }
-    const auto origin = [](OperandOrigin value) { return static_cast<config::OperandOrigin>(NumberOf(kOrigins, value)); };
+    const auto origin = [](OperandOrigin value) {
+      return static_cast<config::OperandOrigin>(NumberOf(kOrigins, value));
+    };
     const auto mode = [](QuantMode value) { return static_cast<config::QuantMode>(NumberOf(kModes, value)); };
     if (rule.lhs_origin != default_rule.lhs_origin) out->set_lhs_origin(origin(rule.lhs_origin));
     if (rule.rhs_origin != default_rule.rhs_origin) out->set_rhs_origin(origin(rule.rhs_origin));

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
@@ -14,6 +12,8 @@
 #include "aqt/quant/builders.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/inject.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -92,7 +92,8 @@ TEST(InjectProtoTest, ErrorsHaveAPlace) {
            {"schema: 1\nrules { keep: true lhs_mode: QUANT_MODE_UNSPECIFIED }", {"rules.txt:2:", "UNSPECIFIED"}},
            {"schema: 1\nrules {\n dot_general {\n base: \"int9\" } }", {"rules.txt:4:", "int9"}},
        }) {
-    EXPECT_THAT(InjectConfigFromText(c.text, "rules.txt"), FailsWith(absl::StatusCode::kInvalidArgument, c.parts)) << c.text;
+    EXPECT_THAT(InjectConfigFromText(c.text, "rules.txt"), FailsWith(absl::StatusCode::kInvalidArgument, c.parts))
+        << c.text;
   }
 }
 
@@ -115,10 +116,12 @@ TEST(InjectProtoTest, TheTextDecides) {
     EXPECT_THAT(out, IsOk());
     return ToText(*out);
   };
-  const std::string int8 = "dot_general { fwd { lhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } "
-                           "rhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } } } }";
-  const std::string int4 = "dot_general { fwd { lhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } "
-                           "rhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } } } }";
+  const std::string int8 =
+      "dot_general { fwd { lhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } "
+      "rhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } } } }";
+  const std::string int4 =
+      "dot_general { fwd { lhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } "
+      "rhs { quantizer { int_symmetric { bits: 4 } abs_max {} } } } } }";
   EXPECT_EQ(injected("rules { keep: true }"), ToText(program));
   EXPECT_EQ(injected("rules { " + int8), R"(in %0: f32[2,3] data "x"
 in %1: f32[3,3] param "w"
@@ -155,8 +158,8 @@ TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
     EXPECT_TRUE(*preset == want) << name;
   }
   EXPECT_EQ(InjectPresetNames(), names);
-  EXPECT_THAT(InjectConfigFromPreset("int3"), FailsWith(absl::StatusCode::kInvalidArgument,
-                                                        {"no preset \"int3\"; presets are int8_but_head, mixed"}));
+  EXPECT_THAT(InjectConfigFromPreset("int3"),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"no preset \"int3\"; presets are int8_but_head, mixed"}));
 }
 
 TEST(InjectProtoTest, OtherNamesLeadToTheRightOnes) {

@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
@@ -24,6 +22,8 @@
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/fold.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -64,9 +64,7 @@ std::vector<Input> Inputs(int64_t batch) {
           {Param("fc2/kernel"), {DType::kF32, {4, 5}}}};
 }
 
-Program Traced(int64_t batch) {
-  return *Trace(Model, Inputs(batch), std::vector<Slot>{{SlotKind::kData, "logits"}});
-}
+Program Traced(int64_t batch) { return *Trace(Model, Inputs(batch), std::vector<Slot>{{SlotKind::kData, "logits"}}); }
 
 SlotValues Params() {
   return {{Param("fc1/kernel"), RandomArray({DType::kF32, {6, 5}}, 1)},
@@ -86,8 +84,9 @@ InjectConfig All(const DotGeneral& config) {
 TEST(InjectTest, ProgramText) {
   absl::StatusOr<Program> program = Inject(Traced(2), All(Int8()));
   ASSERT_THAT(program, IsOk());
-  const char* attributes = "fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=(float * float use_fwd_quant), "
-                           "drhs=(float * float use_fwd_quant)} ";
+  const char* attributes =
+      "fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=(float * float use_fwd_quant), "
+      "drhs=(float * float use_fwd_quant)} ";
   EXPECT_EQ(ToText(*program), absl::StrCat(R"(in %0: f32[2,6] data "x"
 in %1: f32[6,5] param "fc1/kernel"
 in %2: f32[5] param "fc1/bias"

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
@@ -22,6 +20,8 @@
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/expand.h"
 #include "aqt/transforms/inject.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
@@ -62,7 +62,8 @@ TEST(PipelineTest, ShowsEachStage) {
                                 CountOps(program, "aqt_dot_general_bwd")));
   });
   ASSERT_THAT(out, IsOk());
-  EXPECT_THAT(seen, ElementsAre("0 source: 1 0 0", "1 inject: 0 1 0", "2 grad: 0 1 1", "3 dce: 0 1 1", "4 expand: 3 0 0"));
+  EXPECT_THAT(seen,
+              ElementsAre("0 source: 1 0 0", "1 inject: 0 1 0", "2 grad: 0 1 1", "3 dce: 0 1 1", "4 expand: 3 0 0"));
 }
 
 TEST(PipelineTest, ExpansionKeepsTheBits) {
@@ -73,7 +74,8 @@ TEST(PipelineTest, ExpansionKeepsTheBits) {
   fused = half.Run(Loss());
   ASSERT_THAT(fused, IsOk());
   ASSERT_THAT(expanded, IsOk());
-  const std::vector<Array> args = {testing::RandomArray({DType::kF32, {2, 3}}, 1), testing::RandomArray({DType::kF32, {3, 2}}, 2)};
+  const std::vector<Array> args = {testing::RandomArray({DType::kF32, {2, 3}}, 1),
+                                   testing::RandomArray({DType::kF32, {3, 2}}, 2)};
   absl::StatusOr<std::vector<Array>> a = Eval(*fused, args), b = Eval(*expanded, args);
   ASSERT_THAT(a, IsOk());
   ASSERT_THAT(b, IsOk());
@@ -84,14 +86,15 @@ TEST(PipelineTest, OrderIsChecked) {
   Pipeline pipeline;
   pipeline.Add(StageKind::kGrad, "gradient", [](const Program& p) { return Grad(p, {1}); });
   pipeline.Add(StageKind::kInject, "int8", InjectAll);
-  EXPECT_THAT(pipeline.Run(Loss()),
-              FailsWith(absl::StatusCode::kInvalidArgument, {"\"int8\" (inject)", "\"gradient\" (grad)", "inject, grad"}));
+  EXPECT_THAT(pipeline.Run(Loss()), FailsWith(absl::StatusCode::kInvalidArgument,
+                                              {"\"int8\" (inject)", "\"gradient\" (grad)", "inject, grad"}));
 }
 
 TEST(PipelineTest, ErrorsNameTheStage) {
   Pipeline pipeline;
   pipeline.Add(StageKind::kGrad, "gradient", [](const Program& p) { return Grad(p, {5}); });
-  EXPECT_THAT(pipeline.Run(Loss()), FailsWith(absl::StatusCode::kInvalidArgument, {"stage \"gradient\": grad: no input 5"}));
+  EXPECT_THAT(pipeline.Run(Loss()),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"stage \"gradient\": grad: no input 5"}));
 }
 
 TEST(PipelineTest, WritesStagesWhereTheEnvironmentSays) {

@@ -111,10 +111,10 @@ absl::Status CheckWithoutState(const aqt::InjectConfig& config) {
         {"dlhs.rhs", &dot.dlhs.rhs}, {"drhs.lhs", &dot.drhs.lhs}, {"drhs.rhs", &dot.drhs.rhs}};
     for (const auto& [name, tensor] : tensors) {
       if (!aqt::HasState(tensor->quantizer)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("rule ", rule.name.empty() ? absl::StrCat(i + 1) : absl::StrCat("\"", rule.name, "\""), ": ",
-                       name, " has a calibration with state, but this example keeps no statistics; use one without, "
-                       "such as abs_max"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rule ", rule.name.empty() ? absl::StrCat(i + 1) : absl::StrCat("\"", rule.name, "\""), ": ", name,
+          " has a calibration with state, but this example keeps no statistics; use one without, "
+          "such as abs_max"));
     }
   }
   return absl::OkStatus();

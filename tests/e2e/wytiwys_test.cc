@@ -188,9 +188,8 @@ class WytiwysTest : public ::testing::TestWithParam<Case> {
 
   // What some batches leave in the statistics, in mode CALIBRATE.
   absl::StatusOr<SlotValues> Statistics(const SlotValues& params) const {
-    AQT_ASSIGN_OR_RETURN(
-        const Program program,
-        Injected(ModelFn, {XInput(GetParam().dtype, kBatch)}, {kLogits}, QuantMode::kCalibrate));
+    AQT_ASSIGN_OR_RETURN(const Program program,
+                         Injected(ModelFn, {XInput(GetParam().dtype, kBatch)}, {kLogits}, QuantMode::kCalibrate));
     SlotValues stats = InitialStats(program);
     for (int batch = 0; batch < 3; ++batch) {
       SlotValues values = stats;

@@ -115,7 +115,8 @@ struct HandWrittenMatMulConfig {
   double bound = 0;
 };
 
-// clang-format off: one for each line
+// One for each line.
+// clang-format off
 using CaseConfig = std::variant<
     QuantizeConfig,
     StatefulConfig,

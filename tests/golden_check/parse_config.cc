@@ -549,9 +549,9 @@ absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors&
 }
 
 absl::StatusOr<HandWrittenMatMulConfig> ToMatMulConfig(const Json& json) {
-  AQT_RETURN_IF_ERROR(CheckFields(json, "readme_matmul",
-                                  {"bits", "preserve_zero", "quant_bound", "formula", "max_abs_diff_to_printed",
-                                   "float_max_abs_diff_to_printed"}));
+  AQT_RETURN_IF_ERROR(CheckFields(
+      json, "readme_matmul",
+      {"bits", "preserve_zero", "quant_bound", "formula", "max_abs_diff_to_printed", "float_max_abs_diff_to_printed"}));
   const std::string formula = json.at("formula");
   const std::string known =
       absl::StrCat("scale = ", json.at("quant_bound").get<double>(), "/absmax, divide by product of scales");

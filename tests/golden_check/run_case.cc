@@ -54,17 +54,10 @@ absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, 
   ArrayBuilder builder(bits == 8 ? DType::kU8 : DType::kU32, shape);
   for (int64_t i = 0; i < shape.num_elements(); ++i) {
     switch (bits) {
-      case 8:
-        builder.Mutable<uint8_t>()[i] = random.Bits8(i);
-        break;
-      case 16:
-        builder.Mutable<uint32_t>()[i] = random.Bits16(i);
-        break;
-      case 32:
-        builder.Mutable<uint32_t>()[i] = random.Bits32(i);
-        break;
-      default:
-        return absl::UnimplementedError(absl::StrCat("no public API for random words of ", bits, " bits"));
+      case 8: builder.Mutable<uint8_t>()[i] = random.Bits8(i); break;
+      case 16: builder.Mutable<uint32_t>()[i] = random.Bits16(i); break;
+      case 32: builder.Mutable<uint32_t>()[i] = random.Bits32(i); break;
+      default: return absl::UnimplementedError(absl::StrCat("no public API for random words of ", bits, " bits"));
     }
   }
   return std::move(builder).Build();

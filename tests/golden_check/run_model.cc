@@ -81,10 +81,11 @@ absl::StatusOr<Program> Quantized(const Program& program, const std::optional<Do
                                   const std::vector<Layer>& layers, const Environment& env,
                                   QuantMode mode = QuantMode::kTrain, const SlotValues* frozen = nullptr) {
   if (!dot_general.has_value()) return program;
-  InjectConfig config{.rules = {},
-                      .param_mode = mode,
-                      .data_mode = mode,
-                      .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic, .compat = env.compat}};
+  InjectConfig config{
+      .rules = {},
+      .param_mode = mode,
+      .data_mode = mode,
+      .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic, .compat = env.compat}};
   for (size_t i = 0; i < layers.size(); ++i) {
     config.rules.push_back({.scope = LayerName(i), .dot_general = dot_general, .key_slot = KeySlot(i).path});
   }

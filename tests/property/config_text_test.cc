@@ -84,8 +84,7 @@ class Generator {
 
   Numerics SomeNumerics() {
     switch (random_.Below(6)) {
-      case 0:
-        return NoNumerics{};
+      case 0: return NoNumerics{};
       case 1:
         return OneIn(2)
                    ? Fp8{.dtype = Pick<DType>({DType::kE4M3FN, DType::kBF16}), .stochastic_rounding = OneIn(2)}
@@ -126,8 +125,7 @@ class Generator {
   Calibration SomeCalibration() {
     const bool po2 = OneIn(2);
     switch (random_.Below(7)) {
-      case 0:
-        return AbsMean{.p = Positive(), .clipping_scale = Positive(), .po2_scale = po2};
+      case 0: return AbsMean{.p = Positive(), .clipping_scale = Positive(), .po2_scale = po2};
       case 1: {
         Constant constant{.bound = Value(), .po2_scale = po2};
         if (OneIn(3)) constant.bias = Value();
@@ -138,8 +136,7 @@ class Generator {
         while (!OneIn(3)) search.candidates.push_back(Positive());
         return search;
       }
-      case 3:
-        return MeanOfAbsMax{.po2_scale = po2};
+      case 3: return MeanOfAbsMax{.po2_scale = po2};
       case 4: {
         WeightedStats stats{.max_dev_coeff = Positive(), .mean_prior = random_.Uniform(-1, 1), .po2_scale = po2};
         if (OneIn(2)) stats.l1_dev_coeff = stats.lp_dev_prior = Positive();
@@ -151,8 +148,7 @@ class Generator {
         stats.filter_zeros = OneIn(2);
         return stats;
       }
-      case 5:
-        return DelayedScaling{.amax_history_length = random_.Below(2000), .po2_scale = po2};
+      case 5: return DelayedScaling{.amax_history_length = random_.Below(2000), .po2_scale = po2};
       default:
         return AbsMax{.clipping_scale = OneIn(2) ? std::optional<double>(Positive()) : std::nullopt, .po2_scale = po2};
     }
@@ -162,23 +158,18 @@ class Generator {
     aqt::Tensor tensor;
     Quantizer& q = tensor.quantizer;
     q.numerics = SomeNumerics();
-    if (OneIn(6))
-      q.calib_shared_axes.per_tensor = true;
-    else if (OneIn(4))
-      q.calib_shared_axes.axes = SomeAxes();
+    if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
+    else if (OneIn(4)) q.calib_shared_axes.axes = SomeAxes();
     q.scale_stop_grad = !OneIn(4);
     q.scale_dtype = Float();
     if (!std::holds_alternative<NoNumerics>(q.numerics) || OneIn(2)) q.calibration = SomeCalibration();
     switch (random_.Below(4)) {
-      case 0:
-        tensor.dequant_mode = DequantMode::kThisInput;
-        break;
+      case 0: tensor.dequant_mode = DequantMode::kThisInput; break;
       case 1:
         tensor.dequant_mode = DequantMode::kOtherInput;
         tensor.calibration_mode = CalibrationMode::kRemainingAxis;
         break;
-      default:
-        break;
+      default: break;
     }
     const auto* constant = q.calibration.has_value() ? std::get_if<Constant>(&*q.calibration) : nullptr;
     if (constant != nullptr && constant->bias.has_value() && !OneIn(9)) tensor.dequant_mode = DequantMode::kThisInput;
@@ -284,21 +275,11 @@ class Mutator {
   void Change(std::string& text) {
     const auto [first, end] = Piece(text, random_.Below(3) == 0 ? 60 : 4);
     switch (random_.Below(6)) {
-      case 0:
-        text.erase(first, end - first);
-        break;
-      case 1:
-        text.insert(first, text.substr(first, end - first));
-        break;
-      case 2:
-        text.insert(first, Word());
-        break;
-      case 3:
-        text.replace(first, end - first, Word());
-        break;
-      case 4:
-        text.replace(first, end - first, Pick(texts_).substr(0, random_.Below(200)));
-        break;
+      case 0: text.erase(first, end - first); break;
+      case 1: text.insert(first, text.substr(first, end - first)); break;
+      case 2: text.insert(first, Word()); break;
+      case 3: text.replace(first, end - first, Word()); break;
+      case 4: text.replace(first, end - first, Pick(texts_).substr(0, random_.Below(200))); break;
       default:
         if (first < text.size()) text[first] = static_cast<char>(random_.Next());
     }

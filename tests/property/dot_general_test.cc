@@ -78,16 +78,20 @@ TEST(DotGeneral, DequantModesAgreeForPowersOfTwo) {
             << ToString(dtype) << " " << left.first << " " << right.first;
       }
     }
-    EXPECT_TRUE(BitEqual(run(PowersOfTwo(bits, false, this_input, this_input)),
-                         run(PowersOfTwo(bits, false, output, output)))) << ToString(dtype);
-    EXPECT_TRUE(BitEqual(run(PowersOfTwo(bits, false, output, this_input)),
-                         run(PowersOfTwo(bits, false, this_input, output)))) << ToString(dtype);
+    EXPECT_TRUE(
+        BitEqual(run(PowersOfTwo(bits, false, this_input, this_input)), run(PowersOfTwo(bits, false, output, output))))
+        << ToString(dtype);
+    EXPECT_TRUE(
+        BitEqual(run(PowersOfTwo(bits, false, output, this_input)), run(PowersOfTwo(bits, false, this_input, output))))
+        << ToString(dtype);
     if (dtype == DType::kF16) continue;
     for (const Modes& same : {output, this_input}) {
-      EXPECT_TRUE(BitEqual(run(PowersOfTwo(bits, false, other, same)),
-                           run(PowersOfTwo(bits, false, this_remaining, same)))) << ToString(dtype);
-      EXPECT_TRUE(BitEqual(run(PowersOfTwo(bits, false, same, other)),
-                           run(PowersOfTwo(bits, false, same, this_remaining)))) << ToString(dtype);
+      EXPECT_TRUE(
+          BitEqual(run(PowersOfTwo(bits, false, other, same)), run(PowersOfTwo(bits, false, this_remaining, same))))
+          << ToString(dtype);
+      EXPECT_TRUE(
+          BitEqual(run(PowersOfTwo(bits, false, same, other)), run(PowersOfTwo(bits, false, same, this_remaining))))
+          << ToString(dtype);
     }
   }
 }
@@ -103,7 +107,8 @@ TEST(DotGeneral, UnquantizedGradientsEqualDifferences) {
   const Case cases[] = {
       {{4, 8}, {8, 5}, MatMulDims()},
       {{2, 6, 7}, {2, 7, 3}, kBatched},
-      {{3, 4, 5, 2}, {2, 4, 6, 3},
+      {{3, 4, 5, 2},
+       {2, 4, 6, 3},
        {.lhs_contracting = {1, 0}, .rhs_contracting = {1, 3}, .lhs_batch = {3}, .rhs_batch = {0}}},
       {{3}, {4}, {}},
       {{6}, {6}, {.lhs_contracting = {0}, .rhs_contracting = {0}}},
