@@ -19,40 +19,26 @@ TEST(ValidateDotDims, NamesShapesAndAxes) {
     Shape lhs, rhs;
     std::string message;
   };
+  // clang-format off
   const Case cases[] = {
-      {{.lhs_contracting = {1}, .rhs_contracting = {0}},
-       {8, 64},
-       {32, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}}, {8, 64}, {32, 16},
        "dot dims: contracting sizes differ: lhs [8,64] axis 1 = 64, rhs [32,16] axis 0 = 32"},
-      {{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}},
-       {2, 3, 4},
-       {5, 4, 6},
+      {{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}}, {2, 3, 4}, {5, 4, 6},
        "dot dims: batch sizes differ: lhs [2,3,4] axis 0 = 2, rhs [5,4,6] axis 0 = 5"},
-      {{.lhs_contracting = {2}, .rhs_contracting = {0}},
-       {8, 64},
-       {64, 16},
+      {{.lhs_contracting = {2}, .rhs_contracting = {0}}, {8, 64}, {64, 16},
        "dot dims: lhs [8,64] has rank 2, but axis 2 is named"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {-1}},
-       {8, 64},
-       {64, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {-1}}, {8, 64}, {64, 16},
        "dot dims: rhs [64,16] has rank 2, but axis -1 is named"},
-      {{.lhs_contracting = {1, 1}, .rhs_contracting = {0, 1}},
-       {8, 64},
-       {64, 16},
+      {{.lhs_contracting = {1, 1}, .rhs_contracting = {0, 1}}, {8, 64}, {64, 16},
        "dot dims: lhs axis 1 is named twice (contracting [1,1], batch [])"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}},
-       {8, 4},
-       {4, 4},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}}, {8, 4}, {4, 4},
        "dot dims: lhs axis 1 is named twice (contracting [1], batch [1])"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {}},
-       {8, 64},
-       {64, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {}}, {8, 64}, {64, 16},
        "dot dims: lhs contracts the axes [1], rhs []; the lists must be of equal length"},
-      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {0}},
-       {8, 64},
-       {64, 16},
+      {{.lhs_contracting = {1}, .rhs_contracting = {0}, .lhs_batch = {0}}, {8, 64}, {64, 16},
        "dot dims: lhs has the batch axes [0], rhs []; the lists must be of equal length"},
   };
+  // clang-format on
   for (const Case& c : cases) {
     const absl::Status status = ValidateDotDims(c.dims, c.lhs, c.rhs);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

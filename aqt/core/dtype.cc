@@ -66,16 +66,13 @@ struct Format {
   uint32_t nan;         // code of the canonical quiet NaN
 };
 
-template <class T>
-constexpr Format kFormat = {};
-template <>
-constexpr Format kFormat<Float16> = {10, -14, 0x8000, 0x7bff, 0x7c00, 0x7e00};
-template <>
-constexpr Format kFormat<BFloat16> = {7, -126, 0x8000, 0x7f7f, 0x7f80, 0x7fc0};
-template <>
-constexpr Format kFormat<Float8E4M3FN> = {3, -6, 0x80, 0x7e, 0x7f, 0x7f};
-template <>
-constexpr Format kFormat<Float8E5M2> = {2, -14, 0x80, 0x7b, 0x7c, 0x7e};
+// clang-format off
+template <class T> constexpr Format kFormat = {};
+template <> constexpr Format kFormat<Float16> = {10, -14, 0x8000, 0x7bff, 0x7c00, 0x7e00};
+template <> constexpr Format kFormat<BFloat16> = {7, -126, 0x8000, 0x7f7f, 0x7f80, 0x7fc0};
+template <> constexpr Format kFormat<Float8E4M3FN> = {3, -6, 0x80, 0x7e, 0x7f, 0x7f};
+template <> constexpr Format kFormat<Float8E5M2> = {2, -14, 0x80, 0x7b, 0x7c, 0x7e};
+// clang-format on
 
 // The step between neighbours around x is 2^(max(exponent(x), min_exponent) - mantissa). Dividing by it is exact, so
 // one rint() is the one rounding; a carry into the next binade is the natural carry of the code.

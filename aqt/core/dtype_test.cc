@@ -20,16 +20,13 @@ struct Spec {
   int exponent_bits, mantissa_bits, bias;
   bool has_infinity;
 };
-template <class T>
-constexpr Spec kSpec;
-template <>
-constexpr Spec kSpec<Float16> = {5, 10, 15, true};
-template <>
-constexpr Spec kSpec<BFloat16> = {8, 7, 127, true};
-template <>
-constexpr Spec kSpec<Float8E4M3FN> = {4, 3, 7, false};
-template <>
-constexpr Spec kSpec<Float8E5M2> = {5, 2, 15, true};
+// clang-format off
+template <class T> constexpr Spec kSpec;
+template <> constexpr Spec kSpec<Float16> = {5, 10, 15, true};
+template <> constexpr Spec kSpec<BFloat16> = {8, 7, 127, true};
+template <> constexpr Spec kSpec<Float8E4M3FN> = {4, 3, 7, false};
+template <> constexpr Spec kSpec<Float8E5M2> = {5, 2, 15, true};
+// clang-format on
 
 double ValueOf(uint32_t code, const Spec& s) {
   const uint32_t field = code >> s.mantissa_bits & ((1u << s.exponent_bits) - 1);

@@ -80,41 +80,25 @@ TEST(BasicOpsTest, Movement) {
   const Array x = Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3});
   ExpectGives([](In in) { return ops::Reshape(in[0], {3, -1}); }, {x}, Array::Of<float>({1, 2, 3, 4, 5, 6}, {3, 2}));
   ExpectGives([](In in) { return ops::Transpose(in[0], {1, 0}); }, {x}, Array::Of<float>({1, 4, 2, 5, 3, 6}, {3, 2}));
+  // clang-format off
   ExpectGives([](In in) { return ops::Transpose(in[0], {-1, 0}); }, {x}, Array::Of<float>({1, 4, 2, 5, 3, 6}, {3, 2}));
-  ExpectGives(
-      [](In in) {
-        return ops::Slice(in[0], {0, 0}, {2, 3}, {1, 2});
-      },
-      {x}, Array::Of<float>({1, 3, 4, 6}, {2, 2}));
+  ExpectGives([](In in) { return ops::Slice(in[0], {0, 0}, {2, 3}, {1, 2}); }, {x},
+              Array::Of<float>({1, 3, 4, 6}, {2, 2}));
   ExpectGives([](In in) { return ops::Slice(in[0], {1, 1}, {2, 3}); }, {x}, Array::Of<float>({5, 6}, {1, 2}));
   ExpectGives([](In in) { return ops::Slice(in[0], {1, 3}, {2, 3}); }, {x}, Array::Zeros(DType::kF32, {1, 0}));
-  ExpectGives(
-      [](In in) {
-        return ops::Pad(in[0], {0, 1}, {1, 0}, {0, 1});
-      },
-      {x}, Array::Of<float>({0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 0, 0, 0, 0, 0}, {3, 6}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {0, 1}, {1, 0}, {0, 1}); }, {x},
+              Array::Of<float>({0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 0, 0, 0, 0, 0}, {3, 6}));
   ExpectGives([](In in) { return ops::Pad(in[0], {2}, {1}); }, {Array::Zeros(DType::kS8, {0})},
               Array::Zeros(DType::kS8, {3}));
-  ExpectGives(
-      [](In in) {
-        return ops::Concatenate({in[0], in[1]}, -1);
-      },
-      {x, Array::Of<float>({7, 8}, {2, 1})}, Array::Of<float>({1, 2, 3, 7, 4, 5, 6, 8}, {2, 4}));
-  ExpectGives(
-      [](In in) {
-        return ops::Concatenate({in[0], in[1], in[0]}, 0);
-      },
-      {Vec<bool>({true}), Array::Zeros(DType::kBool, {0})}, Vec<bool>({true, true}));
-  ExpectGives(
-      [](In in) {
-        return ops::BroadcastInDim(in[0], {2, 2, 1}, {0});
-      },
-      {Vec<float>({1, 2})}, Array::Of<float>({1, 1, 2, 2}, {2, 2, 1}));
-  ExpectGives(
-      [](In in) {
-        return ops::BroadcastTo(in[0], {2, 2});
-      },
-      {Array::Of<float>({5}, {1, 1})}, Array::Of<float>({5, 5, 5, 5}, {2, 2}));
+  ExpectGives([](In in) { return ops::Concatenate({in[0], in[1]}, -1); }, {x, Array::Of<float>({7, 8}, {2, 1})},
+              Array::Of<float>({1, 2, 3, 7, 4, 5, 6, 8}, {2, 4}));
+  ExpectGives([](In in) { return ops::Concatenate({in[0], in[1], in[0]}, 0); },
+              {Vec<bool>({true}), Array::Zeros(DType::kBool, {0})}, Vec<bool>({true, true}));
+  ExpectGives([](In in) { return ops::BroadcastInDim(in[0], {2, 2, 1}, {0}); }, {Vec<float>({1, 2})},
+              Array::Of<float>({1, 1, 2, 2}, {2, 2, 1}));
+  ExpectGives([](In in) { return ops::BroadcastTo(in[0], {2, 2}); }, {Array::Of<float>({5}, {1, 1})},
+              Array::Of<float>({5, 5, 5, 5}, {2, 2}));
+  // clang-format on
 }
 
 TEST(BasicOpsTest, Reductions) {
@@ -163,89 +147,42 @@ TEST(BasicOpsTest, RefusalsNameOperationOperandsAndRemedy) {
     std::vector<Array> args;
     std::vector<std::string> parts;
   };
+  // clang-format off
   for (const Case& c : std::vector<Case>{
-           {"dtypes",
-            [](In x) { return x[0] + x[1]; },
-            {f, b},
+           {"dtypes", [](In x) { return x[0] + x[1]; }, {f, b},
             {"add: dtypes differ", "f32[2,3]", "bf16[2,3]", "cast"}},
            {"arithmetic", [](In x) { return x[0] * x[0]; }, {s8}, {"mul: ", "not in s8", "cast"}},
-           {"float",
-            [](In x) { return ops::Exp(x[0]); },
-            {Array::Zeros(DType::kS32, {})},
+           {"float", [](In x) { return ops::Exp(x[0]); }, {Array::Zeros(DType::kS32, {})},
             {"exp: takes floats", "s32[]"}},
            {"pred", [](In x) { return ops::Select(x[0], x[0], x[0]); }, {f}, {"select: the predicate is f32[2,3]"}},
            {"axes", [](In x) { return ops::ReduceSum(x[0], {2}); }, {f}, {"reduce_sum: ", "2"}},
-           {"axes twice",
-            [](In x) {
-              return ops::ReduceMax(x[0], {1, -1});
-            },
-            {f},
-            {"reduce_max: "}},
-           {"broadcast",
-            [](In x) {
-              return ops::BroadcastTo(x[0], {2, 4});
-            },
-            {f},
+           {"axes twice", [](In x) { return ops::ReduceMax(x[0], {1, -1}); }, {f}, {"reduce_max: "}},
+           {"broadcast", [](In x) { return ops::BroadcastTo(x[0], {2, 4}); }, {f},
             {"broadcast: axis 1", "extent 3", "has 4"}},
            {"broadcast rank", [](In x) { return ops::BroadcastTo(x[0], {3}); }, {f}, {"broadcast: "}},
-           {"broadcast order",
-            [](In x) {
-              return ops::BroadcastInDim(x[0], {3, 2}, {1, 0});
-            },
-            {f},
-            {"do not ascend"}},
+           {"broadcast order", [](In x) { return ops::BroadcastInDim(x[0], {3, 2}, {1, 0}); }, {f}, {"do not ascend"}},
            {"reshape", [](In x) { return ops::Reshape(x[0], {4}); }, {f}, {"reshape: ", "has 6", "has 4"}},
-           {"reshape open",
-            [](In x) {
-              return ops::Reshape(x[0], {-1, -1});
-            },
-            {f},
-            {"reshape: ", "-1"}},
-           {"reshape huge",
-            [](In x) {
-              return ops::Reshape(x[0], {int64_t{1} << 40, int64_t{1} << 40});
-            },
-            {f},
+           {"reshape open", [](In x) { return ops::Reshape(x[0], {-1, -1}); }, {f}, {"reshape: ", "-1"}},
+           {"reshape huge", [](In x) { return ops::Reshape(x[0], {int64_t{1} << 40, int64_t{1} << 40}); }, {f},
             {"reshape: "}},
            {"transpose", [](In x) { return ops::Transpose(x[0], {0}); }, {f}, {"transpose: [0] is no permutation"}},
-           {"slice",
-            [](In x) {
-              return ops::Slice(x[0], {0, 0}, {2, 4});
-            },
-            {f},
+           {"slice", [](In x) { return ops::Slice(x[0], {0, 0}, {2, 4}); }, {f},
             {"slice: [0:4:1] is no slice of axis 1"}},
-           {"slice stride",
-            [](In x) {
-              return ops::Slice(x[0], {0, 0}, {2, 3}, {1, 0});
-            },
-            {f},
-            {"[0:3:0]"}},
+           {"slice stride", [](In x) { return ops::Slice(x[0], {0, 0}, {2, 3}, {1, 0}); }, {f}, {"[0:3:0]"}},
            {"slice rank", [](In x) { return ops::Slice(x[0], {0}, {2}); }, {f}, {"start has 1 numbers for 2 axes"}},
-           {"pad",
-            [](In x) {
-              return ops::Pad(x[0], {-1, 0}, {0, 0});
-            },
-            {f},
-            {"pad: negative padding on axis 0"}},
-           {"concatenate",
-            [](In x) {
-              return ops::Concatenate({x[0], x[1]}, 0);
-            },
-            {f, b},
+           {"pad", [](In x) { return ops::Pad(x[0], {-1, 0}, {0, 0}); }, {f}, {"pad: negative padding on axis 0"}},
+           {"concatenate", [](In x) { return ops::Concatenate({x[0], x[1]}, 0); }, {f, b},
             {"concatenate: operand 1 is bf16[2,3]"}},
-           {"concatenate axis",
-            [](In x) { return ops::Concatenate({x[0]}, 2); },
-            {f},
+           {"concatenate axis", [](In x) { return ops::Concatenate({x[0]}, 2); }, {f},
             {"axis 2 is not one of f32[2,3]"}},
            {"nothing", [](In) { return ops::Concatenate({}, 0); }, {}, {"one or more"}},
            {"dot", [](In x) { return ops::MatMul(x[0], x[0]); }, {f}, {"dot_general: ", "f32[2,3]"}},
            {"dot dtypes", [](In x) { return ops::MatMul(x[0], x[1]); }, {f, b}, {"dot_general: dtypes differ", "cast"}},
            {"dot out", [](In x) { return ops::DotGeneral(x[0], x[0], MatMulDims(), DType::kS32); }, {f}, {"gives f16"}},
-           {"dot bool",
-            [](In x) { return ops::MatMul(x[0], x[0]); },
-            {Array::Zeros(DType::kBool, {2, 2})},
+           {"dot bool", [](In x) { return ops::MatMul(x[0], x[0]); }, {Array::Zeros(DType::kBool, {2, 2})},
             {"not bool"}},
            {"scalar", [](In x) { return ops::MatMul(x[0], x[0]); }, {Array::Scalar(1.0f)}, {"dot_general: "}},
+           // clang-format on
        }) {
     const auto fn = [&](In in) { return Values{c.fn(in)}; };
     std::vector<std::string> parts = c.parts;

@@ -2,9 +2,10 @@
 #define AQT_GRAPH_TRACE_H_
 
 // From functions to programs. A model is a function of Values; the same function
-//   runs at once where no trace is active:     std::vector<Value> y = model({Value(x), Value(w)});
-//   is recorded inside Trace:                  StatusOr<Program> p = Trace(model, {{x_slot, x_aval}, {w_slot,
-//                                              w_aval}});
+//   runs at once where no trace is active:
+//     std::vector<Value> y = model({Value(x), Value(w)});
+//   is recorded inside Trace:
+//     StatusOr<Program> p = Trace(model, {{x_slot, x_aval}, {w_slot, w_aval}});
 
 #include <vector>
 

@@ -22,8 +22,8 @@ namespace aqt::kernels {
 using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>;
 
 // The scale of AQT's AbsMax calibration without clipping_scale and po2:
-//   bound = absmax, or 1 where it is 0;  scale = R(bound * R(1 / quant_bound))  or, with `divide`, R(bound /
-//   quant_bound),
+//   bound = absmax, or 1 where it is 0;  scale = R(bound * R(1 / quant_bound)), or, with `divide`,
+//   R(bound / quant_bound),
 // R rounding to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
 // subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity stay what they are.
 struct AbsMaxScale {

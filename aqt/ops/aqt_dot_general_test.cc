@@ -243,32 +243,14 @@ absl::StatusOr<Program> LossAndGradients(const Problem& problem) {
 TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   constexpr int kWanted = 500;
   Random random(20240607);
+  // clang-format off
   std::map<std::string, int> features;
-  for (const char* feature : {"this_input",
-                              "other_input",
-                              "use_fwd_quant",
-                              "jax_uniform",
-                              "random_centered_uniform[0]",
-                              "fp8_e5m2",
-                              "int8:s8",
-                              ":s4",
-                              ":none",
-                              "half_integers",
-                              "preserve_max_val",
-                              "clip_gradient",
-                              "no_clip",
-                              "no_round",
-                              "absmax*",
-                              "po2",
-                              "constant",
-                              "per_tensor",
-                              "scale=bf16",
-                              "-> s32",
-                              "-> f32",
-                              "local count",
-                              "largest",
-                              "tiles=(contracting",
-                              "remaining 0:2x"}) {
+  for (const char* feature :
+       {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
+        "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
+        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest",
+        "tiles=(contracting", "remaining 0:2x"}) {
+    // clang-format on
     features[feature] = 0;
   }
   int legal = 0;

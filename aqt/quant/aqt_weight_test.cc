@@ -22,8 +22,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 std::vector<int> Ints(const Array& a) { return std::vector<int>(a.View<int8_t>().begin(), a.View<int8_t>().end()); }
 
 // The rule of aqt_weight.h written out for one row, in double with one rounding per operation; products of two values
-// of
-// 24 bits are exact in double.
+// of 24 bits are exact in double.
 template <class T>
 struct Plain {
   static float Round(double v) { return ToFloat(RoundTo<T>(v)); }

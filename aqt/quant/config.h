@@ -44,9 +44,8 @@ enum class CalibrationMode { kContractingAxis = 1, kRemainingAxis = 2 };
 
 // ---- numerics: which values a quantized number can take
 
-// Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits. kRandomCenteredUniform
-// ("custom-1"):
-// 16 bits, symmetric around zero, from -0.49999237 to 0.49999237 inclusive.
+// Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits.
+// kRandomCenteredUniform ("custom-1"): 16 bits, symmetric around zero, from -0.49999237 to 0.49999237 inclusive.
 enum class NoiseKind { kJaxUniform = 1, kRandomCenteredUniform = 2 };
 struct Noise {
   NoiseKind kind = NoiseKind::kJaxUniform;

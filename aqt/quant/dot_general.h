@@ -72,10 +72,10 @@ OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitiona
 // ones.
 //
 // Per operand x of n elements (qvalues and masks: of the tiled operand, with its repetitions), in bytes:
-//   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):  n * (size of the container + (clip_gradient ? 1 : 0)) +
-//                                                             scales
-//   otherwise:  n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)      (with mid alphas: n instead of
-//               scales)
+//   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs):
+//     n * (size of the container + (clip_gradient ? 1 : 0)) + scales
+//   otherwise, with n instead of scales where there are mid alphas:
+//     n * size of x (0 when borrowed) + (clip_gradient ? scales : 0)
 // where f32 training keeps n * 4. So int8 training never needs more but for the scales, and with use_fwd_quant it needs
 // a quarter (half with clip_gradient).
 class Residuals {

@@ -44,26 +44,21 @@ struct Case {
 
 TEST(Make, Refuses) {
   const auto fake = [](DotGeneral& c) { c.fwd.lhs.dequant_mode = DequantMode::kThisInput; };
+  // clang-format off
   const Case cases[] = {
       // operands
-      {"DotGeneral: lhs is f32[4,8], rhs bf16[8,5]; both must have one dtype: cast one of them",
-       Int8(),
-       {DType::kF32, {4, 8}},
-       {DType::kBF16, {8, 5}}},
+      {"DotGeneral: lhs is f32[4,8], rhs bf16[8,5]; both must have one dtype: cast one of them", Int8(),
+       {DType::kF32, {4, 8}}, {DType::kBF16, {8, 5}}},
       {"DotGeneral: operands are s8, expected f32, bf16 or f16", Int8(), {DType::kS8, {4, 8}}, {DType::kS8, {8, 5}}},
       {"DotGeneral: operands are f64, expected f32, bf16 or f16", Int8(), {DType::kF64, {4, 8}}, {DType::kF64, {8, 5}}},
-      {"dot dims: contracting sizes differ: lhs [4,8] axis 1 = 8, rhs [7,5] axis 0 = 7",
-       Int8(),
-       {DType::kF32, {4, 8}},
+      {"dot dims: contracting sizes differ: lhs [4,8] axis 1 = 8, rhs [7,5] axis 0 = 7", Int8(), {DType::kF32, {4, 8}},
        {DType::kF32, {7, 5}}},
       // modes
       {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting "
-       "axis "
-       "cannot be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT",
+       "axis cannot be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT",
        With([](DotGeneral& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
       {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a "
-       "remaining "
-       "axis cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS",
+       "remaining axis cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS",
        With([](DotGeneral& c) { c.drhs.rhs.dequant_mode = DequantMode::kOtherInput; })},
       {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
        "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT",
@@ -80,8 +75,7 @@ TEST(Make, Refuses) {
              c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
            },
            DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false})),
-       {DType::kF16, {4, 8}},
-       {DType::kF16, {8, 5}}},
+       {DType::kF16, {4, 8}}, {DType::kF16, {8, 5}}},
       {"fwd.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,8]: it varies along the contracting axis 1",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {0}; })},
       // accumulator
@@ -98,20 +92,16 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.dg_accumulator_dtype = DType::kS16; })},
       {"fwd: a sum of 133145 products of up to 127 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
        "accumulator",
-       Int8(),
-       {DType::kF32, {4, 133145}},
-       {DType::kF32, {133145, 5}}},
+       Int8(), {DType::kF32, {4, 133145}}, {DType::kF32, {133145, 5}}},
       {"fwd: a sum of 132105 products of up to 128 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
        "accumulator",
        With([](DotGeneral& c) { std::get<IntSymmetric>(c.fwd.lhs.quantizer.numerics).clip = false; }),
-       {DType::kF32, {4, 132105}},
-       {DType::kF32, {132105, 5}}},
+       {DType::kF32, {4, 132105}}, {DType::kF32, {132105, 5}}},
       // use_fwd_quant
       {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that is not quantized",
        With([](DotGeneral& c) { c.dlhs.rhs.use_fwd_quant = true; }, DotGeneralMake(8, std::nullopt))},
       {"drhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has "
-       "CALIBRATION_MODE_REMAINING_AXIS; its "
-       "scale cannot be multiplied into the gradient",
+       "CALIBRATION_MODE_REMAINING_AXIS; its scale cannot be multiplied into the gradient",
        With(
            [&](DotGeneral& c) {
              fake(c);
@@ -180,12 +170,13 @@ TEST(Make, Refuses) {
       {"drhs: local_aqt: tile_largest_shape cuts by contraction_axis_shard_size; leave contraction_axis_shard_count "
        "out",
        With([](DotGeneral& c) {
-         c.drhs.local_aqt =
-             LocalAqt{.contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2, .tile_largest_shape = true};
+         c.drhs.local_aqt = LocalAqt{
+             .contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2, .tile_largest_shape = true};
        })},
       {"dlhs: local_aqt: contraction_axis_shard_count = 0, expected at least 1",
        With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 0}; })},
-      {"drhs: local_aqt: contraction_axis_shard_size = -1, expected at least 1", With([](DotGeneral& c) {
+      {"drhs: local_aqt: contraction_axis_shard_size = -1, expected at least 1",
+       With([](DotGeneral& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = -1, .tile_largest_shape = true};
        })},
       {"dlhs: local_aqt: contracting axis 1 of lhs [4,5] (axis 1 of rhs) has extent 5, which is no multiple of "
@@ -223,12 +214,11 @@ TEST(Make, Refuses) {
          c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}},
                               .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};
        }),
-       {DType::kF32, {4, 4}},
-       {DType::kF32, {4, 4}},
-       DotDims{.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}},
+       {DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}, DotDims{.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}},
       {"fwd: local_aqt has a meaning only for dlhs and drhs",
        With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
   };
+  // clang-format on
   for (const Case& c : cases) {
     const absl::Status status = DotGeneralPlan::Make(c.config, c.lhs, c.rhs, c.dims).status();
     EXPECT_EQ(status.code(), c.code) << status;

@@ -213,16 +213,17 @@ TEST(Fp8, StochasticRoundingIsUnbiased) {
 }
 
 // The formats of radix 2 that AQT names and rounds to: 6, 5 and 4 bits.
-constexpr FpFormat kFormats[] = {{.nexp = 5, .nmant = 0}, {.nexp = 4, .nmant = 1},
-                                 {.nexp = 3, .nmant = 2}, {.nexp = 2, .nmant = 3},
-                                 {.nexp = 1, .nmant = 4}, {.nexp = 0, .nmant = 5},
-                                 {.nexp = 4, .nmant = 0}, {.nexp = 3, .nmant = 1},
-                                 {.nexp = 2, .nmant = 2}, {.nexp = 1, .nmant = 3},
-                                 {.nexp = 0, .nmant = 4}, {.nexp = 3, .nmant = 0, .has_subnormals = false},
-                                 {.nexp = 3, .nmant = 0}, {.nexp = 2, .nmant = 1, .has_subnormals = false},
-                                 {.nexp = 2, .nmant = 1}, {.nexp = 1, .nmant = 2, .has_subnormals = false},
-                                 {.nexp = 1, .nmant = 2}, {.nexp = 0, .nmant = 3, .has_subnormals = false},
-                                 {.nexp = 0, .nmant = 3}, {.nexp = 1, .nmant = 0, .has_subnormals = false}};
+// clang-format off
+constexpr FpFormat kFormats[] = {
+    {.nexp = 5, .nmant = 0}, {.nexp = 4, .nmant = 1}, {.nexp = 3, .nmant = 2}, {.nexp = 2, .nmant = 3},
+    {.nexp = 1, .nmant = 4}, {.nexp = 0, .nmant = 5}, {.nexp = 4, .nmant = 0}, {.nexp = 3, .nmant = 1},
+    {.nexp = 2, .nmant = 2}, {.nexp = 1, .nmant = 3}, {.nexp = 0, .nmant = 4},
+    {.nexp = 3, .nmant = 0, .has_subnormals = false}, {.nexp = 3, .nmant = 0},
+    {.nexp = 2, .nmant = 1, .has_subnormals = false}, {.nexp = 2, .nmant = 1},
+    {.nexp = 1, .nmant = 2, .has_subnormals = false}, {.nexp = 1, .nmant = 2},
+    {.nexp = 0, .nmant = 3, .has_subnormals = false}, {.nexp = 0, .nmant = 3},
+    {.nexp = 1, .nmant = 0, .has_subnormals = false}};
+// clang-format on
 
 // Largest values of the formats that AQT names.
 TEST(Fp, Bounds) {

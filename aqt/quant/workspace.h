@@ -17,37 +17,26 @@ namespace aqt::internal {
 // One buffer per purpose; a buffer only grows. Contents are undefined after each Get.
 class Workspace {
  public:
+  // clang-format off
   enum Slot {
-    kLhsScaleWork,
-    kRhsScaleWork,  // of ComputeScale
-    kLhsScale,
-    kRhsScale,  // in scale_dtype
-    kLhsQvalue,
-    kRhsQvalue,
-    kLhsOperand,
-    kRhsOperand,  // dequantized, or multiplied by the other side's scale
-    kLhsGathered,
-    kRhsGathered,  // [batch, rows, k]
-    kLhsPacked,
-    kRhsPacked,  // panels
-    kLhsEpilogueScale,
-    kRhsEpilogueScale,
-    kSums,
-    kAccumulator,
-    kParts,  // of LocalAqt, dequantized
-    kTiles,  // of a tiled contraction, before they are summed
-    kLhsMid,
-    kRhsMid,  // mid scales, and the operands divided by them
-    kLhsMidRatio,
-    kRhsMidRatio,
-    kLhsRescaled,
-    kRhsRescaled,
-    kScaledGradient,
-    kForwardOperand,  // use_fwd_quant
-    kClipMask,
-    kNoise,
+    kLhsScaleWork, kRhsScaleWork,    // of ComputeScale
+    kLhsScale, kRhsScale,            // in scale_dtype
+    kLhsQvalue, kRhsQvalue,
+    kLhsOperand, kRhsOperand,        // dequantized, or multiplied by the other side's scale
+    kLhsGathered, kRhsGathered,      // [batch, rows, k]
+    kLhsPacked, kRhsPacked,          // panels
+    kLhsEpilogueScale, kRhsEpilogueScale,
+    kSums, kAccumulator,
+    kParts,                          // of LocalAqt, dequantized
+    kTiles,                          // of a tiled contraction, before they are summed
+    kLhsMid, kRhsMid,                // mid scales, and the operands divided by them
+    kLhsMidRatio, kRhsMidRatio,
+    kLhsRescaled, kRhsRescaled,
+    kScaledGradient, kForwardOperand,  // use_fwd_quant
+    kClipMask, kNoise,
     kNumSlots
   };
+  // clang-format on
   // At least max(bytes, 1) bytes, aligned to 64.
   void* Get(Slot slot, int64_t bytes) {
     Buffer& buffer = buffers_[slot];

@@ -24,24 +24,21 @@ double BestNanoseconds(const Loop& loop) {
   return best;
 }
 
+// clang-format off
 #define AQT_ZERO(r) "vpxor %%xmm" #r ", %%xmm" #r ", %%xmm" #r "\n\t"
-#define AQT_ZERO_ALL                                                                                              \
-  AQT_ZERO(0)                                                                                                     \
-  AQT_ZERO(1)                                                                                                     \
-  AQT_ZERO(2)                                                                                                     \
-  AQT_ZERO(3)                                                                                                     \
-  AQT_ZERO(4)                                                                                                     \
-  AQT_ZERO(5) AQT_ZERO(6) AQT_ZERO(7) AQT_ZERO(8) AQT_ZERO(9) AQT_ZERO(10) AQT_ZERO(11) AQT_ZERO(12) AQT_ZERO(13) \
-      AQT_ZERO(14) AQT_ZERO(15)
+#define AQT_ZERO_ALL                                                                                  \
+  AQT_ZERO(0) AQT_ZERO(1) AQT_ZERO(2) AQT_ZERO(3) AQT_ZERO(4) AQT_ZERO(5) AQT_ZERO(6) AQT_ZERO(7)     \
+  AQT_ZERO(8) AQT_ZERO(9) AQT_ZERO(10) AQT_ZERO(11) AQT_ZERO(12) AQT_ZERO(13) AQT_ZERO(14) AQT_ZERO(15)
 // 12 independent chains of op(r), r the accumulator: enough for a latency of 6 at two per cycle.
 #define AQT_TWELVE(op) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11) op(12) op(13)
-#define AQT_LOOP(op)                                                                                                \
-  int64_t n = kIterations;                                                                                          \
-  __asm__ volatile(AQT_ZERO_ALL "1:\n\t" AQT_TWELVE(op) "dec %0\n\tjnz 1b\n\tvzeroupper\n\t"                        \
-                   : "+r"(n)                                                                                        \
-                   :                                                                                                \
+#define AQT_LOOP(op)                                                                                               \
+  int64_t n = kIterations;                                                                                         \
+  __asm__ volatile(AQT_ZERO_ALL "1:\n\t" AQT_TWELVE(op) "dec %0\n\tjnz 1b\n\tvzeroupper\n\t"                       \
+                   : "+r"(n)                                                                                       \
+                   :                                                                                               \
                    : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
                      "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
+// clang-format on
 
 #define AQT_FMA256(r) "vfmadd231ps %%ymm0, %%ymm1, %%ymm" #r "\n\t"
 #define AQT_FMA512(r) "vfmadd231ps %%zmm0, %%zmm1, %%zmm" #r "\n\t"

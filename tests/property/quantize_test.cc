@@ -127,27 +127,17 @@ std::vector<Numerics> AllNumerics(DType dtype) {
   all.push_back(Fp8{});
   // The scale of e5m2 is below the normal numbers of f16.
   if (dtype != DType::kF16) all.push_back(Fp8{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2});
-  for (const FpFormat& format : {FpFormat{.nexp = 5, .nmant = 0},
-                                 {.nexp = 4, .nmant = 1},
-                                 {.nexp = 4, .nmant = 0},
-                                 {.nexp = 3, .nmant = 2},
-                                 {.nexp = 2, .nmant = 3},
-                                 {.nexp = 1, .nmant = 4},
-                                 {.nexp = 0, .nmant = 5},
-                                 {.nexp = 3, .nmant = 1},
-                                 {.nexp = 2, .nmant = 2},
-                                 {.nexp = 1, .nmant = 3},
-                                 {.nexp = 0, .nmant = 4},
-                                 {.nexp = 3, .nmant = 0, .has_subnormals = false},
-                                 {.nexp = 3, .nmant = 0},
-                                 {.nexp = 2, .nmant = 1, .has_subnormals = false},
-                                 {.nexp = 2, .nmant = 1},
-                                 {.nexp = 1, .nmant = 2, .has_subnormals = false},
-                                 {.nexp = 1, .nmant = 2},
-                                 {.nexp = 0, .nmant = 3, .has_subnormals = false},
-                                 {.nexp = 0, .nmant = 3},
-                                 {.nexp = 1, .nmant = 0, .has_subnormals = false},
-                                 {.nexp = 3, .nmant = 0, .radix = 4}}) {
+  // clang-format off
+  for (const FpFormat& format :
+       {FpFormat{.nexp = 5, .nmant = 0}, {.nexp = 4, .nmant = 1}, {.nexp = 4, .nmant = 0}, {.nexp = 3, .nmant = 2},
+        {.nexp = 2, .nmant = 3}, {.nexp = 1, .nmant = 4}, {.nexp = 0, .nmant = 5},
+        {.nexp = 3, .nmant = 1}, {.nexp = 2, .nmant = 2}, {.nexp = 1, .nmant = 3}, {.nexp = 0, .nmant = 4},
+        {.nexp = 3, .nmant = 0, .has_subnormals = false}, {.nexp = 3, .nmant = 0},
+        {.nexp = 2, .nmant = 1, .has_subnormals = false}, {.nexp = 2, .nmant = 1},
+        {.nexp = 1, .nmant = 2, .has_subnormals = false}, {.nexp = 1, .nmant = 2},
+        {.nexp = 0, .nmant = 3, .has_subnormals = false}, {.nexp = 0, .nmant = 3},
+        {.nexp = 1, .nmant = 0, .has_subnormals = false}, {.nexp = 3, .nmant = 0, .radix = 4}}) {
+    // clang-format on
     if (dtype == DType::kF16 && format.nexp > 3) continue;  // the same
     all.push_back(Fp{.format = format});
     all.push_back(Fp{.format = format, .stochastic_rounding = true});
