@@ -45,11 +45,12 @@ struct BackwardPlan {
 
 struct DotGeneralPlan::Impl {
   DotGeneral config;
+  PlanPasses passes;
   DotDims dims;
   Aval lhs, rhs, out;
   std::optional<internal::TiledDot> tiled;
-  RawDotPlan fwd;  // this and the gradients: on the tiled shapes
-  BackwardPlan dlhs, drhs;
+  RawDotPlan fwd;           // this and the gradients: on the tiled shapes
+  BackwardPlan dlhs, drhs;  // planned as `passes` says; there are residuals only with them
   std::vector<ResidualSlot> residuals;
   // Index in `residuals` by side and what; -1: none.
   int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
@@ -64,7 +65,16 @@ struct DotGeneralPlan::Impl {
     BackwardDotDims dlhs, drhs;
   };
   static absl::StatusOr<std::shared_ptr<Impl>> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                    const DotDims& dims, const RaggedDims* ragged);
+                                                    const DotDims& dims, const RaggedDims* ragged, PlanPasses passes);
+  // Plans dlhs and drhs, and what Forward keeps for them.
+  absl::Status MakeBackwardPasses(const Aval& inner_lhs, const Aval& inner_rhs, const DotDims& inner_dims,
+                                  const RaggedDims* ragged);
+  absl::Status CheckHasBackward(absl::string_view what) const {
+    if (passes == PlanPasses::kForwardAndBackward) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("DotGeneral: ", what,
+                     ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward"));
+  }
 
   const Aval& operand(Side side) const { return side == Side::kLhs ? lhs : rhs; }
   // The backward pass that reads the residuals of `side` as its rhs, and the one whose gradient is that of `side`.
@@ -145,12 +155,13 @@ absl::Status CheckUseFwdQuant(const DotGeneral& config, Side side) {
   return Annotate(ValidateUseFwdQuant(config.fwd, side), lhs ? "drhs.rhs" : "dlhs.rhs");
 }
 
-absl::Status CheckFlagPlaces(const DotGeneral& config) {
+absl::Status CheckFlagPlaces(const DotGeneral& config, PlanPasses passes) {
   const std::pair<const char*, const Tensor*> places[] = {{"fwd.lhs", &config.fwd.lhs},
                                                           {"fwd.rhs", &config.fwd.rhs},
                                                           {"dlhs.lhs", &config.dlhs.lhs},
                                                           {"drhs.lhs", &config.drhs.lhs}};
   for (const auto& [name, tensor] : places) {
+    if (passes == PlanPasses::kForwardOnly && tensor != &config.fwd.lhs && tensor != &config.fwd.rhs) continue;
     if (!tensor->use_fwd_quant) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs"));
@@ -238,20 +249,22 @@ void Residuals::Keep(size_t index, const ArrayRef& operand, bool transient) {
 // ---- planning
 
 absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                    const DotDims& dims) {
+                                                    const DotDims& dims, PlanPasses passes) {
   AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
   AQT_RETURN_IF_ERROR(ValidateDotDims(dims, lhs.shape, rhs.shape));
-  AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl, Impl::Make(config, lhs, rhs, dims, nullptr));
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl, Impl::Make(config, lhs, rhs, dims, nullptr, passes));
   return DotGeneralPlan(std::move(impl));
 }
 
 absl::StatusOr<std::shared_ptr<DotGeneralPlan::Impl>> DotGeneralPlan::Impl::Make(const DotGeneral& config,
                                                                                  const Aval& lhs, const Aval& rhs,
                                                                                  const DotDims& dims,
-                                                                                 const RaggedDims* ragged) {
-  AQT_RETURN_IF_ERROR(CheckFlagPlaces(config));
+                                                                                 const RaggedDims* ragged,
+                                                                                 PlanPasses passes) {
+  AQT_RETURN_IF_ERROR(CheckFlagPlaces(config, passes));
   auto impl = std::make_shared<Impl>();
   impl->config = config;
+  impl->passes = passes;
   impl->dims = dims;
   impl->lhs = lhs;
   impl->rhs = rhs;
@@ -265,46 +278,57 @@ absl::StatusOr<std::shared_ptr<DotGeneralPlan::Impl>> DotGeneralPlan::Impl::Make
     inner_dims = impl->tiled->dims;
   }
   AQT_ASSIGN_OR_RETURN(impl->fwd, internal::MakeRawDotPlan(Pass::kFwd, config.fwd, inner_lhs, inner_rhs, inner_dims));
-  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kLhs));
-  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kRhs));
-  const Aval inner_out{lhs.dtype, impl->fwd.product_shape};
-  const int64_t lhs_rank = inner_lhs.shape.rank(), rhs_rank = inner_rhs.shape.rank();
-  const auto backward_dims = [&](Side side) { return MakeBackwardDotDims(inner_dims, lhs_rank, rhs_rank, side); };
-  AQT_ASSIGN_OR_RETURN(impl->dlhs, MakeBackward(Pass::kDlhs, config.dlhs, inner_out, inner_rhs,
-                                                ragged != nullptr ? ragged->dlhs : backward_dims(Side::kLhs)));
-  AQT_ASSIGN_OR_RETURN(impl->drhs, MakeBackward(Pass::kDrhs, config.drhs, inner_out, inner_lhs,
-                                                ragged != nullptr ? ragged->drhs : backward_dims(Side::kRhs)));
-
-  for (const RawDotPlan* plan : {&impl->fwd, &impl->dlhs.raw, &impl->drhs.raw}) impl->AddState(*plan);
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
-    const Aval& operand = impl->operand(side);
-    const Shape& shape = impl->fwd.side(side).x.shape;
-    const bool fwd_quant = impl->reader(side).use_fwd_quant, clips = impl->ClipsGradient(side);
-    const auto& spec = impl->fwd.side(side).spec;
-    if (fwd_quant) {
-      impl->AddResidual(side, What::kQvalue, {spec->q_dtype, shape});
-      // The forward scale must fit the gradient.
-      const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
-      AQT_RETURN_IF_ERROR(
-          Annotate(ForwardScaleInGradient(impl->reader(side), scale, inner_out.shape).status(), "use_fwd_quant"));
-    } else {
-      impl->AddResidual(side, What::kValue, operand);
-    }
-    // What was clipped is found again from the float operand and its scale, if that is what was quantized.
-    const bool keep_mask = clips && (fwd_quant || impl->fwd.HasMidScales());
-    if (fwd_quant || (clips && !keep_mask)) {
-      impl->AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
-    }
-    if (keep_mask) impl->AddResidual(side, What::kClipMask, {DType::kS8, shape});
+  impl->AddState(impl->fwd);
+  if (passes == PlanPasses::kForwardAndBackward) {
+    AQT_RETURN_IF_ERROR(impl->MakeBackwardPasses(inner_lhs, inner_rhs, inner_dims, ragged));
   }
   return impl;
 }
 
-absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs) {
+absl::Status DotGeneralPlan::Impl::MakeBackwardPasses(const Aval& inner_lhs, const Aval& inner_rhs,
+                                                      const DotDims& inner_dims, const RaggedDims* ragged) {
+  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kLhs));
+  AQT_RETURN_IF_ERROR(CheckUseFwdQuant(config, Side::kRhs));
+  const Aval inner_out{lhs.dtype, fwd.product_shape};
+  const int64_t lhs_rank = inner_lhs.shape.rank(), rhs_rank = inner_rhs.shape.rank();
+  const auto backward_dims = [&](Side side) { return MakeBackwardDotDims(inner_dims, lhs_rank, rhs_rank, side); };
+  AQT_ASSIGN_OR_RETURN(dlhs, MakeBackward(Pass::kDlhs, config.dlhs, inner_out, inner_rhs,
+                                          ragged != nullptr ? ragged->dlhs : backward_dims(Side::kLhs)));
+  AQT_ASSIGN_OR_RETURN(drhs, MakeBackward(Pass::kDrhs, config.drhs, inner_out, inner_lhs,
+                                          ragged != nullptr ? ragged->drhs : backward_dims(Side::kRhs)));
+  AddState(dlhs.raw);
+  AddState(drhs.raw);
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const Aval& x = operand(side);
+    const Shape& shape = fwd.side(side).x.shape;
+    const bool fwd_quant = reader(side).use_fwd_quant, clips = ClipsGradient(side);
+    const auto& spec = fwd.side(side).spec;
+    if (fwd_quant) {
+      AddResidual(side, What::kQvalue, {spec->q_dtype, shape});
+      // The forward scale must fit the gradient.
+      const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
+      AQT_RETURN_IF_ERROR(
+          Annotate(ForwardScaleInGradient(reader(side), scale, inner_out.shape).status(), "use_fwd_quant"));
+    } else {
+      AddResidual(side, What::kValue, x);
+    }
+    // What was clipped is found again from the float operand and its scale, if that is what was quantized.
+    const bool keep_mask = clips && (fwd_quant || fwd.HasMidScales());
+    if (fwd_quant || (clips && !keep_mask)) {
+      AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
+    }
+    if (keep_mask) AddResidual(side, What::kClipMask, {DType::kS8, shape});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                                          PlanPasses plan_passes) {
   AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
   const std::pair<const char*, const DotGeneralRaw*> passes[] = {
       {"fwd", &config.fwd}, {"dlhs", &config.dlhs}, {"drhs", &config.drhs}};
   for (const auto& [name, raw] : passes) {
+    if (plan_passes == PlanPasses::kForwardOnly && raw != &config.fwd) continue;
     if (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value() || raw->local_aqt.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt have no meaning with groups"));
     }
@@ -318,8 +342,9 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& conf
   const Impl::RaggedDims ragged{
       .dlhs = {.dims = {.lhs_contracting = {1}, .rhs_contracting = {2, 0}}, .to_operand = {0, 1}},
       .drhs = {.dims = {.lhs_contracting = {0}, .rhs_contracting = {0}}, .to_operand = {0, 2, 1}}};
-  AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl,
-                       Impl::Make(config, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {1, 0}}, &ragged));
+  AQT_ASSIGN_OR_RETURN(
+      std::shared_ptr<Impl> impl,
+      Impl::Make(config, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {1, 0}}, &ragged, plan_passes));
   impl->fwd.ragged = impl->dlhs.raw.ragged = internal::Ragged::kRows;
   impl->drhs.raw.ragged = internal::Ragged::kContracting;
   impl->drhs.raw.product_shape = {rhs.shape[0], rhs.shape[2], rhs.shape[1]};
@@ -331,6 +356,7 @@ const Aval& DotGeneralPlan::rhs_aval() const { return impl_->rhs; }
 const Aval& DotGeneralPlan::out_aval() const { return impl_->out; }
 const DotDims& DotGeneralPlan::dims() const { return impl_->dims; }
 const DotGeneral& DotGeneralPlan::config() const { return impl_->config; }
+PlanPasses DotGeneralPlan::passes() const { return impl_->passes; }
 absl::Span<const ResidualSlot> DotGeneralPlan::residuals() const { return impl_->residuals; }
 absl::StatusOr<DotGeneralPlan::QuantizedAvals> DotGeneralPlan::quantized_avals(Side side) const {
   const internal::SidePlan& plan = impl_->fwd.side(side);
@@ -454,6 +480,7 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
   AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
+  if (residuals != nullptr) AQT_RETURN_IF_ERROR(impl.CheckHasBackward("Forward is given Residuals"));
   internal::RawCall call;
   const auto panels = [](const DotOperand& x) { return x.prepared != nullptr ? x.prepared->panels_.get() : nullptr; };
   AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), impl.fwd, Side::kLhs, impl.lhs, &call.lhs));
@@ -555,6 +582,7 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
                                             const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(Validate(runtime));
+  AQT_RETURN_IF_ERROR(impl.CheckHasBackward("Backward is called"));
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
   if (residuals.slots_.size() != impl.residuals.size()) {
     return absl::FailedPreconditionError(absl::StrCat("DotGeneral: Backward needs the ", impl.residuals.size(),
@@ -689,7 +717,8 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtens
 
 absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                           const DotDims& dims, const Context& context, const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims, PlanPasses::kForwardOnly));
   ArrayBuilder out(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();

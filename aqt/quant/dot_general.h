@@ -165,6 +165,10 @@ struct DotOperand {
   DotOperand(const ArrayRef& value_in, const PreparedOperand& prepared_in) : value(value_in), prepared(&prepared_in) {}
 };
 
+// Which passes a plan has. kForwardOnly saves the planning of the backward contractions; dlhs and drhs of the
+// configuration are not even checked.
+enum class PlanPasses { kForwardAndBackward, kForwardOnly };
+
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
 class DotGeneralPlan {
  public:
@@ -176,7 +180,7 @@ class DotGeneralPlan {
   //                     long that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit the
   //                     shapes
   static absl::StatusOr<DotGeneralPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                             const DotDims& dims);
+                                             const DotDims& dims, PlanPasses passes = PlanPasses::kForwardAndBackward);
 
   const Aval& lhs_aval() const;
   const Aval& rhs_aval() const;
@@ -189,6 +193,7 @@ class DotGeneralPlan {
   absl::StatusOr<QuantizedAvals> quantized_avals(Side side) const;
   const DotDims& dims() const;
   const DotGeneral& config() const;
+  PlanPasses passes() const;
   // What Forward writes into Residuals, in order.
   absl::Span<const ResidualSlot> residuals() const;
   // The statistics that Forward and Backward take, in order; empty when no calibration has state.
@@ -200,14 +205,15 @@ class DotGeneralPlan {
 
   // out = lhs x rhs. Views may have any strides; `out` does not overlap the operands. InvalidArgument when an array
   // does not have the planned dtype and shape; FailedPrecondition when a key or statistics are needed and missing, and
-  // when a calibration that is not updated has seen no batch (Compat::read_unseen_calibration).
+  // when a calibration that is not updated has seen no batch (Compat::read_unseen_calibration), and for residuals of a
+  // plan without backward passes.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
                        Residuals* residuals = nullptr, const Runtime& runtime = {},
                        const StateArrays& state = {}) const;
 
   // The gradients that are asked for, given g, the gradient of the output. `residuals` come from a Forward of this
   // plan. The statistics of both contractions are updated in any case: they do not depend on which gradients are
-  // wanted.
+  // wanted. FailedPrecondition for a plan without backward passes.
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                         const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
                         const Runtime& runtime = {}, const StateArrays& state = {}) const;
@@ -227,7 +233,8 @@ class DotGeneralPlan {
   struct Impl;
 
   // What RaggedDotPlan is made of. Preconditions: its shapes and group sizes.
-  static absl::StatusOr<DotGeneralPlan> MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs);
+  static absl::StatusOr<DotGeneralPlan> MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                                   PlanPasses passes);
   absl::Status ForwardGroups(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                              const Context& context, const MutableArrayRef& out, Residuals* residuals,
                              const Runtime& runtime, const StateArrays& state = {}) const;
@@ -240,7 +247,7 @@ class DotGeneralPlan {
   std::shared_ptr<const Impl> impl_;
 };
 
-// One-shot: plans, runs, allocates the result.
+// One-shot: plans the forward pass, runs it, allocates the result.
 absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                           const DotDims& dims, const Context& context = {},
                                           const Runtime& runtime = {});

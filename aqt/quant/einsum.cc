@@ -198,7 +198,7 @@ DotGeneral SwapOperands(DotGeneral config) {
 }
 
 absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
-                                            const Aval& rhs, const Compat& compat) {
+                                            const Aval& rhs, const Compat& compat, PlanPasses passes) {
   auto impl = std::make_shared<Impl>();
   AQT_ASSIGN_OR_RETURN(impl->equation, ParseEinsum(equation, lhs.shape.rank(), rhs.shape.rank()));
   const EinsumEquation& names = impl->equation;
@@ -242,7 +242,7 @@ absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const Do
     product_config.fwd.lhs_mid_alpha = config.fwd.lhs_mid_alpha;
     product_config.fwd.rhs_mid_alpha = config.fwd.rhs_mid_alpha;
   }
-  absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(product_config, first.used, second.used, dims);
+  absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(product_config, first.used, second.used, dims, passes);
   if (!plan.ok()) {
     const char* swapped = impl->swapped ? " (as rhs x lhs: sides and passes are exchanged)" : "";
     return Annotate(plan.status(), absl::StrCat("einsum \"", equation, "\"", swapped));
@@ -349,8 +349,8 @@ absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, QTensor qtensor, 
 
 absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
                                       const ArrayRef& rhs, const Context& context, const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const EinsumPlan plan,
-                       EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(), runtime.compat));
+  AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(), runtime.compat,
+                                                               PlanPasses::kForwardOnly));
   ArrayBuilder out(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();

@@ -54,7 +54,8 @@ class EinsumPlan {
   // common one, and as DotGeneralPlan::Make. `compat` is that of the calls. Axes that `config` names (tiling, shared
   // axes) are those of its side's operand, after diagonals and sums are taken.
   static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
-                                         const Aval& rhs, const Compat& compat = {});
+                                         const Aval& rhs, const Compat& compat = {},
+                                         PlanPasses passes = PlanPasses::kForwardAndBackward);
 
   const Aval& lhs_aval() const;
   const Aval& rhs_aval() const;
@@ -87,7 +88,7 @@ class EinsumPlan {
   std::shared_ptr<const Impl> impl_;
 };
 
-// One-shot: plans, runs, allocates the results.
+// One-shot: plans (without gradients: the forward pass), runs, allocates the results.
 absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
                                       const ArrayRef& rhs, const Context& context = {}, const Runtime& runtime = {});
 absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,

@@ -122,8 +122,9 @@ absl::StatusOr<Array> QuantDotGeneral(const QuantDotOperand& lhs, const QuantDot
                            options.lhs_dequant_mode == DequantMode::kOutput &&
                            options.rhs_dequant_mode == DequantMode::kOutput;
   if (both_output) config.fwd.dg_accumulator_dtype = DotGeneralRawMake(left.bits, right.bits).dg_accumulator_dtype;
-  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
-                       DotGeneralPlan::Make(config, {dtype, left.shape}, {dtype, right.shape}, dims));
+  AQT_ASSIGN_OR_RETURN(
+      const DotGeneralPlan plan,
+      DotGeneralPlan::Make(config, {dtype, left.shape}, {dtype, right.shape}, dims, PlanPasses::kForwardOnly));
 
   std::vector<PreparedOperand> prepared;
   prepared.reserve(2);

@@ -42,7 +42,8 @@ class RaggedDotPlan {
  public:
   // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
   // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group.
-  static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs);
+  static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                            PlanPasses passes = PlanPasses::kForwardAndBackward);
 
   const Aval& lhs_aval() const { return plan_.lhs_aval(); }
   const Aval& rhs_aval() const { return plan_.rhs_aval(); }
@@ -78,7 +79,7 @@ class RaggedDotPlan {
   DotGeneralPlan plan_;
 };
 
-// One-shot: plans, runs, allocates the results.
+// One-shot: plans (without gradients: the forward pass), runs, allocates the results.
 absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                          absl::Span<const int64_t> group_sizes, const Context& context = {},
                                          const Runtime& runtime = {});

@@ -40,9 +40,10 @@ absl::StatusOr<Tensors> Contract(const DotGeneralPlan& plan, const Array& lhs, c
                                  const Context& context, const Runtime& runtime) {
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
   Residuals residuals;
-  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));
+  const auto g = inputs.find("g");
+  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), g != inputs.end() ? &residuals : nullptr, runtime));
   Tensors tensors{{"out", std::move(out).Build()}};
-  if (const auto g = inputs.find("g"); g != inputs.end()) {
+  if (g != inputs.end()) {
     AQT_RETURN_IF_ERROR(plan.Backward(g->second, residuals, context, dlhs.ref(), drhs.ref(), runtime));
     tensors.emplace("dlhs", std::move(dlhs).Build());
     tensors.emplace("drhs", std::move(drhs).Build());
@@ -56,8 +57,9 @@ absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& input
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  const PlanPasses passes = inputs.contains("g") ? PlanPasses::kForwardAndBackward : PlanPasses::kForwardOnly;
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
-                       DotGeneralPlan::Make(config.config, lhs.aval(), rhs.aval(), config.dims));
+                       DotGeneralPlan::Make(config.config, lhs.aval(), rhs.aval(), config.dims, passes));
   // An observer keeps steps from being fused. The results are those of a call without one; it must not change them.
   AQT_ASSIGN_OR_RETURN(Tensors tensors, Contract(plan, lhs, rhs, inputs, context, MakeRuntime(env)));
   Recorder recorder;
