@@ -19,13 +19,11 @@ run() {
   HOME="$home" "$bazel" --host_jvm_args=-Xmx512m --max_idle_secs=60 --output_base="$output_base" "$@"
 }
 trap 'run shutdown' EXIT
-options="--experimental_convenience_symlinks=ignore --noshow_progress --nosandbox_debug"
-[ -z "${AQT_DISK_CACHE:-}" ] || options="$options --disk_cache=$AQT_DISK_CACHE"
+set -- --experimental_convenience_symlinks=ignore --noshow_progress --nosandbox_debug
+[ -z "${AQT_DISK_CACHE:-}" ] || set -- "$@" "--disk_cache=$AQT_DISK_CACHE"
 
-# shellcheck disable=SC2086
-run test $options --test_output=errors //...
-# shellcheck disable=SC2086
-printed=$(run run $options //:app 2>"$home/app.log") || { cat "$home/app.log"; exit 1; }
+run test "$@" --test_output=errors //...
+printed=$(run run "$@" //:app 2>"$home/app.log") || { cat "$home/app.log"; exit 1; }
 expected=$(cat expected_output.txt)
 if [ "$printed" != "$expected" ]; then
   printf 'the program printed\n%s\ninstead of\n%s\n' "$printed" "$expected"

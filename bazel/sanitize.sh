@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Runs the tests under the sanitizers of g++: all of them by default.
+#
+# usage: bazel/sanitize.sh [asan|ubsan|tsan]... [-- BAZEL_OPTION...]
+#
+# Prints "asan: N passed, N failed" (test targets) for each as the last lines, below the names of the targets that failed,
+# and fails when one did or when nothing ran. Objects and results are kept in a disk cache of their own, because there is
+# one build per sanitizer:
+#
+#   BAZELW_DISK_CACHE  (default: ~/.cache/aqt-bazel-san)
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+
+# Left out, with the reason: a target that a sanitizer cannot say anything about.
+left_out="
+//tests/consumer_test:consumer_test  builds in a Bazel of its own, which has no sanitizer
+//tests/arrows:arrows_test           Python over the source tree, runs no code of ours
+//tests/docs:docs_test               Python over the source tree, runs no code of ours
+//tests/format:format_test           Python over the source tree, runs no code of ours
+//tests/headers:headers_test         Python over the source tree, runs no code of ours
+//tests/scripts:scripts_test         Python around shell scripts, runs no code of ours
+//examples/minilm:fetch_test         Python around a download, runs no code of ours
+"
+
+sanitizers=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  case "$1" in
+    asan | ubsan | tsan) sanitizers+=("$1") ;;
+    *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2 ;;
+  esac
+  shift
+done
+[ $# -eq 0 ] || shift
+[ ${#sanitizers[@]} -gt 0 ] || sanitizers=(asan ubsan tsan)
+
+export BAZELW_DISK_CACHE="${BAZELW_DISK_CACHE:-${HOME:-/tmp}/.cache/aqt-bazel-san}"
+targets=(//...)
+while read -r target reason; do
+  [ -n "$target" ] || continue
+  echo "left out: $target: $reason"
+  targets+=("-$target")
+done <<<"$left_out"
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+status=0
+summary=""
+for sanitizer in "${sanitizers[@]}"; do
+  SECONDS=0
+  ./bazelw test "--config=$sanitizer" --noshow_progress --keep_going "$@" -- "${targets[@]}" 2>&1 | tee "$log"
+  code=${PIPESTATUS[0]}
+  # One line per test target: "//a:b (cached) PASSED in 0.3s", "//a:c FAILED in 3 out of ...", "//a:d NO STATUS".
+  passed=$(grep -cE '^//[^ ]+ .*PASSED' "$log")
+  failing=$(grep -oE '^//[^ ]+ .*(FAILED|TIMEOUT|NO STATUS|FLAKY)' "$log" | sed "s/^/$sanitizer: /")
+  failed=$(grep -c . <<<"$failing")
+  if [ "$code" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi  # the build itself broke
+  if [ "$passed" -eq 0 ] && [ "$code" -eq 0 ]; then code=4; fi    # nothing ran: never a success
+  [ "$code" -eq 0 ] || status=$code
+  summary+="${failing:+$failing$'\n'}$sanitizer: $passed passed, $failed failed in $SECONDS s"$'\n'
+done
+printf '%s' "$summary"
+exit "$status"

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""bazelw, .ci/run, bazel/sanitize.sh and consumer_test.sh, with a Bazel that only writes down how it was called."""
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = "/tmp/a  b"  # two spaces: a lost pair of quotes cannot put them together again
+
+
+class Scripts(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.dir = pathlib.Path(scratch.name)
+        self.calls_file = self.dir / "calls"
+
+    def program(self, path, says="", code=0):
+        """Writes an executable that notes its arguments and the cache in its environment, and prints `says`."""
+        path = self.dir / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (self.dir / "says").mkdir(exist_ok=True)
+        text = self.dir / "says" / path.name
+        text.write_text(says, encoding="utf-8")
+        path.write_text(f"""#!/bin/sh
+printf '%s\\n' "$@" "BAZELW_DISK_CACHE=${{BAZELW_DISK_CACHE:-}}" "AQT_DISK_CACHE=${{AQT_DISK_CACHE:-}}" --- >>'{self.calls_file}'
+[ "$1" = shutdown ] || cat '{text}'
+exit {code}
+""", encoding="utf-8")
+        path.chmod(0o755)
+
+    def copy(self, name):
+        (self.dir / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, self.dir / name)
+        return self.dir / name
+
+    def run_script(self, path, *args, **environment):
+        env = {"PATH": f"{self.dir}/bin:{os.environ['PATH']}", "HOME": str(self.dir), **environment}
+        return subprocess.run([str(path), *args], cwd=self.dir, env=env, capture_output=True, text=True, check=False)
+
+    def calls(self):
+        return [call.split("\n") for call in self.calls_file.read_text(encoding="utf-8").rstrip("-\n").split("\n---\n")]
+
+    def test_bazelw_takes_a_cache_with_spaces(self):
+        self.program("bin/bazel")
+        ran = self.run_script(ROOT / "bazelw", "test", "//a b:c", BAZELW_SKIP="1", BAZELW_DISK_CACHE=CACHE)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        [call] = self.calls()
+        self.assertEqual(call[0], "test")
+        self.assertRegex(call[1], f"^--disk_cache={CACHE}/[0-9]+$")
+        self.assertEqual(call[2], "//a b:c")
+        self.assertRegex(call[4], f"^AQT_DISK_CACHE={CACHE}/[0-9]+$")
+
+    def test_consumer_test_takes_a_cache_with_spaces(self):
+        expected = (ROOT / "tests/consumer/expected_output.txt").read_text(encoding="utf-8")
+        self.program("bin/bazel", says=expected)
+        ran = self.run_script(ROOT / "tests/consumer_test/consumer_test.sh", AQT_DISK_CACHE=CACHE, TEST_WORKSPACE="",
+                              TEST_SRCDIR=str(ROOT), TEST_TMPDIR=str(self.dir))
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        commands = [call for call in self.calls() if "shutdown" not in call]
+        self.assertEqual(len(commands), 2)
+        for call in commands:
+            self.assertIn(f"--disk_cache={CACHE}", call)
+
+    def test_consumer_test_fails_on_another_output(self):
+        self.program("bin/bazel", says="something else\n")
+        ran = self.run_script(ROOT / "tests/consumer_test/consumer_test.sh", TEST_WORKSPACE="", TEST_SRCDIR=str(ROOT),
+                              TEST_TMPDIR=str(self.dir))
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("the program printed\nsomething else\n", ran.stdout)
+
+    def test_ci_counts_and_takes_a_cache_with_spaces(self):
+        script = self.copy(".ci/run")
+        for says, code, last in [("//a:b PASSED in 0.3s\n//a:c (cached) PASSED in 1s\n", 0, "2 passed, 0 failed"),
+                                 ("//a:b PASSED in 0.3s\n//a:c FAILED in 1s\n", 3, "1 passed, 1 failed"),
+                                 ("ERROR: broken\n", 1, "0 passed, 1 failed")]:
+            with self.subTest(says=says):
+                self.program("bazelw", says=says, code=code)
+                ran = self.run_script(script, BAZELW_DISK_CACHE=CACHE)
+                self.assertEqual(ran.returncode, code)
+                self.assertEqual(ran.stdout.split("\n")[-2], last)
+                self.assertIn(f"BAZELW_DISK_CACHE={CACHE}", self.calls()[0])
+        self.program("bazelw")
+        self.assertNotEqual(self.run_script(script).returncode, 0)  # nothing ran
+
+    def test_sanitize_sums_up(self):
+        script = self.copy("bazel/sanitize.sh")
+        self.program("bazelw", says="//a:b PASSED in 0.3s\n//a:c (cached) PASSED in 1s\n")
+        ran = self.run_script(script, BAZELW_DISK_CACHE=CACHE)
+        self.assertEqual(ran.returncode, 0, ran.stdout)
+        self.assertRegex(ran.stdout, r"\nasan: 2 passed, 0 failed in \d+ s\nubsan: 2 passed, 0 failed in \d+ s\n"
+                                     r"tsan: 2 passed, 0 failed in \d+ s\n$")
+        self.assertEqual([call[1] for call in self.calls()], ["--config=asan", "--config=ubsan", "--config=tsan"])
+        for call in self.calls():
+            self.assertIn("//...", call)
+            self.assertIn("-//tests/consumer_test:consumer_test", call)
+            self.assertIn(f"BAZELW_DISK_CACHE={CACHE}", call)
+
+    def test_sanitize_names_failures(self):
+        script = self.copy("bazel/sanitize.sh")
+        self.program("bazelw", says="//a:b PASSED in 0.3s\n//a:c FAILED in 1s\n//a:d TIMEOUT in 9s\n", code=3)
+        ran = self.run_script(script, "tsan", "--", "--jobs=1")
+        self.assertEqual(ran.returncode, 3)
+        self.assertRegex(ran.stdout, r"\ntsan: //a:c FAILED\ntsan: //a:d TIMEOUT\ntsan: 1 passed, 2 failed in \d+ s\n$")
+        [call] = self.calls()
+        self.assertIn("--jobs=1", call)
+        self.assertEqual(self.run_script(script, "--jobs=1").returncode, 2)  # behind --
+
+    def test_sanitize_fails_when_nothing_ran_or_the_build_broke(self):
+        script = self.copy("bazel/sanitize.sh")
+        self.program("bazelw")
+        self.assertNotEqual(self.run_script(script, "asan").returncode, 0)
+        self.program("bazelw", says="ERROR: broken\n", code=1)
+        ran = self.run_script(script, "asan")
+        self.assertEqual(ran.returncode, 1)
+        self.assertRegex(ran.stdout, r"asan: 0 passed, 1 failed in \d+ s\n$")
+
+    def test_sanitize_leaves_out_targets_that_exist(self):
+        for line in (ROOT / "bazel/sanitize.sh").read_text(encoding="utf-8").split("\n"):
+            if line.startswith("//"):
+                package, name = line.split()[0][2:].split(":")
+                self.assertIn(f'name = "{name}"', (ROOT / package / "BUILD.bazel").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    unittest.main()
