@@ -41,9 +41,9 @@ DotGeneral LegalBackward() {
 
 void ExpectNoBackward(const absl::Status& status, const std::string& what) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(std::string(status.message()),
-            "DotGeneral: " + what +
-                ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward");
+  EXPECT_EQ(
+      std::string(status.message()),
+      "DotGeneral: " + what + ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward");
 }
 
 TEST(ForwardOnly, DotGeneralTakesAnIllegalBackwardConfiguration) {
