@@ -102,7 +102,7 @@ std::string Describe(const Scheme& scheme) {
 }
 
 std::optional<absl::string_view> ModuleOf(absl::string_view tensor) {
-  constexpr absl::string_view kSuffix = kWeight;
+  const absl::string_view kSuffix = kWeight;  // not constexpr: g++ 12 refuses that under ubsan
   if (!absl::EndsWith(tensor, kSuffix) || tensor.size() == kSuffix.size()) return std::nullopt;
   return tensor.substr(0, tensor.size() - kSuffix.size());
 }
