@@ -3,7 +3,8 @@
 
 // An operation that is defined outside of the graph: one equation with a meaning in other operations (`Expand`), and
 // possibly a faster way to the same bits (`Eval`) and an own gradient. It is the one open door of the closed set of
-// operations; the graph knows it by this interface alone.
+// operations; the graph knows it by this interface alone. Most derive from CompositeBase (composite_base.h), which has
+// the defaults that need the graph: this header and its library are below it.
 
 #include <cstdint>
 #include <memory>
@@ -46,11 +47,11 @@ class Composite : public std::enable_shared_from_this<Composite> {
   // numbers, a search) says has_expansion() false, defines Eval, and lets no gradient through; Expand then binds it
   // again.
   virtual bool has_expansion() const { return true; }
-  virtual std::vector<Value> Expand(absl::Span<const Value> operands) const;
+  virtual std::vector<Value> Expand(absl::Span<const Value> operands) const = 0;
 
-  // The outputs' data; an output that is not needed may be left Array(). By default Expand is run at once.
+  // The outputs' data; an output that is not needed may be left Array().
   virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
-                                                  absl::Span<const bool> needed) const;
+                                                  absl::Span<const bool> needed) const = 0;
 
   // Without an own gradient the expansion is differentiated. With one, gradients are taken by the two functions below.
   virtual bool has_gradient() const { return false; }
@@ -58,8 +59,8 @@ class Composite : public std::enable_shared_from_this<Composite> {
     std::vector<Value> outputs;    // as this operation's
     std::vector<Value> residuals;  // what GradBackward needs
   };
-  // The operation while a gradient is wanted. By default itself, its operands being the residuals.
-  virtual Forward GradForward(absl::Span<const Value> operands) const;
+  // The operation while a gradient is wanted.
+  virtual Forward GradForward(absl::Span<const Value> operands) const = 0;
   // One cotangent for each operand, nullopt where there is none (a key, an integer); `cotangents` has one per output.
   virtual std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
                                                          absl::Span<const Value> cotangents) const;

@@ -1,4 +1,4 @@
-#include "aqt/graph/composite.h"
+#include "aqt/graph/composite_base.h"
 
 #include <atomic>
 #include <memory>
@@ -39,7 +39,7 @@ Value Call(std::shared_ptr<const Composite> composite, In operands) {
 }
 
 // x^2, known by its meaning alone.
-class Square : public Composite {
+class Square : public CompositeBase {
  public:
   std::string Name() const override { return "square"; }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
@@ -79,7 +79,7 @@ struct Log {
   std::vector<std::string> lines;
 };
 
-class ScaleBackward : public Composite {
+class ScaleBackward : public CompositeBase {
  public:
   explicit ScaleBackward(Log* log) : log_(log) {}
   std::string Name() const override { return "scale_backward"; }
@@ -92,7 +92,7 @@ class ScaleBackward : public Composite {
   }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
     log_->lines.push_back(absl::StrCat("backward needs ", needed[0], needed[1], needed[2]));
-    absl::StatusOr<std::vector<Array>> out = Composite::Eval(in, needed);
+    absl::StatusOr<std::vector<Array>> out = CompositeBase::Eval(in, needed);
     for (size_t i = 0; i < 3; ++i) {
       if (!needed[i]) (*out)[i] = Array();
     }
@@ -103,7 +103,7 @@ class ScaleBackward : public Composite {
   Log* log_;
 };
 
-class Scale : public Composite {
+class Scale : public CompositeBase {
  public:
   Scale(Log* log, bool with_residual) : log_(log), with_residual_(with_residual) {}
   std::string Name() const override { return with_residual_ ? "scale_forward" : "scale"; }
@@ -200,7 +200,7 @@ TEST(CompositeTest, AWrongEvaluationIsReported) {
 }
 
 // An operation of its own: no expansion, no gradient.
-class Opaque : public Composite {
+class Opaque : public CompositeBase {
  public:
   std::string Name() const override { return "opaque"; }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override { return std::vector<Aval>{in[0]}; }

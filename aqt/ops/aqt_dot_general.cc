@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/composite.h"
+#include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_expand.h"
@@ -164,7 +164,7 @@ struct UpdatedState {
   std::vector<MutableArrayRef> refs;  // by slot
 };
 
-class ForwardOp : public Composite {
+class ForwardOp : public CompositeBase {
  public:
   // `backward_slots` are the names of the gradient's statistics.
   ForwardOp(std::shared_ptr<const Impl> dot, Layout layout, bool with_residuals, std::vector<Slot> backward_slots)
@@ -339,7 +339,7 @@ class ForwardOp : public Composite {
 
 // ---- aqt_dot_general_bwd
 
-class BackwardOp : public Composite {
+class BackwardOp : public CompositeBase {
  public:
   BackwardOp(std::shared_ptr<const Impl> dot, bool has_key) : dot_(std::move(dot)), has_key_(has_key) {
     const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
@@ -545,7 +545,7 @@ std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value
 
 // ---- aqt_quantize
 
-class QuantizeOp : public Composite {
+class QuantizeOp : public CompositeBase {
  public:
   // (x[, scale][, key])
   QuantizeOp(std::shared_ptr<const Impl> dot, Side side, bool has_scale, bool has_key)

@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/composite.h"
+#include "aqt/graph/composite_base.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/describe.h"
 #include "aqt/quant/calibration.h"
@@ -27,7 +27,7 @@ namespace internal {
 namespace {
 
 // An operation with one output that is a function on arrays; the output's aval is found by `infer`.
-class Part : public Composite {
+class Part : public CompositeBase {
  public:
   using InferFn = std::function<absl::StatusOr<Aval>(absl::Span<const Aval>)>;
   using EvalFn = std::function<absl::StatusOr<Array>(absl::Span<const Array>)>;
@@ -107,7 +107,7 @@ std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, const 
 Runtime RuntimeOf(const QuantRules& rules) { return {.arithmetic = rules.arithmetic, .compat = rules.compat}; }
 
 // (x, statistics) -> scale, updated statistics where the mode updates them.
-class CalibratePart : public Composite {
+class CalibratePart : public CompositeBase {
  public:
   CalibratePart(Quantizer quantizer, Axes axes, QuantMode mode, const QuantRules& rules, const Aval& x)
       : quantizer_(std::move(quantizer)),

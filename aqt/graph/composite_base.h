@@ -1,0 +1,29 @@
+#ifndef AQT_GRAPH_COMPOSITE_BASE_H_
+#define AQT_GRAPH_COMPOSITE_BASE_H_
+
+// The defaults of a composite: an operation that says Name, Infer and Expand is complete.
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/graph/composite.h"
+#include "aqt/graph/value.h"
+
+namespace aqt {
+
+class CompositeBase : public Composite {
+ public:
+  // Binds the operation again: for one without an expansion.
+  std::vector<Value> Expand(absl::Span<const Value> operands) const override;
+  // Runs Expand at once.
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
+                                          absl::Span<const bool> needed) const override;
+  // The operation itself, its operands being the residuals.
+  Forward GradForward(absl::Span<const Value> operands) const override;
+};
+
+}  // namespace aqt
+
+#endif  // AQT_GRAPH_COMPOSITE_BASE_H_
