@@ -11,7 +11,7 @@ def cc_fuzz_test(name, srcs, corpus = [], deps = [], **kwargs):
             "//bazel:fuzzing": [],
             "//conditions:default": ["//tests/fuzz:replay_main.cc"],
         }),
-        args = ["$(rootpath %s)" % f for f in corpus],
+        args = ["$(rootpaths %s)" % f for f in corpus],
         copts = COPTS,
         data = corpus,
         linkopts = select({

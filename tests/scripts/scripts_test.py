@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bazelw, .ci/run, bazel/sanitize.sh and consumer_test.sh, with a Bazel that only writes down how it was called."""
+"""bazelw, .ci/run, bazel/sanitize.sh, bazel/fuzz.sh and consumer_test.sh, with a Bazel that only writes down how it was called."""
 import os
 import pathlib
 import shutil
@@ -123,6 +123,45 @@ exit {code}
             if line.startswith("//"):
                 package, name = line.split()[0][2:].split(":")
                 self.assertIn(f'name = "{name}"', (ROOT / package / "BUILD.bazel").read_text(encoding="utf-8"))
+
+    def fuzz(self, says, code, *args):
+        """Runs fuzz.sh, where the targets one_fuzz and two_fuzz print `says` and exit with `code`."""
+        script = self.copy("bazel/fuzz.sh")
+        for path, text in [("tests/fuzz/BUILD.bazel", '    name = "one_fuzz",\n    name = "two_fuzz",\n    name = "other",\n'),
+                           ("configs/a.proto", "message Abc { optional string defgh = 1; }\n")]:
+            (self.dir / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.dir / path).write_text(text, encoding="utf-8")
+        self.program("bazelw")
+        for name in ("one_fuzz", "two_fuzz"):
+            self.program(f"bazel-bin/tests/fuzz/{name}", says=says, code=code)
+            corpus = self.dir / f"bazel-bin/tests/fuzz/{name}.runfiles/aqt/tests/fuzz/{name}_corpus"
+            corpus.mkdir(parents=True, exist_ok=True)
+            (corpus / "seed").write_text('schema: 1 "x"\n', encoding="utf-8")
+        return self.run_script(script, *args, FUZZ_DIR=str(self.dir / "kept"))
+
+    def test_fuzz_sums_up(self):
+        says = "#2 INITED cov: 5 ft: 6\n#9 DONE cov: 17 ft: 20\nDone 9 runs in 3 second(s)\nstat::number_of_executed_units: 9\n"
+        ran = self.fuzz(says, 0, "3")
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertTrue(ran.stdout.endswith("one_fuzz: 9 executions in 3 s, coverage 17 edges, no finding\n"
+                                            "two_fuzz: 9 executions in 3 s, coverage 17 edges, no finding\n"), ran.stdout)
+        build, one, two = self.calls()
+        self.assertEqual(build[-4:-2], ["//tests/fuzz:one_fuzz", "//tests/fuzz:two_fuzz"])
+        for name, call in (("one_fuzz", one), ("two_fuzz", two)):
+            self.assertIn("-max_total_time=3", call)
+            self.assertEqual([p.name for p in (self.dir / "kept" / name / "seeds").iterdir()], [f"{name}_corpus_seed"])
+            self.assertEqual((self.dir / "kept" / name / "words").read_text(encoding="utf-8").split(),
+                             ['"Abc"', '"defgh"', '"message"', '"optional"', '"schema"', '"string"'])
+
+    def test_fuzz_names_the_finding(self):
+        says = "==1== ERROR: libFuzzer: deadly signal\nartifact_prefix='x'; Test unit written to /kept/crash-1\n" \
+               "stat::number_of_executed_units: 4\n"
+        ran = self.fuzz(says, 77, "3", "two_fuzz")
+        self.assertEqual(ran.returncode, 1)
+        self.assertTrue(ran.stdout.endswith("\ntwo_fuzz: after 4 executions a FINDING: /kept/crash-1\n"), ran.stdout)
+        self.assertNotIn("one_fuzz", ran.stdout)
+        self.assertEqual(self.fuzz("no number of executions\n", 0, "3", "two_fuzz").returncode, 1)
+        self.assertEqual(self.fuzz(says, 0, "two_fuzz").returncode, 2)  # no seconds
 
 
 if __name__ == "__main__":
