@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "aqt/core/name_key.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 
@@ -23,12 +24,6 @@ struct Wanted {
 };
 thread_local std::vector<Wanted>* collector = nullptr;
 thread_local const SlotValues* eager_params = nullptr;
-
-uint32_t Hash(absl::string_view text) {  // FNV-1a
-  uint32_t hash = 0x811c9dc5u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
-  return hash;
-}
 
 absl::StatusOr<Value> EagerValue(const Slot& slot, const Aval& aval) {
   if (eager_params == nullptr) {
@@ -86,7 +81,7 @@ absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input>
   AQT_RETURN_IF_ERROR(status);
   SlotValues params;
   for (const Wanted& w : wanted) {
-    if (!params.contains(w.slot)) params.emplace(w.slot, w.init(w.aval, FoldIn(key, Hash(w.slot.path))));
+    if (!params.contains(w.slot)) params.emplace(w.slot, w.init(w.aval, FoldInName(key, w.slot.path)));
   }
   return params;
 }

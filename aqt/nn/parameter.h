@@ -40,7 +40,7 @@ Initializer LecunUniform(Axes fan_in_axes);
 Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init,
                 const std::source_location& where = std::source_location::current());
 
-// Values for the parameters that `fn` asks for, each from FoldIn(key, a hash of its name): independent of order and of
+// Values for the parameters that `fn` asks for, each from FoldInName(key, its name): independent of order and of
 // other parameters. The inputs are as for Trace; so are the errors.
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key);
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
@@ -16,6 +17,11 @@
 #include "aqt/graph/trace.h"
 
 namespace aqt::nn {
+namespace {
+
+Slot MomentumSlot(const Slot& param) { return {SlotKind::kStat, absl::StrCat("sgd/", param.path)}; }
+
+}  // namespace
 
 absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
   if (!std::isfinite(optimizer.learning_rate) || !(optimizer.momentum >= 0 && optimizer.momentum < 1)) {
@@ -24,6 +30,18 @@ absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
   }
   const std::vector<int> params = loss.InputsOfKind(SlotKind::kParam);
   AQT_ASSIGN_OR_RETURN(const Program gradients, ValueAndGrad(loss, params));
+  if (optimizer.momentum != 0) {
+    absl::btree_set<Slot> taken;
+    for (const Program::Port& port : gradients.inputs) taken.insert(port.slot);
+    for (const Program::Port& port : gradients.outputs) taken.insert(port.slot);
+    for (const int param : params) {
+      const Slot& slot = gradients.inputs[param].slot;
+      if (!taken.contains(MomentumSlot(slot))) continue;
+      return absl::InvalidArgumentError(absl::StrCat("sgd: the program has ", MomentumSlot(slot).ToString(),
+                                                     " itself, the name of the momentum of ", slot.ToString(),
+                                                     "; rename the statistic"));
+    }
+  }
   // ValueAndGrad's outputs: those of the loss, one gradient for each parameter, what backward rules write.
   const size_t first_gradient = loss.outputs.size();
   std::vector<Slot> slots;
@@ -43,7 +61,7 @@ absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
           const NamedScope param_scope(slot.path);
           Value update = out[first_gradient + i];
           if (optimizer.momentum != 0) {
-            const Slot momentum{SlotKind::kStat, absl::StrCat("sgd/", slot.path)};
+            const Slot momentum = MomentumSlot(slot);
             update = update + InputSlot(momentum, update.aval()) * optimizer.momentum;
             WriteSlot(momentum, update);
           }

@@ -18,7 +18,7 @@ struct Sgd {
 // stat "sgd/<path>" for each parameter; the outputs of `loss`, the statistics that its gradient writes, the new
 // parameters under their own names (kind param), and the new stat "sgd/<path>". Who runs it puts outputs of kinds param
 // and stat in the place of the inputs of that name. Errors: ValueAndGrad's; InvalidArgument when the learning rate is
-// not finite or the momentum is not in [0, 1).
+// not finite, the momentum is not in [0, 1), or `loss` has a statistic of that name itself.
 absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer);
 
 // First values for the inputs of kind stat of a step program that `state` lacks: of a calibration what InitialStats

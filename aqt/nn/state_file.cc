@@ -152,8 +152,14 @@ absl::StatusOr<StateFile> LoadState(const io::FileSystem& fs, absl::string_view 
       absl::StatusOr<Array> unpacked = Unpack(array, it->second);
       if (!unpacked.ok()) return Annotate(unpacked.status(), absl::StrCat(path, ": tensor \"", tensor.name, "\""));
       array = *std::move(unpacked);
+      packed.erase(it);
     }
     file.state.emplace(slot, std::move(array));
+  }
+  if (!packed.empty()) {
+    const std::string& name = packed.begin()->first;
+    return absl::DataLossError(
+        absl::StrCat(path, ": metadata \"", kPackedKey, name, "\" is there, but no tensor \"", name, "\""));
   }
   return file;
 }

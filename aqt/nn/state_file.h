@@ -26,7 +26,7 @@ struct StateFile {
 absl::Status SaveState(const io::FileSystem& fs, absl::string_view path, const StateFile& file);
 
 // DataLoss, naming the tensor, when a name does not begin with a kind, or packed bytes do not fit their dtype and
-// shape; and the errors of io::SafetensorsReader.
+// shape, or are missing; and the errors of io::SafetensorsReader.
 absl::StatusOr<StateFile> LoadState(const io::FileSystem& fs, absl::string_view path);
 
 }  // namespace aqt::nn

@@ -1,16 +1,21 @@
 #include "aqt/nn/trainer.h"
 
+#include <limits>
 #include <map>
+#include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/name_key.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/eval.h"
 #include "aqt/nn/state_file.h"
+#include "aqt/ops/aqt_parts.h"
 
 namespace aqt::nn {
 namespace {
@@ -19,10 +24,8 @@ constexpr char kSteps[] = "steps", kKeyHigh[] = "key_hi", kKeyLow[] = "key_lo";
 
 // Whether `state` has the program's inputs of kinds param and stat, no more and no less.
 absl::Status CheckState(const Program& step, const SlotValues& state) {
-  size_t expected = 0;
   for (const Program::Port& port : step.inputs) {
     if (port.slot.kind != SlotKind::kParam && port.slot.kind != SlotKind::kStat) continue;
-    ++expected;
     const auto it = state.find(port.slot);
     if (it == state.end()) return absl::NotFoundError(absl::StrCat("no value for ", port.slot.ToString()));
     if (it->second.aval() != step.aval(port.var)) {
@@ -30,16 +33,28 @@ absl::Status CheckState(const Program& step, const SlotValues& state) {
                                                      ", expected ", step.aval(port.var).ToString()));
     }
   }
-  if (state.size() == expected) return absl::OkStatus();
-  SlotValues unknown = state;
-  for (const Program::Port& port : step.inputs) unknown.erase(port.slot);
-  return absl::InvalidArgumentError(absl::StrCat("the program has no input ", unknown.begin()->first.ToString()));
+  absl::flat_hash_set<std::string> inputs;
+  for (const Program::Port& port : step.inputs) inputs.insert(port.slot.ToString());
+  for (const auto& [slot, array] : state) {
+    if (slot.kind != SlotKind::kParam && slot.kind != SlotKind::kStat) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(slot.ToString(), " is not part of a training's state, which has the kinds param and stat only"));
+    }
+    if (!inputs.contains(slot.ToString())) {
+      return absl::InvalidArgumentError(absl::StrCat("the program has no input ", slot.ToString()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Whether a step leaves state that the next one can start from, and takes keys as Step gives them.
 absl::Status CheckStep(const Program& step) {
   for (const Program::Port& in : step.inputs) {
     const Aval& aval = step.aval(in.var);
+    if (in.slot.kind == SlotKind::kFrozen) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(in.slot.ToString(), " is an input, and a training has no frozen tensors: train in mode TRAIN"));
+    }
     if (in.slot.kind == SlotKind::kKey && aval != Aval{DType::kU32, {2}}) {
       return absl::InvalidArgumentError(absl::StrCat(in.slot.ToString(), " is ", aval.ToString(), ", expected u32[2]"));
     }
@@ -53,15 +68,22 @@ absl::Status CheckStep(const Program& step) {
   return absl::OkStatus();
 }
 
-template <class T>
-absl::StatusOr<T> Number(const std::map<std::string, std::string>& metadata, const char* key, absl::string_view path) {
+// A number as Save writes it: decimal digits without a sign, leading zeros or spaces.
+absl::StatusOr<int64_t> Number(const std::map<std::string, std::string>& metadata, const char* key, int64_t max,
+                               absl::string_view path) {
   const auto it = metadata.find(key);
-  T number;
-  if (it == metadata.end() || !absl::SimpleAtoi(it->second, &number)) {
-    return absl::DataLossError(absl::StrCat(path, ": metadata \"", key, "\" is missing or no number"));
+  int64_t number;
+  if (it != metadata.end() && absl::SimpleAtoi(it->second, &number) && number >= 0 && number <= max &&
+      it->second == absl::StrCat(number)) {
+    return number;
   }
-  return number;
+  return absl::DataLossError(absl::StrCat(path, ": metadata \"", key, "\" is ",
+                                          it == metadata.end() ? "missing" : absl::StrCat("\"", it->second, "\""),
+                                          ", expected a number from 0 to ", max));
 }
+
+// The key of an input in the step that has `key`.
+Key KeyFor(const Slot& slot, Key key) { return slot.path == kSharedKeySlot ? key : FoldInName(key, slot.ToString()); }
 
 }  // namespace
 
@@ -75,6 +97,10 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer,
 }
 
 absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
+  if (steps_ >= kMaxSteps) {
+    return absl::OutOfRangeError(
+        absl::StrCat("trainer: ", steps_, " steps are done, and after ", kMaxSteps, " their keys repeat"));
+  }
   SlotValues values = state_;
   for (const auto& [slot, array] : batch) {
     if (slot.kind != SlotKind::kData) {
@@ -85,7 +111,9 @@ absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
   }
   const Key key = FoldIn(key_, static_cast<uint32_t>(steps_));
   for (const int position : step_.InputsOfKind(SlotKind::kKey)) {
-    values.insert_or_assign(step_.inputs[position].slot, Array::Of<uint32_t>({key.hi, key.lo}, {2}));
+    const Slot& slot = step_.inputs[position].slot;
+    const Key own = KeyFor(slot, key);
+    values.insert_or_assign(slot, Array::Of<uint32_t>({own.hi, own.lo}, {2}));
   }
   AQT_ASSIGN_OR_RETURN(SlotValues outputs, EvalSlots(step_, values));
   SlotValues results;
@@ -118,12 +146,13 @@ absl::Status Trainer::Restore(const io::FileSystem& fs, absl::string_view path) 
   if (const absl::Status status = CheckState(step_, file.state); !status.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is the state of another program: ", status.message()));
   }
-  AQT_ASSIGN_OR_RETURN(const int64_t steps, Number<int64_t>(file.metadata, kSteps, path));
-  AQT_ASSIGN_OR_RETURN(const uint32_t high, Number<uint32_t>(file.metadata, kKeyHigh, path));
-  AQT_ASSIGN_OR_RETURN(const uint32_t low, Number<uint32_t>(file.metadata, kKeyLow, path));
+  constexpr int64_t kMaxWord = std::numeric_limits<uint32_t>::max();
+  AQT_ASSIGN_OR_RETURN(const int64_t steps, Number(file.metadata, kSteps, kMaxSteps, path));
+  AQT_ASSIGN_OR_RETURN(const int64_t high, Number(file.metadata, kKeyHigh, kMaxWord, path));
+  AQT_ASSIGN_OR_RETURN(const int64_t low, Number(file.metadata, kKeyLow, kMaxWord, path));
   state_ = std::move(file.state);
   steps_ = steps;
-  key_ = {high, low};
+  key_ = {static_cast<uint32_t>(high), static_cast<uint32_t>(low)};
   return absl::OkStatus();
 }
 

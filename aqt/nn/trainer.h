@@ -30,13 +30,19 @@ namespace aqt::nn {
 class Trainer {
  public:
   // `loss`: see TrainStep. `params` has a value for each of its parameters (NotFound otherwise, InvalidArgument for
-  // another dtype or shape); statistics that it lacks start as AddMissingStats says. All inputs of kind key get
-  // FoldIn(key, number of the step), u32[2]. InvalidArgument, naming the slot, when a key is not u32[2], or the step
-  // writes a parameter or statistic as another dtype or shape than it reads.
+  // another dtype or shape, and for values that are no inputs of kind param or stat); statistics that it lacks start as
+  // AddMissingStats says. InvalidArgument, naming the slot, when a key is not u32[2], when there is an input of kind
+  // frozen, and when the step writes a parameter or statistic as another dtype or shape than it reads.
+  //
+  // Keys: with k = FoldIn(key, number of the step), the input of kind key of path kSharedKeySlot is k; one of another
+  // path is FoldInName(k, Slot::ToString()), such as `key "noise"`: layers with keys of their own draw different noise.
   static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key);
+
+  static constexpr int64_t kMaxSteps = int64_t{1} << 32;
 
   // One step on `batch`, values for the inputs of kind data (InvalidArgument for a value of another kind). Returns the
   // outputs that are not the new state, such as the loss before the step. After an error the state is as before.
+  // OutOfRange after kMaxSteps: the keys would repeat.
   absl::StatusOr<SlotValues> Step(const SlotValues& batch);
 
   const Program& program() const { return step_; }
@@ -45,7 +51,9 @@ class Trainer {
   const SlotValues& state() const { return state_; }
   SlotValues params() const;
 
-  // Resume: FailedPrecondition, naming the slot, when the file is the state of another program.
+  // Resume. FailedPrecondition, naming the slot, when the file is the state of another program; DataLoss, naming the
+  // field, when the number of steps or the key is missing or wrong; the errors of LoadState. After an error the trainer
+  // is as before.
   absl::Status Save(const io::FileSystem& fs, absl::string_view path) const;
   absl::Status Restore(const io::FileSystem& fs, absl::string_view path);
 

@@ -2,19 +2,26 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/name_key.h"
 #include "aqt/core/rng.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
 #include "aqt/graph/trace.h"
+#include "aqt/io/file.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/parameter.h"
+#include "aqt/nn/sgd.h"
+#include "aqt/nn/state_file.h"
 #include "aqt/ops/functions.h"
 #include "aqt/quant/builders.h"
 #include "aqt/testing/random.h"
@@ -167,8 +174,8 @@ TEST(TrainerTest, ResumesBf16StatisticsAndKeys) {
   }
   EXPECT_EQ(whole.state().at(mean).View<float>()[0], 2.5f * (1 - 1.0f / 64));  // 2.5 (1 - 2^-6)
   EXPECT_EQ(whole.state().at(count).View<int32_t>()[0], 6);
-  const Key key = FoldIn(MakeKey(5), 5);
-  for (const Slot& slot : {key_a, key_b}) {
+  for (const auto& [slot, name] : {std::pair(key_a, "key \"a\""), std::pair(key_b, "key \"b\"")}) {
+    const Key key = FoldInName(FoldIn(MakeKey(5), 5), name);
     EXPECT_TRUE(BitEqual(outputs[5].at(slot), Array::Of<uint32_t>({key.hi, key.lo}, {2})));
   }
 
@@ -240,6 +247,194 @@ TEST(TrainerTest, Errors) {
   EXPECT_THAT(other->Restore(io::LocalFileSystem(), path),
               FailsWith(absl::StatusCode::kFailedPrecondition,
                         {"other.safetensors", "another program", "stat \"sgd/fc1/bias\""}));
+}
+
+// The loss of `fn` with the keys of these paths as outputs; one step gives their values.
+SlotValues KeysOfOneStep(const std::vector<std::string>& paths) {
+  std::vector<Slot> slots = {kLoss};
+  for (const std::string& path : paths) slots.push_back({SlotKind::kData, path});
+  const Program loss = *Trace(
+      [&](In in) {
+        Values out = {ops::ReduceSum(in[0])};
+        for (const std::string& path : paths) out.push_back(InputSlot({SlotKind::kKey, path}, {DType::kU32, {2}}));
+        return out;
+      },
+      {{kX, {DType::kF32, {2}}}}, slots);
+  Trainer trainer = *Trainer::Make(loss, Sgd{}, {}, MakeKey(5));
+  absl::StatusOr<SlotValues> out = trainer.Step({{kX, Array::Of<float>({1, 2}, {2})}});
+  EXPECT_THAT(out, IsOk());
+  return *std::move(out);
+}
+
+// Layers with keys of their own draw different noise; the key that layers share is what it always was.
+TEST(TrainerTest, EachKeySlotHasItsOwnKey) {
+  const SlotValues keys = KeysOfOneStep({"aqt", "a", "b"});
+  const Array &shared = keys.at({SlotKind::kData, "aqt"}), &a = keys.at({SlotKind::kData, "a"}),
+              &b = keys.at({SlotKind::kData, "b"});
+  const Key key = FoldIn(MakeKey(5), 0);
+  EXPECT_TRUE(BitEqual(shared, Array::Of<uint32_t>({key.hi, key.lo}, {2})));
+  EXPECT_FALSE(BitEqual(a, b));
+  EXPECT_FALSE(BitEqual(a, shared));
+  // A key depends on its own name only.
+  EXPECT_TRUE(BitEqual(a, KeysOfOneStep({"b", "a"}).at({SlotKind::kData, "a"})));
+  // A contraction of the same name draws from another key.
+  const Key contraction = FoldInName(key, "a");
+  EXPECT_FALSE(BitEqual(a, Array::Of<uint32_t>({contraction.hi, contraction.lo}, {2})));
+}
+
+// Two equal layers on equal data, trained with stochastic rounding: with distinct key slots their gradients differ.
+TEST(TrainerTest, RulesWithKeySlotsDrawDifferentNoise) {
+  const Slot w1{SlotKind::kParam, "fc1/kernel"}, w2{SlotKind::kParam, "fc2/kernel"};
+  const auto loss_fn = [](In in) {
+    const Value a = Dense(in[0], "fc1", {.features = 12, .use_bias = false});
+    const Value b = Dense(in[0], "fc2", {.features = 12, .use_bias = false});
+    return Values{ops::ReduceSum(a * a) + ops::ReduceSum(b * b)};
+  };
+  const std::vector<Input> inputs = {{kX, {DType::kF32, {kBatch, 5}}}};
+  SlotValues params = *InitParams(loss_fn, inputs, MakeKey(7));
+  params[w2] = params[w1];
+  for (const bool distinct : {false, true}) {
+    InjectConfig config;
+    config.rules.push_back({.scope = "fc1", .dot_general = FullyQuantized(), .key_slot = "k1"});
+    config.rules.push_back({.scope = "fc2", .dot_general = FullyQuantized(), .key_slot = distinct ? "k2" : "k1"});
+    absl::StatusOr<Program> quantized = Inject(*Trace(loss_fn, inputs, std::vector<Slot>{kLoss}), config);
+    ASSERT_THAT(quantized, IsOk());
+    absl::StatusOr<Trainer> trainer = Trainer::Make(*quantized, Sgd{}, params, MakeKey(1));
+    ASSERT_THAT(trainer, IsOk());
+    ASSERT_THAT(trainer->Step({{kX, RandomArray({DType::kF32, {kBatch, 5}}, 3)}}), IsOk());
+    EXPECT_EQ(BitEqual(trainer->state().at(w1), trainer->state().at(w2)), !distinct);
+  }
+}
+
+// Whatever can be wrong with the file is an error that names it, and leaves the trainer as it was.
+TEST(TrainerTest, WrongStateFiles) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  const std::string path = ::testing::TempDir() + "/wrong.safetensors";
+  absl::StatusOr<Trainer> trainer = Trainer::Make(Loss(), Sgd{}, Params(), MakeKey(0xfedcba9876543210u));
+  ASSERT_THAT(trainer, IsOk());
+  Train(*trainer, 3);
+  ASSERT_THAT(trainer->Save(fs, path), IsOk());
+  const absl::StatusOr<StateFile> good = LoadState(fs, path);
+  ASSERT_THAT(good, IsOk());
+  const auto restore = [&](const auto& change) {
+    StateFile file = *good;
+    change(file);
+    EXPECT_THAT(SaveState(fs, path, file), IsOk());
+    const absl::Status status = trainer->Restore(fs, path);
+    EXPECT_EQ(trainer->steps(), 3);
+    return status;
+  };
+  EXPECT_THAT(restore([](StateFile&) {}), IsOk());
+  constexpr auto kOtherProgram = absl::StatusCode::kFailedPrecondition;
+  const Slot kernel{SlotKind::kParam, "fc1/kernel"}, momentum{SlotKind::kStat, "sgd/fc1/kernel"};
+  const Array one = Array::Scalar(1.0f);
+  for (const Slot& slot : {kernel, momentum}) {
+    EXPECT_THAT(restore([&](StateFile& f) { f.state.erase(slot); }),
+                FailsWith(kOtherProgram, {"wrong.safetensors", "no value for " + slot.ToString()}));
+    EXPECT_THAT(restore([&](StateFile& f) {
+                  f.state[slot] = Array::Zeros(DType::kF32, {5, 13});
+                }),
+                FailsWith(kOtherProgram, {slot.ToString() + " is f32[5,13], expected f32[5,12]"}));
+    EXPECT_THAT(restore([&](StateFile& f) {
+                  f.state[slot] = Array::Zeros(DType::kF16, {5, 12});
+                }),
+                FailsWith(kOtherProgram, {slot.ToString() + " is f16[5,12], expected f32[5,12]"}));
+  }
+  for (const SlotKind kind : {SlotKind::kParam, SlotKind::kStat}) {
+    const Slot slot{kind, "another"};
+    EXPECT_THAT(restore([&](StateFile& f) { f.state[slot] = one; }),
+                FailsWith(kOtherProgram, {"no input " + slot.ToString()}));
+  }
+  // Kinds that a training has no state of: with the name of an input, and with another.
+  for (const Slot& slot : {kX, kLabels, Slot{SlotKind::kData, "another"}, Slot{SlotKind::kFrozen, "fc1/qrhs/value"},
+                           Slot{SlotKind::kKey, "aqt"}}) {
+    EXPECT_THAT(restore([&](StateFile& f) { f.state[slot] = one; }),
+                FailsWith(kOtherProgram, {slot.ToString(), "not part of a training's state"}));
+  }
+  for (const char* field : {"steps", "key_hi", "key_lo"}) {
+    const std::string name = std::string("metadata \"") + field + "\"";
+    EXPECT_THAT(restore([&](StateFile& f) { f.metadata.erase(field); }),
+                FailsWith(absl::StatusCode::kDataLoss, {"wrong.safetensors", name + " is missing"}));
+    for (const char* text : {"-3", "nan", "inf", "", "3.5", "1e3", "0x10", " 3", "03", "+3", "4294967297",
+                             "9223372036854775808", "99999999999999999999"}) {
+      EXPECT_THAT(
+          restore([&](StateFile& f) { f.metadata[field] = text; }),
+          FailsWith(absl::StatusCode::kDataLoss, {name + " is \"" + text + "\"", "expected a number from 0 to "}))
+          << text;
+    }
+  }
+  EXPECT_THAT(restore([](StateFile& f) { f.metadata["key_lo"] = "4294967296"; }),
+              FailsWith(absl::StatusCode::kDataLoss, {"from 0 to 4294967295"}));
+}
+
+// Step numbers are folded into the key as 32 bits: there the training ends, and does not draw the same noise again.
+TEST(TrainerTest, EndsBeforeItsKeysRepeat) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  const std::string path = ::testing::TempDir() + "/long.safetensors";
+  absl::StatusOr<Trainer> trainer = Trainer::Make(Loss(), Sgd{}, Params(), MakeKey(0));
+  ASSERT_THAT(trainer, IsOk());
+  ASSERT_THAT(trainer->Save(fs, path), IsOk());
+  absl::StatusOr<StateFile> file = LoadState(fs, path);
+  ASSERT_THAT(file, IsOk());
+  file->metadata["steps"] = "4294967295";
+  ASSERT_THAT(SaveState(fs, path, *file), IsOk());
+  ASSERT_THAT(trainer->Restore(fs, path), IsOk());
+  EXPECT_THAT(trainer->Step(Batch(0)), IsOk());
+  EXPECT_EQ(trainer->steps(), Trainer::kMaxSteps);
+  EXPECT_THAT(trainer->Step(Batch(0)), FailsWith(absl::StatusCode::kOutOfRange, {"4294967296 steps are done"}));
+  ASSERT_THAT(trainer->Save(fs, path), IsOk());
+  EXPECT_THAT(trainer->Restore(fs, path), IsOk());
+}
+
+TEST(TrainerTest, WrongParameters) {
+  const auto make = [](const Slot& slot, std::optional<Array> value) {
+    SlotValues params = Params();
+    params.erase(slot);
+    if (value.has_value()) params[slot] = *std::move(value);
+    return Trainer::Make(Loss(), Sgd{}, params, MakeKey(0)).status();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const Slot kernel{SlotKind::kParam, "fc1/kernel"};
+  EXPECT_THAT(make(kernel, std::nullopt),
+              FailsWith(absl::StatusCode::kNotFound, {"no value for param \"fc1/kernel\""}));
+  EXPECT_THAT(make(kernel, Array::Zeros(DType::kF32, {12, 5})), FailsWith(kInvalid, {"f32[12,5], expected f32[5,12]"}));
+  EXPECT_THAT(make(kernel, Array::Zeros(DType::kBF16, {5, 12})), FailsWith(kInvalid, {"bf16[5,12], expected f32"}));
+  for (const Slot& slot : {kX, Slot{SlotKind::kData, "y"}, Slot{SlotKind::kKey, "aqt"}, Slot{SlotKind::kFrozen, "q"}}) {
+    EXPECT_THAT(make(slot, Array::Scalar(1.0f)),
+                FailsWith(kInvalid, {"trainer: " + slot.ToString(), "param and stat"}));
+  }
+  // Statistics may come with the parameters.
+  const Slot momentum{SlotKind::kStat, "sgd/fc1/kernel"};
+  EXPECT_THAT(make(momentum, Array::Zeros(DType::kF32, {5, 12})), IsOk());
+  EXPECT_THAT(make(momentum, Array::Zeros(DType::kF32, {5})), FailsWith(kInvalid, {momentum.ToString()}));
+  // A program that is served cannot be trained.
+  absl::StatusOr<Program> served = Trace(
+      [](In in) {
+        return Values{ops::ReduceSum(in[0] * InputSlot({SlotKind::kFrozen, "q"}, {DType::kF32, {2}}))};
+      },
+      {{kX, {DType::kF32, {2}}}});
+  ASSERT_THAT(served, IsOk());
+  EXPECT_THAT(Trainer::Make(*served, Sgd{}, {}, MakeKey(0)), FailsWith(kInvalid, {"frozen \"q\" is an input"}));
+}
+
+// A statistic of the model's under the name of a momentum would share its value.
+TEST(TrainerTest, AStatisticWithTheNameOfAMomentum) {
+  const Slot taken{SlotKind::kStat, "sgd/w"};
+  const auto loss = [&](bool writes) {
+    return *Trace(
+        [&](In) {
+          const Value w = nn::Parameter("w", {DType::kF32, {2}}, Zeros());
+          const Value stat = InputSlot(taken, {DType::kF32, {2}});
+          if (writes) WriteSlot(taken, stat + 1.0);
+          return Values{ops::ReduceSum(w * stat)};
+        },
+        {});
+  };
+  for (const bool writes : {false, true}) {
+    EXPECT_THAT(TrainStep(loss(writes), Sgd{}),
+                FailsWith(absl::StatusCode::kInvalidArgument, {"stat \"sgd/w\"", "momentum"}));
+    EXPECT_THAT(TrainStep(loss(writes), Sgd{.momentum = 0}), IsOk());
+  }
 }
 
 TEST(ProgressLineTest, Text) {

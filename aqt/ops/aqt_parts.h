@@ -24,6 +24,9 @@ inline const Aval& KeyAval() {
   return aval;
 }
 
+// The input of kind key that all contractions of a model share, unless they name others.
+inline constexpr char kSharedKeySlot[] = "aqt";
+
 // What holds for all contractions of a model.
 struct QuantRules {
   PrngLayout prng_layout = PrngLayout::kPartitionable;

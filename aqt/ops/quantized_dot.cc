@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/name_key.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_dot_general.h"
@@ -17,16 +18,9 @@
 namespace aqt {
 namespace {
 
-// FNV-1a: stable over machines and versions.
-uint32_t Hash(absl::string_view text) {
-  uint32_t hash = 0x811c9dc5u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
-  return hash;
-}
-
 Value KeyOf(const QuantizedDotOptions& options, absl::string_view name) {
   if (options.key_slot.has_value()) return InputSlot({SlotKind::kKey, *options.key_slot}, KeyAval());
-  return ops::FoldInKey(InputSlot({SlotKind::kKey, options.shared_key_slot}, KeyAval()), Hash(name));
+  return ops::FoldInKey(InputSlot({SlotKind::kKey, options.shared_key_slot}, KeyAval()), HashOfName(name));
 }
 
 std::string PathOf(absl::string_view name, absl::string_view rest) {

@@ -40,10 +40,10 @@ struct QuantizedDotOptions {
   // Whether gradients will be taken: then a key that only they need is an input, too. Never with a side in another
   // mode.
   bool with_gradient = true;
-  // The input of kind key whose key is used as it is. Without it, each contraction folds a hash of its name into the
-  // key `shared_key_slot`: noise depends on the name alone.
+  // The input of kind key whose key is used as it is. Without it, each contraction folds HashOfName(name) into the key
+  // `shared_key_slot`: noise depends on the name alone.
   std::optional<std::string> key_slot = std::nullopt;
-  std::string shared_key_slot = "aqt";
+  std::string shared_key_slot = kSharedKeySlot;
   QuantRules rules = {};
 };
 

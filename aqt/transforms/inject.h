@@ -61,7 +61,7 @@ struct InjectConfig {
   // A side in mode SERVE whose frozen tensor is missing is quantized in the operation instead, with its statistics as
   // they are if its calibration has state.
   bool allow_requantize = false;
-  std::string shared_key_slot = "aqt";  // of rules without a key_slot
+  std::string shared_key_slot = kSharedKeySlot;  // of rules without a key_slot
   QuantRules quant_rules = {};
 };
 

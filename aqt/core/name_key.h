@@ -1,0 +1,25 @@
+#ifndef AQT_CORE_NAME_KEY_H_
+#define AQT_CORE_NAME_KEY_H_
+
+// Random keys for things that have names.
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "aqt/core/rng.h"
+
+namespace aqt {
+
+// FNV-1a with 32 bits over the bytes of `name`: the same on every machine and in every version.
+constexpr uint32_t HashOfName(absl::string_view name) {
+  uint32_t hash = 0x811c9dc5u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
+  return hash;
+}
+
+// A key for each name: FoldIn(key, HashOfName(name)).
+inline Key FoldInName(Key key, absl::string_view name) { return FoldIn(key, HashOfName(name)); }
+
+}  // namespace aqt
+
+#endif  // AQT_CORE_NAME_KEY_H_
