@@ -33,6 +33,9 @@ class Composite : public std::enable_shared_from_this<Composite> {
   virtual std::string Name() const = 0;
   // The configuration as deterministic text; two composites of equal Name() and Attributes() compute the same.
   virtual std::string Attributes() const { return ""; }
+  // What this one is called in its program, such as "mlp/fc1", if it has a name: those of its inputs and outputs begin
+  // with it. Transforms that give names leave it to this one.
+  virtual std::optional<std::string> instance_name() const { return std::nullopt; }
   virtual CompositeKind kind() const { return CompositeKind::kOther; }
   // One per operand; empty: all kData.
   virtual std::vector<OperandRole> roles() const { return {}; }

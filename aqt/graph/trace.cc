@@ -75,6 +75,9 @@ class Recorder {
     return absl::OkStatus();
   }
 
+  bool TakeName(absl::string_view name) { return taken_names_.insert(std::string(name)).second; }
+  bool IsNameTaken(absl::string_view name) const { return taken_names_.contains(name); }
+
   absl::StatusOr<Program> Finish(absl::Span<const Value> outputs, absl::Span<const Slot> slots) {
     if (!slots.empty() && slots.size() != outputs.size()) {
       return absl::InvalidArgumentError(
@@ -115,6 +118,7 @@ class Recorder {
   const uint64_t id_;
   Program program_;
   absl::flat_hash_map<std::string, size_t> input_of_slot_;
+  absl::flat_hash_set<std::string> taken_names_;
   std::vector<Program::Port> written_;
   int64_t num_given_ = 0;
 };
@@ -224,6 +228,16 @@ void WriteSlot(const Slot& slot, const Value& value, const std::source_location&
   if (!value.status().ok()) return internal::ReportError(value.status());
   absl::Status status = recorder->AddWritten(slot, value);
   if (!status.ok()) Report(status, "write_slot", {value.aval()}, where).IgnoreError();
+}
+
+bool TakeName(absl::string_view name) {
+  Recorder* recorder = CurrentContext().recorder;
+  return recorder == nullptr || recorder->TakeName(name);
+}
+
+bool IsNameTaken(absl::string_view name) {
+  const Recorder* recorder = CurrentContext().recorder;
+  return recorder != nullptr && recorder->IsNameTaken(name);
 }
 
 absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs, absl::Span<const Slot> output_slots) {

@@ -11,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/graph/context.h"
@@ -59,6 +60,11 @@ Value InputSlot(const Slot& slot, const Aval& aval,
 // state. The trace fails when the name is taken (AlreadyExists). Where no trace is active nothing happens.
 void WriteSlot(const Slot& slot, const Value& value,
                const std::source_location& where = std::source_location::current());
+
+// Takes a name in the active trace, for what derives the names of inputs and outputs, or keys, from it. False when it
+// has been taken before. Where no trace is active every name is free.
+bool TakeName(absl::string_view name);
+bool IsNameTaken(absl::string_view name);
 
 }  // namespace aqt
 

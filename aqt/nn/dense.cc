@@ -27,9 +27,9 @@ Value Dense(const Value& x, absl::string_view name, const DenseOptions& options,
   const int64_t in = x.dim(-1);
   const Value kernel = Parameter("kernel", {x.dtype(), {in, options.features}}, options.kernel_init, where);
   const DotDims dims = {.lhs_contracting = {x.rank() - 1}, .rhs_contracting = {0}, .lhs_batch = {}, .rhs_batch = {}};
-  const Value product = options.dot_general.has_value() ? QuantizedDot(x, kernel, dims, *options.dot_general,
-                                                                       ContractionName(CurrentScope(), 0), where)
-                                                        : ops::DotGeneral(x, kernel, dims);
+  const Value product = options.dot_general.has_value()
+                            ? QuantizedDot(x, kernel, dims, *options.dot_general, NextContractionName(), where)
+                            : ops::DotGeneral(x, kernel, dims);
   if (!options.use_bias) return product;
   return product + Parameter("bias", {x.dtype(), {options.features}}, options.bias_init, where);
 }

@@ -20,7 +20,7 @@ struct DenseOptions {
   int64_t features = 0;  // of the output; at least 1
   bool use_bias = true;
   // Quantization of this layer's contraction; null: a plain one, which rules may still quantize (transforms/inject.h).
-  // Both ways give the same program.
+  // Both ways give the same program, also where a layer is used more than once (NextContractionName).
   std::optional<QuantizedDotOptions> dot_general = std::nullopt;
   Initializer kernel_init = LecunUniform({0});
   Initializer bias_init = Zeros();

@@ -70,6 +70,27 @@ TEST(DenseTest, ExplicitAndInjectedQuantizationGiveTheSameText) {
   }
 }
 
+// A layer that is used twice has one kernel and two contractions, which draw different noise.
+TEST(DenseTest, ALayerThatIsUsedTwice) {
+  const auto traced = [](const std::optional<QuantizedDotOptions>& dot_general) {
+    const auto model = [&](In in) {
+      const DenseOptions options{.features = 4, .dot_general = dot_general};
+      return Values{Dense(Dense(in[0], "cell", options), "cell", options)};
+    };
+    return Trace(model, {{{SlotKind::kData, "x"}, {DType::kF32, {3, 4}}}});
+  };
+  for (const QuantMode mode : {QuantMode::kTrain, QuantMode::kConvert}) {
+    InjectConfig config;
+    config.rules.push_back({.dot_general = FullyQuantized()});
+    config.param_mode = mode;
+    absl::StatusOr<Program> injected = Inject(*traced(std::nullopt), config),
+                            explicit_one = traced(AqtDotGeneral(FullyQuantized(), mode));
+    ASSERT_THAT(injected, IsOk());
+    ASSERT_THAT(explicit_one, IsOk());
+    EXPECT_EQ(ToText(*explicit_one), ToText(*injected));
+  }
+}
+
 TEST(DenseTest, Errors) {
   const auto traced = [](const Shape& shape, const DenseOptions& options) {
     return Trace([&](In in) { return Values{Dense(in[0], "fc1", options)}; },

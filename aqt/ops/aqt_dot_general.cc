@@ -167,11 +167,13 @@ struct UpdatedState {
 class ForwardOp : public CompositeBase {
  public:
   // `backward_slots` are the names of the gradient's statistics.
-  ForwardOp(std::shared_ptr<const Impl> dot, Layout layout, bool with_residuals, std::vector<Slot> backward_slots)
+  ForwardOp(std::shared_ptr<const Impl> dot, Layout layout, bool with_residuals, std::vector<Slot> backward_slots,
+            std::optional<std::string> name)
       : dot_(std::move(dot)),
         layout_(std::move(layout)),
         with_residuals_(with_residuals),
-        backward_slots_(std::move(backward_slots)) {
+        backward_slots_(std::move(backward_slots)),
+        name_(std::move(name)) {
     for (const size_t position : layout_.forward_state) {
       if (dot_->Updates(dot_->plan.forward_state()[position])) updated_.push_back(position);
     }
@@ -187,6 +189,7 @@ class ForwardOp : public CompositeBase {
     }
     return text;
   }
+  std::optional<std::string> instance_name() const override { return name_; }
   CompositeKind kind() const override { return CompositeKind::kDotGeneral; }
   std::vector<OperandRole> roles() const override {
     std::vector<OperandRole> roles(layout_.size(), OperandRole::kRhs);
@@ -334,6 +337,7 @@ class ForwardOp : public CompositeBase {
   const Layout layout_;
   const bool with_residuals_;
   const std::vector<Slot> backward_slots_;
+  const std::optional<std::string> name_;
   std::vector<size_t> updated_;  // positions in the plan's forward_state()
 };
 
@@ -522,7 +526,7 @@ Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
         "mode TRAIN");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  const auto op = std::make_shared<ForwardOp>(dot_, layout_, /*with_residuals=*/true, backward_slots_);
+  const auto op = std::make_shared<ForwardOp>(dot_, layout_, /*with_residuals=*/true, backward_slots_, name_);
   std::vector<Value> out = Bind(CompositeOp{op}, in, here);
   const auto residuals = out.begin() + num_outputs();
   Forward forward{.outputs = {out.begin(), residuals}, .residuals = {residuals, out.end()}};
@@ -664,7 +668,8 @@ AqtDot::Result AqtDot::ApplyWithState(const Operand& lhs, const Operand& rhs, co
   if (!layout.forward_state.empty() && state.forward.size() != slots.size()) {
     return refuse("has a calibration with state; QuantizedDot gives it its statistics");
   }
-  const auto op = std::make_shared<ForwardOp>(impl_, layout, /*with_residuals=*/false, state.backward_slots);
+  const auto op =
+      std::make_shared<ForwardOp>(impl_, layout, /*with_residuals=*/false, state.backward_slots, state.name);
   const std::vector<Value> out = Bind(CompositeOp{op}, operands, where);
   result.out = out[0];
   size_t next = 1;

@@ -50,6 +50,7 @@ class AqtDot {
   struct State {
     std::vector<Value> forward = {}, backward = {};
     std::vector<Slot> backward_slots = {};
+    std::optional<std::string> name = std::nullopt;  // Composite::instance_name() of the equation
   };
 
   // Errors: DotGeneralPlan::Make's.

@@ -1,6 +1,5 @@
 #include "aqt/ops/quantized_dot.h"
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,7 +61,7 @@ absl::Status CheckModes(const QuantizedDotOptions& options) {
 // The statistics as inputs of the trace. `forward` has nothing for a side that is served: its scale is frozen.
 AqtDot::State StateOf(const AqtDot& dot, const QuantizedDotOptions& options, bool with_gradient,
                       absl::string_view name) {
-  AqtDot::State state;
+  AqtDot::State state{.name = std::string(name)};
   for (const StateSlot& slot : dot.plan().forward_state()) {
     const bool reads = !IsFrozen(options, slot.side, QuantMode::kServe);
     state.forward.push_back(reads ? InputSlot(StatSlot(name, slot), slot.initial.aval()) : Value());
@@ -116,6 +115,12 @@ std::string ContractionName(absl::string_view scope, int ordinal) {
   return absl::StrCat(scope, scope.empty() ? "" : "/", "dot_", ordinal);
 }
 
+std::string NextContractionName() {
+  int ordinal = 0;
+  while (IsNameTaken(ContractionName(CurrentScope(), ordinal))) ++ordinal;
+  return ContractionName(CurrentScope(), ordinal);
+}
+
 Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part) {
   return {SlotKind::kFrozen, PathOf(name, absl::StrCat(side == Side::kLhs ? "qlhs" : "qrhs", "/",
                                                        part == FrozenPart::kValue ? "value" : "scale"))};
@@ -132,6 +137,12 @@ Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, cons
   }
   if (const absl::Status status = CheckModes(options); !status.ok()) {
     return Refuse(status, "aqt_dot_general", {lhs, rhs}, where);
+  }
+  if (!TakeName(name)) {
+    return Refuse(absl::AlreadyExistsError(absl::StrCat("a contraction is named \"", name,
+                                                        "\" already, and the two would share noise, statistics and "
+                                                        "frozen tensors; NextContractionName() gives each its own")),
+                  "aqt_dot_general", {lhs, rhs}, where);
   }
   const absl::StatusOr<AqtDot> dot =
       AqtDot::Make(options.config, lhs.aval(), rhs.aval(), dims, options.rules, {options.lhs_mode, options.rhs_mode});

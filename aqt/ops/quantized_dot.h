@@ -50,6 +50,8 @@ struct QuantizedDotOptions {
 // The name of the `ordinal`-th contraction of a scope: the scope itself for the first one, else
 // "<scope>/dot_<ordinal>".
 std::string ContractionName(absl::string_view scope, int ordinal);
+// The first of these for the current scope that no QuantizedDot of the active trace has.
+std::string NextContractionName();
 
 // The input or output that holds the quantized form of one side.
 enum class FrozenPart { kValue, kScale };
@@ -59,7 +61,9 @@ Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part);
 Slot StatSlot(absl::string_view name, const StateSlot& slot);
 
 // lhs x rhs, quantized. A key becomes an input of the trace where the configuration draws random numbers: in the
-// forward pass, or in a gradient (see with_gradient). Result and errors as of AqtDot; `where` is the caller's line.
+// forward pass, or in a gradient (see with_gradient). `where` is the caller's line. Result and errors as of AqtDot; and
+// AlreadyExists when a contraction of the trace has the name: the two would share their noise, statistics and frozen
+// tensors.
 Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, const QuantizedDotOptions& options,
                    absl::string_view name, const SourceLine& where);
 

@@ -9,6 +9,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/eval_op.h"
 #include "aqt/transforms/dce.h"
@@ -26,6 +27,7 @@ class Folder {
 
   absl::StatusOr<Folded> Run() {
     AQT_RETURN_IF_ERROR(FindKnown());
+    AQT_RETURN_IF_ERROR(CheckFrozenOutputs());
     AQT_RETURN_IF_ERROR(Evaluate());
     return Rebuild();
   }
@@ -73,9 +75,36 @@ class Folder {
     return absl::OkStatus();
   }
 
-  // A frozen output of something computed from known inputs becomes a value.
-  bool IsStored(const Program::Port& port) const {
-    return port.slot.kind == SlotKind::kFrozen && state_[port.var] == Known::kFromInputs;
+  // A frozen output of something known becomes a value.
+  bool IsStored(const Program::Port& port) const { return port.slot.kind == SlotKind::kFrozen && IsKnown(port.var); }
+
+  // A frozen output that depends on parameters or statistics without a value is a model that was converted without
+  // them. One that depends on data or a key stays an output.
+  absl::Status CheckFrozenOutputs() const {
+    std::vector<bool> needed(program_.vars.size(), false);
+    for (const Program::Port& out : program_.outputs) {
+      if (out.slot.kind != SlotKind::kFrozen || IsKnown(out.var)) continue;
+      needed.assign(program_.vars.size(), false);
+      needed[out.var] = true;
+      for (size_t i = program_.eqns.size(); i-- > 0;) {
+        const Equation& eqn = program_.eqns[i];
+        const bool any = std::any_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return needed[var]; });
+        if (!any) continue;
+        for (VarId var : eqn.in) needed[var] = true;
+      }
+      std::vector<std::string> missing;
+      for (const Program::Port& in : program_.inputs) {
+        const bool is_state = in.slot.kind == SlotKind::kParam || in.slot.kind == SlotKind::kStat;
+        if (needed[in.var] && is_state && !IsKnown(in.var)) missing.push_back(in.slot.ToString());
+      }
+      if (missing.empty()) continue;
+      return absl::NotFoundError(absl::StrCat("fold: ", out.slot.ToString(), " is computed from ",
+                                              absl::StrJoin(missing, ", "), ", which ",
+                                              missing.size() == 1 ? "has" : "have",
+                                              " no value: give parameters and statistics, such as the state of a "
+                                              "training or of a calibration"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Evaluate() {
@@ -91,18 +120,18 @@ class Folder {
     return absl::OkStatus();
   }
 
-  // The name of a computed value: the frozen output that it is, or one made of its scope.
-  std::string PathOf(VarId var, const Equation& eqn) {
+  // The name of a computed value: the first frozen output that it is, or one made of its scope.
+  Slot SlotFor(VarId var, const Equation& eqn) {
     for (const Program::Port& port : program_.outputs) {
-      if (port.var == var && port.slot.kind == SlotKind::kFrozen) return port.slot.path;
+      if (port.var == var && IsStored(port)) return port.slot;
     }
+    const auto taken = [](const std::vector<Program::Port>& ports, const Slot& slot) {
+      return std::any_of(ports.begin(), ports.end(), [&](const Program::Port& port) { return port.slot == slot; });
+    };
     const std::string& scope = program_.scope(eqn);
     while (true) {
-      std::string path = absl::StrCat(scope, scope.empty() ? "" : "/", "folded_", counters_[scope]++);
-      const Slot slot{SlotKind::kFrozen, path};
-      const bool taken = std::any_of(program_.inputs.begin(), program_.inputs.end(),
-                                     [&](const Program::Port& port) { return port.slot == slot; });
-      if (!taken) return path;
+      const Slot slot{SlotKind::kFrozen, absl::StrCat(scope, scope.empty() ? "" : "/", "folded_", counters_[scope]++)};
+      if (!taken(program_.inputs, slot) && !taken(program_.outputs, slot)) return slot;
     }
   }
 
@@ -113,7 +142,8 @@ class Folder {
     out.eqns.clear();
     out.outputs.clear();
     for (const Program::Port& port : program_.outputs) {
-      if (!IsStored(port)) out.outputs.push_back(port);
+      if (IsStored(port)) folded.values.emplace(port.slot, *values_[port.var]);
+      else out.outputs.push_back(port);
     }
     std::vector<Program::Port> frozen;
     for (size_t i = 0; i < program_.eqns.size(); ++i) {
@@ -123,22 +153,27 @@ class Folder {
         continue;
       }
       for (VarId var : eqn.out) {
-        const bool named = std::any_of(program_.outputs.begin(), program_.outputs.end(),
-                                       [&](const Program::Port& port) { return port.var == var && IsStored(port); });
-        if (!used_[var] && !named) continue;
+        if (!used_[var]) continue;
         if (state_[var] == Known::kFromConstants) {
           out.consts.emplace(var, *values_[var]);
           continue;
         }
-        const Slot slot{SlotKind::kFrozen, PathOf(var, eqn)};
-        folded.values.emplace(slot, *values_[var]);
-        if (used_[var]) frozen.push_back({var, slot});
+        frozen.push_back({var, SlotFor(var, eqn)});
+        folded.values.emplace(frozen.back().slot, *values_[var]);
       }
     }
     // Known inputs stay when the rest uses them.
     const auto goes = [&](const Program::Port& port) { return IsKnown(port.var) && !used_[port.var]; };
     out.inputs.erase(std::remove_if(out.inputs.begin(), out.inputs.end(), goes), out.inputs.end());
     for (const Program::Port& port : out.inputs) {
+      for (const Program::Port& written : program_.outputs) {
+        if (IsStored(written) && written.slot == port.slot && written.var != port.var) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("fold: ", port.slot.ToString(),
+                           " is an input that the folded program still reads, and an output with another value; "
+                           "rename one of them"));
+        }
+      }
       if (IsKnown(port.var)) folded.values.emplace(port.slot, *values_[port.var]);
     }
     out.inputs.insert(out.inputs.end(), frozen.begin(), frozen.end());

@@ -92,6 +92,96 @@ out %5 data "0"
   EXPECT_EQ(folded.values.count({SlotKind::kFrozen, "unused"}), 1u);
 }
 
+// Whatever a frozen output is, its value comes out.
+TEST(FoldTest, EveryFrozenOutputHasAValue) {
+  const auto frozen = [](const char* path) { return Slot{SlotKind::kFrozen, path}; };
+  const Program program = TraceXwb([&](In in) {
+    const Value one = Value(Array::Scalar(1.0f)), wide = ops::BroadcastTo(in[2], {2, 3});
+    WriteSlot(frozen("input"), in[1]);  // read by the rest as it is
+    WriteSlot(frozen("input again"), in[1]);
+    WriteSlot(frozen("unread input"), in[2]);
+    WriteSlot(frozen("constant"), one);
+    WriteSlot(frozen("computed constant"), one + 2.0);
+    WriteSlot(frozen("broadcast"), wide);  // a broadcast that stays, because the rest uses it
+    const Value doubled = in[1] * 2.0;
+    WriteSlot(frozen("twice"), doubled);
+    WriteSlot(frozen("twice again"), doubled);
+    const Value unread = in[1] * 3.0;
+    WriteSlot(frozen("unread"), unread);
+    WriteSlot(frozen("unread again"), unread);
+    return Values{ops::MatMul(in[0], in[1]) + ops::MatMul(in[0], doubled) + wide};
+  });
+  const Folded folded = FoldAndCompare(program);
+  std::vector<std::string> names;
+  for (const auto& [slot, array] : folded.values) names.push_back(slot.ToString());
+  EXPECT_THAT(names, ::testing::ElementsAre("param \"b\"", "param \"w\"", "frozen \"broadcast\"",
+                                            "frozen \"computed constant\"", "frozen \"constant\"", "frozen \"input\"",
+                                            "frozen \"input again\"", "frozen \"twice\"", "frozen \"twice again\"",
+                                            "frozen \"unread\"", "frozen \"unread again\"", "frozen \"unread input\""));
+  ASSERT_EQ(folded.program.outputs.size(), 1u);
+  ASSERT_EQ(folded.program.inputs.size(), 4u);  // x, w, b and one of the two names of w * 2
+  EXPECT_EQ(folded.program.inputs[3].slot, frozen("twice"));
+}
+
+// The names that Fold makes leave those of frozen outputs free.
+TEST(FoldTest, MadeNamesAreFree) {
+  const Folded folded = FoldAndCompare(TraceXwb([](In in) {
+    WriteSlot({SlotKind::kFrozen, "folded_0"}, in[1] * 2.0);
+    WriteSlot({SlotKind::kFrozen, "folded_1"}, in[0]);  // not known: stays an output
+    return Values{ops::MatMul(in[0], in[1] * 3.0)};
+  }));
+  EXPECT_EQ(folded.values.count({SlotKind::kFrozen, "folded_0"}), 1u);
+  EXPECT_EQ(folded.values.count({SlotKind::kFrozen, "folded_2"}), 1u);
+  EXPECT_EQ(folded.values.size(), 2u);
+}
+
+TEST(FoldTest, AFrozenOutputWithTheNameOfAnInput) {
+  const Slot q{SlotKind::kFrozen, "q"};
+  const auto trace = [&](bool reads, bool same) {
+    return *Trace(
+        [&](In in) {
+          WriteSlot(q, same ? in[1] : in[1] * 2.0);
+          return Values{reads ? in[0] + in[1] : in[0]};
+        },
+        {{kX, {DType::kF32, {2}}}, {q, {DType::kF32, {2}}}});
+  };
+  const Array value = Array::Of<float>({1, 2}, {2}), doubled = Array::Of<float>({2, 4}, {2});
+  const SlotValues known = {{q, value}};
+  absl::StatusOr<Folded> folded = Fold(trace(/*reads=*/false, /*same=*/false), known);
+  ASSERT_THAT(folded, IsOk());
+  EXPECT_TRUE(BitEqual(folded->values.at(q), doubled));
+  folded = Fold(trace(/*reads=*/true, /*same=*/true), known);
+  ASSERT_THAT(folded, IsOk());
+  EXPECT_TRUE(BitEqual(folded->values.at(q), value));
+  EXPECT_THAT(Fold(trace(/*reads=*/true, /*same=*/false), known),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"frozen \"q\"", "another value"}));
+}
+
+TEST(FoldTest, FrozenOutputsNeedTheirParametersAndStatistics) {
+  const Slot stat{SlotKind::kStat, "fc/sum"}, q{SlotKind::kFrozen, "q"};
+  const auto trace = [&](bool writes_q, bool from_data) {
+    return *Trace(
+        [&](In in) {
+          const Value scaled = in[1] * InputSlot(stat, {DType::kF32, {}});
+          if (writes_q) WriteSlot(q, from_data ? in[0] * 2.0 : scaled);
+          return Values{in[0] * scaled};
+        },
+        {{kX, {DType::kF32, {2}}}, {kW, {DType::kF32, {2}}}});
+  };
+  const SlotValues w = {{kW, Array::Of<float>({1, 2}, {2})}}, s = {{stat, Array::Scalar(2.0f)}};
+  constexpr auto kNotFound = absl::StatusCode::kNotFound;
+  EXPECT_THAT(Fold(trace(true, false), w),
+              FailsWith(kNotFound, {"fold: frozen \"q\" is computed from stat \"fc/sum\", which has no value"}));
+  EXPECT_THAT(Fold(trace(true, false), s), FailsWith(kNotFound, {"frozen \"q\"", "param \"w\""}));
+  EXPECT_THAT(Fold(trace(true, false), {}), FailsWith(kNotFound, {"param \"w\", stat \"fc/sum\", which have"}));
+  // Without a frozen output, and with one of data, the program goes on to read its inputs.
+  EXPECT_THAT(Fold(trace(false, false), w), IsOk());
+  absl::StatusOr<Folded> folded = Fold(trace(true, true), w);
+  ASSERT_THAT(folded, IsOk());
+  ASSERT_EQ(folded->program.outputs.size(), 2u);
+  EXPECT_EQ(folded->program.outputs[1].slot, q);
+}
+
 TEST(FoldTest, ConstantsStayConstants) {
   const Folded folded = FoldAndCompare(TraceXwb([](In in) {
     const Value two = ops::Exp(ops::Log(Value(Array::Scalar(2.0f))));

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -73,18 +76,20 @@ class Injector {
         frozen_(frozen),
         from_params_(FromParams(program)) {
     report_.hits.assign(config.rules.size(), 0);
+    for (const Equation& eqn : program.eqns) {
+      const CompositeOp* op = std::get_if<CompositeOp>(&eqn.op);
+      const std::optional<std::string> name = op != nullptr ? op->impl->instance_name() : std::nullopt;
+      if (name.has_value()) names_.insert(*name);
+    }
   }
 
   absl::StatusOr<std::vector<Value>> Rule(const Equation& eqn, absl::Span<const Value> operands) {
     const DotGeneralOp* dot = std::get_if<DotGeneralOp>(&eqn.op);
     if (dot == nullptr) return BindAgain(eqn, operands);
     const std::string& scope = program_.scope(eqn);
-    const int ordinal = ordinals_[scope]++;
     const int rule = FindRule(eqn);
-    report_.contractions.push_back({ContractionName(scope, ordinal),
-                                    absl::StrCat(operands[0].aval().ToString(), ", ", operands[1].aval().ToString()),
-                                    rule,
-                                    {}});
+    report_.contractions.push_back(
+        {NameFor(scope), absl::StrCat(operands[0].aval().ToString(), ", ", operands[1].aval().ToString()), rule, {}});
     if (rule < 0) return BindAgain(eqn, operands);
     ++report_.hits[rule];
     if (!config_.rules[rule].dot_general.has_value()) return BindAgain(eqn, operands);
@@ -124,6 +129,15 @@ class Injector {
       return "the rules set lhs_mode and rhs_mode of each operand that has a calibration with state: leave them out";
     }
     return "no operand that a rule quantizes has a calibration with state, such as MeanOfAbsMax";
+  }
+
+  // The first ContractionName of the scope that no other contraction has: a layer may have quantized one by itself, and
+  // a scope may be named like an ordinal of another.
+  std::string NameFor(const std::string& scope) {
+    while (true) {
+      std::string name = ContractionName(scope, ordinals_[scope]++);
+      if (names_.insert(name).second) return name;
+    }
   }
 
   int FindRule(const Equation& eqn) const {
@@ -199,7 +213,8 @@ class Injector {
   const std::vector<std::unique_ptr<RE2>> patterns_;
   const SlotValues* frozen_;
   const std::vector<bool> from_params_;
-  absl::flat_hash_map<std::string, int> ordinals_;
+  absl::flat_hash_map<std::string, int> ordinals_;           // by scope
+  absl::flat_hash_set<std::string> names_;                   // of contractions
   bool calibrates_ = false;                                  // a side is in mode CALIBRATE
   bool params_have_state_ = false, data_has_state_ = false;  // a calibration of a weight, of an activation, does
   InjectReport report_;

@@ -67,7 +67,7 @@ struct InjectConfig {
 
 struct InjectReport {
   struct Contraction {
-    std::string name;                      // ContractionName: scope and ordinal
+    std::string name;                      // the first ContractionName of the scope that no other contraction has
     std::string operands;                  // "f32[2,3], f32[3,4]"
     int rule;                              // position of the rule that hit it; -1: none
     std::vector<std::string> requantized;  // sides that allow_requantize quantizes each time

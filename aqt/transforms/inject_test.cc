@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "aqt/graph/eval.h"
 #include "aqt/graph/grad.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/builders.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
@@ -270,6 +272,89 @@ TEST(InjectTest, ContractionsOfOneScopeAreNumbered) {
   EXPECT_THAT(ToText(*injected), HasSubstr("frozen \"block/dot_1/qrhs/scale\""));
 }
 
+// Contractions of a scope have names of their own, whoever quantizes them, in whatever order: equal names would mean
+// one key and one frozen tensor.
+TEST(InjectTest, NamesAreDistinct) {
+  const auto trace = [](const std::vector<bool>& quantized) {
+    return *Trace(
+        [&](In in) {
+          const NamedScope scope("block");
+          Value x = in[0];
+          for (const bool q : quantized) {
+            const QuantizedDotOptions options{.config = FullyQuantized(), .rhs_mode = QuantMode::kConvert};
+            x = q ? QuantizedDot(x, in[1], MatMulDims(), options, NextContractionName(),
+                                 std::source_location::current())
+                  : ops::MatMul(x, in[1]);
+          }
+          return Values{x};
+        },
+        {{kX, {DType::kF32, {2, 3}}}, {Param("w"), {DType::kF32, {3, 3}}}});
+  };
+  InjectConfig config;
+  config.rules.push_back({.dot_general = FullyQuantized(), .rhs_mode = QuantMode::kConvert});
+  config.strict = false;
+  for (const std::vector<bool>& quantized : std::vector<std::vector<bool>>{
+           {true, false}, {false, true}, {true, true, false}, {false, true, false, true, false}}) {
+    absl::StatusOr<Program> program = Inject(trace(quantized), config);
+    ASSERT_THAT(program, IsOk());
+    EXPECT_EQ(CountOps(*program, "aqt_dot_general"), quantized.size());
+    EXPECT_EQ(program->outputs.size(), 1 + 2 * quantized.size());  // value and scale of each
+    // All of them served from what is folded.
+    absl::StatusOr<Folded> folded = Fold(*program, {{Param("w"), RandomArray({DType::kF32, {3, 3}}, 1)}});
+    ASSERT_THAT(folded, IsOk());
+    EXPECT_EQ(folded->values.size(), 2 * quantized.size());
+  }
+  // Noise: the same contraction explicit, then plain, draws from two keys.
+  const Program mixed = *Trace(
+      [](In in) {
+        const NamedScope scope("block");
+        const QuantizedDotOptions options{.config = FullyQuantized()};
+        const Value y =
+            QuantizedDot(in[0], in[1], MatMulDims(), options, NextContractionName(), std::source_location::current());
+        return Values{y + ops::MatMul(in[0], in[1])};
+      },
+      {{kX, {DType::kF32, {2, 3}}}, {Param("w"), {DType::kF32, {3, 3}}}});
+  InjectReport report;
+  absl::StatusOr<Program> program = Inject(mixed, {.rules = {{.dot_general = FullyQuantized()}}}, nullptr, &report);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(report.contractions[0].name, "block/dot_1");
+  std::vector<std::string> folds;
+  for (const Equation& eqn : program->eqns) {
+    if (OpName(eqn.op) == "fold_in_key") folds.push_back(OpAttributes(eqn.op));
+  }
+  ASSERT_EQ(folds.size(), 2u);
+  EXPECT_NE(folds[0], folds[1]);
+}
+
+// "a/dot_1" is the second contraction of scope "a", and the first of scope "a/dot_1".
+TEST(InjectTest, AScopeNamedLikeAnOrdinal) {
+  const Program program = *Trace(
+      [](In in) {
+        const NamedScope scope("a");
+        Value x = ops::MatMul(in[0], in[1]);
+        {
+          const NamedScope inner("dot_1");
+          x = ops::MatMul(x, in[1]);
+        }
+        return Values{ops::MatMul(x, in[1])};
+      },
+      {{kX, {DType::kF32, {2, 3}}}, {Param("w"), {DType::kF32, {3, 3}}}});
+  InjectReport report;
+  const InjectConfig config{.rules = {{.dot_general = Int8(), .rhs_mode = QuantMode::kConvert}}};
+  ASSERT_THAT(Inject(program, config, nullptr, &report), IsOk());
+  std::vector<std::string> names;
+  for (const InjectReport::Contraction& c : report.contractions) names.push_back(c.name);
+  EXPECT_THAT(names, ElementsAre("a", "a/dot_1", "a/dot_2"));
+}
+
+TEST(InjectTest, AScopeWithoutAName) {
+  const Program program = *Trace([](In in) { return Values{ops::MatMul(in[0], in[1])}; },
+                                 {{kX, {DType::kF32, {2, 3}}}, {Param("w"), {DType::kF32, {3, 3}}}});
+  InjectReport report;
+  ASSERT_THAT(Inject(program, {.rules = {{.dot_general = Int8()}}}, nullptr, &report), IsOk());
+  EXPECT_EQ(report.contractions[0].name, "");
+}
+
 // ---- convert and serve
 
 InjectConfig WithModes(const DotGeneral& config, QuantMode weights) {
@@ -395,6 +480,30 @@ TEST(InjectTest, AMissingFrozenTensorIsNamed) {
   folded->values[kX] = values[kX];
   const Slot logits{SlotKind::kData, "logits"};
   EXPECT_TRUE(BitEqual(got->at(logits), EvalSlots(folded->program, folded->values)->at(logits)));
+}
+
+// The scale of the activations is in their statistics: a conversion without them would freeze nothing.
+TEST(InjectTest, AConversionNeedsItsStatistics) {
+  DotGeneral config = Int8();
+  config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
+  InjectConfig inject;
+  inject.rules.push_back({.scope = "mlp/fc1", .dot_general = config});
+  inject.rules.push_back({.scope = "mlp/fc2"});
+  inject.param_mode = inject.data_mode = QuantMode::kConvert;
+  absl::StatusOr<Program> converted = Inject(Traced(2), inject);
+  ASSERT_THAT(converted, IsOk());
+  const std::vector<int> stats = converted->InputsOfKind(SlotKind::kStat);
+  ASSERT_FALSE(stats.empty());
+  for (const int missing : stats) {
+    SlotValues known = Params();
+    const Slot& slot = converted->inputs[missing].slot;
+    for (const int i : stats) {
+      const Aval& aval = converted->aval(converted->inputs[i].var);
+      if (i != missing) known[converted->inputs[i].slot] = Array::Zeros(aval.dtype, aval.shape);
+    }
+    EXPECT_THAT(Fold(*converted, known),
+                FailsWith(absl::StatusCode::kNotFound, {"frozen \"mlp/fc1/qlhs/scale\"", slot.ToString()}));
+  }
 }
 
 TEST(InjectTest, GradientsOfAnInjectedProgramAreQuantized) {
