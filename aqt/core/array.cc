@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "aqt/core/checked_extents.h"
 
 namespace aqt {
 
@@ -46,6 +47,9 @@ Array Array::CopyOf(const ArrayRef& ref) {
 }
 
 absl::StatusOr<Array> Array::Reshaped(Shape shape) const {
+  if (const absl::Status status = CheckShape(shape); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot view ", aval_.ToString(), ": ", status.message()));
+  }
   if (shape.num_elements() != num_elements()) {
     return absl::InvalidArgumentError(absl::StrCat("cannot view ", aval_.ToString(), " as ", shape.ToString(),
                                                    ": the numbers of elements differ (", num_elements(), " and ",

@@ -48,6 +48,10 @@ TEST(ArrayTest, IsAlignedAndShared) {
   EXPECT_EQ(a.aval().ToString(), "f32[2,3]");
   EXPECT_EQ((*a.Reshaped({3, 2})).data(), a.data());
   EXPECT_EQ(a.Reshaped({4}).status().code(), absl::StatusCode::kInvalidArgument);
+  const int64_t large = int64_t{1} << 32;  // large * large is 0 modulo 2^64
+  EXPECT_THAT(std::string(Array::Zeros(DType::kF32, {0}).Reshaped({large, large}).status().message()),
+              HasSubstr("more elements than fit into memory"));
+  EXPECT_EQ(a.Reshaped({-2, -3}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ArrayTest, CopyOfFollowsStrides) {

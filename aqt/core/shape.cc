@@ -5,12 +5,20 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "aqt/core/check.h"
 
 namespace aqt {
 
 int64_t Shape::num_elements() const {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 8;
   int64_t n = 1;
-  for (const int64_t extent : extents_) n *= extent;
+  bool overflow = false, empty = false;
+  for (const int64_t extent : extents_) {
+    overflow |= __builtin_mul_overflow(n, extent, &n);
+    empty |= extent == 0;
+  }
+  if (empty) return 0;
+  AQT_CHECK((!overflow && n <= kMost) && "num_elements: see CheckShape");
   return n;
 }
 
@@ -20,10 +28,10 @@ std::ostream& operator<<(std::ostream& os, const Shape& shape) { return os << sh
 
 Strides DenseStrides(const Shape& shape) {
   Strides strides(shape.rank());
-  int64_t stride = 1;
+  uint64_t stride = 1;  // wraps around, which matters only where there are no elements
   for (int64_t axis = shape.rank() - 1; axis >= 0; --axis) {
-    strides[axis] = stride;
-    stride *= shape[axis];
+    strides[axis] = static_cast<int64_t>(stride);
+    stride *= static_cast<uint64_t>(shape[axis]);
   }
   return strides;
 }

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/graph/trace.h"
 
 namespace aqt {
@@ -154,14 +155,16 @@ Value BroadcastInDim(const Operand& x, const Shape& shape, const Axes& axes) {
 
 Value Reshape(const Operand& x, const Shape& shape) {
   const Value value = x.As(DType::kF32);
-  Shape full = shape;
-  int64_t known = 1;
+  Shape full = shape, known;
   std::optional<int64_t> open;
   for (int64_t i = 0; i < shape.rank(); ++i) {
-    if (shape[i] != -1) known *= shape[i];
+    if (shape[i] != -1) known.push_back(shape[i]);
     else if (!open.has_value()) open = i;  // a second -1 stays, and is refused
   }
-  if (open.has_value() && known > 0) full[*open] = value.shape().num_elements() / known;
+  if (!value.status().ok()) return value;
+  if (absl::Status status = CheckShape(known); !status.ok()) return Refuse(status, "reshape", {value}, x.where());
+  const int64_t per_open = known.num_elements();
+  if (open.has_value() && per_open > 0) full[*open] = value.shape().num_elements() / per_open;
   return value.shape() == full ? value : Bind1(ReshapeOp{full}, {value}, x.where());
 }
 

@@ -91,7 +91,7 @@ Array Eval(const SliceOp& op, Arrays in, const Aval& out) {
   int64_t offset = 0;
   for (int64_t i = 0; i < out.shape.rank(); ++i) {
     offset += op.start[i] * strides[i];
-    strides[i] *= op.stride[i];
+    if (out.shape[i] > 1) strides[i] *= op.stride[i];  // of one element the stride may be anything
   }
   return Dense(View(in[0], out.shape, strides, offset));
 }
@@ -103,7 +103,7 @@ Array Eval(const PadOp& op, Arrays in, const Aval& out) {
     int64_t offset = 0;
     for (int64_t i = 0; i < out.shape.rank(); ++i) {
       offset += op.low[i] * strides[i];
-      strides[i] *= op.interior[i] + 1;
+      if (in[0].shape()[i] > 1) strides[i] *= op.interior[i] + 1;
     }
     AQT_CHECK(CopyArray(in[0], Window(builder, in[0].shape(), strides, offset)).ok());
   }

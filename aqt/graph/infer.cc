@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/op.h"
 
@@ -107,7 +108,6 @@ Result Infer(const ReduceOp& op, Avals in) {
 
 Result Infer(const BroadcastOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
-  AQT_RETURN_IF_ERROR(CheckedNumElements(op.shape.extents(), SizeOf(in[0].dtype)).status());
   AQT_RETURN_IF_ERROR(ExpectPerAxis("axes", op.axes, in[0].shape.rank()));
   AQT_RETURN_IF_ERROR(ExpectAscending(op.axes, op.shape.rank()));
   for (int64_t i = 0; i < in[0].shape.rank(); ++i) {
@@ -122,7 +122,8 @@ Result Infer(const BroadcastOp& op, Avals in) {
 
 Result Infer(const ReshapeOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
-  AQT_ASSIGN_OR_RETURN(const int64_t elements, CheckedNumElements(op.shape.extents(), SizeOf(in[0].dtype)));
+  AQT_RETURN_IF_ERROR(CheckShape(op.shape));
+  const int64_t elements = op.shape.num_elements();
   if (elements != in[0].shape.num_elements()) {
     return Invalid("numbers of elements differ: ", in[0].ToString(), " has ", in[0].shape.num_elements(), ", ",
                    op.shape.ToString(), " has ", elements);
@@ -174,9 +175,14 @@ Result Infer(const PadOp& op, Avals in) {
       return Invalid("negative padding on axis ", i, ": low ", op.low[i], ", high ", op.high[i], ", interior ",
                      op.interior[i]);
     }
-    out.shape.push_back(op.low[i] + shape[i] + std::max<int64_t>(shape[i] - 1, 0) * op.interior[i] + op.high[i]);
+    const CheckedInt inside = CheckedInt(std::max<int64_t>(shape[i] - 1, 0)) * op.interior[i];
+    const CheckedInt extent = CheckedInt(op.low[i]) + shape[i] + inside + op.high[i];
+    if (!extent.ok()) {
+      return Invalid("the padding of axis ", i, " of ", in[0].ToString(), " exceeds 2^63 - 1: low ", op.low[i],
+                     ", high ", op.high[i], ", interior ", op.interior[i]);
+    }
+    out.shape.push_back(extent.value());
   }
-  AQT_RETURN_IF_ERROR(CheckedNumElements(out.shape.extents(), SizeOf(out.dtype)).status());
   return out;
 }
 
@@ -191,7 +197,9 @@ Result Infer(const ConcatenateOp& op, Avals in) {
       const int64_t extent = other.shape[op.axis];
       other.shape[op.axis] = out.shape[op.axis];
       fits = other.shape == out.shape;
-      out.shape[op.axis] += extent;
+      const CheckedInt sum = CheckedInt(out.shape[op.axis]) + extent;
+      if (!sum.ok()) return Invalid("the extents of axis ", op.axis, " add up to more than 2^63 - 1");
+      out.shape[op.axis] = sum.value();
     }
     if (!fits) {
       return Invalid("operand ", i, " is ", in[i].ToString(), ", operand 0 is ", in[0].ToString(),
@@ -227,9 +235,7 @@ Result Infer(const DotGeneralOp& op, Avals in) {
                    " operands, not ", ToString(op.out));
   }
   AQT_RETURN_IF_ERROR(ValidateDotDims(op.dims, in[0].shape, in[1].shape));
-  const Shape shape = DotOutputShape(op.dims, in[0].shape, in[1].shape);
-  AQT_RETURN_IF_ERROR(CheckedNumElements(shape.extents(), SizeOf(op.out)).status());
-  return Aval{op.out, shape};
+  return Aval{op.out, DotOutputShape(op.dims, in[0].shape, in[1].shape)};
 }
 
 Result Infer(const StopGradientOp&, Avals in) {
@@ -237,9 +243,15 @@ Result Infer(const StopGradientOp&, Avals in) {
   return in[0];
 }
 
-}  // namespace
+// No shape in a program overflows: operands are checked as well, because inputs come from outside.
+absl::Status CheckShapes(absl::string_view what, Avals avals) {
+  for (size_t i = 0; i < avals.size(); ++i) {
+    AQT_RETURN_IF_ERROR(Annotate(CheckShape(avals[i].shape), absl::StrCat(what, " ", i)));
+  }
+  return absl::OkStatus();
+}
 
-absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> operands) {
+absl::StatusOr<std::vector<Aval>> InferUnchecked(const Op& op, Avals operands) {
   return std::visit(
       [&]<class O>(const O& o) -> absl::StatusOr<std::vector<Aval>> {
         if constexpr (std::is_same_v<O, CompositeOp>) {
@@ -255,6 +267,15 @@ absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> o
         }
       },
       op);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> operands) {
+  AQT_RETURN_IF_ERROR(CheckShapes("operand", operands));
+  AQT_ASSIGN_OR_RETURN(std::vector<Aval> out, InferUnchecked(op, operands));
+  AQT_RETURN_IF_ERROR(CheckShapes("output", out));
+  return out;
 }
 
 }  // namespace aqt

@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "aqt/core/checked_extents.h"
 
 namespace aqt {
 namespace {
@@ -100,6 +101,7 @@ absl::Status Check(const Program& program) {
   };
   for (const Program::Port& port : program.inputs) {
     if (absl::Status s = bind(port.var); !s.ok()) return s;
+    if (absl::Status s = CheckShape(program.aval(port.var).shape); !s.ok()) return absl::InternalError(s.message());
   }
   for (const auto& [var, array] : program.consts) {
     if (absl::Status s = bind(var); !s.ok()) return s;

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/eval_op.h"
 
@@ -48,6 +49,7 @@ class Recorder {
   }
 
   absl::StatusOr<Value> Input(const Slot& slot, const Aval& aval) {
+    AQT_RETURN_IF_ERROR(Annotate(CheckShape(aval.shape), absl::StrCat("input ", slot.ToString())));
     const auto [it, inserted] = input_of_slot_.try_emplace(slot.ToString(), program_.inputs.size());
     if (inserted) program_.inputs.push_back({NewVar(aval), slot});
     const VarId var = program_.inputs[it->second].var;
@@ -219,7 +221,10 @@ Value InputSlot(const Slot& slot, const Aval& aval, const std::source_location& 
       recorder != nullptr
           ? recorder->Input(slot, aval)
           : absl::FailedPreconditionError(absl::StrCat("input ", slot.ToString(), ": no trace is active"));
-  return value.ok() ? *std::move(value) : Value::Poisoned(aval, Report(value.status(), "input_slot", {}, where));
+  if (value.ok()) return *std::move(value);
+  // A shape that cannot be is no guess.
+  const Aval guess = CheckShape(aval.shape).ok() ? aval : Aval{};
+  return Value::Poisoned(guess, Report(value.status(), "input_slot", {}, where));
 }
 
 void WriteSlot(const Slot& slot, const Value& value, const std::source_location& where) {

@@ -34,7 +34,8 @@ using TracedFunction = absl::FunctionRef<std::vector<Value>(absl::Span<const Val
 // C++ loops unroll, C++ branches are taken as for this call; a branch on data is an error (see Value::Item). Traces
 // nest; each thread has its own.
 // The first error of the trace wins: its message names the operation, scope, operands and the line in `fn`.
-// InvalidArgument when two inputs share a name or output_slots do not fit; AlreadyExists when two outputs share a name.
+// InvalidArgument when two inputs share a name, an input's shape is negative or larger than memory (CheckShape), or
+// output_slots do not fit; AlreadyExists when two outputs share a name.
 absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs,
                               absl::Span<const Slot> output_slots = {});
 

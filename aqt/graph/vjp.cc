@@ -142,8 +142,9 @@ Cotangents Rule(const PadOp& op, const Call& call) {
   const Shape& shape = call.x[0].shape();
   SliceOp slice{op.low, {}, {}};
   for (int64_t i = 0; i < shape.rank(); ++i) {
-    slice.limit.push_back(op.low[i] + (shape[i] == 0 ? 0 : (shape[i] - 1) * (op.interior[i] + 1) + 1));
-    slice.stride.push_back(op.interior[i] + 1);
+    // Between fewer than two elements there is nothing, whatever `interior` says.
+    slice.stride.push_back(shape[i] > 1 ? op.interior[i] + 1 : 1);
+    slice.limit.push_back(op.low[i] + (shape[i] == 0 ? 0 : (shape[i] - 1) * slice.stride[i] + 1));
   }
   return {ops::Slice(call.ct, slice.start, slice.limit, slice.stride)};
 }

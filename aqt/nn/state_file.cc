@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
@@ -84,8 +85,8 @@ std::optional<Aval> ParsePackedAval(absl::string_view text) {
       if (!absl::SimpleAtoi(part, &extents.emplace_back())) return std::nullopt;
     }
   }
-  if (!CheckedNumElements(extents).ok()) return std::nullopt;
-  for (const int64_t extent : extents) aval.shape.push_back(extent);
+  aval.shape = Shape(extents);
+  if (!CheckShape(aval.shape).ok()) return std::nullopt;
   return aval;
 }
 

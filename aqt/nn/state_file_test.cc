@@ -100,7 +100,10 @@ TEST(StateFileTest, Errors) {
               FailsWith(kDataLoss, {"\"param/w\": has bits behind its last element"}));
   EXPECT_THAT(write("param/w", Array::Of<int8_t>({1, 2}, {2}), {{"packed:param/w", "s4[3]"}}),
               FailsWith(kDataLoss, {"\"param/w\": is s8[2], expected u8[2]"}));
-  for (const char* aval : {"s5[3]", "s8[2]", "s4", "s4[3", "s4[-3]", "s4[x]", "s4[3,]", "s4[4294967296,4294967296]"}) {
+  EXPECT_THAT(write("param/w", two_bytes, {{"packed:param/v", "s4[3]"}}),
+              FailsWith(kDataLoss, {"metadata \"packed:param/v\" is there, but no tensor \"param/v\""}));
+  for (const char* aval : {"s5[3]", "s8[2]", "s4", "s4[3", "s4[-3]", "s4[x]", "s4[3,]", "s4[4294967296,4294967296]",
+                           "s4[2305843009213693952]", "s2[9223372036854775807]", "s2[0,4294967296,4294967296]"}) {
     EXPECT_THAT(write("param/w", two_bytes, {{"packed:param/w", aval}}),
                 FailsWith(kDataLoss, {"\"packed:param/w\"", absl::StrCat("\"", aval, "\""), "such as s4[64,320]"}));
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
@@ -177,7 +178,8 @@ MutableArrayRef Transposed(const MutableArrayRef& x) {
 
 // InvalidArgument unless `words` are what `values` values of num_bits each take.
 absl::Status CheckWords(absl::string_view operation, int64_t words, int num_bits, int64_t values) {
-  if (values >= 0 && values / 32 <= words && WordsFor(values, num_bits) == words) return absl::OkStatus();
+  const CheckedInt bits = CheckedInt(values) * num_bits + 31;
+  if (values >= 0 && bits.ok() && bits.value() / 32 == words) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(operation, ": ", words, " words cannot hold ", values, " values of ",
                                                  num_bits, " bits each; expected ceil(values * bits / 32) words"));
 }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
@@ -364,15 +365,14 @@ absl::StatusOr<ConstantArray> Read(const config::ConstantArray& m, const Spot& s
   if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
     return spot.In(m, "dtype").Error("an array needs a dtype: f32, bf16 or f16");
   }
-  const std::vector<int64_t> shape(m.shape().begin(), m.shape().end());
-  const absl::StatusOr<int64_t> elements = CheckedNumElements(shape, SizeOf(*dtype));
-  if (!elements.ok()) return spot.In(m, "shape").At(elements.status());
-  if (*elements != m.values_size()) {
+  const Shape shape(std::vector<int64_t>(m.shape().begin(), m.shape().end()));
+  if (const absl::Status status = CheckShape(shape); !status.ok()) return spot.In(m, "shape").At(status);
+  if (shape.num_elements() != m.values_size()) {
     return spot.In(m, "values")
-        .Error(absl::StrCat("the shape ", Shape(shape).ToString(), " has ", *elements, " elements, but there are ",
+        .Error(absl::StrCat("the shape ", shape.ToString(), " has ", shape.num_elements(), " elements, but there are ",
                             m.values_size(), " values"));
   }
-  const ArrayRef values(m.values().data(), Shape(shape));
+  const ArrayRef values(m.values().data(), shape);
   return ConstantArray{Cast(values, *dtype)};
 }
 

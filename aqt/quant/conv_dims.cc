@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
 
 namespace aqt {
@@ -67,6 +68,8 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
         "lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
         "; expected lhs [batch, spatial..., in], rhs [spatial..., in / groups, out] with 1 to 3 spatial axes");
   }
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(lhs), "conv_general: lhs"));
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(rhs), "conv_general: rhs"));
   AQT_RETURN_IF_ERROR(Check("window_strides", dims.window_strides, spatial));
   AQT_RETURN_IF_ERROR(Check("lhs_dilation", dims.lhs_dilation, spatial));
   AQT_RETURN_IF_ERROR(Check("rhs_dilation", dims.rhs_dilation, spatial));
@@ -115,14 +118,14 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
     axis.out = room < 0 ? 0 : room / axis.stride + 1;
     geometry.axes.push_back(axis);
   }
-  AQT_RETURN_IF_ERROR(Annotate(CheckedNumElements(geometry.OutShape().extents(), 8).status(), "conv_general: result"));
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(geometry.OutShape()), "conv_general: result"));
   Shape window{geometry.in_channels / geometry.groups};
   for (const ConvAxis& axis : geometry.axes) window.push_back(axis.kernel);
-  AQT_RETURN_IF_ERROR(Annotate(CheckedNumElements(window.extents(), 8).status(), "conv_general: window"));
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(window), "conv_general: window"));
   Shape padded{geometry.batch};
   for (const ConvAxis& axis : geometry.axes) padded.push_back(axis.padded());
   padded.push_back(geometry.in_channels);
-  AQT_RETURN_IF_ERROR(Annotate(CheckedNumElements(padded.extents(), 8).status(), "conv_general: padded lhs"));
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(padded), "conv_general: padded lhs"));
   return geometry;
 }
 

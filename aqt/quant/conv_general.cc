@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
@@ -521,7 +522,7 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
                        std::max<int64_t>(0, axis.kernel - 1) * axis.rhs_dilation + 1);
   }
   padded_g.push_back(geometry.out_channels);
-  AQT_RETURN_IF_ERROR(Annotate(CheckedNumElements(padded_g.extents(), 8).status(), "conv_general: padded gradient"));
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(padded_g), "conv_general: padded gradient"));
   return ConvGeneralPlan(std::move(impl));
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/reduce.h"
@@ -199,6 +200,8 @@ DotGeneral SwapOperands(DotGeneral config) {
 
 absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
                                             const Aval& rhs, const Compat& compat, PlanPasses passes) {
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(lhs.shape), "einsum: lhs"));
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(rhs.shape), "einsum: rhs"));
   auto impl = std::make_shared<Impl>();
   AQT_ASSIGN_OR_RETURN(impl->equation, ParseEinsum(equation, lhs.shape.rank(), rhs.shape.rank()));
   const EinsumEquation& names = impl->equation;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/array.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/arith.h"
 #include "aqt/quant/qtensor_internal.h"
@@ -120,7 +121,7 @@ absl::Status CheckIndex(const char* call, const Shape& shape, int64_t index) {
 
 absl::StatusOr<QTensor> ZeroQTensor(const Shape& shape, DType container, DType dequant_dtype) {
   AQT_RETURN_IF_ERROR(CheckScaleDType("ZeroQTensor", "dequant_dtype", dequant_dtype));
-  AQT_RETURN_IF_ERROR(Annotate(CheckedNumElements(shape.extents(), SizeOf(container)).status(), "ZeroQTensor"));
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(shape), "ZeroQTensor"));
   return QTensor{.qvalue = Array::Zeros(container, shape), .dequant_dtype = dequant_dtype};
 }
 

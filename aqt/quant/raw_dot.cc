@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/arith.h"
 #include "aqt/quant/numerics.h"
@@ -102,6 +103,10 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
     rhs.shape = plan.split->rhs.tiled_shape;
   }
   plan.product_shape = DotOutputShape(plan.dims, lhs.shape, rhs.shape);
+  // Tiles and shards of one operand are axes of the other and of the product.
+  for (const Shape& shape : {lhs.shape, rhs.shape, plan.product_shape}) {
+    AQT_RETURN_IF_ERROR(Annotate(CheckShape(shape), ToString(pass)));
+  }
   AQT_RETURN_IF_ERROR(Annotate(ValidateMidAlphas(config), ToString(pass)));
   plan.lhs_mid_alpha = config.lhs_mid_alpha;
   plan.rhs_mid_alpha = config.rhs_mid_alpha;

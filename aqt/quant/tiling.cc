@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/einsum_equation.h"
 
@@ -64,6 +65,7 @@ absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
 }
 
 absl::StatusOr<TilingState> TilingState::Make(const Shape& shape, absl::Span<const AxisTiling> tilings) {
+  AQT_RETURN_IF_ERROR(Annotate(CheckShape(shape), "tiling"));
   const int64_t rank = shape.rank();
   struct Tile {
     int64_t count, size;

@@ -1,0 +1,57 @@
+#ifndef AQT_CORE_CHECKED_EXTENTS_H_
+#define AQT_CORE_CHECKED_EXTENTS_H_
+
+// Arithmetic on extents that come from outside: no sum or product of them may wrap around to something that looks
+// legal.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "aqt/core/check.h"
+#include "aqt/core/shape.h"
+
+namespace aqt {
+
+// InvalidArgument, with the shape, unless no extent is negative and the product of those that are not 0, times 8 bytes
+// (the widest dtype), is at most 2^63 - 1. Nothing that is computed from the extents of one such array overflows:
+// numbers of elements and bytes, strides, products of some of the extents.
+absl::Status CheckShape(const Shape& shape);
+
+// An int64 that knows whether the sums, differences and products that gave it fit:
+//   const CheckedInt extent = CheckedInt(low) + CheckedInt(size) * stride + high;
+//   if (!extent.ok()) return an error;
+class CheckedInt {
+ public:
+  constexpr CheckedInt(int64_t value) : value_(value) {}  // NOLINT: numbers convert
+
+  constexpr bool ok() const { return ok_; }
+  // Aborts unless ok().
+  int64_t value() const {
+    AQT_CHECK(ok_);
+    return value_;
+  }
+
+  friend constexpr CheckedInt operator+(CheckedInt a, CheckedInt b) {
+    CheckedInt sum(0);
+    sum.ok_ = !__builtin_add_overflow(a.value_, b.value_, &sum.value_) && a.ok_ && b.ok_;
+    return sum;
+  }
+  friend constexpr CheckedInt operator-(CheckedInt a, CheckedInt b) {
+    CheckedInt difference(0);
+    difference.ok_ = !__builtin_sub_overflow(a.value_, b.value_, &difference.value_) && a.ok_ && b.ok_;
+    return difference;
+  }
+  friend constexpr CheckedInt operator*(CheckedInt a, CheckedInt b) {
+    CheckedInt product(0);
+    product.ok_ = !__builtin_mul_overflow(a.value_, b.value_, &product.value_) && a.ok_ && b.ok_;
+    return product;
+  }
+
+ private:
+  int64_t value_;
+  bool ok_ = true;
+};
+
+}  // namespace aqt
+
+#endif  // AQT_CORE_CHECKED_EXTENTS_H_
