@@ -24,11 +24,15 @@ uint64_t Fnv1a(const Array& array) {
 std::string ContentsText(const Array& array) {
   if (array.num_elements() > kMaxWrittenElements) return absl::StrFormat("hash %016x", Fnv1a(array));
   std::string text;
-  const Array numbers = Cast(array, DType::kF64);
-  // 17 digits tell all doubles apart, 9 all floats; s64 and f64 are the only types that need more than 9.
-  const int digits = array.dtype() == DType::kF64 || BitWidth(array.dtype()) > 32 ? 17 : 10;
-  for (double x : numbers.View<double>()) {
-    absl::StrAppendFormat(&text, text.empty() ? "%.*g" : ", %.*g", digits, x);
+  if (array.dtype() == DType::kS64) {  // more digits than a double has
+    text = absl::StrJoin(array.View<int64_t>(), ", ");
+  } else {
+    const Array numbers = Cast(array, DType::kF64);
+    // 17 digits tell all doubles apart, 10 all floats and integers of 32 bits.
+    const int digits = array.dtype() == DType::kF64 ? 17 : 10;
+    for (double x : numbers.View<double>()) {
+      absl::StrAppendFormat(&text, text.empty() ? "%.*g" : ", %.*g", digits, x);
+    }
   }
   return array.shape().rank() == 0 ? text : absl::StrCat("{", text, "}");
 }
