@@ -51,8 +51,17 @@ def write_safetensors(path, tensors):
   return hashlib.sha256(content).hexdigest()
 
 
+def write_manifest(path, manifest):
+  """A case on each line."""
+  head = {key: value for key, value in manifest.items() if key not in ('unsupported', 'cases')}
+  lines = lambda entries: '[' + ','.join('\n' + json.dumps(e, separators=(',', ':')) for e in entries) + '\n]'
+  with open(path, 'w') as f:
+    f.write(json.dumps(head)[:-1] + ', "unsupported": ' + lines(manifest['unsupported']) + ', "cases": ' +
+            lines(manifest['cases']) + '}\n')
+
+
 def keys_of(case):
-  return [entry['key'] for part in ('inputs', 'expected') for entry in case[part].values()]
+  return [entry['key'] for part in ('inputs', 'expected') for entry in case.get(part, {}).values()]
 
 
 def leaves(config, path=''):
@@ -153,11 +162,8 @@ def copy_part(directory, out, checker, base):
     digest = write_safetensors(os.path.join(out, facts['file']), part[name])
     families[name] = {'file': facts['file'], 'cases': sum(case['family'] == name for case in cases),
                       'tensors': len(part[name]), 'sha256': digest}
-  manifest.update(families=families, case_count=len(cases), unsupported=[])
-  head = {key: value for key, value in manifest.items() if key != 'cases'}
-  with open(os.path.join(out, 'manifest.json'), 'w') as f:
-    f.write(json.dumps(head)[:-1] + ', "cases": [\n')
-    f.write(',\n'.join(json.dumps(case, separators=(',', ':')) for case in cases) + '\n]}\n')
+  manifest.update(families=families, case_count=len(cases), unsupported=[], cases=cases)
+  write_manifest(os.path.join(out, 'manifest.json'), manifest)
   print(out, {name: facts['cases'] for name, facts in families.items()})
   return tensors
 
@@ -173,4 +179,5 @@ def main():
     copy_part(ieee, os.path.join(args.out, 'ieee'), args.checker, base)
 
 
-main()
+if __name__ == '__main__':
+  main()
