@@ -3,6 +3,7 @@
 
 // How close a computed tensor must be to a recorded one.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,10 +16,13 @@ struct Tolerance {
   enum class Kind {
     kExact,  // equal values; NaN equals NaN, -0 equals +0
     kRtol,   // |got - want| <= atol + value * |want|, or equal as above
-    kInfo,   // anything
+    // At most `value` numbers of the dtype apart, and somewhere another number: what the original computes by a function
+    // of its own that is off by a unit now and then (XLA's pow). Equal values fail, so that no such case is listed in vain.
+    kUnits,
+    kInfo,  // anything
   };
   Kind kind = Kind::kExact;
-  double value = 0, atol = 0;  // kRtol
+  double value = 0, atol = 0;  // kRtol; value also of kUnits
   // kRtol: instead of the formula, the wanted value (a power of two), its half or its double.
   bool po2 = false;
   // Names of recorded tensors to compute from, in place of the own earlier results.
@@ -29,6 +33,9 @@ struct Tolerance {
 // of tolerance, "[1,2]: got 3, want 4". Dtype and shape must be equal except for kInfo. An infinite wanted value is
 // reached by itself only, unless atol is infinite: then every number will do.
 std::optional<std::string> Compare(const Array& got, const Array& want, const Tolerance& tolerance);
+
+// How many elements are a zero of one sign in `got`, and of the other in `want`. Both have the same dtype and shape.
+int64_t CountSignedZeros(const Array& got, const Array& want);
 
 }  // namespace aqt::golden
 

@@ -151,9 +151,16 @@ struct GoldenCase {
   std::vector<ExpectedTensor> expected;  // in the order of the manifest
 };
 
+// What the original refuses: a case without results, and the error.
+struct RefusedCase {
+  GoldenCase golden_case;
+  std::string error;
+};
+
 struct GoldenFamily {
   std::string name;
   std::vector<GoldenCase> cases;
+  std::vector<RefusedCase> refused;
 };
 
 // How the numbers of a directory came about.

@@ -56,6 +56,7 @@ std::optional<std::string> WrongIn(const Tensors& tensors, const ExpectedTensor&
 CaseResult CheckRuns(const GoldenCase& golden_case, const Environment& environment, Runner runner,
                      const FixedCase* fixed, Runs& runs) {
   int failures = 0;
+  int64_t signed_zeros = 0;
   std::string first;
   std::optional<std::string> not_supported;
   for (const ExpectedTensor& expected : golden_case.expected) {
@@ -69,13 +70,17 @@ CaseResult CheckRuns(const GoldenCase& golden_case, const Environment& environme
       continue;
     }
     if (!tensors.ok()) return {Verdict::kFailed, tensors.status().ToString()};
+    if (const auto got = tensors->find(expected.name);
+        got != tensors->end() && got->second.aval() == expected.value.aval()) {
+      signed_zeros += CountSignedZeros(got->second, expected.value);
+    }
     const std::optional<std::string> wrong = WrongIn(*tensors, expected, fixed);
     if (wrong.has_value() && ++failures == 1) first = absl::StrCat(expected.name, " ", *wrong);
   }
   if (failures == 0 && not_supported.has_value()) return {Verdict::kNotSupported, *std::move(not_supported)};
-  if (failures == 0) return {Verdict::kPassed, ""};
+  if (failures == 0) return {Verdict::kPassed, "", signed_zeros};
   if (failures > 1) absl::StrAppend(&first, " (and ", failures - 1, " more)");
-  return {Verdict::kFailed, std::move(first)};
+  return {Verdict::kFailed, std::move(first), signed_zeros};
 }
 
 // The first tensor that has other bits in `b`; null when there is none. Both hold the same runs.
@@ -158,18 +163,20 @@ struct Arguments {
   std::string golden_dir;
   std::vector<std::string> families;
   std::string fixed;
-  bool verbose = false, original = true, update_fixed = false;
+  bool verbose = false, original = true, update_fixed = false, signed_zero = false;
 };
 
 constexpr char kUsage[] = R"(usage: golden_check --golden_dir=DIR [--families=NAME,NAME...] [--verbose]
-                    [--compat=original|default] [--fixed=FILE [--update_fixed]]
+                    [--signed_zero] [--compat=original|default] [--fixed=FILE [--update_fixed]]
 
 Recomputes the recorded cases in DIR (manifest.json and its safetensors files) through the public API, each twice: with
 the library's structs, and with what is read from their text. Prints a line per failing case, then per family and in
-total `passed N, failed N, not supported N`.
+total `passed N, failed N, not supported N`. Cases without results, which the original refuses, should be refused
+here, too; a line says how many are.
 
   --families      only these
-  --verbose       a line per case that is not supported, too
+  --verbose       a line per case that is not supported, and per case that is accepted though the original refuses it
+  --signed_zero   a line per case in which zeros have the other sign, and their total; -0 equals +0 all the same
   --compat        original (the default): as the original computes, Compat::Original()
                   default: as the library computes on its own
   --fixed         with --compat=default: the file (tests/golden/fixed.json) that lists the cases whose results are other
@@ -192,6 +199,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
       parsed.fixed = std::string(value);
     } else if (value == "--compat=original" || value == "--compat=default") {
       parsed.original = value == "--compat=original";
+    } else if (value == "--signed_zero") {
+      parsed.signed_zero = true;
     } else if (value == "--verbose") {
       parsed.verbose = true;
     } else if (value == "--update_fixed") {
@@ -250,6 +259,11 @@ CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environme
   return {Verdict::kFailed, absl::StrJoin(reasons, "; ")};
 }
 
+bool Refuses(const GoldenCase& golden_case, const Environment& environment) {
+  Given given;
+  return !RunCase(golden_case, environment, given).ok();
+}
+
 int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& arguments, std::ostream& out,
                     std::ostream& err) {
   if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
@@ -282,6 +296,7 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
   for (const GoldenFamily& family : set->families) cases += family.cases.size();
   Progress progress(cases, err);
   Counts total;
+  int64_t signed_zeros = 0, refused = 0, accepted = 0;
   std::string summary;
   for (const GoldenFamily& family : set->families) {
     Counts counts;
@@ -296,10 +311,24 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
       if (result.verdict == Verdict::kNotSupported && parsed->verbose) {
         out << "NOT SUPPORTED " << golden_case.name << ": " << result.reason << "\n";
       }
+      signed_zeros += result.signed_zeros;
+      if (parsed->signed_zero && result.signed_zeros > 0) {
+        out << "SIGNED ZERO " << golden_case.name << ": " << result.signed_zeros << "\n";
+      }
+    }
+    for (const RefusedCase& refused_case : family.refused) {
+      const bool refuses = Refuses(refused_case.golden_case, set->environment);
+      ++(refuses ? refused : accepted);
+      if (!refuses && parsed->verbose) {
+        out << "ACCEPTED " << refused_case.golden_case.name << ": the original says " << refused_case.error << "\n";
+      }
     }
     absl::StrAppend(&summary, family.name, ": ", counts.ToString(), "\n");
   }
   out << summary << total.ToString() << "\n";
+  if (refused + accepted > 0)
+    out << "refused by the original: refused " << refused << ", accepted " << accepted << "\n";
+  if (parsed->signed_zero) out << "zeros of the other sign: " << signed_zeros << "\n";
   return total[Verdict::kFailed] > 0 ? 1 : 0;
 }
 

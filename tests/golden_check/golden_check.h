@@ -3,6 +3,7 @@
 
 // Recomputes recorded cases through the public API and compares.
 
+#include <cstdint>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct CaseResult {
   // Of kFailed: "TENSOR [INDEX]: got X, want Y", with "from the structs: " or "from the text: " before it when only one
   // of the two ways to the configuration fails so; of kNotSupported: what is missing.
   std::string reason;
+  // Elements of the compared tensors that are zeros of the other sign. They never fail a case.
+  int64_t signed_zeros = 0;
 };
 
 using Runner = absl::FunctionRef<absl::StatusOr<Tensors>(const GoldenCase&, const Environment&, Given&)>;
@@ -42,10 +45,14 @@ struct CheckOptions {
 // expected tensor does not come out. Tensors that are to be computed from given ones get a run of their own.
 CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, const CheckOptions& options = {});
 
+// Whether the library refuses, as the original does, a case that has no results.
+bool Refuses(const GoldenCase& golden_case, const Environment& environment);
+
 // See kUsage in golden_check.cc, or golden_check --help.
 //
-// To `out`: a line per failing case, with --verbose also one per case that is not supported; then per family and in
-// total `passed N, failed N, not supported N`. Returns 1 when a case failed, 0 when none did; 2, with a message to
+// To `out`: a line per failing case, with --verbose also one per case that is not supported or that is accepted here
+// though the original refuses it; then per family and in total `passed N, failed N, not supported N`, and how many of the
+// cases that the original refuses are refused. Returns 1 when a case failed, 0 when none did; 2, with a message to
 // `err`, when the arguments or the directory are bad. A run of more than some seconds tells its progress to `err`.
 int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& arguments, std::ostream& out,
                     std::ostream& err);

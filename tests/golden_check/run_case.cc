@@ -69,8 +69,8 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
   return std::visit(
       [&](const auto& config) -> absl::StatusOr<Tensors> {
         using Config = std::decay_t<decltype(config)>;
-        if constexpr (std::is_same_v<Config, QuantizeConfig> || std::is_same_v<Config, ServingConfig> ||
-                      std::is_same_v<Config, TrainingConfig>) {
+        if constexpr (std::is_same_v<Config, QuantizeConfig> || std::is_same_v<Config, DotGeneralConfig> ||
+                      std::is_same_v<Config, ServingConfig> || std::is_same_v<Config, TrainingConfig>) {
           return Run(config, inputs, environment, given);
         } else if constexpr (std::is_same_v<Config, RandomConfig>) {
           return Run(config, golden_case);

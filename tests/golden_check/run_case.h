@@ -48,7 +48,8 @@ absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs
 absl::StatusOr<Tensors> Run(const RoundToFormatConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
-absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env,
+                            Given& given);
 absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs, const Environment& env);

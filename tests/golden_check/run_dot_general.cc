@@ -1,5 +1,6 @@
 // Contractions.
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/dot_general.h"
+#include "aqt/quant/qtensor.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {
@@ -36,8 +38,8 @@ void NameForwardOperands(Tensors& tensors) {
 }
 
 // "out" and, with a gradient g, "dlhs" and "drhs".
-absl::StatusOr<Tensors> Contract(const DotGeneralPlan& plan, const Array& lhs, const Array& rhs, const Tensors& inputs,
-                                 const Context& context, const Runtime& runtime) {
+absl::StatusOr<Tensors> Contract(const DotGeneralPlan& plan, const DotOperand& lhs, const DotOperand& rhs,
+                                 const Tensors& inputs, const Context& context, const Runtime& runtime) {
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
   Residuals residuals;
   const auto g = inputs.find("g");
@@ -51,9 +53,21 @@ absl::StatusOr<Tensors> Contract(const DotGeneralPlan& plan, const Array& lhs, c
   return tensors;
 }
 
+// The operand, with a given scale instead of its calibration; it is kept in `prepared`.
+absl::StatusOr<DotOperand> Operand(const DotGeneralPlan& plan, Side side, const Array& x, const Array* scale,
+                                   const Runtime& runtime, std::optional<PreparedOperand>& prepared) {
+  if (scale == nullptr) return DotOperand(x);
+  QTensor qtensor;
+  qtensor.scale = {*scale};
+  qtensor.dequant_dtype = x.dtype();
+  AQT_ASSIGN_OR_RETURN(prepared, plan.Prepare(side, std::move(qtensor), runtime));
+  return DotOperand(x.ref(), *prepared);
+}
+
 }  // namespace
 
-absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env) {
+absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env,
+                            Given& given) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
@@ -61,9 +75,14 @@ absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& input
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
                        DotGeneralPlan::Make(config.config, lhs.aval(), rhs.aval(), config.dims, passes));
   // An observer keeps steps from being fused. The results are those of a call without one; it must not change them.
-  AQT_ASSIGN_OR_RETURN(Tensors tensors, Contract(plan, lhs, rhs, inputs, context, MakeRuntime(env)));
+  std::optional<PreparedOperand> prepared_lhs, prepared_rhs;
+  AQT_ASSIGN_OR_RETURN(const DotOperand l,
+                       Operand(plan, Side::kLhs, lhs, given.Find("fwd.lhs.scale"), MakeRuntime(env), prepared_lhs));
+  AQT_ASSIGN_OR_RETURN(const DotOperand r,
+                       Operand(plan, Side::kRhs, rhs, given.Find("fwd.rhs.scale"), MakeRuntime(env), prepared_rhs));
+  AQT_ASSIGN_OR_RETURN(Tensors tensors, Contract(plan, l, r, inputs, context, MakeRuntime(env)));
   Recorder recorder;
-  AQT_ASSIGN_OR_RETURN(const Tensors observed, Contract(plan, lhs, rhs, inputs, context, MakeRuntime(env, &recorder)));
+  AQT_ASSIGN_OR_RETURN(const Tensors observed, Contract(plan, l, r, inputs, context, MakeRuntime(env, &recorder)));
   for (const auto& [name, value] : observed) {
     if (BitEqual(value, tensors.at(name))) continue;
     return absl::InternalError(absl::StrCat(name, " has other bits with an observer than without"));

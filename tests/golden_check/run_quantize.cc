@@ -45,7 +45,7 @@ absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs,
     AQT_ASSIGN_OR_RETURN(tiling, TilingState::Make(x.shape(), config.tilings));
   }
   AQT_ASSIGN_OR_RETURN(QTensor qtensor, Calibrate(config.quantizer, x, config.calibration_axes, MakeRuntime(env),
-                                                  tiling.has_value() ? &*tiling : nullptr));
+                                                  tiling.has_value() ? &*tiling : nullptr, context));
   Tensors out;
   if (qtensor.scale.size() == 1) {
     out.emplace("scale", qtensor.scale[0]);
