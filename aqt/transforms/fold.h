@@ -23,9 +23,9 @@ struct Folded {
 //   - known inputs that the rest uses as they are stay, with their values;
 //   - a broadcast of something known stays a broadcast: only its operand is stored.
 // Evaluating the folded program with `values` gives the bits of the program. Errors: those of an evaluation;
-// InvalidArgument when a known value does not have its input's dtype and shape, and when a frozen output has the name of
-// an input that stays and has another value; NotFound, naming them, when a frozen output is computed from parameters or
-// statistics that `known` lacks. A frozen output of data or keys stays an output.
+// InvalidArgument when a known value does not have its input's dtype and shape, and when a frozen output has the
+// name of an input that stays and has another value; NotFound, naming them, when a frozen output is computed from
+// parameters or statistics that `known` lacks. A frozen output of data or keys stays an output.
 absl::StatusOr<Folded> Fold(const Program& program, const SlotValues& known);
 
 }  // namespace aqt

@@ -16,8 +16,9 @@ struct Tolerance {
   enum class Kind {
     kExact,  // equal values; NaN equals NaN, -0 equals +0
     kRtol,   // |got - want| <= atol + value * |want|, or equal as above
-    // At most `value` numbers of the dtype apart, and somewhere another number: what the original computes by a function
-    // of its own that is off by a unit now and then (XLA's pow). Equal values fail, so that no such case is listed in vain.
+    // At most `value` numbers of the dtype apart, and somewhere another number: what the original computes by a
+    // function of its own that is off by a unit now and then (XLA's pow). Equal values fail, so that no such case is
+    // listed in vain.
     kUnits,
     kInfo,  // anything
   };

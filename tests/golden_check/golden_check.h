@@ -51,9 +51,9 @@ bool Refuses(const GoldenCase& golden_case, const Environment& environment);
 // See kUsage in golden_check.cc, or golden_check --help.
 //
 // To `out`: a line per failing case, with --verbose also one per case that is not supported or that is accepted here
-// though the original refuses it; then per family and in total `passed N, failed N, not supported N`, and how many of the
-// cases that the original refuses are refused. Returns 1 when a case failed, 0 when none did; 2, with a message to
-// `err`, when the arguments or the directory are bad. A run of more than some seconds tells its progress to `err`.
+// though the original refuses it; then per family and in total `passed N, failed N, not supported N`, and how many
+// of the cases that the original refuses are refused. Returns 1 when a case failed, 0 when none did; 2, with a message
+// to `err`, when the arguments or the directory are bad. A run of more than some seconds tells its progress to `err`.
 int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& arguments, std::ostream& out,
                     std::ostream& err);
 
