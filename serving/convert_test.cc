@@ -58,7 +58,7 @@ class ConvertTest : public ::testing::Test {
   }
   static void RemoveIfThere(const std::string& path) {
     if (*io::Exists(Fs(), path)) {
-      ASSERT_TRUE(RemoveTree(Fs(), path).ok());
+      ASSERT_TRUE(io::RemoveTree(Fs(), path).ok());
     }
   }
   std::string root_;

@@ -133,24 +133,16 @@ absl::Status Output::Replace() {
   const std::string old = absl::StrCat(path, kOldSuffix);
   absl::Status status = fs_->Rename(path, old);
   if (status.ok()) status = fs_->Rename(folder_->temporary_path(), path);
-  if (status.ok()) return RemoveTree(*fs_, old);
+  if (status.ok()) return io::RemoveTree(*fs_, old);
   // A rename can fail before it happens, or after, when the disk cannot be flushed.
   const absl::StatusOr<bool> in_place = io::Exists(*fs_, path);
   if (in_place.ok() && *in_place) {
     if (const absl::StatusOr<bool> moved = io::Exists(*fs_, old); moved.ok() && *moved)
-      RemoveTree(*fs_, old).IgnoreError();
+      io::RemoveTree(*fs_, old).IgnoreError();
     return status;
   }
   const absl::Status back = fs_->Rename(old, path);
   return back.ok() ? status : Annotate(status, absl::StrCat("what was at ", path, " is now at ", old));
-}
-
-absl::Status RemoveTree(const io::FileSystem& fs, absl::string_view path) {
-  const absl::Status removed = fs.Remove(path);  // a file, a link (whatever it points to) or an empty folder
-  if (removed.ok() || removed.code() != absl::StatusCode::kFailedPrecondition) return removed;
-  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
-  for (const std::string& name : names) AQT_RETURN_IF_ERROR(RemoveTree(fs, io::JoinPath(path, name)));
-  return fs.Remove(path);
 }
 
 }  // namespace aqt::serving

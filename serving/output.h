@@ -55,9 +55,6 @@ class Output {
   std::unique_ptr<io::OutputFolder> folder_;  // null for a file
 };
 
-// Removes a file, a link or a folder with everything in it; links are removed, not followed.
-absl::Status RemoveTree(const io::FileSystem& fs, absl::string_view path);
-
 }  // namespace aqt::serving
 
 #endif  // AQT_SERVING_OUTPUT_H_

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
 #include "gtest/gtest.h"
-#include "serving/output.h"
 
 namespace aqt::serving {
 namespace {
@@ -31,7 +30,7 @@ std::string MakeTestFolder() {
   std::string name = absl::StrCat(test->test_suite_name(), ".", test->name());
   std::replace(name.begin(), name.end(), '/', '_');
   std::string path = io::JoinPath(::testing::TempDir(), name);
-  if (*io::Exists(Fs(), path)) AQT_CHECK(RemoveTree(Fs(), path).ok());
+  if (*io::Exists(Fs(), path)) AQT_CHECK(io::RemoveTree(Fs(), path).ok());
   AQT_CHECK(Fs().CreateFolder(path).ok());
   return path;
 }

@@ -14,7 +14,6 @@
 #include "aqt/io/checkpoint.h"
 #include "nlohmann/json.hpp"
 #include "serving/convert_job.h"
-#include "serving/output.h"
 #include "serving/quantization_config.h"
 #include "serving/rules.h"
 
@@ -166,7 +165,7 @@ int CheckpointCheck(const io::FileSystem& fs, const std::string& golden_dir, con
     const std::string output = io::JoinPath(temporary_dir, name);
     absl::Status status = is_case.ok() ? CheckCase(fs, golden_dir, name, output) : is_case.status();
     if (const absl::StatusOr<bool> left = io::Exists(fs, output); left.ok() && *left) {
-      const absl::Status removed = serving::RemoveTree(fs, output);
+      const absl::Status removed = io::RemoveTree(fs, output);
       if (status.ok()) status = removed;
     }
     if (status.ok()) {

@@ -11,7 +11,6 @@
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "serving/output.h"
 
 namespace aqt {
 namespace {
@@ -25,12 +24,12 @@ class CheckpointCheckTest : public ::testing::Test {
  protected:
   void SetUp() override {
     root_ = io::JoinPath(::testing::TempDir(), ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    (void)serving::RemoveTree(fs_, root_);
+    (void)io::RemoveTree(fs_, root_);
     for (const std::string& folder : {root_, Golden(), Temporary()}) ASSERT_TRUE(fs_.CreateFolder(folder).ok());
   }
   void TearDown() override {
     EXPECT_TRUE(fs_.List(Temporary())->empty()) << "something was left behind";
-    EXPECT_TRUE(serving::RemoveTree(fs_, root_).ok());
+    EXPECT_TRUE(io::RemoveTree(fs_, root_).ok());
   }
 
   std::string Golden() const { return io::JoinPath(root_, "golden"); }

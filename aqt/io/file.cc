@@ -22,17 +22,6 @@ absl::string_view WithoutTrailingSlashes(absl::string_view path) {
   return path;
 }
 
-// Removes a file, or a folder with what is in it. Goes on after an error and returns the first.
-absl::Status RemoveAll(const FileSystem& fs, const std::string& path) {
-  absl::Status status = fs.Remove(path);
-  if (status.code() != absl::StatusCode::kFailedPrecondition) return status;  // ENOTEMPTY
-  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
-  status = absl::OkStatus();
-  for (const std::string& name : names) status.Update(RemoveAll(fs, JoinPath(path, name)));
-  status.Update(fs.Remove(path));
-  return status;
-}
-
 }  // namespace
 
 const FileSystem& LocalFileSystem() {
@@ -91,46 +80,120 @@ absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string
   return out->Commit();
 }
 
-OutputFolder::OutputFolder(const FileSystem& fs, std::string path, std::string temporary_path)
-    : fs_(fs), path_(std::move(path)), temporary_path_(std::move(temporary_path)) {}
-
-OutputFolder::~OutputFolder() {
-  if (!committed_) RemoveAll(fs_, temporary_path_).IgnoreError();
+absl::Status RemoveTree(const FileSystem& fs, absl::string_view path) {
+  absl::Status status = fs.Remove(path);  // a file, a link (whatever it points to) or an empty folder
+  if (status.code() != absl::StatusCode::kFailedPrecondition) return status;
+  // A folder with something in it, or something mounted, which is not ours to empty.
+  AQT_ASSIGN_OR_RETURN(const bool mounted, fs.IsMountPoint(path));
+  if (mounted) return status;
+  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
+  status = absl::OkStatus();
+  for (const std::string& name : names) status.Update(RemoveTree(fs, JoinPath(path, name)));
+  status.Update(fs.Remove(path));
+  return status;
 }
 
-absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSystem& fs, absl::string_view path) {
+OutputFolder::OutputFolder(const FileSystem& fs, std::string path, std::string temporary_path, bool replace)
+    : fs_(fs), path_(std::move(path)), temporary_path_(std::move(temporary_path)), replace_(replace) {}
+
+OutputFolder::~OutputFolder() {
+  if (!committed_) RemoveTree(fs_, temporary_path_).IgnoreError();
+}
+
+absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSystem& fs, absl::string_view path,
+                                                                   const OutputOptions& options) {
   path = WithoutTrailingSlashes(path);
   if (BaseName(path) == "." || BaseName(path) == "..") {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot create folder '", path, "': name it from the folder above it"));
   }
+  bool replace = false;
   const absl::StatusOr<FileInfo> info = fs.Stat(path);
   if (info.ok()) {
     if (info->kind != FileKind::kFolder) {
       return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path, "': it exists and is no folder"));
     }
     AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
-    if (!names.empty()) {
+    if (!names.empty() && !options.overwrite) {
       return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path,
                                                    "': it exists and is not empty (it has '", names.front(),
                                                    "'); remove it or name another"));
     }
+    replace = !names.empty();
   } else if (!absl::IsNotFound(info.status())) {
     return info.status();
   }
   while (true) {
     std::string temporary = internal::TemporaryName(path);
     const absl::Status created = fs.CreateFolder(temporary);
-    if (created.ok()) return absl::WrapUnique(new OutputFolder(fs, std::string(path), std::move(temporary)));
+    if (created.ok()) return absl::WrapUnique(new OutputFolder(fs, std::string(path), std::move(temporary), replace));
     // A name left behind by a killed process whose number this one has.
     if (!absl::IsAlreadyExists(created)) return created;
   }
 }
 
 absl::Status OutputFolder::Commit() {
+  if (replace_) return Replace();
   AQT_RETURN_IF_ERROR(fs_.Rename(temporary_path_, path_));
   committed_ = true;
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> OutputFolder::NameForReplaced() const {
+  for (int n = 1;; ++n) {
+    std::string name = absl::StrCat(path_, kReplacedSuffix, n == 1 ? "" : absl::StrCat("-", n));
+    const absl::StatusOr<FileInfo> there = fs_.LStat(name);
+    if (absl::IsNotFound(there.status())) return name;
+    AQT_RETURN_IF_ERROR(there.status());
+  }
+}
+
+absl::Status OutputFolder::Replace() {
+  const absl::Status exchanged = fs_.Exchange(temporary_path_, path_);
+  if (absl::IsUnimplemented(exchanged)) return ReplaceByRenames();
+  if (absl::IsNotFound(exchanged)) {  // removed while this one was written
+    replace_ = false;
+    return Commit();
+  }
+  AQT_RETURN_IF_ERROR(exchanged);
+  committed_ = true;  // now the temporary name has what was there before
+  if (const absl::Status flushed = fs_.SyncFolder(FolderOf(path_)); !flushed.ok()) {
+    std::string old = temporary_path_;
+    if (absl::StatusOr<std::string> name = NameForReplaced(); name.ok()) {
+      const absl::Status renamed = fs_.Rename(old, *name);  // may fail to flush, but not to rename
+      if (renamed.ok() || absl::IsNotFound(fs_.LStat(old).status())) old = *std::move(name);
+    }
+    return Annotate(flushed, absl::StrCat("'", path_, "' is complete, but may not survive a power failure; what was ",
+                                          "there before is kept as '", old, "'"));
+  }
+  const absl::Status removed = RemoveTree(fs_, temporary_path_);
+  if (removed.ok()) return removed;
+  return Annotate(removed, absl::StrCat("'", path_, "' is complete, but what was there before could not be removed: '",
+                                        temporary_path_, "'"));
+}
+
+absl::Status OutputFolder::ReplaceByRenames() {
+  AQT_ASSIGN_OR_RETURN(const std::string old, NameForReplaced());
+  const auto is_gone = [&](absl::string_view path) { return absl::IsNotFound(fs_.LStat(path).status()); };
+  const auto undo = [&](const absl::Status& status) {
+    const absl::Status back = fs_.Rename(old, path_);
+    return back.ok() || is_gone(old)
+               ? status
+               : Annotate(status, absl::StrCat("what was at '", path_, "' is now at '", old, "'"));
+  };
+  // A rename can fail before it happens, or after, when the disk cannot be flushed.
+  if (const absl::Status moved = fs_.Rename(path_, old); !moved.ok()) return is_gone(path_) ? undo(moved) : moved;
+  if (const absl::Status placed = fs_.Rename(temporary_path_, path_); !placed.ok()) {
+    if (!is_gone(temporary_path_)) return undo(placed);
+    committed_ = true;
+    return Annotate(placed, absl::StrCat("'", path_, "' is complete, but may not survive a power failure; what was ",
+                                         "there before is kept as '", old, "'"));
+  }
+  committed_ = true;
+  const absl::Status removed = RemoveTree(fs_, old);
+  if (removed.ok()) return removed;
+  return Annotate(
+      removed, absl::StrCat("'", path_, "' is complete, but what was there before could not be removed: '", old, "'"));
 }
 
 std::string JoinPath(absl::string_view folder, absl::string_view name) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,7 @@ struct OutputOptions {
   bool overwrite = false;
 };
 
-enum class FileKind : uint8_t { kRegular, kFolder, kOther };
+enum class FileKind : uint8_t { kRegular, kFolder, kLink, kOther };
 
 struct FileInfo {
   FileKind kind = FileKind::kRegular;
@@ -62,7 +63,13 @@ struct FileInfo {
   uint64_t inode = 0;
 };
 
-// Implementations are thread-safe. Symbolic links are followed, except by Remove and Rename.
+// A claim to a name, held until it is destroyed or the process ends, however it ends.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
+// Implementations are thread-safe. Symbolic links are followed, except by LStat, Remove, Rename and Exchange.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -73,6 +80,15 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<OutputFile>> CreateOutput(absl::string_view path,
                                                                    const OutputOptions& options) const = 0;
   virtual absl::StatusOr<FileInfo> Stat(absl::string_view path) const = 0;
+  // As Stat, but a link at the end of the path is told as such (kLink).
+  virtual absl::StatusOr<FileInfo> LStat(absl::string_view path) const = 0;
+  // The absolute path without links, "." and ".."; it must exist.
+  virtual absl::StatusOr<std::string> RealPath(absl::string_view path) const = 0;
+  // True when another file system, or a folder or file of this one, is mounted there: it can be neither renamed nor
+  // replaced.
+  virtual absl::StatusOr<bool> IsMountPoint(absl::string_view path) const = 0;
+  // Bytes that this process can still write to the file system of `path`; nothing where that is not reported.
+  virtual absl::StatusOr<std::optional<int64_t>> FreeBytes(absl::string_view path) const = 0;
   // Names in the folder, sorted bytewise, without "." and "..".
   virtual absl::StatusOr<std::vector<std::string>> List(absl::string_view folder) const = 0;
   // One level; AlreadyExists when there is something of that name.
@@ -82,6 +98,15 @@ class FileSystem {
   // Files or folders within one file system; an existing file or empty folder `to` is replaced. Flushes the folder of
   // `to`.
   virtual absl::Status Rename(absl::string_view from, absl::string_view to) const = 0;
+  // Swaps two files or folders of one file system at one moment. Unimplemented, and nothing is changed, where the file
+  // system cannot. Does not flush: SyncFolder does.
+  virtual absl::Status Exchange(absl::string_view a, absl::string_view b) const = 0;
+  // Makes what was created, renamed and removed in the folder survive a power failure.
+  virtual absl::Status SyncFolder(absl::string_view path) const = 0;
+  // Creates a file of that name, which goes when the lock does. Unavailable, with the number of the process, when
+  // somebody has the lock; a file left behind by a killed process does not count. On file systems without locks it is
+  // always given.
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(absl::string_view path) const = 0;
 };
 
 // The machine's files.
@@ -102,12 +127,22 @@ absl::Status WriteFile(const FileSystem& fs, absl::string_view path, absl::strin
 absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string_view to,
                       const OutputOptions& options = {});
 
+// Removes a file, a link or a folder with everything in it. Links are removed, not followed, and nothing that is
+// mounted below is touched. Goes on after an error and returns the first.
+absl::Status RemoveTree(const FileSystem& fs, absl::string_view path);
+
+// Where OutputFolder keeps a replaced folder that it could not remove, or is about to replace: the name with this, and
+// "-2", "-3", ... if that is taken.
+inline constexpr char kReplacedSuffix[] = ".aqt-old";
+
 // A folder of files that appears complete or not at all: fill temporary_path(), then Commit. Destroyed without a
 // successful Commit it removes temporary_path() with everything in it.
 class OutputFolder {
  public:
-  // AlreadyExists when `path` exists, unless it is an empty folder. The folder above must exist.
-  static absl::StatusOr<std::unique_ptr<OutputFolder>> Create(const FileSystem& fs, absl::string_view path);
+  // Without `overwrite`, AlreadyExists when `path` exists, unless it is an empty folder. With it, `path` may be a
+  // folder. The folder above must exist.
+  static absl::StatusOr<std::unique_ptr<OutputFolder>> Create(const FileSystem& fs, absl::string_view path,
+                                                              const OutputOptions& options = {});
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
@@ -115,14 +150,23 @@ class OutputFolder {
   const std::string& path() const { return path_; }
   const std::string& temporary_path() const { return temporary_path_; }
   // Renames temporary_path() to path(). To be called once.
+  //
+  // What is replaced is exchanged with the new folder in one step, then the folder above is flushed, and only then is
+  // it removed. Where the file system cannot exchange, path() is renamed to path() + kReplacedSuffix first and the new
+  // folder to path() second: a crash in between leaves both, complete, under other names. An error tells where things
+  // are: nothing of the old is removed before the new is safe.
   absl::Status Commit();
 
  private:
-  OutputFolder(const FileSystem& fs, std::string path, std::string temporary_path);
+  OutputFolder(const FileSystem& fs, std::string path, std::string temporary_path, bool replace);
+  absl::Status Replace();
+  absl::Status ReplaceByRenames();
+  absl::StatusOr<std::string> NameForReplaced() const;
 
   const FileSystem& fs_;
   std::string path_;
   std::string temporary_path_;
+  bool replace_;
   bool committed_ = false;
 };
 

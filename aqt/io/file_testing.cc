@@ -6,6 +6,8 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "aqt/io/posix.h"
 
@@ -33,12 +35,23 @@ class FaultyCalls final : public PosixCalls {
     const std::lock_guard<std::mutex> lock(mutex_);
     interrupt_ = true;
   }
+  void SetFreeBytes(std::optional<int64_t> bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    sets_free_bytes_ = true;
+    free_bytes_ = bytes;
+  }
+  void SetMountPoint(std::string path) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    mount_point_ = std::move(path);
+  }
   void Clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Plan& plan : plans_) plan = Plan{.calls = plan.calls};
     disk_left_.reset();
     transfer_ = kForever;
     interrupt_ = false;
+    sets_free_bytes_ = false;
+    mount_point_.clear();
   }
   int64_t NumCalls(FileCall call) const {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -50,6 +63,9 @@ class FaultyCalls final : public PosixCalls {
   }
   int Stat(const char* path, struct stat* info) const override {
     return Fails(FileCall::kStat) ? -1 : PosixCalls::Stat(path, info);
+  }
+  int LStat(const char* path, struct stat* info) const override {
+    return Fails(FileCall::kStat) ? -1 : PosixCalls::LStat(path, info);
   }
   int FStat(int fd, struct stat* info) const override {
     return Fails(FileCall::kStat) ? -1 : PosixCalls::FStat(fd, info);
@@ -89,6 +105,27 @@ class FaultyCalls final : public PosixCalls {
   }
   int Rename(const char* from, const char* to, bool replace) const override {
     return Fails(FileCall::kRename) ? -1 : PosixCalls::Rename(from, to, replace);
+  }
+  int Exchange(const char* a, const char* b) const override {
+    return Fails(FileCall::kExchange) ? -1 : PosixCalls::Exchange(a, b);
+  }
+  int FLock(int fd, int operation) const override {
+    return Fails(FileCall::kLock) ? -1 : PosixCalls::FLock(fd, operation);
+  }
+  int StatVfs(const char* path, struct statvfs* info) const override {
+    if (Fails(FileCall::kFreeBytes)) return -1;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!sets_free_bytes_) return PosixCalls::StatVfs(path, info);
+    *info = {};
+    info->f_frsize = 1;
+    info->f_blocks = free_bytes_.has_value() ? *free_bytes_ + 1 : 0;
+    info->f_bfree = info->f_bavail = free_bytes_.value_or(0);
+    return 0;
+  }
+  int IsMountPoint(const char* path) const override {
+    if (Fails(FileCall::kMountPoint)) return -1;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return path == mount_point_ ? 1 : PosixCalls::IsMountPoint(path);
   }
   int Remove(const char* path) const override { return Fails(FileCall::kRemove) ? -1 : PosixCalls::Remove(path); }
   int MkDir(const char* path, mode_t mode) const override {
@@ -134,6 +171,9 @@ class FaultyCalls final : public PosixCalls {
   mutable std::optional<int64_t> disk_left_;
   int64_t transfer_ = kForever;
   bool interrupt_ = false;
+  bool sets_free_bytes_ = false;
+  std::optional<int64_t> free_bytes_;
+  std::string mount_point_;
 };
 
 }  // namespace internal
@@ -149,6 +189,8 @@ void FaultInjectingFileSystem::FailAll(FileCall call, int error) {
 void FaultInjectingFileSystem::LimitDisk(int64_t bytes) { calls_->LimitDisk(bytes); }
 void FaultInjectingFileSystem::LimitTransfer(int64_t bytes) { calls_->LimitTransfer(bytes); }
 void FaultInjectingFileSystem::Interrupt() { calls_->Interrupt(); }
+void FaultInjectingFileSystem::SetFreeBytes(std::optional<int64_t> bytes) { calls_->SetFreeBytes(bytes); }
+void FaultInjectingFileSystem::SetMountPoint(std::string path) { calls_->SetMountPoint(std::move(path)); }
 void FaultInjectingFileSystem::Clear() { calls_->Clear(); }
 int64_t FaultInjectingFileSystem::NumCalls(FileCall call) const { return calls_->NumCalls(call); }
 
@@ -161,6 +203,16 @@ absl::StatusOr<std::unique_ptr<OutputFile>> FaultInjectingFileSystem::CreateOutp
   return fs_->CreateOutput(path, options);
 }
 absl::StatusOr<FileInfo> FaultInjectingFileSystem::Stat(absl::string_view path) const { return fs_->Stat(path); }
+absl::StatusOr<FileInfo> FaultInjectingFileSystem::LStat(absl::string_view path) const { return fs_->LStat(path); }
+absl::StatusOr<std::string> FaultInjectingFileSystem::RealPath(absl::string_view path) const {
+  return fs_->RealPath(path);
+}
+absl::StatusOr<bool> FaultInjectingFileSystem::IsMountPoint(absl::string_view path) const {
+  return fs_->IsMountPoint(path);
+}
+absl::StatusOr<std::optional<int64_t>> FaultInjectingFileSystem::FreeBytes(absl::string_view path) const {
+  return fs_->FreeBytes(path);
+}
 absl::StatusOr<std::vector<std::string>> FaultInjectingFileSystem::List(absl::string_view folder) const {
   return fs_->List(folder);
 }
@@ -168,6 +220,13 @@ absl::Status FaultInjectingFileSystem::CreateFolder(absl::string_view path) cons
 absl::Status FaultInjectingFileSystem::Remove(absl::string_view path) const { return fs_->Remove(path); }
 absl::Status FaultInjectingFileSystem::Rename(absl::string_view from, absl::string_view to) const {
   return fs_->Rename(from, to);
+}
+absl::Status FaultInjectingFileSystem::Exchange(absl::string_view a, absl::string_view b) const {
+  return fs_->Exchange(a, b);
+}
+absl::Status FaultInjectingFileSystem::SyncFolder(absl::string_view path) const { return fs_->SyncFolder(path); }
+absl::StatusOr<std::unique_ptr<FileLock>> FaultInjectingFileSystem::Lock(absl::string_view path) const {
+  return fs_->Lock(path);
 }
 
 }  // namespace aqt::io

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,12 @@ enum class FileCall : uint8_t {
   kRemove,
   kCreateFolder,
   kList,
+  kExchange,
+  kLock,
+  kFreeBytes,
+  kMountPoint,
 };
-inline constexpr int kNumFileCalls = 12;
+inline constexpr int kNumFileCalls = 16;
 
 namespace internal {
 class FaultyCalls;
@@ -53,6 +58,10 @@ class FaultInjectingFileSystem final : public FileSystem {
   void LimitTransfer(int64_t bytes);
   // Every second call of open, read, write and sync is interrupted by a signal (EINTR).
   void Interrupt();
+  // So many bytes are free, as far as FreeBytes knows; nothing: that is not reported.
+  void SetFreeBytes(std::optional<int64_t> bytes);
+  // Something is mounted at this path, as far as IsMountPoint knows.
+  void SetMountPoint(std::string path);
   // Forgets all faults.
   void Clear();
   // How many calls of that kind there have been since construction, failed ones included.
@@ -62,10 +71,17 @@ class FaultInjectingFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<OutputFile>> CreateOutput(absl::string_view path,
                                                            const OutputOptions& options) const override;
   absl::StatusOr<FileInfo> Stat(absl::string_view path) const override;
+  absl::StatusOr<FileInfo> LStat(absl::string_view path) const override;
+  absl::StatusOr<std::string> RealPath(absl::string_view path) const override;
+  absl::StatusOr<bool> IsMountPoint(absl::string_view path) const override;
+  absl::StatusOr<std::optional<int64_t>> FreeBytes(absl::string_view path) const override;
   absl::StatusOr<std::vector<std::string>> List(absl::string_view folder) const override;
   absl::Status CreateFolder(absl::string_view path) const override;
   absl::Status Remove(absl::string_view path) const override;
   absl::Status Rename(absl::string_view from, absl::string_view to) const override;
+  absl::Status Exchange(absl::string_view a, absl::string_view b) const override;
+  absl::Status SyncFolder(absl::string_view path) const override;
+  absl::StatusOr<std::unique_ptr<FileLock>> Lock(absl::string_view path) const override;
 
  private:
   std::unique_ptr<internal::FaultyCalls> calls_;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +12,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
@@ -21,6 +24,7 @@ namespace aqt::io::internal {
 
 int PosixCalls::Open(const char* path, int flags, mode_t mode) const { return ::open(path, flags, mode); }
 int PosixCalls::Stat(const char* path, struct stat* info) const { return ::stat(path, info); }
+int PosixCalls::LStat(const char* path, struct stat* info) const { return ::lstat(path, info); }
 int PosixCalls::FStat(int fd, struct stat* info) const { return ::fstat(fd, info); }
 ssize_t PosixCalls::PRead(int fd, void* dst, size_t bytes, off_t offset) const {
   return ::pread(fd, dst, bytes, offset);
@@ -34,6 +38,25 @@ int PosixCalls::FSyncFolder(int fd) const { return ::fsync(fd); }
 int PosixCalls::Close(int fd) const { return ::close(fd); }
 int PosixCalls::Remove(const char* path) const { return ::remove(path); }
 int PosixCalls::MkDir(const char* path, mode_t mode) const { return ::mkdir(path, mode); }
+int PosixCalls::FLock(int fd, int operation) const { return ::flock(fd, operation); }
+int PosixCalls::StatVfs(const char* path, struct statvfs* info) const { return ::statvfs(path, info); }
+
+int PosixCalls::Exchange(const char* a, const char* b) const {
+  return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+}
+
+int PosixCalls::IsMountPoint(const char* path) const {
+  struct statx info;
+  if (::statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &info) == 0 &&
+      (info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0) {
+    return (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0 ? 1 : 0;
+  }
+  // Linux before 5.8: another device than that of the folder above. This does not see a folder of the same device.
+  struct stat at, above;
+  const std::string folder(FolderOf(path));
+  if (::lstat(path, &at) < 0 || ::stat(folder.c_str(), &above) < 0) return -1;
+  return at.st_dev != above.st_dev ? 1 : 0;
+}
 
 int PosixCalls::Rename(const char* from, const char* to, bool replace) const {
   if (replace) return ::rename(from, to);
@@ -66,7 +89,9 @@ int PosixCalls::List(const char* folder, std::vector<std::string>* names) const 
 namespace {
 
 absl::Status Error(int error, absl::string_view operation, absl::string_view path) {
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot ", operation, " '", path, "'"));
+  const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat("cannot ", operation, " '", path, "'"));
+  // A loop of links is a state of the files, not a failure of unknown kind.
+  return error == ELOOP ? absl::FailedPreconditionError(status.message()) : status;
 }
 
 absl::Status CheckPath(absl::string_view path) {
@@ -101,9 +126,8 @@ int CloseFd(const PosixCalls& calls, int fd) {
   return result < 0 && errno == EINTR ? 0 : result;
 }
 
-// Makes a rename to `path` survive a power failure.
-absl::Status SyncFolderOf(const PosixCalls& calls, absl::string_view path) {
-  const std::string folder(FolderOf(path));
+absl::Status Sync(const PosixCalls& calls, absl::string_view path) {
+  const std::string folder(path);
   const int fd = Retry([&] { return calls.Open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
   if (fd < 0 && errno == EACCES) return absl::OkStatus();  // one that may be written, but not read
   if (fd < 0) return Error(errno, "open folder", folder);
@@ -116,6 +140,9 @@ absl::Status SyncFolderOf(const PosixCalls& calls, absl::string_view path) {
   }
   return absl::OkStatus();
 }
+
+// Makes a rename to `path` survive a power failure.
+absl::Status SyncFolderOf(const PosixCalls& calls, absl::string_view path) { return Sync(calls, FolderOf(path)); }
 
 // One call moves at most this much on Linux, and a size must fit ssize_t.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
@@ -219,6 +246,42 @@ class PosixOutput final : public OutputFile {
   bool renamed_ = false;
 };
 
+FileInfo ToFileInfo(const struct stat& info) {
+  FileInfo result;
+  result.kind = S_ISREG(info.st_mode)   ? FileKind::kRegular
+                : S_ISDIR(info.st_mode) ? FileKind::kFolder
+                : S_ISLNK(info.st_mode) ? FileKind::kLink
+                                        : FileKind::kOther;
+  result.size = result.kind == FileKind::kRegular ? info.st_size : 0;
+  result.device = info.st_dev;
+  result.inode = info.st_ino;
+  return result;
+}
+
+// Held by flock, which ends with the process; the number in the file is for messages.
+class PosixLock final : public FileLock {
+ public:
+  PosixLock(const PosixCalls& calls, int fd, std::string path) : calls_(calls), fd_(fd), path_(std::move(path)) {}
+  ~PosixLock() override {
+    calls_.Remove(path_.c_str());  // while it is held: nobody else's
+    CloseFd(calls_, fd_);
+  }
+
+ private:
+  const PosixCalls& calls_;
+  const int fd_;
+  const std::string path_;
+};
+
+// "process 123", from the file of a lock that somebody else holds.
+std::string Holder(const PosixCalls& calls, int fd) {
+  char text[16] = {};
+  int pid = 0;
+  const ssize_t n = Retry([&] { return calls.PRead(fd, text, sizeof(text), 0); });
+  if (n <= 0 || !absl::SimpleAtoi(absl::string_view(text, n), &pid)) return "another process";
+  return absl::StrCat("process ", pid);
+}
+
 // The file that a path leads to, so that replacing it keeps the links. `path` exists.
 absl::StatusOr<std::string> ResolveLinks(const std::string& path) {
   char* const resolved = ::realpath(path.c_str(), nullptr);
@@ -298,14 +361,40 @@ absl::StatusOr<FileInfo> PosixFileSystem::Stat(absl::string_view path) const {
   AQT_RETURN_IF_ERROR(CheckPath(path));
   struct stat info;
   if (calls_.Stat(std::string(path).c_str(), &info) < 0) return Error(errno, "stat", path);
-  FileInfo result;
-  result.kind = S_ISREG(info.st_mode)   ? FileKind::kRegular
-                : S_ISDIR(info.st_mode) ? FileKind::kFolder
-                                        : FileKind::kOther;
-  result.size = result.kind == FileKind::kRegular ? info.st_size : 0;
-  result.device = info.st_dev;
-  result.inode = info.st_ino;
-  return result;
+  return ToFileInfo(info);
+}
+
+absl::StatusOr<FileInfo> PosixFileSystem::LStat(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  struct stat info;
+  if (calls_.LStat(std::string(path).c_str(), &info) < 0) return Error(errno, "stat", path);
+  return ToFileInfo(info);
+}
+
+absl::StatusOr<std::string> PosixFileSystem::RealPath(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  return ResolveLinks(std::string(path));
+}
+
+absl::StatusOr<bool> PosixFileSystem::IsMountPoint(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  const int result = calls_.IsMountPoint(std::string(path).c_str());
+  if (result < 0) return Error(errno, "stat", path);
+  return result == 1;
+}
+
+absl::StatusOr<std::optional<int64_t>> PosixFileSystem::FreeBytes(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  struct statvfs info;
+  if (Retry([&] { return calls_.StatVfs(std::string(path).c_str(), &info); }) < 0) {
+    if (errno == ENOSYS || errno == EOPNOTSUPP) return std::optional<int64_t>();
+    return Error(errno, "find the free space of", path);
+  }
+  if (info.f_blocks == 0) return std::optional<int64_t>();  // not told, as by some file systems over a network
+  const uint64_t blocks = ::geteuid() == 0 ? info.f_bfree : info.f_bavail;  // the rest is reserved for root
+  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+  const uint64_t block = std::max<uint64_t>(info.f_frsize, 1);
+  return std::optional<int64_t>(static_cast<int64_t>(blocks > kMax / block ? kMax : blocks * block));
 }
 
 absl::StatusOr<std::vector<std::string>> PosixFileSystem::List(absl::string_view folder) const {
@@ -335,6 +424,66 @@ absl::Status PosixFileSystem::Rename(absl::string_view from, absl::string_view t
     return Error(errno, absl::StrCat("rename '", from, "' to"), to);
   }
   return SyncFolderOf(calls_, to);
+}
+
+absl::Status PosixFileSystem::Exchange(absl::string_view a, absl::string_view b) const {
+  AQT_RETURN_IF_ERROR(CheckPath(a));
+  AQT_RETURN_IF_ERROR(CheckPath(b));
+  if (calls_.Exchange(std::string(a).c_str(), std::string(b).c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  const absl::Status status = Error(error, absl::StrCat("exchange '", a, "' and"), b);
+  // What file systems (EINVAL) and kernels (ENOSYS) without it say.
+  return error == EINVAL || error == ENOSYS ? absl::UnimplementedError(status.message()) : status;
+}
+
+absl::Status PosixFileSystem::SyncFolder(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  return Sync(calls_, path);
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::Lock(absl::string_view path) const {
+  AQT_RETURN_IF_ERROR(CheckPath(path));
+  std::string name(path);
+  const auto open = [&](int flags) {
+    return Retry([&] { return calls_.Open(name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666); });
+  };
+  while (true) {
+    int fd = open(O_RDWR | O_CREAT | O_EXCL);
+    const bool created = fd >= 0;
+    if (fd < 0 && errno == EEXIST) {
+      fd = open(O_RDWR);
+      if (fd < 0 && errno == EACCES) fd = open(O_RDONLY);  // another user's
+      if (fd < 0 && errno == ENOENT) continue;             // its owner has just removed it
+    }
+    if (fd < 0) return Error(errno, "create", name);
+    const auto fail = [&](const absl::Status& status, bool remove) {
+      if (remove) calls_.Remove(name.c_str());
+      CloseFd(calls_, fd);
+      return status;
+    };
+    if (Retry([&] { return calls_.FLock(fd, LOCK_EX | LOCK_NB); }) < 0) {
+      if (errno == EWOULDBLOCK) {
+        return fail(absl::UnavailableError(absl::StrCat("'", name, "' is locked by ", Holder(calls_, fd))), false);
+      }
+      // Without locks in the file system two writers are not told apart.
+      if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP && errno != EINVAL) {
+        return fail(Error(errno, "lock", name), created);
+      }
+    }
+    // The owner before may have removed the file between our open and flock: then the lock is on nothing.
+    struct stat locked, there;
+    if (calls_.FStat(fd, &locked) < 0) return fail(Error(errno, "stat", name), created);
+    if (calls_.LStat(name.c_str(), &there) < 0) {
+      if (errno != ENOENT) return fail(Error(errno, "stat", name), created);
+      there = {};
+    }
+    if (locked.st_ino == there.st_ino && locked.st_dev == there.st_dev) {
+      const std::string pid = absl::StrCat(::getpid(), "\n");
+      if (::ftruncate(fd, 0) == 0) calls_.PWrite(fd, pid.data(), pid.size(), 0);  // only told in a message
+      return std::make_unique<PosixLock>(calls_, fd, std::move(name));
+    }
+    CloseFd(calls_, fd);
+  }
 }
 
 }  // namespace aqt::io::internal

@@ -4,10 +4,13 @@
 // Private to this folder: the FileSystem over POSIX, and the system calls that it makes, replaceable by tests.
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +27,7 @@ class PosixCalls {
   virtual ~PosixCalls() = default;
   virtual int Open(const char* path, int flags, mode_t mode) const;
   virtual int Stat(const char* path, struct stat* info) const;
+  virtual int LStat(const char* path, struct stat* info) const;
   virtual int FStat(int fd, struct stat* info) const;
   virtual ssize_t PRead(int fd, void* dst, size_t bytes, off_t offset) const;
   virtual ssize_t PWrite(int fd, const void* src, size_t bytes, off_t offset) const;
@@ -33,8 +37,13 @@ class PosixCalls {
   virtual int Close(int fd) const;
   // rename, or renameat2 with RENAME_NOREPLACE.
   virtual int Rename(const char* from, const char* to, bool replace) const;
+  virtual int Exchange(const char* a, const char* b) const;  // renameat2 with RENAME_EXCHANGE
   virtual int Remove(const char* path) const;
   virtual int MkDir(const char* path, mode_t mode) const;
+  virtual int FLock(int fd, int operation) const;
+  virtual int StatVfs(const char* path, struct statvfs* info) const;
+  // 1 when something is mounted at `path`, whose last part is not followed when it is a link; else 0.
+  virtual int IsMountPoint(const char* path) const;
   // Appends the names in a folder (opendir, readdir, closedir).
   virtual int List(const char* folder, std::vector<std::string>* names) const;
 };
@@ -51,10 +60,17 @@ class PosixFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<OutputFile>> CreateOutput(absl::string_view path,
                                                            const OutputOptions& options) const override;
   absl::StatusOr<FileInfo> Stat(absl::string_view path) const override;
+  absl::StatusOr<FileInfo> LStat(absl::string_view path) const override;
+  absl::StatusOr<std::string> RealPath(absl::string_view path) const override;
+  absl::StatusOr<bool> IsMountPoint(absl::string_view path) const override;
+  absl::StatusOr<std::optional<int64_t>> FreeBytes(absl::string_view path) const override;
   absl::StatusOr<std::vector<std::string>> List(absl::string_view folder) const override;
   absl::Status CreateFolder(absl::string_view path) const override;
   absl::Status Remove(absl::string_view path) const override;
   absl::Status Rename(absl::string_view from, absl::string_view to) const override;
+  absl::Status Exchange(absl::string_view a, absl::string_view b) const override;
+  absl::Status SyncFolder(absl::string_view path) const override;
+  absl::StatusOr<std::unique_ptr<FileLock>> Lock(absl::string_view path) const override;
 
  private:
   const PosixCalls& calls_;
