@@ -226,7 +226,7 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
 
 // Prints what it finds; kQuality when there is a problem.
 absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, flags.input));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, flags.input, {.leave_out = flags.output}));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, io::Checkpoint::Open(fs, flags.output));
   VerifyOptions options;
   options.jobs = flags.jobs;

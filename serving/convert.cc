@@ -6,11 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/safetensors.h"
+#include "serving/carried_files.h"
 #include "serving/exit_code.h"
 #include "serving/finite.h"
 #include "serving/parallel.h"
@@ -23,14 +24,6 @@ namespace {
 constexpr int64_t kMemoryBudget = 16 << 20;
 constexpr int64_t kMaxBlock = 1 << 20;
 constexpr int64_t kMinBlock = 64 << 10;
-
-// The model's weights in formats of other frameworks: carried over they would only be floating point dead weight.
-bool IsForeignWeightFile(absl::string_view name) {
-  const absl::string_view base = io::BaseName(name);
-  return (absl::StartsWith(base, "pytorch_model") &&
-          (absl::EndsWith(base, ".bin") || absl::EndsWith(base, ".bin.index.json"))) ||
-         base == "tf_model.h5" || base == "flax_model.msgpack" || base == "rust_model.ot";
-}
 
 // A part of one tensor: rows of a weight to quantize, or bytes to copy.
 struct Block {
@@ -250,17 +243,15 @@ absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, co
     AQT_ASSIGN_OR_RETURN(const std::string path, output.PathOf(name));
     return OutputError(io::WriteFile(fs, path, text));
   };
+  CarriedFiles files = FilesToCarry(input);
+  for (const std::string& name : files.copied) {
+    AQT_ASSIGN_OR_RETURN(const std::string to, output.PathOf(name));
+    AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, io::JoinPath(input.path(), name), to)));
+  }
+  result.not_copied = std::move(files.foreign_weights);
   std::string config;
-  for (const std::string& name : input.other_files()) {
-    const std::string from = io::JoinPath(input.path(), name);
-    if (name == kConfigFile) {
-      AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, from, kMaxConfigBytes));
-    } else if (IsForeignWeightFile(name)) {
-      result.not_copied.push_back(name);
-    } else {
-      AQT_ASSIGN_OR_RETURN(const std::string to, output.PathOf(name));
-      AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, from, to)));
-    }
+  if (absl::c_linear_search(input.other_files(), kConfigFile)) {
+    AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, io::JoinPath(input.path(), kConfigFile), kMaxConfigBytes));
   }
   if (plan.has_index) {
     io::WeightMap map;

@@ -37,7 +37,7 @@ absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std:
 
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input, {.leave_out = job.output}));
   const absl::StatusOr<OutputPlace> checked = CheckOutput(fs, input, job.output, job.force);
   if (!checked.ok()) return OutputError(checked.status());
   const OutputPlace& place = *checked;

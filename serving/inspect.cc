@@ -81,6 +81,7 @@ absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkp
   report.files = checkpoint.shard_names();
   report.bytes = checkpoint.total_bytes();
   report.other_files = checkpoint.other_files();
+  report.warnings = checkpoint.warnings();
   std::map<io::FileDType, InspectReport::DTypeCount> dtypes;
   for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
     InspectReport::Tensor entry{*tensor.info, report.files[tensor.shard], std::nullopt};
@@ -141,6 +142,7 @@ void PrintInspect(const InspectReport& report, std::ostream& out) {
     out << "quantization:\n  "
         << absl::StrJoin(std::vector<std::string>(absl::StrSplit(report.quantization, '\n')), "\n  ") << "\n";
   if (!report.other_files.empty()) out << "other files: " << absl::StrJoin(report.other_files, ", ") << "\n";
+  for (const std::string& warning : report.warnings) out << "warning: " << warning << "\n";
 }
 
 std::string InspectToJson(const InspectReport& report) {
@@ -174,6 +176,7 @@ std::string InspectToJson(const InspectReport& report) {
                      {"metadata", std::move(metadata)},
                      {"quantization", report.quantization.empty() ? Json() : Json(report.quantization)},
                      {"other_files", report.other_files},
+                     {"warnings", report.warnings},
                      {"tensors", std::move(tensors)}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -42,6 +42,7 @@ struct InspectReport {
   std::vector<std::pair<std::string, std::string>> metadata;  // {"file: key" or "key", value}
   std::string quantization;                                   // one line per group, or empty
   std::vector<std::string> other_files;
+  std::vector<std::string> warnings;  // about links, and files that cannot be read
 };
 
 // DataLoss when the checkpoint is damaged. `stats` reads all tensors.

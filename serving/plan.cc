@@ -194,6 +194,7 @@ absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfi
     plan.tensors.push_back(std::move(tensor));
   }
   AQT_RETURN_IF_ERROR(CheckRules(rules, recipe, plan));
+  plan.warnings.insert(plan.warnings.end(), checkpoint.warnings().begin(), checkpoint.warnings().end());
   AQT_RETURN_IF_ERROR(CheckNames(plan));
   AQT_RETURN_IF_ERROR(AssignShards(checkpoint, options, plan));
   plan.quantization_config = DescribeOutput(checkpoint, model, plan, recipe);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "serving/carried_files.h"
 #include "serving/parallel.h"
 #include "serving/plan.h"
 #include "serving/quantization_config.h"
@@ -177,6 +179,10 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
       report.problems.push_back(absl::StrCat(
           tensor.info->name, " is in the output, but neither in the input nor part of a quantized weight"));
     }
+  }
+  if (input.is_folder() && output.is_folder()) {
+    AQT_ASSIGN_OR_RETURN(std::vector<std::string> problems, CompareCarriedFiles(fs, input, output));
+    std::move(problems.begin(), problems.end(), std::back_inserter(report.problems));
   }
   if (report.weights.empty())
     report.problems.push_back("no weight is quantized, though there is a quantization_config");

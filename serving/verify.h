@@ -6,7 +6,8 @@
 // A quantized weight w is compared with d, what its stored integers, scales and zero points stand for:
 //   snr = 10 log10(sum w^2 / sum (w - d)^2) dB, infinite for d = w;   cosine = sum w d / sqrt(sum w^2 sum d^2)
 //   clipped = share of the elements whose integer is the smallest or largest one and is more than one step from w
-// Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree.
+// Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree. A folder
+// must have every file that a conversion carries over (carried_files.h).
 
 #include <cstdint>
 #include <limits>

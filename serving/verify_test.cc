@@ -143,6 +143,21 @@ TEST_F(VerifyTest, FindsWhatDoesNotAgree) {
               ElementsAre(HasSubstr("up_proj.weight is F32[7,32]")));
 }
 
+TEST_F(VerifyTest, FindsMissingFilesAndOtherWeights) {
+  WriteSmallModel(At("in"), DType::kF32);
+  ASSERT_TRUE(Fs().CreateFolder(At("in/2_Dense")).ok());
+  WriteTensors(At("in/2_Dense/model.safetensors"), {{"linear.weight", MakeWeight(DType::kF32, {4, 8}, 1)}});
+  WriteText(At("in/pytorch_model.bin"), "not carried over");
+  Convert("w8a8_dynamic");
+  EXPECT_THAT(Run()->problems, IsEmpty());
+  WriteTensors(At("out/2_Dense/model.safetensors"), {{"linear.weight", MakeWeight(DType::kF32, {4, 8}, 2)}});
+  EXPECT_THAT(Run()->problems, ElementsAre("the file 2_Dense/model.safetensors differs from the input's"));
+  ASSERT_TRUE(Fs().Remove(At("out/2_Dense/model.safetensors")).ok());
+  ASSERT_TRUE(Fs().Remove(At("out/tokenizer.json")).ok());
+  EXPECT_THAT(Run()->problems, ElementsAre("the file 2_Dense/model.safetensors of the input is missing from the output",
+                                           "the file tokenizer.json of the input is missing from the output"));
+}
+
 TEST_F(VerifyTest, FindsValuesOutsideTheirBits) {
   WriteSmallModel(At("in"), DType::kF32);
   Convert("w4a8_g32");

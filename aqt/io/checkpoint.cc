@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/folder_files.h"
 #include "aqt/io/json.h"
 
 namespace aqt::io {
@@ -21,8 +22,6 @@ constexpr char kWeightMapKey[] = "weight_map";
 constexpr int kMaxDepth = 64;
 // Of an index; the largest published ones have some 10 MB.
 constexpr int64_t kMaxIndexBytes = 100'000'000;
-// How deep folders are searched for files to copy.
-constexpr int kMaxFolderDepth = 8;
 
 absl::Status CheckShardName(absl::string_view name) {
   if (!absl::EndsWith(name, kWeightSuffix) ||
@@ -96,23 +95,17 @@ std::string ListSome(const std::vector<std::string>& names) {
 
 bool IsWeightFile(absl::string_view name) { return absl::EndsWith(name, kWeightSuffix); }
 
-// Regular files below `folder`, as paths that begin with `prefix`; see Checkpoint::other_files.
-absl::Status ListFiles(const FileSystem& fs, const std::string& folder, const std::string& prefix, int depth,
-                       std::set<std::pair<uint64_t, uint64_t>>* visited, std::vector<std::string>* files) {
-  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(folder));
+// Takes out of `names`, files in `folder`, the one that is left out, by whatever path. It stays when it is the only
+// one.
+absl::Status LeaveOut(const FileSystem& fs, const std::string& folder, const std::string& left_out,
+                      std::vector<std::string>& names) {
+  if (left_out.empty() || names.size() < 2) return absl::OkStatus();
+  std::vector<std::string> kept;
   for (const std::string& name : names) {
-    if (name.front() == '.') continue;
-    const std::string path = JoinPath(folder, name);
-    const absl::StatusOr<FileInfo> info = fs.Stat(path);
-    if (absl::IsNotFound(info.status())) continue;  // a broken link
-    if (!info.ok()) return info.status();
-    if (info->kind == FileKind::kRegular) {
-      files->push_back(prefix + name);
-    } else if (info->kind == FileKind::kFolder && depth < kMaxFolderDepth &&
-               visited->emplace(info->device, info->inode).second) {  // links may lead back
-      AQT_RETURN_IF_ERROR(ListFiles(fs, path, absl::StrCat(prefix, name, "/"), depth + 1, visited, files));
-    }
+    AQT_ASSIGN_OR_RETURN(const bool same, SameFile(fs, JoinPath(folder, name), left_out));
+    if (!same) kept.push_back(name);
   }
+  names = std::move(kept);
   return absl::OkStatus();
 }
 
@@ -148,13 +141,14 @@ absl::StatusOr<std::string> MakeIndex(WeightMap weight_map, int64_t total_size) 
   return json;
 }
 
-absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_view path) {
+absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_view path,
+                                            const CheckpointOptions& options) {
   Checkpoint result;
   result.path_ = std::string(path);
   AQT_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   result.is_folder_ = info.kind == FileKind::kFolder;
   if (result.is_folder_) {
-    AQT_RETURN_IF_ERROR(result.OpenFolder(fs, info));
+    AQT_RETURN_IF_ERROR(result.OpenFolder(fs, options));
   } else {
     AQT_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(fs, path));
     result.shards_.push_back(std::move(reader));
@@ -173,7 +167,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_v
   return result;
 }
 
-absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder) {
+absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const CheckpointOptions& options) {
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path_));
   const auto has = [&](absl::string_view name) { return std::binary_search(names.begin(), names.end(), name); };
 
@@ -197,6 +191,7 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder
   } else {
     std::copy_if(names.begin(), names.end(), std::back_inserter(shard_names_),
                  [](const std::string& name) { return name.front() != '.' && IsWeightFile(name); });
+    AQT_RETURN_IF_ERROR(LeaveOut(fs, path_, options.leave_out, shard_names_));
     if (shard_names_.empty()) {
       return absl::NotFoundError(absl::StrCat("folder '", path_, "' has no ", kWeightSuffix, " file"));
     }
@@ -224,13 +219,15 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const FileInfo& folder
   if (has_index_) AQT_RETURN_IF_ERROR(CheckIndex(std::move(weight_map)));
 
   // Last, for the folders below may be many.
-  std::vector<std::string> files;
-  std::set<std::pair<uint64_t, uint64_t>> visited = {{folder.device, folder.inode}};
-  AQT_RETURN_IF_ERROR(ListFiles(fs, path_, "", 0, &visited, &files));
-  std::sort(files.begin(), files.end());
-  for (const std::string& name : files) {
-    if (name == kIndexFile || std::binary_search(shard_names_.begin(), shard_names_.end(), name)) continue;
-    (IsWeightFile(name) || absl::EndsWith(name, kIndexSuffix) ? unused_weight_files_ : other_files_).push_back(name);
+  std::set<std::string> own(shard_names_.begin(), shard_names_.end());
+  if (has_index_) own.insert(kIndexFile);
+  AQT_ASSIGN_OR_RETURN(FolderFiles files, FindFolderFiles(fs, path_, own, options.leave_out));
+  warnings_ = std::move(files.warnings);
+  for (std::string& name : files.names) {
+    // Nested weights belong to a part of the model that is not ours to quantize (2_Dense/model.safetensors).
+    const bool nested = name.find('/') != std::string::npos;
+    const bool unused = !nested && (IsWeightFile(name) || absl::EndsWith(name, kIndexSuffix));
+    (unused ? unused_weight_files_ : other_files_).push_back(std::move(name));
   }
   return absl::OkStatus();
 }

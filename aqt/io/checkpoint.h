@@ -38,6 +38,11 @@ absl::StatusOr<WeightMap> ParseIndex(absl::string_view json);
 // InvalidArgument when a name is not UTF-8 or occurs twice.
 absl::StatusOr<std::string> MakeIndex(WeightMap weight_map, int64_t total_size);
 
+struct CheckpointOptions {
+  // A file or folder inside the opened one that is no part of it: the output of a conversion. It need not exist.
+  std::string leave_out;
+};
+
 class Checkpoint {
  public:
   struct Tensor {
@@ -48,7 +53,8 @@ class Checkpoint {
   // NotFound when a file is missing; DataLoss when a file is damaged, or index and shards disagree (each tensor must be
   // in the shard that the index says, and in no other; each tensor of a shard must be in the index); FailedPrecondition
   // when a folder is ambiguous.
-  static absl::StatusOr<Checkpoint> Open(const FileSystem& fs, absl::string_view path);
+  static absl::StatusOr<Checkpoint> Open(const FileSystem& fs, absl::string_view path,
+                                         const CheckpointOptions& options = {});
 
   // As given to Open.
   const std::string& path() const { return path_; }
@@ -70,16 +76,18 @@ class Checkpoint {
   absl::StatusOr<Array> ReadArray(absl::string_view name) const;
   absl::StatusOr<Array> ReadArray(const Tensor& tensor) const;
 
-  // The folder's other regular files, sorted, as paths relative to it ("config.json", "1_Pooling/config.json"), for a
-  // converter to copy. Not listed: names that begin with '.', broken links, the index, and *.safetensors files and
-  // their indices that are no part of this checkpoint. Empty when a file was opened.
+  // The folder's other files, sorted, as paths relative to it ("config.json", "2_Dense/model.safetensors"), for a
+  // converter to copy: see FolderFiles in folder_files.h for what is left out. Neither are the index and the
+  // *.safetensors files and indices beside it that are no part of this checkpoint. Empty when a file was opened.
   const std::vector<std::string>& other_files() const { return other_files_; }
   // The *.safetensors files and *.safetensors.index.json that other_files() leaves out.
   const std::vector<std::string>& unused_weight_files() const { return unused_weight_files_; }
+  // About links and about what other_files() leaves out, for a user to read.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   Checkpoint() = default;
-  absl::Status OpenFolder(const FileSystem& fs, const FileInfo& folder);
+  absl::Status OpenFolder(const FileSystem& fs, const CheckpointOptions& options);
   absl::Status CheckIndex(WeightMap weight_map) const;
 
   std::string path_;
@@ -92,6 +100,7 @@ class Checkpoint {
   int64_t total_bytes_ = 0;
   std::vector<std::string> other_files_;
   std::vector<std::string> unused_weight_files_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace aqt::io

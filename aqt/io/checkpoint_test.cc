@@ -1,5 +1,6 @@
 #include "aqt/io/checkpoint.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,9 +22,11 @@ namespace aqt::io {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
@@ -192,17 +195,119 @@ TEST_F(CheckpointTest, WhichFilesOfAFolder) {
 TEST_F(CheckpointTest, OtherFiles) {
   const FileSystem& fs = LocalFileSystem();
   WriteShard("model.safetensors", {"a"});
-  for (const char* folder : {"1_Pooling", "onnx", ".git"}) ASSERT_TRUE(fs.CreateFolder(Path(folder)).ok());
+  for (const char* folder : {"1_Pooling", "2_Dense", ".git"}) ASSERT_TRUE(fs.CreateFolder(Path(folder)).ok());
   for (const char* file : {"config.json", "tokenizer.json", ".hidden", "1_Pooling/config.json", ".git/HEAD",
-                           "x.safetensors.index.json", "onnx/model.safetensors"}) {
+                           "x.safetensors.index.json", "2_Dense/model.safetensors"}) {
     Write(file);
   }
   ASSERT_EQ(::symlink("config.json", Path("link.json").c_str()), 0);
-  ASSERT_EQ(::symlink("nothing", Path("broken.json").c_str()), 0);
-  ASSERT_EQ(::symlink("..", Path("1_Pooling/up").c_str()), 0);  // a loop
+  ASSERT_EQ(::symlink("1_Pooling", Path("0_alias").c_str()), 0);
   const Checkpoint c = Open().value();
-  EXPECT_THAT(c.other_files(), ElementsAre("1_Pooling/config.json", "config.json", "link.json", "tokenizer.json"));
-  EXPECT_THAT(c.unused_weight_files(), ElementsAre("onnx/model.safetensors", "x.safetensors.index.json"));
+  EXPECT_THAT(c.other_files(), ElementsAre("0_alias/config.json", "1_Pooling/config.json", "2_Dense/model.safetensors",
+                                           "config.json", "link.json", "tokenizer.json"));
+  EXPECT_THAT(c.unused_weight_files(), ElementsAre("x.safetensors.index.json"));
+  EXPECT_THAT(c.warnings(), IsEmpty()) << "links inside the folder are nothing to tell";
+}
+
+TEST_F(CheckpointTest, WhatCannotBeCarriedOverIsTold) {
+  WriteShard("model.safetensors", {"a"});
+  ASSERT_TRUE(LocalFileSystem().CreateFolder(Path("sub")).ok());
+  Write("sub/file");
+  ASSERT_EQ(::symlink("nothing", Path("broken.json").c_str()), 0);
+  ASSERT_EQ(::symlink("loop", Path("loop").c_str()), 0);
+  ASSERT_EQ(::symlink("..", Path("sub/up").c_str()), 0);
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  const Checkpoint c = Open().value();
+  EXPECT_THAT(c.other_files(), ElementsAre("sub/file"));
+  EXPECT_THAT(c.warnings(), ElementsAre("'broken.json' is left out: the link leads to nothing",
+                                        "'loop' is left out: the link leads nowhere, or to itself",
+                                        "'pipe' is left out: it is a pipe, a socket or a device",
+                                        "'sub/up' is left out: it leads back to a folder that it is in"));
+}
+
+TEST_F(CheckpointTest, FoldersThatLinkToEachOtherEnd) {
+  WriteShard("model.safetensors", {"a"});
+  for (const char* from : {"a", "b", "c"}) ASSERT_TRUE(LocalFileSystem().CreateFolder(Path(from)).ok());
+  for (const std::string from : {"a", "b", "c"}) {
+    Write(from + "/file");
+    for (const std::string to : {"a", "b", "c"}) {
+      ASSERT_EQ(::symlink(("../" + to).c_str(), Path(absl::StrCat(from, "/to_", to)).c_str()), 0);
+    }
+  }
+  const Checkpoint c = Open().value();
+  EXPECT_EQ(c.other_files().size(), 9u);  // 3 files, each also by the links of two folders
+  std::string deep = Path("deep");
+  ASSERT_TRUE(LocalFileSystem().CreateFolder(deep).ok());
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(WriteFile(LocalFileSystem(), deep + "/f", "x").ok());
+    ASSERT_TRUE(LocalFileSystem().CreateFolder(deep += "/d").ok());
+  }
+  EXPECT_EQ(Open()->other_files().size(), 9u + 32);
+  EXPECT_THAT(Open()->warnings(), Contains(HasSubstr("more than 32 folders deep")));
+}
+
+// As the Hugging Face cache has them: every file of a snapshot is a link to a blob.
+TEST_F(CheckpointTest, ASnapshotOfLinks) {
+  const FileSystem& fs = LocalFileSystem();
+  for (const char* folder : {"blobs", "snapshots", "snapshots/main", "snapshots/main/1_Pooling", "secret"}) {
+    ASSERT_TRUE(fs.CreateFolder(Path(folder)).ok());
+  }
+  WriteShard("blobs/0", {"a"});
+  Write("blobs/1");
+  Write("secret/key");
+  ASSERT_EQ(::symlink("../../blobs/0", Path("snapshots/main/model.safetensors").c_str()), 0);
+  ASSERT_EQ(::symlink("../../blobs/1", Path("snapshots/main/config.json").c_str()), 0);
+  ASSERT_EQ(::symlink("../../../blobs/1", Path("snapshots/main/1_Pooling/config.json").c_str()), 0);
+  ASSERT_EQ(::symlink("../../secret", Path("snapshots/main/data").c_str()), 0);
+  const Checkpoint c = Checkpoint::Open(fs, Path("snapshots/main")).value();
+  EXPECT_THAT(Names(c), ElementsAre("0:a"));
+  EXPECT_THAT(c.other_files(), ElementsAre("1_Pooling/config.json", "config.json"));
+  EXPECT_THAT(c.warnings(),
+              ElementsAre(AllOf(HasSubstr("3 files of "), HasSubstr("are links to somewhere else"),
+                                HasSubstr("'config.json' -> '"), HasSubstr("blobs/1'")),
+                          AllOf(HasSubstr("'data' is left out: it is a link to the folder"), HasSubstr("secret"))));
+}
+
+TEST_F(CheckpointTest, WhatIsUnreadableIsSkippedWithAWarning) {
+  WriteShard("model.safetensors", {"a"});
+  ASSERT_TRUE(LocalFileSystem().CreateFolder(Path("sub")).ok());
+  Write("sub/file");
+  Write("config.json");
+  struct Case {
+    FileCall call;
+    int n;
+    std::string name;
+  };
+  for (const Case& c : std::vector<Case>{
+           {FileCall::kOpen, 2, "config.json"}, {FileCall::kOpen, 3, "sub/file"}, {FileCall::kList, 3, "sub/"}}) {
+    FaultInjectingFileSystem faulty;
+    faulty.FailNth(c.call, c.n, EACCES);
+    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(faulty, folder_);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_THAT(checkpoint->warnings(), ElementsAre(absl::StrCat("'", c.name, "' is left out: it cannot be read")));
+    EXPECT_EQ(checkpoint->other_files().size(), 1u);
+    faulty.FailNth(c.call, c.n, EIO);  // a failing disk is no permission
+    EXPECT_FALSE(Checkpoint::Open(faulty, folder_).ok());
+  }
+}
+
+TEST_F(CheckpointTest, AnOutputInsideIsLeftOut) {
+  const FileSystem& fs = LocalFileSystem();
+  WriteShard("only.safetensors", {"a"});
+  for (const char* folder : {"out", "out.aqt-old"}) ASSERT_TRUE(fs.CreateFolder(Path(folder)).ok());
+  for (const char* file : {"config.json", "out/config.json", "out.aqt-old/config.json"}) Write(file);
+  ASSERT_EQ(::symlink("out", Path("by_link").c_str()), 0);
+  for (const char* out : {"out", "out/", "by_link"}) {
+    const Checkpoint c = Checkpoint::Open(fs, folder_, {.leave_out = Path(out)}).value();
+    EXPECT_THAT(c.other_files(), Not(Contains("out/config.json"))) << out;
+    EXPECT_THAT(c.other_files(), Not(Contains("by_link/config.json"))) << out;
+  }
+  EXPECT_EQ(Checkpoint::Open(fs, folder_, {.leave_out = Path("none")})->other_files().size(), 4u);
+  WriteShard("result.safetensors", {"b"});
+  ExpectRefused(Code::kFailedPrecondition, "several .safetensors files");
+  const Checkpoint c = Checkpoint::Open(fs, folder_, {.leave_out = Path("result.safetensors")}).value();
+  EXPECT_THAT(Names(c), ElementsAre("0:a"));
+  EXPECT_THAT(c.unused_weight_files(), IsEmpty());
 }
 
 TEST_F(CheckpointTest, IndexAndShardsMustAgree) {
