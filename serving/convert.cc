@@ -200,7 +200,7 @@ io::Metadata OutputMetadata(const io::Checkpoint& input, const Plan& plan, const
     }
     metadata.emplace_back(std::string(key), std::move(value));
   };
-  set("aqt_version", kVersion);
+  set(kVersionKey, kVersion);
   set("aqt_config_digest", recipe.Digest());
   set("aqt_weight_rules", std::string(ToString(recipe.weight_rules)));
   if (place.is_file) set(kQuantizationConfigKey, QuantizationConfigToJson(plan.quantization_config));

@@ -6,6 +6,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/checkpoint.h"
 #include "serving/calibration.h"
+#include "serving/carried_files.h"
 #include "serving/convert.h"
 #include "serving/exit_code.h"
 #include "serving/output.h"
@@ -19,6 +20,16 @@ bool HasStaticInputs(const Plan& plan) {
     if (tensor.quantized() && tensor.decision.scheme->HasStaticInput()) return true;
   }
   return false;
+}
+
+// Checks the place, keeps others out of it, and checks it again: another run may have ended in between.
+absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Checkpoint& input, const ConvertJob& job,
+                                        std::unique_ptr<io::FileLock>& lock) {
+  // Not --scheme-from: what it says lives on in the output.
+  const std::vector<std::string> also_read = {job.recipe.config_file, job.calibration};
+  AQT_ASSIGN_OR_RETURN(const OutputPlace place, CheckOutput(fs, input, job.output, job.force, also_read));
+  AQT_ASSIGN_OR_RETURN(lock, LockOutput(fs, place));
+  return CheckOutput(fs, input, job.output, job.force, also_read);
 }
 
 absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std::string& path, const Plan& plan,
@@ -38,9 +49,10 @@ absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std:
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input, {.leave_out = job.output}));
-  const absl::StatusOr<OutputPlace> checked = CheckOutput(fs, input, job.output, job.force);
-  if (!checked.ok()) return OutputError(checked.status());
-  const OutputPlace& place = *checked;
+  std::unique_ptr<io::FileLock> lock;
+  const absl::StatusOr<OutputPlace> claimed = ClaimOutput(fs, input, job, lock);
+  if (!claimed.ok()) return OutputError(claimed.status());
+  const OutputPlace& place = *claimed;
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
   if (model.quantization_config.has_value()) {
     return absl::UnimplementedError(absl::StrCat(
@@ -50,6 +62,13 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   plan_options.single_file = place.is_file;
   plan_options.max_shard_bytes = job.max_shard_bytes;
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input, model, recipe, plan_options));
+
+  int64_t bytes = plan.new_bytes;
+  if (!place.is_file) {
+    AQT_ASSIGN_OR_RETURN(const int64_t carried, CarriedBytes(fs, input));
+    bytes += carried;
+  }
+  AQT_RETURN_IF_ERROR(OutputError(CheckSpace(fs, place, bytes)));
 
   ConvertReport report;
   AQT_ASSIGN_OR_RETURN(const Calibration calibration, LoadCalibration(fs, job.calibration, plan, report));

@@ -1,7 +1,5 @@
 #include "serving/convert.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -9,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,7 +22,6 @@
 #include "gtest/gtest.h"
 #include "serving/convert_job.h"
 #include "serving/exit_code.h"
-#include "serving/output.h"
 #include "serving/test_util.h"
 #include "serving/weight_codec.h"
 
@@ -407,9 +405,9 @@ TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
 
   std::vector<std::string> before;  // empty: to be set up
   using Call = io::FileCall;
-  for (const Call call :
-       {Call::kOpen, Call::kStat, Call::kRead, Call::kWrite, Call::kReserve, Call::kSync, Call::kSyncFolder,
-        Call::kClose, Call::kRename, Call::kRemove, Call::kCreateFolder, Call::kList}) {
+  for (const Call call : {Call::kOpen, Call::kStat, Call::kRead, Call::kWrite, Call::kReserve, Call::kSync,
+                          Call::kSyncFolder, Call::kClose, Call::kRename, Call::kRemove, Call::kCreateFolder,
+                          Call::kList, Call::kExchange, Call::kLock, Call::kFreeBytes, Call::kMountPoint}) {
     for (int n = 1;; ++n) {
       ASSERT_LT(n, 2000);
       if (before.empty()) {
@@ -476,70 +474,6 @@ TEST_F(ConvertTest, ShortAndInterruptedTransfers) {
   job.output = At("out2");
   ASSERT_TRUE(RunConvertJob(slow, job).ok());
   EXPECT_EQ(ReadText(At("out/model.safetensors")), ReadText(At("out2/model.safetensors")));
-}
-
-// ---- the place
-
-TEST_F(ConvertTest, PlacesThatAreRefused) {
-  WriteSmallModel(At("in"), DType::kF32);
-  WriteText(At("file.safetensors"), "something");
-  ASSERT_TRUE(Fs().CreateFolder(At("mine")).ok());
-  WriteText(At("mine/letter.txt"), "dear");
-  ASSERT_EQ(::symlink(At("in").c_str(), At("link").c_str()), 0);
-  ASSERT_EQ(::symlink(At("in/model.safetensors").c_str(), At("link.safetensors").c_str()), 0);
-  ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
-  const std::vector<std::string> before = ListTree(root_);
-  struct Case {
-    std::string output;
-    bool force;
-    absl::StatusCode code;
-    std::string message;
-  };
-  using enum absl::StatusCode;
-  for (const Case& c : std::vector<Case>{
-           {At("in"), true, kInvalidArgument, "is the input"},
-           {At("in/"), true, kInvalidArgument, "is the input"},
-           {At("link"), true, kInvalidArgument, "is the input"},
-           {At("in/../in"), true, kInvalidArgument, "is the input"},
-           {At("in/model.safetensors"), true, kInvalidArgument, "is the input's file"},
-           {At("link.safetensors"), true, kInvalidArgument, "is the input's file"},
-           {root_, true, kInvalidArgument, "contains the input"},
-           {"/", true, kInvalidArgument, "contains the input"},
-           {"", true, kInvalidArgument, "no name"},
-           {At("file.safetensors"), false, kAlreadyExists, "--force replaces it"},
-           {At("mine"), false, kAlreadyExists, "--force replaces it"},
-           {At("mine"), true, kFailedPrecondition, "remove it yourself"},
-           {At("missing/out"), false, kNotFound, "does not exist"},
-           {At("file.safetensors/out"), false, kFailedPrecondition, "Not a directory"},
-           {"/dev/full", false, kFailedPrecondition, "device"},
-           {"/dev/full", true, kFailedPrecondition, "device"},
-       }) {
-    job.output = c.output;
-    job.force = c.force;
-    const absl::Status status = RunConvertJob(Fs(), job).status();
-    EXPECT_EQ(status.code(), c.code) << c.output << ": " << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
-    EXPECT_EQ(ListTree(root_), before) << c.output;
-  }
-  EXPECT_EQ(ReadText(At("mine/letter.txt")), "dear");
-}
-
-TEST_F(ConvertTest, PlacesThatAreAccepted) {
-  WriteSmallModel(At("in"), DType::kF32);
-  ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
-  ASSERT_TRUE(Fs().CreateFolder(At("out")).ok());  // empty
-  ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
-  // --force replaces a checkpoint, with the files in its folders, but does not follow links out of it.
-  ASSERT_TRUE(Fs().CreateFolder(At("elsewhere")).ok());
-  WriteText(At("elsewhere/keep"), "x");
-  ASSERT_EQ(::symlink(At("elsewhere").c_str(), At("out/1_Pooling/link").c_str()), 0);
-  job.force = true;
-  const absl::StatusOr<ConvertReport> report = RunConvertJob(Fs(), job);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(ReadText(At("elsewhere/keep")), "x");
-  EXPECT_THAT(ListTree(At("out")),
-              ElementsAre("1_Pooling", "1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json"));
-  EXPECT_THAT(ListTree(root_), Not(Contains(HasSubstr("aqt-old"))));
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 
 // The file or folder that a conversion writes: checked before the work, complete or absent after it.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,18 +17,33 @@
 
 namespace aqt::serving {
 
+// In the metadata of every file that a conversion writes.
+inline constexpr char kVersionKey[] = "aqt_version";
+
 // OUT as a user writes it: a file when its name ends in ".safetensors" or a file is there, else a folder.
 struct OutputPlace {
   std::string path;
+  std::string target;  // `path`, or what it leads to when it is a link: that is replaced, and the link stays
   bool is_file = false;
   bool replace = false;  // something is there, and --force was given
 };
 
-// Creates nothing. InvalidArgument: no name; the input, or one of its files, or a folder above it (also through links).
-// AlreadyExists: something is there and not `force`. FailedPrecondition: a device; a folder that --force must not
-// replace, because it holds no checkpoint. NotFound: no folder to write into.
+// Creates nothing. `input` was opened with `path` left out; `also_read` are other files that the run reads.
+// InvalidArgument: no name; OUT is the input, a file of it or of `also_read`, or a folder that any of these is in, by
+// whatever links. AlreadyExists: something is there and not `force`. FailedPrecondition: what --force must not replace
+// (a device, a mount point, a file that is no .safetensors, a folder without a checkpoint, a part of the input's folder
+// that is no earlier output), a link to nothing. NotFound: no folder to write into.
 absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Checkpoint& input, absl::string_view path,
-                                        bool force);
+                                        bool force, const std::vector<std::string>& also_read = {});
+
+// Keeps other runs out of the place for as long as it lives, by a file `.NAME.aqt-lock` beside it. Unavailable, with
+// the number of the process, when there is one. Also finds that nothing can be created there: no permission, a
+// read-only file system, too long a name.
+absl::StatusOr<std::unique_ptr<io::FileLock>> LockOutput(const io::FileSystem& fs, const OutputPlace& place);
+
+// ResourceExhausted when the file system has less than `bytes` left, and says so. What is replaced counts as taken: it
+// is removed after the new is in place.
+absl::Status CheckSpace(const io::FileSystem& fs, const OutputPlace& place, int64_t bytes);
 
 // Where files are written until everything is there. Destroyed before Commit it leaves nothing; what was at the place
 // stays as it was. Errors are those of writing (OutputError in exit_code.h).
@@ -42,12 +59,10 @@ class Output {
   absl::StatusOr<std::string> PathOf(absl::string_view name);
   // For the writer of the one file; those in a folder are new in any case.
   io::OutputOptions file_options() const { return {.overwrite = place_.is_file && place_.replace}; }
-  // Puts the folder in place. With `replace`, what was there is renamed first and removed last: a crash in between
-  // leaves it beside the place, as `<path>.aqt-old`. Nothing to do for a file, which its writer puts in place.
+  // Puts the folder in place: see io::OutputFolder::Commit. Nothing to do for a file, which its writer puts in place.
   absl::Status Commit();
 
  private:
-  absl::Status Replace();
   Output(const io::FileSystem& fs, OutputPlace place) : fs_(&fs), place_(std::move(place)) {}
 
   const io::FileSystem* fs_;
