@@ -59,6 +59,8 @@ float RoundRadix4(bool stochastic, uint32_t random16, float x) {
   } else {
     magnitude *= 1.6f;
   }
+  // Of a NaN; also of an infinity whose distance to the next power is drawn.
+  if (std::isnan(magnitude)) return magnitude;
   const int e = FloorLog4(magnitude);
   return e < -3 ? 0.0f : std::copysign(std::ldexp(1.0f, 2 * e), x);
 }

@@ -319,6 +319,19 @@ TEST(Fp, Radix4) {
   EXPECT_EQ(Forward(n, x), want);
 }
 
+// Recorded: a NaN stays one, and so does an infinity that rounds stochastically (inf - inf).
+TEST(Fp, Radix4KeepsNaN) {
+  Fp n{.format = {.nexp = 3, .nmant = 0, .radix = 4}};
+  const std::vector<float> nearest = Forward(n, {kNaN, -kNaN, kInf, -kInf});
+  EXPECT_TRUE(std::isnan(nearest[0]) && std::isnan(nearest[1]));
+  EXPECT_EQ(nearest[2], 64);
+  EXPECT_EQ(nearest[3], -64);
+  n.stochastic_rounding = true;
+  const std::vector<float> drawn = Forward(n, {kNaN, kInf, 0}, {.key = MakeKey(0)});
+  EXPECT_TRUE(std::isnan(drawn[0]) && std::isnan(drawn[1]));
+  EXPECT_EQ(drawn[2], 0);
+}
+
 TEST(Fp, StochasticRoundingIsUnbiased) {
   const int64_t draws = 20000;
   for (const FpFormat& format : {FpFormat{.nexp = 2, .nmant = 1}, FpFormat{.nexp = 3, .nmant = 0, .radix = 4}}) {
