@@ -1,0 +1,328 @@
+// Input: bytes that say how to build a program, of basic operations and quantized contractions. Whatever they build:
+//   - InferOp accepts or refuses each operation, however wild its parameters;
+//   - what is traced evaluates, and Expand, Dce and Fold keep its bits;
+//   - Inject with int8 rules gives a program that evaluates, whose expansion has its bits, and which, converted and
+//     folded, serves its bits;
+//   - ValueAndGrad keeps the outputs, and its expansion has its bits.
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/check.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/initial_stats.h"
+#include "aqt/graph/op.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
+#include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/reduce.h"
+#include "aqt/ops/aqt_dot_general.h"
+#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/quantized_dot.h"
+#include "aqt/quant/builders.h"
+#include "aqt/quant/config.h"
+#include "aqt/testing/random.h"
+#include "aqt/transforms/dce.h"
+#include "aqt/transforms/expand.h"
+#include "aqt/transforms/fold.h"
+#include "aqt/transforms/inject.h"
+
+namespace {
+
+using namespace aqt;  // NOLINT: a program of its own
+
+// Choices from bytes; zeros behind the end.
+class Bytes {
+ public:
+  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  bool empty() const { return at_ >= size_; }
+  uint8_t Next() { return empty() ? 0 : data_[at_++]; }
+  int64_t Below(int64_t n) { return Next() % n; }
+  bool Flip() { return Below(2) == 1; }
+
+  // Mostly small; sometimes what overflows.
+  int64_t Number() {
+    constexpr int64_t kEdges[] = {-1,
+                                  int64_t{1} << 31,
+                                  int64_t{1} << 40,
+                                  int64_t{1} << 62,
+                                  std::numeric_limits<int64_t>::max(),
+                                  std::numeric_limits<int64_t>::min()};
+    const uint8_t byte = Next();
+    return byte >= 250 ? kEdges[byte - 250] : byte % 4;
+  }
+  Shape AnyShape() {
+    Shape shape;
+    for (int64_t rank = Below(4); rank > 0; --rank) shape.push_back(Number());
+    return shape;
+  }
+  PerAxis Numbers(int64_t rank) {
+    PerAxis numbers;
+    for (int64_t i = 0; i < rank; ++i) numbers.push_back(Number());
+    return numbers;
+  }
+  Axes SomeAxes(int64_t rank) {
+    Axes axes;
+    for (int64_t i = 0; i < rank; ++i) {
+      if (Flip()) axes.push_back(i);
+    }
+    return axes;
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t size_, at_ = 0;
+};
+
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kS32,   DType::kS8,
+                             DType::kS4,  DType::kBool, DType::kU32, DType::kS64, DType::kE4M3FN};
+constexpr int64_t kMaxElements = 512;
+
+const Slot kW{SlotKind::kParam, "w"}, kV{SlotKind::kParam, "v"};
+
+// Any operation of up to three of `values`.
+std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& values) {
+  const auto pick = [&] { return values[bytes.Below(static_cast<int64_t>(values.size()))]; };
+  const Value x = pick();
+  const int64_t rank = x.rank();
+  switch (bytes.Below(14)) {
+    case 0: return {UnaryOp{static_cast<kernels::UnaryKind>(bytes.Below(7))}, {x}};
+    case 1:
+    case 2: return {BinaryOp{static_cast<kernels::BinaryKind>(bytes.Below(6))}, {x, bytes.Flip() ? x : pick()}};
+    case 3: return {CompareOp{static_cast<kernels::CompareKind>(bytes.Below(6))}, {x, bytes.Flip() ? x : pick()}};
+    case 4: return {SelectOp{}, {pick(), x, bytes.Flip() ? x : pick()}};
+    case 5: return {CastOp{kDTypes[bytes.Below(std::size(kDTypes))]}, {x}};
+    case 6:
+      return {ReduceOp{static_cast<kernels::ReduceKind>(bytes.Below(2)), bytes.SomeAxes(rank), bytes.Flip()}, {x}};
+    case 7: {
+      BroadcastOp op{bytes.AnyShape(), {}};
+      // Axes of the operand in front, behind or anywhere.
+      if (bytes.Flip()) {
+        for (const int64_t extent : x.shape()) op.shape.push_back(extent == 1 ? bytes.Number() : extent);
+      }
+      const int64_t first = bytes.Flip() ? 0 : op.shape.rank() - rank;
+      for (int64_t i = 0; i < rank; ++i) op.axes.push_back(first + i);
+      return {op, {x}};
+    }
+    case 8: {
+      ReshapeOp op{bytes.AnyShape()};
+      if (bytes.Flip()) {  // one that fits
+        op.shape = bytes.Flip() ? Shape{1} : Shape{};
+        for (int64_t i = rank; i-- > 0;) op.shape.push_back(x.shape()[i]);
+      }
+      return {op, {x}};
+    }
+    case 9: {
+      TransposeOp op{};
+      const int64_t turn = bytes.Number();
+      for (int64_t i = 0; i < rank; ++i) op.permutation.push_back(turn < 0 ? i : (i + turn % 4) % rank);
+      return {op, {x}};
+    }
+    case 10: {
+      SliceOp op{bytes.Numbers(rank), {}, {}};
+      for (int64_t i = 0; i < rank; ++i) {
+        op.limit.push_back(bytes.Flip() ? x.shape()[i] : bytes.Number());
+        op.stride.push_back(bytes.Flip() ? 1 : bytes.Number());
+      }
+      return {op, {x}};
+    }
+    case 11: return {PadOp{bytes.Numbers(rank), bytes.Numbers(rank), bytes.Numbers(rank)}, {x}};
+    case 12: return {ConcatenateOp{bytes.Number()}, {x, bytes.Flip() ? x : pick(), bytes.Flip() ? x : pick()}};
+    default: break;
+  }
+  return {StopGradientOp{}, {x}};
+}
+
+// Dims for lhs and rhs: the first pairs of axes of equal extents, contracting or batch.
+DotDims AnyDims(Bytes& bytes, const Shape& lhs, const Shape& rhs) {
+  DotDims dims;
+  std::vector<bool> taken(rhs.rank(), false);
+  for (int64_t i = 0; i < lhs.rank(); ++i) {
+    for (int64_t j = 0; j < rhs.rank(); ++j) {
+      if (taken[j] || lhs[i] != rhs[j] || bytes.Below(4) == 0) continue;
+      taken[j] = true;
+      const bool batch = bytes.Below(3) == 0;
+      (batch ? dims.lhs_batch : dims.lhs_contracting).push_back(i);
+      (batch ? dims.rhs_batch : dims.rhs_contracting).push_back(j);
+      break;
+    }
+  }
+  return dims;
+}
+
+DotGeneral AnyConfig(Bytes& bytes) {
+  switch (bytes.Below(4)) {
+    case 0: return FullyQuantized();  // draws random numbers in its gradient
+    case 1: return DotGeneralMake(4, 8);
+    case 2: return DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
+    default: return DotGeneralMake(8, 8);
+  }
+}
+
+// A transform gives a program, or a reason that is the caller's.
+bool Transformed(const absl::StatusOr<Program>& program) {
+  AQT_CHECK(program.status().code() != absl::StatusCode::kInternal);
+  return program.ok();
+}
+
+bool IsSmall(const Shape& shape) { return shape.num_elements() <= kMaxElements; }
+
+// The traced function: output 0 is a scalar f32.
+std::vector<Value> Build(Bytes bytes, absl::Span<const Value> in) {
+  std::vector<Value> values(in.begin(), in.end());
+  int written = 0;
+  for (int step = 0; step < 16 && !bytes.empty(); ++step) {
+    const NamedScope scope(bytes.Below(4) == 0 ? "a" : absl::StrCat("s", step));
+    const uint8_t choice = bytes.Below(8);
+    if (choice == 7) {
+      const Value& value = values[bytes.Below(static_cast<int64_t>(values.size()))];
+      const SlotKind kind = bytes.Flip() ? SlotKind::kFrozen : SlotKind::kData;
+      WriteSlot({kind, absl::StrCat("written_", written++)}, value);
+      continue;
+    }
+    if (choice >= 5) {  // a contraction, plain or quantized
+      const Value lhs = values[bytes.Below(static_cast<int64_t>(values.size()))],
+                  rhs = values[bytes.Below(static_cast<int64_t>(values.size()))];
+      const DotDims dims = AnyDims(bytes, lhs.shape(), rhs.shape());
+      const DotGeneralOp plain{dims, IsFloat(lhs.dtype()) ? kFloats[bytes.Below(4)] : DType::kS32};
+      const absl::StatusOr<std::vector<Aval>> out = InferOp(plain, {lhs.aval(), rhs.aval()});
+      if (!out.ok() || !IsSmall((*out)[0].shape)) continue;
+      const DType dtype = lhs.dtype();
+      const bool quantizable = dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+      if (choice == 5 || !quantizable) {
+        values.push_back(Bind(plain, {lhs, rhs}, std::source_location::current())[0]);
+      } else {
+        const QuantizedDotOptions options{.config = AnyConfig(bytes)};
+        if (!AqtDot::Make(options.config, lhs.aval(), rhs.aval(), dims).ok()) continue;
+        values.push_back(QuantizedDot(lhs, rhs, dims, options, NextContractionName(), std::source_location::current()));
+      }
+      continue;
+    }
+    const auto [op, operands] = AnyOp(bytes, values);
+    std::vector<Aval> avals;
+    for (const Value& operand : operands) avals.push_back(operand.aval());
+    const absl::StatusOr<std::vector<Aval>> out = InferOp(op, avals);
+    if (!out.ok() || !IsSmall((*out)[0].shape)) continue;
+    values.push_back(Bind(op, operands, std::source_location::current())[0]);
+  }
+  Value loss = Value(Array::Scalar(0.0f));
+  for (size_t i = in.size(); i < values.size(); ++i) {
+    loss = loss + ops::ReduceSum(ops::Cast(values[i], DType::kF32));
+  }
+  return {loss, values.back()};
+}
+
+// NaNs are equal, whatever their bits.
+bool SameBits(const Array& a, const Array& b) {
+  if (BitEqual(a, b)) return true;
+  if (a.aval() != b.aval() || !IsFloat(a.dtype())) return false;
+  const Array x = Cast(a, DType::kF64), y = Cast(b, DType::kF64);
+  for (int64_t i = 0; i < x.num_elements(); ++i) {
+    const double p = x.View<double>()[i], q = y.View<double>()[i];
+    if (p != p && q != q) continue;
+    if (__builtin_bit_cast(uint64_t, p) != __builtin_bit_cast(uint64_t, q)) return false;
+  }
+  return true;
+}
+
+SlotValues Evaluated(const Program& program, SlotValues values) {
+  SlotValues stats = InitialStats(program);
+  values.merge(stats);
+  const absl::StatusOr<SlotValues> out = EvalSlots(program, values);
+  AQT_CHECK(out.ok());
+  return *out;
+}
+
+// Those of `a` that `b` has, too, are equal; `all`: b has all of them.
+void CheckSame(const SlotValues& a, const SlotValues& b, bool all = true) {
+  for (const auto& [slot, array] : a) {
+    const auto it = b.find(slot);
+    AQT_CHECK(it != b.end() || !all);
+    if (it != b.end()) AQT_CHECK(SameBits(array, it->second));
+  }
+}
+
+void CheckExpanded(const Program& program, const SlotValues& values) {
+  const absl::StatusOr<Program> expanded = Expand(program);
+  AQT_CHECK(expanded.ok());
+  CheckSame(Evaluated(program, values), Evaluated(*expanded, values));
+}
+
+// Folded with the parameters, `program` gives its outputs and frozen values.
+void CheckFolded(const Program& program, const SlotValues& values, const SlotValues& params) {
+  const absl::StatusOr<Folded> folded = Fold(program, params);
+  AQT_CHECK(folded.ok());
+  SlotValues with = folded->values;
+  for (const auto& [slot, array] : values) with.try_emplace(slot, array);
+  SlotValues out = Evaluated(folded->program, with);
+  const SlotValues want = Evaluated(program, values);
+  for (const auto& [slot, array] : folded->values) {
+    if (want.contains(slot)) out.try_emplace(slot, array);
+  }
+  CheckSame(want, out);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Bytes bytes(data, size);
+  // x, and two parameters; their values.
+  const Slot x{SlotKind::kData, "x"};
+  std::vector<Input> inputs;
+  SlotValues values, params;
+  for (const Slot& slot : {x, kW, kV}) {
+    Shape shape;
+    for (int64_t rank = bytes.Below(4); rank > 0; --rank) shape.push_back(bytes.Below(5));
+    const Aval aval{kFloats[bytes.Below(4)], shape};
+    inputs.push_back({slot, aval});
+    const uint8_t scale = bytes.Next();
+    const double high = scale == 0 ? std::numeric_limits<double>::infinity() : scale < 8 ? 1e30 : 2;
+    values[slot] = testing::RandomArray(aval, scale, -1, high);
+    if (slot.kind == SlotKind::kParam) params[slot] = values[slot];
+  }
+  values[{SlotKind::kKey, kSharedKeySlot}] = Array::Of<uint32_t>({1, 2}, KeyAval().shape);
+
+  const absl::StatusOr<Program> program = Trace([&](absl::Span<const Value> in) { return Build(bytes, in); }, inputs);
+  AQT_CHECK(program.ok());
+  AQT_CHECK(Check(*program).ok());
+  const SlotValues want = Evaluated(*program, values);
+  CheckSame(want, Evaluated(Dce(*program), values));
+  CheckExpanded(*program, values);
+  CheckFolded(*program, values, params);
+
+  InjectConfig config{.rules = {{.dot_general = DotGeneralMake(8, 8)}}, .strict = false};
+  if (const absl::StatusOr<Program> injected = Inject(*program, config); Transformed(injected)) {
+    CheckExpanded(*injected, values);
+    config.param_mode = QuantMode::kConvert;
+    if (const absl::StatusOr<Program> converted = Inject(*program, config); Transformed(converted)) {
+      CheckFolded(*converted, values, params);
+    }
+  }
+
+  const std::vector<int> wrt = program->InputsOfKind(SlotKind::kParam);
+  const absl::StatusOr<Program> gradient = ValueAndGrad(*program, wrt);
+  if (!Transformed(gradient)) return 0;
+  CheckSame(want, Evaluated(*gradient, values));
+  CheckExpanded(*gradient, values);
+  return 0;
+}
