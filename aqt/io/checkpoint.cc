@@ -10,6 +10,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/folder_files.h"
 #include "aqt/io/json.h"
+#include "aqt/io/printable.h"
 
 namespace aqt::io {
 namespace {
@@ -33,18 +34,13 @@ absl::Status CheckShardName(absl::string_view name) {
   return absl::OkStatus();
 }
 
-// Takes `weight_map` out of the events of an index's text; skips everything else.
+// Takes `weight_map` out of the events of an index's text, an object without duplicate keys; skips everything else.
 class IndexHandler final : public JsonHandler {
  public:
   WeightMap weight_map;
-  bool has_weight_map = false;
 
   absl::Status StartObject() override {
     if (InMap()) return NotAName();
-    if (depth_ == 1 && root_key_ == kWeightMapKey) {
-      if (has_weight_map) return absl::DataLossError("weight_map is given twice");
-      has_weight_map = true;
-    }
     ++depth_;
     return absl::OkStatus();
   }
@@ -53,7 +49,6 @@ class IndexHandler final : public JsonHandler {
     return absl::OkStatus();
   }
   absl::Status StartArray() override {
-    if (depth_ == 0) return absl::DataLossError("the text is not a JSON object");
     if (root_key_ == kWeightMapKey) return NotAName();
     ++depth_;
     return absl::OkStatus();
@@ -67,7 +62,6 @@ class IndexHandler final : public JsonHandler {
   }
 
   absl::Status Scalar(const JsonScalar& value) override {
-    if (depth_ == 0) return absl::DataLossError("the text is not a JSON object");
     if (root_key_ != kWeightMapKey) return absl::OkStatus();
     if (!InMap() || value.kind != JsonScalar::kString) return NotAName();
     AQT_RETURN_IF_ERROR(CheckShardName(*value.string));
@@ -90,7 +84,8 @@ class IndexHandler final : public JsonHandler {
 std::string ListSome(const std::vector<std::string>& names) {
   constexpr size_t kMaxNames = 5;
   const auto end = names.begin() + std::min(names.size(), kMaxNames);
-  return absl::StrCat(absl::StrJoin(names.begin(), end, ", "), names.size() > kMaxNames ? ", ..." : "");
+  const auto append = [](std::string* out, const std::string& name) { absl::StrAppend(out, Printable(name)); };
+  return absl::StrCat(absl::StrJoin(names.begin(), end, ", ", append), names.size() > kMaxNames ? ", ..." : "");
 }
 
 bool IsWeightFile(absl::string_view name) { return absl::EndsWith(name, kWeightSuffix); }
@@ -112,14 +107,10 @@ absl::Status LeaveOut(const FileSystem& fs, const std::string& folder, const std
 }  // namespace
 
 absl::StatusOr<WeightMap> ParseIndex(absl::string_view json) {
+  AQT_ASSIGN_OR_RETURN(const JsonObjectText object, ScanJsonObject(json, kMaxDepth));
   IndexHandler handler;
-  AQT_RETURN_IF_ERROR(ParseJson(json, kMaxDepth, handler));
+  AQT_RETURN_IF_ERROR(ParseJson(object.standard, kMaxDepth, handler));
   if (handler.weight_map.empty()) return absl::DataLossError("weight_map is missing or empty");
-  std::vector<const std::string*> names;
-  for (const auto& [tensor, file] : handler.weight_map) names.push_back(&tensor);
-  if (const std::string* tensor = FindDuplicate(std::move(names))) {
-    return absl::DataLossError(absl::StrCat("weight_map has tensor ", QuoteForMessage(*tensor), " twice"));
-  }
   return std::move(handler.weight_map);
 }
 

@@ -78,14 +78,17 @@ TEST(ParseIndexTest, Accepts) {
                          R"("weight_map":{"b":"x.safetensors","":"x.safetensors"},"y":[1]})")
                   .value(),
               ElementsAre(Pair("b", "x.safetensors"), Pair("", "x.safetensors")));
+  // As Python's json module writes it.
+  EXPECT_THAT(ParseIndex(R"({"metadata":{"loss":NaN,"total_size":1e999},"weight_map":{"b":"x.safetensors"}})").value(),
+              ElementsAre(Pair("b", "x.safetensors")));
 }
 
 TEST(ParseIndexTest, Refuses) {
   const auto map = [](absl::string_view file) { return absl::StrCat(R"({"weight_map":{"a":")", file, "\"}}"); };
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "invalid JSON"},
-      {"[]", "not a JSON object"},
-      {"5", "not a JSON object"},
+      {"", "line 1, column 1: "},
+      {"[]", "line 1, column 1: a JSON object is expected"},
+      {"5", "line 1, column 1: a JSON object is expected"},
       {"{}", "weight_map is missing or empty"},
       {R"({"weight_map":{}})", "weight_map is missing or empty"},
       {R"({"weight_map":5})", "weight_map is not an object"},
@@ -93,8 +96,9 @@ TEST(ParseIndexTest, Refuses) {
       {R"({"weight_map":{"a":5}})", "weight_map is not an object"},
       {R"({"weight_map":{"a":{}}})", "weight_map is not an object"},
       {R"({"weight_map":{"a":["x.safetensors"]}})", "weight_map is not an object"},
-      {R"({"weight_map":{"a":"x.safetensors"},"weight_map":{"b":"x.safetensors"}})", "weight_map is given twice"},
-      {R"({"weight_map":{"a":"x.safetensors","b":"x.safetensors","a":"x.safetensors"}})", "tensor 'a' twice"},
+      {R"({"weight_map":{"a":"x.safetensors"},"weight_map":{"b":"x.safetensors"}})",
+       "the key 'weight_map' occurs twice"},
+      {R"({"weight_map":{"a":"x.safetensors","b":"x.safetensors","a":"x.safetensors"}})", "the key 'a' occurs twice"},
       {map("../x.safetensors"), "'../x.safetensors'"},
       {map("/x.safetensors"), "names the file"},
       {map("sub/x.safetensors"), "names the file"},

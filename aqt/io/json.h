@@ -4,6 +4,7 @@
 // JSON as a stream of events, strict: RFC 8259 text in UTF-8 without byte order mark, NUL or comments, one value,
 // bounded nesting. Duplicate keys are the handler's business. Nothing is built up in memory but one token.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,6 +38,25 @@ class JsonHandler {
 // DataLoss with the byte position when `text` is not JSON or nests deeper than `max_depth` objects and arrays.
 absl::Status ParseJson(absl::string_view text, int max_depth, JsonHandler& handler);
 
+// A JSON object as Python's json module reads and writes it: the words NaN, Infinity and -Infinity are values, too, and
+// numbers have any size. What a program does not understand stays the text that it was.
+struct JsonObjectText {
+  struct Member {
+    std::string key;
+    size_t key_begin = 0;  // of its opening quote in the text
+    size_t begin = 0;      // [begin, end): the value in the text, without space around it
+    size_t end = 0;
+  };
+  std::vector<Member> members;  // in order
+  // The text in standard JSON, for a parser: the three words, and numbers beyond the range of a double, are the strings
+  // "NaN", "Infinity", "-Infinity", "1e999".
+  std::string standard;
+};
+// DataLoss, beginning with "line L, column C: ", when `text` is anything else: also for a key that occurs twice in one
+// object (at any depth), for deeper nesting than `max_depth`, and for other encodings than UTF-8 without a byte order
+// mark.
+absl::StatusOr<JsonObjectText> ScanJsonObject(absl::string_view text, int max_depth);
+
 // `text` as a JSON string with its quotes: `"`, `\` and control characters escaped, everything else as it is.
 // InvalidArgument when it is not UTF-8.
 absl::StatusOr<std::string> JsonQuote(absl::string_view text);
@@ -44,7 +64,7 @@ absl::StatusOr<std::string> JsonQuote(absl::string_view text);
 // One of `strings` that equals another of them, or null.
 const std::string* FindDuplicate(std::vector<const std::string*> strings);
 
-// `text` for an error message: in quotes, unprintable bytes escaped, cut after 100 bytes.
+// `text` for an error message: in quotes, as Printable (printable.h) shows it, cut after 100 bytes.
 std::string QuoteForMessage(absl::string_view text);
 
 }  // namespace aqt::io

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -13,7 +14,10 @@ namespace aqt::io {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::StartsWith;
 
 // Writes the events down as text.
 class Recorder final : public JsonHandler {
@@ -99,6 +103,72 @@ TEST(ParseJsonTest, TheHandlersErrorStopsAndReturns) {
 TEST(ParseJsonTest, DeepTextNeedsNoStack) {
   Recorder r;
   EXPECT_TRUE(ParseJson(absl::StrCat(std::string(1000000, '['), std::string(1000000, ']')), 1000000, r).ok());
+}
+
+std::string ValueOf(const std::string& text, const JsonObjectText::Member& member) {
+  return text.substr(member.begin, member.end - member.begin);
+}
+
+TEST(ScanJsonObjectTest, FindsTheValuesAsTheyAreWritten) {
+  const std::string text =
+      "{ \"a\" : NaN,\n\t\"b\\u0031\":[-Infinity, {\"NaN\": \"Infinity\"}] ,\"c\":\"}\\\",\" , "
+      "\"d\":123456789012345678901234567890,\"e\": {} , \"f\":1E-5}\n";
+  const absl::StatusOr<JsonObjectText> object = ScanJsonObject(text, 3);
+  ASSERT_TRUE(object.ok()) << object.status();
+  std::vector<std::pair<std::string, std::string>> members;
+  for (const auto& member : object->members) members.emplace_back(member.key, ValueOf(text, member));
+  EXPECT_THAT(members,
+              ElementsAre(Pair("a", "NaN"), Pair("b1", "[-Infinity, {\"NaN\": \"Infinity\"}]"), Pair("c", "\"}\\\",\""),
+                          Pair("d", "123456789012345678901234567890"), Pair("e", "{}"), Pair("f", "1E-5")));
+  EXPECT_EQ(text[object->members[1].key_begin], '"');
+  EXPECT_EQ(object->standard, absl::StrReplaceAll(text, {{"NaN,", "\"NaN\","}, {"-Infinity,", "\"-Infinity\","}}));
+}
+
+TEST(ScanJsonObjectTest, NumbersOfAnySize) {
+  const std::string digits(400, '7');
+  EXPECT_EQ(ScanJsonObject("{\"a\":[1e999,-1E+999,1e-999,1.5]}", 2)->standard,
+            "{\"a\":[\"1e999\",\"-1E+999\",1e-999,1.5]}");
+  EXPECT_EQ(ScanJsonObject("{\"a\":" + digits + "}", 1)->standard, "{\"a\":\"" + digits + "\"}");
+  EXPECT_EQ(ScanJsonObject("{\"a\":1}", 1)->standard, "{\"a\":1}");
+  EXPECT_TRUE(ScanJsonObject("{}", 1)->members.empty());
+}
+
+TEST(ScanJsonObjectTest, RefusesWithLineAndColumn) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "line 1, column 1: "},
+      {"[]", "line 1, column 1: a JSON object is expected"},
+      {" NaN", "line 1, column 2: a JSON object is expected"},
+      {"{", "line 1, column 2: "},
+      {"{\"a\": 1,}", "line 1, column 9: "},
+      {"{\"a\": NaN,\n \"b\": nan}", "line 2, column 8: "},
+      {"{\"a\": [NaN, Infinity],\n \"b\": [NaN, 01]}", "line 2, column 14: "},
+      {"{NaN: 1}", "line 1, column 2: "},
+      {"{\"a\": +Infinity}", "line 1, column 7: "},
+      {"{\"a\": 01e999}", "line 1, column 12: "},
+      {"{\"a\": 1.e999}", "line 1, column 9: "},
+      {"{\"a\": 1} x", "line 1, column 10: "},
+      {"{\"a\": 1}\n{}", "line 2, column 1: "},
+      {"{\"a\": 1 \"b\": 2}", "line 1, column "},
+      {"}{", "line 1, column 1: "},
+      {"{\"a\": 1, \"\\u0061\": 2}", "line 1, column 10: the key 'a' occurs twice"},
+      {"{\"a\": {\"b\": 1,\n\"b\": 2}}", "line 2, column 1: the key 'b' occurs twice"},
+      {"{\"a\":\n [[0]]}", "line 2, column 3: nested deeper than 2 levels"},
+      {"\xef\xbb\xbf{}", "line 1, column 1: a byte order mark"},
+      {std::string("\xff\xfe{\0}\0", 6), "line 1, column 1: the text is in UTF-16"},
+      {std::string("{}\n\0", 4), "line 2, column 1: a NUL byte"},
+      {"{\n\"a\": \"\xff\"}", "line 2, column 7: "},
+      {"{\"a\": \"\x1b\"}", "line 1, column 8: "},
+      {"{\"a\": \"", "line 1, column 8: "},
+      {"{\"a\": \"\\", "line 1, column "},
+      {"{\"a\": '1'}", "line 1, column 7: "},
+      {"{\"a\": 1 // c\n}", "line 1, column 9: "},
+  };
+  for (const auto& [text, expected] : cases) {
+    const absl::Status status = ScanJsonObject(text, 2).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << text;
+    EXPECT_THAT(std::string(status.message()), StartsWith(expected)) << text;
+    EXPECT_LT(status.message().size(), 200u);
+  }
 }
 
 TEST(JsonQuoteTest, Escapes) {

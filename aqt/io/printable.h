@@ -1,0 +1,27 @@
+#ifndef AQT_IO_PRINTABLE_H_
+#define AQT_IO_PRINTABLE_H_
+
+// Names of tensors, modules and files are bytes that somebody else chose. On a terminal they must neither move the
+// cursor nor look like other lines.
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace aqt::io {
+
+// The longest name that is shown whole.
+inline constexpr size_t kMaxShownBytes = 200;
+
+// `text` in one line: control characters, bytes that are not UTF-8, and characters that change the direction or the end
+// of a line or have no width are written as \n, \t, \r, \x1b, \u202e. Everything else stays, a backslash, too, so
+// that doing it twice does no harm. Cut after `max_bytes` of the text, between two characters, with "...".
+std::string Printable(absl::string_view text, size_t max_bytes = kMaxShownBytes);
+
+// Whole, for a message that holds such names.
+std::string PrintableLine(absl::string_view text);
+
+}  // namespace aqt::io
+
+#endif  // AQT_IO_PRINTABLE_H_
