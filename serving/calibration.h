@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
 #include "serving/plan.h"
 
@@ -28,8 +29,10 @@ using Calibration = std::map<std::string, InputRange>;
 // partner, is not finite, or min > max.
 absl::StatusOr<Calibration> ReadCalibration(const io::FileSystem& fs, absl::string_view path);
 
-// InvalidArgument, naming the modules, when the plan has static inputs without a range.
-absl::Status CheckCalibration(const Plan& plan, const Calibration& calibration);
+// InvalidArgument, naming the modules, when the plan has static inputs without a range, and when `strict` and there are
+// ranges of modules that the checkpoint does not have; else these, and ranges without effect, are added to `warnings`.
+absl::Status CheckCalibration(const io::Checkpoint& checkpoint, const Plan& plan, const Calibration& calibration,
+                              bool strict, std::vector<std::string>& warnings);
 
 }  // namespace aqt::serving
 

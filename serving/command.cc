@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/checkpoint.h"
+#include "aqt/io/printable.h"
 #include "aqt/kernels/target.h"
 #include "serving/convert.h"
 #include "serving/convert_config.h"
@@ -215,9 +216,10 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
   const auto start = std::chrono::steady_clock::now();
   AQT_ASSIGN_OR_RETURN(const ConvertReport report, RunConvertJob(fs, job));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  for (const std::string& warning : report.warnings) console.err << "warning: " << warning << "\n";
-  console.out << flags.output << ": " << report.num_quantized << " of " << report.num_tensors << " tensors quantized, "
-              << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes) << ", "
+  for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
+  console.out << io::PrintableLine(flags.output) << ": " << report.num_quantized << " of " << report.num_tensors
+              << " tensors quantized, " << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes)
+              << ", "
               << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
                                  static_cast<double>(report.old_bytes) / seconds / 1e6)
               << HumanBytes(PeakResidentBytes()) << "\n";
@@ -237,12 +239,12 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   } else {
     PrintVerify(report, console.out);
   }
-  for (const std::string& problem : report.problems) console.err << "error: " << problem << "\n";
+  for (const std::string& problem : report.problems) console.err << "error: " << io::PrintableLine(problem) << "\n";
   return report.problems.empty() ? ExitCode::kOk : ExitCode::kQuality;
 }
 
 ExitCode Report(const absl::Status& status, const Console& console) {
-  if (!status.ok()) console.err << "error: " << std::string(status.message()) << "\n";
+  if (!status.ok()) console.err << "error: " << io::PrintableLine(status.message()) << "\n";
   return ExitCodeOf(status);
 }
 
@@ -337,9 +339,9 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
         args.empty() || args[0][0] == '-' ||
         std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return c->get_name() == args[0]; });
     if (known) {
-      console.err << "error: " << e.what() << "\n";
+      console.err << "error: " << io::PrintableLine(e.what()) << "\n";
     } else {
-      console.err << "error: there is no command " << args[0] << "; `aqt --help` lists them\n";
+      console.err << "error: there is no command " << io::Printable(args[0]) << "; `aqt --help` lists them\n";
     }
     if (args.empty()) console.err << app.help();
     return ExitCode::kUsage;

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -148,7 +149,7 @@ TEST_F(CommandTest, DamagedInput) {
   }
   ExpectError({"verify", "in", "truncated.safetensors"}, 3, "truncated.safetensors");
   WriteText("in/config.json", "{\"a\": 1,}");
-  ExpectError({"convert", "in", "out", "--preset", "w8a16"}, 3, "in/config.json: parse error at line 1");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16"}, 3, "in/config.json: line 1, column 9: ");
 }
 
 TEST_F(CommandTest, FileErrors) {
@@ -232,6 +233,126 @@ TEST_F(CommandTest, Json) {
   EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w4a16_g32", "--progress", "never"}), 0);
   EXPECT_EQ(Run({"verify", "in", "out", "--json"}), 0);
   EXPECT_EQ(nlohmann::json::parse(out_)["weights"].size(), 2u);
+}
+
+TEST_F(CommandTest, AConfigurationThatPythonWrote) {
+  const std::string before =
+      "{\n    \"time_step_limit\": [0.0, Infinity],\n    \"x\": NaN,\n    \"id\": 36893488147419103232";
+  WriteText("in/config.json", before + "\n}\n");
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0) << err_;
+  EXPECT_THAT(ReadText("out/config.json"), StartsWith(before + ",\n    \"quantization_config\": {\n"));
+  EXPECT_EQ(Run({"verify", "in", "out"}), 0) << err_;
+  EXPECT_EQ(Run({"convert", "in", "out2", "--scheme-from", "out", "--progress", "never"}), 0) << err_;
+  WriteText("in/config.json", "\xef\xbb\xbf{}");
+  ExpectError({"convert", "in", "out3", "--preset", "w8a16"}, 3, "in/config.json: line 1, column 1: a byte order mark");
+}
+
+TEST_F(CommandTest, QuantizedAlready) {
+  ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
+  const std::string expected =
+      "out is quantized already: it has a quantization_config of compressed-tensors; start from";
+  ExpectError({"plan", "out", "--preset", "w8a16"}, 5, expected);
+  ExpectError({"convert", "out", "out2", "--preset", "w8a16"}, 5, expected);
+  ExpectError({"explain", "out", "lm_head", "--preset", "w8a16"}, 5, expected);
+  WriteText("out/config.json", "{}");
+  ExpectError({"plan", "out", "--preset", "w8a16"}, 5,
+              "out is quantized already: the tensor model.layers.0.mlp.up_proj.");
+}
+
+TEST_F(CommandTest, AShardSizeThatCannotBeKept) {
+  ExpectError({"convert", "in", "out.safetensors", "--preset", "w8a16", "--max-shard-size", "1kb"}, 2,
+              "--max-shard-size 1000: the output is one file, of ");
+  EXPECT_EQ(
+      Run({"convert", "in", "fits.safetensors", "--preset", "w8a16", "--max-shard-size", "1mb", "--progress", "never"}),
+      0);
+  EXPECT_THAT(err_, Not(HasSubstr("max-shard-size")));
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "1kb", "--progress", "never"}), 0);
+  EXPECT_THAT(err_, HasSubstr("warning: model.layers.0.self_attn.q_proj.weight: its 3"));
+  EXPECT_THAT(err_, HasSubstr("bytes stay in one file, which exceeds --max-shard-size 1000"));
+}
+
+TEST_F(CommandTest, CalibrationOfModulesThatDoNotExist) {
+  const auto write = [](const std::vector<std::string>& modules) {
+    NamedArrays ranges;
+    for (const std::string& module : modules) {
+      ranges.emplace_back(module + ".input_min", Array::Of<float>({-1}, {1}));
+      ranges.emplace_back(module + ".input_max", Array::Of<float>({1}, {1}));
+    }
+    WriteTensors("ranges.safetensors", ranges);
+  };
+  const std::string up = "model.layers.0.mlp.up_proj", q = "model.layers.0.self_attn.q_proj";
+  const std::vector<std::string> args = {
+      "convert", "in", "out", "--preset", "w8a8_static", "--calibration", "ranges.safetensors", "--progress", "never"};
+  write({up, q, "lm_head"});
+  EXPECT_EQ(Run(args), 0) << err_;
+  EXPECT_EQ(err_, "warning: the calibration has ranges of modules without static activations: lm_head\n");
+  write({up, q, "model.layers.1.q\n"});
+  std::vector<std::string> force = args;
+  force.push_back("--force");
+  EXPECT_EQ(Run(force), 0);
+  EXPECT_EQ(err_,
+            "warning: the calibration has ranges of modules that the checkpoint does not have: model.layers.1.q\\n\n");
+  force.push_back("--strict");
+  ExpectError(force, 2, "that the checkpoint does not have: model.layers.1.q\\n (--strict)");
+  write({up, "model.layers.0.attn.q_proj"});
+  ExpectError(force, 2,
+              absl::StrCat("missing for ", q,
+                           "; the file has ranges of modules that do not exist: model.layers.0.attn.q_proj"));
+}
+
+// Names that would clear the screen, or look like another line.
+TEST_F(CommandTest, NamesAreShownPrintable) {
+  const std::string evil = "x\x1b[2J\x07\nerror: \xc2\x9b\xe2\x80\xae";
+  NamedArrays tensors = SmallModel(DType::kF32);
+  tensors.emplace_back(evil + ".weight", MakeWeight(DType::kF32, {4, 32}, 7));
+  tensors.emplace_back(evil + ".odd.weight", MakeWeight(DType::kF32, {4, 33}, 8));
+  tensors.emplace_back(evil + std::string(10000, 'y'), MakeWeight(DType::kF32, {4}, 9));
+  WriteTensors("in/model.safetensors", tensors, {{evil, evil}});
+  WriteText("in/" + evil, "");
+  WriteText("in/pytorch_model" + evil + ".bin", "");
+  WriteText("evil.json",
+            "{\"config_groups\": {\"\\u001b[2J\": {\"targets\": [\"\\u009b\"], \"weights\": {}}, \"g\": "
+            "{\"targets\": [\"re:x\"], \"weights\": {}}}, \"ignore\": [\"\\u0007\"]}");
+  WriteTensors("ranges.safetensors", {{evil, MakeWeight(DType::kF32, {1}, 7)}});
+  const std::vector<std::vector<std::string>> commands = {
+      {"inspect", "in", "--stats"},
+      {"inspect", "in", "--json"},
+      {"plan", "in", "--preset", "w4a16_g32"},
+      {"plan", "in", "--preset", "w4a16_g32", "--json"},
+      {"plan", "in", "--scheme-from", "evil.json"},
+      {"explain", "in", evil, "--preset", "w4a16_g32"},
+      {"explain", "in", "x", "--preset", "w4a16_g32"},
+      {"explain", "in", evil + "gone", "--preset", "w4a16_g32"},
+      {"convert", "in", "out", "--preset", "w4a16_g32"},
+      {"convert", "in", "out\x1b", "--preset", "w4a16_g32"},
+      {"convert", "in", "static", "--preset", "w8a8_static"},
+      {"convert", "in", "static", "--preset", "w8a8_static", "--calibration", "ranges.safetensors"},
+      {"verify", "in", "out"},
+      {"verify", "in", "out", "--min-snr", "90"},
+      {"verify", "in", "out", "--json"},
+      {"inspect", "out"},
+      {"inspect", evil + "gone"},
+      {evil},
+      {"convert", "in", "out", "--" + evil},
+      {"convert", "in", "out4", "--preset", evil},
+      {"convert", "in", "out4", "--config", evil},
+      {"config", evil},
+      {"config", "convert", evil},
+  };
+  for (const std::vector<std::string>& args : commands) {
+    Run(args);
+    for (const std::string& text : {out_, err_}) {
+      EXPECT_EQ(text.find_first_of("\x1b\x07\r\t"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+      EXPECT_EQ(text.find("\xc2\x9b"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+      EXPECT_EQ(text.find("\xe2\x80\xae"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+      EXPECT_EQ(text.find("\nerror: \\u009b"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+    }
+    if (args.back() == "--json") {
+      EXPECT_TRUE(nlohmann::json::accept(out_)) << out_;
+    } else {
+      EXPECT_THAT(absl::StrCat(out_, err_), Not(HasSubstr(std::string(1000, 'y')))) << "far too long";
+    }
+  }
 }
 
 TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
 #include "aqt/io/safetensors.h"
 #include "serving/carried_files.h"
 #include "serving/exit_code.h"
@@ -96,9 +97,10 @@ absl::Status CheckCancelled(const ConvertOptions& options) {
 
 absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
   const int64_t columns = tensor.input.info->shape[1];
-  return absl::DataLossError(absl::StrCat(
-      tensor.name(), " ", tensor.input.info->shape.ToString(), " holds a NaN or an infinity at [", index / columns, ",",
-      index % columns, "]; repair it, or leave such weights in floating point with --non-finite keep"));
+  return absl::DataLossError(
+      absl::StrCat(io::Printable(tensor.name()), " ", tensor.input.info->shape.ToString(),
+                   " holds a NaN or an infinity at [", index / columns, ",", index % columns,
+                   "]; repair it, or leave such weights in floating point with --non-finite keep"));
 }
 
 // Writes the tensors of one output file.
@@ -142,7 +144,7 @@ class ShardWriter {
     }
     const absl::StatusOr<EncodedWeight> encoded =
         EncodeRows(ArrayRef(dtype, {rows, columns}, buffer.data()), scheme, recipe_.weight_rules);
-    if (!encoded.ok()) return Annotate(encoded.status(), tensor.name());
+    if (!encoded.ok()) return Annotate(encoded.status(), io::Printable(tensor.name()));
     AQT_RETURN_IF_ERROR(WriteEncoded(tensor, scheme, block.begin, *encoded));
     return block.begin == 0 ? WriteOnce(tensor, scheme, dtype) : absl::OkStatus();
   }
@@ -171,7 +173,8 @@ class ShardWriter {
     const InputRange& range = calibration_.at(module);
     const absl::StatusOr<EncodedInput> input = EncodeInputRange(*scheme.input, range.min, range.max, dtype);
     if (!input.ok())
-      return Annotate(input.status(), absl::StrCat(module, ": input range [", range.min, ", ", range.max, "]"));
+      return Annotate(input.status(),
+                      absl::StrCat(io::Printable(module), ": input range [", range.min, ", ", range.max, "]"));
     AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kInputScale), 0, input->scale));
     return input->zero_point.has_value() ? Write(absl::StrCat(module, kInputZeroPoint), 0, *input->zero_point)
                                          : absl::OkStatus();

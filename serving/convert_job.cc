@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/checkpoint.h"
+#include "aqt/io/printable.h"
 #include "serving/calibration.h"
 #include "serving/carried_files.h"
 #include "serving/convert.h"
@@ -15,13 +16,6 @@
 namespace aqt::serving {
 namespace {
 
-bool HasStaticInputs(const Plan& plan) {
-  for (const TensorPlan& tensor : plan.tensors) {
-    if (tensor.quantized() && tensor.decision.scheme->HasStaticInput()) return true;
-  }
-  return false;
-}
-
 // Checks the place, keeps others out of it, and checks it again: another run may have ended in between.
 absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Checkpoint& input, const ConvertJob& job,
                                         std::unique_ptr<io::FileLock>& lock) {
@@ -30,18 +24,6 @@ absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Chec
   AQT_ASSIGN_OR_RETURN(const OutputPlace place, CheckOutput(fs, input, job.output, job.force, also_read));
   AQT_ASSIGN_OR_RETURN(lock, LockOutput(fs, place));
   return CheckOutput(fs, input, job.output, job.force, also_read);
-}
-
-absl::StatusOr<Calibration> LoadCalibration(const io::FileSystem& fs, const std::string& path, const Plan& plan,
-                                            ConvertReport& report) {
-  Calibration calibration;
-  if (!path.empty()) {
-    AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, path));
-    if (!HasStaticInputs(plan))
-      report.warnings.push_back(absl::StrCat(path, " has no effect: the scheme has no static activations"));
-  }
-  AQT_RETURN_IF_ERROR(CheckCalibration(plan, calibration));
-  return calibration;
 }
 
 }  // namespace
@@ -54,10 +36,6 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   if (!claimed.ok()) return OutputError(claimed.status());
   const OutputPlace& place = *claimed;
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
-  if (model.quantization_config.has_value()) {
-    return absl::UnimplementedError(absl::StrCat(
-        job.input, " is quantized already (it has a quantization_config); start from the floating point original"));
-  }
   PlanOptions plan_options;
   plan_options.single_file = place.is_file;
   plan_options.max_shard_bytes = job.max_shard_bytes;
@@ -71,7 +49,11 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   AQT_RETURN_IF_ERROR(OutputError(CheckSpace(fs, place, bytes)));
 
   ConvertReport report;
-  AQT_ASSIGN_OR_RETURN(const Calibration calibration, LoadCalibration(fs, job.calibration, plan, report));
+  Calibration calibration;
+  if (!job.calibration.empty()) {
+    AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, job.calibration));
+  }
+  AQT_RETURN_IF_ERROR(CheckCalibration(input, plan, calibration, recipe.strict, report.warnings));
   ConvertOptions options;
   options.jobs = job.jobs;
   options.cancelled = job.cancelled;
@@ -83,7 +65,7 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   }
   for (const TensorPlan& tensor : plan.tensors) {
     if (!tensor.decision.warning.empty())
-      report.warnings.push_back(absl::StrCat(tensor.name(), ": ", tensor.decision.warning));
+      report.warnings.push_back(absl::StrCat(io::Printable(tensor.name()), ": ", tensor.decision.warning));
   }
   report.warnings.insert(report.warnings.end(), plan.warnings.begin(), plan.warnings.end());
 
@@ -91,10 +73,11 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   options.progress = progress.get();
   AQT_ASSIGN_OR_RETURN(const ConvertResult result, Convert(fs, input, plan, recipe, calibration, place, options));
   for (const std::string& name : result.not_copied) {
-    report.warnings.push_back(absl::StrCat(name, " was not copied: it holds the weights in another format"));
+    report.warnings.push_back(
+        absl::StrCat(io::Printable(name), " was not copied: it holds the weights in another format"));
   }
   for (const std::string& name : input.unused_weight_files()) {
-    report.warnings.push_back(absl::StrCat(name, " was not copied: it is no part of this checkpoint"));
+    report.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is no part of this checkpoint"));
   }
   if (place.is_file && !input.other_files().empty()) {
     report.warnings.push_back("only weights were written; for config.json and the other files give a folder as output");

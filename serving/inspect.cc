@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
 #include "serving/plan.h"
 #include "serving/quantization_config.h"
@@ -55,6 +56,11 @@ absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::Checkpoint& ch
   return std::optional<TensorStats>(stats);
 }
 
+std::string JoinNames(const std::vector<std::string>& names) {
+  return absl::StrJoin(names, ", ",
+                       [](std::string* out, const std::string& s) { absl::StrAppend(out, io::Printable(s)); });
+}
+
 std::string DescribeQuantization(const ModelConfig& model) {
   if (!model.quantization_config.has_value()) return "";
   const absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(*model.quantization_config);
@@ -65,9 +71,9 @@ std::string DescribeQuantization(const ModelConfig& model) {
     std::vector<std::string> targets(group.targets.begin(),
                                      group.targets.begin() + std::min(kShown, group.targets.size()));
     if (group.targets.size() > kShown) targets.push_back(absl::StrCat("and ", group.targets.size() - kShown, " more"));
-    lines.push_back(absl::StrCat(group.name, ": ", Describe(group.scheme), " for ", absl::StrJoin(targets, ", ")));
+    lines.push_back(absl::StrCat(io::Printable(group.name), ": ", Describe(group.scheme), " for ", JoinNames(targets)));
   }
-  lines.push_back(absl::StrCat("ignored: ", config->ignore.empty() ? "none" : absl::StrJoin(config->ignore, ", ")));
+  lines.push_back(absl::StrCat("ignored: ", config->ignore.empty() ? "none" : JoinNames(config->ignore)));
   return absl::StrJoin(lines, "\n");
 }
 
@@ -127,22 +133,21 @@ void PrintInspect(const InspectReport& report, std::ostream& out) {
     table.Add(std::move(row));
   }
   if (!report.tensors.empty()) table.Print(out);
-  out << report.path << ": " << report.tensors.size() << " tensors, " << HumanBytes(report.bytes) << " in "
-      << report.files.size() << (report.files.size() == 1 ? " file\n" : " files\n");
+  out << io::PrintableLine(report.path) << ": " << report.tensors.size() << " tensors, " << HumanBytes(report.bytes)
+      << " in " << report.files.size() << (report.files.size() == 1 ? " file\n" : " files\n");
   for (const InspectReport::DTypeCount& count : report.dtypes) {
     out << "  " << Std(io::ToString(count.dtype)) << ": " << count.tensors << " tensors, " << HumanBytes(count.bytes)
         << "\n";
   }
   if (!report.metadata.empty()) out << "metadata:\n";
   for (const auto& [key, value] : report.metadata) {
-    constexpr size_t kShown = 200;
-    out << "  " << key << " = " << value.substr(0, kShown) << (value.size() > kShown ? "..." : "") << "\n";
+    out << "  " << io::Printable(key) << " = " << io::Printable(value) << "\n";
   }
   if (!report.quantization.empty())
     out << "quantization:\n  "
         << absl::StrJoin(std::vector<std::string>(absl::StrSplit(report.quantization, '\n')), "\n  ") << "\n";
-  if (!report.other_files.empty()) out << "other files: " << absl::StrJoin(report.other_files, ", ") << "\n";
-  for (const std::string& warning : report.warnings) out << "warning: " << warning << "\n";
+  if (!report.other_files.empty()) out << "other files: " << JoinNames(report.other_files) << "\n";
+  for (const std::string& warning : report.warnings) out << "warning: " << io::PrintableLine(warning) << "\n";
 }
 
 std::string InspectToJson(const InspectReport& report) {
@@ -178,7 +183,7 @@ std::string InspectToJson(const InspectReport& report) {
                      {"other_files", report.other_files},
                      {"warnings", report.warnings},
                      {"tensors", std::move(tensors)}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace aqt::serving

@@ -12,7 +12,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
+#include "serving/quantized_already.h"
 #include "serving/text.h"
 
 namespace aqt::serving {
@@ -20,8 +22,10 @@ namespace {
 
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 
-absl::StatusOr<RuleSet> MakeRules(const Recipe& recipe) {
-  return recipe.like.has_value() ? RuleSet::FromQuantizationConfig(*recipe.like) : RuleSet::FromConfig(*recipe.config);
+absl::StatusOr<RuleSet> MakeRules(const io::Checkpoint& checkpoint, const Recipe& recipe) {
+  if (!recipe.like.has_value()) return RuleSet::FromConfig(*recipe.config);
+  return RuleSet::FromQuantizationConfig(
+      *recipe.like, [&checkpoint](absl::string_view module) { return HasModule(checkpoint, module); });
 }
 
 bool HasStoredHead(const io::Checkpoint& checkpoint) {
@@ -34,7 +38,7 @@ bool HasStoredHead(const io::Checkpoint& checkpoint) {
 
 absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
   if (recipe.weight_rules != WeightRules::kAqt || tensor.decision.scheme->weights.symmetric) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(tensor.name(), ", by ", tensor.decision.reason,
+  return absl::UnimplementedError(absl::StrCat(io::Printable(tensor.name()), ", by ", tensor.decision.reason,
                                                ": AQT's weight rules are symmetric; ",
                                                "use symmetric weights, or the compressed_tensors rules"));
 }
@@ -64,7 +68,7 @@ QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelC
   config.notes.clear();
   std::set<std::string> ignored(config.ignore.begin(), config.ignore.end());
   const auto ignore = [&](const std::string& module) {
-    if (ignored.insert(module).second) config.ignore.push_back(module);
+    if (std::string entry = TargetOf(module); ignored.insert(entry).second) config.ignore.push_back(std::move(entry));
   };
   std::vector<std::vector<std::string>> modules;  // of each group
   for (const TensorPlan& tensor : plan.tensors) {
@@ -85,12 +89,14 @@ QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelC
   if (IsTied(checkpoint, model) && !HasStoredHead(checkpoint)) ignore("lm_head");
   if (like) return config;
   if (config.groups.size() != 1) {
-    for (size_t g = 0; g < config.groups.size(); ++g) config.groups[g].targets = std::move(modules[g]);
+    for (size_t g = 0; g < config.groups.size(); ++g) {
+      for (const std::string& module : modules[g]) config.groups[g].targets.push_back(TargetOf(module));
+    }
     return config;
   }
   config.groups[0].targets.push_back("Linear");
-  for (std::string& module : modules[0]) {  // those that "Linear" would not cover when this is read again
-    if (RuleSet::IsBuiltInIgnored(module)) config.groups[0].targets.push_back(std::move(module));
+  for (const std::string& module : modules[0]) {  // those that "Linear" would not cover when this is read again
+    if (RuleSet::IsBuiltInIgnored(module)) config.groups[0].targets.push_back(TargetOf(module));
   }
   return config;
 }
@@ -98,7 +104,10 @@ QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelC
 absl::Status AssignShards(const io::Checkpoint& checkpoint, const PlanOptions& options, Plan& plan) {
   if (options.single_file || (options.max_shard_bytes == 0 && !checkpoint.has_index())) {
     plan.shard_names = {io::kModelFile};
-    return absl::OkStatus();
+    if (options.max_shard_bytes == 0 || plan.new_bytes <= options.max_shard_bytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--max-shard-size ", options.max_shard_bytes,
+                                                   ": the output is one file, of ", plan.new_bytes,
+                                                   " bytes; give a folder as output, which may hold several"));
   }
   if (options.max_shard_bytes == 0) {
     plan.shard_names = checkpoint.shard_names();
@@ -109,6 +118,11 @@ absl::Status AssignShards(const io::Checkpoint& checkpoint, const PlanOptions& o
   int shard = 0;
   int64_t bytes = 0;
   for (TensorPlan& tensor : plan.tensors) {
+    if (tensor.new_bytes > options.max_shard_bytes) {
+      plan.warnings.push_back(absl::StrCat(io::Printable(tensor.name()), ": its ", tensor.new_bytes,
+                                           " bytes stay in one file, which exceeds --max-shard-size ",
+                                           options.max_shard_bytes));
+    }
     if (bytes > 0 && bytes + tensor.new_bytes > options.max_shard_bytes) {
       ++shard;
       bytes = 0;
@@ -137,8 +151,9 @@ absl::Status CheckNames(const Plan& plan) {
     for (const io::TensorSpec& output : tensor.outputs) {
       const auto [it, inserted] = seen.try_emplace(output.name, &tensor);
       if (!inserted) {
-        return absl::InvalidArgumentError(absl::StrCat("both ", it->second->name(), " and ", tensor.name(),
-                                                       " of the input would become ", output.name,
+        return absl::InvalidArgumentError(absl::StrCat("both ", io::Printable(it->second->name()), " and ",
+                                                       io::Printable(tensor.name()), " of the input would become ",
+                                                       io::Printable(output.name),
                                                        "; keep the weight in floating point, or remove the other"));
       }
     }
@@ -164,7 +179,8 @@ absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) 
 
 absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options) {
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(recipe));
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(checkpoint, model));
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(checkpoint, recipe));
   const bool tied = IsTied(checkpoint, model);
   Plan plan;
   for (const io::Checkpoint::Tensor& input : checkpoint.tensors()) {
@@ -201,6 +217,10 @@ absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfi
   return plan;
 }
 
+bool HasModule(const io::Checkpoint& checkpoint, absl::string_view module) {
+  return checkpoint.Find(absl::StrCat(module, kWeight)) != nullptr;
+}
+
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
   ModelConfig config;
   if (!checkpoint.is_folder()) {
@@ -220,26 +240,27 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::
 
 absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view name) {
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(recipe));
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(checkpoint, model));
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(checkpoint, recipe));
   const io::Checkpoint::Tensor* tensor = checkpoint.Find(name);
   if (tensor == nullptr) tensor = checkpoint.Find(absl::StrCat(name, kWeight));
   if (tensor == nullptr) {
     std::vector<std::string> similar;
     for (const io::Checkpoint::Tensor& t : checkpoint.tensors()) {
-      if (similar.size() < 3 && absl::StrContains(t.info->name, name)) similar.push_back(t.info->name);
+      if (similar.size() < 3 && absl::StrContains(t.info->name, name)) similar.push_back(io::Printable(t.info->name));
     }
     return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.path(), " has no tensor ", name,
+        absl::StrCat(checkpoint.path(), " has no tensor ", io::Printable(name),
                      similar.empty() ? "; `aqt inspect` lists them"
                                      : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
   }
   std::vector<std::string> trace;
   absl::StatusOr<Decision> decision = rules.Decide(*tensor->info, IsTied(checkpoint, model), &trace);
-  std::string text =
-      absl::StrCat(tensor->info->name, " ", io::ToString(tensor->info->dtype), tensor->info->shape.ToString(), "\n");
-  for (const std::string& line : trace) absl::StrAppend(&text, "  ", line, "\n");
+  std::string text = absl::StrCat(io::Printable(tensor->info->name), " ", io::ToString(tensor->info->dtype),
+                                  tensor->info->shape.ToString(), "\n");
+  for (const std::string& line : trace) absl::StrAppend(&text, "  ", io::PrintableLine(line), "\n");
   if (!decision.ok()) {
-    absl::StrAppend(&text, "  => error: ", decision.status().message(), "\n");
+    absl::StrAppend(&text, "  => error: ", io::PrintableLine(decision.status().message()), "\n");
   } else {
     absl::StrAppend(&text, "  => ",
                     decision->scheme.has_value() ? Describe(*decision->scheme) : "carried over as it is", "\n");
@@ -256,9 +277,10 @@ void PrintPlan(const Plan& plan, std::ostream& out) {
   }
   table.Print(out);
   for (const TensorPlan& t : plan.tensors) {
-    if (!t.decision.warning.empty()) out << "warning: " << t.name() << ": " << t.decision.warning << "\n";
+    if (!t.decision.warning.empty())
+      out << "warning: " << io::Printable(t.name()) << ": " << io::PrintableLine(t.decision.warning) << "\n";
   }
-  for (const std::string& warning : plan.warnings) out << "warning: " << warning << "\n";
+  for (const std::string& warning : plan.warnings) out << "warning: " << io::PrintableLine(warning) << "\n";
   out << plan.tensors.size() << " tensors, " << plan.num_quantized << " to be quantized; " << HumanBytes(plan.old_bytes)
       << " -> " << HumanBytes(plan.new_bytes) << " in " << plan.shard_names.size()
       << (plan.shard_names.size() == 1 ? " file" : " files") << "\n";
@@ -293,7 +315,7 @@ std::string PlanToJson(const Plan& plan) {
                      {"files", plan.shard_names},
                      {"warnings", plan.warnings},
                      {"quantization_config", Json::parse(QuantizationConfigToJson(plan.quantization_config))}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace aqt::serving

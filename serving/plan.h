@@ -52,17 +52,21 @@ struct Plan {
 };
 
 // InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a rule cannot be followed; InvalidArgument
-// when nothing would be quantized, a rule has no effect and the recipe is strict, or two outputs would have one name.
+// when nothing would be quantized, a rule has no effect and the recipe is strict, two outputs would have one name, or
+// one file would exceed max_shard_bytes. Unimplemented when the checkpoint is quantized already (quantized_already.h).
 // The plan refers to `checkpoint`, which must outlive it.
 absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options = {});
+
+// True when there is a weight of that module.
+bool HasModule(const io::Checkpoint& checkpoint, absl::string_view module);
 
 // Reads the config.json of a folder; of a single file, the metadata in which a conversion keeps its
 // quantization_config. DataLoss when config.json is damaged.
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
 // One line per rule that Decide looks at for the tensor of that name, then its decision. InvalidArgument, with similar
-// names, when the checkpoint has none.
+// names, when the checkpoint has none; Unimplemented as MakePlan.
 absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view tensor);
 

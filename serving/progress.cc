@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "aqt/io/printable.h"
 #include "serving/text.h"
 
 namespace aqt::serving {
@@ -14,6 +15,14 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr size_t kBarWidth = 30;
 constexpr size_t kNameWidth = 40;
+
+// The end of a name, which tells more than its beginning.
+std::string ShortName(absl::string_view name) {
+  const std::string text = io::PrintableLine(name);
+  size_t begin = text.size() > kNameWidth ? text.size() - kNameWidth : 0;
+  while (begin < text.size() && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) ++begin;  // within a character
+  return text.substr(begin);
+}
 
 std::string HumanTime(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
@@ -45,12 +54,12 @@ void Progress::Add(int64_t bytes, absl::string_view what) {
       absl::StrFormat("%3.0f%% %s of %s, %.0f MB/s, %s left", 100 * share, HumanBytes(done_bytes_),
                       HumanBytes(total_bytes_), static_cast<double>(done_bytes_) / std::max(elapsed, 1e-9) / 1e6, left);
   if (style_ == ProgressStyle::kLines) {
-    out_ << numbers << ": " << what << "\n" << std::flush;
+    out_ << numbers << ": " << io::Printable(what) << "\n" << std::flush;
     return;
   }
   const size_t filled = static_cast<size_t>(share * kBarWidth);
   std::string line = absl::StrCat("[", std::string(filled, '#'), std::string(kBarWidth - filled, ' '), "] ", numbers,
-                                  "  ", what.size() > kNameWidth ? what.substr(what.size() - kNameWidth) : what);
+                                  "  ", ShortName(what));
   const size_t width = line.size();
   if (width < width_) line.append(width_ - width, ' ');
   width_ = width;

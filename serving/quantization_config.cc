@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/json.h"
+#include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
 
 namespace aqt::serving {
@@ -17,51 +21,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
+// A wider indentation is not continued: it would be written some hundred times.
+constexpr size_t kMaxIndent = 16;
+constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 // The version of the package whose layout and field names are written.
 constexpr char kLayoutVersion[] = "0.20.0";
 
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 
-// Remembers the keys of each open object, to refuse duplicates, of which the parser would keep the last in silence.
-class KeyWatcher {
- public:
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start: keys_.emplace_back(); break;
-      case Json::parse_event_t::object_end: keys_.pop_back(); break;
-      case Json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get<std::string>()).second && problem_.empty()) {
-          problem_ = absl::StrCat("the key \"", parsed.get<std::string>(), "\" occurs twice in one object");
-        }
-        break;
-      default: break;
-    }
-    if (depth > kMaxDepth && problem_.empty()) problem_ = absl::StrCat("nested deeper than ", kMaxDepth, " levels");
-    return true;
-  }
-  const std::string& problem() const { return problem_; }
-
- private:
-  std::vector<std::set<std::string>> keys_;
-  std::string problem_;
-};
-
-// InvalidArgument unless `text` is a JSON object without duplicate keys.
+// DataLoss unless `text` is a JSON object without duplicate keys. Values that JSON lacks become strings (json.h).
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
-  KeyWatcher watcher;
-  try {
-    Json json = Json::parse(text.begin(), text.end(), [&](int depth, Json::parse_event_t event, Json& parsed) {
-      return watcher(depth, event, parsed);
-    });
-    if (!watcher.problem().empty()) return absl::InvalidArgumentError(watcher.problem());
-    if (!json.is_object())
-      return absl::InvalidArgumentError(absl::StrCat("a JSON object is expected, not ", json.type_name()));
-    return json;
-  } catch (const Json::exception& e) {
-    const std::string what = e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    const size_t begin = what.find("] ");
-    return absl::InvalidArgumentError(begin == std::string::npos ? what : what.substr(begin + 2));
-  }
+  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
+  Json json = Json::parse(object.standard, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InternalError("a text that is JSON is not read as JSON");
+  return json;
 }
 
 // Null for an absent key, too.
@@ -75,18 +48,19 @@ const Json& At(const Json& object, const char* key) {
 std::string Path(absl::string_view where, absl::string_view key) { return absl::StrCat(where, ".", key); }
 
 absl::Status Wrong(absl::string_view path, const Json& value, absl::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(path, " = ", value.dump(), "; ", expected, " is expected"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " = ", io::Printable(value.dump()), "; ", expected, " is expected"));
 }
 
 absl::Status NotSupported(absl::string_view path, const Json& value, absl::string_view works) {
-  return absl::UnimplementedError(absl::StrCat(path, " = ", value.dump(), " is not supported; ", works));
+  return absl::UnimplementedError(absl::StrCat(path, " = ", io::Printable(value.dump()), " is not supported; ", works));
 }
 
 absl::Status CheckFields(absl::string_view where, const Json& object, std::initializer_list<absl::string_view> known) {
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), absl::string_view(key)) == known.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown field ", Path(where, key), "; known are ", absl::StrJoin(known, ", ")));
+          absl::StrCat("unknown field ", Path(where, io::Printable(key)), "; known are ", absl::StrJoin(known, ", ")));
     }
   }
   return absl::OkStatus();
@@ -95,7 +69,9 @@ absl::Status CheckFields(absl::string_view where, const Json& object, std::initi
 absl::StatusOr<int64_t> Int(absl::string_view where, const Json& object, const char* key, int64_t otherwise) {
   const Json& value = At(object, key);
   if (value.is_null()) return otherwise;
-  if (!value.is_number_integer()) return Wrong(Path(where, key), value, "an integer");
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > kMaxInt64)) {
+    return Wrong(Path(where, key), value, "an integer");
+  }
   return value.get<int64_t>();
 }
 
@@ -196,15 +172,15 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
   }
   const Json& actorder = At(json, "actorder");
   if (actorder == "static" || actorder == "weight") {
-    notes.push_back(absl::StrCat(Path(where, "actorder"), " = ", actorder.dump(),
+    notes.push_back(absl::StrCat(Path(where, "actorder"), " = ", io::Printable(actorder.dump()),
                                  " has no effect: weights are rounded to nearest"));
   } else if (!actorder.is_null() && actorder != false) {
     return NotSupported(Path(where, "actorder"), actorder, "null, \"static\" and \"weight\" are");
   }
   const Json& observer = At(json, "observer");
   if (!observer.is_null() && observer != "minmax" && observer != "memoryless_minmax" && observer != "static_minmax") {
-    notes.push_back(
-        absl::StrCat(Path(where, "observer"), " = ", observer.dump(), " has no effect: ranges are min and max"));
+    notes.push_back(absl::StrCat(Path(where, "observer"), " = ", io::Printable(observer.dump()),
+                                 " has no effect: ranges are min and max"));
   }
   return args;
 }
@@ -249,7 +225,7 @@ absl::StatusOr<Format> ParseFormat(absl::string_view path, const std::string& fo
 
 absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json, const std::string& top_format,
                                        std::vector<std::string>& notes) {
-  const std::string where = absl::StrCat("config_groups.", name);
+  const std::string where = absl::StrCat("config_groups.", io::Printable(name));
   if (json.is_array()) {
     return NotSupported(where, json, "an object with targets and weights is (not the name of a preset scheme)");
   }
@@ -349,31 +325,36 @@ Json ToJson(const QuantizationConfig& config) {
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
-  const absl::StatusOr<Json> json = ParseObject(text);
-  if (!json.ok()) return absl::DataLossError(json.status().message());
+  AQT_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
   ModelConfig config;
-  const Json* tied = &At(*json, "tie_word_embeddings");
   // Models with a vision or audio part keep the language model's configuration one level down.
-  if (const Json& inner = At(*json, "text_config"); tied->is_null() && inner.is_object())
-    tied = &At(inner, "tie_word_embeddings");
-  if (tied->is_boolean()) config.tie_word_embeddings = tied->get<bool>();
-  for (const Json& name : At(*json, "architectures")) {
+  const Json& inner = At(json, "text_config").is_object() ? At(json, "text_config") : json;
+  for (const Json* part : {&json, &inner}) {
+    const Json& tied = At(*part, "tie_word_embeddings");
+    if (!config.tie_word_embeddings.has_value() && tied.is_boolean()) config.tie_word_embeddings = tied.get<bool>();
+    for (const char* key : {kQuantizationConfigKey, "compression_config"}) {
+      const Json& quantization = At(*part, key);
+      if (config.quantization_config.has_value() || quantization.is_null()) continue;
+      config.quantization_config = quantization.dump();
+      if (!quantization.is_object()) continue;
+      const Json& method = At(quantization, "quant_method");
+      if (method.is_string()) config.quant_method = method.get<std::string>();
+    }
+  }
+  for (const Json& name : At(json, "architectures")) {
     if (!name.is_string()) continue;
     const std::string text = name.get<std::string>();
-    if (absl::EndsWith(text, "ForCausalLM") || absl::EndsWith(text, "ForConditionalGeneration"))
+    if (absl::EndsWith(text, "ForCausalLM") || absl::EndsWith(text, "ForConditionalGeneration")) {
       config.has_output_head = true;
-  }
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (const Json& q = At(*json, key); !q.is_null()) {
-      config.quantization_config = q.dump();
-      break;
     }
   }
   return config;
 }
 
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view text) {
-  AQT_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
+  const absl::StatusOr<Json> parsed = ParseObject(text);
+  if (!parsed.ok()) return absl::InvalidArgumentError(parsed.status().message());
+  const Json& json = *parsed;
   AQT_RETURN_IF_ERROR(CheckRest(json));
   QuantizationConfig config;
   const Json& groups = At(json, "config_groups");
@@ -389,17 +370,38 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view tex
   return config;
 }
 
-std::string QuantizationConfigToJson(const QuantizationConfig& config) { return ToJson(config).dump(2); }
+std::string QuantizationConfigToJson(const QuantizationConfig& config) {
+  return ToJson(config).dump(2, ' ', /*ensure_ascii=*/true);
+}
 
 absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config) {
-  Json json = Json::object();
-  if (!config_json.empty()) {
-    absl::StatusOr<Json> parsed = ParseObject(config_json);
-    if (!parsed.ok()) return absl::DataLossError(parsed.status().message());
-    json = *std::move(parsed);
+  const absl::string_view text = config_json.empty() ? "{\n}" : config_json;
+  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
+  // The indentation of the other keys, for this one.
+  absl::string_view indent = "  ";
+  if (!object.members.empty()) {
+    const size_t open = text.find('{') + 1;
+    const absl::string_view before = text.substr(open, object.members[0].key_begin - open);
+    const size_t newline = before.rfind('\n');
+    if (newline != absl::string_view::npos && before.size() - newline <= kMaxIndent) {
+      indent = before.substr(newline + 1);
+    }
   }
-  json["quantization_config"] = ToJson(config);
-  return json.dump(2) + "\n";
+  const int width = std::max<int>(static_cast<int>(indent.size()), 1);
+  const std::string value = absl::StrReplaceAll(
+      ToJson(config).dump(width, absl::StartsWith(indent, "\t") ? '\t' : ' ', /*ensure_ascii=*/true),
+      {{"\n", absl::StrCat("\n", indent)}});
+
+  for (const io::JsonObjectText::Member& member : object.members) {
+    if (member.key != kQuantizationConfigKey) continue;
+    return absl::StrCat(text.substr(0, member.begin), value, text.substr(member.end));
+  }
+  const size_t end = object.members.empty() ? text.find('{') + 1 : object.members.back().end;
+  absl::string_view rest = text.substr(end);  // space and the closing brace
+  std::string out = absl::StrCat(text.substr(0, end), object.members.empty() ? "\n" : ",\n", indent, "\"",
+                                 kQuantizationConfigKey, "\": ", value, rest[0] == '}' ? "\n" : "", rest);
+  if (out.back() != '\n') out += '\n';
+  return out;
 }
 
 }  // namespace aqt::serving

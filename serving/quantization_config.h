@@ -43,10 +43,11 @@ struct ModelConfig {
   std::optional<bool> tie_word_embeddings;  // as written
   // `architectures` names a model that ends in an output head, whether or not it is stored.
   bool has_output_head = false;
-  // The text of `quantization_config` (or of `compression_config`), if there is one.
+  // The text of `quantization_config` (or of `compression_config`), if there is one, also of the language model's part.
   std::optional<std::string> quantization_config;
+  std::string quant_method;  // in there; empty when it is not given
 };
-// DataLoss with line and column when `json` is no JSON object or names a key twice.
+// DataLoss with line and column as io::ScanJsonObject: NaN, Infinity and numbers of any size are read.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 
 // Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a
@@ -55,10 +56,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 // ignored.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
 
-// The JSON text, with every field that the package writes.
+// The JSON text in ASCII, with every field that the package writes.
 std::string QuantizationConfigToJson(const QuantizationConfig& config);
 
-// `config_json` (a config.json; empty for none) with its quantization_config replaced; other keys keep value and order.
+// `config_json` (a config.json; empty for none) with its quantization_config replaced, or added as the last key. All
+// else keeps its text, byte for byte. DataLoss as ParseModelConfig.
 absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config);
 
 }  // namespace aqt::serving

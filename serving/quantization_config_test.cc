@@ -15,9 +15,12 @@
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 constexpr char kW8A8[] = R"({
   "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"], "unknown_at_top": 1,
@@ -88,6 +91,15 @@ TEST(QuantizationConfigTest, RefusesByName) {
            {R"("strategy": "channel")", R"("strategy": "channel", "extra": 1)", kInvalid,
             "unknown field config_groups.group_0.weights.extra"},
            {R"("targets")", R"("extra": 1, "targets")", kInvalid, "unknown field config_groups.group_0.extra"},
+           {R"("strategy": "channel")", R"("group_size": 18446744073709551615)", kInvalid,
+            "group_size = 18446744073709551615; an integer"},
+           {R"("strategy": "channel")", R"("group_size": 1e400)", kInvalid, "group_size = \"1e400\"; an integer"},
+           {R"("strategy": "channel")", R"("group_size": -2)", kInvalid, "group_size = -2; a positive size"},
+           {R"("strategy": "channel")", R"("group_size": 32.0)", kInvalid, "group_size = 32.0; an integer"},
+           {R"("strategy": "channel")", R"("strategy": "group", "group_size": -1)", kInvalid,
+            "group_size = -1; a positive size with strategy \"group\""},
+           {R"("strategy": "token")", R"("strategy": "token", "group_size": 0)", kInvalid,
+            "input_activations.group_size = 0"},
            {R"("num_bits": 8)", R"("num_bits": 9)", kInvalid, "num_bits"},
            {R"("num_bits": 8)", R"("num_bits": "8")", kInvalid, "weights.num_bits = \"8\""},
            {R"("dynamic": false)", R"("dynamic": true)", kInvalid, "weights.dynamic"},
@@ -108,7 +120,7 @@ TEST(QuantizationConfigTest, RefusesByName) {
             "sparsity_config"},
            {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented,
             "transform_config"},
-           {R"("unknown_at_top")", R"("format")", kInvalid, "\"format\" occurs twice"},
+           {R"("unknown_at_top")", R"("format")", kInvalid, "the key 'format' occurs twice"},
            {R"("config_groups")", R"("groups")", kInvalid, "config_groups = null"},
            {"{\n", "[\n", kInvalid, "line 2, column 17"},
        }) {
@@ -167,8 +179,55 @@ TEST(ModelConfigTest, KeepsOtherKeysInOrder) {
       *SetQuantizationConfig(R"({"z": 1e-05, "a": [null, "\u00e9"], "big": 18446744073709551615})", {});
   EXPECT_LT(text.find("\"z\": 1e-05"), text.find("\"a\""));
   EXPECT_THAT(text, HasSubstr("18446744073709551615"));
-  EXPECT_THAT(text, HasSubstr("\xc3\xa9"));
+  EXPECT_THAT(text, HasSubstr("\"\\u00e9\""));
   EXPECT_THAT(*SetQuantizationConfig("", {}), HasSubstr("quantization_config"));
+}
+
+constexpr char kFromPython[] = R"({
+    "architectures": ["NemotronHForCausalLM"],
+    "time_step_limit": [0.0, Infinity], "floor": -Infinity,
+    "initializer": {"range": NaN, "x":1.50e-05},
+    "seed": 340282366920938463463374607431768211456,
+    "huge": 1e999,
+    "tie_word_embeddings": true,
+    "name": "a\u00e9"
+}
+)";
+
+TEST(ModelConfigTest, ReadsWhatPythonWrites) {
+  const absl::StatusOr<ModelConfig> model = ParseModelConfig(kFromPython);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(model->has_output_head);
+  EXPECT_EQ(model->tie_word_embeddings, true);
+  // In a quantization_config, too, where it does not matter; where it does, it is what it is.
+  EXPECT_TRUE(Edited(R"("unknown_at_top": 1)", R"("unknown_at_top": [NaN, 1e999])").ok());
+  EXPECT_TRUE(Edited(R"("dynamic": false)", R"("dynamic": false, "observer_kwargs": {"c": -Infinity})").ok());
+  EXPECT_THAT(std::string(Edited(R"("num_bits": 8)", R"("num_bits": NaN)").status().message()),
+              HasSubstr("num_bits = \"NaN\"; an integer is expected"));
+}
+
+TEST(ModelConfigTest, WhatIsNotTouchedKeepsItsText) {
+  QuantizationConfig config;
+  config.ignore = {"lm_head"};
+  const std::string text = kFromPython;
+  const std::string added = *SetQuantizationConfig(text, config);
+  const size_t end = text.find("\n}\n");  // where the new key goes
+  EXPECT_EQ(added.substr(0, end), text.substr(0, end));
+  EXPECT_THAT(added.substr(end), StartsWith(",\n    \"quantization_config\": {\n        \"config_groups\": {}"));
+  EXPECT_THAT(added, EndsWith("\n    }\n}\n"));
+  EXPECT_EQ(*SetQuantizationConfig(added, config), added);
+
+  // Replaced where it stands.
+  EXPECT_THAT(*SetQuantizationConfig("{\"quantization_config\":{\"a\": [1]} , \"b\":\t1e2 }", config),
+              AllOf(StartsWith("{\"quantization_config\":{\n"), EndsWith("\n  } , \"b\":\t1e2 }")));
+  EXPECT_THAT(*SetQuantizationConfig("{\"b\":1}", config), StartsWith("{\"b\":1,\n  \"quantization_config\": {\n"));
+  EXPECT_THAT(*SetQuantizationConfig("\n{ \"b\": 1}", config),
+              StartsWith("\n{ \"b\": 1,\n  \"quantization_config\": {\n"));
+  EXPECT_THAT(*SetQuantizationConfig("{\n\t\"b\": 1\n}", config),
+              AllOf(HasSubstr("\n\t\"quantization_config\": {\n\t\t\"config"), EndsWith("\n\t}\n}\n")));
+  for (const char* empty : {"", "{}", " {\n} \n", "{ }"}) {
+    EXPECT_TRUE(nlohmann::json::parse(*SetQuantizationConfig(empty, config)).contains("quantization_config")) << empty;
+  }
 }
 
 TEST(ModelConfigTest, ReadsWhatItSaysOfTheEmbeddings) {
@@ -186,6 +245,8 @@ TEST(ModelConfigTest, ReadsWhatItSaysOfTheEmbeddings) {
 TEST(ModelConfigTest, RefusesDamage) {
   for (const std::string text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}", "{} x", "{\"a\": \"\xff\"}"}) {
     EXPECT_EQ(ParseModelConfig(text).status().code(), absl::StatusCode::kDataLoss) << text;
+    EXPECT_THAT(std::string(ParseModelConfig(text).status().message()), StartsWith("line 1, column "));
+    EXPECT_EQ(SetQuantizationConfig(text, {}).ok(), text.empty()) << text;
   }
   std::string deep = "1";
   for (int i = 0; i < 100; ++i) deep = "[" + deep + "]";

@@ -4,10 +4,12 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
 #include "re2/re2.h"
 
 namespace aqt::serving {
@@ -56,9 +58,9 @@ std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std:
 bool IsRegexTarget(absl::string_view target) { return absl::StartsWith(target, "re:"); }
 constexpr char kLinear[] = "Linear";
 
-// Class names are written in capitals; module names of the models that we know are not.
-bool LooksLikeClass(absl::string_view target) {
-  return !target.empty() && target[0] >= 'A' && target[0] <= 'Z' && !absl::StrContains(target, ".");
+// True for a text that a loader may take for the name of a class: a Python identifier as classes are named.
+bool MayBeClass(absl::string_view text) {
+  return !text.empty() && absl::ascii_isupper(text[0]) && std::all_of(text.begin(), text.end(), absl::ascii_isalnum);
 }
 
 }  // namespace
@@ -66,21 +68,28 @@ bool LooksLikeClass(absl::string_view target) {
 bool IsEmbeddingName(absl::string_view module) { return Matches(Embeddings(), module); }
 bool IsHeadName(absl::string_view module) { return Matches(Heads(), module); }
 
+std::string TargetOf(absl::string_view module) {
+  if (!MayBeClass(module) && !IsRegexTarget(module)) return std::string(module);
+  return absl::StrCat("re:^", RE2::QuoteMeta(Piece(module)), "$");
+}
+
 // An entry of `targets` or `ignore`.
 absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
   if (IsRegexTarget(entry)) {
     const absl::string_view pattern = absl::StripPrefix(entry, "re:");
     const auto re = std::make_shared<const RE2>(Piece(pattern), RE2::Quiet);
     if (!re->ok()) {
-      return absl::UnimplementedError(absl::StrCat("\"", entry, "\" is no regular expression that RE2 knows (",
-                                                   re->error(),
+      return absl::UnimplementedError(absl::StrCat("\"", io::Printable(entry),
+                                                   "\" is no regular expression that RE2 knows (", re->error(),
                                                    "); look-around and back-references are not supported"));
     }
     return Matcher([re](absl::string_view, absl::string_view module) {
       return re->Match(Piece(module), 0, module.size(), RE2::ANCHOR_START, nullptr, 0);
     });
   }
-  if (entry == kLinear) return Matcher([](absl::string_view, absl::string_view) { return true; });
+  if (entry == kLinear) {
+    return Matcher([](absl::string_view, absl::string_view module) { return !IsEmbeddingName(module); });
+  }
   return Matcher([name = std::string(entry)](absl::string_view, absl::string_view module) { return module == name; });
 }
 
@@ -98,7 +107,7 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config) {
   RuleSet set;
   for (const std::string& pattern : config.ignore) {
     Ignore ignore;
-    ignore.label = absl::StrCat("ignore \"", pattern, "\"");
+    ignore.label = absl::StrCat("ignore \"", io::Printable(pattern), "\"");
     ignore.matches = FullMatcher(pattern);
     set.ignores_.push_back(std::move(ignore));
   }
@@ -106,7 +115,7 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config) {
   for (size_t i = 0; i < config.rules.size(); ++i) {
     const ConfigRule& from = config.rules[i];
     Rule rule;
-    rule.label = absl::StrCat("rule ", i + 1, " \"", from.name, "\"");
+    rule.label = absl::StrCat("rule ", i + 1, " \"", io::Printable(from.name), "\"");
     rule.matches = FullMatcher(from.match);
     rule.scheme = from.scheme;
     rule.heeds_ignore = rule.heeds_built_in = !from.override_ignore;
@@ -116,11 +125,11 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config) {
   return set;
 }
 
-absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig& config) {
+absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig& config, const IsModule& is_module) {
   RuleSet set;
   for (const std::string& entry : config.ignore) {
     Ignore ignore;
-    ignore.label = absl::StrCat("ignore \"", entry, "\"");
+    ignore.label = absl::StrCat("ignore \"", io::Printable(entry), "\"");
     AQT_ASSIGN_OR_RETURN(ignore.matches, MakeMatcher(entry));
     set.ignores_.push_back(std::move(ignore));
   }
@@ -134,10 +143,11 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
   std::vector<Target> targets;
   for (const ConfigGroup& group : config.groups) {
     for (const std::string& text : group.targets) {
-      if (text != kLinear && LooksLikeClass(text)) {
-        return absl::UnimplementedError(
-            absl::StrCat("config_groups.", group.name, ".targets: the class \"", text,
-                         "\" is not known; module names, \"re:\" patterns and \"Linear\" are"));
+      if (text != kLinear && MayBeClass(text) && !is_module(text)) {
+        return absl::UnimplementedError(absl::StrCat(
+            "config_groups.", group.name, ".targets: \"", io::Printable(text),
+            "\" is no module of this checkpoint, and as a class it is not known; module names, \"re:\" patterns and "
+            "the class \"Linear\" are"));
       }
       targets.push_back({IsRegexTarget(text) ? 1 : text == kLinear ? 2 : 0, text, &group});
     }
@@ -147,7 +157,7 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
   });
   for (const Target& target : targets) {
     Rule rule;
-    rule.label = absl::StrCat(target.group->name, " target \"", target.text, "\"");
+    rule.label = absl::StrCat(io::Printable(target.group->name), " target \"", io::Printable(target.text), "\"");
     absl::StatusOr<Matcher> matcher = MakeMatcher(target.text);
     if (!matcher.ok()) return Annotate(matcher.status(), rule.label);
     rule.matches = *std::move(matcher);
@@ -222,8 +232,8 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
           "it in floating point");
     }
     if (!suitable.ok() && !rule.keep_unsuitable) {
-      return absl::Status(suitable.code(), absl::StrCat(tensor.name, " ", tensor.shape.ToString(), ", by ", rule.label,
-                                                        ": ", suitable.message()));
+      return absl::Status(suitable.code(), absl::StrCat(io::Printable(tensor.name), " ", tensor.shape.ToString(),
+                                                        ", by ", rule.label, ": ", suitable.message()));
     }
     if (!suitable.ok()) {
       decision.left_out = true;

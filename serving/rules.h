@@ -38,11 +38,13 @@ struct Decision {
 class RuleSet {
  public:
   static absl::StatusOr<RuleSet> FromConfig(const ConvertConfig& config);
+  // True for the name of a module of the checkpoint.
+  using IsModule = std::function<bool(absl::string_view)>;
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
   // class Linear stands for every rank-2 `*.weight` outside the built-in ignore list; what does not fit the scheme
-  // among them stays in floating point. Unimplemented for other classes and for patterns that RE2 does not know
-  // (look-around).
-  static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config);
+  // among them stays in floating point. Unimplemented for patterns that RE2 does not know (look-around), and for other
+  // classes: a target that is written like one ("LlamaMLP") and that no module is named like.
+  static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config, const IsModule& is_module);
 
   RuleSet(RuleSet&&) = default;
   RuleSet& operator=(RuleSet&&) = default;
@@ -84,6 +86,10 @@ class RuleSet {
   std::vector<Ignore> ignores_;
   std::vector<Rule> rules_;
 };
+
+// The entry of `targets` or `ignore` that stands for this module and nothing else: its name, or "re:^Linear$" for one
+// that a loader would also take for a class, or for a pattern.
+std::string TargetOf(absl::string_view module);
 
 // True for names such as "model.embed_tokens" and "transformer.wte": never modules of the class Linear.
 bool IsEmbeddingName(absl::string_view module);

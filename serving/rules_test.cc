@@ -1,5 +1,7 @@
 #include "serving/rules.h"
 
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,10 +12,12 @@
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 Scheme Int8() { return {}; }
 Scheme Grouped(int64_t size) {
@@ -36,12 +40,14 @@ RuleSet FromRules(std::vector<ConfigRule> rules, std::vector<std::string> ignore
   config.ignore = std::move(ignore);
   return *RuleSet::FromConfig(config);
 }
-RuleSet FromTargets(std::vector<ConfigGroup> groups, std::vector<std::string> ignore = {}) {
+RuleSet FromTargets(std::vector<ConfigGroup> groups, std::vector<std::string> ignore = {},
+                    std::set<std::string, std::less<>> modules = {}) {
   QuantizationConfig config;
   config.groups = std::move(groups);
   config.ignore = std::move(ignore);
-  return *RuleSet::FromQuantizationConfig(config);
+  return *RuleSet::FromQuantizationConfig(config, [&](absl::string_view module) { return modules.contains(module); });
 }
+bool NoModule(absl::string_view) { return false; }
 io::TensorSpec Weight(const std::string& name, Shape shape = {64, 64}, io::FileDType dtype = io::FileDType::kF32) {
   return {name, dtype, std::move(shape)};
 }
@@ -185,12 +191,71 @@ TEST(RulesTest, TheClassLinearLeavesOutWhatIsNotLinear) {
   EXPECT_FALSE(named.Decide(Weight("odd.weight", {6, 50}), false).ok());
 }
 
+TEST(RulesTest, ModulesOfAnyName) {
+  // Plain names, as some tools write them, even if they look like classes: when a module bears it.
+  RuleSet rules = FromTargets({{"group_0", {"Dense_0", "Encoder", "layers/0"}, Int8()}}, {}, {"Encoder"});
+  for (const char* name : {"Dense_0", "Encoder", "layers/0"}) {
+    EXPECT_EQ(rules.Decide(Weight(std::string(name) + ".weight"), false)->scheme, Int8()) << name;
+  }
+  EXPECT_FALSE(rules.Decide(Weight("Dense_01.weight"), false)->scheme.has_value());
+}
+
+TEST(RulesTest, TargetsStandForOneModule) {
+  const std::vector<std::string> names = {"a.b",  "Dense_0",     "layers/0", "lm_head",  "Linear", "Module",
+                                          "re:x", "re:^Linear$", "Linear.0", "\xc3\xa9", "",       "re:a.b\nc"};
+  for (const std::string& name : names) {
+    const std::string target = TargetOf(name);
+    RuleSet rules = FromTargets({{"group_0", {target}, Int8()}}, {}, {});
+    RuleSet ignored = FromTargets({{"group_0", {"re:.*"}, Int8()}}, {target});
+    for (const std::string& other : names) {
+      if (other.empty()) continue;
+      EXPECT_EQ(rules.Decide(Weight(other + ".weight"), false)->scheme.has_value(), other == name) << target << other;
+      EXPECT_EQ(ignored.Decide(Weight(other + ".weight"), false)->scheme.has_value(), other != name) << target << other;
+    }
+  }
+  EXPECT_EQ(TargetOf("Linear"), "re:^Linear$");
+  EXPECT_EQ(TargetOf("re:x"), "re:^re\\:x$");
+  EXPECT_EQ(TargetOf("Dense_0"), "Dense_0");
+}
+
+TEST(RulesTest, TheClassLinearIsNoEmbedding) {
+  RuleSet rules = FromTargets({{"group_0", {"model.embed_tokens", "a"}, Int8()}}, {"Linear"});
+  EXPECT_TRUE(rules.Decide(Weight("model.embed_tokens.weight"), false)->scheme.has_value());
+  EXPECT_FALSE(rules.Decide(Weight("a.weight"), false)->scheme.has_value());
+}
+
+TEST(RulesTest, GroupsFillTheRows) {
+  struct Case {
+    int64_t size;
+    std::string message;
+  };
+  for (const Case& c :
+       std::vector<Case>{{96, "group size 96 does not divide 256 (axis 1); use a group size of 32, 64, 128, 256, "},
+                         {512, "group size 512 exceeds 256 (axis 1); use a group size of 64, 128, 256, "},
+                         {int64_t{1} << 62, "exceeds 256 (axis 1); use a group size of 64, 128, 256, "}}) {
+    RuleSet weights = FromRules({Rule(".*", Grouped(c.size))});
+    EXPECT_THAT(std::string(weights.Decide(Weight("a.weight", {4, 256}), false).status().message()),
+                HasSubstr(c.message + "one scale per channel"));
+    Scheme scheme = Int8();
+    scheme.input = InputScheme{8, true, true, InputStrategy::kGroup, c.size};
+    RuleSet inputs = FromRules({Rule(".*", scheme)});
+    EXPECT_THAT(std::string(inputs.Decide(Weight("a.weight", {4, 256}), false).status().message()),
+                AllOf(HasSubstr("input_activations: group size"), HasSubstr(c.message + "one scale per token")));
+  }
+}
+
+TEST(RulesTest, NamesInMessagesArePrintable) {
+  RuleSet rules = FromRules({Rule("(?s).*", Grouped(96))});
+  const std::string message(rules.Decide(Weight("a\x1b[2J\n.weight"), false).status().message());
+  EXPECT_THAT(message, StartsWith("a\\x1b[2J\\n.weight [64,64], by rule 1"));
+}
+
 TEST(RulesTest, RefusesTargetsItCannotApply) {
   QuantizationConfig config;
   config.groups = {{"group_0", {"LlamaAttention"}, Int8()}};
-  EXPECT_EQ(RuleSet::FromQuantizationConfig(config).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(RuleSet::FromQuantizationConfig(config, NoModule).status().code(), absl::StatusCode::kUnimplemented);
   config.groups[0].targets = {"re:^(?!.*head).*"};
-  const absl::Status status = RuleSet::FromQuantizationConfig(config).status();
+  const absl::Status status = RuleSet::FromQuantizationConfig(config, NoModule).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), HasSubstr("look-around"));
 }

@@ -36,6 +36,7 @@ absl::Status CheckInput(const InputScheme& input) {
 
 // Divisors of n near `wanted`, as the remedy for a group size that does not fit.
 std::string DivisorsNear(int64_t n, int64_t wanted) {
+  wanted = std::min(wanted, n);
   std::vector<int64_t> divisors;
   for (int64_t d = std::max<int64_t>(2, wanted / 4); d <= std::min(n, wanted * 4); ++d) {
     if (n % d == 0) divisors.push_back(d);
@@ -49,6 +50,14 @@ std::string DivisorsNear(int64_t n, int64_t wanted) {
     std::sort(divisors.begin(), divisors.end());
   }
   return absl::StrCat("a group size of ", absl::StrJoin(divisors, ", "), ", ");
+}
+
+// OK when groups of that size fill a row of the weight, [o, columns].
+absl::Status CheckGroups(absl::string_view of, int64_t group_size, int64_t columns, absl::string_view otherwise) {
+  if (columns % group_size == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(of, "group size ", group_size,
+                                                 group_size > columns ? " exceeds " : " does not divide ", columns,
+                                                 " (axis 1); use ", DivisorsNear(columns, group_size), otherwise));
 }
 
 }  // namespace
@@ -119,10 +128,13 @@ absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Sh
   }
   if (shape.num_elements() == 0) return absl::UnimplementedError("the weight has no elements");
   const WeightScheme& w = scheme.weights;
-  if (w.strategy == WeightStrategy::kGroup && shape[1] % w.group_size != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("group size ", w.group_size, " does not divide ", shape[1],
-                                                   " (axis 1); use ", DivisorsNear(shape[1], w.group_size),
-                                                   "one scale per channel, or keep this weight in floating point"));
+  if (w.strategy == WeightStrategy::kGroup) {
+    AQT_RETURN_IF_ERROR(
+        CheckGroups("", w.group_size, shape[1], "one scale per channel, or keep this weight in floating point"));
+  }
+  if (scheme.input.has_value() && scheme.input->strategy == InputStrategy::kGroup) {
+    AQT_RETURN_IF_ERROR(CheckGroups("input_activations: ", scheme.input->group_size, shape[1],
+                                    "one scale per token, or keep this weight in floating point"));
   }
   return absl::OkStatus();
 }

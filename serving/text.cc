@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "aqt/io/printable.h"
 
 namespace aqt::serving {
 
@@ -42,6 +43,11 @@ std::optional<int64_t> ParseBytes(absl::string_view text) {
   value *= factor;
   if (!(value >= 1) || value > 9e18) return std::nullopt;
   return static_cast<int64_t>(value);
+}
+
+void Table::Add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = io::Printable(cell);
+  rows_.push_back(std::move(row));
 }
 
 void Table::Print(std::ostream& out) const {

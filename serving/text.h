@@ -20,12 +20,12 @@ std::string HumanBytes(int64_t bytes);
 // else, and for zero.
 std::optional<int64_t> ParseBytes(absl::string_view text);
 
-// Columns of text, each as wide as its widest cell.
+// Columns of text, each as wide as its widest cell. Cells are shown as io::Printable does.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_({std::move(header)}) {}
   // As many cells as the header has.
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void Add(std::vector<std::string> row);
   void Print(std::ostream& out) const;
 
  private:

@@ -20,8 +20,11 @@
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(TextTest, HumanBytes) {
   EXPECT_EQ(HumanBytes(0), "0 B");
@@ -69,6 +72,28 @@ TEST(ProgressTest, LinesAndBars) {
   EXPECT_THAT(bar.str(), HasSubstr("\r[#######                       ]  25% 25 B of 100 B"));
   EXPECT_THAT(bar.str(), Not(HasSubstr("third")));
   EXPECT_EQ(bar.str().back(), '\r');
+}
+
+TEST(TextTest, TableCellsArePrintable) {
+  Table table({"a", "b"});
+  table.Add({"x\n\x1b", "y"});
+  std::ostringstream out;
+  table.Print(out);
+  EXPECT_EQ(out.str(), "a        b\nx\\n\\x1b  y\n");
+}
+
+TEST(ProgressTest, NamesArePrintable) {
+  std::chrono::steady_clock::time_point now{};
+  const auto clock = [&] { return now; };
+  std::ostringstream lines, bar;
+  Progress a(ProgressStyle::kLines, 100, lines, clock), b(ProgressStyle::kBar, 100, bar, clock);
+  now += std::chrono::seconds(10);
+  a.Add(10, "x\r\x1b[2K");
+  std::string wide = "left out:";
+  for (int i = 0; i < 21; ++i) wide += "\xc3\xa9";  // two bytes each: 40 bytes from the end is between two
+  b.Add(10, wide + "\n\x1b!");
+  EXPECT_THAT(lines.str(), EndsWith(": x\\r\\x1b[2K\n"));
+  EXPECT_THAT(bar.str(), AllOf(EndsWith("\xc3\xa9\\n\\x1b!"), Not(HasSubstr("out:")), Not(HasSubstr(" \xa9"))));
 }
 
 TEST(ParallelTest, RunsEachTaskOnce) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
 #include "serving/carried_files.h"
 #include "serving/parallel.h"
@@ -61,7 +63,7 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
   quality.num_elements = original.num_elements();
   quality.snr_db = ee == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(ww / ee);
   quality.cosine = ww == 0 && dd == 0 ? 1 : ww == 0 || dd == 0 ? 0 : wd / (std::sqrt(ww) * std::sqrt(dd));
-  quality.max_abs_error = max_error;
+  quality.max_abs_error = std::isnan(ee) ? ee : max_error;  // std::max passes over a NaN
   quality.clipped_percent = 100.0 * static_cast<double>(clipped) / static_cast<double>(quality.num_elements);
   return quality;
 }
@@ -69,9 +71,10 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
 // An empty string when the two are equal.
 absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::Checkpoint::Tensor& a,
                                          const io::Checkpoint& output, const io::Checkpoint::Tensor* b) {
-  if (b == nullptr) return absl::StrCat(a.info->name, " is missing from the output");
+  const std::string name = io::Printable(a.info->name);
+  if (b == nullptr) return absl::StrCat(name, " is missing from the output");
   if (a.info->dtype != b->info->dtype || a.info->shape != b->info->shape) {
-    return absl::StrCat(a.info->name, " was ", io::ToString(a.info->dtype), a.info->shape.ToString(), " and is ",
+    return absl::StrCat(name, " was ", io::ToString(a.info->dtype), a.info->shape.ToString(), " and is ",
                         io::ToString(b->info->dtype), b->info->shape.ToString(),
                         ", though the quantization_config does not name it");
   }
@@ -82,7 +85,7 @@ absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::
     AQT_RETURN_IF_ERROR(input.Read(a, at, absl::MakeSpan(x)));
     AQT_RETURN_IF_ERROR(output.Read(*b, at, absl::MakeSpan(y)));
     const auto [p, q] = std::mismatch(x.begin(), x.end(), y.begin());
-    if (p != x.end()) return absl::StrCat(a.info->name, " differs from the input at its byte ", at + (p - x.begin()));
+    if (p != x.end()) return absl::StrCat(name, " differs from the input at its byte ", at + (p - x.begin()));
   }
   return std::string();
 }
@@ -103,7 +106,7 @@ absl::Status VerifyTensor(const io::Checkpoint& input, const io::Checkpoint& out
   const absl::string_view module = *ModuleOf(tensor.info->name);
   const absl::StatusOr<DecodedWeight> decoded = DecodeWeight(output, module, *finding.scheme, tensor.info->shape);
   if (!decoded.ok()) {
-    finding.problem = absl::StrCat(tensor.info->name, ": ", decoded.status().message());
+    finding.problem = absl::StrCat(io::Printable(tensor.info->name), ": ", decoded.status().message());
     return absl::OkStatus();
   }
   AQT_ASSIGN_OR_RETURN(const Array original, input.ReadArray(tensor));
@@ -113,7 +116,38 @@ absl::Status VerifyTensor(const io::Checkpoint& input, const io::Checkpoint& out
 }
 
 std::string Decibels(double snr) {
-  return std::isinf(snr) ? (snr > 0 ? "exact" : "-inf") : absl::StrFormat("%.2f", snr);
+  return std::isnan(snr) ? "NaN" : std::isinf(snr) ? (snr > 0 ? "exact" : "-inf") : absl::StrFormat("%.2f", snr);
+}
+
+// Why a weight is not good enough, or an empty text.
+std::string QualityProblem(const WeightQuality& quality, double min_snr_db) {
+  const std::string name = io::Printable(quality.name);
+  if (!std::isfinite(quality.max_abs_error)) {
+    return absl::StrCat(name, ": the original, or what is stored for it, holds a NaN or an infinity");
+  }
+  if (quality.snr_db >= min_snr_db) return "";
+  return absl::StrCat(name, ": SNR ", Decibels(quality.snr_db), " dB is below ", absl::StrFormat("%g", min_snr_db),
+                      " dB");
+}
+
+// Over the weights whose SNR is finite: those that are stored exactly, or cannot be compared, have none.
+struct SnrSummary {
+  int finite = 0;
+  int exact = 0;
+  double min = std::numeric_limits<double>::infinity();
+  double sum = 0;
+  double mean() const { return sum / finite; }  // NaN for none
+};
+SnrSummary Summarize(const VerifyReport& report) {
+  SnrSummary summary;
+  for (const WeightQuality& w : report.weights) {
+    summary.exact += w.snr_db == std::numeric_limits<double>::infinity();
+    if (!std::isfinite(w.snr_db)) continue;
+    ++summary.finite;
+    summary.min = std::min(summary.min, w.snr_db);
+    summary.sum += w.snr_db;
+  }
+  return summary;
 }
 
 }  // namespace
@@ -128,7 +162,9 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   }
   absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(*model.quantization_config);
   if (!config.ok()) return Annotate(config.status(), output.path());
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, RuleSet::FromQuantizationConfig(*config));
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, RuleSet::FromQuantizationConfig(*config, [&input](absl::string_view module) {
+                         return HasModule(input, module);
+                       }));
 
   VerifyReport report;
   const std::vector<io::Checkpoint::Tensor>& tensors = input.tensors();
@@ -164,11 +200,8 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
     if (!finding.problem.empty()) {
       report.problems.push_back(std::move(finding.problem));
     } else if (finding.quality.has_value()) {
-      const WeightQuality& quality = *finding.quality;
-      if (!(quality.snr_db >= options.min_snr_db)) {
-        report.problems.push_back(absl::StrCat(quality.name, ": SNR ", Decibels(quality.snr_db), " dB is below ",
-                                               absl::StrFormat("%g", options.min_snr_db), " dB"));
-      }
+      std::string problem = QualityProblem(*finding.quality, options.min_snr_db);
+      if (!problem.empty()) report.problems.push_back(std::move(problem));
       report.weights.push_back(std::move(*finding.quality));
     } else {
       ++report.num_carried;
@@ -176,8 +209,9 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   }
   for (const io::Checkpoint::Tensor& tensor : output.tensors()) {
     if (!expected.contains(tensor.info->name)) {
-      report.problems.push_back(absl::StrCat(
-          tensor.info->name, " is in the output, but neither in the input nor part of a quantized weight"));
+      report.problems.push_back(
+          absl::StrCat(io::Printable(tensor.info->name),
+                       " is in the output, but neither in the input nor part of a quantized weight"));
     }
   }
   if (input.is_folder() && output.is_folder()) {
@@ -186,43 +220,54 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   }
   if (report.weights.empty())
     report.problems.push_back("no weight is quantized, though there is a quantization_config");
+  const auto rank = [](const WeightQuality& w) {  // NaN is not less than anything, and goes first
+    return std::isnan(w.snr_db) ? std::pair(0, 0.0) : std::pair(1, w.snr_db);
+  };
   std::stable_sort(report.weights.begin(), report.weights.end(),
-                   [](const WeightQuality& a, const WeightQuality& b) { return a.snr_db < b.snr_db; });
+                   [&](const WeightQuality& a, const WeightQuality& b) { return rank(a) < rank(b); });
   return report;
 }
 
 void PrintVerify(const VerifyReport& report, std::ostream& out) {
   Table table({"weight", "scheme", "SNR dB", "cosine", "max abs error", "clipped %"});
-  double sum = 0;
   for (const WeightQuality& w : report.weights) {
     table.Add({w.name, Describe(w.scheme), Decibels(w.snr_db), absl::StrFormat("%.6f", w.cosine),
                absl::StrFormat("%.4g", w.max_abs_error), absl::StrFormat("%.4f", w.clipped_percent)});
-    sum += w.snr_db;
   }
   table.Print(out);
-  out << report.weights.size() << " weights quantized";
-  if (!report.weights.empty()) {
-    out << ", SNR from " << Decibels(report.weights.front().snr_db) << " dB, mean "
-        << Decibels(sum / static_cast<double>(report.weights.size())) << " dB";
+  const SnrSummary snr = Summarize(report);
+  const int total = static_cast<int>(report.weights.size());
+  out << total << " weights quantized";
+  if (snr.finite > 0) out << ", SNR from " << Decibels(snr.min) << " dB, mean " << Decibels(snr.mean()) << " dB";
+  if (snr.finite < total) {
+    out << " (" << total - snr.finite << " without a finite SNR: " << snr.exact << " exact, "
+        << total - snr.finite - snr.exact << " NaN or -inf)";
   }
   out << "; " << report.num_carried << " tensors carried over, equal byte for byte\n";
 }
 
 std::string VerifyToJson(const VerifyReport& report) {
   using Json = nlohmann::ordered_json;
-  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(x > 0 ? "inf" : "-inf"); };
+  const auto number = [](double x) {
+    return std::isnan(x) ? Json() : std::isfinite(x) ? Json(x) : Json(x > 0 ? "inf" : "-inf");
+  };
   Json weights = Json::array();
   for (const WeightQuality& w : report.weights) {
     weights.push_back({{"name", w.name},
                        {"scheme", Describe(w.scheme)},
                        {"elements", w.num_elements},
                        {"snr_db", number(w.snr_db)},
-                       {"cosine", w.cosine},
-                       {"max_abs_error", w.max_abs_error},
+                       {"cosine", number(w.cosine)},
+                       {"max_abs_error", number(w.max_abs_error)},
                        {"clipped_percent", w.clipped_percent}});
   }
-  const Json json = {{"weights", std::move(weights)}, {"carried", report.num_carried}, {"problems", report.problems}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const SnrSummary snr = Summarize(report);
+  const Json json = {{"weights", std::move(weights)},
+                     {"mean_snr_db", number(snr.mean())},
+                     {"num_finite_snr", snr.finite},
+                     {"carried", report.num_carried},
+                     {"problems", report.problems}};
+  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace aqt::serving

@@ -6,6 +6,7 @@
 // A quantized weight w is compared with d, what its stored integers, scales and zero points stand for:
 //   snr = 10 log10(sum w^2 / sum (w - d)^2) dB, infinite for d = w;   cosine = sum w d / sqrt(sum w^2 sum d^2)
 //   clipped = share of the elements whose integer is the smallest or largest one and is more than one step from w
+// A weight with a NaN or an infinity on either side cannot be compared: that is a problem, whatever the threshold.
 // Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree. A folder
 // must have every file that a conversion carries over (carried_files.h).
 
@@ -39,7 +40,7 @@ struct WeightQuality {
 };
 
 struct VerifyReport {
-  std::vector<WeightQuality> weights;  // lowest snr first
+  std::vector<WeightQuality> weights;  // lowest snr first, before it NaN
   int num_carried = 0;                 // tensors that are equal byte for byte
   std::vector<std::string> problems;   // each names a tensor; empty when everything is as it should be
 };
@@ -49,6 +50,7 @@ struct VerifyReport {
 absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoint& input, const io::Checkpoint& output,
                                     const VerifyOptions& options);
 
+// Minimum and mean are those of the finite SNRs; how many have none is told. In JSON, NaN is null, and infinity "inf".
 void PrintVerify(const VerifyReport& report, std::ostream& out);
 std::string VerifyToJson(const VerifyReport& report);
 

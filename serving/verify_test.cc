@@ -3,21 +3,25 @@
 #include <cmath>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "serving/convert_job.h"
 #include "serving/test_util.h"
 
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 
@@ -190,6 +194,97 @@ TEST_F(VerifyTest, AFloatOutputIsNoQuantizedCheckpoint) {
   WriteText(At("out/config.json"),
             R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["nothing"], "weights": {}}}}})");
   EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("no weight is quantized")));
+}
+
+TEST_F(VerifyTest, MeanOfTheFiniteOnes) {
+  VerifyReport report;
+  for (const double snr : {std::nan(""), -INFINITY, 10.0, 20.0, double{INFINITY}}) {
+    WeightQuality weight;
+    weight.name = "w";
+    weight.snr_db = weight.cosine = weight.max_abs_error = snr;
+    report.weights.push_back(weight);
+  }
+  std::ostringstream out;
+  PrintVerify(report, out);
+  EXPECT_THAT(out.str(), HasSubstr("5 weights quantized, SNR from 10.00 dB, mean 15.00 dB (3 without a finite SNR: "
+                                   "1 exact, 2 NaN or -inf); 0 tensors"));
+  const nlohmann::json json = nlohmann::json::parse(VerifyToJson(report));
+  EXPECT_EQ(json["mean_snr_db"], 15);
+  EXPECT_EQ(json["num_finite_snr"], 2);
+  const nlohmann::json expected[] = {nullptr, "-inf", 10, 20, "inf"};
+  for (size_t i = 0; i < 5; ++i) {
+    for (const char* key : {"snr_db", "cosine", "max_abs_error"}) EXPECT_EQ(json["weights"][i][key], expected[i]) << i;
+  }
+  report.weights = {report.weights.back()};  // nothing but exact ones
+  EXPECT_EQ(nlohmann::json::parse(VerifyToJson(report))["mean_snr_db"], nullptr);
+  std::ostringstream exact;
+  PrintVerify(report, exact);
+  EXPECT_THAT(exact.str(), HasSubstr("1 weights quantized (1 without a finite SNR: 1 exact, 0 NaN or -inf)"));
+}
+
+TEST_F(VerifyTest, WhatCannotBeComparedIsAProblem) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  const auto write = [&](float last) {
+    WriteTensors(At("in/model.safetensors"), {{"a.weight", Array::Of<float>({2, 1, 0.3f, 1}, {1, 4})},
+                                              {"b.weight", Array::Of<float>({2, 1, 0.3f, last}, {1, 4})},
+                                              {"c.weight", Array::Of<float>({2, 1, 0.2f, 1}, {1, 4})}});
+  };
+  write(1);
+  Convert("w8a8_dynamic");
+  EXPECT_THAT(Run()->problems, IsEmpty());
+  for (const float bad : {std::nanf(""), INFINITY}) {
+    write(bad);
+    const VerifyReport report = *Run();
+    EXPECT_THAT(report.problems, ElementsAre("b.weight: the original, or what is stored for it, holds a NaN or an "
+                                             "infinity"));
+    ASSERT_EQ(report.weights.size(), 3u);
+    EXPECT_EQ(report.weights[0].name, "b.weight") << "it goes first";
+  }
+}
+
+TEST_F(VerifyTest, ModulesOfAnyName) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  NamedArrays tensors;
+  for (const char* module : {"Dense_0", "Dense_1", "Linear", "Embedding", "layers/0", "re:x", "Linear.0"}) {
+    tensors.emplace_back(std::string(module) + ".weight", MakeWeight(DType::kF32, {4, 32}, tensors.size()));
+  }
+  WriteTensors(At("in/model.safetensors"), tensors);
+  // One scheme for the class, less the ignored; and two, with every module by name.
+  const std::string int8 = "quantize { weights { num_bits: 8 per_channel {} } }";
+  const std::string int4 = "quantize { weights { num_bits: 4 per_group { size: 32 } } }";
+  const std::pair<std::string, size_t> cases[] = {
+      {"schema: 1 ignore: 'Linear' ignore: 're:x' rule { match: '.*' " + int8 + " }", 4},
+      {"schema: 1 rule { match: 'Embedding' override_ignore: true " + int8 + " } rule { match: '.*' " + int8 + " }", 7},
+      {"schema: 1 rule { match: 'Dense_.*|Linear|re:x' " + int8 + " } rule { match: '.*' override_ignore: true " +
+           int4 + " }",
+       7},
+  };
+  for (const auto& [config, quantized] : cases) {
+    WriteText(At("config.textproto"), config);
+    ConvertJob job;
+    job.input = At("in");
+    job.output = At("out");
+    job.recipe.config_file = At("config.textproto");
+    job.force = true;
+    const absl::Status status = RunConvertJob(Fs(), job).status();
+    ASSERT_TRUE(status.ok()) << status;
+    const absl::StatusOr<VerifyReport> report = Run();
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_THAT(report->problems, IsEmpty()) << config;
+    EXPECT_EQ(report->weights.size(), quantized) << config;
+    EXPECT_THAT(ReadText(At("out/config.json")), Not(HasSubstr("\"re:x\"")));
+  }
+  EXPECT_THAT(ReadText(At("out/config.json")), AllOf(HasSubstr("\"Dense_0\""), HasSubstr("\"re:^Linear$\"")));
+}
+
+TEST_F(VerifyTest, NamesInProblemsArePrintable) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  const std::string name = "a\x1b[2J\n.bias";
+  WriteTensors(At("in/model.safetensors"),
+               {{"a.weight", MakeWeight(DType::kF32, {4, 32}, 1)}, {name, MakeWeight(DType::kF32, {4}, 2)}});
+  Convert("w8a8_dynamic");
+  EditOutput([&](NamedArrays& tensors) { std::erase_if(tensors, [&](const auto& x) { return x.first == name; }); });
+  EXPECT_THAT(Run()->problems, ElementsAre("a\\x1b[2J\\n.bias is missing from the output"));
 }
 
 TEST_F(VerifyTest, PrintsOneLinePerWeight) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
 #include "aqt/quant/aqt_weight.h"
 #include "aqt/quant/compressed_tensors.h"
 
@@ -41,9 +42,9 @@ bool AllFinite(const Array& scale) {
 absl::StatusOr<Array> ReadExpected(const io::Checkpoint& checkpoint, const std::string& name,
                                    std::optional<DType> dtype, const Shape& shape) {
   const io::Checkpoint::Tensor* tensor = checkpoint.Find(name);
-  if (tensor == nullptr) return absl::DataLossError(absl::StrCat(name, " is missing"));
+  if (tensor == nullptr) return absl::DataLossError(absl::StrCat(io::Printable(name), " is missing"));
   if (tensor->info->shape != shape || (dtype.has_value() && io::ToDType(tensor->info->dtype) != dtype)) {
-    return absl::DataLossError(absl::StrCat(name, " is ", io::ToString(tensor->info->dtype),
+    return absl::DataLossError(absl::StrCat(io::Printable(name), " is ", io::ToString(tensor->info->dtype),
                                             tensor->info->shape.ToString(), "; the scheme says ",
                                             dtype.has_value() ? ToString(*dtype) : "", shape.ToString()));
   }
@@ -54,7 +55,8 @@ absl::Status CheckRange(const Array& q, int num_bits, const std::string& name) {
   const int limit = 1 << (num_bits - 1);
   for (const int8_t value : q.View<int8_t>()) {
     if (value < -limit || value >= limit) {
-      return absl::DataLossError(absl::StrCat(name, " holds ", value, ", which ", num_bits, " bits cannot"));
+      return absl::DataLossError(
+          absl::StrCat(io::Printable(name), " holds ", value, ", which ", num_bits, " bits cannot"));
     }
   }
   return absl::OkStatus();
@@ -127,11 +129,12 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, abs
       AQT_ASSIGN_OR_RETURN(weight.q, ct::UnpackInts(array, w.num_bits, shape[1]));
     } else if (suffix == kWeightShape) {
       if (array.View<int64_t>()[0] != shape[0] || array.View<int64_t>()[1] != shape[1]) {
-        return absl::DataLossError(absl::StrCat(spec.name, " is [", array.View<int64_t>()[0], ",",
+        return absl::DataLossError(absl::StrCat(io::Printable(spec.name), " is [", array.View<int64_t>()[0], ",",
                                                 array.View<int64_t>()[1], "]; the weight is ", shape.ToString()));
       }
     } else if (suffix == kWeightScale) {
-      if (!AllFinite(array)) return absl::DataLossError(absl::StrCat(spec.name, " holds a NaN or an infinity"));
+      if (!AllFinite(array))
+        return absl::DataLossError(absl::StrCat(io::Printable(spec.name), " holds a NaN or an infinity"));
       weight.scale = std::move(array);
     } else if (suffix == kWeightZeroPoint && packed) {
       AQT_ASSIGN_OR_RETURN(weight.zero_point, ct::UnpackZeroPoints(array, w.num_bits, shape[0]));
@@ -143,7 +146,7 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, abs
   options.executor = executor;
   absl::StatusOr<Array> dequantized = ct::DequantizeWeight(weight, w, options);
   if (!dequantized.ok()) {  // the shapes have been checked: what is left is the file's fault
-    return absl::DataLossError(absl::StrCat(module, ": ", dequantized.status().message()));
+    return absl::DataLossError(absl::StrCat(io::Printable(module), ": ", dequantized.status().message()));
   }
   out.q = std::move(weight.q);
   out.scale = std::move(weight.scale);

@@ -14,6 +14,8 @@
 #include "aqt/io/checkpoint.h"
 #include "nlohmann/json.hpp"
 #include "serving/convert_job.h"
+#include "serving/output.h"
+#include "serving/plan.h"
 #include "serving/quantization_config.h"
 #include "serving/rules.h"
 
@@ -76,8 +78,9 @@ absl::Status CompareConfigs(const io::Checkpoint& input, const std::string& expe
   }
   AQT_ASSIGN_OR_RETURN(const QuantizationConfig a, serving::ParseQuantizationConfig(expected_text));
   AQT_ASSIGN_OR_RETURN(const QuantizationConfig b, serving::ParseQuantizationConfig(actual_text));
-  AQT_ASSIGN_OR_RETURN(RuleSet a_rules, RuleSet::FromQuantizationConfig(a));
-  AQT_ASSIGN_OR_RETURN(RuleSet b_rules, RuleSet::FromQuantizationConfig(b));
+  const auto is_module = [&input](absl::string_view module) { return serving::HasModule(input, module); };
+  AQT_ASSIGN_OR_RETURN(RuleSet a_rules, RuleSet::FromQuantizationConfig(a, is_module));
+  AQT_ASSIGN_OR_RETURN(RuleSet b_rules, RuleSet::FromQuantizationConfig(b, is_module));
   for (const io::Checkpoint::Tensor& tensor : input.tensors()) {
     AQT_ASSIGN_OR_RETURN(const Decision x, a_rules.Decide(*tensor.info, /*tied=*/false));
     AQT_ASSIGN_OR_RETURN(const Decision y, b_rules.Decide(*tensor.info, /*tied=*/false));

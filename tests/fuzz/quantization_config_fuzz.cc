@@ -30,7 +30,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       serving::ParseQuantizationConfig(serving::QuantizationConfigToJson(*config));
   AQT_CHECK(again.ok() && *again == *config);
 
-  absl::StatusOr<serving::RuleSet> rules = serving::RuleSet::FromQuantizationConfig(*config);
+  absl::StatusOr<serving::RuleSet> rules =
+      serving::RuleSet::FromQuantizationConfig(*config, [size](absl::string_view) { return size % 3 == 0; });
   if (!rules.ok()) {  // a class or a pattern that is not known here
     AQT_CHECK(absl::IsInvalidArgument(rules.status()) || absl::IsUnimplemented(rules.status()));
     return 0;
