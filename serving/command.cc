@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "serving/effective_config.h"
 #include "serving/exit_code.h"
 #include "serving/inspect.h"
+#include "serving/parallel.h"
 #include "serving/plan.h"
 #include "serving/progress.h"
 #include "serving/recipe.h"
@@ -38,7 +40,8 @@ constexpr char kFooter[] = R"(Exit codes:
   0  done                       1  verify: a threshold is missed or tensors disagree
   2  command line or config     3  input damaged, or values that cannot be quantized
   4  file missing, in the way,  5  legal, but not supported
-     or not writable          130  interrupted
+     or not writable; too     130  interrupted
+     little memory, no threads
 
 A first session:
   aqt inspect model/
@@ -134,9 +137,20 @@ absl::Status NeedPath(absl::string_view name, const std::string& value) {
   return value.empty() ? absl::InvalidArgumentError(absl::StrCat(name, " is missing")) : absl::OkStatus();
 }
 
+// Headers may be large, too: an interrupt ends the command after them.
+absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io::FileSystem& fs, const Console& console,
+                                              const io::CheckpointOptions& options = {}) {
+  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, options);
+  AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
+  return checkpoint;
+}
+
 absl::Status RunInspect(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, io::Checkpoint::Open(fs, flags.input));
-  AQT_ASSIGN_OR_RETURN(const InspectReport report, Inspect(fs, checkpoint, flags.stats));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  InspectOptions options;
+  options.stats = flags.stats;
+  options.cancelled = console.interrupted;
+  AQT_ASSIGN_OR_RETURN(const InspectReport report, Inspect(fs, checkpoint, options));
   if (flags.json) {
     console.out << InspectToJson(report);
   } else {
@@ -152,7 +166,7 @@ absl::Status RunPlan(const Flags& flags, const io::FileSystem& fs, const Console
     return absl::OkStatus();
   }
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, io::Checkpoint::Open(fs, flags.input));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   PlanOptions options;
   AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
@@ -177,7 +191,7 @@ absl::Status RunConfig(const Flags& flags, const io::FileSystem& fs, const Conso
 
 absl::Status RunExplain(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, io::Checkpoint::Open(fs, flags.input));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(const std::string text, Explain(checkpoint, model, recipe, flags.tensor));
   console.out << text;
@@ -228,10 +242,11 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
 
 // Prints what it finds; kQuality when there is a problem.
 absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, flags.input, {.leave_out = flags.output}));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, io::Checkpoint::Open(fs, flags.output));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, OpenCheckpoint(flags.output, fs, console));
   VerifyOptions options;
   options.jobs = flags.jobs;
+  options.cancelled = console.interrupted;
   if (flags.min_snr.has_value()) options.min_snr_db = *flags.min_snr;
   AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, output, options));
   if (flags.json) {
@@ -359,9 +374,15 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
 }  // namespace
 
 int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
-  ExitCode code = Run(args, fs, console);
+  ExitCode code = ExitCode::kFile;
+  try {
+    code = Run(args, fs, console);
+  } catch (const std::bad_alloc&) {  // from outside ParallelRun, which returns it as a status
+    console.err << "error: " << kOutOfMemory << "\n";
+  }
   console.out.flush();
-  if (!console.out && code == ExitCode::kOk) {
+  const bool reader_is_gone = console.reader_is_gone != nullptr && console.reader_is_gone();
+  if (!console.out && !reader_is_gone && code == ExitCode::kOk) {
     console.err << "error: standard output cannot be written\n";
     code = ExitCode::kFile;
   }

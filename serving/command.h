@@ -17,6 +17,8 @@ struct Console {
   std::ostream& err;
   bool err_is_terminal = false;                    // a progress bar makes sense
   const std::atomic<bool>* interrupted = nullptr;  // set by a signal
+  // True when nobody reads `out` any more (`aqt inspect | head -1`): what cannot be written is then no error.
+  bool (*reader_is_gone)() = nullptr;
 };
 
 // `args` without the program's name. Returns the exit code (exit_code.h).

@@ -379,6 +379,21 @@ TEST_F(CommandTest, AFullStandardOutput) {
   EXPECT_THAT(err.str(), HasSubstr("standard output cannot be written"));
 }
 
+TEST_F(CommandTest, AReaderThatLeavesIsNoError) {
+  ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
+  std::ofstream full("/dev/full");
+  for (const bool gone : {false, true}) {
+    const auto run = [&](const std::vector<std::string>& args, std::ostream& err) {
+      return AqtMain(args, io::LocalFileSystem(),
+                     {full, err, false, nullptr, gone ? +[] { return true; } : +[] { return false; }});
+    };
+    std::ostringstream err;
+    EXPECT_EQ(run({"inspect", "in"}, err), gone ? 0 : 4);
+    EXPECT_EQ(err.str(), gone ? "" : "error: standard output cannot be written\n");
+    EXPECT_EQ(run({"verify", "in", "out", "--min-snr", "1000"}, err), 1) << "the result counts";
+  }
+}
+
 TEST_F(CommandTest, Interrupted) {
   const std::vector<std::string> before = ListTree(root_);
   const std::atomic<bool> interrupted{true};
@@ -388,6 +403,22 @@ TEST_F(CommandTest, Interrupted) {
       130);
   EXPECT_THAT(err.str(), HasSubstr("interrupted"));
   EXPECT_EQ(ListTree(root_), before);
+}
+
+TEST_F(CommandTest, InterruptedWhileItReads) {
+  ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
+  const std::atomic<bool> interrupted{true};
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"verify", "in", "out"},
+                                             {"inspect", "in", "--stats"},
+                                             {"inspect", "in"},
+                                             {"plan", "in", "--preset", "w8a16"},
+                                             {"explain", "in", "lm_head", "--preset", "w8a16"}}) {
+    std::ostringstream out, err;
+    EXPECT_EQ(AqtMain(args, io::LocalFileSystem(), {out, err, false, &interrupted}), 130) << args[0];
+    EXPECT_EQ(out.str(), "") << args[0];
+    EXPECT_EQ(err.str(), "error: interrupted\n") << args[0];
+  }
 }
 
 TEST(ExitCodeTest, FollowsFromTheStatus) {

@@ -90,11 +90,6 @@ class Buffers {
   std::vector<std::vector<uint8_t>> free_;
 };
 
-absl::Status CheckCancelled(const ConvertOptions& options) {
-  if (options.cancelled == nullptr || !options.cancelled->load(std::memory_order_relaxed)) return absl::OkStatus();
-  return absl::CancelledError("interrupted; nothing was written");
-}
-
 absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
   const int64_t columns = tensor.input.info->shape[1];
   return absl::DataLossError(
@@ -116,7 +111,7 @@ class ShardWriter {
         buffers_(buffers) {}
 
   absl::Status Run(const Block& block) {
-    AQT_RETURN_IF_ERROR(CheckCancelled(options_));
+    AQT_RETURN_IF_ERROR(CheckCancelled(options_.cancelled));
     std::vector<uint8_t> buffer = buffers_.Take();
     buffer.resize(block.bytes);
     const absl::Status status = block.tensor->quantized() ? Quantize(block, buffer) : Copy(block, buffer);
@@ -235,19 +230,20 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::Checkpoint& input, c
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       [&](int64_t i) { return 2 * blocks[i].bytes; }, [&](int64_t i) { return shard_writer.Run(blocks[i]); }));
-  AQT_RETURN_IF_ERROR(CheckCancelled(options));
+  AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
   return OutputError((*writer)->Finish());
 }
 
 // config.json, the index and the files that are no weights.
-absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan, Output& output,
-                       ConvertResult& result) {
+absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
+                       const ConvertOptions& options, Output& output, ConvertResult& result) {
   const auto write = [&](absl::string_view name, absl::string_view text) -> absl::Status {
     AQT_ASSIGN_OR_RETURN(const std::string path, output.PathOf(name));
     return OutputError(io::WriteFile(fs, path, text));
   };
   CarriedFiles files = FilesToCarry(input);
   for (const std::string& name : files.copied) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
     AQT_ASSIGN_OR_RETURN(const std::string to, output.PathOf(name));
     AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, io::JoinPath(input.path(), name), to)));
   }
@@ -280,8 +276,8 @@ absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkp
     AQT_RETURN_IF_ERROR(WriteShard(fs, input, plan, recipe, calibration, options, static_cast<int>(shard), output));
   }
   if (!place.is_file) {
-    AQT_RETURN_IF_ERROR(WriteRest(fs, input, plan, output, result));
-    AQT_RETURN_IF_ERROR(CheckCancelled(options));
+    AQT_RETURN_IF_ERROR(WriteRest(fs, input, plan, options, output, result));
+    AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
   }
   AQT_RETURN_IF_ERROR(output.Commit());
   return result;
@@ -300,7 +296,7 @@ absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input,
       static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       [&](int64_t i) { return blocks[i].bytes; },
       [&](int64_t i) -> absl::Status {
-        AQT_RETURN_IF_ERROR(CheckCancelled(options));
+        AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
         std::vector<uint8_t> buffer = buffers.Take();
         buffer.resize(blocks[i].bytes);
         const TensorPlan& tensor = *blocks[i].tensor;

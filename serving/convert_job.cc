@@ -2,9 +2,12 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/checkpoint.h"
+#include "aqt/io/leftovers.h"
 #include "aqt/io/printable.h"
 #include "serving/calibration.h"
 #include "serving/carried_files.h"
@@ -26,9 +29,18 @@ absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Chec
   return CheckOutput(fs, input, job.output, job.force, also_read);
 }
 
-}  // namespace
+// What earlier runs into the same output have left. They are not removed: another machine may be writing them.
+std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::string& output) {
+  std::vector<std::string> result;
+  const absl::StatusOr<std::vector<std::string>> paths = io::FindLeftovers(fs, output);
+  if (!paths.ok()) return result;  // a folder that can be written and not read
+  for (const std::string& path : *paths) {
+    result.push_back(absl::StrCat(path, " was left by a run that was killed, and is of no use: rm -r '", path, "'"));
+  }
+  return result;
+}
 
-absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
+absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& job) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input, {.leave_out = job.output}));
   std::unique_ptr<io::FileLock> lock;
@@ -82,11 +94,24 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   if (place.is_file && !input.other_files().empty()) {
     report.warnings.push_back("only weights were written; for config.json and the other files give a folder as output");
   }
+  const std::vector<std::string> leftovers = DescribeLeftovers(fs, place.path);
+  report.warnings.insert(report.warnings.end(), leftovers.begin(), leftovers.end());
   report.num_tensors = static_cast<int>(plan.tensors.size());
   report.num_quantized = plan.num_quantized;
   report.old_bytes = plan.old_bytes;
   report.new_bytes = plan.new_bytes;
   return report;
+}
+
+}  // namespace
+
+absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
+  absl::StatusOr<ConvertReport> report = Run(fs, job);
+  if (!absl::IsResourceExhausted(report.status())) return report;
+  // They may be what fills the disk.
+  const std::vector<std::string> leftovers = DescribeLeftovers(fs, job.output);
+  if (leftovers.empty()) return report;
+  return absl::ResourceExhaustedError(absl::StrCat(report.status().message(), "; ", absl::StrJoin(leftovers, "; ")));
 }
 
 }  // namespace aqt::serving

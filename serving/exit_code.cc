@@ -13,6 +13,11 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   }
 }
 
+absl::Status CheckCancelled(const std::atomic<bool>* cancelled) {
+  if (cancelled == nullptr || !cancelled->load(std::memory_order_relaxed)) return absl::OkStatus();
+  return absl::CancelledError("interrupted");
+}
+
 absl::Status OutputError(const absl::Status& status) {
   return status.code() == absl::StatusCode::kDataLoss ? absl::UnknownError(status.message()) : status;
 }

@@ -3,6 +3,8 @@
 
 // The exit codes of the `aqt` command, and which status ends in which (docs/converting.md).
 
+#include <atomic>
+
 #include "absl/status/status.h"
 
 namespace aqt::serving {
@@ -12,14 +14,18 @@ enum class ExitCode : int {
   kQuality = 1,         // a check of `verify` failed
   kUsage = 2,           // command line, configuration, calibration
   kMalformedInput = 3,  // a damaged checkpoint, or values that cannot be quantized
-  kFile = 4,            // a file that is missing, in the way, unreadable or cannot be written
-  kUnsupported = 5,     // legal, but not implemented
-  kInterrupted = 130,   // SIGINT, SIGTERM
+  // A file that is missing, in the way, unreadable or cannot be written; no memory, no threads.
+  kFile = 4,
+  kUnsupported = 5,    // legal, but not implemented
+  kInterrupted = 130,  // SIGINT, SIGTERM, SIGHUP, SIGXCPU
 };
 
 // OK kOk; InvalidArgument kUsage; DataLoss kMalformedInput; Unimplemented kUnsupported; Cancelled kInterrupted;
 // anything else kFile.
 ExitCode ExitCodeOf(const absl::Status& status);
+
+// Cancelled when `cancelled` is true; null never is.
+absl::Status CheckCancelled(const std::atomic<bool>* cancelled);
 
 // For errors of writing: a DataLoss (EIO of the disk) becomes Unknown, so that it is not taken for a damaged input.
 absl::Status OutputError(const absl::Status& status);

@@ -14,6 +14,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
+#include "serving/exit_code.h"
 #include "serving/plan.h"
 #include "serving/quantization_config.h"
 #include "serving/text.h"
@@ -26,7 +27,8 @@ constexpr int64_t kBlockElements = 1 << 17;
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 
 absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::Checkpoint& checkpoint,
-                                                        const io::Checkpoint::Tensor& tensor) {
+                                                        const io::Checkpoint::Tensor& tensor,
+                                                        const std::atomic<bool>* cancelled) {
   const std::optional<DType> dtype = io::ToDType(tensor.info->dtype);
   const int64_t n = tensor.info->shape.num_elements();
   if (!dtype.has_value() || n == 0) return std::optional<TensorStats>();
@@ -35,6 +37,7 @@ absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::Checkpoint& ch
   std::vector<uint8_t> bytes;
   std::vector<double> values;
   for (int64_t begin = 0; begin < n; begin += kBlockElements) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
     const int64_t size = std::min(kBlockElements, n - begin);
     bytes.resize(size * SizeOf(*dtype));
     values.resize(size);
@@ -81,7 +84,8 @@ std::string Number(double x) { return absl::StrFormat("%.6g", x); }
 
 }  // namespace
 
-absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkpoint& checkpoint, bool stats) {
+absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
+                                      const InspectOptions& options) {
   InspectReport report;
   report.path = checkpoint.path();
   report.files = checkpoint.shard_names();
@@ -91,8 +95,8 @@ absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkp
   std::map<io::FileDType, InspectReport::DTypeCount> dtypes;
   for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
     InspectReport::Tensor entry{*tensor.info, report.files[tensor.shard], std::nullopt};
-    if (stats) {
-      AQT_ASSIGN_OR_RETURN(entry.stats, ComputeStats(checkpoint, tensor));
+    if (options.stats) {
+      AQT_ASSIGN_OR_RETURN(entry.stats, ComputeStats(checkpoint, tensor, options.cancelled));
     }
     InspectReport::DTypeCount& count = dtypes[tensor.info->dtype];
     count.dtype = tensor.info->dtype;

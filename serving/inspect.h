@@ -3,6 +3,7 @@
 
 // What is in a checkpoint.
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <ostream>
@@ -45,8 +46,15 @@ struct InspectReport {
   std::vector<std::string> warnings;  // about links, and files that cannot be read
 };
 
-// DataLoss when the checkpoint is damaged. `stats` reads all tensors.
-absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkpoint& checkpoint, bool stats);
+struct InspectOptions {
+  bool stats = false;  // reads all tensors
+  // Looked at while tensors are read; true ends the work with Cancelled.
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+// DataLoss when the checkpoint is damaged.
+absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
+                                      const InspectOptions& options);
 
 void PrintInspect(const InspectReport& report, std::ostream& out);
 std::string InspectToJson(const InspectReport& report);

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace aqt::serving {
 
@@ -14,6 +19,7 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
   std::condition_variable changed;
   int64_t next = 0, running = 0, held = 0, failed = n;
   absl::Status error;
+  const absl::Status out_of_memory = absl::ResourceExhaustedError(kOutOfMemory);  // made while there is some
 
   const auto work = [&] {
     while (true) {
@@ -27,7 +33,12 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
       ++running;
       held += need;
       lock.unlock();
-      absl::Status status = run(i);
+      absl::Status status;
+      try {
+        status = run(i);
+      } catch (const std::bad_alloc&) {
+        status = out_of_memory;
+      }
       lock.lock();
       --running;
       held -= need;
@@ -40,10 +51,24 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
     }
   };
   const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(options.threads, n));
-  std::vector<std::thread> others;
-  for (int64_t t = 1; t < threads; ++t) others.emplace_back(work);
+  std::vector<std::jthread> others;  // which join also when an exception passes through
+  others.reserve(threads - 1);
+  const auto stop = [&](absl::Status status) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    failed = -1;  // before every task: no other error replaces this one
+    error = std::move(status);
+  };
+  try {
+    while (static_cast<int64_t>(others.size()) < threads - 1) others.emplace_back(work);
+  } catch (const std::system_error& e) {
+    stop(absl::ResourceExhaustedError(
+        absl::StrCat("cannot start thread ", others.size() + 2, " of ", threads, ": ", e.code().message(),
+                     "; use fewer (--jobs), or raise the limit of threads (ulimit -u) or memory (ulimit -v)")));
+  } catch (const std::bad_alloc&) {
+    stop(out_of_memory);
+  }
   work();
-  for (std::thread& thread : others) thread.join();
+  others.clear();
   return error;
 }
 

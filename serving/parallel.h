@@ -10,6 +10,9 @@
 
 namespace aqt::serving {
 
+// The message for std::bad_alloc.
+inline constexpr char kOutOfMemory[] = "out of memory; raise its limit (ulimit -v), or use fewer threads (--jobs)";
+
 struct ParallelOptions {
   int threads = 1;
   // Bytes that running tasks may hold together. A task that needs more runs alone.
@@ -19,6 +22,7 @@ struct ParallelOptions {
 // Calls run(i) for i = 0 .. n-1, starting them in this order, and returns when all that were started are done. After a
 // failure none is started any more. The error of the smallest failed i is returned, which does not depend on the number
 // of threads as long as run(i) fails or succeeds by itself. `memory(i)` is what run(i) needs, in bytes.
+// ResourceExhausted when a thread cannot be started, and for a task that ends in std::bad_alloc.
 absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::FunctionRef<int64_t(int64_t)> memory,
                          absl::FunctionRef<absl::Status(int64_t)> run);
 

@@ -1,6 +1,7 @@
 #include "serving/progress.h"
 
 #include <algorithm>
+#include <iomanip>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +69,10 @@ void Progress::Add(int64_t bytes, absl::string_view what) {
 
 void Progress::Finish() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (width_ > 0) out_ << "\r" << std::string(width_, ' ') << "\r" << std::flush;
+  // Called while an exception passes, too: allocates nothing.
+  if (width_ > 0)
+    out_ << "\r" << std::setw(static_cast<int>(width_)) << ""
+         << "\r" << std::flush;
   width_ = 0;
 }
 

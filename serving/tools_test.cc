@@ -1,9 +1,12 @@
 // The small parts: text.h, progress.h, parallel.h, finite.h.
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -137,6 +140,41 @@ TEST(ParallelTest, TheFirstErrorIsReturned) {
         });
     EXPECT_EQ(status.message(), "10");
     EXPECT_LT(last, 10 + threads);
+  }
+}
+
+TEST(ParallelTest, AThreadThatCannotBeStartedIsAnError) {
+  pthread_attr_t usual, huge;  // stacks of 1/8 of the address space
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_init(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 44), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  std::atomic<int64_t> runs{0};
+  const absl::Status status = ParallelRun(
+      1'000'000'000, {.threads = 64, .memory_budget = 1}, [](int64_t) { return 0; },
+      [&](int64_t) {
+        ++runs;
+        return absl::OkStatus();
+      });
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  pthread_attr_destroy(&usual);
+  pthread_attr_destroy(&huge);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("cannot start thread "), HasSubstr(" of 64: "), HasSubstr("--jobs")));
+  EXPECT_LT(runs, 1'000'000'000) << "those that were started stop";
+}
+
+TEST(ParallelTest, AnAllocationThatFailsIsAnError) {
+  for (const int threads : {1, 4}) {
+    const absl::Status status = ParallelRun(
+        100, {.threads = threads, .memory_budget = 1}, [](int64_t) { return 0; },
+        [&](int64_t i) -> absl::Status {
+          if (i == 10) throw std::bad_alloc();
+          return absl::OkStatus();
+        });
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("out of memory"));
   }
 }
 

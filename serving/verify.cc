@@ -15,6 +15,7 @@
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
 #include "serving/carried_files.h"
+#include "serving/exit_code.h"
 #include "serving/parallel.h"
 #include "serving/plan.h"
 #include "serving/quantization_config.h"
@@ -70,7 +71,8 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
 
 // An empty string when the two are equal.
 absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::Checkpoint::Tensor& a,
-                                         const io::Checkpoint& output, const io::Checkpoint::Tensor* b) {
+                                         const io::Checkpoint& output, const io::Checkpoint::Tensor* b,
+                                         const std::atomic<bool>* cancelled) {
   const std::string name = io::Printable(a.info->name);
   if (b == nullptr) return absl::StrCat(name, " is missing from the output");
   if (a.info->dtype != b->info->dtype || a.info->shape != b->info->shape) {
@@ -80,6 +82,7 @@ absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::
   }
   std::vector<uint8_t> x, y;
   for (int64_t at = 0; at < a.info->num_bytes(); at += kCompareBytes) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
     x.resize(std::min(kCompareBytes, a.info->num_bytes() - at));
     y.resize(x.size());
     AQT_RETURN_IF_ERROR(input.Read(a, at, absl::MakeSpan(x)));
@@ -98,9 +101,11 @@ struct Finding {
 };
 
 absl::Status VerifyTensor(const io::Checkpoint& input, const io::Checkpoint& output,
-                          const io::Checkpoint::Tensor& tensor, Finding& finding) {
+                          const io::Checkpoint::Tensor& tensor, const std::atomic<bool>* cancelled, Finding& finding) {
+  AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
   if (!finding.scheme.has_value()) {
-    AQT_ASSIGN_OR_RETURN(finding.problem, CompareBytes(input, tensor, output, output.Find(tensor.info->name)));
+    AQT_ASSIGN_OR_RETURN(finding.problem,
+                         CompareBytes(input, tensor, output, output.Find(tensor.info->name), cancelled));
     return absl::OkStatus();
   }
   const absl::string_view module = *ModuleOf(tensor.info->name);
@@ -193,7 +198,8 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
         return findings[i].scheme.has_value() ? 18 * tensors[i].info->shape.num_elements() : 2 * kCompareBytes;
       },
       [&](int64_t i) {
-        return findings[i].problem.empty() ? VerifyTensor(input, output, tensors[i], findings[i]) : absl::OkStatus();
+        return findings[i].problem.empty() ? VerifyTensor(input, output, tensors[i], options.cancelled, findings[i])
+                                           : absl::OkStatus();
       }));
 
   for (Finding& finding : findings) {

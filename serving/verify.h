@@ -10,6 +10,7 @@
 // Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree. A folder
 // must have every file that a conversion carries over (carried_files.h).
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -27,6 +28,8 @@ namespace aqt::serving {
 struct VerifyOptions {
   double min_snr_db = -std::numeric_limits<double>::infinity();
   int jobs = 1;
+  // Looked at while tensors are read; true ends the work with Cancelled.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 struct WeightQuality {

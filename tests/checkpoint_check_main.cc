@@ -12,11 +12,13 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "aqt/io/file.h"
+#include "aqt/io/standard_streams.h"
 #include "tests/checkpoint_check.h"
 
 ABSL_FLAG(std::string, golden_dir, "", "the folder with the reference checkpoints");
 
 int main(int argc, char** argv) {
+  if (!aqt::io::OpenStandardStreams()) return 2;
   absl::SetProgramUsageMessage("checkpoint_check --golden_dir=DIR");
   const auto rest = absl::ParseCommandLine(argc, argv);
   const std::string golden_dir = absl::GetFlag(FLAGS_golden_dir);

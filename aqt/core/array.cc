@@ -1,7 +1,7 @@
 #include "aqt/core/array.h"
 
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/checked_extents.h"
@@ -25,10 +25,9 @@ bool ArrayRef::IsDense() const {
 std::shared_ptr<void> AllocateAligned(int64_t bytes) {
   constexpr size_t kAlignment = 64;
   const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-  void* p = std::aligned_alloc(kAlignment, size == 0 ? kAlignment : size);
-  AQT_CHECK(p != nullptr && "out of memory");
+  void* p = ::operator new (size, std::align_val_t{kAlignment});  // throws std::bad_alloc, as a std::vector does
   std::memset(p, 0, size);
-  return std::shared_ptr<void>(p, std::free);
+  return std::shared_ptr<void>(p, [](void* q) { ::operator delete (q, std::align_val_t{kAlignment}); });
 }
 
 Array Array::Zeros(DType dtype, Shape shape) { return ArrayBuilder(dtype, std::move(shape)).Build(); }

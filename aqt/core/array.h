@@ -80,7 +80,7 @@ struct MutableArrayRef {
   }
 };
 
-// Memory aligned to 64 bytes (a cache line, an AVX-512 register), zeroed. Aborts when there is none.
+// Memory aligned to 64 bytes (a cache line, an AVX-512 register), zeroed. std::bad_alloc when there is none.
 std::shared_ptr<void> AllocateAligned(int64_t bytes);
 
 // Immutable, dense, row-major, shared: copying an Array copies a pointer.

@@ -44,6 +44,10 @@ class FaultyCalls final : public PosixCalls {
     const std::lock_guard<std::mutex> lock(mutex_);
     mount_point_ = std::move(path);
   }
+  void SetHook(std::function<int(FileCall)> hook) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hook_ = std::move(hook);
+  }
   void Clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Plan& plan : plans_) plan = Plan{.calls = plan.calls};
@@ -52,6 +56,7 @@ class FaultyCalls final : public PosixCalls {
     interrupt_ = false;
     sets_free_bytes_ = false;
     mount_point_.clear();
+    hook_ = nullptr;
   }
   int64_t NumCalls(FileCall call) const {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -149,6 +154,10 @@ class FaultyCalls final : public PosixCalls {
     const std::lock_guard<std::mutex> lock(mutex_);
     Plan& plan = plans_[static_cast<int>(call)];
     ++plan.calls;
+    if (const int error = hook_ ? hook_(call) : 0; error != 0) {
+      errno = error;
+      return true;
+    }
     if (plan.first > 0 && plan.first <= plan.calls && plan.calls <= plan.last) {
       errno = plan.error;
       return true;
@@ -174,6 +183,7 @@ class FaultyCalls final : public PosixCalls {
   bool sets_free_bytes_ = false;
   std::optional<int64_t> free_bytes_;
   std::string mount_point_;
+  std::function<int(FileCall)> hook_;
 };
 
 }  // namespace internal
@@ -191,6 +201,7 @@ void FaultInjectingFileSystem::LimitTransfer(int64_t bytes) { calls_->LimitTrans
 void FaultInjectingFileSystem::Interrupt() { calls_->Interrupt(); }
 void FaultInjectingFileSystem::SetFreeBytes(std::optional<int64_t> bytes) { calls_->SetFreeBytes(bytes); }
 void FaultInjectingFileSystem::SetMountPoint(std::string path) { calls_->SetMountPoint(std::move(path)); }
+void FaultInjectingFileSystem::SetHook(std::function<int(FileCall)> hook) { calls_->SetHook(std::move(hook)); }
 void FaultInjectingFileSystem::Clear() { calls_->Clear(); }
 int64_t FaultInjectingFileSystem::NumCalls(FileCall call) const { return calls_->NumCalls(call); }
 

@@ -4,6 +4,7 @@
 // A file system whose system calls fail on request, for tests of what is left behind when they do.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,9 @@ class FaultInjectingFileSystem final : public FileSystem {
   void SetFreeBytes(std::optional<int64_t> bytes);
   // Something is mounted at this path, as far as IsMountPoint knows.
   void SetMountPoint(std::string path);
+  // `hook` is called ahead of every call, one at a time; what it returns other than 0 is the errno that the call fails
+  // with.
+  void SetHook(std::function<int(FileCall)> hook);
   // Forgets all faults.
   void Clear();
   // How many calls of that kind there have been since construction, failed ones included.

@@ -1,6 +1,7 @@
 #include "aqt/kernels/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include "aqt/core/check.h"
 
@@ -35,7 +36,10 @@ struct ThreadPool::Call {
 ThreadPool::ThreadPool(int num_threads) {
   AQT_CHECK(num_threads >= 1);
   threads_.reserve(num_threads - 1);
-  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
+  } catch (const std::system_error&) {  // a limit of threads or memory: those that run will do
+  }
 }
 
 ThreadPool::~ThreadPool() {

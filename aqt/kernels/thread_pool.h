@@ -22,7 +22,7 @@ namespace aqt::kernels {
 // share the workers. No call allocates. The destructor waits for the threads to end; no call may be running.
 class ThreadPool final : public Executor {
  public:
-  // num_threads >= 1.
+  // num_threads >= 1. Where the system refuses to start that many, the pool has fewer: see NumThreads().
   explicit ThreadPool(int num_threads);
   ~ThreadPool() override;
   ThreadPool(const ThreadPool&) = delete;

@@ -1,5 +1,7 @@
 #include "aqt/kernels/thread_pool.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -55,6 +57,25 @@ TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
     while (arrived < 2) std::this_thread::yield();
   });
   EXPECT_EQ(arrived, 2);
+}
+
+// Threads with stacks of 1/8 of the address space: the system cannot start all.
+TEST(ThreadPoolTest, HasFewerThreadsWhereTheSystemRefusesMore) {
+  pthread_attr_t usual, huge;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_init(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 44), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  {
+    ThreadPool pool(100);
+    EXPECT_LT(pool.NumThreads(), 100);
+    std::atomic<int64_t> sum = 0;
+    pool.ParallelFor(1000, [&](int64_t i) { sum += i; });
+    EXPECT_EQ(sum, 999 * 1000 / 2);
+  }
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  pthread_attr_destroy(&usual);
+  pthread_attr_destroy(&huge);
 }
 
 }  // namespace

@@ -452,7 +452,12 @@ int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& 
     return static_cast<int>(ExitCode::kUsage);
   }
   std::optional<aqt::kernels::ThreadPool> pool;
-  if (flags.threads > 1) pool.emplace(flags.threads);
+  if (flags.threads > 1) {
+    pool.emplace(flags.threads);
+    if (pool->NumThreads() < flags.threads) {
+      err << "warning: the system started only " << pool->NumThreads() << " of " << flags.threads << " threads\n";
+    }
+  }
   const aqt::UseExecutor threads(pool.has_value() ? &*pool : nullptr);
   const absl::Status status = Do(flags, fs, out);
   if (!status.ok()) err << "error: " << status.message() << "\n";

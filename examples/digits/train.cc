@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "aqt/io/standard_streams.h"
 #include "examples/digits/checkpoint.h"
 #include "examples/digits/dataset.h"
 #include "examples/digits/mlp.h"
@@ -49,6 +50,7 @@ absl::Status Run() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!aqt::io::OpenStandardStreams()) return 1;
   absl::SetProgramUsageMessage("Trains a classifier of handwritten digits: train [--out=FOLDER]");
   if (absl::ParseCommandLine(argc, argv).size() != 1) {
     std::cerr << "usage: train [--out=FOLDER]; --help lists the flags\n";

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "aqt/io/file.h"
+#include "aqt/io/standard_streams.h"
 #include "tests/golden_check/golden_check.h"
 
 int main(int argc, char** argv) {
+  if (!aqt::io::OpenStandardStreams()) return 2;
   // `bazel run` starts programs elsewhere; paths are relative to where the user stands.
   if (const char* folder = std::getenv("BUILD_WORKING_DIRECTORY"); folder != nullptr && chdir(folder) != 0) {
     std::perror(folder);

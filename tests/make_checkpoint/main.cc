@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
+#include "aqt/io/standard_streams.h"
 #include "tests/make_checkpoint/generator.h"
 
 using aqt::make_checkpoint::Options;
@@ -76,6 +77,7 @@ absl::Status Run(std::string folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!aqt::io::OpenStandardStreams()) return 1;
   absl::SetProgramUsageMessage("Makes a checkpoint with made-up weights: make_checkpoint [flags] FOLDER");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   if (arguments.size() != 2) {

@@ -1,13 +1,12 @@
-// What can only be seen of the `aqt` program from outside: its memory, and what a signal does to it.
+// What can only be seen of the `aqt` program from outside: its memory, what signals, limits and closed descriptors do to
+// it.
 
-#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
+#include <csignal>
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,53 +17,28 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/test_util.h"
+#include "tests/serving/process.h"
 
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-constexpr char kProgram[] = "serving/aqt";
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kTensorBytes = 16 * kMiB;
 
-pid_t Start(std::vector<std::string> args) {
-  args.insert(args.begin(), kProgram);
-  std::vector<char*> argv;
-  for (std::string& arg : args) argv.push_back(arg.data());
-  argv.push_back(nullptr);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::execv(kProgram, argv.data());
-    ::_exit(127);
-  }
-  return pid;
-}
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;  // they keep freed memory, and reserve the address space
+#else
+constexpr bool kSanitized = false;
+#endif
 
-// RssAnon + RssShmem of a process, in bytes; 0 when it is gone.
-int64_t AnonymousMemory(pid_t pid) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  int64_t kib = 0;
-  for (std::string word; status >> word;) {
-    int64_t value = 0;
-    if ((word == "RssAnon:" || word == "RssShmem:") && status >> value) kib += value;
-  }
-  return kib * 1024;
-}
-
-struct Outcome {
-  int code = -1;
-  int64_t peak = 0;  // of AnonymousMemory, sampled every millisecond
-};
-Outcome Watch(pid_t pid) {
-  Outcome outcome;
-  int status = 0;
-  while (::waitpid(pid, &status, WNOHANG) == 0) {
-    outcome.peak = std::max(outcome.peak, AnonymousMemory(pid));
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
-  return outcome;
+void Limit(__rlimit_resource resource, int64_t value) {
+  const rlimit limit = {.rlim_cur = static_cast<rlim_t>(value), .rlim_max = static_cast<rlim_t>(value)};
+  if (::setrlimit(resource, &limit) != 0) ::_exit(125);
 }
 
 class ProcessTest : public ::testing::Test {
@@ -79,13 +53,17 @@ class ProcessTest : public ::testing::Test {
   }
   void TearDown() override { ASSERT_TRUE(io::LocalFileSystem().Remove(At("in.safetensors")).ok()); }
   std::string At(const std::string& name) const { return io::JoinPath(root_, name); }
+  std::string Content(const std::string& name) const {
+    return io::ReadFile(io::LocalFileSystem(), At(name), 1 << 30).value();
+  }
+  std::vector<std::string> Convert(const std::string& output, const std::string& jobs = "1") const {
+    return {"convert", At("in.safetensors"), At(output), "--preset", "w8a16", "--jobs", jobs, "--progress", "never"};
+  }
   std::string root_;
 };
 
 TEST_F(ProcessTest, MemoryIsAtMostThreeTensorsAnd32MiB) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep freed memory";
-#endif
+  if (kSanitized) GTEST_SKIP();
   WriteText(At("tensor.textproto"),
             "schema: 1 rule { match: '.*' quantize { weights { num_bits: 4 symmetric: true per_tensor {} } } }");
   for (const std::string recipe : {"w8a8_dynamic", "w4a16_g32", ""}) {
@@ -105,16 +83,77 @@ TEST_F(ProcessTest, MemoryIsAtMostThreeTensorsAnd32MiB) {
 }
 
 TEST_F(ProcessTest, ASignalLeavesNothing) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
     for (const char* output : {"out", "out.safetensors"}) {
-      const pid_t pid = Start(
-          {"convert", At("in.safetensors"), At(output), "--preset", "w8a16", "--jobs", "1", "--progress", "never"});
+      const pid_t pid = Start(Convert(output), [&] { ::signal(signal, SIG_DFL); });
       // Once it has begun to write; it then has 96 MiB to go.
       while (ListTree(root_).size() < 2 && ::waitpid(pid, nullptr, WNOHANG) == 0) std::this_thread::yield();
       ASSERT_EQ(::kill(pid, signal), 0);
-      EXPECT_EQ(Watch(pid).code, 130);
+      EXPECT_EQ(Watch(pid).code, 130) << "signal " << signal;
       EXPECT_THAT(ListTree(root_), ElementsAre("in.safetensors"));
     }
+  }
+}
+
+TEST_F(ProcessTest, ASignalThatWasIgnoredStaysSo) {
+  for (const int signal : {SIGINT, SIGHUP}) {  // as under nohup, and for a script's jobs in the background
+    const pid_t pid = Start(Convert("out.safetensors"), [&] { ::signal(signal, SIG_IGN); });
+    while (ListTree(root_).size() < 2 && ::waitpid(pid, nullptr, WNOHANG) == 0) std::this_thread::yield();
+    ASSERT_EQ(::kill(pid, signal), 0);
+    EXPECT_EQ(Watch(pid).code, 0);
+    EXPECT_THAT(ListTree(root_), ElementsAre("in.safetensors", "out.safetensors"));
+    ASSERT_TRUE(io::LocalFileSystem().Remove(At("out.safetensors")).ok());
+  }
+}
+
+TEST_F(ProcessTest, AFileAboveTheLimitIsAnError) {
+  for (const char* output : {"out", "out.safetensors"}) {
+    const Outcome outcome = RunAqt(Convert(output), [] { Limit(RLIMIT_FSIZE, 20 * kMiB); });
+    EXPECT_EQ(outcome.code, 4) << "signal " << outcome.signal;
+    EXPECT_THAT(outcome.err, AllOf(StartsWith("error: "), HasSubstr("File too large")));
+    EXPECT_THAT(ListTree(root_), ElementsAre("in.safetensors"));
+  }
+}
+
+TEST_F(ProcessTest, ClosedStandardStreamsGetNothingIntoTheFiles) {
+  ASSERT_EQ(Watch(Start(Convert("expected.safetensors"))).code, 0);
+  const std::string expected = Content("expected.safetensors");
+  for (int closed = 1; closed < 8; ++closed) {
+    std::vector<std::string> args = Convert("out.safetensors");
+    args.back() = "always";  // a bar on standard error
+    const Outcome outcome = Watch(Start(args, [&] {
+      for (const int fd : {0, 1, 2}) {
+        if ((closed >> fd & 1) != 0) ::close(fd);
+      }
+    }));
+    EXPECT_EQ(outcome.code, 0) << "closed: " << closed;
+    EXPECT_TRUE(Content("out.safetensors") == expected) << "closed: " << closed;
+    ASSERT_TRUE(io::LocalFileSystem().Remove(At("out.safetensors")).ok());
+  }
+  ASSERT_TRUE(io::LocalFileSystem().Remove(At("expected.safetensors")).ok());
+}
+
+TEST_F(ProcessTest, AReaderThatLeavesIsNoError) {
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  ::close(pipe[0]);
+  const Outcome outcome = RunAqt({"inspect", At("in.safetensors")}, [&] { ::dup2(pipe[1], STDOUT_FILENO); });
+  ::close(pipe[1]);
+  EXPECT_EQ(outcome.code, 0) << "signal " << outcome.signal;
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(ProcessTest, AThreadThatCannotBeStartedIsAnError) {
+  if (kSanitized) GTEST_SKIP();
+  for (const char* output : {"out", "out.safetensors"}) {
+    const Outcome outcome = RunAqt(Convert(output, "64"), [] {
+      Limit(RLIMIT_STACK, 256 * kMiB);  // of each thread
+      Limit(RLIMIT_AS, 2048 * kMiB);
+    });
+    EXPECT_EQ(outcome.code, 4) << "signal " << outcome.signal;
+    EXPECT_THAT(outcome.err,
+                AllOf(StartsWith("error: cannot start thread "), HasSubstr(" of 64"), HasSubstr("--jobs")));
+    EXPECT_THAT(ListTree(root_), ElementsAre("in.safetensors"));
   }
 }
 
