@@ -120,6 +120,20 @@ void StageF32(const Operand& src, const Block& block, float* stage) {
   }
 }
 
+// Subnormals of a staged block become zeros.
+void FlushStage(const Block& block, float* stage) {
+  const int64_t n =
+      block.k_stride == 1 ? (block.r1 - block.r0) * block.row_stride : (block.k1 - block.k0) * block.k_stride;
+  constexpr int64_t kStep = 16;  // strides are multiples of it; a loop of fixed length becomes vectors
+  AQT_DCHECK(n % kStep == 0);
+  for (int64_t i = 0; i < n; i += kStep) {
+    for (int64_t j = i; j < i + kStep; ++j) {
+      const uint32_t bits = __builtin_bit_cast(uint32_t, stage[j]);
+      stage[j] = __builtin_bit_cast(float, (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits);
+    }
+  }
+}
+
 // inverse[(r - r0) * inverse_stride] belongs to row r. flush: whether subnormals among x have to be set to zero.
 void StageQuantized(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
                     int64_t inverse_stride, bool flush, int8_t* stage) {
@@ -364,12 +378,17 @@ void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, flo
   });
 }
 
-void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor) {
+void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
+          bool subnormals_are_zero) {
+  const bool flush = subnormals_are_zero && (src.dtype == DType::kF32 || src.dtype == DType::kBF16);
   const Packer packer(target, format, src, panels);
   const auto begin = [](int64_t, int64_t) {};
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
     if (format.element == PanelFormat::Element::kF32) {
-      packer.Run<float>(b, i, begin, [&](const Block& block, float* stage) { StageF32(src, block, stage); });
+      packer.Run<float>(b, i, begin, [&](const Block& block, float* stage) {
+        StageF32(src, block, stage);
+        if (flush) FlushStage(block, stage);
+      });
     } else {
       packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) { StageS8(src, block, stage); });
     }

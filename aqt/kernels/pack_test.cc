@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -210,6 +211,41 @@ void ExpectFloatPanels(Target target, const std::vector<T>& values, DType dtype)
       if (::testing::Test::HasFatalFailure()) return;
     }
   }
+}
+
+// Only subnormals of f32 and bf16, only when asked, at all places.
+TEST_P(PackTest, SubnormalsAreZeroWhenAsked) {
+  const PanelFormat format = Formats(true)[0];
+  constexpr int64_t kRows = 37, kK = 61;
+  std::vector<float> x(kRows * kK), flushed;
+  for (size_t i = 0; i < x.size(); ++i) x[i] = i % 3 == 0 ? -1e-39f : i % 3 == 1 ? 0x1p-126f : static_cast<float>(i);
+  for (const float v : x) flushed.push_back(std::fabs(v) < 0x1p-126f ? -0.0f : v);
+  for (const bool by_k : {true, false}) {
+    const auto operand = [&](const std::vector<float>& values) {
+      Operand src;
+      src.data = values.data();
+      src.dtype = DType::kF32;
+      src.batch.Append(1, 0);
+      src.rows.Append(kRows, by_k ? kK : 1);
+      src.k.Append(kK, by_k ? 1 : kRows);
+      return src;
+    };
+    const Operand plain = operand(x), zeros = operand(flushed);
+    AlignedBytes got(format.PackedBytes(kRows, kK)), want(format.PackedBytes(kRows, kK)),
+        kept(format.PackedBytes(kRows, kK));
+    Pack(GetParam(), format, plain, got.data(), nullptr, /*subnormals_are_zero=*/true);
+    Pack(GetParam(), format, zeros, want.data(), nullptr);
+    Pack(GetParam(), format, plain, kept.data(), nullptr);
+    EXPECT_TRUE(got == want) << by_k;
+    EXPECT_FALSE(kept == want) << by_k;
+  }
+  // f16 has its own, which are normal numbers of f32.
+  const Float16 half[] = {RoundToFloat16(0x1p-24f)};
+  AlignedBytes panels(format.PackedBytes(1, 1));
+  Pack(GetParam(), format, Operand::Dense(half, DType::kF16, 1, 1, 1), panels.data(), nullptr, true);
+  float first;
+  std::memcpy(&first, panels.data(), sizeof first);
+  EXPECT_EQ(first, 0x1p-24f);
 }
 
 TEST_P(PackTest, ConvertsToF32Exactly) {

@@ -485,8 +485,11 @@ class BackwardOp : public CompositeBase {
             : internal::NotClipped(
                   *integer, internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
                                                  *Residual(side, What::kScale, in)));
-    return UntileOperandGradient(
-        *dot_, side, internal::Release(internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask)), dtype));
+    Value clipped = internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask));
+    if (dot_->rules.arithmetic == Arithmetic::kXlaCompatible) {
+      clipped = ops::Select(ops::Equal(internal::Hold(mask), 0.0), 0.0, clipped);
+    }
+    return UntileOperandGradient(*dot_, side, internal::Release(clipped, dtype));
   }
 
   const std::shared_ptr<const Impl> dot_;

@@ -54,7 +54,7 @@ Array KeyArray(uint32_t seed) { return Array::Of<uint32_t>({0, seed}, {2}); }
 
 Numerics RandomNumerics(Random& random, bool backward) {
   if (random.Below(5) == 0) return NoNumerics{};
-  if (random.Below(10) == 0) {
+  if (random.Below(6) == 0) {
     return random.Below(2) == 0 ? Fp8{} : Fp8{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2};
   }
   IntSymmetric n;
@@ -84,7 +84,10 @@ Tensor RandomTensor(Random& random, bool backward) {
     if (random.Below(4) == 0) abs_max.clipping_scale = random.Uniform(0.3, 1.2);
     tensor.quantizer.calibration = abs_max;
   }
-  if (random.Below(6) == 0) tensor.quantizer.calib_shared_axes.per_tensor = true;
+  if (random.Below(6) == 0) {
+    tensor.quantizer.calib_shared_axes.per_tensor = true;
+    if (backward && random.Below(3) == 0) tensor.calibration_mode = CalibrationMode::kRemainingAxis;
+  }
   if (random.Below(8) == 0) tensor.quantizer.scale_dtype = random.Below(2) == 0 ? DType::kF32 : DType::kBF16;
   switch (random.Below(6)) {
     case 0: tensor.dequant_mode = DequantMode::kThisInput; break;
@@ -103,7 +106,9 @@ DotGeneralRaw RandomRaw(Random& random, bool backward) {
   raw.rhs = RandomTensor(random, backward);
   if (backward) raw.rhs.use_fwd_quant = random.Below(3) == 0;
   switch (random.Below(4)) {
-    case 0: raw.dg_accumulator_dtype = DType::kF32; break;
+    case 0:
+      raw.dg_accumulator_dtype = std::vector<DType>{DType::kF32, DType::kBF16, DType::kF16}[random.Below(3)];
+      break;
     case 1: raw.dg_accumulator_dtype = std::nullopt; break;
     default: raw.dg_accumulator_dtype = DType::kS32; break;
   }
@@ -248,7 +253,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   for (const char* feature :
        {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
         "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "local count", "largest",
+        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "-> bf16", "-> f16", "local count", "largest",
         "tiles=(contracting", "remaining 0:2x"}) {
     // clang-format on
     features[feature] = 0;

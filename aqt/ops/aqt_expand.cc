@@ -16,6 +16,7 @@
 #include "aqt/quant/calibration.h"
 #include "aqt/quant/local_aqt.h"
 #include "aqt/quant/numerics.h"
+#include "aqt/quant/product_types.h"
 
 namespace aqt::internal {
 namespace {
@@ -99,13 +100,20 @@ Value WrapTo(const Value& x, int bits) {
   return x * shift / shift;
 }
 
-// The product of two operands, in the dtype of the accumulator.
-Value Product(const Value& lhs, const Value& rhs, const DotDims& dims, DType accumulator) {
-  if (!IsFloat(accumulator)) {
+// The product of two operands.
+Value Product(const Value& lhs, const Value& rhs, const DotDims& dims, const ProductTypes& types) {
+  if (!IsFloat(types.product)) {
     const Value sums = ops::DotGeneral(lhs, rhs, dims, DType::kS32);
-    return accumulator == DType::kS32 ? sums : ops::Cast(WrapTo(sums, BitWidth(accumulator)), accumulator);
+    return types.product == DType::kS32 ? sums : ops::Cast(WrapTo(sums, BitWidth(types.product)), types.product);
   }
-  return Release(ops::Flush(ops::DotGeneral(Hold(lhs), Hold(rhs), dims)), accumulator);
+  const auto operand = [&](const Value& x) {
+    const bool converted = types.converts_operands && !HoldsAllOf(types.product, x.dtype());
+    const DType dtype = converted ? types.product : x.dtype();
+    const Value held = converted ? Hold(Release(Hold(x), dtype)) : Hold(x);
+    return dtype == DType::kF32 || dtype == DType::kBF16 ? ops::Flush(held) : held;
+  };
+  const Value sums = ops::Flush(ops::DotGeneral(operand(lhs), operand(rhs), dims));
+  return Release(types.rounds_to_bf16_first ? RoundTo(DType::kBF16, sums) : sums, types.product);
 }
 
 // `scale` of one side in the layout of the product: batch axes, one extent 1 for each remaining axis of the other side,
@@ -251,8 +259,10 @@ RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSi
   if (Scales(config.rhs, rhs, DequantMode::kOtherInput)) MultiplyIntoOther(rhs, Side::kRhs, dims, lhs);
   // AQT on CPU widens two 4-bit operands.
   const bool widened = lhs.operand.dtype() == DType::kS4 && rhs.operand.dtype() == DType::kS4;
-  const DType natural = widened ? DType::kS8 : Promote(lhs.operand.dtype(), rhs.operand.dtype());
-  const Value product = Product(lhs.operand, rhs.operand, dims, config.dg_accumulator_dtype.value_or(natural));
+  const DType lhs_dtype = widened ? DType::kS8 : lhs.operand.dtype();
+  const DType rhs_dtype = widened ? DType::kS8 : rhs.operand.dtype();
+  const Value product =
+      Product(lhs.operand, rhs.operand, dims, ProductTypesOf(lhs_dtype, rhs_dtype, config.dg_accumulator_dtype));
   std::vector<Value> scales;
   if (Scales(config.lhs, lhs, DequantMode::kOutput)) {
     scales.push_back(ScaleToOutput(*lhs.quantized.scale, Side::kLhs, dims, rhs.operand.rank()));

@@ -571,7 +571,7 @@ absl::Status CheckLocalAqt(const DotGeneralRaw& raw, const config::DotGeneralRaw
   return quantizer(m.rhs(), spot.In(m, "rhs")).At(ValidateTensorOfLocalAqt(raw.rhs));
 }
 
-// use_fwd_quant and local_aqt where they have no meaning.
+// Modes of fwd that do not go together; use_fwd_quant and local_aqt where they have no meaning.
 absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, const Spot& spot) {
   const Spot fwd = spot.In(m, "fwd"), dlhs = spot.In(m, "dlhs"), drhs = spot.In(m, "drhs");
   const auto use = [](const config::Tensor& tensor, const Spot& at) { return at.In(tensor, "use_fwd_quant"); };
@@ -580,6 +580,11 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
     return use(tensor, at)
         .Error("only the rhs of dlhs and of drhs, the saved operands, can use the forward quantization");
   };
+  const auto modes = [](const Tensor& tensor, const config::Tensor& tm, const Spot& at) {
+    return at.In(tm, tm.has_dequant_mode() ? "dequant_mode" : "calibration_mode").At(ValidateForwardModes(tensor));
+  };
+  AQT_RETURN_IF_ERROR(modes(dg.fwd.lhs, m.fwd().lhs(), fwd.In(m.fwd(), "lhs")));
+  AQT_RETURN_IF_ERROR(modes(dg.fwd.rhs, m.fwd().rhs(), fwd.In(m.fwd(), "rhs")));
   AQT_RETURN_IF_ERROR(none(dg.fwd.lhs.use_fwd_quant, m.fwd().lhs(), fwd.In(m.fwd(), "lhs")));
   AQT_RETURN_IF_ERROR(none(dg.fwd.rhs.use_fwd_quant, m.fwd().rhs(), fwd.In(m.fwd(), "rhs")));
   AQT_RETURN_IF_ERROR(none(dg.dlhs.lhs.use_fwd_quant, m.dlhs().lhs(), dlhs.In(m.dlhs(), "lhs")));

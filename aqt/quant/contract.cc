@@ -12,6 +12,7 @@
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/packed_side.h"
+#include "aqt/quant/product_types.h"
 #include "aqt/quant/row_ops.h"
 
 namespace aqt::internal {
@@ -64,8 +65,9 @@ void Multiply(const kernels::GemmKernel& kernel, const ArrayRef& lhs, const Arra
   const kernels::Operand b = KernelOrGathered<T>(rhs, Side::kRhs, dims, form, workspace);
   void* a_panels = workspace.Get(Workspace::kLhsPacked, PanelBytes(kernel.lhs, a));
   void* b_panels = workspace.Get(Workspace::kRhsPacked, PanelBytes(kernel.rhs, b));
-  kernels::Pack(kernel.target, kernel.lhs, a, a_panels, executor);
-  kernels::Pack(kernel.target, kernel.rhs, b, b_panels, executor);
+  const bool subnormals_are_zero = std::is_same_v<T, float>;
+  kernels::Pack(kernel.target, kernel.lhs, a, a_panels, executor, subnormals_are_zero);
+  kernels::Pack(kernel.target, kernel.rhs, b, b_panels, executor, subnormals_are_zero);
 
   kernels::GemmArgs args;
   args.batch = a.batch.Count();
@@ -82,6 +84,15 @@ void Multiply(const kernels::GemmKernel& kernel, const ArrayRef& lhs, const Arra
   args.out_rows = kernels::AxisGroup::Of(args.m, args.n);
   args.out_cols = kernels::AxisGroup::Of(args.n, 1);
   kernels::RunGemm(kernel, args, executor);
+}
+
+// The operand of a product of floats, converted if the rule says so and it is not exact anyway.
+ArrayRef Converted(const ArrayRef& x, const ProductTypes& types, Workspace::Slot slot, Workspace& workspace) {
+  if (!types.converts_operands || HoldsAllOf(types.product, x.dtype)) return x;
+  const Aval aval{types.product, x.shape};
+  const MutableArrayRef converted(aval.dtype, aval.shape, workspace.Get(slot, aval.num_bytes()));
+  AQT_CHECK(CastArray(x, converted).ok());
+  return converted;
 }
 
 bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
@@ -108,8 +119,12 @@ void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, con
     return;
   }
   float* sums = static_cast<float*>(out.dtype == DType::kF32 ? out.data : workspace.Get(Workspace::kSums, n * 4));
-  Multiply<float>(kernels::GemmF32(target), lhs, rhs, dims, workspace, runtime.executor, sums);
+  const ProductTypes types = ProductTypesOf(lhs.dtype, rhs.dtype, out.dtype);
+  const ArrayRef a = Converted(lhs, types, Workspace::kLhsConverted, workspace);
+  const ArrayRef b = Converted(rhs, types, Workspace::kRhsConverted, workspace);
+  Multiply<float>(kernels::GemmF32(target), a, b, dims, workspace, runtime.executor, sums);
   FlushRow(DType::kF32, sums, n);
+  if (types.rounds_to_bf16_first) RoundRow(DType::kBF16, sums, n);
   if (sums != out.data) StoreRow(out.dtype, sums, n, out.data, 0, 1);
 }
 

@@ -15,8 +15,10 @@ namespace aqt::internal {
 // f32, any strides. out.dtype says how products are summed:
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
-//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; a subnormal f32 sum is zero. Targets with FMA
-//                round once per step, kScalar twice (gemm_f32.h).
+//   f32 .. e5m2  in f32, in ascending order of k, then rounded once. Targets with FMA round once per step, kScalar
+//                twice (gemm_f32.h). Operands of different dtypes are converted to out.dtype first, and some sums are
+//                rounded to bf16 on the way (product_types.h). Then subnormal f32 and bf16 operands are zero, and
+//                so are subnormal f32 sums.
 void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
               Workspace& workspace, const Runtime& runtime);
 

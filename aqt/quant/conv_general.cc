@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
 #include "aqt/core/checked_extents.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
@@ -23,6 +24,7 @@
 #include "aqt/quant/arith.h"
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/packed_side.h"
+#include "aqt/quant/product_types.h"
 #include "aqt/quant/quantize_side.h"
 #include "aqt/quant/quantizer.h"
 #include "aqt/quant/row_ops.h"
@@ -125,7 +127,7 @@ void Run(const kernels::GemmKernel& kernel, const WindowProduct& p, Workspace& w
   const int64_t k = rhs.k.Count(), columns = p.rhs_columns.size, positions = p.NumPositions();
   const int64_t rhs_bytes = kernel.rhs.PackedBytes(columns, k), one = kernel.lhs.PackedBytes(positions, k);
   char* rhs_panels = static_cast<char*>(workspace.Get(Workspace::kRhsPacked, p.groups * rhs_bytes));
-  kernels::Pack(kernel.target, kernel.rhs, rhs, rhs_panels, executor);
+  kernels::Pack(kernel.target, kernel.rhs, rhs, rhs_panels, executor, /*subnormals_are_zero=*/true);
 
   // All groups of several examples at a time, or several groups of one example.
   const int64_t fit = kPanelBudget / std::max<int64_t>(1, one);
@@ -157,7 +159,7 @@ void Run(const kernels::GemmKernel& kernel, const WindowProduct& p, Workspace& w
       args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, k);
       args.rhs_batch_bytes = rhs_bytes;
       void* panels = workspace.Get(Workspace::kLhsPacked, args.batch * args.lhs_batch_bytes);
-      kernels::Pack(kernel.target, kernel.lhs, lhs, panels, executor);
+      kernels::Pack(kernel.target, kernel.lhs, lhs, panels, executor, /*subnormals_are_zero=*/true);
       args.lhs = panels;
       args.rhs = rhs_panels + g * rhs_bytes;
       args.out = static_cast<char*>(p.out) + (e * p.out_example + g * p.out_group) * SizeOf(p.out_dtype);
@@ -328,11 +330,13 @@ struct ConvGeneralPlan::Impl {
     } else {
       float* data = static_cast<float*>(workspace.Get(Workspace::kAccumulator, n * 4));
       const MutableArrayRef sums(data, out.shape);
-      Run(kernels::GemmF32(target), ForwardProduct(lhs.operand, rhs.operand, sums, workspace, runtime.executor),
-          workspace, runtime.executor);
-      const MutableArrayRef rounded(
-          accumulator_dtype, out.shape,
-          accumulator_dtype == DType::kF32 ? data : workspace.Get(Workspace::kSums, n * SizeOf(accumulator_dtype)));
+      const ArrayRef a = InDType(lhs.operand, Workspace::kLhsConverted, workspace);
+      const ArrayRef b = InDType(rhs.operand, Workspace::kRhsConverted, workspace);
+      Run(kernels::GemmF32(target), ForwardProduct(a, b, sums, workspace, runtime.executor), workspace,
+          runtime.executor);
+      const DType dtype = runtime.compat.conv_ignores_accumulator_dtype ? out.dtype : accumulator_dtype;
+      const MutableArrayRef rounded(dtype, out.shape,
+                                    dtype == DType::kF32 ? data : workspace.Get(Workspace::kSums, n * SizeOf(dtype)));
       StoreSums(data, rounded);
       product = rounded;
     }
@@ -341,6 +345,15 @@ struct ConvGeneralPlan::Impl {
     if (scaled(Side::kLhs)) scales.insert(scales.end(), lhs.scale.begin(), lhs.scale.end());
     if (scaled(Side::kRhs)) scales.insert(scales.end(), rhs.scale.begin(), rhs.scale.end());
     internal::DequantizeInto(product, {.scale = scales}, out.dtype, result);
+  }
+
+  // What a product of floats takes: the operand in the dtype of the result.
+  ArrayRef InDType(const ArrayRef& x, Workspace::Slot slot, Workspace& workspace) const {
+    if (internal::HoldsAllOf(out.dtype, x.dtype)) return x;
+    const Aval aval{out.dtype, x.shape};
+    const MutableArrayRef converted(aval.dtype, aval.shape, workspace.Get(slot, aval.num_bytes()));
+    AQT_CHECK(CastArray(x, converted).ok());
+    return converted;
   }
 
   // The epilogue: lhs scale, then rhs scale.
@@ -505,16 +518,15 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
       impl->AddResidual(side, What::kClipMask, {DType::kS8, own.x.shape});
   }
 
-  AQT_RETURN_IF_ERROR(Annotate(ValidateAccumulator(config), "conv_general"));
+  // AQT's builder asks for s32 sums of whatever it quantizes, and its convolution does not look.
+  std::optional<DType> wanted = config.dg_accumulator_dtype;
+  if (wanted == DType::kS32) wanted.reset();
+  if (wanted.has_value() && !internal::IsArithmeticFloat(*wanted)) {
+    return invalid("accumulator dtype ", ToString(*wanted), ", expected s32, f32, bf16, f16 or none");
+  }
   const SidePlan &l = impl->side(Side::kLhs), &r = impl->side(Side::kRhs);
   const bool integers = IsByteInteger(l.operand_dtype) && IsByteInteger(r.operand_dtype);
-  const std::optional<DType> wanted = config.dg_accumulator_dtype;
   impl->integer_sums = integers && SumsFitS32(l, r, geometry.SumLength());
-  if (wanted == DType::kS32 && !impl->integer_sums) {
-    return invalid("a sum of ", geometry.SumLength(), " products of up to ", internal::MaxMagnitude(l), " * ",
-                   internal::MaxMagnitude(r),
-                   " can overflow the s32 accumulator; use fewer bits, or an f32 accumulator");
-  }
   impl->accumulator_dtype = impl->integer_sums ? DType::kS32 : wanted.value_or(lhs.dtype);
   Shape padded_g{geometry.batch};
   for (const ConvAxis& axis : geometry.axes) {
@@ -646,7 +658,9 @@ absl::Status ConvGeneralPlan::Backward(const ArrayRef& g, const Residuals& resid
       impl.RunDrhs(g, other, *d, *workspace, runtime);
     }
     const int mask = impl.residual_index[static_cast<int>(side)][static_cast<int>(What::kClipMask)];
-    if (mask >= 0) internal::ApplyClipMask(*d, static_cast<const int8_t*>(residuals.slots_[mask].view.data), *d);
+    if (mask >= 0) {
+      internal::ApplyClipMask(*d, static_cast<const int8_t*>(residuals.slots_[mask].view.data), runtime.arithmetic, *d);
+    }
   }
   return absl::OkStatus();
 }

@@ -17,9 +17,9 @@
 //
 // The sum: AQT converts the qvalues to T and convolves in floating point. When both are integers (containers s2, s4,
 // s8) it is computed here in s32 by the s8 kernels: exact, so equal to AQT's while |acc| < 2^24, where f32 sums are
-// exact, too; above, AQT's has the error of f32 sums and this one has none. If s32 could overflow, an s32 accumulator
-// is refused and otherwise the sum is in f32. Sums of floats are in f32, in the order of the kernel's elements, rounded
-// to dg_accumulator_dtype (null: T).
+// exact, too; above, AQT's has the error of f32 sums and this one has none. If s32 could overflow, the sum is in f32.
+// Sums of floats are in f32, in the order of the kernel's elements, rounded to dg_accumulator_dtype (null or s32: T;
+// in AQT always T: Compat); operands that T cannot hold are rounded to it first, subnormal ones of f32 and bf16 are zero.
 //
 // The gradient: rounding and clipping pass it straight through (with clip_gradient not where the value was clipped),
 // scales carry none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is not
@@ -55,8 +55,7 @@ class ConvGeneralPlan {
   // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes;
   // illegal numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
   // use_fwd_quant, which a convolution has no meaning for; a scale with DEQUANT_MODE_OUTPUT that varies along other
-  // axes than the example (lhs) or the output channel (rhs); an s32 accumulator with an operand that is no integer, or
-  // that could overflow.
+  // axes than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16.
   static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
                                               const ConvDims& dims);
 

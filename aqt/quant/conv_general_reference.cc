@@ -36,6 +36,13 @@ float RoundTo(DType dtype, float value) {
   return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Round(value); });
 }
 
+// The numbers that a product sees: in its dtype, without subnormals of f32 and bf16.
+std::vector<double> ProductValues(const ArrayRef& x, DType dtype) {
+  std::vector<double> values = Values(Cast(x, dtype));
+  for (double& v : values) v = dtype != DType::kF16 && std::fabs(v) < 0x1p-126 ? std::copysign(0.0, v) : v;
+  return values;
+}
+
 // All loops: f(b, out position, input channel of the group, output channel, index of lhs or -1, index of rhs, index of
 // out). The order is batch, positions, output channel, kernel, input channel.
 template <class F>
@@ -140,7 +147,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   }
 
   const Shape out_shape = geometry.OutShape();
-  const std::vector<double> a = Values(l.in_product), b = Values(r.in_product);
+  const std::vector<double> a = ProductValues(l.in_product, dtype), b = ProductValues(r.in_product, dtype);
   std::vector<double> sums(out_shape.num_elements(), 0.0);
   ForEachProduct(geometry,
                  [&](int64_t x, int64_t k, int64_t o) { sums[o] = Step(exact, sums[o], x < 0 ? 0 : a[x], b[k]); });
@@ -148,7 +155,11 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   const int64_t per_example = geometry.batch == 0 ? 1 : out_shape.num_elements() / geometry.batch;
   for (size_t o = 0; o < sums.size(); ++o) {
     float y = static_cast<float>(sums[o]);
-    if (!exact) y = RoundTo(config.dg_accumulator_dtype.value_or(dtype), internal::FlushF32(y));
+    if (!exact) {
+      const DType wanted = config.dg_accumulator_dtype.value_or(dtype);
+      const bool ignored = wanted == DType::kS32 || runtime.compat.conv_ignores_accumulator_dtype;
+      y = RoundTo(ignored ? dtype : wanted, internal::FlushF32(y));
+    }
     y = RoundTo(dtype, y);
     DType wide = dtype;
     const auto scale = [&](const Operand& operand, const Tensor& tensor, int64_t index) {
@@ -165,7 +176,8 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   DotGeneralGradients result;
   result.out = Cast(Array::FromSpan<double>(sums, out_shape), dtype);
 
-  const std::vector<double> full_lhs = Values(l.dequantized), full_rhs = Values(r.dequantized), cotangent = Values(g);
+  const std::vector<double> full_lhs = ProductValues(l.dequantized, dtype),
+                            full_rhs = ProductValues(r.dequantized, dtype), cotangent = ProductValues(g, dtype);
   std::vector<double> dlhs(lhs.shape.num_elements(), 0.0), drhs(rhs.shape.num_elements(), 0.0);
   ForEachProduct(geometry, [&](int64_t x, int64_t k, int64_t o) {
     drhs[k] = Step(false, drhs[k], x < 0 ? 0 : full_lhs[x], cotangent[o]);
@@ -194,7 +206,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     if (integer != nullptr && runtime.compat.conv_integer_gradient_is_zero) return Array::Zeros(x.dtype, x.shape);
     const Array plain = FromSums(d, x.aval());
     if (!IsQuantized(tensor.quantizer.numerics)) return plain;
-    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain);
+    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, runtime.arithmetic);
   };
   AQT_ASSIGN_OR_RETURN(result.dlhs, gradient(dlhs, config.lhs, lhs, l));
   AQT_ASSIGN_OR_RETURN(result.drhs, gradient(drhs, config.rhs, rhs, r));

@@ -143,13 +143,9 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
   config = Int8();
   config.rhs.use_fwd_quant = true;
   EXPECT_EQ(error(config, lhs, rhs), "conv_general: rhs: use_fwd_quant has no meaning here");
-  EXPECT_EQ(error(Int8(), {DType::kF32, {1, 200000, 1}}, {DType::kF32, {140000, 1, 1}}),
-            "conv_general: a sum of 140000 products of up to 127 * 127 can overflow the s32 accumulator; use fewer "
-            "bits, or an "
-            "f32 accumulator");
   config = Int8();
-  config.lhs.quantizer.numerics = NoNumerics{};
-  EXPECT_NE(error(config, lhs, rhs).find("s32"), std::string::npos);
+  config.dg_accumulator_dtype = DType::kS8;
+  EXPECT_EQ(error(config, lhs, rhs), "conv_general: accumulator dtype s8, expected s32, f32, bf16, f16 or none");
 }
 
 TEST(ConvGeneralPlan, CallsNameWhatDoesNotFit) {
@@ -298,7 +294,7 @@ class Generator {
     if (c.config.lhs.dequant_mode == DequantMode::kThisInput || c.config.rhs.dequant_mode == DequantMode::kThisInput) {
       c.config.dg_accumulator_dtype = std::nullopt;
     }
-    if (OneIn(6)) c.config.dg_accumulator_dtype = DType::kF32;
+    if (OneIn(6)) c.config.dg_accumulator_dtype = Pick({DType::kF32, DType::kBF16, DType::kF16});
     return c;
   }
 

@@ -653,7 +653,7 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
         impl.ComputeClipMask(side, *residual(side, What::kValue), *residual(side, What::kScale), computed);
         mask_data = computed;
       }
-      internal::ApplyClipMask(out, mask_data, out);
+      internal::ApplyClipMask(out, mask_data, runtime.arithmetic, out);
     }
     if (repeated) internal::SumLeadingInto(out, tiled->num_other, sum);
   };

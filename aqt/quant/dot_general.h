@@ -174,7 +174,8 @@ class DotGeneralPlan {
  public:
   // Everything about the configuration and the shapes is checked here. Operands have one dtype: f32, bf16 or f16.
   //   InvalidArgument   shapes and dims that do not fit; integer or different operand dtypes; illegal numerics; OUTPUT
-  //                     with REMAINING_AXIS or OTHER_INPUT with CONTRACTING_AXIS on a forward side; use_fwd_quant of an
+  //                     with REMAINING_AXIS or OTHER_INPUT with CONTRACTING_AXIS on a forward side, and elsewhere a
+  //                     scale that varies along an axis along which it cannot be applied; use_fwd_quant of an
   //                     operand that the forward pass does not quantize, or does along its remaining axes; an s32
   //                     accumulator with an operand that is no integer; a bias without THIS_INPUT; a contraction so
   //                     long that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit the

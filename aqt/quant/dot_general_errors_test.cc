@@ -57,9 +57,13 @@ TEST(Make, Refuses) {
       {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting "
        "axis cannot be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT",
        With([](DotGeneral& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
-      {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a "
+      {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a "
        "remaining axis cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS",
+       With([](DotGeneral& c) { c.fwd.rhs.dequant_mode = DequantMode::kOtherInput; })},
+      {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT: scale of rhs has shape [1,8]: it varies along the remaining axis 1",
        With([](DotGeneral& c) { c.drhs.rhs.dequant_mode = DequantMode::kOtherInput; })},
+      {"dlhs.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,5]: it varies along the contracting axis 1",
+       With([](DotGeneral& c) { c.dlhs.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
       {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
        "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT",
        With([](DotGeneral& c) {
@@ -233,7 +237,8 @@ TEST(Make, AcceptsTheLargestSums) {
                   .ok());
 }
 
-// All pairs of modes on each of the six sides; the other side of the product is not quantized.
+// All pairs of modes on each of the six sides; the other side of the product is not quantized. In dlhs and drhs it is
+// the scale that does not fit.
 TEST(Make, LegalModePairs) {
   for (const bool lhs : {true, false}) {
     for (DotGeneralRaw DotGeneral::*const raw : {&DotGeneral::fwd, &DotGeneral::dlhs, &DotGeneral::drhs}) {
@@ -251,9 +256,10 @@ TEST(Make, LegalModePairs) {
           EXPECT_EQ(status.code(), legal ? absl::StatusCode::kOk : kInvalid) << dequant << calibration << status;
           if (legal) continue;
           const char* const name = raw == &DotGeneral::fwd ? "fwd" : raw == &DotGeneral::dlhs ? "dlhs" : "drhs";
+          const std::string problem = raw == &DotGeneral::fwd ? absl::StrCat(" with ", ToString(calibration), ": ")
+                                                              : absl::StrCat(": scale of ", lhs ? "lhs" : "rhs");
           EXPECT_EQ(std::string(status.message())
-                        .find(absl::StrCat(name, lhs ? ".lhs: " : ".rhs: ", ToString(dequant), " with ",
-                                           ToString(calibration), ": ")),
+                        .find(absl::StrCat(name, lhs ? ".lhs: " : ".rhs: ", ToString(dequant), problem)),
                     0u)
               << status;
         }

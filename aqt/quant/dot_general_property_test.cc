@@ -47,6 +47,7 @@ class Generator {
   Numerics RandomNumerics() {
     if (OneIn(6)) return NoNumerics{};
     if (OneIn(8)) return Fp8{.dtype = DType::kE4M3FN};
+    if (OneIn(10)) return Fp8{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2};
     if (OneIn(8)) return Fp{.format = {.nexp = Pick({0, 2, 3}), .nmant = Pick({1, 2}), .has_subnormals = !OneIn(3)}};
     IntSymmetric n;
     n.bits = Pick({1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 8, 8, 12});
@@ -123,7 +124,7 @@ class Generator {
     raw.lhs = RandomTensor();
     raw.rhs = RandomTensor();
     raw.rhs.use_fwd_quant = backward && OneIn(2);
-    if (!OneIn(3)) raw.dg_accumulator_dtype = Pick({DType::kS32, DType::kS32, DType::kF32, DType::kBF16});
+    if (!OneIn(3)) raw.dg_accumulator_dtype = Pick({DType::kS32, DType::kF32, DType::kBF16, DType::kF16});
     if (OneIn(6)) raw.lhs_mid_alpha = 0.5;
     if (OneIn(6)) raw.rhs_mid_alpha = 0.3;
     return raw;
@@ -257,7 +258,7 @@ class Generator {
 };
 
 // Makes most random configurations legal: what remains is refused by Make, and skipped.
-void Repair(DotGeneralRaw& raw) {
+void Repair(DotGeneralRaw& raw, bool backward) {
   const auto integer = [](const Tensor& t) {
     const auto* n = std::get_if<IntSymmetric>(&t.quantizer.numerics);
     return n != nullptr && n->dtype.has_value() && t.dequant_mode != DequantMode::kThisInput;
@@ -266,7 +267,10 @@ void Repair(DotGeneralRaw& raw) {
     const auto* constant =
         tensor->quantizer.calibration.has_value() ? std::get_if<Constant>(&*tensor->quantizer.calibration) : nullptr;
     if (constant != nullptr && constant->bias.has_value()) tensor->dequant_mode = DequantMode::kThisInput;
-    if (tensor->dequant_mode == DequantMode::kOutput) tensor->calibration_mode = CalibrationMode::kContractingAxis;
+    // Backward, one scale for the tensor goes with any mode.
+    const bool any_mode = backward && tensor->quantizer.calib_shared_axes.per_tensor;
+    if (tensor->dequant_mode == DequantMode::kOutput && !any_mode)
+      tensor->calibration_mode = CalibrationMode::kContractingAxis;
   }
   if (!IsQuantized(raw.lhs.quantizer.numerics) || !IsQuantized(raw.rhs.quantizer.numerics)) {
     raw.lhs_mid_alpha = raw.rhs_mid_alpha = std::nullopt;
@@ -327,7 +331,7 @@ TEST(Property, PlanEqualsReference) {
     const uint64_t seed = static_cast<uint64_t>(first_seed + i);
     Generator random(seed);
     DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
-    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw);
+    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw, raw != &config.fwd);
     if (config.fwd.lhs_mid_alpha.has_value() || config.fwd.rhs_mid_alpha.has_value()) {
       config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
     }
@@ -374,6 +378,7 @@ TEST(Property, PlanEqualsReference) {
     ASSERT_TRUE(want.ok()) << want.status();
     for (const kernels::Target target : kernels::SupportedTargets()) {
       const bool scalar = target == kernels::Target::kScalar;
+      std::optional<PlanResults> unobserved;
       for (const bool observed : {false, true}) {
         Recorder recorder;
         runtime.target = target;
@@ -389,6 +394,10 @@ TEST(Property, PlanEqualsReference) {
         if (scalar || exact.drhs) {
           EXPECT_TRUE(SameValues(got.drhs, want->drhs)) << target << observed;
         }
+        if (!observed) unobserved = got;
+        EXPECT_TRUE(BitEqual(got.out, unobserved->out)) << target;
+        EXPECT_TRUE(BitEqual(got.dlhs, unobserved->dlhs)) << target;
+        EXPECT_TRUE(BitEqual(got.drhs, unobserved->drhs)) << target;
         if (::testing::Test::HasFailure()) return;
       }
     }

@@ -354,16 +354,33 @@ void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& 
   });
 }
 
+// Of two operands the dtype that comes last here is that of their product.
+DType Later(DType a, DType b) {
+  constexpr DType kOrder[] = {DType::kS2,   DType::kS4,  DType::kS8,   DType::kS32, DType::kE4M3FN,
+                              DType::kE5M2, DType::kF16, DType::kBF16, DType::kF32};
+  DType later = a;
+  for (const DType dtype : kOrder) later = dtype == a || dtype == b ? dtype : later;
+  return later;
+}
+
 Value Contract(const Quantized& lhs, const Quantized& rhs, const Layout& layout, std::optional<DType> accumulator) {
   DType a = lhs.operand.dtype, b = rhs.operand.dtype;
   if (a == DType::kS4 && b == DType::kS4) a = b = DType::kS8;
-  Value out(accumulator.value_or(internal::Promote(a, b)), layout.product_shape);
+  Value out(accumulator.value_or(Later(a, b)), layout.product_shape);
+  const bool convert = a != b || (a == DType::kF16 && out.dtype == DType::kBF16);
+  const auto operand = [&](DType dtype, float v) {
+    if (convert && IsFloat(out.dtype)) {
+      v = static_cast<float>(Store(out.dtype, v));
+      dtype = out.dtype;
+    }
+    return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
+  };
   ForEach(layout.product_shape, [&](const Index& p) {
     int64_t integer_sum = 0;
     float float_sum = 0;
     ForEach(layout.sum_shape, [&](const Index& s) {
-      const float l = lhs.operand(Layout::Gather(layout.lhs_source, p, s));
-      const float r = rhs.operand(Layout::Gather(layout.rhs_source, p, s));
+      const float l = operand(a, lhs.operand(Layout::Gather(layout.lhs_source, p, s)));
+      const float r = operand(b, rhs.operand(Layout::Gather(layout.rhs_source, p, s)));
       if (IsInteger(out.dtype)) {
         integer_sum += static_cast<int64_t>(l) * static_cast<int64_t>(r);
       } else {
@@ -375,7 +392,9 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const Layout& layout,
       const int unused = 64 - BitWidth(out.dtype);
       out[p] = static_cast<double>(static_cast<int64_t>(static_cast<uint64_t>(integer_sum) << unused) >> unused);
     } else {
-      out[p] = Store(out.dtype, internal::FlushF32(float_sum));
+      float sum = internal::FlushF32(float_sum);
+      if (a == DType::kBF16 && b == DType::kBF16 && out.dtype == DType::kF16) sum = Round(DType::kBF16, sum);
+      out[p] = Store(out.dtype, sum);
     }
   });
   return out;
@@ -542,7 +561,8 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
   });
   if (x_quantized.mask.empty()) return out;
   for (size_t i = 0; i < out.data.size(); ++i) {
-    out.data[i] = Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);
+    const bool zero = env.runtime.arithmetic == Arithmetic::kXlaCompatible && x_quantized.mask[i] == 0;
+    out.data[i] = zero ? 0 : Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);
   }
   return out;
 }

@@ -140,7 +140,8 @@ absl::StatusOr<Array> RoundToFormat(const FpFormat& format, const ArrayRef& x) {
   return std::move(builder).Build();
 }
 
-absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g) {
+absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g,
+                                       Arithmetic arithmetic) {
   AQT_RETURN_IF_ERROR(Validate(numerics));
   AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsBackward", y));
   AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsBackward", g));
@@ -155,7 +156,7 @@ absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef&
     internal::ClipMaskRow(*integer, y.dtype, piece, n, mask.data() + linear);
   });
   ArrayBuilder builder(g.aval());
-  internal::ApplyClipMask(g, mask.data(), builder.ref());
+  internal::ApplyClipMask(g, mask.data(), arithmetic, builder.ref());
   return std::move(builder).Build();
 }
 

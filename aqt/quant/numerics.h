@@ -10,7 +10,8 @@
 //             y = clamp(y, -clip_bound, clip_bound)             if clip; NaN stays NaN
 //             y = rint(y) (ties to even), or floor(y) + 0.5 when preserve_zero is false      if round
 //             q = y in the container: saturating, NaN becomes 0 in an integer container
-//   backward: dy = dq, times (|y| <= clip_bound) if clip_gradient; y before noise
+//   backward: dy = dq, or 0 unless |y| <= clip_bound if clip_gradient; y before noise. kIeee multiplies with 0: NaN of
+//             an infinite or NaN dq
 // The bounds are rounded to the dtype of y before use (in bf16, 10 bits clip at 512).
 //
 // Fp8: q = clamp(y, -max, max), rounded once to the 8-bit float; NaN stays NaN. With stochastic rounding the mantissa
@@ -53,7 +54,8 @@ absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Ke
 // The qvalue of scaled values y (f32, bf16 or f16). FailedPrecondition when a key is needed and the context has none.
 absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context);
 // The gradient with respect to y, given that with respect to the qvalue; dtype and shape of g.
-absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g);
+absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g,
+                                       Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 
 // x, f32 or bf16, rounded to nearest in a small float format (fp_rows.h has the rule), without scaling.
 absl::StatusOr<Array> RoundToFormat(const FpFormat& format, const ArrayRef& x);

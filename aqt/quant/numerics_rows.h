@@ -12,6 +12,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/quant/config.h"
 #include "aqt/quant/row_ops.h"
+#include "aqt/quant/runtime.h"
 
 namespace aqt::internal {
 
@@ -49,9 +50,10 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
 // The noise that QuantizeInto adds, f32, dense in draws.shape.
 void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out);
 
-// out = g with zeros where mask (dense, g's shape) is 0, as a product rounded to the dtype of g: NaN and Inf times 0
-// are NaN. `out` may be g.
-void ApplyClipMask(const ArrayRef& g, const int8_t* mask, const MutableArrayRef& out);
+// out = g with zeros where mask (dense, g's shape) is 0. By the rule of XLA on CPU that is a choice, so that the
+// gradient of a clipped value is +0 whatever g is; kIeee multiplies, rounded to the dtype of g, so that an infinite g
+// and a NaN give NaN there. `out` may be g.
+void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic, const MutableArrayRef& out);
 
 }  // namespace aqt::internal
 

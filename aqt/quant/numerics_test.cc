@@ -116,8 +116,12 @@ TEST(IntSymmetric, GradientPassesOrIsMasked) {
   const std::vector<float> y{-128, -127, 0, 127, 127.001f, kNaN}, g{1, 2, 3, 4, 5, 6};
   EXPECT_EQ(Backward(IntSymmetric{}, y, g), g);
   EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, y, g), (std::vector<float>{0, 2, 3, 4, 0, 0}));
-  // The mask is a factor: it does not hide a NaN.
-  EXPECT_TRUE(std::isnan(Backward(IntSymmetric{.clip_gradient = true}, {500}, {kNaN})[0]));
+  // By default the mask chooses; with IEEE arithmetic it is a factor and does not hide a NaN.
+  const std::vector<float> clipped{500}, nan{kNaN};
+  EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, clipped, nan)[0], 0);
+  const absl::StatusOr<Array> product = NumericsBackward(
+      IntSymmetric{.clip_gradient = true}, ArrayRef(clipped.data(), {1}), ArrayRef(nan.data(), {1}), Arithmetic::kIeee);
+  EXPECT_TRUE(std::isnan(product->View<float>()[0]));
 }
 
 // The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at

@@ -53,6 +53,7 @@ absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor
   plan.operand_dtype = x.dtype;
   const std::string where = absl::StrCat(ToString(pass), side == Side::kLhs ? ".lhs" : ".rhs");
   AQT_RETURN_IF_ERROR(Annotate(ValidateTensor(tensor), where));
+  if (pass == Pass::kFwd) AQT_RETURN_IF_ERROR(Annotate(ValidateForwardModes(tensor), where));
   AQT_RETURN_IF_ERROR(Annotate(ValidateQuantizer(tensor.quantizer), where));
   if (!IsQuantized(tensor.quantizer.numerics)) return plan;
 

@@ -104,11 +104,11 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
 }
 
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
-                                       const ArrayRef& g) {
+                                       const ArrayRef& g, Arithmetic arithmetic) {
   AQT_RETURN_IF_ERROR(Validate(quantizer));
   AQT_ASSIGN_OR_RETURN(const Array scaled, qtensor.ScaledValue(x));
   AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(qtensor, g));
-  AQT_ASSIGN_OR_RETURN(const Array gradient, NumericsBackward(quantizer.numerics, scaled, tiled));
+  AQT_ASSIGN_OR_RETURN(const Array gradient, NumericsBackward(quantizer.numerics, scaled, tiled, arithmetic));
   return gradient.Reshaped(g.shape);
 }
 

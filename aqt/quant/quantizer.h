@@ -54,7 +54,7 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
 // The straight-through gradient: g, with zeros where x was clipped if the numerics say clip_gradient. `qtensor` is the
 // result of Quantize for this x. Dtype and shape of g.
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
-                                       const ArrayRef& g);
+                                       const ArrayRef& g, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 
 // What po2_scale does to scales (f32, bf16 or f16): 1 / 2^floor(log2(1 / s)), each operation rounded to the dtype of s,
 // with log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly rounded ln. For most s it is

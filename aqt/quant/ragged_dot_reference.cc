@@ -62,19 +62,26 @@ class Element {
  public:
   Element(const DotGeneralRaw& raw, DType dtype, const Operand& a, const Operand& b)
       : dtype_(dtype), a_(a), b_(b), exact_(raw.dg_accumulator_dtype == DType::kS32) {
-    accumulator_ = raw.dg_accumulator_dtype.value_or(internal::Promote(a.in_product.dtype(), b.in_product.dtype()));
+    const DType l = a.in_product.dtype(), r = b.in_product.dtype();
+    accumulator_ = raw.dg_accumulator_dtype.value_or(Larger(l, r));
+    converts_ = !exact_ && (l != r || (l == DType::kF16 && accumulator_ == DType::kBF16));
+    to_bf16_first_ = l == DType::kBF16 && r == DType::kBF16 && accumulator_ == DType::kF16;
   }
   void Add(int64_t a, int64_t b) {
     if (exact_) {
       sum_ += a_.values[a] * b_.values[b];
     } else {
-      const float product = static_cast<float>(a_.values[a]) * static_cast<float>(b_.values[b]);
+      const float product = InProduct(a_, a) * InProduct(b_, b);
       sum_ = static_cast<float>(sum_) + product;
     }
   }
   double Finish(int64_t a_scale, int64_t b_scale) const {
     float y = static_cast<float>(sum_);
-    if (!exact_) y = Round(accumulator_, internal::FlushF32(y));
+    if (!exact_) {
+      y = internal::FlushF32(y);
+      if (to_bf16_first_) y = Round(DType::kBF16, y);
+      y = To(accumulator_, y);
+    }
     y = Round(dtype_, y);
     DType wide = dtype_;
     for (const auto& [operand, index] : {std::pair(&a_, a_scale), std::pair(&b_, b_scale)}) {
@@ -86,10 +93,35 @@ class Element {
   }
 
  private:
+  // The dtype of a product without an accumulator: that with the later place.
+  static DType Larger(DType a, DType b) {
+    const auto place = [](DType dtype) {
+      switch (dtype) {
+        case DType::kF32: return 8;
+        case DType::kBF16: return 7;
+        case DType::kF16: return 6;
+        case DType::kE5M2: return 5;
+        case DType::kE4M3FN: return 4;
+        default: return BitWidth(dtype) / 4;  // integers
+      }
+    };
+    return place(a) > place(b) ? a : b;
+  }
+  static float To(DType dtype, float v) {
+    return VisitDType(dtype, [&]<class T>() { return ConvertElement<float>(ConvertElement<T>(v)); });
+  }
+  float InProduct(const Operand& x, int64_t i) const {
+    float v = static_cast<float>(x.values[i]);
+    if (converts_) v = To(accumulator_, v);
+    const DType dtype = converts_ ? accumulator_ : x.in_product.dtype();
+    return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
+  }
+
   const DType dtype_;
   const Operand &a_, &b_;
   const bool exact_;
   DType accumulator_;
+  bool converts_ = false, to_bf16_first_ = false;
   double sum_ = 0;
 };
 
@@ -166,7 +198,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
                             const Operand& operand) -> absl::StatusOr<Array> {
     const Array plain = Cast(Array::FromSpan<double>(d, x.shape), dtype);
     if (!IsQuantized(tensor.quantizer.numerics)) return plain;
-    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain);
+    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, runtime.arithmetic);
   };
   DotGeneralGradients result;
   result.out = Cast(Array::FromSpan<double>(out, {m, n}), dtype);

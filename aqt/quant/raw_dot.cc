@@ -10,6 +10,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/arith.h"
 #include "aqt/quant/numerics.h"
+#include "aqt/quant/product_types.h"
 #include "aqt/quant/scale_layout.h"
 #include "aqt/quant/validate.h"
 
@@ -60,8 +61,9 @@ absl::Status CheckOtherInput(const RawDotPlan& plan, Side side) {
 
 // The dtype of the product, once ValidateAccumulator has passed.
 absl::StatusOr<DType> ResolveAccumulator(const RawDotPlan& plan, std::optional<DType> wanted) {
-  if (!wanted.has_value()) return Promote(plan.lhs.operand_dtype, plan.rhs.operand_dtype);
-  if (*wanted != DType::kS32) return *wanted;
+  if (wanted != DType::kS32) {
+    return ProductTypesOf(plan.lhs.operand_dtype, plan.rhs.operand_dtype, wanted).product;
+  }
   int64_t k = 1;
   for (const int64_t axis : plan.dims.lhs_contracting) k *= plan.lhs.x.shape[axis];
   const double largest = static_cast<double>(k) * MaxMagnitude(plan.lhs) * MaxMagnitude(plan.rhs);

@@ -12,6 +12,7 @@ constexpr CompatField kCompatFields[] = {
     {"read_unseen_calibration", &Compat::read_unseen_calibration},
     {"einsum_keeps_mid_alphas", &Compat::einsum_keeps_mid_alphas},
     {"conv_integer_gradient_is_zero", &Compat::conv_integer_gradient_is_zero},
+    {"conv_ignores_accumulator_dtype", &Compat::conv_ignores_accumulator_dtype},
 };
 static_assert(sizeof(Compat) == std::size(kCompatFields), "a field of Compat has no name here");
 

@@ -16,14 +16,16 @@
 
 namespace aqt {
 
-// Both rules treat subnormal f32 and bf16 numbers as zero in arithmetic (never those of f16) and agree in everything
-// except the division by a constant:
+// Both rules treat subnormal f32 and bf16 numbers as zero in arithmetic (never those of f16), also as operands of a
+// product, and agree in everything except the division by a constant and the gradient of what was clipped:
 enum class Arithmetic {
   // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; f32 scales
   // then differ from the quotient in the last bit for a part of all values. So the bits of a single row, or of a
-  // per-tensor scale, may differ from those of the same row among others. log2 multiplies by 1 / ln 2.
+  // per-tensor scale, may differ from those of the same row among others. log2 multiplies by 1 / ln 2. With
+  // clip_gradient the gradient of a clipped value is 0.
   kXlaCompatible,
-  // A division is a division.
+  // A division is a division. With clip_gradient the gradient is multiplied by 0 where the value was clipped: an
+  // infinite or NaN one gives NaN.
   kIeee,
 };
 absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBLE", "ARITHMETIC_IEEE"
@@ -42,6 +44,9 @@ struct Compat {
   bool einsum_keeps_mid_alphas = false;
   // Convolution: the gradient of an operand with integer numerics is zero. By default it passes straight through.
   bool conv_integer_gradient_is_zero = false;
+  // Convolution: an accumulator dtype has no effect; sums of floats are rounded to the dtype of the operands. By default
+  // to f32, bf16 or f16 where the configuration asks for it.
+  bool conv_ignores_accumulator_dtype = false;
 
   static Compat Original();
   bool operator==(const Compat&) const = default;
@@ -73,8 +78,10 @@ class PlainProduct {
   // Writes lhs x rhs to all of `out`, dense, axes in the order batch, remaining of lhs, remaining of rhs. `pass` is
   // fwd, dlhs or drhs. The operands are what the observer's PASS.dg_lhs and PASS.dg_rhs are: qvalues (s8, e4m3fn, ...)
   // where a side is quantized and not dequantized before the product, floats elsewhere; any strides. out.dtype is the
-  // accumulator dtype of the configuration, or without one the dtype to which the operands promote. The arrays live
-  // during the call.
+  // accumulator dtype of the configuration; without one, of two dtypes the float one, of two floats the one with the
+  // larger range, then the larger precision (bf16 of bf16 and f16, e5m2 of e5m2 and e4m3fn), of two integers the wider
+  // one, except that s4 with s4 comes and goes as s8. The product here rounds both operands to out.dtype first if they
+  // differ, and sums in f32. The arrays live during the call.
   virtual void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
                         const MutableArrayRef& out) = 0;
 };

@@ -24,7 +24,7 @@ absl::Status ValidateSharedAxes(const SharedAxes& shared) {
   return absl::InvalidArgumentError("calib_shared_axes: per_tensor and axes exclude each other");
 }
 
-absl::Status ValidateTensor(const Tensor& tensor) {
+absl::Status ValidateForwardModes(const Tensor& tensor) {
   const bool contracting = tensor.calibration_mode == CalibrationMode::kContractingAxis;
   if (tensor.dequant_mode == DequantMode::kOutput && !contracting) {
     return absl::InvalidArgumentError(
@@ -36,6 +36,10 @@ absl::Status ValidateTensor(const Tensor& tensor) {
         "DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a remaining axis "
         "cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS");
   }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTensor(const Tensor& tensor) {
   if (HasBias(tensor) && tensor.dequant_mode != DequantMode::kThisInput) {
     return absl::InvalidArgumentError(
         absl::StrCat("a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not ", ToString(tensor.dequant_mode)));

@@ -15,8 +15,12 @@ namespace aqt {
 // InvalidArgument for per_tensor together with axes.
 absl::Status ValidateSharedAxes(const SharedAxes& shared);
 
-// InvalidArgument for a pair of modes that does not go together, and for a bias without DEQUANT_MODE_THIS_INPUT.
+// InvalidArgument for a bias without DEQUANT_MODE_THIS_INPUT.
 absl::Status ValidateTensor(const Tensor& tensor);
+
+// Of a side of fwd: InvalidArgument for OUTPUT with REMAINING_AXIS, and for OTHER_INPUT with CONTRACTING_AXIS. In dlhs
+// and drhs these are legal where the scale's shape allows them: with calib_shared_axes, or axes of extent 1.
+absl::Status ValidateForwardModes(const Tensor& tensor);
 
 // InvalidArgument for a dtype that is no accumulator's, and for s32 with an operand of the product that is no integer.
 absl::Status ValidateAccumulator(const DotGeneralRaw& raw);

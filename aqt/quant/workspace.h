@@ -24,6 +24,8 @@ class Workspace {
     kLhsQvalue, kRhsQvalue,
     kLhsOperand, kRhsOperand,        // dequantized, or multiplied by the other side's scale
     kLhsGathered, kRhsGathered,      // [batch, rows, k]
+    kLhsConverted,
+    kRhsConverted,  // to the dtype of the product
     kLhsPacked, kRhsPacked,          // panels
     kLhsEpilogueScale, kRhsEpilogueScale,
     kSums, kAccumulator,

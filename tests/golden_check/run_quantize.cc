@@ -57,7 +57,8 @@ absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs,
   AQT_ASSIGN_OR_RETURN(Array dequantized, qtensor.Dequantize());
   out.emplace("dequant", std::move(dequantized));
   if (inputs.contains("g")) {
-    AQT_ASSIGN_OR_RETURN(Array gradient, QuantizeGradient(config.quantizer, x, qtensor, inputs.at("g")));
+    AQT_ASSIGN_OR_RETURN(Array gradient,
+                         QuantizeGradient(config.quantizer, x, qtensor, inputs.at("g"), MakeRuntime(env).arithmetic));
     out.emplace("grad_x_scaled", std::move(gradient));
   }
   AQT_ASSIGN_OR_RETURN(const Array scaled, qtensor.ScaledValue(x));
@@ -72,7 +73,8 @@ absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs,
   AQT_ASSIGN_OR_RETURN(Array y, NumericsForward(config.numerics, x, context));
   out.emplace("y", std::move(y));
   if (inputs.contains("g")) {
-    AQT_ASSIGN_OR_RETURN(Array gradient, NumericsBackward(config.numerics, x, inputs.at("g")));
+    AQT_ASSIGN_OR_RETURN(Array gradient,
+                         NumericsBackward(config.numerics, x, inputs.at("g"), MakeRuntime(env).arithmetic));
     out.emplace("grad", std::move(gradient));
   }
   AQT_RETURN_IF_ERROR(AddDraws(config.numerics, x.aval(), context, out));
