@@ -55,12 +55,20 @@ Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, cons
   return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), rules.arithmetic);
 }
 
-// The bias of a Constant calibration in the dtype of x, broadcastable to it.
-std::optional<Value> BiasOf(const Quantizer& quantizer, DType dtype) {
+// The bias of a Constant calibration, broadcastable to x of `dtype`: a number in the dtype of x, an array in that of the
+// scale.
+struct Bias {
+  Value held;
+  DType dtype;
+};
+std::optional<Bias> BiasOf(const Quantizer& quantizer, DType dtype) {
   const Constant* constant = std::get_if<Constant>(&*quantizer.calibration);
   if (constant == nullptr || !constant->bias.has_value()) return std::nullopt;
-  if (const double* number = std::get_if<double>(&*constant->bias)) return Number(HostConstant(dtype, *number));
-  return Hold(Value(Cast(std::get<ConstantArray>(*constant->bias).array, dtype)));
+  if (const double* number = std::get_if<double>(&*constant->bias))
+    return Bias{Number(HostConstant(dtype, *number)), dtype};
+  const Array& array = std::get<ConstantArray>(*constant->bias).array;
+  const DType held = array.shape().rank() == 0 ? dtype : quantizer.scale_dtype.value_or(dtype);
+  return Bias{Hold(Value(Cast(array, held))), held};
 }
 
 Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key,
@@ -83,14 +91,14 @@ Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const s
 }
 
 // y = cast(q, dtype) * scales..., in the widest dtype so far; held as f32 and rounded to dtype at the end.
-Value HeldDequantized(const Value& q, absl::Span<const Value> scales, const std::optional<Value>& bias, DType dtype) {
+Value HeldDequantized(const Value& q, absl::Span<const Value> scales, const std::optional<Bias>& bias, DType dtype) {
   Value y = RoundTo(dtype, Hold(q));
   DType wide = dtype;
   for (const Value& scale : scales) {
     wide = Promote(wide, scale.dtype());
     y = MulIn(wide, y, Hold(scale));
   }
-  if (bias.has_value()) y = SubIn(wide, y, *bias);
+  if (bias.has_value()) y = SubIn(Promote(wide, bias->dtype), y, bias->held);
   return RoundTo(dtype, y);
 }
 
@@ -186,8 +194,12 @@ Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank) {
 
 ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale) {
   Value y = Hold(x);
-  if (const std::optional<Value> bias = BiasOf(quantizer, x.dtype())) y = AddIn(x.dtype(), y, *bias);
-  const DType dtype = Promote(x.dtype(), scale.dtype());
+  DType dtype = x.dtype();
+  if (const std::optional<Bias> bias = BiasOf(quantizer, x.dtype())) {
+    dtype = Promote(dtype, bias->dtype);
+    y = AddIn(dtype, y, bias->held);
+  }
+  dtype = Promote(dtype, scale.dtype());
   return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), Hold(scale))), dtype};
 }
 

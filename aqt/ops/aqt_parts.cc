@@ -97,6 +97,11 @@ absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const 
   const bool one = shared.per_tensor || std::holds_alternative<DelayedScaling>(*quantizer.calibration);
   for (const int64_t axis : reduced) out.shape[axis] = 1;
   for (int64_t axis = 0; one && axis < out.shape.rank(); ++axis) out.shape[axis] = 1;
+  // The scale of an array bound has the shape of the array.
+  if (const auto* constant = std::get_if<Constant>(&*quantizer.calibration)) {
+    const auto* bound = std::get_if<ConstantArray>(&constant->bound);
+    if (bound != nullptr && bound->array.shape().rank() > 0) out.shape = bound->array.shape();
+  }
   return out;
 }
 

@@ -1,5 +1,8 @@
 #include "aqt/quant/arith.h"
 
+#include <cmath>
+#include <limits>
+
 #include "aqt/kernels/scalar_math.h"
 
 namespace aqt::internal {
@@ -19,7 +22,25 @@ float CeilToPo2As(float s, bool divide) {
   return Div<T>(1.0f, Arith<T>::Flush(Arith<T>::Round(power)));
 }
 
+// In f64, where the powers of short numbers, which can lie in the middle of two f32, are exact.
+double PowerF64(double x, double p) {
+  constexpr int kLargest = 8;
+  if (p == 0) return 1;
+  if (x == 0) return p > 0 ? 0 : std::numeric_limits<double>::infinity();
+  if (p < 0 || p > kLargest || p != std::floor(p)) return kernels::Exp(p * kernels::Log(x));
+  double power = x;
+  for (int i = 1; i < static_cast<int>(p); ++i) power *= x;
+  return power;
+}
+
 }  // namespace
+
+float Power(DType dtype, float x, double p) {
+  return VisitFloat(dtype, [&]<class T>() {
+    const double power = PowerF64(Arith<T>::Flush(x), HostConstant(dtype, p));
+    return Arith<T>::Round(Arith<T>::Flush(static_cast<float>(power)));
+  });
+}
 
 DType Promote(DType a, DType b) {
   if (a == b) return a;

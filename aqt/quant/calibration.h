@@ -14,7 +14,7 @@
 // m = max|x| over the shared axes, R rounds to the dtype of x; sums run over the shared axes.
 //
 //   MeanOfAbsMax    sum_of_max (as the scale, dtype of x, 0), count (s32, 0)
-//     update        sum_of_max = R(sum_of_max + m); count += 1
+//     update        sum_of_max = R(sum_of_max + m); count += 1; after 2^31 - 1 updates nothing changes any more
 //     bound         sum_of_max / count, with more than one scale times the reciprocal (Arithmetic::kXlaCompatible)
 //   WeightedStats   sum_of_ones, sum_of_vals, max_of_abs_vals, sum_of_l1_vals, sum_of_lp_vals (as the scale, f32)
 //     before        ucp = update_count_prior, mean_prior * ucp, max_dev_prior, l1_dev_prior * ucp,

@@ -342,6 +342,21 @@ TEST(MeanOfAbsMax, NoBatchSeen) {
   }
 }
 
+// After 2^31 - 1 batches the counter is full: the mean stays as it is.
+TEST(MeanOfAbsMax, AFullCounterStays) {
+  const Quantizer quantizer = Int8(MeanOfAbsMax{});
+  const Aval x{DType::kF32, {2, 3}};
+  const auto state = [](int32_t count) {
+    return CalibrationState{{"count", Array::Scalar(count)}, {"sum_of_max", Array::Of<float>({2e9f, 4e9f}, {2, 1})}};
+  };
+  const int32_t full = std::numeric_limits<int32_t>::max();
+  const CalibrationState last = *UpdateCalibration(quantizer, state(full - 1), Array::Zeros(x.dtype, x.shape), {1});
+  EXPECT_EQ(last.at("count").View<int32_t>()[0], full);
+  const CalibrationState same = *UpdateCalibration(quantizer, state(full), Batch(x, 1, 1e9f), {1});
+  EXPECT_EQ(same.at("count").View<int32_t>()[0], full);
+  EXPECT_TRUE(BitEqual(same.at("sum_of_max"), state(full).at("sum_of_max")));
+}
+
 TEST(Calibration, Refuses) {
   const auto message = [](const Quantizer& q) {
     const absl::Status status = Validate(q);

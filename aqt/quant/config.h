@@ -61,14 +61,17 @@ struct NoNumerics {
 // Integers -(2^(bits-1)-1) .. 2^(bits-1)-1, or half-integers when preserve_zero is false. See numerics.h for the
 // formulas.
 struct IntSymmetric {
-  int bits = 8;                   // 1 .. 22
-  bool preserve_zero = true;      // false: the grid is ..., -0.5, 0.5, ... and needs a floating point container
+  int bits = 8;  // 1 .. 22
+  // false: the grid is ..., -0.5, 0.5, ...; an integer container then loses the halves.
+  bool preserve_zero = true;
   bool preserve_max_val = false;  // true: the largest value is mapped to the largest integer exactly
   bool clip = true;
   bool clip_gradient = false;  // true: the gradient is zero where the scaled value was clipped
   bool round = true;
   std::optional<Noise> noise = std::nullopt;  // stochastic rounding; needs a key in the Context
-  std::optional<DType> dtype = DType::kS8;    // container: s2, s4, s8; null keeps the dtype of the scaled value
+  // The container: s2, s4, s8, s32, f32, bf16 or f16; null is the dtype of the scaled value. The conversion to it is
+  // Cast's (array.h): an integer container saturates where the bits are more than it has, and cuts fractions off.
+  std::optional<DType> dtype = DType::kS8;
   bool operator==(const IntSymmetric&) const = default;
 };
 
@@ -119,14 +122,16 @@ struct AbsMean {
   bool operator==(const AbsMean&) const = default;
 };
 
-// A number for all elements, or one per element of an array that broadcasts to the scale (bound) or to x (bias).
+// A number for all elements, or an array: of the rank of x that broadcasts to x, or of rank 0 for one number.
 struct ConstantArray {
   Array array;
   friend bool operator==(const ConstantArray& a, const ConstantArray& b) { return BitEqual(a.array, b.array); }
 };
 using ConstantValue = std::variant<double, ConstantArray>;
 
-// scale = bound / quant_bound; a scalar bound must be > 0. bias is added to x before scaling and needs kThisInput.
+// scale = bound / quant_bound; a bound that is a number must be > 0. bias is added to x before scaling and needs
+// kThisInput. A number is rounded to the dtype of x. An array as the bound is divided in its own dtype (of rank 0: in
+// what that and x promote to), and the scale has its shape; one as the bias is rounded to the dtype of the scale.
 struct Constant {
   ConstantValue bound = 1.0;
   std::optional<ConstantValue> bias = std::nullopt;

@@ -11,6 +11,7 @@
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/target.h"
+#include "aqt/quant/contract_s32.h"
 #include "aqt/quant/packed_side.h"
 #include "aqt/quant/product_types.h"
 #include "aqt/quant/row_ops.h"
@@ -95,6 +96,15 @@ ArrayRef Converted(const ArrayRef& x, const ProductTypes& types, Workspace::Slot
   return converted;
 }
 
+// The kernels take no s32: as f32, in `slot`.
+ArrayRef WithoutS32(const ArrayRef& x, Workspace::Slot slot, Workspace& workspace) {
+  if (x.dtype != DType::kS32) return x;
+  const int64_t bytes = x.shape.num_elements() * static_cast<int64_t>(sizeof(float));
+  const MutableArrayRef floats(DType::kF32, x.shape, workspace.Get(slot, bytes));
+  AQT_CHECK(CastArray(x, floats).ok());
+  return floats;
+}
+
 bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
 
 }  // namespace
@@ -105,6 +115,9 @@ void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, con
   const kernels::Target target = runtime.target.value_or(kernels::BestTarget());
   const kernels::GemmKernel& s8 = kernels::GemmS8(target);
   const int64_t n = out.shape.num_elements();
+  if (out.dtype == DType::kS32 && (lhs.dtype == DType::kS32 || rhs.dtype == DType::kS32)) {
+    return ContractS32(lhs, rhs, dims, out);
+  }
   if (out.dtype == DType::kS32) return Multiply<int8_t>(s8, lhs, rhs, dims, workspace, runtime.executor, out.data);
   // Sums of four bytes each, then narrowed.
   if (IsByteInteger(out.dtype)) {
@@ -120,8 +133,10 @@ void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, con
   }
   float* sums = static_cast<float*>(out.dtype == DType::kF32 ? out.data : workspace.Get(Workspace::kSums, n * 4));
   const ProductTypes types = ProductTypesOf(lhs.dtype, rhs.dtype, out.dtype);
-  const ArrayRef a = Converted(lhs, types, Workspace::kLhsConverted, workspace);
-  const ArrayRef b = Converted(rhs, types, Workspace::kRhsConverted, workspace);
+  const ArrayRef a =
+      WithoutS32(Converted(lhs, types, Workspace::kLhsConverted, workspace), Workspace::kLhsConverted, workspace);
+  const ArrayRef b =
+      WithoutS32(Converted(rhs, types, Workspace::kRhsConverted, workspace), Workspace::kRhsConverted, workspace);
   Multiply<float>(kernels::GemmF32(target), a, b, dims, workspace, runtime.executor, sums);
   FlushRow(DType::kF32, sums, n);
   if (types.rounds_to_bf16_first) RoundRow(DType::kBF16, sums, n);

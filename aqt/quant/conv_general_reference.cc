@@ -135,7 +135,8 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.lhs, lhs, lhs_axes, key(0), context, runtime));
   AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.rhs, rhs, rhs_axes, key(1), context, runtime));
   // A sum of integers that could not overflow s32 is exact.
-  bool exact = IsInteger(l.in_product.dtype()) && IsInteger(r.in_product.dtype());
+  const auto is_byte = [](DType container) { return IsInteger(container) && container != DType::kS32; };
+  bool exact = is_byte(l.in_product.dtype()) && is_byte(r.in_product.dtype());
   if (exact) {
     const auto largest = [](const Tensor& t, DType container) {
       const auto* integer = std::get_if<IntSymmetric>(&t.quantizer.numerics);

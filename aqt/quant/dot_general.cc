@@ -304,7 +304,7 @@ absl::Status DotGeneralPlan::Impl::MakeBackwardPasses(const Aval& inner_lhs, con
     const bool fwd_quant = reader(side).use_fwd_quant, clips = ClipsGradient(side);
     const auto& spec = fwd.side(side).spec;
     if (fwd_quant) {
-      AddResidual(side, What::kQvalue, {spec->q_dtype, shape});
+      AddResidual(side, What::kQvalue, {fwd.HasMidScales() ? operand(side).dtype : spec->q_dtype, shape});
       // The forward scale must fit the gradient.
       const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
       AQT_RETURN_IF_ERROR(
@@ -524,6 +524,8 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
         case What::kQvalue:
           if (given_qvalue) {
             residuals->Keep(i, *given->qvalue);
+          } else if (impl.fwd.HasMidScales()) {
+            operand.keep_forward_operand = residuals->Reserve(i, slot.aval);
           } else {
             operand.keep_qvalue = residuals->Reserve(i, slot.aval);
           }

@@ -143,11 +143,13 @@ TEST(Make, Refuses) {
       {"drhs.lhs: use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs",
        With([](DotGeneral& c) { c.drhs.lhs.use_fwd_quant = true; })},
       // mid scales
-      {"drhs.rhs: use_fwd_quant cannot be used with mid alphas in fwd",
-       With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }, Int8(true))},
-      {"fwd: mid alphas balance the quantization of both sides, but rhs is not quantized",
-       With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; },
-            DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false}))},
+      {"fwd: mid alphas need CALIBRATION_MODE_CONTRACTING_AXIS on both sides, but rhs has "
+       "CALIBRATION_MODE_REMAINING_AXIS",
+       With([](DotGeneral& c) {
+         c.fwd.lhs_mid_alpha = 0.5;
+         c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
+         c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
+       })},
       {"dlhs: rhs_mid_alpha = nan, expected a finite number",
        With([](DotGeneral& c) { c.dlhs.rhs_mid_alpha = std::nan(""); })},
       // one tensor

@@ -60,6 +60,9 @@ class Generator {
     if (n.noise.has_value() && OneIn(2)) n.noise->noise_sharing_axes = {Pick<int64_t>({0, -1})};
     n.dtype = n.bits == 4 ? DType::kS4 : DType::kS8;
     if (n.bits > 8 || !n.preserve_zero || OneIn(8)) n.dtype = std::nullopt;
+    if (OneIn(6)) {
+      n.dtype = Pick({DType::kS2, DType::kS4, DType::kS8, DType::kS32, DType::kF32, DType::kBF16, DType::kF16});
+    }
     return n;
   }
 
@@ -69,17 +72,17 @@ class Generator {
     q.numerics = RandomNumerics();
     if (IsQuantized(q.numerics)) {
       AbsMax absmax;
-      if (OneIn(5)) absmax.clipping_scale = Pick({0.5, 0.3, 2.0});
+      if (OneIn(5)) absmax.clipping_scale = Pick({0.5, 0.3, 2.0, -0.7});
       absmax.po2_scale = OneIn(6);
       q.calibration = absmax;
       if (OneIn(8)) {
         Constant constant{.bound = Pick({0.7, 3.0}), .po2_scale = OneIn(3)};
-        if (OneIn(3)) constant.bias = 0.25;
+        if (OneIn(3)) constant.bias = 0.3;
         q.calibration = constant;
       } else if (OneIn(10)) {
-        q.calibration = AbsMean{.p = Pick({1.0, 2.0, 3.0}), .clipping_scale = 2, .po2_scale = OneIn(4)};
+        q.calibration = AbsMean{.p = Pick({1.0, 2.0, 3.0, 0.3}), .clipping_scale = 2, .po2_scale = OneIn(4)};
       } else if (OneIn(10)) {
-        q.calibration = SnrSearch{.candidates = {1.0, 0.9, 0.7, 0.5}};
+        q.calibration = SnrSearch{.candidates = {1.0, 0.9, 0.7, 0.5}, .po2_scale = OneIn(3)};
       }
       if (OneIn(6)) q.scale_dtype = Pick({DType::kF32, DType::kBF16, DType::kF16});
       if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
@@ -91,6 +94,19 @@ class Generator {
                                   ? CalibrationMode::kRemainingAxis
                                   : CalibrationMode::kContractingAxis;
     return tensor;
+  }
+
+  // Makes arrays of the numbers of a Constant calibration, some of the time: of rank 0, or one element that fits any
+  // shape of the rank.
+  void MakeConstantArrays(int64_t rank, Quantizer& quantizer) {
+    auto* constant = quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
+    if (constant == nullptr) return;
+    for (ConstantValue* value : {&constant->bound, constant->bias.has_value() ? &*constant->bias : nullptr}) {
+      if (value == nullptr || !OneIn(2)) continue;
+      const float number = static_cast<float>(std::get<double>(*value));
+      const Shape shape(std::vector<int64_t>(OneIn(2) ? 0 : rank, 1));
+      *value = ConstantArray{Cast(ArrayRef(&number, shape), Pick({DType::kF32, DType::kBF16, DType::kF16}))};
+    }
   }
 
   // A tensor for a product of integers.
@@ -272,7 +288,8 @@ void Repair(DotGeneralRaw& raw, bool backward) {
     if (tensor->dequant_mode == DequantMode::kOutput && !any_mode)
       tensor->calibration_mode = CalibrationMode::kContractingAxis;
   }
-  if (!IsQuantized(raw.lhs.quantizer.numerics) || !IsQuantized(raw.rhs.quantizer.numerics)) {
+  if (raw.lhs.calibration_mode == CalibrationMode::kRemainingAxis ||
+      raw.rhs.calibration_mode == CalibrationMode::kRemainingAxis) {
     raw.lhs_mid_alpha = raw.rhs_mid_alpha = std::nullopt;
   }
   if (raw.dg_accumulator_dtype == DType::kS32 && !(integer(raw.lhs) && integer(raw.rhs))) {
@@ -332,10 +349,14 @@ TEST(Property, PlanEqualsReference) {
     Generator random(seed);
     DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
     for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw, raw != &config.fwd);
-    if (config.fwd.lhs_mid_alpha.has_value() || config.fwd.rhs_mid_alpha.has_value()) {
-      config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
-    }
     const Generator::Shapes shapes = random.RandomShapes();
+    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+      const bool forward = raw == &config.fwd;
+      random.MakeConstantArrays(
+          forward ? shapes.lhs.rank() : DotOutputShape(shapes.dims, shapes.lhs, shapes.rhs).rank(), raw->lhs.quantizer);
+      random.MakeConstantArrays(forward || raw == &config.dlhs ? shapes.rhs.rank() : shapes.lhs.rank(),
+                                raw->rhs.quantizer);
+    }
     // A LocalAqt is made for the backward contractions of the shapes as they are.
     if (random.OneIn(3)) {
       config.tiling = random.RandomTiling(shapes);

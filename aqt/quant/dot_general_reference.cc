@@ -161,16 +161,16 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
 
 float Largest(float a, float b) { return std::isnan(a) || std::isnan(b) ? std::nanf("") : std::max(a, b); }
 
+// In extended precision: what rounds once.
 float PowerOf(DType dtype, float x, double p) {
-  const double power = p == 1 ? x : x == 0 ? 0 : kernels::Exp(p * kernels::Log(x));
+  const long double power = std::pow(static_cast<long double>(Flush(dtype, x)), internal::HostConstant(dtype, p));
   return Round(dtype, Flush(dtype, static_cast<float>(power)));
 }
 
 // From bounds to scales, in place.
-void BoundsToScales(const Quantizer& quantizer, DType x_dtype, const Environment& env, Value& bounds) {
-  const bool po2 = std::visit([](const auto& c) { return c.po2_scale; }, *quantizer.calibration);
-  const bool fp8_of_f16 = x_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
-  const DType dtype = fp8_of_f16 ? DType::kF32 : x_dtype;
+void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, const Environment& env, Value& bounds) {
+  const bool fp8_of_f16 = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
+  const DType dtype = fp8_of_f16 ? DType::kF32 : bound_dtype;
   const bool ieee = env.runtime.arithmetic == Arithmetic::kIeee;
   const float quant_bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
   const float reciprocal = Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, quant_bound);
@@ -188,6 +188,8 @@ Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared,
   for (const int64_t axis : shared) shape[axis] = 1;
   Value scale(quantizer.scale_dtype.value_or(x.dtype), shape);
   const DType scaled = internal::Promote(x.dtype, scale.dtype);
+  const bool po2 = std::visit([](const auto& c) { return c.po2_scale; }, *quantizer.calibration);
+  DType bound_dtype = x.dtype;
   Value absmax = scale;
   ForEach(x.shape, [&](const Index& i) { absmax[i] = Largest(absmax(i), std::fabs(x(i))); });
   for (double& m : absmax.data) m = Flush(x.dtype, static_cast<float>(m)) == 0 ? 1 : m;
@@ -199,7 +201,14 @@ Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared,
     scale.data = absmax.data;
     for (double& m : scale.data) m = c->clipping_scale.value_or(0) == 0 ? m : multiply(m, *c->clipping_scale);
   } else if (const auto* c = std::get_if<Constant>(&*quantizer.calibration)) {
-    for (double& m : scale.data) m = internal::HostConstant(x.dtype, std::get<double>(c->bound));
+    if (const auto* array = std::get_if<ConstantArray>(&c->bound)) {
+      const Value bound = FromArray(array->array);
+      bound_dtype = bound.shape.empty() ? internal::Promote(x.dtype, bound.dtype) : bound.dtype;
+      if (!bound.shape.empty()) scale = Value(scale.dtype, bound.shape);
+      for (size_t i = 0; i < scale.data.size(); ++i) scale.data[i] = bound.data[bound.shape.empty() ? 0 : i];
+    } else {
+      for (double& m : scale.data) m = internal::HostConstant(x.dtype, std::get<double>(c->bound));
+    }
   } else if (const auto* c = std::get_if<AbsMean>(&*quantizer.calibration)) {
     Value counts = scale;
     ForEach(x.shape, [&](const Index& i) {
@@ -216,32 +225,44 @@ Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared,
   } else {
     const auto& search = std::get<SnrSearch>(*quantizer.calibration);
     const DType q_dtype = QvalueDType(quantizer.numerics, scaled);
+    const bool rounded = env.runtime.compat.snr_rates_in_tensor_dtype;
     Value best = scale, top = scale;
     for (double& b : best.data) b = 1;
     for (const double candidate : search.candidates) {
       Value trial = scale, signal = scale, error = scale;
       for (size_t i = 0; i < trial.data.size(); ++i) trial.data[i] = multiply(absmax.data[i], candidate);
-      BoundsToScales(quantizer, x.dtype, env, trial);
+      BoundsToScales(quantizer, x.dtype, po2 && !env.runtime.compat.snr_rates_unrounded_scales, env, trial);
       ForEach(x.shape, [&](const Index& i) {
         const float inverse = Over(scale.dtype, 1.0f, trial(i));
         const float y = Times(scaled, x(i), std::isinf(inverse) ? 1.0f : inverse);
         const double q = Store(q_dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
         const float back = Round(x.dtype, Times(scaled, Round(x.dtype, static_cast<float>(q)), trial(i)));
         const double value = Flush(x.dtype, x(i));
-        signal[i] += value * value;
-        error[i] += (value - back) * (value - back);
+        if (rounded) {
+          const float difference = Minus(x.dtype, x(i), back);
+          signal[i] += Times(x.dtype, x(i), x(i));
+          error[i] += Times(x.dtype, difference, difference);
+        } else {
+          signal[i] += value * value;
+          error[i] += (value - back) * (value - back);
+        }
       });
       for (size_t i = 0; i < trial.data.size(); ++i) {
-        const float snr = static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal.data[i] / error.data[i])));
-        if (snr > top.data[i]) best.data[i] = internal::HostConstant(x.dtype, candidate);
+        float snr = static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal.data[i] / error.data[i])));
+        if (rounded) {
+          const auto round = [&](double v) { return Round(x.dtype, Flush(x.dtype, static_cast<float>(v))); };
+          snr = round(kernels::Log(Plus(x.dtype, 1, Over(x.dtype, round(signal.data[i]), round(error.data[i])))));
+        }
+        if (snr > top.data[i]) best.data[i] = static_cast<float>(candidate);
         if (!(snr <= top.data[i]) && !std::isnan(top.data[i])) top.data[i] = snr;
       }
     }
+    bound_dtype = DType::kF32;
     for (size_t i = 0; i < scale.data.size(); ++i) {
-      scale.data[i] = Times(x.dtype, static_cast<float>(absmax.data[i]), static_cast<float>(best.data[i]));
+      scale.data[i] = Times(DType::kF32, static_cast<float>(absmax.data[i]), static_cast<float>(best.data[i]));
     }
   }
-  BoundsToScales(quantizer, x.dtype, env, scale);
+  BoundsToScales(quantizer, bound_dtype, po2, env, scale);
   return scale;
 }
 
@@ -251,7 +272,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
   Quantized result;
   const Quantizer& quantizer = tensor.quantizer;
   if (!IsQuantized(quantizer.numerics)) {
-    result.operand = x;
+    result.operand = calibrated;
     return result;
   }
   const int64_t rank = static_cast<int64_t>(x.shape.size());
@@ -269,9 +290,17 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
   const TensorBits bits = MakeTensorBits(quantizer.numerics, x.shape, key, env.layout);
   result.scale = MakeScale(quantizer, calibrated, shared, bits, env);
   result.has_scale = true;
-  std::optional<float> bias;
-  if (const auto* constant = std::get_if<Constant>(&*quantizer.calibration)) {
-    if (constant->bias.has_value()) bias = internal::HostConstant(x.dtype, std::get<double>(*constant->bias));
+  std::optional<Value> bias;  // of the rank of x
+  const auto* constant = std::get_if<Constant>(&*quantizer.calibration);
+  if (constant != nullptr && constant->bias.has_value()) {
+    const auto* array = std::get_if<ConstantArray>(&*constant->bias);
+    const Value given = array != nullptr ? FromArray(array->array) : Value(x.dtype, {});
+    const bool number = given.shape.empty();
+    bias = Value(number ? x.dtype : result.scale.dtype, number ? Index(rank, 1) : given.shape);
+    for (size_t i = 0; i < bias->data.size(); ++i) {
+      const double v = array != nullptr ? given.data[i] : std::get<double>(*constant->bias);
+      bias->data[i] = internal::HostConstant(bias->dtype, v);
+    }
   }
 
   const DType scaled = internal::Promote(x.dtype, result.scale.dtype);
@@ -279,7 +308,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
   result.q = Value(QvalueDType(quantizer.numerics, scaled), x.shape);
   ForEach(x.shape, [&](const Index& i) {
     float y = x(i);
-    if (bias.has_value()) y = Plus(x.dtype, y, *bias);
+    if (bias.has_value()) y = Plus(internal::Promote(x.dtype, bias->dtype), y, (*bias)(i));
     float inverse = Over(result.scale.dtype, 1.0f, result.scale(i));
     if (std::isinf(inverse)) inverse = 1;
     y = Times(scaled, y, inverse);
@@ -295,7 +324,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
   result.operand = Value(x.dtype, x.shape);
   ForEach(x.shape, [&](const Index& i) {
     float y = Times(scaled, Round(x.dtype, result.q(i)), result.scale(i));
-    if (bias.has_value()) y = Minus(scaled, y, *bias);
+    if (bias.has_value()) y = Minus(scaled, y, (*bias)(i));
     result.operand[i] = Round(x.dtype, y);
   });
   return result;
@@ -410,9 +439,7 @@ Value MidScale(const Value& x, const Axes& contracting, const Axes& batch, std::
   ForEach(x.shape, [&](const Index& i) { mid[i] = std::max(mid(i), std::fabs(x(i))); });
   for (double& m : mid.data) {
     const float absmax = Flush(x.dtype, static_cast<float>(m));
-    m = !alpha.has_value() || absmax == 0
-            ? 1.0
-            : Round(x.dtype, static_cast<float>(kernels::Exp(*alpha * kernels::Log(absmax))));
+    m = !alpha.has_value() || absmax == 0 ? 1.0 : PowerOf(x.dtype, absmax, *alpha);
   }
   ForEach(x.shape, [&](const Index& i) {
     if (alpha.has_value() && std::isnan(x(i))) mid[i] = std::nan("");
@@ -420,18 +447,26 @@ Value MidScale(const Value& x, const Axes& contracting, const Axes& batch, std::
   return mid;
 }
 
-// x / (own / other), with `other` in the other operand's layout.
-Value Rescaled(const Value& x, const Value& own, const Value& other, const Axes& own_contracting, const Axes& own_batch,
-               const Axes& other_contracting, const Axes& other_batch, const Environment& env) {
-  Value result(x.dtype, x.shape);
-  const bool multiply = env.runtime.arithmetic == Arithmetic::kXlaCompatible && own.shape != x.shape;
-  ForEach(x.shape, [&](const Index& i) {
+// own / other, with `other` in the other operand's layout.
+Value Ratio(const Value& own, const Value& other, const Axes& own_contracting, const Axes& own_batch,
+            const Axes& other_contracting, const Axes& other_batch) {
+  Value ratio(own.dtype, own.shape);
+  ForEach(own.shape, [&](const Index& i) {
     Index there(other.shape.size(), 0);
     for (size_t j = 0; j < own_contracting.size(); ++j) there[other_contracting[j]] = i[own_contracting[j]];
     for (size_t j = 0; j < own_batch.size(); ++j) there[other_batch[j]] = i[own_batch[j]];
-    const float ratio = Over(x.dtype, own(i), other(there));
-    const float reciprocal = Over(x.dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, ratio);
-    result[i] = multiply ? Times(x.dtype, x(i), reciprocal) : Over(x.dtype, x(i), ratio);
+    ratio[i] = Over(own.dtype, own(i), other(there));
+  });
+  return ratio;
+}
+
+// x / ratio.
+Value Rescaled(const Value& x, const Value& ratio, const Environment& env) {
+  Value result(x.dtype, x.shape);
+  const bool multiply = env.runtime.arithmetic == Arithmetic::kXlaCompatible && ratio.shape != x.shape;
+  ForEach(x.shape, [&](const Index& i) {
+    const float reciprocal = Over(x.dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, ratio(i));
+    result[i] = multiply ? Times(x.dtype, x(i), reciprocal) : Over(x.dtype, x(i), ratio(i));
   });
   return result;
 }
@@ -439,6 +474,7 @@ Value Rescaled(const Value& x, const Value& own, const Value& other, const Axes&
 struct RawResult {
   Value out;
   Quantized lhs, rhs;
+  std::optional<Value> lhs_ratio, rhs_ratio;  // by which the quantized operands were divided before
 };
 
 RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
@@ -448,12 +484,13 @@ RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, c
   if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
     const Value lhs_mid = MidScale(lhs, dims.lhs_contracting, dims.lhs_batch, config.lhs_mid_alpha);
     const Value rhs_mid = MidScale(rhs, dims.rhs_contracting, dims.rhs_batch, config.rhs_mid_alpha);
-    lhs_calibrated = Rescaled(lhs, lhs_mid, rhs_mid, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting,
-                              dims.rhs_batch, env);
-    rhs_calibrated = Rescaled(rhs, rhs_mid, lhs_mid, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting,
-                              dims.lhs_batch, env);
+    r.lhs_ratio = Ratio(lhs_mid, rhs_mid, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch);
+    r.rhs_ratio = Ratio(rhs_mid, lhs_mid, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch);
+    lhs_calibrated = Rescaled(lhs, *r.lhs_ratio, env);
+    rhs_calibrated = Rescaled(rhs, *r.rhs_ratio, env);
   }
   const bool original = env.runtime.compat.mid_scales_on_original_operands;
+  if (original) r.lhs_ratio = r.rhs_ratio = std::nullopt;
   r.lhs = QuantizeSide(config.lhs, lhs_calibrated, original ? lhs : lhs_calibrated, dims.lhs_contracting,
                        dims.lhs_batch, lhs_key, env);
   r.rhs = QuantizeSide(config.rhs, rhs_calibrated, original ? rhs : rhs_calibrated, dims.rhs_contracting,
@@ -551,6 +588,8 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
     MultiplyOther(y_quantized.scale, backward.dims.rhs_contracting, backward.dims.rhs_batch,
                   backward.dims.lhs_contracting, backward.dims.lhs_batch, scaled_g);
     for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = Round(y.dtype, static_cast<float>(y_quantized.q.data[i]));
+    const std::optional<Value>& ratio = is_lhs ? forward.rhs_ratio : forward.lhs_ratio;
+    if (ratio.has_value()) ForEach(y.shape, [&](const Index& i) { y[i] = Times(y.dtype, y(i), (*ratio)(i)); });
   }
   const Value product = LocalRaw(raw, scaled_g, y, backward.dims, g_key, y_key, env);
   Value out(x.dtype, x.shape);

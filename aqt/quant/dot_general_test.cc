@@ -132,6 +132,69 @@ TEST(DotGeneral, TwoBitWeights) {
   }
 }
 
+// One side stays a float: it is rescaled, too, and the mid scales cancel. AQT rescales that side alone.
+TEST(DotGeneral, MidScalesWithOneSideQuantized) {
+  const Array lhs = RandomArray(DType::kF32, {8, 64}, 1), rhs = RandomArray(DType::kF32, {64, 8}, 2);
+  const Array exact = *QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
+  DotGeneral config = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
+  config.fwd.rhs_mid_alpha = 0.5;
+  const Array out = *QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
+  // Of 64 products |lhs| * s / 2 each, of which half a step s is 1 in 255 of what is at most some 3.
+  for (int i = 0; i < 64; ++i) EXPECT_NEAR(out.View<float>()[i], exact.View<float>()[i], 1);
+}
+
+// The backward passes take the forward qvalues with their scales and mid scales: gradients near those of the floats.
+TEST(DotGeneral, MidScalesWithForwardQuantization) {
+  const Array lhs = RandomArray(DType::kF32, {8, 16}, 1), rhs = RandomArray(DType::kF32, {16, 8}, 2);
+  const Array g = RandomArray(DType::kF32, {8, 8}, 3);
+  DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = true});
+  config.fwd.lhs_mid_alpha = 0.7;
+  config.fwd.rhs_mid_alpha = 0.3;
+  const DotGeneralGradients exact =
+      *QuantizedDotGeneralWithGradients(DefaultUnquantizedConfig(), lhs, rhs, g, MatMulDims());
+  const absl::StatusOr<DotGeneralGradients> got = QuantizedDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims());
+  ASSERT_TRUE(got.ok()) << got.status();
+  const auto error = [](const Array& a, const Array& b) {
+    double error = 0, signal = 0;
+    for (size_t i = 0; i < a.View<float>().size(); ++i) {
+      error += std::pow(a.View<float>()[i] - b.View<float>()[i], 2);
+      signal += std::pow(b.View<float>()[i], 2);
+    }
+    return std::sqrt(error / signal);
+  };
+  // A qvalue is within 1/255 of the largest of its group, which is some three times a typical element.
+  EXPECT_LT(error(got->dlhs, exact.dlhs), 0.02);
+  EXPECT_LT(error(got->drhs, exact.drhs), 0.02);
+}
+
+// What AQT 0.9.0 on CPU gives: a sum of integers where one container is s32.
+TEST(DotGeneral, WideContainers) {
+  const Array lhs = Array::Of<float>({0.7f, -1.3f, 2.1f, 0.4f, 1.9f, 0.3f, -0.8f, 1.1f}, {2, 4}),
+              rhs = Array::Of<float>({1.2f, -0.6f, 0.5f, 2.2f, -1.7f, 0.9f, 0.1f, -0.4f}, {4, 2});
+  struct Case {
+    DType lhs, rhs;
+    std::optional<DType> accumulator;
+    std::vector<float> out;
+  };
+  const Case cases[] = {
+      {DType::kS32, DType::kS32, std::nullopt, {-0x1.a8cd7p+1f, -0x1.8c4556p+0f, 0x1.f1357ep+1f, -0x1.a4fbd8p+0f}},
+      {DType::kS32, DType::kS8, std::nullopt, {-0x1.a8cd7p+1f, -0x1.8c4556p+0f, 0x1.f1357ep+1f, -0x1.a4fbd8p+0f}},
+      {DType::kS8, DType::kS32, std::nullopt, {-0x1.deb162p-4f, -0x1.3466c6p-2f, 0x1.a592dcp-2f, 0x1.145facp-5f}},
+      {DType::kS32, DType::kS32, DType::kF32, {-0x1.a8cd7p+1f, -0x1.8c4556p+0f, 0x1.f1357ep+1f, -0x1.a4fbd8p+0f}},
+      {DType::kF32, DType::kF32, std::nullopt, {-0x1.a8cd7p+1f, -0x1.8c4556p+0f, 0x1.f1357ep+1f, -0x1.a4fbd8p+0f}},
+  };
+  for (const Case& c : cases) {
+    DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
+    config.fwd.lhs.quantizer.numerics = IntSymmetric{.bits = 12, .dtype = c.lhs};
+    config.fwd.rhs.quantizer.numerics = IntSymmetric{.bits = 8, .dtype = c.rhs};
+    config.fwd.dg_accumulator_dtype = c.accumulator;
+    const absl::StatusOr<Array> out = QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
+    ASSERT_TRUE(out.ok()) << out.status();
+    EXPECT_EQ(std::vector<float>(out->View<float>().begin(), out->View<float>().end()), c.out)
+        << ToString(c.lhs) << " x " << ToString(c.rhs);
+  }
+}
+
 // On random data the original, which quantizes the operands that it did not calibrate for, is the worse one.
 TEST(DotGeneral, MidScalesHelp) {
   const int64_t m = 8, k = 64, n = 8;

@@ -26,19 +26,11 @@ absl::Status ValidateInt(const IntSymmetric& n) {
   }
   if (!n.dtype.has_value()) return absl::OkStatus();
   const DType container = *n.dtype;
-  if (container != DType::kS2 && container != DType::kS4 && container != DType::kS8) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("IntSymmetric: container ", ToString(container), ", expected s2, s4, s8 or none"));
-  }
-  if (!n.preserve_zero) {
-    return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: preserve_zero = false gives half-integers, which ",
-                                                   ToString(container), " cannot hold; leave the container out"));
-  }
-  if (n.bits > BitWidth(container)) {
-    return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: ", n.bits, " bits do not fit the container ",
-                                                   ToString(container), "; use a wider one or none"));
-  }
-  return absl::OkStatus();
+  const bool is_integer =
+      container == DType::kS2 || container == DType::kS4 || container == DType::kS8 || container == DType::kS32;
+  if (is_integer || internal::IsArithmeticFloat(container)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: container ", ToString(container),
+                                                 ", expected s2, s4, s8, s32, f32, bf16, f16 or none"));
 }
 
 absl::Status ValidateFp8(const Fp8& n) {

@@ -418,11 +418,8 @@ TEST(Validate, NamesWhatIsWrong) {
       {IntSymmetric{.bits = 23, .dtype = std::nullopt}, invalid,
        "IntSymmetric: bits = 23, but 1 to 22 can be represented"},
       {IntSymmetric{.bits = 0}, invalid, "IntSymmetric: bits = 0, but 1 to 22 can be represented"},
-      {IntSymmetric{.dtype = DType::kF32}, invalid, "IntSymmetric: container f32, expected s2, s4, s8 or none"},
-      {IntSymmetric{.preserve_zero = false}, invalid,
-       "IntSymmetric: preserve_zero = false gives half-integers, which s8 cannot hold; leave the container out"},
-      {IntSymmetric{.bits = 8, .dtype = DType::kS4}, invalid,
-       "IntSymmetric: 8 bits do not fit the container s4; use a wider one or none"},
+      {IntSymmetric{.dtype = DType::kE4M3FN}, invalid,
+       "IntSymmetric: container e4m3fn, expected s2, s4, s8, s32, f32, bf16, f16 or none"},
       {Fp8{.dtype = DType::kE5M2}, invalid,
        "Fp8: exponent_bits = 4, mantissa_bits = 3, dtype e5m2; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with "
        "either"},
@@ -441,6 +438,34 @@ TEST(Validate, NamesWhatIsWrong) {
   for (const int bits : {9, 16, 22}) {
     EXPECT_TRUE(Validate(Numerics(IntSymmetric{.bits = bits, .dtype = std::nullopt})).ok());
   }
+}
+
+// What AQT 0.9.0 gives for these values in each container.
+TEST(IntSymmetric, Containers) {
+  const std::vector<float> y = {-3000, -300, -129.5f, -8.5f, -2, -0.75f, 0, 0.25f, 1.5f, 7.5f, 127.5f, 200, 3000};
+  const auto q = [&](int bits, bool preserve_zero, DType container) {
+    const IntSymmetric n{.bits = bits, .preserve_zero = preserve_zero, .dtype = container};
+    const absl::StatusOr<Array> out =
+        NumericsForward(n, ArrayRef(y.data(), {static_cast<int64_t>(y.size())}), Context());
+    EXPECT_TRUE(out.ok()) << out.status();
+    EXPECT_EQ(out->dtype(), container);
+    const Array f32 = Cast(*out, DType::kF32);
+    return std::vector<float>(f32.View<float>().begin(), f32.View<float>().end());
+  };
+  using Floats = std::vector<float>;
+  const Floats twelve = {-2047, -300, -130, -8, -2, -1, 0, 0, 2, 8, 128, 200, 2047};
+  EXPECT_EQ(q(12, true, DType::kS32), twelve);
+  EXPECT_EQ(q(12, true, DType::kF32), twelve);
+  EXPECT_EQ(q(12, true, DType::kF16), twelve);
+  EXPECT_EQ(q(12, true, DType::kBF16), (Floats{-2048, -300, -130, -8, -2, -1, 0, 0, 2, 8, 128, 200, 2048}));
+  // More bits than the container has: it saturates.
+  EXPECT_EQ(q(12, true, DType::kS8), (Floats{-128, -128, -128, -8, -2, -1, 0, 0, 2, 8, 127, 127, 127}));
+  EXPECT_EQ(q(8, true, DType::kS4), (Floats{-8, -8, -8, -8, -2, -1, 0, 0, 2, 7, 7, 7, 7}));
+  EXPECT_EQ(q(8, true, DType::kS2), (Floats{-2, -2, -2, -2, -2, -1, 0, 0, 1, 1, 1, 1, 1}));
+  // Half-integers in an integer container: the halves are cut off.
+  EXPECT_EQ(q(8, false, DType::kF32),
+            (Floats{-127.5f, -127.5f, -127.5f, -8.5f, -1.5f, -0.5f, 0.5f, 0.5f, 1.5f, 7.5f, 127.5f, 127.5f, 127.5f}));
+  EXPECT_EQ(q(8, false, DType::kS8), (Floats{-127, -127, -127, -8, -1, 0, 0, 0, 1, 7, 127, 127, 127}));
 }
 
 TEST(NumericsBackward, RefusesAnotherShape) {

@@ -101,6 +101,7 @@ std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
   if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return std::nullopt;
   if (integer->noise.has_value() || spec.bias.has_value()) return std::nullopt;
   if (spec.q_dtype != DType::kS8 && spec.q_dtype != DType::kS4) return std::nullopt;
+  if (integer->bits > BitWidth(spec.q_dtype)) return std::nullopt;  // the container saturates
   return kernels::QuantizeStep{.clip_bound = static_cast<float>(ClipBound(*integer)),
                                .scale_dtype = spec.scale_dtype,
                                .product_dtype = spec.scaled_dtype,

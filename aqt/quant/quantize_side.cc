@@ -177,7 +177,7 @@ double MaxMagnitude(const SidePlan& side) {
 }
 
 QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef& quantized) {
-  if (!plan_.spec.has_value()) return {.operand = in_.x, .scale = {}};
+  if (!plan_.spec.has_value()) return {.operand = calibrated, .qvalue = calibrated, .scale = {}};
   const QuantizeSpec& spec = *plan_.spec;
 
   QuantizedSide out;
@@ -194,13 +194,14 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
     if (spec.bias.has_value()) bias.push_back(*spec.bias);
   }
   for (const ArrayRef& scale : out.scale) Observe(names_.scale, scale);
-  for (const ArrayRef& b : bias) Observe(names_.bias, BroadcastTo(b, plan_.x.shape));
+  for (const ArrayRef& b : bias) Observe(names_.bias, in_.given != nullptr ? b : BroadcastTo(b, spec.bias_shape));
 
   const Affine affine{.bias = bias, .scale = out.scale};
   const ArrayRef q = done.has_value()                              ? done->qvalue
                      : in_.given != nullptr && in_.given->IsFull() ? in_.given->qvalue->ref()
                                                                    : ComputeQvalueOf(quantized, affine);
   Observe(names_.qvalue, q);
+  out.qvalue = q;
   if (plan_.config.dequant_mode != DequantMode::kThisInput) {
     out.operand = q;
     return out;
@@ -267,7 +268,7 @@ ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
   if (spec.has_state()) {
     ComputeScaleWithState(spec, calibrated, in_.mode, runtime_.arithmetic, in_.statistics, work, scale);
   } else {
-    ComputeScale(spec, calibrated, runtime_.arithmetic, Draws(), work, scale);
+    ComputeScale(spec, calibrated, runtime_, Draws(), work, scale);
   }
   return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
 }

@@ -80,6 +80,8 @@ struct RawOperand {
   void* keep_qvalue = nullptr;
   void* keep_scale = nullptr;
   int8_t* keep_mask = nullptr;
+  // With mid scales, instead of the qvalue: numbers of the operand's dtype (ResidualSlot, dot_general.h).
+  void* keep_forward_operand = nullptr;
 };
 
 // Adds the statistics of one operand, in order.
@@ -94,6 +96,7 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
 // A side after quantization.
 struct QuantizedSide {
   ArrayRef operand;                        // what the contraction will receive
+  ArrayRef qvalue;                         // of a side that is not quantized the operand
   absl::InlinedVector<ArrayRef, 1> scale;  // in the layout of x
 };
 
@@ -105,7 +108,8 @@ class SideQuantizer {
                 Workspace& workspace, const Runtime& runtime)
       : plan_(plan), side_(side), in_(in), layout_(layout), names_(names), workspace_(workspace), runtime_(runtime) {}
 
-  // `calibrated` is what the scale is found for, `quantized` what is quantized: in.x, unless mid scales rescale it.
+  // `calibrated` is what the scale is found for, `quantized` what is quantized: in.x, unless mid scales rescale it. A
+  // side that is not quantized is `calibrated`.
   QuantizedSide Quantize(const ArrayRef& calibrated, const ArrayRef& quantized);
   QuantizedSide Quantize() { return Quantize(in_.x, in_.x); }
   // The scale alone, in in.keep_scale if there is one.

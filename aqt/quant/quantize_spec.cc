@@ -25,11 +25,12 @@ bool HasPo2(const Calibration& calibration) {
   return std::visit([](const auto& c) { return c.po2_scale; }, calibration);
 }
 
-// In the dtype of the bounds each step; the number of all scales decides whether XLA divides.
-void ScalesFromBounds(const QuantizeSpec& spec, Arithmetic arithmetic, float* bounds, int64_t n) {
-  // The bound of an 8-bit float is a bf16 scalar: f16 data is promoted to f32 by it.
-  const bool widened = spec.x.dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics);
-  const DType dtype = widened ? DType::kF32 : BoundDType(spec.calibration, spec.x.dtype);
+// bounds = bounds / quant_bound. Returns the dtype of the result.
+DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
+  // The bound of an 8-bit float is a bf16 scalar: f16 bounds are promoted to f32 by it.
+  const bool widened = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics);
+  const DType dtype = widened ? DType::kF32 : bound_dtype;
+  // The number of all scales decides whether XLA divides.
   const bool divide = arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
   VisitFloat(dtype, [&]<class T>() {
@@ -38,6 +39,12 @@ void ScalesFromBounds(const QuantizeSpec& spec, Arithmetic arithmetic, float* bo
       bounds[i] = divide ? Div<T>(bounds[i], quant_bound) : Mul<T>(bounds[i], reciprocal);
     }
   });
+  return dtype;
+}
+
+// In the dtype of the bounds each step.
+void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
+  const DType dtype = DivideByQuantBound(spec, bound_dtype, arithmetic, bounds, n);
   if (!HasPo2(spec.calibration)) return;
   for (int64_t i = 0; i < n; ++i) bounds[i] = CeilToPo2(dtype, bounds[i], arithmetic == Arithmetic::kIeee);
 }
@@ -56,18 +63,9 @@ void ConstantBounds(const Constant& calibration, const QuantizeSpec& spec, float
     std::fill(bounds, bounds + n, HostConstant(spec.x.dtype, *scalar));
     return;
   }
-  const ArrayRef view = BroadcastTo(std::get<ConstantArray>(calibration.bound).array, spec.scale_shape);
-  const StridesSpan strides[] = {view.strides};
-  ForEachPiece(spec.scale_shape, strides, [&](const int64_t* offsets, int64_t count, int64_t linear) {
-    LoadRow(view.dtype, view.data, offsets[0], InnerStride(view.strides), count, bounds + linear);
-    RoundRow(spec.x.dtype, bounds + linear, count);
-  });
-}
-
-// x^p for x >= 0, rounded to `dtype`: powers of small numbers underflow to 0 as they do in AQT.
-float Power(DType dtype, float x, double p) {
-  const double power = p == 1 ? x : x == 0 ? 0 : kernels::Exp(p * kernels::Log(x));
-  return VisitFloat(dtype, [&]<class T>() { return Arith<T>::Round(Arith<T>::Flush(static_cast<float>(power))); });
+  // In its own dtype: spec.bound_dtype holds it exactly.
+  const Array& array = std::get<ConstantArray>(calibration.bound).array;
+  LoadRow(array.dtype(), array.data(), 0, array.shape().rank() == 0 ? 0 : 1, n, bounds);
 }
 
 // The powers are summed in f64, in row-major order of x; every other step is rounded to the dtype of x.
@@ -106,8 +104,9 @@ struct SnrWork {
   double *signal, *error;
 };
 
-// The signal to noise ratio of each group under work.scale: signal and error are sums of squares.
-void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional<TensorDraws>& draws,
+// Of each group under work.scale: the sums of the squares of x and of the quantization error, in f64. With `rounded`
+// each error, square and sum is rounded to the dtype of x.
+void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional<TensorDraws>& draws, bool rounded,
                 const SnrWork& work) {
   const int64_t n = spec.num_scales();
   std::fill(work.signal, work.signal + n, 0.0);
@@ -137,19 +136,36 @@ void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional
     MulRow(spec.scaled_dtype, scale.data(), 1, y.data(), count);
     RoundRow(x.dtype, y.data(), count);
     FlushRow(x.dtype, original.data(), count);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t group = offsets[1] + i * InnerStride(groups);
-      const double e = static_cast<double>(original[i]) - y[i];
-      work.signal[group] += static_cast<double>(original[i]) * original[i];
-      work.error[group] += e * e;
-    }
+    VisitFloat(x.dtype, [&]<class T>() {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t group = offsets[1] + i * InnerStride(groups);
+        if (rounded) {
+          const float e = Sub<T>(original[i], y[i]);
+          work.signal[group] += Mul<T>(original[i], original[i]);
+          work.error[group] += Mul<T>(e, e);
+        } else {
+          const double e = static_cast<double>(original[i]) - y[i];
+          work.signal[group] += static_cast<double>(original[i]) * original[i];
+          work.error[group] += e * e;
+        }
+      }
+    });
   });
 }
 
-// bounds = absmax times the candidate with the largest ln(1 + signal / error), the first of equal ones. A group whose
-// ratio is NaN (all zeros) keeps 1 from there on.
-void SnrBounds(const SnrSearch& calibration, const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic,
+// ln(1 + signal / error): the quotient in f64 and the rest in f32, or all in T.
+template <class T>
+float SignalToNoise(double signal, double error, bool rounded) {
+  if (!rounded) return static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal / error)));
+  const auto round = [](double v) { return Arith<T>::Round(Arith<T>::Flush(static_cast<float>(v))); };
+  return round(kernels::Log(Add<T>(1.0f, Div<T>(round(signal), round(error)))));
+}
+
+// bounds = absmax times the candidate with the largest ln(1 + signal / error), the first of equal ones, in f32. A group
+// whose ratio is NaN (all zeros) keeps 1 from there on.
+void SnrBounds(const SnrSearch& calibration, const QuantizeSpec& spec, const ArrayRef& x, const Runtime& runtime,
                const std::optional<TensorDraws>& draws, const SnrWork& work, float* bounds) {
+  const bool rounded = runtime.compat.snr_rates_in_tensor_dtype;
   const int64_t n = spec.num_scales();
   AbsMaxInto(x, spec.scale_shape, work.absmax);
   AbsMaxToBounds(AbsMax{}, x.dtype, work.absmax, n);
@@ -159,18 +175,22 @@ void SnrBounds(const SnrSearch& calibration, const QuantizeSpec& spec, const Arr
     const float factor = HostConstant(x.dtype, candidate);
     std::copy(work.absmax, work.absmax + n, work.scale);
     MulRow(x.dtype, &factor, 0, work.scale, n);
-    ScalesFromBounds(spec, arithmetic, work.scale, n);
+    if (runtime.compat.snr_rates_unrounded_scales) {
+      DivideByQuantBound(spec, x.dtype, runtime.arithmetic, work.scale, n);
+    } else {
+      ScalesFromBounds(spec, x.dtype, runtime.arithmetic, work.scale, n);
+    }
     RoundRow(spec.scale_dtype, work.scale, n);
-    SumSquares(spec, x, draws, work);
+    SumSquares(spec, x, draws, rounded, work);
     for (int64_t i = 0; i < n; ++i) {
-      const float ratio = static_cast<float>(work.signal[i] / work.error[i]);
-      const float snr = static_cast<float>(kernels::Log(1.0 + ratio));
-      if (snr > work.top[i]) work.best[i] = factor;
+      const float snr =
+          VisitFloat(x.dtype, [&]<class T>() { return SignalToNoise<T>(work.signal[i], work.error[i], rounded); });
+      if (snr > work.top[i]) work.best[i] = HostConstant(DType::kF32, candidate);
       if (snr > work.top[i] || snr != snr) work.top[i] = snr;
     }
   }
   std::copy(work.absmax, work.absmax + n, bounds);
-  MulRow(x.dtype, work.best, 1, bounds, n);
+  MulRow(DType::kF32, work.best, 1, bounds, n);
 }
 
 bool BroadcastsTo(const Shape& shape, const Shape& target) {
@@ -181,10 +201,17 @@ bool BroadcastsTo(const Shape& shape, const Shape& target) {
   return true;
 }
 
+// An array of one dimension or more; null for a number and for an array of rank 0, which stands for one.
+const Array* ArrayOf(const ConstantValue& value) {
+  const auto* constant = std::get_if<ConstantArray>(&value);
+  return constant == nullptr || constant->array.shape().rank() == 0 ? nullptr : &constant->array;
+}
+
 absl::Status CheckArray(const char* field, const ConstantValue& value, const Shape& target) {
   const auto* constant = std::get_if<ConstantArray>(&value);
   if (constant == nullptr) return absl::OkStatus();
-  if (!IsArithmeticFloat(constant->array.dtype()) || !BroadcastsTo(constant->array.shape(), target)) {
+  const bool fits = ArrayOf(value) == nullptr || BroadcastsTo(constant->array.shape(), target);
+  if (!IsArithmeticFloat(constant->array.dtype()) || !fits) {
     return absl::InvalidArgumentError(absl::StrCat("Constant: ", field, " is ", constant->array.aval().ToString(),
                                                    ", expected f32, bf16 or f16 that broadcasts to ",
                                                    target.ToString()));
@@ -192,14 +219,32 @@ absl::Status CheckArray(const char* field, const ConstantValue& value, const Sha
   return absl::OkStatus();
 }
 
-// The bias in the dtype of x: one element for a scalar.
-absl::StatusOr<Array> MakeBias(const ConstantValue& value, const Aval& x) {
-  AQT_RETURN_IF_ERROR(CheckArray("bias", value, x.shape));
-  if (const auto* constant = std::get_if<ConstantArray>(&value)) return Cast(constant->array, x.dtype);
+// An array in the dtype of the scale; for a number one element in the dtype of x.
+Array MakeBias(const ConstantValue& value, const Aval& x, DType scale_dtype) {
+  if (const Array* array = ArrayOf(value)) return Cast(*array, scale_dtype);
   Shape ones = x.shape;
   for (int64_t axis = 0; axis < ones.rank(); ++axis) ones[axis] = 1;
-  const float bias = HostConstant(x.dtype, std::get<double>(value));
+  const auto* constant = std::get_if<ConstantArray>(&value);
+  const double number =
+      constant == nullptr ? std::get<double>(value) : Cast(constant->array, DType::kF32).View<float>()[0];
+  const float bias = HostConstant(x.dtype, number);
   return Cast(ArrayRef(&bias, ones), x.dtype);
+}
+
+// The shape, the dtype of the bounds, and the bias of a Constant calibration.
+absl::Status ResolveConstant(const Constant& constant, QuantizeSpec& spec) {
+  AQT_RETURN_IF_ERROR(CheckArray("bound", constant.bound, spec.x.shape));
+  if (const auto* bound = std::get_if<ConstantArray>(&constant.bound)) {
+    const DType dtype = bound->array.dtype();
+    const bool has_axes = ArrayOf(constant.bound) != nullptr;
+    spec.bound_dtype = has_axes ? dtype : Promote(spec.x.dtype, dtype);
+    if (has_axes) spec.scale_shape = bound->array.shape();
+  }
+  if (!constant.bias.has_value()) return absl::OkStatus();
+  AQT_RETURN_IF_ERROR(CheckArray("bias", *constant.bias, spec.x.shape));
+  spec.bias = MakeBias(*constant.bias, spec.x, spec.scale_dtype);
+  spec.bias_shape = ArrayOf(*constant.bias) != nullptr ? spec.bias->shape() : spec.x.shape;
+  return absl::OkStatus();
 }
 
 constexpr int64_t kMaxHistory = 1 << 20;
@@ -207,9 +252,8 @@ constexpr int64_t kMaxHistory = 1 << 20;
 absl::Status ValidateCalibration(const Calibration& calibration) {
   struct Visitor {
     absl::Status operator()(const AbsMax& c) const {
-      if (!c.clipping_scale.has_value() || *c.clipping_scale >= 0) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat("AbsMax: clipping_scale = ", *c.clipping_scale, ", expected >= 0"));
+      if (!c.clipping_scale.has_value() || !std::isnan(*c.clipping_scale)) return absl::OkStatus();
+      return absl::InvalidArgumentError("AbsMax: clipping_scale = nan, expected a number");
     }
     absl::Status operator()(const Constant& c) const {
       const auto* bound = std::get_if<double>(&c.bound);
@@ -217,9 +261,9 @@ absl::Status ValidateCalibration(const Calibration& calibration) {
       return absl::InvalidArgumentError(absl::StrCat("Constant: bound = ", *bound, ", expected > 0"));
     }
     absl::Status operator()(const AbsMean& c) const {
-      if (c.p > 0 && c.clipping_scale > 0) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat("AbsMean: p = ", c.p, ", clipping_scale = ", c.clipping_scale, ", expected both > 0"));
+      if (std::isfinite(c.p) && c.p != 0 && !std::isnan(c.clipping_scale)) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat("AbsMean: p = ", c.p, ", clipping_scale = ", c.clipping_scale,
+                                                     ", expected a finite p other than 0 and a number"));
     }
     absl::Status operator()(const MeanOfAbsMax&) const { return absl::OkStatus(); }
     absl::Status operator()(const WeightedStats& c) const {
@@ -260,8 +304,8 @@ absl::Status ValidateCalibration(const Calibration& calibration) {
     }
     absl::Status operator()(const SnrSearch& c) const {
       for (const double candidate : c.candidates) {
-        if (candidate >= 0) continue;
-        return absl::InvalidArgumentError(absl::StrCat("SnrSearch: candidate ", candidate, ", expected >= 0"));
+        if (!std::isnan(candidate)) continue;
+        return absl::InvalidArgumentError("SnrSearch: candidate nan, expected a number");
       }
       return absl::OkStatus();
     }
@@ -316,11 +360,9 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
   for (const int64_t axis : spec.shared_axes) spec.scale_shape[axis] = 1;
   spec.scale_dtype = quantizer.scale_dtype.value_or(x.dtype);
   spec.scaled_dtype = Promote(x.dtype, spec.scale_dtype);
+  spec.bound_dtype = BoundDType(spec.calibration, x.dtype);
   if (const auto* constant = std::get_if<Constant>(&spec.calibration)) {
-    AQT_RETURN_IF_ERROR(CheckArray("bound", constant->bound, spec.scale_shape));
-    if (constant->bias.has_value()) {
-      AQT_ASSIGN_OR_RETURN(spec.bias, MakeBias(*constant->bias, x));
-    }
+    AQT_RETURN_IF_ERROR(ResolveConstant(*constant, spec));
   }
   spec.statistics = StatisticsOf(spec.calibration, x, spec.scale_shape);
   spec.q_dtype = QvalueDType(spec.numerics, spec.scaled_dtype);
@@ -330,7 +372,7 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
 
 void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n) {
   AbsMaxToBounds(std::get<AbsMax>(spec.calibration), spec.x.dtype, absmax, n);
-  ScalesFromBounds(spec, arithmetic, absmax, n);
+  ScalesFromBounds(spec, spec.bound_dtype, arithmetic, absmax, n);
   RoundRow(spec.scale_dtype, absmax, n);
 }
 
@@ -343,14 +385,14 @@ int64_t QuantizeSpec::num_work_doubles() const {
   return bounds;
 }
 
-void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic,
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Runtime& runtime,
                   const std::optional<TensorDraws>& draws, double* work, void* scale) {
   const int64_t n = spec.num_scales(), floats = (n + 1) / 2;
   float* bounds = reinterpret_cast<float*>(work);
   double* rest = work + floats;
   if (std::holds_alternative<AbsMax>(spec.calibration)) {
     AbsMaxInto(x, spec.scale_shape, bounds);
-    ScalesFromAbsMax(spec, arithmetic, bounds, n);
+    ScalesFromAbsMax(spec, runtime.arithmetic, bounds, n);
   } else {
     if (const auto* constant = std::get_if<Constant>(&spec.calibration)) {
       ConstantBounds(*constant, spec, bounds);
@@ -360,10 +402,10 @@ void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithm
       AQT_CHECK(std::holds_alternative<SnrSearch>(spec.calibration));
       const auto row = [&](int64_t i) { return reinterpret_cast<float*>(rest + i * floats); };
       double* sums = rest + 4 * floats;
-      SnrBounds(std::get<SnrSearch>(spec.calibration), spec, x, arithmetic, draws,
+      SnrBounds(std::get<SnrSearch>(spec.calibration), spec, x, runtime, draws,
                 {row(0), row(1), row(2), row(3), sums, sums + n}, bounds);
     }
-    ScalesFromBounds(spec, arithmetic, bounds, n);
+    ScalesFromBounds(spec, spec.bound_dtype, runtime.arithmetic, bounds, n);
   }
   StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
 }
@@ -373,7 +415,7 @@ void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void*
   const int64_t n = spec.num_scales();
   float* bounds = reinterpret_cast<float*>(work);
   BoundsOf(spec.calibration, spec.x.dtype, arithmetic, statistics, n, bounds);
-  ScalesFromBounds(spec, arithmetic, bounds, n);
+  ScalesFromBounds(spec, spec.bound_dtype, arithmetic, bounds, n);
   StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
 }
 

@@ -25,11 +25,14 @@ struct QuantizeSpec {
   Calibration calibration;
   Aval x;  // in the tiled shape, if there is a tiling
   Axes shared_axes;
-  Shape scale_shape;  // 1 along the shared axes
+  Shape scale_shape;  // 1 along the shared axes; of Constant with an array bound, that of the array
+  DType bound_dtype = DType::kF32;
   DType scale_dtype = DType::kF32;
   DType scaled_dtype = DType::kF32;  // of x / scale
   DType q_dtype = DType::kF32;
-  std::optional<Array> bias;  // dtype of x, broadcasts to x
+  // Broadcasts to x; dtype of x for a number, of the scale for an array. bias_shape is what a QTensor shows.
+  std::optional<Array> bias;
+  Shape bias_shape;
   std::optional<Shape> draws_shape;
   Statistics statistics;  // of a calibration with state, otherwise empty
 
@@ -48,7 +51,7 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
 
 // scale = what the calibration finds for x, dense, in scale_dtype. `draws` is what the numerics need when SnrSearch
 // quantizes, otherwise unused. `work` has num_work_doubles() elements.
-void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, Arithmetic arithmetic,
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Runtime& runtime,
                   const std::optional<TensorDraws>& draws, double* work, void* scale);
 
 // The same for a calibration with state: updates it if the mode says so, and reads the scale before or after as the

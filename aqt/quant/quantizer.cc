@@ -58,9 +58,9 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
   }
   std::vector<double> work(spec.num_work_doubles());
   ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
-  internal::ComputeScale(spec, tiled, runtime.arithmetic, draws, work.data(), scale.data());
+  internal::ComputeScale(spec, tiled, runtime, draws, work.data(), scale.data());
   qtensor.scale.push_back(std::move(scale).Build());
-  if (spec.bias.has_value()) qtensor.bias.push_back(Array::CopyOf(internal::BroadcastTo(*spec.bias, tiled.shape)));
+  if (spec.bias.has_value()) qtensor.bias.push_back(Array::CopyOf(internal::BroadcastTo(*spec.bias, spec.bias_shape)));
   return qtensor;
 }
 

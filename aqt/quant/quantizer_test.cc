@@ -147,6 +147,114 @@ TEST(Quantize, SnrSearchClipsAnOutlier) {
   EXPECT_EQ(Floats(Quantize(quantizer, rows, {1})->scale[0]), absmax);
 }
 
+float SnrScale(const Array& x, std::vector<double> candidates, bool po2, const Compat& compat, int bits = 4,
+               std::optional<DType> scale_dtype = std::nullopt) {
+  Quantizer quantizer = AbsMaxInt(bits, std::nullopt);
+  quantizer.calibration = SnrSearch{.candidates = std::move(candidates), .po2_scale = po2};
+  quantizer.scale_dtype = scale_dtype;
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {1}, {}, {.compat = compat});
+  return qt.ok() ? Floats(qt->scale[0])[0] : -1;
+}
+
+// AQT 0.9.0 on CPU gives 4. With 2 the squares of the errors sum up to 8, with 4 to 12.
+TEST(SnrSearch, RatesThePowerOfTwoThatIsUsed) {
+  const Array x = Array::Of<float>({1, -3, 5, 7, -2, 4, 6, 8}, {1, 8});
+  EXPECT_EQ(SnrScale(x, {1.0, 0.75, 0.5}, /*po2=*/true, Compat(), 3), 2);
+  EXPECT_EQ(SnrScale(x, {1.0, 0.75, 0.5}, /*po2=*/true, Compat::Original(), 3), 4);
+}
+
+TEST(SnrSearch, RatesTinyAndLargeDataAsAnyOther) {
+  // 511 values up to 0.5 and one of 0.75: with 4 bits it pays to clip that.
+  std::vector<float> x(512);
+  const RandomBits bits(MakeKey(4), 512);
+  for (int i = 0; i < 512; ++i) x[i] = std::round(256 * (UniformF32(bits.Bits32(i)) - 0.5f)) / 256;
+  x[31] = 0.75f;
+  struct Case {
+    DType dtype;
+    float magnitude;
+    bool original_finds_it;
+  };
+  // As in AQT 0.9.0 on CPU: the squares of 2^-76 are no numbers of f32, and the sum of those of 512 is none of f16.
+  const Case cases[] = {{DType::kF32, 1, true},
+                        {DType::kF32, 0x1p-76f, false},
+                        {DType::kBF16, 1, true},
+                        {DType::kF16, 1, true},
+                        {DType::kF16, 512, false}};
+  for (const Case& c : cases) {
+    std::vector<float> scaled = x;
+    for (float& v : scaled) v *= c.magnitude;
+    const Array row = Cast(ArrayRef(scaled.data(), {1, 512}), c.dtype);
+    const float absmax = SnrScale(row, {}, false, Compat()), clipped = SnrScale(row, {0.75}, false, Compat());
+    EXPECT_LT(clipped, absmax) << ToString(c.dtype) << c.magnitude;
+    EXPECT_EQ(SnrScale(row, {1.0, 0.75}, false, Compat()), clipped) << ToString(c.dtype) << c.magnitude;
+    EXPECT_EQ(SnrScale(row, {1.0, 0.75}, false, Compat::Original()), c.original_finds_it ? clipped : absmax)
+        << ToString(c.dtype) << c.magnitude;
+  }
+}
+
+// absmax * factor and its quotient stay f32 for bf16 data; the scale is rounded once.
+TEST(SnrSearch, RoundsTheScaleOnce) {
+  const Array x = Cast(Array::Of<float>({0.5f, 3.046875f}, {1, 2}), DType::kBF16);
+  EXPECT_EQ(SnrScale(x, {0.7}, false, Compat()), 0x1.24p-2f);  // as in AQT 0.9.0; with three roundings 0x1.22p-2
+}
+
+TEST(Quantize, NegativeClippingScalesAndExponents) {
+  const Array x = Array::Of<float>({4, -2, 1, 0.5f}, {2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = AbsMax{.clipping_scale = 0.5};
+  const QTensor plus = *Quantize(quantizer, x, {1});
+  quantizer.calibration = AbsMax{.clipping_scale = -0.5};
+  const QTensor minus = *Quantize(quantizer, x, {1});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Floats(minus.scale[0])[i], -Floats(plus.scale[0])[i]);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Floats(*minus.qvalue)[i], -Floats(*plus.qvalue)[i]);
+  EXPECT_EQ(Floats(*minus.Dequantize()), Floats(*plus.Dequantize()));
+  // The harmonic mean: 2 / (1/4 + 1/2).
+  quantizer.calibration = AbsMean{.p = -1};
+  EXPECT_NEAR(Floats(Quantize(quantizer, x, {1})->scale[0])[0], 8.0f / 3 / 127.5f, 1e-8f);
+}
+
+// What AQT 0.9.0 on CPU gives.
+TEST(Constant, DividesAnArrayInItsOwnDType) {
+  const auto scale = [](DType x, const Array& bound, std::optional<DType> scale_dtype) {
+    Quantizer quantizer = AbsMaxInt(8, std::nullopt);
+    quantizer.scale_dtype = scale_dtype;
+    quantizer.calibration = Constant{.bound = ConstantArray{bound}};
+    const absl::StatusOr<QTensor> qt = Quantize(quantizer, Cast(Array::Of<float>({1, 2, 3, 4}, {2, 2}), x), {1});
+    EXPECT_TRUE(qt.ok()) << qt.status();
+    return Floats(qt->scale[0]);
+  };
+  using Row = std::vector<float>;
+  const Array two = Array::Of<float>({5, 6.1f}, {2, 1}), one = Array::Of<float>({5.7f}, {1, 1});
+  EXPECT_EQ(scale(DType::kBF16, two, std::nullopt), (Row{0x1.42p-5f, 0x1.88p-5f}));
+  EXPECT_EQ(scale(DType::kBF16, two, DType::kF32), (Row{0x1.414142p-5f, 0x1.87ee56p-5f}));
+  EXPECT_EQ(scale(DType::kBF16, one, DType::kF32), (Row{0x1.6e3b08p-5f}));
+  EXPECT_EQ(scale(DType::kBF16, Array::Scalar(5.7f), DType::kF32), (Row{0x1.6e3b08p-5f, 0x1.6e3b08p-5f}));
+  EXPECT_EQ(scale(DType::kF32, Cast(two, DType::kBF16), std::nullopt), (Row{0x1.42p-5f, 0x1.88p-5f}));
+  EXPECT_EQ(scale(DType::kF32, Cast(two, DType::kF16), std::nullopt), (Row{0x1.414p-5f, 0x1.88p-5f}));
+}
+
+TEST(Constant, ArraysKeepTheirShape) {
+  const Array x = Cast(Array::Of<float>({1, 2, 3, 4}, {2, 2}), DType::kBF16);
+  Quantizer quantizer = AbsMaxInt(8, std::nullopt);
+  quantizer.scale_dtype = DType::kF32;
+  // 0.3 as bf16 would be 0.30078125.
+  quantizer.calibration = Constant{.bound = ConstantArray{Array::Of<float>({5, 6}, {1, 2})},
+                                   .bias = ConstantArray{Array::Of<float>({0.3f, 0.1f}, {1, 2})}};
+  const QTensor qt = *Quantize(quantizer, x, {1});
+  EXPECT_EQ(qt.scale[0].shape(), (Shape{1, 2}));
+  EXPECT_EQ(qt.bias[0].aval(), (Aval{DType::kF32, {1, 2}}));
+  EXPECT_EQ(Floats(qt.bias[0]), (std::vector<float>{0.3f, 0.1f}));
+  EXPECT_EQ(qt.qvalue->dtype(), DType::kF32);
+  // Numbers and arrays of rank 0: in the dtype of x, over its whole shape.
+  for (const ConstantValue& number : {ConstantValue(0.3), ConstantValue(ConstantArray{Array::Scalar(0.3f)})}) {
+    quantizer.calibration = Constant{.bound = number, .bias = number};
+    const QTensor full = *Quantize(quantizer, x, {1});
+    EXPECT_EQ(full.scale[0].aval(), (Aval{DType::kF32, {2, 1}}));
+    EXPECT_EQ(full.bias[0].aval(), (Aval{DType::kBF16, {2, 2}}));
+    EXPECT_EQ(Floats(full.bias[0]), std::vector<float>(4, 0.30078125f));
+  }
+}
+
 TEST(Quantize, ScaleDTypeWidensTheScaledValue) {
   const Array x = Cast(Array::Of<float>({1.5f, -0.75f}, {1, 2}), DType::kBF16);
   Quantizer quantizer = AbsMaxInt(12, std::nullopt);
@@ -264,10 +372,10 @@ TEST(CalculateQvalue, RefusesWhatHasOne) {
 TEST(Quantize, ConstantArraysThatDoNotFit) {
   const Array x = Array::Of<float>({1, 2, 3, 4}, {2, 2});
   Quantizer quantizer = AbsMaxInt(8);
-  quantizer.calibration = Constant{.bound = ConstantArray{Array::Of<float>({1, 2}, {1, 2})}};
+  quantizer.calibration = Constant{.bound = ConstantArray{Array::Of<float>({1, 2, 3}, {1, 3})}};
   absl::Status status = Quantize(quantizer, x, {1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "Constant: bound is f32[1,2], expected f32, bf16 or f16 that broadcasts to [2,1]");
+  EXPECT_EQ(status.message(), "Constant: bound is f32[1,3], expected f32, bf16 or f16 that broadcasts to [2,2]");
   quantizer.calibration = Constant{.bias = ConstantArray{Array::Of<int8_t>({1}, {1, 1})}};
   status = Quantize(quantizer, x, {1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -282,12 +390,12 @@ TEST(Validate, Calibrations) {
   const Case cases[] = {
       {{.numerics = IntSymmetric{}}, "Quantizer: int8 in s8 needs a calibration, such as AbsMax"},
       {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}, "Constant: bound = -1, expected > 0"},
-      {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = -1.0}},
-       "AbsMax: clipping_scale = -1, expected >= 0"},
+      {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = std::nan("")}},
+       "AbsMax: clipping_scale = nan, expected a number"},
       {{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 0}},
-       "AbsMean: p = 0, clipping_scale = 1, expected both > 0"},
-      {{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {-1}}},
-       "SnrSearch: candidate -1, expected >= 0"},
+       "AbsMean: p = 0, clipping_scale = 1, expected a finite p other than 0 and a number"},
+      {{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {std::nan("")}}},
+       "SnrSearch: candidate nan, expected a number"},
       {{.calib_shared_axes = {.per_tensor = true, .axes = {0}}},
        "calib_shared_axes: per_tensor and axes exclude each other"},
   };

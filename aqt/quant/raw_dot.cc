@@ -61,9 +61,8 @@ absl::Status CheckOtherInput(const RawDotPlan& plan, Side side) {
 
 // The dtype of the product, once ValidateAccumulator has passed.
 absl::StatusOr<DType> ResolveAccumulator(const RawDotPlan& plan, std::optional<DType> wanted) {
-  if (wanted != DType::kS32) {
-    return ProductTypesOf(plan.lhs.operand_dtype, plan.rhs.operand_dtype, wanted).product;
-  }
+  const DType dtype = ProductTypesOf(plan.lhs.operand_dtype, plan.rhs.operand_dtype, wanted).product;
+  if (dtype != DType::kS32) return dtype;
   int64_t k = 1;
   for (const int64_t axis : plan.dims.lhs_contracting) k *= plan.lhs.x.shape[axis];
   const double largest = static_cast<double>(k) * MaxMagnitude(plan.lhs) * MaxMagnitude(plan.rhs);

@@ -38,13 +38,16 @@ struct RawDotPlan {
   Shape product_shape;
   DType accumulator_dtype = DType::kF32;
   DType dtype = DType::kF32;  // of the float operands and of the result
-  // With either set, both sides are quantized.
   std::optional<double> lhs_mid_alpha, rhs_mid_alpha;
 
   const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
   bool NeedsKey() const;
   bool HasState() const { return (lhs.spec && lhs.spec->has_state()) || (rhs.spec && rhs.spec->has_state()); }
   bool HasMidScales() const { return lhs_mid_alpha.has_value() || rhs_mid_alpha.has_value(); }
+  // Whether it is what the s8 kernels compute: integers of at most a byte, summed in s32.
+  bool IsProductOfBytes() const {
+    return accumulator_dtype == DType::kS32 && lhs.operand_dtype != DType::kS32 && rhs.operand_dtype != DType::kS32;
+  }
 };
 
 // Checks everything that can be known without data. Operands have the dtype `lhs.dtype`. Messages begin with the pass.

@@ -58,6 +58,8 @@ class Run {
   void RunGeneral() {
     if (plan_.HasMidScales()) RescaleOperands();
     QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
+    KeepForwardOperand(Side::kLhs, lhs);
+    KeepForwardOperand(Side::kRhs, rhs);
     if (plan_.lhs.spec.has_value() && plan_.lhs.config.dequant_mode == DequantMode::kOtherInput) {
       MultiplyIntoOther(Side::kLhs, lhs, rhs);
     }
@@ -171,10 +173,7 @@ class Run {
     std::fill(mid, mid + n, 1.0f);
     if (alpha.has_value()) {
       AbsMaxInto(x, shape, mid);
-      for (int64_t i = 0; i < n; ++i) {
-        mid[i] = mid[i] == 0 ? 1.0f : static_cast<float>(kernels::Exp(*alpha * kernels::Log(mid[i])));
-      }
-      RoundRow(x.dtype, mid, n);
+      for (int64_t i = 0; i < n; ++i) mid[i] = mid[i] == 0 ? 1.0f : Power(x.dtype, mid[i], *alpha);
     }
     return ArrayRef(mid, shape);
   }
@@ -196,8 +195,21 @@ class Run {
     } else {
       DivideInto(x, ratio, x.dtype, rescaled);
     }
+    ratio_[static_cast<int>(side)] = ratio;
     calibrated_[static_cast<int>(side)] = rescaled;
     if (!runtime_.compat.mid_scales_on_original_operands) quantized_[static_cast<int>(side)] = rescaled;
+  }
+
+  // What a backward pass with use_fwd_quant takes for an operand that was quantized under mid scales: its qvalues as
+  // numbers, times the ratio by which the operand was divided before.
+  void KeepForwardOperand(Side side, const QuantizedSide& own) {
+    void* kept = Input(side).keep_forward_operand;
+    if (kept == nullptr) return;
+    const Aval& aval = plan_.side(side).x;
+    const MutableArrayRef operand(aval.dtype, aval.shape, kept);
+    DequantizeInto(own.qvalue, {}, aval.dtype, operand);
+    if (runtime_.compat.mid_scales_on_original_operands) return;
+    MultiplyInto(operand, ratio_[static_cast<int>(side)], aval.dtype, operand);
   }
 
   // other.operand *= each scale of `own`, in the dtype of the other operand.
@@ -240,10 +252,10 @@ class Run {
     int64_t num_scales() const { return single ? 1 : source.batch.Count() * source.rows.Count(); }
   };
 
-  // An s32 accumulator means that both sides are integers that are dequantized on the product.
+  // Sums of bytes in s32: both sides are integers that are dequantized on the product.
   bool CanFuse() const {
     if (runtime_.observer != nullptr || runtime_.product != nullptr || plan_.ragged != Ragged::kNo) return false;
-    if (plan_.accumulator_dtype != DType::kS32 || plan_.HasMidScales()) return false;
+    if (!plan_.IsProductOfBytes() || plan_.HasMidScales()) return false;
     for (const RawOperand* in : {&call_.lhs, &call_.rhs}) {
       if (in->x.shape.rank() > kernels::AxisGroup::kMaxRank) return false;
       if (in->given != nullptr && in->given->scale.size() != 1) return false;
@@ -353,6 +365,7 @@ class Run {
   const PassNames& names_;
   // What the scale of a side is found for, and what is quantized: the operand, unless mid scales rescale it.
   ArrayRef calibrated_[2], quantized_[2];
+  ArrayRef ratio_[2];  // by which mid scales divide an operand
 };
 
 RawCall CutOperands(const LocalSplit& split, const RawCall& call) {
@@ -382,7 +395,7 @@ void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& 
 
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
                                            const Runtime& runtime) {
-  if (!qtensor.IsFull() || plan.accumulator_dtype != DType::kS32 || plan.ragged != Ragged::kNo ||
+  if (!qtensor.IsFull() || !plan.IsProductOfBytes() || plan.ragged != Ragged::kNo ||
       qtensor.qvalue->shape().rank() > kernels::AxisGroup::kMaxRank) {
     return nullptr;
   }

@@ -13,6 +13,8 @@ constexpr CompatField kCompatFields[] = {
     {"einsum_keeps_mid_alphas", &Compat::einsum_keeps_mid_alphas},
     {"conv_integer_gradient_is_zero", &Compat::conv_integer_gradient_is_zero},
     {"conv_ignores_accumulator_dtype", &Compat::conv_ignores_accumulator_dtype},
+    {"snr_rates_unrounded_scales", &Compat::snr_rates_unrounded_scales},
+    {"snr_rates_in_tensor_dtype", &Compat::snr_rates_in_tensor_dtype},
 };
 static_assert(sizeof(Compat) == std::size(kCompatFields), "a field of Compat has no name here");
 

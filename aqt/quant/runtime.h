@@ -47,6 +47,12 @@ struct Compat {
   // Convolution: an accumulator dtype has no effect; sums of floats are rounded to the dtype of the operands. By default
   // to f32, bf16 or f16 where the configuration asks for it.
   bool conv_ignores_accumulator_dtype = false;
+  // SnrSearch with po2_scale: candidates are rated with the scale before it becomes a power of two. By default they are
+  // rated with the power of two that would be used.
+  bool snr_rates_unrounded_scales = false;
+  // SnrSearch: squares, their sums, the ratio and its logarithm are rounded to the dtype of the tensor, where they can
+  // overflow or vanish. By default squares are summed and divided in f64.
+  bool snr_rates_in_tensor_dtype = false;
 
   static Compat Original();
   bool operator==(const Compat&) const = default;

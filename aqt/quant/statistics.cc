@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -42,16 +44,20 @@ float Root(float x, int order) {
 
 void UpdateMean(const ArrayRef& x, const Shape& scale_shape, const StatisticData& data, double* work) {
   const int64_t n = scale_shape.num_elements();
+  const int32_t count = *static_cast<const int32_t*>(data.old[kCount]);
   float* absmax = reinterpret_cast<float*>(work);
   AbsMaxInto(x, scale_shape, absmax);
+  // A full counter stays, and the mean with it.
+  const bool full = count == std::numeric_limits<int32_t>::max();
+  if (full) std::fill(absmax, absmax + n, 0.0f);
   std::array<float, kPiece> sums;
   for (int64_t i = 0; i < n; i += kPiece) {
-    const int64_t count = std::min(kPiece, n - i);
-    LoadRow(x.dtype, data.old[kSumOfMax], i, 1, count, sums.data());
-    AddRow(x.dtype, absmax + i, 1, sums.data(), count);
-    StoreRow(x.dtype, sums.data(), count, data.updated[kSumOfMax], i, 1);
+    const int64_t length = std::min(kPiece, n - i);
+    LoadRow(x.dtype, data.old[kSumOfMax], i, 1, length, sums.data());
+    AddRow(x.dtype, absmax + i, 1, sums.data(), length);
+    StoreRow(x.dtype, sums.data(), length, data.updated[kSumOfMax], i, 1);
   }
-  *static_cast<int32_t*>(data.updated[kCount]) = *static_cast<const int32_t*>(data.old[kCount]) + 1;
+  *static_cast<int32_t*>(data.updated[kCount]) = full ? count : count + 1;
 }
 
 void UpdateWeighted(const WeightedStats& calibration, const ArrayRef& x, const Shape& scale_shape,
@@ -194,8 +200,9 @@ bool UpdatesIn(QuantMode mode, const Calibration& calibration) {
 bool ReadsBeforeUpdate(const Calibration& calibration) { return std::holds_alternative<DelayedScaling>(calibration); }
 
 DType BoundDType(const Calibration& calibration, DType x) {
-  const bool f32 =
-      std::holds_alternative<WeightedStats>(calibration) || std::holds_alternative<DelayedScaling>(calibration);
+  const bool f32 = std::holds_alternative<WeightedStats>(calibration) ||
+                   std::holds_alternative<DelayedScaling>(calibration) ||
+                   std::holds_alternative<SnrSearch>(calibration);
   return f32 ? DType::kF32 : x;
 }
 

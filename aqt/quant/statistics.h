@@ -41,7 +41,7 @@ bool UpdatesIn(QuantMode mode, const Calibration& calibration);
 // Whether a scale is read from the state as it was before the call's update; otherwise it is read after.
 bool ReadsBeforeUpdate(const Calibration& calibration);
 
-// The dtype in which bounds are computed.
+// The dtype in which bounds are computed, array bounds of Constant apart.
 DType BoundDType(const Calibration& calibration, DType x);
 
 // Scratch memory of UpdateStatistics, and the update: data.updated = update(data.old, x). Sums run in f64 in row-major

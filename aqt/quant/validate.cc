@@ -79,9 +79,10 @@ absl::Status ValidateMidAlphas(const DotGeneralRaw& raw) {
   if (!raw.lhs_mid_alpha.has_value() && !raw.rhs_mid_alpha.has_value()) return absl::OkStatus();
   for (const Tensor* tensor : {&raw.lhs, &raw.rhs}) {
     const bool lhs = tensor == &raw.lhs;
-    if (!IsQuantized(tensor->quantizer.numerics)) {
-      return absl::InvalidArgumentError(absl::StrCat("mid alphas balance the quantization of both sides, but ",
-                                                     lhs ? "lhs" : "rhs", " is not quantized"));
+    if (tensor->calibration_mode == CalibrationMode::kRemainingAxis) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mid alphas need CALIBRATION_MODE_CONTRACTING_AXIS on both sides, but ", lhs ? "lhs" : "rhs",
+                       " has CALIBRATION_MODE_REMAINING_AXIS"));
     }
     const std::optional<double> alpha = lhs ? raw.lhs_mid_alpha : raw.rhs_mid_alpha;
     if (!alpha.has_value() || std::isfinite(*alpha)) continue;
@@ -123,9 +124,6 @@ absl::Status ValidateTensorOfLocalAqt(const Tensor& tensor) {
 }
 
 absl::Status ValidateUseFwdQuant(const DotGeneralRaw& fwd, Side side) {
-  if (fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) {
-    return absl::InvalidArgumentError("use_fwd_quant cannot be used with mid alphas in fwd");
-  }
   const Tensor& forward = side == Side::kLhs ? fwd.lhs : fwd.rhs;
   const char* problem = nullptr;
   if (!IsQuantized(forward.quantizer.numerics)) {

@@ -28,7 +28,7 @@ absl::Status ValidateAccumulator(const DotGeneralRaw& raw);
 // The dtype in which an operand enters the product; null when that of the tensor or of its scaled value.
 std::optional<DType> ProductDType(const Tensor& tensor);
 
-// InvalidArgument for an alpha that is not finite, and for alphas with a side that is not quantized.
+// InvalidArgument for an alpha that is not finite, and for alphas with CALIBRATION_MODE_REMAINING_AXIS on a side.
 absl::Status ValidateMidAlphas(const DotGeneralRaw& raw);
 
 // InvalidArgument when a field is missing, not positive, or does not belong to the rule.

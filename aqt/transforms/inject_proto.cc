@@ -142,8 +142,11 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
     AQT_RETURN_IF_ERROR(
         ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.quant_rules.arithmetic));
   }
-  out.quant_rules.compat.mid_scales_on_original_operands = message.compat().mid_scales_on_original_operands();
-  out.quant_rules.compat.read_unseen_calibration = message.compat().read_unseen_calibration();
+  Compat& compat = out.quant_rules.compat;
+  compat.mid_scales_on_original_operands = message.compat().mid_scales_on_original_operands();
+  compat.read_unseen_calibration = message.compat().read_unseen_calibration();
+  compat.snr_rates_unrounded_scales = message.compat().snr_rates_unrounded_scales();
+  compat.snr_rates_in_tensor_dtype = message.compat().snr_rates_in_tensor_dtype();
   return out;
 }
 
@@ -199,6 +202,8 @@ std::string ToText(const InjectConfig& config) {
   const Compat& compat = config.quant_rules.compat;
   if (compat.mid_scales_on_original_operands) message.mutable_compat()->set_mid_scales_on_original_operands(true);
   if (compat.read_unseen_calibration) message.mutable_compat()->set_read_unseen_calibration(true);
+  if (compat.snr_rates_unrounded_scales) message.mutable_compat()->set_snr_rates_unrounded_scales(true);
+  if (compat.snr_rates_in_tensor_dtype) message.mutable_compat()->set_snr_rates_in_tensor_dtype(true);
   return config::PrintText(message);
 }
 

@@ -43,7 +43,12 @@ TEST(InjectProtoTest, ReadsEveryField) {
       shared_key_slot: "keys"
       prng_layout: PRNG_LAYOUT_ORIGINAL
       arithmetic: ARITHMETIC_IEEE
-      compat { mid_scales_on_original_operands: true read_unseen_calibration: true })");
+      compat {
+        mid_scales_on_original_operands: true
+        read_unseen_calibration: true
+        snr_rates_unrounded_scales: true
+        snr_rates_in_tensor_dtype: true
+      })");
   ASSERT_THAT(config, IsOk());
   InjectConfig want;
   want.rules.push_back({.name = "last", .scope = ".*/logits"});
@@ -61,7 +66,10 @@ TEST(InjectProtoTest, ReadsEveryField) {
   want.shared_key_slot = "keys";
   want.quant_rules = {.prng_layout = PrngLayout::kOriginal,
                       .arithmetic = Arithmetic::kIeee,
-                      .compat = {.mid_scales_on_original_operands = true, .read_unseen_calibration = true}};
+                      .compat = {.mid_scales_on_original_operands = true,
+                                 .read_unseen_calibration = true,
+                                 .snr_rates_unrounded_scales = true,
+                                 .snr_rates_in_tensor_dtype = true}};
   EXPECT_TRUE(*config == want);
   absl::StatusOr<InjectConfig> again = InjectConfigFromText(ToText(*config));
   ASSERT_THAT(again, IsOk());

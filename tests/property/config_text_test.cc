@@ -103,9 +103,8 @@ class Generator {
                        .clip = !OneIn(4),
                        .clip_gradient = OneIn(4),
                        .round = !OneIn(4)};
-        n.dtype = n.preserve_zero ? Pick<std::optional<DType>>({std::nullopt, DType::kS2, DType::kS4, DType::kS8})
-                                  : std::nullopt;
-        if (n.dtype.has_value() && n.bits > BitWidth(*n.dtype) && !OneIn(9)) n.dtype = std::nullopt;
+        n.dtype = Pick<std::optional<DType>>(
+            {std::nullopt, DType::kS2, DType::kS4, DType::kS8, DType::kS32, DType::kF32, DType::kBF16, DType::kF16});
         if (OneIn(3)) {
           n.noise = Noise{Pick<NoiseKind>({NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform}), SomeAxes()};
         }
