@@ -9,6 +9,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
+#include "serving/exit_code.h"
 #include "serving/quantization_config.h"
 
 namespace aqt::serving {
@@ -26,12 +28,14 @@ bool HoldsWeights(absl::string_view name) {
   return absl::EndsWith(name, ".safetensors") || IsForeignWeightFile(io::BaseName(name));
 }
 
-absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path_a, const std::string& path_b) {
+absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path_a, const std::string& path_b,
+                               const std::atomic<bool>* cancelled) {
   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<io::RandomAccessFile> a, fs.OpenForReading(path_a));
   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<io::RandomAccessFile> b, fs.OpenForReading(path_b));
   if (a->size() != b->size()) return false;
   std::vector<uint8_t> x, y;
   for (int64_t at = 0; at < a->size(); at += kCompareBytes) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
     x.resize(std::min(kCompareBytes, a->size() - at));
     y.resize(x.size());
     AQT_RETURN_IF_ERROR(a->Read(at, absl::MakeSpan(x)));
@@ -62,16 +66,21 @@ absl::StatusOr<int64_t> CarriedBytes(const io::FileSystem& fs, const io::Checkpo
 }
 
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const io::Checkpoint& input,
-                                                             const io::Checkpoint& output) {
+                                                             const io::Checkpoint& output,
+                                                             const std::atomic<bool>* cancelled) {
   std::vector<std::string> problems;
   for (const std::string& name : FilesToCarry(input).copied) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
     const std::string copy = io::JoinPath(output.path(), name);
-    AQT_ASSIGN_OR_RETURN(const bool exists, io::Exists(fs, copy));
-    if (!exists) {
-      problems.push_back(absl::StrCat("the file ", name, " of the input is missing from the output"));
+    const absl::StatusOr<io::FileInfo> info = fs.Stat(copy);
+    if (!info.ok() && !absl::IsNotFound(info.status()) && !absl::IsFailedPrecondition(info.status())) {
+      return info.status();
+    }
+    if (!info.ok() || info->kind != io::FileKind::kRegular) {
+      problems.push_back(absl::StrCat("the file ", io::Printable(name), " of the input is missing from the output"));
     } else if (HoldsWeights(name)) {
-      AQT_ASSIGN_OR_RETURN(const bool same, SameBytes(fs, io::JoinPath(input.path(), name), copy));
-      if (!same) problems.push_back(absl::StrCat("the file ", name, " differs from the input's"));
+      AQT_ASSIGN_OR_RETURN(const bool same, SameBytes(fs, io::JoinPath(input.path(), name), copy, cancelled));
+      if (!same) problems.push_back(absl::StrCat("the file ", io::Printable(name), " differs from the input's"));
     }
   }
   return problems;

@@ -3,6 +3,7 @@
 
 // The files of a model's folder that are not its tensors: which of them a conversion carries over.
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,9 +25,11 @@ CarriedFiles FilesToCarry(const io::Checkpoint& input);
 // Of the files that are copied.
 absl::StatusOr<int64_t> CarriedBytes(const io::FileSystem& fs, const io::Checkpoint& input);
 
-// A problem for each file that the output folder lacks, and for each one with weights that differs.
+// A problem for each file that the output folder lacks, and for each one with weights that differs. Cancelled when
+// `cancelled` becomes true.
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const io::Checkpoint& input,
-                                                             const io::Checkpoint& output);
+                                                             const io::Checkpoint& output,
+                                                             const std::atomic<bool>* cancelled = nullptr);
 
 }  // namespace aqt::serving
 

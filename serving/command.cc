@@ -242,7 +242,8 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
 
 // Prints what it finds; kQuality when there is a problem.
 absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input,
+                       OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, OpenCheckpoint(flags.output, fs, console));
   VerifyOptions options;
   options.jobs = flags.jobs;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
@@ -29,21 +30,30 @@ absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Chec
   return CheckOutput(fs, input, job.output, job.force, also_read);
 }
 
-// What earlier runs into the same output have left. They are not removed: another machine may be writing them.
+// What earlier runs into the same output have left. They are not removed: another machine may be writing them. To be
+// called with the lock held, so that no other run of this machine is at work there.
 std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::string& output) {
   std::vector<std::string> result;
-  const absl::StatusOr<std::vector<std::string>> paths = io::FindLeftovers(fs, output);
+  std::string target = output;
+  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  if (const auto link = fs.LStat(target); link.ok() && link->kind == io::FileKind::kLink) {
+    if (absl::StatusOr<std::string> real = fs.RealPath(target); real.ok()) target = *std::move(real);
+  }
+  const absl::StatusOr<std::vector<std::string>> paths = io::FindLeftovers(fs, target);
   if (!paths.ok()) return result;  // a folder that can be written and not read
   for (const std::string& path : *paths) {
-    result.push_back(absl::StrCat(path, " was left by a run that was killed, and is of no use: rm -r '", path, "'"));
+    const bool temporary = absl::StrContains(io::BaseName(path), ".tmp-");
+    result.push_back(absl::StrCat(io::PrintableLine(path),
+                                  temporary ? " was left by a run that was killed; remove it unless OUT is missing"
+                                            : " is what an earlier run replaced; remove it when you do not need it"));
   }
   return result;
 }
 
-absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& job) {
+absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& job,
+                                  std::unique_ptr<io::FileLock>& lock) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input, {.leave_out = job.output}));
-  std::unique_ptr<io::FileLock> lock;
   const absl::StatusOr<OutputPlace> claimed = ClaimOutput(fs, input, job, lock);
   if (!claimed.ok()) return OutputError(claimed.status());
   const OutputPlace& place = *claimed;
@@ -106,8 +116,9 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
 }  // namespace
 
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
-  absl::StatusOr<ConvertReport> report = Run(fs, job);
-  if (!absl::IsResourceExhausted(report.status())) return report;
+  std::unique_ptr<io::FileLock> lock;
+  absl::StatusOr<ConvertReport> report = Run(fs, job, lock);
+  if (lock == nullptr || !absl::IsResourceExhausted(report.status())) return report;
   // They may be what fills the disk.
   const std::vector<std::string> leftovers = DescribeLeftovers(fs, job.output);
   if (leftovers.empty()) return report;

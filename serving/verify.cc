@@ -221,7 +221,7 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
     }
   }
   if (input.is_folder() && output.is_folder()) {
-    AQT_ASSIGN_OR_RETURN(std::vector<std::string> problems, CompareCarriedFiles(fs, input, output));
+    AQT_ASSIGN_OR_RETURN(std::vector<std::string> problems, CompareCarriedFiles(fs, input, output, options.cancelled));
     std::move(problems.begin(), problems.end(), std::back_inserter(report.problems));
   }
   if (report.weights.empty())

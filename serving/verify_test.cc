@@ -198,7 +198,7 @@ TEST_F(VerifyTest, AFloatOutputIsNoQuantizedCheckpoint) {
 
 TEST_F(VerifyTest, MeanOfTheFiniteOnes) {
   VerifyReport report;
-  for (const double snr : {std::nan(""), -INFINITY, 10.0, 20.0, double{INFINITY}}) {
+  for (const double snr : {std::nan(""), -double{INFINITY}, 10.0, 20.0, double{INFINITY}}) {
     WeightQuality weight;
     weight.name = "w";
     weight.snr_db = weight.cosine = weight.max_abs_error = snr;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
+#include "aqt/io/printable.h"
 
 namespace aqt::io {
 namespace {
@@ -101,7 +102,7 @@ class Finder {
       default: return Skip(name, "it is a pipe, a socket or a device");
     }
     if (!target.empty()) {
-      return Skip(name, absl::StrCat("it is a link to the folder ", QuoteForMessage(target), " outside of ", folder_,
+      return Skip(name, absl::StrCat("it is a link to the folder '", PrintableLine(target), "' outside of ", folder_,
                                      "; copy that folder here if the model needs it"));
     }
     if (std::find(above.begin(), above.end(), IdOf(*info)) != above.end()) {
@@ -121,7 +122,7 @@ class Finder {
       AQT_RETURN_IF_ERROR(opened);
       result_.names.push_back(name);
     }
-    if (!target.empty()) followed_.push_back(absl::StrCat(QuoteForMessage(name), " -> ", QuoteForMessage(target)));
+    if (!target.empty()) followed_.push_back(absl::StrCat(QuoteForMessage(name), " -> '", PrintableLine(target), "'"));
     return absl::OkStatus();
   }
 
@@ -149,7 +150,11 @@ absl::StatusOr<FolderFiles> FindFolderFiles(const FileSystem& fs, const std::str
     std::string path = left_out;
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     AQT_RETURN_IF_ERROR(finder.LeaveOut(path));
-    AQT_RETURN_IF_ERROR(finder.LeaveOut(path + kReplacedSuffix));
+    for (int n = 1;; ++n) {  // as OutputFolder names what it replaces
+      const std::string old = absl::StrCat(path, kReplacedSuffix, n == 1 ? "" : absl::StrCat("-", n));
+      if (!fs.LStat(old).ok()) break;  // none, or too long a name
+      AQT_RETURN_IF_ERROR(finder.LeaveOut(old));
+    }
   }
   return finder.Find();
 }

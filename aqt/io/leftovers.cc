@@ -1,5 +1,6 @@
 #include "aqt/io/leftovers.h"
 
+#include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/posix.h"
 
@@ -17,6 +18,13 @@ absl::string_view WithoutNumbers(absl::string_view name) {
   return name;
 }
 
+// What OutputFolder calls what it replaced: "<base>.aqt-old", "<base>.aqt-old-2", ...
+bool IsReplaced(absl::string_view name, absl::string_view base) {
+  if (!absl::ConsumePrefix(&name, base) || !absl::ConsumePrefix(&name, kReplacedSuffix)) return false;
+  return name.empty() || (absl::ConsumePrefix(&name, "-") && !name.empty() &&
+                          name.find_first_not_of("0123456789") == absl::string_view::npos);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> FindLeftovers(const FileSystem& fs, absl::string_view path) {
@@ -25,7 +33,9 @@ absl::StatusOr<std::vector<std::string>> FindLeftovers(const FileSystem& fs, abs
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(FolderOf(path)));
   std::vector<std::string> found;
   for (const std::string& name : names) {
-    if (WithoutNumbers(name) == wanted) found.push_back(JoinPath(FolderOf(path), name));
+    if (WithoutNumbers(name) == wanted || IsReplaced(name, BaseName(path))) {
+      found.push_back(JoinPath(FolderOf(path), name));
+    }
   }
   return found;
 }

@@ -9,8 +9,8 @@
 namespace aqt::io {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 TEST(LeftoversTest, AreTheTemporaryNamesOfThatPathOnly) {
   const FileSystem& fs = LocalFileSystem();
@@ -21,13 +21,18 @@ TEST(LeftoversTest, AreTheTemporaryNamesOfThatPathOnly) {
   {
     const auto file = fs.CreateOutput(path, {}).value();
     const auto output_folder = OutputFolder::Create(fs, path + "/").value();
-    for (const char* name : {".out.tmp-12", ".out.tmp-12-", ".out.tmp-1-2x", ".other.tmp-1-2", "out.tmp-1-2", ".out"}) {
+    for (const char* name : {".out.tmp-12", ".out.tmp-12-", ".out.tmp-1-2x", ".other.tmp-1-2", "out.tmp-1-2", ".out",
+                             "out.aqt-old-x", "out.aqt-older", "other.aqt-old"}) {
       ASSERT_TRUE(WriteFile(fs, JoinPath(folder, name), "").ok());
     }
     EXPECT_EQ(FindLeftovers(fs, path + "/").value().size(), 2u);
-    ASSERT_TRUE(WriteFile(fs, JoinPath(folder, ".out.tmp-1-2"), "").ok());
+    for (const char* name : {".out.tmp-1-2", "out.aqt-old", "out.aqt-old-2"}) {
+      ASSERT_TRUE(WriteFile(fs, JoinPath(folder, name), "").ok());
+    }
   }
-  EXPECT_THAT(FindLeftovers(fs, path).value(), ElementsAre(JoinPath(folder, ".out.tmp-1-2")));
+  EXPECT_THAT(FindLeftovers(fs, path).value(),
+              UnorderedElementsAre(JoinPath(folder, ".out.tmp-1-2"), JoinPath(folder, "out.aqt-old"),
+                                   JoinPath(folder, "out.aqt-old-2")));
   EXPECT_FALSE(FindLeftovers(fs, "none/out").ok());
 }
 

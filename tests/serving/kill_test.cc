@@ -1,8 +1,8 @@
-// `aqt convert` killed, or failed by the system, at any point: the input is untouched, OUT is the old or the new, whole,
-// and the next run succeeds and names what the killed one left.
+// `aqt convert` killed, or failed by the system, at any point: the input is untouched, OUT is the old or the new,
+// whole, and the next run succeeds and names what the killed one left.
 //
-// KILL_MOMENTS in the environment: how many moments, spread over the time that a conversion takes, the program is killed
-// at in each of the eight configurations.
+// KILL_MOMENTS in the environment: how many moments, spread over the time that a conversion takes, the program is
+// killed at in each of the eight configurations.
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -159,7 +159,10 @@ class KillTest : public ::testing::TestWithParam<std::tuple<bool, bool, int>> {
     EXPECT_TRUE(ReadTree(Out()) == new_);
     EXPECT_TRUE(ReadTree(In()) == input_);
     for (const std::string& name : Leftovers()) {
-      EXPECT_THAT(err_, HasSubstr(name)) << "left behind, and not named";
+      // A run that is refused before it takes the lock leaves the file of a dead one where it is.
+      if (code == 0 || name != absl::StrCat(".", io::BaseName(Out()), ".aqt-lock")) {
+        EXPECT_THAT(err_, HasSubstr(name)) << "left behind, and not named";
+      }
       EXPECT_THAT(leftovers, ::testing::Contains(name)) << "left by a run that was not killed";
       EXPECT_TRUE(RemoveTree(Fs(), io::JoinPath(root_, name)).ok());
     }
@@ -210,7 +213,9 @@ TEST_P(KillTest, AtEveryFileSystemCall) {
         const int code = WEXITSTATUS(status);
         EXPECT_TRUE(code == 0 || code == 3 || code == 4) << code;
         EXPECT_TRUE(code != 0 || is_new);
-        EXPECT_TRUE(shared->last == io::FileCall::kRemove || Leftovers().empty()) << Leftovers().front();
+        // Once the new is in place, an error before the old is removed keeps the old, under another name.
+        const bool keeps_old = folder() && force() && is_new && code == 4;
+        EXPECT_TRUE(shared->last == io::FileCall::kRemove || keeps_old || Leftovers().empty()) << Leftovers().front();
       }
       CheckNextRun(is_new);
       if (HasFailure()) return;  // the rest would only say it again

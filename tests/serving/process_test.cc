@@ -1,5 +1,5 @@
-// What can only be seen of the `aqt` program from outside: its memory, what signals, limits and closed descriptors do to
-// it.
+// What can only be seen of the `aqt` program from outside: its memory, what signals, limits and closed descriptors do
+// to it.
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -86,8 +86,8 @@ TEST_F(ProcessTest, ASignalLeavesNothing) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
     for (const char* output : {"out", "out.safetensors"}) {
       const pid_t pid = Start(Convert(output), [&] { ::signal(signal, SIG_DFL); });
-      // Once it has begun to write; it then has 96 MiB to go.
-      while (ListTree(root_).size() < 2 && ::waitpid(pid, nullptr, WNOHANG) == 0) std::this_thread::yield();
+      // Once it has begun to write: the input, the lock and a temporary. It then has 96 MiB to go.
+      while (ListTree(root_).size() < 3 && ::waitpid(pid, nullptr, WNOHANG) == 0) std::this_thread::yield();
       ASSERT_EQ(::kill(pid, signal), 0);
       EXPECT_EQ(Watch(pid).code, 130) << "signal " << signal;
       EXPECT_THAT(ListTree(root_), ElementsAre("in.safetensors"));
@@ -98,7 +98,7 @@ TEST_F(ProcessTest, ASignalLeavesNothing) {
 TEST_F(ProcessTest, ASignalThatWasIgnoredStaysSo) {
   for (const int signal : {SIGINT, SIGHUP}) {  // as under nohup, and for a script's jobs in the background
     const pid_t pid = Start(Convert("out.safetensors"), [&] { ::signal(signal, SIG_IGN); });
-    while (ListTree(root_).size() < 2 && ::waitpid(pid, nullptr, WNOHANG) == 0) std::this_thread::yield();
+    while (ListTree(root_).size() < 3 && ::waitpid(pid, nullptr, WNOHANG) == 0) std::this_thread::yield();
     ASSERT_EQ(::kill(pid, signal), 0);
     EXPECT_EQ(Watch(pid).code, 0);
     EXPECT_THAT(ListTree(root_), ElementsAre("in.safetensors", "out.safetensors"));
