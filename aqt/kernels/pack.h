@@ -76,8 +76,8 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
 void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor);
 
 // Packs values without changing them. Formats of integer elements take s8, s4 and s2; kF32 takes f32, bf16, f16,
-// e4m3fn, e5m2, s8, s4 and s2, converted exactly; with subnormals_are_zero a subnormal f32 or bf16 becomes a zero of its
-// sign.
+// e4m3fn, e5m2, s8, s4 and s2, converted exactly; with subnormals_are_zero a subnormal f32 or bf16 becomes a zero of
+// its sign.
 void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
           bool subnormals_are_zero = false);
 

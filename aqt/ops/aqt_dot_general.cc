@@ -485,10 +485,9 @@ class BackwardOp : public CompositeBase {
             : internal::NotClipped(
                   *integer, internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
                                                  *Residual(side, What::kScale, in)));
-    Value clipped = internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask));
-    if (dot_->rules.arithmetic == Arithmetic::kXlaCompatible) {
-      clipped = ops::Select(ops::Equal(internal::Hold(mask), 0.0), 0.0, clipped);
-    }
+    const Value clipped = dot_->rules.arithmetic == Arithmetic::kXlaCompatible
+                              ? ops::Select(ops::Equal(internal::Hold(mask), 0.0), 0.0, internal::Hold(gradient))
+                              : internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask));
     return UntileOperandGradient(*dot_, side, internal::Release(clipped, dtype));
   }
 

@@ -253,8 +253,8 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   for (const char* feature :
        {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
         "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "-> bf16", "-> f16", "local count", "largest",
-        "tiles=(contracting", "remaining 0:2x"}) {
+        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "-> bf16", "-> f16", "local count",
+        "largest", "tiles=(contracting", "remaining 0:2x"}) {
     // clang-format on
     features[feature] = 0;
   }

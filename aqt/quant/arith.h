@@ -92,8 +92,8 @@ inline float HostConstant(DType dtype, double value) {
   return VisitFloat(dtype, [&]<class T>() { return Arith<T>::Round(static_cast<float>(value)); });
 }
 
-// x^p for x >= 0, with p rounded to `dtype` first as every host constant is: correctly rounded to f32 (but for about one
-// value in 10^7, which lies that close to the middle of two), then to `dtype`.
+// x^p for x >= 0, with p rounded to `dtype` first as every host constant is: correctly rounded to f32 (except about
+// one value in 10^7, which lies that close to the middle of two), then to `dtype`.
 float Power(DType dtype, float x, double p);
 
 // The dtype in which an operation on both is computed, as in JAX: the wider of two floats (f32 for bf16 with f16), the

@@ -167,8 +167,6 @@ std::vector<NamedConfig> Unusual() {
   modes.fwd.dg_accumulator_dtype = DType::kBF16;
   modes.dlhs.dg_accumulator_dtype = std::nullopt;
   modes.fwd.allow_dummy_gradient_into_qtensor = true;
-  modes.fwd.lhs_mid_alpha = 0.5;
-  modes.fwd.rhs_mid_alpha = 0.0;
   modes.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1000000007, .tile_largest_shape = true};
   modes.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
   modes.tiling = DotTiling{
@@ -176,6 +174,11 @@ std::vector<NamedConfig> Unusual() {
       .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}, {.axis = 2, .tile_size = 1}},
               .remaining_axes = {{.axis = 3, .tile_size = 5}}}};
   configs.push_back({"modes", modes});
+
+  DotGeneral mid = FullyQuantized();
+  mid.fwd.lhs_mid_alpha = 0.5;
+  mid.fwd.rhs_mid_alpha = 0.0;
+  configs.push_back({"mid alphas", mid});
   return configs;
 }
 
@@ -341,13 +344,13 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {lhs + "  fp { format { nexp: 0 nmant: 0 } } abs_max {} } } }", "2:13: ", "has no values"},
            {lhs + "  int_symmetric {} abs_mean { p: 0 } } } }", "2:13: ", "AbsMean: p = 0"},
            {lhs + "  int_symmetric {} abs_mean { clipping_scale: nan } } } }", "2:13: ", "clipping_scale = nan"},
-           {lhs + "  int_symmetric {} snr_search { candidates: [1, -1] } } } }", "2:13: ", "candidate -1"},
+           {lhs + "  int_symmetric {} snr_search { candidates: [1, nan] } } } }", "2:13: ", "candidate nan"},
            {lhs + "  int_symmetric {} constant { bound { number: nan } } } } }", "2:13: ", "bound = nan"},
            {lhs + "  fp8 { dtype: 'none' } abs_max {} } } }", "3:9: ", "needs a dtype"},
            {lhs + "  fp8 { mantissa_bits: 2 } abs_max {} } } }", "2:13: ", "exponent_bits = 4, mantissa_bits = 2"},
            {lhs + "  scale_dtype: 's8' } } }", "2:13: ", "scale_dtype s8"},
            {lhs + "  calib_shared_axes { per_tensor: true axes: 1 } } } }", "3:3: ", "exclude each other"},
-           {lhs + "  int_symmetric {} abs_max { clipping_scale: -1 } } } }", "2:13: ", "clipping_scale = -1"},
+           {lhs + "  int_symmetric {} abs_max { clipping_scale: nan } } } }", "2:13: ", "clipping_scale = nan"},
            {lhs + "  int_symmetric {} weighted_stats { lp_order: 31 max_dev_coeff: 1 } } } }",
             "2:13: ", "lp_order = 31"},
            {lhs + "  int_symmetric {} weighted_stats {} } } }", "2:13: ", "all four coefficients are 0"},

@@ -19,7 +19,8 @@
 // s8) it is computed here in s32 by the s8 kernels: exact, so equal to AQT's while |acc| < 2^24, where f32 sums are
 // exact, too; above, AQT's has the error of f32 sums and this one has none. If s32 could overflow, the sum is in f32.
 // Sums of floats are in f32, in the order of the kernel's elements, rounded to dg_accumulator_dtype (null or s32: T;
-// in AQT always T: Compat); operands that T cannot hold are rounded to it first, subnormal ones of f32 and bf16 are zero.
+// in AQT always T: Compat); operands that T cannot hold are rounded to it first, subnormal ones of f32 and bf16 are
+// zero.
 //
 // The gradient: rounding and clipping pass it straight through (with clip_gradient not where the value was clipped),
 // scales carry none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is not

@@ -100,7 +100,7 @@ TEST(ConvGeometry, ErrorsNameTheField) {
             "conv_general: a dilated extent of axis 0 is above 2^40");
   const int64_t wide = int64_t{1} << 40;  // of an array without elements
   EXPECT_EQ(error({}, {1, 8, 8, 4}, {wide, wide, 4, 0}),
-            "conv_general: window: shape [4,1099511627776,1099511627776] has more elements than fit into memory");
+            "conv_general: rhs: shape [1099511627776,1099511627776,4,0] has more elements than fit into memory");
   EXPECT_EQ(
       error({.feature_group_count = 4}, lhs, rhs),
       "conv_general: feature_group_count = 4 with 4 input channels, a kernel for 4 of them and 6 output channels; "

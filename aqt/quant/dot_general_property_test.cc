@@ -29,6 +29,7 @@
 #include "aqt/quant/dot_general_test_util.h"
 #include "aqt/quant/numerics.h"
 #include "aqt/quant/runtime.h"
+#include "aqt/testing/same_bits.h"
 
 namespace aqt {
 namespace {
@@ -416,9 +417,9 @@ TEST(Property, PlanEqualsReference) {
           EXPECT_TRUE(SameValues(got.drhs, want->drhs)) << target << observed;
         }
         if (!observed) unobserved = got;
-        EXPECT_TRUE(BitEqual(got.out, unobserved->out)) << target;
-        EXPECT_TRUE(BitEqual(got.dlhs, unobserved->dlhs)) << target;
-        EXPECT_TRUE(BitEqual(got.drhs, unobserved->drhs)) << target;
+        EXPECT_TRUE(SameBits(got.out, unobserved->out)) << target;
+        EXPECT_TRUE(SameBits(got.dlhs, unobserved->dlhs)) << target;
+        EXPECT_TRUE(SameBits(got.drhs, unobserved->drhs)) << target;
         if (::testing::Test::HasFailure()) return;
       }
     }

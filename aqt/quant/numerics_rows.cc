@@ -152,10 +152,11 @@ void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic,
   std::array<float, kPiece> y, factor;
   ForEachPiece(g.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
     LoadRow(g.dtype, g.data, offsets[0], InnerStride(g.strides), n, y.data());
-    for (int64_t i = 0; i < n; ++i) factor[i] = mask[linear + i];
-    MulRow(g.dtype, factor.data(), 1, y.data(), n);
     if (arithmetic == Arithmetic::kXlaCompatible) {
-      for (int64_t i = 0; i < n; ++i) y[i] = factor[i] == 0 ? 0 : y[i];
+      for (int64_t i = 0; i < n; ++i) y[i] = mask[linear + i] == 0 ? 0 : y[i];
+    } else {
+      for (int64_t i = 0; i < n; ++i) factor[i] = mask[linear + i];
+      MulRow(g.dtype, factor.data(), 1, y.data(), n);
     }
     StoreRow(out.dtype, y.data(), n, out.data, offsets[1], InnerStride(out.strides));
   });

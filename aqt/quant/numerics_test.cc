@@ -122,6 +122,8 @@ TEST(IntSymmetric, GradientPassesOrIsMasked) {
   const absl::StatusOr<Array> product = NumericsBackward(
       IntSymmetric{.clip_gradient = true}, ArrayRef(clipped.data(), {1}), ArrayRef(nan.data(), {1}), Arithmetic::kIeee);
   EXPECT_TRUE(std::isnan(product->View<float>()[0]));
+  // It moves the gradient, and so keeps a subnormal one (recorded from aqtp 0.9.0).
+  EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, {5}, {8.4e-40f})[0], 8.4e-40f);
 }
 
 // The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at

@@ -11,8 +11,8 @@
 namespace aqt::internal {
 
 struct ProductTypes {
-  // T, of the product: the accumulator dtype if there is one; else the operand dtype with the larger (greatest exponent,
-  // mantissa bits), where a float counts above an integer and of two integers the wider one is taken.
+  // T, of the product: the accumulator dtype if there is one; else the operand dtype with the larger (greatest
+  // exponent, mantissa bits), where a float counts above an integer and of two integers the wider one is taken.
   DType product = DType::kF32;
   // Whether both operands are converted to T before they are multiplied (to an infinity where it has none so large):
   // a float product of different dtypes, and one of f16 into bf16.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
@@ -76,13 +75,12 @@ void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int6
 void StoreRow(DType dtype, const float* in, int64_t n, void* data, int64_t offset, int64_t stride) {
   VisitDType(dtype, [&]<class T>() {
     T* out = static_cast<T*>(data) + offset;
-    const auto canonical = [](float v) { return v == v ? v : std::numeric_limits<float>::quiet_NaN(); };
     if constexpr (std::is_same_v<T, BFloat16>) {
-      for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToBFloat16(canonical(in[i]));
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToBFloat16(in[i]);
     } else if constexpr (std::is_same_v<T, Float16>) {
-      for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToFloat16(canonical(in[i]));
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToFloat16(in[i]);
     } else {
-      for (int64_t i = 0; i < n; ++i) out[i * stride] = ConvertElement<T>(canonical(in[i]));
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = ConvertElement<T>(in[i]);
     }
   });
 }

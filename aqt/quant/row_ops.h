@@ -17,9 +17,7 @@ inline constexpr int64_t kPiece = 256;
 
 // out[i] = element offset + i * stride, exactly (any dtype of at most 24 significant bits; s32 is rounded to f32).
 void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, float* out);
-// Converts as ConvertElement does: one rounding to a float dtype; truncation, saturation and NaN -> 0 to an integer. A
-// NaN is stored as the positive quiet one, whatever sign the operation gave it: which that is depends on the
-// instructions of a kernel.
+// Converts as ConvertElement does: one rounding to a float dtype; truncation, saturation and NaN -> 0 to an integer.
 void StoreRow(DType dtype, const float* in, int64_t n, void* data, int64_t offset, int64_t stride);
 
 // Rounds to a float dtype (f32, bf16, f16; no flush of subnormals).

@@ -44,8 +44,8 @@ struct Compat {
   bool einsum_keeps_mid_alphas = false;
   // Convolution: the gradient of an operand with integer numerics is zero. By default it passes straight through.
   bool conv_integer_gradient_is_zero = false;
-  // Convolution: an accumulator dtype has no effect; sums of floats are rounded to the dtype of the operands. By default
-  // to f32, bf16 or f16 where the configuration asks for it.
+  // Convolution: an accumulator dtype has no effect; sums of floats are rounded to the dtype of the operands. By
+  // default to f32, bf16 or f16 where the configuration asks for it.
   bool conv_ignores_accumulator_dtype = false;
   // SnrSearch with po2_scale: candidates are rated with the scale before it becomes a power of two. By default they are
   // rated with the power of two that would be used.

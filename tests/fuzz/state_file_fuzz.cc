@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,10 +49,17 @@ class OneFile final : public aqt::io::FileSystem {
   absl::StatusOr<aqt::io::FileInfo> Stat(absl::string_view) const override {
     return aqt::io::FileInfo{.size = static_cast<int64_t>(content_.size())};
   }
+  absl::StatusOr<aqt::io::FileInfo> LStat(absl::string_view path) const override { return Stat(path); }
+  absl::StatusOr<std::string> RealPath(absl::string_view) const override { return None(); }
+  absl::StatusOr<bool> IsMountPoint(absl::string_view) const override { return None(); }
+  absl::StatusOr<std::optional<int64_t>> FreeBytes(absl::string_view) const override { return None(); }
   absl::StatusOr<std::vector<std::string>> List(absl::string_view) const override { return None(); }
   absl::Status CreateFolder(absl::string_view) const override { return None(); }
   absl::Status Remove(absl::string_view) const override { return None(); }
   absl::Status Rename(absl::string_view, absl::string_view) const override { return None(); }
+  absl::Status Exchange(absl::string_view, absl::string_view) const override { return None(); }
+  absl::Status SyncFolder(absl::string_view) const override { return None(); }
+  absl::StatusOr<std::unique_ptr<aqt::io::FileLock>> Lock(absl::string_view) const override { return None(); }
 
  private:
   class Reading final : public aqt::io::RandomAccessFile {

@@ -9,6 +9,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/dot_general.h"
 #include "aqt/quant/qtensor.h"
+#include "aqt/testing/same_bits.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {
@@ -84,7 +85,7 @@ absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& input
   Recorder recorder;
   AQT_ASSIGN_OR_RETURN(const Tensors observed, Contract(plan, l, r, inputs, context, MakeRuntime(env, &recorder)));
   for (const auto& [name, value] : observed) {
-    if (BitEqual(value, tensors.at(name))) continue;
+    if (SameBits(value, tensors.at(name))) continue;
     return absl::InternalError(absl::StrCat(name, " has other bits with an observer than without"));
   }
   tensors.merge(recorder.tensors);
