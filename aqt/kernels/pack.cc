@@ -360,7 +360,7 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
       large_inverse = false;
       for (int64_t r = 0; r < r1 - r0; ++r) {
         inverse[r] = InverseScale(scale[r * row_stride], args.step);
-        large_inverse |= inverse[r] > 0x1p124f;
+        large_inverse |= std::fabs(inverse[r]) > 0x1p124f;
       }
     };
     packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) {

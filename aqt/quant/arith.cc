@@ -25,7 +25,7 @@ float CeilToPo2As(float s, bool divide) {
 // In f64, where the powers of short numbers, which can lie in the middle of two f32, are exact.
 double PowerF64(double x, double p) {
   constexpr int kLargest = 8;
-  if (p == 0) return 1;
+  if (p == 0 || x == 1) return 1;
   if (x == 0) return p > 0 ? 0 : std::numeric_limits<double>::infinity();
   if (p < 0 || p > kLargest || p != std::floor(p)) return kernels::Exp(p * kernels::Log(x));
   double power = x;

@@ -74,6 +74,14 @@ TEST(CeilToPo2, SmallestPowerThatIsNotBelow) {
   EXPECT_TRUE(std::isnan(CeilToPo2(DType::kF32, std::numeric_limits<float>::quiet_NaN(), false)));
 }
 
+// As IEEE has it: 1 to any power is 1, an infinite one included. In f16 a host constant above 65504 is infinite.
+TEST(Power, OfOneIsOne) {
+  for (const double p : {0.0, 0.3, -2.0, 1e5, std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(Power(DType::kF16, 1, p), 1) << p;
+    EXPECT_EQ(Power(DType::kF32, 1, p), 1) << p;
+  }
+}
+
 TEST(HostConstant, GoesThroughF32) {
   EXPECT_EQ(HostConstant(DType::kF32, 0.3), 0.3f);
   EXPECT_EQ(HostConstant(DType::kBF16, 0.3), ToFloat(RoundToBFloat16(0.3f)));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -140,11 +141,12 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   if (exact) {
     const auto largest = [](const Tensor& t, DType container) {
       const auto* integer = std::get_if<IntSymmetric>(&t.quantizer.numerics);
-      return integer != nullptr && integer->clip ? ClipBound(*integer) : -static_cast<double>(IntegerMin(container));
+      const double held = -static_cast<double>(IntegerMin(container));
+      return integer != nullptr && integer->clip ? std::min<double>(held, ClipBound(*integer)) : held;
     };
     exact = static_cast<double>(geometry.SumLength()) * largest(config.lhs, l.in_product.dtype()) *
-                largest(config.rhs, r.in_product.dtype()) <
-            2147483648.0;
+                largest(config.rhs, r.in_product.dtype()) <=
+            std::numeric_limits<int32_t>::max();
   }
 
   const Shape out_shape = geometry.OutShape();

@@ -121,7 +121,7 @@ class Residuals {
 struct ResidualSlot {
   enum class What {
     kValue,     // the float operand itself
-    kQvalue,    // its forward qvalue
+    kQvalue,    // its forward qvalue; with mid alphas times the mid ratio, in the operand's dtype
     kScale,     // its forward scale
     kClipMask,  // s8: 1 where the forward quantization did not clip, 0 where it did
   };

@@ -125,6 +125,20 @@ TEST(Subnormals, OfUnquantizedOperandsAreZero) {
   EXPECT_EQ(Cast(*out, DType::kF32).View<float>()[0], 0x1p-23f);
 }
 
+// A negative clipping scale gives a negative scale. One so small that its inverse makes a number of a subnormal x still
+// finds that x to be zero, in the fused kernels as in the others.
+TEST(Subnormals, AreZeroUnderANegativeScale) {
+  DotGeneral config = DotGeneralMake(4, 4);
+  config.fwd.lhs.quantizer.calibration = AbsMax{.clipping_scale = -0.7};
+  const Array lhs = Array::Of<float>({2e-37f, 1e-38f}, {1, 2}), rhs = Array::Of<float>({1, 0, 0, 1}, {2, 2});
+  Recorder recorder;
+  const absl::StatusOr<Array> fused = QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
+  const absl::StatusOr<Array> seen = QuantizedDotGeneral(config, lhs, rhs, MatMulDims(), {}, {.observer = &recorder});
+  ASSERT_EQ(fused.status(), absl::OkStatus());
+  EXPECT_TRUE(SameBits(*fused, *seen));
+  EXPECT_EQ(fused->View<float>()[1], 0);
+}
+
 // A convolution rounds what it convolves to the dtype of its operands, as AQT does: here qvalues of 12 bits, held in
 // f32 because the scale is, to bf16.
 TEST(Conv, ConvertsQvaluesToTheDtypeOfTheOperands) {
@@ -155,15 +169,15 @@ TEST(Conv, AnS32AccumulatorOfFloatsHasNoEffect) {
 }
 
 TEST(Conv, AccumulatorDTypeHasNoEffectInTheOriginal) {
-  const Array lhs = RandomArray(DType::kBF16, {2, 5, 3}, 1), rhs = RandomArray(DType::kBF16, {2, 3, 4}, 2);
-  DotGeneralRaw f32 = ConvGeneralDilatedMake(1, {}, 8), none = f32;
-  f32.dg_accumulator_dtype = DType::kF32;
+  const Array lhs = RandomArray(DType::kF32, {2, 5, 3}, 1), rhs = RandomArray(DType::kF32, {2, 3, 4}, 2);
+  DotGeneralRaw bf16 = ConvGeneralDilatedMake(1, {}, 8), none = bf16;
+  bf16.dg_accumulator_dtype = DType::kBF16;
   none.dg_accumulator_dtype.reset();
   const absl::StatusOr<Array> plain = QuantizedConvGeneral(none, lhs, rhs, {});
   ASSERT_EQ(plain.status(), absl::OkStatus());
-  EXPECT_FALSE(BitEqual(*QuantizedConvGeneral(f32, lhs, rhs, {}), *plain));
+  EXPECT_FALSE(BitEqual(*QuantizedConvGeneral(bf16, lhs, rhs, {}), *plain));
   const Runtime original{.compat = {.conv_ignores_accumulator_dtype = true}};
-  EXPECT_TRUE(BitEqual(*QuantizedConvGeneral(f32, lhs, rhs, {}, {}, original), *plain));
+  EXPECT_TRUE(BitEqual(*QuantizedConvGeneral(bf16, lhs, rhs, {}, {}, original), *plain));
 }
 
 // In dlhs and drhs any pair of modes goes that the scale's shape allows, as in AQT: with one scale for the tensor the

@@ -102,7 +102,10 @@ class Element {
         case DType::kF16: return 6;
         case DType::kE5M2: return 5;
         case DType::kE4M3FN: return 4;
-        default: return BitWidth(dtype) / 4;  // integers
+        case DType::kS32: return 3;
+        case DType::kS8: return 2;
+        case DType::kS4: return 1;
+        default: return 0;  // s2
       }
     };
     return place(a) > place(b) ? a : b;

@@ -24,8 +24,7 @@ class Workspace {
     kLhsQvalue, kRhsQvalue,
     kLhsOperand, kRhsOperand,        // dequantized, or multiplied by the other side's scale
     kLhsGathered, kRhsGathered,      // [batch, rows, k]
-    kLhsConverted,
-    kRhsConverted,  // to the dtype of the product
+    kLhsConverted, kRhsConverted,    // to the dtype of the product; s32 as f32
     kLhsPacked, kRhsPacked,          // panels
     kLhsEpilogueScale, kRhsEpilogueScale,
     kSums, kAccumulator,
