@@ -485,7 +485,7 @@ class BackwardOp : public CompositeBase {
             : internal::NotClipped(
                   *integer, internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
                                                  *Residual(side, What::kScale, in)));
-    const Value clipped = dot_->rules.arithmetic == Arithmetic::kXlaCompatible
+    const Value clipped = dot_->rules.arithmetic == Arithmetic::kXlaCompatible && dtype != DType::kBF16
                               ? ops::Select(ops::Equal(internal::Hold(mask), 0.0), 0.0, internal::Hold(gradient))
                               : internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask));
     return UntileOperandGradient(*dot_, side, internal::Release(clipped, dtype));

@@ -600,7 +600,7 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
   });
   if (x_quantized.mask.empty()) return out;
   for (size_t i = 0; i < out.data.size(); ++i) {
-    if (env.runtime.arithmetic == Arithmetic::kXlaCompatible) {
+    if (env.runtime.arithmetic == Arithmetic::kXlaCompatible && out.dtype != DType::kBF16) {
       if (x_quantized.mask[i] == 0) out.data[i] = 0;
     } else {
       out.data[i] = Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);

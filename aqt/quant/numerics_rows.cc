@@ -147,12 +147,17 @@ void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out) {
   }
 }
 
+// XLA on CPU turns a product with a predicate into a choice; bf16 it computes in f32, where it does not see that.
+bool ClipMaskChooses(DType dtype, Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kXlaCompatible && dtype != DType::kBF16;
+}
+
 void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic, const MutableArrayRef& out) {
   const StridesSpan strides[] = {g.strides, out.strides};
   std::array<float, kPiece> y, factor;
   ForEachPiece(g.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
     LoadRow(g.dtype, g.data, offsets[0], InnerStride(g.strides), n, y.data());
-    if (arithmetic == Arithmetic::kXlaCompatible) {
+    if (ClipMaskChooses(g.dtype, arithmetic)) {
       for (int64_t i = 0; i < n; ++i) y[i] = mask[linear + i] == 0 ? 0 : y[i];
     } else {
       for (int64_t i = 0; i < n; ++i) factor[i] = mask[linear + i];

@@ -50,9 +50,12 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
 // The noise that QuantizeInto adds, f32, dense in draws.shape.
 void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out);
 
-// out = g with zeros where mask (dense, g's shape) is 0. By the rule of XLA on CPU that is a choice, so that the
-// gradient of a clipped value is +0 whatever g is; kIeee multiplies, rounded to the dtype of g, so that an infinite g
-// and a NaN give NaN there. `out` may be g.
+// Whether clipping chooses between the gradient and +0, or multiplies with 1 and 0: by the rule of XLA on CPU it
+// chooses in f32 and f16 and multiplies in bf16; kIeee multiplies.
+bool ClipMaskChooses(DType dtype, Arithmetic arithmetic);
+
+// out = g with zeros where mask (dense, g's shape) is 0. Where ClipMaskChooses, the gradient of a clipped value is +0
+// whatever g is; a product, rounded to the dtype of g, gives NaN where g is infinite or NaN. `out` may be g.
 void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic, const MutableArrayRef& out);
 
 }  // namespace aqt::internal
