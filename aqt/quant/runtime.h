@@ -22,7 +22,7 @@ enum class Arithmetic {
   // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; f32 scales
   // then differ from the quotient in the last bit for a part of all values. So the bits of a single row, or of a
   // per-tensor scale, may differ from those of the same row among others. log2 multiplies by 1 / ln 2. With
-  // clip_gradient the gradient of a clipped value is 0.
+  // clip_gradient the gradient of a clipped value is 0 in f32 and f16; in bf16 it is multiplied by 0.
   kXlaCompatible,
   // A division is a division. With clip_gradient the gradient is multiplied by 0 where the value was clipped: an
   // infinite or NaN one gives NaN.

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -51,14 +52,17 @@ Tree ReadTree(const std::string& path) {
   Tree tree;
   for (const std::string& name : ListTree(path)) {
     const std::string file = io::JoinPath(path, name);
-    tree[name] = Fs().Stat(file)->kind == io::FileKind::kRegular ? ReadText(file) : "";
+    if (Fs().Stat(file)->kind == io::FileKind::kRegular) tree[name] = ReadText(file);
   }
   return tree;
 }
 void WriteTree(const std::string& path, const Tree& tree) {
   if (tree.contains("")) return WriteText(path, tree.at(""));
-  ASSERT_TRUE(Fs().CreateFolder(path).ok());
-  for (const auto& [name, text] : tree) WriteText(io::JoinPath(path, name), text);
+  for (const auto& [name, text] : tree) {
+    const std::string file = io::JoinPath(path, name);
+    std::filesystem::create_directories(std::string(io::FolderOf(file)));
+    WriteText(file, text);
+  }
 }
 
 // The number of the call at work, seen by the test and by the process that it forked.
