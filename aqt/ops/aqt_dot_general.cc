@@ -19,6 +19,7 @@
 #include "aqt/quant/calibration.h"
 #include "aqt/quant/dot_tiling.h"
 #include "aqt/quant/numerics.h"
+#include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/qtensor.h"
 #include "aqt/quant/quantizer.h"
 
@@ -326,7 +327,7 @@ class ForwardOp : public CompositeBase {
  private:
   Value ClipMask(Side side, const Value& x, const Value& scale) const {
     const Quantizer& quantizer = dot_->forward(side).quantizer;
-    return internal::NotClipped(std::get<IntSymmetric>(quantizer.numerics),
+    return internal::NotClipped(quantizer.numerics,
                                 internal::ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
   }
 
@@ -474,8 +475,7 @@ class BackwardOp : public CompositeBase {
     const Value gradient = ops::Transpose(product, permutation);
 
     const Quantizer& quantizer = dot_->forward(side).quantizer;
-    const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
-    if (integer == nullptr || !integer->clip_gradient) {
+    if (!internal::GradientBound(quantizer.numerics, DType::kF32).has_value()) {
       return UntileOperandGradient(*dot_, side, gradient);
     }
     const Value* kept = Residual(side, What::kClipMask, in);
@@ -483,9 +483,10 @@ class BackwardOp : public CompositeBase {
         kept != nullptr
             ? *kept
             : internal::NotClipped(
-                  *integer, internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
-                                                 *Residual(side, What::kScale, in)));
-    const Value clipped = dot_->rules.arithmetic == Arithmetic::kXlaCompatible && dtype != DType::kBF16
+                  quantizer.numerics,
+                  internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
+                                       *Residual(side, What::kScale, in)));
+    const Value clipped = internal::ClipMaskChooses(dtype, dot_->rules.arithmetic)
                               ? ops::Select(ops::Equal(internal::Hold(mask), 0.0), 0.0, internal::Hold(gradient))
                               : internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask));
     return UntileOperandGradient(*dot_, side, internal::Release(clipped, dtype));

@@ -16,6 +16,7 @@
 #include "aqt/quant/calibration.h"
 #include "aqt/quant/local_aqt.h"
 #include "aqt/quant/numerics.h"
+#include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/product_types.h"
 
 namespace aqt::internal {
@@ -203,8 +204,8 @@ ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& 
   return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), Hold(scale))), dtype};
 }
 
-Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled) {
-  return ops::LessEqual(ops::Abs(FlushTo(scaled.dtype, scaled.held)), HostConstant(scaled.dtype, ClipBound(numerics)));
+Value NotClipped(const Numerics& numerics, const ScaledValue& scaled) {
+  return ops::LessEqual(ops::Abs(FlushTo(scaled.dtype, scaled.held)), *GradientBound(numerics, scaled.dtype));
 }
 
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,

@@ -30,8 +30,8 @@ struct ScaledValue {
   DType dtype;
 };
 ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale);
-// bool: where the scaled values are not clipped.
-Value NotClipped(const IntSymmetric& numerics, const ScaledValue& scaled);
+// bool: where the gradient of the scaled values passes; the numerics have a GradientBound.
+Value NotClipped(const Numerics& numerics, const ScaledValue& scaled);
 
 // The axes that share a scale: `axes`, unless the quantizer names others.
 Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank);

@@ -87,27 +87,24 @@ void Multiply(const kernels::GemmKernel& kernel, const ArrayRef& lhs, const Arra
   kernels::RunGemm(kernel, args, executor);
 }
 
-// The operand of a product of floats, converted if the rule says so and it is not exact anyway.
-ArrayRef Converted(const ArrayRef& x, const ProductTypes& types, Workspace::Slot slot, Workspace& workspace) {
-  if (!types.converts_operands || HoldsAllOf(types.product, x.dtype)) return x;
-  const Aval aval{types.product, x.shape};
-  const MutableArrayRef converted(aval.dtype, aval.shape, workspace.Get(slot, aval.num_bytes()));
-  AQT_CHECK(CastArray(x, converted).ok());
-  return converted;
-}
-
-// The kernels take no s32: as f32, in `slot`.
-ArrayRef WithoutS32(const ArrayRef& x, Workspace::Slot slot, Workspace& workspace) {
-  if (x.dtype != DType::kS32) return x;
-  const int64_t bytes = x.shape.num_elements() * static_cast<int64_t>(sizeof(float));
-  const MutableArrayRef floats(DType::kF32, x.shape, workspace.Get(slot, bytes));
-  AQT_CHECK(CastArray(x, floats).ok());
-  return floats;
+// The operand of a product of floats: cast to the product's dtype if the rule says so and the cast could change it. The
+// kernels do not take s32: it becomes f32.
+ArrayRef FloatOperand(const ArrayRef& x, const ProductTypes& types, Workspace::Slot slot, Workspace& workspace) {
+  const bool converts = types.converts_operands && !HoldsAllOf(types.product, x.dtype);
+  const ArrayRef operand = converts ? CastIntoSlot(x, types.product, slot, workspace) : x;
+  return operand.dtype == DType::kS32 ? CastIntoSlot(operand, DType::kF32, slot, workspace) : operand;
 }
 
 bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
 
 }  // namespace
+
+ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, Workspace::Slot slot, Workspace& workspace) {
+  const Aval aval{dtype, x.shape};
+  const MutableArrayRef result(aval.dtype, aval.shape, workspace.Get(slot, aval.num_bytes()));
+  AQT_CHECK(CastArray(x, result).ok());
+  return result;
+}
 
 void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
               Workspace& workspace, const Runtime& runtime) {
@@ -133,10 +130,8 @@ void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, con
   }
   float* sums = static_cast<float*>(out.dtype == DType::kF32 ? out.data : workspace.Get(Workspace::kSums, n * 4));
   const ProductTypes types = ProductTypesOf(lhs.dtype, rhs.dtype, out.dtype);
-  const ArrayRef a =
-      WithoutS32(Converted(lhs, types, Workspace::kLhsConverted, workspace), Workspace::kLhsConverted, workspace);
-  const ArrayRef b =
-      WithoutS32(Converted(rhs, types, Workspace::kRhsConverted, workspace), Workspace::kRhsConverted, workspace);
+  const ArrayRef a = FloatOperand(lhs, types, Workspace::kLhsConverted, workspace);
+  const ArrayRef b = FloatOperand(rhs, types, Workspace::kRhsConverted, workspace);
   Multiply<float>(kernels::GemmF32(target), a, b, dims, workspace, runtime.executor, sums);
   FlushRow(DType::kF32, sums, n);
   if (types.rounds_to_bf16_first) RoundRow(DType::kBF16, sums, n);

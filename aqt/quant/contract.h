@@ -22,6 +22,9 @@ namespace aqt::internal {
 void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
               Workspace& workspace, const Runtime& runtime);
 
+// x cast to `dtype`, dense, in the memory of `slot`.
+ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, Workspace::Slot slot, Workspace& workspace);
+
 }  // namespace aqt::internal
 
 #endif  // AQT_QUANT_CONTRACT_H_

@@ -22,6 +22,7 @@
 #include "aqt/kernels/pad.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/arith.h"
+#include "aqt/quant/contract.h"
 #include "aqt/quant/numerics_rows.h"
 #include "aqt/quant/packed_side.h"
 #include "aqt/quant/product_types.h"
@@ -330,8 +331,8 @@ struct ConvGeneralPlan::Impl {
     } else {
       float* data = static_cast<float*>(workspace.Get(Workspace::kAccumulator, n * 4));
       const MutableArrayRef sums(data, out.shape);
-      const ArrayRef a = InDType(lhs.operand, Workspace::kLhsConverted, workspace);
-      const ArrayRef b = InDType(rhs.operand, Workspace::kRhsConverted, workspace);
+      const ArrayRef a = FloatOperand(lhs.operand, Workspace::kLhsConverted, workspace);
+      const ArrayRef b = FloatOperand(rhs.operand, Workspace::kRhsConverted, workspace);
       Run(kernels::GemmF32(target), ForwardProduct(a, b, sums, workspace, runtime.executor), workspace,
           runtime.executor);
       const DType dtype = runtime.compat.conv_ignores_accumulator_dtype ? out.dtype : accumulator_dtype;
@@ -348,12 +349,8 @@ struct ConvGeneralPlan::Impl {
   }
 
   // What a product of floats takes: the operand in the dtype of the result.
-  ArrayRef InDType(const ArrayRef& x, Workspace::Slot slot, Workspace& workspace) const {
-    if (internal::HoldsAllOf(out.dtype, x.dtype)) return x;
-    const Aval aval{out.dtype, x.shape};
-    const MutableArrayRef converted(aval.dtype, aval.shape, workspace.Get(slot, aval.num_bytes()));
-    AQT_CHECK(CastArray(x, converted).ok());
-    return converted;
+  ArrayRef FloatOperand(const ArrayRef& x, Workspace::Slot slot, Workspace& workspace) const {
+    return internal::HoldsAllOf(out.dtype, x.dtype) ? x : internal::CastIntoSlot(x, out.dtype, slot, workspace);
   }
 
   // The epilogue: lhs scale, then rhs scale.
@@ -513,9 +510,9 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
     internal::AppendStateSlots(Pass::kFwd, side, own, impl->state);
     impl->AddResidual(side, What::kQvalue, {own.spec->q_dtype, own.x.shape});
     impl->AddResidual(side, What::kScale, {own.spec->scale_dtype, own.spec->scale_shape});
-    const IntSymmetric* integer = impl->Integer(side);
-    if (integer != nullptr && integer->clip_gradient)
+    if (internal::GradientBound(own.spec->numerics, own.spec->scaled_dtype).has_value()) {
       impl->AddResidual(side, What::kClipMask, {DType::kS8, own.x.shape});
+    }
   }
 
   // AQT's builder asks for s32 sums of whatever it quantizes, and its convolution does not look.

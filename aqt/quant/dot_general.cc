@@ -107,10 +107,8 @@ struct DotGeneralPlan::Impl {
   }
 
   bool ClipsGradient(Side side) const {
-    const internal::SidePlan& plan = fwd.side(side);
-    if (!plan.spec.has_value()) return false;
-    const auto* integer = std::get_if<IntSymmetric>(&plan.spec->numerics);
-    return integer != nullptr && integer->clip_gradient;
+    const std::optional<internal::QuantizeSpec>& spec = fwd.side(side).spec;
+    return spec.has_value() && internal::GradientBound(spec->numerics, spec->scaled_dtype).has_value();
   }
   // The mask that Forward would keep, from the float operand and its forward scale.
   void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const {
@@ -119,8 +117,9 @@ struct DotGeneralPlan::Impl {
     absl::InlinedVector<ArrayRef, 1> bias;
     if (spec.bias.has_value()) bias.push_back(*spec.bias);
     const internal::Affine affine{.bias = bias, .scale = absl::MakeConstSpan(&scale, 1)};
+    const float bound = *internal::GradientBound(spec.numerics, spec.scaled_dtype);
     internal::ForEachScaledPiece(value, affine, value.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
-      internal::ClipMaskRow(std::get<IntSymmetric>(spec.numerics), spec.scaled_dtype, y, n, mask + linear);
+      internal::ClipMaskRow(bound, spec.scaled_dtype, y, n, mask + linear);
     });
   }
 };

@@ -49,7 +49,9 @@ class Generator {
     if (OneIn(6)) return NoNumerics{};
     if (OneIn(8)) return Fp8{.dtype = DType::kE4M3FN};
     if (OneIn(10)) return Fp8{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2};
-    if (OneIn(8)) return Fp{.format = {.nexp = Pick({0, 2, 3}), .nmant = Pick({1, 2}), .has_subnormals = !OneIn(3)}};
+    if (OneIn(8))
+      return Fp{.format = {.nexp = Pick({0, 2, 3}), .nmant = Pick({1, 2}), .has_subnormals = !OneIn(3)},
+                .clip_gradient = OneIn(3)};
     IntSymmetric n;
     n.bits = Pick({1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 8, 8, 12});
     n.preserve_zero = !OneIn(8);

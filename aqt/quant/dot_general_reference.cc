@@ -305,6 +305,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
 
   const DType scaled = internal::Promote(x.dtype, result.scale.dtype);
   const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
+  const auto* fp = std::get_if<Fp>(&quantizer.numerics);
   result.q = Value(QvalueDType(quantizer.numerics, scaled), x.shape);
   ForEach(x.shape, [&](const Index& i) {
     float y = x(i);
@@ -316,6 +317,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
       result.mask.push_back(std::fabs(Flush(scaled, y)) <= internal::HostConstant(scaled, ClipBound(*integer)) ? 1 : 0);
     }
     result.q[i] = Store(result.q.dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
+    if (fp != nullptr && fp->clip_gradient) result.mask.push_back(std::isnan(result.q(i)) ? 0 : 1);
   });
   if (tensor.dequant_mode != DequantMode::kThisInput) {
     result.operand = result.q;

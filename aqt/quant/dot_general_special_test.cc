@@ -63,6 +63,29 @@ TEST(ClipGradient, OfAnInfiniteOrNaNGradient) {
   }
 }
 
+// Small floats compare the rounded value with their bound, and only NaN is beyond it. Formats without NaN round it to a
+// number (recorded from aqtp 0.9.0).
+TEST(ClipGradient, OfASmallFloatThatIsNaN) {
+  const Array lhs = Array::Of<float>({kNaN, 0.5f, 100, -1}, {4, 1});
+  const Array rhs = Array::Of<float>({2}, {1, 1}), g = Array::Of<float>({1, 2, 3, 4}, {4, 1});
+  for (const FpFormat& format : {FpFormat{.nexp = 0, .nmant = 4}, FpFormat{.nexp = 2, .nmant = 1}}) {
+    for (const bool use_fwd_quant : {false, true}) {
+      DotGeneral config = DefaultUnquantizedConfig();
+      config.fwd.lhs.quantizer = {.numerics = Fp{.format = format, .clip_gradient = true},
+                                  .calibration = Constant{.bound = 1.0}};
+      config.drhs.rhs.use_fwd_quant = use_fwd_quant;
+      const Array want = Array::Of<float>({format.nexp == 0 ? 0.0f : 2.0f, 4, 6, 8}, {4, 1});
+      const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
+      ASSERT_EQ(plan.status(), absl::OkStatus());
+      EXPECT_TRUE(SameValues(RunPlan(*plan, lhs, rhs, g, {}, {}).dlhs, want)) << format.nexp << use_fwd_quant;
+      const absl::StatusOr<DotGeneralGradients> reference =
+          ReferenceDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims(), {}, {});
+      ASSERT_EQ(reference.status(), absl::OkStatus());
+      EXPECT_TRUE(SameValues(reference->dlhs, want)) << format.nexp << use_fwd_quant;
+    }
+  }
+}
+
 // An observer keeps steps from being fused. Results have the same bits; a NaN stays a NaN. Here s32 sums meet infinite
 // scales (bounds of infinity; of f16 also finite ones beyond its range).
 TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {

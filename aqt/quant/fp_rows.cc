@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "aqt/quant/arith.h"
@@ -91,6 +93,16 @@ double FpMax(const FpFormat& format) {
   const double fraction = 1 - std::ldexp(1.0, -format.nmant);  // (2^nmant - 1) / 2^nmant
   if (format.nexp == 0 && format.has_subnormals) return fraction;
   return std::ldexp(1 + fraction, (1 << format.nexp) - 1 - (format.has_subnormals ? 1 : 0));
+}
+
+std::optional<float> LargestWithoutNan(const Fp& numerics, DType dtype) {
+  const FpFormat& format = numerics.format;
+  if (format.radix == 2 && !(format.nexp == 0 && format.has_subnormals)) return std::nullopt;
+  // The distance from infinity to the next power of 4 is NaN. From 0x1.ffp127 on, f32 rounds to an infinite bf16.
+  if (format.radix == 4 && numerics.stochastic_rounding) {
+    return dtype == DType::kF16 ? 65504 : dtype == DType::kBF16 ? 0x1.fep127f : 0x1.fefffep127f;
+  }
+  return std::numeric_limits<float>::infinity();
 }
 
 void RoundFpRow(const FpFormat& format, const Draws& draws, float* y, int64_t n) {

@@ -13,6 +13,7 @@
 // Radix 4: 0, +-4^-3 .. +-4^3; to nearest in the sense that 1.6 |x| >= 4^e gives at least 4^e.
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "aqt/quant/config.h"
@@ -28,6 +29,10 @@ double FpMax(const FpFormat& format);
 
 // y = y rounded; the values are of bf16, or of f32 when there are no draws. Uses 16 bits per element.
 void RoundFpRow(const FpFormat& format, const Draws& draws, float* y, int64_t n);
+
+// The largest |y| of values of `dtype` that does not become NaN. Null if even NaN becomes a number (the largest, with
+// its sign).
+std::optional<float> LargestWithoutNan(const Fp& numerics, DType dtype);
 
 }  // namespace aqt::internal
 

@@ -141,12 +141,16 @@ absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef&
     return absl::InvalidArgumentError(absl::StrCat("NumericsBackward: the values have shape ", y.shape.ToString(),
                                                    ", the gradient ", g.shape.ToString()));
   }
-  const auto* integer = std::get_if<IntSymmetric>(&numerics);
-  if (integer == nullptr || !integer->clip_gradient) return Array::CopyOf(g);
-  std::vector<int8_t> mask(y.shape.num_elements());
-  internal::ForEachScaledPiece(y, {}, y.strides, [&](float* piece, int64_t n, int64_t linear, int64_t) {
-    internal::ClipMaskRow(*integer, y.dtype, piece, n, mask.data() + linear);
-  });
+  const std::optional<float> bound = internal::GradientBound(numerics, y.dtype);
+  const auto* fp = std::get_if<Fp>(&numerics);
+  if (!bound.has_value() && !(fp != nullptr && fp->clip_gradient)) return Array::CopyOf(g);
+  // Without a bound the mask is all ones, which is still a product.
+  std::vector<int8_t> mask(y.shape.num_elements(), 1);
+  if (bound.has_value()) {
+    internal::ForEachScaledPiece(y, {}, y.strides, [&](float* piece, int64_t n, int64_t linear, int64_t) {
+      internal::ClipMaskRow(*bound, y.dtype, piece, n, mask.data() + linear);
+    });
+  }
   ArrayBuilder builder(g.aval());
   internal::ApplyClipMask(g, mask.data(), arithmetic, builder.ref());
   return std::move(builder).Build();

@@ -101,8 +101,17 @@ void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, floa
   }
 }
 
-void ClipMaskRow(const IntSymmetric& numerics, DType dtype, const float* y, int64_t n, int8_t* mask) {
-  const float bound = HostConstant(dtype, ClipBound(numerics));
+std::optional<float> GradientBound(const Numerics& numerics, DType dtype) {
+  if (const auto* integer = std::get_if<IntSymmetric>(&numerics); integer != nullptr && integer->clip_gradient) {
+    return HostConstant(dtype, ClipBound(*integer));
+  }
+  if (const auto* fp = std::get_if<Fp>(&numerics); fp != nullptr && fp->clip_gradient) {
+    return LargestWithoutNan(*fp, dtype);
+  }
+  return std::nullopt;
+}
+
+void ClipMaskRow(float bound, DType dtype, const float* y, int64_t n, int8_t* mask) {
   VisitFloat(dtype, [&]<class T>() {
     for (int64_t i = 0; i < n; ++i) mask[i] = std::fabs(Arith<T>::Flush(y[i])) <= bound ? 1 : 0;
   });
@@ -131,9 +140,9 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
     draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
   }
   AQT_DCHECK(q.IsDense());
-  const auto* integer = std::get_if<IntSymmetric>(&numerics);
+  const std::optional<float> gradient_bound = GradientBound(numerics, dtype);
   ForEachScaledPiece(x, affine, draw_strides, [&](float* y, int64_t n, int64_t linear, int64_t draw_offset) {
-    if (mask != nullptr) ClipMaskRow(*integer, dtype, y, n, mask + linear);
+    if (mask != nullptr) ClipMaskRow(*gradient_bound, dtype, y, n, mask + linear);
     QuantizeRow(numerics, dtype, {bits ? &*bits : nullptr, draw_offset, InnerStride(draw_strides)}, y, n);
     StoreRow(q.dtype, y, n, q.data, linear, 1);
   });

@@ -28,8 +28,11 @@ void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out);
 // y, of dtype `dtype`, becomes the qvalue before its conversion to the container, which StoreRow does. n <= kPiece.
 void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n);
 
-// mask[i] = 1 where |y| is within the clip bound, 0 elsewhere and for NaN. `y` is before noise.
-void ClipMaskRow(const IntSymmetric& numerics, DType dtype, const float* y, int64_t n, int8_t* mask);
+// clip_gradient: the largest |y| of scaled values of `dtype`, before noise, whose gradient passes; null if every
+// gradient does. For Fp it is the largest that does not become NaN: AQT compares the *rounded* value with its bound.
+std::optional<float> GradientBound(const Numerics& numerics, DType dtype);
+// mask[i] = 1 where |y| is at most `bound`, 0 elsewhere and for NaN.
+void ClipMaskRow(float bound, DType dtype, const float* y, int64_t n, int8_t* mask);
 
 // What the random numbers of a tensor of `shape` are drawn for: `shape` with 1 along noise sharing axes; null when the
 // numerics draw none. InvalidArgument for a sharing axis out of range, and for 8-bit floats drawn for f16 values.
@@ -42,7 +45,7 @@ struct TensorDraws {
   Shape shape;  // of DrawsShape
 };
 
-// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow (IntSymmetric only). `draws`
+// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow(GradientBound). `draws`
 // is needed where DrawsShape is not null. q is dense and has the shape of x.
 void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
                   const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask);

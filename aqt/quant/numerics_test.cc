@@ -126,6 +126,27 @@ TEST(IntSymmetric, GradientPassesOrIsMasked) {
   EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, {5}, {8.4e-40f})[0], 8.4e-40f);
 }
 
+// Only a rounded value that is NaN is beyond the bound. In bf16 the gradient is multiplied, which turns a subnormal
+// into zero. Recorded from aqtp 0.9.0.
+TEST(Fp, ClippedGradient) {
+  const std::vector<float> y{kNaN, 0.25f, 100}, g{2, 8.4e-40f, 3};
+  const Fp keeps_nan{.format = {.nexp = 0, .nmant = 5}, .clip_gradient = true};
+  const Fp radix4{.format = {.radix = 4}, .clip_gradient = true};
+  for (const Fp& numerics : {keeps_nan, radix4}) {
+    EXPECT_EQ(Backward(numerics, y, g), (std::vector<float>{0, 8.4e-40f, 3}));
+    const Array y16 = Cast(Array::FromSpan<float>(y, {3}), DType::kBF16);
+    const Array g16 = Cast(Array::FromSpan<float>(g, {3}), DType::kBF16);
+    const absl::StatusOr<Array> gradient = NumericsBackward(numerics, y16, g16, Arithmetic::kXlaCompatible);
+    ASSERT_TRUE(gradient.ok()) << gradient.status();
+    const Array values = Cast(*gradient, DType::kF32);
+    EXPECT_EQ(std::vector<float>(values.View<float>().begin(), values.View<float>().end()),
+              (std::vector<float>{0, 0, 3}));
+  }
+  EXPECT_EQ(Backward(Fp{.format = {.nexp = 0, .nmant = 5}}, y, g), g);
+  const Fp e2m1{.format = {.nexp = 2, .nmant = 1}, .clip_gradient = true};
+  EXPECT_EQ(Backward(e2m1, y, g), g);
+}
+
 // The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at
 // the numbers beside them.
 TEST(IntSymmetric, EveryWidthWithEverySwitch) {
