@@ -1,6 +1,7 @@
 #include "tests/golden_check/compare.h"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
@@ -13,6 +14,8 @@
 
 namespace aqt::golden {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 constexpr double kInfD = std::numeric_limits<double>::infinity();
@@ -87,6 +90,29 @@ TEST(Compare, PowersOfTwoMayBeOneStepOff) {
   EXPECT_FALSE(Passes(2.0f, 0.5f, po2));
   EXPECT_FALSE(Passes(0.500001f, 0.5f, po2)) << "not a power of two, however close";
   EXPECT_FALSE(Passes(-0.5f, 0.5f, po2));
+}
+
+// "units": a recorded value known to be off, so that equal values fail.
+TEST(Compare, UnitsTakeNeighboursButNotTheValue) {
+  const Tolerance one{.kind = Tolerance::Kind::kUnits, .value = 1};
+  const auto check = [&](float got, float want) {
+    return Compare(Array::Of<float>({2.0f, got}, {2}), Array::Of<float>({2.0f, want}, {2}), one);
+  };
+  EXPECT_EQ(check(1.0f, 1.00000012f), std::nullopt);
+  EXPECT_EQ(check(0.99999994f, 1.0f), std::nullopt) << "across a power of two";
+  EXPECT_THAT(*check(1.0f, 1.00000024f), HasSubstr("[1]: got 1, want 1.000000238"));
+  EXPECT_EQ(*check(1.0f, 1.0f), "is as recorded, but listed as some units off");
+  EXPECT_NE(check(1e-45f, -1e-45f), std::nullopt) << "two units, across zero";
+  EXPECT_NE(check(std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max()), std::nullopt);
+}
+
+TEST(CountSignedZeros, CountsZerosOfTheOtherSign) {
+  const Array want = Array::Of<float>({0.0f, -0.0f, -0.0f, 1.0f}, {4});
+  const Array got = Array::Of<float>({-0.0f, 0.0f, -0.0f, -1.0f}, {4});
+  EXPECT_EQ(CountSignedZeros(got, want), 2);
+  EXPECT_EQ(CountSignedZeros(want, want), 0);
+  EXPECT_EQ(CountSignedZeros(Cast(got, DType::kBF16), Cast(want, DType::kBF16)), 2);
+  EXPECT_EQ(CountSignedZeros(Array::Of<int8_t>({0}, {1}), Array::Of<int8_t>({0}, {1})), 0);
 }
 
 TEST(Compare, InfoIsNotCompared) {

@@ -430,6 +430,17 @@ TEST(CheckCase, GivenTensorsTakeThePlaceOfComputedOnes) {
   EXPECT_EQ(CheckCase(golden_case, {}, {.runner = runner}).verdict, Verdict::kPassed);
 }
 
+TEST(CheckCase, ZerosOfTheOtherSignAreCountedAndPass) {
+  GoldenCase golden_case = SmallCase();
+  golden_case.expected = {{"y", Array::Of<float>({0.0f, -0.0f, -0.0f, 1.0f}, {4}), {}}};
+  const auto runner = [](const GoldenCase&, const Environment&, Given&) -> absl::StatusOr<Tensors> {
+    return Tensors{{"y", Array::Of<float>({-0.0f, 0.0f, -0.0f, 1.0f}, {4})}};
+  };
+  const CaseResult result = CheckCase(golden_case, {}, {.runner = runner});
+  EXPECT_EQ(result.verdict, Verdict::kPassed);
+  EXPECT_EQ(result.signed_zeros, 2);
+}
+
 TEST(CheckCase, ErrorsDecideTheVerdict) {
   const auto with = [](absl::StatusOr<Tensors> result) {
     const auto runner = [&](const GoldenCase&, const Environment&, Given&) { return result; };

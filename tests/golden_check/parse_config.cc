@@ -335,12 +335,25 @@ absl::StatusOr<DotGeneralRaw> ToDotGeneralRaw(const Json& json, const Tensors& i
   return raw;
 }
 
+// AQT reads use_fwd_quant of dlhs.rhs and drhs.rhs only. The library refuses it elsewhere.
+void DropUnreadFwdQuant(DotGeneral& config) {
+  for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.drhs.lhs}) {
+    tensor->use_fwd_quant = false;
+  }
+}
+
+// AQT's convolution reads the quantizers only. The library refuses most other modes.
+void DropUnreadModes(DotGeneralRaw& config) {
+  for (Tensor* tensor : {&config.lhs, &config.rhs}) *tensor = Tensor{.quantizer = std::move(tensor->quantizer)};
+}
+
 // `json` may have other fields, too.
 absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs) {
   DotGeneral config;
   AQT_ASSIGN_OR_RETURN(config.fwd, ToDotGeneralRaw(json.at("fwd"), inputs));
   AQT_ASSIGN_OR_RETURN(config.dlhs, ToDotGeneralRaw(json.at("dlhs"), inputs));
   AQT_ASSIGN_OR_RETURN(config.drhs, ToDotGeneralRaw(json.at("drhs"), inputs));
+  DropUnreadFwdQuant(config);
   return config;
 }
 
@@ -416,6 +429,7 @@ absl::StatusOr<ConvGeneralConfig> ToConvGeneralConfig(const Json& json, const Te
   }
   ConvGeneralConfig config;
   AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneralRaw(raw, inputs));
+  DropUnreadModes(config.config);
   const std::vector<std::string> layout = json.at("layout");
   if (layout.size() != 3 || layout[0] != layout[2] || !absl::StartsWith(layout[0], "N") ||
       !absl::EndsWith(layout[0], "C") || !absl::EndsWith(layout[1], "IO")) {
@@ -577,8 +591,10 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   if (feature == "tiled_dot_general") return ToTiledDotGeneralConfig(json, inputs);
   if (feature == "conv_general") return ToConvGeneralConfig(json, inputs);
   if (feature == "ragged_dot") {
-    AQT_ASSIGN_OR_RETURN(DotGeneralRaw raw, ToDotGeneralRaw(json, inputs));
-    return RaggedDotConfig{std::move(raw)};
+    DotGeneral config;
+    AQT_ASSIGN_OR_RETURN(config.fwd, ToDotGeneralRaw(json, inputs));
+    DropUnreadFwdQuant(config);
+    return RaggedDotConfig{std::move(config.fwd)};
   }
   if (feature == "ceil_to_po2") {
     AQT_RETURN_IF_ERROR(CheckFields(json, "ceil_to_po2", {}));

@@ -10,6 +10,7 @@ fails, or accepts though the original refuses them, are left out and named: they
 
 import argparse
 import collections
+import heapq
 import itertools
 import os
 import re
@@ -37,13 +38,21 @@ def shown_by(case):
 
 
 def choose(cases, sizes, count):
-  left = {case['name']: shown_by(case) for case in cases}
-  chosen, seen = [], set()
-  while left and len(chosen) < count:
-    name = max(left, key=lambda n: (len(left[n] - seen) / sizes[n]**.7, n))
-    chosen.append(name)
-    seen |= left.pop(name)
-  return set(chosen)
+  """The names of `count` cases, greedily. What a case adds only shrinks, so that an old figure is an upper bound."""
+  shown = {case['name']: shown_by(case) for case in cases}
+  worth = lambda name: len(shown[name] - seen) / sizes[name]**.7
+  chosen, seen = set(), set()
+  heap = [(-worth(name), name) for name in shown]
+  heapq.heapify(heap)
+  while heap and len(chosen) < count:
+    _, name = heapq.heappop(heap)
+    now = (-worth(name), name)
+    if heap and now > heap[0]:
+      heapq.heappush(heap, now)
+      continue
+    chosen.add(name)
+    seen |= shown[name]
+  return chosen
 
 
 def main():
