@@ -1,0 +1,82 @@
+// The recorded random configurations (tests/golden/random/README.md): results, refusals, and what differs by default.
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "aqt/io/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/golden_check/golden_case.h"
+#include "tests/golden_check/golden_check.h"
+#include "tests/golden_check/manifest.h"
+
+namespace aqt::golden {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kRandom[] = "tests/golden/random", kFixed[] = "tests/golden/random/fixed.json";
+
+struct MainResult {
+  int code;
+  std::string out, err;
+};
+
+MainResult Main(const std::vector<std::string>& arguments) {
+  std::ostringstream out, err;
+  const int code = GoldenCheckMain(io::LocalFileSystem(), arguments, out, err);
+  return {code, out.str(), err.str()};
+}
+
+TEST(RandomCases, AllPass) {
+  const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom), "--verbose"});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\npassed 200, failed 0, not supported 0\n"));
+}
+
+// docs/differences-from-aqt.md says why each of these is accepted.
+TEST(RandomCases, WhatTheOriginalRefusesIsRefused) {
+  const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom), "--verbose"});
+  for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
+    EXPECT_FALSE(absl::StartsWith(line, "ACCEPTED ")) << line;
+  }
+  EXPECT_THAT(result.out, HasSubstr("\nrefused by the original: refused "));
+}
+
+TEST(RandomCases, DefaultsDifferAsListed) {
+  const std::string dir = absl::StrCat("--golden_dir=", kRandom);
+  const MainResult result = Main({dir, "--compat=default", absl::StrCat("--fixed=", kFixed)});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_EQ(Main({dir, "--compat=default"}).code, 1) << "without the list";
+}
+
+TEST(Refused, OursIsAskedToo) {
+  const absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), kRandom, {});
+  ASSERT_TRUE(set.ok()) << set.status();
+  int refused = 0;
+  for (const GoldenFamily& family : set->families) {
+    for (const RefusedCase& refused_case : family.refused) {
+      EXPECT_FALSE(refused_case.error.empty());
+      refused += Refuses(refused_case.golden_case, set->environment);
+    }
+    // What the original computes is no refusal.
+    ASSERT_FALSE(family.cases.empty());
+    EXPECT_FALSE(Refuses(family.cases[0], set->environment)) << family.cases[0].name;
+  }
+  EXPECT_GE(refused, 10);
+}
+
+TEST(SignedZeros, TheTotalIsPrinted) {
+  const std::string dir = absl::StrCat("--golden_dir=", kRandom);
+  EXPECT_THAT(Main({dir, "--signed_zero"}).out, HasSubstr("\nzeros of the other sign: "));
+  EXPECT_THAT(Main({dir}).out, Not(HasSubstr("zeros of the other sign")));
+}
+
+}  // namespace
+}  // namespace aqt::golden
