@@ -696,15 +696,17 @@ absl::StatusOr<AqtDot::QuantizedAvals> AqtDot::QuantizedAvalsOf(Side side) const
 
 AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where,
                                  const std::optional<Value>& scale) const {
+  // A side that draws nothing does not depend on the key of the other one, so that Fold can compute it.
+  const bool draws = aqt::NeedsKey(impl_->forward(side).quantizer.numerics);
   std::vector<Value> operands = {x};
   if (scale.has_value()) operands.push_back(*scale);
-  if (key.has_value()) operands.push_back(*key);
-  const auto op = std::make_shared<QuantizeOp>(impl_, side, scale.has_value(), key.has_value());
+  if (draws && key.has_value()) operands.push_back(*key);
+  const auto op = std::make_shared<QuantizeOp>(impl_, side, scale.has_value(), draws && key.has_value());
   absl::Status status = QuantizedAvalsOf(side).status();
   if (status.ok() && HasState(impl_->forward(side).quantizer) && !scale.has_value()) {
     status = absl::FailedPreconditionError("has a calibration with state; give it the scale that its statistics hold");
   }
-  if (status.ok() && aqt::NeedsKey(impl_->forward(side).quantizer.numerics) && !key.has_value()) {
+  if (status.ok() && draws && !key.has_value()) {
     status = absl::FailedPreconditionError("rounds stochastically and draws random numbers; give it a key");
   }
   if (!status.ok()) {

@@ -5,6 +5,7 @@
 #include <source_location>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -398,6 +399,22 @@ TEST(InjectTest, FoldingTheConvertedProgramGivesTheServingProgram) {
   EXPECT_THAT(ToText(serving), Not(HasSubstr("key")));     // noise belongs to gradients
   EXPECT_EQ(folded->values.count(Param("fc1/bias")), 1u);
   EXPECT_EQ(folded->values.size(), 5u);
+}
+
+// Only a side that rounds stochastically draws: the other one is known without a key.
+TEST(InjectTest, WeightsFoldThoughActivationsDraw) {
+  DotGeneral config = Int8();
+  std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).noise = Noise();
+  const Program program = *Trace([](In in) { return Values{ops::MatMul(in[0], in[1])}; },
+                                 {{kX, {DType::kF32, {2, 6}}}, {Param("w"), {DType::kF32, {6, 5}}}});
+  InjectConfig inject{.rules = {{.dot_general = config}}, .param_mode = QuantMode::kConvert};
+  absl::StatusOr<Program> converted = Inject(program, inject);
+  ASSERT_THAT(converted, IsOk());
+  absl::StatusOr<Folded> folded = Fold(*converted, {{Param("w"), RandomArray({DType::kF32, {6, 5}}, 1)}});
+  ASSERT_THAT(folded, IsOk());
+  EXPECT_TRUE(folded->values.contains({SlotKind::kFrozen, "qrhs/value"}));
+  inject.param_mode = QuantMode::kServe;
+  EXPECT_THAT(Inject(program, inject, &folded->values), IsOk());
 }
 
 // What you train is what you serve: the converting pass, the folded program, and rows of it in smaller batches.
