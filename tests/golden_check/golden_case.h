@@ -102,6 +102,15 @@ struct ServingConfig {
   bool train_equals_serve = false;     // bit for bit
   bool serve_ignores_kernels = false;  // the float ones
 };
+// One contraction, each operand a parameter or data: trained or calibrated, converted and served. Parameters are frozen
+// by value and scale, data by the scale that their statistics hold.
+struct ServedDotConfig {
+  DotGeneral config = {};
+  DotDims dims = {};
+  bool lhs_is_param = false, rhs_is_param = false;
+  int64_t calibration_batches = 0;
+  bool train_equals_serve = false;  // bit for bit
+};
 // Layers trained by stochastic gradient descent on the mean softmax cross entropy.
 struct TrainingConfig {
   std::optional<DotGeneral> dot_general = std::nullopt;  // null: the float product
@@ -133,6 +142,7 @@ using CaseConfig = std::variant<
     OperandKeysConfig,
     MlpConfig,
     ServingConfig,
+    ServedDotConfig,
     TrainingConfig,
     HandWrittenMatMulConfig>;
 // clang-format on

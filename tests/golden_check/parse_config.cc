@@ -528,6 +528,18 @@ absl::StatusOr<ServingConfig> ToServingConfig(const Json& json, const Tensors& i
   return config;
 }
 
+absl::StatusOr<ServedDotConfig> ToServedDotConfig(const Json& json, const Tensors& inputs) {
+  AQT_RETURN_IF_ERROR(CheckFields(
+      json, "dot_general_serve",
+      {"fwd", "dlhs", "drhs", "dimension_numbers", "params", "calibration_batches", "bitwise_train_equals_serve"}));
+  ServedDotConfig config{.dims = ToDotDims(json.at("dimension_numbers")),
+                         .calibration_batches = json.at("calibration_batches"),
+                         .train_equals_serve = json.at("bitwise_train_equals_serve")};
+  for (const Json& side : json.at("params")) (side == "lhs" ? config.lhs_is_param : config.rhs_is_param) = true;
+  AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
+  return config;
+}
+
 // "sgd lr=0.05"
 absl::Status ParseOptimizer(const std::string& text, TrainingConfig& config) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
@@ -623,6 +635,7 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
   if (feature == "readme_mlp") return ToMlpConfig(json, inputs);
   if (feature == "qat_convert_serve") return ToServingConfig(json, inputs);
   if (feature == "ptq_calibrate_convert_serve") return ToCalibratedServingConfig(json, inputs);
+  if (feature == "dot_general_serve") return ToServedDotConfig(json, inputs);
   if (feature == "training") return ToTrainingConfig(json, inputs);
   if (feature == "readme_matmul") return ToMatMulConfig(json);
   return NoApi(absl::StrCat("the feature ", feature));

@@ -30,6 +30,12 @@ absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name) {
   return it->second;
 }
 
+Array Part(const Array& x, int64_t i) {
+  Shape shape(x.shape().extents().subspan(1));
+  const int64_t bytes = Aval{x.dtype(), shape}.num_bytes();
+  return Array::CopyOf(ArrayRef(x.dtype(), std::move(shape), static_cast<const char*>(x.data()) + i * bytes));
+}
+
 absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& env) {
   Context context{.prng_layout = env.prng_layout};
   const auto key = inputs.find("key");

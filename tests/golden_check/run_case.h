@@ -40,7 +40,7 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
 // ---- its parts
 
 // In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged
-// contractions; keys and noise; models; the hand-written product of AQT's README.
+// contractions; keys and noise; models; contractions that are served; the hand-written product of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
@@ -57,6 +57,7 @@ absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden
 absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
+absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Environment& env);
 absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env);
 
@@ -75,6 +76,8 @@ absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors
 
 // The input of that name, or InvalidArgument.
 absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name);
+// x[i].
+Array Part(const Array& x, int64_t i);
 // What every call gets: the key of the inputs, if there is one (u32[2]).
 absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& env);
 // u32[2].

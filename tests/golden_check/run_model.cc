@@ -35,6 +35,7 @@
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/fold.h"
 #include "aqt/transforms/inject.h"
+#include "tests/golden_check/frozen.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {
@@ -114,16 +115,16 @@ SlotValues Union(SlotValues a, const SlotValues& b) {
 
 // The statistics that the calibrations have after all batches, from the quantized outputs of the layers before.
 absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotValues& params, const SlotValues& keys,
-                                      const Tensors& inputs, const Environment& env) {
+                                      const Aval& x, const Tensors& inputs, const Environment& env) {
   if (!config.calibration_batches.has_value()) return SlotValues();
   AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, "calibration_batches"));
   const Shape& shape = batches.shape();
-  if (batches.dtype() != DType::kF32 || shape.rank() != 3 || shape[0] != *config.calibration_batches) {
-    return absl::InvalidArgumentError(absl::StrCat("calibration_batches is ", batches.aval().ToString(),
-                                                   ", expected f32[", *config.calibration_batches,
-                                                   ",examples,features]"));
+  if (batches.dtype() != x.dtype || shape.rank() != x.shape.rank() + 1 || shape[0] != *config.calibration_batches) {
+    return absl::InvalidArgumentError(absl::StrCat("calibration_batches is ", batches.aval().ToString(), ", expected ",
+                                                   *config.calibration_batches, " batches of the dtype and rank of ",
+                                                   x.ToString()));
   }
-  const Aval batch{DType::kF32, {shape[1], shape[2]}};
+  const Aval batch{x.dtype, Shape(shape.extents().subspan(1))};
   AQT_ASSIGN_OR_RETURN(const Program model,
                        Trace([&](Inputs in) { return Values{Model(config.layers, in[0])}; }, {{Data("x"), batch}}));
   AQT_ASSIGN_OR_RETURN(const Program calibrate,
@@ -131,9 +132,8 @@ absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotVal
   SlotValues statistics;
   nn::AddMissingStats(calibrate, statistics);
   for (int64_t i = 0; i < shape[0]; ++i) {
-    const int64_t elements = batch.shape.num_elements();
     SlotValues values = Union(Union(params, keys), statistics);
-    values[Data("x")] = Array::CopyOf(ArrayRef(batches.View<float>().data() + i * elements, batch.shape));
+    values[Data("x")] = Part(batches, i);
     AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(calibrate, values));
     for (auto& [slot, value] : statistics) value = out.at(slot);
   }
@@ -235,6 +235,17 @@ class Batches {
 
 }  // namespace
 
+absl::StatusOr<SlotValues> Frozen(const Program& convert, const SlotValues& known, const SlotValues& data,
+                                  SlotValues* out) {
+  AQT_ASSIGN_OR_RETURN(Folded folded, Fold(convert, known));
+  AQT_ASSIGN_OR_RETURN(SlotValues results, EvalSlots(folded.program, Union(folded.values, data)));
+  for (const auto& [slot, value] : results) {
+    if (slot.kind == SlotKind::kFrozen) folded.values.emplace(slot, value);
+  }
+  if (out != nullptr) *out = std::move(results);
+  return std::move(folded.values);
+}
+
 absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
   AQT_ASSIGN_OR_RETURN(SlotValues values, Params(config.layers, inputs, "kernel", "bias"));
@@ -264,19 +275,18 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
                                                   {{Data("x"), x.aval()}}, {{Data("out")}}));
 
   AQT_ASSIGN_OR_RETURN(const Program train, Quantized(model, config.dot_general, config.layers, env));
-  AQT_ASSIGN_OR_RETURN(const SlotValues statistics, Statistics(config, params, data, inputs, env));
+  AQT_ASSIGN_OR_RETURN(const SlotValues statistics, Statistics(config, params, data, x.aval(), inputs, env));
   const SlotValues known = Union(params, statistics);
   AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(known, data)));
 
   AQT_ASSIGN_OR_RETURN(const Program convert,
                        Quantized(model, config.dot_general, config.layers, env, QuantMode::kConvert));
-  AQT_ASSIGN_OR_RETURN(const Folded folded, Fold(convert, known));
-  AQT_ASSIGN_OR_RETURN(const SlotValues converted, EvalSlots(folded.program, Union(folded.values, data)));
-
+  SlotValues converted;
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data, &converted));
   AQT_ASSIGN_OR_RETURN(Program serve,
-                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kServe, &folded.values));
+                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kServe, &frozen));
   serve = Dce(serve, {.drop_inputs = {SlotKind::kParam}});
-  AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, Union(Union(folded.values, params), data)));
+  AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, Union(Union(frozen, params), data)));
 
   if (!BitEqual(converted.at(Data("out")), served.at(Data("out")))) {
     return absl::InternalError("the folded program gives other bits than serving from its frozen tensors");
@@ -303,8 +313,8 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
     // Where there are frozen activations, too, the manifest names the side.
     for (const auto& [part, name] : {std::pair{FrozenPart::kValue, "qvalue"}, std::pair{FrozenPart::kScale, "scale"}}) {
       for (const auto& [side, side_name] : {std::pair{Side::kRhs, "."}, {Side::kRhs, ".rhs."}, {Side::kLhs, ".lhs."}}) {
-        const auto frozen = folded.values.find(FrozenSlot(LayerName(i), side, part));
-        if (frozen != folded.values.end()) tensors.emplace(absl::StrCat("frozen", i, side_name, name), frozen->second);
+        const auto tensor = frozen.find(FrozenSlot(LayerName(i), side, part));
+        if (tensor != frozen.end()) tensors.emplace(absl::StrCat("frozen", i, side_name, name), tensor->second);
       }
     }
   }

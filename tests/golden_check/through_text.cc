@@ -48,6 +48,7 @@ absl::Status Visit(MlpConfig& config, const PartVisitor& visitor) {
 absl::Status Visit(ServingConfig& config, const PartVisitor& visitor) {
   return visitor.dot_general(config.dot_general);
 }
+absl::Status Visit(ServedDotConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
 absl::Status Visit(TrainingConfig& config, const PartVisitor& visitor) {
   return config.dot_general.has_value() ? visitor.dot_general(*config.dot_general) : absl::OkStatus();
 }

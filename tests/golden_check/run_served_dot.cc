@@ -1,0 +1,162 @@
+// Contractions that are trained or calibrated, converted and served: as a program that a rule quantizes, and by a plan
+// with prepared operands.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
+#include "aqt/nn/sgd.h"
+#include "aqt/ops/functions.h"
+#include "aqt/ops/quantized_dot.h"
+#include "aqt/quant/calibration.h"
+#include "aqt/quant/dot_general.h"
+#include "aqt/quant/numerics.h"
+#include "aqt/transforms/inject.h"
+#include "tests/golden_check/frozen.h"
+#include "tests/golden_check/run_case.h"
+
+namespace aqt::golden {
+namespace {
+
+constexpr char kScope[] = "dot";
+
+const Slot& OutSlot() {
+  static const auto* const slot = new Slot{SlotKind::kData, "out"};
+  return *slot;
+}
+
+Slot OperandSlot(const ServedDotConfig& config, Side side) {
+  const bool lhs = side == Side::kLhs;
+  return {(lhs ? config.lhs_is_param : config.rhs_is_param) ? SlotKind::kParam : SlotKind::kData, lhs ? "lhs" : "rhs"};
+}
+
+// The program of a mode.
+absl::StatusOr<Program> InMode(const ServedDotConfig& config, const Program& program, const Environment& env,
+                               QuantMode mode, const SlotValues* frozen = nullptr) {
+  return Inject(program,
+                {.rules = {{.scope = kScope, .dot_general = config.config, .key_slot = kScope}},
+                 .param_mode = mode,
+                 .data_mode = mode,
+                 .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic, .compat = env.compat}},
+                frozen);
+}
+
+}  // namespace
+
+absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Environment& env) {
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  SlotValues params, data{{{SlotKind::kKey, kScope}, KeyArray(context.key.value_or(Key{}))}};
+  std::vector<aqt::Input> operands;
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const Slot slot = OperandSlot(config, side);
+    AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, slot.path));
+    operands.push_back({slot, x.aval()});
+    (slot.kind == SlotKind::kParam ? params : data)[slot] = x;
+  }
+  AQT_ASSIGN_OR_RETURN(const Program program,
+                       Trace(
+                           [&](absl::Span<const Value> in) {
+                             const NamedScope scope(kScope);
+                             return std::vector<Value>{ops::DotGeneral(in[0], in[1], config.dims)};
+                           },
+                           operands, {{OutSlot()}}));
+  const auto merged = [](SlotValues a, const SlotValues& b) {
+    a.insert(b.begin(), b.end());
+    return a;
+  };
+
+  SlotValues known = params;
+  Tensors tensors;
+  if (config.calibration_batches > 0) {
+    AQT_ASSIGN_OR_RETURN(const Program calibrate, InMode(config, program, env, QuantMode::kCalibrate));
+    SlotValues statistics;
+    nn::AddMissingStats(calibrate, statistics);
+    for (int64_t i = 0; i < config.calibration_batches; ++i) {
+      SlotValues values = merged(data, merged(known, statistics));
+      for (const aqt::Input& operand : operands) {
+        if (operand.slot.kind == SlotKind::kParam) continue;
+        AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, absl::StrCat("calibration_", operand.slot.path)));
+        values[operand.slot] = Part(batches, i);
+      }
+      AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(calibrate, values));
+      for (auto& [slot, value] : statistics) value = out.at(slot);
+    }
+    for (const auto& [slot, value] : statistics) {
+      // "dot/fwd.lhs/count" is stats.lhs.count.
+      const std::vector<std::string> words = absl::StrSplit(slot.path, '/');
+      tensors.emplace(absl::StrCat("stats.", absl::StripPrefix(words[1], "fwd."), ".", words[2]), value);
+    }
+    known = merged(std::move(known), statistics);
+  }
+  AQT_ASSIGN_OR_RETURN(const Program train, InMode(config, program, env, QuantMode::kTrain));
+  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, merged(known, data)));
+  AQT_ASSIGN_OR_RETURN(const Program convert, InMode(config, program, env, QuantMode::kConvert));
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data));
+  AQT_ASSIGN_OR_RETURN(const Program serve, InMode(config, program, env, QuantMode::kServe, &frozen));
+  // Not the parameters: those that are quantized are frozen.
+  SlotValues values = merged(frozen, data);
+  for (const auto& [slot, value] : params) {
+    const Side side = slot.path == "lhs" ? Side::kLhs : Side::kRhs;
+    const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
+    values[slot] = IsQuantized(tensor.quantizer.numerics) ? Array::Zeros(value.dtype(), value.shape()) : value;
+  }
+  AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, values));
+  const Array& out = served.at(OutSlot());
+  tensors.emplace("served_output", out);
+  tensors.emplace("train_mode_output", trained.at(OutSlot()));
+  if (config.train_equals_serve && !BitEqual(trained.at(OutSlot()), out)) {
+    return absl::InternalError("serving gives other bits than the quantized product");
+  }
+
+  AQT_ASSIGN_OR_RETURN(
+      const DotGeneralPlan plan,
+      DotGeneralPlan::Make(config.config, operands[0].aval, operands[1].aval, config.dims, PlanPasses::kForwardOnly));
+  std::optional<PreparedOperand> prepared[2];
+  std::optional<DotOperand> given[2];
+  bool all_stateless = true;
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const int i = static_cast<int>(side);
+    const Slot& slot = operands[i].slot;
+    const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
+    for (const auto& [part, name] : {std::pair{FrozenPart::kValue, "qvalue"}, std::pair{FrozenPart::kScale, "scale"}}) {
+      const auto tensor_part = frozen.find(FrozenSlot(kScope, side, part));
+      if (tensor_part == frozen.end()) continue;
+      tensors.emplace(absl::StrCat("frozen.", slot.path, ".", name), tensor_part->second);
+    }
+    all_stateless = all_stateless && !HasState(tensor.quantizer);
+    const Array& x = (slot.kind == SlotKind::kParam ? params : data).at(slot);
+    given[i].emplace(x);
+    if (slot.kind != SlotKind::kParam || !IsQuantized(tensor.quantizer.numerics) || HasState(tensor.quantizer))
+      continue;
+    AQT_ASSIGN_OR_RETURN(prepared[i], plan.Prepare(side, x, context, MakeRuntime(env)));
+    given[i].emplace(*prepared[i]);
+  }
+  // A plan prepares an operand by itself, so without the mid scales that depend on both.
+  const DotGeneralRaw& fwd = config.config.fwd;
+  if (!all_stateless || fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) return tensors;
+  ArrayBuilder builder(plan.out_aval());
+  AQT_RETURN_IF_ERROR(plan.Forward(*given[0], *given[1], context, builder.ref(), nullptr, MakeRuntime(env)));
+  if (!BitEqual(std::move(builder).Build(), out)) {
+    return absl::InternalError("a plan with prepared operands gives other bits than the served program");
+  }
+  return tensors;
+}
+
+}  // namespace aqt::golden
