@@ -12,6 +12,7 @@ Needs aqtp 0.9.0, jax 0.10.2, flax and ml_dtypes, and runs op by op, without jit
 
 import argparse
 import collections
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -22,96 +23,25 @@ import time
 import traceback
 
 import jax
-import ml_dtypes
 import numpy as np
 
 import draw as draw_lib
 import exactness
 import original
+import serving
+from case import EXACT, INFO, Case, NanWatch, Redraw, check_sums, has_noise, nonfinite, product_bounds
+from case import sum_is_exact, takes_nan_by_sign
 
 FEATURES = {'dot_general': 48, 'quantize': 20, 'numerics_direct': 5, 'calibrate_stateful': 4, 'einsum': 5,
-            'aqt_einsum': 2, 'conv_general': 8, 'ragged_dot': 4, 'tiled_dot_general': 4}
+            'aqt_einsum': 2, 'conv_general': 8, 'ragged_dot': 4, 'tiled_dot_general': 4, 'qat_convert_serve': 6,
+            'ptq_calibrate_convert_serve': 4, 'dot_general_serve': 6}
 FAMILIES = {'dot_general': 'dot_general', 'dot_general_sr': 'dot_general', 'local_aqt': 'dot_general',
             'quantize': 'quantizers', 'quantize_tiled': 'quantizers', 'quantize_sr': 'quantizers',
-            'calibrate': 'quantizers', 'numerics_direct': 'quantizers', 'calibrate_stateful': 'quantizers'}
+            'calibrate': 'quantizers', 'numerics_direct': 'quantizers', 'calibrate_stateful': 'quantizers',
+            'qat_convert_serve': 'serving', 'ptq_calibrate_convert_serve': 'serving',
+            'dot_general_serve': 'serving'}
 STORED = {'bool': 'BOOL', 'int2': 'I8', 'int4': 'I8', 'int8': 'I8', 'int32': 'I32', 'uint32': 'U32',
           'float8_e4m3fn': 'F8_E4M3', 'float8_e5m2': 'F8_E5M2', 'float16': 'F16', 'bfloat16': 'BF16', 'float32': 'F32'}
-EXACT = {'kind': 'exact'}
-INFO = {'kind': 'info'}
-
-
-class Redraw(Exception):
-  """The case cannot be checked: draw another one."""
-
-
-def has_noise(config):
-  if isinstance(config, dict):
-    return bool(config.get('noise')) or bool(config.get('stochastic_rounding')) or any(map(has_noise, config.values()))
-  return False
-
-
-def calibrations(config):
-  if isinstance(config, dict):
-    if isinstance(config.get('calibration'), dict):
-      yield config['calibration']
-    for value in config.values():
-      yield from calibrations(value)
-
-
-def takes_nan_by_sign(numerics):
-  """Whether a NaN becomes a number, by its sign bit: small float formats except radix 4 and those without exponents."""
-  if numerics['type'] != 'fp':
-    return False
-  cfg = numerics['cfg']
-  return cfg['radix'] == 2 and not (cfg['nexp'] == 0 and cfg['has_subnormals'])
-
-
-def nonfinite(x):
-  x = np.asarray(x)
-  return x.dtype.kind in 'fV' and not np.isfinite(x.astype(np.float32)).all()
-
-
-def check_sums(calls, config, dtype):
-  """Redraws unless every sum in a calibration is exact or without consequence."""
-  kinds = list(calibrations(config))
-  if any(c['kind'] == 'absmean' for c in kinds):
-    if any(c['kind'] == 'snr' for c in kinds) or any(c['kind'] == 'absmean' and c['p'] != 1 for c in kinds):
-      raise Redraw
-    for x, axes in calls.sums:
-      if not sum_is_exact(x, axes):
-        raise Redraw
-  elif calls.sums:
-    # Searches, one after the other: within one, all candidates have the same signal.
-    pairs, groups = list(zip(calls.sums[::2], calls.sums[1::2])), []
-    for pair in pairs:
-      if groups and np.array_equal(np.asarray(groups[-1][0][1][0]), np.asarray(pair[1][0]), equal_nan=True):
-        groups[-1].append(pair)
-      else:
-        groups.append([pair])
-    for group in groups:
-      if not exactness.snr_is_sure(group, np.dtype(dtype)):
-        raise Redraw
-
-
-def sum_is_exact(x, axes):
-  x = np.asarray(x)
-  if x.dtype == bool:
-    return True
-  axes = tuple(a % x.ndim for a in axes)
-  y = np.moveaxis(exactness.flush(x), axes, range(x.ndim - len(axes), x.ndim))
-  s = exactness.Sum(y.reshape(y.shape[:x.ndim - len(axes)] + (-1,)))
-  return not s.error.any() and not s.doubt.any()
-
-
-class Case:
-  """One case on its way into the manifest."""
-
-  def __init__(self, name, feature, config, inputs, notes):
-    self.name, self.feature, self.config, self.inputs, self.notes = name, feature, config, inputs, notes
-    self.expected = {}  # name: (array, tolerance)
-
-  def expect(self, name, value, tol=None):
-    self.expected[name] = (np.asarray(value), dict(tol or EXACT))
 
 
 # ---- features
@@ -365,24 +295,6 @@ def mark_powers(case, dims, key, passes):
         case.expect(tensor, value, INFO)
 
 
-class NanWatch:
-  """Tells whether a NaN has passed a small float format while it was active."""
-
-  def __enter__(self):
-    self.passed, self.saved = False, original.fp_numerics.fp_round
-    watch = self
-
-    def fp_round(x, **kwargs):
-      watch.passed |= bool(np.isnan(np.asarray(x).astype(np.float32)).any())
-      return watch.saved(x, **kwargs)
-
-    original.fp_numerics.fp_round = fp_round
-    return self
-
-  def __exit__(self, *unused):
-    original.fp_numerics.fp_round = self.saved
-
-
 def draw_einsum(d, inputs):
   eqn, lhs_shape, rhs_shape = d.pick(draw_lib.EINSUMS)
   dtype, notes = draw_operands(d, lhs_shape, rhs_shape, inputs)
@@ -409,14 +321,6 @@ def draw_einsum(d, inputs):
   sizes = {**dict(zip(lhs, lhs_shape)), **dict(zip(rhs, rhs_shape))}
   draw_g(d, tuple(sizes[n] for n in out), dtype, inputs)
   return config, notes
-
-
-def product_bounds(case, name, entry):
-  raw = case.config[name]
-  s, t = exactness.dot(np.asarray(entry['dg_lhs']), np.asarray(entry['dg_rhs']), entry['dims'],
-                       original.dtype_of(raw['dg_accumulator_dtype']))
-  error, doubt = exactness.rounded(s, t, entry['accum'])
-  return exactness.scaled(error, doubt, entry['accum'], entry['out'].scale, entry['out'].dequant())
 
 
 def run_einsum(case, key):
@@ -446,10 +350,10 @@ def run_einsum(case, key):
   bounds = {}
   if case.feature == 'einsum':
     for name, entry in zip(order, entries):
-      bounds[name] = product_bounds(case, name, entry)
+      bounds[name] = product_bounds(case.config[name], entry)
   else:
     raw = case.config['fwd']
-    bounds['fwd'] = product_bounds(case, 'fwd', entries[0]) if raw else None
+    bounds['fwd'] = product_bounds(case.config['fwd'], entries[0]) if raw else None
   if swapped and case.feature == 'einsum' and 'dlhs' in bounds:
     bounds['dlhs'], bounds['drhs'] = bounds['drhs'], bounds['dlhs']
   for name, value in zip(names, values):
@@ -619,10 +523,14 @@ def run_tiled(case, key):
 
 DRAW = {'dot_general': draw_dot_general, 'quantize': draw_quantize, 'numerics_direct': draw_numerics,
         'calibrate_stateful': draw_stateful, 'einsum': draw_einsum, 'aqt_einsum': draw_einsum,
-        'conv_general': draw_conv, 'ragged_dot': draw_ragged, 'tiled_dot_general': draw_tiled}
+        'conv_general': draw_conv, 'ragged_dot': draw_ragged, 'tiled_dot_general': draw_tiled,
+        'qat_convert_serve': functools.partial(serving.draw, calibrated=False),
+        'ptq_calibrate_convert_serve': functools.partial(serving.draw, calibrated=True),
+        'dot_general_serve': serving.draw_dot}
 RUN = {'dot_general': run_dot_general, 'quantize': run_quantize, 'numerics_direct': run_numerics,
        'calibrate_stateful': run_stateful, 'einsum': run_einsum, 'aqt_einsum': run_einsum, 'conv_general': run_conv,
-       'ragged_dot': run_ragged, 'tiled_dot_general': run_tiled}
+       'ragged_dot': run_ragged, 'tiled_dot_general': run_tiled, 'qat_convert_serve': serving.run,
+       'ptq_calibrate_convert_serve': serving.run, 'dot_general_serve': serving.run_dot}
 
 
 def describe(error):
