@@ -15,7 +15,7 @@
 
 namespace aqt {
 
-// What a setter does with a field: leave it alone (kSkip), or set it, std::nullopt to null.
+// What a setter does with a field: leave it as it is (kSkip), or set it (std::nullopt sets it to null).
 struct Skip {};
 inline constexpr Skip kSkip;
 template <class T>
@@ -55,8 +55,8 @@ class Bits {
   std::optional<DType> fp8_ = std::nullopt;
 };
 
-// NoNumerics without bits; Fp8; IntSymmetric in s4 for 4 bits, s8 for 2 to 8, no container above; 1 bit has
-// half-integers (preserve_zero false) and no container.
+// NoNumerics without bits; Fp8 for 8-bit floats; else IntSymmetric with container s4 for 4 bits, s8 for 2 to 8, null
+// above. 1 bit means half-integers (preserve_zero false) and no container.
 Numerics NumericsFromBits(Bits bits, bool preserve_max_val = false);
 
 // Those numerics with AbsMax calibration.
@@ -68,7 +68,7 @@ DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<Loca
                                 bool allow_dummy_gradients = false);
 
 // For ConvGeneralPlan with 1 to 3 spatial axes: DotGeneralRawMake with one lhs scale per example and one rhs scale per
-// output channel, spelt out as calib_shared_axes.
+// output channel, written out as calib_shared_axes.
 DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits);
 
 struct DotGeneralMakeOptions {
@@ -89,13 +89,13 @@ struct FullyQuantizedOptions {
   bool use_fwd_quant = true;
   // Noise (jax.uniform) on both operands of both backward products.
   std::optional<bool> use_stochastic_rounding = true;
-  // Noise on the incoming gradient (lhs) and on the saved operand (rhs), not on both: set the two, with
-  // use_stochastic_rounding null, or only the latter.
+  // Noise on the incoming gradient (lhs) or on the saved operand (rhs), not on both. Set both flags, with
+  // use_stochastic_rounding null, or neither.
   std::optional<bool> vjp_lhs_stochastic_rounding = std::nullopt, vjp_rhs_stochastic_rounding = std::nullopt;
   bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
 };
-// InvalidArgument for contradicting noise flags.
+// InvalidArgument for contradictory noise flags.
 absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options);
 // With the default options.
 DotGeneral FullyQuantized();
@@ -125,7 +125,7 @@ struct ConfigV4Options {
   // kSkip: chosen from the bits (see SetNumerics).
   OrSkip<DType> fwd_accumulator_dtype = kSkip, dlhs_accumulator_dtype = kSkip, drhs_accumulator_dtype = kSkip;
   bool dlhs_use_fwd_quant = false, drhs_use_fwd_quant = false;
-  // Of both sides of each contraction. In fwd not together with use_fwd_quant: DotGeneralPlan::Make refuses that.
+  // For both sides of each contraction. DotGeneralPlan::Make refuses the one of fwd together with use_fwd_quant.
   std::optional<double> fwd_mid_alpha_both = std::nullopt, dlhs_mid_alpha_both = std::nullopt;
   std::optional<double> drhs_mid_alpha_both = std::nullopt;
 };
@@ -142,8 +142,8 @@ void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lh
 // Also the accumulator: s32 when both containers are s4 or s8, else f32 when either side is Fp8, else null.
 void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
 void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
-// The container s2 for fwd.rhs. The accumulator stays what it is; with s2 it cannot be s32, and null next to s8 means
-// sums of 8 bits that wrap around, so set it to f32.
+// Gives fwd.rhs the container s2. The accumulator does not change: set it to f32, since s2 rules out s32, and null next
+// to s8 means sums of 8 bits that wrap around.
 // InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
 absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
 // Noise in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag, NoNumerics nothing.
@@ -154,19 +154,19 @@ void SetConstantCalibration(DotGeneral& config, double bound = 1, std::optional<
 void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs);
 // InvalidArgument together with mid alphas.
 absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs);
-// Sets the mid alphas of both sides of each contraction; null leaves it alone. InvalidArgument together with
+// Sets the mid alphas of both sides of each contraction; null leaves them unchanged. InvalidArgument together with
 // use_fwd_quant.
 absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
                             std::optional<double> drhs_alpha);
 // SnrSearch with these candidates on the rhs of all three contractions; po2_scale stays what it was.
 void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates);
-// On every IntSymmetric of all six operands. The container becomes that of NumericsFromBits, or null when false.
+// On every IntSymmetric of all six operands. The container becomes what NumericsFromBits gives, or null when false.
 void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero);
-// The clipping scale of every AbsMax; below 1 every IntSymmetric with one gets clip_gradient. InvalidArgument when a
-// calibration of another kind is configured.
+// Sets the clipping scale of every AbsMax; below 1, every IntSymmetric with one gets clip_gradient. InvalidArgument if
+// a calibration of another kind is configured.
 absl::Status SetAbsmaxCalibScale(DotGeneral& config, double scale);
-// The numerics of all six operands, AbsMax for those with bits (the calibration of the others stays), and accumulators
-// as SetNumerics; use_fwd_quant becomes false where the matching forward operand is quantized.
+// Sets the numerics of all six operands, AbsMax on those with bits (the others keep their calibration), and the
+// accumulators as SetNumerics does; use_fwd_quant becomes false where the matching forward operand is quantized.
 void SetBits(DotGeneral& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
              Bits drhs_rhs);
 void SetFwdCalibration(DotGeneral& config, const Calibration& calibration);

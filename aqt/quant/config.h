@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_CONFIG_H_
 #define AQT_QUANT_CONFIG_H_
 
-// What to quantize and how: plain structs, no behaviour. The words are AQT's; builders are in builders.h, the meaning
-// of each field in formulas is in docs/bits.md and beside the code that applies it (numerics.h, calibration.h,
+// What to quantize and how: plain structs without behaviour. The names are AQT's; builders are in builders.h. The
+// formulas behind each field are in docs/bits.md and next to the code that applies it (numerics.h, calibration.h,
 // quantizer.h, dot_general.h).
 //
 //   DotGeneral { fwd, dlhs, drhs: DotGeneralRaw { lhs, rhs: Tensor { Quantizer { Numerics, Calibration } } } }
@@ -39,7 +39,7 @@ enum class DequantMode {
   kOtherInput = 3,  // onto the other, floating point, operand, before the product (needs kRemainingAxis)
 };
 
-// Along which axes of an operand one scale is shared, unless Quantizer::calib_shared_axes says otherwise.
+// The axes of an operand along which one scale is shared, unless Quantizer::calib_shared_axes says otherwise.
 enum class CalibrationMode { kContractingAxis = 1, kRemainingAxis = 2 };
 
 // ---- numerics: which values a quantized number can take
@@ -69,14 +69,14 @@ struct IntSymmetric {
   bool clip_gradient = false;  // true: the gradient is zero where the scaled value was clipped
   bool round = true;
   std::optional<Noise> noise = std::nullopt;  // stochastic rounding; needs a key in the Context
-  // The container: s2, s4, s8, s32, f32, bf16 or f16; null is the dtype of the scaled value. The conversion to it is
-  // Cast's (array.h): an integer container saturates where the bits are more than it has, and cuts fractions off.
+  // The container: s2, s4, s8, s32, f32, bf16 or f16; null means the dtype of the scaled value. Values are converted to
+  // it as by Cast (array.h): an integer container with fewer bits saturates, and fractions are truncated.
   std::optional<DType> dtype = DType::kS8;
   bool operator==(const IntSymmetric&) const = default;
 };
 
 // 8-bit floats by clamping and one rounding. (exponent_bits, mantissa_bits) is (4, 3) for e4m3fn and (5, 2) for e5m2.
-// With dtype bf16 values are bf16 numbers, reduced to mantissa_bits only by stochastic rounding.
+// With dtype bf16 the values stay bf16, and only stochastic rounding reduces them to mantissa_bits.
 struct Fp8 {
   DType dtype = DType::kE4M3FN;  // e4m3fn, e5m2, or bf16
   int exponent_bits = 4;
@@ -88,18 +88,18 @@ struct Fp8 {
 // A small float format simulated in bf16.
 struct FpFormat {
   int nexp = 2;    // exponent bits
-  int minexp = 0;  // others cannot be rounded to, here and in AQT
+  int minexp = 0;  // only 0 is supported, as in AQT
   int nmant = 1;   // mantissa bits
   bool has_subnormals = true;
-  bool has_two_nan = false;  // the same for true
-  bool has_naninf = false;   // the same for true
+  bool has_two_nan = false;  // only false is supported
+  bool has_naninf = false;   // only false is supported
   int radix = 2;             // 2 or 4
   bool operator==(const FpFormat&) const = default;
 };
 struct Fp {
   FpFormat format = {};
   bool stochastic_rounding = false;
-  bool clip_gradient = false;  // has no effect in AQT, and none here: the residual is the rounded value
+  bool clip_gradient = false;  // has no effect, as in AQT: the residual is the rounded value
   bool operator==(const Fp&) const = default;
 };
 
@@ -122,16 +122,16 @@ struct AbsMean {
   bool operator==(const AbsMean&) const = default;
 };
 
-// A number for all elements, or an array: of the rank of x that broadcasts to x, or of rank 0 for one number.
+// One number for all elements, or an array: of rank 0 for one number, or of the rank of x, to which it is broadcast.
 struct ConstantArray {
   Array array;
   friend bool operator==(const ConstantArray& a, const ConstantArray& b) { return BitEqual(a.array, b.array); }
 };
 using ConstantValue = std::variant<double, ConstantArray>;
 
-// scale = bound / quant_bound; a bound that is a number must be > 0. bias is added to x before scaling and needs
-// kThisInput. A number is rounded to the dtype of x. An array as the bound is divided in its own dtype (of rank 0: in
-// what that and x promote to), and the scale has its shape; one as the bias is rounded to the dtype of the scale.
+// scale = bound / quant_bound; a number as the bound must be > 0. bias is added to x before scaling and needs
+// kThisInput. Numbers are rounded to the dtype of x. An array bound is divided in its own dtype (rank 0: in the dtype
+// that it and x promote to) and gives the scale its shape; an array bias is rounded to the dtype of the scale.
 struct Constant {
   ConstantValue bound = 1.0;
   std::optional<ConstantValue> bias = std::nullopt;
@@ -139,7 +139,7 @@ struct Constant {
   bool operator==(const Constant&) const = default;
 };
 
-// AbsMax times the candidate with the best signal to noise ratio of the quantized group, the first of equal ones;
+// AbsMax times the candidate that gives the quantized group the best signal-to-noise ratio, the first of equal ones;
 // without candidates, AbsMax.
 struct SnrSearch {
   std::vector<double> candidates = {};
@@ -147,8 +147,8 @@ struct SnrSearch {
   bool operator==(const SnrSearch&) const = default;
 };
 
-// The three below have state: statistics of the tensors seen so far, which are kept from call to call (calibration.h
-// has the formulas, and tells in which QuantMode they are updated).
+// The next three have state: statistics of the tensors seen so far, kept from call to call. calibration.h has the
+// formulas and says in which QuantMode they are updated.
 
 // scale = mean over the calibration batches of max|x| / quant_bound. For ranges that are fixed before serving.
 struct MeanOfAbsMax {
@@ -160,18 +160,18 @@ struct MeanOfAbsMax {
 // quant_bound, each statistic an exponential moving average.
 struct WeightedStats {
   double l1_dev_coeff = 0, lp_dev_coeff = 0, max_dev_coeff = 0, const_bound_coeff = 0;
-  // What the statistics are before the first update, and how many elements that counts for.
+  // The initial statistics, weighted as update_count_prior elements.
   double update_count_prior = 1, max_dev_prior = 0, mean_prior = 0, l1_dev_prior = 0, lp_dev_prior = 0;
   int lp_order = 2;               // 1 .. 30
   bool safe_divide = false;       // a mean over nothing is 0 instead of NaN
-  bool filter_zeros = true;       // zeros do not count as elements
+  bool filter_zeros = true;       // zeros are not counted as elements
   double ema_update_count = 100;  // >= 1: an update has the weight 1 / ema_update_count
   bool po2_scale = false;
   bool operator==(const WeightedStats&) const = default;
 };
 
 // scale = max over the last amax_history_length calls *before* this one of max|x| / quant_bound; one for the whole
-// tensor. Needs no look at x before it is quantized, as fp8 training wants it.
+// tensor. x need not be read before it is quantized, which suits fp8 training.
 struct DelayedScaling {
   int64_t amax_history_length = 1024;  // >= 1
   bool po2_scale = false;
@@ -182,18 +182,18 @@ using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch, MeanOfAbs
 
 // ---- one tensor
 
-// The axes that share one scale. Neither set: the axes that the contraction (or the caller) gives.
+// The axes that share one scale. If neither is set: those that the contraction (or the caller) gives.
 struct SharedAxes {
   bool per_tensor = false;  // one scale for the whole tensor
-  Axes axes = {};           // negative ones count from the end; an empty list counts as not set
+  Axes axes = {};           // negative ones count from the end; empty means not set
   bool operator==(const SharedAxes&) const = default;
 };
 
 struct Quantizer {
   Numerics numerics = NoNumerics{};
   SharedAxes calib_shared_axes = {};
-  bool scale_stop_grad = true;                      // no gradient flows through the scale; DotGeneral always behaves so
-  std::optional<DType> scale_dtype = std::nullopt;  // f32, bf16 or f16; null = the dtype of the tensor
+  bool scale_stop_grad = true;                            // no gradient through the scale; always so in DotGeneral
+  std::optional<DType> scale_dtype = std::nullopt;        // f32, bf16 or f16; null = the dtype of the tensor
   std::optional<Calibration> calibration = std::nullopt;  // required unless numerics is NoNumerics
   bool operator==(const Quantizer&) const = default;
 };
@@ -232,8 +232,8 @@ struct DotGeneralRaw {
 // fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs -> gradient of rhs. In both backward
 // contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
 //
-// With a tiling each tile of a contracting axis is a contraction of its own, with scales of its own: the operands are
-// seen in a shape in which tiles are batch axes, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and
+// With a tiling, each tile of a contracting axis is a contraction with its own scales: the operands are viewed in a
+// shape whose batch axes include the tiles, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and
 // noise_sharing_axes are axes of them), and dequantized results are summed over the tiles in f32. See dot_general.h.
 struct DotGeneral {
   DotGeneralRaw fwd = {}, dlhs = {}, drhs = {};
@@ -247,8 +247,8 @@ struct Context {
   std::optional<Key> key = std::nullopt;  // needed when any numerics adds noise
   PrngLayout prng_layout = PrngLayout::kPartitionable;
   std::optional<int64_t> train_step = std::nullopt;
-  // What a calibration with state does. Of a contraction: that of lhs (in the gradients: of the incoming gradient), and
-  // of rhs unless rhs_quant_mode says otherwise.
+  // What a calibration with state does: for lhs of a contraction (in the gradients: for the incoming gradient), and for
+  // rhs unless rhs_quant_mode is set.
   QuantMode quant_mode = QuantMode::kTrain;
   std::optional<QuantMode> rhs_quant_mode = std::nullopt;
   bool operator==(const Context&) const = default;

@@ -26,7 +26,7 @@ namespace {
 using config::Place;
 using google::protobuf::RepeatedField;
 
-// Names of AQT's Python classes, of its enum values, and of fields as its public README and older versions have them.
+// Names of Python classes and enum values of AQT, and of fields in its public README and older versions.
 constexpr config::Rename kRenames[] = {
     {"DotGeneralRaw", "dg_in_dtype", "the container into the numerics instead: int_symmetric { dtype: \"s8\" }"},
     {"Tensor", "numerics",
@@ -73,12 +73,12 @@ constexpr config::Rename kRenames[] = {
     {"", "CONTRACTING_AXIS", "CALIBRATION_MODE_CONTRACTING_AXIS"},
     {"", "REMAINING_AXIS", "CALIBRATION_MODE_REMAINING_AXIS"},
     {"", "jax.uniform", "NOISE_KIND_JAX_UNIFORM"},
-    {"", "jax", "NOISE_KIND_JAX_UNIFORM"},  // what the parser takes of jax.uniform without quotes
+    {"", "jax", "NOISE_KIND_JAX_UNIFORM"},  // what the parser reads of an unquoted jax.uniform
     {"", "custom-1", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
     {"", "custom", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
 };
 
-// A message's place in the text, and its path for those that have none.
+// A message's place in the text, and its path for messages without a place.
 struct Spot {
   Place place;
   std::string path;
@@ -112,7 +112,7 @@ std::optional<DType> DefaultAccumulator(const DotGeneralRaw& raw) {
   return std::nullopt;
 }
 
-// ---- structs to messages. A field that has its fixed default is left out.
+// ---- structs to messages. A field with its fixed default is left out.
 
 template <class T>
 void WriteList(const T& values, RepeatedField<int64_t>* out) {
@@ -490,7 +490,7 @@ absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const Spot& spot) {
     AQT_ASSIGN_OR_RETURN(q.scale_dtype, ReadDType(m.scale_dtype(), spot.In(m, "scale_dtype")));
   }
   const absl::Status status = Validate(q);
-  // What is legal but not available is for the plan to say.
+  // The plan reports what is legal but not implemented.
   if (absl::IsInvalidArgument(status)) return spot.At(status);
   return q;
 }
@@ -571,7 +571,7 @@ absl::Status CheckLocalAqt(const DotGeneralRaw& raw, const config::DotGeneralRaw
   return quantizer(m.rhs(), spot.In(m, "rhs")).At(ValidateTensorOfLocalAqt(raw.rhs));
 }
 
-// Modes of fwd that do not go together; use_fwd_quant and local_aqt where they have no meaning.
+// Incompatible modes of fwd; use_fwd_quant and local_aqt where they have no meaning.
 absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, const Spot& spot) {
   const Spot fwd = spot.In(m, "fwd"), dlhs = spot.In(m, "dlhs"), drhs = spot.In(m, "drhs");
   const auto use = [](const config::Tensor& tensor, const Spot& at) { return at.In(tensor, "use_fwd_quant"); };

@@ -8,7 +8,7 @@
 //       base: "config_v4"
 //       fwd { rhs { quantizer { int_symmetric { bits: 4 } } } })");
 //
-// FromText(ToText(c)) == c for every legal c, doubles and arrays bit for bit, but for the payload of NaNs.
+// FromText(ToText(c)) == c for every legal c, doubles and arrays bit for bit, except NaN payloads.
 
 #include <string>
 #include <vector>
@@ -26,22 +26,22 @@ struct Rename;
 }  // namespace config
 
 // Reads a textproto of aqt.config.DotGeneral. InvalidArgument "source:line:column: message" for errors of syntax, of
-// form, and of meaning as far as no shape is needed (validate.h). An error of meaning has the position of the field, or
-// of the innermost message around it when the field is left out or comes from the base, and then the field's path
-// ("fwd.lhs.quantizer: ..."). For a name of older versions of AQT the message tells what to write now.
+// form, and of meaning that can be found without shapes (validate.h). An error of meaning has the position of the
+// field, or of the innermost message around it when the field is left out or comes from the base, and then the field's
+// path ("fwd.lhs.quantizer: ..."). For a name from an older version of AQT the message says what to write now.
 absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source = "config");
 
-// The presets of configs/presets/quant. InvalidArgument, listing the names, when there is none of that name.
+// The presets of configs/presets/quant. InvalidArgument, listing the names, for an unknown one.
 absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name);
 std::vector<std::string> DotGeneralPresetNames();
 
-// For the errors of messages around a DotGeneral: names of other versions, and what to write instead.
+// For error messages of protos around a DotGeneral: names from other versions, and what to write instead.
 absl::Span<const config::Rename> DotGeneralRenames();
 
-// The whole configuration, without a base. Fields with a fixed default are left out where they have it.
+// The whole configuration, without a base. Fields that have their fixed default are left out.
 std::string ToText(const DotGeneral& config);
 
-// A base is resolved; `schema` may be left out. Errors as above, without a position where there is no place.
+// A base is resolved; `schema` may be left out. Errors as above, without a position if no place is given.
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message);
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const config::Place& place);
 config::DotGeneral ToProto(const DotGeneral& config);

@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_RUNTIME_H_
 #define AQT_QUANT_RUNTIME_H_
 
-// How a call runs, as opposed to what it computes (config.h): threads, arithmetic rules, an observer, a product
-// of the user's.
+// How a call runs, as opposed to what it computes (config.h): threads, arithmetic rules, an observer, a user-supplied
+// product.
 
 #include <optional>
 
@@ -16,16 +16,16 @@
 
 namespace aqt {
 
-// Both rules treat subnormal f32 and bf16 numbers as zero in arithmetic (never those of f16), also as operands of a
-// product, and agree in everything except the division by a constant and the gradient of what was clipped:
+// Both rules treat subnormal f32 and bf16 numbers (but not those of f16) as zero in arithmetic, also as operands of a
+// product. They differ only in division by a constant and in the gradient of clipped values:
 enum class Arithmetic {
-  // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; f32 scales
-  // then differ from the quotient in the last bit for a part of all values. So the bits of a single row, or of a
-  // per-tensor scale, may differ from those of the same row among others. log2 multiplies by 1 / ln 2. With
-  // clip_gradient the gradient of a clipped value is 0 in f32 and f16; in bf16 it is multiplied by 0.
+  // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; some f32
+  // scales then differ from the quotient in the last bit. So the bits of a single row, or of a per-tensor scale, may
+  // differ from those of the same row among others. log2 multiplies by 1 / ln 2. With clip_gradient the gradient of a
+  // clipped value is 0 in f32 and f16; in bf16 it is multiplied by 0.
   kXlaCompatible,
   // A division is a division. With clip_gradient the gradient is multiplied by 0 where the value was clipped: an
-  // infinite or NaN one gives NaN.
+  // infinite or NaN gradient gives NaN.
   kIeee,
 };
 absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBLE", "ARITHMETIC_IEEE"
@@ -36,7 +36,7 @@ struct Compat {
   // operands are quantized, so that the mid scales cancel.
   bool mid_scales_on_original_operands = false;
   // A calibration with state that has seen no batch is read as it is: MeanOfAbsMax then gives NaN scales,
-  // DelayedScaling scales of 0 (and products of 0). By default that is an error, except where the same call updates the
+  // DelayedScaling scales of 0 (and products of 0). By default that is an error, unless the same call updates the
   // state.
   bool read_unseen_calibration = false;
   // Einsum: when the operands of the product are exchanged, the mid alphas of fwd are not. By default they are, so that
@@ -45,7 +45,7 @@ struct Compat {
   // Convolution: the gradient of an operand with integer numerics is zero. By default it passes straight through.
   bool conv_integer_gradient_is_zero = false;
   // Convolution: an accumulator dtype has no effect; sums of floats are rounded to the dtype of the operands. By
-  // default to f32, bf16 or f16 where the configuration asks for it.
+  // default they are rounded to f32, bf16 or f16 if the configuration asks for it.
   bool conv_ignores_accumulator_dtype = false;
   // SnrSearch with po2_scale: candidates are rated with the scale before it becomes a power of two. By default they are
   // rated with the power of two that would be used.
@@ -71,38 +71,38 @@ class Observer {
   virtual ~Observer() = default;
   // `name` is PASS.SIDE.WHAT or PASS.WHAT; PASS is fwd, dlhs or drhs, SIDE is lhs or rhs (in the backward passes lhs is
   // the incoming gradient):
-  //   fwd.lhs.scale, fwd.lhs.bias, fwd.lhs.key (u32[2]), fwd.lhs.noise, fwd.lhs.qvalue   only where there is one
+  //   fwd.lhs.scale, fwd.lhs.bias, fwd.lhs.key (u32[2]), fwd.lhs.noise, fwd.lhs.qvalue   only if there is one
   //   fwd.dg_lhs, fwd.dg_rhs, fwd.accum                            what the contraction received and returned
-  // `name` stays valid for ever, `value` only during the call.
+  // `name` is valid for the life of the program, `value` only during the call.
   virtual void OnTensor(absl::string_view name, const ArrayRef& value) = 0;
 };
 
-// A plain contraction of the user's in place of ours: the product that a quantized contraction quantizes for.
+// A plain contraction by the user instead of the built-in one: the product that a quantized contraction quantizes for.
 class PlainProduct {
  public:
   virtual ~PlainProduct() = default;
   // Writes lhs x rhs to all of `out`, dense, axes in the order batch, remaining of lhs, remaining of rhs. `pass` is
   // fwd, dlhs or drhs. The operands are what the observer's PASS.dg_lhs and PASS.dg_rhs are: qvalues (s8, e4m3fn, ...)
   // where a side is quantized and not dequantized before the product, floats elsewhere; any strides. out.dtype is the
-  // accumulator dtype of the configuration; without one, of two dtypes the float one, of two floats the one with the
-  // larger range, then the larger precision (bf16 of bf16 and f16, e5m2 of e5m2 and e4m3fn), of two integers the wider
-  // one, except that s4 with s4 comes and goes as s8. The product here rounds both operands to out.dtype first if they
-  // differ, and sums in f32. The arrays live during the call.
+  // accumulator dtype of the configuration. If that is unset: of a float and an integer the float, of two floats the
+  // one with the larger range, then the larger precision (bf16 of bf16 and f16, e5m2 of e5m2 and e4m3fn), of two
+  // integers the wider one; but s4 with s4 is passed and returned as s8. The built-in product rounds both operands to
+  // out.dtype first if they differ, and sums in f32. The arrays are valid during the call.
   virtual void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
                         const MutableArrayRef& out) = 0;
 };
 
 struct Runtime {
-  Executor* executor = nullptr;  // null = the calling thread alone
+  Executor* executor = nullptr;  // null = only the calling thread
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   Compat compat = {};
   Observer* observer = nullptr;
-  PlainProduct* product = nullptr;  // null: the kernels here. Nothing is fused with a product from elsewhere.
+  PlainProduct* product = nullptr;  // null: the built-in kernels. Nothing is fused with a user's product.
   // The instruction set that kernels use; null = kernels::BestTarget(), which AQT_MAX_TARGET caps. Must be supported.
   std::optional<kernels::Target> target = std::nullopt;
 };
 
-// InvalidArgument when this machine does not run the target.
+// InvalidArgument if this machine cannot run the target.
 absl::Status Validate(const Runtime& runtime);
 
 }  // namespace aqt

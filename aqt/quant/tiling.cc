@@ -96,7 +96,7 @@ absl::StatusOr<TilingState> TilingState::Make(const Shape& shape, absl::Span<con
       return absl::InvalidArgumentError(absl::StrCat("tiling: axis ", axis, " of shape ", shape.ToString(), " has not ",
                                                      *tiling.tile_count, " tiles of ", *tiling.tile_size));
     }
-    // An empty axis has as many tiles as were asked for, of size 0.
+    // An empty axis has as many tiles as requested, of size 0.
     tile[axis] = Tile{tiling.tile_count.has_value() ? given : extent / given, size};
   }
   TilingState state;

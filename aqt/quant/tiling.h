@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_TILING_H_
 #define AQT_QUANT_TILING_H_
 
-// Sub-channel quantization: an axis of extent count * size is seen as two axes (count, size) in its place, so that each
-// tile gets a scale of its own. TilingState is for one tensor, DotTiling for the operands of a contraction.
+// Sub-channel quantization: an axis of extent count * size is viewed as two axes (count, size) in its place, so that
+// each tile gets its own scale. TilingState is for one tensor, DotTiling for the operands of a contraction.
 
 #include <cstdint>
 #include <optional>
@@ -24,7 +24,7 @@ struct AxisTiling {
   bool operator==(const AxisTiling&) const = default;
 };
 
-// The axes of one operand of a contraction to cut. Batch axes are never cut: each batch has scales of its own anyway.
+// The axes of one operand of a contraction to cut. Batch axes are never cut: each batch has its own scales anyway.
 struct TensorTiling {
   std::vector<AxisTiling> contraction_axes = {};
   std::vector<AxisTiling> remaining_axes = {};
@@ -40,8 +40,8 @@ struct DotTiling {
 // The tiling of "lhs,rhs->out" whose axes, named by letters, have tiles of these sizes:
 //   DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}})
 // The lists are in the order of `tile_sizes`. InvalidArgument when the equation does not parse (ParseEinsum) or has an
-// ellipsis, and when a letter is tiled twice, is not once in exactly two of the operands and the result, or has a size
-// below 1.
+// ellipsis, and when a letter is tiled twice, does not occur once in exactly two of the operands and the result, or has
+// a size below 1.
 absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
                                               absl::Span<const std::pair<char, int64_t>> tile_sizes);
 
@@ -55,7 +55,7 @@ struct TilingState {
   // InvalidArgument when an axis is out of range, tiled twice, or not count * size long.
   static absl::StatusOr<TilingState> Make(const Shape& shape, absl::Span<const AxisTiling> tilings);
 
-  // `x`, of the untiled shape, seen in the tiled shape; no copy.
+  // `x`, of the untiled shape, viewed in the tiled shape; no copy.
   ArrayRef Tile(const ArrayRef& x) const;
   MutableArrayRef Tile(const MutableArrayRef& x) const;
   Strides TiledStrides(absl::Span<const int64_t> strides) const;

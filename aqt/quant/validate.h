@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_VALIDATE_H_
 #define AQT_QUANT_VALIDATE_H_
 
-// What is wrong with a configuration whatever the shapes are. Each function checks what its struct adds to its parts,
-// and not the parts; Validate(const Quantizer&) is in quantizer.h. DotGeneralPlan::Make refuses the same and more.
+// Errors of a configuration that do not depend on shapes. Each function checks only what its struct adds to its parts;
+// Validate(const Quantizer&) is in quantizer.h. DotGeneralPlan::Make refuses the same and more.
 
 #include <optional>
 
@@ -18,14 +18,14 @@ absl::Status ValidateSharedAxes(const SharedAxes& shared);
 // InvalidArgument for a bias without DEQUANT_MODE_THIS_INPUT.
 absl::Status ValidateTensor(const Tensor& tensor);
 
-// Of a side of fwd: InvalidArgument for OUTPUT with REMAINING_AXIS, and for OTHER_INPUT with CONTRACTING_AXIS. In dlhs
-// and drhs these are legal where the scale's shape allows them: with calib_shared_axes, or axes of extent 1.
+// For a side of fwd: InvalidArgument for OUTPUT with REMAINING_AXIS, and for OTHER_INPUT with CONTRACTING_AXIS. In dlhs
+// and drhs these are legal if the scale's shape allows them: with calib_shared_axes, or axes of extent 1.
 absl::Status ValidateForwardModes(const Tensor& tensor);
 
-// InvalidArgument for a dtype that is no accumulator's, and for s32 with an operand of the product that is no integer.
+// InvalidArgument for a dtype that accumulators cannot have, and for s32 if an operand enters as a non-integer.
 absl::Status ValidateAccumulator(const DotGeneralRaw& raw);
 
-// The dtype in which an operand enters the product; null when that of the tensor or of its scaled value.
+// The dtype in which an operand enters the product; null: the dtype of the tensor or of its scaled value.
 std::optional<DType> ProductDType(const Tensor& tensor);
 
 // InvalidArgument for an alpha that is not finite, and for alphas with CALIBRATION_MODE_REMAINING_AXIS on a side.
