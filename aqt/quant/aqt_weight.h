@@ -4,7 +4,7 @@
 // One weight matrix by AQT's rule, straight on the kernels: what the general Quantizer computes for
 // {IntSymmetric(bits, preserve_zero), AbsMax} with the input channels as shared axis, without its generality.
 //
-// With T the dtype of w [o, i], every operation rounded to T, f32 and bf16 subnormals counted as zero,
+// With T the dtype of w [o, i], every operation rounded to T, f32 and bf16 subnormals treated as zero,
 // quant_bound = 2^(bits-1) - 0.5 and clip = 2^(bits-1) - 1:
 //   bound = max over i of |w|, 0 replaced by 1
 //   scale = bound * (1 / quant_bound) when o > 1, bound / quant_bound when o = 1 (XLA's arithmetic; the reciprocal is

@@ -22,7 +22,7 @@ float CeilToPo2As(float s, bool divide) {
   return Div<T>(1.0f, Arith<T>::Flush(Arith<T>::Round(power)));
 }
 
-// In f64, where the powers of short numbers, which can lie in the middle of two f32, are exact.
+// In f64, which is exact for powers of short numbers; these can lie halfway between two f32.
 double PowerF64(double x, double p) {
   constexpr int kLargest = 8;
   if (p == 0 || x == 1) return 1;

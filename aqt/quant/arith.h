@@ -1,11 +1,11 @@
 #ifndef AQT_QUANT_ARITH_H_
 #define AQT_QUANT_ARITH_H_
 
-// The elementary operations of AQT on XLA's CPU backend. Internal to this package.
+// The elementary operations of AQT on XLA's CPU backend. Internal.
 //
-// A value of f32, bf16 or f16 is held in a float. Each operation computes in f32 and rounds its result to the dtype at
-// once. Subnormal numbers of f32 and bf16 count as zero, as operands and as results; those of f16 do not (they are
-// normal numbers of f32, in which the operation is computed).
+// A value of f32, bf16 or f16 is held in a float. Each operation computes in f32 and immediately rounds its result to
+// the dtype. Subnormal f32 and bf16 numbers are treated as zero, as operands and as results; those of f16 are not (they
+// are normal numbers of f32, in which the operation is computed).
 
 #include <cmath>
 #include <type_traits>
@@ -58,8 +58,8 @@ float Div(float a, float b) {
   return A::Round(A::Flush(A::Flush(a) / A::Flush(b)));
 }
 
-// The factor that XLA on CPU puts in place of a division by the constant c: for bf16 it is not rounded to bf16,
-// reciprocal and product being one operation in f32.
+// The factor by which XLA on CPU multiplies instead of dividing by the constant c. For bf16 it is not rounded to bf16:
+// reciprocal and product are one operation in f32.
 template <class T>
 float Reciprocal(float c) {
   return std::is_same_v<T, Float16> ? Div<T>(1.0f, c) : Div<float>(1.0f, c);
@@ -92,12 +92,12 @@ inline float HostConstant(DType dtype, double value) {
   return VisitFloat(dtype, [&]<class T>() { return Arith<T>::Round(static_cast<float>(value)); });
 }
 
-// x^p for x >= 0, with p rounded to `dtype` first as every host constant is: correctly rounded to f32 (except about
+// x^p for x >= 0, with p rounded to `dtype` first like every host constant: correctly rounded to f32 (except for about
 // one value in 10^7, which lies that close to the middle of two), then to `dtype`.
 float Power(DType dtype, float x, double p);
 
 // The dtype in which an operation on both is computed, as in JAX: the wider of two floats (f32 for bf16 with f16), the
-// float of a float and an integer, the wider of two integers; an 8-bit float counts as below bf16 and f16.
+// float of a float and an integer, the wider of two integers; an 8-bit float ranks below bf16 and f16.
 DType Promote(DType a, DType b);
 
 // 1 / 2^floor(log2(1 / s)), each operation rounded to `dtype`, with log2(v) = ln(v) * Reciprocal(ln 2), or ln(v) / ln 2

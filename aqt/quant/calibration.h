@@ -2,8 +2,8 @@
 #define AQT_QUANT_CALIBRATION_H_
 
 // Calibrations with state: scales from statistics of the tensors seen so far. The state is a value; a call takes it and
-// gives the next one. DotGeneralPlan does the same arithmetic without allocating (dot_general.h); in programs the state
-// lives in slots of kind stat (docs/quantization.md).
+// returns the next one. DotGeneralPlan does the same arithmetic without allocating (dot_general.h); in programs the
+// state lives in slots of kind stat (docs/quantization.md).
 //
 //   AQT_ASSIGN_OR_RETURN(CalibrationState state, InitialCalibrationState(quantizer, x.aval(), {1}));
 //   for (const Array& batch : batches) {
@@ -14,7 +14,7 @@
 // m = max|x| over the shared axes, R rounds to the dtype of x; sums run over the shared axes.
 //
 //   MeanOfAbsMax    sum_of_max (as the scale, dtype of x, 0), count (s32, 0)
-//     update        sum_of_max = R(sum_of_max + m); count += 1; after 2^31 - 1 updates nothing changes any more
+//     update        sum_of_max = R(sum_of_max + m); count += 1; after 2^31 - 1 updates nothing changes
 //     bound         sum_of_max / count, with more than one scale times the reciprocal (Arithmetic::kXlaCompatible)
 //   WeightedStats   sum_of_ones, sum_of_vals, max_of_abs_vals, sum_of_l1_vals, sum_of_lp_vals (as the scale, f32)
 //     before        ucp = update_count_prior, mean_prior * ucp, max_dev_prior, l1_dev_prior * ucp,
@@ -27,18 +27,18 @@
 //     bound         max(amax_history) if that is finite and > 0, else the old bound
 //     update        bound = that; amax_history turns left by one; amax_history[0] = max|x|
 //
-// scale = bound / quant_bound, po2 and cast to scale_dtype, as for other calibrations (quantizer.h); there is no
-// protection against a bound of 0: the reciprocal of such a scale counts as 1, and what it quantizes comes back as 0.
+// scale = bound / quant_bound, po2 and cast to scale_dtype, as for other calibrations (quantizer.h). A bound of 0 is
+// not replaced: the reciprocal of its scale is taken as 1, and quantized values dequantize to 0.
 //
 //                   TRAIN    CALIBRATE   CONVERT, SERVE
 //   MeanOfAbsMax    reads    updates     reads
 //   WeightedStats   updates  updates     reads
 //   DelayedScaling  updates  updates     reads
 //
-// MeanOfAbsMax and WeightedStats are updated before the scale is read: a batch has a part in its own scale.
+// MeanOfAbsMax and WeightedStats are updated before the scale is read: a batch contributes to its own scale.
 // DelayedScaling is read first: its very first call has bound 0. A tensor without elements updates nothing. NaN and Inf
-// stay in a state as they come (but never become the bound of DelayedScaling). Bits: sums are f64 in row-major order of
-// x, everything else is elementwise, so they are the same everywhere (docs/bits.md, Level 1).
+// enter a state as they are (but never become the bound of DelayedScaling). Bits: sums are f64 in row-major order of x,
+// everything else is elementwise, so they are the same everywhere (docs/bits.md, Level 1).
 
 #include <string>
 #include <vector>
@@ -63,17 +63,17 @@ bool HasState(const Quantizer& quantizer);
 // The names of its arrays in the order of StateSlots (dot_general.h); empty without state.
 std::vector<std::string> StatisticNames(const Quantizer& quantizer);
 
-// Whether a call in this mode updates a state; false for calibrations without.
+// Whether a call in this mode updates the state; false for calibrations without one.
 bool UpdatesState(const Quantizer& quantizer, QuantMode mode);
 
 // The state before the first update, for tensors like x (f32, bf16, f16). Axes as for Calibrate (quantizer.h). These
-// functions refuse what Calibrate refuses, and InvalidArgument a quantizer without state.
+// functions refuse what Calibrate refuses, and with InvalidArgument a quantizer without state.
 absl::StatusOr<CalibrationState> InitialCalibrationState(const Quantizer& quantizer, const Aval& x,
                                                          absl::Span<const int64_t> calibration_axes);
 
 struct CalibratedTensor {
   QTensor qtensor;         // scale, no qvalue: for CalculateQvalue
-  CalibrationState state;  // as it was where the mode updates nothing
+  CalibrationState state;  // unchanged if the mode updates nothing
 };
 // Scale of x, and the next state, in the mode of `context`. Errors: InvalidArgument when `state` is not one for tensors
 // like x; FailedPrecondition when it has seen no batch and is not updated (see Compat::read_unseen_calibration).
@@ -85,7 +85,7 @@ absl::StatusOr<CalibratedTensor> CalibrateWithState(const Quantizer& quantizer, 
 absl::StatusOr<CalibrationState> UpdateCalibration(const Quantizer& quantizer, const CalibrationState& state,
                                                    const ArrayRef& x, absl::Span<const int64_t> calibration_axes);
 
-// The scale that mode CONVERT or SERVE reads for tensors like x. Errors as CalibrateWithState's.
+// The scale that mode CONVERT or SERVE reads for tensors like x. Errors as for CalibrateWithState.
 absl::StatusOr<Array> StaticScale(const Quantizer& quantizer, const CalibrationState& state, const Aval& x,
                                   absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {});
 

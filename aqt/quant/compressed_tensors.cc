@@ -90,7 +90,7 @@ ScaleAndZero ScaleOf(float lo, float hi, const WeightScheme& scheme) {
 void RangesOf(const FloatMatrix& x, int64_t group, const WeightScheme& scheme, const Options& options, float* lo,
               float* hi) {
   const int64_t n = x.rows * kernels::NumGroups(x.cols, group);
-  if (scheme.symmetric) {  // only the larger one counts
+  if (scheme.symmetric) {  // only the larger one matters
     if (options.reference) kernels::reference::AbsMaxGroups(x, group, hi);
     else kernels::AbsMaxGroups(x, group, hi, options.target);
     for (int64_t u = 0; u < n; ++u) lo[u] = -hi[u];
@@ -98,7 +98,7 @@ void RangesOf(const FloatMatrix& x, int64_t group, const WeightScheme& scheme, c
   }
   if (options.reference) kernels::reference::MinMaxGroups(x, group, lo, hi);
   else kernels::MinMaxGroups(x, group, lo, hi, options.target);
-  for (int64_t u = 0; u < n; ++u) {  // a NaN stays: it compares false
+  for (int64_t u = 0; u < n; ++u) {  // NaN compares false, so it stays
     if (lo[u] > 0) lo[u] = 0;
     if (hi[u] < 0) hi[u] = 0;
   }
@@ -146,7 +146,7 @@ absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bi
   return absl::OkStatus();
 }
 
-// The inverse of PackRows; bits beyond the values are not looked at.
+// The inverse of PackRows; bits beyond the values are ignored.
 void UnpackRows(const ArrayRef& words, int num_bits, const MutableArrayRef& out) {
   const uint32_t mask = (1u << num_bits) - 1;
   const int offset = 1 << (num_bits - 1);
@@ -176,7 +176,7 @@ MutableArrayRef Transposed(const MutableArrayRef& x) {
   return {x.dtype, {x.shape[1], x.shape[0]}, {x.strides[1], x.strides[0]}, x.data};
 }
 
-// InvalidArgument unless `words` are what `values` values of num_bits each take.
+// InvalidArgument unless `values` values of num_bits each take exactly `words` words.
 absl::Status CheckWords(absl::string_view operation, int64_t words, int num_bits, int64_t values) {
   const CheckedInt bits = CheckedInt(values) * num_bits + 31;
   if (values >= 0 && bits.ok() && bits.value() / 32 == words) return absl::OkStatus();

@@ -30,7 +30,7 @@
 
 namespace aqt::compressed_tensors {
 
-// Which elements share a scale. Text forms are the format's: "tensor", "channel", "group", "block".
+// Which elements share a scale. Written as in the format: "tensor", "channel", "group", "block".
 enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
 absl::string_view ToString(Strategy strategy);
 std::ostream& operator<<(std::ostream& os, Strategy strategy);
@@ -56,7 +56,7 @@ absl::Status Validate(const WeightScheme& scheme);
 struct QuantizedWeight {
   Array q;                          // s8 [o, i], values of num_bits bits
   Array scale;                      // T; [1], [o, 1] or [o, i / group_size] for kTensor, kChannel, kGroup
-  std::optional<Array> zero_point;  // s8, the shape of scale; none when symmetric
+  std::optional<Array> zero_point;  // s8, the shape of scale; null when symmetric
 };
 
 struct Options {

@@ -31,12 +31,12 @@ constexpr DType EigenDType() {
   else return kDTypeOf<T>;
 }
 
-// An Eigen matrix-like expression with memory of its own or of another: no sums, products, transposes of products, ...
+// An Eigen matrix-like expression with memory, its own or not: not a sum, a product, a transpose of a product, ...
 template <class M>
 concept EigenMatrix = std::is_base_of_v<Eigen::DenseBase<std::remove_cv_t<M>>, std::remove_cv_t<M>> &&
                       (Eigen::internal::traits<std::remove_cv_t<M>>::Flags& Eigen::DirectAccessBit) != 0;
 
-// Eigen::Tensor, TensorFixedSize or TensorMap of them. (Described, not named: the tensor module need not be included.)
+// Eigen::Tensor, TensorFixedSize or TensorMap of them. (Described, not named: the tensor module may not be included.)
 template <class T>
 concept EigenTensor = !EigenMatrix<T> && requires(T & tensor) {
   T::NumDimensions;

@@ -16,7 +16,7 @@ float FromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 constexpr uint32_t kSign = 0x80000000u, kMantissa = 0x007FFFFFu;
 
-// Everything in the bit pattern of f32; that of a bf16 value is its upper half, and its random bits go there, too.
+// Works on the bit pattern of f32; a bf16 value is its upper half, where its random bits go, too.
 float RoundRadix2(const FpFormat& format, bool stochastic, uint32_t random16, float x) {
   const int drop = 23 - format.nmant;
   const uint32_t tail = (1u << drop) - 1;
@@ -44,7 +44,7 @@ float RoundRadix2(const FpFormat& format, bool stochastic, uint32_t random16, fl
   return v;
 }
 
-// floor(log4(v)) for v > 0, within -4 .. 3 (what lies beyond is treated alike).
+// floor(log4(v)) for v > 0, within -4 .. 3 (values beyond are treated alike).
 int FloorLog4(float v) {
   int e = -4;
   while (e < 3 && v >= std::ldexp(1.0f, 2 * (e + 1))) ++e;
@@ -54,14 +54,14 @@ int FloorLog4(float v) {
 float RoundRadix4(bool stochastic, uint32_t random16, float x) {
   float magnitude = std::fabs(x);
   if (stochastic) {
-    // Up to the next power with the probability that the distance to it asks for.
+    // Up to the next power with a probability proportional to the distance from this one.
     const float power = magnitude == 0 ? 0.0f : std::ldexp(1.0f, std::ilogb(magnitude) & ~1);  // 4^floor(log4)
     const float u = FromBits((random16 << 7) | 0x3F800000u) - 1.0f;
     magnitude += u * (4 * power - power);
   } else {
     magnitude *= 1.6f;
   }
-  // Of a NaN; also of an infinity whose distance to the next power is drawn.
+  // For a NaN, and for an infinity whose distance to the next power is drawn.
   if (std::isnan(magnitude)) return magnitude;
   const int e = FloorLog4(magnitude);
   return e < -3 ? 0.0f : std::copysign(std::ldexp(1.0f, 2 * e), x);

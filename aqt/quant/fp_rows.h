@@ -7,7 +7,7 @@
 // 1, without, there is no zero and everything below 1 becomes +-1.
 //   to nearest   half a step is added to the bit pattern and the rest cut off: ties go away from zero; below 1 with
 //                sub, to even. Beyond the largest value: the largest. A NaN pattern is clamped like a number, so it
-//                ends as +-max (nmant > 0) or as the number that its carry makes of it; where all is subnormal (nexp =
+//                ends as +-max (nmant > 0) or as the number that its carry makes of it; if all is subnormal (nexp =
 //                0) NaN stays.
 //   stochastic   random bits instead of half a step; the same draw below 1
 // Radix 4: 0, +-4^-3 .. +-4^3; to nearest in the sense that 1.6 |x| >= 4^e gives at least 4^e.
@@ -21,7 +21,7 @@
 
 namespace aqt::internal {
 
-// InvalidArgument for formats that make no sense, Unimplemented for those that AQT only describes.
+// InvalidArgument for meaningless formats, Unimplemented for those that AQT describes but does not round to.
 absl::Status ValidateFpFormat(const FpFormat& format);
 
 // The largest value.

@@ -23,7 +23,7 @@
 namespace aqt {
 namespace {
 
-// Rows that are worked on together, so that one pass over the matrix of the features serves all of them.
+// Rows that are processed together, so that one pass over the feature matrix serves all of them.
 constexpr int64_t kBlock = 64;
 
 template <class F>
@@ -152,7 +152,7 @@ absl::StatusOr<Array> InverseFactor(const double* h, int64_t n, const std::vecto
   double* d = damped.Mutable<double>().data();
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j <= i; ++j) {
-      // One and the same element of the two for any order.
+      // The same one of the two symmetric elements for any order.
       const int64_t row = std::max(order[i], order[j]), col = std::min(order[i], order[j]);
       d[i * n + j] = h[row * n + col];
     }
@@ -184,8 +184,7 @@ struct Rounding {
   const std::vector<int64_t>& order;
   const double* factor;
 
-  // `w` is the weight, in `order`; it is overwritten. Writes the qvalues and the errors w - dequantized (of the first
-  // w).
+  // `w` is the weight, in `order`; it is overwritten. Writes the qvalues and the errors: the original w - dequantized.
   absl::Status Run(int64_t first, int64_t rows, double* w, char* qvalues, double* errors) const {
     const int64_t n = static_cast<int64_t>(order.size()), scale_size = SizeOf(scale.dtype());
     ArrayBuilder scale_column(scale.dtype(), {rows});
@@ -251,7 +250,7 @@ absl::StatusOr<HessianState> UpdateHessian(const HessianState& state, const Arra
     std::copy(old + first * n, old + end * n, out + first * n);
     for (int64_t r = 0; r < layout.rows; ++r) {
       const double* input = inputs + r * n;
-      // Products of two numbers of these dtypes are exact in f64, hence both triangles get the same bits.
+      // Products of two numbers of these dtypes are exact in f64, so both triangles get the same bits.
       for (int64_t i = first; i < end; ++i) kernels::AddScaled(input[i], input, out + i * n, n);
     }
   });

@@ -2,8 +2,8 @@
 #define AQT_QUANT_GPTQ_H_
 
 // GPTQ (Frantar, Ashkboos, Hoefler, Alistarh: "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
-// Transformers", 2022): a weight is rounded feature by feature, and the features that are not rounded yet make up for
-// the error. It needs the inputs of the contraction on some calibration data, and no gradients.
+// Transformers", 2022): a weight is rounded feature by feature, and the features not yet rounded compensate for the
+// error. It needs the inputs of the contraction on some calibration data, and no gradients.
 //
 //   HessianState state = HessianState::Zeros(features);
 //   for (each batch) state = *UpdateHessian(state, x, /*contracting_axes=*/{1});
@@ -14,9 +14,9 @@
 // gives:
 //   H = 2/n sum over inputs of x x^T;  D = H + percdamp * mean(diag H) * I;  inverse(D) = U^T U, U upper
 //   for j = 0, 1, ...:  e = (w_j - dequantized q(w_j)) / U_jj;  w_k = w_k - e * U_jk for k > j
-// All of it in f64, but for q(.), which is Quantize's arithmetic in the dtype of the weight. The bits depend neither on
-// threads nor on the machine. It takes features^3 / 3 multiplications and additions for U, 1.5 * features^2 per row for
-// the rest, and memory for 3 * features^2 doubles.
+// All of it is in f64 except q(.), which is Quantize's arithmetic in the dtype of the weight. The bits depend neither
+// on threads nor on the machine. It takes features^3 / 3 multiplications and additions for U, 1.5 * features^2 per row
+// for the rest, and memory for 3 * features^2 doubles.
 
 #include <cstdint>
 
@@ -31,7 +31,7 @@
 
 namespace aqt {
 
-// The statistics of the inputs: to be stored with other calibration state.
+// The statistics of the inputs, to be stored with other calibration state.
 struct HessianState {
   Array sum = {};     // f64 [features, features]: sum of x x^T over the inputs so far
   int64_t count = 0;  // inputs so far
@@ -41,8 +41,8 @@ struct HessianState {
   absl::StatusOr<Array> Hessian() const;
 };
 
-// `state` with the inputs x: f32, bf16 or f16; the features are `contracting_axes` of x, the first one slowest; each
-// index of the other axes is one input. The sum goes input by input, so that any split into batches gives the same
+// `state` with the inputs x added: f32, bf16 or f16; the features are `contracting_axes` of x, the first one slowest;
+// each index of the other axes is one input. Inputs are added one by one, so that any split into batches gives the same
 // bits.
 // Errors: InvalidArgument for other dtypes, axes or numbers of features, and for a NaN or an infinity.
 absl::StatusOr<HessianState> UpdateHessian(const HessianState& state, const ArrayRef& x,
@@ -52,8 +52,8 @@ struct GptqOptions {
   double percdamp = 0.01;  // >= 0: share of the mean of the diagonal that is added to the diagonal
   // Round the features with the largest inputs first (ties: in order). The grid stays the one of the original weight.
   bool act_order = false;
-  // GPTQ is greedy and can end above plain rounding for a row. True: such a row keeps its plain rounding, so that no
-  // row's error is ever larger. False: GPTQ alone.
+  // GPTQ is greedy and can leave a row with a larger error than plain rounding. True: such a row is rounded plainly, so
+  // that no row gets worse. False: only GPTQ.
   bool keep_nearest_where_better = true;
   const TilingState* tiling = nullptr;  // sub-channel scales, as for Quantize
 };

@@ -61,7 +61,7 @@ absl::StatusOr<QTensor> FromLegacyFrozen(const LegacyFrozen& frozen, Side side, 
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
   const Shape& value = frozen.value.shape();
   AQT_RETURN_IF_ERROR(Annotate(CheckDims(value, side, dims, other_rank), "FromLegacyFrozen"));
-  // The axes of the operand in the order of the product; the other operand's remaining axes lie behind those of lhs
+  // The axes of the operand in the order of the product; the other operand's remaining axes come after those of lhs
   // and, for rhs, between batch and remaining axes.
   Axes axes = own.lhs_batch;
   const Axes remaining = RemainingAxes(value.rank(), own.lhs_contracting, own.lhs_batch);

@@ -24,7 +24,7 @@ struct LegacyFrozen {
 // not broadcast to the qvalue or varies along a contracting axis, and when `dims` do not fit the operands' ranks.
 absl::StatusOr<LegacyFrozen> ToLegacyFrozen(const QTensor& qtensor, Side side, const DotDims& dims, int64_t other_rank);
 
-// The inverse; dequant_dtype is the dtype of the scale, for the older storage has no other. InvalidArgument when the
+// The inverse; dequant_dtype is the dtype of the scale, since the older storage has no other. InvalidArgument when the
 // scale does not have the rank and the extents (1, or the qvalue's) that the contraction gives it, and when `dims` do
 // not fit the operands' ranks.
 absl::StatusOr<QTensor> FromLegacyFrozen(const LegacyFrozen& frozen, Side side, const DotDims& dims,

@@ -10,13 +10,13 @@
 //             y = clamp(y, -clip_bound, clip_bound)             if clip; NaN stays NaN
 //             y = rint(y) (ties to even), or floor(y) + 0.5 when preserve_zero is false      if round
 //             q = y in the container: saturating, NaN becomes 0 in an integer container
-//   backward: dy = dq, or 0 unless |y| <= clip_bound if clip_gradient; y before noise. kIeee multiplies with 0: NaN of
+//   backward: dy = dq, or 0 unless |y| <= clip_bound if clip_gradient; y before noise. kIeee multiplies by 0: NaN for
 //             an infinite or NaN dq
 // The bounds are rounded to the dtype of y before use (in bf16, 10 bits clip at 512).
 //
-// Fp8: q = clamp(y, -max, max), rounded once to the 8-bit float; NaN stays NaN. With stochastic rounding the mantissa
-// is cut before, after random bits were added below the bits that stay. quant_bound = max. The gradient passes
-// unchanged.
+// Fp8: q = clamp(y, -max, max), rounded once to the 8-bit float; NaN stays NaN. With stochastic rounding random bits
+// are first added below the mantissa bits that stay, and the mantissa is cut there. quant_bound = max. The gradient
+// passes unchanged.
 // Fp: q = y rounded to bf16, then to the format. quant_bound = its largest value. The gradient passes unchanged.
 
 #include <optional>
@@ -30,7 +30,7 @@
 namespace aqt {
 
 // InvalidArgument when a field is out of range or the container does not fit; Unimplemented for Fp formats that AQT
-// only describes.
+// describes but does not round to.
 absl::Status Validate(const Numerics& numerics);
 
 bool IsQuantized(const Numerics& numerics);  // not NoNumerics
@@ -53,7 +53,7 @@ absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Ke
 
 // The qvalue of scaled values y (f32, bf16 or f16). FailedPrecondition when a key is needed and the context has none.
 absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context);
-// The gradient with respect to y, given that with respect to the qvalue; dtype and shape of g.
+// The gradient with respect to y, given the one with respect to the qvalue; dtype and shape of g.
 absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g,
                                        Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 

@@ -51,7 +51,7 @@ void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draw
   });
 }
 
-// Keeps `mantissa_bits` of the mantissa, rounded up with the probability that the rest asks for. An exponent may carry.
+// Keeps `mantissa_bits` of the mantissa, rounded up with the probability given by the rest. May carry into exponents.
 void RoundMantissaRow(DType dtype, int mantissa_bits, const Draws& draws, float* y, int64_t n) {
   // A bf16 value is the upper half of the f32 pattern: its 16 random bits belong there.
   const bool wide = dtype == DType::kF32;
@@ -156,7 +156,7 @@ void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out) {
   }
 }
 
-// XLA on CPU turns a product with a predicate into a choice; bf16 it computes in f32, where it does not see that.
+// XLA on CPU turns a product with a predicate into a select, but not for bf16, which it computes in f32.
 bool ClipMaskChooses(DType dtype, Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kXlaCompatible && dtype != DType::kBF16;
 }

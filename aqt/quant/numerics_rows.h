@@ -34,7 +34,7 @@ std::optional<float> GradientBound(const Numerics& numerics, DType dtype);
 // mask[i] = 1 where |y| is at most `bound`, 0 elsewhere and for NaN.
 void ClipMaskRow(float bound, DType dtype, const float* y, int64_t n, int8_t* mask);
 
-// What the random numbers of a tensor of `shape` are drawn for: `shape` with 1 along noise sharing axes; null when the
+// The shape of the random numbers for a tensor of `shape`: `shape` with 1 along noise sharing axes; null if the
 // numerics draw none. InvalidArgument for a sharing axis out of range, and for 8-bit floats drawn for f16 values.
 absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const Shape& shape, DType scaled);
 
@@ -53,8 +53,8 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
 // The noise that QuantizeInto adds, f32, dense in draws.shape.
 void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out);
 
-// Whether clipping chooses between the gradient and +0, or multiplies with 1 and 0: by the rule of XLA on CPU it
-// chooses in f32 and f16 and multiplies in bf16; kIeee multiplies.
+// Whether clipping chooses between the gradient and +0, or multiplies by 1 or 0: like XLA on CPU it chooses in f32 and
+// f16 and multiplies in bf16; kIeee multiplies.
 bool ClipMaskChooses(DType dtype, Arithmetic arithmetic);
 
 // out = g with zeros where mask (dense, g's shape) is 0. Where ClipMaskChooses, the gradient of a clipped value is +0

@@ -7,7 +7,7 @@
 namespace aqt::internal {
 namespace {
 
-// Greatest exponent, bits of precision, least exponent (that of the smallest subnormal; of integers, 0).
+// Greatest exponent, bits of precision, least exponent (of the smallest subnormal; 0 for integers).
 struct Range {
   int max_exponent, precision, min_exponent;
 };

@@ -28,7 +28,7 @@ struct QTensor {
   // The scaled real values, in the tiled shape if there is a tiling state, in the widest of the dtypes of x and the
   // scales:
   //   y = x + bias...;  y = y * mask;  for each scale: r = 1 / s (exactly rounded; 1 where infinite), y = y * r
-  // each operation rounded. InvalidArgument when shapes do not fit or x is no f32, bf16 or f16.
+  // each operation rounded. InvalidArgument when shapes do not fit or x is not f32, bf16 or f16.
   absl::StatusOr<Array> ScaledValue(const ArrayRef& x) const;
 
   // The inverse, in dequant_dtype and the untiled shape:

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_QTENSOR_OPS_H_
 #define AQT_QUANT_QTENSOR_OPS_H_
 
-// Parts of quantized tensors, without dequantizing: what a key-value cache or a stack of layers needs.
+// Parts of quantized tensors, without dequantizing, as a key-value cache or a stack of layers needs them.
 //
 //   QTensor cache = *ZeroQTensorWithScale({16, 1024, 64}, /*shared_axes=*/{2}, DType::kS8);
 //   cache = *DynamicUpdateSlice(cache, *Quantize(q, keys, {2}), {0, position, 0});
@@ -35,8 +35,8 @@ absl::StatusOr<QTensor> ZeroQTensorWithScale(const Shape& shape, absl::Span<cons
 // without a qvalue.
 absl::StatusOr<QTensor> ZerosLike(const QTensor& like);
 
-// x[index] along axis 0, which is dropped; index in 0 .. extent-1. Arrays that share one element along axis 0 give
-// that.
+// x[index] along axis 0, which is dropped; index in 0 .. extent-1. An array that shares one element along axis 0 gives
+// that element.
 absl::StatusOr<QTensor> At(const QTensor& x, int64_t index);
 
 // The elements start .. start+size-1 of each axis; a window that does not lie inside the tensor is refused. No bias.
@@ -57,14 +57,14 @@ absl::StatusOr<QTensor> AsType(QTensor x, DType dequant_dtype);
 // The qvalue converted as ConvertElement does (rounded to float dtypes; saturated to integers). FailedPrecondition
 // without one.
 absl::StatusOr<QTensor> QvalueAsType(QTensor x, DType container);
-// The scales alone.
+// x without its qvalue.
 QTensor WithoutQvalue(QTensor x);
 
-// The shape of the dequantized tensor: that of the qvalue, untiled. FailedPrecondition without a qvalue and a tiling.
+// The untiled shape, which the dequantized tensor has. FailedPrecondition with neither a qvalue nor a tiling.
 absl::StatusOr<Shape> ShapeOf(const QTensor& x);
 
-// Names of axes (for instance of the mesh axes that they are sharded over; null: over none) for all arrays of a tensor,
-// given those of the qvalue's axes: an array keeps a name where it has the axis, and has none where it shares one
+// Names of axes (for instance of the mesh axes that they are sharded over; null: not sharded) for all arrays of a
+// tensor, given those of the qvalue's axes: an array keeps a name if it has the axis, and gets null if it shares one
 // element.
 using AxisNames = std::vector<std::optional<std::string>>;
 struct QTensorAxisNames {
@@ -72,7 +72,7 @@ struct QTensorAxisNames {
   std::vector<AxisNames> scale = {}, bias = {};
   bool operator==(const QTensorAxisNames&) const = default;
 };
-// FailedPrecondition without a qvalue; InvalidArgument when there is not one name per axis of it. A tiled tensor takes
+// FailedPrecondition without a qvalue; InvalidArgument unless there is one name per axis of it. A tiled tensor takes
 // names for the tiled axes.
 absl::StatusOr<QTensorAxisNames> AxisNamesOf(const QTensor& x, const AxisNames& names);
 

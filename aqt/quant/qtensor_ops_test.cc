@@ -39,7 +39,7 @@ QTensor Rows() {
           .scale = {Array::Of<float>({0.5f, 1, 2}, {3, 1})}};
 }
 
-// What an operation refuses, with its words.
+// An operation refuses its input with this message.
 void ExpectRefused(const absl::Status& status, const std::string& message,
                    absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   EXPECT_EQ(status.code(), code);
@@ -97,7 +97,7 @@ TEST(DynamicSlice, KeepsTheRowScale) {
   ASSERT_TRUE(slice.ok()) << slice.status();
   EXPECT_TRUE(Same(*slice, {.qvalue = Array::Of<int8_t>({11, 12, 13, 21, 22, 23}, {2, 3}),
                             .scale = {Array::Of<float>({1, 2}, {2, 1})}}));
-  // Slicing and dequantizing can be exchanged.
+  // Slicing and dequantizing commute.
   const Array all = *Rows().Dequantize(), part = *slice->Dequantize();
   for (int64_t i = 0; i < 2; ++i) {
     for (int64_t j = 0; j < 3; ++j) EXPECT_EQ(part.View<float>()[i * 3 + j], all.View<float>()[(i + 1) * 4 + j + 1]);

@@ -27,7 +27,7 @@ bool HasPo2(const Calibration& calibration) {
 
 // bounds = bounds / quant_bound. Returns the dtype of the result.
 DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
-  // The bound of an 8-bit float is a bf16 scalar: f16 bounds are promoted to f32 by it.
+  // The bound of an 8-bit float is a bf16 scalar, which promotes f16 bounds to f32.
   const bool widened = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics);
   const DType dtype = widened ? DType::kF32 : bound_dtype;
   // The number of all scales decides whether XLA divides.
@@ -42,7 +42,7 @@ DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic
   return dtype;
 }
 
-// In the dtype of the bounds each step.
+// Each step is in the dtype of the bounds.
 void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
   const DType dtype = DivideByQuantBound(spec, bound_dtype, arithmetic, bounds, n);
   if (!HasPo2(spec.calibration)) return;
@@ -104,7 +104,7 @@ struct SnrWork {
   double *signal, *error;
 };
 
-// Of each group under work.scale: the sums of the squares of x and of the quantization error, in f64. With `rounded`
+// For each group under work.scale: the sums of the squares of x and of the quantization error, in f64. With `rounded`
 // each error, square and sum is rounded to the dtype of x.
 void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional<TensorDraws>& draws, bool rounded,
                 const SnrWork& work) {
@@ -201,7 +201,7 @@ bool BroadcastsTo(const Shape& shape, const Shape& target) {
   return true;
 }
 
-// An array of one dimension or more; null for a number and for an array of rank 0, which stands for one.
+// An array of rank 1 or more; null for a number and for an array of rank 0, which is one number.
 const Array* ArrayOf(const ConstantValue& value) {
   const auto* constant = std::get_if<ConstantArray>(&value);
   return constant == nullptr || constant->array.shape().rank() == 0 ? nullptr : &constant->array;
@@ -219,7 +219,7 @@ absl::Status CheckArray(const char* field, const ConstantValue& value, const Sha
   return absl::OkStatus();
 }
 
-// An array in the dtype of the scale; for a number one element in the dtype of x.
+// An array has the dtype of the scale; a number becomes one element in the dtype of x.
 Array MakeBias(const ConstantValue& value, const Aval& x, DType scale_dtype) {
   if (const Array* array = ArrayOf(value)) return Cast(*array, scale_dtype);
   Shape ones = x.shape;

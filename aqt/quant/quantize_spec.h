@@ -25,12 +25,12 @@ struct QuantizeSpec {
   Calibration calibration;
   Aval x;  // in the tiled shape, if there is a tiling
   Axes shared_axes;
-  Shape scale_shape;  // 1 along the shared axes; of Constant with an array bound, that of the array
+  Shape scale_shape;  // 1 along the shared axes; with an array bound of Constant, its shape
   DType bound_dtype = DType::kF32;
   DType scale_dtype = DType::kF32;
   DType scaled_dtype = DType::kF32;  // of x / scale
   DType q_dtype = DType::kF32;
-  // Broadcasts to x; dtype of x for a number, of the scale for an array. bias_shape is what a QTensor shows.
+  // Broadcasts to x; has the dtype of x for a number, of the scale for an array. bias_shape is its shape in a QTensor.
   std::optional<Array> bias;
   Shape bias_shape;
   std::optional<Shape> draws_shape;
@@ -55,22 +55,21 @@ void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Runtime& ru
                   const std::optional<TensorDraws>& draws, double* work, void* scale);
 
 // The same for a calibration with state: updates it if the mode says so, and reads the scale before or after as the
-// calibration says. data.updated is there if and only if the mode updates.
+// calibration says. data.updated is set if and only if the mode updates.
 void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, Arithmetic arithmetic,
                            const StatisticData& data, double* work, void* scale);
-// The scale alone, in a mode that updates nothing.
+// Only the scale, in a mode that updates nothing.
 void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void* const* statistics, double* work,
                     void* scale);
 
-// FailedPrecondition when a state that the call does not update has seen no batch, unless compat says that it does not
-// matter.
+// FailedPrecondition when a state that the call does not update has seen no batch, unless compat allows that.
 absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& compat, const void* const* statistics);
 
 // The name of a calibration for messages: "MeanOfAbsMax".
 absl::string_view NameOf(const Calibration& calibration);
 
-// Turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as floats. For AbsMax
-// calibration.
+// For AbsMax calibration: turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as
+// floats.
 void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);
 
 }  // namespace aqt::internal

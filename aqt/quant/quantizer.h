@@ -2,7 +2,7 @@
 #define AQT_QUANT_QUANTIZER_H_
 
 // Quantizes one tensor as a Quantizer (config.h) says. These functions allocate their results; DotGeneralPlan does the
-// same arithmetic without.
+// same arithmetic without allocating.
 //
 //   Quantizer q{.numerics = IntSymmetric{.bits = 8}, .calibration = AbsMax{}};
 //   absl::StatusOr<QTensor> w = Quantize(q, weights, /*calibration_axes=*/{0});
@@ -24,7 +24,7 @@
 
 namespace aqt {
 
-// InvalidArgument for numerics, calibration or scale dtype that do not make sense.
+// InvalidArgument for invalid numerics, calibration or scale dtype.
 absl::Status Validate(const Quantizer& quantizer);
 
 // Scale and bias of x (f32, bf16, f16); no qvalue yet, except for NoNumerics: there the qvalue is x and there is no
@@ -36,8 +36,8 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
                                   absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {},
                                   const TilingState* tiling = nullptr, const Context& context = {});
 
-// `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (the split into
-// one key per operand is DotGeneral's).
+// `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (splitting it
+// into one key per operand is up to DotGeneral).
 absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
                                         const Context& context = {});
 
@@ -51,16 +51,15 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
                                 absl::Span<const int64_t> calibration_axes, const Context& context = {},
                                 const Runtime& runtime = {});
 
-// The straight-through gradient: g, with zeros where x was clipped if the numerics say clip_gradient. `qtensor` is the
+// The straight-through gradient: g, with zeros where x was clipped if the numerics set clip_gradient. `qtensor` is the
 // result of Quantize for this x. Dtype and shape of g.
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
                                        const ArrayRef& g, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 
-// What po2_scale does to scales (f32, bf16 or f16): 1 / 2^floor(log2(1 / s)), each operation rounded to the dtype of s,
-// with log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly rounded ln. For most s it is
-// the smallest power of two that is not below s; where the logarithm's rounding shows, as for s = 2^-13 in f32, a power
-// of two is doubled.
-// 0, Inf and NaN stay. InvalidArgument for another dtype. AQT's ceil_to_po2.
+// What po2_scale does to scales (f32, bf16 or f16), AQT's ceil_to_po2: 1 / 2^floor(log2(1 / s)), each operation rounded
+// to the dtype of s, with log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly rounded ln.
+// For most s it is the smallest power of two that is not below s; where the logarithm's rounding shows, as for s =
+// 2^-13 in f32, a power of two is doubled. 0, Inf and NaN stay. InvalidArgument for another dtype.
 absl::StatusOr<Array> CeilToPo2(const ArrayRef& scale, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 
 }  // namespace aqt

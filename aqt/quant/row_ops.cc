@@ -40,7 +40,7 @@ struct Operands {
     for (const ArrayRef& scale : affine.scale) Append(scale, shape);
   }
   void Append(const ArrayRef& x, const Shape& shape) { views.push_back(BroadcastTo(x, shape)); }
-  // With spans of the arrays' strides after those in `first`.
+  // The spans in `first`, then those of the arrays' strides.
   absl::InlinedVector<StridesSpan, 6> AllStrides(std::initializer_list<StridesSpan> first) const {
     absl::InlinedVector<StridesSpan, 6> strides(first);
     for (const ArrayRef& view : views) strides.push_back(view.strides);

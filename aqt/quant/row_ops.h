@@ -22,10 +22,10 @@ void StoreRow(DType dtype, const float* in, int64_t n, void* data, int64_t offse
 
 // Rounds to a float dtype (f32, bf16, f16; no flush of subnormals).
 void RoundRow(DType dtype, float* y, int64_t n);
-// Subnormals to zero, but for f16.
+// Subnormals to zero, except those of f16.
 void FlushRow(DType dtype, float* y, int64_t n);
 
-// y = y op x, rounded to dtype; x has one element for all when x_stride is 0, otherwise n.
+// y = y op x, rounded to dtype; x has one element if x_stride is 0, otherwise n.
 void MulRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void AddRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void SubRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
@@ -33,10 +33,10 @@ void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 // x = 1 / x, 1 where that is infinite.
 void InvertScaleRow(DType dtype, float* x, int64_t n);
 
-// Strides that show an array of `strides` and `shape` in `target`: 0 along axes where shape has extent 1. Ranks are
-// equal.
+// The strides with which an array of `shape` and `strides` is viewed in `target`: 0 along axes where shape has extent
+// 1. Ranks are equal.
 Strides BroadcastStrides(const Shape& shape, absl::Span<const int64_t> strides, const Shape& target);
-// `x` seen in the shape `target`.
+// `x` viewed in the shape `target`.
 ArrayRef BroadcastTo(const ArrayRef& x, const Shape& target);
 
 using StridesSpan = absl::Span<const int64_t>;
@@ -50,7 +50,7 @@ inline int64_t InnerStride(StridesSpan strides) { return strides.empty() ? 0 : s
 
 // ---- whole arrays
 
-// What relates a tensor and its qvalue: y = (x + bias...) * mask / scale... Each array broadcasts to x.
+// How a tensor and its qvalue are related: y = (x + bias...) * mask / scale... Each array broadcasts to x.
 struct Affine {
   absl::Span<const ArrayRef> bias = {};
   const ArrayRef* mask = nullptr;
@@ -64,8 +64,8 @@ DType ScaledDType(DType x, const Affine& affine);
 // f32 and bf16 and for empty groups.
 void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax);
 
-// Reads x piece by piece as scaled values y in ScaledDType(x): f(y, n, linear, offset), where `offset` is that of the
-// piece under `extra_strides` (of x's rank). f may overwrite y.
+// Reads x piece by piece as scaled values y in ScaledDType(x): f(y, n, linear, offset), where `offset` is the element
+// offset of the piece under `extra_strides` (of x's rank). f may overwrite y.
 void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan extra_strides,
                         absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f);
 

@@ -63,7 +63,7 @@ void UpdateMean(const ArrayRef& x, const Shape& scale_shape, const StatisticData
 void UpdateWeighted(const WeightedStats& calibration, const ArrayRef& x, const Shape& scale_shape,
                     const StatisticData& data, double* work) {
   const int64_t n = scale_shape.num_elements();
-  double* sums = work;  // [kNumWeighted, n]; of the maxima, the maxima
+  double* sums = work;  // [kNumWeighted, n]; the maxima instead of sums for kMaxOfAbsVals
   std::fill(sums, sums + kNumWeighted * n, 0.0);
   const Strides groups = BroadcastStrides(scale_shape, DenseStrides(scale_shape), x.shape);
   const StridesSpan strides[] = {x.strides, groups};
@@ -105,7 +105,7 @@ void UpdateWeighted(const WeightedStats& calibration, const ArrayRef& x, const S
   }
 }
 
-// The largest of the history, or the bound before where that is no positive number.
+// The largest of the history, or the old bound if that is not a finite positive number.
 float DelayedBound(const DelayedScaling& calibration, const void* const* statistics) {
   const float* history = static_cast<const float*>(statistics[kHistory]);
   float largest = 0;
@@ -243,7 +243,7 @@ void BoundsOf(const Calibration& calibration, DType x, Arithmetic arithmetic, co
 bool IsUnseen(const Statistics& specs, const void* const* statistics) {
   for (size_t i = 0; i < specs.size(); ++i) {
     const Aval& aval = specs[i].aval;
-    if (aval.dtype == DType::kS32) return *static_cast<const int32_t*>(statistics[i]) == 0;  // the count alone tells
+    if (aval.dtype == DType::kS32) return *static_cast<const int32_t*>(statistics[i]) == 0;  // the count decides
     std::array<float, kPiece> piece;
     const float initial = HostConstant(aval.dtype, specs[i].initial);
     for (int64_t start = 0, n = aval.shape.num_elements(); start < n; start += kPiece) {

@@ -25,7 +25,7 @@ struct Statistic {
 };
 using Statistics = absl::InlinedVector<Statistic, 1>;
 
-// The statistics of a calibration of tensors like x, in their order everywhere; none: the calibration has no state.
+// The statistics of a calibration of tensors like x, in the order used everywhere; empty if it has no state.
 Statistics StatisticsOf(const Calibration& calibration, const Aval& x, const Shape& scale_shape);
 
 Array InitialValue(const Statistic& statistic);
@@ -33,7 +33,7 @@ Array InitialValue(const Statistic& statistic);
 // Where the arrays are, dense, in that order. `updated` may be `old`.
 struct StatisticData {
   const void* old[kMaxStatistics] = {};
-  void* updated[kMaxStatistics] = {};  // null: nowhere, as the mode updates nothing
+  void* updated[kMaxStatistics] = {};  // null if the mode updates nothing
 };
 
 // Whether a call in this mode updates the state.
@@ -41,7 +41,7 @@ bool UpdatesIn(QuantMode mode, const Calibration& calibration);
 // Whether a scale is read from the state as it was before the call's update; otherwise it is read after.
 bool ReadsBeforeUpdate(const Calibration& calibration);
 
-// The dtype in which bounds are computed, array bounds of Constant apart.
+// The dtype in which bounds are computed, except array bounds of Constant.
 DType BoundDType(const Calibration& calibration, DType x);
 
 // Scratch memory of UpdateStatistics, and the update: data.updated = update(data.old, x). Sums run in f64 in row-major
@@ -54,7 +54,7 @@ void UpdateStatistics(const Calibration& calibration, const ArrayRef& x, const S
 void BoundsOf(const Calibration& calibration, DType x, Arithmetic arithmetic, const void* const* statistics, int64_t n,
               float* bounds);
 
-// Whether no update has been seen (or none but of zeros, which can leave no trace).
+// Whether no update has been seen (or only updates with zeros, which can leave no trace).
 bool IsUnseen(const Statistics& specs, const void* const* statistics);
 
 }  // namespace aqt::internal

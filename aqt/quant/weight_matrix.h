@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_WEIGHT_MATRIX_H_
 #define AQT_QUANT_WEIGHT_MATRIX_H_
 
-// What the weight rules (compressed_tensors.h, aqt_weight.h) share. Internal to this package.
+// Shared by the weight rules (compressed_tensors.h, aqt_weight.h). Internal to this package.
 
 #include <cstdint>
 
@@ -14,8 +14,8 @@
 
 namespace aqt::internal {
 
-// w [o, i] as the kernels see it. InvalidArgument, naming `operation`, unless w is a matrix of f32, bf16 or f16 with
-// elements.
+// w [o, i] as the kernels see it. InvalidArgument, naming `operation`, unless w is a non-empty matrix of f32, bf16 or
+// f16.
 absl::StatusOr<kernels::FloatMatrix> WeightMatrix(absl::string_view operation, const ArrayRef& w);
 
 // Rows [first, first + n) of x.
