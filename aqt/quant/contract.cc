@@ -43,7 +43,7 @@ void Gather(const ArrayRef& x, const LoopNest& batch, const LoopNest& free, cons
   });
 }
 
-// The operand for the kernels: as it is, or, when it has more axes than they take, gathered to [batch, rows, k].
+// The operand for the kernels: as it is, or gathered to [batch, rows, k] if it has more axes than they take.
 template <class T>
 kernels::Operand KernelOrGathered(const ArrayRef& x, Side side, const DotDims& dims, const DotNormalForm& form,
                                   Workspace& workspace) {

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACT_S32_H_
 #define AQT_QUANT_CONTRACT_S32_H_
 
-// The product of integers of which one side is wider than a byte. Internal.
+// The product of integers, at least one side of which is wider than a byte. Internal.
 
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"

@@ -21,7 +21,7 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("conv_general: ", parts...));
 }
 
-// The value for a spatial axis.
+// InvalidArgument unless `values` has one legal value per spatial axis, or none.
 absl::Status Check(const char* field, const Axes& values, int64_t spatial) {
   if (!values.empty() && static_cast<int64_t>(values.size()) != spatial) {
     return Invalid(field, " has ", values.size(), " values, expected one for each of the ", spatial,

@@ -43,12 +43,12 @@ using internal::Workspace;
 using kernels::AxisGroup;
 using What = ResidualSlot::What;
 
-// Panels of windows are made for this much at a time: more than L2, to amortize a parallel section.
+// The size of a piece of packed windows: more than L2, to amortize a parallel section.
 constexpr int64_t kPanelBudget = 8 << 20;
 
 const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 
-// Whether both operands are integers whose sums fit s32.
+// Whether sums of `length` products of the two operands, both integers, fit s32.
 bool SumsFitS32(const SidePlan& lhs, const SidePlan& rhs, int64_t length) {
   return static_cast<double>(length) * internal::MaxMagnitude(lhs) * internal::MaxMagnitude(rhs) <=
          std::numeric_limits<int32_t>::max();
@@ -185,7 +185,7 @@ struct Padding {
   int64_t dilation, low, padded;
 };
 
-// x [B, spatial..., C] padded, as a view of x when there is nothing to do.
+// x [B, spatial..., C] padded; x itself when there is nothing to do.
 ArrayRef PadSpatial(const ArrayRef& x, absl::Span<const Padding> paddings, Workspace& workspace, Workspace::Slot slot,
                     Executor* executor) {
   const int64_t spatial = static_cast<int64_t>(paddings.size());
@@ -227,7 +227,7 @@ struct ConvGeneralPlan::Impl {
   bool integer_sums = false;              // in s32, else in f32
   DType accumulator_dtype = DType::kF32;  // of the product before it is scaled
   std::vector<StateSlot> state;
-  size_t state_begin[2] = {};  // by side: the first of its slots
+  size_t state_begin[2] = {};  // by side: index of its first slot
   std::vector<ResidualSlot> residuals;
   int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
   mutable internal::WorkspacePool workspaces;
@@ -245,7 +245,7 @@ struct ConvGeneralPlan::Impl {
     return side(s).spec.has_value() ? std::get_if<IntSymmetric>(&side(s).spec->numerics) : nullptr;
   }
 
-  // Whether `qtensor` can stand for an operand. Does not allocate when it can.
+  // Whether `qtensor` can replace an operand. Does not allocate if it can.
   absl::Status CheckGiven(Side s, const QTensor& qtensor) const {
     const absl::string_view where =
         s == Side::kLhs ? "conv_general: the tensor for lhs" : "conv_general: the tensor for rhs";
@@ -285,7 +285,7 @@ struct ConvGeneralPlan::Impl {
     return p;
   }
 
-  // The product of quantized operands, into `out` of the result's shape.
+  // The product of quantized operands, into `product`, which has the result's shape.
   WindowProduct ForwardProduct(const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& product,
                                Workspace& workspace, Executor* executor) const {
     WindowProduct p = ForwardWindows(lhs, workspace, executor);
@@ -299,7 +299,7 @@ struct ConvGeneralPlan::Impl {
     return p;
   }
 
-  // `out` is [B, spatial..., channels], `columns` channels of it to a group.
+  // `out_array` is [B, spatial..., channels], with `columns` channels per group.
   void SetOutput(const MutableArrayRef& out_array, int64_t columns, WindowProduct& p) const {
     p.out = out_array.data;
     p.out_dtype = out_array.dtype;
@@ -348,7 +348,7 @@ struct ConvGeneralPlan::Impl {
     internal::DequantizeInto(product, {.scale = scales}, out.dtype, result);
   }
 
-  // What a product of floats takes: the operand in the dtype of the result.
+  // The operand of a product of floats: rounded to the dtype of the result if that cannot hold it.
   ArrayRef FloatOperand(const ArrayRef& x, Workspace::Slot slot, Workspace& workspace) const {
     return internal::HoldsAllOf(out.dtype, x.dtype) ? x : internal::CastIntoSlot(x, out.dtype, slot, workspace);
   }
@@ -453,7 +453,7 @@ struct ConvGeneralPlan::Impl {
     p.out_dtype = DType::kF32;
     p.out_group = group_out();
     p.out_column = 1;
-    // The first kernel axis plays the examples: so many of its elements at a time as there is room for windows.
+    // The first kernel axis takes the role of the examples: as many elements at a time as fit the panel budget.
     p.examples = geometry.axes[0].kernel;
     p.lhs_example = w.lhs_window[0].stride;
     p.out_example = strides[0];
@@ -515,7 +515,7 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
     }
   }
 
-  // AQT's builder asks for s32 sums of whatever it quantizes, and its convolution does not look.
+  // AQT's builder asks for s32 sums whatever it quantizes, and its convolution ignores that.
   std::optional<DType> wanted = config.dg_accumulator_dtype;
   if (wanted == DType::kS32) wanted.reset();
   if (wanted.has_value() && !internal::IsArithmeticFloat(*wanted)) {

@@ -7,7 +7,7 @@
 //   absl::StatusOr<ConvGeneralPlan> plan =
 //       ConvGeneralPlan::Make(config, x.aval(), kernel.aval(), {.padding = ConvPadding::kSame});
 //
-// The configuration is that of one contraction. T is the dtype of the operands (f32, bf16, f16), R one rounding to it:
+// The configuration is for one contraction. T is the dtype of the operands (f32, bf16, f16), R one rounding to it:
 //   ql, sl = quantized lhs, one scale per example  [B,1...,1]        (other shared axes: Quantizer::calib_shared_axes)
 //   qr, sr = quantized rhs, one scale per output channel  [1,...,1,Co]
 //   acc[b,o,c] = sum over k, i of pad(ql)[b, o * stride + k * rhs_dilation, i] * qr[k,i,c]
@@ -22,15 +22,15 @@
 // in AQT always T: Compat); operands that T cannot hold are rounded to it first, subnormal ones of f32 and bf16 are
 // zero.
 //
-// The gradient: rounding and clipping pass it straight through (with clip_gradient not where the value was clipped),
-// scales carry none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is not
-// quantized:
+// The gradient: rounding and clipping pass it straight through (except, with clip_gradient, where the value was
+// clipped), scales have none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is
+// not quantized:
 //   dlhs[b,x,i] = sum over o, k, c with o * stride + k * rhs_dilation = x * lhs_dilation + low of g[b,o,c] * R_[k,i,c]
 //   drhs[k,i,c] = sum over b, o of pad(L)[b, o * stride + k * rhs_dilation, i] * g[b,o,c]
 // summed in f32 and rounded to T; zeros between and around g take part as those of the padding do. (In AQT the gradient
 // of an integer operand is zero: Compat.)
 //
-// No buffer holds the windows of more examples than fit 8 MiB, but for those of one example. Slow version:
+// Windows are packed in pieces of at most 8 MiB, or one group of one example if that is larger. Slow version:
 // conv_general_reference.h.
 
 #include <memory>
@@ -54,9 +54,9 @@ namespace aqt {
 class ConvGeneralPlan {
  public:
   // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes;
-  // illegal numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
-  // use_fwd_quant, which a convolution has no meaning for; a scale with DEQUANT_MODE_OUTPUT that varies along other
-  // axes than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16.
+  // invalid numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
+  // use_fwd_quant, which have no meaning for a convolution; a scale with DEQUANT_MODE_OUTPUT that varies along axes
+  // other than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16.
   static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
                                               const ConvDims& dims);
 

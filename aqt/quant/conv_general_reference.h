@@ -5,7 +5,7 @@
 // and shares the geometry and scalar operations with the plan, and nothing else.
 //
 // Sums of integers agree with the plan in every bit. Those of floats are in f32, ascending over kernel axes and
-// channels (in drhs: examples and positions), multiply and add rounded apart, as the plan does on Target::kScalar.
+// channels (in drhs: examples and positions), multiply and add rounded separately, as the plan does on Target::kScalar.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

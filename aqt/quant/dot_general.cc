@@ -37,7 +37,7 @@ using What = ResidualSlot::What;
 struct BackwardPlan {
   RawDotPlan raw;
   DotDims dims;                // of the gradient and the other operand
-  Axes to_operand;             // axis of the operand that each axis of the product is
+  Axes to_operand;             // for each axis of the product, its axis in the operand
   bool use_fwd_quant = false;  // of the other operand
 };
 
@@ -50,17 +50,17 @@ struct DotGeneralPlan::Impl {
   Aval lhs, rhs, out;
   std::optional<internal::TiledDot> tiled;
   RawDotPlan fwd;           // this and the gradients: on the tiled shapes
-  BackwardPlan dlhs, drhs;  // planned as `passes` says; there are residuals only with them
+  BackwardPlan dlhs, drhs;  // planned only if `passes` says so; residuals likewise
   std::vector<ResidualSlot> residuals;
-  // Index in `residuals` by side and what; -1: none.
+  // Index in `residuals` by side and what; -1 if there is none.
   int residual_index[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
   // [0]: of fwd; [1]: of dlhs and drhs.
   std::vector<StateSlot> state[2];
-  // Of pass and side: the first of its slots there.
+  // By pass and side: the index of its first slot there.
   size_t state_begin[3][2] = {};
   mutable internal::WorkspacePool workspaces;
 
-  // The backward contractions of a ragged one, which do not follow from its dims.
+  // The dims of the backward contractions of a ragged one, which do not follow from its own dims.
   struct RaggedDims {
     BackwardDotDims dlhs, drhs;
   };
@@ -93,8 +93,8 @@ struct DotGeneralPlan::Impl {
   }
 
   // Whether the gradients of a contraction with a given operand are defined. Returns the scale that the operand would
-  // have had itself, if its gradient needs it: an operand given as a qvalue passes gradients as if it had been
-  // quantized here.
+  // have had if quantized here, if its gradient needs that: a given qvalue passes gradients as if it had been quantized
+  // here.
   absl::StatusOr<std::optional<Array>> CheckGivenGradient(Side side, const QTensor& given, const ArrayRef& value,
                                                           const Context& context, const Runtime& runtime) const;
 
@@ -146,7 +146,7 @@ absl::Status CheckArray(const char* name, const Aval& got, const Aval& want) {
       absl::StrCat("DotGeneral: ", name, " is ", got.ToString(), ", but the plan is for ", want.ToString()));
 }
 
-// use_fwd_quant is a matter of the rhs of a backward pass; `side` is the forward operand that it speaks of.
+// use_fwd_quant is set on the rhs of a backward pass; `side` is the forward operand that it refers to.
 absl::Status CheckUseFwdQuant(const DotGeneral& config, Side side) {
   const bool lhs = side == Side::kLhs;
   const DotGeneralRaw& backward = lhs ? config.drhs : config.dlhs;
@@ -311,7 +311,7 @@ absl::Status DotGeneralPlan::Impl::MakeBackwardPasses(const Aval& inner_lhs, con
     } else {
       AddResidual(side, What::kValue, x);
     }
-    // What was clipped is found again from the float operand and its scale, if that is what was quantized.
+    // Backward can compute the mask from the float operand and its scale only if that operand was quantized.
     const bool keep_mask = clips && (fwd_quant || fwd.HasMidScales());
     if (fwd_quant || (clips && !keep_mask)) {
       AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
@@ -337,7 +337,7 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& conf
     }
   }
   if (config.tiling.has_value()) return absl::InvalidArgumentError("tiling has no meaning with groups");
-  // The axis of groups is contracted, without a partner: all groups share a scale.
+  // The group axis is contracted, but unpaired: all groups share a scale.
   const Impl::RaggedDims ragged{
       .dlhs = {.dims = {.lhs_contracting = {1}, .rhs_contracting = {2, 0}}, .to_operand = {0, 1}},
       .drhs = {.dims = {.lhs_contracting = {0}, .rhs_contracting = {0}}, .to_operand = {0, 2, 1}}};
@@ -373,7 +373,7 @@ bool DotGeneralPlan::BackwardNeedsKey() const { return impl_->dlhs.raw.NeedsKey(
 
 namespace {
 
-// Whether `qtensor` can stand for an operand of the forward contraction. Does not allocate when it can.
+// Whether `qtensor` can replace an operand of the forward contraction. Does not allocate if it can.
 absl::Status CheckGiven(const RawDotPlan& plan, Side side, const QTensor& qtensor) {
   const internal::SidePlan& own = plan.side(side);
   const absl::string_view where =
@@ -401,7 +401,7 @@ MutableArrayRef DenseBuffer(Workspace& workspace, const Aval& aval) {
   return MutableArrayRef(aval.dtype, aval.shape, workspace.Get(Workspace::kTiles, aval.num_bytes()));
 }
 
-// One operand of Forward, checked: a prepared one may come from another plan. A float operand, of the aval `want`, is
+// One operand of Forward, checked: a prepared one may come from another plan. A float operand, with the aval `want`, is
 // not tiled yet.
 absl::Status FillOperand(const DotOperand& operand, const internal::Panels* panels, const RawDotPlan& plan, Side side,
                          const Aval& want, internal::RawOperand* raw) {
@@ -533,7 +533,7 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
           if (given == nullptr) {
             operand.keep_scale = residuals->Reserve(i, slot.aval);
           } else {
-            // With use_fwd_quant the scale of the qvalue; otherwise the one that says what was clipped.
+            // With use_fwd_quant the scale of the qvalue, otherwise the one that determines the clip mask.
             const bool of_qvalue = impl.reader(slot.side).use_fwd_quant || !given_qvalue;
             residuals->Keep(i, of_qvalue ? given->scale[0] : *own_scale[static_cast<int>(slot.side)],
                             /*transient=*/true);
@@ -632,12 +632,12 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
       call.rhs.x = impl.View(other, *residual(other, What::kValue));
     }
     if (!result.has_value()) return internal::UpdateStatisticsOf(plan.raw, call, *workspace, runtime);
-    // The gradient of a tiled operand; with leading axes to be summed over where the operand was repeated.
+    // The gradient of a tiled operand, with leading axes to be summed over if the operand was repeated.
     const internal::TiledOperand* tiled = impl.tiled.has_value() ? &impl.tiled->operand(side) : nullptr;
     const bool repeated = tiled != nullptr && tiled->num_other > 0;
     const MutableArrayRef sum = tiled != nullptr ? tiled->tiling.Tile(*result) : *result;
     const MutableArrayRef out = repeated ? DenseBuffer(*workspace, {result->dtype, tiled->shape}) : sum;
-    // The product is written where its axes are in the operand.
+    // The product is written in the layout of the operand.
     call.out.dtype = out.dtype;
     call.out.data = out.data;
     for (const int64_t axis : plan.to_operand) {

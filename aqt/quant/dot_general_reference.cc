@@ -23,7 +23,7 @@ namespace {
 
 using Index = std::vector<int64_t>;
 
-// A dense tensor whose elements are floats (or sums, held exactly in doubles).
+// A dense tensor whose elements are floats (or sums), held exactly in doubles.
 struct Value {
   DType dtype = DType::kF32;
   Index shape;
@@ -111,7 +111,7 @@ struct Environment {
 // The random numbers of a tensor: one per index of `shape`.
 struct TensorBits {
   RandomBits bits;
-  Value numbers;  // only its shape counts
+  Value numbers;  // only its shape is used
   int64_t Number(const Index& index) const { return static_cast<int64_t>(numbers.Position(index)); }
 };
 
@@ -161,7 +161,7 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
 
 float Largest(float a, float b) { return std::isnan(a) || std::isnan(b) ? std::nanf("") : std::max(a, b); }
 
-// In extended precision: what rounds once.
+// In extended precision, so that it rounds once.
 float PowerOf(DType dtype, float x, double p) {
   const long double power = std::pow(static_cast<long double>(Flush(dtype, x)), internal::HostConstant(dtype, p));
   return Round(dtype, Flush(dtype, static_cast<float>(power)));
@@ -336,7 +336,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
 
 bool Has(const Axes& axes, int64_t axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
 
-// Where the axes of the product and of the sum lie in the operands.
+// Where the axes of the product and of the sum are in the operands.
 struct Layout {
   Index product_shape, sum_shape;
   // For each operand axis: its position in the product, or rank of the product + its position in the sum.
@@ -373,7 +373,7 @@ struct Layout {
   }
 };
 
-// A scale of one operand applied to the other: scale axis by axis of the other operand.
+// Applies a scale of one operand to the other, axis by axis of the latter.
 void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch,
                    const Axes& other_contracting, const Axes& other_batch, Value& other) {
   const DType dtype = other.dtype;
@@ -385,7 +385,7 @@ void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& 
   });
 }
 
-// Of two operands the dtype that comes last here is that of their product.
+// The dtype of a product is the one of its operands' dtypes that comes later here.
 DType Later(DType a, DType b) {
   constexpr DType kOrder[] = {DType::kS2,   DType::kS4,  DType::kS8,   DType::kS32, DType::kE4M3FN,
                               DType::kE5M2, DType::kF16, DType::kBF16, DType::kF32};
@@ -531,7 +531,7 @@ Value CutAxis(Value x, int64_t axis, int64_t count) {
   return x;
 }
 
-// `axes` after a new axis has come before axis `cut`, which is itself one further then.
+// `axes` after a new axis has been inserted before axis `cut`, which itself moves up by one.
 Axes AfterCut(Axes axes, int64_t cut) {
   for (int64_t& axis : axes) axis += axis >= cut ? 1 : 0;
   return axes;
@@ -697,7 +697,7 @@ absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, c
   }
   const Layout outside(dims, lhs.shape, rhs.shape), inside(inner, l.x.shape, r.x.shape);
   const Index sums(inside.sum_shape.size(), 0);
-  // Where an element of the tiled product is in the result.
+  // The index in the result of an element of the tiled product.
   const auto where = [&](const Index& p) {
     Index to(outside.product_shape.size());
     const auto place = [&](const Index& from, const Index& source) {

@@ -2,11 +2,11 @@
 #define AQT_QUANT_DOT_GENERAL_REFERENCE_H_
 
 // dot_general.h, element by element: slow, obvious, and the oracle of its tests. It shares scalar operations (arith.h,
-// the rounding to small floats) and the random bits with the plan, and nothing else: no kernel, no strides, no buffers
-// that are used twice.
+// the rounding to small floats) and the random bits with the plan, and nothing else: no kernels, no strides, no reused
+// buffers.
 //
 // Integer contractions agree with the plan in every bit. Floating point ones are summed in f32 in ascending order of k,
-// multiply and add rounded apart, as the plan does on Target::kScalar; other targets fuse them.
+// multiply and add rounded separately, as the plan does on Target::kScalar; other targets fuse them.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

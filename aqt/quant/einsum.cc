@@ -24,10 +24,10 @@ int64_t Find(const std::string& names, char letter) { return static_cast<int64_t
 
 const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 
-// From the operand as it is given to what DotGeneral reads.
+// How the given operand becomes the one that DotGeneral reads.
 struct OperandPlan {
   Aval given;
-  // The view: one axis per letter (diagonals taken, broadcast axes left out), made of these axes of the given array.
+  // The view: one axis per letter (diagonals taken, broadcast axes dropped), made of these axes of the given array.
   std::string view_names;
   std::vector<Axes> view_axes;
   Axes summed;        // axes of the view
@@ -81,7 +81,7 @@ struct OperandPlan {
   }
 };
 
-// `x` with axis i where `order` says that it is: the axes of names `from` in the order `to`.
+// `x` with its axes, named `from`, in the order `to`.
 template <class Ref>
 Ref Permuted(const Ref& x, const std::string& from, const std::string& to) {
   Ref view = x;
@@ -92,7 +92,7 @@ Ref Permuted(const Ref& x, const std::string& from, const std::string& to) {
   return view;
 }
 
-// A stored tensor stands for the operand; its float value is there for gradients alone.
+// Whether a stored tensor replaces the operand, without a float value for gradients.
 bool NeedsNoValue(const DotOperand& x) {
   return x.prepared != nullptr && x.prepared->qtensor().IsFull() && x.value.data == nullptr;
 }
@@ -316,7 +316,7 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
                                              own.used.num_bytes()))
             : own.View(*d);
   }
-  // Zeros beside diagonals are written before the product, which may be written between them.
+  // Zeros off diagonals are written before the product, which may be written between them.
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     const OperandPlan& own = impl.operand(side);

@@ -16,8 +16,8 @@
 //      lhs x rhs; else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs,
 //      dlhs and drhs), so that "lhs" always means the first operand of the equation.
 //   6. The product is written where its axes are in the result; nothing is transposed afterwards.
-// The gradient goes the same way back: zeros beside a diagonal, the same for all elements of a sum, rounded to the
-// dtype of the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
+// The gradient goes the same way back: zeros off a diagonal, the same for all elements of a sum, rounded to the dtype
+// of the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
 
 #include <memory>
 #include <optional>
@@ -37,10 +37,10 @@
 
 namespace aqt {
 
-// The dtype in which operands of two dtypes are multiplied. 4-bit integers count as f32 and 8-bit floats as bf16 next
-// to another dtype; then an integer takes the float's dtype, two integers f32, two floats the wider one (bf16 with f16:
-// f32). InvalidArgument for bool and f64, and for two operands of one 8-bit float or 4-bit type, which stays as it is
-// and cannot be quantized again.
+// The dtype in which operands of two dtypes are multiplied. Next to another dtype, 4-bit integers are treated as f32
+// and 8-bit floats as bf16; then an integer takes the float's dtype, two integers f32, two floats the wider one (bf16
+// with f16: f32). InvalidArgument for bool and f64, and for two operands of one 8-bit float or 4-bit type, which stays
+// as it is and cannot be quantized again.
 absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 
 // The same configuration for a product whose operands are exchanged: fwd.lhs <-> fwd.rhs, dlhs <-> drhs. The backward
@@ -51,8 +51,8 @@ DotGeneral SwapOperands(DotGeneral config);
 class EinsumPlan {
  public:
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a
-  // common one, and as DotGeneralPlan::Make. `compat` is that of the calls. Axes that `config` names (tiling, shared
-  // axes) are those of its side's operand, after diagonals and sums are taken.
+  // common one, and as DotGeneralPlan::Make. `compat` must be the one of the calls. Axes that `config` names (tiling,
+  // shared axes) are those of its side's operand, after diagonals and sums are taken.
   static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
                                          const Aval& rhs, const Compat& compat = {},
                                          PlanPasses passes = PlanPasses::kForwardAndBackward);
@@ -79,7 +79,7 @@ class EinsumPlan {
 
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const;
-  // InvalidArgument also when the equation does more with this operand than to permute its axes (steps 2, 3, 4).
+  // InvalidArgument also when the equation does more with this operand than permute its axes (steps 2, 3, 4).
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
 
  private:

@@ -23,7 +23,7 @@ size_t PairToCut(const LocalAqt& config, const DotDims& dims, const Shape& lhs) 
   return best;
 }
 
-// The count axis, then the batch axes of before.
+// The count axis, then the previous batch axes.
 Axes BatchAxes(const TilingState& tiling, int64_t cut, const Axes& batch) {
   Axes result{tiling.tile_map[cut][0]};
   for (const int64_t axis : batch) result.push_back(tiling.tile_map[axis][0]);

@@ -20,8 +20,8 @@ struct LocalSplit {
   DotDims dims;  // of the cut operands
 };
 
-// Cut is the first contracting axis by contraction_axis_shard_count, or with tile_largest_shape the longest one (the
-// first of equal ones in the order of lhs's axes) and its partner, by contraction_axis_shard_size. Null without
+// Cuts the first contracting axis by contraction_axis_shard_count, or with tile_largest_shape the longest one (the
+// first of equal ones in the order of lhs's axes) and its partner by contraction_axis_shard_size. Null without
 // contracting axes. InvalidArgument when a field is missing, not positive or does not belong to the rule, or does not
 // divide the axis.
 absl::StatusOr<std::optional<LocalSplit>> MakeLocalSplit(const LocalAqt& config, const DotDims& dims, const Shape& lhs,

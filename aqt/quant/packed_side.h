@@ -50,13 +50,13 @@ int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& o
 void GatherScales(const ArrayRef& scale, const Shape& operand, Side side, const DotDims& dims, float* rows);
 void ScatterScales(const float* rows, Side side, const DotDims& dims, const MutableArrayRef& scale);
 
-// Whether no |a * b| with a and b from the two lists, both not 0, is subnormal. `a` and `b` hold no subnormals.
+// Whether a * b is never subnormal for nonzero a and b from the two lists, which hold no subnormals.
 bool ProductsAreNormal(const float* a, int64_t a_count, const float* b, int64_t b_count);
 
 // How QuantizePack can do what QuantizeInto would: integers of at most 8 bits, clipped, rounded, without noise or bias.
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec);
 
-// How scales can be found while packing: AbsMax with one scale per [batch, row], or one for all.
+// How scales can be found while packing: AbsMax with one scale per [batch, row], or a single one.
 enum class FusedScales { kNo, kPerRow, kSingle };
 FusedScales FusedScalesOf(const QuantizeSpec& spec, Side side, const DotDims& dims);
 

@@ -16,7 +16,7 @@ namespace {
 
 const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 
-// The bits of a container; none for floats.
+// The bits of a container; no bits for floats.
 absl::StatusOr<Bits> BitsOf(DType container) {
   switch (container) {
     case DType::kS4: return Bits(4);
@@ -33,10 +33,10 @@ absl::StatusOr<Bits> BitsOf(DType container) {
 // One side on its way into the plan.
 struct Operand {
   ArrayRef value;                         // of a float operand
-  std::optional<Array> owned;             // what it shows, when it was converted
+  std::optional<Array> owned;             // the memory behind it, if it was converted
   std::optional<QTensor> quantized = {};  // instead of a float operand
   Bits bits = {};
-  DType dtype = DType::kF32;  // wanted, of the product
+  DType dtype = DType::kF32;  // requested for the product
   Shape shape = {};
 };
 

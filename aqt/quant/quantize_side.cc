@@ -235,7 +235,7 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
     return std::nullopt;
   }
   if (!x.IsDense() || x.shape.rank() > kernels::AxisGroup::kMaxRank || spec.shared_axes.empty()) return std::nullopt;
-  // A row for each scale: in row-major order, that of the scales.
+  // One row per scale, in row-major order like the scales.
   kernels::QuantizeArgs args;
   args.src.data = x.data;
   args.src.dtype = x.dtype;

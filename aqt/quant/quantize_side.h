@@ -31,7 +31,7 @@ namespace aqt::internal {
 enum class Pass { kFwd, kDlhs, kDrhs };
 absl::string_view ToString(Pass pass);  // "fwd", "dlhs", "drhs"
 
-// Names that the observer gets, by pass and side.
+// Names that the observer receives, by pass and side.
 struct SideNames {
   absl::string_view scale, bias, key, noise, qvalue, operand;
 };
@@ -55,13 +55,13 @@ struct SidePlan {
 absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x,
                                       absl::Span<const int64_t> axes);
 
-// Multiplies the sparsity mask into the qvalue and takes it away: a product reads qvalue * mask, and dequantizing gives
-// the same either way. Nothing without a mask. InvalidArgument, beginning with `where`, for a mask that does not fit
-// the qvalue or holds another number than 0 and 1; Unimplemented for one beside scales alone.
+// Multiplies the sparsity mask into the qvalue and removes it: a product reads qvalue * mask, and dequantizing gives
+// the same either way. Does nothing without a mask. InvalidArgument, beginning with `where`, for a mask that does not
+// fit the qvalue or holds numbers other than 0 and 1; Unimplemented for a mask without a qvalue.
 absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor);
 
-// Whether `qtensor` can stand for an operand, its scales and qvalue apart from where the contraction puts scales.
-// InvalidArgument and Unimplemented begin with `where`. Does not allocate when it can.
+// Whether `qtensor` can replace an operand; where the contraction applies the scales is not checked. InvalidArgument
+// and Unimplemented begin with `where`. Does not allocate if it can.
 absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor);
 
 // The largest |qvalue| of an integer container.
@@ -76,7 +76,7 @@ struct RawOperand {
   // Of a calibration with state, unless `given`.
   QuantMode mode = QuantMode::kTrain;
   StatisticData statistics;
-  // Where to leave the qvalue, the scale and the clip mask (dense); null: nowhere.
+  // Where to store the qvalue, the scale and the clip mask (dense); null: nowhere.
   void* keep_qvalue = nullptr;
   void* keep_scale = nullptr;
   int8_t* keep_mask = nullptr;
@@ -87,8 +87,8 @@ struct RawOperand {
 // Adds the statistics of one operand, in order.
 void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<StateSlot>& slots);
 
-// The statistics of one operand, checked, and its mode; `slots` are those of the call, which begin at `begin` for it.
-// Errors begin with `call`. Does not allocate when there are none.
+// Fills in the statistics of one operand, checked, and its mode; `slots` are those of the call, and this operand's
+// begin at `begin`. Errors begin with `call`. Does not allocate when there are none.
 absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
                             const QuantizeSpec& spec, Side side, const Context& context, const Runtime& runtime,
                             const StateArrays& state, RawOperand* raw);
@@ -96,7 +96,7 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
 // A side after quantization.
 struct QuantizedSide {
   ArrayRef operand;                        // what the contraction will receive
-  ArrayRef qvalue;                         // of a side that is not quantized the operand
+  ArrayRef qvalue;                         // the operand if the side is not quantized
   absl::InlinedVector<ArrayRef, 1> scale;  // in the layout of x
 };
 
@@ -109,16 +109,16 @@ class SideQuantizer {
       : plan_(plan), side_(side), in_(in), layout_(layout), names_(names), workspace_(workspace), runtime_(runtime) {}
 
   // `calibrated` is what the scale is found for, `quantized` what is quantized: in.x, unless mid scales rescale it. A
-  // side that is not quantized is `calibrated`.
+  // side that is not quantized enters as `calibrated`.
   QuantizedSide Quantize(const ArrayRef& calibrated, const ArrayRef& quantized);
   QuantizedSide Quantize() { return Quantize(in_.x, in_.x); }
-  // The scale alone, in in.keep_scale if there is one.
+  // Only the scale, in in.keep_scale if that is set.
   ArrayRef ComputeScaleOf(const ArrayRef& calibrated);
 
  private:
   ArrayRef ComputeQvalueOf(const ArrayRef& x, const Affine& affine);
-  // Both at once by the vector kernels, where these give the same bits: AbsMax scales, integers of at most 8 bits, a
-  // dense operand. Null elsewhere.
+  // Both at once by the vector kernels, if these give the same bits: AbsMax scales, integers of at most 8 bits, a dense
+  // operand. Otherwise null.
   struct ScaleAndQvalue {
     ArrayRef scale, qvalue;
   };

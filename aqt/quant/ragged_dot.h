@@ -1,25 +1,24 @@
 #ifndef AQT_QUANT_RAGGED_DOT_H_
 #define AQT_QUANT_RAGGED_DOT_H_
 
-// Quantized ragged (grouped) contraction: each group of rows has a matrix of its own, as the experts of a mixture.
+// Quantized ragged (grouped) contraction: each group of rows has its own matrix, like the experts of a mixture.
 //
 //   absl::StatusOr<RaggedDotPlan> plan = RaggedDotPlan::Make(config, x.aval(), experts.aval());
 //   plan->Forward(x, experts, /*group_sizes=*/{2, 0, 4}, {}, out);
 //
 // lhs [m,k], rhs [g,k,n], out [m,n]; group i is the next group_sizes[i] rows, and r in group i:
 //   out[r,c] = sum over k of lhs[r,k] * rhs[i,k,c]
-// Rows beyond the last group belong to none: their results and gradients are zero.
+// Rows beyond the last group belong to no group: their results and gradients are zero.
 //
 // Scales are those of a DotGeneral that contracts the group axis, too, so that all groups share them:
 //   fwd    lhs along k: [m,1]    rhs along g, k: [1,1,n]
 //   dlhs   g along n:   [m,1]    rhs along g, n: [1,k,1]    dlhs[r,k] = sum over c: g[r,c] * rhs[i,k,c]
 //   drhs   g along m:   [1,n]    lhs along m:    [1,k]      drhs[i,k,c] = sum over r in i: g[r,c] * lhs[r,k]
-// each quantized, multiplied and scaled as DotGeneral does with the raw of that pass (AQT defines the forward pass
-// alone). With use_fwd_quant the forward scale of the saved operand, rhs [1,1,n] or lhs [m,1], is multiplied into g,
-// and its qvalues enter as they are. Rows beyond the last group take part in the scales along m: keep them zero.
+// each quantized, multiplied and scaled as DotGeneral does with the raw of that pass (AQT defines only the forward
+// pass). With use_fwd_quant the forward scale of the saved operand, rhs [1,1,n] or lhs [m,1], is multiplied into g, and
+// its qvalues enter as they are. Rows beyond the last group take part in the scales along m: keep them zero.
 //
-// One matrix product per group, with the kernels of DotGeneral; bits as DotGeneral's. Slow version:
-// ragged_dot_reference.h.
+// One matrix product per group, with the kernels of DotGeneral and the same bits. Slow version: ragged_dot_reference.h.
 
 #include <cstdint>
 #include <optional>

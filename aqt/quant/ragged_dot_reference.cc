@@ -32,7 +32,7 @@ float Times(DType dtype, float a, double b) {
 struct Operand {
   QTensor qtensor;
   Array in_product, dequantized;
-  std::vector<double> values, scale;  // of in_product; empty scale: none on the result
+  std::vector<double> values, scale;  // of in_product; empty scale: nothing to apply to the result
   DType scale_dtype = DType::kF32;
 };
 
@@ -93,7 +93,7 @@ class Element {
   }
 
  private:
-  // The dtype of a product without an accumulator: that with the later place.
+  // The dtype of a product without an accumulator: the one with the later place.
   static DType Larger(DType a, DType b) {
     const auto place = [](DType dtype) {
       switch (dtype) {

@@ -5,7 +5,7 @@
 // It quantizes with quantizer.h and shares scalar operations with the plan, and nothing else.
 //
 // Sums of integers agree with the plan in every bit; those of floats are in f32 in ascending order, multiply and add
-// rounded apart, as the plan does on Target::kScalar.
+// rounded separately, as the plan does on Target::kScalar.
 
 #include <cstdint>
 

@@ -33,7 +33,7 @@ absl::StatusOr<SidePlan> MakeSide(Pass pass, Side side, const Tensor& tensor, co
   return MakeSidePlan(pass, side, tensor, x, axes);
 }
 
-// The scale's shape must allow its dequantization; only custom shared axes can make it not so.
+// The scale's shape must allow its dequantization; only custom shared axes can prevent it.
 absl::Status CheckScaleLayout(const RawDotPlan& plan, Side side) {
   const SidePlan& own = plan.side(side);
   if (!own.spec.has_value() || own.config.dequant_mode == DequantMode::kThisInput) return absl::OkStatus();
@@ -117,7 +117,7 @@ absl::StatusOr<RawDotPlan> MakeRawDotPlan(Pass pass, const DotGeneralRaw& config
     AQT_RETURN_IF_ERROR(CheckScaleLayout(plan, side));
     AQT_RETURN_IF_ERROR(CheckOtherInput(plan, side));
   }
-  // Two 4-bit operands are widened (see Run).
+  // Two 4-bit operands are widened (see RunGeneral in raw_dot_run.cc).
   if (plan.lhs.operand_dtype == DType::kS4 && plan.rhs.operand_dtype == DType::kS4) {
     plan.lhs.operand_dtype = plan.rhs.operand_dtype = DType::kS8;
   }

@@ -67,8 +67,8 @@ void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace
 // Only what RunRawDot does to the statistics; call.out is not written.
 void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
 
-// The qvalue of `qtensor`, which stands for an operand of the plan, packed for the kernel that RunRawDot will use; null
-// when it will use none.
+// The qvalue of `qtensor`, which replaces an operand of the plan, packed for the kernel that RunRawDot will use; null
+// if it will not use one.
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
                                            const Runtime& runtime);
 

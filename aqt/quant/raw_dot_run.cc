@@ -1,4 +1,4 @@
-// Running a RawDotPlan: the general way, and integer products on the s8 kernels. Both give the same bits.
+// Runs a RawDotPlan: the general way, or integer products on the s8 kernels. Both give the same bits.
 
 #include <algorithm>
 #include <cstdint>
@@ -88,7 +88,7 @@ class Run {
     AppendOutputScales(Side::kLhs, lhs, scales);
     AppendOutputScales(Side::kRhs, rhs, scales);
     DequantizeInto(product, {.scale = scales}, plan_.dtype, call_.out);
-    // Rows of no group are zero even where a scale is NaN.
+    // Rows of no group are zero even if a scale is NaN.
     if (plan_.ragged == Ragged::kRows) {
       FillZeros(Rows(call_.out, GroupedRows(), call_.out.shape[0] - GroupedRows()));
     }
@@ -201,7 +201,7 @@ class Run {
   }
 
   // What a backward pass with use_fwd_quant takes for an operand that was quantized under mid scales: its qvalues as
-  // numbers, times the ratio by which the operand was divided before.
+  // numbers, times the ratio that the operand was divided by.
   void KeepForwardOperand(Side side, const QuantizedSide& own) {
     void* kept = Input(side).keep_forward_operand;
     if (kept == nullptr) return;
@@ -231,7 +231,7 @@ class Run {
     const int64_t other_rank = plan_.side(Other(side)).x.shape.rank();
     for (const ArrayRef& scale : own.scale) {
       ArrayRef view = *ScaleToOutput(scale, side, plan_.dims, other_rank);
-      if (plan_.ragged == Ragged::kContracting) {  // one for all groups
+      if (plan_.ragged == Ragged::kContracting) {  // shared by all groups
         Shape shape{1};
         for (const int64_t extent : view.shape) shape.push_back(extent);
         view.shape = shape;
@@ -243,7 +243,7 @@ class Run {
 
   // ---- integer products: panels, the s8 kernels, scales in their epilogue
 
-  // What a kernel reads of a side.
+  // One side as a kernel reads it.
   struct PackedSide {
     kernels::Operand source;
     const void* panels = nullptr;
@@ -292,8 +292,8 @@ class Run {
     epilogue.sum_dtype = plan_.dtype;
     epilogue.first_dtype = Promote(plan_.dtype, ScaleDType(Side::kLhs));
     epilogue.second_dtype = Promote(epilogue.first_dtype, ScaleDType(Side::kRhs));
-    // A sum other than 0 is at least 1, and a scale is no subnormal: only the second product can be one. Most of the
-    // time it cannot, and the tiles have nothing to check.
+    // A nonzero sum is at least 1, and a scale is not subnormal: only the second product can be subnormal. Usually it
+    // cannot, and the tiles have nothing to check.
     epilogue.subnormals_are_zero = !ProductsAreNormal(lhs.scale, lhs.num_scales(), rhs.scale, rhs.num_scales());
     kernels::RunGemm(kernel, args, runtime_.executor);
   }
@@ -322,7 +322,7 @@ class Run {
     packed.panels = panels;
 
     std::optional<kernels::QuantizeStep> step = FusedStep(spec);
-    // QuantizePack writes qvalues at the places of their sources, and no masks.
+    // QuantizePack writes each qvalue at the place of its source, and writes no masks.
     const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
     const bool given_qvalue = in.given != nullptr && in.given->IsFull();
     if (!step.has_value() || kept_elsewhere || given_qvalue) {

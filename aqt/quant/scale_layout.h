@@ -1,9 +1,9 @@
 #ifndef AQT_QUANT_SCALE_LAYOUT_H_
 #define AQT_QUANT_SCALE_LAYOUT_H_
 
-// Scales, which have the rank of the tensor that they belong to, seen in the layout of the product or of the other
+// Scales, which have the rank of the tensor that they belong to, viewed in the layout of the product or of the other
 // operand. Nothing is copied: only shape and strides change. One operand may have more contracting axes than the other
-// (the group axis of a ragged contraction); those beyond the pairs have no place in the other operand.
+// (the group axis of a ragged contraction); the unpaired ones have no place in the other operand.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
@@ -17,7 +17,7 @@ namespace aqt {
 // InvalidArgument when it varies along a contracting axis.
 absl::StatusOr<ArrayRef> ScaleToOutput(const ArrayRef& scale, Side side, const DotDims& dims, int64_t other_rank);
 
-// A scale of operand `side` in the layout of the other operand, extent 1 along that one's remaining axes.
+// A scale of operand `side` in the layout of the other operand, with extent 1 along the other's remaining axes.
 // InvalidArgument when it varies along a remaining axis of its own.
 absl::StatusOr<ArrayRef> ScaleToOther(const ArrayRef& scale, Side side, const DotDims& dims, int64_t other_rank);
 

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_WORKSPACE_H_
 #define AQT_QUANT_WORKSPACE_H_
 
-// Scratch memory that is allocated once and used again. Internal.
+// Scratch memory that is allocated once and reused. Internal.
 
 #include <array>
 #include <cstdint>
@@ -56,7 +56,7 @@ class Workspace {
   std::array<Buffer, kNumSlots> buffers_;
 };
 
-// Workspaces for calls that run at the same time; as many as there ever were such calls.
+// Workspaces for concurrent calls; as many as there ever were at the same time.
 class WorkspacePool {
  public:
   class Lease {
