@@ -74,7 +74,7 @@ TEST(CeilToPo2, SmallestPowerThatIsNotBelow) {
   EXPECT_TRUE(std::isnan(CeilToPo2(DType::kF32, std::numeric_limits<float>::quiet_NaN(), false)));
 }
 
-// As IEEE has it: 1 to any power is 1, an infinite one included. In f16 a host constant above 65504 is infinite.
+// As in IEEE 754: 1 to any power is 1, even an infinite one. In f16 a host constant above 65504 is infinite.
 TEST(Power, OfOneIsOne) {
   for (const double p : {0.0, 0.3, -2.0, 1e5, std::numeric_limits<double>::infinity()}) {
     EXPECT_EQ(Power(DType::kF16, 1, p), 1) << p;

@@ -61,7 +61,7 @@ TEST(DotGeneralRawMake, Accumulator) {
   EXPECT_EQ(DotGeneralRawMake(8, 9).dg_accumulator_dtype, std::nullopt);
   EXPECT_EQ(DotGeneralRawMake(8, std::nullopt).dg_accumulator_dtype, std::nullopt);
   EXPECT_EQ(DotGeneralRawMake(Bits::E4M3(), Bits::E5M2()).dg_accumulator_dtype, DType::kF32);
-  EXPECT_EQ(DotGeneralRawMake(Bits::E4M3(), 8).dg_accumulator_dtype, std::nullopt);  // only when both are
+  EXPECT_EQ(DotGeneralRawMake(Bits::E4M3(), 8).dg_accumulator_dtype, std::nullopt);  // only if both are
 }
 
 TEST(FullyQuantized, Defaults) {
@@ -180,7 +180,7 @@ TEST(DotGeneralMake, FwdQuantWhereThereIsOne) {
 // ---- setters: exactly the fields that they name
 
 // "fwd.lhs.quantizer.int_symmetric.bits: 8", ... for each field that the text of a configuration sets; abs_max and
-// noise, which may be empty, count as fields themselves.
+// noise, which may be empty, are treated as fields themselves.
 std::set<std::string> Fields(const DotGeneral& config) {
   std::set<std::string> fields;
   std::vector<std::string> path;
@@ -201,7 +201,7 @@ std::set<std::string> Fields(const DotGeneral& config) {
   return fields;
 }
 
-// "-" and "+" lines, as of a textual difference.
+// "-" and "+" lines, as in a textual diff.
 std::vector<std::string> Difference(const DotGeneral& before, const DotGeneral& after) {
   const std::set<std::string> a = Fields(before), b = Fields(after);
   std::vector<std::string> lines;

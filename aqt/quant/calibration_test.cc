@@ -39,7 +39,7 @@ float Round(DType dtype, double x) {
   return dtype == DType::kBF16 ? ToFloat(RoundToBFloat16(y)) : dtype == DType::kF16 ? ToFloat(RoundToFloat16(y)) : y;
 }
 
-// Numbers of a wide range with some zeros; the same for a seed.
+// Numbers of a wide range with some zeros; the same for the same seed.
 Array Batch(const Aval& aval, uint64_t seed, float factor = 1) {
   const RandomBits bits(MakeKey(seed), 2 * aval.shape.num_elements() + 1);
   ArrayBuilder values(DType::kF32, aval.shape);
@@ -51,7 +51,7 @@ Array Batch(const Aval& aval, uint64_t seed, float factor = 1) {
   return Cast(std::move(values).Build(), aval.dtype);
 }
 
-// ---- the formulas of calibration.h in the plainest form, in double but for the roundings that they name
+// ---- the formulas of calibration.h in the plainest form, in double except for the roundings that they name
 
 using State = std::map<std::string, std::vector<double>>;
 
@@ -162,7 +162,7 @@ void ExpectNear(const std::vector<double>& got, const std::vector<double>& want,
   }
 }
 
-// Every kind of calibration over random shapes, axes, dtypes and modes, against the slow one; dense and transposed
+// Every kind of calibration over random shapes, axes, dtypes and modes, against the slow form; dense and transposed
 // views give the same bits, and so does a state that was copied in between.
 TEST(Calibration, IsTheFormula) {
   for (uint64_t seed = 0; seed < 160; ++seed) {
@@ -221,7 +221,7 @@ TEST(Calibration, IsTheFormula) {
       ASSERT_TRUE(result.ok()) << what << result.status();
       slow.Step(batch, mode);
       for (const auto& [name, array] : result->state) {
-        // Where terms cancel the error is that of their magnitudes.
+        // Where terms cancel, the error is relative to their magnitudes.
         const std::vector<double>& magnitudes = slow.state[name == "sum_of_vals" ? "sum_of_l1_vals" : name];
         ExpectNear(Doubles(array), slow.state[name], magnitudes, tolerance, absolute, what + name);
       }
@@ -246,7 +246,7 @@ TEST(Calibration, IsTheFormula) {
       EXPECT_TRUE(BitEqual(again->qtensor.scale[0], result->qtensor.scale[0])) << what;
       for (const auto& [name, array] : result->state)
         EXPECT_TRUE(BitEqual(array, again->state.at(name))) << what << name;
-      // What SERVE reads is what CONVERT reads, and what was read when nothing was updated.
+      // SERVE reads what CONVERT reads, and what was read when nothing was updated.
       if (!UpdatesState(quantizer, mode)) {
         const absl::StatusOr<Array> scale = StaticScale(quantizer, *state, x, axes);
         ASSERT_TRUE(scale.ok()) << scale.status();
@@ -276,7 +276,7 @@ TEST(DelayedScaling, HistoryOfFour) {
   }
   // Newest first, then the second newest at the end.
   EXPECT_EQ(Doubles(state.at("amax_history")), (std::vector<double>{9, 6, 7, 8}));
-  // NaN is no bound, either.
+  // NaN is not a bound, either.
   state = CalibrateWithState(quantizer, state, Array::Of<float>({std::nanf(""), 1}, {2}), {})->state;
   EXPECT_EQ(CalibrateWithState(quantizer, state, Array::Of<float>({1, 1}, {2}), {})->state.at("bound").View<float>()[0],
             9);

@@ -42,7 +42,7 @@ std::string Text(const WeightScheme& scheme) {
                       scheme.symmetric ? "" : " asymmetric");
 }
 
-// A thread per block: the worst order there is.
+// A thread per block: the worst possible order.
 class ThreadPerBlock final : public Executor {
  public:
   int NumThreads() const override { return 7; }
@@ -152,7 +152,7 @@ TEST(QuantizeWeight, EpsilonOfTheDType) {
                        Cast(Array::Of<float>({0.0009765625f}, {1, 1}), DType::kF16)));
 }
 
-// A NaN or an infinity spoils its own unit and no other.
+// A NaN or an infinity spoils only its own unit.
 TEST(QuantizeWeight, NanAndInfinity) {
   const Array w = Array::Of<float>({1, kNaN, 2, -kInfinity, 127.5f, 3}, {3, 2});
   for (bool symmetric : {true, false}) {

@@ -82,7 +82,7 @@ Quantizer IntQuantizer(Calibration calibration) {
   return {.numerics = IntSymmetric(), .calibration = std::move(calibration)};
 }
 
-// Every field of every message is written by one of these at least.
+// Every field of every message is written by at least one of these.
 std::vector<NamedConfig> Unusual() {
   std::vector<NamedConfig> configs;
   Quantizer all = {.numerics = IntSymmetric{.bits = 3,
@@ -265,7 +265,7 @@ TEST(ConfigProtoTest, EnumsHaveTheirTextFormAndDefaults) {
                                       ToString(CalibrationMode::kRemainingAxis), " } }"));
   ASSERT_TRUE(remaining.ok()) << remaining.status();
   EXPECT_EQ(remaining->fwd.lhs.calibration_mode, CalibrationMode::kRemainingAxis);
-  // An operand that enters the product as a float needs no s32.
+  // An operand that enters the product as a float rules out s32.
   EXPECT_EQ(remaining->fwd.dg_accumulator_dtype, std::nullopt);
 }
 
@@ -304,7 +304,7 @@ TEST(ConfigProtoTest, BaseIsOverriddenFieldByField) {
   DotGeneral want = ConfigV4({.fwd_bits = 12});
   want.fwd.rhs = ConfigV4().fwd.rhs;
   EXPECT_TRUE(read(R"(schema: 1 base: "config_v4" fwd { lhs { quantizer { int_symmetric { bits: 12 } } } })") == want);
-  // Another kind replaces the whole; null can be written; clear leaves out.
+  // Another kind replaces the whole field; null can be written; clear omits a field.
   want = FullyQuantized();
   want.fwd.lhs.quantizer.numerics = Fp8();
   want.fwd.dg_accumulator_dtype = std::nullopt;
@@ -397,7 +397,7 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {"schema: 1\ndlhs { rhs { use_fwd_quant: true } }", "2:14: ",
             "dlhs.rhs.use_fwd_quant: use_fwd_quant takes the quantization of the operand in fwd, but that is not "
             "quantized"},
-           // What the text does not say itself has the position of the message around it.
+           // A field that the text leaves out has the position of the message around it.
            {"schema: 1 base: 'fully_quantized_int8'\nfwd {\n rhs { quantizer { no_numerics {} } } }",
             "1:1: ", "dlhs.rhs.use_fwd_quant"},
            {"schema: 1 base: 'fully_quantized_int8'\nfwd {}\ndlhs {}\nclear: 'fwd.lhs'",

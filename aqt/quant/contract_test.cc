@@ -132,11 +132,11 @@ TEST(Contract, SubnormalOperandsAreZero) {
   // Those of f16 and of the 8-bit floats are normal numbers of f32.
   EXPECT_EQ(Dot(kF16, std::vector<double>(1000, 0x1p-24), kF16, std::vector<double>(1000, 1), kF16), 1000 * 0x1p-24);
   EXPECT_EQ(Dot(kE4, {0x1p-9}, kE4, {1}, kF32), 0x1p-9);
-  // What a conversion rounds up to a normal number is none.
+  // A subnormal that a conversion rounds up to a normal number is not zero.
   EXPECT_EQ(Dot(kF32, {0x1p-126 * (1 - 0x1p-20)}, kBF16, {1024}, kBF16), 0x1p-116);
 }
 
-// Operands of more axes than the kernels take are gathered first.
+// Operands with more axes than the kernels take are gathered first.
 TEST(Contract, ManyAxes) {
   const Shape shape{1, 1, 1, 2, 1, 1, 1, 1, 2};
   const Array lhs = Cast(Array::Of<float>({1.00390625f, 1e-39f, 3, 4}, shape), kF32);

@@ -241,7 +241,7 @@ class Generator {
   }
   uint64_t Bits() { return engine_(); }
 
-  // About every twelfth element is no ordinary number.
+  // About every twelfth element is a special value.
   Array WithSpecialValues(const Array& x) {
     ArrayBuilder values(DType::kF32, x.shape());
     EXPECT_TRUE(CastArray(x, values.ref()).ok());
@@ -370,7 +370,7 @@ TEST(ConvProperty, PlanEqualsReference) {
   }
 }
 
-// An example's result and gradient do not depend on its neighbours, nor on threads.
+// An example's result and gradient do not depend on its neighbours or on threads.
 TEST(ConvGeneralPlan, ExamplesAreIndependent) {
   const ConvDims dims{.padding = ConvPadding::kSame, .feature_group_count = 2};
   const Array lhs = RandomArray(DType::kF32, {5, 20, 20, 8}, 1), rhs = RandomArray(DType::kF32, {3, 3, 4, 48}, 2);
@@ -504,7 +504,7 @@ TEST(ConvGeneralPlan, TakesStoredTensors) {
   ArrayBuilder out(plan.out_aval());
   ASSERT_EQ(plan.Forward(DotOperand(lhs, scales), weight, {}, out.ref()), absl::OkStatus());
   EXPECT_TRUE(BitEqual(std::move(out).Build(), want));
-  // Two scales of one tensor: 0.5 and 2 times the one.
+  // Two scales for one tensor: 0.5 and 2 times the original.
   QTensor two = stored;
   two.scale = {Cast(stored.scale[0], DType::kBF16), Array::Scalar(1.0f)};
   two.scale[1] = *two.scale[1].Reshaped({1, 1, 1, 1});

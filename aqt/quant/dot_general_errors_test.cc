@@ -239,8 +239,8 @@ TEST(Make, AcceptsTheLargestSums) {
                   .ok());
 }
 
-// All pairs of modes on each of the six sides; the other side of the product is not quantized. In dlhs and drhs it is
-// the scale that does not fit.
+// All pairs of modes on each of the six sides; the other side of the product is not quantized. In dlhs and drhs the
+// error is about the scale that does not fit.
 TEST(Make, LegalModePairs) {
   for (const bool lhs : {true, false}) {
     for (DotGeneralRaw DotGeneral::*const raw : {&DotGeneral::fwd, &DotGeneral::dlhs, &DotGeneral::drhs}) {

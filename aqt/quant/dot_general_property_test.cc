@@ -99,7 +99,7 @@ class Generator {
     return tensor;
   }
 
-  // Makes arrays of the numbers of a Constant calibration, some of the time: of rank 0, or one element that fits any
+  // Turns numbers of a Constant calibration into arrays, some of the time: of rank 0, or one element that fits any
   // shape of the rank.
   void MakeConstantArrays(int64_t rank, Quantizer& quantizer) {
     auto* constant = quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
@@ -276,7 +276,7 @@ class Generator {
   std::mt19937_64 engine_;
 };
 
-// Makes most random configurations legal: what remains is refused by Make, and skipped.
+// Makes most random configurations legal; Make refuses the others, which are skipped.
 void Repair(DotGeneralRaw& raw, bool backward) {
   const auto integer = [](const Tensor& t) {
     const auto* n = std::get_if<IntSymmetric>(&t.quantizer.numerics);
@@ -286,7 +286,7 @@ void Repair(DotGeneralRaw& raw, bool backward) {
     const auto* constant =
         tensor->quantizer.calibration.has_value() ? std::get_if<Constant>(&*tensor->quantizer.calibration) : nullptr;
     if (constant != nullptr && constant->bias.has_value()) tensor->dequant_mode = DequantMode::kThisInput;
-    // Backward, one scale for the tensor goes with any mode.
+    // Backward, a single scale for the tensor is legal in any mode.
     const bool any_mode = backward && tensor->quantizer.calib_shared_axes.per_tensor;
     if (tensor->dequant_mode == DequantMode::kOutput && !any_mode)
       tensor->calibration_mode = CalibrationMode::kContractingAxis;
@@ -300,7 +300,7 @@ void Repair(DotGeneralRaw& raw, bool backward) {
   }
 }
 
-// What of a result does not depend on the target: products of integers.
+// Which results do not depend on the target: products of integers.
 struct Exact {
   bool out, dlhs, drhs;
 };
@@ -360,7 +360,7 @@ TEST(Property, PlanEqualsReference) {
       random.MakeConstantArrays(forward || raw == &config.dlhs ? shapes.rhs.rank() : shapes.lhs.rank(),
                                 raw->rhs.quantizer);
     }
-    // A LocalAqt is made for the backward contractions of the shapes as they are.
+    // The LocalAqt was made for the backward contractions of the untiled shapes.
     if (random.OneIn(3)) {
       config.tiling = random.RandomTiling(shapes);
     } else {
@@ -426,7 +426,7 @@ TEST(Property, PlanEqualsReference) {
       }
     }
   }
-  // The generator is worth its time.
+  // The generator covers enough.
   if (num_cases >= 100) {
     EXPECT_GE(legal, num_cases / 2);
     EXPECT_GE(packed, num_cases / 2);

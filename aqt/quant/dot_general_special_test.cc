@@ -86,8 +86,8 @@ TEST(ClipGradient, OfASmallFloatThatIsNaN) {
   }
 }
 
-// An observer keeps steps from being fused. Results have the same bits; a NaN stays a NaN. Here s32 sums meet infinite
-// scales (bounds of infinity; of f16 also finite ones beyond its range).
+// An observer prevents fusion. Results have the same bits; a NaN stays a NaN. Here s32 sums meet infinite scales (from
+// infinite bounds; in f16 also from finite ones beyond its range).
 TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {
   const float specials[] = {1, -1, 0, 1e37f, -1e37f, 3e38f, 6e4f, kInf, -kInf, kNaN, 1e-39f};
   const int64_t count = static_cast<int64_t>(std::size(specials));
@@ -150,8 +150,8 @@ TEST(Subnormals, OfUnquantizedOperandsAreZero) {
   EXPECT_EQ(Cast(*out, DType::kF32).View<float>()[0], 0x1p-23f);
 }
 
-// A negative clipping scale gives a negative scale. One so small that its inverse makes a number of a subnormal x still
-// finds that x to be zero, in the fused kernels as in the others.
+// A negative clipping scale gives a negative scale. Even if the scale is so small that its inverse turns a subnormal x
+// into a normal number, that x is treated as zero, in the fused kernels as in the others.
 TEST(Subnormals, AreZeroUnderANegativeScale) {
   DotGeneral config = DotGeneralMake(4, 4);
   config.fwd.lhs.quantizer.calibration = AbsMax{.clipping_scale = -0.7};
@@ -180,7 +180,7 @@ TEST(Conv, ConvertsQvaluesToTheDtypeOfTheOperands) {
   EXPECT_TRUE(SameValues(Cast(sums, DType::kF32), Cast(Cast(qvalue, DType::kBF16), DType::kF32)));
 }
 
-// AQT's builder sets an s32 accumulator whatever is quantized, and its convolution has no use for the field.
+// AQT's builder sets an s32 accumulator whatever is quantized, and its convolution ignores the field.
 TEST(Conv, AnS32AccumulatorOfFloatsHasNoEffect) {
   const Array lhs = RandomArray(DType::kBF16, {2, 5, 3}, 1), rhs = RandomArray(DType::kBF16, {2, 3, 4}, 2);
   DotGeneralRaw config = ConvGeneralDilatedMake(1, 8, 8);
@@ -205,8 +205,8 @@ TEST(Conv, AccumulatorDTypeHasNoEffectInTheOriginal) {
   EXPECT_TRUE(BitEqual(*QuantizedConvGeneral(bf16, lhs, rhs, {}, {}, original), *plain));
 }
 
-// In dlhs and drhs any pair of modes goes that the scale's shape allows, as in AQT: with one scale for the tensor the
-// calibration mode makes no difference.
+// In dlhs and drhs any pair of modes is legal that the scale's shape allows, as in AQT: with one scale for the tensor
+// the calibration mode makes no difference.
 TEST(Modes, OfBackwardPassesDependOnTheScale) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
   const Array g = RandomArray(DType::kF32, {4, 5}, 3);

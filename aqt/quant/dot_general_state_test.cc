@@ -1,5 +1,5 @@
-// Calibrations with state in a contraction and its gradients: what each of the six operands' statistics become, and the
-// scales that follow from them, against CalibrateWithState on the tensor that the operand is.
+// Calibrations with state in a contraction and its gradients: the updated statistics of each of the six operands, and
+// the scales that follow from them, against CalibrateWithState on the tensor that is the operand.
 
 #include <gtest/gtest.h>
 
@@ -123,7 +123,7 @@ Quantizer RandomQuantizer(Draw& draw) {
 
 TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
   kernels::ThreadPool pool(3);
-  // Operands of nothing but zeros (what DelayedScaling's first call gives) leave a state as if unseen.
+  // Operands of only zeros (the result of DelayedScaling's first call) leave a state as if unseen.
   const Compat compat{.read_unseen_calibration = true};
   std::map<std::string, int> seen;
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -258,7 +258,7 @@ TEST(DotGeneralState, ThreadsAndTargetsGiveTheSameBits) {
   }
 }
 
-// Statistics may be updated where they are, and do not depend on which gradients are wanted.
+// Statistics may be updated in place, and do not depend on which gradients are requested.
 TEST(DotGeneralState, InPlaceAndWithoutGradients) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2),
               g = RandomArray(DType::kF32, {4, 5}, 3);

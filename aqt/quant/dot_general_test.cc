@@ -55,7 +55,7 @@ TEST(DotGeneral, ByHand) {
   }
 }
 
-// Without contracting axes each element gets a scale of its own: 127/127.5 per side.
+// Without contracting axes each element gets its own scale: 127/127.5 per side.
 TEST(DotGeneral, OuterProductIsScaledDown) {
   const absl::StatusOr<Array> out =
       QuantizedDotGeneral(WithoutNoise(), Array::Of<float>({3, -7, 0.1f}, {3}), Array::Of<float>({5, 0.3f}, {2}), {});
@@ -132,14 +132,14 @@ TEST(DotGeneral, TwoBitWeights) {
   }
 }
 
-// One side stays a float: it is rescaled, too, and the mid scales cancel. AQT rescales that side alone.
+// One side stays a float: it is rescaled, too, and the mid scales cancel. AQT rescales only that side.
 TEST(DotGeneral, MidScalesWithOneSideQuantized) {
   const Array lhs = RandomArray(DType::kF32, {8, 64}, 1), rhs = RandomArray(DType::kF32, {64, 8}, 2);
   const Array exact = *QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
   DotGeneral config = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
   config.fwd.rhs_mid_alpha = 0.5;
   const Array out = *QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
-  // Of 64 products |lhs| * s / 2 each, of which half a step s is 1 in 255 of what is at most some 3.
+  // 64 products, each off by at most |lhs| * s / 2, where s / 2 is 1/255 of an absmax of about 3.
   for (int i = 0; i < 64; ++i) EXPECT_NEAR(out.View<float>()[i], exact.View<float>()[i], 1);
 }
 
@@ -195,7 +195,7 @@ TEST(DotGeneral, WideContainers) {
   }
 }
 
-// On random data the original, which quantizes the operands that it did not calibrate for, is the worse one.
+// On random data the original, which quantizes other operands than it calibrated for, is worse.
 TEST(DotGeneral, MidScalesHelp) {
   const int64_t m = 8, k = 64, n = 8;
   Array lhs = RandomArray(DType::kF32, {m, k}, 1);
@@ -258,7 +258,7 @@ TEST(Residuals, MemoryFormula) {
     ASSERT_TRUE(plan->Forward(a, b, {}, out.ref(), &borrowing).ok());
     EXPECT_EQ(residuals.num_bytes(), c.bytes);
     EXPECT_EQ(borrowing.num_bytes(), c.fwd_quant ? c.bytes : c.bytes - 4 * n);
-    // f32 training keeps 4 n.
+    // f32 training keeps 4n bytes.
     if (c.fwd_quant) {
       EXPECT_LT(residuals.num_bytes(), 4 * n);
     }
@@ -526,7 +526,7 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
       ASSERT_TRUE(plan->Forward(lhs, *weights, {}, got.ref(), nullptr, {.target = target}).ok());
       EXPECT_TRUE(SameValues(Array::CopyOf(got.ref()), expected)) << target;
     }
-    // The scales alone: the weights are quantized with them.
+    // Only the scales: the weights are quantized with them.
     QTensor scales = weights->qtensor();
     scales.qvalue.reset();
     const absl::StatusOr<PreparedOperand> range = plan->Prepare(Side::kRhs, scales);
@@ -536,7 +536,7 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
   }
 }
 
-// A masked tensor is the one with zeros at these places, dequantized before the product or after it.
+// A masked tensor equals one with zeros at the masked places, dequantized before the product or after it.
 TEST(Prepare, TakesASparsityMask) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
   DotGeneral fake = WithoutNoise();
@@ -587,7 +587,7 @@ TEST(Prepare, IsSharedByPlansOfOtherBatchesAndCheckedByAll) {
   EXPECT_EQ(
       transposed.Forward(lhs, prepared, {}, out.ref()).message(),
       "DotGeneral: the tensor for fwd.rhs: scale of rhs has shape [1,16]: it varies along the contracting axis 1");
-  // A single scale fits both, and the panels of one are not taken for those of the other.
+  // A single scale fits both plans, and the panels of one are not used for the other.
   QTensor single;
   std::vector<int8_t> q(256);
   for (int i = 0; i < 256; ++i) q[i] = static_cast<int8_t>(i * 37 % 255 - 127);
@@ -645,7 +645,7 @@ TEST(Prepare, RefusesTensorsThatDoNotFit) {
             absl::InvalidArgumentError("DotGeneral: the tensor for fwd.rhs: this side is not quantized"));
 }
 
-// Every form of a given operand, against the float operand that it stands for.
+// Every form of a given operand, against the float operand that it replaces.
 TEST(Prepare, Gradients) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), weights = RandomArray(DType::kF32, {8, 5}, 2);
   const Array g = RandomArray(DType::kF32, {4, 5}, 3);

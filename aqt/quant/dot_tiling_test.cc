@@ -89,7 +89,7 @@ TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
   }
 }
 
-// One number a thousand times the others: in a tile of its own it does not swallow 1270 and 10.
+// One number is a thousand times the others: in its own tile it does not swallow 1270 and 10.
 TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
   const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {1, 4}), ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});
   DotGeneral config = DotGeneralMake(8, 8);
@@ -105,7 +105,7 @@ TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
   }
 }
 
-// A stored weight has the tiled shape, and gives the bits of the float one.
+// A stored weight has the tiled shape and gives the same bits as the float one.
 TEST(TiledDotGeneral, StoredWeights) {
   DotGeneral config = DotGeneralMake(8, 8);
   config.tiling.emplace();

@@ -58,7 +58,7 @@ TEST(ParseEinsum, ImplicitResultIsSortedCapitalsFirst) {
   EXPECT_EQ(Parsed("z...,...z", 3, 2), (EinsumEquation{"zbc", "cz", "bc"}));
 }
 
-// As jax spells them: the first free letters, as many as the largest rank, of which the last ones are taken.
+// As jax names them: the first free letters, as many as the largest rank, of which the last ones are taken.
 TEST(ParseEinsum, EllipsisIsAlignedFromTheRight) {
   EXPECT_EQ(Parsed("...ij,...jk->...ik", 4, 3), (EinsumEquation{"cdij", "djk", "cdik"}));
   EXPECT_EQ(Parsed("...a,a...->...", 3, 1), (EinsumEquation{"cda", "a", "cd"}));
@@ -208,7 +208,7 @@ struct RandomEquation {
   Shape lhs_shape, rhs_shape, out_shape;
 };
 
-// With `plain`, only what DotGeneral can do by itself: no broadcast, diagonal or sum.
+// With `plain`, only what DotGeneral itself can do: no broadcast, diagonal or sum.
 RandomEquation MakeRandomEquation(std::mt19937_64& engine, bool plain) {
   const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine); };
   RandomEquation e;
@@ -459,7 +459,7 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
 }
 
 // Exchanged operands, transposed results and a batch axis: the same bits for any number of threads on any target, and
-// for an entry of the batch (its scales are its own) alone.
+// for a single entry of the batch (it has its own scales).
 TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
   const Array lhs = RandomArray(DType::kF32, {4, 70, 3, 64}, 1), rhs = RandomArray(DType::kF32, {4, 60, 3, 64}, 2);
@@ -495,7 +495,7 @@ TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
   }
 }
 
-// What is summed first is quantized after: "ab,bc->c" is "b,bc->c" of the sums.
+// Sums are taken before quantization: "ab,bc->c" is "b,bc->c" of the sums.
 TEST(EinsumPlan, QuantizesAfterSumsAndDiagonals) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   const Array rhs = RandomArray(DType::kF32, {4, 5}, 2), g = RandomArray(DType::kF32, {5}, 3);
@@ -517,7 +517,7 @@ TEST(EinsumPlan, QuantizesAfterSumsAndDiagonals) {
   }
 }
 
-// The product is in the common dtype, each gradient in that of its operand.
+// The product is in the common dtype, each gradient in the dtype of its operand.
 TEST(EinsumPlan, ConvertsOperandsOfDifferentDTypes) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   const Array lhs = RandomArray(DType::kBF16, {3, 4}, 1), rhs = RandomArray(DType::kF32, {4, 5}, 2);

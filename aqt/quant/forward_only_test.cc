@@ -71,7 +71,7 @@ TEST(ForwardOnly, DotGeneralTakesAnIllegalBackwardConfiguration) {
   EXPECT_TRUE(BitEqual(std::move(out).Build(), std::move(expected).Build()));
 }
 
-// What is wrong in the forward pass is refused as ever.
+// Errors in the forward pass are still refused.
 TEST(ForwardOnly, ChecksTheForwardConfiguration) {
   DotGeneral config = IllegalBackward();
   config.fwd.rhs.use_fwd_quant = true;

@@ -119,7 +119,7 @@ TEST(GptqQuantize, NoRowIsWorseThanPlainRounding) {
   EXPECT_LT(kept, rows / 4);
 }
 
-// Without correlations there is nothing to make up for.
+// Without correlations there is nothing to compensate for.
 TEST(GptqQuantize, AnIdentityHessianGivesPlainRounding) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Array w = RandomArray({dtype, {70, 24}}, 3);
@@ -139,8 +139,8 @@ TEST(GptqQuantize, AnIdentityHessianGivesPlainRounding) {
 }
 
 // The slow obvious form: given how the features before j were rounded, the best real values of the others solve a
-// linear system, and feature j must have been rounded from its value there. No inverse is updated, no factor taken; the
-// errors of one feature do not add up into the next.
+// linear system, and feature j must have been rounded from its value there. No inverse is updated, no factor taken, and
+// errors do not accumulate from one feature to the next.
 TEST(GptqQuantize, EachFeatureIsRoundedFromItsBestValue) {
   constexpr int64_t kN = 20, kRows = 6;
   for (int seed = 0; seed < 12; ++seed) {
@@ -202,7 +202,7 @@ TEST(GptqQuantize, ActOrderIsThatOfThePermutedProblem) {
     EXPECT_EQ(ToMatrix(*got.weight.qvalue).col(order[i]), ToMatrix(*want.weight.qvalue).col(i));
 }
 
-// The axes of a kernel are moved and moved back without a trace.
+// The axes of a kernel are moved and moved back without any effect.
 TEST(GptqQuantize, AnyPlaceOfTheFeatures) {
   const Array w = RandomArray({DType::kF32, {10, 24}}, 11), h = RandomHessian(24, 1e3, 12);
   const Quantizer quantizer = QuantizerMake(4);

@@ -24,7 +24,7 @@
 namespace aqt {
 namespace {
 
-// The two rules, by AQT's own example: two contracting axes in crossed order.
+// The two rules, on AQT's own example: two contracting axes in crossed order.
 TEST(LocalSplit, CutsTheFirstOrTheLongestContractingAxis) {
   const DotDims dims{.lhs_contracting = {1, 3}, .rhs_contracting = {1, 0}};
   const Shape lhs{2, 8, 3, 12}, rhs{12, 8, 5};
@@ -58,8 +58,8 @@ TEST(LocalSplit, NothingIsCutWithoutContractingAxes) {
   EXPECT_FALSE(split->has_value());
 }
 
-// One number a thousand times the others: in one part it swallows 1270 and 10, in two parts they have a scale of their
-// own.
+// One number is a thousand times the others: in one part it swallows 1270 and 10, in two parts they get their own
+// scale.
 TEST(LocalAqtTest, SmallPartsKeepTheirPrecision) {
   const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {4, 1}), rhs = Array::Of<float>({1}, {1, 1});
   const Array ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});

@@ -89,7 +89,7 @@ TEST(IntSymmetric, SwitchesAreIndependent) {
   // Neither: the identity, subnormal numbers included.
   const IntSymmetric none{.clip = false, .round = false, .dtype = std::nullopt};
   EXPECT_EQ(Forward(none, {0x1p-140f, 1e30f}), (std::vector<float>{0x1p-140f, 1e30f}));
-  // Clipping counts a subnormal as zero.
+  // Clipping treats a subnormal as zero.
   EXPECT_EQ(Forward(real, {0x1p-140f}), std::vector<float>{0});
   // 12 bits in float; NaN stays.
   const IntSymmetric wide{.bits = 12, .dtype = std::nullopt};
@@ -122,7 +122,7 @@ TEST(IntSymmetric, GradientPassesOrIsMasked) {
   const absl::StatusOr<Array> product = NumericsBackward(
       IntSymmetric{.clip_gradient = true}, ArrayRef(clipped.data(), {1}), ArrayRef(nan.data(), {1}), Arithmetic::kIeee);
   EXPECT_TRUE(std::isnan(product->View<float>()[0]));
-  // It moves the gradient, and so keeps a subnormal one (recorded from aqtp 0.9.0).
+  // It copies the gradient, and so keeps a subnormal one (recorded from aqtp 0.9.0).
   EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, {5}, {8.4e-40f})[0], 8.4e-40f);
 }
 
@@ -148,7 +148,7 @@ TEST(Fp, ClippedGradient) {
 }
 
 // The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at
-// the numbers beside them.
+// their neighbours.
 TEST(IntSymmetric, EveryWidthWithEverySwitch) {
   for (int bits = 1; bits <= 22; ++bits) {
     for (int switches = 0; switches < 32; ++switches) {
@@ -170,7 +170,7 @@ TEST(IntSymmetric, EveryWidthWithEverySwitch) {
         const float tie = 0.5f * static_cast<float>(std::floor(std::exp2(i % 100 * 0.2)) + i / 100 % 2);
         for (const float v : {tie, std::nextafter(tie, 0.0f), std::nextafter(tie, kInf)}) y.push_back(i < 200 ? v : -v);
       }
-      const float beyond = std::max(std::nextafter(clip_bound, kInf), 0x1p-126f);  // a subnormal would count as 0
+      const float beyond = std::max(std::nextafter(clip_bound, kInf), 0x1p-126f);  // a subnormal would be treated as 0
       for (const float v : {clip_bound, beyond, static_cast<float>(edge)}) {
         y.push_back(v);
         y.push_back(-v);
@@ -185,7 +185,7 @@ TEST(IntSymmetric, EveryWidthWithEverySwitch) {
       }
       EXPECT_EQ(Forward(n, y), real) << bits << " " << switches;
       EXPECT_EQ(Backward(n, y, std::vector<float>(y.size(), 1)), mask) << bits << " " << switches;
-      // The containers that hold the grid: what is beyond them saturates, what is between is cut off.
+      // The integer containers: values beyond their range saturate, fractions are truncated.
       for (const auto& [container, width] : {std::pair{DType::kS2, 2}, {DType::kS4, 4}, {DType::kS8, 8}}) {
         n.dtype = container;
         if (!Validate(Numerics(n)).ok()) {

@@ -59,7 +59,7 @@ TEST(HoldsAllOf, IsWhetherConversionsAreExact) {
               x = ConvertElement<float>(__builtin_bit_cast(From, static_cast<uint16_t>(pattern)));
             }
             const int limit = IsInteger(from) ? 1 << (BitWidth(from) - 1) : 0;
-            if (limit > 0 && (x < -limit || x >= limit)) continue;  // no number of s2 or s4
+            if (limit > 0 && (x < -limit || x >= limit)) continue;  // not a value of s2 or s4
             if (!std::isfinite(x)) continue;
             exact = exact && ConvertElement<float>(ConvertElement<To>(x)) == x;
           }

@@ -53,7 +53,7 @@ TEST(QuantDotGeneral, ByHand) {
   const absl::StatusOr<Array> both = QuantDotGeneral(q, w, MatMulDims());
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_TRUE(BitEqual(*both, Array::Of<float>({10.0f * 0.1f * 0.5f, 80.0f * 0.1f * 2}, {1, 2})));
-  // A qvalue in a float container stands for its dequantized values.
+  // A qvalue in a float container is used as its dequantized values.
   const absl::StatusOr<Array> wide =
       QuantDotGeneral(MustQuantize(Array::Of<float>({127.5f * 8, 8}, {1, 2}), 12), w, MatMulDims());
   ASSERT_TRUE(wide.ok()) << wide.status();

@@ -109,7 +109,7 @@ TEST(Quantize, ClippingScaleAndPowersOfTwo) {
   const std::vector<float> plain = Floats(Quantize(quantizer, x, {1})->scale[0]);
   quantizer.calibration = AbsMax{.clipping_scale = 0.5};
   const std::vector<float> half = Floats(Quantize(quantizer, x, {1})->scale[0]);
-  quantizer.calibration = AbsMax{.clipping_scale = 0.0};  // counts as not set
+  quantizer.calibration = AbsMax{.clipping_scale = 0.0};  // means not set
   EXPECT_EQ(Floats(Quantize(quantizer, x, {1})->scale[0]), plain);
   quantizer.calibration = AbsMax{.po2_scale = true};
   const std::vector<float> po2 = Floats(Quantize(quantizer, x, {1})->scale[0]);
@@ -174,7 +174,7 @@ TEST(SnrSearch, RatesTinyAndLargeDataAsAnyOther) {
     float magnitude;
     bool original_finds_it;
   };
-  // As in AQT 0.9.0 on CPU: the squares of 2^-76 are no numbers of f32, and the sum of those of 512 is none of f16.
+  // As in AQT 0.9.0 on CPU: the squares of 2^-76 vanish in f32, and the sum of the squares of 512 overflows in f16.
   const Case cases[] = {{DType::kF32, 1, true},
                         {DType::kF32, 0x1p-76f, false},
                         {DType::kBF16, 1, true},
@@ -291,7 +291,7 @@ TEST(Quantize, Tiled) {
   }
 }
 
-// Half a step for any shape, dtype and number of bits, but for the clipped end: the largest value is scaled to
+// Half a step for any shape, dtype and number of bits, except at the clipped end: the largest value is scaled to
 // quant_bound and clipped half a step below.
 TEST(Quantize, RoundTripIsWithinHalfAStep) {
   const RandomBits bits(MakeKey(5), 6 * 35);

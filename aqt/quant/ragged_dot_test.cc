@@ -265,7 +265,7 @@ TEST(RaggedDotPlan, RowsOfNoGroupAreZero) {
   EXPECT_NE(out.View<float>()[0], 0.0f);
 }
 
-// A row's result depends on its group's matrix alone, not on its neighbours.
+// A row's result depends only on its group's matrix, not on its neighbours.
 TEST(RaggedDotPlan, ARowAloneAndAmongOthers) {
   const Array lhs = RandomArray(DType::kF32, {9, 40}, 1), rhs = RandomArray(DType::kF32, {3, 40, 17}, 2);
   const std::vector<int64_t> sizes = {4, 0, 5};

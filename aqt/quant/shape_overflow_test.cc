@@ -1,5 +1,5 @@
 // Plans for shapes that no array can have: each is refused before anything is computed from a sum or product that has
-// wrapped around. Worth running with --config=ubsan, where each unchecked one is an error.
+// wrapped around. Run it with --config=ubsan, too, where each unchecked one is an error.
 
 #include <cstdint>
 #include <limits>
@@ -69,7 +69,7 @@ TEST(ShapeOverflowTest, TilesAndShards) {
   EXPECT_THAT(TilingState::Make({k40, k40}, {{.axis = 0, .tile_count = k40}}), FailsWith(kInvalid, {kLarge}));
   EXPECT_THAT(TilingState::Make({4}, {{.axis = kMin, .tile_count = 2}}), FailsWith(kInvalid, {"out of range"}));
   EXPECT_THAT(TilingState::Make({4}, {{.axis = 0, .tile_count = kMax}}), FailsWith(kInvalid, {"cannot be cut"}));
-  // An empty axis has as many tiles as were asked for.
+  // An empty axis has as many tiles as requested.
   EXPECT_THAT(Dot({0, 1}, {1, 1}, {.tiling = DotTiling{.lhs = {.remaining_axes = {{.axis = 0, .tile_count = k62}}}}}),
               FailsWith(kInvalid, {kLarge}));
 }
@@ -121,7 +121,7 @@ TEST(ShapeOverflowTest, Convolutions) {
     EXPECT_THAT(conv(lhs, {3, 2, n}, {}), FailsWith(kInvalid, {"rhs", kLarge}));
     EXPECT_THAT(conv(lhs, rhs, {.feature_group_count = n}), FailsWith(kInvalid, {"feature_group_count"}));
   }
-  // Each number is legal, what is made of them is not.
+  // Each number is legal, but not their combination.
   const ConvDims wide{.padding = ConvPadding::kExplicit, .explicit_padding = {{k40, k40}}};
   EXPECT_THAT(conv({k20, 4, 2}, rhs, wide), FailsWith(kInvalid, {kLarge}));
   EXPECT_THAT(conv({k40, 4, 2}, {3, 2, k20}, {}), FailsWith(kInvalid, {kLarge}));

@@ -82,7 +82,7 @@ void ExpectStateIsThatOfTheOperands(const Plan& plan, absl::Span<const StateSlot
                        RandomArray(DType::kF32, plan.rhs_aval().shape, 4)};
   State state(slots);
   ArrayBuilder out(plan.out_aval()), want(plan.out_aval());
-  // Without statistics it is an error that says so.
+  // Without statistics the error says so.
   const absl::Status missing = forward(lhs[0], rhs[0], out.ref(), StateArrays());
   EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(missing.message().find("has a calibration with state: pass StateArrays with"), std::string::npos)
@@ -156,7 +156,7 @@ TEST(StateArrays, EinsumThatExchangesItsOperands) {
   State state(plan.dot_general().forward_state());
   const Array lhs = RandomArray(DType::kF32, {4, 5}, 1), rhs = RandomArray(DType::kF32, {3, 4}, 2);
   ArrayBuilder out(plan.out_aval()), want(plan.out_aval());
-  // The mode of the first operand alone is CALIBRATE.
+  // Only the first operand has mode CALIBRATE.
   const Context context{.quant_mode = QuantMode::kCalibrate, .rhs_quant_mode = QuantMode::kTrain};
   ASSERT_EQ(plan.Forward(lhs, rhs, context, out.ref(), nullptr, {}, state.refs()), absl::OkStatus());
   const QTensor scale = Calibrated(config.fwd.lhs.quantizer, {lhs}, {0}, state, "fwd.rhs");
