@@ -41,7 +41,7 @@ struct AqtDot::Impl {
 
   const Aval& aval(Side side) const { return side == Side::kLhs ? plan.lhs_aval() : plan.rhs_aval(); }
   const Tensor& forward(Side side) const { return side == Side::kLhs ? plan.config().fwd.lhs : plan.config().fwd.rhs; }
-  // Of the contraction of the operands as they are tiled.
+  // The dims of the contraction of the tiled operands.
   const DotDims& inner_dims() const { return tiled.has_value() ? tiled->dims : plan.dims(); }
   int64_t inner_rank(Side side) const {
     return tiled.has_value() ? tiled->operand(side).shape.rank() : aval(side).shape.rank();
@@ -49,7 +49,7 @@ struct AqtDot::Impl {
   Aval inner_aval(Side side) const {
     return {aval(side).dtype, tiled.has_value() ? tiled->operand(side).shape : aval(side).shape};
   }
-  // The axes of one side, tiled, that share a scale.
+  // The axes of one side, in its tiled shape, that share a scale.
   Axes shared_axes(Side side) const {
     const DotDims own = side == Side::kLhs ? inner_dims() : inner_dims().Swapped();
     const int64_t rank = inner_rank(side);
@@ -59,7 +59,7 @@ struct AqtDot::Impl {
 
 namespace {
 
-// In basic operations: an operand as it is tiled, the result of its product, and the gradients of both.
+// In basic operations: an operand tiled, its gradient untiled, the product untiled, and its gradient tiled.
 Value TileOperand(const AqtDot::Impl& dot, Side side, const Value& x) {
   if (!dot.tiled.has_value()) return x;
   const internal::TiledOperand& operand = dot.tiled->operand(side);
@@ -128,8 +128,8 @@ std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
 
 // ---- aqt_dot_general and aqt_dot_general_fwd
 
-// Which operands an equation has: for each side one or two; the statistics of sides without a scale; perhaps those of
-// the gradient; perhaps a key.
+// Which operands an equation has: for each side one or two; the statistics of sides without a scale; optionally those
+// of the gradient; optionally a key.
 struct Layout {
   bool has_scale[2] = {false, false};
   bool quantized[2] = {false, false};  // has a scale, and the operand is a qvalue
@@ -144,7 +144,7 @@ struct Layout {
   size_t size() const { return key_at() + (has_key ? 1 : 0); }
 };
 
-// The statistics of one operand ("fwd.lhs"), of values for `slots`.
+// The statistics of one operand ("fwd.lhs"), picked from the values for `slots`.
 std::vector<Value> StatisticsOf(absl::string_view operand, absl::Span<const StateSlot> slots,
                                 absl::Span<const Value> values) {
   std::vector<Value> statistics;
@@ -331,7 +331,7 @@ class ForwardOp : public CompositeBase {
                                 internal::ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
   }
 
-  // Float operands that are kept are the operands themselves, not copies.
+  // Kept float operands are the operands themselves, not copies.
   void AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const;
 
   const std::shared_ptr<const Impl> dot_;
@@ -353,7 +353,7 @@ class BackwardOp : public CompositeBase {
     }
   }
 
-  // Positions in the plan's backward_state() of the statistics that are outputs behind dlhs and drhs.
+  // Positions in the plan's backward_state() of the statistics that are outputs after dlhs and drhs.
   const std::vector<size_t>& updated() const { return updated_; }
 
   std::string Name() const override { return "aqt_dot_general_bwd"; }

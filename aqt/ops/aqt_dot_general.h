@@ -53,7 +53,7 @@ class AqtDot {
     std::optional<std::string> name = std::nullopt;  // Composite::instance_name() of the equation
   };
 
-  // Errors: DotGeneralPlan::Make's.
+  // Errors as for DotGeneralPlan::Make.
   static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
                                      const QuantRules& rules, const Modes& modes);
   static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,

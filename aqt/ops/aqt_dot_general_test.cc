@@ -188,7 +188,7 @@ Problem RandomProblem(Random& random) {
       }
     }
   }
-  // A cut of dlhs by an extent that fits half of the time, and of drhs by one that always does.
+  // LocalAqt cuts dlhs by an extent that fits half of the time, and drhs by one that always does.
   if (random.Below(4) == 0) {
     problem.config.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 1 + random.Below(4)};
     problem.config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1, .tile_largest_shape = true};
@@ -286,7 +286,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   for (const auto& [feature, count] : features) EXPECT_GE(count, 5) << feature;
 }
 
-// What is not written in basic operations stays one operation, rather than losing its mid scales.
+// Without an expansion into basic operations it stays one operation, rather than losing its mid scales.
 TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
   Problem problem{{},
                   DotGeneralMake(8, 8, {.use_fwd_quant = false}),
@@ -318,7 +318,7 @@ void AddStates(Random& random, DotGeneral& config) {
   }
 }
 
-// Statistics as some calls leave them.
+// Statistics as they are after some calls.
 SlotValues SomeStats(const Program& program, Random& random) {
   SlotValues stats = InitialStats(program);
   for (auto& [slot, array] : stats) {
@@ -375,8 +375,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedWithStatistics) {
   EXPECT_GT(written, 3 * kWanted);
 }
 
-// A side that was quantized before gives the same bits as one that is quantized in the operation.
-// Each side in a mode of its own; then what CONVERT stored is served.
+// Each side in its own mode; then what CONVERT stored is served.
 TEST(AqtDotGeneralTest, FusedIsExpandedInEveryMode) {
   constexpr int kWanted = 200;
   const Slot lhs{SlotKind::kParam, "lhs"}, rhs{SlotKind::kParam, "rhs"}, out{SlotKind::kData, "out"};
@@ -445,6 +444,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedInEveryMode) {
   EXPECT_GT(served, kWanted / 2);
 }
 
+// A side that was quantized before gives the same bits as one that is quantized in the operation.
 TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
   Random random(5);
   int legal = 0;
@@ -463,7 +463,7 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
       const AqtDot::Operand lhs{in[0]}, rhs{in[1]};
       const AqtDot::Operand q_lhs = dot->Quantize(Side::kLhs, in[0], in[2], here);
       const AqtDot::Operand q_rhs = dot->Quantize(Side::kRhs, in[1], in[2], here);
-      // The scale alone is given; the operand is quantized with it.
+      // Only the scale is given; the operand is quantized with it.
       const AqtDot::Operand s_lhs{in[0], q_lhs.scale, /*is_quantized=*/false};
       const AqtDot::Operand s_rhs{in[1], q_rhs.scale, /*is_quantized=*/false};
       return Values{dot->Apply(lhs, rhs, in[2], here),     dot->Apply(lhs, q_rhs, in[2], here),
@@ -527,7 +527,7 @@ TEST(AqtDotGeneralTest, ProgramTextOfForwardAndBackward) {
                 attributes, " @grad(fc1)\n", "out %12 data \"grad(1)\"\n"));
 }
 
-// The program gives what the plan gives, called without a graph.
+// The program gives the same as the plan called without a graph.
 TEST(AqtDotGeneralTest, IsTheOneShotFunction) {
   const Problem problem = Int8MatMul();
   absl::StatusOr<Program> program = LossAndGradients(problem);

@@ -24,11 +24,11 @@ namespace {
 
 Value Number(float x) { return Value(Array::Scalar(x)); }
 
-// bound / quant_bound; by the rule of XLA on CPU one number is divided, more are multiplied by the reciprocal.
+// bound / quant_bound; like XLA on CPU it divides a single number, and multiplies several by the reciprocal.
 Value DivideByQuantBound(DType dtype, const Value& bound, double quant_bound, Arithmetic arithmetic) {
   const float divisor = HostConstant(dtype, quant_bound);
   if (arithmetic == Arithmetic::kIeee || bound.shape().num_elements() == 1) return DivIn(dtype, bound, Number(divisor));
-  // The reciprocal of f16 is rounded; that of bf16 stays in f32.
+  // An f16 reciprocal is rounded; a bf16 one stays in f32.
   const float reciprocal = dtype == DType::kF16 ? Div<Float16>(1.0f, divisor) : Div<float>(1.0f, divisor);
   return MulIn(dtype, bound, Number(reciprocal));
 }
@@ -38,12 +38,12 @@ Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const V
   Value bound = ops::ReduceMax(ops::Abs(Hold(x)), axes, /*keepdims=*/true);
   int64_t reduced = 1;
   for (const int64_t axis : axes) reduced *= x.shape()[axis];
-  if (reduced == 0) bound = ops::Max(bound, 0.0);  // the maximum of nothing is -inf
+  if (reduced == 0) bound = ops::Max(bound, 0.0);  // an empty maximum is -inf
   bound = FlushTo(x.dtype(), bound);
   bound = ops::Select(ops::Equal(bound, 0.0), 1.0, bound);
   const double clipping_scale = calibration.clipping_scale.value_or(0);
   if (clipping_scale != 0) bound = MulIn(x.dtype(), bound, Number(HostConstant(x.dtype(), clipping_scale)));
-  // The bound of an 8-bit float is a bf16 scalar: f16 data is promoted to f32 by it.
+  // The bound of an 8-bit float is a bf16 scalar, which promotes f16 data to f32.
   const bool widened = x.dtype() == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
   const DType dtype = widened ? DType::kF32 : x.dtype();
   const Value scale = DivideByQuantBound(dtype, bound, QuantBound(quantizer.numerics), arithmetic);
@@ -103,7 +103,7 @@ Value HeldDequantized(const Value& q, absl::Span<const Value> scales, const std:
   return RoundTo(dtype, y);
 }
 
-// The lowest `bits` of an s32, as a number with a sign.
+// The lowest `bits` of an s32, as a signed number.
 Value WrapTo(const Value& x, int bits) {
   const double shift = static_cast<double>(int64_t{1} << (32 - bits));
   return x * shift / shift;

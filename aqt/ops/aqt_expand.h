@@ -39,9 +39,9 @@ Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank);
 // The axes of one side that share a scale by the calibration mode; `own` are the dims with this side as lhs.
 Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank);
 
-// One side of a contraction: a float operand and the key that it draws with, or an operand quantized before.
+// One side of a contraction: a float operand and the key that it draws with, or an already quantized operand.
 struct RawSide {
-  Value x;  // the float operand; poisoned when `given` is there
+  Value x;  // the float operand; poisoned if `given` is set
   std::optional<Value> key = std::nullopt;
   std::optional<QuantizedValue> given = std::nullopt;
   std::optional<Value> scale = std::nullopt;  // instead of calibrating
@@ -54,7 +54,7 @@ struct RawSide {
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,
                              const QuantRules& rules);
 
-// What a contraction gives, and its quantized operands.
+// The result of a contraction, and its quantized operands.
 struct RawResult {
   Value out;
   QuantizedValue lhs, rhs;
@@ -71,7 +71,7 @@ Value SumLeading(const Value& x, int64_t num_axes);
 RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
                       DType dtype, const QuantRules& rules);
 
-// scale of one side in the layout of the other operand, of rank other_rank.
+// The scale of one side in the layout of the other operand, of rank other_rank.
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);
 
 }  // namespace aqt::internal

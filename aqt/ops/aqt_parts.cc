@@ -26,7 +26,7 @@ namespace aqt {
 namespace internal {
 namespace {
 
-// An operation with one output that is a function on arrays; the output's aval is found by `infer`.
+// An operation with one output, a function on arrays; `infer` gives the output's aval.
 class Part : public CompositeBase {
  public:
   using InferFn = std::function<absl::StatusOr<Aval>(absl::Span<const Aval>)>;
@@ -97,7 +97,7 @@ absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const 
   const bool one = shared.per_tensor || std::holds_alternative<DelayedScaling>(*quantizer.calibration);
   for (const int64_t axis : reduced) out.shape[axis] = 1;
   for (int64_t axis = 0; one && axis < out.shape.rank(); ++axis) out.shape[axis] = 1;
-  // The scale of an array bound has the shape of the array.
+  // With an array bound the scale has the shape of the array.
   if (const auto* constant = std::get_if<Constant>(&*quantizer.calibration)) {
     const auto* bound = std::get_if<ConstantArray>(&constant->bound);
     if (bound != nullptr && bound->array.shape().rank() > 0) out.shape = bound->array.shape();

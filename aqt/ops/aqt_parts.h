@@ -27,10 +27,10 @@ inline const Aval& KeyAval() {
 // The input of kind key that all contractions of a model share, unless they name others.
 inline constexpr char kSharedKeySlot[] = "aqt";
 
-// What holds for all contractions of a model.
+// Rules for all contractions of a model.
 struct QuantRules {
   PrngLayout prng_layout = PrngLayout::kPartitionable;
-  // kXlaCompatible divides one scale and multiplies several by a reciprocal: the scale of one example alone can differ
+  // kXlaCompatible divides one scale and multiplies several by a reciprocal: the scale of a single example can differ
   // in the last bit from its scale in a batch. With kIeee an example's bits never depend on the batch.
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   Compat compat = {};
@@ -39,7 +39,7 @@ struct QuantRules {
 
 namespace internal {
 
-// ", ieee, compat=...": what differs from the default, but for the layout of keys. For attributes of operations.
+// ", ieee, compat=...": what differs from the default, except the layout of keys. For attributes of operations.
 std::string ArithmeticText(const QuantRules& rules);
 
 // The six operands of a contraction and its gradients, in the order of OperandKeys.
@@ -54,8 +54,8 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
 // The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration.
 Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const QuantRules& rules);
 
-// The same for a calibration with state, in one mode: the scale, and the statistics after the call (as they came where
-// the mode updates nothing). CalibrateWithState() of arrays in the order of StatisticNames().
+// The same for a calibration with state, in one mode: the scale, and the statistics after the call (unchanged if the
+// mode updates nothing). CalibrateWithState() of arrays in the order of StatisticNames().
 struct CalibratedValue {
   Value scale;
   std::vector<Value> statistics;

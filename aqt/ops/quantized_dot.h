@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_QUANTIZED_DOT_H_
 #define AQT_OPS_QUANTIZED_DOT_H_
 
-// What takes the place of a dot_general when a model is quantized, by a rule (transforms/inject.h) or by a layer of its
-// own accord: both give the same equations.
+// What replaces a dot_general when a model is quantized, by a rule (transforms/inject.h) or by a layer itself: both
+// give the same equations.
 
 #include <optional>
 #include <string>
@@ -18,7 +18,7 @@
 
 namespace aqt {
 
-// What CONVERT stores of a side, and SERVE reads.
+// What CONVERT stores for a side, and SERVE reads.
 enum class FreezerMode {
   kValueAndScale,  // the quantized operand: a weight
   kScale,          // the scale that its statistics hold; the operand is quantized with it each time: an activation
@@ -31,17 +31,17 @@ struct QuantizedDotOptions {
   //   kTrain      it is quantized in the operation
   //   kCalibrate  the same; statistics are updated. Needs a calibration with state (quant/calibration.h)
   //   kConvert    it is quantized by an equation of its own, whose results are also the frozen outputs
-  //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs; see the freezer modes below)
+  //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs; see FreezerMode)
   //   kServe      these are frozen inputs, and a float operand that is stored is not used
   // Statistics are inputs "<name>/fwd.lhs/<statistic>" of kind stat, and outputs where they are updated; those of the
   // gradients ("<name>/dlhs.lhs/...") only with a gradient.
   QuantMode lhs_mode = QuantMode::kTrain, rhs_mode = QuantMode::kTrain;
   FreezerMode lhs_freezer = FreezerMode::kValueAndScale, rhs_freezer = FreezerMode::kValueAndScale;
-  // Whether gradients will be taken: then a key that only they need is an input, too. Never with a side in another
-  // mode.
+  // Whether gradients will be taken: then a key that only they need is an input, too. Ignored unless both sides are in
+  // kTrain.
   bool with_gradient = true;
   // The input of kind key whose key is used as it is. Without it, each contraction folds HashOfName(name) into the key
-  // `shared_key_slot`: noise depends on the name alone.
+  // `shared_key_slot`: noise depends only on the name.
   std::optional<std::string> key_slot = std::nullopt;
   std::string shared_key_slot = kSharedKeySlot;
   QuantRules rules = {};
@@ -50,7 +50,7 @@ struct QuantizedDotOptions {
 // The name of the `ordinal`-th contraction of a scope: the scope itself for the first one, else
 // "<scope>/dot_<ordinal>".
 std::string ContractionName(absl::string_view scope, int ordinal);
-// The first of these for the current scope that no QuantizedDot of the active trace has.
+// The first such name of the current scope that no QuantizedDot of the active trace has.
 std::string NextContractionName();
 
 // The input or output that holds the quantized form of one side.
@@ -60,10 +60,10 @@ Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part);
 // The input, or output, that holds a statistic.
 Slot StatSlot(absl::string_view name, const StateSlot& slot);
 
-// lhs x rhs, quantized. A key becomes an input of the trace where the configuration draws random numbers: in the
-// forward pass, or in a gradient (see with_gradient). `where` is the caller's line. Result and errors as of AqtDot; and
-// AlreadyExists when a contraction of the trace has the name: the two would share their noise, statistics and frozen
-// tensors.
+// lhs x rhs, quantized. A key becomes an input of the trace if the configuration draws random numbers: in the forward
+// pass, or in a gradient (see with_gradient). `where` is the caller's line. Result and errors as for AqtDot; and
+// AlreadyExists if a contraction of the trace already has the name: the two would share their noise, statistics and
+// frozen tensors.
 Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, const QuantizedDotOptions& options,
                    absl::string_view name, const SourceLine& where);
 
