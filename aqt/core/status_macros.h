@@ -16,7 +16,7 @@
 
 // `AQT_ASSIGN_OR_RETURN(auto x, MakeX());`: assigns the value or returns the error.
 #define AQT_ASSIGN_OR_RETURN(declaration, expression) \
-  AQT_ASSIGN_OR_RETURN_IMPL_(AQT_STATUS_CONCAT_(aqt_statusor_, __LINE__), declaration, expression)
+  AQT_ASSIGN_OR_RETURN_IMPL_(AQT_STATUS_CONCAT_(aqt_statusor_, __COUNTER__), declaration, expression)
 
 #define AQT_STATUS_CONCAT_(a, b) AQT_STATUS_CONCAT_IMPL_(a, b)
 #define AQT_STATUS_CONCAT_IMPL_(a, b) a##b
