@@ -117,6 +117,7 @@ int64_t SizeOf(DType dtype) { return InfoOf(dtype).bytes; }
 int BitWidth(DType dtype) { return InfoOf(dtype).bits; }
 bool IsFloat(DType dtype) { return InfoOf(dtype).is_float; }
 bool IsInteger(DType dtype) { return InfoOf(dtype).is_integer; }
+bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
 int64_t IntegerMin(DType dtype) { return InfoOf(dtype).lowest; }
 int64_t IntegerMax(DType dtype) { return InfoOf(dtype).highest; }
 double MaxFinite(DType dtype) { return InfoOf(dtype).max_finite; }

@@ -87,6 +87,8 @@ int64_t SizeOf(DType dtype);
 int BitWidth(DType dtype);
 bool IsFloat(DType dtype);    // e4m3fn, e5m2, f16, bf16, f32, f64
 bool IsInteger(DType dtype);  // s2 .. s64; bool is neither
+// s2, s4 and s8: what the s8 x s8 -> s32 kernels take.
+bool IsByteInteger(DType dtype);
 // Smallest and largest value of an integer type.
 int64_t IntegerMin(DType dtype);
 int64_t IntegerMax(DType dtype);

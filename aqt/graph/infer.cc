@@ -214,8 +214,7 @@ bool IsDotFloat(DType dtype) {
 }
 
 bool IsDotInteger(DType dtype) {
-  return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8 || dtype == DType::kU8 ||
-         dtype == DType::kS16 || dtype == DType::kS32;
+  return IsByteInteger(dtype) || dtype == DType::kU8 || dtype == DType::kS16 || dtype == DType::kS32;
 }
 
 Result Infer(const DotGeneralOp& op, Avals in) {

@@ -97,8 +97,6 @@ void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, c
   RunGemm(kernel, args, executor);
 }
 
-bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
-
 // ---- plain loops
 
 // [B,M,K] x [B,K,N] -> [B,M,N], row by row, so that the inner loop is over neighbours.

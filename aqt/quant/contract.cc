@@ -95,8 +95,6 @@ ArrayRef FloatOperand(const ArrayRef& x, const ProductTypes& types, Workspace::S
   return operand.dtype == DType::kS32 ? CastIntoSlot(operand, DType::kF32, slot, workspace) : operand;
 }
 
-bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
-
 }  // namespace
 
 ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, Workspace::Slot slot, Workspace& workspace) {

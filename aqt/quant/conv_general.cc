@@ -54,8 +54,6 @@ bool SumsFitS32(const SidePlan& lhs, const SidePlan& rhs, int64_t length) {
          std::numeric_limits<int32_t>::max();
 }
 
-bool IsByteInteger(DType dtype) { return dtype == DType::kS2 || dtype == DType::kS4 || dtype == DType::kS8; }
-
 // A scale on the product is one per example (lhs) or per output channel (rhs), or one for all.
 absl::Status CheckOutputScale(Side side, const Shape& scale) {
   for (int64_t axis = 0; axis < scale.rank(); ++axis) {

@@ -26,9 +26,7 @@ absl::Status ValidateInt(const IntSymmetric& n) {
   }
   if (!n.dtype.has_value()) return absl::OkStatus();
   const DType container = *n.dtype;
-  const bool is_integer =
-      container == DType::kS2 || container == DType::kS4 || container == DType::kS8 || container == DType::kS32;
-  if (is_integer || internal::IsArithmeticFloat(container)) return absl::OkStatus();
+  if (IsByteInteger(container) || container == DType::kS32 || internal::IsArithmeticFloat(container)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: container ", ToString(container),
                                                  ", expected s2, s4, s8, s32, f32, bf16, f16 or none"));
 }
