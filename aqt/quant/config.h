@@ -99,7 +99,7 @@ struct FpFormat {
 struct Fp {
   FpFormat format = {};
   bool stochastic_rounding = false;
-  bool clip_gradient = false;  // has no effect, as in AQT: the residual is the rounded value
+  bool clip_gradient = false;  // true: the gradient is zero where the rounded value is NaN, as in AQT
   bool operator==(const Fp&) const = default;
 };
 
