@@ -22,15 +22,15 @@ struct InputRange {
   float max = 0;
 };
 
-// By module.
+// Keyed by module.
 using Calibration = std::map<std::string, InputRange>;
 
-// DataLoss when the file is damaged; InvalidArgument, naming the tensor, when one is of another dtype or size, has no
-// partner, is not finite, or min > max.
+// DataLoss if the file is damaged; InvalidArgument, naming the tensor, if one has another dtype or size, has no
+// partner, is not finite, or if min > max.
 absl::StatusOr<Calibration> ReadCalibration(const io::FileSystem& fs, absl::string_view path);
 
-// InvalidArgument, naming the modules, when the plan has static inputs without a range, and when `strict` and there are
-// ranges of modules that the checkpoint does not have; else these, and ranges without effect, are added to `warnings`.
+// InvalidArgument, naming the modules, if static inputs of the plan have no range, or if `strict` and there are ranges
+// of modules that the checkpoint does not have. Otherwise these, and ranges without effect, are added to `warnings`.
 absl::Status CheckCalibration(const io::Checkpoint& checkpoint, const Plan& plan, const Calibration& calibration,
                               bool strict, std::vector<std::string>& warnings);
 

@@ -16,16 +16,16 @@ namespace aqt::serving {
 
 struct CarriedFiles {
   std::vector<std::string> copied;  // byte for byte; config.json is not among them, it is written anew
-  // The model's weights in formats of other frameworks, beside its tensors: carried over they would only be floating
-  // point dead weight. In the folders of the model's other parts they are carried over.
+  // The model's weights in other frameworks' formats, beside its tensors. They are not carried over, since they would
+  // only be floating point dead weight; in the folders of the model's other parts they are.
   std::vector<std::string> foreign_weights;
 };
 CarriedFiles FilesToCarry(const io::Checkpoint& input);
 
-// Of the files that are copied.
+// The size of the files that are copied.
 absl::StatusOr<int64_t> CarriedBytes(const io::FileSystem& fs, const io::Checkpoint& input);
 
-// A problem for each file that the output folder lacks, and for each one with weights that differs. Cancelled when
+// One problem for each file that the output folder lacks, and for each file with weights that differs. Cancelled if
 // `cancelled` becomes true.
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const io::Checkpoint& input,
                                                              const io::Checkpoint& output,

@@ -80,7 +80,7 @@ constexpr char kConfigExamples[] = R"(Examples:
   aqt config dot_general config_v4              # one of them, whole
   aqt config inject my.textproto                # checked, with every base filled in)";
 
-// What the subcommands take.
+// The arguments of all subcommands.
 struct Flags {
   std::string input, output, tensor, kind;
   std::string preset, config, scheme_from, rules, non_finite;
@@ -137,7 +137,7 @@ absl::Status NeedPath(absl::string_view name, const std::string& value) {
   return value.empty() ? absl::InvalidArgumentError(absl::StrCat(name, " is missing")) : absl::OkStatus();
 }
 
-// Headers may be large, too: an interrupt ends the command after them.
+// Headers may be large, too: an interrupt while they are read ends the command afterwards.
 absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io::FileSystem& fs, const Console& console,
                                               const io::CheckpointOptions& options = {}) {
   absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, options);
@@ -240,7 +240,7 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
   return absl::OkStatus();
 }
 
-// Prints what it finds; kQuality when there is a problem.
+// Prints what it finds; kQuality if there is a problem.
 absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input,
                        OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));

@@ -17,7 +17,7 @@ struct Console {
   std::ostream& err;
   bool err_is_terminal = false;                    // a progress bar makes sense
   const std::atomic<bool>* interrupted = nullptr;  // set by a signal
-  // True when nobody reads `out` any more (`aqt inspect | head -1`): what cannot be written is then no error.
+  // True if nobody reads `out` any more (`aqt inspect | head -1`): a failed write is then not an error.
   bool (*reader_is_gone)() = nullptr;
 };
 

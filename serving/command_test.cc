@@ -445,7 +445,7 @@ TEST_F(CommandTest, ConfigPrintsTheWholeConfiguration) {
       ASSERT_EQ(Run({"config", kind, name}), 0) << err_;
       const std::string whole = out_;
       EXPECT_THAT(whole, Not(HasSubstr("base:"))) << kind << " " << name;
-      // What is printed is a configuration, and the same one.
+      // The printed text is a configuration, and the same one.
       std::ofstream("whole.textproto") << whole;
       ASSERT_EQ(Run({"config", kind, "whole.textproto"}), 0) << err_;
       EXPECT_EQ(out_, whole) << kind << " " << name;

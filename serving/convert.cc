@@ -34,8 +34,7 @@ struct Block {
   int64_t bytes = 0;  // of the input
 };
 
-// Bytes of the input per block, so that all threads together stay within half the budget (the other half is for
-// results).
+// Bytes of the input per block, so that all threads together stay within half the budget; results use the other half.
 int64_t BlockBytes(int jobs) { return std::clamp(kMemoryBudget / 2 / std::max(jobs, 1), kMinBlock, kMaxBlock); }
 
 void AddBlocks(const TensorPlan& tensor, int64_t count, int64_t bytes_each, int64_t per_block, int64_t min_last,
@@ -144,8 +143,7 @@ class ShardWriter {
     return block.begin == 0 ? WriteOnce(tensor, scheme, dtype) : absl::OkStatus();
   }
 
-  // Rows of the results start where those of the block did: at (first row of the block) * (bytes of a row of the
-  // result).
+  // The rows of the results start at (first row of the block) * (bytes per row of the result).
   absl::Status WriteEncoded(const TensorPlan& tensor, const Scheme& scheme, int64_t first_row,
                             const EncodedWeight& encoded) {
     const std::string module(*ModuleOf(tensor.name()));
@@ -157,7 +155,7 @@ class ShardWriter {
     return Write(absl::StrCat(module, kWeightZeroPoint), zero_point_row, *encoded.zero_point);
   }
 
-  // What a weight has besides its rows.
+  // Writes what a weight has besides its rows.
   absl::Status WriteOnce(const TensorPlan& tensor, const Scheme& scheme, DType dtype) {
     const std::string module(*ModuleOf(tensor.name()));
     if (scheme.format == Format::kPackQuantized) {
@@ -188,7 +186,7 @@ class ShardWriter {
   Buffers& buffers_;
 };
 
-// The metadata of the input's files, and what made this one. "format" is what the transformers library asks for.
+// The metadata of the input's files, and what made this one. The transformers library requires "format".
 io::Metadata OutputMetadata(const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
                             const OutputPlace& place) {
   io::Metadata metadata;
@@ -234,7 +232,7 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::Checkpoint& input, c
   return OutputError((*writer)->Finish());
 }
 
-// config.json, the index and the files that are no weights.
+// Writes config.json, the index and the files that are carried over.
 absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
                        const ConvertOptions& options, Output& output, ConvertResult& result) {
   const auto write = [&](absl::string_view name, absl::string_view text) -> absl::Status {

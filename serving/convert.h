@@ -4,7 +4,7 @@
 // Carries out a plan: reads the input tensor by tensor, in blocks of rows, and writes a quantized checkpoint.
 //
 // Memory: blocks of rows share a budget of 16 MiB, whatever the number of threads; a weight with one scale for the
-// whole tensor is held as a whole, alone. The bytes written depend on neither.
+// whole tensor is held whole, and one above the budget is processed alone. The bytes written depend on neither.
 
 #include <atomic>
 #include <cstdint>
@@ -27,7 +27,7 @@ inline constexpr int kMaxJobs = 64;
 struct ConvertOptions {
   int jobs = 1;  // threads, 1 .. kMaxJobs
   Progress* progress = nullptr;
-  // Looked at between blocks; true ends the work with Cancelled.
+  // Checked between blocks; true ends the work with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -37,14 +37,14 @@ struct ConvertResult {
   std::vector<std::string> not_copied;  // files of the input with its weights in other formats
 };
 
-// Everything that can be checked without reading weights has been: the plan is for this checkpoint and recipe, the
-// place by CheckOutput, the calibration by CheckCalibration. On any error nothing is left, and what was at the place is
-// untouched. DataLoss, naming the tensor and the position, for a weight with a NaN or an infinity.
+// Assumes that all checks that need no weights have passed: the plan is for this checkpoint and recipe, the place is
+// from CheckOutput, the calibration went through CheckCalibration. On an error nothing is left behind, and what was at
+// the place is untouched. DataLoss, naming the tensor and the position, for a weight with a NaN or an infinity.
 absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
                                       const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
                                       const ConvertOptions& options);
 
-// The weights that the plan quantizes and that hold a NaN or an infinity. Reads them all.
+// Of the weights that the plan quantizes, those that hold a NaN or an infinity. Reads them all.
 absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input, const Plan& plan,
                                                     const ConvertOptions& options);
 

@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_CONVERT_CONFIG_H_
 #define AQT_SERVING_CONVERT_CONFIG_H_
 
-// A converter configuration (configs/convert.proto), read, merged with its base and checked: the only place of the
-// converter that knows protobuf.
+// Reads a converter configuration (configs/convert.proto), merges it with its base and checks it. No other part of the
+// converter knows protobuf.
 
 #include <optional>
 #include <string>
@@ -20,7 +20,7 @@ enum class WeightRules : uint8_t {
   kCompressedTensors,  // aqt/quant/compressed_tensors.h
   kAqt,                // aqt/quant/aqt_weight.h
 };
-// "compressed_tensors", "aqt": the text on the command line.
+// "compressed_tensors" or "aqt", as on the command line.
 absl::string_view ToString(WeightRules rules);
 
 struct ConfigRule {
@@ -41,12 +41,12 @@ struct ConvertConfig {
   std::string text;  // the merged configuration as a textproto
 };
 
-// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, for errors of meaning, too: a
-// pattern that is no regular expression, a missing or contradictory field, an unknown base. Unimplemented likewise for
-// a scheme that cannot be written.
+// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, also for errors of meaning: an
+// invalid regular expression, a missing or contradictory field, an unknown base. Unimplemented, with the same prefix,
+// for a scheme that cannot be written.
 absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source);
 
-// InvalidArgument, listing the names, when there is none of that name.
+// InvalidArgument, listing the names, if there is no preset of that name.
 absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name);
 std::vector<std::string> ConvertPresetNames();
 

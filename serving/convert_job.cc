@@ -20,18 +20,18 @@
 namespace aqt::serving {
 namespace {
 
-// Checks the place, keeps others out of it, and checks it again: another run may have ended in between.
+// Checks the place, locks it, and checks it again: another run may have ended in between.
 absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Checkpoint& input, const ConvertJob& job,
                                         std::unique_ptr<io::FileLock>& lock) {
-  // Not --scheme-from: what it says lives on in the output.
+  // Without --scheme-from: its content lives on in the output.
   const std::vector<std::string> also_read = {job.recipe.config_file, job.calibration};
   AQT_ASSIGN_OR_RETURN(const OutputPlace place, CheckOutput(fs, input, job.output, job.force, also_read));
   AQT_ASSIGN_OR_RETURN(lock, LockOutput(fs, place));
   return CheckOutput(fs, input, job.output, job.force, also_read);
 }
 
-// What earlier runs into the same output have left. They are not removed: another machine may be writing them. To be
-// called with the lock held, so that no other run of this machine is at work there.
+// Describes what earlier runs into the same output left. It is not removed: another machine may be writing it. Call
+// with the lock held, so that no other run on this machine is at work there.
 std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::string& output) {
   std::vector<std::string> result;
   std::string target = output;
@@ -40,7 +40,7 @@ std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::
     if (absl::StatusOr<std::string> real = fs.RealPath(target); real.ok()) target = *std::move(real);
   }
   const absl::StatusOr<std::vector<std::string>> paths = io::FindLeftovers(fs, target);
-  if (!paths.ok()) return result;  // a folder that can be written and not read
+  if (!paths.ok()) return result;  // the folder can be written but not read
   for (const std::string& path : *paths) {
     const bool temporary = absl::StrContains(io::BaseName(path), ".tmp-");
     result.push_back(absl::StrCat(io::PrintableLine(path),
@@ -119,7 +119,7 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   std::unique_ptr<io::FileLock> lock;
   absl::StatusOr<ConvertReport> report = Run(fs, job, lock);
   if (lock == nullptr || !absl::IsResourceExhausted(report.status())) return report;
-  // They may be what fills the disk.
+  // The leftovers may be what fills the disk.
   const std::vector<std::string> leftovers = DescribeLeftovers(fs, job.output);
   if (leftovers.empty()) return report;
   return absl::ResourceExhaustedError(absl::StrCat(report.status().message(), "; ", absl::StrJoin(leftovers, "; ")));

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_CONVERT_JOB_H_
 #define AQT_SERVING_CONVERT_JOB_H_
 
-// A conversion from its words on the command line to the finished output: what `aqt convert` does, without the
+// A conversion from the options of the command line to the finished output: what `aqt convert` does, without the
 // printing.
 
 #include <atomic>
@@ -25,9 +25,9 @@ struct ConvertJob {
   std::string calibration;  // empty: none
   bool force = false;
   int jobs = 1;
-  int64_t max_shard_bytes = 0;  // 0: as the input
+  int64_t max_shard_bytes = 0;  // 0: the shards of the input
   const std::atomic<bool>* cancelled = nullptr;
-  // Called with the bytes to read, once everything has been checked; may return null.
+  // Called with the number of bytes to read once everything has been checked; may return null.
   std::function<std::unique_ptr<Progress>(int64_t)> make_progress;
 };
 
@@ -39,7 +39,7 @@ struct ConvertReport {
   std::vector<std::string> warnings;
 };
 
-// Checks everything that headers tell before it writes. The errors of the parts; Unimplemented when the input is
+// Before it writes, checks everything that headers can show. The errors of the parts; Unimplemented if the input is
 // quantized already.
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job);
 

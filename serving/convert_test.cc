@@ -36,7 +36,7 @@ using ::testing::Not;
 
 const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 
-// Every weight, with this scheme.
+// Quantizes every weight with this scheme.
 std::string ConfigText(const std::string& weights, const std::string& rest = "") {
   return absl::StrCat("schema: 1 default_ignore: false rule { match: '.*' quantize { weights { ", weights, " } ", rest,
                       " } }");
@@ -69,8 +69,8 @@ struct BlockCase {
 };
 class ConvertBlocksTest : public ConvertTest, public ::testing::WithParamInterface<BlockCase> {};
 
-// Weights larger than a block give the bytes of encoding them as a whole, whatever the number of threads. 65536 columns
-// of f32 are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not see alone.
+// Weights larger than a block get the bytes of encoding them whole, whatever the number of threads. 65536 columns of
+// f32 are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not get alone.
 TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
   const BlockCase& c = GetParam();
   const NamedArrays tensors = {{"tall.weight", MakeWeight(c.dtype, {5000, 96}, 1)},
@@ -235,11 +235,11 @@ TEST_F(ConvertTest, AConvertedModelTellsHowItWasMade) {
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
   EXPECT_THAT(DifferentTensors(At("out"), At("again")), IsEmpty());
   EXPECT_EQ(ReadText(At("out/config.json")), ReadText(At("again/config.json")));
-  // It is no input for a second quantization.
+  // It is refused as the input of a second quantization.
   job.input = At("out");
   job.output = At("twice");
   EXPECT_EQ(RunConvertJob(Fs(), job).status().code(), absl::StatusCode::kUnimplemented);
-  // A single file says it in its metadata.
+  // A single file says so in its metadata.
   job.input = At("in");
   job.output = At("out.safetensors");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
@@ -321,7 +321,7 @@ TEST_F(ConvertTest, ARangeThatOverflowsIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("a.weight: the range of the values overflows"));
 }
 
-// Tensors of every file dtype, of no elements, without axes and without a name, in a name order unlike the file's.
+// Tensors of every file dtype, without elements, axes or a name, whose order by name differs from the file's.
 TEST_F(ConvertTest, EverythingElsePassesByteForByte) {
   std::vector<io::TensorSpec> specs = {{"none", io::FileDType::kF32, {0, 3}},
                                        {"scalar", io::FileDType::kBF16, {}},
@@ -388,8 +388,8 @@ struct FaultCase {
 };
 class ConvertFaultTest : public ConvertTest, public ::testing::WithParamInterface<FaultCase> {};
 
-// Whatever call fails: an error, and afterwards there is the old state, or the complete new one (when only a flush
-// after the last rename failed). Never a part of it, and no temporary file.
+// Whichever call fails: an error, and afterwards the old state, or the complete new one (if only a flush after the last
+// rename failed). Never a part of it, and no temporary file.
 TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
   const FaultCase& c = GetParam();
   WriteShardedModel(At("in"), DType::kF32);
@@ -429,7 +429,7 @@ TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
       ASSERT_TRUE(status.ok() || reached) << what;
       const bool is_new =
           io::Checkpoint::Open(Fs(), job.output).ok() && DifferentTensors(job.output, complete.output).empty();
-      if (status.ok()) {  // a fault that the code can live with, or none any more
+      if (status.ok()) {  // a fault that the code tolerates, or no more faults
         EXPECT_TRUE(is_new) << what;
       } else {
         EXPECT_THAT(static_cast<int>(ExitCodeOf(status)), ::testing::AnyOf(3, 4)) << what;

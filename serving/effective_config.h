@@ -15,11 +15,11 @@ namespace aqt::serving {
 // "dot_general" (configs/quant.proto), "inject" (configs/inject.proto), "convert" (configs/convert.proto).
 std::vector<std::string> ConfigKinds();
 
-// One of ConfigKinds(): the names of the presets of that kind.
+// The names of the presets of one of ConfigKinds().
 std::vector<std::string> PresetNames(absl::string_view kind);
 
-// The whole configuration as a textproto; `source` is the name of a preset, or a file. InvalidArgument beginning with
-// file:line:column for what is wrong in a file, or listing the presets when there is neither.
+// The whole configuration as a textproto; `source` names a preset or a file. InvalidArgument, beginning with
+// file:line:column if the file is wrong, or listing the presets if `source` is neither.
 absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind, absl::string_view source);
 
 }  // namespace aqt::serving

@@ -14,22 +14,22 @@ enum class ExitCode : int {
   kQuality = 1,         // a check of `verify` failed
   kUsage = 2,           // command line, configuration, calibration
   kMalformedInput = 3,  // a damaged checkpoint, or values that cannot be quantized
-  // A file that is missing, in the way, unreadable or cannot be written; no memory, no threads.
+  // A file is missing, in the way, unreadable or cannot be written; too little memory, too few threads.
   kFile = 4,
   kUnsupported = 5,    // legal, but not implemented
   kInterrupted = 130,  // SIGINT, SIGTERM, SIGHUP, SIGXCPU
 };
 
-// OK kOk; InvalidArgument kUsage; DataLoss kMalformedInput; Unimplemented kUnsupported; Cancelled kInterrupted;
-// anything else kFile.
+// OK: kOk; InvalidArgument: kUsage; DataLoss: kMalformedInput; Unimplemented: kUnsupported; Cancelled: kInterrupted;
+// anything else: kFile.
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// Cancelled when `cancelled` is true; null never is.
+// Cancelled if `cancelled` is not null and holds true.
 absl::Status CheckCancelled(const std::atomic<bool>* cancelled);
 
-// For errors of writing: a DataLoss (EIO of the disk) becomes Unknown, so that it is not taken for a damaged input.
+// For errors of writing: turns DataLoss (a disk's EIO) into Unknown, so that it is not taken for a damaged input.
 absl::Status OutputError(const absl::Status& status);
-// For errors of reading what the command line names beside the input (a configuration): every error becomes
+// For errors of reading the other files that the command line names (a configuration): turns every error into
 // InvalidArgument.
 absl::Status UsageError(const absl::Status& status);
 

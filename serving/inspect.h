@@ -17,7 +17,7 @@
 
 namespace aqt::serving {
 
-// Over the elements that are numbers; `nans` counts the others. Infinities take part.
+// Over the elements that are not NaN, infinities included; `nans` counts the others.
 struct TensorStats {
   double min = 0;
   double max = 0;
@@ -48,7 +48,7 @@ struct InspectReport {
 
 struct InspectOptions {
   bool stats = false;  // reads all tensors
-  // Looked at while tensors are read; true ends the work with Cancelled.
+  // Checked while tensors are read; true ends the work with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;
 };
 

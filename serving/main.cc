@@ -30,10 +30,10 @@ void SetSignals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
     struct sigaction inherited {};
     sigaction(signal, nullptr, &inherited);
-    // What was ignored before stays so: nohup, a script's jobs in the background.
+    // Ignored signals stay ignored: nohup, a script's jobs in the background.
     if (inherited.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }
-  // Both become errors of writing: a pipe that nobody reads, and a file above the limit of `ulimit -f`.
+  // When ignored, both become write errors: a pipe that nobody reads, and a file above the limit of `ulimit -f`.
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
 }
@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
   // MiB.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 
-  // `bazel run` starts programs elsewhere; paths are relative to where the user stands.
+  // `bazel run` starts programs elsewhere; paths are relative to the user's folder.
   if (const char* folder = std::getenv("BUILD_WORKING_DIRECTORY"); folder != nullptr && chdir(folder) != 0) {
     std::perror(folder);
     return 4;

@@ -26,7 +26,7 @@ absl::StatusOr<bool> HoldsCheckpoint(const io::FileSystem& fs, absl::string_view
   return false;
 }
 
-// Written by a conversion, as its metadata say.
+// Whether a conversion wrote it, according to its metadata.
 bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
   const absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path);
   if (!checkpoint.ok()) return false;
@@ -36,14 +36,14 @@ bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
   return false;
 }
 
-// What must survive the run, and where the output is.
+// Compares files that must survive the run with the output's place.
 class Collision {
  public:
-  // `out` is at the output's place.
+  // `out` is what is at the output's place.
   Collision(const io::FileSystem& fs, absl::string_view path, const io::FileInfo& out)
       : fs_(fs), path_(path), out_(out) {}
 
-  // InvalidArgument when the output is `file`, or a folder that it is in. `what` names it: "the input's file".
+  // InvalidArgument if the output is `file`, or a folder that contains it. `what` names it: "the input's file".
   absl::Status Check(const std::string& file, absl::string_view what) {
     const absl::StatusOr<io::FileInfo> info = fs_.Stat(file);
     if (absl::IsNotFound(info.status())) return absl::OkStatus();
@@ -70,7 +70,7 @@ class Collision {
   const io::FileSystem& fs_;
   const absl::string_view path_;
   const io::FileInfo out_;
-  std::set<std::string> seen_;  // folders that were compared
+  std::set<std::string> seen_;  // folders compared so far
 };
 
 absl::Status CheckNotInput(const io::FileSystem& fs, const io::Checkpoint& input, const std::string& path,
@@ -92,13 +92,13 @@ absl::Status CheckNotInput(const io::FileSystem& fs, const io::Checkpoint& input
   return absl::OkStatus();
 }
 
-// True when `inner`, a path without links, is below `folder`.
+// Whether `inner`, a path without links, is below `folder`.
 absl::StatusOr<bool> IsInside(const io::FileSystem& fs, const std::string& inner, const std::string& folder) {
   AQT_ASSIGN_OR_RETURN(const std::string real, fs.RealPath(folder));
   return absl::StartsWith(inner, real == "/" ? real : absl::StrCat(real, "/"));
 }
 
-// What --force may replace.
+// OK if --force may replace what is there.
 absl::Status CheckReplaceable(const io::FileSystem& fs, const io::Checkpoint& input, const OutputPlace& place) {
   if (input.is_folder()) {
     AQT_ASSIGN_OR_RETURN(const bool inside, IsInside(fs, place.target, input.path()));
@@ -171,7 +171,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
   }
   if (!place.is_file) {
     AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(place.target));
-    if (names.empty()) return place;  // as good as nothing
+    if (names.empty()) return place;  // an empty folder counts as nothing
   }
   if (!force) return absl::AlreadyExistsError(absl::StrCat("the output ", place.path, " exists; --force replaces it"));
   AQT_RETURN_IF_ERROR(CheckReplaceable(fs, input, place));
@@ -181,7 +181,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
 
 absl::StatusOr<std::unique_ptr<io::FileLock>> LockOutput(const io::FileSystem& fs, const OutputPlace& place) {
   const absl::string_view folder = io::FolderOf(place.target);
-  // Cut so that file systems which allow 255 bytes take it.
+  // Cut to fit file systems that allow 255 bytes.
   const absl::string_view base = io::BaseName(place.target).substr(0, 200);
   absl::StatusOr<std::unique_ptr<io::FileLock>> lock =
       fs.Lock(io::JoinPath(folder, absl::StrCat(".", base, ".aqt-lock")));

@@ -216,7 +216,7 @@ TEST_F(OutputTest, TooLittleSpaceIsFoundByThePreflight) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("takes at least"));
     EXPECT_EQ(ListTree(root_), before);
   }
-  // The files that are copied count; where the figure is not reported nothing is refused.
+  // Copied files count. If the file system does not report its free space, nothing is refused.
   io::FaultInjectingFileSystem fs;
   job.output = At("out");
   fs.SetFreeBytes(20000);
@@ -284,7 +284,7 @@ TEST_F(OutputTest, AnOutputInsideTheInputIsNotCopied) {
   const absl::Status again = RunConvertJob(Fs(), job).status();
   ASSERT_TRUE(again.ok()) << again;
   EXPECT_EQ(ListTree(At("in/out")), files);
-  // A single file, too; also when the weights have no usual name.
+  // A single file, too; also if the weights do not have the usual name.
   ASSERT_TRUE(Fs().Rename(At("in/model.safetensors"), At("in/weights.safetensors")).ok());
   ASSERT_TRUE(io::RemoveTree(Fs(), At("in/out")).ok());
   job.output = At("in/out.safetensors");

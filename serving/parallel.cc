@@ -19,7 +19,7 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
   std::condition_variable changed;
   int64_t next = 0, running = 0, held = 0, failed = n;
   absl::Status error;
-  const absl::Status out_of_memory = absl::ResourceExhaustedError(kOutOfMemory);  // made while there is some
+  const absl::Status out_of_memory = absl::ResourceExhaustedError(kOutOfMemory);  // made while there is memory
 
   const auto work = [&] {
     while (true) {
@@ -51,7 +51,7 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
     }
   };
   const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(options.threads, n));
-  std::vector<std::jthread> others;  // which join also when an exception passes through
+  std::vector<std::jthread> others;  // they join even if an exception passes through
   others.reserve(threads - 1);
   const auto stop = [&](absl::Status status) {
     const std::lock_guard<std::mutex> lock(mutex);

@@ -19,10 +19,10 @@ struct ParallelOptions {
   int64_t memory_budget = 0;
 };
 
-// Calls run(i) for i = 0 .. n-1, starting them in this order, and returns when all that were started are done. After a
-// failure none is started any more. The error of the smallest failed i is returned, which does not depend on the number
-// of threads as long as run(i) fails or succeeds by itself. `memory(i)` is what run(i) needs, in bytes.
-// ResourceExhausted when a thread cannot be started, and for a task that ends in std::bad_alloc.
+// Calls run(i) for i = 0 .. n-1, starting them in this order, and returns when all started calls are done. After a
+// failure no more are started. Returns the error of the smallest i that failed, which does not depend on the number of
+// threads if whether run(i) fails depends only on i. `memory(i)` is what run(i) needs, in bytes. ResourceExhausted if a
+// thread cannot be started or a task throws std::bad_alloc.
 absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::FunctionRef<int64_t(int64_t)> memory,
                          absl::FunctionRef<absl::Status(int64_t)> run);
 

@@ -48,7 +48,7 @@ bool IsTied(const io::Checkpoint& checkpoint, const ModelConfig& model) {
   return model.has_output_head && !HasStoredHead(checkpoint);
 }
 
-// The module that a loader would take for a quantized one if `ignore` did not name it, or none: a weight of the class
+// The module that a loader would take for a quantized one if `ignore` did not name it, or null: a weight of the class
 // Linear, as far as name and rank tell, or experts in one tensor.
 std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_left_out) {
   const io::TensorInfo& info = *tensor.input.info;
@@ -58,8 +58,8 @@ std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_le
   return std::string(*ModuleOf(info.name));
 }
 
-// What a loader needs to know. One scheme: the class Linear, less the modules that stayed in floating point, by name.
-// More than one: every module by name.
+// What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point, by
+// name. With several: every module by name.
 QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelConfig& model, const Plan& plan,
                                   const Recipe& recipe) {
   const bool like = recipe.like.has_value();

@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_PLAN_H_
 #define AQT_SERVING_PLAN_H_
 
-// What a conversion will do, worked out from headers alone: for each tensor of the input the decision and the tensors
-// that it becomes, which file they go to, and the resulting quantization_config.
+// What a conversion will do, worked out from headers only: for each tensor of the input the decision, the tensors that
+// it becomes and the file that they go to; and the resulting quantization_config.
 
 #include <cstdint>
 #include <ostream>
@@ -31,7 +31,7 @@ struct PlanOptions {
 struct TensorPlan {
   io::Checkpoint::Tensor input;
   Decision decision;
-  std::vector<io::TensorSpec> outputs;  // {the input's} when it is carried over; see OutputTensors in scheme.h
+  std::vector<io::TensorSpec> outputs;  // the input's own if it is carried over; see OutputTensors in scheme.h
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
   int output_shard = 0;
@@ -45,28 +45,28 @@ struct Plan {
   std::vector<std::string> shard_names;
   bool has_index = false;  // of the output
   QuantizationConfig quantization_config;
-  std::vector<std::string> warnings;  // not those of single tensors
+  std::vector<std::string> warnings;  // without those of single tensors
   int num_quantized = 0;
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
 };
 
-// InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a rule cannot be followed; InvalidArgument
-// when nothing would be quantized, a rule has no effect and the recipe is strict, two outputs would have one name, or
-// one file would exceed max_shard_bytes. Unimplemented when the checkpoint is quantized already (quantized_already.h).
+// InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule cannot be followed. InvalidArgument if
+// nothing would be quantized, the recipe is strict and a rule has no effect, two outputs would have the same name, or
+// one file would exceed max_shard_bytes. Unimplemented if the checkpoint is quantized already (quantized_already.h).
 // The plan refers to `checkpoint`, which must outlive it.
 absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options = {});
 
-// True when there is a weight of that module.
+// Whether there is a weight of that module.
 bool HasModule(const io::Checkpoint& checkpoint, absl::string_view module);
 
-// Reads the config.json of a folder; of a single file, the metadata in which a conversion keeps its
-// quantization_config. DataLoss when config.json is damaged.
+// Reads a folder's config.json, or for a single file the metadata in which a conversion keeps its quantization_config.
+// DataLoss if config.json is damaged.
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
-// One line per rule that Decide looks at for the tensor of that name, then its decision. InvalidArgument, with similar
-// names, when the checkpoint has none; Unimplemented as MakePlan.
+// One line per rule that Decide tries for the tensor of that name, then its decision. InvalidArgument, with similar
+// names, if the checkpoint does not have it; Unimplemented as in MakePlan.
 absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view tensor);
 

@@ -69,7 +69,7 @@ void Progress::Add(int64_t bytes, absl::string_view what) {
 
 void Progress::Finish() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // Called while an exception passes, too: allocates nothing.
+  // May run while an exception propagates, so it allocates nothing.
   if (width_ > 0)
     out_ << "\r" << std::setw(static_cast<int>(width_)) << ""
          << "\r" << std::flush;

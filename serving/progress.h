@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_PROGRESS_H_
 #define AQT_SERVING_PROGRESS_H_
 
-// How far a long run is, on standard error.
+// Shows on standard error how far a long run has come.
 
 #include <chrono>
 #include <cstdint>
@@ -25,13 +25,13 @@ class Progress {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
 
-  // Writes to `out`, which must outlive it. `total_bytes` is the work to come.
+  // Writes to `out`, which must outlive it. `total_bytes` is the whole work.
   Progress(ProgressStyle style, int64_t total_bytes, std::ostream& out, Clock clock = std::chrono::steady_clock::now);
   ~Progress() { Finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `bytes` more are done; `what` is the tensor at work.
+  // Adds `bytes` to the work done; `what` is the tensor being processed.
   void Add(int64_t bytes, absl::string_view what);
   // Erases the bar.
   void Finish();

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
-// A wider indentation is not continued: it would be written some hundred times.
+// A wider indentation is not copied: it would be written some hundred times.
 constexpr size_t kMaxIndent = 16;
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 // The version of the package whose layout and field names are written.
@@ -37,7 +37,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   return json;
 }
 
-// Null for an absent key, too.
+// Null also if the key is absent.
 const Json& At(const Json& object, const char* key) {
   static const Json* const null = new Json();
   const auto it = object.find(key);
@@ -110,7 +110,7 @@ struct Args {
   int64_t group_size = 0;
 };
 
-// The strategy as the package infers it where it is not given. `group_size`: -1 stands for one group per row.
+// The strategy; if it is not given, the one that the package infers. A `group_size` of -1 means one group per row.
 absl::StatusOr<std::string> ParseStrategy(absl::string_view where, const Json& args, int64_t group_size) {
   AQT_ASSIGN_OR_RETURN(std::string strategy, Text(where, args, "strategy"));
   if (strategy.empty()) return std::string(group_size == 0 ? "tensor" : group_size == -1 ? "channel" : "group");
@@ -257,7 +257,7 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
   return group;
 }
 
-// Parts of the configuration that would change what is stored or computed.
+// Refuses parts of the configuration that would change what is stored or computed.
 absl::Status CheckRest(const Json& json) {
   const Json& method = At(json, "quant_method");
   if (!method.is_null() && method != "compressed-tensors") {
@@ -377,7 +377,7 @@ std::string QuantizationConfigToJson(const QuantizationConfig& config) {
 absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config) {
   const absl::string_view text = config_json.empty() ? "{\n}" : config_json;
   AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
-  // The indentation of the other keys, for this one.
+  // Indents the new key like the others.
   absl::string_view indent = "  ";
   if (!object.members.empty()) {
     const size_t open = text.find('{') + 1;

@@ -19,7 +19,7 @@ namespace aqt::serving {
 inline constexpr char kConfigFile[] = "config.json";
 // The longest config.json, preset or configuration that is read.
 inline constexpr int64_t kMaxConfigBytes = 64 << 20;
-// Key of a safetensors file's metadata under which a conversion to a single file keeps the quantization_config.
+// Metadata key under which a conversion to a single safetensors file keeps the quantization_config.
 inline constexpr char kQuantizationConfigKey[] = "quantization_config";
 
 // One of `config_groups`. A target is a module's name, "re:" and a regular expression that matches from the start of a
@@ -38,16 +38,16 @@ struct QuantizationConfig {
   bool operator==(const QuantizationConfig& other) const { return groups == other.groups && ignore == other.ignore; }
 };
 
-// What the converter needs to know of a config.json.
+// What the converter needs from a config.json.
 struct ModelConfig {
   std::optional<bool> tie_word_embeddings;  // as written
   // `architectures` names a model that ends in an output head, whether or not it is stored.
   bool has_output_head = false;
-  // The text of `quantization_config` (or of `compression_config`), if there is one, also of the language model's part.
+  // The text of `quantization_config` or `compression_config`, if there is one, also within `text_config`.
   std::optional<std::string> quantization_config;
-  std::string quant_method;  // in there; empty when it is not given
+  std::string quant_method;  // the one in there; empty if not given
 };
-// DataLoss with line and column as io::ScanJsonObject: NaN, Infinity and numbers of any size are read.
+// DataLoss with line and column as in io::ScanJsonObject. NaN, Infinity and numbers of any size are accepted.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 
 // Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a
@@ -59,8 +59,8 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view jso
 // The JSON text in ASCII, with every field that the package writes.
 std::string QuantizationConfigToJson(const QuantizationConfig& config);
 
-// `config_json` (a config.json; empty for none) with its quantization_config replaced, or added as the last key. All
-// else keeps its text, byte for byte. DataLoss as ParseModelConfig.
+// `config_json` (a config.json; empty if there is none) with its quantization_config replaced, or added as the last
+// key. Everything else keeps its text, byte for byte. DataLoss as in ParseModelConfig.
 absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config);
 
 }  // namespace aqt::serving

@@ -160,7 +160,7 @@ TEST(QuantizationConfigTest, WhatIsWrittenReadsBackTheSame) {
   }
 }
 
-// The package's own files: what is read from them and written again is the same JSON.
+// The package's own files: reading one and writing it again gives the same JSON.
 TEST(QuantizationConfigTest, ReproducesTheRecordedFiles) {
   for (const char* name : {"int_w8a8_dynamic", "int_w8a8_static", "int_w4a8_g32", "pack_w4a16_channel_asym",
                            "pack_w2a16_g32", "pack_w4a8_g32"}) {
@@ -199,7 +199,7 @@ TEST(ModelConfigTest, ReadsWhatPythonWrites) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_TRUE(model->has_output_head);
   EXPECT_EQ(model->tie_word_embeddings, true);
-  // In a quantization_config, too, where it does not matter; where it does, it is what it is.
+  // They are also accepted in a quantization_config where they have no effect, and refused where they would.
   EXPECT_TRUE(Edited(R"("unknown_at_top": 1)", R"("unknown_at_top": [NaN, 1e999])").ok());
   EXPECT_TRUE(Edited(R"("dynamic": false)", R"("dynamic": false, "observer_kwargs": {"c": -Infinity})").ok());
   EXPECT_THAT(std::string(Edited(R"("num_bits": 8)", R"("num_bits": NaN)").status().message()),
@@ -217,7 +217,7 @@ TEST(ModelConfigTest, WhatIsNotTouchedKeepsItsText) {
   EXPECT_THAT(added, EndsWith("\n    }\n}\n"));
   EXPECT_EQ(*SetQuantizationConfig(added, config), added);
 
-  // Replaced where it stands.
+  // Replaced in place.
   EXPECT_THAT(*SetQuantizationConfig("{\"quantization_config\":{\"a\": [1]} , \"b\":\t1e2 }", config),
               AllOf(StartsWith("{\"quantization_config\":{\n"), EndsWith("\n  } , \"b\":\t1e2 }")));
   EXPECT_THAT(*SetQuantizationConfig("{\"b\":1}", config), StartsWith("{\"b\":1,\n  \"quantization_config\": {\n"));

@@ -12,7 +12,7 @@
 namespace aqt::serving {
 namespace {
 
-// Integers, and floating point of 8 bits and less: no type to compute with.
+// Integers, and floating point types of 8 bits or fewer: types for storage only.
 bool IsStorageType(io::FileDType dtype) {
   switch (dtype) {
     case io::FileDType::kBool: return false;
@@ -24,11 +24,11 @@ bool IsStorageType(io::FileDType dtype) {
   }
 }
 
-// What a tensor is called by the method that made it. The first that fits decides.
+// How a method names its tensors. The first entry that fits decides.
 struct Layout {
   absl::string_view suffix;
   const char* method;
-  bool only_storage = false;  // names that floating point tensors bear, too
+  bool only_storage = false;  // floating point tensors have such names, too
   bool of_weight = false;     // only beside a <module>.weight of a storage type
 };
 constexpr Layout kLayouts[] = {
@@ -61,7 +61,7 @@ bool ShowsQuantization(const io::Checkpoint& checkpoint, const io::TensorInfo& i
   return weight != nullptr && IsStorageType(weight->info->dtype);
 }
 
-// What shows that the checkpoint is quantized, or an empty text.
+// The evidence that the checkpoint is quantized, or an empty text.
 std::string Evidence(const io::Checkpoint& checkpoint, const ModelConfig& model) {
   if (model.quantization_config.has_value()) {
     return absl::StrCat("it has a quantization_config",

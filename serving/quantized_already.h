@@ -7,9 +7,9 @@
 
 namespace aqt::serving {
 
-// Unimplemented, naming what shows it and the remedy, when the checkpoint is quantized already: config.json says so;
-// a file beside it does (GPTQ, AWQ, ModelOpt); or its tensors do: scales, zero points and packed values as the known
-// methods name them, or a weight of an integer or 8-bit float type. From headers only.
+// Unimplemented, naming the evidence and the remedy, if the checkpoint is quantized already. The evidence is in
+// config.json, in a file beside it (GPTQ, AWQ, ModelOpt), or in the tensors: scales, zero points and packed values with
+// the names that known methods use, or a weight of an integer or 8-bit float type. Reads headers only.
 absl::Status CheckNotQuantized(const io::Checkpoint& checkpoint, const ModelConfig& model);
 
 }  // namespace aqt::serving

@@ -18,7 +18,7 @@ absl::StatusOr<QuantizationConfig> LoadSchemeFrom(const io::FileSystem& fs, std:
   if (!text.ok()) return UsageError(text.status());
   const absl::StatusOr<ModelConfig> model = ParseModelConfig(*text);
   if (!model.ok()) return UsageError(Annotate(model.status(), path));
-  // A file that holds the quantization_config alone is as good.
+  // A file with only the quantization_config will do, too.
   absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(model->quantization_config.value_or(*text));
   if (!config.ok()) return Annotate(config.status(), path);
   return config;

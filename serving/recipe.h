@@ -14,7 +14,7 @@
 namespace aqt::serving {
 
 struct Recipe {
-  // Exactly one of the two.
+  // Exactly one of the two is set.
   std::optional<ConvertConfig> config;     // --preset, --config
   std::optional<QuantizationConfig> like;  // --scheme-from
   WeightRules weight_rules = WeightRules::kCompressedTensors;
@@ -27,9 +27,9 @@ struct Recipe {
   std::string Digest() const;
 };
 
-// The words of the command line.
+// What the command line says.
 struct RecipeSource {
-  // Exactly one of the three.
+  // Exactly one of the three is not empty.
   std::string preset;
   std::string config_file;
   std::string scheme_from;  // a config.json, or a folder with one
@@ -39,7 +39,7 @@ struct RecipeSource {
   bool strict = false;
 };
 
-// InvalidArgument or Unimplemented, beginning with the file's name, when a file is missing or wrong.
+// InvalidArgument or Unimplemented, beginning with the file's name, if a file is missing or wrong.
 absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& source);
 
 }  // namespace aqt::serving

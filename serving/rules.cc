@@ -17,7 +17,7 @@ namespace {
 
 re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
 
-// The built-in list. Patterns match a whole module name, most of them by its last part, in any case.
+// An entry of the built-in list. The pattern must match the whole module name, in any case; most look at its last part.
 struct BuiltIn {
   const char* what;
   RE2 pattern;
@@ -58,7 +58,7 @@ std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std:
 bool IsRegexTarget(absl::string_view target) { return absl::StartsWith(target, "re:"); }
 constexpr char kLinear[] = "Linear";
 
-// True for a text that a loader may take for the name of a class: a Python identifier as classes are named.
+// True for a text that a loader may take for the name of a class: letters and digits, beginning with a capital.
 bool MayBeClass(absl::string_view text) {
   return !text.empty() && absl::ascii_isupper(text[0]) && std::all_of(text.begin(), text.end(), absl::ascii_isalnum);
 }
@@ -192,7 +192,7 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
       decision.warning =
           "rank 3 and not named *.weight: carried over as it is; if these are the weights of experts, split them";
     }
-    // An entry of the ignore list may name such a tensor; then it has its effect.
+    // An entry of the ignore list may name such a tensor; then it counts as used.
     const size_t dot = tensor.name.rfind('.');
     FindIgnore(tensor.name, absl::string_view(tensor.name).substr(0, dot == std::string::npos ? 0 : dot), true, false);
     note(absl::StrCat("no candidate: ", decision.reason));

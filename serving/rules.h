@@ -5,8 +5,8 @@
 // quantization_config of another model, and applied to one tensor after the other.
 //
 // Only tensors named `<module>.weight` of rank 2 or more are candidates; everything else is carried over as it is. For
-// a candidate the rules are tried in order. The first that matches decides, except that a rule that quantizes is passed
-// over for a weight that is ignored, unless the rule may override that.
+// a candidate the rules are tried in order. The first that matches decides, but a rule that quantizes is skipped for a
+// weight on an ignore list, unless the rule overrides it.
 
 #include <cstdint>
 #include <functional>
@@ -28,36 +28,36 @@ namespace aqt::serving {
 struct Decision {
   std::optional<Scheme> scheme;  // null: carried over as it is
   bool candidate = false;
-  // A rule asks for a scheme and nothing that the user wrote speaks against it, yet the weight stays in floating point:
-  // it is on the built-in ignore list, or the scheme does not fit.
+  // A rule asks for a scheme and nothing that the user wrote excludes the weight, yet it stays in floating point: it is
+  // on the built-in ignore list, or the scheme does not fit.
   bool left_out = false;
   std::string reason;   // what decided: "rule 1 \"attention\"", "rank 1"
-  std::string warning;  // not empty when the user should look: an unsuitable weight
+  std::string warning;  // not empty if the user should look: an unsuitable weight
 };
 
 class RuleSet {
  public:
   static absl::StatusOr<RuleSet> FromConfig(const ConvertConfig& config);
-  // True for the name of a module of the checkpoint.
+  // Whether the checkpoint has a module of that name.
   using IsModule = std::function<bool(absl::string_view)>;
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
-  // class Linear stands for every rank-2 `*.weight` outside the built-in ignore list; what does not fit the scheme
-  // among them stays in floating point. Unimplemented for patterns that RE2 does not know (look-around), and for other
-  // classes: a target that is written like one ("LlamaMLP") and that no module is named like.
+  // class Linear covers every rank-2 `*.weight` outside the built-in ignore list; those that the scheme does not fit
+  // stay in floating point. Unimplemented for patterns that RE2 does not support (look-around), and for other classes:
+  // a target written like one ("LlamaMLP") that is not the name of a module.
   static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config, const IsModule& is_module);
 
   RuleSet(RuleSet&&) = default;
   RuleSet& operator=(RuleSet&&) = default;
 
-  // Counts which rules decide. InvalidArgument or Unimplemented, naming tensor, rule and remedy, when a scheme is asked
-  // for that does not fit. `tied`: the model's input and output embeddings are one tensor. With `trace`, one line per
-  // rule that was looked at is added to it.
+  // Counts which rules decide. InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule asks for a
+  // scheme that does not fit. `tied`: the model's input and output embeddings are one tensor. `trace`, if not null,
+  // gets one line per rule that was tried.
   absl::StatusOr<Decision> Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace = nullptr);
 
-  // True for modules on the built-in list.
+  // Whether the module is on the built-in list.
   static bool IsBuiltInIgnored(absl::string_view module);
 
-  // Rules and ignore entries that have had no effect so far, by their labels.
+  // The labels of the rules and ignore entries that have had no effect so far.
   std::vector<std::string> Unused() const;
 
  private:
@@ -72,8 +72,8 @@ class RuleSet {
     std::string label;
     Matcher matches;
     std::optional<Scheme> scheme;
-    bool heeds_ignore = true;    // the list of the user
-    bool heeds_built_in = true;  // and ours
+    bool heeds_ignore = true;    // the user's list
+    bool heeds_built_in = true;  // the built-in list
     bool keep_unsuitable = false;
     bool used = false;
   };
@@ -87,13 +87,13 @@ class RuleSet {
   std::vector<Rule> rules_;
 };
 
-// The entry of `targets` or `ignore` that stands for this module and nothing else: its name, or "re:^Linear$" for one
-// that a loader would also take for a class, or for a pattern.
+// The entry of `targets` or `ignore` that means only this module: its name, or "re:^Linear$" for a name that a loader
+// would also take for a class or a pattern.
 std::string TargetOf(absl::string_view module);
 
-// True for names such as "model.embed_tokens" and "transformer.wte": never modules of the class Linear.
+// True for names such as "model.embed_tokens" and "transformer.wte", which are never modules of the class Linear.
 bool IsEmbeddingName(absl::string_view module);
-// True for "lm_head" and its like.
+// True for names such as "lm_head".
 bool IsHeadName(absl::string_view module);
 
 }  // namespace aqt::serving

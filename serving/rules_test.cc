@@ -158,7 +158,7 @@ TEST(RulesTest, TiedEmbeddingsStayTogether) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("tie_word_embeddings"));
   rule.keep_unsuitable = true;
   EXPECT_THAT(FromRules({rule}).Decide(Weight("model.embed_tokens.weight"), true)->warning, HasSubstr("tied"));
-  // Other weights do not care.
+  // Other weights are not affected.
   EXPECT_TRUE(FromRules({Rule(".*", Int8())}).Decide(Weight("fc.weight"), true)->scheme.has_value());
 }
 
@@ -185,14 +185,14 @@ TEST(RulesTest, TheClassLinearLeavesOutWhatIsNotLinear) {
   EXPECT_FALSE(rules.Decide(Weight("lm_head.weight"), false)->scheme.has_value());
   EXPECT_THAT(rules.Decide(Weight("odd.weight", {6, 50}), false)->warning, HasSubstr("group size 32"));
   EXPECT_THAT(rules.Decide(Weight("experts.weight", {4, 64, 64}), false)->warning, HasSubstr("rank"));
-  // An explicit target is meant, whatever its name.
+  // An explicit target counts, whatever its name.
   RuleSet named = FromTargets({{"group_0", {"lm_head"}, Int8()}, {"group_1", {"re:.*odd"}, Grouped(32)}});
   EXPECT_TRUE(named.Decide(Weight("lm_head.weight"), false)->scheme.has_value());
   EXPECT_FALSE(named.Decide(Weight("odd.weight", {6, 50}), false).ok());
 }
 
 TEST(RulesTest, ModulesOfAnyName) {
-  // Plain names, as some tools write them, even if they look like classes: when a module bears it.
+  // Plain names, as some tools write them, even if one looks like a class, provided that a module has that name.
   RuleSet rules = FromTargets({{"group_0", {"Dense_0", "Encoder", "layers/0"}, Int8()}}, {}, {"Encoder"});
   for (const char* name : {"Dense_0", "Encoder", "layers/0"}) {
     EXPECT_EQ(rules.Decide(Weight(std::string(name) + ".weight"), false)->scheme, Int8()) << name;

@@ -34,7 +34,7 @@ absl::Status CheckInput(const InputScheme& input) {
   return absl::OkStatus();
 }
 
-// Divisors of n near `wanted`, as the remedy for a group size that does not fit.
+// Divisors of n near `wanted`, to suggest for a group size that does not fit.
 std::string DivisorsNear(int64_t n, int64_t wanted) {
   wanted = std::min(wanted, n);
   std::vector<int64_t> divisors;

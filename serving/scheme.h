@@ -9,7 +9,7 @@
 // and in both
 //   m.weight_scale T: [1] per tensor, [o, 1] per channel, [o, i / group_size] per group
 //   m.weight_zero_point (asymmetric only): I8 like the scale; packed, I32 [ceil(o * bits / 32), columns of the scale]
-//   m.input_scale T [1], and asymmetric m.input_zero_point I8 [1]: static activations only
+//   m.input_scale T [1] (static activations only), and m.input_zero_point I8 [1] if these are asymmetric
 
 #include <cstdint>
 #include <optional>
@@ -31,7 +31,7 @@ using WeightStrategy = compressed_tensors::Strategy;
 
 // The elements of an activation that share one scale: a row of the input, all of it, or group_size elements of a row.
 enum class InputStrategy : uint8_t { kToken, kTensor, kGroup };
-// "token", "tensor", "group": the text in a quantization_config.
+// "token", "tensor" or "group", as in a quantization_config.
 absl::string_view ToString(InputStrategy strategy);
 
 // Nothing is stored for dynamic activations: the scheme tells the server what to do.
@@ -40,12 +40,12 @@ struct InputScheme {
   bool symmetric = true;
   bool dynamic = true;
   InputStrategy strategy = InputStrategy::kToken;  // static: kTensor
-  int64_t group_size = 0;                          // with kGroup only
+  int64_t group_size = 0;                          // only with kGroup
   bool operator==(const InputScheme&) const = default;
 };
 
 enum class Format : uint8_t { kIntQuantized, kPackQuantized };
-// "int-quantized", "pack-quantized".
+// "int-quantized" or "pack-quantized".
 absl::string_view ToString(Format format);
 
 struct Scheme {
@@ -60,23 +60,23 @@ struct Scheme {
 // The format that the compressed-tensors package would choose: int-quantized with activations, else pack-quantized.
 Format DefaultFormat(bool quantized_activations);
 
-// InvalidArgument for a contradiction, Unimplemented for what this version cannot write; both name the field.
+// InvalidArgument for a contradiction, Unimplemented for a scheme that this version cannot write; both name the field.
 absl::Status Validate(const Scheme& scheme);
 
 // "int4 g32 asymmetric, int8 per token dynamic, pack-quantized".
 std::string Describe(const Scheme& scheme);
 
-// "layers.0.fc1" of "layers.0.fc1.weight"; null when `tensor` does not end in ".weight" or has nothing before it.
+// "layers.0.fc1" for "layers.0.fc1.weight"; null if `tensor` does not end in ".weight" or has nothing before it.
 std::optional<absl::string_view> ModuleOf(absl::string_view tensor);
 
-// Why `scheme` cannot be applied to such a weight, with the remedy if there is one: InvalidArgument (group size) or
-// Unimplemented (rank, dtype, no elements).
+// OK, or why `scheme` cannot be applied to such a weight, with the remedy if there is one: InvalidArgument (group size)
+// or Unimplemented (rank, dtype, no elements).
 absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Shape& shape);
 
 // The shape of the scale of a weight [o, i].
 Shape ScaleShape(const WeightScheme& scheme, const Shape& weight);
-// What a weight becomes, the list above in order: the quantized tensor first, then weight_shape, weight_scale,
-// weight_zero_point, input_scale, input_zero_point where they exist. CheckApplicable must hold.
+// The tensors that a weight becomes, in the order of the list above: the quantized tensor, then weight_shape,
+// weight_scale, weight_zero_point, input_scale, input_zero_point where they exist. CheckApplicable must hold.
 std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_view module, io::FileDType dtype,
                                           const Shape& shape);
 

@@ -27,17 +27,17 @@ std::string ReadText(const std::string& path);
 // Files and folders in `folder`, recursively, as relative paths; sorted.
 std::vector<std::string> ListTree(const std::string& folder);
 
-// Made-up weights: a bell shape, a row of zeros (row 1, if there are three), the same for the same seed.
+// Made-up weights: a bell shape, and a row of zeros (row 1, if there are three rows); equal for equal seeds.
 Array MakeWeight(DType dtype, Shape shape, int seed);
 
 // A model with q_proj [48,64] and bias, up_proj [7,32], a norm, embedding and lm_head, of `dtype`; config.json,
 // tokenizer.json and 1_Pooling/config.json beside it.
 NamedArrays SmallModel(DType dtype);
 void WriteSmallModel(const std::string& folder, DType dtype);
-// In two files with an index.
+// The same model in two files with an index.
 void WriteShardedModel(const std::string& folder, DType dtype);
 
-// The names of the tensors of two checkpoints that differ in anything, or are in one only.
+// The names of the tensors of two checkpoints that differ in anything, or are in only one of them.
 std::vector<std::string> DifferentTensors(const std::string& a, const std::string& b);
 
 }  // namespace aqt::serving

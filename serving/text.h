@@ -16,7 +16,7 @@ namespace aqt::serving {
 // "0 B", "1023 B", "1.5 KiB", "16.0 MiB".
 std::string HumanBytes(int64_t bytes);
 
-// "5GB", "500 MB", "2GiB", "1048576" as bytes; KB, MB, GB, TB are powers of 1000, KiB to TiB of 1024. None for anything
+// "5GB", "500 MB", "2GiB", "1048576" as bytes; KB, MB, GB, TB are powers of 1000, KiB to TiB of 1024. Null for anything
 // else, and for zero.
 std::optional<int64_t> ParseBytes(absl::string_view text);
 

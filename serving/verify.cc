@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kMemoryBudget = 64 << 20;
 constexpr int64_t kCompareBytes = 1 << 20;
 
-// Sums of one row, added up row by row in order: the result does not depend on the number of threads.
+// Each row is summed separately and the rows are added in order: the result does not depend on the number of threads.
 WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const Scheme& scheme) {
   const Array w_array = Cast(original, DType::kF32), d_array = Cast(decoded.dequantized, DType::kF32);
   const Array s_array = Cast(decoded.scale, DType::kF32);
@@ -64,12 +64,12 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
   quality.num_elements = original.num_elements();
   quality.snr_db = ee == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(ww / ee);
   quality.cosine = ww == 0 && dd == 0 ? 1 : ww == 0 || dd == 0 ? 0 : wd / (std::sqrt(ww) * std::sqrt(dd));
-  quality.max_abs_error = std::isnan(ee) ? ee : max_error;  // std::max passes over a NaN
+  quality.max_abs_error = std::isnan(ee) ? ee : max_error;  // std::max ignores a NaN
   quality.clipped_percent = 100.0 * static_cast<double>(clipped) / static_cast<double>(quality.num_elements);
   return quality;
 }
 
-// An empty string when the two are equal.
+// What differs; an empty string if the two are equal.
 absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::Checkpoint::Tensor& a,
                                          const io::Checkpoint& output, const io::Checkpoint::Tensor* b,
                                          const std::atomic<bool>* cancelled) {
@@ -93,7 +93,7 @@ absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::
   return std::string();
 }
 
-// What comparing one tensor of the input gave.
+// The result of comparing one tensor of the input.
 struct Finding {
   std::optional<Scheme> scheme;
   std::optional<WeightQuality> quality;
@@ -135,13 +135,13 @@ std::string QualityProblem(const WeightQuality& quality, double min_snr_db) {
                       " dB");
 }
 
-// Over the weights whose SNR is finite: those that are stored exactly, or cannot be compared, have none.
+// Over the weights with a finite SNR: those that are stored exactly, or cannot be compared, have none.
 struct SnrSummary {
   int finite = 0;
   int exact = 0;
   double min = std::numeric_limits<double>::infinity();
   double sum = 0;
-  double mean() const { return sum / finite; }  // NaN for none
+  double mean() const { return sum / finite; }  // NaN if there are none
 };
 SnrSummary Summarize(const VerifyReport& report) {
   SnrSummary summary;
@@ -193,7 +193,7 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   }
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(tensors.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
-      // A weight is held as it was and dequantized, both also as f32, and as integers, packed and not.
+      // A weight is held as the original and dequantized, each also as f32, and as integers, packed and unpacked.
       [&](int64_t i) {
         return findings[i].scheme.has_value() ? 18 * tensors[i].info->shape.num_elements() : 2 * kCompareBytes;
       },

@@ -3,7 +3,7 @@
 
 // Compares a quantized checkpoint with the one that it was made from.
 //
-// A quantized weight w is compared with d, what its stored integers, scales and zero points stand for:
+// A quantized weight w is compared with d, the value of its stored integers, scales and zero points:
 //   snr = 10 log10(sum w^2 / sum (w - d)^2) dB, infinite for d = w;   cosine = sum w d / sqrt(sum w^2 sum d^2)
 //   clipped = share of the elements whose integer is the smallest or largest one and is more than one step from w
 // A weight with a NaN or an infinity on either side cannot be compared: that is a problem, whatever the threshold.
@@ -28,7 +28,7 @@ namespace aqt::serving {
 struct VerifyOptions {
   double min_snr_db = -std::numeric_limits<double>::infinity();
   int jobs = 1;
-  // Looked at while tensors are read; true ends the work with Cancelled.
+  // Checked while tensors are read; true ends the work with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -43,17 +43,17 @@ struct WeightQuality {
 };
 
 struct VerifyReport {
-  std::vector<WeightQuality> weights;  // lowest snr first, before it NaN
+  std::vector<WeightQuality> weights;  // NaN first, then the lowest snr first
   int num_carried = 0;                 // tensors that are equal byte for byte
   std::vector<std::string> problems;   // each names a tensor; empty when everything is as it should be
 };
 
-// DataLoss when a checkpoint is damaged, or `output` has no quantization_config. InvalidArgument and Unimplemented when
-// that cannot be read.
+// DataLoss if a checkpoint is damaged or `output` has no quantization_config; InvalidArgument or Unimplemented if that
+// cannot be read.
 absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoint& input, const io::Checkpoint& output,
                                     const VerifyOptions& options);
 
-// Minimum and mean are those of the finite SNRs; how many have none is told. In JSON, NaN is null, and infinity "inf".
+// Minimum and mean are over the finite SNRs; the others are counted. In JSON, NaN is null and infinity is "inf".
 void PrintVerify(const VerifyReport& report, std::ostream& out);
 std::string VerifyToJson(const VerifyReport& report);
 

@@ -190,7 +190,7 @@ TEST_F(VerifyTest, AFloatOutputIsNoQuantizedCheckpoint) {
   WriteSmallModel(At("in"), DType::kF32);
   WriteSmallModel(At("out"), DType::kF32);
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
-  // It says that it is quantized, and is not.
+  // Its config.json says that it is quantized, but it is not.
   WriteText(At("out/config.json"),
             R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["nothing"], "weights": {}}}}})");
   EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("no weight is quantized")));
@@ -215,7 +215,7 @@ TEST_F(VerifyTest, MeanOfTheFiniteOnes) {
   for (size_t i = 0; i < 5; ++i) {
     for (const char* key : {"snr_db", "cosine", "max_abs_error"}) EXPECT_EQ(json["weights"][i][key], expected[i]) << i;
   }
-  report.weights = {report.weights.back()};  // nothing but exact ones
+  report.weights = {report.weights.back()};  // only exact ones
   EXPECT_EQ(nlohmann::json::parse(VerifyToJson(report))["mean_snr_db"], nullptr);
   std::ostringstream exact;
   PrintVerify(report, exact);
@@ -249,7 +249,7 @@ TEST_F(VerifyTest, ModulesOfAnyName) {
     tensors.emplace_back(std::string(module) + ".weight", MakeWeight(DType::kF32, {4, 32}, tensors.size()));
   }
   WriteTensors(At("in/model.safetensors"), tensors);
-  // One scheme for the class, less the ignored; and two, with every module by name.
+  // With one scheme: the class, except the ignored. With two: every module by name.
   const std::string int8 = "quantize { weights { num_bits: 8 per_channel {} } }";
   const std::string int4 = "quantize { weights { num_bits: 4 per_group { size: 32 } } }";
   const std::pair<std::string, size_t> cases[] = {

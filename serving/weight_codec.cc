@@ -17,7 +17,7 @@ namespace {
 
 namespace ct = compressed_tensors;
 
-// AQT's rule knows one scale per row; groups and tensors are rows of another shape.
+// AQT's rule has one scale per row, so groups and tensors are reshaped to rows.
 absl::StatusOr<ct::QuantizedWeight> QuantizeByAqt(const ArrayRef& rows, const WeightScheme& scheme,
                                                   Executor* executor) {
   AQT_CHECK(scheme.symmetric && rows.IsDense());
@@ -145,7 +145,7 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, abs
   ct::Options options;
   options.executor = executor;
   absl::StatusOr<Array> dequantized = ct::DequantizeWeight(weight, w, options);
-  if (!dequantized.ok()) {  // the shapes have been checked: what is left is the file's fault
+  if (!dequantized.ok()) {  // shapes have been checked: any other error is the file's fault
     return absl::DataLossError(absl::StrCat(io::Printable(module), ": ", dequantized.status().message()));
   }
   out.q = std::move(weight.q);

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_WEIGHT_CODEC_H_
 #define AQT_SERVING_WEIGHT_CODEC_H_
 
-// A weight, or a block of its rows, to and from the arrays that a checkpoint stores.
+// Converts a weight, or a block of its rows, to and from the arrays that a checkpoint stores.
 
 #include <cstdint>
 #include <optional>
@@ -15,21 +15,21 @@
 
 namespace aqt::serving {
 
-// As stored: packed where the format is. scheme.h has shapes and dtypes.
+// As stored: packed if the format is. scheme.h has the shapes and dtypes.
 struct EncodedWeight {
   Array values;
   Array scale;
   std::optional<Array> zero_point;
 };
 
-// Encoding rows [k * unit, ...) of a weight apart gives the rows of the whole weight's encoding: zero points are packed
-// 32 rows at a time. 0 when all rows share a scale, so that the weight must be encoded as a whole.
+// Blocks of rows that begin at a multiple of this can be encoded separately, with the result of encoding the whole
+// weight: zero points are packed 32 rows at a time. 0 if all rows share a scale: the weight must be encoded whole.
 int64_t RowUnit(const Scheme& scheme);
-// The fewest rows per block: AQT's rule divides otherwise when a weight has a single row.
+// The fewest rows per block: AQT's rule divides differently if a weight has a single row.
 int64_t MinRows(WeightRules rules);
 
-// rows: [n, i], dense. With kAqt the scheme must be symmetric. NaN and infinities must have been excluded. DataLoss
-// when a scale overflows the dtype (the range of an asymmetric scheme).
+// rows: [n, i], dense, without NaN and infinities. With kAqt the scheme must be symmetric. DataLoss if a scale
+// overflows the dtype (the range of an asymmetric scheme).
 absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
                                          Executor* executor = nullptr);
 
@@ -40,8 +40,8 @@ struct EncodedInput {
 };
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype);
 
-// The stored weight of `module`, with its integers: what a server computes with. DataLoss, naming the tensor, when one
-// is missing, of another shape or dtype than the scheme says, or holds a value outside the scheme's range.
+// The stored weight of `module`, with its integers: what a server computes with. DataLoss, naming the tensor, if one is
+// missing, has another dtype or shape than the scheme says, or holds a value outside the scheme's range.
 struct DecodedWeight {
   Array q;            // s8 [o, i]
   Array scale;        // as stored
