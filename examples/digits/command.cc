@@ -221,7 +221,7 @@ class Run {
     console_.Step(name, flags_.programs == "short" ? ShortText(program) : aqt::ToText(program));
   }
 
-  // The injected forward pass for so many rows.
+  // The injected forward pass for this many rows.
   absl::StatusOr<aqt::Program> Injected(int64_t rows) const {
     AQT_ASSIGN_OR_RETURN(const aqt::Program source, LogitsProgram(flags_.training.hidden, rows));
     return aqt::Inject(source, config_.inject);
@@ -336,7 +336,7 @@ absl::Status RunAll(const Console& console, const std::vector<Config>& configs, 
 
 absl::Status RunCrossValidation(const Console& console, std::vector<Config> configs, const Dataset& data) {
   const Flags& flags = console.flags;
-  // What the others are compared with comes first, once.
+  // The one that the others are compared with comes first, once.
   configs.erase(
       std::remove_if(configs.begin(), configs.end(), [](const Config& c) { return c.inject == FloatConfig(); }),
       configs.end());

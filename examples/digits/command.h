@@ -9,8 +9,8 @@
 
 namespace digits {
 
-// The command `digits` without its process: parses `args`, which do not include the program's name, and does what they
-// say. Returns the exit code: that of `aqt` (serving/exit_code.h).
+// The command `digits` as a function: runs `args`, which do not include the program's name. Returns the exit code, as
+// `aqt` does (serving/exit_code.h).
 int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& fs, std::ostream& out,
                std::ostream& err);
 

@@ -152,7 +152,7 @@ TEST(Digits, Errors) {
   fails(config("schema: 1 rules { dot_general { base: 'fully_quantized_int8' fwd { rhs { quantizer {"
                " calib_shared_axes { axes: 2 } } } } } }"),
         2, {"aqt_dot_general [mlp/fc1]", "fwd.rhs", "f32[32,64], f32[64,16]", "classifier.cc:"});
-  // Before any training: what would be frozen without its statistics.
+  // Refused before any training: what would be frozen without its statistics.
   for (const char* preset : {"int8_static", "fp8_delayed"}) {
     fails(config(absl::StrCat("schema: 1 rules { dot_general { base: '", preset, "' } }")), 2,
           {"c.textproto: rule 1: fwd.lhs has a calibration with state", "keeps no statistics", "abs_max"});

@@ -15,7 +15,7 @@ namespace {
 constexpr double kWidth = 720, kHeight = 440;
 constexpr double kLeft = 72, kRight = 700, kTop = 48, kBottom = 388;  // of the plot
 constexpr int kMaxTicks = 7;
-// Told apart also by those who do not see all colours (Okabe and Ito, 2002).
+// The colour-blind can tell these apart, too (Okabe and Ito, 2002).
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 // Curves on top of each other show each other through their gaps.
 constexpr const char* kDashes[] = {"none", "10 6", "3 5", "14 4 3 4"};
@@ -54,7 +54,7 @@ Scale MakeScale(const std::vector<double>& numbers, bool log, double from, doubl
   }
   if (low > high) low = 0, high = 1;
   if (low == high) low -= 0.5, high += 0.5;
-  // In decades at least one.
+  // At least one decade on a log axis.
   const double step = std::max(RoundUp((high - low) / kMaxTicks), log ? 1.0 : 0.0);
   const double first = std::floor(low / step + 1e-9), last = std::ceil(high / step - 1e-9);
   for (double i = first; i <= last; ++i) scale.ticks.push_back(log ? std::pow(10, i * step) : i * step);
@@ -80,7 +80,7 @@ std::string Curve(const LineChart::Series& series, const Scale& x, const Scale& 
       continue;
     }
     absl::StrAppendFormat(&path, "%s%.1f %.1f", pen_down ? " L" : " M", x.At(px), y.At(py));
-    // A point alone is drawn as a dot: a line of no length with round ends.
+    // A single point is drawn as a dot: a line of length zero with round ends.
     if (!pen_down) absl::StrAppendFormat(&path, " L%.1f %.1f", x.At(px), y.At(py));
     pen_down = true;
   }

@@ -10,7 +10,7 @@
 namespace digits {
 namespace {
 
-// Counter-based: the value depends on (seed, i) alone (SplitMix64's finalizer).
+// Counter-based: the value depends only on (seed, i) (SplitMix64's finalizer).
 uint64_t Hash(uint64_t seed, uint64_t i) {
   uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

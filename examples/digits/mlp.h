@@ -1,7 +1,7 @@
 #ifndef EXAMPLES_DIGITS_MLP_H_
 #define EXAMPLES_DIGITS_MLP_H_
 
-// A classifier of digits, trained in f32 with the standard library alone: Linear, ReLU, Linear, ReLU, Linear, softmax
+// A classifier of digits, trained in f32 with only the standard library: Linear, ReLU, Linear, ReLU, Linear, softmax
 // cross-entropy, stochastic gradient descent with momentum.
 //
 // The result is the same to the last bit on every machine: one thread, a fixed order of every sum, no fused
@@ -34,7 +34,7 @@ struct TrainOptions {
   uint64_t seed = 1;
 };
 
-// `progress`, when set, is called after each epoch (1, 2, ...) with the mean loss over its rows.
+// `progress`, if set, is called after each epoch (1, 2, ...) with the mean loss over its rows.
 Mlp Train(const Dataset& data, const TrainOptions& options,
           const std::function<void(int epoch, double mean_loss)>& progress = nullptr);
 

@@ -8,7 +8,7 @@
 namespace digits {
 namespace {
 
-// `line` without what stands from `first` up to `last`; as it is when one of them is missing.
+// `line` without the text from `first` up to `last`; unchanged if one of them is missing.
 std::string Without(absl::string_view line, absl::string_view first, absl::string_view last) {
   const size_t from = line.find(first);
   const size_t to = from == absl::string_view::npos ? from : line.find(last, from);

@@ -145,7 +145,7 @@ std::vector<std::string> Equations(const aqt::Program& program) {
   return lines;
 }
 
-// Takes the equations out of a program's that the float one does not have.
+// The equations of a program that the float one does not have.
 std::vector<std::string> TakeNew(const std::string& config) {
   const std::vector<std::string> old = Equations(*LogitsProgram(kHidden, kRows));
   std::vector<std::string> added;

@@ -1,8 +1,8 @@
 #ifndef EXAMPLES_DIGITS_TRAINING_H_
 #define EXAMPLES_DIGITS_TRAINING_H_
 
-// Training of the classifier as a rule set says. Everything is a function of the options, the data and the number of
-// the step: a training that stops and goes on has the bits of one that did not stop.
+// Trains the classifier as a rule set says. Everything is a function of the options, the data and the number of the
+// step: a training that stops and resumes has the bits of one that did not stop.
 
 #include <cstdint>
 #include <functional>
@@ -40,7 +40,7 @@ std::vector<int64_t> RowsOfStep(const TrainingOptions& options, int64_t rows, in
 // Their pixels and labels.
 aqt::SlotValues BatchOfStep(const Dataset& data, const TrainingOptions& options, int64_t step);
 
-// Runs the trainer from where it stands up to step `last`. `progress`, when set, is called after each step with the
+// Runs the trainer from its current step up to step `last`. `progress`, if set, is called after each step with the
 // number of steps done and the loss before the last one.
 absl::Status TrainTo(aqt::nn::Trainer& trainer, const Dataset& data, const TrainingOptions& options, int64_t last,
                      const std::function<void(int64_t steps, double loss)>& progress = nullptr);

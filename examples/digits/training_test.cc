@@ -21,7 +21,7 @@ using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using ::testing::ElementsAre;
 
-// Every row of an epoch once, but for the rest; each epoch in another order.
+// Every row once per epoch, except those that do not fill a batch; each epoch in another order.
 TEST(Training, RowsOfStep) {
   TrainingOptions options;
   options.batch = 4;

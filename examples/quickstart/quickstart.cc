@@ -71,7 +71,7 @@ constexpr float kW[4 * 5] = {1.76405239f,   0.400157213f, 0.97873801f,   2.24089
                              0.144043565f,  1.45427346f,  0.761037707f,  0.121675014f,  0.443863243f,
                              0.333674341f,  1.49407911f,  -0.205158263f, 0.313067704f,  -0.854095757f};
 
-// q = round(x * scale) with scale = 127 / max|x| of n numbers, which stand `stride` apart.
+// q = round(x * scale) with scale = 127 / max|x| of n numbers, `stride` apart.
 float QuantizeLine(const float* x, int n, int stride, int8_t* q) {
   float max = 0;
   for (int i = 0; i < n; ++i) max = std::max(max, std::fabs(x[i * stride]));
