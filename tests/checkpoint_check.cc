@@ -93,7 +93,7 @@ absl::Status CompareConfigs(const io::Checkpoint& input, const std::string& expe
   return absl::OkStatus();
 }
 
-// The bytes of tensors of the largest file.
+// The bytes of tensors in the largest file.
 int64_t LargestShard(const io::Checkpoint& checkpoint) {
   std::vector<int64_t> bytes(checkpoint.shards().size(), 0);
   for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) bytes[tensor.shard] += tensor.info->num_bytes();
@@ -136,7 +136,7 @@ absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, 
   return CompareConfigs(input, *expected_config.quantization_config, *actual_config.quantization_config);
 }
 
-// Nothing when the folder is no case; an error when its config.json cannot be read.
+// False if the folder is not a case; an error if its config.json cannot be read.
 absl::StatusOr<bool> IsCase(const io::FileSystem& fs, const std::string& folder) {
   AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(folder));
   if (info.kind != io::FileKind::kFolder) return false;

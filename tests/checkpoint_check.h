@@ -1,12 +1,12 @@
 #ifndef AQT_TESTS_CHECKPOINT_CHECK_H_
 #define AQT_TESTS_CHECKPOINT_CHECK_H_
 
-// Converts reference checkpoints and compares with what the compressed-tensors package wrote.
+// Converts reference checkpoints and compares the results with what the compressed-tensors package wrote.
 //
 // Each sub-folder of a directory whose config.json has a quantization_config is a case. Its input is the sub-folder
 // `dense`, or `dense_bf16` when the case's name ends in "_bf16"; its scheme is its config.json, as with `aqt convert
-// --scheme-from`; its calibration.safetensors, if there is one, has the ranges of the activations. Where the case is
-// sharded, the output is, too. All tensors of the output must equal the recorded ones byte for byte, and the
+// --scheme-from`; its calibration.safetensors, if there is one, has the ranges of the activations. If the case is
+// sharded, so is the output. All tensors of the output must equal the recorded ones byte for byte, and the
 // quantization_config must mean the same: the same method, status and format, and the same scheme for each weight of
 // the input.
 
@@ -17,8 +17,8 @@
 
 namespace aqt {
 
-// Prints a line per case that is not passed, then `passed N, failed N, not supported N`. Returns 1 when a case failed;
-// 2 when `golden_dir` cannot be read, has no case or lacks the input of one; else 0. Writes into `temporary_dir`, which
+// Prints a line per case that does not pass, then `passed N, failed N, not supported N`. Returns 1 if a case failed; 2
+// if `golden_dir` cannot be read, has no case or lacks the input of one; else 0. Writes into `temporary_dir`, which
 // must exist, and leaves it empty.
 int CheckpointCheck(const io::FileSystem& fs, const std::string& golden_dir, const std::string& temporary_dir,
                     std::ostream& out);

@@ -51,7 +51,7 @@ OUTSIDE = {
 }
 FOR_TESTS = {"@eigen", "@com_google_googletest", "@com_google_benchmark", "@com_google_protobuf", "@nlohmann_json"}
 
-# What a header (-inl.h is none) may take from Abseil: types that its users meet anyway, and what templates and macros need
+# What a header (not -inl.h) may take from Abseil: types that its users meet anyway, and what templates and macros need
 # to word an error.
 ABSEIL_IN_HEADERS = {
     "absl/container/btree_map.h", "absl/container/flat_hash_map.h", "absl/container/inlined_vector.h",
@@ -61,13 +61,13 @@ ABSEIL_IN_HEADERS = {
 
 
 def folder_of(path):
-    """"aqt/core" of "aqt/core/sub", "examples" of "examples/digits"; None of a folder that is in no list."""
+    """"aqt/core" of "aqt/core/sub", "examples" of "examples/digits"; None for a folder that is in no list."""
     parts = path.split("/")
     return next((name for name in ("/".join(parts[:2]), parts[0]) if name in LAYERS), None)
 
 
 def is_test(target):
-    """Tests, and what only tests use, may use more; benchmarks count as such."""
+    """Tests, and what only tests use, may use more; so may benchmarks."""
     return target.testonly or target.rule.endswith("_test") or target.name.endswith("_benchmark")
 
 

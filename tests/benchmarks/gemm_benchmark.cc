@@ -42,7 +42,7 @@ struct Shape {
 
 constexpr double kSecondsPerShape = 1.5;
 
-// Threads that are started later inherit the mask, hence the pool is made before the main thread is pinned.
+// Threads that are started later inherit the mask, so the pool is made before the main thread is pinned.
 bool PinThisThread(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);

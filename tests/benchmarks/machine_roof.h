@@ -1,8 +1,8 @@
 #ifndef TESTS_BENCHMARKS_MACHINE_ROOF_H_
 #define TESTS_BENCHMARKS_MACHINE_ROOF_H_
 
-// What one core can do at most: the rate of the multiplying instructions of a kernel on registers alone. Measured,
-// since clocks vary; the best of many short loops.
+// The most that one core can do: the rate of a kernel's multiply instructions on registers only. Measured, since clocks
+// vary; the best of many short loops.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pages that are made from other files are up to date, what they claim exists, and pages and headers agree."""
+"""Pages that are generated from other files are up to date, what they claim exists, and pages and headers agree."""
 import json
 import pathlib
 import re

@@ -1,4 +1,4 @@
-// What a user of nn, Inject, Trainer and Fold can do wrong in a model of layers: each error has its code and tells the
+// What a user of nn, Inject, Trainer and Fold can do wrong in a model of layers: each error has its code and names the
 // operation, the scope, the operands and the line of the model.
 
 #include <cstdint>
@@ -71,7 +71,7 @@ TEST(ErrorsTest, ShapesThatDoNotFit) {
               FailsWith(kInvalid, {"dot_general [mlp/mix]: ", "operands f32[4,5], f32[4,5]", "errors_test.cc:"}));
   EXPECT_THAT(LossWith([](const Value& x) { return x + Value(Array::Zeros(DType::kF32, {4})); }),
               FailsWith(kInvalid, {"add [mlp]: ", "operands f32[4,5], f32[4]", "errors_test.cc:"}));
-  // The first error is told, though all that follows is wrong, too.
+  // The first error is reported, although everything after it is wrong, too.
   EXPECT_THAT(LossWith([](const Value& x) { return ops::Reshape(x, {7}); }),
               FailsWith(kInvalid, {"reshape [mlp]: ", "f32[4,5]", "errors_test.cc:"}));
 }
@@ -89,7 +89,7 @@ TEST(ErrorsTest, RulesThatHitNothing) {
   EXPECT_THAT(Injected("rules { name: 'all' scope: 'mpl/.*' keep: true }"),
               FailsWith(kInvalid, {"hit nothing: rule \"all\"", "dot_general [mlp/fc1] (f32[4,6], f32[6,5]): no rule",
                                    "dot_general [mlp/fc2] (f32[4,5], f32[5,3]): no rule"}));
-  // A rule that an earlier one leaves nothing to.
+  // A rule to which an earlier one leaves nothing.
   EXPECT_THAT(Injected("rules { keep: true } rules { name: 'late' scope: 'mlp/fc1' keep: true }"),
               FailsWith(kInvalid, {"hit nothing: rule \"late\"", "[mlp/fc1] (f32[4,6], f32[6,5]): rule 1"}));
   EXPECT_THAT(Injected("rules { scope: 'mlp/(' keep: true }"),
@@ -130,7 +130,7 @@ TEST(ErrorsTest, TrainingAndFreezing) {
   EXPECT_THAT(nn::Trainer::Make(loss, {}, wrong, MakeKey(0)),
               FailsWith(kInvalid, {kernel.ToString(), "f32[6,6]", "f32[6,5]"}));
   EXPECT_THAT(Fold(loss, wrong), FailsWith(kInvalid, {kernel.ToString(), "f32[6,6]", "f32[6,5]"}));
-  // A loss that is no scalar.
+  // A loss that is not a scalar.
   absl::StatusOr<Program> logits =
       Trace([](In in) { return Values{nn::Dense(in[0], "fc", {.features = 2})}; }, {kInputs[0]});
   ASSERT_THAT(logits, IsOk());

@@ -1,4 +1,4 @@
-// The code of docs/training.md, as it stands there. The last test compares the two, so that the page cannot rot.
+// The code of docs/training.md, word for word. The last test compares the two, so that the page stays true.
 
 #include <string>
 #include <vector>

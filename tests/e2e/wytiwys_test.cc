@@ -76,7 +76,7 @@ Array Rows(const Array& x, int64_t first, int64_t last) {
   return *ops::Slice(Value(x), {first, 0}, {last, x.shape()[1]}).ToArray();
 }
 
-// Says how often it was asked for more than one thread.
+// Counts how often it is asked for more than one thread.
 class CountingPool final : public Executor {
  public:
   int NumThreads() const override { return pool_.NumThreads(); }
@@ -139,7 +139,7 @@ constexpr char kCalibrated[] = R"(
     }
   }
   arithmetic: ARITHMETIC_IEEE)";
-// So have weights, for each channel, and gradients are quantized with noise.
+// Weights have such ranges, too, one per channel, and gradients are quantized with noise.
 constexpr char kCalibratedWeights[] = R"(
   rules {
     rhs_origin: OPERAND_ORIGIN_PARAM
@@ -186,7 +186,7 @@ class WytiwysTest : public ::testing::TestWithParam<Case> {
             {kLabels, Cast(std::move(labels).Build(), GetParam().dtype)}};
   }
 
-  // What some batches leave in the statistics, in mode CALIBRATE.
+  // The statistics that some batches leave in mode CALIBRATE.
   absl::StatusOr<SlotValues> Statistics(const SlotValues& params) const {
     AQT_ASSIGN_OR_RETURN(const Program program,
                          Injected(ModelFn, {XInput(GetParam().dtype, kBatch)}, {kLogits}, QuantMode::kCalibrate));
@@ -255,7 +255,7 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
   for (const auto& [slot, array] : folded->values)
     EXPECT_TRUE(BitEqual(file->state.at(slot), array)) << slot.ToString();
 
-  // The float kernels are gone, from the file and from the program, but for those that are used in float.
+  // The float kernels are gone, from the file and from the program, except those that are used in float.
   std::vector<std::string> kernels;
   for (const auto& [slot, array] : file->state) {
     if (slot.kind == SlotKind::kParam && slot.path.find("kernel") != std::string::npos) kernels.push_back(slot.path);

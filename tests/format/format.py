@@ -4,9 +4,9 @@ columns.
 
 usage: tests/format/format.py [--fix] [ROOT]   (default: the tree that this file is in)
 
-Other versions of clang-format break lines elsewhere, so only 14 is taken. It leaves comments and strings as they are;
-lines longer than 120 columns are therefore looked for besides. They are allowed in raw strings and where clang-format is
-off, and have to be mended by hand.
+Other versions of clang-format break lines elsewhere, so only 14 is accepted. It leaves comments and strings as they are,
+so lines longer than 120 columns are looked for separately. They are allowed in raw strings and where clang-format is off;
+others have to be mended by hand.
 """
 import os
 import pathlib

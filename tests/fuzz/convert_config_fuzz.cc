@@ -1,5 +1,5 @@
-// Input: a textproto of aqt.config.Convert, a recipe of the converter. What is refused is refused with a place; what is
-// read is written and read again as the same, and decides on any weight.
+// Input: a textproto of aqt.config.Convert, a recipe of the converter. An error names a place in the text. What is
+// accepted is the same when written and read again, and decides on any weight.
 
 #include <cstddef>
 #include <cstdint>

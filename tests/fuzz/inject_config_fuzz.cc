@@ -1,5 +1,5 @@
-// Input: a textproto of aqt.config.Inject. What is refused is refused with a place; what is read is written and read
-// again as the same, and applied to a program gives a program that is one, or an error.
+// Input: a textproto of aqt.config.Inject. An error names a place in the text. What is accepted is the same when
+// written and read again, and turns a program into a valid program, or an error.
 
 #include <cstddef>
 #include <cstdint>

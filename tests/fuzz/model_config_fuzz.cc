@@ -1,5 +1,5 @@
-// Input: a config.json. What is read gets a quantization_config that reads as the one that was given, once and again;
-// what is not read is not written.
+// Input: a config.json. If it can be read, setting a quantization_config gives a text in which it is found again and
+// which setting it once more leaves as it is; if not, setting it is refused.
 
 #include <cstddef>
 #include <cstdint>

@@ -50,7 +50,7 @@ namespace {
 
 using namespace aqt;  // NOLINT: a program of its own
 
-// Choices from bytes; zeros behind the end.
+// Choices from bytes; zeros after the end.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -59,7 +59,7 @@ class Bytes {
   int64_t Below(int64_t n) { return Next() % n; }
   bool Flip() { return Below(2) == 1; }
 
-  // Mostly small; sometimes what overflows.
+  // Mostly small; sometimes large enough to overflow.
   int64_t Number() {
     constexpr int64_t kEdges[] = {-1,
                                   int64_t{1} << 31,
@@ -179,7 +179,7 @@ DotGeneral AnyConfig(Bytes& bytes) {
   }
 }
 
-// A transform gives a program, or a reason that is the caller's.
+// Whether a transform gave a program. An error must be the caller's, not an internal one.
 bool Transformed(const absl::StatusOr<Program>& program) {
   AQT_CHECK(program.status().code() != absl::StatusCode::kInternal);
   return program.ok();
@@ -253,7 +253,7 @@ SlotValues Evaluated(const Program& program, SlotValues values) {
   return *out;
 }
 
-// Those of `a` that `b` has, too, are equal; `all`: b has all of them.
+// Values that are in both `a` and `b` are equal; with `all`, every value of a is in b.
 void CheckSame(const SlotValues& a, const SlotValues& b, bool all = true) {
   for (const auto& [slot, array] : a) {
     const auto it = b.find(slot);

@@ -1,5 +1,5 @@
-// Input: a textproto of aqt.config.DotGeneral. What is refused is refused with a place; what is read is written and
-// read again as the same, and a contraction by it gives a result or an error.
+// Input: a textproto of aqt.config.DotGeneral. An error names a place in the text. What is accepted is the same when
+// written and read again, and a contraction by it gives a result or an error.
 
 #include <cstddef>
 #include <cstdint>

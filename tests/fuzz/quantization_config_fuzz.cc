@@ -1,5 +1,5 @@
-// Input: the JSON of a quantization_config. What is read is written and read again as the same, and its rules decide on
-// any weight.
+// Input: the JSON of a quantization_config. What is accepted is the same when written and read again, and its rules
+// decide on any weight.
 
 #include <cstddef>
 #include <cstdint>

@@ -43,8 +43,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   uint64_t length = 0;
   std::memcpy(&length, data, 8);
   absl::string_view rest(reinterpret_cast<const char*>(data) + 8, size - 8);
-  // An engine seldom hits the length, so any other means: the rest is all header, and the size of the data is in the
-  // upper bits.
+  // An engine seldom guesses the length, so any other value means: the rest is all header, and the size of the data is
+  // in the upper bits.
   const bool fits = length <= rest.size();
   const absl::string_view json = fits ? rest.substr(0, length) : rest;
   const int64_t data_bytes = fits ? static_cast<int64_t>(rest.size() - length) : static_cast<int64_t>(length >> 24);

@@ -1,5 +1,5 @@
-// Input: the file of a trainer's state. What is read is written and read again as the same. A trainer that takes it
-// goes on from it; one that refuses it is as before.
+// Input: the file of a trainer's state. What is accepted is the same when written and read again. A trainer that takes
+// it continues from it; one that refuses it is unchanged.
 
 #include <algorithm>
 #include <cstddef>

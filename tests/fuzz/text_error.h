@@ -25,7 +25,7 @@ inline void CheckTextError(const absl::Status& status, absl::string_view text) {
   AQT_CHECK(absl::StartsWith(parts[3], " ") && parts[3].size() > 3);
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   AQT_CHECK(line >= 1 && line <= static_cast<int64_t>(lines.size()));
-  // A tabulator goes to the next multiple of 8.
+  // A tab advances to the next multiple of 8.
   AQT_CHECK(column >= 1 && column <= 8 * static_cast<int64_t>(lines[line - 1].size()) + 1);
 }
 

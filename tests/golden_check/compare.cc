@@ -22,7 +22,7 @@ int64_t Position(uint64_t bits, int num_bits) {
   return (bits & sign) != 0 ? -static_cast<int64_t>(bits & ~sign) : static_cast<int64_t>(bits);
 }
 
-// How many numbers of their dtype two values are apart; none when one of them is no finite number.
+// How many numbers of their dtype two values are apart; null if one of them is not finite.
 template <class T>
 std::optional<int64_t> UnitsApart(T a, T b) {
   if (!std::isfinite(ConvertElement<double>(a)) || !std::isfinite(ConvertElement<double>(b))) return std::nullopt;

@@ -47,7 +47,7 @@ using FixedList = std::map<std::string, FixedCase, std::less<>>;  // by case
 // The list for this arithmetic, empty when the file has none. InvalidArgument, naming the file and the entry, when it
 // is not as described above, or names a field that Compat lacks.
 absl::StatusOr<FixedList> LoadFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic);
-// Replaces the list of this arithmetic in the file, which is made when it is not there. Tensors with values are f32,
+// Replaces the list of this arithmetic in the file, which is created if it is missing. Tensors with values are f32,
 // bf16 or f16.
 absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic,
                            const FixedList& list);

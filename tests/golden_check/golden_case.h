@@ -41,7 +41,7 @@ struct StatefulConfig {
   Axes calibration_axes;
   std::vector<QuantMode> steps;
 };
-// The numerics alone, on values that are scaled already.
+// Only the numerics, on values that are already scaled.
 struct NumericsConfig {
   Numerics numerics;
 };
@@ -93,8 +93,8 @@ struct MlpConfig {
   std::optional<DotGeneral> dot_general;  // null: the float product
   std::vector<Layer> layers;
 };
-// Layers quantized as in training, then served from frozen kernels, and from frozen scales of the activations where
-// these are calibrated before.
+// Layers quantized as in training, then served from frozen kernels, and from frozen scales of the activations if these
+// are calibrated before.
 struct ServingConfig {
   DotGeneral dot_general = {};
   std::vector<Layer> layers = {};
@@ -124,7 +124,7 @@ struct HandWrittenMatMulConfig {
   double bound = 0;
 };
 
-// One for each line.
+// One per line.
 // clang-format off
 using CaseConfig = std::variant<
     QuantizeConfig,
@@ -173,7 +173,7 @@ struct GoldenFamily {
   std::vector<RefusedCase> refused;
 };
 
-// How the numbers of a directory came about.
+// How the numbers of a directory were made.
 struct Environment {
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   PrngLayout prng_layout = PrngLayout::kPartitionable;

@@ -100,8 +100,8 @@ std::optional<std::string> FirstDifference(const Runs& a, const Runs& b) {
   return std::nullopt;
 }
 
-// The tensors of a case that are not as recorded, and the fields of Compat without which they would be; null when
-// there is none.
+// The tensors of a case that are not as recorded, and the fields of Compat without which they would be; null if there
+// are none.
 absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCase& golden_case,
                                                                  Environment environment) {
   const auto differences = [&](const Compat& compat) -> absl::StatusOr<std::map<std::string, FixedTensor>> {
@@ -140,7 +140,7 @@ struct Counts {
   }
 };
 
-// Says where a long run is, every few seconds.
+// Says how far a long run has come, every few seconds.
 class Progress {
  public:
   Progress(size_t total, std::ostream& err) : total_(total), err_(err) {}
@@ -232,8 +232,8 @@ absl::Status UpdateFixedList(const io::FileSystem& fs, const GoldenSet& set, con
   return SaveFixedList(fs, path, set.environment.arithmetic, list);
 }
 
-// The configuration less what no step of the case reads, which the text refuses where it is illegal: the backward
-// passes of a case without gradients, and the s32 accumulator of a convolution.
+// The configuration without what no step of the case reads, since the text refuses this where it is illegal: the
+// backward passes of a case without gradients, and the s32 accumulator of a convolution.
 CaseConfig WithoutWhatHasNoEffect(const GoldenCase& golden_case) {
   CaseConfig config = *golden_case.config;
   const auto drop_backward = [&](DotGeneral& dot) {

@@ -39,10 +39,10 @@ struct CheckOptions {
   const FixedCase* fixed = nullptr;
 };
 
-// Runs the case twice, with the library's own structs and with what is read from their text (ThroughText). Passed when
-// both times every expected tensor is within its tolerance, and the bits are the same. Not supported when the
-// configuration or the runner says Unimplemented and no tensor is wrong; failed at every other error, or when an
-// expected tensor does not come out. Tensors that are to be computed from given ones get a run of their own.
+// Runs the case twice, with the library's own structs and with what is read from their text (ThroughText). Passed if
+// both times every expected tensor is within its tolerance, and the bits are the same. Not supported if the
+// configuration or the runner says Unimplemented and no tensor is wrong; failed at every other error, or if an expected
+// tensor is missing. Tensors that are to be computed from given ones get a run of their own.
 CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, const CheckOptions& options = {});
 
 // Whether the library refuses, as the original does, a case that has no results.
@@ -51,9 +51,9 @@ bool Refuses(const GoldenCase& golden_case, const Environment& environment);
 // See kUsage in golden_check.cc, or golden_check --help.
 //
 // To `out`: a line per failing case, with --verbose also one per case that is not supported or that is accepted here
-// though the original refuses it; then per family and in total `passed N, failed N, not supported N`, and how many
-// of the cases that the original refuses are refused. Returns 1 when a case failed, 0 when none did; 2, with a message
-// to `err`, when the arguments or the directory are bad. A run of more than some seconds tells its progress to `err`.
+// though the original refuses it; then per family and in total `passed N, failed N, not supported N`, and how many of
+// the cases that the original refuses are refused. Returns 1 if a case failed, 0 if none did; 2, with a message to
+// `err`, if the arguments or the directory are bad. A run of more than some seconds reports its progress to `err`.
 int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& arguments, std::ostream& out,
                     std::ostream& err);
 

@@ -99,9 +99,9 @@ class MutationTest : public ::testing::TestWithParam<const char*> {
     for (const char* family : {"local_aqt_tiling", "einsum_conv_ragged", "training"}) families_.push_back(family);
   }
 
-  // Those with configurations whose change shows in exact tensors.
+  // Families with configurations whose change shows in exact tensors.
   std::vector<std::string> families_ = {"int_numerics", "dot_general", "serving", "readme"};
-  // How many cases fail with the change of their configuration that `mutate` makes (and tells). The others are named.
+  // How many of the cases that `mutate` changes (it returns true) then fail. The others are named.
   int CountFailures(const std::function<bool(GoldenCase&)>& mutate) {
     absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), GetParam(), families_);
     EXPECT_TRUE(set.ok()) << set.status();
@@ -121,7 +121,7 @@ class MutationTest : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(, MutationTest, ::testing::Values(kStock, kIeee),
                          [](const auto& info) { return info.param == kStock ? "stock" : "ieee"; });
 
-// Calls f on each quantizer that the case uses; whether one returned true.
+// Calls f on each quantizer that the case uses; returns whether a call returned true.
 bool ForEachQuantizer(GoldenCase& golden_case, const std::function<bool(Quantizer&)>& f) {
   const bool gradients = golden_case.family == "training" || golden_case.inputs.contains("g");
   bool any = false;
@@ -273,7 +273,7 @@ TEST(BothWays, TheReasonTellsWhichOne) {
       .config = NumericsConfig{IntSymmetric{.bits = 4}},
       .inputs = {},
       .expected = {{"y", Array::Scalar(4.0f), {.kind = Tolerance::Kind::kRtol, .value = 0.5}}}};
-  // A library that gives its bits, and a text that has others.
+  // A library that returns the bits of the numerics, and a text with other bits.
   const auto runner = [](const GoldenCase& c, const Environment&, Given&) -> absl::StatusOr<Tensors> {
     const int bits = std::get<IntSymmetric>(std::get<NumericsConfig>(*c.config).numerics).bits;
     return Tensors{{"y", Array::Scalar(static_cast<float>(bits))}};

@@ -13,7 +13,7 @@
 
 namespace aqt::golden {
 
-// The families named, or all when none is. InvalidArgument or the errors of reading, naming file and case, when the
+// The named families, or all if none is named. InvalidArgument or the errors of reading, naming file and case, if the
 // manifest lacks a family, a file is missing or not the one that was recorded (SHA-256, numbers of cases and tensors),
 // a tensor is missing or has another dtype or shape, or a field or tolerance is not understood. Only a configuration
 // that the library has no API for is left to the case (GoldenCase::config).

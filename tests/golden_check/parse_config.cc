@@ -62,7 +62,7 @@ absl::StatusOr<DType> ToDType(const std::string& name) {
   return NoApi(absl::StrCat("the dtype ", name));
 }
 
-// The dtype of `object[key]`; none when that is null.
+// The dtype of `object[key]`; null if that is null.
 absl::StatusOr<std::optional<DType>> OptionalDType(const Json& object, const char* key) {
   const std::optional<std::string> name = Optional<std::string>(object, key);
   if (!name.has_value()) return std::optional<DType>();
@@ -373,7 +373,7 @@ DotDims ToDotDims(const Json& dims) {
 }
 
 absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tensors& inputs) {
-  // The last three tell what the original did.
+  // The last three describe what the original did.
   AQT_RETURN_IF_ERROR(CheckFields(
       json, "dot_general",
       {"fwd", "dlhs", "drhs", "dimension_numbers", "observed", "jit_forward_differs_in", "jit_forward_fails_with"}));
@@ -398,7 +398,7 @@ absl::StatusOr<TensorTiling> ToTensorTiling(const Json& json) {
                       .remaining_axes = ToAxisTilings(json.at("remaining_axes"))};
 }
 
-// Like a contraction, but for the tiling and for where the configuration is; null is the float product.
+// Like a contraction, except for the tiling and for where the configuration is; null is the float product.
 absl::StatusOr<DotGeneralConfig> ToTiledDotGeneralConfig(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "tiled_dot_general", {"dot_general", "tiling", "dimension_numbers"}));
   DotGeneralConfig config;
@@ -414,7 +414,7 @@ absl::StatusOr<DotGeneralConfig> ToTiledDotGeneralConfig(const Json& json, const
 }
 
 absl::StatusOr<EinsumConfig> ToEinsumConfig(const Json& json, const Tensors& inputs, bool of_product) {
-  // The last one tells what the original called.
+  // The last one describes what the original called.
   AQT_RETURN_IF_ERROR(CheckFields(json, "einsum", {"fwd", "dlhs", "drhs", "equation", "dot_general_call"}));
   EinsumConfig config{.equation = json.at("equation"), .config = {}, .of_product = of_product};
   AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
@@ -461,7 +461,7 @@ absl::StatusOr<RandomConfig> ToRandomConfig(const Json& json) {
 }
 
 absl::StatusOr<MlpConfig> ToMlpConfig(const Json& json, const Tensors& inputs) {
-  // The first one tells how the initial weights, which are recorded, were drawn.
+  // The first one describes how the initial weights, which are recorded, were drawn.
   AQT_RETURN_IF_ERROR(CheckFields(
       json, "layers", {"init_with_jax_threefry_partitionable", "dot_general", "layers", "max_abs_diff_to_printed"}));
   MlpConfig config;
@@ -493,9 +493,9 @@ absl::StatusOr<std::vector<Layer>> ToLayers(const Json& features, const std::str
   return layers;
 }
 
-// What calibrates before it serves has another set of fields.
+// Cases that calibrate before they serve have another set of fields.
 absl::StatusOr<ServingConfig> ToCalibratedServingConfig(const Json& json, const Tensors& inputs) {
-  // The last one tells how far the original's result is from the float one.
+  // The last one says how far the original's result is from the float one.
   AQT_RETURN_IF_ERROR(CheckFields(json, "serving",
                                   {"fwd", "dlhs", "drhs", "features", "calibration_batches",
                                    "bitwise_train_equals_serve", "max_abs_diff_to_float"}));
@@ -556,7 +556,7 @@ absl::Status ParseOptimizer(const std::string& text, TrainingConfig& config) {
 }
 
 absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors& inputs) {
-  // The last three tell how the original's curve went.
+  // The last three describe how the original's curve went.
   AQT_RETURN_IF_ERROR(CheckFields(json, "training",
                                   {"dot_general", "dims", "steps", "batch_size", "optimizer", "loss", "activation",
                                    "final_loss", "mean_last10", "max_deviation_under_small_perturbation"}));

@@ -39,8 +39,8 @@ Array Stack(const std::vector<Array>& rows) {
 
 }  // namespace
 
-// Expected are the scale and the arrays of the state after each step. Of MeanOfAbsMax these end before the last step,
-// whose mode is not calibrate, and that one has names of its own.
+// Expected are the scale and the arrays of the state after each step. With MeanOfAbsMax they end before the last step,
+// whose mode is not calibrate and which has names of its own.
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
   if (x.shape().rank() == 0 || x.shape()[0] != static_cast<int64_t>(config.steps.size()) || config.steps.empty()) {

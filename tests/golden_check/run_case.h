@@ -78,7 +78,7 @@ absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors
 absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name);
 // x[i].
 Array Part(const Array& x, int64_t i);
-// What every call gets: the key of the inputs, if there is one (u32[2]).
+// The context of every call: with the key of the inputs, if there is one (u32[2]).
 absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& env);
 // u32[2].
 Array KeyArray(const Key& key);

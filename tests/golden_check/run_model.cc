@@ -175,7 +175,7 @@ Array Rows(const Array& x, absl::Span<const int32_t> rows) {
   return std::move(builder).Build();
 }
 
-// What one training step gets.
+// The inputs of each training step.
 class Batches {
  public:
   static absl::StatusOr<Batches> Make(const TrainingConfig& config, const Tensors& inputs) {

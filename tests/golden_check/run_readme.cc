@@ -51,7 +51,7 @@ Array Combine(const ArrayRef& a, const ArrayRef& b, F&& f) {
 
 }  // namespace
 
-// Users wrote this before there was a library: the scales are theirs, clipping, rounding and the product the library's.
+// Users wrote this before there was a library: scales are theirs; clipping, rounding and the product are the library's.
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env) {
   AQT_ASSIGN_OR_RETURN(const Array a, Input(inputs, "a"));
   AQT_ASSIGN_OR_RETURN(const Array w, Input(inputs, "w"));

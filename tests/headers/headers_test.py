@@ -2,7 +2,7 @@
 """Every header of aqt/ and serving/ compiles alone and is guarded by its path.
 
 x.h is compiled alone when some x.cc of its library includes it first. The libraries where no .cc does so are listed in
-BUILD.bazel here, where one source file per header is generated for them. -inl.h is a part of the header that includes it.
+BUILD.bazel here, which generates one source file per header for them. -inl.h is a part of the header that includes it.
 """
 import pathlib
 import re

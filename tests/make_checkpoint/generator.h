@@ -3,9 +3,9 @@
 
 // Llama-shaped checkpoints of any size with made-up weights, for tests of what reads them.
 //
-// A weight is a function of (seed, tensor name, index) alone, so the content does not depend on shards, order or
-// memory: close to normal with mean 0 and deviation 0.02 (norms: 1 + that), rounded once to the dtype; in outlier
-// channels (columns of the last axis) 20 times as large.
+// A weight is a function only of (seed, tensor name, index), so the content does not depend on shards, order or memory:
+// close to normal with mean 0 and deviation 0.02 (norms: 1 + that), rounded once to the dtype; in outlier channels
+// (columns of the last axis) 20 times as large.
 
 #include <cstdint>
 #include <optional>
@@ -37,7 +37,7 @@ struct Options {
   int64_t experts = 0;
   bool tied_embeddings = false;  // config.json says so and there is no lm_head.weight
 
-  // Both or none. When set, the model is total_bytes / tensor_bytes (rounded down) matrices of tensor_bytes each,
+  // Both or neither. If set, the model is total_bytes / tensor_bytes (rounded down) matrices of tensor_bytes each,
   // model.layers.<i>.mlp.up_proj.weight, as square as powers of two allow; the sizes above are not used.
   int64_t total_bytes = 0;
   int64_t tensor_bytes = 0;
@@ -49,7 +49,7 @@ struct Options {
   // At most one of the two. Both 0: model.safetensors without an index. Else model-00001-of-0000N.safetensors and an
   // index:
   int64_t shards = 0;           // this many files with about equally many tensors each
-  int64_t max_shard_bytes = 0;  // a new file whenever the next tensor would exceed this; one tensor may exceed it alone
+  int64_t max_shard_bytes = 0;  // a new file whenever the next tensor would exceed this; a single tensor may exceed it
 };
 
 // InvalidArgument, naming the field, when a size is not positive, does not divide another as it must, or fields exclude
@@ -69,7 +69,7 @@ std::string ConfigJson(const Options& options);
 // AlreadyExists when `folder` exists and is not empty; the folder appears complete or not at all.
 absl::Status Make(const io::FileSystem& fs, const Options& options, absl::string_view folder);
 
-// "4096", "16KiB", "1.5GiB" and, in powers of 1000, "5GB": the number of bytes; none when it is not of that form or no
+// "4096", "16KiB", "1.5GiB" and, in powers of 1000, "5GB": the number of bytes; null if it is not of that form or not a
 // whole number of bytes below 2^63.
 std::optional<int64_t> ParseBytes(absl::string_view text);
 

@@ -232,7 +232,7 @@ TEST(Generator, ShardsHoldTheSameTensors) {
     EXPECT_LE(bytes, 1000);
   }
   EXPECT_TRUE(Content(many) == content);
-  // Every tensor exceeds this, so each is alone.
+  // Every tensor exceeds this, so each has its own file.
   options.max_shard_bytes = 1;
   EXPECT_EQ(Made(options, "alone").shards().size(), content.size());
 }

@@ -1,5 +1,5 @@
-// Configurations and their texts: a random configuration comes back from its text, and a text that was changed at
-// random is read or refused with a position, and never more.
+// Configurations and their texts: a random configuration comes back from its text, and a text with random changes is
+// either read or refused with a position.
 //
 // AQT_TEST_SEED and AQT_TEST_CASES (in thousands) in the environment choose other cases.
 
@@ -298,7 +298,7 @@ std::string ProblemOfPosition(absl::string_view message, absl::string_view text)
   }
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   if (line < 1 || line > static_cast<int64_t>(lines.size())) return "no such line";
-  // A tabulator goes to the next multiple of 8.
+  // A tab advances to the next multiple of 8.
   if (column < 1 || column > 8 * static_cast<int64_t>(lines[line - 1].size()) + 1) return "no such column";
   return "";
 }

@@ -1,5 +1,5 @@
-// `aqt convert` killed, or failed by the system, at any point: the input is untouched, OUT is the old or the new,
-// whole, and the next run succeeds and names what the killed one left.
+// `aqt convert` killed, or failed by the system, at any point: the input is untouched, OUT is the old or the new one,
+// complete, and the next run succeeds and names what the killed one left.
 //
 // KILL_MOMENTS in the environment: how many moments, spread over the time that a conversion takes, the program is
 // killed at in each of the eight configurations.
@@ -148,7 +148,7 @@ class KillTest : public ::testing::TestWithParam<std::tuple<bool, bool, int>> {
     std::erase_if(names, [&](const std::string& name) { return name == kKnown || name == io::BaseName(Out()); });
     return names;
   }
-  // What has to hold at any time. True when OUT is the new one.
+  // Checks what must hold at any time. True if OUT is the new one.
   bool CheckAllThere() const {
     EXPECT_TRUE(ReadTree(In()) == input_) << "the input has changed";
     const Tree out = ReadTree(Out());

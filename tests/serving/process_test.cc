@@ -31,7 +31,7 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kTensorBytes = 16 * kMiB;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // they keep freed memory, and reserve the address space
+constexpr bool kSanitized = true;  // sanitizers keep freed memory, and reserve the address space
 #else
 constexpr bool kSanitized = false;
 #endif
