@@ -4,8 +4,8 @@
 usage: bazel/config_reference.py          writes the page
        bazel/config_reference.py --check  fails when the page is not what it would write, or a field says too little
 
-Each message, field, oneof, enum and enum value has a comment in the lines above it. That of a field ends by saying what
-happens without it: it holds "Default" or "Required".
+Each message, field, oneof, enum and enum value has a comment in the lines above it. The comment of a field ends by saying
+what happens without it: it contains "Default" or "Required".
 """
 import dataclasses
 import pathlib
@@ -25,15 +25,15 @@ FILES = {
 }
 INTRODUCTION = """# Configuration reference
 
-Every message and field of the configurations, which are textprotos. Made from the comments in `configs/*.proto` by
+Every message and field of the configurations, which are textprotos. Generated from the comments in `configs/*.proto` by
 `bazel/config_reference.py`; do not edit.
 
 A list is written as `axes: [0, 1]`, or by naming the field more than once. A field whose type is another message is
-written in braces, also when it is empty: `abs_max {}`.
+written in braces, even if it is empty: `abs_max {}`.
 
-What a text amounts to, with its base filled in, is printed by `aqt config KIND FILE`, in C++ by `ToText(*DotGeneralFromText(text))`,
-by `ToText(*InjectConfigFromText(text))` (`aqt/transforms/inject_proto.h`), and for the converter by
-`aqt plan --config FILE --print-effective-config`. Mistakes are refused with `file:line:column`.
+To print a configuration with its base filled in, use `aqt config KIND FILE`, or in C++ `ToText(*DotGeneralFromText(text))`
+and `ToText(*InjectConfigFromText(text))` (`aqt/transforms/inject_proto.h`), or for the converter
+`aqt plan --config FILE --print-effective-config`. Mistakes are reported with `file:line:column`.
 """
 
 BLOCK = re.compile(r"(message|enum|oneof) (\w+) \{(\})?$")
@@ -96,7 +96,7 @@ def problems(file, items, parent=None):
 
 
 def anchor(name):
-    """That of a heading, as GitHub makes it."""
+    """The anchor of a heading, as GitHub makes it."""
     return re.sub(r"[^a-z0-9_ -]", "", name.lower()).replace(" ", "-")
 
 
@@ -127,7 +127,7 @@ def describe(root, file):
     top, items = parse((root / "configs" / file).read_text(encoding="utf-8"))
     names = {item.name for other in FILES for item in parse((root / "configs" / other).read_text(encoding="utf-8"))[1]}
     lines = [f"## {heading}", ""]
-    top = [line for line in top if not line.startswith(PAGE)]  # this is no news on the page
+    top = [line for line in top if not line.startswith(PAGE)]  # readers of the page know
     for paragraph in "\n".join(top).strip().split("\n\n"):
         code = all(line.startswith("  ") for line in paragraph.split("\n"))
         lines += (["```textproto", *(line[2:] for line in paragraph.split("\n")), "```", ""] if code
