@@ -1,7 +1,7 @@
 """Reads the BUILD.bazel files of a source tree without Bazel.
 
 A BUILD file is Python as well: it is executed here with functions that record the rules. Macros are recorded under their
-own name with the arguments that the BUILD file gives them.
+own names with the arguments that the BUILD file gives them.
 """
 import builtins
 import dataclasses
@@ -47,7 +47,7 @@ def file_of(label):
 
 
 class _Recorder(dict):
-    """The names that a BUILD file may use; a loaded one stands for a macro."""
+    """The names that a BUILD file may use; a loaded one is a macro."""
 
     def __init__(self, root, package):
         super().__init__()
@@ -117,7 +117,7 @@ class _Value:
 
 
 def read_tree(root):
-    """All targets below `root`, but for folders that .bazelignore names: {label: Target}."""
+    """All targets below `root`, except in folders that .bazelignore names: {label: Target}."""
     root = pathlib.Path(root)
     ignored_file = root / ".bazelignore"
     ignored = ignored_file.read_text(encoding="utf-8").split() if ignored_file.exists() else []

@@ -14,7 +14,7 @@ A row of the JSON file:
    "note": "..."}                                          what is missing; for part and left out
 
 A test is a target, and a TEST (or TEST_F, TEST_P, TYPED_TEST) of its sources; Python and shell tests are named by the
-target alone.
+target only.
 """
 import json
 import pathlib
@@ -33,22 +33,22 @@ PARTS = {"core": "Contractions, numerics, calibration", "layers": "Layers, calib
 INTRODUCTION = """# Features
 
 What AQT v2 offers, and where it is here: the numbered list of its features, the tests that show each of them, and the
-page that explains it. Made from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/docs:docs_test`
+page that explains it. Generated from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/docs:docs_test`
 checks that every test and heading that is named exists.
 
-"part" works, but for what the note says; "left out" is not meant to come. Recorded cases of AQT itself are in
+"part" works except for what the note says; "left out" is not planned. Recorded cases of AQT itself are in
 `//tests/golden_check:golden_check_test`.
 """
 TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)", re.M)
 
 
 def anchor(heading):
-    """As GitHub makes it."""
+    """The anchor of a heading, as GitHub makes it."""
     return re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
 
 
 def anchors(path):
-    """Of the headings of a Markdown file; code blocks have none."""
+    """The anchors of the headings of a Markdown file; code blocks have none."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
     return {anchor(match) for match in re.findall(r"^#+ (.+)$", text, flags=re.M)}
 

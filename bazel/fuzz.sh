@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the targets of //tests/fuzz with libFuzzer, the address sanitizer and that of undefined behaviour
+# Fuzzes the targets of //tests/fuzz with libFuzzer and the sanitizers of addresses and undefined behaviour
 # (clang 16: apt-get install clang-16 libclang-rt-16-dev).
 #
 # usage: bazel/fuzz.sh SECONDS [TARGET]...      (default: every target)

@@ -1,4 +1,4 @@
-"""What the scripts that make a page of docs/ from the tree have in common: write it, or check it with --check."""
+"""The common part of the scripts that generate a page of docs/ from the tree: write it, or check it with --check."""
 import pathlib
 import sys
 
