@@ -45,7 +45,7 @@ struct Plan {
   std::vector<std::string> shard_names;
   bool has_index = false;  // of the output
   QuantizationConfig quantization_config;
-  std::vector<std::string> warnings;  // without those of single tensors
+  std::vector<std::string> warnings;  // about the whole plan, not single tensors
   int num_quantized = 0;
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
