@@ -83,7 +83,7 @@ CaseResult CheckRuns(const GoldenCase& golden_case, const Environment& environme
   return {Verdict::kFailed, std::move(first), signed_zeros};
 }
 
-// The first tensor that has other bits in `b`; null when there is none. Both hold the same runs.
+// The first tensor that has other bits in `b`; null if there is none. Both hold the same runs.
 std::optional<std::string> FirstDifference(const Runs& a, const Runs& b) {
   for (const auto& [given, tensors] : a) {
     const absl::StatusOr<Tensors>& others = b.at(given);

@@ -30,7 +30,7 @@ void NumberNoise(Tensors& tensors) {
   }
 }
 
-// Cases of tiled contractions record only those of the forward pass, without its name.
+// Cases of tiled contractions record only the operands of the forward pass, without its name.
 void NameForwardOperands(Tensors& tensors) {
   for (const char* name : {"lhs.scale", "lhs.qvalue", "rhs.scale", "rhs.qvalue"}) {
     const auto tensor = tensors.find(absl::StrCat("fwd.", name));

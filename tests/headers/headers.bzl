@@ -1,4 +1,4 @@
-"""Compiles each header of a library alone (-inl.h is not one: it is a part of the header that includes it)."""
+"""Compiles each header of a library on its own (except -inl.h, a part of the header that includes it)."""
 
 load("@rules_cc//cc:defs.bzl", "CcInfo", "cc_library")
 
@@ -22,7 +22,7 @@ _one_include_each = rule(
 )
 
 def headers_compile_alone(name, library, copts):
-    """Declares the cc_library `name`, which compiles when each header of `library` does, with that dependency alone."""
+    """Declares the cc_library `name`, which compiles if each header of `library` does, with only that dependency."""
     _one_include_each(
         name = name + "_sources",
         library = library,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Every header of aqt/ and serving/ compiles alone and is guarded by its path.
+"""Every header of aqt/ and serving/ compiles on its own and is guarded by its path.
 
-x.h is compiled alone when some x.cc of its library includes it first. The libraries where no .cc does so are listed in
+x.h is compiled on its own if some x.cc of its library includes it first. The libraries where no .cc does so are listed in
 BUILD.bazel here, which generates one source file per header for them. -inl.h is a part of the header that includes it.
 """
 import pathlib

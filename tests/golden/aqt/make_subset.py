@@ -109,7 +109,7 @@ def shown_by(case):
 
 
 def choose(cases, sizes):
-  """Names of a cover of everything shown, greedily by bytes per thing shown."""
+  """Names of cases that together show everything, chosen greedily by bytes per thing shown."""
   left = {case['name']: shown_by(case) for case in cases}
   wanted, chosen = set().union(*left.values()) if left else set(), set()
   while wanted:

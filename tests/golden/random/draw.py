@@ -176,7 +176,7 @@ class Draw:
   # ---- calibrations
 
   def calibration(self, shape, shared, prefix, inputs, bias=.3, only=None):
-    """Of a tensor of that shape (null: not known) whose scale is shared along `shared`; arrays go to `inputs`."""
+    """For a tensor of that shape (null: not known), with a scale shared along `shared`; arrays go to `inputs`."""
     kind = only or self.pick(['absmax', 'absmean', 'constant', 'snr'], [5, 1.3, 2.2, 2])
     result = {'kind': kind, 'po2_scale': self.chance(.25),
               'scale_dtype': self.dtype() if self.chance(.3) else None}

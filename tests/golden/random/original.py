@@ -39,7 +39,7 @@ def dtype_of(name):
 
 @utils.flax_slots_kw_only_dataclass
 class UnitNumerics(numerics_lib.AqtNumerics):
-  """Of the middle scales, whose bound is the maximum itself."""
+  """The numerics of middle scales, whose bound is the maximum itself."""
 
   def get_quant_bound(self):
     return 1.0

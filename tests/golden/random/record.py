@@ -259,7 +259,7 @@ def run_dot_general(case, key):
 
 
 def units(a, b):
-  """How many numbers of their dtype a and b are apart, at most; null when one is no number or another one's sign."""
+  """How many numbers of their dtype a and b are apart, at most: 0 for equal values and two NaNs, huge across signs."""
   a, b = np.asarray(a), np.asarray(b)
   kind = {2: np.int16, 4: np.int32}[a.dtype.itemsize]
   equal = (a == b) | (np.isnan(a.astype(np.float32)) & np.isnan(b.astype(np.float32)))
@@ -267,7 +267,7 @@ def units(a, b):
 
 
 def mark_powers(case, dims, key, passes):
-  """Marks the scales that are others with correctly rounded powers: XLA's own is off by a unit now and then."""
+  """Marks the scales that correctly rounded powers change: XLA's own is off by a unit now and then."""
   with original.Calls() as calls, original.CorrectPower() as power:
     _, gradients = original.dot_general(case.config, case.inputs, dims, key)
     if len(passes) > 1:
