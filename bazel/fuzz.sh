@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the targets of //tests/fuzz with libFuzzer and the sanitizers of addresses and undefined behaviour
+# Fuzzes the targets of //tests/fuzz with libFuzzer, and with the address and undefined-behaviour sanitizers
 # (clang 16: apt-get install clang-16 libclang-rt-16-dev).
 #
 # usage: bazel/fuzz.sh SECONDS [TARGET]...      (default: every target)

@@ -199,7 +199,7 @@ TEST(ModelConfigTest, ReadsWhatPythonWrites) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_TRUE(model->has_output_head);
   EXPECT_EQ(model->tie_word_embeddings, true);
-  // They are also accepted in a quantization_config where they have no effect, and refused where they would.
+  // They are also accepted in a quantization_config where they have no effect, and refused where they would have one.
   EXPECT_TRUE(Edited(R"("unknown_at_top": 1)", R"("unknown_at_top": [NaN, 1e999])").ok());
   EXPECT_TRUE(Edited(R"("dynamic": false)", R"("dynamic": false, "observer_kwargs": {"c": -Infinity})").ok());
   EXPECT_THAT(std::string(Edited(R"("num_bits": 8)", R"("num_bits": NaN)").status().message()),

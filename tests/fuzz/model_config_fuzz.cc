@@ -1,5 +1,5 @@
-// Input: a config.json. If it can be read, setting a quantization_config gives a text in which it is found again and
-// which setting it once more leaves as it is; if not, setting it is refused.
+// Input: a config.json. If it can be read, a quantization_config that is set in it is read back, and setting it again
+// changes nothing; if not, setting one is refused.
 
 #include <cstddef>
 #include <cstdint>

@@ -101,7 +101,7 @@ class MutationTest : public ::testing::TestWithParam<const char*> {
 
   // Families with configurations whose change shows in exact tensors.
   std::vector<std::string> families_ = {"int_numerics", "dot_general", "serving", "readme"};
-  // How many of the cases that `mutate` changes (it returns true) then fail. The others are named.
+  // How many of the cases that `mutate` changes (and returns true for) then fail. The others are named.
   int CountFailures(const std::function<bool(GoldenCase&)>& mutate) {
     absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), GetParam(), families_);
     EXPECT_TRUE(set.ok()) << set.status();

@@ -566,7 +566,7 @@ absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors&
   TrainingConfig config{.steps = json.at("steps"), .batch_size = json.at("batch_size")};
   AQT_RETURN_IF_ERROR(ParseOptimizer(json.at("optimizer"), config));
   AQT_ASSIGN_OR_RETURN(config.dot_general, ToOptionalDotGeneral(json.at("dot_general"), inputs));
-  // The first extent is the number of examples.
+  // The first one is the width of the examples.
   Json features = json.at("dims");
   if (!features.is_array() || features.empty()) return absl::InvalidArgumentError("dims is no list of extents");
   features.erase(features.begin());
