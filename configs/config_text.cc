@@ -99,7 +99,7 @@ absl::Status CheckEnums(const Message& message, const Place& place) {
         const int value = field->is_repeated() ? reflection->GetRepeatedEnumValue(message, field, i)
                                                : reflection->GetEnumValue(message, field);
         if (field->enum_type()->FindValueByNumber(value) != nullptr) continue;
-        return at.Error(absl::StrCat(value, " is no value of the enum ", field->enum_type()->name()));
+        return at.Error(absl::StrCat(value, " is not a value of the enum ", field->enum_type()->name()));
       }
       const absl::Status status = CheckEnums(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
                                                                   : reflection->GetMessage(message, field),

@@ -130,7 +130,7 @@ absl::StatusOr<int64_t> MaxShardBytes(const Flags& flags) {
   const std::optional<int64_t> bytes = ParseBytes(flags.max_shard_size);
   if (bytes.has_value()) return *bytes;
   return absl::InvalidArgumentError(
-      absl::StrCat("--max-shard-size ", flags.max_shard_size, " is no size; examples are 5GB, 500MB, 2GiB"));
+      absl::StrCat("--max-shard-size ", flags.max_shard_size, " is not a valid size; examples are 5GB, 500MB, 2GiB"));
 }
 
 absl::Status NeedPath(absl::string_view name, const std::string& value) {
@@ -325,17 +325,18 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
       app.add_subcommand("verify", "compare a quantized checkpoint with its original")->footer(kVerifyExamples);
   verify->add_option("IN", flags.input, "the original")->required();
   verify->add_option("OUT", flags.output, "the quantized one")->required();
-  verify->add_option("--min-snr", flags.min_snr, "fail when a weight's signal to noise ratio is lower")
-      ->type_name("DB");
+  verify->add_option("--min-snr", flags.min_snr, "fail if a weight's signal-to-noise ratio is lower")->type_name("DB");
   verify->add_flag("--json", flags.json, "print JSON");
   AddJobs(*verify, flags);
 
-  CLI::App* explain = app.add_subcommand("explain", "tell why a tensor is quantized or not")->footer(kExplainExamples);
+  CLI::App* explain =
+      app.add_subcommand("explain", "show why a tensor is or is not quantized")->footer(kExplainExamples);
   explain->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
   explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
   AddRecipeFlags(*explain, flags);
 
-  CLI::App* config = app.add_subcommand("config", "check a configuration and print it whole")->footer(kConfigExamples);
+  CLI::App* config =
+      app.add_subcommand("config", "check a configuration and print it in full")->footer(kConfigExamples);
   config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();

@@ -102,7 +102,7 @@ TEST_F(CommandTest, UsageErrors) {
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "0"}, 2, "--jobs");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "65"}, 2, "--jobs");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "many"}, 2,
-              "--max-shard-size many is no size");
+              "--max-shard-size many is not a valid size");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--bogus"}, 2, "--bogus");
   ExpectError({"inspect"}, 2, "IN");
   ExpectError({"verify", "in"}, 2, "OUT");

@@ -19,7 +19,7 @@ using config::Place;
 absl::Status CheckPattern(const std::string& pattern, const Place& place) {
   const RE2 re(pattern, RE2::Quiet);
   if (re.ok()) return absl::OkStatus();
-  return place.Error(absl::StrCat("\"", pattern, "\" is no regular expression (RE2): ", re.error()));
+  return place.Error(absl::StrCat("\"", pattern, "\" is not a valid regular expression (RE2): ", re.error()));
 }
 
 absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const Place& place) {
@@ -97,7 +97,8 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
     }
     case config::ConvertRule::kKeepFloat:
       if (rule.keep_unsuitable)
-        return place.In(message, "on_unsuitable").Error("on_unsuitable goes with quantize, not with keep_float");
+        return place.In(message, "on_unsuitable")
+            .Error("on_unsuitable is only valid with quantize, not with keep_float");
       break;
     case config::ConvertRule::ACTION_NOT_SET: return place.Error("a rule needs quantize or keep_float");
   }

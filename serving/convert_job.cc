@@ -45,7 +45,7 @@ std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::
     const bool temporary = absl::StrContains(io::BaseName(path), ".tmp-");
     result.push_back(absl::StrCat(io::PrintableLine(path),
                                   temporary ? " was left by a run that was killed; remove it unless OUT is missing"
-                                            : " is what an earlier run replaced; remove it when you do not need it"));
+                                            : " is what an earlier run replaced; remove it if you do not need it"));
   }
   return result;
 }
@@ -99,10 +99,11 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
         absl::StrCat(io::Printable(name), " was not copied: it holds the weights in another format"));
   }
   for (const std::string& name : input.unused_weight_files()) {
-    report.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is no part of this checkpoint"));
+    report.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is not part of this checkpoint"));
   }
   if (place.is_file && !input.other_files().empty()) {
-    report.warnings.push_back("only weights were written; for config.json and the other files give a folder as output");
+    report.warnings.push_back(
+        "only weights were written; to get config.json and the other files, name a folder as the output");
   }
   const std::vector<std::string> leftovers = DescribeLeftovers(fs, place.path);
   report.warnings.insert(report.warnings.end(), leftovers.begin(), leftovers.end());

@@ -154,7 +154,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
   AQT_RETURN_IF_ERROR(CheckNotInput(fs, input, place.path, *info, also_read));
   if (info->kind == io::FileKind::kOther) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the output ", place.path, " is a device or the like; it must be a file or a folder"));
+        absl::StrCat("the output ", place.path, " is not a file or a folder (a device, for example)"));
   }
   if (const absl::string_view base = io::BaseName(place.path); base == "." || base == "..") {
     return absl::InvalidArgumentError(

@@ -172,7 +172,7 @@ absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) 
   }
   if (plan.num_quantized > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "nothing would be quantized: no rule matches a weight that can be; `aqt explain` tells why");
+      "nothing would be quantized: no rule matches a weight that can be quantized; `aqt explain` shows why");
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
   AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
   Json json = Json::parse(object.standard, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InternalError("a text that is JSON is not read as JSON");
+  if (!json.is_object()) return absl::InternalError("valid JSON could not be read");
   return json;
 }
 

@@ -80,7 +80,7 @@ absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
     const auto re = std::make_shared<const RE2>(Piece(pattern), RE2::Quiet);
     if (!re->ok()) {
       return absl::UnimplementedError(absl::StrCat("\"", io::Printable(entry),
-                                                   "\" is no regular expression that RE2 knows (", re->error(),
+                                                   "\" is not a regular expression that RE2 supports (", re->error(),
                                                    "); look-around and back-references are not supported"));
     }
     return Matcher([re](absl::string_view, absl::string_view module) {
@@ -146,7 +146,7 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
       if (text != kLinear && MayBeClass(text) && !is_module(text)) {
         return absl::UnimplementedError(absl::StrCat(
             "config_groups.", group.name, ".targets: \"", io::Printable(text),
-            "\" is no module of this checkpoint, and as a class it is not known; module names, \"re:\" patterns and "
+            "\" is neither a module of this checkpoint nor a known class; module names, \"re:\" patterns and "
             "the class \"Linear\" are"));
       }
       targets.push_back({IsRegexTarget(text) ? 1 : text == kLinear ? 2 : 0, text, &group});

@@ -99,7 +99,7 @@ TEST_F(VerifyTest, NamesTheWeightsBelowTheThreshold) {
   EXPECT_THAT(report.problems,
               ElementsAre(HasSubstr("mlp.up_proj.weight: SNR"), HasSubstr("self_attn.q_proj.weight: SNR")));
   options.min_snr_db = std::nan("");
-  EXPECT_EQ(Run(options)->problems.size(), 2u) << "no number is no threshold that anything reaches";
+  EXPECT_EQ(Run(options)->problems.size(), 2u) << "no weight reaches a threshold of NaN";
 }
 
 TEST_F(VerifyTest, FindsWhatDoesNotAgree) {

@@ -139,7 +139,7 @@ Result Infer(const TransposeOp& op, Avals in) {
   bool is_permutation = static_cast<int64_t>(sorted.size()) == rank;
   for (int64_t i = 0; is_permutation && i < rank; ++i) is_permutation = sorted[i] == i;
   if (!is_permutation)
-    return Invalid(List(op.permutation), " is no permutation of the ", rank, " axes of ", in[0].ToString());
+    return Invalid(List(op.permutation), " is not a permutation of the ", rank, " axes of ", in[0].ToString());
   Aval out{in[0].dtype, {}};
   for (int64_t axis : op.permutation) out.shape.push_back(in[0].shape[axis]);
   return out;
@@ -154,7 +154,7 @@ Result Infer(const SliceOp& op, Avals in) {
   Aval out{in[0].dtype, {}};
   for (int64_t i = 0; i < shape.rank(); ++i) {
     if (op.start[i] < 0 || op.start[i] > op.limit[i] || op.limit[i] > shape[i] || op.stride[i] < 1) {
-      return Invalid("[", op.start[i], ":", op.limit[i], ":", op.stride[i], "] is no slice of axis ", i, " of ",
+      return Invalid("[", op.start[i], ":", op.limit[i], ":", op.stride[i], "] is not a slice of axis ", i, " of ",
                      in[0].ToString());
     }
     const int64_t span = op.limit[i] - op.start[i];

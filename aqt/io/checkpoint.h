@@ -31,7 +31,7 @@ using WeightMap = std::vector<std::pair<std::string, std::string>>;
 
 // Reads the text of an index. DataLoss, naming the cause, unless `weight_map` maps distinct names to file names that
 // end in ".safetensors" and contain no '/', '\\' or NUL. `metadata` is optional and not interpreted: total_size is
-// often wrong in the wild. What is no JSON object is told with line and column (ScanJsonObject in json.h).
+// often wrong in the wild. What is not a JSON object is told with line and column (ScanJsonObject in json.h).
 absl::StatusOr<WeightMap> ParseIndex(absl::string_view json);
 
 // The text of an index: two spaces of indentation, sorted by name. `total_size` counts the bytes of all tensors.

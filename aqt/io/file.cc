@@ -111,7 +111,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSys
   const absl::StatusOr<FileInfo> info = fs.Stat(path);
   if (info.ok()) {
     if (info->kind != FileKind::kFolder) {
-      return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path, "': it exists and is no folder"));
+      return absl::AlreadyExistsError(absl::StrCat("cannot create folder '", path, "': it exists and is not a folder"));
     }
     AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
     if (!names.empty() && !options.overwrite) {

@@ -322,8 +322,8 @@ absl::StatusOr<int64_t> TensorBytes(FileDType dtype, const Shape& shape) {
   }
   if (empty) return 0;
   if (bits % 8 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ToString(dtype), shape.ToString(), " takes ", bits, " bits, which is no whole number of bytes"));
+    return absl::InvalidArgumentError(absl::StrCat(ToString(dtype), shape.ToString(), " takes ", bits,
+                                                   " bits, which is not a whole number of bytes"));
   }
   return bits / 8;
 }

@@ -119,7 +119,7 @@ TEST_F(SafetensorsTest, RecordedCases) {
       {"begin_after_end", false, {}, "tensor 'a': data begins at 8, after its end at 0"},
       {"missing_shape", false, {}, "tensor 'a': shape is missing"},
       {"array_root", false, {}, "the header is not a JSON object"},
-      {"f4_odd", false, {}, "tensor 'a': F4[3] takes 12 bits, which is no whole number of bytes"},
+      {"f4_odd", false, {}, "tensor 'a': F4[3] takes 12 bits, which is not a whole number of bytes"},
       {"f4_even", true, {"a F4[4] 0-2"}, ""},
       {"empty_name", true, {" F32[2] 0-8"}, ""},
   };

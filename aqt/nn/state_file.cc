@@ -98,7 +98,7 @@ absl::StatusOr<Slot> SlotOf(absl::string_view path, const std::string& name) {
   const std::optional<SlotKind> kind = SlotKindFromString(absl::string_view(name).substr(0, slash));
   if (slash == std::string::npos || !kind.has_value()) {
     return absl::DataLossError(absl::StrCat(path, ": tensor \"", name,
-                                            "\" is no state: its name does not begin with param/, stat/, "
+                                            "\" is not a state: its name does not begin with param/, stat/, "
                                             "frozen/, key/ or data/"));
   }
   return Slot{*kind, name.substr(slash + 1)};

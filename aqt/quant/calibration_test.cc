@@ -323,11 +323,11 @@ TEST(MeanOfAbsMax, NoBatchSeen) {
   for (const QuantMode mode : {QuantMode::kTrain, QuantMode::kConvert, QuantMode::kServe}) {
     const absl::Status status = CalibrateWithState(quantizer, state, Batch(x, 1), {1}, {.quant_mode = mode}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(
-        status.message(),
-        absl::StrCat("MeanOfAbsMax has seen no calibration batch, so in ", ToString(mode),
-                     " there is no scale to read; run some batches in QUANT_MODE_CALIBRATE first and pass the state "
-                     "that they give"));
+    EXPECT_EQ(status.message(),
+              absl::StrCat(
+                  "MeanOfAbsMax has seen no calibration batch, so in ", ToString(mode),
+                  " there is no scale to read; run some batches in QUANT_MODE_CALIBRATE first and pass the resulting "
+                  "state"));
   }
   // As in AQT.
   const absl::StatusOr<Array> scale =

@@ -295,10 +295,10 @@ absl::StatusOr<std::optional<DType>> ReadDType(const std::string& text, const Sp
       {"float16", "f16"},      {"float32", "f32"}, {"bfloat16", "bf16"}, {"float8_e4m3fn", "e4m3fn"},
       {"float8_e5m2", "e5m2"}, {"None", "none"}};
   for (const auto& [numpy, name] : kNumpyNames) {
-    if (text == numpy) return spot.Error(absl::StrCat("\"", text, "\" is no data type; write \"", name, "\""));
+    if (text == numpy) return spot.Error(absl::StrCat("\"", text, "\" is not a data type; write \"", name, "\""));
   }
   return spot.Error(absl::StrCat("\"", text,
-                                 "\" is no data type; expected s2, s4, s8, s32, e4m3fn, e5m2, f16, bf16, "
+                                 "\" is not a data type; expected s2, s4, s8, s32, e4m3fn, e5m2, f16, bf16, "
                                  "f32 or none"));
 }
 
@@ -596,7 +596,7 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
     AQT_RETURN_IF_ERROR(use(m.drhs().rhs(), drhs.In(m.drhs(), "rhs")).At(ValidateUseFwdQuant(dg.fwd, Side::kLhs)));
   }
   if (dg.fwd.local_aqt.has_value()) {
-    return fwd.In(m.fwd(), "local_aqt").Error("local_aqt has a meaning only in dlhs and drhs");
+    return fwd.In(m.fwd(), "local_aqt").Error("local_aqt is only supported in dlhs and drhs");
   }
   AQT_RETURN_IF_ERROR(CheckLocalAqt(dg.dlhs, m.dlhs(), dlhs));
   return CheckLocalAqt(dg.drhs, m.drhs(), drhs);

@@ -81,7 +81,7 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
   const bool dilates =
       std::any_of(dims.lhs_dilation.begin(), dims.lhs_dilation.end(), [](int64_t d) { return d != 1; });
   if (dilates && !is_explicit) {
-    return Invalid("padding ", ToString(dims.padding), " has no meaning with lhs_dilation; give explicit pairs");
+    return Invalid("padding ", ToString(dims.padding), " is not defined with lhs_dilation; give explicit pairs");
   }
 
   ConvGeometry geometry{.batch = lhs[0], .in_channels = lhs[rank - 1], .out_channels = rhs[rank - 1]};

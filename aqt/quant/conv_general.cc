@@ -478,14 +478,14 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
   const ConvGeometry& geometry = impl->geometry;
   impl->out = {lhs.dtype, geometry.OutShape()};
   if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value())
-    return invalid("mid alphas have no meaning here");
-  if (config.local_aqt.has_value()) return invalid("local_aqt has no meaning here");
+    return invalid("mid alphas do not apply to a convolution");
+  if (config.local_aqt.has_value()) return invalid("local_aqt does not apply to a convolution");
 
   const int64_t rank = lhs.shape.rank();
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const bool is_lhs = side == Side::kLhs;
     const Tensor& tensor = is_lhs ? config.lhs : config.rhs;
-    if (tensor.use_fwd_quant) return invalid(Name(side), ": use_fwd_quant has no meaning here");
+    if (tensor.use_fwd_quant) return invalid(Name(side), ": use_fwd_quant does not apply to a convolution");
     Axes shared;
     for (int64_t axis = 0; axis < rank - 1; ++axis) shared.push_back(is_lhs ? axis + 1 : axis);
     absl::StatusOr<SidePlan> plan = internal::MakeSidePlan(Pass::kFwd, side, tensor, is_lhs ? lhs : rhs, shared);

@@ -85,7 +85,7 @@ TEST(ConvGeometry, ErrorsNameTheField) {
   EXPECT_EQ(error({.window_strides = {0}}, lhs, rhs), "conv_general: window_strides = 0, expected 1 .. 2^40");
   EXPECT_EQ(error({.rhs_dilation = {-1}}, lhs, rhs), "conv_general: rhs_dilation = -1, expected 1 .. 2^40");
   EXPECT_EQ(error({.padding = ConvPadding::kSame, .lhs_dilation = {2}}, lhs, rhs),
-            "conv_general: padding SAME has no meaning with lhs_dilation; give explicit pairs");
+            "conv_general: padding SAME is not defined with lhs_dilation; give explicit pairs");
   EXPECT_EQ(error({.padding = ConvPadding::kExplicit}, lhs, rhs),
             "conv_general: padding is EXPLICIT with 0 explicit pairs, expected 1");
   EXPECT_EQ(error({.explicit_padding = {{1, 1}}}, lhs, rhs),
@@ -136,13 +136,13 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
             "axis) can it be multiplied onto the result; use DEQUANT_MODE_THIS_INPUT for others");
   config = Int8();
   config.lhs_mid_alpha = 0.5;
-  EXPECT_EQ(error(config, lhs, rhs), "conv_general: mid alphas have no meaning here");
+  EXPECT_EQ(error(config, lhs, rhs), "conv_general: mid alphas do not apply to a convolution");
   config = Int8();
   config.local_aqt = LocalAqt{};
-  EXPECT_EQ(error(config, lhs, rhs), "conv_general: local_aqt has no meaning here");
+  EXPECT_EQ(error(config, lhs, rhs), "conv_general: local_aqt does not apply to a convolution");
   config = Int8();
   config.rhs.use_fwd_quant = true;
-  EXPECT_EQ(error(config, lhs, rhs), "conv_general: rhs: use_fwd_quant has no meaning here");
+  EXPECT_EQ(error(config, lhs, rhs), "conv_general: rhs: use_fwd_quant does not apply to a convolution");
   config = Int8();
   config.dg_accumulator_dtype = DType::kS8;
   EXPECT_EQ(error(config, lhs, rhs), "conv_general: accumulator dtype s8, expected s32, f32, bf16, f16 or none");

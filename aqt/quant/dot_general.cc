@@ -162,11 +162,10 @@ absl::Status CheckFlagPlaces(const DotGeneral& config, PlanPasses passes) {
   for (const auto& [name, tensor] : places) {
     if (passes == PlanPasses::kForwardOnly && tensor != &config.fwd.lhs && tensor != &config.fwd.rhs) continue;
     if (!tensor->use_fwd_quant) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs"));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": use_fwd_quant applies only to dlhs.rhs and drhs.rhs"));
   }
   if (config.fwd.local_aqt.has_value()) {
-    return absl::InvalidArgumentError("fwd: local_aqt has a meaning only for dlhs and drhs");
+    return absl::InvalidArgumentError("fwd: local_aqt applies only to dlhs and drhs");
   }
   return absl::OkStatus();
 }
@@ -329,14 +328,14 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& conf
   for (const auto& [name, raw] : passes) {
     if (plan_passes == PlanPasses::kForwardOnly && raw != &config.fwd) continue;
     if (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value() || raw->local_aqt.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt have no meaning with groups"));
+      return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt are not supported with groups"));
     }
     if (raw != &config.drhs && raw->rhs.dequant_mode == DequantMode::kOtherInput) {
       return absl::InvalidArgumentError(absl::StrCat(
           name, ".rhs: DEQUANT_MODE_OTHER_INPUT would multiply a scale per group into an operand without groups"));
     }
   }
-  if (config.tiling.has_value()) return absl::InvalidArgumentError("tiling has no meaning with groups");
+  if (config.tiling.has_value()) return absl::InvalidArgumentError("tiling is not supported with groups");
   // The group axis is contracted, but unpaired: all groups share a scale.
   const Impl::RaggedDims ragged{
       .dlhs = {.dims = {.lhs_contracting = {1}, .rhs_contracting = {2, 0}}, .to_operand = {0, 1}},

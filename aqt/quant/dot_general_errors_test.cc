@@ -138,9 +138,9 @@ TEST(Make, Refuses) {
              c.fwd.dg_accumulator_dtype = std::nullopt;
            },
            Int8(true))},
-      {"fwd.lhs: use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs",
+      {"fwd.lhs: use_fwd_quant applies only to dlhs.rhs and drhs.rhs",
        With([](DotGeneral& c) { c.fwd.lhs.use_fwd_quant = true; })},
-      {"drhs.lhs: use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs",
+      {"drhs.lhs: use_fwd_quant applies only to dlhs.rhs and drhs.rhs",
        With([](DotGeneral& c) { c.drhs.lhs.use_fwd_quant = true; })},
       // mid scales
       {"fwd: mid alphas need CALIBRATION_MODE_CONTRACTING_AXIS on both sides, but rhs has "
@@ -185,15 +185,15 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = -1, .tile_largest_shape = true};
        })},
-      {"dlhs: local_aqt: contracting axis 1 of lhs [4,5] (axis 1 of rhs) has extent 5, which is no multiple of "
+      {"dlhs: local_aqt: contracting axis 1 of lhs [4,5] (axis 1 of rhs) has extent 5, which is not a multiple of "
        "contraction_axis_shard_count = 2",
        With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2}; })},
-      {"drhs: local_aqt: contracting axis 0 of lhs [4,5] (axis 0 of rhs) has extent 4, which is no multiple of "
+      {"drhs: local_aqt: contracting axis 0 of lhs [4,5] (axis 0 of rhs) has extent 4, which is not a multiple of "
        "contraction_axis_shard_size = 3",
        With([](DotGeneral& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 3, .tile_largest_shape = true};
        })},
-      {"drhs.rhs: calib_shared_axes cannot be set with local_aqt, which gives each part scales of its own",
+      {"drhs.rhs: calib_shared_axes cannot be set with local_aqt, which gives each part its own scales",
        With([](DotGeneral& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
          c.drhs.rhs.quantizer.calib_shared_axes.per_tensor = true;
@@ -201,7 +201,7 @@ TEST(Make, Refuses) {
       // tiling
       {"lhs: tiling: axis 2 is out of range for shape [4,8]",
        With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 2, .tile_size = 2}}}}; })},
-      {"rhs: tiling: axis 1 of shape [8,5] cannot be cut in parts of size 2",
+      {"rhs: tiling: axis 1 of shape [8,5] cannot be cut into parts of size 2",
        With([](DotGeneral& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = 1, .tile_size = 2}}}}; })},
       {"tiling: lhs.contraction_axes names axis 0, but the contracting axes of lhs are [1]",
        With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_size = 2}}}}; })},
@@ -221,7 +221,7 @@ TEST(Make, Refuses) {
                               .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};
        }),
        {DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}, DotDims{.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}},
-      {"fwd: local_aqt has a meaning only for dlhs and drhs",
+      {"fwd: local_aqt applies only to dlhs and drhs",
        With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
   };
   // clang-format on

@@ -727,7 +727,8 @@ absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGe
                                                                      const DotDims& dims, const Context& context,
                                                                      const Runtime& runtime) {
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs_ref.aval(), rhs_ref.aval(), dims));
-  if (g_ref.aval() != plan.out_aval()) return absl::InvalidArgumentError("reference: g has not the output's shape");
+  if (g_ref.aval() != plan.out_aval())
+    return absl::InvalidArgumentError("reference: g does not have the output's shape");
   if ((plan.ForwardNeedsKey() || plan.BackwardNeedsKey()) && !context.key.has_value()) {
     return absl::FailedPreconditionError("reference: set Context::key");
   }

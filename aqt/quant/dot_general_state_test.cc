@@ -359,7 +359,7 @@ TEST(DotGeneralState, Errors) {
   EXPECT_EQ(
       status.message(),
       "DotGeneral: fwd.lhs: DelayedScaling has seen no calibration batch, so in QUANT_MODE_SERVE there is no scale to "
-      "read; run some batches in QUANT_MODE_CALIBRATE first and pass the state that they give");
+      "read; run some batches in QUANT_MODE_CALIBRATE first and pass the resulting state");
   EXPECT_EQ(plan->Forward(lhs, rhs, {.quant_mode = QuantMode::kServe}, out.ref(), nullptr,
                           {.compat = {.read_unseen_calibration = true}}, {.old = fwd.old}),
             absl::OkStatus());

@@ -632,13 +632,13 @@ TEST(Prepare, RefusesTensorsThatDoNotFit) {
   masked.sparsity_mask = Array::Of<float>({1, 0, 1, 0.5f, 1}, {1, 5});
   EXPECT_EQ(plan->Prepare(Side::kRhs, masked).status(),
             absl::InvalidArgumentError("DotGeneral: the tensor for fwd.rhs has 0.5 in its sparsity mask (element 3), "
-                                       "expected 0 and 1 alone"));
+                                       "expected only 0 and 1"));
   masked.sparsity_mask = Array::Zeros(DType::kS8, {5, 8});
   EXPECT_EQ(plan->Prepare(Side::kRhs, masked).status().code(), absl::StatusCode::kInvalidArgument);
   masked.qvalue.reset();
   EXPECT_EQ(plan->Prepare(Side::kRhs, masked).status(),
             absl::UnimplementedError(
-                "DotGeneral: the tensor for fwd.rhs has a sparsity mask beside scales alone; give it a qvalue"));
+                "DotGeneral: the tensor for fwd.rhs has a sparsity mask but no qvalue; give it a qvalue"));
   const absl::StatusOr<DotGeneralPlan> plain = DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
   ASSERT_TRUE(plain.ok());
   EXPECT_EQ(plain->Prepare(Side::kRhs, good).status(),

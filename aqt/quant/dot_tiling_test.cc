@@ -189,7 +189,8 @@ TEST(DotTilingFromEinsum, SortsAxesByTheirKind) {
 TEST(DotTilingFromEinsum, Refuses) {
   using Sizes = std::vector<std::pair<char, int64_t>>;
   const std::string which =
-      " in the result, but only axes that are once in exactly two of them can be tiled: contracting and remaining ones";
+      " in the result, but only axes that occur once in exactly two of them can be tiled: contracting and remaining "
+      "ones";
   const struct {
     const char* equation;
     Sizes sizes;

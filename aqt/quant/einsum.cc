@@ -306,7 +306,7 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
     const OperandPlan& own = impl.operand(side);
     if (IsInteger(own.given.dtype)) {
       return absl::InvalidArgumentError(absl::StrCat("einsum: ", Name(side), " is ", own.given.ToString(),
-                                                     ": an integer has no gradient; ask for none"));
+                                                     ": integers have no gradient; do not request one"));
     }
     AQT_RETURN_IF_ERROR(CheckArray(side == Side::kLhs ? "dlhs" : "drhs", d->aval(), own.given));
     used[static_cast<int>(side)] =
@@ -345,7 +345,7 @@ absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, QTensor qtensor, 
   if (!impl.operand(side).permutes_only()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "einsum: the equation takes a diagonal, a sum or a broadcast of ", Name(side), " ",
-        impl.operand(side).given.ToString(), ", which a quantized tensor cannot stand for; prepare the float operand"));
+        impl.operand(side).given.ToString(), ", which a quantized tensor cannot replace; prepare the float operand"));
   }
   return impl.plan->Prepare(impl.InProduct(side), std::move(qtensor), runtime);
 }

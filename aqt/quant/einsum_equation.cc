@@ -74,10 +74,10 @@ class Parser {
       position_ = text_.find(letter, out->begin);
       if (out->letters.find(letter) != i) {
         position_ = text_.find(letter, position_ + 1);
-        return Error(absl::StrCat("'", std::string(1, letter), "' is twice in the result"));
+        return Error(absl::StrCat("'", std::string(1, letter), "' occurs twice in the result"));
       }
       if (lhs.letters.find(letter) == std::string::npos && rhs.letters.find(letter) == std::string::npos) {
-        return Error(absl::StrCat("'", std::string(1, letter), "' of the result is in no operand"));
+        return Error(absl::StrCat("'", std::string(1, letter), "' of the result is not in any operand"));
       }
     }
     result.out = spell(*out, out->has_ellipsis ? longest : 0);
@@ -106,7 +106,7 @@ class Parser {
         continue;
       }
       if (kLetters.find(c) == absl::string_view::npos) {
-        return Error(absl::StrCat("'", text_.substr(position_, 1), "' is no letter a-z, A-Z"));
+        return Error(absl::StrCat("'", text_.substr(position_, 1), "' is not a letter (a-z, A-Z)"));
       }
       term.letters.push_back(c);
     }

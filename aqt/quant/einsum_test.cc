@@ -78,11 +78,11 @@ TEST(ParseEinsum, ErrorsNameEquationPositionAndLetter) {
   EXPECT_EQ(error("ab,bc->a,c"), "einsum \"ab,bc->a,c\", position 8: ',' in the result");
   EXPECT_EQ(error("ab,bc->a->c"), "einsum \"ab,bc->a->c\", position 8: '-' is not expected here");
   EXPECT_EQ(error("ab,bc-ac"), "einsum \"ab,bc-ac\", position 5: '-' without '>'");
-  EXPECT_EQ(error("ab,b1->a"), "einsum \"ab,b1->a\", position 4: '1' is no letter a-z, A-Z");
+  EXPECT_EQ(error("ab,b1->a"), "einsum \"ab,b1->a\", position 4: '1' is not a letter (a-z, A-Z)");
   EXPECT_EQ(error("a..,bc->a"), "einsum \"a..,bc->a\", position 1: an ellipsis has three dots, \"...\"");
   EXPECT_EQ(error("...a...,bc->a"), "einsum \"...a...,bc->a\", position 4: a second ellipsis in one term");
-  EXPECT_EQ(error("ab,bc->aca"), "einsum \"ab,bc->aca\", position 9: 'a' is twice in the result");
-  EXPECT_EQ(error("ab,bc->ad"), "einsum \"ab,bc->ad\", position 8: 'd' of the result is in no operand");
+  EXPECT_EQ(error("ab,bc->aca"), "einsum \"ab,bc->aca\", position 9: 'a' occurs twice in the result");
+  EXPECT_EQ(error("ab,bc->ad"), "einsum \"ab,bc->ad\", position 8: 'd' of the result is not in any operand");
   EXPECT_EQ(error("abc,bc->a"), "einsum \"abc,bc->a\": lhs \"abc\" names 3 axes, but the array has 2");
   EXPECT_EQ(error("ab,...bcd->a"), "einsum \"ab,...bcd->a\": rhs \"bcd\" names at least 3 axes, but the array has 2");
   std::string all;
@@ -147,7 +147,7 @@ TEST(EinsumPlan, CallsNameWhatDoesNotFit) {
   EXPECT_EQ(plan.Forward(a, b, {}, dlhs.ref()),
             absl::InvalidArgumentError("einsum: out is s8[2,3], but the plan is for f32[2,4]"));
   EXPECT_EQ(plan.Backward(out.ref(), residuals, {}, dlhs.ref(), std::nullopt),
-            absl::InvalidArgumentError("einsum: lhs is s8[2,3]: an integer has no gradient; ask for none"));
+            absl::InvalidArgumentError("einsum: lhs is s8[2,3]: integers have no gradient; do not request one"));
   EXPECT_EQ(plan.Backward(a, residuals, {}, std::nullopt, std::nullopt),
             absl::InvalidArgumentError("einsum: g is s8[2,3], but the plan is for f32[2,4]"));
   const EinsumPlan sum =
@@ -155,7 +155,7 @@ TEST(EinsumPlan, CallsNameWhatDoesNotFit) {
   EXPECT_EQ(
       sum.Prepare(Side::kLhs, QTensor{}).status(),
       absl::InvalidArgumentError("einsum: the equation takes a diagonal, a sum or a broadcast of lhs f32[2,3], which "
-                                 "a quantized tensor cannot stand for; prepare the float operand"));
+                                 "a quantized tensor cannot replace; prepare the float operand"));
 }
 
 TEST(EinsumPlan, SwapsAsJaxDoes) {

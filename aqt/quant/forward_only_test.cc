@@ -78,7 +78,7 @@ TEST(ForwardOnly, ChecksTheForwardConfiguration) {
   EXPECT_EQ(DotGeneralPlan::Make(config, {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims(), kForwardOnly)
                 .status()
                 .message(),
-            "fwd.rhs: use_fwd_quant has a meaning only for dlhs.rhs and drhs.rhs");
+            "fwd.rhs: use_fwd_quant applies only to dlhs.rhs and drhs.rhs");
 }
 
 TEST(ForwardOnly, Einsum) {

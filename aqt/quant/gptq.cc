@@ -106,7 +106,7 @@ absl::Status CheckQuantizer(const Quantizer& quantizer) {
   }
   const auto* constant = quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
   if (constant == nullptr || !constant->bias.has_value()) return absl::OkStatus();
-  return absl::InvalidArgumentError("GptqQuantize: the calibration has a bias; GPTQ needs a scale alone");
+  return absl::InvalidArgumentError("GptqQuantize: the calibration has a bias; GPTQ supports only a scale");
 }
 
 // The Hessian in f64, checked.

@@ -43,7 +43,7 @@ absl::StatusOr<std::optional<LocalSplit>> MakeLocalSplit(const LocalAqt& config,
   if (lhs[lhs_axis] % parts != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "local_aqt: contracting axis ", lhs_axis, " of lhs ", lhs.ToString(), " (axis ", rhs_axis,
-        " of rhs) has extent ", lhs[lhs_axis], ", which is no multiple of ",
+        " of rhs) has extent ", lhs[lhs_axis], ", which is not a multiple of ",
         config.tile_largest_shape ? "contraction_axis_shard_size" : "contraction_axis_shard_count", " = ", parts));
   }
   LocalSplit split;

@@ -67,7 +67,7 @@ absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor
 absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor) {
   if (!qtensor.sparsity_mask.has_value()) return absl::OkStatus();
   if (!qtensor.IsFull()) {
-    return absl::UnimplementedError(absl::StrCat(where, " has a sparsity mask beside scales alone; give it a qvalue"));
+    return absl::UnimplementedError(absl::StrCat(where, " has a sparsity mask but no qvalue; give it a qvalue"));
   }
   const Shape& shape = qtensor.qvalue->shape();
   if (absl::Status s = CheckAffine(qtensor, shape); !s.ok()) return Annotate(s, where);
@@ -80,7 +80,7 @@ absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor) {
   for (size_t i = 0; i < keep.size(); ++i) {
     if (keep[i] != 0 && keep[i] != 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat(where, " has ", keep[i], " in its sparsity mask (element ", i, "), expected 0 and 1 alone"));
+          absl::StrCat(where, " has ", keep[i], " in its sparsity mask (element ", i, "), expected only 0 and 1"));
     }
     const int64_t offset = static_cast<int64_t>(i) * size;
     if (keep[i] == 1) std::memcpy(to + offset, from + offset, size);

@@ -436,7 +436,7 @@ absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& c
   if (!IsUnseen(spec.statistics, statistics)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       NameOf(spec.calibration), " has seen no calibration batch, so in ", ToString(mode),
-      " there is no scale to read; run some batches in QUANT_MODE_CALIBRATE first and pass the state that they give"));
+      " there is no scale to read; run some batches in QUANT_MODE_CALIBRATE first and pass the resulting state"));
 }
 
 absl::string_view NameOf(const Calibration& calibration) {

@@ -76,7 +76,8 @@ TEST(RaggedDotPlan, ErrorsNameShapesAndConfiguration) {
       "ragged_dot: dlhs.rhs: DEQUANT_MODE_OTHER_INPUT would multiply a scale per group into an operand without groups");
   config = DotGeneralMake(8, 8);
   config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
-  EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}), "ragged_dot: drhs: mid alphas and local_aqt have no meaning with groups");
+  EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}),
+            "ragged_dot: drhs: mid alphas and local_aqt are not supported with groups");
   config = DotGeneralMake(8, 8);
   config.fwd.rhs.quantizer.calib_shared_axes.axes = {1};
   EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}),
@@ -84,7 +85,7 @@ TEST(RaggedDotPlan, ErrorsNameShapesAndConfiguration) {
             "axis 0");
   config = DotGeneralMake(8, 8);
   config.tiling = DotTiling{};
-  EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}), "ragged_dot: tiling has no meaning with groups");
+  EXPECT_EQ(error(config, {6, 8}, {2, 8, 5}), "ragged_dot: tiling is not supported with groups");
 }
 
 TEST(RaggedDotPlan, ErrorsNameGroupSizes) {

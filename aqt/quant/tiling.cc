@@ -50,9 +50,10 @@ absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
     };
     const bool in_lhs = times(einsum.lhs) == 1, in_rhs = times(einsum.rhs) == 1, in_out = times(einsum.out) == 1;
     if (in_lhs + in_rhs + in_out != 2 || times(einsum.lhs) > 1 || times(einsum.rhs) > 1) {
-      return invalid("is ", times(einsum.lhs), " times in lhs, ", times(einsum.rhs), " in rhs and ", times(einsum.out),
-                     " in the result, but only axes that are once in exactly two of them can be tiled: contracting and "
-                     "remaining ones");
+      return invalid(
+          "is ", times(einsum.lhs), " times in lhs, ", times(einsum.rhs), " in rhs and ", times(einsum.out),
+          " in the result, but only axes that occur once in exactly two of them can be tiled: contracting and "
+          "remaining ones");
     }
     const size_t lhs = einsum.lhs.find(letter), rhs = einsum.rhs.find(letter);
     const auto axis = [size = size](size_t index) {
@@ -88,13 +89,14 @@ absl::StatusOr<TilingState> TilingState::Make(const Shape& shape, absl::Span<con
     if (given <= 0 || extent % given != 0) {
       const bool by_count = tiling.tile_count.has_value();
       return absl::InvalidArgumentError(absl::StrCat("tiling: axis ", axis, " of shape ", shape.ToString(),
-                                                     " cannot be cut in ", by_count ? "" : "parts of size ", given,
+                                                     " cannot be cut into ", by_count ? "" : "parts of size ", given,
                                                      by_count ? " equal parts" : ""));
     }
     const int64_t size = tiling.tile_count.has_value() ? extent / given : given;
     if (tiling.tile_size.has_value() && *tiling.tile_size != size) {
-      return absl::InvalidArgumentError(absl::StrCat("tiling: axis ", axis, " of shape ", shape.ToString(), " has not ",
-                                                     *tiling.tile_count, " tiles of ", *tiling.tile_size));
+      return absl::InvalidArgumentError(absl::StrCat("tiling: axis ", axis, " of shape ", shape.ToString(),
+                                                     " does not have ", *tiling.tile_count, " tiles of size ",
+                                                     *tiling.tile_size));
     }
     // An empty axis has as many tiles as requested, of size 0.
     tile[axis] = Tile{tiling.tile_count.has_value() ? given : extent / given, size};

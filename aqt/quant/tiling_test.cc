@@ -45,9 +45,9 @@ TEST(TilingState, Errors) {
       {{{.axis = 2, .tile_size = 2}}, "tiling: axis 2 is out of range for shape [4,6]"},
       {{{.axis = 1, .tile_size = 2}, {.axis = -1, .tile_size = 3}}, "tiling: axis 1 is tiled twice"},
       {{{.axis = 1}}, "tiling: axis 1 needs a tile_count or a tile_size"},
-      {{{.axis = 1, .tile_size = 4}}, "tiling: axis 1 of shape [4,6] cannot be cut in parts of size 4"},
-      {{{.axis = 1, .tile_count = 0}}, "tiling: axis 1 of shape [4,6] cannot be cut in 0 equal parts"},
-      {{{.axis = 1, .tile_count = 2, .tile_size = 2}}, "tiling: axis 1 of shape [4,6] has not 2 tiles of 2"},
+      {{{.axis = 1, .tile_size = 4}}, "tiling: axis 1 of shape [4,6] cannot be cut into parts of size 4"},
+      {{{.axis = 1, .tile_count = 0}}, "tiling: axis 1 of shape [4,6] cannot be cut into 0 equal parts"},
+      {{{.axis = 1, .tile_count = 2, .tile_size = 2}}, "tiling: axis 1 of shape [4,6] does not have 2 tiles of size 2"},
   };
   for (const Case& c : cases) {
     const absl::Status status = TilingState::Make({4, 6}, c.tilings).status();

@@ -120,7 +120,7 @@ absl::Status ValidateLocalAqt(const LocalAqt& config) {
 absl::Status ValidateTensorOfLocalAqt(const Tensor& tensor) {
   if (tensor.quantizer.calib_shared_axes == SharedAxes{}) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "calib_shared_axes cannot be set with local_aqt, which gives each part scales of its own");
+      "calib_shared_axes cannot be set with local_aqt, which gives each part its own scales");
 }
 
 absl::Status ValidateUseFwdQuant(const DotGeneralRaw& fwd, Side side) {

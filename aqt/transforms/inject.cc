@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfi
     patterns.push_back(std::make_unique<RE2>(rule.scope, options));
     if (!patterns.back()->ok()) {
       return absl::InvalidArgumentError(absl::StrCat("inject: ", RuleName(config, i), ": scope \"", rule.scope,
-                                                     "\" is no regular expression: ", patterns.back()->error()));
+                                                     "\" is not a regular expression: ", patterns.back()->error()));
     }
     for (const std::string& op : rule.ops) {
       if (op != "dot_general") {

@@ -77,7 +77,7 @@ absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Pla
   options.set_log_errors(false);
   if (const RE2 pattern(rule.scope, options); !pattern.ok()) {
     return place.In(message, "scope")
-        .Error(absl::StrCat("\"", rule.scope, "\" is no regular expression: ", pattern.error()));
+        .Error(absl::StrCat("\"", rule.scope, "\" is not a regular expression: ", pattern.error()));
   }
   if (message.ops_size() > 0) rule.ops.assign(message.ops().begin(), message.ops().end());
   for (int i = 0; i < message.ops_size(); ++i) {

@@ -13,7 +13,7 @@
 namespace aqt {
 
 // Reads a textproto of aqt.config.Inject. InvalidArgument "source:line:column: message" for errors of syntax and of
-// form, for a scope that is no regular expression, and for a configuration that is illegal for any contraction. What is
+// form, for a scope that is not a regular expression, and for a configuration that is illegal for any contraction. What is
 // illegal for the one that a rule hits is Inject's to tell.
 absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, absl::string_view source = "config");
 

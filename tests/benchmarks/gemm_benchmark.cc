@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     aqt::benchmarks::Shape s;
     if (std::sscanf(argv[i], "%ldx%ldx%ld", &s.m, &s.k, &s.n) != 3 || s.m < 1 || s.k < 1 || s.n < 1) {
-      std::fprintf(stderr, "gemm_benchmark: %s is no shape; expected MxKxN, as in 512x512x512\n", argv[i]);
+      std::fprintf(stderr, "gemm_benchmark: %s is not a shape; expected MxKxN, as in 512x512x512\n", argv[i]);
       return 1;
     }
     shapes.push_back(s);

@@ -119,7 +119,7 @@ absl::Status Annotated(const std::string& path, absl::string_view message) {
 absl::StatusOr<Json> ReadJson(const io::FileSystem& fs, const std::string& path) {
   AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxFileBytes));
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Annotated(path, "is no JSON object");
+  if (!json.is_object()) return Annotated(path, "is not a JSON object");
   return json;
 }
 

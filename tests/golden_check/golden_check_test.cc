@@ -383,7 +383,7 @@ TEST(FixedList, BadFiles) {
     EXPECT_TRUE(io::WriteFile(fs, path, text, {.overwrite = true}).ok());
     return std::string(LoadFixedList(fs, path, Arithmetic::kIeee).status().message());
   };
-  EXPECT_THAT(message("[]"), HasSubstr("bad_fixed.json: is no JSON object"));
+  EXPECT_THAT(message("[]"), HasSubstr("bad_fixed.json: is not a JSON object"));
   const auto with_case = [&](const std::string& entry) {
     return message(absl::StrCat("{\"ARITHMETIC_IEEE\": {\"one\": ", entry, "}}"));
   };

@@ -78,7 +78,7 @@ absl::StatusOr<Array> ReadTensor(const io::SafetensorsReader& reader, const Json
   // s2 and s4 are one value per byte in memory, too.
   for (const int8_t value : array.View<int8_t>()) {
     if (value < IntegerMin(stored->dtype) || value > IntegerMax(stored->dtype)) {
-      return Invalid(absl::StrCat("tensor ", key, ": ", value, " is no ", dtype_name));
+      return Invalid(absl::StrCat("tensor ", key, ": ", value, " is not ", dtype_name));
     }
   }
   return Array({stored->dtype, array.shape()}, array.buffer());

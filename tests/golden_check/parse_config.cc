@@ -568,7 +568,7 @@ absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors&
   AQT_ASSIGN_OR_RETURN(config.dot_general, ToOptionalDotGeneral(json.at("dot_general"), inputs));
   // The first one is the width of the examples.
   Json features = json.at("dims");
-  if (!features.is_array() || features.empty()) return absl::InvalidArgumentError("dims is no list of extents");
+  if (!features.is_array() || features.empty()) return absl::InvalidArgumentError("dims is not a list of extents");
   features.erase(features.begin());
   AQT_ASSIGN_OR_RETURN(config.layers, ToLayers(features, json.at("activation")));
   return config;

@@ -22,7 +22,7 @@ namespace {
 absl::StatusOr<int64_t> ToInt(absl::string_view text) {
   int64_t value;
   if (absl::SimpleAtoi(text, &value) && value >= 0) return value;
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no count"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a count"));
 }
 
 // "4x7".
