@@ -25,7 +25,7 @@ bool ArrayRef::IsDense() const {
 std::shared_ptr<void> AllocateAligned(int64_t bytes) {
   constexpr size_t kAlignment = 64;
   const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-  void* p = ::operator new (size, std::align_val_t{kAlignment});  // throws std::bad_alloc, as a std::vector does
+  void* p = ::operator new (size, std::align_val_t{kAlignment});  // throws std::bad_alloc, like std::vector
   std::memset(p, 0, size);
   return std::shared_ptr<void>(p, [](void* q) { ::operator delete (q, std::align_val_t{kAlignment}); });
 }
@@ -33,7 +33,7 @@ std::shared_ptr<void> AllocateAligned(int64_t bytes) {
 Array Array::Zeros(DType dtype, Shape shape) { return ArrayBuilder(dtype, std::move(shape)).Build(); }
 
 Array Array::ScalarFromBytes(DType dtype, const void* value) {
-  static const Shape& scalar = *new Shape();  // GCC 12 calls a temporary one uninitialized
+  static const Shape& scalar = *new Shape();  // GCC 12 warns that a temporary is uninitialized
   ArrayBuilder builder(dtype, scalar);
   std::memcpy(builder.data(), value, SizeOf(dtype));
   return std::move(builder).Build();

@@ -19,7 +19,7 @@
 
 namespace aqt {
 
-// What is known of an array without its data.
+// An array's dtype and shape, without its data.
 struct Aval {
   DType dtype = DType::kF32;
   Shape shape;
@@ -55,7 +55,7 @@ struct ArrayRef {
   }
 };
 
-// As ArrayRef, for results. No two elements may share memory.
+// Like ArrayRef, for results. No two elements may share memory.
 struct MutableArrayRef {
   DType dtype = DType::kF32;
   Shape shape;
@@ -80,18 +80,18 @@ struct MutableArrayRef {
   }
 };
 
-// Memory aligned to 64 bytes (a cache line, an AVX-512 register), zeroed. std::bad_alloc when there is none.
+// Zeroed memory aligned to 64 bytes (a cache line, an AVX-512 register). Throws std::bad_alloc if there is not enough.
 std::shared_ptr<void> AllocateAligned(int64_t bytes);
 
 // Immutable, dense, row-major, shared: copying an Array copies a pointer.
 class Array {
  public:
   Array() : Array(Aval{DType::kF32, {0}}, nullptr) {}
-  // Takes memory that stays valid and unchanged while `data` is held.
+  // Wraps memory that stays valid and unchanged as long as `data` is held.
   Array(Aval aval, std::shared_ptr<const void> data) : aval_(std::move(aval)), data_(std::move(data)) {}
 
   static Array Zeros(DType dtype, Shape shape);
-  // A copy of `values`, which must number shape.num_elements().
+  // A copy of `values`, of which there must be shape.num_elements().
   template <class T>
   static Array FromSpan(absl::Span<const T> values, Shape shape);
   template <class T>
@@ -102,7 +102,7 @@ class Array {
   static Array Scalar(T value) {
     return ScalarFromBytes(kDTypeOf<T>, &value);
   }
-  // A dense copy of what `ref` shows.
+  // A dense copy of the elements of `ref`.
   static Array CopyOf(const ArrayRef& ref);
 
   const Aval& aval() const { return aval_; }
@@ -122,7 +122,7 @@ class Array {
   ArrayRef ref() const { return {aval_.dtype, aval_.shape, data_.get()}; }
   operator ArrayRef() const { return ref(); }
 
-  // The same data under another shape with as many elements (InvalidArgument otherwise).
+  // The same data with another shape that has as many elements (InvalidArgument otherwise).
   absl::StatusOr<Array> Reshaped(Shape shape) const;
 
   // Same dtype, shape and bytes (so NaN equals the same NaN, and -0 differs from +0).
@@ -137,7 +137,7 @@ class Array {
 
 bool BitEqual(const Array& a, const Array& b);
 
-// Memory to be filled, then frozen: `ArrayBuilder b(dtype, shape); fill(b.ref()); Array a = std::move(b).Build();`
+// Zeroed memory to fill, then freeze: `ArrayBuilder b(dtype, shape); fill(b.ref()); Array a = std::move(b).Build();`
 class ArrayBuilder {
  public:
   ArrayBuilder(DType dtype, Shape shape) : aval_{dtype, std::move(shape)}, data_(AllocateAligned(aval_.num_bytes())) {}
@@ -182,7 +182,7 @@ void ForEachIndex(const Shape& shape, absl::Span<const int64_t> a_strides, absl:
 // Copies src to dst; shapes and dtypes must be equal (InvalidArgument otherwise).
 absl::Status CopyArray(const ArrayRef& src, const MutableArrayRef& dst);
 
-// dst[i] = ConvertElement(src[i]); shapes must be equal (InvalidArgument otherwise), any two dtypes.
+// dst[i] = ConvertElement(src[i]) for any two dtypes; shapes must be equal (InvalidArgument otherwise).
 absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow overflow = Overflow::kIeee);
 Array Cast(const ArrayRef& src, DType dtype, Overflow overflow = Overflow::kIeee);
 

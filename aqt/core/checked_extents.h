@@ -1,8 +1,7 @@
 #ifndef AQT_CORE_CHECKED_EXTENTS_H_
 #define AQT_CORE_CHECKED_EXTENTS_H_
 
-// Arithmetic on extents that come from outside: no sum or product of them may wrap around to something that looks
-// legal.
+// Arithmetic on extents that come from outside: no sum or product of them may wrap around to a value that looks legal.
 
 #include <cstdint>
 
@@ -12,12 +11,12 @@
 
 namespace aqt {
 
-// InvalidArgument, with the shape, unless no extent is negative and the product of those that are not 0, times 8 bytes
-// (the widest dtype), is at most 2^63 - 1. Nothing that is computed from the extents of one such array overflows:
-// numbers of elements and bytes, strides, products of some of the extents.
+// InvalidArgument, naming the shape, if an extent is negative or the product of the nonzero extents, times 8 bytes (the
+// widest dtype), exceeds 2^63 - 1. For a shape that passes, the numbers of elements and bytes, the strides and products
+// of any of its extents do not overflow.
 absl::Status CheckShape(const Shape& shape);
 
-// An int64 that knows whether the sums, differences and products that gave it fit:
+// An int64 that remembers whether the sums, differences and products it was computed from overflowed:
 //   const CheckedInt extent = CheckedInt(low) + CheckedInt(size) * stride + high;
 //   if (!extent.ok()) return an error;
 class CheckedInt {

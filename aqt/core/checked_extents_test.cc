@@ -76,13 +76,13 @@ TEST(CheckShape, Edges) {
   }
 }
 
-// The count itself is checked, too: an overflow that no one has caught before must not become a small allocation.
+// The count itself is checked, too: an overflow that nobody caught earlier must not become a small allocation.
 TEST(ShapeDeathTest, NumElementsAbortsOnOverflow) {
   EXPECT_EQ((Shape{int64_t{1} << 40, int64_t{1} << 40, 0}).num_elements(), 0);
   EXPECT_EQ((Shape{kMax / 8}).num_elements(), kMax / 8);
   EXPECT_DEATH((Shape{int64_t{1} << 32, int64_t{1} << 32}).num_elements(), "num_elements");
   EXPECT_DEATH((Shape{kMax / 8 + 1}).num_elements(), "num_elements");
-  // Strides of a shape without elements mean nothing, but are computed without undefined behaviour.
+  // Strides of a shape without elements mean nothing, but computing them is not undefined behaviour.
   EXPECT_EQ(DenseStrides({0, int64_t{1} << 40, int64_t{1} << 40}).size(), 3u);
 }
 

@@ -3,9 +3,9 @@
 
 // Dimension numbers of a general contraction of two arrays, and the axis arithmetic that follows from them.
 //
-// Each axis of an operand is contracting (summed over, paired with one of the other operand), batch (paired, kept) or
-// remaining. The output has the batch axes in the order of lhs_batch, then the remaining axes of lhs, then those of
-// rhs, both ascending:
+// Each axis of an operand is contracting (paired with an axis of the other operand and summed over), batch (paired and
+// kept) or remaining. The output has the batch axes in the order of lhs_batch, then the remaining axes of lhs, then
+// those of rhs, both in ascending order:
 //   DotDims{.lhs_contracting = {1}, .rhs_contracting = {0}}   [M,K] x [K,N] -> [M,N]
 
 #include <cstdint>
@@ -33,8 +33,8 @@ std::ostream& operator<<(std::ostream& os, const DotDims& dims);
 // The dims of a plain matrix product of two rank-2 arrays.
 inline DotDims MatMulDims() { return {.lhs_contracting = {1}, .rhs_contracting = {0}}; }
 
-// InvalidArgument, naming operand, axes and shapes, unless: paired lists are of equal length; each axis is in 0 ..
-// rank-1 and named once per operand; paired extents are equal.
+// InvalidArgument, naming operand, axes and shapes, unless paired lists have equal lengths, each axis is in 0 .. rank-1
+// and is named at most once per operand, and paired extents are equal.
 absl::Status ValidateDotDims(const DotDims& dims, const Shape& lhs, const Shape& rhs);
 
 // The axes of 0 .. rank-1 that are in neither list, ascending.
@@ -47,15 +47,15 @@ enum class Side : uint8_t { kLhs, kRhs };
 inline Side Other(Side side) { return side == Side::kLhs ? Side::kRhs : Side::kLhs; }
 std::ostream& operator<<(std::ostream& os, Side side);  // "lhs", "rhs"
 
-// The contraction that gives the gradient of operand `wrt`: its lhs is the gradient g of the output, its rhs is the
-// other operand y. The product's axis i is axis `to_operand[i]` of the operand.
+// The contraction that gives the gradient of operand `wrt`: its lhs is the gradient g of the output, its rhs the other
+// operand y. Axis i of the product is axis `to_operand[i]` of operand `wrt`.
 struct BackwardDotDims {
   DotDims dims;
   Axes to_operand;
 };
 BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank, Side wrt);
 
-// A list of axes that run together: extents and the strides of both arrays along them.
+// An axis that two arrays a and b are walked along together: its extent and the stride of each array.
 struct LoopAxis {
   int64_t extent;
   int64_t a_stride, b_stride;
@@ -66,9 +66,9 @@ using LoopNest = absl::InlinedVector<LoopAxis, 4>;
 // Number of iterations: the product of the extents.
 int64_t NumIterations(const LoopNest& nest);
 
-// The normal form out[b][m][n] = sum over k of lhs[b][m][k] * rhs[b][n][k]. Every index is a nest of axes, last one
-// fastest, in output order for b, m, n and in the order of lhs_contracting for k. Neighbouring axes whose strides allow
-// it are one axis, axes of extent 1 are dropped: most contractions end with at most one axis per index.
+// The normal form out[b][m][n] = sum over k of lhs[b][m][k] * rhs[b][n][k]. Every index is a nest of axes, the last one
+// fastest, in output order for b, m, n and in the order of lhs_contracting for k. Neighbouring axes are merged where
+// their strides allow it and axes of extent 1 are dropped: most contractions end up with at most one axis per index.
 struct DotNormalForm {
   LoopNest batch;     // a = lhs, b = rhs
   LoopNest lhs_free;  // a = lhs; b_stride is 0

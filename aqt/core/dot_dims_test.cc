@@ -72,7 +72,7 @@ TEST(MakeBackwardDotDims, MatMul) {
   EXPECT_EQ(drhs.to_operand, (Axes{1, 0}));  // the product is [N,K]
 }
 
-// The backward shapes of any contraction: the product's extents, put at to_operand, are the operand's.
+// Backward shapes: the product's extents, moved to the axes in to_operand, are the operand's extents.
 TEST(MakeBackwardDotDims, ProductHasTheOperandsShape) {
   struct Case {
     DotDims dims;
@@ -120,7 +120,7 @@ int64_t OffsetOf(const LoopNest& nest, int64_t i, bool a) {
   return offset;
 }
 
-// Sums by the normal form equal sums by the definition, on strided operands.
+// On strided operands, the sums of the normal form equal those of the definition.
 TEST(MakeDotNormalForm, EqualsTheDefinition) {
   const DotDims dims{.lhs_contracting = {3, 0}, .rhs_contracting = {0, 4}, .lhs_batch = {2}, .rhs_batch = {2}};
   const Shape lhs{3, 2, 5, 4}, rhs{4, 6, 5, 7, 3};

@@ -20,8 +20,8 @@ inline constexpr bool kIsFloat = kIsSmallFloat<T> || std::is_floating_point_v<T>
 template <class T>
 inline constexpr bool kIsNibble = std::is_same_v<T, Int2> || std::is_same_v<T, Int4>;
 
-// A double whose rounding to any type of at most 51 bits of precision equals that of x: x itself when it is
-// representable, otherwise truncated with the last bit set ("round to odd").
+// A double that rounds to the same value as x in any type with at most 51 bits of precision: x itself if a double
+// represents it, otherwise x truncated with the last bit set ("round to odd").
 double RoundToOdd(int64_t x);
 
 template <class To>
@@ -67,7 +67,7 @@ To ConvertElement(From x, Overflow overflow) {
     constexpr int64_t kLow = internal::LowestInteger<To>(), kHigh = internal::HighestInteger<To>();
     if constexpr (std::is_floating_point_v<From>) {
       if (std::isnan(x)) return internal::FromInt64<To>(0);
-      // 2^63 is exact in both float types; kHigh of s64 is not.
+      // 2^63 is exact in both float types; kHigh of s64, which is 2^63 - 1, is not.
       if (static_cast<double>(x) >=
           (kHigh == std::numeric_limits<int64_t>::max() ? 0x1p63 : static_cast<double>(kHigh)))
         return internal::FromInt64<To>(kHigh);

@@ -56,13 +56,13 @@ const Info& InfoOf(DType dtype) {
   return kInfo[static_cast<int>(dtype)];
 }
 
-// A binary interchange format: sign, exponent field, `mantissa` bits. Codes below are without the sign bit.
+// A binary interchange format: sign, exponent field, `mantissa` bits. The codes below omit the sign bit.
 struct Format {
   int mantissa;
   int min_exponent;     // of the smallest normal number
   uint32_t sign;        // the sign bit
   uint32_t max_finite;  // code of the largest finite value
-  uint32_t overflow;    // code of infinity, or of NaN where there is none
+  uint32_t overflow;    // code of infinity, or of NaN if the format has no infinity
   uint32_t nan;         // code of the canonical quiet NaN
 };
 
@@ -74,8 +74,8 @@ template <> constexpr Format kFormat<Float8E4M3FN> = {3, -6, 0x80, 0x7e, 0x7f, 0
 template <> constexpr Format kFormat<Float8E5M2> = {2, -14, 0x80, 0x7b, 0x7c, 0x7e};
 // clang-format on
 
-// The step between neighbours around x is 2^(max(exponent(x), min_exponent) - mantissa). Dividing by it is exact, so
-// one rint() is the one rounding; a carry into the next binade is the natural carry of the code.
+// Neighbours around x are 2^(max(exponent(x), min_exponent) - mantissa) apart. Dividing by that is exact, so rint() is
+// the only rounding; a carry into the next binade is the natural carry of the code.
 uint32_t Encode(double x, const Format& f, Overflow overflow) {
   const uint32_t sign = std::signbit(x) ? f.sign : 0;
   if (std::isnan(x)) return sign | f.nan;
@@ -84,7 +84,7 @@ uint32_t Encode(double x, const Format& f, Overflow overflow) {
   if (std::isinf(x)) return beyond;
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), f.min_exponent);
-  if (exponent > 200) return beyond;  // larger than any of the formats; keeps the code below in 32 bits
+  if (exponent > 200) return beyond;  // beyond all of the formats; keeps the code below within 32 bits
   const double steps = std::rint(std::ldexp(magnitude, f.mantissa - exponent));  // 0 .. 2^(mantissa+1)
   const uint32_t code = (static_cast<uint32_t>(exponent - f.min_exponent) << f.mantissa) + static_cast<uint32_t>(steps);
   return code > f.max_finite ? beyond : sign | code;

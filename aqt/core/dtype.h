@@ -4,8 +4,8 @@
 // Element types, their storage structs, and exact conversions between them.
 //
 // s2 and s4 are logical types: one value per byte, sign extended. Packed forms exist only in kernel panels and files.
-// The conversions here are the only place that knows bit layouts. All of them round once, to nearest, ties to even,
-// also from f64 (never through f32).
+// Only the conversions here know bit layouts. All of them round once, to nearest, ties to even; conversions from f64
+// never go through f32.
 
 #include <cstdint>
 #include <optional>
@@ -26,7 +26,7 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 15;
 
-// Storage of the types that C++ lacks. `bits` is the encoding; comparison is of encodings.
+// Storage of the types that C++ lacks. `bits` is the encoding; == compares encodings.
 struct Float16 { uint16_t bits = 0; bool operator==(const Float16&) const = default; };
 struct BFloat16 { uint16_t bits = 0; bool operator==(const BFloat16&) const = default; };
 struct Float8E4M3FN { uint8_t bits = 0; bool operator==(const Float8E4M3FN&) const = default; };
@@ -81,7 +81,7 @@ decltype(auto) VisitDType(DType dtype, F&& f) {
   internal::CheckFailed(__FILE__, __LINE__, "dtype is one of the enumerators");
 }
 
-// Bytes that one element takes in memory (1 for bool, s2, s4).
+// Bytes of one element in memory (1 for bool, s2, s4).
 int64_t SizeOf(DType dtype);
 // Bits of information: 1 for bool, 2 for s2, 4 for s4, otherwise 8 * SizeOf.
 int BitWidth(DType dtype);
@@ -95,8 +95,8 @@ int64_t IntegerMax(DType dtype);
 // Largest finite value of a float type.
 double MaxFinite(DType dtype);
 
-// "bool", "s2", "s4", "s8", "u8", "s16", "s32", "u32", "s64", "e4m3fn", "e5m2", "f16", "bf16", "f32", "f64"; the text
-// form in configs, too.
+// "bool", "s2", "s4", "s8", "u8", "s16", "s32", "u32", "s64", "e4m3fn", "e5m2", "f16", "bf16", "f32", "f64"; configs
+// use these names, too.
 absl::string_view ToString(DType dtype);
 std::optional<DType> DTypeFromString(absl::string_view text);
 std::ostream& operator<<(std::ostream& os, DType dtype);
@@ -111,10 +111,10 @@ inline float ToFloat(float x) { return x; }
 
 // ---- floats: encoding
 
-// What becomes of a finite value that rounds beyond the largest finite one, and of an infinity.
+// The result for an infinity, and for a finite value that rounds beyond the largest finite one.
 enum class Overflow : uint8_t {
   kIeee,      // infinity; NaN in e4m3fn, which has no infinity
-  kSaturate,  // the largest finite value with the sign of x; an infinity becomes that, too
+  kSaturate,  // the largest finite value, with the sign of x
 };
 
 // x rounded to T once (nearest, ties to even, gradual underflow). NaN becomes the canonical quiet NaN with the sign of
@@ -140,8 +140,8 @@ Float16 RoundToFloat16(float x);
 
 // ---- any to any
 
-// Converts one element. Exact when the value is representable; otherwise
-//   to float:   nearest even, `overflow` as above; s64 and u32 round once, too;
+// Converts one element. Exact if the value is representable; otherwise
+//   to float:   nearest, ties to even, `overflow` as above; s64 and u32 round once, too;
 //   to integer: toward zero, saturating; NaN becomes 0;
 //   to bool:    x != 0 (NaN is true);
 //   to the same type: x itself.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// An independent description of a format: the value of a code by its definition, in doubles.
+// An independent description of a format: gives the value of a code by its definition, in doubles.
 struct Spec {
   int exponent_bits, mantissa_bits, bias;
   bool has_infinity;
@@ -63,8 +63,8 @@ TYPED_TEST(SmallFloatTest, EveryCodeDecodesToItsDefinitionAndBack) {
   }
 }
 
-// Between every two neighbours: below the middle goes down, the middle to the even code, above goes up. A double next
-// to the middle is not representable in f32 for bf16 and f16, so a double rounding would be seen.
+// Between any two neighbours, values below the middle round down, the middle to the even code, values above round up.
+// For bf16 and f16, f32 cannot represent the doubles next to the middle, so rounding twice would be noticed.
 TYPED_TEST(SmallFloatTest, RoundsOnceToNearestEvenBetweenAllNeighbours) {
   using T = TypeParam;
   const uint32_t sign = 1u << (8 * sizeof(T) - 1);
@@ -85,7 +85,7 @@ TYPED_TEST(SmallFloatTest, OverflowIsIeeeOrSaturating) {
   const double max = MaxFinite(kDTypeOf<T>);
   const double step = max - ValueOf(RoundTo<T>(max).bits - 1, kSpec<T>);
   const double middle = max + step / 2;  // where the next value would be the even neighbour or not
-  // The first value that overflows: the middle itself when the largest code is odd.
+  // The first value that overflows: the middle itself if the largest code is odd.
   const bool odd = RoundTo<T>(max).bits & 1;
   const double first = odd ? middle : std::nextafter(middle, kInf);
   for (const double s : {1.0, -1.0}) {

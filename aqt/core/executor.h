@@ -1,7 +1,7 @@
 #ifndef AQT_CORE_EXECUTOR_H_
 #define AQT_CORE_EXECUTOR_H_
 
-// Where parallel work runs. The library starts no thread of its own: a caller passes an Executor, or none for one
+// Where parallel work runs. The library starts no threads of its own: callers pass an Executor, or none to stay on one
 // thread.
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace aqt {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // How many calls of ParallelFor's body can run at the same time, the calling thread included; at least 1.
+  // How many calls of ParallelFor's body can run at the same time, including on the calling thread; at least 1.
   virtual int NumThreads() const = 0;
-  // Calls body(i) once for each i in [0, n), in any order, on any threads, and returns when all are done. Results never
-  // depend on the order: bodies of one call write disjoint memory. Called from one thread at a time unless the
-  // implementation says otherwise; bodies do not call ParallelFor themselves.
+  // Calls body(i) once for each i in [0, n), in any order, on any threads, and returns when all are done. Bodies of one
+  // call write disjoint memory, so results never depend on the order. Must be called from one thread at a time unless
+  // the implementation says otherwise, and not from a body.
   virtual void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) = 0;
 };
 

@@ -10,7 +10,7 @@
 
 namespace aqt {
 
-// FNV-1a with 32 bits over the bytes of `name`: the same on every machine and in every version.
+// 32-bit FNV-1a of the bytes of `name`: the same on every machine and in every version.
 constexpr uint32_t HashOfName(absl::string_view name) {
   uint32_t hash = 0x811c9dc5u;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;

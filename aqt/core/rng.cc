@@ -5,7 +5,7 @@
 namespace aqt {
 namespace {
 
-// The block function on n counters, in place. The loops over i have a constant length and become vector instructions.
+// The block function on n counters, in place. The loops over i have a constant length, so they are vectorized.
 template <int n>
 void Threefry(Key key, uint32_t* x0, uint32_t* x1) {
   constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
@@ -28,8 +28,8 @@ void Threefry(Key key, uint32_t* x0, uint32_t* x1) {
   }
 }
 
-// Word i of threefry_2x32(key, iota(words)): the counters (padded with 0 to an even number) are cut in two halves that
-// are the first and the second input; the outputs are put one after the other.
+// Word i of threefry_2x32(key, iota(words)): the counters, padded with 0 to an even number, are cut into two halves,
+// the first and the second input of the block function; its two outputs are concatenated.
 uint32_t OriginalWordOf(Key key, int64_t i, int64_t words) {
   AQT_DCHECK(i >= 0 && i < words && words < (int64_t{1} << 32));
   const int64_t half = (words + 1) / 2;

@@ -25,11 +25,11 @@ std::ostream& operator<<(std::ostream& os, const Key& key);
 
 // How counters map to numbers.
 enum class PrngLayout : uint8_t {
-  kPartitionable,  // number i from counter i alone; the default of JAX since 2024
+  kPartitionable,  // number i depends only on counter i; JAX's default since 2024
   kOriginal,       // counters paired over the whole draw (jax_threefry_partitionable off)
 };
 
-// jax.random.PRNGKey(seed): the high and the low half of the seed.
+// jax.random.PRNGKey(seed): the high and low halves of the seed.
 inline Key MakeKey(uint64_t seed) { return {static_cast<uint32_t>(seed >> 32), static_cast<uint32_t>(seed)}; }
 
 // The block function on the counter (x0, x1).
@@ -54,7 +54,7 @@ class RandomBits {
     if (layout_ == PrngLayout::kPartitionable) return static_cast<uint16_t>(PartitionableWord(i));
     return static_cast<uint16_t>(OriginalWord(i / 2, (size_ + 1) / 2) >> (16 * (i % 2)));
   }
-  // out[j] = Bits32(first + j) for j < n; several times faster than one by one in the partitionable layout.
+  // out[j] = Bits32(first + j) for j < n; in the partitionable layout several times faster than one by one.
   void Fill32(int64_t first, int64_t n, uint32_t* out) const;
   uint8_t Bits8(int64_t i) const {
     if (layout_ == PrngLayout::kPartitionable) return static_cast<uint8_t>(PartitionableWord(i));

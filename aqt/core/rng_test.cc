@@ -34,7 +34,7 @@ TEST(SplitKey, ContextKeysPartitionable) {
   }
 }
 
-// The original layout is one call of the block function over all counters: here written out as arrays.
+// The original layout is one call of the block function over all counters, written out here with arrays.
 std::vector<uint32_t> OriginalWords(Key key, int64_t n) {
   std::vector<uint32_t> counters(n + n % 2, 0);
   for (int64_t i = 0; i < n; ++i) counters[i] = static_cast<uint32_t>(i);
@@ -55,7 +55,7 @@ TEST(RandomBits, OriginalLayout) {
     const std::vector<uint32_t> words = OriginalWords(key, n);
     for (int64_t i = 0; i < n; ++i)
       EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits32(i), words[i]) << n << " " << i;
-    // 16 and 8 bits: as few words as hold them, low part first.
+    // 16 and 8 bits: packed into as few words as possible, low part first.
     const std::vector<uint32_t> halves = OriginalWords(key, (n + 1) / 2), quarters = OriginalWords(key, (n + 3) / 4);
     for (int64_t i = 0; i < n; ++i) {
       EXPECT_EQ(RandomBits(key, n, PrngLayout::kOriginal).Bits16(i),
@@ -105,7 +105,7 @@ TEST(FoldIn, IsTheBlockFunction) {
 
 TEST(UniformF32, EndsOfTheRange) {
   EXPECT_EQ(UniformF32(0), 0.0f);
-  EXPECT_EQ(UniformF32(0x1ffu), 0.0f);  // the low 9 bits do not count
+  EXPECT_EQ(UniformF32(0x1ffu), 0.0f);  // the low 9 bits are ignored
   EXPECT_EQ(UniformF32(0x200u), 0x1p-23f);
   EXPECT_EQ(UniformF32(0xffffffffu), 1.0f - 0x1p-23f);
 }

@@ -14,7 +14,7 @@
 
 namespace aqt {
 
-// Ranks up to 8 live without an allocation; larger ones work.
+// Shapes of rank up to 8 need no allocation; larger ranks work, too.
 inline constexpr int kInlineRank = 8;
 using Axes = absl::InlinedVector<int64_t, kInlineRank>;     // axis numbers, 0 .. rank-1
 using Strides = absl::InlinedVector<int64_t, kInlineRank>;  // in elements
@@ -33,7 +33,7 @@ class Shape {
   auto end() const { return extents_.end(); }
   void push_back(int64_t extent) { extents_.push_back(extent); }
 
-  // Product of the extents; 1 for rank 0.
+  // Product of the extents; 1 for rank 0. Aborts if it overflows: see CheckShape.
   int64_t num_elements() const;
   // "[2,3]"; "[]" for rank 0.
   std::string ToString() const;
@@ -49,11 +49,10 @@ std::ostream& operator<<(std::ostream& os, const Shape& shape);
 // Strides of the dense row-major layout.
 Strides DenseStrides(const Shape& shape);
 
-// The number of elements, or InvalidArgument when an extent is negative or elements * `bytes_per_element` exceeds 2^63
-// - 1.
+// The number of elements; InvalidArgument if an extent is negative or elements * `bytes_per_element` exceeds 2^63 - 1.
 absl::StatusOr<int64_t> CheckedNumElements(absl::Span<const int64_t> extents, int64_t bytes_per_element = 1);
 
-// Maps axes in -rank .. rank-1 to 0 .. rank-1. InvalidArgument when one is out of range or named twice.
+// Maps axes in -rank .. rank-1 to 0 .. rank-1. InvalidArgument if an axis is out of range or named twice.
 absl::StatusOr<Axes> NormalizeAxes(absl::Span<const int64_t> axes, int64_t rank);
 
 }  // namespace aqt

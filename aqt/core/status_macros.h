@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-// Returns from the enclosing function when `expression`, an absl::Status, is an error.
+// Returns `expression`, an absl::Status, from the enclosing function if it is an error.
 #define AQT_RETURN_IF_ERROR(expression)                                                 \
   do {                                                                                  \
     if (absl::Status aqt_status_ = (expression); !aqt_status_.ok()) return aqt_status_; \
@@ -27,7 +27,7 @@
 
 namespace aqt {
 
-// The same status with `context` and ": " put before its message; OK stays OK.
+// The same status with `context` and ": " prepended to its message; OK stays OK.
 inline absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));

@@ -14,23 +14,23 @@
 
 namespace aqt::testing {
 
-// Inputs data "0", "1", ... of these avals.
+// Inputs data "0", "1", ... with the avals of `args`.
 std::vector<Input> DataInputs(absl::Span<const Array> args);
 // Trace with DataInputs(args).
 absl::StatusOr<Program> TraceWith(TracedFunction fn, absl::Span<const Array> args);
 
-// Runs fn at once, without a trace.
+// Runs fn at once, without a trace, and returns its outputs.
 absl::StatusOr<std::vector<Array>> RunEagerly(TracedFunction fn, absl::Span<const Array> args);
-// Runs fn at once and as a traced program, and returns the outputs. Internal when a bit differs.
+// Runs fn both at once and as a traced program, and returns the outputs. Internal if any bit differs.
 absl::StatusOr<std::vector<Array>> RunBothWays(TracedFunction fn, absl::Span<const Array> args);
 
-// Compares the gradients of sum(weights * fn(args)), for random weights and f64 args, with central differences:
-// InvalidArgument, naming element and both numbers, where they differ by more than `tolerance` (relative to 1 + the
-// larger magnitude). The step is 1e-5: for functions of moderate third derivatives the difference quotient has errors
-// near 1e-10.
+// Compares the gradients of sum(weights * fn(args)), for random weights and f64 args, with central differences.
+// InvalidArgument, naming the element and both numbers, if they differ by more than `tolerance` (relative to 1 + the
+// larger magnitude). The step is 1e-5: for functions with moderate third derivatives the difference quotient is off by
+// about 1e-10.
 absl::Status CheckGradients(TracedFunction fn, absl::Span<const Array> args, double tolerance = 1e-7);
 
-// How often an operation occurs.
+// How many equations of `program` have the operation `name`.
 int CountOps(const Program& program, absl::string_view name);
 
 }  // namespace aqt::testing

@@ -1,7 +1,7 @@
 #ifndef AQT_TESTING_RANDOM_H_
 #define AQT_TESTING_RANDOM_H_
 
-// Arrays of pseudo-random numbers for tests: the same for a seed on every machine.
+// Arrays of pseudo-random numbers for tests: a seed gives the same numbers on every machine.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ class Random {
   uint64_t state_;
 };
 
-// Numbers uniform in [low, high), rounded to the dtype.
+// Numbers drawn uniformly from [low, high), then rounded to the dtype.
 Array RandomArray(const Aval& aval, uint64_t seed, double low = -2, double high = 2);
 
 }  // namespace aqt::testing

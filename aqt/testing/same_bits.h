@@ -5,7 +5,7 @@
 
 namespace aqt {
 
-// As BitEqual, but any NaN is equal to any other: of a NaN only that it is one is promised (docs/bits.md).
+// Like BitEqual, but any NaN equals any other NaN: the bits of a NaN are not promised (docs/bits.md).
 bool SameBits(const Array& a, const Array& b);
 
 }  // namespace aqt

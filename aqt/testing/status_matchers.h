@@ -28,7 +28,7 @@ MATCHER(IsOk, negation ? "is an error" : "is OK") {
   return status.ok();
 }
 
-// `message` matches all of the message, e.g. HasSubstr("...").
+// `message` is a matcher for the whole message, e.g. HasSubstr("...").
 MATCHER_P2(StatusIs, code, message, "is a status of the expected code and message") {
   const absl::Status& status = internal::StatusOf(arg);
   *result_listener << status.ToString();
@@ -45,8 +45,8 @@ MATCHER_P(IsOkAndHolds, matcher, "is OK and holds the expected value") {
   return ::testing::ExplainMatchResult(matcher, *arg, result_listener);
 }
 
-// The message of an error of this code has all these parts: EXPECT_THAT(s, FailsWith(kInvalidArgument, {"dot",
-// "[8,64]"})).
+// An error with this code whose message contains all these parts:
+// EXPECT_THAT(s, FailsWith(kInvalidArgument, {"dot", "[8,64]"})).
 inline auto FailsWith(absl::StatusCode code, std::vector<std::string> parts) {
   std::vector<::testing::Matcher<std::string>> has;
   for (std::string& part : parts) has.push_back(::testing::HasSubstr(std::move(part)));
