@@ -159,7 +159,7 @@ Value Reshape(const Operand& x, const Shape& shape) {
   std::optional<int64_t> open;
   for (int64_t i = 0; i < shape.rank(); ++i) {
     if (shape[i] != -1) known.push_back(shape[i]);
-    else if (!open.has_value()) open = i;  // a second -1 stays, and is refused
+    else if (!open.has_value()) open = i;  // a second -1 stays, and is then refused
   }
   if (!value.status().ok()) return value;
   if (absl::Status status = CheckShape(known); !status.ok()) return Refuse(status, "reshape", {value}, x.where());

@@ -1,13 +1,13 @@
 #ifndef AQT_GRAPH_BASIC_OPS_H_
 #define AQT_GRAPH_BASIC_OPS_H_
 
-// The basic operations as functions of Values, in namespace aqt::ops, and `+ - * /`. The same call runs at once or is
-// recorded (trace.h). What an operation computes: op.h. Added here:
-//   - a number stands for a constant of the other operand's dtype (two numbers: f32), rounded once;
+// The basic operations as functions of Values, in namespace aqt::ops, and `+ - * /`. A call either runs at once or is
+// recorded (trace.h). op.h says what each operation computes. In addition, here
+//   - a number becomes a constant of the other operand's dtype (f32 if both are numbers), rounded once;
 //   - operands of different shapes are broadcast: aligned at their last axes, missing axes added in front, extent 1
-//     stretched. Dtypes are never converted: an error asks for a Cast;
-//   - axes may be negative, counted from the last.
-// Errors poison the result (value.h); messages carry the caller's line.
+//     stretched. Dtypes are never converted: the error asks for a Cast;
+//   - negative axes count from the end.
+// Errors poison the result (value.h); their messages name the caller's line.
 
 #include <optional>
 #include <source_location>
@@ -22,7 +22,7 @@
 
 namespace aqt {
 
-// A Value or a number, with the line of the call. Not used by name: arguments convert.
+// A Value or a number, with the line of the call. Arguments convert to it; callers need not name it.
 class Operand {
  public:
   Operand(Value value, const std::source_location& where = std::source_location::current())  // NOLINT
@@ -54,7 +54,7 @@ Value Neg(const Operand& x);
 Value Abs(const Operand& x);
 Value Round(const Operand& x);
 Value Floor(const Operand& x);
-// Subnormals of f32 and bf16 to zero.
+// Subnormals of f32 and bf16 become zero.
 Value Flush(const Operand& x);
 Value Exp(const Operand& x);
 Value Log(const Operand& x);
@@ -76,22 +76,22 @@ Value GreaterEqual(const Operand& a, const Operand& b);
 // pred ? a : b, all three broadcast to one shape.
 Value Select(const Operand& pred, const Operand& a, const Operand& b);
 
-// x itself when it has the dtype already.
+// x itself if it already has the dtype.
 Value Cast(const Operand& x, DType dtype);
 Value StopGradient(const Operand& x);
 
 // Over all axes, to a scalar.
 Value ReduceSum(const Operand& x);
 Value ReduceMax(const Operand& x);
-// Over these axes; with keepdims they stay with extent 1. x itself when there are none.
+// Over these axes; with keepdims they are kept with extent 1. x itself if `axes` is empty.
 Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims = false);
 Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims = false);
 
-// x's axes become the last axes of `shape`; extent 1 is stretched. x itself when it has the shape already.
+// x's axes become the last axes of `shape`; extent 1 is stretched. x itself if it already has the shape.
 Value BroadcastTo(const Operand& x, const Shape& shape);
 // Axis i of x becomes axis axes[i] (ascending) of `shape`.
 Value BroadcastInDim(const Operand& x, const Shape& shape, const Axes& axes);
-// x itself when it has the shape already. One extent may be -1: what is left.
+// x itself if it already has the shape. One extent may be -1: it is inferred.
 Value Reshape(const Operand& x, const Shape& shape);
 Value Transpose(const Operand& x, const Axes& permutation);
 // Stride 1 by default.
@@ -100,7 +100,7 @@ Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAx
 Value Concatenate(absl::Span<const Value> parts, int64_t axis,
                   const std::source_location& where = std::source_location::current());
 
-// The result's dtype by default: that of lhs, s32 for integers.
+// `out` defaults to the dtype of lhs, or s32 for integers.
 Value DotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, std::optional<DType> out = std::nullopt);
 // Contracts lhs's last axis with rhs's first: [..., K] x [K, ...].
 Value MatMul(const Operand& lhs, const Operand& rhs);

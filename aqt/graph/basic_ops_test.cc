@@ -22,7 +22,7 @@ using ::aqt::testing::RunBothWays;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// Eager and traced agree in every bit, and give `want`.
+// Eager and traced runs agree in every bit and give `want`.
 void ExpectGives(const std::function<Value(In)>& fn, const std::vector<Array>& args, const Array& want) {
   absl::StatusOr<std::vector<Array>> got = RunBothWays([&](In in) { return Values{fn(in)}; }, args);
   ASSERT_THAT(got, IsOk());

@@ -1,10 +1,10 @@
 #ifndef AQT_GRAPH_COMPOSITE_H_
 #define AQT_GRAPH_COMPOSITE_H_
 
-// An operation that is defined outside of the graph: one equation with a meaning in other operations (`Expand`), and
-// possibly a faster way to the same bits (`Eval`) and an own gradient. It is the one open door of the closed set of
-// operations; the graph knows it by this interface alone. Most derive from CompositeBase (composite_base.h), which has
-// the defaults that need the graph: this header and its library are below it.
+// An operation that is defined outside of the graph: one equation whose meaning is given by other operations
+// (`Expand`), possibly with a faster way to the same bits (`Eval`) and a gradient of its own. It is the one way to
+// extend the closed set of operations; the graph knows it only by this interface. Most composites derive from
+// CompositeBase (composite_base.h), which has the defaults that need the graph: this header is below the graph.
 
 #include <cstdint>
 #include <memory>
@@ -19,36 +19,37 @@
 
 namespace aqt {
 
-// What a composite stands for, to transforms that treat operations by kind.
+// The kind of operation, for transforms that treat operations by kind.
 enum class CompositeKind : uint8_t { kOther, kDotGeneral, kConv };
 
-// What an operand is to the operation.
+// What the operation uses an operand for.
 enum class OperandRole : uint8_t { kData, kLhs, kRhs, kKey, kStatistic };
 
 class Composite : public std::enable_shared_from_this<Composite> {
  public:
   virtual ~Composite() = default;
 
-  // Stable; how rules and files name the operation, e.g. "aqt_dot_general".
+  // The stable name of the operation in rules and files, e.g. "aqt_dot_general".
   virtual std::string Name() const = 0;
   // The configuration as deterministic text; two composites of equal Name() and Attributes() compute the same.
   virtual std::string Attributes() const { return ""; }
-  // What this one is called in its program, such as "mlp/fc1", if it has a name: those of its inputs and outputs begin
-  // with it. Transforms that give names leave it to this one.
+  // This composite's name in its program, such as "mlp/fc1", if it has one: the names of its inputs and outputs begin
+  // with it. Transforms that assign names give it to nothing else.
   virtual std::optional<std::string> instance_name() const { return std::nullopt; }
   virtual CompositeKind kind() const { return CompositeKind::kOther; }
-  // One per operand; empty: all kData.
+  // One per operand; if empty, all are kData.
   virtual std::vector<OperandRole> roles() const { return {}; }
   virtual int num_outputs() const { return 1; }
-  // One per operand: what a statistic is before the first run, nullopt for what is none. Empty: no statistics.
+  // One per operand: a statistic's value before the first run, nullopt for other operands. Empty if there are no
+  // statistics.
   virtual std::vector<std::optional<Array>> InitialStatistics() const { return {}; }
 
-  // The outputs' avals, or why these operands are refused; the message need not name the operation.
+  // The outputs' avals, or the reason why these operands are refused; the message need not name the operation.
   virtual absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> operands) const = 0;
 
-  // The meaning: the same outputs by other operations, bit for bit. An operation without a meaning in others (random
-  // numbers, a search) says has_expansion() false, defines Eval, and lets no gradient through; Expand then binds it
-  // again.
+  // The meaning: the same outputs, bit for bit, by other operations. An operation that cannot be expressed in others
+  // (random numbers, a search) returns false from has_expansion(), defines Eval, and lets no gradient through unless
+  // has_gradient(); Expand then binds the operation again.
   virtual bool has_expansion() const { return true; }
   virtual std::vector<Value> Expand(absl::Span<const Value> operands) const = 0;
 
@@ -56,15 +57,15 @@ class Composite : public std::enable_shared_from_this<Composite> {
   virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
                                                   absl::Span<const bool> needed) const = 0;
 
-  // Without an own gradient the expansion is differentiated. With one, gradients are taken by the two functions below.
+  // If false, the expansion is differentiated. If true, the two functions below compute the gradient.
   virtual bool has_gradient() const { return false; }
   struct Forward {
-    std::vector<Value> outputs;    // as this operation's
+    std::vector<Value> outputs;    // the same as this operation's
     std::vector<Value> residuals;  // what GradBackward needs
   };
-  // The operation while a gradient is wanted.
+  // Replaces the operation when a gradient is taken.
   virtual Forward GradForward(absl::Span<const Value> operands) const = 0;
-  // One cotangent for each operand, nullopt where there is none (a key, an integer); `cotangents` has one per output.
+  // One cotangent per operand, nullopt if it has none (a key, an integer); `cotangents` has one per output.
   virtual std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
                                                          absl::Span<const Value> cotangents) const;
 };

@@ -1,7 +1,7 @@
 #ifndef AQT_GRAPH_COMPOSITE_BASE_H_
 #define AQT_GRAPH_COMPOSITE_BASE_H_
 
-// The defaults of a composite: an operation that says Name, Infer and Expand is complete.
+// The defaults of a composite: an operation that defines Name, Infer and Expand is complete.
 
 #include <vector>
 
@@ -15,12 +15,12 @@ namespace aqt {
 
 class CompositeBase : public Composite {
  public:
-  // Binds the operation again: for one without an expansion.
+  // Binds the operation again, for operations without an expansion.
   std::vector<Value> Expand(absl::Span<const Value> operands) const override;
   // Runs Expand at once.
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
                                           absl::Span<const bool> needed) const override;
-  // The operation itself, its operands being the residuals.
+  // The operation itself, with its operands as residuals.
   Forward GradForward(absl::Span<const Value> operands) const override;
 };
 

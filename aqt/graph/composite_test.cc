@@ -38,7 +38,7 @@ Value Call(std::shared_ptr<const Composite> composite, In operands) {
   return Bind(CompositeOp{std::move(composite)}, operands, std::source_location::current())[0];
 }
 
-// x^2, known by its meaning alone.
+// x^2, defined only by its expansion.
 class Square : public CompositeBase {
  public:
   std::string Name() const override { return "square"; }
@@ -73,8 +73,8 @@ TEST(CompositeTest, RefusalsSurface) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"square [layer]: takes one operand", "f32[], f32[]"}));
 }
 
-// y = x * w in a fused form, with a statistic as second output. While a gradient is wanted another composite also hands
-// out what the backward pass needs; the backward pass is one equation that is told which of its outputs are needed.
+// y = x * w in a fused form, with a statistic as its second output. When a gradient is taken, another composite also
+// returns what the backward pass needs; the backward pass is one equation, and Eval knows which outputs are needed.
 struct Log {
   std::vector<std::string> lines;
 };
@@ -168,7 +168,7 @@ out %16 stat "grad(fc1)/max"
 )text");
   absl::StatusOr<std::vector<Array>> got = Eval(*gradient, args);
   ASSERT_THAT(got, IsOk());
-  // The first layer's input needs no gradient: its equation is told so.
+  // The first layer's input needs no gradient, and its equation's Eval knows that.
   EXPECT_THAT(log.lines, ElementsAre("backward needs 111", "backward needs 011"));
 
   // Against the gradient of the expanded program, bit for bit.
@@ -184,7 +184,7 @@ out %16 stat "grad(fc1)/max"
   EXPECT_TRUE(BitEqual((*got)[0], (*want)[0]));
 }
 
-// A composite whose fused form breaks its promise is found, not believed.
+// A composite whose fused form breaks its promise gives an error, not a wrong result.
 class Liar : public Square {
  public:
   std::string Name() const override { return "liar"; }
@@ -199,7 +199,7 @@ TEST(CompositeTest, AWrongEvaluationIsReported) {
               FailsWith(absl::StatusCode::kInternal, {"liar: evaluation gave s32[]", "instead of f32[]"}));
 }
 
-// An operation of its own: no expansion, no gradient.
+// An operation with neither expansion nor gradient.
 class Opaque : public CompositeBase {
  public:
   std::string Name() const override { return "opaque"; }

@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_CONTEXT_H_
 #define AQT_GRAPH_CONTEXT_H_
 
-// What surrounds an operation when it is called: the trace that records it (if any), the named scopes, and the threads
-// that it may use. One context per thread; the classes here change it for the lifetime of an object.
+// What surrounds the call of an operation: the trace that records it (if any), the named scopes, and the threads that
+// it may use. Each thread has one context; the classes here change it for the lifetime of an object.
 
 #include <optional>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace aqt {
 
-// Operations inside are named `.../name`: NamedScope a("mlp"); NamedScope b("fc1"); gives "mlp/fc1".
+// Puts operations inside the scope `.../name`: NamedScope a("mlp"); NamedScope b("fc1"); gives "mlp/fc1".
 class NamedScope {
  public:
   explicit NamedScope(absl::string_view name);
@@ -26,7 +26,7 @@ class NamedScope {
   std::string saved_;
 };
 
-// The current scope, "" outside all.
+// The current scope; "" outside of all scopes.
 const std::string& CurrentScope();
 
 namespace internal {
@@ -34,11 +34,11 @@ namespace internal {
 class Recorder;
 
 struct TraceContext {
-  Recorder* recorder = nullptr;   // records operations; null: they run at once
+  Recorder* recorder = nullptr;   // records operations; if null, they run at once
   absl::Status* error = nullptr;  // the first error of the trace
   std::string scope;
-  std::optional<SourceLine> where;  // overrides the callers' lines: set while equations are recorded again
-  Executor* executor = nullptr;     // null: the calling thread alone
+  std::optional<SourceLine> where;  // overrides the callers' lines; set while equations are recorded again
+  Executor* executor = nullptr;     // if null, only the calling thread
 };
 
 TraceContext& CurrentContext();
@@ -46,7 +46,7 @@ TraceContext& CurrentContext();
 // Keeps `status` as the trace's error if a trace is active and has none yet.
 void ReportError(const absl::Status& status);
 
-// Restores the whole context at the end of its life.
+// Restores the whole context when it is destroyed.
 class SaveContext {
  public:
   SaveContext() : saved_(CurrentContext()) {}
@@ -60,8 +60,8 @@ class SaveContext {
 
 }  // namespace internal
 
-// Contractions that run inside, eagerly or in Eval, use the threads of `executor`, which must outlive this; null: the
-// calling thread alone, as without any. Their bits do not depend on it.
+// Contractions that run inside, eagerly or in Eval, use the threads of `executor`, which must outlive this object; null
+// means only the calling thread, as without a UseExecutor. Their bits do not depend on it.
 class UseExecutor {
  public:
   explicit UseExecutor(Executor* executor);
@@ -70,10 +70,10 @@ class UseExecutor {
   internal::SaveContext saved_;
 };
 
-// The executor of the innermost UseExecutor, null without one.
+// The executor of the innermost UseExecutor; null if there is none.
 Executor* CurrentExecutor();
 
-// Operations inside run at once even while a trace is active (evaluation needs this, or it would be recorded).
+// Operations inside run at once even while a trace is active (otherwise an evaluation would be recorded).
 class SuspendTrace {
  public:
   SuspendTrace();
@@ -82,7 +82,7 @@ class SuspendTrace {
   internal::SaveContext saved_;
 };
 
-// Operations inside are located at `where`, unless an enclosing object says so already: for functions that are made of
+// Operations inside are located at `where`, unless an enclosing object has set a line: for functions composed of
 // operations.
 class CallSite {
  public:
@@ -92,7 +92,7 @@ class CallSite {
   internal::SaveContext saved_;
 };
 
-// Operations inside are named and located as the equation that they replace: scope relative to the current one.
+// Operations inside get the scope (relative to the current one) and the line of the equation that they replace.
 class Provenance {
  public:
   Provenance(absl::string_view scope, SourceLine where);

@@ -12,22 +12,21 @@
 namespace aqt {
 
 struct EvalHooks {
-  // Fail with OutOfRange at the first equation that gives a NaN or an infinity from finite operands; the message names
-  // it.
+  // Fail with OutOfRange, naming the equation, at the first one that gives a NaN or an infinity from finite operands.
   bool stop_at_nonfinite = false;
-  // Called after each equation with its outputs (those that nothing uses may be empty); for dumps.
+  // Called after each equation with its outputs (unused ones may be empty); for dumps.
   std::function<void(const Equation& eqn, absl::Span<const Array> outputs)> on_outputs;
 };
 
 // Runs a program equation by equation and returns its outputs. `args` are in the order of program.inputs.
-// InvalidArgument, naming the slot, when an argument's dtype or shape is not the input's. The meaning of programs:
-// whatever else runs them must give the same bits. Contractions use the threads of an enclosing UseExecutor
-// (context.h).
+// InvalidArgument, naming the slot, if an argument's dtype or shape is not the input's. This defines the meaning of
+// programs: anything else that runs them must give the same bits. Contractions use the threads of an enclosing
+// UseExecutor (context.h).
 absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const Array> args,
                                         const EvalHooks& hooks = {});
 
-// Eval with arguments found by name among `values` (which may hold more), and outputs by name. NotFound, naming the
-// slot, when an input is missing.
+// Eval with arguments taken by name from `values` (which may hold more) and outputs by name. NotFound, naming the slot,
+// if an input is missing.
 absl::StatusOr<SlotValues> EvalSlots(const Program& program, const SlotValues& values, const EvalHooks& hooks = {});
 
 }  // namespace aqt

@@ -91,7 +91,7 @@ Array Eval(const SliceOp& op, Arrays in, const Aval& out) {
   int64_t offset = 0;
   for (int64_t i = 0; i < out.shape.rank(); ++i) {
     offset += op.start[i] * strides[i];
-    if (out.shape[i] > 1) strides[i] *= op.stride[i];  // of one element the stride may be anything
+    if (out.shape[i] > 1) strides[i] *= op.stride[i];  // with one element any stride will do
   }
   return Dense(View(in[0], out.shape, strides, offset));
 }

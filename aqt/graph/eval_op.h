@@ -10,8 +10,8 @@
 
 namespace aqt {
 
-// Runs one operation, outside of any trace. `needed` has one entry for each output, or is empty: all are needed. An
-// output that is not needed may be Array(). Errors: InferOp's when it refuses the operands, else a composite's own.
+// Runs one operation, outside of any trace. `needed` has one entry per output, or is empty if all are needed. An output
+// that is not needed may be Array(). Errors: InferOp's if it refuses the operands, otherwise the composite's.
 absl::StatusOr<std::vector<Array>> EvalOp(const Op& op, absl::Span<const Array> operands,
                                           absl::Span<const bool> needed = {});
 

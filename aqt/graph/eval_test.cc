@@ -80,7 +80,7 @@ TEST(EvalTest, TheNanWatchNamesTheEquationWhereANanAppears) {
   EXPECT_THAT(Eval(LogOfDifference(), {x, w}, hooks),
               FailsWith(absl::StatusCode::kOutOfRange, {"log [f]: a NaN", "operands f32[2]", "eval_test.cc:"}));
   EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({4, 4}, {2}), w}, hooks), IsOk());
-  // Operands that are not finite already are not the equation's fault.
+  // Operands that are already not finite are not the equation's fault.
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({inf, 4}, {2}), w}, hooks), IsOk());
 }
@@ -98,7 +98,7 @@ TEST(EvalTest, BySlots) {
               FailsWith(absl::StatusCode::kNotFound, {"param \"w\"", "f32[2]"}));
 }
 
-// Counts the calls that it runs, as if on two threads.
+// Claims two threads, and counts the calls.
 class CountingExecutor final : public Executor {
  public:
   int NumThreads() const override { return 2; }

@@ -29,7 +29,7 @@ bool LetsGradientsThrough(const Equation& eqn) {
   return !std::holds_alternative<StopGradientOp>(eqn.op);
 }
 
-// Whether each variable depends on a wrt input through floats.
+// For each variable, whether it depends on a wrt input through floats.
 std::vector<bool> ActiveVars(const Program& program, absl::Span<const int> wrt) {
   std::vector<bool> active(program.vars.size(), false);
   for (int position : wrt) active[program.inputs[position].var] = true;
@@ -73,7 +73,7 @@ absl::Status CheckArguments(const Program& program, absl::Span<const int> wrt) {
   return absl::OkStatus();
 }
 
-// Replaces composites without an own gradient by their expansions, as long as there are any that need one.
+// Replaces composites that need a gradient and have none of their own by their expansions, until there are none left.
 absl::StatusOr<Program> ExpandWithoutGradient(Program program, absl::Span<const int> wrt) {
   constexpr int kMaxDepth = 100;
   for (int depth = 0; depth < kMaxDepth; ++depth) {
@@ -125,7 +125,7 @@ class Differentiator {
  private:
   struct Entry {
     const Equation* eqn;
-    std::vector<Value> saved;  // operands, then outputs; a composite's residuals
+    std::vector<Value> saved;  // operands, then outputs; for a composite, its residuals
   };
 
   absl::StatusOr<std::vector<Value>> ForwardRule(const Equation& eqn, absl::Span<const Value> operands) {
@@ -178,7 +178,7 @@ class Differentiator {
   const Program& program_;
   const std::vector<bool> active_;
   std::vector<Entry> tape_;
-  std::vector<std::optional<Value>> cotangents_;  // by variable; a consumed one is gone
+  std::vector<std::optional<Value>> cotangents_;  // by variable; reset once consumed
 };
 
 absl::StatusOr<Program> Differentiate(const Program& original, absl::Span<const int> wrt, bool keep_data) {
@@ -201,7 +201,7 @@ absl::StatusOr<Program> Differentiate(const Program& original, absl::Span<const 
         absl::StatusOr<std::vector<Value>> outputs = differentiator.Forward(args);
         const absl::Status status = outputs.ok() ? differentiator.Backward() : outputs.status();
         if (!status.ok()) {
-          internal::ReportError(status);  // unless what was bound has failed before
+          internal::ReportError(status);  // kept only if nothing has failed before
           return results;
         }
         for (size_t i : kept) results.push_back((*outputs)[i]);

@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_GRAD_H_
 #define AQT_GRAPH_GRAD_H_
 
-// Reverse-mode gradients, as programs. Equations of the backward pass are in scopes "grad(<scope of the forward
-// equation>)" and carry its source line; they are ordinary equations, so a gradient can be transformed, or
+// Reverse-mode gradients, as programs. Equations of the backward pass have the scope "grad(<scope of the forward
+// equation>)" and that equation's source line; they are ordinary equations, so a gradient can be transformed, or
 // differentiated again.
 
 #include "absl/status/statusor.h"
@@ -15,18 +15,18 @@ namespace aqt {
 // `program`, then data "grad(<path>)" = d loss / d input for each position in `wrt`, of the input's aval, then what
 // composites' backward rules write.
 //
-// Cotangents flow through float variables only, and stop at stop_gradient, round, floor and comparisons. Ties: max and
-// min give half to each operand, reduce_max shares equally, abs gives 0 at 0. Sums of cotangents are in the order of
-// the backward walk (from the last use to the first). An input that the loss does not depend on has a gradient of
-// zeros. Operations that no wrt input reaches get no backward equation, and a basic operation no product for an operand
-// that needs none. A composite with an own gradient appears as its GradForward; one without is replaced by its
+// Cotangents flow only through float variables, and stop at stop_gradient, round, floor and comparisons. At ties, max
+// and min give half to each operand and reduce_max shares equally; abs gives 0 at 0. Cotangents are summed in the order
+// of the backward walk (from the last use to the first). An input that the loss does not depend on has a gradient of
+// zeros. Operations that no wrt input reaches get no backward equation, and basic operations no product for an operand
+// that needs no gradient. A composite with its own gradient appears as its GradForward; one without is replaced by its
 // expansion.
 //
-// InvalidArgument: no output, a loss that is not a float scalar, a position out of range, named twice or not of a float
-// input.
+// InvalidArgument if there is no output, the loss is not a float scalar, or a position is out of range, named twice or
+// not that of a float input.
 absl::StatusOr<Program> ValueAndGrad(const Program& program, absl::Span<const int> wrt);
 
-// ValueAndGrad without the outputs of kind data of `program`: gradients and states remain.
+// ValueAndGrad without the outputs of `program` that are of kind data: gradients and states remain.
 absl::StatusOr<Program> Grad(const Program& program, absl::Span<const int> wrt);
 
 }  // namespace aqt

@@ -44,7 +44,7 @@ void PrintTo(const RuleCase& c, std::ostream* os) { *os << c.name; }
 
 class RuleTest : public ::testing::TestWithParam<RuleCase> {};
 
-// Random arguments keep clear of kinks: no element is near 0, no two are equal.
+// The random arguments stay clear of kinks: no element is near 0, no two are equal.
 TEST_P(RuleTest, AgreesWithDifferenceQuotients) {
   const RuleCase& c = GetParam();
   EXPECT_THAT(CheckGradients([&](In in) { return Values{c.fn(in)}; }, c.args), IsOk());
@@ -111,7 +111,7 @@ TEST(GradTest, ADeepFunction) {
 
 Array Scalar64(double x) { return Array::Scalar(x); }
 
-// d fn / d each argument at `args`, as one program.
+// The gradients of fn with respect to each argument at `args`, from one program.
 std::vector<Array> GradientsAt(const std::function<Value(In)>& fn, const std::vector<Array>& args) {
   absl::StatusOr<Program> program = TraceWith([&](In in) { return Values{ops::ReduceSum(fn(in))}; }, args);
   EXPECT_THAT(program, IsOk());
@@ -157,7 +157,7 @@ TEST(GradTest, SmallFloatsKeepTheirDtypes) {
   ASSERT_THAT(program, IsOk());
   absl::StatusOr<Program> gradient = Grad(*program, {0, 1});
   ASSERT_THAT(gradient, IsOk());
-  // The backward products are in f32, as the forward's sum; their results are rounded once.
+  // The backward products are computed in f32, like the forward sum; their results are rounded once.
   EXPECT_EQ(ToText(*gradient), R"text(in %0: bf16[2,3] data "0"
 in %1: bf16[3,2] data "1"
 const %2: f32[] = 1

@@ -242,7 +242,7 @@ Result Infer(const StopGradientOp&, Avals in) {
   return in[0];
 }
 
-// No shape in a program overflows: operands are checked as well, because inputs come from outside.
+// No shape in a program may overflow. Operands are checked, too, because inputs come from outside.
 absl::Status CheckShapes(absl::string_view what, Avals avals) {
   for (size_t i = 0; i < avals.size(); ++i) {
     AQT_RETURN_IF_ERROR(Annotate(CheckShape(avals[i].shape), absl::StrCat(what, " ", i)));

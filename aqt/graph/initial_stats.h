@@ -5,8 +5,8 @@
 
 namespace aqt {
 
-// First values for the inputs of kind stat that composites read: what these say (Composite::InitialStatistics). What
-// else is of kind stat, such as the state of an optimizer, is not here.
+// Initial values for the inputs of kind stat that composites read, from Composite::InitialStatistics. Other inputs of
+// kind stat, such as the state of an optimizer, are not included.
 SlotValues InitialStats(const Program& program);
 
 }  // namespace aqt

@@ -1,8 +1,9 @@
 #ifndef AQT_GRAPH_INTERPRET_H_
 #define AQT_GRAPH_INTERPRET_H_
 
-// The one walker. Evaluation, gradients and transforms are each a lane (what stands for a variable) and a rule (what an
-// equation does with its operands' lanes).
+// The walker behind evaluation (eval.h) and rewriting (rewrite.h). Each is a type of lane (what represents a variable)
+// and a rule (what an equation does with its operands' lanes). Analyses, such as which variables are live or depend on
+// data, loop over the equations themselves.
 
 #include <optional>
 #include <utility>
@@ -18,15 +19,15 @@
 namespace aqt {
 
 namespace internal {
-// For each variable the number of its last equation: -1 when none uses it, eqns.size() for outputs.
+// For each variable, the index of the last equation that uses it: -1 if none does, eqns.size() for outputs.
 std::vector<int> LastUses(const Program& program);
-// InvalidArgument naming the counts when they differ.
+// InvalidArgument, naming both counts, if they differ.
 absl::Status ExpectArgumentCount(const Program& program, size_t count);
 }  // namespace internal
 
 // Calls `rule(eqn, operand lanes) -> StatusOr<std::vector<Lane>>` for each equation in order, with `args` for the
 // inputs and `lift(array) -> Lane` for constants, and returns the outputs' lanes. A lane is dropped after its last use.
-// Errors: a rule's, with the equation's description; InvalidArgument for a wrong number of arguments.
+// Errors: the rule's, with a description of the equation; InvalidArgument for a wrong number of arguments.
 template <class Lane, class Lift, class Rule>
 absl::StatusOr<std::vector<Lane>> Interpret(const Program& program, absl::Span<const Lane> args, Lift&& lift,
                                             Rule&& rule) {

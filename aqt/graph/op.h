@@ -3,9 +3,9 @@
 
 // The operations that an equation of a program can hold: a closed set of small structs, and composites.
 //
-// Operands of one operation have equal dtypes and shapes unless said otherwise; nothing is broadcast or converted
-// implicitly here (ops:: in basic_ops.h inserts the equations). Arithmetic dtypes: f16, bf16, f32, f64, s32; what their
-// kernels do with NaN, wrapping and rounding: kernels/elementwise.h, reduce.h, contraction.h.
+// Operands of one operation have equal dtypes and shapes unless stated otherwise; nothing is broadcast or converted
+// implicitly here (ops:: in basic_ops.h inserts the equations). Arithmetic dtypes are f16, bf16, f32, f64 and s32; for
+// NaN, wrapping and rounding see kernels/elementwise.h, reduce.h and contraction.h.
 
 #include <cstdint>
 #include <memory>
@@ -36,7 +36,7 @@ struct BinaryOp {
   kernels::BinaryKind kind;
   bool operator==(const BinaryOp&) const = default;
 };
-// Gives bool.
+// The result is bool.
 struct CompareOp {
   kernels::CompareKind kind;
   bool operator==(const CompareOp&) const = default;
@@ -45,12 +45,12 @@ struct CompareOp {
 struct SelectOp {
   bool operator==(const SelectOp&) const = default;
 };
-// Any dtype to any; rounds once, as ConvertElement with Overflow::kIeee.
+// From any dtype to any other; rounds once, like ConvertElement with Overflow::kIeee.
 struct CastOp {
   DType dtype;
   bool operator==(const CastOp&) const = default;
 };
-// Axes ascending. With keepdims the reduced axes stay with extent 1.
+// Axes ascending. With keepdims the reduced axes are kept with extent 1.
 struct ReduceOp {
   kernels::ReduceKind kind;
   Axes axes;
@@ -63,7 +63,7 @@ struct BroadcastOp {
   Axes axes;
   bool operator==(const BroadcastOp&) const = default;
 };
-// As many elements, row-major.
+// The same elements, in row-major order.
 struct ReshapeOp {
   Shape shape;
   bool operator==(const ReshapeOp&) const = default;
@@ -78,18 +78,18 @@ struct SliceOp {
   PerAxis start, limit, stride;
   bool operator==(const SliceOp&) const = default;
 };
-// Zeros: `low` before, `high` behind, `interior` between neighbours, for each axis; none negative.
+// Adds zeros along each axis: `low` before, `high` behind, `interior` between neighbours; none may be negative.
 struct PadOp {
   PerAxis low, high, interior;
   bool operator==(const PadOp&) const = default;
 };
-// One or more operands that differ in the extent of `axis` at most.
+// One or more operands whose shapes may differ only in the extent of `axis`.
 struct ConcatenateOp {
   int64_t axis;
   bool operator==(const ConcatenateOp&) const = default;
 };
-// (lhs, rhs). Both f16, bf16, f32 or f64: summed in f32 (f64: f64), then rounded to `out`, one of these.
-// Integers (s2 .. s32, may differ): exact modulo 2^32, `out` is s32.
+// (lhs, rhs). Floats, both f16, bf16, f32 or f64: summed in f32 (f64 in f64), then rounded to `out`, one of these.
+// Integers (s2 .. s32, which may differ): exact modulo 2^32, `out` is s32.
 struct DotGeneralOp {
   DotDims dims;
   DType out;
@@ -107,8 +107,8 @@ struct CompositeOp {
 using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, ReduceOp, BroadcastOp, ReshapeOp, TransposeOp,
                         SliceOp, PadOp, ConcatenateOp, DotGeneralOp, StopGradientOp, CompositeOp>;
 
-// Joins lambdas, one for each alternative, for std::visit. A table without a catch-all stops compiling when an
-// operation is added: that is how one finds what a new operation must decide.
+// Joins lambdas, one per alternative, for std::visit. Without a catch-all it stops compiling when an operation is
+// added, which shows where a new operation must be handled.
 template <class... Fs>
 struct Overload : Fs... {
   using Fs::operator()...;
@@ -116,14 +116,14 @@ struct Overload : Fs... {
 template <class... Fs>
 Overload(Fs...) -> Overload<Fs...>;
 
-// "add", "reduce_sum", "dot_general", ...; of a composite its Name().
+// "add", "reduce_sum", "dot_general", ...; a composite's Name().
 std::string OpName(const Op& op);
-// The parameters as text, e.g. "axes=[1], keepdims"; "" when there are none.
+// The parameters as text, e.g. "axes=[1], keepdims"; "" if there are none.
 std::string OpAttributes(const Op& op);
 int NumOutputs(const Op& op);
 
-// The outputs' avals. InvalidArgument when the operands' number, dtypes or shapes do not fit; the message names them,
-// but neither operation nor scope: the caller knows these.
+// The outputs' avals. InvalidArgument if the operands' number, dtypes or shapes do not fit; the message names them, but
+// leaves the operation and the scope to the caller, who knows them.
 absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> operands);
 
 }  // namespace aqt

@@ -24,11 +24,11 @@ uint64_t Fnv1a(const Array& array) {
 std::string ContentsText(const Array& array) {
   if (array.num_elements() > kMaxWrittenElements) return absl::StrFormat("hash %016x", Fnv1a(array));
   std::string text;
-  if (array.dtype() == DType::kS64) {  // more digits than a double has
+  if (array.dtype() == DType::kS64) {  // may have more digits than a double
     text = absl::StrJoin(array.View<int64_t>(), ", ");
   } else {
     const Array numbers = Cast(array, DType::kF64);
-    // 17 digits tell all doubles apart, 10 all floats and integers of 32 bits.
+    // 17 digits distinguish all doubles, 10 all floats and 32-bit integers.
     const int digits = array.dtype() == DType::kF64 ? 17 : 10;
     for (double x : numbers.View<double>()) {
       absl::StrAppendFormat(&text, text.empty() ? "%.*g" : ", %.*g", digits, x);

@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_PROGRAM_H_
 #define AQT_GRAPH_PROGRAM_H_
 
-// A program: equations over variables, with named inputs and outputs. Values, copied and compared by text; made by
-// Trace() and by transforms (which trace again), never changed in place.
+// A program: equations over variables, with named inputs and outputs. A value type, copied freely and compared by its
+// text; made by Trace() and by transforms (which trace again), never changed in place.
 
 #include <compare>
 #include <cstdint>
@@ -25,10 +25,10 @@
 
 namespace aqt {
 
-// What a named input or output is to whoever runs the program.
+// What a named input or output means to the program's caller.
 enum class SlotKind : uint8_t {
   kParam,   // trained
-  kStat,    // statistics of calibration, state of the optimizer: read, written, saved with the parameters
+  kStat,    // calibration statistics, optimizer state: read, written, saved with the parameters
   kFrozen,  // computed once from parameters, for serving
   kKey,     // random key
   kData,    // an example, a loss, ...
@@ -43,7 +43,7 @@ struct Slot {
   std::string ToString() const;  // param "mlp/fc1/kernel"
 };
 
-// Scope names, each kept once. Number 0 is "".
+// Scope names, each stored once. Number 0 is "".
 class ScopeTable {
  public:
   using Id = int32_t;
@@ -77,37 +77,37 @@ struct Program {
   std::vector<Aval> vars;    // by VarId
   std::vector<Port> inputs;  // slots are distinct
   absl::btree_map<VarId, Array> consts;
-  std::vector<Equation> eqns;  // in an order in which they can run
+  std::vector<Equation> eqns;  // in an order that can be run
   std::vector<Port> outputs;   // slots are distinct; a variable may be several outputs
   ScopeTable scopes;
 
   const Aval& aval(VarId var) const { return vars[var]; }
   const std::string& scope(const Equation& eqn) const { return scopes[eqn.scope]; }
   std::vector<Aval> InputAvals() const;
-  // Positions in `inputs` of one kind.
+  // Positions in `inputs` of the inputs of this kind.
   std::vector<int> InputsOfKind(SlotKind kind) const;
 };
 
-// Internal, naming the equation, unless: every variable is bound once and before its use (inputs, constants, equations
-// in order); every output's aval is what the operation infers; slots are distinct. Run after each trace, thus each
-// transform.
+// Internal, naming the equation, unless every variable is bound once and before its use (inputs, constants, equations
+// in order), every output's aval is what the operation infers, and slots are distinct. Runs after each trace, hence
+// after each transform that traces.
 absl::Status Check(const Program& program);
 
 struct TextOptions {
   bool source_lines = false;
 };
-// The program as text. Deterministic; variables are numbered in the order of their binding. Constants of up to 8
-// elements are written out, of others a hash of their bytes. Example:
+// The program as text. Deterministic; variables are numbered in the order in which they are bound. Constants of up to 8
+// elements are written out, larger ones as a hash of their bytes. Example:
 //   in %0: f32[2,3] data "x"
 //   in %1: f32[3,4] param "fc1/kernel"
 //   %2: f32[2,4] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @fc1
 //   out %2 data "0"
 std::string ToText(const Program& program, const TextOptions& options = {});
 std::ostream& operator<<(std::ostream& os, const Program& program);
-// An array as it is written there: "3.5", "{1, 2}", "hash 0123456789abcdef".
+// An array as ToText writes it: "3.5", "{1, 2}", "hash 0123456789abcdef".
 std::string ContentsText(const Array& array);
 
-// `status` with "operation [scope]: " before, and "; operands ...; at file:line" behind its message.
+// `status` with "operation [scope]: " before and "; operands ...; at file:line" after its message.
 absl::Status DescribeError(const absl::Status& status, absl::string_view op, absl::string_view scope,
                            absl::Span<const Aval> operands, const SourceLine& where);
 // The same for an equation of a program.

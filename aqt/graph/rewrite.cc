@@ -48,7 +48,7 @@ absl::StatusOr<Program> Rewrite(const Program& program, RewriteRule rule) {
       [&](absl::Span<const Value> args) {
         absl::StatusOr<std::vector<Value>> out = RewriteValues(program, args, rule);
         if (out.ok()) return *std::move(out);
-        internal::ReportError(out.status());  // unless what was bound has failed before
+        internal::ReportError(out.status());  // kept only if nothing has failed before
         return std::vector<Value>();
       },
       InputsOf(program), OutputSlotsOf(program));

@@ -1,5 +1,5 @@
 // Extents near 2^62: no sum or product of them wraps around to a shape that looks legal. Worth running with
-// --config=ubsan, where each unchecked one is an error.
+// --config=ubsan, where each unchecked operation is an error.
 
 #include <cstdint>
 #include <limits>
@@ -98,7 +98,7 @@ TEST(ShapeOverflowTest, OtherOperations) {
   EXPECT_EQ(ops::Slice(Vector(4), {1}, {4}, {kMax}).shape(), (Shape{1}));
   const Value two = Value(Array::Of<float>({1, 2, 3, 4}, {2, 2}));
   EXPECT_TRUE(BitEqual(*ops::Slice(two, {1, 1}, {2, 2}, {k62, kMax}).array(), Array::Of<float>({4}, {1, 1})));
-  // The operands fit, what is made of them does not.
+  // The operands fit, but the result does not.
   const int64_t most = kMax / 8;
   EXPECT_THAT(Traced({most},
                      [](In in) {

@@ -9,7 +9,7 @@
 
 namespace aqt {
 
-// Where a model's code asked for an operation. `file` lives as long as the program's text segment.
+// Where a model's code called an operation. `file` points to static storage.
 struct SourceLine {
   const char* file = "";
   uint32_t line = 0;

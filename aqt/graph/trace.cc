@@ -62,7 +62,7 @@ class Recorder {
 
   bool HasInput(const Slot& slot) const { return input_of_slot_.contains(slot.ToString()); }
 
-  // The inputs so far are the caller's.
+  // Marks the inputs so far as the caller's.
   void EndGivenInputs() { num_given_ = static_cast<int64_t>(program_.inputs.size()); }
 
   absl::Status AddWritten(const Slot& slot, const Value& value) {
@@ -91,7 +91,7 @@ class Recorder {
       program_.outputs.push_back({*var, slots.empty() ? Slot{SlotKind::kData, absl::StrCat(i)} : slots[i]});
     }
     for (Program::Port& port : written_) program_.outputs.push_back(std::move(port));
-    // Inputs that the function has added, by kind: their order does not depend on which of them was asked for first.
+    // Inputs that the function added are sorted by kind: the order of kinds does not depend on which was used first.
     std::stable_sort(program_.inputs.begin() + num_given_, program_.inputs.end(),
                      [](const Program::Port& a, const Program::Port& b) { return a.slot.kind < b.slot.kind; });
     absl::flat_hash_set<std::string> names;
@@ -150,7 +150,7 @@ absl::Status Report(const absl::Status& status, absl::string_view op, absl::Span
 }
 
 std::vector<Value> PoisonedOutputs(const Op& op, absl::Span<const Aval> operands, const absl::Status& status) {
-  // The operand's aval is a good guess for most; what the user computes from it is thrown away.
+  // The first operand's aval is a good guess for most operations; whatever is computed from it is discarded.
   const Aval guess = operands.empty() ? Aval{} : operands[0];
   return std::vector<Value>(NumOutputs(op), Value::Poisoned(guess, status));
 }
@@ -222,7 +222,7 @@ Value InputSlot(const Slot& slot, const Aval& aval, const std::source_location& 
           ? recorder->Input(slot, aval)
           : absl::FailedPreconditionError(absl::StrCat("input ", slot.ToString(), ": no trace is active"));
   if (value.ok()) return *std::move(value);
-  // A shape that cannot be is no guess.
+  // An impossible shape must not become the guess.
   const Aval guess = CheckShape(aval.shape).ok() ? aval : Aval{};
   return Value::Poisoned(guess, Report(value.status(), "input_slot", {}, where));
 }

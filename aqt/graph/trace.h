@@ -2,7 +2,7 @@
 #define AQT_GRAPH_TRACE_H_
 
 // From functions to programs. A model is a function of Values; the same function
-//   runs at once where no trace is active:
+//   runs at once if no trace is active:
 //     std::vector<Value> y = model({Value(x), Value(w)});
 //   is recorded inside Trace:
 //     StatusOr<Program> p = Trace(model, {{x_slot, x_aval}, {w_slot, w_aval}});
@@ -30,40 +30,40 @@ struct Input {
 using TracedFunction = absl::FunctionRef<std::vector<Value>(absl::Span<const Value>)>;
 
 // Calls `fn` once with one traced Value per input and returns what it did as a program. Arrays that it uses become
-// constants. Output i is named by output_slots[i]; without names it is data "i". Outputs named by WriteSlot follow.
-// C++ loops unroll, C++ branches are taken as for this call; a branch on data is an error (see Value::Item). Traces
-// nest; each thread has its own.
-// The first error of the trace wins: its message names the operation, scope, operands and the line in `fn`.
-// InvalidArgument when two inputs share a name, an input's shape is negative or larger than memory (CheckShape), or
-// output_slots do not fit; AlreadyExists when two outputs share a name.
+// constants. Output i is named output_slots[i]; without output_slots it is data "i". Outputs named by WriteSlot follow.
+// C++ loops are unrolled and C++ branches are taken as in this call; a branch on data is an error (see Value::Item).
+// Traces nest; each thread has its own.
+// The first error of the trace is returned; its message names the operation, scope, operands and the line in `fn`.
+// InvalidArgument if two inputs share a name, an input's shape is negative or larger than memory (CheckShape), or
+// output_slots do not fit; AlreadyExists if two outputs share a name.
 absl::StatusOr<Program> Trace(TracedFunction fn, absl::Span<const Input> inputs,
                               absl::Span<const Slot> output_slots = {});
 
 // Whether a trace is active on this thread.
 bool IsTracing();
 
-// The one dispatch point: records `op` when a trace is active, otherwise runs it. Always gives NumOutputs(op) values;
-// poisoned ones when an operand is poisoned, belongs to another trace, or InferOp refuses.
+// The only dispatch point: records `op` if a trace is active, otherwise runs it. Always returns NumOutputs(op) values,
+// poisoned if an operand is poisoned or belongs to another trace, or if InferOp refuses the operands.
 std::vector<Value> Bind(const Op& op, absl::Span<const Value> operands, const SourceLine& where);
 
-// A poisoned Value for an operation that refuses its operands before there is an Op; the trace fails with the same
+// A poisoned Value, for an operation that refuses its operands before there is an Op; the trace fails with the same
 // error.
 Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const Value> operands,
              const SourceLine& where);
 
-// The named input of the active trace, added to it at the first call: behind those given to Trace, by kind, then in the
-// order of the calls. Poisoned (and the trace fails) when it is there with another aval (InvalidArgument), or when no
+// The input of this name in the active trace, which the first call adds: after those given to Trace, by kind, then in
+// the order of the calls. Poisoned (and the trace fails) if it exists with another aval (InvalidArgument), or if no
 // trace is active (FailedPrecondition).
 Value InputSlot(const Slot& slot, const Aval& aval,
                 const std::source_location& where = std::source_location::current());
 
-// Makes `value` a named output of the active trace, besides what the function returns: how a layer hands out a new
-// state. The trace fails when the name is taken (AlreadyExists). Where no trace is active nothing happens.
+// Makes `value` a named output of the active trace, besides what the function returns; this is how a layer returns new
+// state. The trace fails if the name is taken (AlreadyExists). Does nothing if no trace is active.
 void WriteSlot(const Slot& slot, const Value& value,
                const std::source_location& where = std::source_location::current());
 
-// Takes a name in the active trace, for what derives the names of inputs and outputs, or keys, from it. False when it
-// has been taken before. Where no trace is active every name is free.
+// Reserves a name in the active trace, for operations that derive the names of inputs, outputs or keys from it. False
+// if it was taken before. If no trace is active, every name is free.
 bool TakeName(absl::string_view name);
 bool IsNameTaken(absl::string_view name);
 

@@ -114,7 +114,7 @@ out %18 data "logits"
 )");
 }
 
-// As docs/design/program.md shows it.
+// The example in docs/design/program.md.
 TEST(TraceTest, TheDocumentsExample) {
   absl::StatusOr<Program> program = Trace(
       [](In in) {

@@ -1,11 +1,11 @@
 #ifndef AQT_GRAPH_VALUE_H_
 #define AQT_GRAPH_VALUE_H_
 
-// What model functions compute with: an array, or the name of one in the program that is being traced. The same
-// function runs at once on arrays and is recorded while a trace is active.
+// What model functions compute with: an array, or a variable of the program that is being traced. The same function
+// runs at once on arrays and is recorded while a trace is active.
 //
-// An operation that fails gives a poisoned Value, and so does every operation on one. The error comes out of Trace(),
-// or out of ToArray() where no trace is active.
+// An operation that fails gives a poisoned Value, and so does every operation on one. Trace() returns the error; if no
+// trace is active, ToArray() does.
 
 #include <cstdint>
 #include <source_location>
@@ -21,7 +21,7 @@
 
 namespace aqt {
 
-// Numbers the variables of one program.
+// The number of a variable in its program.
 using VarId = int32_t;
 
 class Value {
@@ -31,33 +31,34 @@ class Value {
 
   const Aval& aval() const { return aval_; }
   DType dtype() const { return aval_.dtype; }
-  // Of a poisoned value a guess: index it through dim(), which is safe for any value.
+  // A guess if the value is poisoned: read extents through dim(), which is safe for any value.
   const Shape& shape() const { return aval_.shape; }
   int64_t rank() const { return aval_.shape.rank(); }
-  // Extent of an axis in -rank .. rank-1. Otherwise 1, and an active trace fails with InvalidArgument.
+  // Extent of an axis in -rank .. rank-1. For any other axis 1, and an active trace fails with InvalidArgument.
   int64_t dim(int64_t axis, const std::source_location& where = std::source_location::current()) const;
 
   bool is_array() const { return std::holds_alternative<Array>(content_); }
   bool is_traced() const { return std::holds_alternative<TracedVar>(content_); }
-  // The error of a poisoned value, else OK.
+  // The error of a poisoned value, otherwise OK.
   absl::Status status() const;
 
-  // The data. A poisoned value gives its error; a traced one has no data yet: FailedPrecondition, and the trace fails.
+  // The data. A poisoned value returns its error. A traced value has no data yet: FailedPrecondition, and the trace
+  // fails.
   absl::StatusOr<Array> ToArray(const std::source_location& where = std::source_location::current()) const;
 
-  // The one element of an array of T. Where there is none (traced, poisoned, another dtype or shape) T{}, and an active
-  // trace fails: a branch on the result is thus found, not silently taken.
+  // The only element of an array of T. T{} if there is no such element (traced, poisoned, another dtype or shape); an
+  // active trace then fails, so that a branch on the result is an error and not silently taken.
   template <class T>
   T Item(const std::source_location& where = std::source_location::current()) const;
 
-  // For the recorder and its like.
+  // For recorders and evaluators.
   struct TracedVar {
     uint64_t trace;  // number of the trace
     VarId var;
   };
   static Value Traced(Aval aval, TracedVar var) { return Value(std::move(aval), var); }
   static Value Poisoned(Aval guess, absl::Status status) { return Value(std::move(guess), std::move(status)); }
-  // Null unless the value is of that kind.
+  // Null if the value is of another kind.
   const Array* array() const { return std::get_if<Array>(&content_); }
   const TracedVar* traced() const { return std::get_if<TracedVar>(&content_); }
 

@@ -12,7 +12,7 @@ namespace {
 
 using Cotangents = std::vector<std::optional<Value>>;
 
-// What a rule sees: operands x, output y, its cotangent ct, and which operands want one.
+// What a rule gets: operands x, output y, its cotangent ct, and which operands want one.
 struct Call {
   absl::Span<const Value> x;
   const Value& y;
@@ -84,7 +84,7 @@ Cotangents Rule(const SelectOp&, const Call& call) {
 
 Cotangents Rule(const CastOp&, const Call& call) { return {ops::Cast(call.ct, call.x[0].dtype())}; }
 
-// `reduced` (a reduction's result) stretched to the operand's shape again.
+// `reduced`, the result of a reduction, stretched back to the operand's shape.
 Value Spread(const ReduceOp& op, const Value& reduced, const Shape& shape) {
   if (op.keepdims) return ops::BroadcastTo(reduced, shape);
   Axes kept;
@@ -142,7 +142,7 @@ Cotangents Rule(const PadOp& op, const Call& call) {
   const Shape& shape = call.x[0].shape();
   SliceOp slice{op.low, {}, {}};
   for (int64_t i = 0; i < shape.rank(); ++i) {
-    // Between fewer than two elements there is nothing, whatever `interior` says.
+    // With fewer than two elements `interior` does not matter.
     slice.stride.push_back(shape[i] > 1 ? op.interior[i] + 1 : 1);
     slice.limit.push_back(op.low[i] + (shape[i] == 0 ? 0 : (shape[i] - 1) * slice.stride[i] + 1));
   }
@@ -160,8 +160,8 @@ Cotangents Rule(const ConcatenateOp& op, const Call& call) {
   return out;
 }
 
-// The product is in the wider of the output's and the operands' dtypes, so that an f32 cotangent of bf16 operands is
-// not rounded before it is used.
+// The product is computed in the wider of the output's and the operands' dtypes, so that an f32 cotangent of bf16
+// operands is not rounded before it is used.
 Cotangents Rule(const DotGeneralOp& op, const Call& call) {
   Cotangents out(2);
   const DType dtype = BitWidth(op.out) > BitWidth(call.x[0].dtype()) ? op.out : call.x[0].dtype();

@@ -10,8 +10,8 @@
 
 namespace aqt::internal {
 
-// The vector-Jacobian product of a basic operation (not of a composite): given the cotangent of its output, those of
-// its operands; nullopt where `wanted` is false or no gradient flows.
+// The vector-Jacobian product of a basic operation (not of a composite): the cotangents of its operands, from that of
+// its output; nullopt where `wanted` is false or no gradient flows.
 std::vector<std::optional<Value>> Vjp(const Op& op, absl::Span<const Value> operands, const Value& output,
                                       const Value& cotangent, absl::Span<const bool> wanted);
 
