@@ -22,10 +22,10 @@
 namespace aqt::kernels {
 namespace {
 
-// Elements of a column-wise accumulator or of a gathered row: 2 to 4 KiB, in L1 beside the data that stream by.
+// Elements of a column-wise accumulator or of a gathered row: 2 to 4 KiB, which fit L1 along with the streamed data.
 constexpr int64_t kChunk = 1024;
 
-// The integer of T's size: the comparisons below are all between integers.
+// The integer of T's size: all comparisons below are between integers.
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 4, int32_t, int16_t>;
 template <class T>
@@ -58,8 +58,8 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A key maps the bit patterns of floats to integers whose maximum is sought; kLowest is below or at every key of a
-// number. NaN patterns lie beyond infinity on both sides, so that a NaN wins at least one of the searches.
+// A key maps the bit patterns of floats to integers whose maximum is wanted; kLowest is at most the key of any number.
+// NaN patterns lie beyond infinity on both sides, so that a NaN wins at least one of the searches.
 
 // |x|: patterns without the sign bit.
 template <class T>
@@ -71,7 +71,7 @@ struct AbsKey {
   }
 };
 
-// x: patterns of negative numbers in reverse order. The same map leads back.
+// x: patterns of negative numbers in reverse order. The map is its own inverse.
 template <class T>
 struct UpKey {
   static constexpr BitsOf<T> Of(BitsOf<T> bits) {
@@ -86,7 +86,7 @@ struct UpKey {
   }
 };
 
-// -x, so to speak: the complement of UpKey.
+// In effect -x: the complement of UpKey.
 template <class T>
 struct DownKey {
   static constexpr BitsOf<T> kLowest = static_cast<BitsOf<T>>(~kInfinityBits<T>);
@@ -106,7 +106,7 @@ hn::Vec<D> LoadBits(D d, const T* x) {
   return hn::LoadU(d, reinterpret_cast<const int16_t*>(x));
 }
 
-// max of Key over x[0..n).
+// The maximum of Key over x[0..n).
 template <class Key, class T>
 BitsOf<T> MaxOfRun(const T* HWY_RESTRICT x, int64_t n) {
   const hn::ScalableTag<BitsOf<T>> d;
@@ -237,7 +237,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels {
 namespace {
 
-// The same elements as the fewest, longest rows that need no gathering: their order is of no matter to a range of all.
+// The same elements as the fewest, longest rows that need no gathering: the order does not affect the overall range.
 FloatMatrix LongestRows(FloatMatrix x) {
   if (RunsAlongColumns(x)) {
     std::swap(x.rows, x.cols);
@@ -299,7 +299,7 @@ Range MinMaxAll(const FloatMatrix& x, Target target) {
     MinMaxGroups(Rows(m, r, n), m.cols, min, max, target);
     for (int64_t j = 0; j < n; ++j) {
       if (min[j] != min[j]) return {min[j], max[j]};
-      // A zero is replaced by a zero of lower (higher) sign, too.
+      // -0 also replaces +0 as the minimum, and +0 replaces -0 as the maximum.
       if (min[j] < result.min || (min[j] == result.min && __builtin_signbit(min[j]))) result.min = min[j];
       if (max[j] > result.max || (max[j] == result.max && !__builtin_signbit(max[j]))) result.max = max[j];
     }

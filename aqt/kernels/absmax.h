@@ -1,13 +1,13 @@
 #ifndef AQT_KERNELS_ABSMAX_H_
 #define AQT_KERNELS_ABSMAX_H_
 
-// Ranges of float matrices: the absolute maximum, or minimum and maximum, of rows, groups of a row, or the whole.
+// Ranges of float matrices: the absolute maximum, or minimum and maximum, of rows, groups of a row, or all elements.
 //
-// Results are exact, so they are the same bits on every target, for any blocking and order:
+// Results are exact, hence the same bits on every target, for any blocking and order:
 //   a NaN anywhere in a unit makes its results NaN (the pattern 0x7fc00000);
-//   subnormal inputs count with their value (a caller that flushes them flushes the result);
+//   subnormal inputs keep their value (a caller that flushes them flushes the result);
 //   -0 is less than +0; the absolute maximum of zeros is +0.
-// The plain version is absmax_reference.h.
+// absmax_reference.h is the plain version.
 
 #include <cstdint>
 
@@ -17,7 +17,7 @@
 namespace aqt::kernels {
 
 // Element (r, c) is data[r * row_stride + c * col_stride]. Strides count elements, may be 0 or negative, and need no
-// alignment. Speed: best when one of them is 1.
+// alignment. Fastest if one of them is 1.
 struct FloatMatrix {
   const void* data = nullptr;
   DType dtype = DType::kF32;  // kF32, kBF16 or kF16
@@ -27,7 +27,7 @@ struct FloatMatrix {
   int64_t col_stride = 1;
 };
 
-// Groups of `group` columns, the last one possibly shorter.
+// The number of groups of `group` columns, the last one possibly shorter.
 inline int64_t NumGroups(int64_t cols, int64_t group) { return (cols + group - 1) / group; }
 
 struct Range {
@@ -36,17 +36,17 @@ struct Range {
 };
 
 // absmax[r * NumGroups(cols, group) + g] = max |x(r, c)| over c in [g * group, (g + 1) * group) and c < cols. group
-// >= 1; group = cols (when cols > 0) gives one value per row. Values are of x's dtype, held in f32. With no columns
-// nothing is written.
+// >= 1; group = cols (if cols > 0) gives one value per row. Values are of x's dtype, held in f32. If there are no
+// columns, nothing is written.
 void AbsMaxGroups(const FloatMatrix& x, int64_t group, float* absmax, Target target = BestTarget());
 
-// As AbsMaxGroups for minimum and maximum.
+// Like AbsMaxGroups, for minimum and maximum.
 void MinMaxGroups(const FloatMatrix& x, int64_t group, float* min, float* max, Target target = BestTarget());
 
-// max |x(r, c)| over all elements; 0 when there are none.
+// max |x(r, c)| over all elements; 0 if there are none.
 float AbsMaxAll(const FloatMatrix& x, Target target = BestTarget());
 
-// Minimum and maximum over all elements; {inf, -inf} when there are none.
+// Minimum and maximum over all elements; {inf, -inf} if there are none.
 Range MinMaxAll(const FloatMatrix& x, Target target = BestTarget());
 
 }  // namespace aqt::kernels

@@ -25,7 +25,7 @@ std::vector<uint32_t> Bits(const std::vector<float>& x) {
   return bits;
 }
 
-// All functions on all targets against the plain versions, bit by bit.
+// Compares all functions on all targets with the plain versions, bit by bit.
 void ExpectAsReference(const FloatMatrix& x, int64_t group) {
   const int64_t n = x.rows * (x.cols == 0 ? 0 : NumGroups(x.cols, group));
   std::vector<float> absmax(n), min(n), max(n);
@@ -34,7 +34,7 @@ void ExpectAsReference(const FloatMatrix& x, int64_t group) {
   const FloatMatrix row_of_absmax = {absmax.data(), DType::kF32, 1, n, n, 1};
   float absmax_all = 0;
   if (n > 0) reference::AbsMaxGroups(row_of_absmax, n, &absmax_all);
-  std::vector<float> both = min;  // the range of all is that of the groups' ranges
+  std::vector<float> both = min;  // the overall range is the range of the groups' ranges
   both.insert(both.end(), max.begin(), max.end());
   float min_all = kInfinity, max_all = -kInfinity;
   if (n > 0) reference::MinMaxGroups({both.data(), DType::kF32, 1, 2 * n, 2 * n, 1}, 2 * n, &min_all, &max_all);
@@ -87,7 +87,7 @@ TYPED_TEST(AbsMaxTest, NanWins) {
   const auto data = TestFloats<TypeParam>(400 * 43, Values::kAnyBits, 5);
   for (Layout layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kReversed})
     for (int64_t group : {1, 7, 43}) ExpectAsReference(MatrixOf(data, layout, 400, 43), group);
-  // One NaN at each place of a row.
+  // A single NaN, at each place of a row.
   for (uint32_t sign : {0u, 1u}) {
     for (int64_t at = 0; at < 70; ++at) {
       std::vector<TypeParam> row(70, RoundTo<TypeParam>(kInfinity));
@@ -100,7 +100,7 @@ TYPED_TEST(AbsMaxTest, NanWins) {
 template <class T>
 void CheckAllCodes() {
   const std::vector<T> codes = AllCodes<T>();
-  ExpectAsReference({codes.data(), kDTypeOf<T>, 65536, 1, 1, 1}, 1);      // each code alone
+  ExpectAsReference({codes.data(), kDTypeOf<T>, 65536, 1, 1, 1}, 1);      // each code in its own row
   ExpectAsReference({codes.data(), kDTypeOf<T>, 32768, 2, 1, 32768}, 2);  // x and -x: zeros, too
   ExpectAsReference({codes.data(), kDTypeOf<T>, 1024, 64, 64, 1}, 64);
 }

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_ARITHMETIC_INL_H_
 #define AQT_KERNELS_ARITHMETIC_INL_H_
 
-// The type in which an arithmetic dtype is computed, and its operations. For elementwise.cc and reduce.cc.
+// The type that an arithmetic dtype is computed in, and its operations. For elementwise.cc and reduce.cc.
 
 #include <cstdint>
 #include <type_traits>
@@ -10,7 +10,7 @@
 
 namespace aqt::kernels::internal {
 
-// f16 and bf16 compute in f32.
+// f16 and bf16 are computed in f32.
 template <class T>
 using ComputeType = std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float, T>;
 

@@ -17,7 +17,7 @@
 namespace aqt::kernels {
 namespace {
 
-// The axes of one operand by their part in the contraction, in output order.
+// The axes of one operand by their role in the contraction, in output order.
 struct Groups {
   Axes batch, free, contract;
 };
@@ -32,7 +32,7 @@ int64_t Count(const ArrayRef& x, const Axes& axes) {
   return count;
 }
 
-// A dense copy as `dtype` with the axes of three groups in order.
+// A dense copy, converted to `dtype`, with the axes of the three groups in this order.
 Array Gather(const ArrayRef& x, DType dtype, const Axes& first, const Axes& second, const Axes& third) {
   ArrayRef view = x;
   view.shape = Shape();
@@ -99,7 +99,7 @@ void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, c
 
 // ---- plain loops
 
-// [B,M,K] x [B,K,N] -> [B,M,N], row by row, so that the inner loop is over neighbours.
+// [B,M,K] x [B,K,N] -> [B,M,N], row by row, so that the inner loop runs over contiguous elements.
 template <class C>
 void MatMul(const C* lhs, const C* rhs, int64_t batch, int64_t m, int64_t n, int64_t k, C* out) {
   for (int64_t b = 0; b < batch; ++b, rhs += k * n) {

@@ -10,16 +10,16 @@
 namespace aqt::kernels {
 
 // out = lhs . rhs over `dims`; out is dense. Each output element is a sum over the contracting axes, row-major in the
-// order of dims.lhs_contracting. The type of the sum and the rounding:
+// order of dims.lhs_contracting. By dtype of the operands, the sum's type and rounding are
 //   f16, bf16, f32      f32, in ascending order from +0, on the machine's best target (gemm_f32.h: one rounding per
 //                       step with FMA, two without; the same bits on all targets with FMA)
 //   f64                 f64, the same order, each product and each sum rounded
 //   integers to 32 bits s32, exact modulo 2^32
 // The sum is rounded once to out.dtype: a float for float operands, s32 for integers. An empty sum is 0. An element's
-// bits depend on its operands alone: not on the other rows, the batch, or the number of threads.
+// bits depend only on its own row and column: not on the other rows, the batch, or the number of threads.
 //
-// Precondition: ValidateDotDims(dims, ...), matching shapes and dtypes. Allocates packed copies of both operands. A
-// null executor: the calling thread alone.
+// Precondition: ValidateDotDims(dims, ...), matching shapes and dtypes. Allocates packed copies of both operands. With
+// a null executor everything runs on the calling thread.
 void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Executor* executor = nullptr);
 

@@ -35,7 +35,7 @@ TEST(ContractionTest, MatMul) {
   EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kF32), Array::Of<float>({5, 11, 14, 23}, {2, 2})));
 }
 
-// The header's order in f32 and f64, written out with one loop per index.
+// The order that the header promises in f32 and f64, written out with one loop per index.
 template <class T>
 void ExpectOrder() {
   const DotDims dims = {.lhs_contracting = {3, 1}, .rhs_contracting = {0, 2}, .lhs_batch = {2}, .rhs_batch = {3}};
@@ -67,11 +67,11 @@ TEST(ContractionTest, OrderIsThatOfTheContractingAxes) {
   ExpectOrder<double>();
 }
 
-// More axes than the matrix kernels take.
+// More axes than the matrix kernels support.
 TEST(ContractionTest, NineAxes) {
   const Array a = Random(DType::kF32, {2, 1, 2, 1, 3, 2, 1, 2, 2}, 7), b = Random(DType::kF32, {2, 2, 5}, 8);
   const DotDims dims = {.lhs_contracting = {7, 5}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
-  // The same with neighbouring axes joined.
+  // The same with neighbouring axes merged.
   const DotDims joined = {.lhs_contracting = {3, 1}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
   const Array got = Product(dims, a, b, DType::kF32),
               want = Product(joined, *a.Reshaped({12, 2, 1, 2, 2}), b, DType::kF32);

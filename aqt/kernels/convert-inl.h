@@ -14,7 +14,7 @@
 #include "hwy/highway.h"
 
 // The f16 conversion instructions round correctly and keep subnormals, whatever MXCSR says. Highway's portable versions
-// have no infinities and no NaN, so the other targets go through the scalar conversions of core.
+// do not handle infinities and NaN, so the other targets use the scalar conversions of core.
 #undef AQT_HAS_F16_INSTRUCTIONS
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 #define AQT_HAS_F16_INSTRUCTIONS 1
@@ -27,7 +27,7 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Lanes(d) elements from any address, exactly. D is a tag of f32.
+// Loads Lanes(d) elements from any address, exactly. D is a tag of f32.
 template <class D>
 hn::Vec<D> LoadFloat(D d, const float* x) {
   return hn::LoadU(d, x);
@@ -51,7 +51,7 @@ hn::Vec<D> LoadFloat(D d, const Float16* x) {
 #endif
 }
 
-// v rounded to T: nearest, ties to even, gradual underflow; a NaN stays some NaN.
+// v rounded to T: nearest, ties to even, gradual underflow; a NaN stays a NaN, perhaps with other bits.
 template <class T>
 struct RoundLanes;
 template <>
@@ -89,7 +89,7 @@ struct RoundLanes<Float16> {
   }
 };
 
-// Writes Lanes(d) values that T represents; a NaN becomes the positive quiet NaN of T.
+// Stores Lanes(d) values that T can represent; a NaN becomes the positive quiet NaN of T.
 template <class D, class V>
 void StoreFloat(D d, V v, float* x) {
   const hn::RebindToUnsigned<D> du;

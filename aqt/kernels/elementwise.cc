@@ -38,7 +38,7 @@ void MapCompare(const void* a, const void* b, int64_t n, bool* out, F f) {
   for (int64_t i = 0; i < n; ++i) out[i] = f(Load(lhs[i]), Load(rhs[i]));
 }
 
-// As XLA: x / 0 = -1; the one overflowing quotient wraps.
+// Like XLA: x / 0 = -1, and the only quotient that overflows, -2^31 / -1, wraps.
 int32_t Divide(int32_t a, int32_t b) {
   if (b == 0) return -1;
   if (b == -1) return static_cast<int32_t>(0u - static_cast<uint32_t>(a));

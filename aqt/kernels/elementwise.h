@@ -1,11 +1,12 @@
 #ifndef AQT_KERNELS_ELEMENTWISE_H_
 #define AQT_KERNELS_ELEMENTWISE_H_
 
-// Elementwise kernels on dense arrays of n elements. Plain C++ with the same bits on every machine (of a NaN only that
-// it is one: its sign and payload are not promised).
+// Elementwise kernels on dense arrays of n elements. Plain C++ with the same bits on every machine, except for the sign
+// and payload of a NaN, which are not promised.
 //
 // Arithmetic types: f16, bf16, f32, f64, s32. f16 and bf16 are computed in f32 and rounded once, to nearest even. s32
-// wraps modulo 2^32. A NaN operand gives NaN (max and min, too); max(-0, +0) = +0 and min = -0, in either order.
+// wraps modulo 2^32. A NaN operand gives NaN (also in max and min); max(-0, +0) = +0 and min(-0, +0) = -0, in either
+// order.
 // `out` may be one of the inputs. Pointers may be null when n is 0.
 
 #include <cstdint>
@@ -20,7 +21,7 @@ enum class UnaryKind : uint8_t {
   kAbs,
   kRound,  // to an integer, ties to even; floats only
   kFloor,  // floats only
-  kFlush,  // a zero of x's sign where |x| < 2^-126 (a subnormal f32 or bf16), else x; floats only
+  kFlush,  // a zero with x's sign if |x| < 2^-126 (a subnormal f32 or bf16), otherwise x; floats only
   kExp,    // floats only. f32 and smaller: at most 0.5001 ulp; f64: 1 ulp
   kLog,    // floats only. f32 and smaller: at most 0.5001 ulp; f64: 1 ulp
 };
@@ -38,14 +39,14 @@ absl::string_view ToString(UnaryKind kind);    // "neg", ...
 absl::string_view ToString(BinaryKind kind);   // "add", ...
 absl::string_view ToString(CompareKind kind);  // "eq", ...
 
-// Whether the kernels here (and sums and maxima, see reduce.h) compute in `dtype`.
+// Whether `dtype` is one of the arithmetic types, which the kernels here and in reduce.h take.
 bool IsArithmetic(DType dtype);
 
 // out[i] = kind(x[i]).
 void Unary(UnaryKind kind, DType dtype, const void* x, int64_t n, void* out);
 // out[i] = a[i] kind b[i].
 void Binary(BinaryKind kind, DType dtype, const void* a, const void* b, int64_t n, void* out);
-// out[i] = a[i] kind b[i]; the arithmetic types and bool (false < true).
+// out[i] = a[i] kind b[i]; arithmetic types and bool (false < true).
 void Compare(CompareKind kind, DType dtype, const void* a, const void* b, int64_t n, bool* out);
 // out[i] = pred[i] ? a[i] : b[i]; any dtype.
 void Select(DType dtype, const bool* pred, const void* a, const void* b, int64_t n, void* out);

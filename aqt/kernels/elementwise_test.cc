@@ -64,7 +64,7 @@ TEST(UnaryTest, Floats) {
   }
 }
 
-// Every code of the 16-bit types, against "compute in f32, round once".
+// For every code of the 16-bit types, the result is that of f32, rounded once.
 TEST(UnaryTest, SmallFloatsRoundOnce) {
   for (UnaryKind kind : {UnaryKind::kNeg, UnaryKind::kAbs, UnaryKind::kRound, UnaryKind::kFloor, UnaryKind::kFlush,
                          UnaryKind::kExp, UnaryKind::kLog}) {

@@ -17,7 +17,7 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// An lhs block of this size shares L2 (1 MiB and more on all machines with AVX2 servers in mind) with rhs panels.
+// An lhs block of this size shares L2 (1 MiB or more on the servers we tune for) with rhs panels.
 constexpr int64_t kBlockBytes = 384 << 10;
 // Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
 constexpr double kMinParallelWork = 2e6;
@@ -32,7 +32,7 @@ void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor)
   const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
   const int64_t threads = executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
 
-  // Panels per task: blocks of rows that fit L2, all columns; cut further, first by columns, until all threads have
+  // Panels per task: all columns of a block of rows that fits L2; cut further, first by columns, until all threads have
   // work.
   const int64_t fit = kBlockBytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
   const int64_t max_panels = internal::kMaxBlockRows / mr;

@@ -1,23 +1,23 @@
 #ifndef AQT_KERNELS_GEMM_DRIVER_H_
 #define AQT_KERNELS_GEMM_DRIVER_H_
 
-// The loops around a tile: blocking over k, tails, scales, and what becomes of a finished tile. One template for all
-// kernels; only the tile policy differs.
+// The loops around a tile: blocking over k, tails, scales, and storing finished tiles. One template for all kernels;
+// only the tile policy differs.
 //
 // A tile policy has
-//   kTarget                    what it may execute
+//   kTarget                    the instructions it may use
 //   Acc                        int32_t or float
 //   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
-//   kBlockGroups               groups of k for which an rhs and an lhs panel stay in L1 together, a multiple of 16
-//   kWideRhsElementBytes       0, or the element's bytes of a second form of the rhs panel that is faster to multiply
+//   kBlockGroups               groups of k for which an rhs and an lhs panel fit L1 together, a multiple of 16
+//   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
 //   Widen(rhs, groups, wide)   makes that form
 //   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
 //       out[r * kNr + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R, j < kNr;
-//       out may be init
+//       out may alias init
 //   Multiply<R, kWide>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, rows_first, out, out_stride)
 //       the same sum v, then out[r * out_stride + j] = float(v) * row_scale[r] * col_scale[j], rounded after each
-//       operation, the column's scale first unless rows_first
-// for R in {1, 2, 4, kLhs.width}; kWide, if there is a wide form, with the last of these only.
+//       operation, multiplied by the column's scale first unless rows_first
+// for R in {1, 2, 4, kLhs.width}; kWide only with the last of these, and only if there is a wide form.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,17 +28,17 @@
 
 namespace aqt::kernels::internal {
 
-// No block of rows is larger than this, so that its partial sums for one rhs panel fit the stack.
+// The largest block of rows; its partial sums for one rhs panel fit on the stack.
 inline constexpr int64_t kMaxBlockRows = 192;
 
-// A scale per row or column from `index` on, `count` of them; ones where there is none.
+// Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
 
-// No tile has more columns.
+// The largest number of columns of a tile.
 inline constexpr int64_t kMaxTileCols = 32;
 
-// Runs the epilogue on finished sums sums[r * stride + j], stride the tile's number of columns, for product rows
-// [m, m + rows) and columns [n, n + cols) of matrix b, and stores the result: any dtype, any strides.
+// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the tile's number of columns) for product rows
+// [m, m + rows) and columns [n, n + cols) of matrix b, and stores the result in any dtype and with any strides.
 void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const int32_t* sums, int64_t stride);
 void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
@@ -55,14 +55,14 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
   static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0 && kNr <= kMaxTileCols);
   constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
-  // Widening a block costs about as much as one tile saves by it.
+  // Widening a block costs about as much as it saves one tile.
   const bool widen = kCanWiden && m1 - m0 >= 4 * kMr;
 
   const int64_t groups = Tile::kLhs.NumGroups(args.k);
   const int64_t lhs_panel_bytes = Tile::kLhs.PanelBytes(args.k), rhs_panel_bytes = Tile::kRhs.PanelBytes(args.k);
   const char* lhs = static_cast<const char*>(args.lhs) + b * args.lhs_batch_bytes + m0 / kMr * lhs_panel_bytes;
   const char* rhs = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes;
-  // Equal blocks, so that the last one is no short remainder.
+  // Blocks of equal size, so that the last one is not a short remainder.
   const int64_t num_blocks = std::max<int64_t>(1, (groups + Tile::kBlockGroups - 1) / Tile::kBlockGroups);
   const int64_t block_steps =
       (groups + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);

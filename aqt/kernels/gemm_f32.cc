@@ -57,7 +57,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels {
 namespace {
 
-// Plain C++; multiplies and adds.
+// Plain C++; multiplies, then adds.
 struct ScalarTile {
   static constexpr Target kTarget = Target::kScalar;
   using Acc = float;

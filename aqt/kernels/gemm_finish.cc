@@ -1,4 +1,4 @@
-// The epilogue of finished tiles for all dtypes and layouts. (Full tiles of plain f32 are finished in registers.)
+// The epilogue of finished tiles, for all dtypes and layouts. (Full tiles of plain f32 are finished in registers.)
 #include <cstring>
 #include <type_traits>
 
@@ -43,14 +43,14 @@ FloatVec Flush(FloatVec v) {
   return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
 }
 
-// A NaN keeps its bits in f32, as in registers.
+// In f32 a NaN keeps its bits, as in tiles that are finished in registers.
 void StoreLine(FloatVec v, float* out) { hn::StoreU(v, FloatTag(), out); }
 template <class T>
 void StoreLine(FloatVec v, T* out) {
   StoreFloat(FloatTag(), RoundLanes<T>::Apply(FloatTag(), v), out);
 }
 
-// out[j] for j < padded_cols, a multiple of the vector's lanes. Scales are null where absent.
+// Computes out[j] for j < padded_cols, a multiple of the vector's lanes. Scales are null if absent.
 template <class Acc, class T>
 void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const float* row_scale,
                 const float* col_scales, T* out) {
@@ -69,7 +69,7 @@ void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const
   }
 }
 
-// Copies a line of `cols` elements to its place.
+// Copies a line of `cols` elements into the output.
 template <class T>
 void PlaceLine(const T* line, int64_t cols, const AxisGroup& axes, int64_t n, const int64_t* col_offsets, T* row) {
   if (axes.rank <= 1 && axes.InnerStride() == 1) {

@@ -1,4 +1,4 @@
-// The s8 kernels of AVX2 and AVX-512 without VNNI, and the table of all.
+// The s8 kernels of AVX2 and AVX-512 without VNNI, and the table of all s8 kernels.
 #include "aqt/kernels/gemm_s8.h"
 
 #include <vector>
@@ -19,10 +19,10 @@ HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
-// Exact without VNNI: both sides as s16, vpmaddwd adds the two products of a group (at most 2 * 128 * 128) in s32.
-// vpmaddubsw would do four at a time, but it saturates at 16 bits. Panels keep the rhs as s8, half the bytes, which is
-// all that counts for few rows; for many, a block is widened once into L1. On a Zen 4 core at 512^3: 131 GOP/s widening
-// in the inner loop, 142 from a widened panel, 148 for registers alone.
+// Exact without VNNI: both sides are s16, and vpmaddwd adds the two products of a group (at most 2 * 128 * 128) in s32.
+// vpmaddubsw would do four at a time, but it saturates at 16 bits. Panels store the rhs as s8: half the bytes, which
+// decides the speed for few rows; for many rows, a block is widened once into L1. On a Zen 4 core at 512^3: 131 GOP/s
+// when widening in the inner loop, 142 from a widened panel, 148 from registers only.
 struct MaddOps {
   static constexpr Target kTarget = HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512;
   using Acc = int32_t;
@@ -51,7 +51,7 @@ struct MaddOps {
   static HWY_INLINE hn::Vec<D32> Step(hn::Vec<D16> a, hn::Vec<D16> b, hn::Vec<D32> sum) {
     hn::Vec<D32> unused = sum;
     hn::Vec<D32> result = hn::ReorderWidenMulAccumulate(D32(), a, b, sum, unused);
-    // Otherwise GCC reassociates the integer additions of several groups, and spills.
+    // Without this GCC reassociates the integer additions of several groups, and spills.
     __asm__("" : "+v"(result.raw));
     return result;
   }

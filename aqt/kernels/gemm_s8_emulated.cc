@@ -1,5 +1,5 @@
-// Tiles in plain C++ with exactly the geometry and arithmetic of the SIMD ones, for machines without them and for tests
-// of blocking, packing, tails and epilogues on any machine.
+// Tiles in plain C++ with exactly the geometry and arithmetic of the SIMD tiles, for machines without SIMD and for
+// testing blocking, packing, tails and epilogues on any machine.
 #include <cstdint>
 #include <cstring>
 #include <type_traits>

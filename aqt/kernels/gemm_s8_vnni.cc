@@ -15,9 +15,9 @@ HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
-// vpdpbusd: four products u8 x s8 (at most 4 * 255 * 128 in magnitude) added to s32 modulo 2^32, no saturation. The lhs
-// is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and takes the offset out
-// again.
+// vpdpbusd adds four u8 x s8 products (at most 4 * 255 * 128 in magnitude) to an s32 modulo 2^32, without saturation.
+// The lhs is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and so removes the
+// offset.
 struct VnniOps {
   static constexpr Target kTarget = Target::kAvx512Vnni;
   using Acc = int32_t;
@@ -32,8 +32,8 @@ struct VnniOps {
   static HWY_INLINE V LoadRhs(const char* p) {
     return hn::LoadU(hn::ScalableTag<int32_t>(), reinterpret_cast<const int32_t*>(p));
   }
-  // Assembly, since Highway 1.0.3 has VNNI only in AVX3_DL, which demands more than is needed and whose attributes name
-  // another feature; and since GCC 12 copies accumulators around the intrinsic until two of them are spilled.
+  // Assembly, because Highway 1.0.3 has VNNI only in AVX3_DL, which requires more than VNNI and whose attributes name
+  // another feature, and because GCC 12 copies accumulators around the intrinsic until two of them are spilled.
   static HWY_INLINE V Step(V a, V b, V sum) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
     return sum;

@@ -31,8 +31,8 @@ struct Shape {
 
 void PrintTo(const Shape& s, std::ostream* os) { *os << s.batch << " x " << s.m << " x " << s.n << " x " << s.k; }
 
-// Around the tiles (6, 8, 12 rows; 16, 32 columns), the groups (2, 4), the steps (16, 32, 64 k), the blocks of k (256,
-// 512, 768, 1024).
+// Sizes around those of tiles (6, 8, 12 rows; 16, 32 columns), groups (2, 4), steps (16, 32, 64 k) and blocks of k
+// (256, 512, 768, 1024).
 const Shape kShapes[] = {
     {0, 3, 3, 3},      {1, 0, 5, 7},     {1, 5, 0, 7},    {1, 5, 7, 0},    {2, 1, 1, 0},       {1, 1, 1, 1},
     {1, 1, 33, 2},     {1, 2, 16, 3},    {1, 3, 15, 4},   {1, 4, 17, 5},   {1, 5, 31, 31},     {1, 6, 32, 32},
@@ -121,7 +121,7 @@ TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
     epi = Epilogue();
     epi.lhs_scale = scales % 2 == 1 ? lhs_scale.data() : nullptr;
     epi.rhs_scale = scales / 2 == 1 || scales / 2 == 2 ? rhs_scale.data() : nullptr;
-    if (scales / 2 == 2) {  // one scale for a side, the same in all of the batch
+    if (scales / 2 == 2) {  // one scale for a side, shared by the whole batch
       epi.lhs_stride = 0;
     } else {
       epi.lhs_batch_stride = s.m;
@@ -260,7 +260,7 @@ TEST(GemmS8KernelsTest, EachTargetHasItsKernel) {
   }
 }
 
-// The emulated tiles test nothing unless their formats are those of the SIMD tiles.
+// Testing the emulated tiles is pointless unless their formats are those of the SIMD tiles.
 TEST(GemmS8KernelsTest, EmulatedTilesHaveTheGeometryOfTheRealOnes) {
   for (const GemmKernel* kernel : AllGemmS8()) {
     if (std::string(kernel->name).rfind("emulated_", 0) == 0) continue;
@@ -283,7 +283,7 @@ TEST_P(GemmF32Test, ErrorsStayBelowTheBound) {
     std::vector<double> want(s.batch * s.m * s.n), magnitude(want.size());
     ReferenceGemmF32(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data(), magnitude.data());
     const std::vector<float> got = Product(kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(kernel);
-    // gemm_f32.h: k + 1 roundings of relative size 2^-24 at most.
+    // gemm_f32.h: k + 1 roundings, each with a relative error of at most 2^-24.
     const double steps = static_cast<double>(s.k + 1) * 0x1p-24, bound = steps / (1 - steps);
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_LE(std::fabs(got[i] - want[i]), bound * magnitude[i]) << ::testing::PrintToString(s) << ", element " << i;
@@ -291,7 +291,7 @@ TEST_P(GemmF32Test, ErrorsStayBelowTheBound) {
   }
 }
 
-// The sum of a row and a column depends on these alone.
+// An output element depends only on its row and column.
 TEST_P(GemmF32Test, BitsDoNotDependOnTheRestOfTheMatrixOrOnThreads) {
   const GemmKernel& kernel = *GetParam();
   const Shape s = {3, 67, 101, 1300};

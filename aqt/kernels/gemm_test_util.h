@@ -18,7 +18,7 @@
 
 namespace aqt::kernels {
 
-// Bytes at kPanelAlignment, filled with a pattern that is no zero.
+// Bytes aligned to kPanelAlignment, filled with a nonzero pattern.
 class AlignedBytes {
  public:
   explicit AlignedBytes(int64_t size) : size_(size), data_(New(size)) { std::memset(data_.get(), 0x5a, size); }
@@ -40,7 +40,7 @@ class AlignedBytes {
   std::unique_ptr<char, Delete> data_;
 };
 
-// All of [-128, 127].
+// Random values from all of [-128, 127].
 inline std::vector<int8_t> RandomS8(int64_t n, uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<int8_t> values(n);
@@ -48,7 +48,7 @@ inline std::vector<int8_t> RandomS8(int64_t n, uint32_t seed) {
   return values;
 }
 
-// In [-1, 1) with 24 bits.
+// Random multiples of 2^-23 in [-1, 1).
 inline std::vector<float> RandomF32(int64_t n, uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<float> values(n);

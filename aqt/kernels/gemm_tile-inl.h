@@ -1,4 +1,4 @@
-// A tile policy of two vectors by R rows, made from three operations of one instruction set. Included once per Highway
+// A tile policy of R rows by two vectors, built from three operations of one instruction set. Included once per Highway
 // target.
 
 #if defined(AQT_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -22,10 +22,10 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Ops has
-//   Acc, kLhs, kRhs, kBlockGroups     as the tile policy has (gemm_driver.h); kRhs.width = 2 * kLanes
+//   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = 2 * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
 //   LoadRhs<kWide>(p)                 one group of kLanes rows of the rhs
-//   Step(a, b, sum)                   sum + products of one group, lane by lane
+//   Step(a, b, sum)                   sum + the products of one group, lane by lane
 template <class Ops>
 struct VectorTile : Ops {
   using Acc = typename Ops::Acc;

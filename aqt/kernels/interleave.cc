@@ -37,7 +37,7 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   }
 }
 
-// 16 rows of a group of kGroup lines, a byte of each line side by side.
+// Interleaves kGroup lines of 16 rows: for each row, a byte of each line side by side.
 template <int kGroup>
 void Zip(const int8_t* lines, int64_t stride, int8_t* out) {
   for (int r = 0; r < 16; ++r) {
@@ -66,8 +66,8 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   hn::Vec<decltype(d)> a[kUnits], b[kUnits];
 #pragma GCC unroll 16
   for (int i = 0; i < kUnits; ++i) a[i] = hn::LoadU(d, reinterpret_cast<const Unit*>(src + i * src_bytes));
-    // Each pass interleaves line i with line i + kUnits / 2: a rotation of the bits of (line, unit); all of them swap
-    // the two.
+    // Each pass interleaves line i with line i + kUnits / 2, which rotates the bits of (line, unit); together they
+    // swap line and unit.
 #pragma GCC unroll 4
   for (int pass = 1; pass < kUnits; pass *= 2) {
 #pragma GCC unroll 8
@@ -132,7 +132,7 @@ void TransposeUnits(const char* src, int64_t src_bytes, int64_t rows, int64_t co
   }
 }
 
-// Steps of 64 bytes for each row.
+// The layout kRowSteps: steps of 64 bytes per row.
 template <class Out, class T>
 void RowSteps(const T* block, int64_t row_stride, int64_t steps, int64_t width, char* out) {
   constexpr int64_t kStepK = 64 / sizeof(Out);
@@ -181,7 +181,7 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
       }
     }
   } else {
-    // Whole steps but for the last groups, which the panel may have no room for.
+    // Whole steps, except for the last groups, which the panel may have no room for.
     const auto transpose = [&](const int8_t* from, int64_t count, char* to) {
       const char* src = reinterpret_cast<const char*>(from);
       if (format.k_group == 2) TransposeUnits<uint16_t>(src, row_stride, width, count, to, group_bytes);

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_INTERLEAVE_H_
 #define AQT_KERNELS_INTERLEAVE_H_
 
-// The permutations between a small dense block and a panel.
+// Permutes small dense blocks into panels.
 
 #include <cstdint>
 
@@ -17,10 +17,10 @@ void Transpose(Target target, const int8_t* src, int64_t src_stride, int64_t row
 void Transpose(Target target, const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst,
                int64_t dst_stride);
 
-// Moves k in [k0, k1) of one panel into place: element (r, k) for r < format.width comes from
-// block[r * row_stride + (k - k0) * k_stride]. One of the strides is 1; for the layout kRowSteps k_stride. k0 is a
-// multiple of a step (16 groups); the block is filled with zeros from k1 to the next whole step. The element type is s8
-// for the integer formats; kF32 takes f32. The correction, if there is one, is started at k0 = 0 and continued after.
+// Writes the part [k0, k1) of one panel along k: element (r, k) for r < format.width comes from
+// block[r * row_stride + (k - k0) * k_stride]. One of the strides is 1; for the layout kRowSteps it is k_stride. k0 is
+// a multiple of a step (16 groups); the block is padded with zeros from k1 to the next whole step. Blocks are s8 for
+// the integer formats and f32 for kF32. The correction, if there is one, starts at k0 = 0 and accumulates over calls.
 void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
                 int64_t k0, int64_t k1, char* panel);
 void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,

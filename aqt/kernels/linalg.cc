@@ -6,11 +6,11 @@
 namespace aqt::kernels {
 namespace {
 
-// Rows of this many columns (Cholesky: columns of this many rows) stay in the cache while all of the matrix passes by.
-// No result depends on it: every element is computed from the same numbers in the same order.
+// Rows of this many columns (Cholesky: columns of this many rows) stay in the cache while the whole matrix streams by.
+// Results do not depend on it: every element is computed from the same numbers in the same order.
 constexpr int64_t kBlock = 64;
 
-// f(first, end) for blocks that cover [begin, end).
+// Calls f(first, end) for blocks that cover [begin, end).
 template <class F>
 void ForEachBlock(int64_t begin, int64_t end, Executor* executor, F f) {
   if (begin >= end) return;

@@ -44,7 +44,7 @@ TEST(DotTest, OrderIsAsDocumented) {
 
 // |L L^T - A| <= (n + 1) u |L| |L^T| / (1 - (n + 1) u) for Cholesky in any order of summation (Higham, Accuracy and
 // Stability of Numerical Algorithms, theorem 10.3), and |L X - I| <= n u |L| |X| / (1 - n u) column by column for
-// substitution (theorem 8.5); u = 2^-53. The products here round too, by at most as much again.
+// substitution (theorem 8.5); u = 2^-53. The products computed here round, too, by at most as much again.
 TEST(CholeskyLowerTest, IsWithinTheBackwardErrorBound) {
   constexpr double kU = 0x1p-53;
   for (const int64_t n : {1, 2, 3, 7, 8, 63, 64, 65, 130}) {

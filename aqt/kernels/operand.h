@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_OPERAND_H_
 #define AQT_KERNELS_OPERAND_H_
 
-// How kernels see a tensor: a pointer and three groups of axes, batch, rows and k. A dot_general operand of any
-// dimension numbers has this form without a copy: rows are its remaining axes and k its contracting ones.
+// How kernels see a tensor: a pointer and three groups of axes, batch, rows and k. A dot_general operand with any
+// dimension numbers has this form without a copy: rows are its remaining axes, and k its contracting axes.
 
 #include <cstdint>
 
@@ -24,8 +24,8 @@ struct AxisGroup {
     group.Append(size, stride);
     return group;
   }
-  // Adds an axis inside (faster than) the present ones, merged with the last one where the two are one arithmetic
-  // sequence. Axes of size 1 are dropped. At most kMaxRank axes remain; the caller sees to that.
+  // Adds an axis that varies faster than the present ones, merged with the last one if both form one arithmetic
+  // sequence. Axes of size 1 are dropped. The caller ensures that at most kMaxRank axes remain.
   void Append(int64_t axis_size, int64_t axis_stride);
   int64_t Count() const {
     int64_t count = 1;

@@ -26,16 +26,16 @@ float Round(float x, DType dtype) {
   }
 }
 
-// The factor that a value with this scale is multiplied by.
+// The factor by which a value with this scale is multiplied.
 float InverseScale(float scale, const QuantizeStep& step) {
   const float inverse = Round(1.0f / Flush(scale, step.subnormals_are_zero), step.scale_dtype);
   return std::isinf(inverse) ? 1.0f : Flush(inverse, step.subnormals_are_zero);
 }
 
-// The larger of two absolute values; NaN if there is one.
+// The larger of two absolute values; NaN if either is NaN.
 float MaxOrNan(float a, float b) { return a > b || std::isnan(a) ? a : b; }
 
-// Calls f(first, count, offset) for the maximal runs of indices [begin, end) that have one stride, InnerStride().
+// Calls f(first, count, offset) for the maximal runs of [begin, end) whose indices are InnerStride() elements apart.
 template <class F>
 void ForEachRun(const AxisGroup& axes, int64_t begin, int64_t end, const F& f) {
   const int64_t inner = axes.InnerSize();
@@ -52,14 +52,14 @@ const void* Advance(const void* data, DType dtype, int64_t elements) {
 
 // ---- staging: a block of an operand in the packed operand's element type (s8 or f32), dense, in L1
 
-// What is quantized or copied: rows [r0, r1) by k [k0, k1) of matrix b, to (r - r0) * row_stride + (k - k0) * k_stride.
+// Elements to stage: rows [r0, r1) by k [k0, k1) of matrix b, to (r - r0) * row_stride + (k - k0) * k_stride.
 struct Block {
   int64_t b, r0, r1, k0, k1;
   int64_t row_stride, k_stride;
 };
 
-// Calls f(rows run's first, count, k run's first, count, offset in the source, offset in the stage) for the pieces of a
-// block in which both axes have one stride.
+// Calls f(first row, number of rows, first k, number of k, offset in the source, offset in the stage) for the pieces of
+// a block in which both axes have a constant stride.
 template <class F>
 void ForEachPiece(const Operand& src, const Block& block, const F& f) {
   const int64_t base = src.batch.Offset(block.b);
@@ -71,7 +71,7 @@ void ForEachPiece(const Operand& src, const Block& block, const F& f) {
   });
 }
 
-// dst = src for a matrix of any strides on both sides, each element converted.
+// dst = src for a matrix with any strides on either side, converting each element.
 template <class To, class From>
 void CopyMatrix(const From* src, int64_t src_row, int64_t src_col, int64_t rows, int64_t cols, To* dst, int64_t dst_row,
                 int64_t dst_col) {
@@ -124,7 +124,7 @@ void StageF32(const Operand& src, const Block& block, float* stage) {
 void FlushStage(const Block& block, float* stage) {
   const int64_t n =
       block.k_stride == 1 ? (block.r1 - block.r0) * block.row_stride : (block.k1 - block.k0) * block.k_stride;
-  constexpr int64_t kStep = 16;  // strides are multiples of it; a loop of fixed length becomes vectors
+  constexpr int64_t kStep = 16;  // strides are multiples of it; a loop of fixed length is vectorized
   AQT_DCHECK(n % kStep == 0);
   for (int64_t i = 0; i < n; i += kStep) {
     for (int64_t j = i; j < i + kStep; ++j) {
@@ -134,7 +134,7 @@ void FlushStage(const Block& block, float* stage) {
   }
 }
 
-// inverse[(r - r0) * inverse_stride] belongs to row r. flush: whether subnormals among x have to be set to zero.
+// inverse[(r - r0) * inverse_stride] belongs to row r. `flush`: whether subnormal x must be set to zero.
 void StageQuantized(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
                     int64_t inverse_stride, bool flush, int8_t* stage) {
   const Operand& src = args.src;
@@ -151,7 +151,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
     q.q_row_stride = block.row_stride;
     q.q_col_stride = block.k_stride;
     if (step.product_dtype == src.dtype) return QuantizeMatrix(q, target);
-    // The product is f32 and not rounded to the source's dtype: quantize an f32 copy, a strip of rows or columns a
+    // The product is f32 and not rounded to the source's dtype: quantize an f32 copy, a strip of rows or columns at a
     // time.
     constexpr int64_t kStrip = 1024;
     float strip[kStrip];
@@ -177,7 +177,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
   });
 }
 
-// Writes the qvalues of a staged block at the offsets of their sources.
+// Writes the qvalues of a staged block to the offsets of their sources.
 void StoreQvalues(const Operand& src, const Block& block, const int8_t* stage, int8_t* qvalues) {
   ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t at, int64_t from) {
     CopyMatrix(stage + from, block.row_stride, block.k_stride, rows, cols, qvalues + at, src.rows.InnerStride(),
@@ -201,20 +201,20 @@ void AbsMaxOfRows(Target target, const Operand& src, int64_t b, int64_t r0, int6
       for (int64_t j = 0; j < n; ++j) absmax[to + i + j] = MaxOrNan(absmax[to + i + j], strip[j]);
     }
   });
-  // f16's subnormals are normal in f32, where the arithmetic is.
+  // Subnormals of f16 are normal in f32, which the arithmetic uses.
   for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = Flush(absmax[r], flush);
 }
 
 // ---- blocks
 
-// Rows that one task packs: a multiple of all panel widths, and whole cache lines of a source whose rows are
-// contiguous.
+// Rows that one task packs: a multiple of all panel widths, and whole cache lines of a source that is contiguous along
+// rows.
 constexpr int64_t kTaskRows = 96;
-// A staged block and its transpose stay in L1.
+// A staged block and its transpose fit L1.
 constexpr int64_t kStageBytes = 12 << 10;
 
-// Walks a packed operand: calls stage(block, buffer) for blocks of at most kTaskRows rows and moves what it wrote into
-// panels.
+// Walks a packed operand: calls stage(block, buffer) for blocks of at most kTaskRows rows and moves the staged elements
+// into panels.
 class Packer {
  public:
   Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)
@@ -235,7 +235,7 @@ class Packer {
   template <class T, class Begin, class Stage>
   void Run(int64_t b, int64_t i, const Begin& begin, const Stage& stage) const {
     const int64_t first = i * task_panels_, last = std::min(first + task_panels_, format_.NumPanels(rows_));
-    // A panel a time when the source is read along k: its rows stay in cache between the passes.
+    // One panel at a time if the source is read along k: its rows stay in cache between the passes.
     const int64_t step = by_k_ ? 1 : last - first;
     for (int64_t p = first; p < last; p += step) PackPanels<T>(b, p, p + step, begin, stage);
   }
@@ -286,7 +286,7 @@ class Packer {
   const bool by_k_;
 };
 
-// Runs f(b, i) for all matrices and tasks; alone when the operand has fewer elements than are worth a wake-up.
+// Runs f(b, i) for all matrices and tasks, on one thread if the operand has too few elements to be worth a wake-up.
 template <class F>
 void ForEachTask(const Operand& src, int64_t tasks_per_matrix, Executor* executor, const F& f) {
   constexpr int64_t kMinParallelElements = 64 << 10;
@@ -299,9 +299,9 @@ void ForEachTask(const Operand& src, int64_t tasks_per_matrix, Executor* executo
   }
 }
 
-// The absolute maximum of everything.
+// The absolute maximum of all elements.
 float AbsMaxOfAll(Target target, const Operand& src, bool flush, Executor* executor) {
-  // Non-negative floats are ordered as their bits, NaN above all.
+  // Non-negative floats are ordered like their bits, with NaN above all.
   std::atomic<uint32_t> max_bits = 0;
   const int64_t rows = src.rows.Count();
   ForEachTask(src, (rows + kTaskRows - 1) / kTaskRows, executor, [&](int64_t b, int64_t i) {
@@ -349,7 +349,7 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
   const Packer packer(target, format, src, args.panels);
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
     float inverse[kTaskRows];
-    // A subnormal x can only become other than 0 when it is multiplied by more than 2^125.
+    // A subnormal x can only round to something other than 0 if it is multiplied by more than 2^125.
     bool large_inverse = false;
     const auto begin = [&](int64_t r0, int64_t r1) {
       float* scale = args.scale + b * batch_stride + r0 * row_stride;

@@ -1,11 +1,11 @@
 #ifndef AQT_KERNELS_PACK_H_
 #define AQT_KERNELS_PACK_H_
 
-// Operands into panels: quantized on the way, or as they are.
+// Packs operands into panels, either quantizing them or as they are.
 //
 // Everything here gives the same bytes on every target and for any number of threads. Nothing allocates; `panels` has
-// B * format.PackedBytes(rows, k) bytes, aligned to kPanelAlignment, and does not overlap the source. An executor may
-// be null: then the calling thread does all. Slow and obvious versions: reference.h.
+// B * format.PackedBytes(rows, k) bytes, aligned to kPanelAlignment, and does not overlap the source. With a null
+// executor everything runs on the calling thread. reference.h has slow and obvious versions.
 
 #include <cstdint>
 
@@ -18,14 +18,14 @@
 
 namespace aqt::kernels {
 
-// Turns `count` abs-max values, in place, into scales. Called from any thread of the executor.
+// Turns `count` abs-max values into scales, in place. May be called from any thread of the executor.
 using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>;
 
 // The scale of AQT's AbsMax calibration without clipping_scale and po2:
-//   bound = absmax, or 1 where it is 0;  scale = R(bound * R(1 / quant_bound)), or, with `divide`,
+//   bound = absmax, or 1 if that is 0;  scale = R(bound * R(1 / quant_bound)), or, with `divide`,
 //   R(bound / quant_bound),
-// R rounding to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
-// subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity stay what they are.
+// where R rounds to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
+// subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity are unchanged.
 struct AbsMaxScale {
   float quant_bound = 127.5f;
   DType dtype = DType::kF32;
@@ -36,13 +36,13 @@ struct AbsMaxScale {
 };
 
 // The step from a real value x with scale s to a qvalue:
-//   inv = R_scale_dtype(1 / s), or 1 where that is infinite;  y = R_product_dtype(x * inv);
+//   inv = R_scale_dtype(1 / s), or 1 if that is infinite;  y = R_product_dtype(x * inv);
 //   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))
 struct QuantizeStep {
   float clip_bound = 127.0f;          // an integer in [0, 127]
   DType scale_dtype = DType::kF32;    // f32, bf16 or f16
-  DType product_dtype = DType::kF32;  // f32, bf16 or f16: the wider one of the source and the scale
-  bool subnormals_are_zero = true;    // f32 subnormals among x, 1 / s and s (XLA on CPU); else gradual underflow
+  DType product_dtype = DType::kF32;  // f32, bf16 or f16: the wider of the source's and the scale's
+  bool subnormals_are_zero = true;    // f32 subnormals of x, 1 / s and s (like XLA on CPU); else gradual underflow
 };
 
 struct QuantizeArgs {
@@ -59,24 +59,24 @@ struct QuantizeArgs {
   int64_t scale_batch_stride = 0;
   int64_t scale_row_stride = 0;
 
-  // If not null, the qvalues are also written here, each at the element offset of its source: a tensor of the layout
-  // of src. The source's strides then address each element once.
+  // If not null, the qvalues are also written here, each at the element offset of its source: a tensor with the layout
+  // of src. The source's strides must then address each element only once.
   int8_t* qvalues = nullptr;
-  // If not null, packed operand as `format` says (its element is not kF32).
+  // If not null, the packed operand in `format` (whose element is not kF32).
   void* panels = nullptr;
 };
 
-// Abs-max, scales, qvalues and panels in one call: pass 1 reads a block of rows for its abs-max, pass 2 reads it again
-// from cache, multiplies, clamps, rounds and interleaves. `rule` is not called for kGiven.
+// Abs-max, scales, qvalues and panels in one call: pass 1 reads a block of rows for its abs-max; pass 2 reads it again
+// from cache, multiplies, clamps, rounds and interleaves. For kGiven `rule` is not called.
 void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule,
                   Executor* executor);
 
-// absmax[b * rows + r] = max over k of |x|; NaN (the canonical one) if there is a NaN; 0 for an empty k, and for a
-// subnormal maximum with subnormals_are_zero. Source f32, bf16 or f16.
+// absmax[b * rows + r] = max over k of |x|; the canonical NaN if there is any NaN; 0 for an empty k, and for a
+// subnormal maximum with subnormals_are_zero. The source is f32, bf16 or f16.
 void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor);
 
 // Packs values without changing them. Formats of integer elements take s8, s4 and s2; kF32 takes f32, bf16, f16,
-// e4m3fn, e5m2, s8, s4 and s2, converted exactly; with subnormals_are_zero a subnormal f32 or bf16 becomes a zero of
+// e4m3fn, e5m2, s8, s4 and s2, converted exactly; with subnormals_are_zero a subnormal f32 or bf16 becomes a zero with
 // its sign.
 void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
           bool subnormals_are_zero = false);

@@ -54,7 +54,7 @@ struct Case {
   int64_t start, count;
 };
 
-// [batch, rows, k] in the ways in which dot_general operands lie in memory.
+// [batch, rows, k] in the memory layouts that dot_general operands have.
 std::vector<Case> Layouts(int64_t batch, int64_t rows, int64_t k) {
   const int64_t matrix = rows * k, all = batch * matrix;
   std::vector<Case> cases;
@@ -137,7 +137,7 @@ bool SameBits(float a, float b) {
   return (std::isnan(a) && std::isnan(b)) || __builtin_bit_cast(uint32_t, a) == __builtin_bit_cast(uint32_t, b);
 }
 
-// Packed operand and correction against dense values q[B, rows, k].
+// Compares a packed operand and its correction with dense values q[B, rows, k].
 template <class T>
 void ExpectPanels(const PanelFormat& format, const AlignedBytes& panels, const Case& c, const std::vector<T>& q) {
   const int64_t batch = c.src.batch.Count(), rows = c.src.rows.Count(), k = c.src.k.Count();
@@ -213,7 +213,7 @@ void ExpectFloatPanels(Target target, const std::vector<T>& values, DType dtype)
   }
 }
 
-// Only subnormals of f32 and bf16, only when asked, at all places.
+// Only subnormals of f32 and bf16 are flushed, only on request, and wherever they are.
 TEST_P(PackTest, SubnormalsAreZeroWhenAsked) {
   const PanelFormat format = Formats(true)[0];
   constexpr int64_t kRows = 37, kK = 61;
@@ -239,7 +239,7 @@ TEST_P(PackTest, SubnormalsAreZeroWhenAsked) {
     EXPECT_TRUE(got == want) << by_k;
     EXPECT_FALSE(kept == want) << by_k;
   }
-  // f16 has its own, which are normal numbers of f32.
+  // Subnormals of f16 are normal numbers in f32, and stay.
   const Float16 half[] = {RoundToFloat16(0x1p-24f)};
   AlignedBytes panels(format.PackedBytes(1, 1));
   Pack(GetParam(), format, Operand::Dense(half, DType::kF16, 1, 1, 1), panels.data(), nullptr, true);
@@ -328,7 +328,7 @@ void ExpectAllQuantized(Target target) {
   for (const Case& c : AllCases()) {
     const std::vector<T> values = Values<T>(c.count + 2, 9);
     for (const Setting& setting : Settings(kDTypeOf<T>)) {
-      // A format and a kind of scales a time, in turn: all combinations occur.
+      // One format and one kind of scales at a time, in turn: all combinations occur.
       const auto scales = static_cast<QuantizeArgs::Scales>(i / 6 % 3);
       ExpectQuantized(target, c, values, setting, scales, {formats[i++ % formats.size()]});
       if (::testing::Test::HasFatalFailure()) return;
@@ -340,7 +340,7 @@ TEST_P(PackTest, QuantizesF32) { ExpectAllQuantized<float>(GetParam()); }
 TEST_P(PackTest, QuantizesBF16) { ExpectAllQuantized<BFloat16>(GetParam()); }
 TEST_P(PackTest, QuantizesF16) { ExpectAllQuantized<Float16>(GetParam()); }
 
-// Rows whose abs-max is one of a kind; both orientations.
+// Rows whose abs-max is special, in both orientations.
 TEST_P(PackTest, SpecialRows) {
   const std::vector<std::vector<float>> rows = {
       {0.0f, -0.0f, 0.0f, 0.0f},  // scale of 1
@@ -364,7 +364,7 @@ TEST_P(PackTest, SpecialRows) {
     c.src = Operand::Transposed(nullptr, DType::kF32, n, k);
     ExpectQuantized(GetParam(), c, transposed, setting, QuantizeArgs::Scales::kPerRow, Formats(false));
   }
-  // The values themselves, by the rules of AQT.
+  // The expected values, by the rules of AQT.
   QuantizeArgs args;
   args.src = Operand::Dense(dense.data(), DType::kF32, n, k);
   std::vector<float> scale(n);
@@ -404,7 +404,7 @@ TEST_P(PackTest, AbsMaxOfRows) {
   }
 }
 
-// Each byte, on all targets and for all numbers of threads.
+// Compares every byte, on all targets and for several numbers of threads.
 TEST_P(PackTest, EqualBytesForAnyTargetAndNumberOfThreads) {
   const int64_t batch = 3, rows = 150, k = 301;
   const std::vector<float> values = Values<float>(batch * rows * k, 11);

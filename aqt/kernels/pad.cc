@@ -14,7 +14,7 @@ int64_t PaddedElements(absl::Span<const PadAxis> axes) {
   return n;
 }
 
-// Copies the elements of `axes` to `out`, which is all zeros.
+// Copies the elements of `source` to `out`, which is all zeros.
 void Place(const char* source, int64_t bytes, absl::Span<const PadAxis> axes, char* out) {
   const PadAxis& axis = axes[0];
   const int64_t begin = CeilDiv(-axis.low, axis.dilation);
@@ -57,7 +57,7 @@ void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> ax
     }
   };
   if (inner_bytes == 0) return;
-  // A thread is worth waking for about 256 KiB.
+  // Waking a thread pays off from about 256 KiB.
   if (executor == nullptr || executor->NumThreads() == 1 || outer.padded * inner_bytes < (256 << 10)) {
     for (int64_t place = 0; place < outer.padded; ++place) one(place);
   } else {

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_PAD_H_
 #define AQT_KERNELS_PAD_H_
 
-// Zeros around and between the elements of an array.
+// Puts zeros around and between the elements of an array.
 
 #include <cstdint>
 
@@ -10,8 +10,8 @@
 
 namespace aqt::kernels {
 
-// One axis: element i of the source lies at i * dilation + low of `padded` places. A negative `low`, and places beyond
-// the end, cut elements off.
+// One axis: element i of the source goes to place i * dilation + low of `padded` places. Elements whose place is
+// negative or beyond the end are cut off.
 struct PadAxis {
   int64_t size = 0;      // of the source
   int64_t stride = 0;    // of the source, in elements
@@ -21,8 +21,8 @@ struct PadAxis {
   bool operator==(const PadAxis&) const = default;
 };
 
-// out, dense with the padded sizes, = the source among zeros (all bytes 0). Elements have `element_bytes` bytes; the
-// two do not overlap. At least one axis. The same bytes for any executor.
+// Fills `out`, which is dense with the padded sizes, with the source's elements and zeros (all bytes 0). Elements have
+// `element_bytes` bytes; the two must not overlap. At least one axis. The bytes are the same for any executor.
 void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> axes, void* out, Executor* executor);
 
 }  // namespace aqt::kernels

@@ -1,19 +1,19 @@
 #ifndef AQT_KERNELS_PANEL_FORMAT_H_
 #define AQT_KERNELS_PANEL_FORMAT_H_
 
-// The layouts in which the matrix kernels read their operands. A tile policy fixes one format for each side; packing is
-// driven by the format alone, so that tiles with the same format share packed operands and the packing code.
+// The layouts in which the matrix kernels read their operands. A tile policy fixes one format per side. Packing depends
+// only on the format, so that tiles with the same format share packed operands and the packing code.
 
 #include <cstdint>
 
 namespace aqt::kernels {
 
-// A packed operand is a run of panels; a panel holds `width` consecutive rows of the operand (of the rhs: columns of
-// the product) over all of k. k is cut into groups of `k_group` consecutive elements; the last group is filled up with
-// zeros, and so are the rows beyond the end in the last panel.
+// A packed operand is a run of panels; a panel holds `width` consecutive rows of the operand (for the rhs these are
+// columns of the product) over all of k. k is cut into groups of `k_group` consecutive elements. The last group, and
+// the rows of the last panel beyond the end, are padded with zeros.
 struct PanelFormat {
   enum class Layout : uint8_t {
-    // Steps of 16 groups; in a step each row has its 16 groups side by side, 64 bytes. For operands that a tile
+    // Steps of 16 groups; in a step the 16 groups of each row lie side by side, 64 bytes. For operands that a tile
     // broadcasts group by group: a group has 4 bytes.
     kRowSteps,
     // For each group, row after row. For operands that a tile loads as vectors over rows.
@@ -28,8 +28,8 @@ struct PanelFormat {
 
   Layout layout;
   Element element;
-  // The panel begins with `width` s32 values, -128 times the sum over k of each row (modulo 2^32): added to a sum over
-  // kU8Offset values of the other side it gives the sum over the values themselves.
+  // The panel begins with `width` s32 values, -128 times the sum over k of each row (modulo 2^32). Added to a sum over
+  // kU8Offset values of the other side, they give the sum over the original values.
   bool has_correction;
   int32_t width;
   int32_t k_group;

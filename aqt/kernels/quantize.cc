@@ -22,7 +22,7 @@
 namespace aqt::kernels {
 namespace {
 
-// Elements handled at once when the source or the result is not contiguous and goes through a buffer in L1.
+// Elements handled at once if the source or the result is not contiguous and goes through a buffer in L1.
 constexpr int64_t kChunk = 512;
 
 constexpr float kSmallestNormal = 0x1p-126f;
@@ -90,7 +90,7 @@ class UniformScale {
       : scale_(flush ? FlushedToZero(scale) : scale), zero_(static_cast<float>(zero_point)) {}
   ScaleAndZero At(FloatTag d, int64_t) const { return {hn::Set(d, scale_), hn::Set(d, zero_)}; }
   ScaleAndZero Rest(FloatTag d, int64_t, int64_t) const { return At(d, 0); }
-  // Whether x * scale can round to other than 0 for a subnormal x: |x| < 2^-126, and 0.5 rounds to 0.
+  // Whether x * scale can round to something other than 0 for a subnormal x: |x| < 2^-126, and 0.5 rounds to 0.
   bool SubnormalsMatter() const { return !(__builtin_fabsf(scale_) <= 0x1p125f); }
 
  private:
@@ -106,7 +106,7 @@ class VaryingScale {
     const FloatVec scale = hn::LoadU(d, scale_ + i);
     return {flush_ ? Flush(d, scale) : scale, zero_point_ == nullptr ? hn::Zero(d) : LoadInts(d, zero_point_ + i)};
   }
-  // At(d, i) with n < lanes elements left.
+  // Like At(d, i), with n < lanes elements left.
   ScaleAndZero Rest(FloatTag d, int64_t i, int64_t n) const {
     float scale[kMaxLanes] = {};
     int8_t zero_point[kMaxLanes] = {};
@@ -122,7 +122,7 @@ class VaryingScale {
   bool flush_;
 };
 
-// body(d, in, scale and zero, out) for each vector of a run; the last ones through padded copies.
+// Calls body(d, in, scale and zero, out) for each vector of a run; a partial last vector goes through padded copies.
 template <class In, class Out, class Scales, class Body>
 void ForEachVector(const In* HWY_RESTRICT in, int64_t n, const Scales& scales, Out* HWY_RESTRICT out,
                    const Body& body) {
@@ -138,7 +138,7 @@ void ForEachVector(const In* HWY_RESTRICT in, int64_t n, const Scales& scales, O
   std::copy(result, result + (n - i), out + i);
 }
 
-// round(clamp(y, lo, hi)), NaN to 0, for integers lo and hi of 8 bits.
+// round(clamp(y, lo, hi)), with NaN giving 0, for 8-bit integers lo and hi.
 struct Clamp {
   float lo, hi;
 
@@ -146,8 +146,9 @@ struct Clamp {
   void RoundAndStore(D d, V y, int8_t* q) const {
     y = hn::IfThenElseZero(hn::Eq(y, y), y);
     y = hn::Min(hn::Max(y, hn::Set(d, lo)), hn::Set(d, hi));
-    // 1.5 * 2^23: the sum's last bit is worth 1, so the addition rounds to nearest even, and its low byte is q in two's
-    // complement. Unlike Highway's NearestInt this is right on every target (its SCALAR version rounds 0.49999997 up).
+    // Adding 1.5 * 2^23 makes the sum's last bit worth 1, so that the addition rounds to nearest even and its low byte
+    // is q in two's complement. Unlike Highway's NearestInt this is right on every target (its SCALAR version rounds
+    // 0.49999997 up).
     const hn::RebindToUnsigned<D> du;
     const auto bits = hn::BitCast(du, hn::Add(y, hn::Set(d, 0x1.8p23f)));
     const hn::Rebind<uint8_t, D> d8;
@@ -200,7 +201,7 @@ void DequantizeRun(const int8_t* q, int64_t n, const Scales& scales, T* x) {
   ForEachVector(q, n, scales, x, MultiplyByScale<T>{});
 }
 
-// Calls f(first, count, scales) for pieces of [begin, end) of a row whose scales are one, or one per element.
+// Calls f(first, count, scales) for pieces of [begin, end) of a row that have a single scale, or one per element.
 template <class F>
 void ForEachPiece(const ScaleGrid& row, bool flush, int64_t begin, int64_t end, const F& f) {
   const auto zero_point = [&](int64_t at) { return row.zero_point == nullptr ? 0 : int{row.zero_point[at]}; };
@@ -221,7 +222,7 @@ void ForEachPiece(const ScaleGrid& row, bool flush, int64_t begin, int64_t end, 
   }
 }
 
-// The loops run over the contiguous axis of the floats inside, if there is one.
+// The inner loop runs over the contiguous axis of the floats, if there is one.
 template <class T>
 void QuantizeOf(const QuantizeMatrixArgs& given) {
   QuantizeMatrixArgs args = given;

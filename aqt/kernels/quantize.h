@@ -1,20 +1,20 @@
 #ifndef AQT_KERNELS_QUANTIZE_H_
 #define AQT_KERNELS_QUANTIZE_H_
 
-// Float matrices to integers of 2 to 8 bits (one per int8) and back, elementwise, with given scales.
+// Converts float matrices to integers of 2 to 8 bits (one per int8) and back, elementwise, with given scales.
 //
 // With T the dtype of the floats and R(v) the rounding of the f32 value v to T (nearest, ties to even):
 //   kMultiplyByInverse (AQT):             q = round(clamp(R(x * inv_scale), lo, hi))
 //   kDivideByScale (compressed-tensors):  q = round(clamp(R(R(x / scale) + zero_point), lo, hi))
 //   DequantizeMatrix (both):              x = R(R(q - zero_point) * scale)
 // round() goes to the nearest integer, ties to even. A NaN before round() gives q = 0; a NaN result of
-// DequantizeMatrix is the positive quiet NaN of T (0x7fc00000, 0x7fc0, 0x7e00). All targets give the same bits. The
-// plain version is quantize_reference.h.
+// DequantizeMatrix is the positive quiet NaN of T (0x7fc00000, 0x7fc0, 0x7e00). All targets give the same bits.
+// quantize_reference.h is the plain version.
 //
-// `flush_subnormals` (AQT's arithmetic is XLA's): f32 and bf16 subnormals among x and the scales count as zero; f16
-// subnormals never do. Results need no such rule: a subnormal quotient or product rounds to the integer 0, and a
-// nonzero integer times a normal scale is normal. The comparison is explicit; the processor's own flush mode is left
-// alone and should be off.
+// With `flush_subnormals` (AQT's arithmetic is XLA's) subnormal f32 and bf16 x and scales are treated as zero; f16
+// subnormals never are. Results need no such rule: a subnormal quotient or product rounds to the integer 0, and a
+// nonzero integer times a normal scale is normal. The comparison is explicit; the processor's own flush mode is not
+// touched and should be off.
 
 #include <cstdint>
 
@@ -30,7 +30,7 @@ namespace aqt::kernels {
 // col_stride = 1}. One per column: {row_stride = 0, col_stride = 1}. One per tensor: both strides 0.
 struct ScaleGrid {
   const float* scale = nullptr;        // values of T held in f32
-  const int8_t* zero_point = nullptr;  // null: all 0
+  const int8_t* zero_point = nullptr;  // if null, all are 0
   int64_t row_stride = 0;
   int64_t col_stride = 0;
   int64_t row_group = 1;

@@ -1,4 +1,4 @@
-// Bandwidth of the range and quantize kernels in bytes of floats, on each target and in the plain version. The data lie
+// Bandwidth of the range and quantize kernels in bytes of floats, on each target and in the plain version. The data is
 // in L2 (256 KiB) or in memory (64 MiB). Args: log2 of the number of elements.
 
 #include <cstdint>

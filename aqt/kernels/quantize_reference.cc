@@ -19,7 +19,7 @@ float ZeroPoint(const ScaleGrid& grid, int64_t index) {
   return grid.zero_point == nullptr ? 0.0f : static_cast<float>(grid.zero_point[index]);
 }
 
-// Nearest, ties to even, without the processor's rounding mode; |v| is at most 128.
+// Rounds to nearest, ties to even, in any rounding mode of the processor; |v| is at most 128.
 float RoundHalfEven(float v) {
   const float below = std::floor(v), part = v - below;
   if (part != 0.5f) return part < 0.5f ? below : below + 1.0f;

@@ -13,7 +13,7 @@ void DequantizeMatrix(const DequantizeMatrixArgs& args);
 
 // v rounded to `dtype` (kF32, kBF16 or kF16) once, to nearest, ties to even; held in f32.
 float RoundToDType(float v, DType dtype);
-// A subnormal f32 or bf16 becomes zero of its sign; anything else, and every f16, stays.
+// A subnormal f32 or bf16 becomes a zero with its sign; anything else, and every f16, is unchanged.
 float FlushToZero(float v, DType dtype);
 
 }  // namespace aqt::kernels::reference

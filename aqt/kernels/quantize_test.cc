@@ -27,8 +27,8 @@ std::string Describe(const QuantizeMatrixArgs& args) {
          " flush=" + std::to_string(args.flush_subnormals) + " lo=" + std::to_string(args.lo);
 }
 
-// Quantizes on all targets and compares with the plain version; untouched bytes between the results stay. `twin` is the
-// same grid in another form, or null.
+// Quantizes on all targets and compares with the plain version; bytes between the results must not change. `twin` is
+// the same grid in another form, or null.
 void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout, const ScaleGrid* twin) {
   const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
   args.q_row_stride = p.row_stride;
@@ -50,7 +50,7 @@ void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout, const 
   }
 }
 
-// Both rules, by default with the ranges of 2, 4 and 8 bits.
+// Checks both rules, by default with the ranges of 2, 4 and 8 bits.
 void ExpectAllRulesAsReference(QuantizeMatrixArgs args, Layout q_layout, const std::vector<float>& clips = {1, 7, 127},
                                const ScaleGrid* twin = nullptr) {
   for (float clip : clips) {
@@ -135,7 +135,7 @@ TYPED_TEST(QuantizeTest, GridsAndLayouts) {
   }
 }
 
-// Longer than the buffers of the strided paths.
+// Rows longer than the buffers of the strided paths.
 TYPED_TEST(QuantizeTest, LongStridedRows) {
   const int64_t rows = 3, cols = 1031;
   const auto scales = ScalesOf<TypeParam>(rows * 9, Values::kUsual, 2);
@@ -179,7 +179,7 @@ TEST(Quantize, RandomFloat32Codes) {
   CheckValuesAgainstScales(TestFloats<float>(40000, Values::kAnyBits, 6), ScalesOfAllMagnitudes());
 }
 
-// Neighbours of every tie of 8 bits, where a rounding that is not to even or rounds twice shows.
+// The neighbours of every 8-bit tie, which expose rounding twice or not to even.
 TEST(Quantize, TiesToEven) {
   std::vector<float> x;
   for (int i = -130; i <= 130; ++i) {
@@ -213,7 +213,7 @@ TEST(Quantize, ValuesByHand) {
   }
 }
 
-// Subnormals times a large inverse scale: 2^-127 * 2^127 = 1, or 0 when they count as zero.
+// Subnormals times a large inverse scale: 2^-127 * 2^127 = 1, or 0 if subnormals are flushed.
 TEST(Quantize, SubnormalsCountAsZeroOnRequest) {
   const float x = 0x1p-127f, inv_scale = 0x1p127f;
   const float large = 0x1p127f, subnormal_inv_scale = 0x1p-127f;
@@ -327,7 +327,7 @@ TEST(Dequantize, RoundTripIsWithinHalfAStep) {
   dargs.x = back.data();
   DequantizeMatrix(dargs);
   for (int i = 0; i < 1000; ++i) {
-    // Half a step, and the rounding of x * inv_scale (of at most 128, so 2^-18) and of the product.
+    // Half a step, plus the roundings of x * inv_scale (which is at most 128, so 2^-18) and of the product.
     EXPECT_LE(std::fabs(x[i] - back[i]), scale * (0.5f + 0x1p-16f)) << x[i];
   }
 }

@@ -15,11 +15,11 @@
 
 namespace aqt::kernels {
 
-// What a test value may be.
+// The kinds of test values.
 enum class Values {
   kUsual,    // within +-8, often at ties of x.5 or exact zeros
   kAnyBits,  // any bit pattern: NaN, infinities, subnormals
-  kFinite,   // any bit pattern but NaN and infinity
+  kFinite,   // any bit pattern except NaN and infinity
 };
 
 template <class T>
@@ -40,7 +40,7 @@ std::vector<T> TestFloats(int64_t n, Values values, uint32_t seed) {
   return result;
 }
 
-// The value with bit pattern `bits` for each of the 65536 patterns of a 16-bit type.
+// The values of all 65536 bit patterns of a 16-bit type.
 template <class T>
 std::vector<T> AllCodes() {
   std::vector<T> result(65536);

@@ -22,7 +22,7 @@ C Initial(ReduceKind kind) {
   else return -std::numeric_limits<C>::infinity();
 }
 
-// The 16 partial results of one output, and the tree that joins them.
+// Computes the 16 partial results of one output and combines them as a tree.
 template <class C, class F>
 C ReduceLanes(const C* x, int64_t n, C initial, F combine) {
   C lanes[kLanes];

@@ -22,7 +22,7 @@ std::vector<float> Noise(int64_t n, uint64_t seed) {
   return x;
 }
 
-// The header's order, written out.
+// Sums in the order that the header promises.
 float SumInOrder(const std::vector<float>& x) {
   std::vector<float> s(16, 0.0f);
   for (size_t k = 0; k < x.size(); ++k) s[k % 16] += x[k];

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_REFERENCE_H_
 #define AQT_KERNELS_REFERENCE_H_
 
-// Slow and obvious versions of packing and of the matrix kernels: the oracles of their tests. Dense row-major results,
+// Slow and obvious versions of packing and of the matrix kernels, the oracles of their tests: dense row-major results,
 // one element at a time, no blocking, no threads.
 
 #include <cstdint>
@@ -20,18 +20,18 @@ float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i);
 // ignored.
 void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q);
 
-// Element (r, i) of one packed matrix [rows, k] of any format, its offset taken out.
+// Element (r, i) of one packed matrix [rows, k] of any format, without the offset of kU8Offset.
 float ReferenceUnpack(const PanelFormat& format, const void* panels, int64_t k, int64_t r, int64_t i);
 
 // sums[b, m, n] = sum over k of lhs[b, m, k] * rhs[b, n, k] modulo 2^32.
 void ReferenceGemmS8(int64_t batch, int64_t m, int64_t n, int64_t k, const int8_t* lhs, const int8_t* rhs,
                      int32_t* sums);
 
-// The same sums in f64, and the sums of the absolute values of the products (for error bounds).
+// The same sums of f32 values, in f64, and the sums of the products' absolute values (for error bounds).
 void ReferenceGemmF32(int64_t batch, int64_t m, int64_t n, int64_t k, const float* lhs, const float* rhs, double* sums,
                       double* magnitudes);
 
-// The epilogue for product element (b, m, n), as an f32 that the output's dtype represents.
+// The epilogue for product element (b, m, n), as an f32 that the output's dtype can represent.
 float ReferenceEpilogue(const GemmArgs& args, int64_t b, int64_t m, int64_t n, float sum);
 
 }  // namespace aqt::kernels

@@ -62,8 +62,8 @@ double Log(double x) {
     exponent += 1;
   }
   // sqrt(1/2) <= m <= sqrt(2); f is exact. With s = f / (2 + f): ln(1 + f) = 2 atanh(s) = 2s + s * tail,
-  // tail = 2 s^2/3 + 2 s^4/5 + ...; |s| <= 0.1716, and the rest after s^22 is below 2^-60. As 2s = f - f^2/2 + s f^2/2,
-  // the large term f enters exactly.
+  // tail = 2 s^2/3 + 2 s^4/5 + ...; |s| <= 0.1716, and the terms after s^22 add less than 2^-60. Because 2s = f - f^2/2
+  // + s f^2/2, the large term f enters exactly.
   const double f = m - 1.0;
   const double s = f / (2.0 + f);
   const double z = s * s;

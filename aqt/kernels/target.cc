@@ -21,7 +21,7 @@ std::vector<Target> DetectTargets() {
   std::vector<Target> targets = {Target::kScalar};
 #if !defined(AQT_SCALAR_ONLY) && defined(__x86_64__)
   // Highway asks the processor, and the operating system whether it saves the wide registers. It knows VNNI only as
-  // part of AVX3_DL, which demands more than we use.
+  // part of AVX3_DL, which requires more than we use.
   const int64_t supported = hwy::SupportedTargets();
   if ((supported & HWY_AVX2) == 0) return targets;
   targets.push_back(Target::kAvx2);

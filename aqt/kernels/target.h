@@ -3,9 +3,9 @@
 
 // Which instruction sets this machine has, and which of them the kernels use.
 //
-// Every kernel takes a Target, BestTarget() unless told otherwise, so that one process can run and compare all of
-// them. A kernel without code of its own for a target runs its version for the next lower one. Bits that docs/bits.md
-// promises do not depend on the target.
+// Every kernel takes a Target, by default BestTarget(), so that one process can run and compare all of them. A kernel
+// without code of its own for a target runs its version for the next lower one. Bits that docs/bits.md promises do not
+// depend on the target.
 
 #include <cstdint>
 #include <ostream>
@@ -16,7 +16,7 @@
 
 namespace aqt::kernels {
 
-// In ascending order; each includes all before it.
+// In ascending order; each includes all previous ones.
 enum class Target : uint8_t {
   kScalar,      // what the compiler generates without a run-time check; runs everywhere
   kAvx2,        // AVX2, FMA, F16C, BMI1 and 2, LZCNT
@@ -28,21 +28,20 @@ enum class Target : uint8_t {
 absl::string_view ToString(Target target);
 std::ostream& operator<<(std::ostream& os, Target target);
 
-// The target of that name. InvalidArgument, listing the names, for any other text.
+// The target with this name. InvalidArgument, listing the names, for any other text.
 absl::StatusOr<Target> TargetFromString(absl::string_view text);
 
-// Targets that this build contains and this machine runs, ascending; the first is kScalar, and in a build with
-// AQT_SCALAR_ONLY the only one. Not capped by the environment.
+// Targets that this build contains and this machine can run, in ascending order; the first is kScalar, the only one in
+// a build with AQT_SCALAR_ONLY. Not capped by the environment.
 absl::Span<const Target> SupportedTargets();
 bool IsSupported(Target target);
 
-// The environment variable AQT_MAX_TARGET, read once: the highest target that BestTarget() may return, kAvx512Vnni when
-// it is unset or empty. InvalidArgument when its text names no target; a program calls this when it starts, to report
-// the mistake.
+// The environment variable AQT_MAX_TARGET, read once: the highest target that BestTarget() may return, kAvx512Vnni if
+// it is unset or empty. InvalidArgument if its text is not the name of a target; programs call this when they start, to
+// report the mistake.
 absl::StatusOr<Target> MaxTargetFromEnvironment();
 
-// The highest supported target that MaxTargetFromEnvironment() allows. When that is an error, the highest supported
-// one.
+// The highest supported target that MaxTargetFromEnvironment() allows; if that is an error, the highest supported one.
 Target BestTarget();
 
 }  // namespace aqt::kernels

@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_TARGET_HIGHWAY_H_
 #define AQT_KERNELS_TARGET_HIGHWAY_H_
 
-// What a file that is compiled once per Highway target includes before any Highway header, and the map from Target to
-// the compiled versions. Such a file looks like this:
+// Files that are compiled once per Highway target include this before any Highway header; it also maps a Target to the
+// compiled versions. Such a file looks like this:
 //
 //   #include "aqt/kernels/target_highway.h"
 //   #undef HWY_TARGET_INCLUDE
@@ -16,12 +16,12 @@
 //   namespace aqt::kernels { ... AQT_HWY_DISPATCH(target, X)(...) ... }
 //   #endif
 //
-// g++ 12.2 has HWY_SCALAR as its lowest target: one lane, and no conversions between vectors of equal size.
+// With g++ 12.2 the lowest target is HWY_SCALAR: one lane, and no conversions between vectors of equal size.
 
 #ifdef AQT_SCALAR_ONLY
 #define HWY_COMPILE_ONLY_SCALAR
 #else
-// No Target stands for these, so they would be dead code.
+// No Target maps to these, so they would be dead code.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #endif
 
@@ -29,7 +29,7 @@
 
 #include "aqt/kernels/target.h"
 
-// f's version for the compile-time baseline. A build whose baseline is above a target contains no version for that
+// The version of f for the compile-time baseline. A build whose baseline is above a target has no version for that
 // target.
 #define AQT_HWY_BASELINE(f) (&HWY_STATIC_DISPATCH(f))
 
@@ -45,7 +45,7 @@
 #define AQT_HWY_AVX512(f) AQT_HWY_BASELINE(f)
 #endif
 
-// Pointer to the version of function f for a Target; used inside aqt::kernels after all targets are compiled
+// A pointer to the version of function f for a Target; used inside aqt::kernels after all targets are compiled
 // (HWY_ONCE).
 #define AQT_HWY_DISPATCH(target, f)                                \
   ((target) >= ::aqt::kernels::Target::kAvx512 ? AQT_HWY_AVX512(f) \

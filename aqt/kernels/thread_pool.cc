@@ -20,7 +20,7 @@ void Pause() {
 
 }  // namespace
 
-// One ParallelFor, on its caller's stack: threads take the next index until none is left.
+// One ParallelFor, on its caller's stack: threads take the next index until there are none left.
 struct ThreadPool::Call {
   void Work() {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) body(i);
@@ -38,7 +38,7 @@ ThreadPool::ThreadPool(int num_threads) {
   threads_.reserve(num_threads - 1);
   try {
     for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
-  } catch (const std::system_error&) {  // a limit of threads or memory: those that run will do
+  } catch (const std::system_error&) {  // a limit on threads or memory: use those that did start
   }
 }
 

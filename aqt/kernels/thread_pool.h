@@ -17,12 +17,12 @@
 
 namespace aqt::kernels {
 
-// num_threads - 1 threads; the calling thread works, too. A thread without work looks for more for some 10 us (the time
+// num_threads - 1 threads; the calling thread works, too. An idle thread looks for work for some 10 us (the time
 // between the steps of one product), then sleeps. Several threads may call ParallelFor at the same time; they then
 // share the workers. No call allocates. The destructor waits for the threads to end; no call may be running.
 class ThreadPool final : public Executor {
  public:
-  // num_threads >= 1. Where the system refuses to start that many, the pool has fewer: see NumThreads().
+  // num_threads >= 1. If the system refuses to start that many, the pool has fewer: see NumThreads().
   explicit ThreadPool(int num_threads);
   ~ThreadPool() override;
   ThreadPool(const ThreadPool&) = delete;
@@ -35,14 +35,14 @@ class ThreadPool final : public Executor {
   struct Call;
 
   void WorkerLoop();
-  // A call that still has indices to give out; null if there is none. mutex_ is held.
+  // A call that still has indices to hand out; null if there is none. The caller holds mutex_.
   Call* FindWork() const;
 
   std::mutex mutex_;
   std::condition_variable work_, done_;
   Call* calls_ = nullptr;           // running calls; guarded by mutex_
   bool stop_ = false;               // guarded by mutex_
-  std::atomic<int> num_calls_ = 0;  // the length of calls_, to be looked at without the mutex
+  std::atomic<int> num_calls_ = 0;  // the length of calls_, readable without the mutex
   std::vector<std::thread> threads_;
 };
 

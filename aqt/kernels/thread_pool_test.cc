@@ -48,7 +48,7 @@ TEST(ThreadPoolTest, SeveralCallersShareTheWorkers) {
   EXPECT_EQ(total, 3 * 100 * 45);
 }
 
-// Two bodies that wait for each other finish only when they run at the same time.
+// Two bodies that wait for each other finish only if they run at the same time.
 TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
   ThreadPool pool(2);
   std::atomic<int> arrived = 0;
@@ -59,7 +59,7 @@ TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
   EXPECT_EQ(arrived, 2);
 }
 
-// Threads with stacks of 1/8 of the address space: the system cannot start all.
+// Threads with stacks of 1/8 of the address space: the system cannot start all of them.
 TEST(ThreadPoolTest, HasFewerThreadsWhereTheSystemRefusesMore) {
   pthread_attr_t usual, huge;
   ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
