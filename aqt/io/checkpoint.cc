@@ -19,9 +19,9 @@ constexpr char kWeightSuffix[] = ".safetensors";
 constexpr char kIndexSuffix[] = ".safetensors.index.json";
 constexpr char kMetadataKey[] = "metadata";
 constexpr char kWeightMapKey[] = "weight_map";
-// Deeper nesting can only be in what is skipped.
+// Only values that are skipped can nest deeper.
 constexpr int kMaxDepth = 64;
-// Of an index; the largest published ones have some 10 MB.
+// The largest index that is read; the largest published ones have some 10 MB.
 constexpr int64_t kMaxIndexBytes = 100'000'000;
 
 absl::Status CheckShardName(absl::string_view name) {
@@ -34,7 +34,7 @@ absl::Status CheckShardName(absl::string_view name) {
   return absl::OkStatus();
 }
 
-// Takes `weight_map` out of the events of an index's text, an object without duplicate keys; skips everything else.
+// Extracts `weight_map` from the events of an index's text, an object without duplicate keys; skips everything else.
 class IndexHandler final : public JsonHandler {
  public:
   WeightMap weight_map;
@@ -75,7 +75,7 @@ class IndexHandler final : public JsonHandler {
     return absl::DataLossError("weight_map is not an object of tensor names and file names");
   }
 
-  int depth_ = 0;  // objects and arrays that are open
+  int depth_ = 0;  // number of open objects and arrays
   std::string root_key_;
   std::string tensor_;
 };
@@ -90,7 +90,7 @@ std::string ListSome(const std::vector<std::string>& names) {
 
 bool IsWeightFile(absl::string_view name) { return absl::EndsWith(name, kWeightSuffix); }
 
-// Takes out of `names`, files in `folder`, the one that is left out, by whatever path. It stays when it is the only
+// Removes from `names`, files in `folder`, the file `left_out`, by whatever path it is given, unless it is the only
 // one.
 absl::Status LeaveOut(const FileSystem& fs, const std::string& folder, const std::string& left_out,
                       std::vector<std::string>& names) {
@@ -209,7 +209,7 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const CheckpointOption
   }
   if (has_index_) AQT_RETURN_IF_ERROR(CheckIndex(std::move(weight_map)));
 
-  // Last, for the folders below may be many.
+  // Last, because there may be many folders below.
   std::set<std::string> own(shard_names_.begin(), shard_names_.end());
   if (has_index_) own.insert(kIndexFile);
   AQT_ASSIGN_OR_RETURN(FolderFiles files, FindFolderFiles(fs, path_, own, options.leave_out));
@@ -235,7 +235,7 @@ absl::Status Checkpoint::CheckIndex(WeightMap weight_map) const {
       if (it == weight_map.end() || it->first != info.name) {
         return fail(info.name, absl::StrCat("is in shard ", shard_names_[shard], ", but not in ", kIndexFile));
       }
-      // Covers tensors that are in two shards, too.
+      // This also finds tensors that are in two shards.
       if (it->second != shard_names_[shard]) {
         return fail(info.name,
                     absl::StrCat("is in shard ", shard_names_[shard], ", but ", kIndexFile, " says ", it->second));

@@ -1,7 +1,7 @@
 #ifndef AQT_IO_CHECKPOINT_H_
 #define AQT_IO_CHECKPOINT_H_
 
-// A model's tensors over one or more safetensors files, as they are found on disk:
+// A model's tensors in one or more safetensors files, as found on disk:
 //   a .safetensors file; or a folder with
 //     model.safetensors.index.json and the shards that it names, or else
 //     model.safetensors, or else
@@ -31,15 +31,16 @@ using WeightMap = std::vector<std::pair<std::string, std::string>>;
 
 // Reads the text of an index. DataLoss, naming the cause, unless `weight_map` maps distinct names to file names that
 // end in ".safetensors" and contain no '/', '\\' or NUL. `metadata` is optional and not interpreted: total_size is
-// often wrong in the wild. What is not a JSON object is told with line and column (ScanJsonObject in json.h).
+// often wrong in the wild. If the text is not a JSON object, the error names line and column (ScanJsonObject in
+// json.h).
 absl::StatusOr<WeightMap> ParseIndex(absl::string_view json);
 
-// The text of an index: two spaces of indentation, sorted by name. `total_size` counts the bytes of all tensors.
-// InvalidArgument when a name is not UTF-8 or occurs twice.
+// The text of an index: indented by two spaces, sorted by name. `total_size` is the number of bytes of all tensors.
+// InvalidArgument if a name is not UTF-8 or occurs twice.
 absl::StatusOr<std::string> MakeIndex(WeightMap weight_map, int64_t total_size);
 
 struct CheckpointOptions {
-  // A file or folder inside the opened one that is no part of it: the output of a conversion. It need not exist.
+  // A file or folder inside the opened folder that is not part of it: the output of a conversion. It need not exist.
   std::string leave_out;
 };
 
@@ -50,39 +51,39 @@ class Checkpoint {
     int shard = 0;                     // index into shards()
   };
 
-  // NotFound when a file is missing; DataLoss when a file is damaged, or index and shards disagree (each tensor must be
-  // in the shard that the index says, and in no other; each tensor of a shard must be in the index); FailedPrecondition
-  // when a folder is ambiguous.
+  // NotFound if a file is missing; DataLoss if a file is damaged, or index and shards disagree (each tensor must be in
+  // the shard that the index names, and in no other; each tensor of a shard must be in the index); FailedPrecondition
+  // if a folder is ambiguous.
   static absl::StatusOr<Checkpoint> Open(const FileSystem& fs, absl::string_view path,
                                          const CheckpointOptions& options = {});
 
   // As given to Open.
   const std::string& path() const { return path_; }
   bool is_folder() const { return is_folder_; }
-  // True when there is an index file.
+  // Whether there is an index file.
   bool has_index() const { return has_index_; }
   // Sorted by file name.
   const std::vector<SafetensorsReader>& shards() const { return shards_; }
   const std::vector<std::string>& shard_names() const { return shard_names_; }
-  // Shard by shard, in the order of their data.
+  // Shard by shard, in the order of the data.
   const std::vector<Tensor>& tensors() const { return tensors_; }
   // Bytes of all tensors.
   int64_t total_bytes() const { return total_bytes_; }
 
-  // Null when there is none of that name. Logarithmic.
+  // Null if no tensor has this name. Logarithmic.
   const Tensor* Find(absl::string_view name) const;
-  // As SafetensorsReader.
+  // See SafetensorsReader.
   absl::Status Read(const Tensor& tensor, int64_t offset, absl::Span<uint8_t> dst) const;
   absl::StatusOr<Array> ReadArray(absl::string_view name) const;
   absl::StatusOr<Array> ReadArray(const Tensor& tensor) const;
 
   // The folder's other files, sorted, as paths relative to it ("config.json", "2_Dense/model.safetensors"), for a
-  // converter to copy: see FolderFiles in folder_files.h for what is left out. Neither are the index and the
-  // *.safetensors files and indices beside it that are no part of this checkpoint. Empty when a file was opened.
+  // converter to copy. Leaves out what FolderFiles (folder_files.h) does, the index, and *.safetensors files and
+  // indices next to it that are not part of this checkpoint. Empty if a file was opened.
   const std::vector<std::string>& other_files() const { return other_files_; }
-  // The *.safetensors files and *.safetensors.index.json that other_files() leaves out.
+  // The *.safetensors and *.safetensors.index.json files that other_files() leaves out as unused.
   const std::vector<std::string>& unused_weight_files() const { return unused_weight_files_; }
-  // About links and about what other_files() leaves out, for a user to read.
+  // Messages for users, about links and about files that other_files() leaves out.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:

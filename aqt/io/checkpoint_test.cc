@@ -146,7 +146,7 @@ TEST_F(CheckpointTest, RecordedShards) {
   EXPECT_EQ(c.Find("none"), nullptr);
   for (const Checkpoint::Tensor& t : c.tensors()) EXPECT_EQ(c.Find(t.info->name)->info, t.info);
 
-  // The index that we write for it is the original's, but for the end of the last line.
+  // The index that we write for it equals the original, except for the newline at the end.
   WeightMap map;
   for (const Checkpoint::Tensor& t : c.tensors()) map.emplace_back(t.info->name, c.shard_names()[t.shard]);
   EXPECT_EQ(MakeIndex(map, c.total_bytes()).value(),
@@ -250,7 +250,7 @@ TEST_F(CheckpointTest, FoldersThatLinkToEachOtherEnd) {
   EXPECT_THAT(Open()->warnings(), Contains(HasSubstr("more than 32 folders deep")));
 }
 
-// As the Hugging Face cache has them: every file of a snapshot is a link to a blob.
+// Like the Hugging Face cache, where every file of a snapshot is a link to a blob.
 TEST_F(CheckpointTest, ASnapshotOfLinks) {
   const FileSystem& fs = LocalFileSystem();
   for (const char* folder : {"blobs", "snapshots", "snapshots/main", "snapshots/main/1_Pooling", "secret"}) {
@@ -290,7 +290,7 @@ TEST_F(CheckpointTest, WhatIsUnreadableIsSkippedWithAWarning) {
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     EXPECT_THAT(checkpoint->warnings(), ElementsAre(absl::StrCat("'", c.name, "' is left out: it cannot be read")));
     EXPECT_EQ(checkpoint->other_files().size(), 1u);
-    faulty.FailNth(c.call, c.n, EIO);  // a failing disk is no permission
+    faulty.FailNth(c.call, c.n, EIO);  // a failing disk must not pass for a missing permission
     EXPECT_FALSE(Checkpoint::Open(faulty, folder_).ok());
   }
 }
@@ -356,7 +356,7 @@ TEST_F(CheckpointTest, PassesOnFileErrors) {
       FaultInjectingFileSystem faulty;
       faulty.FailNth(call, n, EACCES);
       const absl::StatusOr<Checkpoint> c = Checkpoint::Open(faulty, folder_);
-      if (faulty.NumCalls(call) < n) {  // all were made to fail, one after the other
+      if (faulty.NumCalls(call) < n) {  // all calls have failed, one after the other
         EXPECT_TRUE(c.ok()) << c.status();
         EXPECT_GT(n, 1);
         break;

@@ -83,7 +83,7 @@ absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string
 absl::Status RemoveTree(const FileSystem& fs, absl::string_view path) {
   absl::Status status = fs.Remove(path);  // a file, a link (whatever it points to) or an empty folder
   if (status.code() != absl::StatusCode::kFailedPrecondition) return status;
-  // A folder with something in it, or something mounted, which is not ours to empty.
+  // A folder that is not empty, or a mount point, whose contents must stay.
   AQT_ASSIGN_OR_RETURN(const bool mounted, fs.IsMountPoint(path));
   if (mounted) return status;
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSys
     std::string temporary = internal::TemporaryName(path);
     const absl::Status created = fs.CreateFolder(temporary);
     if (created.ok()) return absl::WrapUnique(new OutputFolder(fs, std::string(path), std::move(temporary), replace));
-    // A name left behind by a killed process whose number this one has.
+    // Left behind by a killed process that had the same process number.
     if (!absl::IsAlreadyExists(created)) return created;
   }
 }
@@ -151,12 +151,12 @@ absl::StatusOr<std::string> OutputFolder::NameForReplaced() const {
 absl::Status OutputFolder::Replace() {
   const absl::Status exchanged = fs_.Exchange(temporary_path_, path_);
   if (absl::IsUnimplemented(exchanged)) return ReplaceByRenames();
-  if (absl::IsNotFound(exchanged)) {  // removed while this one was written
+  if (absl::IsNotFound(exchanged)) {  // path_ was removed while the new folder was written
     replace_ = false;
     return Commit();
   }
   AQT_RETURN_IF_ERROR(exchanged);
-  committed_ = true;  // now the temporary name has what was there before
+  committed_ = true;  // the old folder now has the temporary name
   if (const absl::Status flushed = fs_.SyncFolder(FolderOf(path_)); !flushed.ok()) {
     std::string old = temporary_path_;
     if (absl::StatusOr<std::string> name = NameForReplaced(); name.ok()) {
@@ -181,7 +181,7 @@ absl::Status OutputFolder::ReplaceByRenames() {
                ? status
                : Annotate(status, absl::StrCat("what was at '", path_, "' is now at '", old, "'"));
   };
-  // A rename can fail before it happens, or after, when the disk cannot be flushed.
+  // A rename can fail before it happens, or afterwards, if the disk cannot be flushed.
   if (const absl::Status moved = fs_.Rename(path_, old); !moved.ok()) return is_gone(path_) ? undo(moved) : moved;
   if (const absl::Status placed = fs_.Rename(temporary_path_, path_); !placed.ok()) {
     if (!is_gone(temporary_path_)) return undo(placed);

@@ -4,7 +4,7 @@
 // Files: random-access reading, output that appears complete or not at all, and the few folder operations that a
 // checkpoint converter needs, behind an interface so that tests can inject faults (file_testing.h).
 //
-// Every error of the system names the operation and the path, has the system's text, and the code that
+// Every system error names the operation and the path, and has the system's text and the code that
 // absl::ErrnoToStatusCode gives (NotFound, PermissionDenied, AlreadyExists, ResourceExhausted for a full disk, ...).
 
 #include <cstdint>
@@ -20,36 +20,36 @@
 
 namespace aqt::io {
 
-// An open regular file. Nothing is mapped or cached here: memory is what the caller passes. Thread-safe.
+// An open regular file. Nothing is mapped or cached here: the only memory is what the caller passes. Thread-safe.
 class RandomAccessFile {
  public:
   virtual ~RandomAccessFile() = default;
   virtual const std::string& path() const = 0;
-  // Bytes in the file when it was opened.
+  // The file's size in bytes when it was opened.
   virtual int64_t size() const = 0;
-  // Fills `dst` with the bytes from `offset` on. OutOfRange when they are not inside [0, size()); DataLoss when the
+  // Fills `dst` with the bytes from `offset` on. OutOfRange if they are not all inside [0, size()); DataLoss if the
   // file has become shorter since it was opened.
   virtual absl::Status Read(int64_t offset, absl::Span<uint8_t> dst) const = 0;
 };
 
-// A file being written under a temporary name in the folder of path(). It appears under path() by Commit and only then,
-// complete; destroyed without a successful Commit it leaves nothing behind. Write is thread-safe.
+// A file being written under a temporary name in the folder of path(). Only Commit makes it appear under path(),
+// complete; if destroyed without a successful Commit, it leaves nothing behind. Write is thread-safe.
 class OutputFile {
  public:
   virtual ~OutputFile() = default;
   virtual const std::string& path() const = 0;
-  // Asks for `bytes` of disk space now, so that a full disk is known before the work (ResourceExhausted), and makes the
-  // file that long. On file systems that cannot reserve it does nothing.
+  // Reserves `bytes` of disk space, so that a full disk is noticed before the work (ResourceExhausted), and makes the
+  // file that long. Does nothing on file systems that cannot reserve.
   virtual absl::Status Reserve(int64_t bytes) = 0;
   // Writes at `offset`, which may lie beyond the end: the gap reads as zeros.
   virtual absl::Status Write(int64_t offset, absl::Span<const uint8_t> data) = 0;
-  // Flushes to the disk, then renames; to be called once. After an error in any step but the last (flushing the folder)
-  // path() is as it was.
+  // Flushes to the disk, then renames; must be called only once. After an error in any step except the last (flushing
+  // the folder) path() is unchanged.
   virtual absl::Status Commit() = 0;
 };
 
 struct OutputOptions {
-  // false: an existing path() is AlreadyExists, both at creation and at Commit. true: a regular file there is replaced.
+  // If false, an existing path() is AlreadyExists, both at creation and at Commit. If true, a regular file is replaced.
   bool overwrite = false;
 };
 
@@ -57,13 +57,13 @@ enum class FileKind : uint8_t { kRegular, kFolder, kLink, kOther };
 
 struct FileInfo {
   FileKind kind = FileKind::kRegular;
-  int64_t size = 0;  // bytes; regular files
-  // Two paths with the same pair are one file, whatever links lead to it.
+  int64_t size = 0;  // in bytes; only of regular files
+  // Two paths with the same pair are the same file, whatever links lead to it.
   uint64_t device = 0;
   uint64_t inode = 0;
 };
 
-// A claim to a name, held until it is destroyed or the process ends, however it ends.
+// An exclusive lock on a name, held until this is destroyed or the process ends in any way.
 class FileLock {
  public:
   virtual ~FileLock() = default;
@@ -73,39 +73,38 @@ class FileLock {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // InvalidArgument when `path` is not a regular file.
+  // InvalidArgument if `path` is not a regular file.
   virtual absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenForReading(absl::string_view path) const = 0;
-  // The folder of `path` must exist. InvalidArgument when `path` exists and is not a regular file (a folder,
-  // /dev/full). Where `path` is a symbolic link to a file, that file is replaced and the link stays.
+  // The folder of `path` must exist. InvalidArgument if `path` exists and is not a regular file (a folder, /dev/full).
+  // If `path` is a symbolic link to a file, that file is replaced and the link stays.
   virtual absl::StatusOr<std::unique_ptr<OutputFile>> CreateOutput(absl::string_view path,
                                                                    const OutputOptions& options) const = 0;
   virtual absl::StatusOr<FileInfo> Stat(absl::string_view path) const = 0;
-  // As Stat, but a link at the end of the path is told as such (kLink).
+  // Like Stat, but a link at the end of the path is reported as such (kLink).
   virtual absl::StatusOr<FileInfo> LStat(absl::string_view path) const = 0;
   // The absolute path without links, "." and ".."; it must exist.
   virtual absl::StatusOr<std::string> RealPath(absl::string_view path) const = 0;
-  // True when another file system, or a folder or file of this one, is mounted there: it can be neither renamed nor
+  // Whether another file system, or a folder or file of this one, is mounted there: it can be neither renamed nor
   // replaced.
   virtual absl::StatusOr<bool> IsMountPoint(absl::string_view path) const = 0;
-  // Bytes that this process can still write to the file system of `path`; nothing where that is not reported.
+  // Bytes that this process can still write to the file system of `path`; nullopt if that is not reported.
   virtual absl::StatusOr<std::optional<int64_t>> FreeBytes(absl::string_view path) const = 0;
   // Names in the folder, sorted bytewise, without "." and "..".
   virtual absl::StatusOr<std::vector<std::string>> List(absl::string_view folder) const = 0;
-  // One level; AlreadyExists when there is something of that name.
+  // Creates one level; AlreadyExists if there is anything with this name.
   virtual absl::Status CreateFolder(absl::string_view path) const = 0;
-  // A file, a link or an empty folder.
+  // Removes a file, a link or an empty folder.
   virtual absl::Status Remove(absl::string_view path) const = 0;
-  // Files or folders within one file system; an existing file or empty folder `to` is replaced. Flushes the folder of
-  // `to`.
+  // Renames a file or folder within one file system; an existing file or empty folder `to` is replaced. Flushes the
+  // folder of `to`.
   virtual absl::Status Rename(absl::string_view from, absl::string_view to) const = 0;
-  // Swaps two files or folders of one file system at one moment. Unimplemented, and nothing is changed, where the file
-  // system cannot. Does not flush: SyncFolder does.
+  // Swaps two files or folders of one file system atomically. Unimplemented, without any change, if the file system
+  // cannot. Does not flush: SyncFolder does.
   virtual absl::Status Exchange(absl::string_view a, absl::string_view b) const = 0;
-  // Makes what was created, renamed and removed in the folder survive a power failure.
+  // Makes all creations, renames and removals in the folder survive a power failure.
   virtual absl::Status SyncFolder(absl::string_view path) const = 0;
-  // Creates a file of that name, which goes when the lock does. Unavailable, with the number of the process, when
-  // somebody has the lock; a file left behind by a killed process does not count. On file systems without locks it is
-  // always given.
+  // Creates a file with this name, which is removed with the lock. Unavailable, naming the process, if the lock is
+  // held; a file left behind by a killed process is not a lock. Always succeeds on file systems without locks.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(absl::string_view path) const = 0;
 };
 
@@ -114,33 +113,33 @@ const FileSystem& LocalFileSystem();
 
 // ---- on any FileSystem
 
-// False when nothing is there; an error when that cannot be found out.
+// False if there is nothing; an error if that cannot be determined.
 absl::StatusOr<bool> Exists(const FileSystem& fs, absl::string_view path);
-// True when both exist and are one file or folder, also through links.
+// Whether both exist and are the same file or folder, also through links.
 absl::StatusOr<bool> SameFile(const FileSystem& fs, absl::string_view a, absl::string_view b);
-// The whole file. ResourceExhausted when it has more than `max_bytes`.
+// Reads the whole file. ResourceExhausted if it has more than `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const FileSystem& fs, absl::string_view path, int64_t max_bytes);
 // Creates, writes, commits.
 absl::Status WriteFile(const FileSystem& fs, absl::string_view path, absl::string_view content,
                        const OutputOptions& options = {});
-// Copies the bytes of a regular file with a buffer of 1 MiB.
+// Copies the bytes of a regular file through a buffer of 1 MiB.
 absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string_view to,
                       const OutputOptions& options = {});
 
-// Removes a file, a link or a folder with everything in it. Links are removed, not followed, and nothing that is
-// mounted below is touched. Goes on after an error and returns the first.
+// Removes a file, a link or a folder with everything in it. Links are removed, not followed, and nothing mounted below
+// is touched. Continues after an error and returns the first one.
 absl::Status RemoveTree(const FileSystem& fs, absl::string_view path);
 
-// Where OutputFolder keeps a replaced folder that it could not remove, or is about to replace: the name with this, and
-// "-2", "-3", ... if that is taken.
+// OutputFolder keeps a replaced folder that it could not remove, or is about to replace, under its name with this
+// suffix, followed by "-2", "-3", ... if that is taken.
 inline constexpr char kReplacedSuffix[] = ".aqt-old";
 
-// A folder of files that appears complete or not at all: fill temporary_path(), then Commit. Destroyed without a
-// successful Commit it removes temporary_path() with everything in it.
+// A folder of files that appears complete or not at all: fill temporary_path(), then Commit. If destroyed without a
+// successful Commit, it removes temporary_path() with everything in it.
 class OutputFolder {
  public:
-  // Without `overwrite`, AlreadyExists when `path` exists, unless it is an empty folder. With it, `path` may be a
-  // folder. The folder above must exist.
+  // Without `overwrite`, AlreadyExists if `path` exists, unless it is an empty folder. With `overwrite`, `path` may be
+  // any folder. The folder above must exist.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Create(const FileSystem& fs, absl::string_view path,
                                                               const OutputOptions& options = {});
   ~OutputFolder();
@@ -149,12 +148,12 @@ class OutputFolder {
 
   const std::string& path() const { return path_; }
   const std::string& temporary_path() const { return temporary_path_; }
-  // Renames temporary_path() to path(). To be called once.
+  // Renames temporary_path() to path(). Must be called only once.
   //
-  // What is replaced is exchanged with the new folder in one step, then the folder above is flushed, and only then is
-  // it removed. Where the file system cannot exchange, path() is renamed to path() + kReplacedSuffix first and the new
-  // folder to path() second: a crash in between leaves both, complete, under other names. An error tells where things
-  // are: nothing of the old is removed before the new is safe.
+  // An old folder is exchanged with the new one in one step, then the folder above is flushed, and only then is the old
+  // folder removed. If the file system cannot exchange, path() is first renamed to path() + kReplacedSuffix and then
+  // the new folder to path(): a crash in between leaves both, complete, under other names. An error says where they
+  // are: nothing of the old folder is removed before the new one is safe.
   absl::Status Commit();
 
  private:
@@ -172,11 +171,11 @@ class OutputFolder {
 
 // ---- paths, as text
 
-// "a" + "b" = "a/b"; an absolute second part is returned as it is.
+// "a" + "b" gives "a/b"; an absolute second part is returned unchanged.
 std::string JoinPath(absl::string_view folder, absl::string_view name);
-// "a/b" = "b"; trailing slashes do not count; "" for "/" and "".
+// "a/b" gives "b"; trailing slashes are ignored; "" for "/" and "".
 absl::string_view BaseName(absl::string_view path);
-// "a/b" = "a", "a" = ".", "/a" = "/"; trailing slashes do not count.
+// "a/b" gives "a", "a" gives ".", "/a" gives "/"; trailing slashes are ignored.
 absl::string_view FolderOf(absl::string_view path);
 
 }  // namespace aqt::io

@@ -103,7 +103,7 @@ TEST_F(FileTest, ReplacesOnlyWhenAllowed) {
   ASSERT_TRUE(WriteFile(fs, Path("a"), "new", kOverwrite).ok());
   EXPECT_EQ(Content("a"), "new");
 
-  // Also a file that appears while the output is being written stays.
+  // A file that appears while the output is being written stays, too.
   auto out = fs.CreateOutput(Path("b"), {}).value();
   ASSERT_TRUE(WriteFile(fs, Path("b"), "first").ok());
   EXPECT_EQ(out->Commit().code(), Code::kAlreadyExists);
@@ -188,7 +188,7 @@ TEST_F(FileTest, ReportsThatTheFolderWasNotFlushed) {
   faulty_.FailNth(FileCall::kSyncFolder, 1, EIO);
   EXPECT_FALSE(WriteFile(faulty_, Path("a"), "new").ok());
   EXPECT_EQ(Content("a"), "new") << "renamed, and complete";
-  faulty_.FailNth(FileCall::kSyncFolder, 1, EINVAL);  // a file system that cannot
+  faulty_.FailNth(FileCall::kSyncFolder, 1, EINVAL);  // a file system that cannot flush folders
   EXPECT_TRUE(WriteFile(faulty_, Path("b"), "new").ok());
   faulty_.FailNth(FileCall::kOpen, 2, EACCES);  // a folder that cannot be read
   EXPECT_TRUE(WriteFile(faulty_, Path("c"), "new").ok());
@@ -335,14 +335,14 @@ TEST_F(FileTest, OutputFolderLeavesNothingWithoutCommit) {
   EXPECT_THAT(faulty_.List(Path("empty")).value(), IsEmpty());
 }
 
-// Fills a folder at `path` with a file "a" of this content.
+// Puts a file "a" with this content into the folder `path`.
 void FillFolder(const FileSystem& fs, const std::string& path, absl::string_view content) {
   ASSERT_TRUE(WriteFile(fs, JoinPath(path, "a"), content, kOverwrite).ok());
 }
 
 class ReplaceTest : public FileTest {
  protected:
-  // An old folder, with a folder in it, and a new one that is to replace it.
+  // An old folder, with a folder in it, and a new one that will replace it.
   void SetUpOld() {
     const FileSystem& fs = LocalFileSystem();
     for (const std::string& name : Names()) ASSERT_TRUE(RemoveTree(fs, Path(name)).ok());
@@ -356,7 +356,7 @@ class ReplaceTest : public FileTest {
     FillFolder(LocalFileSystem(), out->temporary_path(), "new");
     return out->Commit();
   }
-  // How many complete folders of that content there are, under any name.
+  // How many complete folders with this content there are, under any name.
   int Count(absl::string_view content) const {
     int count = 0;
     for (const std::string& name : Names()) {
@@ -404,7 +404,7 @@ TEST_F(ReplaceTest, AnErrorNeverLeavesNeither) {
         }
         const std::string at = Content("model/a");
         if (call == FileCall::kRemove || call == FileCall::kList || call == FileCall::kMountPoint) {
-          EXPECT_EQ(at, "new") << what;  // safely there: the old one may be removed
+          EXPECT_EQ(at, "new") << what;  // the new one is safe: the old one may be removed
         } else {
           EXPECT_EQ(Count("old"), 1) << what;
           EXPECT_EQ(Count("new"), at == "new" ? 1 : 0) << what;
@@ -418,7 +418,7 @@ TEST_F(ReplaceTest, AnErrorNeverLeavesNeither) {
   }
 }
 
-// What the flush of the folder says after the exchange: the old copy is kept, under a name that is told.
+// If flushing the folder fails after the exchange, the old copy is kept, and the error says under which name.
 TEST_F(ReplaceTest, AFlushThatFailsKeepsTheOldCopy) {
   for (const bool exchange : {true, false}) {
     SetUpOld();
@@ -470,7 +470,7 @@ TEST_F(FileTest, ALockKeepsOthersOut) {
   lock.reset();
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_TRUE(fs.Lock(Path("lock")).ok());
-  // What a killed process left is no lock, whatever it says.
+  // A file left by a killed process is not a lock, whatever it contains.
   ASSERT_TRUE(WriteFile(fs, Path("lock"), absl::StrCat(::getppid(), "\n")).ok());
   lock = fs.Lock(Path("lock")).value();
   EXPECT_EQ(Content("lock"), absl::StrCat(::getpid(), "\n"));

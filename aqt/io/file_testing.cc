@@ -100,7 +100,7 @@ class FaultyCalls final : public PosixCalls {
   int FSync(int fd) const override { return Fails(FileCall::kSync) ? -1 : PosixCalls::FSync(fd); }
   int FSyncFolder(int fd) const override { return Fails(FileCall::kSyncFolder) ? -1 : PosixCalls::FSyncFolder(fd); }
   int Close(int fd) const override {
-    // The descriptor goes away in any case, as it does on Linux.
+    // The descriptor is closed in any case, as on Linux.
     const bool fails = Fails(FileCall::kClose);
     const int error = errno;
     const int result = PosixCalls::Close(fd);
@@ -145,11 +145,11 @@ class FaultyCalls final : public PosixCalls {
  private:
   struct Plan {
     int64_t calls = 0;
-    int64_t first = 0, last = 0;  // calls first .. last fail; none when first is 0
+    int64_t first = 0, last = 0;  // calls first .. last fail; none if first is 0
     int error = 0;
   };
 
-  // Counts a call; true, with errno set, when it is to fail.
+  // Counts a call; returns true, with errno set, if it must fail.
   bool Fails(FileCall call) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     Plan& plan = plans_[static_cast<int>(call)];

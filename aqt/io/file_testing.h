@@ -1,7 +1,7 @@
 #ifndef AQT_IO_FILE_TESTING_H_
 #define AQT_IO_FILE_TESTING_H_
 
-// A file system whose system calls fail on request, for tests of what is left behind when they do.
+// A file system whose system calls fail on request, for testing what a failure leaves behind.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace aqt::io {
 
-// The system calls that can be made to fail. kSync is fsync of a file, kSyncFolder of a folder.
+// The system calls that can be made to fail. kSync is fsync of a file, kSyncFolder fsync of a folder.
 enum class FileCall : uint8_t {
   kOpen,
   kStat,
@@ -42,33 +42,33 @@ namespace internal {
 class FaultyCalls;
 }
 
-// The machine's files, with faults below the code that retries and cleans up. Thread-safe.
+// The machine's files, with faults injected below the code that retries and cleans up. Thread-safe.
 class FaultInjectingFileSystem final : public FileSystem {
  public:
   FaultInjectingFileSystem();
   ~FaultInjectingFileSystem() override;
 
-  // The n-th call (from 1, counted from now) of that kind fails with `error` (an errno value); later ones succeed.
+  // The n-th call of this kind from now on (starting at 1) fails with `error` (an errno value); later ones succeed.
   void FailNth(FileCall call, int n, int error);
-  // Every call from now on fails.
+  // Every call of this kind fails from now on.
   void FailAll(FileCall call, int error);
-  // Writes succeed up to this many more bytes in total, then come short, then fail with ENOSPC: a full disk. Reserving
-  // space succeeds.
+  // Like a full disk: writes succeed for this many more bytes in total, then are partial, then fail with ENOSPC.
+  // Reserving space succeeds.
   void LimitDisk(int64_t bytes);
   // No read or write moves more than this many bytes at once.
   void LimitTransfer(int64_t bytes);
   // Every second call of open, read, write and sync is interrupted by a signal (EINTR).
   void Interrupt();
-  // So many bytes are free, as far as FreeBytes knows; nothing: that is not reported.
+  // What FreeBytes reports; nullopt if it reports nothing.
   void SetFreeBytes(std::optional<int64_t> bytes);
-  // Something is mounted at this path, as far as IsMountPoint knows.
+  // Makes IsMountPoint report a mount point at this path.
   void SetMountPoint(std::string path);
-  // `hook` is called ahead of every call, one at a time; what it returns other than 0 is the errno that the call fails
-  // with.
+  // `hook` is called before every call, one at a time; if it returns anything other than 0, the call fails with that
+  // errno.
   void SetHook(std::function<int(FileCall)> hook);
   // Forgets all faults.
   void Clear();
-  // How many calls of that kind there have been since construction, failed ones included.
+  // The number of calls of this kind since construction, including failed ones.
   int64_t NumCalls(FileCall call) const;
 
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenForReading(absl::string_view path) const override;

@@ -30,7 +30,7 @@ class Finder {
     if (absl::IsNotFound(info.status())) return absl::OkStatus();
     AQT_RETURN_IF_ERROR(info.status());
     AQT_ASSIGN_OR_RETURN(const std::string real, fs_.RealPath(path));
-    if (IsInside(real)) left_out_.insert(IdOf(*info));  // not another name of a file of the model
+    if (IsInside(real)) left_out_.insert(IdOf(*info));  // if outside, it may be what a link of the model leads to
     return absl::OkStatus();
   }
 
@@ -57,13 +57,13 @@ class Finder {
   }
 
  private:
-  // Of a path without links.
+  // `path` contains no links.
   bool IsInside(absl::string_view path) const {
     return path == real_folder_ ||
            (absl::StartsWith(path, real_folder_) && (real_folder_ == "/" || path[real_folder_.size()] == '/'));
   }
 
-  // `prefix` is empty or ends with '/'; `above`: the folder itself and those that it is in.
+  // `prefix` is empty or ends with '/'; `above`: the folder itself and the folders that contain it.
   absl::Status Walk(const std::string& prefix, const std::vector<FileId>& above, bool in_link) {
     const absl::StatusOr<std::vector<std::string>> names = fs_.List(JoinPath(folder_, prefix));
     if (absl::IsPermissionDenied(names.status()) && !prefix.empty()) {
@@ -117,7 +117,7 @@ class Finder {
 
   absl::Status File(const std::string& name, const std::string& path, const std::string& target, bool own) {
     if (!own) {
-      const absl::Status opened = fs_.OpenForReading(path).status();  // now, not after the work
+      const absl::Status opened = fs_.OpenForReading(path).status();  // fail now, not after the work
       if (absl::IsPermissionDenied(opened)) return Skip(name, "it cannot be read");
       AQT_RETURN_IF_ERROR(opened);
       result_.names.push_back(name);
@@ -152,7 +152,7 @@ absl::StatusOr<FolderFiles> FindFolderFiles(const FileSystem& fs, const std::str
     AQT_RETURN_IF_ERROR(finder.LeaveOut(path));
     for (int n = 1;; ++n) {  // as OutputFolder names what it replaces
       const std::string old = absl::StrCat(path, kReplacedSuffix, n == 1 ? "" : absl::StrCat("-", n));
-      if (!fs.LStat(old).ok()) break;  // none, or too long a name
+      if (!fs.LStat(old).ok()) break;  // there is none, or its name is too long
       AQT_RETURN_IF_ERROR(finder.LeaveOut(old));
     }
   }

@@ -1,7 +1,7 @@
 #ifndef AQT_IO_FOLDER_FILES_H_
 #define AQT_IO_FOLDER_FILES_H_
 
-// Private to this folder: the files of a model's folder that are carried over as they are.
+// Private to this folder: the files of a model's folder that are copied unchanged.
 
 #include <set>
 #include <string>
@@ -13,9 +13,9 @@
 namespace aqt::io {
 
 // What is taken, and what is not:
-//   regular files that can be opened      taken, at any depth up to 32 folders, but not names that begin with '.'
-//   links to files                        taken with what they lead to. Those that lead out of the folder, as all do in
-//                                         a snapshot of the Hugging Face cache, are named in a warning
+//   regular files that can be opened      taken, up to 32 folders deep, except names that begin with '.'
+//   links to files                        taken, with their target's content. Links out of the folder, such as all
+//                                         those in a snapshot of the Hugging Face cache, are named in a warning
 //   links to folders inside the folder    followed, except from inside another link
 //   links to folders outside              not followed, with a warning: they may lead to anything, also to "/"
 //   what is unreadable, broken, looping,  left out with a warning
@@ -25,8 +25,9 @@ struct FolderFiles {
   std::vector<std::string> warnings;
 };
 
-// `own`: names in the folder that the caller reads itself; they are not listed, but their links are told. `left_out`: a
-// path inside the folder that is passed over without a word, with what OutputFolder keeps beside it; may be empty.
+// `own`: names in the folder that the caller reads itself; they are not listed, but warnings mention their links.
+// `left_out`: a path inside the folder that is silently skipped, with the old folders that OutputFolder keeps next to
+// it; may be empty.
 absl::StatusOr<FolderFiles> FindFolderFiles(const FileSystem& fs, const std::string& folder,
                                             const std::set<std::string>& own, const std::string& left_out);
 

@@ -18,7 +18,7 @@
 namespace aqt::io {
 namespace {
 
-// Why a text is not JSON, and the number of bytes up to and with the one that shows it.
+// Why a text is not JSON, and the number of bytes up to and including the one that shows it.
 struct SyntaxError {
   size_t bytes = 0;
   std::string cause;
@@ -29,7 +29,7 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
  public:
   Adapter(JsonHandler& handler, int max_depth) : handler_(handler), max_depth_(max_depth) {}
 
-  // After the library has stopped: one of the two.
+  // After the library has stopped, one of these is an error.
   const std::optional<SyntaxError>& syntax_error() const { return syntax_error_; }
   const absl::Status& status() const { return status_; }
 
@@ -83,7 +83,7 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
   std::optional<SyntaxError> syntax_error_;
 };
 
-// What the library does not refuse: it takes a NUL for the end of the text and skips a byte order mark.
+// Finds what the library accepts: it takes a NUL for the end of the text and skips a byte order mark.
 std::optional<SyntaxError> FindForeignBytes(absl::string_view text) {
   if (absl::StartsWith(text, "\xef\xbb\xbf")) return SyntaxError{1, "a byte order mark; UTF-8 without one is expected"};
   if (absl::StartsWith(text, "\xff\xfe") || absl::StartsWith(text, "\xfe\xff")) {
@@ -115,7 +115,7 @@ class IgnoringHandler final : public JsonHandler {
   absl::Status EndArray() override { return absl::OkStatus(); }
 };
 
-// `byte`: of the text, from 0; one past its end for what is missing there.
+// `byte` is an offset into the text; one past its end if something is missing there.
 absl::Status ErrorAt(absl::string_view text, size_t byte, absl::string_view cause) {
   const absl::string_view before = text.substr(0, byte);
   const size_t newline = before.rfind('\n');  // npos + 1 is 0
@@ -123,8 +123,8 @@ absl::Status ErrorAt(absl::string_view text, size_t byte, absl::string_view caus
                                           before.size() - (newline + 1) + 1, ": ", cause));
 }
 
-// Finds the tokens of a text that is JSON, give or take the three words; of any other text it makes something that the
-// library refuses at the same place.
+// Finds the tokens of a text that is JSON apart from the three words; any other text becomes something that the library
+// refuses at the same place.
 class Scanner {
  public:
   Scanner(absl::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
@@ -206,7 +206,7 @@ class Scanner {
   absl::Status Key(size_t begin, size_t end) {
     const nlohmann::json parsed =
         nlohmann::json::parse(text_.begin() + begin, text_.begin() + end, nullptr, /*allow_exceptions=*/false);
-    if (!parsed.is_string()) return absl::OkStatus();  // the library says why
+    if (!parsed.is_string()) return absl::OkStatus();  // the library will report why
     const std::string& key = parsed.get_ref<const std::string&>();
     if (!levels_.back().keys.insert(key).second) {
       return ErrorAt(text_, begin, absl::StrCat("the key ", QuoteForMessage(key), " occurs twice in one object"));
@@ -215,7 +215,7 @@ class Scanner {
     return absl::OkStatus();
   }
 
-  // A value that Python reads and the library does not.
+  // Whether Python reads this value and the library does not.
   static bool IsForeignValue(absl::string_view token) {
     if (token == "NaN" || token == "Infinity" || token == "-Infinity") return true;
     double value = 0;
@@ -239,7 +239,7 @@ class Scanner {
     return s.empty();
   }
 
-  // The place in the text of a place in `standard`: each quoted word has two characters more there.
+  // Maps a place in `standard` to the text: each quoted word has two more characters in `standard`.
   size_t Original(size_t bytes) const {
     size_t quotes = 0;
     for (const size_t begin : quoted_) quotes += begin < bytes ? 2 : 0;

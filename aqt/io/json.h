@@ -1,8 +1,8 @@
 #ifndef AQT_IO_JSON_H_
 #define AQT_IO_JSON_H_
 
-// JSON as a stream of events, strict: RFC 8259 text in UTF-8 without byte order mark, NUL or comments, one value,
-// bounded nesting. Duplicate keys are the handler's business. Nothing is built up in memory but one token.
+// Strict JSON as a stream of events: one RFC 8259 value in UTF-8, without byte order mark, NUL or comments, with
+// bounded nesting. Duplicate keys are left to the handler. Only one token at a time is kept in memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace aqt::io {
 
 struct JsonScalar {
-  // kNumber: one with a sign, a fraction, an exponent or more than 64 bits.
+  // kNumber: a number with a sign, a fraction, an exponent or more than 64 bits.
   enum Kind : uint8_t { kNull, kBool, kUnsigned, kNumber, kString };
   Kind kind = kNull;
   uint64_t unsigned_value = 0;    // of kUnsigned; 0 or 1 of kBool
@@ -35,36 +35,35 @@ class JsonHandler {
   virtual absl::Status EndArray() = 0;
 };
 
-// DataLoss with the byte position when `text` is not JSON or nests deeper than `max_depth` objects and arrays.
+// DataLoss, with the byte position, if `text` is not JSON or nests objects and arrays deeper than `max_depth`.
 absl::Status ParseJson(absl::string_view text, int max_depth, JsonHandler& handler);
 
 // A JSON object as Python's json module reads and writes it: the words NaN, Infinity and -Infinity are values, too, and
-// numbers have any size. What a program does not understand stays the text that it was.
+// numbers can have any size. Members that a program does not understand keep their text.
 struct JsonObjectText {
   struct Member {
     std::string key;
-    size_t key_begin = 0;  // of its opening quote in the text
-    size_t begin = 0;      // [begin, end): the value in the text, without space around it
+    size_t key_begin = 0;  // where the key's opening quote is in the text
+    size_t begin = 0;      // [begin, end): the value in the text, without surrounding space
     size_t end = 0;
   };
   std::vector<Member> members;  // in order
-  // The text in standard JSON, for a parser: the three words, and numbers beyond the range of a double, are the strings
-  // "NaN", "Infinity", "-Infinity", "1e999".
+  // The text as standard JSON, for a parser: the three words, and numbers beyond the range of a double, become strings
+  // such as "NaN", "-Infinity" or "1e999".
   std::string standard;
 };
-// DataLoss, beginning with "line L, column C: ", when `text` is anything else: also for a key that occurs twice in one
-// object (at any depth), for deeper nesting than `max_depth`, and for other encodings than UTF-8 without a byte order
-// mark.
+// DataLoss, beginning with "line L, column C: ", if `text` is anything else; also if a key occurs twice in one object
+// (at any depth), if nesting is deeper than `max_depth`, and if the text is not UTF-8 without a byte order mark.
 absl::StatusOr<JsonObjectText> ScanJsonObject(absl::string_view text, int max_depth);
 
-// `text` as a JSON string with its quotes: `"`, `\` and control characters escaped, everything else as it is.
-// InvalidArgument when it is not UTF-8.
+// `text` as a quoted JSON string: `"`, `\` and control characters are escaped, everything else is unchanged.
+// InvalidArgument if it is not UTF-8.
 absl::StatusOr<std::string> JsonQuote(absl::string_view text);
 
-// One of `strings` that equals another of them, or null.
+// A string that occurs more than once in `strings`, or null.
 const std::string* FindDuplicate(std::vector<const std::string*> strings);
 
-// `text` for an error message: in quotes, as Printable (printable.h) shows it, cut after 100 bytes.
+// `text` for an error message: in quotes, made printable (printable.h) and cut after 100 bytes.
 std::string QuoteForMessage(absl::string_view text);
 
 }  // namespace aqt::io

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::StartsWith;
 
-// Writes the events down as text.
+// Records the events as text.
 class Recorder final : public JsonHandler {
  public:
   std::string text;

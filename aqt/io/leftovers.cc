@@ -7,7 +7,7 @@
 namespace aqt::io {
 namespace {
 
-// What TemporaryName gives, without the numbers at its end: "<text>.tmp-<process>-<counter>".
+// The result of TemporaryName, "<text>.tmp-<process>-<counter>", without the numbers.
 absl::string_view WithoutNumbers(absl::string_view name) {
   constexpr absl::string_view kDigits = "0123456789";
   for (int i = 0; i < 2; ++i) {
@@ -18,7 +18,7 @@ absl::string_view WithoutNumbers(absl::string_view name) {
   return name;
 }
 
-// What OutputFolder calls what it replaced: "<base>.aqt-old", "<base>.aqt-old-2", ...
+// Whether this is a name that OutputFolder gives a replaced folder: "<base>.aqt-old", "<base>.aqt-old-2", ...
 bool IsReplaced(absl::string_view name, absl::string_view base) {
   if (!absl::ConsumePrefix(&name, base) || !absl::ConsumePrefix(&name, kReplacedSuffix)) return false;
   return name.empty() || (absl::ConsumePrefix(&name, "-") && !name.empty() &&

@@ -51,7 +51,7 @@ int PosixCalls::IsMountPoint(const char* path) const {
       (info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0) {
     return (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0 ? 1 : 0;
   }
-  // Linux before 5.8: another device than that of the folder above. This does not see a folder of the same device.
+  // Linux before 5.8: compare the device with the parent folder's. This misses a mounted folder of the same device.
   struct stat at, above;
   const std::string folder(FolderOf(path));
   if (::lstat(path, &at) < 0 || ::stat(folder.c_str(), &above) < 0) return -1;
@@ -62,7 +62,7 @@ int PosixCalls::Rename(const char* from, const char* to, bool replace) const {
   if (replace) return ::rename(from, to);
   const int result = ::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
   if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
-  // A file system or kernel without the flag: a file that appears between the two calls is replaced.
+  // The file system or kernel lacks the flag: a file that appears between the two calls is replaced.
   struct stat info;
   if (::lstat(to, &info) == 0) {
     errno = EEXIST;
@@ -90,7 +90,7 @@ namespace {
 
 absl::Status Error(int error, absl::string_view operation, absl::string_view path) {
   const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat("cannot ", operation, " '", path, "'"));
-  // A loop of links is a state of the files, not a failure of unknown kind.
+  // A loop of links is a state of the file system, not an unknown failure.
   return error == ELOOP ? absl::FailedPreconditionError(status.message()) : status;
 }
 
@@ -111,7 +111,7 @@ absl::string_view DescribeMode(mode_t mode) {
   return "a socket";
 }
 
-// Calls f until it is not interrupted by a signal.
+// Calls f again as long as a signal interrupts it.
 template <class F>
 auto Retry(F&& f) {
   while (true) {
@@ -120,7 +120,7 @@ auto Retry(F&& f) {
   }
 }
 
-// After close(2) the descriptor is gone even when a signal interrupted it (Linux), so that is no error.
+// On Linux close(2) closes the descriptor even if a signal interrupts it, so EINTR is not an error.
 int CloseFd(const PosixCalls& calls, int fd) {
   const int result = calls.Close(fd);
   return result < 0 && errno == EINTR ? 0 : result;
@@ -129,7 +129,7 @@ int CloseFd(const PosixCalls& calls, int fd) {
 absl::Status Sync(const PosixCalls& calls, absl::string_view path) {
   const std::string folder(path);
   const int fd = Retry([&] { return calls.Open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
-  if (fd < 0 && errno == EACCES) return absl::OkStatus();  // one that may be written, but not read
+  if (fd < 0 && errno == EACCES) return absl::OkStatus();  // a folder that may be written but not read
   if (fd < 0) return Error(errno, "open folder", folder);
   const int sync = Retry([&] { return calls.FSyncFolder(fd); });
   const int error = errno;
@@ -144,7 +144,7 @@ absl::Status Sync(const PosixCalls& calls, absl::string_view path) {
 // Makes a rename to `path` survive a power failure.
 absl::Status SyncFolderOf(const PosixCalls& calls, absl::string_view path) { return Sync(calls, FolderOf(path)); }
 
-// One call moves at most this much on Linux, and a size must fit ssize_t.
+// At most this much per call: Linux has a limit, and a size must fit ssize_t.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 class PosixReader final : public RandomAccessFile {
@@ -185,7 +185,7 @@ class PosixReader final : public RandomAccessFile {
 
 class PosixOutput final : public OutputFile {
  public:
-  // `target` is `path` with a symbolic link at its end resolved.
+  // `target` is `path` with any symbolic link at its end resolved.
   PosixOutput(const PosixCalls& calls, int fd, std::string path, std::string target, std::string temporary,
               bool replace)
       : calls_(calls),
@@ -215,7 +215,7 @@ class PosixOutput final : public OutputFile {
       const ssize_t n =
           Retry([&] { return calls_.PWrite(fd_, data.data(), std::min(data.size(), kMaxTransfer), offset); });
       if (n < 0) return Error(errno, "write", path_);
-      if (n == 0) return Error(ENOSPC, "write", path_);  // not an error by POSIX, but it would not end
+      if (n == 0) return Error(ENOSPC, "write", path_);  // POSIX allows it, but the loop would not end
       offset += n;
       data.remove_prefix(n);
     }
@@ -258,12 +258,12 @@ FileInfo ToFileInfo(const struct stat& info) {
   return result;
 }
 
-// Held by flock, which ends with the process; the number in the file is for messages.
+// Held by flock, which ends with the process; the number in the file is only for messages.
 class PosixLock final : public FileLock {
  public:
   PosixLock(const PosixCalls& calls, int fd, std::string path) : calls_(calls), fd_(fd), path_(std::move(path)) {}
   ~PosixLock() override {
-    calls_.Remove(path_.c_str());  // while it is held: nobody else's
+    calls_.Remove(path_.c_str());  // while the lock is held, so that it is not another process's file
     CloseFd(calls_, fd_);
   }
 
@@ -273,7 +273,7 @@ class PosixLock final : public FileLock {
   const std::string path_;
 };
 
-// "process 123", from the file of a lock that somebody else holds.
+// "process 123", from the file of a lock that another process holds.
 std::string Holder(const PosixCalls& calls, int fd) {
   char text[16] = {};
   int pid = 0;
@@ -295,7 +295,7 @@ absl::StatusOr<std::string> ResolveLinks(const std::string& path) {
 
 std::string TemporaryName(absl::string_view target) {
   static std::atomic<uint64_t> counter{0};
-  // Cut so that file systems which allow 255 bytes take it.
+  // Truncated, because file systems allow 255 bytes.
   const absl::string_view base = BaseName(target).substr(0, 128);
   return JoinPath(FolderOf(target), absl::StrCat(".", base, ".tmp-", ::getpid(), "-", ++counter));
 }
@@ -303,7 +303,7 @@ std::string TemporaryName(absl::string_view target) {
 absl::StatusOr<std::unique_ptr<RandomAccessFile>> PosixFileSystem::OpenForReading(absl::string_view path) const {
   AQT_RETURN_IF_ERROR(CheckPath(path));
   std::string name(path);
-  // Without O_NONBLOCK a pipe would wait for its other end.
+  // Without O_NONBLOCK, opening a pipe would wait for its other end.
   const int fd = Retry([&] { return calls_.Open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); });
   if (fd < 0) return Error(errno, "open", name);
   struct stat info;
@@ -352,7 +352,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> PosixFileSystem::CreateOutput(absl::
       return std::make_unique<PosixOutput>(calls_, fd, std::move(name), std::move(target), std::move(temporary),
                                            options.overwrite);
     }
-    // A name left behind by a killed process whose number this one has.
+    // Left behind by a killed process that had the same process number.
     if (errno != EEXIST) return Error(errno, absl::StrCat("create temporary file '", temporary, "' for"), name);
   }
 }
@@ -390,7 +390,7 @@ absl::StatusOr<std::optional<int64_t>> PosixFileSystem::FreeBytes(absl::string_v
     if (errno == ENOSYS || errno == EOPNOTSUPP) return std::optional<int64_t>();
     return Error(errno, "find the free space of", path);
   }
-  if (info.f_blocks == 0) return std::optional<int64_t>();  // not told, as by some file systems over a network
+  if (info.f_blocks == 0) return std::optional<int64_t>();  // not reported, as by some network file systems
   const uint64_t blocks = ::geteuid() == 0 ? info.f_bfree : info.f_bavail;  // the rest is reserved for root
   constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
   const uint64_t block = std::max<uint64_t>(info.f_frsize, 1);
@@ -432,7 +432,7 @@ absl::Status PosixFileSystem::Exchange(absl::string_view a, absl::string_view b)
   if (calls_.Exchange(std::string(a).c_str(), std::string(b).c_str()) == 0) return absl::OkStatus();
   const int error = errno;
   const absl::Status status = Error(error, absl::StrCat("exchange '", a, "' and"), b);
-  // What file systems (EINVAL) and kernels (ENOSYS) without it say.
+  // File systems (EINVAL) and kernels (ENOSYS) that cannot exchange.
   return error == EINVAL || error == ENOSYS ? absl::UnimplementedError(status.message()) : status;
 }
 
@@ -452,7 +452,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::Lock(absl::string_vie
     const bool created = fd >= 0;
     if (fd < 0 && errno == EEXIST) {
       fd = open(O_RDWR);
-      if (fd < 0 && errno == EACCES) fd = open(O_RDONLY);  // another user's
+      if (fd < 0 && errno == EACCES) fd = open(O_RDONLY);  // another user's file
       if (fd < 0 && errno == ENOENT) continue;             // its owner has just removed it
     }
     if (fd < 0) return Error(errno, "create", name);
@@ -465,12 +465,12 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::Lock(absl::string_vie
       if (errno == EWOULDBLOCK) {
         return fail(absl::UnavailableError(absl::StrCat("'", name, "' is locked by ", Holder(calls_, fd))), false);
       }
-      // Without locks in the file system two writers are not told apart.
+      // If the file system has no locks, two writers are not noticed.
       if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP && errno != EINVAL) {
         return fail(Error(errno, "lock", name), created);
       }
     }
-    // The owner before may have removed the file between our open and flock: then the lock is on nothing.
+    // The previous owner may have removed the file between our open and flock; then our lock is on a removed file.
     struct stat locked, there;
     if (calls_.FStat(fd, &locked) < 0) return fail(Error(errno, "stat", name), created);
     if (calls_.LStat(name.c_str(), &there) < 0) {
@@ -479,7 +479,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::Lock(absl::string_vie
     }
     if (locked.st_ino == there.st_ino && locked.st_dev == there.st_dev) {
       const std::string pid = absl::StrCat(::getpid(), "\n");
-      if (::ftruncate(fd, 0) == 0) calls_.PWrite(fd, pid.data(), pid.size(), 0);  // only told in a message
+      if (::ftruncate(fd, 0) == 0) calls_.PWrite(fd, pid.data(), pid.size(), 0);  // only for messages
       return std::make_unique<PosixLock>(calls_, fd, std::move(name));
     }
     CloseFd(calls_, fd);

@@ -1,7 +1,7 @@
 #ifndef AQT_IO_POSIX_H_
 #define AQT_IO_POSIX_H_
 
-// Private to this folder: the FileSystem over POSIX, and the system calls that it makes, replaceable by tests.
+// Private to this folder: the FileSystem on POSIX, and the system calls that it makes, which tests can replace.
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -21,7 +21,7 @@
 
 namespace aqt::io::internal {
 
-// Each function is the system call of that name: it fails with -1 and errno, and may be interrupted or come short.
+// Each function is the system call of that name: it fails with -1 and errno, and may be interrupted or partial.
 class PosixCalls {
  public:
   virtual ~PosixCalls() = default;
@@ -33,7 +33,7 @@ class PosixCalls {
   virtual ssize_t PWrite(int fd, const void* src, size_t bytes, off_t offset) const;
   virtual int FAllocate(int fd, off_t bytes) const;
   virtual int FSync(int fd) const;
-  virtual int FSyncFolder(int fd) const;  // fsync, told apart for tests
+  virtual int FSyncFolder(int fd) const;  // fsync; separate so that tests can tell it from FSync
   virtual int Close(int fd) const;
   // rename, or renameat2 with RENAME_NOREPLACE.
   virtual int Rename(const char* from, const char* to, bool replace) const;
@@ -42,7 +42,7 @@ class PosixCalls {
   virtual int MkDir(const char* path, mode_t mode) const;
   virtual int FLock(int fd, int operation) const;
   virtual int StatVfs(const char* path, struct statvfs* info) const;
-  // 1 when something is mounted at `path`, whose last part is not followed when it is a link; else 0.
+  // 1 if something is mounted at `path`, whose last part is not followed if it is a link; otherwise 0.
   virtual int IsMountPoint(const char* path) const;
   // Appends the names in a folder (opendir, readdir, closedir).
   virtual int List(const char* folder, std::vector<std::string>* names) const;

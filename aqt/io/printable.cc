@@ -8,7 +8,7 @@
 namespace aqt::io {
 namespace {
 
-// The first character of `text` and its bytes; no bytes when it is not UTF-8 (overlong, a surrogate, cut off).
+// The first character of `text` and its size; 0 bytes if it is not UTF-8 (overlong, a surrogate, cut off).
 struct Character {
   uint32_t code = 0;
   size_t bytes = 0;
@@ -29,7 +29,7 @@ Character Decode(absl::string_view text) {
   return {code, bytes};
 }
 
-// Control characters (C0, C1, delete); no width, directions, ends of lines; the byte order mark.
+// Control characters (C0, C1, delete), characters without width, directions, line ends, and the byte order mark.
 bool MustEscape(uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) ||
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;

@@ -1,7 +1,7 @@
 #ifndef AQT_IO_PRINTABLE_H_
 #define AQT_IO_PRINTABLE_H_
 
-// Names of tensors, modules and files are bytes that somebody else chose. On a terminal they must neither move the
+// Names of tensors, modules and files are bytes that someone else chose. On a terminal they must neither move the
 // cursor nor look like other lines.
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace aqt::io {
 
-// The longest name that is shown whole.
+// Longer names are cut.
 inline constexpr size_t kMaxShownBytes = 200;
 
-// `text` in one line: control characters, bytes that are not UTF-8, and characters that change the direction or the end
-// of a line or have no width are written as \n, \t, \r, \x1b, \u202e. Everything else stays, a backslash, too, so
-// that doing it twice does no harm. Cut after `max_bytes` of the text, between two characters, with "...".
+// `text` in one line: control characters, bytes that are not UTF-8, and characters that change the writing direction,
+// end a line or have no width are written as \n, \t, \r, \x1b, \u202e. Everything else is unchanged, even a backslash,
+// so that escaping twice does no harm. Cut after `max_bytes` of the text, between two characters, with "...".
 std::string Printable(absl::string_view text, size_t max_bytes = kMaxShownBytes);
 
-// Whole, for a message that holds such names.
+// The same without cutting, for a message that contains such names.
 std::string PrintableLine(absl::string_view text);
 
 }  // namespace aqt::io

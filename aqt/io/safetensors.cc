@@ -31,7 +31,7 @@ const TensorInfo* FindByName(const std::vector<TensorInfo>& tensors, const std::
   return it != by_name.end() && tensors[*it].name == name ? &tensors[*it] : nullptr;
 }
 
-// What a file may be when it is not safetensors; "" when nothing is recognised.
+// What a file that is not safetensors may be; "" if it is not recognised.
 absl::string_view GuessFormat(absl::string_view begin) {
   if (absl::StartsWith(begin, "version "))
     return "; it looks like a Git LFS pointer: fetch the file with `git lfs pull`";

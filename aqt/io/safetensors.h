@@ -2,7 +2,7 @@
 #define AQT_IO_SAFETENSORS_H_
 
 // The safetensors file format: u64 little-endian header length N, N bytes of JSON, raw little-endian row-major data.
-// What is read, written and refused: docs/formats-safetensors.md.
+// docs/formats-safetensors.md says what is read, written and refused.
 //
 //   AQT_ASSIGN_OR_RETURN(auto reader, SafetensorsReader::Open(LocalFileSystem(), "model.safetensors"));
 //   for (const TensorInfo& t : reader.tensors()) Use(t.name, t.dtype, t.shape);
@@ -29,7 +29,7 @@
 
 namespace aqt::io {
 
-// The element types of the format, in the order that its writer sorts by (last first).
+// The element types of the format. Its writer sorts tensors by this order, reversed.
 enum class FileDType : uint8_t {
   kBool,
   kF4,
@@ -62,13 +62,14 @@ int BitWidth(FileDType dtype);
 absl::string_view ToString(FileDType dtype);
 std::optional<FileDType> FileDTypeFromString(absl::string_view text);
 std::ostream& operator<<(std::ostream& os, FileDType dtype);
-// The type of the same elements in memory. None for F4, F6_*, F8_E8M0, F8_*FNUZ, U16, C64, U64: those pass as bytes.
+// The dtype of these elements in memory. None for F4, F6_*, F8_E8M0, F8_*FNUZ, U16, C64, U64, which are only copied as
+// bytes.
 std::optional<DType> ToDType(FileDType dtype);
 // None for s2 and s4, which the format lacks.
 std::optional<FileDType> ToFileDType(DType dtype);
 
-// Bytes of a tensor. InvalidArgument when an extent is negative, the size exceeds 2^63 - 1 bits, or the bits do not
-// fill whole bytes (an odd number of F4).
+// The size of a tensor in bytes. InvalidArgument if an extent is negative, the size exceeds 2^63 - 1 bits, or the bits
+// do not fill whole bytes (an odd number of F4).
 absl::StatusOr<int64_t> TensorBytes(FileDType dtype, const Shape& shape);
 
 struct TensorSpec {
@@ -79,14 +80,14 @@ struct TensorSpec {
 };
 
 struct TensorInfo : TensorSpec {
-  // Bytes [begin, end) of the data, which starts right after the header. Not aligned to anything.
+  // Bytes [begin, end) of the data, which starts right after the header. May have any alignment.
   int64_t begin = 0;
   int64_t end = 0;
   int64_t num_bytes() const { return end - begin; }
   bool operator==(const TensorInfo&) const = default;
 };
 
-// The header's `__metadata__`, in its order.
+// The header's `__metadata__`, in order.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 struct SafetensorsHeader {
@@ -94,30 +95,30 @@ struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;  // in the order of their data; those of size zero in header order
 };
 
-// Longest header that is read or written, in bytes; the limit of the format's own reader.
+// The longest header that is read or written, in bytes; the same limit as in the format's own reader.
 inline constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
 
-// Reads the JSON text of a header whose data has `data_bytes` bytes. DataLoss, naming cause and tensor, unless the
-// tensors tile the data exactly and every other rule of docs/formats-safetensors.md holds.
+// Reads the JSON text of the header of a file with `data_bytes` bytes of data. DataLoss, naming cause and tensor,
+// unless the tensors tile the data exactly and every other rule of docs/formats-safetensors.md holds.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
 
-// An open file. Memory: the header's contents; data is read on demand. Thread-safe.
+// An open file. Only the header is kept in memory; data is read on demand. Thread-safe.
 class SafetensorsReader {
  public:
-  // DataLoss when the file is damaged or not of this format; else the errors of FileSystem::OpenForReading and Read.
+  // DataLoss if the file is damaged or not of this format; the errors of FileSystem::OpenForReading and Read.
   static absl::StatusOr<SafetensorsReader> Open(const FileSystem& fs, absl::string_view path);
 
   const std::string& path() const { return file_->path(); }
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
   const Metadata& metadata() const { return header_.metadata; }
-  // Null when there is none of that name. Logarithmic.
+  // Null if no tensor has this name. Logarithmic.
   const TensorInfo* Find(absl::string_view name) const;
 
   // Fills `dst` with the bytes from `offset` on, counted from the first byte of the tensor, which is one of tensors().
-  // OutOfRange when they are not all the tensor's.
+  // OutOfRange if they are not all inside the tensor.
   absl::Status Read(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const;
-  // The whole tensor. NotFound when there is none of that name; Unimplemented when ToDType has no type for it; DataLoss
-  // when a BOOL is neither 0 nor 1.
+  // The whole tensor. NotFound if no tensor has this name; Unimplemented if ToDType has no dtype for it; DataLoss if a
+  // BOOL is neither 0 nor 1.
   absl::StatusOr<Array> ReadArray(absl::string_view name) const;
   absl::StatusOr<Array> ReadArray(const TensorInfo& tensor) const;
 
@@ -131,29 +132,30 @@ class SafetensorsReader {
 };
 
 struct SafetensorsWriterOptions {
-  Metadata metadata = {};  // written when not empty, in this order; keys must differ
+  Metadata metadata = {};  // written if not empty, in this order; keys must be distinct
   // The data starts at a multiple of this many bytes in the file: a power of two from 8 to 4096. 8 gives the bytes
   // of the format's own writer.
   int64_t alignment = 64;
   OutputOptions output = {};
 };
 
-// The JSON text of a header with its padding, and where each tensor goes: sorted by dtype (kU64 first), then name.
+// The JSON text of a header with its padding, and the place of each tensor: sorted by dtype (kU64 first), then by name.
 struct SafetensorsLayout {
   std::string json;
   std::vector<TensorInfo> tensors;
   int64_t data_bytes = 0;
 };
-// InvalidArgument when a name is used twice, is "__metadata__" or is not UTF-8, when TensorBytes refuses a shape, the
-// sum of the sizes exceeds 2^63 - 1, the alignment is not allowed, or the header would exceed kMaxSafetensorsHeader.
+// InvalidArgument if a name is used twice, is "__metadata__" or is not UTF-8, if TensorBytes refuses a shape, the sum
+// of the sizes exceeds 2^63 - 1, the alignment is not allowed, or the header would exceed kMaxSafetensorsHeader.
 absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<TensorSpec> tensors,
                                                     const SafetensorsWriterOptions& options);
 
-// Writes a file whose tensors are known up front; data comes in any order and in pieces. Memory: the layout and the
-// list of ranges written. The file appears at Finish, complete, or never. Write and WriteArray are thread-safe.
+// Writes a file whose tensors are known up front; their data may come in any order and in pieces. Only the layout and
+// the list of written ranges are kept in memory. The file appears, complete, at Finish, or never. Write and WriteArray
+// are thread-safe.
 class SafetensorsWriter {
  public:
-  // The errors of LayOutSafetensors and FileSystem::CreateOutput; ResourceExhausted when the disk lacks the space.
+  // The errors of LayOutSafetensors and FileSystem::CreateOutput; ResourceExhausted if there is not enough disk space.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const FileSystem& fs, absl::string_view path,
                                                                    std::vector<TensorSpec> tensors,
                                                                    const SafetensorsWriterOptions& options = {});
@@ -162,13 +164,13 @@ class SafetensorsWriter {
   const std::vector<TensorInfo>& tensors() const { return layout_.tensors; }
   const TensorInfo* Find(absl::string_view name) const;
 
-  // Writes bytes of a tensor from its byte `offset` on. NotFound, OutOfRange, or FailedPrecondition when a byte has
-  // been written before.
+  // Writes bytes of a tensor from its byte `offset` on. NotFound; OutOfRange; FailedPrecondition if a byte was already
+  // written.
   absl::Status Write(absl::string_view name, int64_t offset, absl::Span<const uint8_t> data);
-  // The whole tensor; dtype and shape must be those announced (InvalidArgument).
+  // Writes the whole tensor; its dtype and shape must be those given to Create (InvalidArgument).
   absl::Status WriteArray(absl::string_view name, const Array& array);
-  // Commits the file. FailedPrecondition, naming the tensor, when a byte is missing; the first error of Write, if one
-  // failed. To be called once.
+  // Commits the file. FailedPrecondition, naming the tensor, if a byte is missing; the first error of Write, if one
+  // failed. Must be called only once.
   absl::Status Finish();
 
  private:

@@ -1,4 +1,4 @@
-// The header of a safetensors file: its types, its text read, its text written.
+// The header of a safetensors file: its types, and reading and writing its text.
 
 #include <algorithm>
 #include <bit>
@@ -17,9 +17,9 @@ namespace aqt::io {
 namespace {
 
 constexpr char kMetadataKey[] = "__metadata__";
-// Deeper nesting can only be in fields that are skipped.
+// Only fields that are skipped can nest deeper.
 constexpr int kMaxDepth = 64;
-// NumPy's limit. Keeps messages short, too.
+// NumPy's limit, which also keeps messages short.
 constexpr int64_t kMaxRank = 64;
 
 struct FileDTypeRow {
@@ -72,7 +72,7 @@ std::vector<const std::string*> Keys(const Metadata& metadata) {
   return keys;
 }
 
-// Builds a SafetensorsHeader from the events of its JSON text and checks each entry alone.
+// Builds a SafetensorsHeader from the events of its JSON text and checks each entry by itself, not their tiling.
 class HeaderHandler final : public JsonHandler {
  public:
   SafetensorsHeader header;
@@ -174,7 +174,7 @@ class HeaderHandler final : public JsonHandler {
 
   absl::Status Fail(absl::string_view cause) const { return Damaged(entry_.info.name, cause); }
 
-  // An event that does not fit where the parse is.
+  // The error for an event that is not allowed in the current state.
   absl::Status Unexpected() const {
     switch (state_) {
       case State::kStart: return absl::DataLossError("the header is not a JSON object");
@@ -257,7 +257,7 @@ class HeaderHandler final : public JsonHandler {
   int skip_depth_ = 0;
 };
 
-// The tensors, sorted by their data, must cover the data without hole or overlap.
+// The tensors, sorted by their data, must cover the data without holes or overlaps.
 absl::Status CheckTiling(const std::vector<TensorInfo>& tensors, int64_t data_bytes) {
   int64_t covered = 0;
   const TensorInfo* previous = nullptr;
@@ -315,7 +315,7 @@ absl::StatusOr<int64_t> TensorBytes(FileDType dtype, const Shape& shape) {
     if (extent < 0)
       return absl::InvalidArgumentError(absl::StrCat("shape ", shape.ToString(), " has a negative extent"));
     empty |= extent == 0;
-    // An extent of 0 saves no shape whose other extents overflow.
+    // Other extents may not overflow even if one is 0.
     if (extent != 0 && __builtin_mul_overflow(bits, extent, &bits)) {
       return absl::InvalidArgumentError(absl::StrCat(ToString(dtype), shape.ToString(), " exceeds 2^63-1 bits"));
     }
@@ -362,7 +362,7 @@ absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<TensorSpec> tens
                                                    " bytes or more exceeds the limit of ", kMaxSafetensorsHeader,
                                                    "; write several files"));
   };
-  // The texts alone, before the work.
+  // A lower bound from the texts, before any work is done.
   int64_t text_bytes = 0;
   for (const auto& [key, value] : options.metadata) text_bytes += static_cast<int64_t>(key.size() + value.size());
   for (const TensorSpec& spec : tensors) text_bytes += static_cast<int64_t>(spec.name.size());

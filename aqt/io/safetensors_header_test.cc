@@ -1,4 +1,4 @@
-// The header's types and text; safetensors_test.cc has the files.
+// Tests of the header's types and text; safetensors_test.cc tests files.
 
 #include <iterator>
 #include <optional>
@@ -52,7 +52,7 @@ TEST(FileDTypeTest, Table) {
       EXPECT_EQ(SizeOf(*memory) * 8, BitWidth(dtype)) << kNames[i];
     }
   }
-  EXPECT_EQ(mapped, 13);  // all of DType but s2 and s4
+  EXPECT_EQ(mapped, 13);  // all of DType except s2 and s4
   EXPECT_EQ(ToFileDType(DType::kS2), std::nullopt);
   EXPECT_EQ(ToFileDType(DType::kS4), std::nullopt);
   EXPECT_EQ(ToDType(FileDType::kF8E4M3), DType::kE4M3FN);
@@ -232,7 +232,7 @@ TEST(LayOutSafetensorsTest, Refuses) {
 }
 
 TEST(LayOutSafetensorsTest, ManyTensors) {
-  // Also shows that neither header nor list is quadratic: with 10^5 tensors each half takes well below a second.
+  // Also shows that neither header nor list is quadratic: with 10^5 tensors each half takes well under a second.
   std::vector<TensorSpec> specs;
   for (int i = 0; i < 100000; ++i)
     specs.push_back({absl::StrCat("model.layers.", i, ".weight"), FileDType::kU8, {i % 3}});

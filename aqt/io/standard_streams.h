@@ -3,9 +3,9 @@
 
 namespace aqt::io {
 
-// Opens /dev/null in place of standard input, output and error where they are closed (`program <&- >&- 2>&-`). Without
-// this the first file that a program opens gets the number of a closed one, and what it prints goes into that file. To
-// be called first thing in main. False, with errno, when it fails: the program must not open any file then.
+// Opens /dev/null in place of standard input, output and error if they are closed (`program <&- >&- 2>&-`). Without
+// this the first file that a program opens gets the number of a closed stream, and its prints go into that file. Must
+// be called first in main. Returns false, with errno, on failure: then the program must not open any file.
 bool OpenStandardStreams();
 
 }  // namespace aqt::io

@@ -15,8 +15,8 @@ bool IsNull(int fd) {
   return ::fstat(fd, &info) == 0 && ::stat("/dev/null", &null) == 0 && info.st_rdev == null.st_rdev;
 }
 
-// In a child whose descriptors of `closed` (bits 0 to 2) are closed and the others lead to a pipe: what is wrong, 0 for
-// nothing.
+// Runs a child whose descriptors in `closed` (bits 0 to 2) are closed while the others lead to a pipe. Returns 0, or
+// the number of what is wrong.
 int OpenWithout(int closed) {
   int pipe[2];
   if (::pipe(pipe) != 0) return 1;
