@@ -1,4 +1,4 @@
-// Training in 8-bit floats with delayed scaling, statistics of the gradients included.
+// Training in 8-bit floats with delayed scaling, including statistics of the gradients.
 
 #include <algorithm>
 #include <cmath>
@@ -49,7 +49,7 @@ absl::StatusOr<Trainer> MakeTrainer() {
   return Trainer::Make(*loss, Sgd{}, *InitParams(LossFn, kInputs, MakeKey(7)), MakeKey(1));
 }
 
-// The class of an example is its largest of the first three numbers.
+// The class of an example is the index of the largest of its first three numbers.
 SlotValues Batch(uint64_t seed) {
   const Array x = RandomArray({DType::kF32, {kBatch, 5}}, seed);
   ArrayBuilder labels(DType::kF32, {kBatch, 3});
@@ -90,7 +90,7 @@ TEST(DelayedScalingTest, TrainsAndKeepsHistories) {
   EXPECT_NEAR(losses[0], std::log(3.0), 1e-6);
   EXPECT_EQ(Stat(*trainer, "fc1/fwd.lhs/bound"), std::vector<float>{0});
   Train(*trainer, 20);
-  // Newest first, then the second newest at the end, and so on down; behind the twenty nothing.
+  // The newest entry is first, the second newest last, and so on backward; all beyond the twenty are 0.
   const std::vector<float> history = Stat(*trainer, "fc1/fwd.lhs/amax_history");
   ASSERT_EQ(history.size(), 1024u);
   float bound = 0;
@@ -101,14 +101,14 @@ TEST(DelayedScalingTest, TrainsAndKeepsHistories) {
   }
   EXPECT_EQ(std::count(history.begin(), history.end(), 0.0f), 1004);
   EXPECT_EQ(Stat(*trainer, "fc1/fwd.lhs/bound"), std::vector<float>{bound});
-  // The gradients have their own: of the loss's mean over 16 examples, at most 1/16.
+  // The gradients have histories of their own: the loss is a mean over 16 examples, so they are at most 1/16.
   for (const char* operand : {"fc2/dlhs.lhs", "fc2/drhs.lhs"}) {
     const float amax = Stat(*trainer, std::string(operand) + "/amax_history")[0];
     EXPECT_GT(amax, 0) << operand;
     EXPECT_LE(amax, 1.0f / 16) << operand;
   }
   EXPECT_EQ(Stat(*trainer, "fc2/dlhs.lhs/amax_history"), Stat(*trainer, "fc2/drhs.lhs/amax_history"));
-  // The first layer's input needs no gradient; its statistics are kept all the same.
+  // The first layer's input needs no gradient, but its statistics are kept.
   EXPECT_GT(Stat(*trainer, "fc1/dlhs.lhs/amax_history")[0], 0);
   losses = Train(*trainer, 150);
   float last = 0;

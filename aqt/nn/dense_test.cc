@@ -55,7 +55,7 @@ out %13 data "0"
 )");
 }
 
-// A layer that quantizes itself and one that a rule quantizes are the same program.
+// A layer that quantizes itself and one that a rule quantizes give the same program.
 TEST(DenseTest, ExplicitAndInjectedQuantizationGiveTheSameText) {
   for (const QuantMode mode : {QuantMode::kTrain, QuantMode::kConvert, QuantMode::kServe}) {
     InjectConfig config;

@@ -16,7 +16,7 @@
 namespace aqt::nn {
 namespace {
 
-// What Parameter() finds on this thread.
+// A parameter that Parameter() was asked for, to be initialized.
 struct Wanted {
   Slot slot;
   Aval aval;

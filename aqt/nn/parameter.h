@@ -1,13 +1,13 @@
 #ifndef AQT_NN_PARAMETER_H_
 #define AQT_NN_PARAMETER_H_
 
-// Parameters of models by name. A layer asks for its parameter where it needs it:
+// A model's parameters, by name. A layer asks for its parameter where it needs it:
 //   const Value kernel = nn::Parameter("kernel", {DType::kF32, {in, out}}, nn::LecunUniform({0}));
-// The name is completed by the named scopes around: "mlp/fc1/kernel". What the call gives depends on the context, not
-// on the layer:
-//   inside Trace:            the input of kind param of that name
+// The enclosing named scopes complete the name: "mlp/fc1/kernel". What the call returns depends on the context, not on
+// the layer:
+//   inside Trace:            the input of kind param with that name
 //   inside InitParams:       the same; its initializer is run afterwards
-//   where EagerParams lives: the array of that name
+//   while EagerParams lives: the array with that name
 // A parameter that is used twice is one parameter.
 
 #include <cstdint>
@@ -26,26 +26,27 @@
 
 namespace aqt::nn {
 
-// Makes a parameter's first value; `key` is its own.
+// Makes a parameter's initial value; each parameter has its own `key`.
 using Initializer = std::function<Array(const Aval& aval, Key key)>;
 
 // Zeros.
 Initializer Zeros();
-// Uniform in [-limit, limit) with limit = sqrt(3 / n), n the product of the extents of `fan_in_axes` (negative ones
-// count from the end; precondition: the parameter has them): variance 1 / n. The bits are the same on every machine.
+// Uniform in [-limit, limit), where limit = sqrt(3 / n) and n is the product of the extents of `fan_in_axes` (negative
+// axes count from the end; precondition: the parameter has them), so the variance is 1 / n. The bits are the same on
+// every machine.
 Initializer LecunUniform(Axes fan_in_axes);
 
-// Poisoned: FailedPrecondition where there is neither a trace nor EagerParams; NotFound when EagerParams has none of
-// that name, InvalidArgument when it has another dtype or shape.
+// Poisoned: FailedPrecondition if there is neither a trace nor EagerParams; NotFound if EagerParams has no parameter
+// with that name, InvalidArgument if it has one with another dtype or shape.
 Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init,
                 const std::source_location& where = std::source_location::current());
 
-// Values for the parameters that `fn` asks for, each from FoldInName(key, its name): independent of order and of
-// other parameters. The inputs are as for Trace; so are the errors.
+// Values for the parameters that `fn` asks for, each from FoldInName(key, its name), so that they are independent of
+// order and of other parameters. Inputs and errors are those of Trace.
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key);
 
-// While it lives, Parameter() outside of traces takes its values from `params`, which must outlive it: for running a
-// model at once, step by step.
+// While this object lives, Parameter() outside of traces takes values from `params`, which must outlive it: for running
+// a model at once, without a trace.
 class EagerParams {
  public:
   explicit EagerParams(const SlotValues& params);

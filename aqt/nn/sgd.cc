@@ -25,8 +25,9 @@ Slot MomentumSlot(const Slot& param) { return {SlotKind::kStat, absl::StrCat("sg
 
 absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
   if (!std::isfinite(optimizer.learning_rate) || !(optimizer.momentum >= 0 && optimizer.momentum < 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("sgd: learning_rate = ", optimizer.learning_rate, ", momentum = ",
-                                                   optimizer.momentum, "; expected a finite number and one in [0, 1)"));
+    return absl::InvalidArgumentError(absl::StrCat("sgd: learning_rate = ", optimizer.learning_rate,
+                                                   ", momentum = ", optimizer.momentum,
+                                                   "; expected a finite learning_rate and a momentum in [0, 1)"));
   }
   const std::vector<int> params = loss.InputsOfKind(SlotKind::kParam);
   AQT_ASSIGN_OR_RETURN(const Program gradients, ValueAndGrad(loss, params));
@@ -42,7 +43,7 @@ absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
                                                      "; rename the statistic"));
     }
   }
-  // ValueAndGrad's outputs: those of the loss, one gradient for each parameter, what backward rules write.
+  // ValueAndGrad's outputs: those of the loss, one gradient per parameter, then what backward rules write.
   const size_t first_gradient = loss.outputs.size();
   std::vector<Slot> slots;
   for (size_t i = 0; i < gradients.outputs.size(); ++i) {

@@ -47,7 +47,7 @@ Array Pack(const Array& array) {
   return std::move(packed).Build();
 }
 
-// The inverse. DataLoss when `packed` are not the bytes of such an array.
+// The inverse of Pack. DataLoss if `packed` does not hold the bytes of such an array.
 absl::StatusOr<Array> Unpack(const Array& packed, const Aval& aval) {
   const int bits = BitWidth(aval.dtype), per_byte = 8 / bits;
   const int64_t count = aval.shape.num_elements();
@@ -68,7 +68,7 @@ absl::StatusOr<Array> Unpack(const Array& packed, const Aval& aval) {
   return array;
 }
 
-// "s4[64,320]" of an s2 or s4.
+// Parses text such as "s4[64,320]", for s2 and s4.
 std::optional<Aval> ParsePackedAval(absl::string_view text) {
   Aval aval;
   if (absl::ConsumePrefix(&text, "s4[")) {
@@ -90,7 +90,7 @@ std::optional<Aval> ParsePackedAval(absl::string_view text) {
   return aval;
 }
 
-// What stands in the file.
+// The array as the file stores it.
 Array Stored(const Array& array) { return io::ToFileDType(array.dtype()).has_value() ? array : Pack(array); }
 
 absl::StatusOr<Slot> SlotOf(absl::string_view path, const std::string& name) {

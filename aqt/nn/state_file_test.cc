@@ -42,7 +42,7 @@ TEST(StateFileTest, EveryDtypeAndKindComesBack) {
   for (const auto& [slot, array] : file.state) EXPECT_TRUE(BitEqual(loaded->state.at(slot), array)) << slot.ToString();
 }
 
-// All numbers of s2 and s4, every size about a byte, and how they lie in the file.
+// All numbers of s2 and s4, sizes around whole bytes, and the bytes in the file.
 TEST(StateFileTest, PacksNarrowIntegers) {
   StateFile file;
   for (const DType dtype : {DType::kS2, DType::kS4}) {

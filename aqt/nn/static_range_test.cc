@@ -1,4 +1,4 @@
-// From float parameters to static-range serving by one textproto: calibrate, convert, fold, serve.
+// From float parameters to static-range serving with one textproto: calibrate, convert, fold, serve.
 
 #include <algorithm>
 #include <cmath>
@@ -63,7 +63,7 @@ SlotValues With(SlotValues values, const SlotValues& more) {
   return values;
 }
 
-// Activations by MeanOfAbsMax; weights by AbsMax, or by MeanOfAbsMax, too.
+// Activations use MeanOfAbsMax; weights use AbsMax or MeanOfAbsMax.
 InjectConfig Config(bool calibrated_weights, QuantMode mode) {
   absl::StatusOr<InjectConfig> config = InjectConfigFromText(absl::StrCat(
       "schema: 1 rules { dot_general { base: 'int8_static' ",
@@ -118,7 +118,7 @@ TEST(StaticRangeTest, ServedIsConvertedBitForBit) {
     ASSERT_THAT(convert, IsOk());
     absl::StatusOr<Folded> folded = Fold(*convert, With(params, stats));
     ASSERT_THAT(folded, IsOk());
-    // Of activations the scale alone; no statistics and no float kernels any more.
+    // Activations have only a scale; statistics and float kernels are gone.
     EXPECT_THAT(Names(folded->values),
                 ElementsAre("param \"fc1/bias\" f32[9]", "param \"fc2/bias\" f32[4]",
                             "frozen \"fc1/qlhs/scale\" f32[1,1]", "frozen \"fc1/qrhs/scale\" f32[1,9]",
@@ -175,7 +175,7 @@ TEST(StaticRangeTest, AMissingScaleIsNamed) {
                         {"[fc2]",
                          "frozen \"fc2/qlhs/scale\" is missing for mode SERVE: convert the model first, or set "
                          "allow_requantize"}));
-  // The fallback reads the statistics, and changes nothing.
+  // The fallback reads the statistics and leaves them unchanged.
   config.allow_requantize = true;
   InjectReport report;
   const absl::StatusOr<Program> requantizes = Inject(Traced(7), config, &frozen, &report);
@@ -199,7 +199,7 @@ TEST(StaticRangeTest, ConvertingBeforeCalibratingIsAnError) {
               FailsWith(absl::StatusCode::kFailedPrecondition, {"[fc1]", "fwd.lhs", "has seen no calibration batch"}));
 }
 
-// What the original does, by Compat: NaN scales, and so NaN products; in texts it is written beside the operations.
+// With Compat as in the original: NaN scales, and so NaN products; program text shows the option with the operations.
 TEST(StaticRangeTest, TheOriginalReadsAnUnseenCalibration) {
   InjectConfig config = Config(false, QuantMode::kTrain);
   config.quant_rules.compat.read_unseen_calibration = true;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kSteps[] = "steps", kKeyHigh[] = "key_hi", kKeyLow[] = "key_lo";
 
-// Whether `state` has the program's inputs of kinds param and stat, no more and no less.
+// Checks that `state` has exactly the program's inputs of kinds param and stat.
 absl::Status CheckState(const Program& step, const SlotValues& state) {
   for (const Program::Port& port : step.inputs) {
     if (port.slot.kind != SlotKind::kParam && port.slot.kind != SlotKind::kStat) continue;
@@ -38,7 +38,7 @@ absl::Status CheckState(const Program& step, const SlotValues& state) {
   for (const auto& [slot, array] : state) {
     if (slot.kind != SlotKind::kParam && slot.kind != SlotKind::kStat) {
       return absl::InvalidArgumentError(
-          absl::StrCat(slot.ToString(), " is not part of a training's state, which has the kinds param and stat only"));
+          absl::StrCat(slot.ToString(), " is not part of a training's state, which has only the kinds param and stat"));
     }
     if (!inputs.contains(slot.ToString())) {
       return absl::InvalidArgumentError(absl::StrCat("the program has no input ", slot.ToString()));
@@ -47,7 +47,7 @@ absl::Status CheckState(const Program& step, const SlotValues& state) {
   return absl::OkStatus();
 }
 
-// Whether a step leaves state that the next one can start from, and takes keys as Step gives them.
+// Checks that a step leaves state from which the next one can start, and takes keys as Step gives them.
 absl::Status CheckStep(const Program& step) {
   for (const Program::Port& in : step.inputs) {
     const Aval& aval = step.aval(in.var);
@@ -68,7 +68,7 @@ absl::Status CheckStep(const Program& step) {
   return absl::OkStatus();
 }
 
-// A number as Save writes it: decimal digits without a sign, leading zeros or spaces.
+// Reads a number as Save writes it: decimal digits without a sign, leading zeros or spaces.
 absl::StatusOr<int64_t> Number(const std::map<std::string, std::string>& metadata, const char* key, int64_t max,
                                absl::string_view path) {
   const auto it = metadata.find(key);
@@ -82,7 +82,7 @@ absl::StatusOr<int64_t> Number(const std::map<std::string, std::string>& metadat
                                           ", expected a number from 0 to ", max));
 }
 
-// The key of an input in the step that has `key`.
+// The key for an input in the step whose key is `key`.
 Key KeyFor(const Slot& slot, Key key) { return slot.path == kSharedKeySlot ? key : FoldInName(key, slot.ToString()); }
 
 }  // namespace
@@ -105,7 +105,7 @@ absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
   for (const auto& [slot, array] : batch) {
     if (slot.kind != SlotKind::kData) {
       return absl::InvalidArgumentError(
-          absl::StrCat("trainer: the batch has ", slot.ToString(), "; expected values of kind data only"));
+          absl::StrCat("trainer: the batch has ", slot.ToString(), "; expected only values of kind data"));
     }
     values.insert_or_assign(slot, array);
   }

@@ -10,8 +10,8 @@
 //   }
 //   AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "digits.safetensors"));
 //
-// The state is the parameters, what the optimizer keeps, the statistics, the number of steps and the key: a training
-// that is saved and resumed gives the bits of one that was not interrupted.
+// The state is the parameters, the optimizer's state, the statistics, the number of steps and the key: a training that
+// is saved and resumed gives the same bits as one that was not interrupted.
 
 #include <cstdint>
 #include <string>
@@ -29,20 +29,21 @@ namespace aqt::nn {
 
 class Trainer {
  public:
-  // `loss`: see TrainStep. `params` has a value for each of its parameters (NotFound otherwise, InvalidArgument for
-  // another dtype or shape, and for values that are no inputs of kind param or stat); statistics that it lacks start as
-  // AddMissingStats says. InvalidArgument, naming the slot, when a key is not u32[2], when there is an input of kind
-  // frozen, and when the step writes a parameter or statistic as another dtype or shape than it reads.
+  // For `loss` see TrainStep. `params` has a value for each of its parameters (NotFound otherwise; InvalidArgument for
+  // another dtype or shape, and for values that are not inputs of kind param or stat); AddMissingStats adds statistics
+  // that it lacks. InvalidArgument, naming the slot, if a key is not u32[2], if there is an input of kind frozen, or if
+  // the step writes a parameter or statistic with another dtype or shape than it reads.
   //
-  // Keys: with k = FoldIn(key, number of the step), the input of kind key of path kSharedKeySlot is k; one of another
-  // path is FoldInName(k, Slot::ToString()), such as `key "noise"`: layers with keys of their own draw different noise.
+  // Keys: let k = FoldIn(key, number of the step). The input of kind key with path kSharedKeySlot is k; one with
+  // another path is FoldInName(k, Slot::ToString()), e.g. for `key "noise"`. Layers with their own keys draw different
+  // noise.
   static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key);
 
   static constexpr int64_t kMaxSteps = int64_t{1} << 32;
 
   // One step on `batch`, values for the inputs of kind data (InvalidArgument for a value of another kind). Returns the
-  // outputs that are not the new state, such as the loss before the step. After an error the state is as before.
-  // OutOfRange after kMaxSteps: the keys would repeat.
+  // outputs that are not the new state, such as the loss before the step. After an error the state is unchanged.
+  // OutOfRange after kMaxSteps, because the keys would repeat.
   absl::StatusOr<SlotValues> Step(const SlotValues& batch);
 
   const Program& program() const { return step_; }
@@ -51,9 +52,9 @@ class Trainer {
   const SlotValues& state() const { return state_; }
   SlotValues params() const;
 
-  // Resume. FailedPrecondition, naming the slot, when the file is the state of another program; DataLoss, naming the
-  // field, when the number of steps or the key is missing or wrong; the errors of LoadState. After an error the trainer
-  // is as before.
+  // Save and resume. FailedPrecondition, naming the slot, if the file is the state of another program; DataLoss, naming
+  // the field, if the number of steps or the key is missing or wrong; the errors of SaveState and LoadState. After an
+  // error the trainer is unchanged.
   absl::Status Save(const io::FileSystem& fs, absl::string_view path) const;
   absl::Status Restore(const io::FileSystem& fs, absl::string_view path);
 
@@ -66,7 +67,7 @@ class Trainer {
   int64_t steps_ = 0;
 };
 
-// "step 20/100  loss 0.4321  1234 examples/s", for a progress line; seconds since the first step.
+// "step 20/100  loss 0.4321  1234 examples/s", for a progress line; `seconds` count from the first step.
 std::string ProgressLine(int64_t step, int64_t steps, double loss, int64_t examples, double seconds);
 
 }  // namespace aqt::nn

@@ -60,7 +60,7 @@ Program QuantizedLoss() {
 
 SlotValues Params() { return *InitParams(LossFn, kInputs, MakeKey(7)); }
 
-// The class of an example is its largest of the first three numbers.
+// The class of an example is the index of the largest of its first three numbers.
 SlotValues Batch(uint64_t seed) {
   const Array x = RandomArray({DType::kF32, {kBatch, 5}}, seed);
   ArrayBuilder labels(DType::kF32, {kBatch, 3});
@@ -126,7 +126,7 @@ TEST(TrainerTest, ResumedTrainingHasTheSameBits) {
   const std::vector<float> losses = Train(*whole, 12);
   Train(*first, 5);
   ASSERT_THAT(first->Save(fs, path), IsOk());
-  // Another key and other parameters: all comes from the file.
+  // Starts with another key and other parameters: Restore replaces them all.
   absl::StatusOr<Trainer> second =
       Trainer::Make(QuantizedLoss(), Sgd{}, *InitParams(LossFn, kInputs, MakeKey(99)), MakeKey(3));
   ASSERT_THAT(second, IsOk());
@@ -142,7 +142,7 @@ TEST(TrainerTest, ResumedTrainingHasTheSameBits) {
   EXPECT_EQ(*io::ReadFile(fs, path, 1 << 20), *io::ReadFile(fs, again_path, 1 << 20));
 }
 
-// bf16 parameters, a statistic of the loss's own, and two keys: all of it is state that comes back.
+// bf16 parameters, the loss's own statistics, and two keys: all of this state is restored.
 TEST(TrainerTest, ResumesBf16StatisticsAndKeys) {
   const Slot x{SlotKind::kData, "x"}, w{SlotKind::kParam, "w"}, mean{SlotKind::kStat, "mean"},
       count{SlotKind::kStat, "count"};
@@ -214,7 +214,7 @@ TEST(TrainerTest, ProgramsThatCannotBeRepeated) {
                 InputSlot({SlotKind::kKey, "k"}, {DType::kU32, {4}});
               }),
               FailsWith(absl::StatusCode::kInvalidArgument, {"key \"k\" is u32[4], expected u32[2]"}));
-  // A statistic that is only written is an output like others.
+  // A statistic that is only written is an ordinary output.
   absl::StatusOr<Trainer> trainer = make([&](const Value& in) { WriteSlot(stat, in); });
   ASSERT_THAT(trainer, IsOk());
   absl::StatusOr<SlotValues> out = trainer->Step({{x, Array::Of<float>({1, 2}, {2})}});
@@ -266,7 +266,7 @@ SlotValues KeysOfOneStep(const std::vector<std::string>& paths) {
   return *std::move(out);
 }
 
-// Layers with keys of their own draw different noise; the key that layers share is what it always was.
+// Layers with their own keys draw different noise; the shared key is the step's key.
 TEST(TrainerTest, EachKeySlotHasItsOwnKey) {
   const SlotValues keys = KeysOfOneStep({"aqt", "a", "b"});
   const Array &shared = keys.at({SlotKind::kData, "aqt"}), &a = keys.at({SlotKind::kData, "a"}),
@@ -275,7 +275,7 @@ TEST(TrainerTest, EachKeySlotHasItsOwnKey) {
   EXPECT_TRUE(BitEqual(shared, Array::Of<uint32_t>({key.hi, key.lo}, {2})));
   EXPECT_FALSE(BitEqual(a, b));
   EXPECT_FALSE(BitEqual(a, shared));
-  // A key depends on its own name only.
+  // A key depends only on its own name.
   EXPECT_TRUE(BitEqual(a, KeysOfOneStep({"b", "a"}).at({SlotKind::kData, "a"})));
   // A contraction of the same name draws from another key.
   const Key contraction = FoldInName(key, "a");
@@ -345,7 +345,7 @@ TEST(TrainerTest, WrongStateFiles) {
     EXPECT_THAT(restore([&](StateFile& f) { f.state[slot] = one; }),
                 FailsWith(kOtherProgram, {"no input " + slot.ToString()}));
   }
-  // Kinds that a training has no state of: with the name of an input, and with another.
+  // Kinds that are not part of a training's state, with the name of an input and with another name.
   for (const Slot& slot : {kX, kLabels, Slot{SlotKind::kData, "another"}, Slot{SlotKind::kFrozen, "fc1/qrhs/value"},
                            Slot{SlotKind::kKey, "aqt"}}) {
     EXPECT_THAT(restore([&](StateFile& f) { f.state[slot] = one; }),
@@ -367,7 +367,7 @@ TEST(TrainerTest, WrongStateFiles) {
               FailsWith(absl::StatusCode::kDataLoss, {"from 0 to 4294967295"}));
 }
 
-// Step numbers are folded into the key as 32 bits: there the training ends, and does not draw the same noise again.
+// Step numbers are folded into the key as 32 bits: training ends there instead of drawing the same noise again.
 TEST(TrainerTest, EndsBeforeItsKeysRepeat) {
   const io::FileSystem& fs = io::LocalFileSystem();
   const std::string path = ::testing::TempDir() + "/long.safetensors";
@@ -417,7 +417,7 @@ TEST(TrainerTest, WrongParameters) {
   EXPECT_THAT(Trainer::Make(*served, Sgd{}, {}, MakeKey(0)), FailsWith(kInvalid, {"frozen \"q\" is an input"}));
 }
 
-// A statistic of the model's under the name of a momentum would share its value.
+// A statistic of the model with the name of a momentum would share its value.
 TEST(TrainerTest, AStatisticWithTheNameOfAMomentum) {
   const Slot taken{SlotKind::kStat, "sgd/w"};
   const auto loss = [&](bool writes) {

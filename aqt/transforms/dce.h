@@ -8,12 +8,12 @@
 namespace aqt {
 
 struct DceOptions {
-  // Kinds of inputs that go, too, when nothing uses them.
+  // Kinds of inputs that are removed, too, if nothing uses them.
   std::vector<SlotKind> drop_inputs = {};
 };
 
 // `program` without equations and constants that no output depends on. Equations with several outputs stay whole as
-// long as one is used (what is not used is not computed: Composite::Eval is told).
+// long as one is used; Composite::Eval need not compute the others.
 Program Dce(const Program& program, const DceOptions& options = {});
 
 }  // namespace aqt

@@ -17,7 +17,7 @@
 namespace aqt {
 namespace {
 
-// How a variable's value comes to be known.
+// Why a variable's value is known.
 enum class Known { kNo, kConstant, kInput, kFromConstants, kFromInputs };
 
 class Folder {
@@ -61,8 +61,8 @@ class Folder {
       folded_[i] = true;
       for (VarId var : eqn.out) state_[var] = constant ? Known::kFromConstants : Known::kFromInputs;
     }
-    // What stays: equations that are not known, and broadcasts of known values that these use; last first, as a
-    // broadcast may be used by a broadcast.
+    // Equations stay if they are not known, or are broadcasts of known values that the rest uses. From last to first,
+    // because a broadcast may be used by another one.
     used_.assign(program_.vars.size(), false);
     for (const Program::Port& port : program_.outputs) used_[port.var] = used_[port.var] || !IsStored(port);
     stays_.assign(program_.eqns.size(), false);
@@ -78,7 +78,7 @@ class Folder {
   // A frozen output of something known becomes a value.
   bool IsStored(const Program::Port& port) const { return port.slot.kind == SlotKind::kFrozen && IsKnown(port.var); }
 
-  // A frozen output that depends on parameters or statistics without a value is a model that was converted without
+  // A frozen output that depends on parameters or statistics without a value means that the model was converted without
   // them. One that depends on data or a key stays an output.
   absl::Status CheckFrozenOutputs() const {
     std::vector<bool> needed(program_.vars.size(), false);
@@ -120,7 +120,7 @@ class Folder {
     return absl::OkStatus();
   }
 
-  // The name of a computed value: the first frozen output that it is, or one made of its scope.
+  // The name of a computed value: that of the first frozen output with this value, or one made from its scope.
   Slot SlotFor(VarId var, const Equation& eqn) {
     for (const Program::Port& port : program_.outputs) {
       if (port.var == var && IsStored(port)) return port.slot;
@@ -162,7 +162,7 @@ class Folder {
         folded.values.emplace(frozen.back().slot, *values_[var]);
       }
     }
-    // Known inputs stay when the rest uses them.
+    // Known inputs stay if the rest uses them.
     const auto goes = [&](const Program::Port& port) { return IsKnown(port.var) && !used_[port.var]; };
     out.inputs.erase(std::remove_if(out.inputs.begin(), out.inputs.end(), goes), out.inputs.end());
     for (const Program::Port& port : out.inputs) {
@@ -186,7 +186,7 @@ class Folder {
   const SlotValues& known_;
   std::vector<Known> state_;
   std::vector<std::optional<Array>> values_;
-  std::vector<bool> folded_, stays_;  // by equation: can be computed now; is part of the result
+  std::vector<bool> folded_, stays_;  // by equation: is computed now; is part of the result
   std::vector<bool> used_;            // by variable: a part of the result uses it
   absl::btree_map<std::string, int> counters_;
 };

@@ -35,7 +35,7 @@ Program TraceXwb(TracedFunction fn) {
 
 SlotValues Known() { return {{kW, RandomArray({DType::kF32, {3, 3}}, 1)}, {kB, RandomArray({DType::kF32, {3}}, 2)}}; }
 
-// Folds, checks that the bits stay, and returns the result.
+// Folds, checks that the outputs keep their bits, and returns the result.
 Folded FoldAndCompare(const Program& program) {
   absl::StatusOr<Folded> folded = Fold(program, Known());
   EXPECT_THAT(folded, IsOk());
@@ -60,7 +60,7 @@ TEST(FoldTest, ComputesWhatDependsOnKnownInputsAlone) {
     const Value moved = ops::Transpose(doubled, {1, 0}) + 1.0;
     return Values{ops::MatMul(in[0], moved) + in[2]};
   }));
-  // The bias is used as it is; its broadcast is not stored.
+  // The bias is used directly; its broadcast is not stored.
   EXPECT_EQ(ToText(folded.program), R"(in %0: f32[2,3] data "x"
 in %1: f32[3] param "b"
 in %2: f32[3,3] frozen "fc/folded_0"
@@ -92,7 +92,7 @@ out %5 data "0"
   EXPECT_EQ(folded.values.count({SlotKind::kFrozen, "unused"}), 1u);
 }
 
-// Whatever a frozen output is, its value comes out.
+// Every kind of frozen output gets its value.
 TEST(FoldTest, EveryFrozenOutputHasAValue) {
   const auto frozen = [](const char* path) { return Slot{SlotKind::kFrozen, path}; };
   const Program program = TraceXwb([&](In in) {
@@ -123,7 +123,7 @@ TEST(FoldTest, EveryFrozenOutputHasAValue) {
   EXPECT_EQ(folded.program.inputs[3].slot, frozen("twice"));
 }
 
-// The names that Fold makes leave those of frozen outputs free.
+// Names that Fold makes up do not collide with those of frozen outputs.
 TEST(FoldTest, MadeNamesAreFree) {
   const Folded folded = FoldAndCompare(TraceXwb([](In in) {
     WriteSlot({SlotKind::kFrozen, "folded_0"}, in[1] * 2.0);
@@ -174,7 +174,7 @@ TEST(FoldTest, FrozenOutputsNeedTheirParametersAndStatistics) {
               FailsWith(kNotFound, {"fold: frozen \"q\" is computed from stat \"fc/sum\", which has no value"}));
   EXPECT_THAT(Fold(trace(true, false), s), FailsWith(kNotFound, {"frozen \"q\"", "param \"w\""}));
   EXPECT_THAT(Fold(trace(true, false), {}), FailsWith(kNotFound, {"param \"w\", stat \"fc/sum\", which have"}));
-  // Without a frozen output, and with one of data, the program goes on to read its inputs.
+  // Without a frozen output, or with one that depends on data, the program still reads its inputs.
   EXPECT_THAT(Fold(trace(false, false), w), IsOk());
   absl::StatusOr<Folded> folded = Fold(trace(true, true), w);
   ASSERT_THAT(folded, IsOk());

@@ -35,8 +35,9 @@ absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfi
     options.set_log_errors(false);
     patterns.push_back(std::make_unique<RE2>(rule.scope, options));
     if (!patterns.back()->ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("inject: ", RuleName(config, i), ": scope \"", rule.scope,
-                                                     "\" is not a regular expression: ", patterns.back()->error()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("inject: ", RuleName(config, i), ": scope \"", rule.scope,
+                       "\" is not a valid regular expression: ", patterns.back()->error()));
     }
     for (const std::string& op : rule.ops) {
       if (op != "dot_general") {
@@ -48,7 +49,7 @@ absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfi
   return patterns;
 }
 
-// Whether each variable is a function of parameters, frozen inputs and constants alone.
+// For each variable, whether it depends only on parameters, frozen inputs and constants.
 std::vector<bool> FromParams(const Program& program) {
   std::vector<bool> from_params(program.vars.size(), false);
   for (const Program::Port& port : program.inputs) {
@@ -131,8 +132,8 @@ class Injector {
     return "no operand that a rule quantizes has a calibration with state, such as MeanOfAbsMax";
   }
 
-  // The first ContractionName of the scope that no other contraction has: a layer may have quantized one by itself, and
-  // a scope may be named like an ordinal of another.
+  // The first ContractionName of the scope that no other contraction has: a layer may have quantized a contraction
+  // itself, and a scope may have the name of another scope's ordinal.
   std::string NameFor(const std::string& scope) {
     while (true) {
       std::string name = ContractionName(scope, ordinals_[scope]++);
@@ -163,7 +164,7 @@ class Injector {
     return wanted == QuantMode::kCalibrate && !has_state ? QuantMode::kTrain : wanted;
   }
 
-  // A weight is stored whole. Of an activation there is only a scale to store, if its calibration has state.
+  // A weight is stored whole. For an activation there is only a scale to store, if its calibration has state.
   FreezerMode FreezerOf(const Tensor& tensor, VarId operand) const {
     return from_params_[operand] || !HasState(tensor.quantizer) ? FreezerMode::kValueAndScale : FreezerMode::kScale;
   }
@@ -215,8 +216,8 @@ class Injector {
   const std::vector<bool> from_params_;
   absl::flat_hash_map<std::string, int> ordinals_;           // by scope
   absl::flat_hash_set<std::string> names_;                   // of contractions
-  bool calibrates_ = false;                                  // a side is in mode CALIBRATE
-  bool params_have_state_ = false, data_has_state_ = false;  // a calibration of a weight, of an activation, does
+  bool calibrates_ = false;                                  // whether a side is in mode CALIBRATE
+  bool params_have_state_ = false, data_has_state_ = false;  // whether a weight's, an activation's calibration does
   InjectReport report_;
 };
 

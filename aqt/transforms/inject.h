@@ -1,14 +1,14 @@
 #ifndef AQT_TRANSFORMS_INJECT_H_
 #define AQT_TRANSFORMS_INJECT_H_
 
-// Quantizes a model that knows nothing of it: rules pick contractions of its program and say how each is quantized.
+// Quantizes a model that knows nothing about it: rules pick contractions of its program and say how to quantize each.
 //
 //   InjectConfig config;
 //   config.rules.push_back({.scope = ".*/logits"});                                   // these stay as they are
 //   config.rules.push_back({.scope = "mlp/.*", .dot_general = FullyQuantized()});
 //   absl::StatusOr<Program> quantized = Inject(program, config);
 //
-// Before gradients are taken: then each quantized contraction brings its own backward pass.
+// Inject before taking gradients, so that each quantized contraction brings its own backward pass.
 
 #include <optional>
 #include <string>
@@ -24,23 +24,23 @@ namespace aqt {
 // What an operand depends on.
 enum class OperandOrigin {
   kAny,
-  kParam,  // parameters, frozen inputs and constants alone: a weight
+  kParam,  // only parameters, frozen inputs and constants: a weight
   kData,   // anything else: an activation
 };
 
 struct InjectRule {
   bool operator==(const InjectRule&) const = default;
   std::string name = "";  // for messages; "rule <number>" when empty
-  // An equation is hit when all of these hold.
+  // The rule hits an equation if all of these match.
   std::string scope = ".*";                        // regular expression (RE2) for the whole scope
   std::vector<std::string> ops = {"dot_general"};  // the operation's name
   OperandOrigin lhs_origin = OperandOrigin::kAny, rhs_origin = OperandOrigin::kAny;
 
-  // What becomes of it; null: it stays as it is.
+  // How to quantize it; if unset, it stays as it is.
   std::optional<DotGeneral> dot_general = std::nullopt;
-  // See QuantizedDotOptions. A mode that is null is, where the side is quantized: InjectConfig::param_mode when its
-  // operand depends on parameters alone; InjectConfig::data_mode when it does not, and its calibration has state;
-  // otherwise TRAIN. And it is TRAIN in place of a CALIBRATE that has no state to update.
+  // See QuantizedDotOptions. If unset, the mode of a quantized side is InjectConfig::param_mode if its operand depends
+  // only on parameters; otherwise InjectConfig::data_mode if its calibration has state; otherwise TRAIN. A CALIBRATE
+  // without state to update becomes TRAIN.
   std::optional<QuantMode> lhs_mode = std::nullopt, rhs_mode = std::nullopt;
   std::optional<std::string> key_slot = std::nullopt;
 };
@@ -49,19 +49,19 @@ struct InjectConfig {
   bool operator==(const InjectConfig&) const = default;
   // The first rule that hits an equation decides; equations that no rule hits stay as they are.
   std::vector<InjectRule> rules;
-  // What happens to the weights, unless a rule says otherwise: TRAIN, then CONVERT (and Fold), then SERVE, with one set
-  // of rules. Gradients, and so their keys, belong to TRAIN.
+  // The mode of weights, unless a rule sets one: TRAIN, then CONVERT (and Fold), then SERVE, with one set of rules.
+  // Only TRAIN has gradients and therefore their keys.
   QuantMode param_mode = QuantMode::kTrain;
   // The same for activations whose calibration has state: CALIBRATE updates their statistics, CONVERT (and Fold)
-  // freezes the scale that these hold, SERVE reads it. Activations that are calibrated from themselves have nothing to
+  // freezes the scale that these give, SERVE reads it. Activations that are calibrated from themselves have nothing to
   // freeze.
   QuantMode data_mode = QuantMode::kTrain;
   // A rule that hits nothing is an error.
   bool strict = true;
-  // A side in mode SERVE whose frozen tensor is missing is quantized in the operation instead, with its statistics as
-  // they are if its calibration has state.
+  // A side in mode SERVE whose frozen tensor is missing is quantized in the operation instead; if its calibration has
+  // state, with the statistics as they are.
   bool allow_requantize = false;
-  std::string shared_key_slot = kSharedKeySlot;  // of rules without a key_slot
+  std::string shared_key_slot = kSharedKeySlot;  // for rules without a key_slot
   QuantRules quant_rules = {};
 };
 
@@ -79,11 +79,11 @@ struct InjectReport {
   std::string ToString(const InjectConfig& config) const;
 };
 
-// `frozen` are the tensors that can be served, null when that is not known yet; `report`, if not null, is filled in any
-// case but for wrong rules.
-// Errors: InvalidArgument for a pattern that is none, an operation that cannot be quantized, a rule that hits nothing
-// (when strict); NotFound, naming the slot, for a frozen tensor that is missing; and those of QuantizedDot: a
-// configuration that is illegal for a contraction that it hits, with the contraction's scope, operands and source line.
+// `frozen` has the tensors that can be served; null if they are not known yet. `report`, if not null, is always filled,
+// except if the rules themselves are wrong.
+// Errors: InvalidArgument for an invalid regular expression, an operation that cannot be quantized, and a rule that
+// hits nothing (if strict); NotFound, naming the slot, for a missing frozen tensor; and those of QuantizedDot, for a
+// configuration that is illegal for a contraction it hits, with the contraction's scope, operands and source line.
 absl::StatusOr<Program> Inject(const Program& program, const InjectConfig& config, const SlotValues* frozen = nullptr,
                                InjectReport* report = nullptr);
 

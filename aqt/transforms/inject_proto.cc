@@ -22,13 +22,13 @@ namespace {
 
 using config::Place;
 
-// Values of the enums, in the order of the proto's numbers from 1.
+// The values of the enums, in the order of the proto's numbers, starting at 1.
 constexpr QuantMode kModes[] = {QuantMode::kTrain, QuantMode::kCalibrate, QuantMode::kConvert, QuantMode::kServe};
 constexpr OperandOrigin kOrigins[] = {OperandOrigin::kAny, OperandOrigin::kParam, OperandOrigin::kData};
 constexpr PrngLayout kLayouts[] = {PrngLayout::kPartitionable, PrngLayout::kOriginal};
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kXlaCompatible, Arithmetic::kIeee};
 
-// Words of AQT, of InjectConfig, and of the converter's configuration.
+// Names that AQT, InjectConfig or the converter's configuration use, and what to write here instead.
 constexpr config::Rename kRenames[] = {
     {"Inject", "rule", "rules { ... }"},
     {"Inject", "quant_rules", "prng_layout and arithmetic themselves"},
@@ -41,7 +41,7 @@ constexpr config::Rename kRenames[] = {
     {"", "SERVE", "QUANT_MODE_SERVE"},
 };
 
-// These, and those of the contractions inside.
+// kRenames and those of the contractions inside.
 std::vector<config::Rename> Renames() {
   std::vector<config::Rename> all(std::begin(kRenames), std::end(kRenames));
   const absl::Span<const config::Rename> inner = DotGeneralRenames();
@@ -49,7 +49,7 @@ std::vector<config::Rename> Renames() {
   return all;
 }
 
-// The struct's value of a proto's enum value.
+// Converts a proto's enum value to the struct's.
 template <class E, size_t n>
 absl::Status ReadEnum(const E (&values)[n], int number, const Place& place, E* out) {
   if (number < 1 || number > static_cast<int>(n)) return place.Error("a value other than UNSPECIFIED is needed");
@@ -77,7 +77,7 @@ absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Pla
   options.set_log_errors(false);
   if (const RE2 pattern(rule.scope, options); !pattern.ok()) {
     return place.In(message, "scope")
-        .Error(absl::StrCat("\"", rule.scope, "\" is not a regular expression: ", pattern.error()));
+        .Error(absl::StrCat("\"", rule.scope, "\" is not a valid regular expression: ", pattern.error()));
   }
   if (message.ops_size() > 0) rule.ops.assign(message.ops().begin(), message.ops().end());
   for (int i = 0; i < message.ops_size(); ++i) {
@@ -120,7 +120,7 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
   const Place place(source, &tree);
   AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
   InjectConfig out;
-  if (message.rules_size() == 0) return place.Error("there is no rule: nothing would be quantized");
+  if (message.rules_size() == 0) return place.Error("there are no rules: nothing would be quantized");
   for (int i = 0; i < message.rules_size(); ++i) {
     AQT_ASSIGN_OR_RETURN(InjectRule rule, ReadRule(message.rules(i), place.In(message, "rules", i)));
     out.rules.push_back(std::move(rule));

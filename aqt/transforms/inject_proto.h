@@ -13,15 +13,15 @@
 namespace aqt {
 
 // Reads a textproto of aqt.config.Inject. InvalidArgument "source:line:column: message" for errors of syntax and of
-// form, for a scope that is not a regular expression, and for a configuration that is illegal for any contraction. What is
-// illegal for the one that a rule hits is Inject's to tell.
+// form, for a scope that is not a valid regular expression, and for a configuration that no contraction allows. Inject
+// reports what is illegal for the contraction that a rule hits.
 absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, absl::string_view source = "config");
 
-// The presets of configs/presets/inject. InvalidArgument, listing the names, when there is none of that name.
+// The presets of configs/presets/inject. InvalidArgument, listing the names, if there is none with this name.
 absl::StatusOr<InjectConfig> InjectConfigFromPreset(absl::string_view name);
 std::vector<std::string> InjectPresetNames();
 
-// InjectConfigFromText(ToText(c)) == c for what is legal.
+// InjectConfigFromText(ToText(c)) == c for any legal c.
 std::string ToText(const InjectConfig& config);
 
 }  // namespace aqt

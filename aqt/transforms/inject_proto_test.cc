@@ -96,7 +96,7 @@ TEST(InjectProtoTest, ErrorsHaveAPlace) {
            {"schema: 1\nrules { scope: \"x\" }", {"rules.txt:2:", "dot_general { ... }, or keep: true"}},
            {"schema: 1\nrules { keep: false }", {"rules.txt:2:", "keep can only be true"}},
            {"schema: 1\nrules {\n  scope: \"a(\" keep: true\n}",
-            {"rules.txt:3:", "\"a(\" is not a regular expression"}},
+            {"rules.txt:3:", "\"a(\" is not a valid regular expression"}},
            {"schema: 1\nrules { keep: true\n ops: \"conv\" }", {"rules.txt:3:", "op \"conv\""}},
            {"schema: 1\nrules { keep: true lhs_mode: QUANT_MODE_UNSPECIFIED }", {"rules.txt:2:", "UNSPECIFIED"}},
            {"schema: 1\nrules {\n dot_general {\n base: \"int9\" } }", {"rules.txt:4:", "int9"}},
@@ -106,7 +106,7 @@ TEST(InjectProtoTest, ErrorsHaveAPlace) {
   }
 }
 
-// Changing only the text moves a model between float, int8, int4 and a mix.
+// Only the text decides whether a model is float, int8, int4 or a mix.
 TEST(InjectProtoTest, TheTextDecides) {
   const Program program = *Trace(
       [](absl::Span<const Value> in) {

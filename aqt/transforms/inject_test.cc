@@ -41,7 +41,7 @@ using ::testing::Not;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// (x [B,6], w1 [6,5], b1 [5], w2 [4,5]): the second weight is the lhs of its contraction. Nothing here knows of
+// (x [B,6], w1 [6,5], b1 [5], w2 [4,5]): the second weight is the lhs of its contraction. Nothing here knows about
 // quantization.
 Values Model(In in) {
   const NamedScope scope("mlp");
@@ -75,7 +75,7 @@ SlotValues Params() {
           {Param("fc2/kernel"), RandomArray({DType::kF32, {4, 5}}, 3)}};
 }
 
-// Forward int8, gradients in float: no key.
+// Forward in int8, gradients in float: no key.
 DotGeneral Int8() { return DotGeneralMake(8, 8); }
 
 InjectConfig All(const DotGeneral& config) {
@@ -109,7 +109,7 @@ out %11 data "logits"
   EXPECT_EQ(program->eqns[0].where.line, Traced(2).eqns[0].where.line);
 }
 
-// A rule for layers of one kind names their axes, negative ones from the end; the batch may have any extent.
+// A rule for layers of one kind names their axes, negative ones counting from the end; the batch may have any extent.
 TEST(InjectTest, Tiles) {
   DotGeneral tiled = Int8();
   tiled.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = -1, .tile_size = 3}}},
@@ -120,7 +120,7 @@ TEST(InjectTest, Tiles) {
   absl::StatusOr<Program> program = Inject(Traced(2), config);
   ASSERT_THAT(program, IsOk());
   EXPECT_THAT(ToText(*program), HasSubstr("tiles=(contracting -1:x3)*(contracting 0:x3)} @mlp/fc1"));
-  // Stored for serving with the tiles in front of their places.
+  // Stored for serving with each tile axis in front of the axis that it tiles.
   config.rules[0].rhs_mode = QuantMode::kConvert;
   program = Inject(Traced(2), config);
   ASSERT_THAT(program, IsOk());
@@ -196,7 +196,7 @@ TEST(InjectTest, WrongRulesAreRefused) {
       Inject(Traced(2), config),
       FailsWith(absl::StatusCode::kInvalidArgument,
                 {"QUANT_MODE_CALIBRATE updates statistics, but no operand that a rule quantizes", "[mlp/fc1]"}));
-  // There are some with state, but this mode is not theirs.
+  // Some calibrations have state, but this mode does not apply to them.
   config = All(Int8());
   config.rules[0].dot_general->fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
   config.rules[0].scope = "mlp/fc1";
@@ -273,8 +273,8 @@ TEST(InjectTest, ContractionsOfOneScopeAreNumbered) {
   EXPECT_THAT(ToText(*injected), HasSubstr("frozen \"block/dot_1/qrhs/scale\""));
 }
 
-// Contractions of a scope have names of their own, whoever quantizes them, in whatever order: equal names would mean
-// one key and one frozen tensor.
+// Contractions of a scope have distinct names, whoever quantizes them and in whatever order: equal names would mean the
+// same key and the same frozen tensor.
 TEST(InjectTest, NamesAreDistinct) {
   const auto trace = [](const std::vector<bool>& quantized) {
     return *Trace(
@@ -300,12 +300,12 @@ TEST(InjectTest, NamesAreDistinct) {
     ASSERT_THAT(program, IsOk());
     EXPECT_EQ(CountOps(*program, "aqt_dot_general"), quantized.size());
     EXPECT_EQ(program->outputs.size(), 1 + 2 * quantized.size());  // value and scale of each
-    // All of them served from what is folded.
+    // All of them can be served from the folded values.
     absl::StatusOr<Folded> folded = Fold(*program, {{Param("w"), RandomArray({DType::kF32, {3, 3}}, 1)}});
     ASSERT_THAT(folded, IsOk());
     EXPECT_EQ(folded->values.size(), 2 * quantized.size());
   }
-  // Noise: the same contraction explicit, then plain, draws from two keys.
+  // Noise: an explicitly quantized contraction and then the same one by a rule draw from different keys.
   const Program mixed = *Trace(
       [](In in) {
         const NamedScope scope("block");
@@ -377,7 +377,7 @@ TEST(InjectTest, TheModeOfTheWeights) {
     ASSERT_THAT(got, IsOk());
     EXPECT_EQ(ToText(*got), ToText(*want));
   }
-  // A side that is not quantized stays what it is.
+  // A side that is not quantized stays as it is.
   by_mode.rules[0].dot_general = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
   absl::StatusOr<Program> serving = Inject(Traced(2), by_mode);
   ASSERT_THAT(serving, IsOk());
@@ -452,7 +452,7 @@ void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weigh
         << "rows " << first << " .. " << first + rows - 1 << " of " << batch;
   };
   serve(0, batch);
-  // Pairs; by IEEE rules single rows, too (see QuantRules).
+  // Pairs of rows; with IEEE arithmetic even single rows (see QuantRules).
   const int64_t rows = arithmetic == Arithmetic::kIeee ? 1 : 2;
   for (int64_t first = 0; first + rows <= batch; first += 5) serve(first, rows);
 }
@@ -478,7 +478,7 @@ TEST(InjectTest, AMissingFrozenTensorIsNamed) {
   EXPECT_THAT(Inject(Traced(2), config, &frozen),
               FailsWith(absl::StatusCode::kNotFound,
                         {"[mlp/fc2]", "frozen \"mlp/fc2/qlhs/scale\" is missing", "allow_requantize"}));
-  // Known only when the program runs.
+  // Found only when the program runs.
   absl::StatusOr<Program> served = Inject(Traced(2), config);
   ASSERT_THAT(served, IsOk());
   SlotValues values = Params();
@@ -499,7 +499,7 @@ TEST(InjectTest, AMissingFrozenTensorIsNamed) {
   EXPECT_TRUE(BitEqual(got->at(logits), EvalSlots(folded->program, folded->values)->at(logits)));
 }
 
-// The scale of the activations is in their statistics: a conversion without them would freeze nothing.
+// The scale of activations comes from their statistics: a conversion without them would freeze nothing.
 TEST(InjectTest, AConversionNeedsItsStatistics) {
   DotGeneral config = Int8();
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};

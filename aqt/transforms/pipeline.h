@@ -1,7 +1,7 @@
 #ifndef AQT_TRANSFORMS_PIPELINE_H_
 #define AQT_TRANSFORMS_PIPELINE_H_
 
-// Transforms one after the other, each stage shown.
+// Runs transforms one after the other; an observer sees each stage.
 //
 //   Pipeline pipeline;
 //   pipeline.Add(StageKind::kInject, "inject", [&](const Program& p) { return Inject(p, config); });
@@ -18,12 +18,12 @@
 
 namespace aqt {
 
-// In the order in which stages may stand; kDce may stand anywhere.
+// The order that stages must have; kDce may come anywhere.
 enum class StageKind {
   kInject,  // before gradients, so that a quantized contraction's own backward pass is used
   kGrad,
   kExpand,  // after gradients, which need the composites
-  kFold,    // last: what it computes is what is served
+  kFold,    // last, because its result is what is served
   kDce,
 };
 absl::string_view ToString(StageKind kind);  // "inject", ...
@@ -31,14 +31,14 @@ absl::string_view ToString(StageKind kind);  // "inject", ...
 class Pipeline {
  public:
   using Transform = std::function<absl::StatusOr<Program>(const Program&)>;
-  // Called with the source as stage 0 "source", then after each stage.
+  // Called with the source program as stage 0, "source", then after each stage.
   using Observer = std::function<void(int number, absl::string_view name, const Program& program)>;
 
   Pipeline& Add(StageKind kind, std::string name, Transform transform);
 
-  // InvalidArgument when the stages do not stand in the order of StageKind; a stage's error, with its name.
-  // When the environment variable AQT_DUMP_PROGRAMS names a folder, each stage is also written there as NN_name.txt;
-  // Unavailable when that fails.
+  // InvalidArgument if the stages are not in the order of StageKind; a stage's error, with its name.
+  // If the environment variable AQT_DUMP_PROGRAMS names a folder, each stage is also written there as NN_name.txt;
+  // Unavailable if that fails.
   absl::StatusOr<Program> Run(const Program& program, const Observer& observer = nullptr) const;
 
  private:
