@@ -49,7 +49,8 @@ absl::StatusOr<Shape> CommonShape(absl::Span<const Value> values) {
     for (int64_t i = 0; i < rank; ++i) {
       const int64_t a = i < rank - common.rank() ? 1 : common[i - (rank - common.rank())];
       const int64_t b = i < rank - shape.rank() ? 1 : shape[i - (rank - shape.rank())];
-      if (a != b && a != 1 && b != 1) return absl::InvalidArgumentError("shapes cannot be broadcast to one");
+      if (a != b && a != 1 && b != 1)
+        return absl::InvalidArgumentError("the shapes cannot be broadcast to a common shape");
       next.push_back(a == 1 ? b : a);
     }
     common = std::move(next);

@@ -160,7 +160,7 @@ TEST(BasicOpsTest, RefusalsNameOperationOperandsAndRemedy) {
            {"broadcast", [](In x) { return ops::BroadcastTo(x[0], {2, 4}); }, {f},
             {"broadcast: axis 1", "extent 3", "has 4"}},
            {"broadcast rank", [](In x) { return ops::BroadcastTo(x[0], {3}); }, {f}, {"broadcast: "}},
-           {"broadcast order", [](In x) { return ops::BroadcastInDim(x[0], {3, 2}, {1, 0}); }, {f}, {"do not ascend"}},
+           {"broadcast order", [](In x) { return ops::BroadcastInDim(x[0], {3, 2}, {1, 0}); }, {f}, {"are not in ascending order"}},
            {"reshape", [](In x) { return ops::Reshape(x[0], {4}); }, {f}, {"reshape: ", "has 6", "has 4"}},
            {"reshape open", [](In x) { return ops::Reshape(x[0], {-1, -1}); }, {f}, {"reshape: ", "-1"}},
            {"reshape huge", [](In x) { return ops::Reshape(x[0], {int64_t{1} << 40, int64_t{1} << 40}); }, {f},

@@ -45,7 +45,7 @@ absl::Status ExpectAscending(absl::Span<const int64_t> axes, int64_t rank) {
   for (size_t i = 0; i < axes.size(); ++i) {
     if (axes[i] < 0 || axes[i] >= rank)
       return Invalid("axis ", axes[i], " of ", List(axes), " is not in 0 .. ", rank - 1);
-    if (i > 0 && axes[i] <= axes[i - 1]) return Invalid("axes ", List(axes), " do not ascend");
+    if (i > 0 && axes[i] <= axes[i - 1]) return Invalid("axes ", List(axes), " are not in ascending order");
   }
   return absl::OkStatus();
 }

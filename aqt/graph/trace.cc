@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<Array>> DataOf(absl::Span<const Value> operands) {
     if (operand.array() == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "a traced ", operand.aval().ToString(),
-          " is used where no trace is active: return it from the traced function, and evaluate the program"));
+          " is used, but no trace is active: return it from the traced function, and evaluate the program"));
     }
     arrays.push_back(*operand.array());
   }

@@ -216,7 +216,7 @@ TEST(TraceTest, AValueCannotLeaveItsTrace) {
                   {Array::Scalar(1.0f)}),
               IsOk());
   EXPECT_THAT((leaked + 1.0).ToArray(),
-              FailsWith(absl::StatusCode::kFailedPrecondition, {"add", "where no trace is active"}));
+              FailsWith(absl::StatusCode::kFailedPrecondition, {"add", "no trace is active"}));
   EXPECT_THAT(testing::TraceWith([&](In in) { return Values{in[0] + leaked}; }, {Array::Scalar(1.0f)}),
               FailsWith(absl::StatusCode::kFailedPrecondition, {"add", "outside of the trace that made it"}));
   EXPECT_THAT(testing::TraceWith([&](In) { return Values{leaked}; }, {Array::Scalar(1.0f)}),

@@ -223,10 +223,10 @@ TEST_F(CheckpointTest, WhatCannotBeCarriedOverIsTold) {
   ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
   const Checkpoint c = Open().value();
   EXPECT_THAT(c.other_files(), ElementsAre("sub/file"));
-  EXPECT_THAT(c.warnings(), ElementsAre("'broken.json' is left out: the link leads to nothing",
-                                        "'loop' is left out: the link leads nowhere, or to itself",
+  EXPECT_THAT(c.warnings(), ElementsAre("'broken.json' is left out: the link's target does not exist",
+                                        "'loop' is left out: the link is part of a loop",
                                         "'pipe' is left out: it is a pipe, a socket or a device",
-                                        "'sub/up' is left out: it leads back to a folder that it is in"));
+                                        "'sub/up' is left out: it leads back to a folder that contains it"));
 }
 
 TEST_F(CheckpointTest, FoldersThatLinkToEachOtherEnd) {

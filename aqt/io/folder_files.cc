@@ -85,8 +85,8 @@ class Finder {
     if (link) info = fs_.Stat(path);
     if (!info.ok()) {
       if (own) return info.status();
-      if (link && absl::IsNotFound(info.status())) return Skip(name, "the link leads to nothing");
-      if (link && absl::IsFailedPrecondition(info.status())) return Skip(name, "the link leads nowhere, or to itself");
+      if (link && absl::IsNotFound(info.status())) return Skip(name, "the link's target does not exist");
+      if (link && absl::IsFailedPrecondition(info.status())) return Skip(name, "the link is part of a loop");
       if (absl::IsPermissionDenied(info.status())) return Skip(name, "it cannot be read");
       return info.status();
     }
@@ -106,7 +106,7 @@ class Finder {
                                      "; copy that folder here if the model needs it"));
     }
     if (std::find(above.begin(), above.end(), IdOf(*info)) != above.end()) {
-      return Skip(name, "it leads back to a folder that it is in");
+      return Skip(name, "it leads back to a folder that contains it");
     }
     if (link && in_link) return Skip(name, "it is a link to a folder inside another one");
     if (above.size() > kMaxDepth) return Skip(name, absl::StrCat("it is more than ", kMaxDepth, " folders deep"));

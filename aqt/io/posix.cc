@@ -95,7 +95,7 @@ absl::Status Error(int error, absl::string_view operation, absl::string_view pat
 }
 
 absl::Status CheckPath(absl::string_view path) {
-  if (path.empty()) return absl::InvalidArgumentError("a path is empty");
+  if (path.empty()) return absl::InvalidArgumentError("the path is empty");
   if (path.find('\0') != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("path '", path.substr(0, path.find('\0')), "...' contains a NUL"));
   }
@@ -223,7 +223,7 @@ class PosixOutput final : public OutputFile {
   }
 
   absl::Status Commit() override {
-    if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("Commit was called before for '", path_, "'"));
+    if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("Commit was already called for '", path_, "'"));
     const int sync = Retry([&] { return calls_.FSync(fd_); });
     const int sync_error = errno;
     const int close = CloseFd(calls_, std::exchange(fd_, -1));

@@ -515,7 +515,7 @@ Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
   }
   if (layout_.has_scale[0] || layout_.has_scale[1]) {
     const absl::Status status = absl::FailedPreconditionError(
-        "an operand was quantized before (mode CONVERT or SERVE) and has no gradient; train with float operands");
+        "an operand is already quantized (mode CONVERT or SERVE) and has no gradient; train with float operands");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
   if (dot_->plan.BackwardNeedsKey() && !layout_.has_key) {

@@ -583,7 +583,7 @@ TEST(AqtDotGeneralTest, AnOperandQuantizedBeforeHasNoGradient) {
       {problem.lhs, problem.rhs});
   ASSERT_THAT(program, IsOk());
   EXPECT_THAT(Grad(*program, {0}),
-              FailsWith(absl::StatusCode::kFailedPrecondition, {"quantized before", "no gradient"}));
+              FailsWith(absl::StatusCode::kFailedPrecondition, {"already quantized", "no gradient"}));
 }
 
 // Equal names and attributes mean the same computation, also where a qvalue has the dtype of the operand.

@@ -139,10 +139,11 @@ Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, cons
     return Refuse(status, "aqt_dot_general", {lhs, rhs}, where);
   }
   if (!TakeName(name)) {
-    return Refuse(absl::AlreadyExistsError(absl::StrCat("a contraction is named \"", name,
-                                                        "\" already, and the two would share noise, statistics and "
-                                                        "frozen tensors; NextContractionName() gives each its own")),
-                  "aqt_dot_general", {lhs, rhs}, where);
+    return Refuse(
+        absl::AlreadyExistsError(absl::StrCat("a contraction named \"", name,
+                                              "\" already exists, and the two would share noise, statistics and "
+                                              "frozen tensors; NextContractionName() gives each its own")),
+        "aqt_dot_general", {lhs, rhs}, where);
   }
   const absl::StatusOr<AqtDot> dot =
       AqtDot::Make(options.config, lhs.aval(), rhs.aval(), dims, options.rules, {options.lhs_mode, options.rhs_mode});

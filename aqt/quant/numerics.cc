@@ -26,9 +26,10 @@ absl::Status ValidateInt(const IntSymmetric& n) {
   }
   if (!n.dtype.has_value()) return absl::OkStatus();
   const DType container = *n.dtype;
-  if (IsByteInteger(container) || container == DType::kS32 || internal::IsArithmeticFloat(container)) return absl::OkStatus();
+  if (IsByteInteger(container) || container == DType::kS32 || internal::IsArithmeticFloat(container))
+    return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: container ", ToString(container),
-                                                 ", expected s2, s4, s8, s32, f32, bf16, f16 or none"));
+                                                 ", expected s2, s4, s8, s32, f32, bf16 or f16, or leave it unset"));
 }
 
 absl::Status ValidateFp8(const Fp8& n) {

@@ -442,7 +442,7 @@ TEST(Validate, NamesWhatIsWrong) {
        "IntSymmetric: bits = 23, but 1 to 22 can be represented"},
       {IntSymmetric{.bits = 0}, invalid, "IntSymmetric: bits = 0, but 1 to 22 can be represented"},
       {IntSymmetric{.dtype = DType::kE4M3FN}, invalid,
-       "IntSymmetric: container e4m3fn, expected s2, s4, s8, s32, f32, bf16, f16 or none"},
+       "IntSymmetric: container e4m3fn, expected s2, s4, s8, s32, f32, bf16 or f16, or leave it unset"},
       {Fp8{.dtype = DType::kE5M2}, invalid,
        "Fp8: exponent_bits = 4, mantissa_bits = 3, dtype e5m2; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with "
        "either"},

@@ -93,7 +93,7 @@ TEST(ErrorsTest, RulesThatHitNothing) {
   EXPECT_THAT(Injected("rules { keep: true } rules { name: 'late' scope: 'mlp/fc1' keep: true }"),
               FailsWith(kInvalid, {"hit nothing: rule \"late\"", "[mlp/fc1] (f32[4,6], f32[6,5]): rule 1"}));
   EXPECT_THAT(Injected("rules { scope: 'mlp/(' keep: true }"),
-              FailsWith(kInvalid, {"rules.textproto:1:", "\"mlp/(\" is not a regular expression"}));
+              FailsWith(kInvalid, {"rules.textproto:1:", "\"mlp/(\" is not a valid regular expression"}));
 }
 
 TEST(ErrorsTest, ConfigurationsThatAreIllegalForWhatTheyHit) {
