@@ -7,6 +7,11 @@ Both the dependencies in BUILD files and the #include lines count. The picture t
 
   examples, serving -> nn -> transforms -> ops -> quant -> kernels -> core
                              transforms, ops -> graph -> kernels;  runtime -> graph, ops;  io -> core;  nn, serving -> io
+
+Some folders are houses with rooms: folders below them, each with a line of its own in LAYERS.
+
+  aqt/quant:  contraction -> tensor -> numerics -> config;  text -> tensor;  weights -> numerics;  reference -> contraction
+  serving:    cli -> convert -> formats -> tools
 """
 import pathlib
 import sys
@@ -17,12 +22,21 @@ import build_files  # noqa: E402  pylint: disable=wrong-import-position
 import check_deps  # noqa: E402  pylint: disable=wrong-import-position
 
 # folder -> the folders that it may use, besides itself. All that lies below an arrow is written out: a longer way round is
-# no reason to refuse a shorter one.
+# no reason to refuse a shorter one. A house stands for all its rooms, except those in TESTONLY. A folder of a house that has
+# rooms must be one of them, or be below one.
 LAYERS = {
     "aqt/core": "",
     "aqt/io": "aqt/core",
     "aqt/kernels": "aqt/core",
-    "aqt/quant": "aqt/core aqt/kernels",
+    "aqt/quant": "aqt/core aqt/kernels",  # only the names that are documented, as aliases
+    "aqt/quant/config": "aqt/core aqt/kernels",
+    "aqt/quant/numerics": "aqt/core aqt/kernels aqt/quant/config",
+    "aqt/quant/weights": "aqt/core aqt/kernels aqt/quant/config aqt/quant/numerics",
+    "aqt/quant/tensor": "aqt/core aqt/kernels aqt/quant/config aqt/quant/numerics",
+    "aqt/quant/text": "aqt/core aqt/kernels aqt/quant/config aqt/quant/numerics aqt/quant/tensor",
+    "aqt/quant/contraction": "aqt/core aqt/kernels aqt/quant/config aqt/quant/numerics aqt/quant/tensor",
+    "aqt/quant/reference":
+        "aqt/core aqt/kernels aqt/quant/config aqt/quant/numerics aqt/quant/tensor aqt/quant/contraction",
     "aqt/graph": "aqt/core aqt/kernels",
     "aqt/ops": "aqt/core aqt/kernels aqt/quant aqt/graph",
     "aqt/transforms": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops",
@@ -31,11 +45,21 @@ LAYERS = {
     "aqt/testing": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/io",
     "configs": "",
     "serving": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs",
+    "serving/tools": "aqt/core aqt/io",
+    "serving/formats":
+        "aqt/core aqt/kernels aqt/io aqt/quant/config aqt/quant/numerics aqt/quant/weights serving/tools",
+    "serving/convert": "aqt/core aqt/kernels aqt/io aqt/quant/config aqt/quant/numerics aqt/quant/weights configs "
+                       "serving/tools serving/formats",
+    "serving/cli": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs "
+                   "serving/tools serving/formats serving/convert",
     "examples": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs serving",
     "tests": "*",
     "bazel": "",
     "": "*",  # the top package names public targets
 }
+
+# Only tests use these, whatever LAYERS says. A test may also use every room of its own house.
+TESTONLY = {"aqt/testing", "aqt/quant/reference"}
 
 # library -> the folders whose libraries may use it; a test may always use the libraries marked so
 OUTSIDE = {
@@ -60,10 +84,27 @@ ABSEIL_IN_HEADERS = {
 }
 
 
+def rooms(house):
+    return [name for name in LAYERS if house and name.startswith(house + "/")]
+
+
+def house_of(folder):
+    """"aqt/quant" of itself and of "aqt/quant/config"; any other folder is its own house."""
+    return next((house for house in LAYERS if folder in rooms(house)), folder)
+
+
 def folder_of(path):
-    """"aqt/core" of "aqt/core/sub", "examples" of "examples/digits"; None for a folder that is in no list."""
+    """The longest folder of LAYERS at the start of a path: "aqt/core" of "aqt/core/sub", "examples" of "examples/digits".
+    None of a folder that is in no list, such as one of a house with rooms that is not a room."""
     parts = path.split("/")
-    return next((name for name in ("/".join(parts[:2]), parts[0]) if name in LAYERS), None)
+    prefixes = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    name = next((prefix for prefix in prefixes if prefix in LAYERS), None)
+    return None if name != path and rooms(name) else name
+
+
+def within(folder, names):
+    """Is `folder` one of the names, or a room of one?"""
+    return "*" in names or folder in names or (house_of(folder) in names and folder not in TESTONLY)
 
 
 def is_test(target):
@@ -89,13 +130,15 @@ def allowed(target, used):
         if library not in OUTSIDE:
             return False
         where = OUTSIDE[library].split()
-        return ("*" in where or folder in where or (is_test(target) and library in FOR_TESTS) or folder == "tests" or
+        return (within(folder, where) or (is_test(target) and library in FOR_TESTS) or folder == "tests" or
                 (library == "@com_google_protobuf" and sees_protobuf(target)) or
                 (library == "@eigen" and sees_eigen(target)))
     other = folder_of(used[2:].split(":")[0])
-    where = LAYERS[folder].split()
-    return (other == folder or "*" in where or other in where or (other == "aqt/testing" and is_test(target)) or
-            (other == "configs" and sees_protobuf(target)))
+    if other is None:
+        return False
+    if is_test(target) and (other in TESTONLY or house_of(other) == house_of(folder)):
+        return True
+    return (other == folder or within(other, LAYERS[folder].split()) or (other == "configs" and sees_protobuf(target)))
 
 
 def header_problem(target, path, header):
@@ -128,8 +171,8 @@ def problems(root):
                 found.append(f"{target.label}: may not depend on {dep}")
         for path, header in build_files.includes(root, target):
             label = check_deps.external_library(header)
-            if label is None and "/" in header and folder_of(header) is not None:
-                label = f"//{header.rsplit('/', 1)[0]}:{header}"
+            if label is None and "/" in header and folder_of(header.rpartition("/")[0]) is not None:
+                label = f"//{header.rpartition('/')[0]}:{header}"
             if label and not allowed(target, label):
                 found.append(f"{target.label}: {path} may not include {header}")
             elif reason := header_problem(target, path, header):

@@ -112,6 +112,55 @@ class Arrows(unittest.TestCase):
         build = 'load("//bazel:m.bzl", "my_library")\n[my_library(name = n, deps = ["//aqt/graph:x"]) for n in ["a", "b"]]'
         self.assertEqual(len(self.problems({"aqt/quant/BUILD.bazel": build})), 2)
 
+    def test_rooms(self):
+        """The order of the rooms, in all pairs: what is not in these lists is refused."""
+        quant = {"config": "", "numerics": "config", "weights": "config numerics", "tensor": "config numerics",
+                 "text": "config numerics tensor", "contraction": "config numerics tensor",
+                 "reference": "config numerics tensor contraction"}
+        serving = {"tools": "", "formats": "tools", "convert": "tools formats", "cli": "tools formats convert"}
+        for house, order in [("aqt/quant", quant), ("serving", serving)]:
+            self.assertEqual(sorted(arrows.rooms(house)), sorted(f"{house}/{room}" for room in order))
+            for room, below in order.items():
+                for other in order:
+                    with self.subTest(house=house, room=room, other=other):
+                        package, dep = f"{house}/{room}", f"//{house}/{other}:x"
+                        found = self.problems({f"{package}/BUILD.bazel": library("a", [dep]),
+                                               f"{package}/a.h": f'#include "{house}/{other}/x.h"\n'})
+                        want = [f"//{package}:a: may not depend on {dep}",
+                                f"//{package}:a: {package}/a.h may not include {house}/{other}/x.h"]
+                        self.assertEqual(found, [] if other in (room, *below.split()) else want)
+
+    def test_a_house_stands_for_its_rooms(self):
+        for package in ["aqt/ops", "serving/cli", "examples/digits"]:
+            for room in ["config", "text", "contraction"]:
+                with self.subTest(package=package, room=room):
+                    self.assertEqual(self.problems({f"{package}/BUILD.bazel": library("a", [f"//aqt/quant/{room}:x"])}), [])
+        for package, dep in [("aqt/graph", "//aqt/quant/config:x"), ("aqt/quant/config", "//aqt/graph:x"),
+                             ("aqt/nn", "//serving/formats:x"), ("serving/convert", "//aqt/quant/contraction:x"),
+                             ("serving/formats", "//aqt/graph:x"), ("aqt/quant/tensor", "@highway//:hwy")]:
+            with self.subTest(package=package, dep=dep):
+                self.assertEqual(self.problems({f"{package}/BUILD.bazel": library("a", [dep])}),
+                                 [f"//{package}:a: may not depend on {dep}"])
+
+    def test_what_only_tests_use(self):
+        for package in ["aqt/quant/contraction", "aqt/ops", "aqt/quant", "serving/cli"]:
+            for dep in ["//aqt/quant/reference:x", "//aqt/testing:x"]:
+                with self.subTest(package=package, dep=dep):
+                    build = f"{package}/BUILD.bazel"
+                    self.assertEqual(self.problems({build: library("a", [dep])}), [f"//{package}:a: may not depend on {dep}"])
+                    self.assertEqual(self.problems({build: library("a", [dep], "testonly = True")}), [])
+
+    def test_a_test_sees_its_own_house(self):
+        target = 'cc_test(name = "a", deps = ["//aqt/quant/text:x", "//aqt/quant/contraction:x"])'
+        self.assertEqual(self.problems({"aqt/quant/config/BUILD.bazel": target}), [])
+        self.assertEqual(len(self.problems({"aqt/graph/BUILD.bazel": target})), 2)
+
+    def test_an_unknown_room(self):
+        found = self.problems({"aqt/quant/utils/BUILD.bazel": library("a")})
+        self.assertEqual(found, ["//aqt/quant/utils:a: add aqt/quant/utils to LAYERS in tests/arrows/arrows.py"])
+        self.assertEqual(self.problems({"aqt/quant/config/testdata/BUILD.bazel": library("a", ["//aqt/quant/config:x"])}), [])
+        self.assertEqual(len(self.problems({"aqt/nn/BUILD.bazel": library("a", ["//aqt/quant/utils:x"])})), 1)
+
     def test_an_unknown_folder(self):
         self.assertRegex(self.problems({"aqt/utils/BUILD.bazel": library("a")})[0], "add aqt/utils to LAYERS")
 
