@@ -13,11 +13,11 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/checkpoint.h"
 #include "nlohmann/json.hpp"
-#include "serving/convert_job.h"
-#include "serving/output.h"
-#include "serving/plan.h"
-#include "serving/quantization_config.h"
-#include "serving/rules.h"
+#include "serving/convert/convert_job.h"
+#include "serving/convert/output.h"
+#include "serving/convert/plan.h"
+#include "serving/convert/rules.h"
+#include "serving/formats/quantization_config.h"
 
 namespace aqt {
 namespace {

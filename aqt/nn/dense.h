@@ -9,7 +9,7 @@
 #include "aqt/graph/value.h"
 #include "aqt/nn/parameter.h"
 #include "aqt/ops/quantized_dot.h"
-#include "aqt/quant/config.h"
+#include "aqt/quant/config/config.h"
 
 namespace aqt::nn {
 

@@ -10,7 +10,7 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/functions.h"
-#include "aqt/quant/builders.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/inject.h"
 #include "gmock/gmock.h"

@@ -23,7 +23,7 @@
 #include "aqt/nn/sgd.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/ops/functions.h"
-#include "aqt/quant/builders.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/inject.h"

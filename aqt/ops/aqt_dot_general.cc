@@ -15,13 +15,13 @@
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quant_math.h"
-#include "aqt/quant/arith.h"
-#include "aqt/quant/calibration.h"
-#include "aqt/quant/dot_tiling.h"
-#include "aqt/quant/numerics.h"
-#include "aqt/quant/numerics_rows.h"
-#include "aqt/quant/qtensor.h"
-#include "aqt/quant/quantizer.h"
+#include "aqt/quant/contraction/dot_tiling.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/numerics/numerics_rows.h"
+#include "aqt/quant/tensor/calibration.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {
 

@@ -1,14 +1,14 @@
 #ifndef AQT_OPS_AQT_DOT_GENERAL_H_
 #define AQT_OPS_AQT_DOT_GENERAL_H_
 
-// The quantized contraction (quant/dot_general.h) as operations of a program:
+// The quantized contraction (quant/contraction/dot_general.h) as operations of a program:
 //   aqt_dot_general(lhs, rhs[, key]) -> out                   one equation per contraction
 //   aqt_dot_general_fwd(...) -> out, residuals...             instead of it, while a gradient is wanted
 //   aqt_dot_general_bwd(g, residuals...[, key]) -> dlhs, drhs
 //   aqt_quantize(x[, scale][, key]) -> qvalue, scale          an operand ahead of time (a weight, for serving)
 //   aqt_static_scale(statistics...) -> scale                  the scale of a calibration with state
 // A side of aqt_dot_general may be (qvalue, scale) instead of a float operand, or (float operand, scale). Calibrations
-// with state (quant/calibration.h) add operands, the statistics, and outputs, those that are updated. Each runs
+// with state (quant/tensor/calibration.h) add operands, the statistics, and outputs, those that are updated. Each runs
 // DotGeneralPlan and expands into basic operations with the same bits. Only the gradients that something uses are
 // computed.
 
@@ -26,8 +26,8 @@
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/dot_general.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
 
@@ -40,7 +40,7 @@ class AqtDot {
     std::optional<Value> scale = std::nullopt;
     bool is_quantized = true;  // with a scale: value is a qvalue
   };
-  // What calibrations with state do on each side, in all three contractions: see quant/calibration.h.
+  // What calibrations with state do on each side, in all three contractions: see quant/tensor/calibration.h.
   struct Modes {
     QuantMode lhs = QuantMode::kTrain, rhs = QuantMode::kTrain;
   };

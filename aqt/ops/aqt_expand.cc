@@ -12,12 +12,12 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/ops/quant_math.h"
-#include "aqt/quant/arith.h"
-#include "aqt/quant/calibration.h"
-#include "aqt/quant/local_aqt.h"
-#include "aqt/quant/numerics.h"
-#include "aqt/quant/numerics_rows.h"
-#include "aqt/quant/product_types.h"
+#include "aqt/quant/contraction/local_aqt.h"
+#include "aqt/quant/contraction/product_types.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/numerics/numerics_rows.h"
+#include "aqt/quant/tensor/calibration.h"
 
 namespace aqt::internal {
 namespace {

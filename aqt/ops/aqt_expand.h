@@ -13,7 +13,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
-#include "aqt/quant/config.h"
+#include "aqt/quant/config/config.h"
 
 namespace aqt::internal {
 
@@ -63,7 +63,7 @@ struct RawResult {
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
                  const QuantRules& rules);
 
-// The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/row_ops.h) computes it.
+// The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/numerics/row_ops.h) computes it.
 Value SumLeading(const Value& x, int64_t num_axes);
 
 // The same for a backward contraction of float operands, which LocalAqt may cut; then the quantized operands are those

@@ -17,10 +17,10 @@
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/describe.h"
-#include "aqt/quant/calibration.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/numerics.h"
-#include "aqt/quant/quantizer.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/tensor/calibration.h"
+#include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {
 namespace internal {

@@ -13,8 +13,8 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/runtime.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
 
 namespace aqt {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "aqt/quant/config.h"
+#include "aqt/quant/config/config.h"
 
 namespace aqt {
 

@@ -1,8 +1,9 @@
 #ifndef AQT_OPS_QUANT_MATH_H_
 #define AQT_OPS_QUANT_MATH_H_
 
-// AQT's elementary operations (see quant/arith.h) in basic operations of the graph. As there, a value of f32, bf16 or
-// f16 is held as f32; each operation computes in f32, flushes subnormals (not those of f16) and rounds to its dtype.
+// AQT's elementary operations (see quant/numerics/arith.h) in basic operations of the graph. As there, a value of f32,
+// bf16 or f16 is held as f32; each operation computes in f32, flushes subnormals (not those of f16) and rounds to its
+// dtype.
 
 #include "aqt/core/dtype.h"
 #include "aqt/graph/value.h"

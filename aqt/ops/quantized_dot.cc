@@ -12,7 +12,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_dot_general.h"
 #include "aqt/ops/aqt_parts.h"
-#include "aqt/quant/calibration.h"
+#include "aqt/quant/tensor/calibration.h"
 
 namespace aqt {
 namespace {

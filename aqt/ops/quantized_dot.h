@@ -13,8 +13,8 @@
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/dot_general.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
 
@@ -29,7 +29,7 @@ struct QuantizedDotOptions {
   DotGeneral config;
   // What happens to each side:
   //   kTrain      it is quantized in the operation
-  //   kCalibrate  the same; statistics are updated. Needs a calibration with state (quant/calibration.h)
+  //   kCalibrate  the same; statistics are updated. Needs a calibration with state (quant/tensor/calibration.h)
   //   kConvert    it is quantized by an equation of its own, whose results are also the frozen outputs
   //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs; see FreezerMode)
   //   kServe      these are frozen inputs, and a float operand that is stored is not used

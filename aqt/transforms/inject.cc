@@ -16,7 +16,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/ops/quantized_dot.h"
-#include "aqt/quant/calibration.h"
+#include "aqt/quant/tensor/calibration.h"
 #include "re2/re2.h"
 
 namespace aqt {

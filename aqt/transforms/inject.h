@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/graph/program.h"
 #include "aqt/ops/aqt_parts.h"
-#include "aqt/quant/config.h"
+#include "aqt/quant/config/config.h"
 
 namespace aqt {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/config_proto.h"
+#include "aqt/quant/text/config_proto.h"
 #include "configs/config_text.h"
 #include "configs/embedded_text.h"
 #include "configs/inject.pb.h"

@@ -9,7 +9,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
-#include "aqt/quant/builders.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/inject.h"
 #include "gmock/gmock.h"

@@ -19,7 +19,7 @@
 #include "aqt/graph/grad.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/quantized_dot.h"
-#include "aqt/quant/builders.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"

@@ -13,7 +13,7 @@
 #include "aqt/graph/eval.h"
 #include "aqt/graph/grad.h"
 #include "aqt/graph/trace.h"
-#include "aqt/quant/builders.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"

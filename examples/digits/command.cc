@@ -28,8 +28,8 @@
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/trainer.h"
-#include "aqt/quant/calibration.h"
-#include "aqt/quant/config.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/tensor/calibration.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_proto.h"
 #include "examples/digits/checkpoint.h"
@@ -40,8 +40,8 @@
 #include "examples/digits/program_text.h"
 #include "examples/digits/served_model.h"
 #include "examples/digits/training.h"
-#include "serving/exit_code.h"
-#include "serving/text.h"
+#include "serving/tools/exit_code.h"
+#include "serving/tools/text.h"
 
 namespace digits {
 namespace {

@@ -14,12 +14,12 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/builders.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/config_proto.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/qtensor.h"
-#include "aqt/quant/quantizer.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer.h"
+#include "aqt/quant/text/config_proto.h"
 #include "examples/quickstart/kernels.h"
 
 namespace quickstart {

@@ -119,7 +119,7 @@ def sees_protobuf(target):
 
 def sees_eigen(target):
     """The one public header for users of Eigen."""
-    return target.label == "//aqt/quant:eigen_adapter"
+    return target.label == "//aqt/quant/contraction:eigen_adapter"
 
 
 def allowed(target, used):

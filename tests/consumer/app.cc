@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
-#include "aqt/quant/builders.h"
-#include "aqt/quant/dot_general.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/contraction/dot_general.h"
 
 int main() {
   const float x[2 * 3] = {0.5f, -1.0f, 0.25f, 2.0f, 0.0f, -3.0f};  // [2, 3]

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/quant/runtime.h"
+#include "aqt/quant/config/runtime.h"
 #include "tests/digest/contraction.h"
 
 namespace aqt::digest {

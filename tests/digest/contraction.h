@@ -14,10 +14,10 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/runtime.h"
-#include "aqt/quant/state_arrays.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/state_arrays.h"
+#include "aqt/quant/contraction/dot_general.h"
 #include "tests/digest/draw.h"
 
 namespace aqt::digest {

@@ -18,10 +18,10 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/conv_dims.h"
-#include "aqt/quant/runtime.h"
-#include "aqt/quant/tiling.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/tiling.h"
+#include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/testing/random.h"
 
 namespace aqt::digest {

@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
 #include "aqt/io/safetensors.h"
-#include "serving/convert_config.h"
-#include "serving/rules.h"
+#include "serving/convert/convert_config.h"
+#include "serving/convert/rules.h"
 #include "tests/fuzz/text_error.h"
 
 namespace serving = aqt::serving;

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
-#include "serving/quantization_config.h"
+#include "serving/formats/quantization_config.h"
 
 namespace serving = aqt::serving;
 

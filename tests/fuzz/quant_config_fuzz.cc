@@ -14,9 +14,9 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/config_proto.h"
-#include "aqt/quant/dot_general.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/text/config_proto.h"
 #include "tests/fuzz/text_error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

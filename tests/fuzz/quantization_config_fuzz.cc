@@ -10,9 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
 #include "aqt/io/safetensors.h"
-#include "serving/quantization_config.h"
-#include "serving/rules.h"
-#include "serving/scheme.h"
+#include "serving/convert/rules.h"
+#include "serving/formats/quantization_config.h"
+#include "serving/formats/scheme.h"
 
 namespace serving = aqt::serving;
 using aqt::io::FileDType;

@@ -23,7 +23,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/io/file.h"
-#include "aqt/quant/runtime.h"
+#include "aqt/quant/config/runtime.h"
 #include "tests/golden_check/compare.h"
 
 namespace aqt::golden {

@@ -11,7 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "aqt/io/file.h"
-#include "aqt/quant/config_proto.h"
+#include "aqt/quant/text/config_proto.h"
 #include "tests/golden_check/fixed_list.h"
 #include "tests/golden_check/golden_case.h"
 #include "tests/golden_check/run_case.h"

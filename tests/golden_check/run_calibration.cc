@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/calibration.h"
+#include "aqt/quant/tensor/calibration.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {

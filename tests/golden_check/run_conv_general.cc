@@ -8,7 +8,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/conv_general.h"
+#include "aqt/quant/contraction/conv_general.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {

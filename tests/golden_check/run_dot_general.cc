@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/qtensor.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
 #include "aqt/testing/same_bits.h"
 #include "tests/golden_check/run_case.h"
 

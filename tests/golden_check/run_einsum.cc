@@ -5,9 +5,9 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/builders.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/einsum.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/einsum.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {

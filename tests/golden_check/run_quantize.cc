@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/numerics.h"
-#include "aqt/quant/qtensor.h"
-#include "aqt/quant/quantizer.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {

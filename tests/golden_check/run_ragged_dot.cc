@@ -8,7 +8,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/ragged_dot.h"
+#include "aqt/quant/contraction/ragged_dot.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {

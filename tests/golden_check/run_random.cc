@@ -12,8 +12,8 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/numerics.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/numerics/numerics.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/numerics.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/numerics/numerics.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {

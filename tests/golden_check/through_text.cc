@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/config_proto.h"
+#include "aqt/quant/text/config_proto.h"
 
 namespace aqt::golden {
 namespace {

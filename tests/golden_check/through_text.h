@@ -8,7 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "aqt/quant/config.h"
+#include "aqt/quant/config/config.h"
 #include "tests/golden_check/golden_case.h"
 
 namespace aqt::golden {

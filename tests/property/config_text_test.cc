@@ -24,8 +24,8 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/config_proto.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/text/config_proto.h"
 #include "aqt/testing/random.h"
 #include "aqt/transforms/inject_proto.h"
 #include "configs/embedded_text.h"
@@ -33,8 +33,8 @@
 #include "configs/quant.pb.h"
 #include "configs/quant_presets.h"
 #include "gtest/gtest.h"
-#include "serving/convert_config.h"
-#include "serving/presets.h"
+#include "serving/convert/convert_config.h"
+#include "serving/convert/presets.h"
 
 namespace aqt {
 namespace {

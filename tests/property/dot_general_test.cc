@@ -20,13 +20,13 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/quant/builders.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/dot_general.h"
-#include "aqt/quant/dot_general_test_util.h"
-#include "aqt/quant/numerics.h"
-#include "aqt/quant/qtensor.h"
-#include "aqt/quant/quantizer.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/dot_general_test_util.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {
 namespace {

@@ -19,10 +19,10 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
-#include "aqt/quant/config.h"
-#include "aqt/quant/qtensor.h"
-#include "aqt/quant/quantizer.h"
-#include "aqt/quant/runtime.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {
 namespace {

@@ -29,9 +29,9 @@
 #include "aqt/io/file_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "serving/command.h"
-#include "serving/output.h"
-#include "serving/test_util.h"
+#include "serving/cli/command.h"
+#include "serving/convert/output.h"
+#include "serving/tools/test_util.h"
 #include "tests/serving/process.h"
 
 namespace aqt::serving {

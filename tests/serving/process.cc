@@ -16,7 +16,7 @@
 namespace aqt::serving {
 namespace {
 
-constexpr char kProgram[] = "serving/aqt";
+constexpr char kProgram[] = "serving/cli/aqt";
 
 // 0 when the process is gone.
 int64_t AnonymousMemory(pid_t pid) {

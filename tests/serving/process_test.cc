@@ -16,7 +16,7 @@
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "serving/test_util.h"
+#include "serving/tools/test_util.h"
 #include "tests/serving/process.h"
 
 namespace aqt::serving {

@@ -12,7 +12,7 @@
 #include "aqt/io/file.h"
 #include "aqt/io/safetensors.h"
 #include "aqt/kernels/target.h"
-#include "aqt/quant/compressed_tensors.h"
+#include "aqt/quant/weights/compressed_tensors.h"
 #include "gtest/gtest.h"
 
 namespace aqt::compressed_tensors {

@@ -1,0 +1,178 @@
+#ifndef AQT_QUANT_CONFIG_BUILDERS_H_
+#define AQT_QUANT_CONFIG_BUILDERS_H_
+
+// The configurations that AQT's users know by name, and functions that change one aspect of a configuration.
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/dtype.h"
+#include "aqt/quant/config/config.h"
+
+namespace aqt {
+
+// What a setter does with a field: leave it as it is (kSkip), or set it (std::nullopt sets it to null).
+struct Skip {};
+inline constexpr Skip kSkip;
+template <class T>
+class OrSkip {
+ public:
+  OrSkip(Skip) {}
+  OrSkip(std::nullopt_t) : value_(std::optional<T>()) {}
+  OrSkip(T value) : value_(std::optional<T>(std::move(value))) {}
+  OrSkip(std::optional<T> value) : value_(std::move(value)) {}
+  void ApplyTo(std::optional<T>& field) const {
+    if (value_.has_value()) field = *value_;
+  }
+
+ private:
+  std::optional<std::optional<T>> value_ = std::nullopt;
+};
+
+// How an operand is quantized, in one word: no bits (not at all), a number of bits, or an 8-bit float.
+//   Bits fwd = 8;   Bits none = std::nullopt;   Bits fp8 = Bits::E4M3();
+class Bits {
+ public:
+  Bits() = default;
+  Bits(std::nullopt_t) {}
+  Bits(int bits) : bits_(bits) {}
+  Bits(std::optional<int> bits) : bits_(bits) {}
+  static Bits E4M3() { return Bits(DType::kE4M3FN); }
+  static Bits E5M2() { return Bits(DType::kE5M2); }
+
+  bool quantized() const { return bits_.has_value() || fp8_.has_value(); }
+  std::optional<int> bits() const { return bits_; }
+  std::optional<DType> fp8() const { return fp8_; }
+  bool operator==(const Bits&) const = default;
+
+ private:
+  explicit Bits(DType fp8) : fp8_(fp8) {}
+  std::optional<int> bits_ = std::nullopt;
+  std::optional<DType> fp8_ = std::nullopt;
+};
+
+// NoNumerics without bits; Fp8 for 8-bit floats; else IntSymmetric with container s4 for 4 bits, s8 for 2 to 8, null
+// above. 1 bit means half-integers (preserve_zero false) and no container.
+Numerics NumericsFromBits(Bits bits, bool preserve_max_val = false);
+
+// Those numerics with AbsMax calibration.
+Quantizer QuantizerMake(Bits bits, bool preserve_max_val = false, bool scale_stop_grad = true,
+                        std::optional<DType> scale_dtype = std::nullopt);
+
+// Accumulator: s32 when both have 2 to 8 bits, f32 when both are 8-bit floats, null otherwise.
+DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt = std::nullopt,
+                                bool allow_dummy_gradients = false);
+
+// For ConvGeneralPlan with 1 to 3 spatial axes: DotGeneralRawMake with one lhs scale per example and one rhs scale per
+// output channel, written out as calib_shared_axes.
+DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits);
+
+struct DotGeneralMakeOptions {
+  Bits bwd_bits = {};
+  bool use_fwd_quant = true;  // where the forward operand is quantized
+  std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
+  bool allow_dummy_gradients = false;  // allow_dummy_gradient_into_qtensor of all three
+};
+// Rounding is to nearest everywhere.
+DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options = {});
+
+// Nothing quantized.
+DotGeneral DefaultUnquantizedConfig();
+
+struct FullyQuantizedOptions {
+  Bits fwd_bits = 8;
+  Bits bwd_bits = 8;
+  bool use_fwd_quant = true;
+  // Noise (jax.uniform) on both operands of both backward products.
+  std::optional<bool> use_stochastic_rounding = true;
+  // Noise on the incoming gradient (lhs) or on the saved operand (rhs), not on both. Set both flags, with
+  // use_stochastic_rounding null, or neither.
+  std::optional<bool> vjp_lhs_stochastic_rounding = std::nullopt, vjp_rhs_stochastic_rounding = std::nullopt;
+  bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
+  std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
+};
+// InvalidArgument for contradictory noise flags.
+absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options);
+// With the default options.
+DotGeneral FullyQuantized();
+
+struct ConfigV3Options {
+  Bits fwd_bits = 8;
+  Bits dlhs_bits = 8;
+  Bits drhs_bits = std::nullopt;
+  bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
+  NoiseKind rng_type = NoiseKind::kJaxUniform;
+  std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
+  std::optional<DType> fwd_accumulator_dtype = DType::kS32;
+  std::optional<DType> dlhs_accumulator_dtype = DType::kS32;
+  std::optional<DType> drhs_accumulator_dtype = std::nullopt;
+};
+// Forward and gradient quantized separately, noise on the incoming gradient only. The accumulators are as given
+// whatever the bits.
+DotGeneral ConfigV3(const ConfigV3Options& options = {});
+
+struct ConfigV4Options {
+  Bits fwd_bits = 8;
+  Bits dlhs_bits = 8;
+  Bits drhs_bits = std::nullopt;
+  bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
+  NoiseKind rng_type = NoiseKind::kJaxUniform;
+  std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
+  // kSkip: chosen from the bits (see SetNumerics).
+  OrSkip<DType> fwd_accumulator_dtype = kSkip, dlhs_accumulator_dtype = kSkip, drhs_accumulator_dtype = kSkip;
+  bool dlhs_use_fwd_quant = false, drhs_use_fwd_quant = false;
+  // For both sides of each contraction. DotGeneralPlan::Make refuses the one of fwd together with use_fwd_quant.
+  std::optional<double> fwd_mid_alpha_both = std::nullopt, dlhs_mid_alpha_both = std::nullopt;
+  std::optional<double> drhs_mid_alpha_both = std::nullopt;
+};
+DotGeneral ConfigV4(const ConfigV4Options& options = {});
+
+// 8-bit floats forward, nothing backward. InvalidArgument for other bits.
+absl::StatusOr<DotGeneral> ConfigFwdFp8(Bits fwd_bits);
+DotGeneral ConfigFwdFp8();
+
+// ---- setters: each changes the fields that it names and nothing else
+
+void SetFwdDequantMode(DotGeneral& config, std::optional<DequantMode> lhs, std::optional<DequantMode> rhs);
+void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lhs, std::optional<CalibrationMode> rhs);
+// Also the accumulator: s32 when both containers are s4 or s8, else f32 when either side is Fp8, else null.
+void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
+void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
+// Gives fwd.rhs the container s2. The accumulator does not change: set it to f32, since s2 rules out s32, and null next
+// to s8 means sums of 8 bits that wrap around.
+// InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
+absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
+// Noise in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag, NoNumerics nothing.
+void SetStochasticRounding(DotGeneral& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind = NoiseKind::kJaxUniform,
+                           const Axes& noise_sharing_axes = {});
+// On all six operands.
+void SetConstantCalibration(DotGeneral& config, double bound = 1, std::optional<double> bias = std::nullopt);
+void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs);
+// InvalidArgument together with mid alphas.
+absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs);
+// Sets the mid alphas of both sides of each contraction; null leaves them unchanged. InvalidArgument together with
+// use_fwd_quant.
+absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
+                            std::optional<double> drhs_alpha);
+// SnrSearch with these candidates on the rhs of all three contractions; po2_scale stays what it was.
+void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates);
+// On every IntSymmetric of all six operands. The container becomes what NumericsFromBits gives, or null when false.
+void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero);
+// Sets the clipping scale of every AbsMax; below 1, every IntSymmetric with one gets clip_gradient. InvalidArgument if
+// a calibration of another kind is configured.
+absl::Status SetAbsmaxCalibScale(DotGeneral& config, double scale);
+// Sets the numerics of all six operands, AbsMax on those with bits (the others keep their calibration), and the
+// accumulators as SetNumerics does; use_fwd_quant becomes false where the matching forward operand is quantized.
+void SetBits(DotGeneral& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
+             Bits drhs_rhs);
+void SetFwdCalibration(DotGeneral& config, const Calibration& calibration);
+// The dtype of all scales, on all six operands.
+void SetScaleDType(DotGeneral& config, std::optional<DType> scale_dtype);
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONFIG_BUILDERS_H_

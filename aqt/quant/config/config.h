@@ -1,0 +1,273 @@
+#ifndef AQT_QUANT_CONFIG_CONFIG_H_
+#define AQT_QUANT_CONFIG_CONFIG_H_
+
+// What to quantize and how: plain structs without behaviour. The names are AQT's; builders are in builders.h. The
+// formulas behind each field are in docs/bits.md and next to the code that applies it (numerics.h, calibration.h,
+// quantizer.h, dot_general.h).
+//
+//   DotGeneral { fwd, dlhs, drhs: DotGeneralRaw { lhs, rhs: Tensor { Quantizer { Numerics, Calibration } } } }
+//
+// The host constants of a configuration are doubles, as in Python; they are rounded to f32 and then to the dtype of the
+// tensor before use. Equality is field by field.
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
+#include "aqt/quant/config/tiling.h"
+
+namespace aqt {
+
+// ---- modes
+
+// What a layer does with one operand.
+enum class QuantMode { kTrain = 1, kCalibrate = 2, kConvert = 3, kServe = 4 };
+
+// Where the scale of an operand is multiplied back.
+enum class DequantMode {
+  kOutput = 1,  // onto the product (needs kContractingAxis)
+  // onto the quantized operand, before the product ("fake quantization"; the product is in floating point)
+  kThisInput = 2,
+  kOtherInput = 3,  // onto the other, floating point, operand, before the product (needs kRemainingAxis)
+};
+
+// The axes of an operand along which one scale is shared, unless Quantizer::calib_shared_axes says otherwise.
+enum class CalibrationMode { kContractingAxis = 1, kRemainingAxis = 2 };
+
+// ---- numerics: which values a quantized number can take
+
+// Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits.
+// kRandomCenteredUniform ("custom-1"): 16 bits, symmetric around zero, from -0.49999237 to 0.49999237 inclusive.
+enum class NoiseKind { kJaxUniform = 1, kRandomCenteredUniform = 2 };
+struct Noise {
+  NoiseKind kind = NoiseKind::kJaxUniform;
+  Axes noise_sharing_axes = {};  // axes along which one draw is shared; negative ones count from the end
+  bool operator==(const Noise&) const = default;
+};
+
+// The tensor stays as it is: no scale, no calibration.
+struct NoNumerics {
+  bool operator==(const NoNumerics&) const = default;
+};
+
+// Integers -(2^(bits-1)-1) .. 2^(bits-1)-1, or half-integers when preserve_zero is false. See numerics.h for the
+// formulas.
+struct IntSymmetric {
+  int bits = 8;  // 1 .. 22
+  // false: the grid is ..., -0.5, 0.5, ...; an integer container then loses the halves.
+  bool preserve_zero = true;
+  bool preserve_max_val = false;  // true: the largest value is mapped to the largest integer exactly
+  bool clip = true;
+  bool clip_gradient = false;  // true: the gradient is zero where the scaled value was clipped
+  bool round = true;
+  std::optional<Noise> noise = std::nullopt;  // stochastic rounding; needs a key in the Context
+  // The container: s2, s4, s8, s32, f32, bf16 or f16; null means the dtype of the scaled value. Values are converted to
+  // it as by Cast (array.h): an integer container with fewer bits saturates, and fractions are truncated.
+  std::optional<DType> dtype = DType::kS8;
+  bool operator==(const IntSymmetric&) const = default;
+};
+
+// 8-bit floats by clamping and one rounding. (exponent_bits, mantissa_bits) is (4, 3) for e4m3fn and (5, 2) for e5m2.
+// With dtype bf16 the values stay bf16, and only stochastic rounding reduces them to mantissa_bits.
+struct Fp8 {
+  DType dtype = DType::kE4M3FN;  // e4m3fn, e5m2, or bf16
+  int exponent_bits = 4;
+  int mantissa_bits = 3;
+  bool stochastic_rounding = false;
+  bool operator==(const Fp8&) const = default;
+};
+
+// A small float format simulated in bf16.
+struct FpFormat {
+  int nexp = 2;    // exponent bits
+  int minexp = 0;  // only 0 is supported, as in AQT
+  int nmant = 1;   // mantissa bits
+  bool has_subnormals = true;
+  bool has_two_nan = false;  // only false is supported
+  bool has_naninf = false;   // only false is supported
+  int radix = 2;             // 2 or 4
+  bool operator==(const FpFormat&) const = default;
+};
+struct Fp {
+  FpFormat format = {};
+  bool stochastic_rounding = false;
+  bool clip_gradient = false;  // true: the gradient is zero where the rounded value is NaN, as in AQT
+  bool operator==(const Fp&) const = default;
+};
+
+using Numerics = std::variant<NoNumerics, IntSymmetric, Fp8, Fp>;
+
+// ---- calibrations: how the scale of a tensor is found. po2_scale rounds each scale up to a power of two.
+
+// scale = max|x| * clipping_scale / quant_bound; an all-zero group has max 1.
+struct AbsMax {
+  std::optional<double> clipping_scale = std::nullopt;  // null and 0 mean 1
+  bool po2_scale = false;
+  bool operator==(const AbsMax&) const = default;
+};
+
+// scale = (sum|x|^p / count(x != 0))^(1/p) * clipping_scale / quant_bound; a bound of 0 becomes 1.
+struct AbsMean {
+  double p = 1;
+  double clipping_scale = 1;
+  bool po2_scale = false;
+  bool operator==(const AbsMean&) const = default;
+};
+
+// One number for all elements, or an array: of rank 0 for one number, or of the rank of x, to which it is broadcast.
+struct ConstantArray {
+  Array array;
+  friend bool operator==(const ConstantArray& a, const ConstantArray& b) { return BitEqual(a.array, b.array); }
+};
+using ConstantValue = std::variant<double, ConstantArray>;
+
+// scale = bound / quant_bound; a number as the bound must be > 0. bias is added to x before scaling and needs
+// kThisInput. Numbers are rounded to the dtype of x. An array bound is divided in its own dtype (rank 0: in the dtype
+// that it and x promote to) and gives the scale its shape; an array bias is rounded to the dtype of the scale.
+struct Constant {
+  ConstantValue bound = 1.0;
+  std::optional<ConstantValue> bias = std::nullopt;
+  bool po2_scale = false;
+  bool operator==(const Constant&) const = default;
+};
+
+// AbsMax times the candidate that gives the quantized group the best signal-to-noise ratio, the first of equal ones;
+// without candidates, AbsMax.
+struct SnrSearch {
+  std::vector<double> candidates = {};
+  bool po2_scale = false;
+  bool operator==(const SnrSearch&) const = default;
+};
+
+// The next three have state: statistics of the tensors seen so far, kept from call to call. calibration.h has the
+// formulas and says in which QuantMode they are updated.
+
+// scale = mean over the calibration batches of max|x| / quant_bound. For ranges that are fixed before serving.
+struct MeanOfAbsMax {
+  bool po2_scale = false;
+  bool operator==(const MeanOfAbsMax&) const = default;
+};
+
+// scale = (l1_dev_coeff * mean|x| + lp_dev_coeff * (mean|x|^lp)^(1/lp) + max_dev_coeff * max|x| + const_bound_coeff) /
+// quant_bound, each statistic an exponential moving average.
+struct WeightedStats {
+  double l1_dev_coeff = 0, lp_dev_coeff = 0, max_dev_coeff = 0, const_bound_coeff = 0;
+  // The initial statistics, weighted as update_count_prior elements.
+  double update_count_prior = 1, max_dev_prior = 0, mean_prior = 0, l1_dev_prior = 0, lp_dev_prior = 0;
+  int lp_order = 2;               // 1 .. 30
+  bool safe_divide = false;       // a mean over nothing is 0 instead of NaN
+  bool filter_zeros = true;       // zeros are not counted as elements
+  double ema_update_count = 100;  // >= 1: an update has the weight 1 / ema_update_count
+  bool po2_scale = false;
+  bool operator==(const WeightedStats&) const = default;
+};
+
+// scale = max over the last amax_history_length calls *before* this one of max|x| / quant_bound; one for the whole
+// tensor. x need not be read before it is quantized, which suits fp8 training.
+struct DelayedScaling {
+  int64_t amax_history_length = 1024;  // >= 1
+  bool po2_scale = false;
+  bool operator==(const DelayedScaling&) const = default;
+};
+
+using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch, MeanOfAbsMax, WeightedStats, DelayedScaling>;
+
+// ---- one tensor
+
+// The axes that share one scale. If neither is set: those that the contraction (or the caller) gives.
+struct SharedAxes {
+  bool per_tensor = false;  // one scale for the whole tensor
+  Axes axes = {};           // negative ones count from the end; empty means not set
+  bool operator==(const SharedAxes&) const = default;
+};
+
+struct Quantizer {
+  Numerics numerics = NoNumerics{};
+  SharedAxes calib_shared_axes = {};
+  bool scale_stop_grad = true;                            // no gradient through the scale; always so in DotGeneral
+  std::optional<DType> scale_dtype = std::nullopt;        // f32, bf16 or f16; null = the dtype of the tensor
+  std::optional<Calibration> calibration = std::nullopt;  // required unless numerics is NoNumerics
+  bool operator==(const Quantizer&) const = default;
+};
+
+// ---- one contraction, and a contraction with its two gradients
+
+struct Tensor {
+  Quantizer quantizer = {};
+  // rhs of dlhs and drhs only: use the quantized value of the forward pass instead of the float operand.
+  bool use_fwd_quant = false;
+  DequantMode dequant_mode = DequantMode::kOutput;
+  CalibrationMode calibration_mode = CalibrationMode::kContractingAxis;
+  bool operator==(const Tensor&) const = default;
+};
+
+// Backward contractions only: split a contracting axis and sum the dequantized parts.
+struct LocalAqt {
+  std::optional<int64_t> contraction_axis_shard_count = std::nullopt;
+  std::optional<int64_t> contraction_axis_shard_size = std::nullopt;
+  bool tile_largest_shape = false;
+  bool operator==(const LocalAqt&) const = default;
+};
+
+struct DotGeneralRaw {
+  Tensor lhs = {}, rhs = {};
+  // Dtype of the product before scaling. s32 needs two integer operands (so no kThisInput); null = the larger dtype of
+  // the operands of the product (product_types.h).
+  std::optional<DType> dg_accumulator_dtype = std::nullopt;
+  std::optional<LocalAqt> local_aqt = std::nullopt;
+  // SmoothQuant-like exponents; null = off.
+  std::optional<double> lhs_mid_alpha = std::nullopt, rhs_mid_alpha = std::nullopt;
+  bool allow_dummy_gradient_into_qtensor = false;
+  bool operator==(const DotGeneralRaw&) const = default;
+};
+
+// fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs -> gradient of rhs. In both backward
+// contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
+//
+// With a tiling, each tile of a contracting axis is a contraction with its own scales: the operands are viewed in a
+// shape whose batch axes include the tiles, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and
+// noise_sharing_axes are axes of them), and dequantized results are summed over the tiles in f32. See dot_general.h.
+struct DotGeneral {
+  DotGeneralRaw fwd = {}, dlhs = {}, drhs = {};
+  std::optional<DotTiling> tiling = std::nullopt;
+  bool operator==(const DotGeneral&) const = default;
+};
+
+// ---- what changes from call to call
+
+struct Context {
+  std::optional<Key> key = std::nullopt;  // needed when any numerics adds noise
+  PrngLayout prng_layout = PrngLayout::kPartitionable;
+  std::optional<int64_t> train_step = std::nullopt;
+  // What a calibration with state does: for lhs of a contraction (in the gradients: for the incoming gradient), and for
+  // rhs unless rhs_quant_mode is set.
+  QuantMode quant_mode = QuantMode::kTrain;
+  std::optional<QuantMode> rhs_quant_mode = std::nullopt;
+  bool operator==(const Context&) const = default;
+};
+
+// ---- text: the identifiers of the enum values in textproto
+
+absl::string_view ToString(QuantMode mode);        // "QUANT_MODE_TRAIN"
+absl::string_view ToString(DequantMode mode);      // "DEQUANT_MODE_THIS_INPUT"
+absl::string_view ToString(CalibrationMode mode);  // "CALIBRATION_MODE_CONTRACTING_AXIS"
+absl::string_view ToString(NoiseKind kind);        // "NOISE_KIND_JAX_UNIFORM"
+std::ostream& operator<<(std::ostream& os, QuantMode mode);
+std::ostream& operator<<(std::ostream& os, DequantMode mode);
+std::ostream& operator<<(std::ostream& os, CalibrationMode mode);
+std::ostream& operator<<(std::ostream& os, NoiseKind kind);
+
+// One line for messages: "int8", "int4 preserve_max_val", "none", "e4m3fn".
+std::string Describe(const Numerics& numerics);
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONFIG_CONFIG_H_

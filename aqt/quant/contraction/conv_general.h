@@ -1,0 +1,101 @@
+#ifndef AQT_QUANT_CONTRACTION_CONV_GENERAL_H_
+#define AQT_QUANT_CONTRACTION_CONV_GENERAL_H_
+
+// Quantized convolution, channels last (conv_dims.h), and its gradient.
+//
+//   DotGeneralRaw config = ConvGeneralDilatedMake(/*spatial_dims=*/2, /*lhs_bits=*/8, /*rhs_bits=*/8);
+//   absl::StatusOr<ConvGeneralPlan> plan =
+//       ConvGeneralPlan::Make(config, x.aval(), kernel.aval(), {.padding = ConvPadding::kSame});
+//
+// The configuration is for one contraction. T is the dtype of the operands (f32, bf16, f16), R one rounding to it:
+//   ql, sl = quantized lhs, one scale per example  [B,1...,1]        (other shared axes: Quantizer::calib_shared_axes)
+//   qr, sr = quantized rhs, one scale per output channel  [1,...,1,Co]
+//   acc[b,o,c] = sum over k, i of pad(ql)[b, o * stride + k * rhs_dilation, i] * qr[k,i,c]
+//   out[b,o,c] = R(R(R(acc) * sl[b]) * sr[c])
+// A side without numerics enters as it is and has no scale; one with DEQUANT_MODE_THIS_INPUT enters dequantized.
+// Padding is zeros that take part in the product: next to an infinite kernel value they give NaN.
+//
+// The sum: AQT converts the qvalues to T and convolves in floating point. When both are integers (containers s2, s4,
+// s8) it is computed here in s32 by the s8 kernels: exact, so equal to AQT's while |acc| < 2^24, where f32 sums are
+// exact, too; above, AQT's has the error of f32 sums and this one has none. If s32 could overflow, the sum is in f32.
+// Sums of floats are in f32, in the order of the kernel's elements, rounded to dg_accumulator_dtype (null or s32: T;
+// in AQT always T: Compat); operands that T cannot hold are rounded to it first, subnormal ones of f32 and bf16 are
+// zero.
+//
+// The gradient: rounding and clipping pass it straight through (except, with clip_gradient, where the value was
+// clipped), scales have none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is
+// not quantized:
+//   dlhs[b,x,i] = sum over o, k, c with o * stride + k * rhs_dilation = x * lhs_dilation + low of g[b,o,c] * R_[k,i,c]
+//   drhs[k,i,c] = sum over b, o of pad(L)[b, o * stride + k * rhs_dilation, i] * g[b,o,c]
+// summed in f32 and rounded to T; zeros between and around g take part as those of the padding do. (In AQT the gradient
+// of an integer operand is zero: Compat.)
+//
+// Windows are packed in pieces of at most 8 MiB, or one group of one example if that is larger. Slow version:
+// conv_general_reference.h.
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/conv_dims.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt {
+
+// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
+class ConvGeneralPlan {
+ public:
+  // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes;
+  // invalid numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
+  // use_fwd_quant, which have no meaning for a convolution; a scale with DEQUANT_MODE_OUTPUT that varies along axes
+  // other than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16.
+  static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
+                                              const ConvDims& dims);
+
+  const Aval& lhs_aval() const;
+  const Aval& rhs_aval() const;
+  const Aval& out_aval() const;
+  const ConvGeometry& geometry() const;
+  const DotGeneralRaw& config() const;
+  absl::Span<const ResidualSlot> residuals() const;
+  bool ForwardNeedsKey() const;
+  // The statistics that Forward takes; a convolution quantizes nothing backward.
+  absl::Span<const StateSlot> forward_state() const;
+
+  // As those of DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd.
+  // InvalidArgument with a Runtime::product.
+  absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
+                       Residuals* residuals = nullptr, const Runtime& runtime = {},
+                       const StateArrays& state = {}) const;
+  absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const std::optional<MutableArrayRef>& dlhs,
+                        const std::optional<MutableArrayRef>& drhs, const Runtime& runtime = {}) const;
+  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
+                                          const Runtime& runtime = {}) const;
+  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor) const;
+
+ private:
+  struct Impl;
+  explicit ConvGeneralPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+// One-shot: plans, runs, allocates the results.
+absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const ArrayRef& lhs, const ArrayRef& rhs,
+                                           const ConvDims& dims, const Context& context = {},
+                                           const Runtime& runtime = {});
+absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
+                                                                      const ArrayRef& rhs, const ArrayRef& g,
+                                                                      const ConvDims& dims, const Context& context = {},
+                                                                      const Runtime& runtime = {});
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONTRACTION_CONV_GENERAL_H_

@@ -1,0 +1,216 @@
+#include "aqt/quant/contraction/dot_tiling.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
+#include "aqt/kernels/target.h"
+#include "aqt/kernels/thread_pool.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/einsum_equation.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/tiling.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/dot_general_test_util.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer.h"
+
+namespace aqt {
+namespace {
+
+// Small integers: every sum is exact, so its order does not matter.
+Array Integers(const Shape& shape, uint64_t seed) {
+  const Array x = RandomArray(DType::kF32, shape, seed, 8);
+  std::vector<float> values;
+  for (const float v : x.View<float>()) values.push_back(static_cast<float>(static_cast<int>(v)));
+  return Array::FromSpan<float>(values, shape);
+}
+
+// AQT's example: (4,8) x (8,5), the contracting axis in tiles of 4 and the rows in tiles of 2.
+TEST(MakeTiledDot, ShapesOfTheProduct) {
+  const absl::StatusOr<DotTiling> tiling = DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}});
+  ASSERT_TRUE(tiling.ok()) << tiling.status();
+  const absl::StatusOr<internal::TiledDot> dot = internal::MakeTiledDot(*tiling, MatMulDims(), {4, 8}, {8, 5});
+  ASSERT_TRUE(dot.ok()) << dot.status();
+  EXPECT_EQ(dot->lhs.shape, (Shape{2, 2, 2, 4}));
+  EXPECT_EQ(dot->rhs.shape, (Shape{2, 2, 4, 5}));
+  EXPECT_EQ(dot->dims, (DotDims{{3}, {2}, {2, 0}, {1, 0}}));
+  EXPECT_EQ(dot->num_sums, 1);
+}
+
+struct Problem {
+  const char* name;
+  Shape lhs, rhs;
+  DotDims dims;
+  DotTiling tiling;
+};
+
+std::vector<Problem> Problems() {
+  const DotDims batched{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
+  const DotDims crossed{.lhs_contracting = {2, 3}, .rhs_contracting = {1, 0}};
+  return {
+      {"nothing", {8, 12}, {12, 6}, MatMulDims(), {}},
+      {"contracting", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'b', 3}})},
+      {"remaining", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'c', 2}, {'a', 4}})},
+      {"all", {8, 12}, {12, 6}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'c', 3}, {'b', 4}, {'a', 1}})},
+      {"batch", {2, 4, 6}, {2, 6, 8}, batched, *DotTilingFromEinsum("nab,nbc->nac", {{'b', 2}, {'a', 2}, {'c', 2}})},
+      {"two contracting",
+       {2, 3, 4, 6},
+       {6, 4, 5},
+       crossed,
+       *DotTilingFromEinsum("xyab,bac->xyc", {{'b', 2}, {'a', 2}, {'y', 3}, {'x', 1}})}};
+}
+
+TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
+  for (const Problem& problem : Problems()) {
+    const Array lhs = Integers(problem.lhs, 1), rhs = Integers(problem.rhs, 2);
+    const Array g = Integers(DotOutputShape(problem.dims, problem.lhs, problem.rhs), 3);
+    DotGeneral config = DefaultUnquantizedConfig();
+    const absl::StatusOr<DotGeneralGradients> want =
+        QuantizedDotGeneralWithGradients(config, lhs, rhs, g, problem.dims);
+    config.tiling = problem.tiling;
+    const absl::StatusOr<DotGeneralGradients> got = QuantizedDotGeneralWithGradients(config, lhs, rhs, g, problem.dims);
+    ASSERT_TRUE(want.ok() && got.ok()) << problem.name << got.status();
+    EXPECT_TRUE(SameValues(got->out, want->out)) << problem.name;
+    EXPECT_TRUE(SameValues(got->dlhs, want->dlhs)) << problem.name;
+    EXPECT_TRUE(SameValues(got->drhs, want->drhs)) << problem.name;
+  }
+}
+
+// One number is a thousand times the others: in its own tile it does not swallow 1270 and 10.
+TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
+  const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {1, 4}), ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});
+  DotGeneral config = DotGeneralMake(8, 8);
+  for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+    std::get<IntSymmetric>(tensor->quantizer.numerics).preserve_max_val = true;
+  }
+  for (const auto& [tile_size, want] : {std::pair<int64_t, float>{4, 1280000}, {2, 1281280}}) {
+    config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', tile_size}});
+    const absl::StatusOr<Array> out =
+        QuantizedDotGeneral(config, lhs, ones, MatMulDims(), {}, {.arithmetic = Arithmetic::kIeee});
+    ASSERT_TRUE(out.ok()) << out.status();
+    EXPECT_EQ(out->View<float>()[0], want) << tile_size;
+  }
+}
+
+// A stored weight has the tiled shape and gives the same bits as the float one.
+TEST(TiledDotGeneral, StoredWeights) {
+  DotGeneral config = DotGeneralMake(8, 8);
+  config.tiling.emplace();
+  config.tiling->lhs.contraction_axes = {{.axis = -1, .tile_count = 2}};
+  config.tiling->rhs.contraction_axes = {{.axis = 0, .tile_count = 2}};
+  const Array x = RandomArray(DType::kF32, {3, 3136}, 1), weight = RandomArray(DType::kF32, {3136, 256}, 2);
+  const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, x.aval(), weight.aval(), MatMulDims());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<DotGeneralPlan::QuantizedAvals> avals = plan->quantized_avals(Side::kRhs);
+  ASSERT_TRUE(avals.ok()) << avals.status();
+  EXPECT_EQ(avals->qvalue, (Aval{DType::kS8, {2, 1568, 256}}));
+  EXPECT_EQ(avals->scale, (Aval{DType::kF32, {2, 1, 256}}));
+
+  const absl::StatusOr<PreparedOperand> prepared = plan->Prepare(Side::kRhs, weight);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->qtensor().qvalue->aval(), avals->qvalue);
+  EXPECT_EQ(prepared->qtensor().scale[0].aval(), avals->scale);
+  ArrayBuilder want(plan->out_aval()), got(plan->out_aval()), stored(plan->out_aval());
+  ASSERT_TRUE(plan->Forward(x, weight, {}, want.ref()).ok());
+  ASSERT_TRUE(plan->Forward(x, *prepared, {}, got.ref()).ok());
+  const Array wanted = std::move(want).Build();
+  EXPECT_TRUE(BitEqual(std::move(got).Build(), wanted));
+
+  // The same, quantized as a tensor with a tiling.
+  const absl::StatusOr<TilingState> tiling = TilingState::Make(weight.shape(), {{.axis = 0, .tile_count = 2}});
+  const absl::StatusOr<QTensor> tensor = Quantize(config.fwd.rhs.quantizer, weight, {0}, {}, {}, &*tiling);
+  ASSERT_TRUE(tensor.ok()) << tensor.status();
+  const absl::StatusOr<PreparedOperand> from_tensor = plan->Prepare(Side::kRhs, *tensor);
+  ASSERT_TRUE(from_tensor.ok()) << from_tensor.status();
+  ASSERT_TRUE(plan->Forward(x, *from_tensor, {}, stored.ref()).ok());
+  EXPECT_TRUE(BitEqual(std::move(stored).Build(), wanted));
+
+  const absl::StatusOr<DotGeneralPlan> untiled =
+      DotGeneralPlan::Make(DotGeneralMake(8, 8), x.aval(), weight.aval(), MatMulDims());
+  const absl::Status status = untiled->Prepare(Side::kRhs, *tensor).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()),
+            "DotGeneral: the tensor for fwd.rhs is tiled as [2,1568,256], but the plan is for [3136,256]; give the "
+            "configuration the same tiling");
+}
+
+TEST(TiledDotGeneral, ThreadsTargetsAndStridesGiveTheSameBits) {
+  const Array lhs = RandomArray(DType::kBF16, {48, 64}, 1), rhs = RandomArray(DType::kBF16, {64, 96}, 2);
+  const Array g = RandomArray(DType::kBF16, {48, 96}, 3);
+  DotGeneral config = FullyQuantized();
+  config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', 16}, {'a', 8}, {'c', 32}});
+  const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const Context context{.key = MakeKey(1)};
+  const PlanResults want = RunPlan(*plan, lhs, rhs, g, context);
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    for (const int threads : {1, 2, 7}) {
+      kernels::ThreadPool pool(threads);
+      EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, context, {.executor = &pool, .target = target}), want))
+          << threads << " threads, " << target;
+    }
+  }
+  // Results written transposed.
+  ArrayBuilder out(DType::kBF16, {96, 48}), dlhs(DType::kBF16, {64, 48}), drhs(DType::kBF16, {96, 64});
+  const auto transposed = [](ArrayBuilder& builder) {
+    const Shape& shape = builder.aval().shape;
+    return MutableArrayRef(DType::kBF16, {shape[1], shape[0]}, Strides{1, shape[1]}, builder.data());
+  };
+  Residuals residuals(Residuals::Operands::kBorrow);
+  ASSERT_TRUE(plan->Forward(lhs, rhs, context, transposed(out), &residuals).ok());
+  ASSERT_TRUE(plan->Backward(g, residuals, context, transposed(dlhs), transposed(drhs)).ok());
+  EXPECT_TRUE(SameValues(Array::CopyOf(transposed(out)), want.out));
+  EXPECT_TRUE(SameValues(Array::CopyOf(transposed(dlhs)), want.dlhs));
+  EXPECT_TRUE(SameValues(Array::CopyOf(transposed(drhs)), want.drhs));
+}
+
+TEST(DotTilingFromEinsum, SortsAxesByTheirKind) {
+  const absl::StatusOr<DotTiling> tiling = DotTilingFromEinsum("nab,nbc->nac", {{'c', 5}, {'b', 3}, {'a', 2}});
+  ASSERT_TRUE(tiling.ok()) << tiling.status();
+  DotTiling want;
+  want.lhs = {.contraction_axes = {{.axis = 2, .tile_size = 3}}, .remaining_axes = {{.axis = 1, .tile_size = 2}}};
+  want.rhs = {.contraction_axes = {{.axis = 1, .tile_size = 3}}, .remaining_axes = {{.axis = 2, .tile_size = 5}}};
+  EXPECT_TRUE(*tiling == want);
+}
+
+TEST(DotTilingFromEinsum, Refuses) {
+  using Sizes = std::vector<std::pair<char, int64_t>>;
+  const std::string which =
+      " in the result, but only axes that occur once in exactly two of them can be tiled: contracting and remaining "
+      "ones";
+  const struct {
+    const char* equation;
+    Sizes sizes;
+    std::string message;
+  } cases[] = {
+      {"ab->ba", {}, std::string(ParseEinsum("ab->ba", 2, 0).status().message())},
+      {"a1,1c->ac", {}, std::string(ParseEinsum("a1,1c->ac", 1, 1).status().message())},
+      {"...b,bc->...c", {}, "tiling: \"...b,bc->...c\" has an ellipsis, so its axes have no numbers; spell it out"},
+      {"nab,nbc->nac", {{'n', 2}}, "tiling: axis n of \"nab,nbc->nac\" is 1 times in lhs, 1 in rhs and 1" + which},
+      {"ab,bc->ac", {{'x', 2}}, "tiling: axis x of \"ab,bc->ac\" is 0 times in lhs, 0 in rhs and 0" + which},
+      {"aab,bc->ac", {{'a', 2}}, "tiling: axis a of \"aab,bc->ac\" is 2 times in lhs, 0 in rhs and 1" + which},
+      {"ab,bc->ac", {{'b', 2}, {'b', 2}}, "tiling: axis b of \"ab,bc->ac\" is tiled twice"},
+      {"ab,bc->ac", {{'b', 0}}, "tiling: axis b of \"ab,bc->ac\" has tile size 0, expected at least 1"},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status = DotTilingFromEinsum(c.equation, c.sizes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(status.message()), c.message);
+  }
+}
+
+}  // namespace
+}  // namespace aqt

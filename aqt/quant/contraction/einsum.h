@@ -1,0 +1,101 @@
+#ifndef AQT_QUANT_CONTRACTION_EINSUM_H_
+#define AQT_QUANT_CONTRACTION_EINSUM_H_
+
+// Quantized einsum of two operands: a DotGeneral with its dimension numbers and transpositions taken from an equation.
+//
+//   absl::StatusOr<EinsumPlan> plan = EinsumPlan::Make("bqhd,bkhd->bhqk", config, q.aval(), k.aval());
+//
+// What happens, in this order (AQT's AqtEinsum on jax.numpy.einsum):
+//   1. Operands of different dtypes are converted to a common one (EinsumDType).
+//   2. An axis of extent 1 whose letter has another extent in the other operand is dropped: it is broadcast.
+//   3. A letter that one operand repeats selects the diagonal.
+//   4. A letter that only one operand has and the result lacks is summed over, before anything is quantized
+//      (kernels::Reduce; f16 and bf16 in f32, rounded once).
+//   5. DotGeneral: batch axes are the letters of the result that both operands have, contracting ones those of both
+//      that the result lacks, in alphabetical order. If the result is batch, lhs, rhs in this order, the product is
+//      lhs x rhs; else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs,
+//      dlhs and drhs), so that "lhs" always means the first operand of the equation.
+//   6. The product is written where its axes are in the result; nothing is transposed afterwards.
+// The gradient goes the same way back: zeros off a diagonal, the same for all elements of a sum, rounded to the dtype
+// of the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/einsum_equation.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt {
+
+// The dtype in which operands of two dtypes are multiplied. Next to another dtype, 4-bit integers are treated as f32
+// and 8-bit floats as bf16; then an integer takes the float's dtype, two integers f32, two floats the wider one (bf16
+// with f16: f32). InvalidArgument for bool and f64, and for two operands of one 8-bit float or 4-bit type, which stays
+// as it is and cannot be quantized again.
+absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
+
+// The same configuration for a product whose operands are exchanged: fwd.lhs <-> fwd.rhs, dlhs <-> drhs. The backward
+// contractions do not change inside: their lhs is the incoming gradient.
+DotGeneral SwapOperands(DotGeneral config);
+
+// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
+class EinsumPlan {
+ public:
+  // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a
+  // common one, and as DotGeneralPlan::Make. `compat` must be the one of the calls. Axes that `config` names (tiling,
+  // shared axes) are those of its side's operand, after diagonals and sums are taken.
+  static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
+                                         const Aval& rhs, const Compat& compat = {},
+                                         PlanPasses passes = PlanPasses::kForwardAndBackward);
+
+  const Aval& lhs_aval() const;
+  const Aval& rhs_aval() const;
+  const Aval& out_aval() const;
+  const EinsumEquation& equation() const;
+  // The product, and whether its lhs is the second operand of the equation. An Observer sees the product's names.
+  const DotGeneralPlan& dot_general() const;
+  bool swapped() const;
+  bool ForwardNeedsKey() const { return dot_general().ForwardNeedsKey(); }
+  bool BackwardNeedsKey() const { return dot_general().BackwardNeedsKey(); }
+
+  // As those of DotGeneralPlan, with lhs and rhs those of the equation. Context::key is split for the product's lhs and
+  // rhs. Statistics of calibrations with state are those of dot_general(), whose lhs and rhs are the product's.
+  absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
+                       Residuals* residuals = nullptr, const Runtime& runtime = {},
+                       const StateArrays& state = {}) const;
+  // InvalidArgument also for the gradient of an integer operand.
+  absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
+                        const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
+                        const Runtime& runtime = {}, const StateArrays& state = {}) const;
+
+  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
+                                          const Runtime& runtime = {}) const;
+  // InvalidArgument also when the equation does more with this operand than permute its axes (steps 2, 3, 4).
+  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
+
+ private:
+  struct Impl;
+  explicit EinsumPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
+};
+
+// One-shot: plans (without gradients: the forward pass), runs, allocates the results.
+absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
+                                      const ArrayRef& rhs, const Context& context = {}, const Runtime& runtime = {});
+absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,
+                                                                 const ArrayRef& lhs, const ArrayRef& rhs,
+                                                                 const ArrayRef& g, const Context& context = {},
+                                                                 const Runtime& runtime = {});
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONTRACTION_EINSUM_H_

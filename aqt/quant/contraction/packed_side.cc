@@ -1,0 +1,121 @@
+#include "aqt/quant/contraction/packed_side.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <variant>
+
+#include "aqt/core/check.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/numerics/row_ops.h"
+
+namespace aqt::internal {
+namespace {
+
+// The [batch, rows] axes of an operand, in the order of the product.
+struct RowAxes {
+  Shape shape;
+  Axes axes;  // of the operand
+};
+
+RowAxes RowAxesOf(const Shape& operand, Side side, const DotDims& dims) {
+  const Axes& batch = side == Side::kLhs ? dims.lhs_batch : dims.rhs_batch;
+  const Axes& contracting = side == Side::kLhs ? dims.lhs_contracting : dims.rhs_contracting;
+  RowAxes rows;
+  rows.axes = batch;
+  const Axes remaining = RemainingAxes(operand.rank(), contracting, batch);
+  rows.axes.insert(rows.axes.end(), remaining.begin(), remaining.end());
+  for (const int64_t axis : rows.axes) rows.shape.push_back(operand[axis]);
+  return rows;
+}
+
+}  // namespace
+
+kernels::Operand KernelOperand(const ArrayRef& x, Side side, const DotDims& dims) {
+  const bool lhs = side == Side::kLhs;
+  const Axes& batch = lhs ? dims.lhs_batch : dims.rhs_batch;
+  const Axes& contracting = lhs ? dims.lhs_contracting : dims.rhs_contracting;
+  kernels::Operand operand;
+  operand.data = x.data;
+  operand.dtype = x.dtype;
+  for (const int64_t axis : batch) operand.batch.Append(x.shape[axis], x.strides[axis]);
+  for (const int64_t axis : RemainingAxes(x.shape.rank(), contracting, batch)) {
+    operand.rows.Append(x.shape[axis], x.strides[axis]);
+  }
+  for (const int64_t axis : contracting) operand.k.Append(x.shape[axis], x.strides[axis]);
+  return operand;
+}
+
+OutputAxes KernelOutput(const MutableArrayRef& out, const DotDims& dims, int64_t lhs_rank) {
+  const int64_t batch = static_cast<int64_t>(dims.lhs_batch.size());
+  const int64_t rows_end = lhs_rank - static_cast<int64_t>(dims.lhs_contracting.size());
+  OutputAxes axes;
+  for (int64_t axis = 0; axis < out.shape.rank(); ++axis) {
+    kernels::AxisGroup& group = axis < batch ? axes.batch : axis < rows_end ? axes.rows : axes.cols;
+    group.Append(out.shape[axis], out.strides[axis]);
+  }
+  return axes;
+}
+
+int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& operand) {
+  return operand.batch.Count() * format.PackedBytes(operand.rows.Count(), operand.k.Count());
+}
+
+void GatherScales(const ArrayRef& scale, const Shape& operand, Side side, const DotDims& dims, float* rows) {
+  const RowAxes row_axes = RowAxesOf(operand, side, dims);
+  Strides strides;
+  for (const int64_t axis : row_axes.axes) strides.push_back(scale.shape[axis] == 1 ? 0 : scale.strides[axis]);
+  const StridesSpan spans[] = {strides};
+  ForEachPiece(row_axes.shape, spans, [&](const int64_t* offsets, int64_t n, int64_t linear) {
+    LoadRow(scale.dtype, scale.data, offsets[0], InnerStride(strides), n, rows + linear);
+  });
+  FlushRow(scale.dtype, rows, row_axes.shape.num_elements());
+}
+
+void ScatterScales(const float* rows, Side side, const DotDims& dims, const MutableArrayRef& scale) {
+  const RowAxes row_axes = RowAxesOf(scale.shape, side, dims);
+  Strides strides;
+  for (const int64_t axis : row_axes.axes) strides.push_back(scale.strides[axis]);
+  const StridesSpan spans[] = {strides};
+  ForEachPiece(row_axes.shape, spans, [&](const int64_t* offsets, int64_t n, int64_t linear) {
+    StoreRow(scale.dtype, rows + linear, n, scale.data, offsets[0], InnerStride(strides));
+  });
+}
+
+bool ProductsAreNormal(const float* a, int64_t a_count, const float* b, int64_t b_count) {
+  const auto smallest = [](const float* values, int64_t count) {
+    float least = std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < count; ++i) {
+      const float magnitude = std::fabs(values[i]);
+      least = magnitude != 0 && magnitude < least ? magnitude : least;
+    }
+    return least;
+  };
+  return static_cast<double>(smallest(a, a_count)) * smallest(b, b_count) >= 0x1p-125;
+}
+
+std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
+  const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
+  if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return std::nullopt;
+  if (integer->noise.has_value() || spec.bias.has_value()) return std::nullopt;
+  if (spec.q_dtype != DType::kS8 && spec.q_dtype != DType::kS4) return std::nullopt;
+  if (integer->bits > BitWidth(spec.q_dtype)) return std::nullopt;  // the container saturates
+  return kernels::QuantizeStep{.clip_bound = static_cast<float>(ClipBound(*integer)),
+                               .scale_dtype = spec.scale_dtype,
+                               .product_dtype = spec.scaled_dtype,
+                               .subnormals_are_zero = true};
+}
+
+FusedScales FusedScalesOf(const QuantizeSpec& spec, Side side, const DotDims& dims) {
+  if (!std::holds_alternative<AbsMax>(spec.calibration)) return FusedScales::kNo;
+  if (spec.num_scales() == 1 && spec.shared_axes.size() == static_cast<size_t>(spec.x.shape.rank())) {
+    return FusedScales::kSingle;
+  }
+  Shape per_row = spec.x.shape;
+  for (const int64_t axis : side == Side::kLhs ? dims.lhs_contracting : dims.rhs_contracting) per_row[axis] = 1;
+  return per_row == spec.scale_shape ? FusedScales::kPerRow : FusedScales::kNo;
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,299 @@
+#include "aqt/quant/contraction/quantize_side.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/target.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/numerics/numerics_rows.h"
+#include "aqt/quant/numerics/row_ops.h"
+#include "aqt/quant/numerics/validate.h"
+#include "aqt/quant/tensor/qtensor_internal.h"
+
+namespace aqt::internal {
+
+absl::string_view ToString(Pass pass) {
+  switch (pass) {
+    case Pass::kFwd: return "fwd";
+    case Pass::kDlhs: return "dlhs";
+    case Pass::kDrhs: return "drhs";
+  }
+  return "?";
+}
+
+const PassNames& NamesOf(Pass pass) {
+#define AQT_PASS_NAMES(pass)                                                                                           \
+  {                                                                                                                    \
+    {pass ".lhs.scale", pass ".lhs.bias", pass ".lhs.key", pass ".lhs.noise", pass ".lhs.qvalue", pass ".dg_lhs"},     \
+        {pass ".rhs.scale", pass ".rhs.bias", pass ".rhs.key", pass ".rhs.noise", pass ".rhs.qvalue", pass ".dg_rhs"}, \
+        pass ".accum"                                                                                                  \
+  }
+  static constexpr PassNames kPassNames[] = {AQT_PASS_NAMES("fwd"), AQT_PASS_NAMES("dlhs"), AQT_PASS_NAMES("drhs")};
+#undef AQT_PASS_NAMES
+  return kPassNames[static_cast<int>(pass)];
+}
+
+absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x,
+                                      absl::Span<const int64_t> axes) {
+  SidePlan plan;
+  plan.config = tensor;
+  plan.x = x;
+  plan.operand_dtype = x.dtype;
+  const std::string where = absl::StrCat(ToString(pass), side == Side::kLhs ? ".lhs" : ".rhs");
+  AQT_RETURN_IF_ERROR(Annotate(ValidateTensor(tensor), where));
+  if (pass == Pass::kFwd) AQT_RETURN_IF_ERROR(Annotate(ValidateForwardModes(tensor), where));
+  AQT_RETURN_IF_ERROR(Annotate(ValidateQuantizer(tensor.quantizer), where));
+  if (!IsQuantized(tensor.quantizer.numerics)) return plan;
+
+  absl::StatusOr<QuantizeSpec> spec = MakeQuantizeSpec(tensor.quantizer, x, axes);
+  if (!spec.ok()) return Annotate(spec.status(), where);
+  plan.spec = *std::move(spec);
+  if (tensor.dequant_mode != DequantMode::kThisInput) plan.operand_dtype = plan.spec->q_dtype;
+  return plan;
+}
+
+absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor) {
+  if (!qtensor.sparsity_mask.has_value()) return absl::OkStatus();
+  if (!qtensor.IsFull()) {
+    return absl::UnimplementedError(absl::StrCat(where, " has a sparsity mask but no qvalue; give it a qvalue"));
+  }
+  const Shape& shape = qtensor.qvalue->shape();
+  if (absl::Status s = CheckAffine(qtensor, shape); !s.ok()) return Annotate(s, where);
+  const Array mask = Cast(BroadcastTo(*qtensor.sparsity_mask, shape), DType::kF32);
+  ArrayBuilder masked(qtensor.qvalue->aval());
+  const int64_t size = SizeOf(masked.aval().dtype);
+  const char* from = static_cast<const char*>(qtensor.qvalue->data());
+  char* to = static_cast<char*>(masked.data());  // zeros
+  const absl::Span<const float> keep = mask.View<float>();
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (keep[i] != 0 && keep[i] != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " has ", keep[i], " in its sparsity mask (element ", i, "), expected only 0 and 1"));
+    }
+    const int64_t offset = static_cast<int64_t>(i) * size;
+    if (keep[i] == 1) std::memcpy(to + offset, from + offset, size);
+  }
+  qtensor.qvalue = std::move(masked).Build();
+  qtensor.sparsity_mask.reset();
+  return absl::OkStatus();
+}
+
+absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor) {
+  const auto invalid = [&](absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(where, what)); };
+  if (!plan.spec.has_value()) return invalid(": this side is not quantized");
+  if (qtensor.tiling_state.has_value() && qtensor.tiling_state->tiled_shape != plan.x.shape) {
+    return invalid(absl::StrCat(" is tiled as ", qtensor.tiling_state->tiled_shape.ToString(), ", but the plan is for ",
+                                plan.x.shape.ToString(), "; give the configuration the same tiling"));
+  }
+  if (qtensor.scale.empty()) return invalid(" has no scale");
+  if (!qtensor.bias.empty() && plan.config.dequant_mode != DequantMode::kThisInput) {
+    return invalid(" has a bias, which needs DEQUANT_MODE_THIS_INPUT");
+  }
+  if (absl::Status s = CheckAffine(qtensor, plan.x.shape); !s.ok()) return Annotate(s, where);
+  const AffineOf affine(qtensor);
+  const DType dtype = QvalueDType(plan.spec->numerics, ScaledDType(plan.x.dtype, affine.get()));
+  if (dtype != plan.spec->q_dtype) {
+    return invalid(absl::StrCat(": its scales would give qvalues of dtype ", ToString(dtype), ", but the plan is for ",
+                                ToString(plan.spec->q_dtype)));
+  }
+  if (qtensor.IsFull() && (qtensor.qvalue->dtype() != dtype || qtensor.qvalue->shape() != plan.x.shape)) {
+    return invalid(absl::StrCat(" has the qvalue ", qtensor.qvalue->aval().ToString(), ", expected ",
+                                Aval{dtype, plan.x.shape}.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<StateSlot>& slots) {
+  if (!plan.spec.has_value()) return;
+  for (const Statistic& statistic : plan.spec->statistics) {
+    slots.push_back({.operand = absl::StrCat(ToString(pass), side == Side::kLhs ? ".lhs" : ".rhs"),
+                     .side = side,
+                     .name = std::string(statistic.name),
+                     .initial = InitialValue(statistic),
+                     .updated_in_train = UpdatesIn(QuantMode::kTrain, plan.spec->calibration)});
+  }
+}
+
+namespace {
+
+QuantMode ModeOf(const Context& context, Side side) {
+  return side == Side::kLhs ? context.quant_mode : context.rhs_quant_mode.value_or(context.quant_mode);
+}
+
+std::string NameOf(const StateSlot& slot) { return absl::StrCat(slot.operand, "/", slot.name); }
+
+absl::Status CheckStateArray(absl::string_view call, const char* which, const StateSlot& slot, const ArrayRef& array) {
+  if (array.aval() == slot.initial.aval() && array.IsDense() && array.data != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(call, ": the ", which, " statistic ", NameOf(slot), " is ",
+                                                 array.aval().ToString(), array.IsDense() ? "" : " with strides",
+                                                 array.data == nullptr ? " without data" : "",
+                                                 ", but the plan is for a dense ", slot.initial.aval().ToString()));
+}
+
+}  // namespace
+
+absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
+                            const QuantizeSpec& spec, Side side, const Context& context, const Runtime& runtime,
+                            const StateArrays& state, RawOperand* raw) {
+  raw->mode = ModeOf(context, side);
+  const auto complete = [&](const char* which, size_t count) {
+    if (count == slots.size()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        call, ": ", slots[begin].operand, " has a calibration with state: pass StateArrays with ", slots.size(), " ",
+        which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
+  };
+  AQT_RETURN_IF_ERROR(complete("old", state.old.size()));
+  const bool updates = UpdatesIn(raw->mode, spec.calibration);
+  if (updates) AQT_RETURN_IF_ERROR(complete("updated", state.updated.size()));
+  for (size_t i = 0; i < spec.statistics.size(); ++i) {
+    const StateSlot& slot = slots[begin + i];
+    AQT_RETURN_IF_ERROR(CheckStateArray(call, "old", slot, state.old[begin + i]));
+    raw->statistics.old[i] = state.old[begin + i].data;
+    if (!updates) continue;
+    AQT_RETURN_IF_ERROR(CheckStateArray(call, "updated", slot, state.updated[begin + i]));
+    raw->statistics.updated[i] = state.updated[begin + i].data;
+  }
+  const absl::Status seen = CheckSeen(spec, raw->mode, runtime.compat, raw->statistics.old);
+  if (seen.ok()) return seen;  // without an allocation
+  return Annotate(seen, absl::StrCat(call, ": ", slots[begin].operand));
+}
+
+double MaxMagnitude(const SidePlan& side) {
+  const double container = -static_cast<double>(IntegerMin(side.spec->q_dtype));
+  const auto* integer = std::get_if<IntSymmetric>(&side.spec->numerics);
+  return integer != nullptr && integer->clip ? std::min(container, ClipBound(*integer)) : container;
+}
+
+QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef& quantized) {
+  if (!plan_.spec.has_value()) return {.operand = calibrated, .qvalue = calibrated, .scale = {}};
+  const QuantizeSpec& spec = *plan_.spec;
+
+  QuantizedSide out;
+  absl::InlinedVector<ArrayRef, 1> bias;
+  std::optional<ScaleAndQvalue> done;
+  if (in_.given == nullptr && calibrated.data == quantized.data) done = QuantizeByKernel(quantized);
+  if (done.has_value()) {
+    out.scale.push_back(done->scale);
+  } else if (in_.given != nullptr) {
+    for (const Array& scale : in_.given->scale) out.scale.push_back(scale);
+    for (const Array& b : in_.given->bias) bias.push_back(b);
+  } else {
+    out.scale.push_back(ComputeScaleOf(calibrated));
+    if (spec.bias.has_value()) bias.push_back(*spec.bias);
+  }
+  for (const ArrayRef& scale : out.scale) Observe(names_.scale, scale);
+  for (const ArrayRef& b : bias) Observe(names_.bias, in_.given != nullptr ? b : BroadcastTo(b, spec.bias_shape));
+
+  const Affine affine{.bias = bias, .scale = out.scale};
+  const ArrayRef q = done.has_value()                              ? done->qvalue
+                     : in_.given != nullptr && in_.given->IsFull() ? in_.given->qvalue->ref()
+                                                                   : ComputeQvalueOf(quantized, affine);
+  Observe(names_.qvalue, q);
+  out.qvalue = q;
+  if (plan_.config.dequant_mode != DequantMode::kThisInput) {
+    out.operand = q;
+    return out;
+  }
+  const MutableArrayRef operand(plan_.x.dtype, plan_.x.shape,
+                                Buffer(Workspace::kLhsOperand, Workspace::kRhsOperand, plan_.x.num_bytes()));
+  DequantizeInto(q, affine, plan_.x.dtype, operand);
+  out.operand = operand;
+  return out;
+}
+
+std::optional<TensorDraws> SideQuantizer::Draws() const {
+  if (!plan_.spec->draws_shape.has_value()) return std::nullopt;
+  return TensorDraws{*in_.key, layout_, *plan_.spec->draws_shape};
+}
+
+void* SideQuantizer::ScaleBuffer() {
+  if (in_.keep_scale != nullptr) return in_.keep_scale;
+  return Buffer(Workspace::kLhsScale, Workspace::kRhsScale, plan_.spec->num_scales() * SizeOf(plan_.spec->scale_dtype));
+}
+
+void* SideQuantizer::QvalueBuffer(const Aval& aval) {
+  if (in_.keep_qvalue != nullptr) return in_.keep_qvalue;
+  return Buffer(Workspace::kLhsQvalue, Workspace::kRhsQvalue, aval.num_bytes());
+}
+
+std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(const ArrayRef& x) {
+  const QuantizeSpec& spec = *plan_.spec;
+  const std::optional<kernels::QuantizeStep> step = FusedStep(spec);
+  if (!step.has_value() || !std::holds_alternative<AbsMax>(spec.calibration) || in_.keep_mask != nullptr) {
+    return std::nullopt;
+  }
+  if (!x.IsDense() || x.shape.rank() > kernels::AxisGroup::kMaxRank || spec.shared_axes.empty()) return std::nullopt;
+  // One row per scale, in row-major order like the scales.
+  kernels::QuantizeArgs args;
+  args.src.data = x.data;
+  args.src.dtype = x.dtype;
+  for (int64_t axis = 0; axis < x.shape.rank(); ++axis) {
+    const bool shared = std::find(spec.shared_axes.begin(), spec.shared_axes.end(), axis) != spec.shared_axes.end();
+    (shared ? args.src.k : args.src.rows).Append(x.shape[axis], x.strides[axis]);
+  }
+  const int64_t n = spec.num_scales();
+  const Aval q_aval{spec.q_dtype, x.shape};
+  args.step = *step;
+  args.scale = static_cast<float*>(
+      Buffer(Workspace::kLhsScaleWork, Workspace::kRhsScaleWork, n * static_cast<int64_t>(sizeof(float))));
+  args.qvalues = static_cast<int8_t*>(QvalueBuffer(q_aval));
+  const kernels::Target target = runtime_.target.value_or(kernels::BestTarget());
+  kernels::QuantizePack(
+      target, kernels::GemmS8(target).lhs, args,
+      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, runtime_.arithmetic, absmax, count); },
+      runtime_.executor);
+  void* scale = ScaleBuffer();
+  StoreRow(spec.scale_dtype, args.scale, n, scale, 0, 1);
+  return ScaleAndQvalue{ArrayRef(spec.scale_dtype, spec.scale_shape, scale),
+                        ArrayRef(q_aval.dtype, q_aval.shape, args.qvalues)};
+}
+
+ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
+  const QuantizeSpec& spec = *plan_.spec;
+  double* work = static_cast<double*>(Buffer(Workspace::kLhsScaleWork, Workspace::kRhsScaleWork,
+                                             spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
+  void* scale = ScaleBuffer();
+  if (spec.has_state()) {
+    ComputeScaleWithState(spec, calibrated, in_.mode, runtime_.arithmetic, in_.statistics, work, scale);
+  } else {
+    ComputeScale(spec, calibrated, runtime_, Draws(), work, scale);
+  }
+  return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
+}
+
+ArrayRef SideQuantizer::ComputeQvalueOf(const ArrayRef& x, const Affine& affine) {
+  const QuantizeSpec& spec = *plan_.spec;
+  const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(x.dtype, affine)), x.shape};
+  void* q = QvalueBuffer(q_aval);
+  const std::optional<TensorDraws> draws = Draws();
+  if (draws.has_value()) ObserveDraws(*draws);
+  const MutableArrayRef q_ref(q_aval.dtype, q_aval.shape, q);
+  QuantizeInto(spec.numerics, x, affine, draws, q_ref, in_.keep_mask);
+  return q_ref;
+}
+
+void SideQuantizer::ObserveDraws(const TensorDraws& draws) {
+  if (runtime_.observer == nullptr) return;
+  const uint32_t key[] = {draws.key.hi, draws.key.lo};
+  Observe(names_.key, ArrayRef(key, {2}));
+  const auto* integer = std::get_if<IntSymmetric>(&plan_.spec->numerics);
+  if (integer == nullptr) return;
+  const int64_t n = draws.shape.num_elements();
+  float* noise = static_cast<float*>(workspace_.Get(Workspace::kNoise, n * static_cast<int64_t>(sizeof(float))));
+  NoiseInto(integer->noise->kind, draws, noise);
+  Observe(names_.noise, ArrayRef(noise, draws.shape));
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,93 @@
+#ifndef AQT_QUANT_CONTRACTION_RAGGED_DOT_H_
+#define AQT_QUANT_CONTRACTION_RAGGED_DOT_H_
+
+// Quantized ragged (grouped) contraction: each group of rows has its own matrix, like the experts of a mixture.
+//
+//   absl::StatusOr<RaggedDotPlan> plan = RaggedDotPlan::Make(config, x.aval(), experts.aval());
+//   plan->Forward(x, experts, /*group_sizes=*/{2, 0, 4}, {}, out);
+//
+// lhs [m,k], rhs [g,k,n], out [m,n]; group i is the next group_sizes[i] rows, and r in group i:
+//   out[r,c] = sum over k of lhs[r,k] * rhs[i,k,c]
+// Rows beyond the last group belong to no group: their results and gradients are zero.
+//
+// Scales are those of a DotGeneral that contracts the group axis, too, so that all groups share them:
+//   fwd    lhs along k: [m,1]    rhs along g, k: [1,1,n]
+//   dlhs   g along n:   [m,1]    rhs along g, n: [1,k,1]    dlhs[r,k] = sum over c: g[r,c] * rhs[i,k,c]
+//   drhs   g along m:   [1,n]    lhs along m:    [1,k]      drhs[i,k,c] = sum over r in i: g[r,c] * lhs[r,k]
+// each quantized, multiplied and scaled as DotGeneral does with the raw of that pass (AQT defines only the forward
+// pass). With use_fwd_quant the forward scale of the saved operand, rhs [1,1,n] or lhs [m,1], is multiplied into g, and
+// its qvalues enter as they are. Rows beyond the last group take part in the scales along m: keep them zero.
+//
+// One matrix product per group, with the kernels of DotGeneral and the same bits. Slow version: ragged_dot_reference.h.
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt {
+
+// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
+class RaggedDotPlan {
+ public:
+  // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
+  // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group.
+  static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                            PlanPasses passes = PlanPasses::kForwardAndBackward);
+
+  const Aval& lhs_aval() const { return plan_.lhs_aval(); }
+  const Aval& rhs_aval() const { return plan_.rhs_aval(); }
+  const Aval& out_aval() const { return plan_.out_aval(); }
+  int64_t num_groups() const { return plan_.rhs_aval().shape[0]; }
+  absl::Span<const ResidualSlot> residuals() const { return plan_.residuals(); }
+  absl::Span<const StateSlot> forward_state() const { return plan_.forward_state(); }
+  absl::Span<const StateSlot> backward_state() const { return plan_.backward_state(); }
+  bool ForwardNeedsKey() const { return plan_.ForwardNeedsKey(); }
+  bool BackwardNeedsKey() const { return plan_.BackwardNeedsKey(); }
+
+  // As those of DotGeneralPlan. InvalidArgument unless there are num_groups() sizes, none negative, of at most m rows
+  // in all. Backward gets the sizes that Forward got.
+  absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
+                       const Context& context, const MutableArrayRef& out, Residuals* residuals = nullptr,
+                       const Runtime& runtime = {}, const StateArrays& state = {}) const;
+  absl::Status Backward(const ArrayRef& g, const Residuals& residuals, absl::Span<const int64_t> group_sizes,
+                        const Context& context, const std::optional<MutableArrayRef>& dlhs,
+                        const std::optional<MutableArrayRef>& drhs, const Runtime& runtime = {},
+                        const StateArrays& state = {}) const;
+  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
+                                          const Runtime& runtime = {}) const {
+    return plan_.Prepare(side, value, context, runtime);
+  }
+  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const {
+    return plan_.Prepare(side, std::move(qtensor), runtime);
+  }
+
+ private:
+  explicit RaggedDotPlan(DotGeneralPlan plan) : plan_(std::move(plan)) {}
+  absl::Status CheckGroups(absl::Span<const int64_t> group_sizes) const;
+
+  DotGeneralPlan plan_;
+};
+
+// One-shot: plans (without gradients: the forward pass), runs, allocates the results.
+absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
+                                         absl::Span<const int64_t> group_sizes, const Context& context = {},
+                                         const Runtime& runtime = {});
+absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+                                                                    const ArrayRef& rhs, const ArrayRef& g,
+                                                                    absl::Span<const int64_t> group_sizes,
+                                                                    const Context& context = {},
+                                                                    const Runtime& runtime = {});
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONTRACTION_RAGGED_DOT_H_

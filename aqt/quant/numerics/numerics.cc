@@ -1,0 +1,158 @@
+#include "aqt/quant/numerics/numerics.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/fp_rows.h"
+#include "aqt/quant/numerics/numerics_rows.h"
+#include "aqt/quant/numerics/row_ops.h"
+
+namespace aqt {
+namespace {
+
+double Edge(const IntSymmetric& n) { return std::ldexp(1.0, n.bits - 1) - (n.preserve_zero ? 0.5 : 0.0); }
+
+absl::Status ValidateInt(const IntSymmetric& n) {
+  if (n.bits < 1 || n.bits > 22) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("IntSymmetric: bits = ", n.bits, ", but 1 to 22 can be represented"));
+  }
+  if (!n.dtype.has_value()) return absl::OkStatus();
+  const DType container = *n.dtype;
+  if (IsByteInteger(container) || container == DType::kS32 || internal::IsArithmeticFloat(container))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("IntSymmetric: container ", ToString(container),
+                                                 ", expected s2, s4, s8, s32, f32, bf16 or f16, or leave it unset"));
+}
+
+absl::Status ValidateFp8(const Fp8& n) {
+  const bool bits_fit = (n.exponent_bits == 4 && n.mantissa_bits == 3 && n.dtype != DType::kE5M2) ||
+                        (n.exponent_bits == 5 && n.mantissa_bits == 2 && n.dtype != DType::kE4M3FN);
+  const bool container = n.dtype == DType::kE4M3FN || n.dtype == DType::kE5M2 || n.dtype == DType::kBF16;
+  if (bits_fit && container) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Fp8: exponent_bits = ", n.exponent_bits,
+                                                 ", mantissa_bits = ", n.mantissa_bits, ", dtype ", ToString(n.dtype),
+                                                 "; expected 4, 3, e4m3fn or 5, 2, e5m2, or bf16 with either"));
+}
+
+absl::Status CheckFloatArray(const char* operation, const ArrayRef& y) {
+  if (internal::IsArithmeticFloat(y.dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(operation, ": values have dtype ", ToString(y.dtype), ", expected f32, bf16 or f16"));
+}
+
+}  // namespace
+
+absl::Status Validate(const Numerics& numerics) {
+  struct Visitor {
+    absl::Status operator()(const NoNumerics&) const { return absl::OkStatus(); }
+    absl::Status operator()(const IntSymmetric& n) const { return ValidateInt(n); }
+    absl::Status operator()(const Fp8& n) const { return ValidateFp8(n); }
+    absl::Status operator()(const Fp& n) const { return internal::ValidateFpFormat(n.format); }
+  };
+  return std::visit(Visitor(), numerics);
+}
+
+bool IsQuantized(const Numerics& numerics) { return !std::holds_alternative<NoNumerics>(numerics); }
+
+double QuantBound(const Numerics& numerics) {
+  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->preserve_max_val ? Edge(*n) - 0.5 : Edge(*n);
+  if (const auto* n = std::get_if<Fp8>(&numerics)) return MaxFinite(n->dtype);
+  if (const auto* n = std::get_if<Fp>(&numerics)) return internal::FpMax(n->format);
+  AQT_CHECK(!"quantized numerics");
+  return 0;
+}
+
+double ClipBound(const IntSymmetric& numerics) { return numerics.round ? Edge(numerics) - 0.5 : Edge(numerics); }
+
+DType QvalueDType(const Numerics& numerics, DType scaled) {
+  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->dtype.value_or(scaled);
+  if (const auto* n = std::get_if<Fp8>(&numerics)) return n->dtype;
+  if (std::holds_alternative<Fp>(numerics)) return DType::kBF16;
+  return scaled;
+}
+
+bool NeedsKey(const Numerics& numerics) {
+  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->noise.has_value();
+  if (const auto* n = std::get_if<Fp8>(&numerics)) return n->stochastic_rounding;
+  if (const auto* n = std::get_if<Fp>(&numerics)) return n->stochastic_rounding;
+  return false;
+}
+
+absl::StatusOr<Shape> NoiseShape(const Noise& noise, const Shape& shape) {
+  AQT_ASSIGN_OR_RETURN(const Axes shared, NormalizeAxes(noise.noise_sharing_axes, shape.rank()));
+  Shape result = shape;
+  for (const int64_t axis : shared) result[axis] = 1;
+  return result;
+}
+
+absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Key& key, PrngLayout layout) {
+  AQT_ASSIGN_OR_RETURN(const Shape noise_shape, NoiseShape(noise, shape));
+  ArrayBuilder builder(DType::kF32, noise_shape);
+  internal::NoiseInto(noise.kind, {key, layout, noise_shape}, builder.Mutable<float>().data());
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context) {
+  AQT_RETURN_IF_ERROR(Validate(numerics));
+  AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsForward", y));
+  AQT_ASSIGN_OR_RETURN(const std::optional<Shape> draws_shape, internal::DrawsShape(numerics, y.shape, y.dtype));
+  std::optional<internal::TensorDraws> draws;
+  if (draws_shape.has_value()) {
+    if (!context.key.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("NumericsForward: ", Describe(numerics), " draws random numbers: set Context::key"));
+    }
+    draws = {*context.key, context.prng_layout, *draws_shape};
+  }
+  ArrayBuilder builder(QvalueDType(numerics, y.dtype), y.shape);
+  internal::QuantizeInto(numerics, y, {}, draws, builder.ref(), nullptr);
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Array> RoundToFormat(const FpFormat& format, const ArrayRef& x) {
+  AQT_RETURN_IF_ERROR(internal::ValidateFpFormat(format));
+  if (x.dtype != DType::kF32 && x.dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RoundToFormat: values have dtype ", ToString(x.dtype), ", expected f32 or bf16"));
+  }
+  ArrayBuilder builder(x.aval());
+  internal::ForEachScaledPiece(x, {}, x.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
+    internal::RoundFpRow(format, {}, y, n);
+    internal::StoreRow(x.dtype, y, n, builder.data(), linear, 1);
+  });
+  return std::move(builder).Build();
+}
+
+absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g,
+                                       Arithmetic arithmetic) {
+  AQT_RETURN_IF_ERROR(Validate(numerics));
+  AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsBackward", y));
+  AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsBackward", g));
+  if (y.shape != g.shape) {
+    return absl::InvalidArgumentError(absl::StrCat("NumericsBackward: the values have shape ", y.shape.ToString(),
+                                                   ", the gradient ", g.shape.ToString()));
+  }
+  const std::optional<float> bound = internal::GradientBound(numerics, y.dtype);
+  const auto* fp = std::get_if<Fp>(&numerics);
+  if (!bound.has_value() && !(fp != nullptr && fp->clip_gradient)) return Array::CopyOf(g);
+  // Without a bound the mask is all ones, which is still a product.
+  std::vector<int8_t> mask(y.shape.num_elements(), 1);
+  if (bound.has_value()) {
+    internal::ForEachScaledPiece(y, {}, y.strides, [&](float* piece, int64_t n, int64_t linear, int64_t) {
+      internal::ClipMaskRow(*bound, y.dtype, piece, n, mask.data() + linear);
+    });
+  }
+  ArrayBuilder builder(g.aval());
+  internal::ApplyClipMask(g, mask.data(), arithmetic, builder.ref());
+  return std::move(builder).Build();
+}
+
+}  // namespace aqt

@@ -1,0 +1,66 @@
+#ifndef AQT_QUANT_NUMERICS_NUMERICS_ROWS_H_
+#define AQT_QUANT_NUMERICS_NUMERICS_ROWS_H_
+
+// The numerics of numerics.h on pieces of scaled values held as floats (row_ops.h). Internal.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/numerics/row_ops.h"
+
+namespace aqt::internal {
+
+// Where the random numbers of a piece come from: element i has number `first + i * stride` of `bits`.
+struct Draws {
+  const RandomBits* bits = nullptr;  // null: no randomness
+  int64_t first = 0, stride = 0;
+};
+
+// out[i] = noise, in f32; n <= kPiece.
+void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out);
+
+// y, of dtype `dtype`, becomes the qvalue before its conversion to the container, which StoreRow does. n <= kPiece.
+void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n);
+
+// clip_gradient: the largest |y| of scaled values of `dtype`, before noise, whose gradient passes; null if every
+// gradient does. For Fp it is the largest that does not become NaN: AQT compares the *rounded* value with its bound.
+std::optional<float> GradientBound(const Numerics& numerics, DType dtype);
+// mask[i] = 1 where |y| is at most `bound`, 0 elsewhere and for NaN.
+void ClipMaskRow(float bound, DType dtype, const float* y, int64_t n, int8_t* mask);
+
+// The shape of the random numbers for a tensor of `shape`: `shape` with 1 along noise sharing axes; null if the
+// numerics draw none. InvalidArgument for a sharing axis out of range, and for 8-bit floats drawn for f16 values.
+absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const Shape& shape, DType scaled);
+
+// Random numbers for a tensor.
+struct TensorDraws {
+  Key key;
+  PrngLayout layout = PrngLayout::kPartitionable;
+  Shape shape;  // of DrawsShape
+};
+
+// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow(GradientBound). `draws`
+// is needed where DrawsShape is not null. q is dense and has the shape of x.
+void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
+                  const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask);
+
+// The noise that QuantizeInto adds, f32, dense in draws.shape.
+void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out);
+
+// Whether clipping chooses between the gradient and +0, or multiplies by 1 or 0: like XLA on CPU it chooses in f32 and
+// f16 and multiplies in bf16; kIeee multiplies.
+bool ClipMaskChooses(DType dtype, Arithmetic arithmetic);
+
+// out = g with zeros where mask (dense, g's shape) is 0. Where ClipMaskChooses, the gradient of a clipped value is +0
+// whatever g is; a product, rounded to the dtype of g, gives NaN where g is infinite or NaN. `out` may be g.
+void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic, const MutableArrayRef& out);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_NUMERICS_NUMERICS_ROWS_H_

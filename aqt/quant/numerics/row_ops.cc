@@ -1,0 +1,298 @@
+#include "aqt/quant/numerics/row_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "absl/container/inlined_vector.h"
+#include "aqt/core/check.h"
+#include "aqt/quant/numerics/arith.h"
+
+namespace aqt::internal {
+namespace {
+
+// y[i] = op(y[i], x[i * x_stride]) with x_stride 0 or 1.
+template <class Op>
+void Combine(const float* x, int64_t x_stride, float* y, int64_t n, Op op) {
+  if (x_stride == 0) {
+    const float value = *x;
+    for (int64_t i = 0; i < n; ++i) y[i] = op(y[i], value);
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i] = op(y[i], x[i]);
+  }
+}
+
+// Loads a piece of a broadcast operand: one element when its inner stride is 0. Returns the stride for Combine.
+int64_t LoadOperand(const ArrayRef& x, int64_t offset, int64_t stride, int64_t n, float* out) {
+  if (stride == 0) {
+    LoadRow(x.dtype, x.data, offset, 0, 1, out);
+    return 0;
+  }
+  LoadRow(x.dtype, x.data, offset, stride, n, out);
+  return 1;
+}
+
+// The broadcast operands of an Affine over a shape, with their strides.
+struct Operands {
+  Operands(const Shape& shape, const Affine& affine) {
+    for (const ArrayRef& bias : affine.bias) Append(bias, shape);
+    if (affine.mask != nullptr) Append(*affine.mask, shape);
+    for (const ArrayRef& scale : affine.scale) Append(scale, shape);
+  }
+  void Append(const ArrayRef& x, const Shape& shape) { views.push_back(BroadcastTo(x, shape)); }
+  // The spans in `first`, then those of the arrays' strides.
+  absl::InlinedVector<StridesSpan, 6> AllStrides(std::initializer_list<StridesSpan> first) const {
+    absl::InlinedVector<StridesSpan, 6> strides(first);
+    for (const ArrayRef& view : views) strides.push_back(view.strides);
+    return strides;
+  }
+  absl::InlinedVector<ArrayRef, 4> views;  // biases, mask, scales
+};
+
+void CombineInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out,
+                 void (*combine)(DType, const float*, int64_t, float*, int64_t)) {
+  const ArrayRef operand_view = BroadcastTo(b, a.shape);
+  const StridesSpan strides[] = {a.strides, operand_view.strides, out.strides};
+  std::array<float, kPiece> y, operand;
+  ForEachPiece(a.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
+    LoadRow(a.dtype, a.data, offsets[0], InnerStride(a.strides), n, y.data());
+    const int64_t stride = LoadOperand(operand_view, offsets[1], InnerStride(operand_view.strides), n, operand.data());
+    RoundRow(dtype, operand.data(), stride == 0 ? 1 : n);
+    combine(dtype, operand.data(), stride, y.data(), n);
+    StoreRow(out.dtype, y.data(), n, out.data, offsets[2], InnerStride(out.strides));
+  });
+}
+
+}  // namespace
+
+void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, float* out) {
+  VisitDType(dtype, [&]<class T>() {
+    const T* in = static_cast<const T*>(data) + offset;
+    for (int64_t i = 0; i < n; ++i) out[i] = ConvertElement<float>(in[i * stride]);
+  });
+}
+
+void StoreRow(DType dtype, const float* in, int64_t n, void* data, int64_t offset, int64_t stride) {
+  VisitDType(dtype, [&]<class T>() {
+    T* out = static_cast<T*>(data) + offset;
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToBFloat16(in[i]);
+    } else if constexpr (std::is_same_v<T, Float16>) {
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToFloat16(in[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = ConvertElement<T>(in[i]);
+    }
+  });
+}
+
+void RoundRow(DType dtype, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() {
+    for (int64_t i = 0; i < n; ++i) y[i] = Arith<T>::Round(y[i]);
+  });
+}
+
+void FlushRow(DType dtype, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() {
+    for (int64_t i = 0; i < n; ++i) y[i] = Arith<T>::Flush(y[i]);
+  });
+}
+
+void MulRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() { Combine(x, x_stride, y, n, [](float a, float b) { return Mul<T>(a, b); }); });
+}
+
+void AddRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() { Combine(x, x_stride, y, n, [](float a, float b) { return Add<T>(a, b); }); });
+}
+
+void SubRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() { Combine(x, x_stride, y, n, [](float a, float b) { return Sub<T>(a, b); }); });
+}
+
+void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() { Combine(x, x_stride, y, n, [](float a, float b) { return Div<T>(a, b); }); });
+}
+
+void InvertScaleRow(DType dtype, float* x, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() {
+    for (int64_t i = 0; i < n; ++i) x[i] = InverseScale<T>(x[i]);
+  });
+}
+
+Strides BroadcastStrides(const Shape& shape, absl::Span<const int64_t> strides, const Shape& target) {
+  AQT_DCHECK(shape.rank() == target.rank());
+  Strides result(strides.begin(), strides.end());
+  for (int64_t axis = 0; axis < target.rank(); ++axis) {
+    AQT_DCHECK(shape[axis] == 1 || shape[axis] == target[axis]);
+    if (shape[axis] == 1) result[axis] = 0;
+  }
+  return result;
+}
+
+ArrayRef BroadcastTo(const ArrayRef& x, const Shape& target) {
+  return ArrayRef(x.dtype, target, BroadcastStrides(x.shape, x.strides, target), x.data);
+}
+
+void ForEachPiece(const Shape& shape, absl::Span<const StridesSpan> strides,
+                  absl::FunctionRef<void(const int64_t* offsets, int64_t n, int64_t linear)> f) {
+  if (shape.num_elements() == 0) return;
+  const int64_t outer_rank = std::max<int64_t>(shape.rank() - 1, 0);
+  const int64_t n = shape.rank() == 0 ? 1 : shape[outer_rank];
+  absl::InlinedVector<int64_t, kInlineRank> index(outer_rank, 0);
+  absl::InlinedVector<int64_t, 8> row(strides.size(), 0), offsets(strides.size(), 0);
+  int64_t linear = 0;
+  while (true) {
+    for (int64_t first = 0; first < n; first += kPiece) {
+      for (size_t j = 0; j < strides.size(); ++j) offsets[j] = row[j] + first * InnerStride(strides[j]);
+      const int64_t count = std::min(kPiece, n - first);
+      f(offsets.data(), count, linear);
+      linear += count;
+    }
+    int64_t axis = outer_rank - 1;
+    for (; axis >= 0; --axis) {
+      for (size_t j = 0; j < strides.size(); ++j) row[j] += strides[j][axis];
+      if (++index[axis] < shape[axis]) break;
+      for (size_t j = 0; j < strides.size(); ++j) row[j] -= strides[j][axis] * shape[axis];
+      index[axis] = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
+DType ScaledDType(DType x, const Affine& affine) {
+  DType dtype = x;
+  for (const ArrayRef& bias : affine.bias) dtype = Promote(dtype, bias.dtype);
+  for (const ArrayRef& scale : affine.scale) dtype = Promote(dtype, scale.dtype);
+  return dtype;
+}
+
+void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax) {
+  const int64_t groups = groups_shape.num_elements();
+  std::fill(absmax, absmax + groups, 0.0f);
+  const Strides group_strides = BroadcastStrides(groups_shape, DenseStrides(groups_shape), x.shape);
+  const int64_t x_stride = InnerStride(x.strides), group_stride = InnerStride(group_strides);
+  std::array<float, kPiece> piece;
+  // Keeps a NaN in either operand.
+  const auto larger = [](float m, float v) { return v > m || v != v ? v : m; };
+  const StridesSpan strides[] = {x.strides, group_strides};
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
+    LoadRow(x.dtype, x.data, offsets[0], x_stride, n, piece.data());
+    float* out = absmax + offsets[1];
+    if (group_stride == 0) {
+      float m = *out;
+      for (int64_t i = 0; i < n; ++i) m = larger(m, std::fabs(piece[i]));
+      *out = m;
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i * group_stride] = larger(out[i * group_stride], std::fabs(piece[i]));
+    }
+  });
+  FlushRow(x.dtype, absmax, groups);
+}
+
+void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan extra_strides,
+                        absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f) {
+  const Operands operands(x.shape, affine);
+  const absl::InlinedVector<StridesSpan, 6> strides = operands.AllStrides({x.strides, extra_strides});
+  std::array<float, kPiece> y, operand;
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), n, y.data());
+    DType dtype = x.dtype;
+    size_t next = 0;
+    const auto load = [&]() {
+      const ArrayRef& view = operands.views[next];
+      const int64_t stride = LoadOperand(view, offsets[2 + next], InnerStride(view.strides), n, operand.data());
+      ++next;
+      return stride;
+    };
+    for (const ArrayRef& bias : affine.bias) {
+      const int64_t stride = load();
+      dtype = Promote(dtype, bias.dtype);
+      AddRow(dtype, operand.data(), stride, y.data(), n);
+    }
+    if (affine.mask != nullptr) {
+      const int64_t stride = load();
+      MulRow(dtype, operand.data(), stride, y.data(), n);
+    }
+    for (const ArrayRef& scale : affine.scale) {
+      const int64_t stride = load();
+      InvertScaleRow(scale.dtype, operand.data(), stride == 0 ? 1 : n);
+      dtype = Promote(dtype, scale.dtype);
+      MulRow(dtype, operand.data(), stride, y.data(), n);
+    }
+    f(y.data(), n, linear, offsets[1]);
+  });
+}
+
+void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out) {
+  const Operands operands(q.shape, affine);
+  const absl::InlinedVector<StridesSpan, 6> strides = operands.AllStrides({q.strides, out.strides});
+  // The views are biases, mask, scales; they are applied in the opposite order.
+  const size_t first_scale = affine.bias.size() + (affine.mask != nullptr ? 1 : 0);
+  std::array<float, kPiece> y, operand;
+  ForEachPiece(q.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
+    LoadRow(q.dtype, q.data, offsets[0], InnerStride(q.strides), n, y.data());
+    RoundRow(dtype, y.data(), n);
+    DType wide = dtype;
+    const auto load = [&](size_t i) {
+      const ArrayRef& view = operands.views[i];
+      return LoadOperand(view, offsets[2 + i], InnerStride(view.strides), n, operand.data());
+    };
+    for (size_t i = 0; i < affine.scale.size(); ++i) {
+      const int64_t stride = load(first_scale + i);
+      wide = Promote(wide, affine.scale[i].dtype);
+      MulRow(wide, operand.data(), stride, y.data(), n);
+    }
+    if (affine.mask != nullptr) {
+      const int64_t stride = load(affine.bias.size());
+      MulRow(wide, operand.data(), stride, y.data(), n);
+    }
+    for (size_t i = 0; i < affine.bias.size(); ++i) {
+      const int64_t stride = load(i);
+      wide = Promote(wide, affine.bias[i].dtype);
+      SubRow(wide, operand.data(), stride, y.data(), n);
+    }
+    RoundRow(dtype, y.data(), n);
+    StoreRow(out.dtype, y.data(), n, out.data, offsets[1], InnerStride(out.strides));
+  });
+}
+
+void SumLeadingInto(const ArrayRef& x, int64_t num_axes, const MutableArrayRef& out) {
+  AQT_DCHECK(x.IsDense());
+  int64_t parts = 1;
+  for (int64_t axis = 0; axis < num_axes; ++axis) parts *= x.shape[axis];
+  const int64_t size = out.shape.num_elements();
+  std::array<float, kPiece> sum, part;
+  const StridesSpan strides[] = {out.strides};
+  ForEachPiece(out.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
+    std::fill(sum.begin(), sum.begin() + n, 0.0f);
+    for (int64_t i = 0; i < parts; ++i) {
+      LoadRow(x.dtype, x.data, i * size + linear, 1, n, part.data());
+      AddRow(DType::kF32, part.data(), 1, sum.data(), n);
+    }
+    StoreRow(out.dtype, sum.data(), n, out.data, offsets[0], InnerStride(out.strides));
+  });
+}
+
+void FillZeros(const MutableArrayRef& out) {
+  const float zero = 0;
+  const Strides none(out.shape.rank(), 0);
+  AQT_CHECK(CastArray(ArrayRef(DType::kF32, out.shape, none, &zero), out).ok());
+}
+
+void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
+  CombineInto(a, b, dtype, out, MulRow);
+}
+
+void DivideByBroadcastInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
+  CombineInto(a, b, dtype, out, [](DType d, const float* x, int64_t x_stride, float* y, int64_t n) {
+    VisitFloat(d, [&]<class T>() {
+      Combine(x, x_stride, y, n, [](float u, float v) { return Mul<T>(u, Reciprocal<T>(v)); });
+    });
+  });
+}
+
+void DivideInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
+  CombineInto(a, b, dtype, out, DivRow);
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,27 @@
+#ifndef AQT_QUANT_REFERENCE_CONV_GENERAL_REFERENCE_H_
+#define AQT_QUANT_REFERENCE_CONV_GENERAL_REFERENCE_H_
+
+// conv_general.h by loops over all indices: slow, obvious, and the oracle of its tests. It quantizes with quantizer.h
+// and shares the geometry and scalar operations with the plan, and nothing else.
+//
+// Sums of integers agree with the plan in every bit. Those of floats are in f32, ascending over kernel axes and
+// channels (in drhs: examples and positions), multiply and add rounded separately, as the plan does on Target::kScalar.
+
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/conv_dims.h"
+#include "aqt/quant/contraction/dot_general.h"
+
+namespace aqt {
+
+// Fails as ConvGeneralPlan does.
+absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
+                                                                      const ArrayRef& rhs, const ArrayRef& g,
+                                                                      const ConvDims& dims, const Context& context = {},
+                                                                      const Runtime& runtime = {});
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_REFERENCE_CONV_GENERAL_REFERENCE_H_

@@ -1,0 +1,748 @@
+#include "aqt/quant/reference/dot_general_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/kernels/scalar_math.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/fp_rows.h"
+#include "aqt/quant/numerics/numerics.h"
+
+namespace aqt {
+namespace {
+
+using Index = std::vector<int64_t>;
+
+// A dense tensor whose elements are floats (or sums), held exactly in doubles.
+struct Value {
+  DType dtype = DType::kF32;
+  Index shape;
+  std::vector<double> data;
+
+  Value() = default;
+  Value(DType dtype_in, Index shape_in) : dtype(dtype_in), shape(std::move(shape_in)) {
+    int64_t n = 1;
+    for (const int64_t extent : shape) n *= extent;
+    data.resize(n);
+  }
+  // An axis of extent 1 takes any index.
+  size_t Position(const Index& index) const {
+    AQT_CHECK(index.size() == shape.size());
+    int64_t position = 0;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      position = position * shape[axis] + (shape[axis] == 1 ? 0 : index[axis]);
+    }
+    return position;
+  }
+  double& operator[](const Index& index) { return data[Position(index)]; }
+  float operator()(const Index& index) const { return static_cast<float>(data[Position(index)]); }
+};
+
+template <class F>
+void ForEach(const Index& shape, F f) {
+  Index index(shape.size(), 0);
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
+  while (true) {
+    f(index);
+    size_t axis = shape.size();
+    while (axis > 0 && ++index[axis - 1] == shape[axis - 1]) index[--axis] = 0;
+    if (axis == 0) return;
+  }
+}
+
+Value FromArray(const ArrayRef& x) {
+  Value value(x.dtype, Index(x.shape.begin(), x.shape.end()));
+  const Array dense = Cast(x, DType::kF64);
+  for (size_t i = 0; i < value.data.size(); ++i) value.data[i] = dense.View<double>()[i];
+  return value;
+}
+
+Array ToArray(const Value& value) { return Cast(Array::FromSpan<double>(value.data, Shape(value.shape)), value.dtype); }
+
+// ---- scalar operations in a dtype that is known at run time
+
+float Times(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Mul<T>(a, b); });
+}
+float Plus(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Add<T>(a, b); });
+}
+float Minus(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Sub<T>(a, b); });
+}
+float Over(DType dtype, float a, float b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Div<T>(a, b); });
+}
+float Flush(DType dtype, float a) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Flush(a); });
+}
+float Round(DType dtype, float a) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Round(a); });
+}
+
+// The conversion to a container.
+double Store(DType dtype, float v) {
+  return VisitDType(dtype, [&]<class T>() { return ConvertElement<double>(ConvertElement<T>(v)); });
+}
+
+// ---- one operand
+
+struct Quantized {
+  Value q, scale, bias, operand;
+  std::vector<int8_t> mask;  // 1 where not clipped; empty without clip_gradient
+  bool has_scale = false;
+};
+
+struct Environment {
+  PrngLayout layout;
+  Runtime runtime;
+};
+
+// The random numbers of a tensor: one per index of `shape`.
+struct TensorBits {
+  RandomBits bits;
+  Value numbers;  // only its shape is used
+  int64_t Number(const Index& index) const { return static_cast<int64_t>(numbers.Position(index)); }
+};
+
+TensorBits MakeTensorBits(const Numerics& numerics, Index shape, const std::optional<Key>& key, PrngLayout layout) {
+  const auto* integer = std::get_if<IntSymmetric>(&numerics);
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  if (integer != nullptr && integer->noise.has_value()) {
+    for (const int64_t axis : integer->noise->noise_sharing_axes) shape[axis < 0 ? axis + rank : axis] = 1;
+  }
+  Value numbers(DType::kF32, shape);
+  return {RandomBits(key.value_or(Key{}), static_cast<int64_t>(numbers.data.size()), layout), numbers};
+}
+
+float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBits* bits, int64_t number) {
+  if (const auto* fp8 = std::get_if<Fp8>(&numerics)) {
+    if (fp8->stochastic_rounding) {
+      const bool wide = dtype == DType::kF32;
+      const int drop = (wide ? 23 : 7) - fp8->mantissa_bits;
+      uint32_t pattern = __builtin_bit_cast(uint32_t, y) >> (wide ? 0 : 16);
+      pattern += (wide ? bits->Bits32(number) : bits->Bits16(number)) & ((1u << drop) - 1);
+      pattern = pattern >> drop << drop;
+      y = __builtin_bit_cast(float, pattern << (wide ? 0 : 16));
+    }
+    const float bound = static_cast<float>(MaxFinite(fp8->dtype));
+    return std::isnan(y) ? y : std::clamp(Flush(dtype, y), -bound, bound);
+  }
+  if (const auto* fp = std::get_if<Fp>(&numerics)) {
+    y = Round(DType::kBF16, y);
+    internal::RoundFpRow(fp->format, {.bits = fp->stochastic_rounding ? bits : nullptr, .first = number}, &y, 1);
+    return y;
+  }
+  const auto& n = std::get<IntSymmetric>(numerics);
+  if (n.noise.has_value()) {
+    const float noise = n.noise->kind == NoiseKind::kJaxUniform
+                            ? UniformF32(bits->Bits32(number)) - 0.5f
+                            : static_cast<float>((bits->Bits16(number) + 0.5) / 65536.0 - 0.5);
+    y = Round(dtype, internal::FlushF32(Flush(dtype, y) + noise));
+  }
+  if (n.clip && !std::isnan(y)) {
+    const float bound = internal::HostConstant(dtype, ClipBound(n));
+    y = std::clamp(Flush(dtype, y), -bound, bound);
+  }
+  if (n.round && n.preserve_zero) y = std::nearbyint(Flush(dtype, y));
+  if (n.round && !n.preserve_zero) y = Plus(dtype, std::floor(Flush(dtype, y)), 0.5f);
+  return y;
+}
+
+float Largest(float a, float b) { return std::isnan(a) || std::isnan(b) ? std::nanf("") : std::max(a, b); }
+
+// In extended precision, so that it rounds once.
+float PowerOf(DType dtype, float x, double p) {
+  const long double power = std::pow(static_cast<long double>(Flush(dtype, x)), internal::HostConstant(dtype, p));
+  return Round(dtype, Flush(dtype, static_cast<float>(power)));
+}
+
+// From bounds to scales, in place.
+void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, const Environment& env, Value& bounds) {
+  const bool fp8_of_f16 = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
+  const DType dtype = fp8_of_f16 ? DType::kF32 : bound_dtype;
+  const bool ieee = env.runtime.arithmetic == Arithmetic::kIeee;
+  const float quant_bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
+  const float reciprocal = Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, quant_bound);
+  for (double& s : bounds.data) {
+    const float m = static_cast<float>(s);
+    float quotient = ieee || bounds.data.size() == 1 ? Over(dtype, m, quant_bound) : Times(dtype, m, reciprocal);
+    if (po2) quotient = internal::CeilToPo2(dtype, quotient, ieee);
+    s = Store(bounds.dtype, quotient);
+  }
+}
+
+Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
+                const Environment& env) {
+  Index shape = x.shape;
+  for (const int64_t axis : shared) shape[axis] = 1;
+  Value scale(quantizer.scale_dtype.value_or(x.dtype), shape);
+  const DType scaled = internal::Promote(x.dtype, scale.dtype);
+  const bool po2 = std::visit([](const auto& c) { return c.po2_scale; }, *quantizer.calibration);
+  DType bound_dtype = x.dtype;
+  Value absmax = scale;
+  ForEach(x.shape, [&](const Index& i) { absmax[i] = Largest(absmax(i), std::fabs(x(i))); });
+  for (double& m : absmax.data) m = Flush(x.dtype, static_cast<float>(m)) == 0 ? 1 : m;
+
+  const auto multiply = [&](double m, double constant) {
+    return Times(x.dtype, static_cast<float>(m), internal::HostConstant(x.dtype, constant));
+  };
+  if (const auto* c = std::get_if<AbsMax>(&*quantizer.calibration)) {
+    scale.data = absmax.data;
+    for (double& m : scale.data) m = c->clipping_scale.value_or(0) == 0 ? m : multiply(m, *c->clipping_scale);
+  } else if (const auto* c = std::get_if<Constant>(&*quantizer.calibration)) {
+    if (const auto* array = std::get_if<ConstantArray>(&c->bound)) {
+      const Value bound = FromArray(array->array);
+      bound_dtype = bound.shape.empty() ? internal::Promote(x.dtype, bound.dtype) : bound.dtype;
+      if (!bound.shape.empty()) scale = Value(scale.dtype, bound.shape);
+      for (size_t i = 0; i < scale.data.size(); ++i) scale.data[i] = bound.data[bound.shape.empty() ? 0 : i];
+    } else {
+      for (double& m : scale.data) m = internal::HostConstant(x.dtype, std::get<double>(c->bound));
+    }
+  } else if (const auto* c = std::get_if<AbsMean>(&*quantizer.calibration)) {
+    Value counts = scale;
+    ForEach(x.shape, [&](const Index& i) {
+      const float magnitude = std::fabs(Flush(x.dtype, x(i)));
+      scale[i] += PowerOf(x.dtype, magnitude, c->p);
+      counts[i] += magnitude != 0 ? 1 : 0;
+    });
+    for (size_t i = 0; i < scale.data.size(); ++i) {
+      const float sum = Round(x.dtype, Flush(x.dtype, static_cast<float>(scale.data[i])));
+      const float count = Round(x.dtype, std::max(1.0f, static_cast<float>(counts.data[i])));
+      const double bound = multiply(PowerOf(x.dtype, Over(x.dtype, sum, count), 1 / c->p), c->clipping_scale);
+      scale.data[i] = bound == 0 ? 1 : bound;
+    }
+  } else {
+    const auto& search = std::get<SnrSearch>(*quantizer.calibration);
+    const DType q_dtype = QvalueDType(quantizer.numerics, scaled);
+    const bool rounded = env.runtime.compat.snr_rates_in_tensor_dtype;
+    Value best = scale, top = scale;
+    for (double& b : best.data) b = 1;
+    for (const double candidate : search.candidates) {
+      Value trial = scale, signal = scale, error = scale;
+      for (size_t i = 0; i < trial.data.size(); ++i) trial.data[i] = multiply(absmax.data[i], candidate);
+      BoundsToScales(quantizer, x.dtype, po2 && !env.runtime.compat.snr_rates_unrounded_scales, env, trial);
+      ForEach(x.shape, [&](const Index& i) {
+        const float inverse = Over(scale.dtype, 1.0f, trial(i));
+        const float y = Times(scaled, x(i), std::isinf(inverse) ? 1.0f : inverse);
+        const double q = Store(q_dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
+        const float back = Round(x.dtype, Times(scaled, Round(x.dtype, static_cast<float>(q)), trial(i)));
+        const double value = Flush(x.dtype, x(i));
+        if (rounded) {
+          const float difference = Minus(x.dtype, x(i), back);
+          signal[i] += Times(x.dtype, x(i), x(i));
+          error[i] += Times(x.dtype, difference, difference);
+        } else {
+          signal[i] += value * value;
+          error[i] += (value - back) * (value - back);
+        }
+      });
+      for (size_t i = 0; i < trial.data.size(); ++i) {
+        float snr = static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal.data[i] / error.data[i])));
+        if (rounded) {
+          const auto round = [&](double v) { return Round(x.dtype, Flush(x.dtype, static_cast<float>(v))); };
+          snr = round(kernels::Log(Plus(x.dtype, 1, Over(x.dtype, round(signal.data[i]), round(error.data[i])))));
+        }
+        if (snr > top.data[i]) best.data[i] = static_cast<float>(candidate);
+        if (!(snr <= top.data[i]) && !std::isnan(top.data[i])) top.data[i] = snr;
+      }
+    }
+    bound_dtype = DType::kF32;
+    for (size_t i = 0; i < scale.data.size(); ++i) {
+      scale.data[i] = Times(DType::kF32, static_cast<float>(absmax.data[i]), static_cast<float>(best.data[i]));
+    }
+  }
+  BoundsToScales(quantizer, bound_dtype, po2, env, scale);
+  return scale;
+}
+
+// `calibrated` is what the scale is found for, x what is quantized.
+Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting,
+                       const Axes& batch, const std::optional<Key>& key, const Environment& env) {
+  Quantized result;
+  const Quantizer& quantizer = tensor.quantizer;
+  if (!IsQuantized(quantizer.numerics)) {
+    result.operand = calibrated;
+    return result;
+  }
+  const int64_t rank = static_cast<int64_t>(x.shape.size());
+  Index shared;
+  if (quantizer.calib_shared_axes.per_tensor) {
+    for (int64_t axis = 0; axis < rank; ++axis) shared.push_back(axis);
+  } else if (!quantizer.calib_shared_axes.axes.empty()) {
+    for (const int64_t axis : quantizer.calib_shared_axes.axes) shared.push_back(axis < 0 ? axis + rank : axis);
+  } else {
+    const Axes axes = tensor.calibration_mode == CalibrationMode::kContractingAxis
+                          ? contracting
+                          : RemainingAxes(rank, contracting, batch);
+    shared.assign(axes.begin(), axes.end());
+  }
+  const TensorBits bits = MakeTensorBits(quantizer.numerics, x.shape, key, env.layout);
+  result.scale = MakeScale(quantizer, calibrated, shared, bits, env);
+  result.has_scale = true;
+  std::optional<Value> bias;  // of the rank of x
+  const auto* constant = std::get_if<Constant>(&*quantizer.calibration);
+  if (constant != nullptr && constant->bias.has_value()) {
+    const auto* array = std::get_if<ConstantArray>(&*constant->bias);
+    const Value given = array != nullptr ? FromArray(array->array) : Value(x.dtype, {});
+    const bool number = given.shape.empty();
+    bias = Value(number ? x.dtype : result.scale.dtype, number ? Index(rank, 1) : given.shape);
+    for (size_t i = 0; i < bias->data.size(); ++i) {
+      const double v = array != nullptr ? given.data[i] : std::get<double>(*constant->bias);
+      bias->data[i] = internal::HostConstant(bias->dtype, v);
+    }
+  }
+
+  const DType scaled = internal::Promote(x.dtype, result.scale.dtype);
+  const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
+  const auto* fp = std::get_if<Fp>(&quantizer.numerics);
+  result.q = Value(QvalueDType(quantizer.numerics, scaled), x.shape);
+  ForEach(x.shape, [&](const Index& i) {
+    float y = x(i);
+    if (bias.has_value()) y = Plus(internal::Promote(x.dtype, bias->dtype), y, (*bias)(i));
+    float inverse = Over(result.scale.dtype, 1.0f, result.scale(i));
+    if (std::isinf(inverse)) inverse = 1;
+    y = Times(scaled, y, inverse);
+    if (integer != nullptr && integer->clip_gradient) {
+      result.mask.push_back(std::fabs(Flush(scaled, y)) <= internal::HostConstant(scaled, ClipBound(*integer)) ? 1 : 0);
+    }
+    result.q[i] = Store(result.q.dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
+    if (fp != nullptr && fp->clip_gradient) result.mask.push_back(std::isnan(result.q(i)) ? 0 : 1);
+  });
+  if (tensor.dequant_mode != DequantMode::kThisInput) {
+    result.operand = result.q;
+    return result;
+  }
+  result.operand = Value(x.dtype, x.shape);
+  ForEach(x.shape, [&](const Index& i) {
+    float y = Times(scaled, Round(x.dtype, result.q(i)), result.scale(i));
+    if (bias.has_value()) y = Minus(scaled, y, (*bias)(i));
+    result.operand[i] = Round(x.dtype, y);
+  });
+  return result;
+}
+
+// ---- one contraction
+
+bool Has(const Axes& axes, int64_t axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+
+// Where the axes of the product and of the sum are in the operands.
+struct Layout {
+  Index product_shape, sum_shape;
+  // For each operand axis: its position in the product, or rank of the product + its position in the sum.
+  Index lhs_source, rhs_source;
+
+  Layout(const DotDims& dims, const Index& lhs, const Index& rhs) : lhs_source(lhs.size()), rhs_source(rhs.size()) {
+    for (size_t i = 0; i < dims.lhs_batch.size(); ++i) {
+      lhs_source[dims.lhs_batch[i]] = rhs_source[dims.rhs_batch[i]] = static_cast<int64_t>(product_shape.size());
+      product_shape.push_back(lhs[dims.lhs_batch[i]]);
+    }
+    for (size_t axis = 0; axis < lhs.size(); ++axis) {
+      if (Has(dims.lhs_batch, axis) || Has(dims.lhs_contracting, axis)) continue;
+      lhs_source[axis] = static_cast<int64_t>(product_shape.size());
+      product_shape.push_back(lhs[axis]);
+    }
+    for (size_t axis = 0; axis < rhs.size(); ++axis) {
+      if (Has(dims.rhs_batch, axis) || Has(dims.rhs_contracting, axis)) continue;
+      rhs_source[axis] = static_cast<int64_t>(product_shape.size());
+      product_shape.push_back(rhs[axis]);
+    }
+    for (size_t i = 0; i < dims.lhs_contracting.size(); ++i) {
+      lhs_source[dims.lhs_contracting[i]] = rhs_source[dims.rhs_contracting[i]] =
+          static_cast<int64_t>(product_shape.size() + sum_shape.size());
+      sum_shape.push_back(lhs[dims.lhs_contracting[i]]);
+    }
+  }
+  static Index Gather(const Index& source, const Index& product, const Index& sum) {
+    Index index;
+    for (const int64_t s : source) {
+      const int64_t rank = static_cast<int64_t>(product.size());
+      index.push_back(s < rank ? product[s] : sum.empty() ? 0 : sum[s - rank]);
+    }
+    return index;
+  }
+};
+
+// Applies a scale of one operand to the other, axis by axis of the latter.
+void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch,
+                   const Axes& other_contracting, const Axes& other_batch, Value& other) {
+  const DType dtype = other.dtype;
+  ForEach(other.shape, [&](const Index& i) {
+    Index own(scale.shape.size(), 0);
+    for (size_t j = 0; j < own_contracting.size(); ++j) own[own_contracting[j]] = i[other_contracting[j]];
+    for (size_t j = 0; j < own_batch.size(); ++j) own[own_batch[j]] = i[other_batch[j]];
+    other[i] = Times(dtype, other(i), Round(dtype, scale(own)));
+  });
+}
+
+// The dtype of a product is the one of its operands' dtypes that comes later here.
+DType Later(DType a, DType b) {
+  constexpr DType kOrder[] = {DType::kS2,   DType::kS4,  DType::kS8,   DType::kS32, DType::kE4M3FN,
+                              DType::kE5M2, DType::kF16, DType::kBF16, DType::kF32};
+  DType later = a;
+  for (const DType dtype : kOrder) later = dtype == a || dtype == b ? dtype : later;
+  return later;
+}
+
+Value Contract(const Quantized& lhs, const Quantized& rhs, const Layout& layout, std::optional<DType> accumulator) {
+  DType a = lhs.operand.dtype, b = rhs.operand.dtype;
+  if (a == DType::kS4 && b == DType::kS4) a = b = DType::kS8;
+  Value out(accumulator.value_or(Later(a, b)), layout.product_shape);
+  const bool convert = a != b || (a == DType::kF16 && out.dtype == DType::kBF16);
+  const auto operand = [&](DType dtype, float v) {
+    if (convert && IsFloat(out.dtype)) {
+      v = static_cast<float>(Store(out.dtype, v));
+      dtype = out.dtype;
+    }
+    return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
+  };
+  ForEach(layout.product_shape, [&](const Index& p) {
+    int64_t integer_sum = 0;
+    float float_sum = 0;
+    ForEach(layout.sum_shape, [&](const Index& s) {
+      const float l = operand(a, lhs.operand(Layout::Gather(layout.lhs_source, p, s)));
+      const float r = operand(b, rhs.operand(Layout::Gather(layout.rhs_source, p, s)));
+      if (IsInteger(out.dtype)) {
+        integer_sum += static_cast<int64_t>(l) * static_cast<int64_t>(r);
+      } else {
+        float_sum += l * r;
+      }
+    });
+    if (IsInteger(out.dtype)) {
+      // Wraps to the width of the accumulator.
+      const int unused = 64 - BitWidth(out.dtype);
+      out[p] = static_cast<double>(static_cast<int64_t>(static_cast<uint64_t>(integer_sum) << unused) >> unused);
+    } else {
+      float sum = internal::FlushF32(float_sum);
+      if (a == DType::kBF16 && b == DType::kBF16 && out.dtype == DType::kF16) sum = Round(DType::kBF16, sum);
+      out[p] = Store(out.dtype, sum);
+    }
+  });
+  return out;
+}
+
+// absmax over the remaining axes to the power of alpha; ones without alpha.
+Value MidScale(const Value& x, const Axes& contracting, const Axes& batch, std::optional<double> alpha) {
+  Index shape = x.shape;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (!Has(contracting, axis) && !Has(batch, axis)) shape[axis] = 1;
+  }
+  Value mid(x.dtype, shape);
+  ForEach(x.shape, [&](const Index& i) { mid[i] = std::max(mid(i), std::fabs(x(i))); });
+  for (double& m : mid.data) {
+    const float absmax = Flush(x.dtype, static_cast<float>(m));
+    m = !alpha.has_value() || absmax == 0 ? 1.0 : PowerOf(x.dtype, absmax, *alpha);
+  }
+  ForEach(x.shape, [&](const Index& i) {
+    if (alpha.has_value() && std::isnan(x(i))) mid[i] = std::nan("");
+  });
+  return mid;
+}
+
+// own / other, with `other` in the other operand's layout.
+Value Ratio(const Value& own, const Value& other, const Axes& own_contracting, const Axes& own_batch,
+            const Axes& other_contracting, const Axes& other_batch) {
+  Value ratio(own.dtype, own.shape);
+  ForEach(own.shape, [&](const Index& i) {
+    Index there(other.shape.size(), 0);
+    for (size_t j = 0; j < own_contracting.size(); ++j) there[other_contracting[j]] = i[own_contracting[j]];
+    for (size_t j = 0; j < own_batch.size(); ++j) there[other_batch[j]] = i[own_batch[j]];
+    ratio[i] = Over(own.dtype, own(i), other(there));
+  });
+  return ratio;
+}
+
+// x / ratio.
+Value Rescaled(const Value& x, const Value& ratio, const Environment& env) {
+  Value result(x.dtype, x.shape);
+  const bool multiply = env.runtime.arithmetic == Arithmetic::kXlaCompatible && ratio.shape != x.shape;
+  ForEach(x.shape, [&](const Index& i) {
+    const float reciprocal = Over(x.dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, ratio(i));
+    result[i] = multiply ? Times(x.dtype, x(i), reciprocal) : Over(x.dtype, x(i), ratio(i));
+  });
+  return result;
+}
+
+struct RawResult {
+  Value out;
+  Quantized lhs, rhs;
+  std::optional<Value> lhs_ratio, rhs_ratio;  // by which the quantized operands were divided before
+};
+
+RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+              const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Environment& env) {
+  RawResult r;
+  Value lhs_calibrated = lhs, rhs_calibrated = rhs;
+  if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
+    const Value lhs_mid = MidScale(lhs, dims.lhs_contracting, dims.lhs_batch, config.lhs_mid_alpha);
+    const Value rhs_mid = MidScale(rhs, dims.rhs_contracting, dims.rhs_batch, config.rhs_mid_alpha);
+    r.lhs_ratio = Ratio(lhs_mid, rhs_mid, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch);
+    r.rhs_ratio = Ratio(rhs_mid, lhs_mid, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch);
+    lhs_calibrated = Rescaled(lhs, *r.lhs_ratio, env);
+    rhs_calibrated = Rescaled(rhs, *r.rhs_ratio, env);
+  }
+  const bool original = env.runtime.compat.mid_scales_on_original_operands;
+  if (original) r.lhs_ratio = r.rhs_ratio = std::nullopt;
+  r.lhs = QuantizeSide(config.lhs, lhs_calibrated, original ? lhs : lhs_calibrated, dims.lhs_contracting,
+                       dims.lhs_batch, lhs_key, env);
+  r.rhs = QuantizeSide(config.rhs, rhs_calibrated, original ? rhs : rhs_calibrated, dims.rhs_contracting,
+                       dims.rhs_batch, rhs_key, env);
+  if (r.lhs.has_scale && config.lhs.dequant_mode == DequantMode::kOtherInput) {
+    MultiplyOther(r.lhs.scale, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch,
+                  r.rhs.operand);
+  }
+  if (r.rhs.has_scale && config.rhs.dequant_mode == DequantMode::kOtherInput) {
+    MultiplyOther(r.rhs.scale, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch,
+                  r.lhs.operand);
+  }
+  const Layout layout(dims, lhs.shape, rhs.shape);
+  const Value product = Contract(r.lhs, r.rhs, layout, config.dg_accumulator_dtype);
+  r.out = Value(lhs.dtype, layout.product_shape);
+  ForEach(layout.product_shape, [&](const Index& p) {
+    DType dtype = lhs.dtype;
+    float y = Round(dtype, static_cast<float>(product.data[product.Position(p)]));
+    const auto multiply = [&](const Tensor& tensor, const Quantized& side, const Index& source) {
+      if (!side.has_scale || tensor.dequant_mode != DequantMode::kOutput) return;
+      dtype = internal::Promote(dtype, side.scale.dtype);
+      y = Times(dtype, y, side.scale(Layout::Gather(source, p, {})));
+    };
+    multiply(config.lhs, r.lhs, layout.lhs_source);
+    multiply(config.rhs, r.rhs, layout.rhs_source);
+    r.out[p] = Round(lhs.dtype, y);
+  });
+  return r;
+}
+
+// LocalAqt: x with `axis` cut into `count` parts, (count, size). An empty axis has no element in any part.
+Value CutAxis(Value x, int64_t axis, int64_t count) {
+  const int64_t size = count == 0 ? 0 : x.shape[axis] / count;
+  x.shape[axis] = size;
+  x.shape.insert(x.shape.begin() + axis, count);
+  return x;
+}
+
+// `axes` after a new axis has been inserted before axis `cut`, which itself moves up by one.
+Axes AfterCut(Axes axes, int64_t cut) {
+  for (int64_t& axis : axes) axis += axis >= cut ? 1 : 0;
+  return axes;
+}
+
+// The sum over the first axis.
+Value SumFirst(const Value& x) {
+  Value sum(DType::kF32, Index(x.shape.begin() + 1, x.shape.end()));
+  ForEach(x.shape, [&](const Index& i) {
+    const Index rest(i.begin() + 1, i.end());
+    sum[rest] = Plus(DType::kF32, sum(rest), x(i));
+  });
+  for (double& v : sum.data) v = Round(x.dtype, static_cast<float>(v));
+  sum.dtype = x.dtype;
+  return sum;
+}
+
+Value LocalRaw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+               const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Environment& env) {
+  if (!config.local_aqt.has_value() || dims.lhs_contracting.empty()) {
+    return Raw(config, lhs, rhs, dims, lhs_key, rhs_key, env).out;
+  }
+  const LocalAqt& local = *config.local_aqt;
+  int64_t lhs_cut = dims.lhs_contracting[0], rhs_cut = dims.rhs_contracting[0];
+  if (local.tile_largest_shape) {
+    for (int64_t axis = static_cast<int64_t>(lhs.shape.size()) - 1; axis >= 0; --axis) {
+      const auto* found = std::find(dims.lhs_contracting.begin(), dims.lhs_contracting.end(), axis);
+      if (found == dims.lhs_contracting.end() || (lhs.shape[axis] < lhs.shape[lhs_cut])) continue;
+      lhs_cut = axis;
+      rhs_cut = dims.rhs_contracting[found - dims.lhs_contracting.begin()];
+    }
+  }
+  const int64_t count = local.tile_largest_shape ? lhs.shape[lhs_cut] / *local.contraction_axis_shard_size
+                                                 : *local.contraction_axis_shard_count;
+  DotDims cut{AfterCut(dims.lhs_contracting, lhs_cut), AfterCut(dims.rhs_contracting, rhs_cut),
+              AfterCut(dims.lhs_batch, lhs_cut), AfterCut(dims.rhs_batch, rhs_cut)};
+  cut.lhs_batch.insert(cut.lhs_batch.begin(), lhs_cut);
+  cut.rhs_batch.insert(cut.rhs_batch.begin(), rhs_cut);
+  return SumFirst(
+      Raw(config, CutAxis(lhs, lhs_cut, count), CutAxis(rhs, rhs_cut, count), cut, lhs_key, rhs_key, env).out);
+}
+
+// The gradient of one operand, in that operand's layout.
+Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, const Value& lhs, const Value& rhs,
+               const Value& g, const DotDims& dims, const std::optional<Key>& g_key, const std::optional<Key>& y_key,
+               const Environment& env) {
+  const bool is_lhs = wrt == Side::kLhs;
+  const DotGeneralRaw& raw = is_lhs ? config.dlhs : config.drhs;
+  const Value& x = is_lhs ? lhs : rhs;
+  Value y = is_lhs ? rhs : lhs;
+  const Quantized& y_quantized = is_lhs ? forward.rhs : forward.lhs;
+  const Quantized& x_quantized = is_lhs ? forward.lhs : forward.rhs;
+  const BackwardDotDims backward = MakeBackwardDotDims(dims, lhs.shape.size(), rhs.shape.size(), wrt);
+  Value scaled_g = g;
+  if (raw.rhs.use_fwd_quant) {
+    MultiplyOther(y_quantized.scale, backward.dims.rhs_contracting, backward.dims.rhs_batch,
+                  backward.dims.lhs_contracting, backward.dims.lhs_batch, scaled_g);
+    for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = Round(y.dtype, static_cast<float>(y_quantized.q.data[i]));
+    const std::optional<Value>& ratio = is_lhs ? forward.rhs_ratio : forward.lhs_ratio;
+    if (ratio.has_value()) ForEach(y.shape, [&](const Index& i) { y[i] = Times(y.dtype, y(i), (*ratio)(i)); });
+  }
+  const Value product = LocalRaw(raw, scaled_g, y, backward.dims, g_key, y_key, env);
+  Value out(x.dtype, x.shape);
+  ForEach(product.shape, [&](const Index& p) {
+    Index i(x.shape.size());
+    for (size_t axis = 0; axis < p.size(); ++axis) i[backward.to_operand[axis]] = p[axis];
+    out[i] = product(p);
+  });
+  if (x_quantized.mask.empty()) return out;
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    if (env.runtime.arithmetic == Arithmetic::kXlaCompatible && out.dtype != DType::kBF16) {
+      if (x_quantized.mask[i] == 0) out.data[i] = 0;
+    } else {
+      out.data[i] = Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);
+    }
+  }
+  return out;
+}
+
+// ---- tiles
+
+// An operand in its tiled shape: repeated along leading axes, each tiled axis as (tile, place).
+struct TiledValue {
+  Value x;
+  Index tile_axis, place_axis;  // of x, for each axis of the operand; equal where it is not tiled
+  Index place;                  // number of places in a tile, for each axis of the operand
+
+  // The operand's index for an index of x.
+  Index Untiled(const Index& i) const {
+    Index index;
+    for (size_t a = 0; a < place.size(); ++a) {
+      index.push_back(tile_axis[a] == place_axis[a] ? i[place_axis[a]] : i[tile_axis[a]] * place[a] + i[place_axis[a]]);
+    }
+    return index;
+  }
+};
+
+int64_t AxisOf(const AxisTiling& tiling, const Value& x) {
+  return tiling.axis < 0 ? tiling.axis + static_cast<int64_t>(x.shape.size()) : tiling.axis;
+}
+
+int64_t TilesOf(const AxisTiling& tiling, const Value& x) {
+  return tiling.tile_count.has_value() ? *tiling.tile_count : x.shape[AxisOf(tiling, x)] / *tiling.tile_size;
+}
+
+TiledValue TileValue(const Value& x, const TensorTiling& tiling, const Index& repeats) {
+  TiledValue result;
+  Index tiles(x.shape.size(), -1);  // -1: not tiled
+  for (const auto* list : {&tiling.contraction_axes, &tiling.remaining_axes}) {
+    for (const AxisTiling& t : *list) tiles[AxisOf(t, x)] = TilesOf(t, x);
+  }
+  Index shape = repeats;
+  for (size_t a = 0; a < tiles.size(); ++a) {
+    result.tile_axis.push_back(static_cast<int64_t>(shape.size()));
+    if (tiles[a] >= 0) shape.push_back(tiles[a]);
+    result.place_axis.push_back(static_cast<int64_t>(shape.size()));
+    result.place.push_back(tiles[a] > 0 ? x.shape[a] / tiles[a] : tiles[a] == 0 ? 0 : x.shape[a]);
+    shape.push_back(result.place.back());
+  }
+  result.x = Value(x.dtype, shape);
+  ForEach(shape, [&](const Index& i) { result.x[i] = x(result.Untiled(i)); });
+  return result;
+}
+
+// sum[where(i)] = the sum of x[i], in f32 in the order of i.
+template <class F>
+Value SumInto(const Value& x, Index shape, F where) {
+  Value sum(DType::kF32, std::move(shape));
+  ForEach(x.shape, [&](const Index& i) {
+    const Index to = where(i);
+    sum[to] = Plus(DType::kF32, sum(to), x(i));
+  });
+  for (double& v : sum.data) v = Round(x.dtype, static_cast<float>(v));
+  sum.dtype = x.dtype;
+  return sum;
+}
+
+absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, const Value& rhs, const Value& g,
+                                          const DotDims& dims, const Context& context, const Runtime& runtime) {
+  const DotTiling tiling = *config.tiling;
+  config.tiling.reset();
+  const auto repeats = [](const TensorTiling& other, const Value& x) {
+    Index tiles;
+    for (const AxisTiling& t : other.remaining_axes) tiles.push_back(TilesOf(t, x));
+    return tiles;
+  };
+  const TiledValue l = TileValue(lhs, tiling.lhs, repeats(tiling.rhs, rhs));
+  const TiledValue r = TileValue(rhs, tiling.rhs, repeats(tiling.lhs, lhs));
+  DotDims inner;
+  for (const int64_t a : dims.lhs_contracting) inner.lhs_contracting.push_back(l.place_axis[a]);
+  for (const int64_t a : dims.rhs_contracting) inner.rhs_contracting.push_back(r.place_axis[a]);
+  for (const AxisTiling& t : tiling.lhs.contraction_axes) inner.lhs_batch.push_back(l.tile_axis[AxisOf(t, lhs)]);
+  for (const AxisTiling& t : tiling.rhs.contraction_axes) inner.rhs_batch.push_back(r.tile_axis[AxisOf(t, rhs)]);
+  for (const int64_t a : dims.lhs_batch) inner.lhs_batch.push_back(l.place_axis[a]);
+  for (const int64_t a : dims.rhs_batch) inner.rhs_batch.push_back(r.place_axis[a]);
+  for (size_t i = 0; i < tiling.lhs.remaining_axes.size(); ++i) {
+    inner.lhs_batch.push_back(l.tile_axis[AxisOf(tiling.lhs.remaining_axes[i], lhs)]);
+    inner.rhs_batch.push_back(static_cast<int64_t>(i));
+  }
+  for (size_t i = 0; i < tiling.rhs.remaining_axes.size(); ++i) {
+    inner.lhs_batch.push_back(static_cast<int64_t>(i));
+    inner.rhs_batch.push_back(r.tile_axis[AxisOf(tiling.rhs.remaining_axes[i], rhs)]);
+  }
+  const Layout outside(dims, lhs.shape, rhs.shape), inside(inner, l.x.shape, r.x.shape);
+  const Index sums(inside.sum_shape.size(), 0);
+  // The index in the result of an element of the tiled product.
+  const auto where = [&](const Index& p) {
+    Index to(outside.product_shape.size());
+    const auto place = [&](const Index& from, const Index& source) {
+      for (size_t a = 0; a < from.size(); ++a) {
+        if (source[a] < static_cast<int64_t>(to.size())) to[source[a]] = from[a];
+      }
+    };
+    place(l.Untiled(Layout::Gather(inside.lhs_source, p, sums)), outside.lhs_source);
+    place(r.Untiled(Layout::Gather(inside.rhs_source, p, sums)), outside.rhs_source);
+    return to;
+  };
+  Value inner_g(g.dtype, inside.product_shape);
+  ForEach(inner_g.shape, [&](const Index& p) { inner_g[p] = g(where(p)); });
+  AQT_ASSIGN_OR_RETURN(
+      const DotGeneralGradients tiled,
+      ReferenceDotGeneralWithGradients(config, ToArray(l.x), ToArray(r.x), ToArray(inner_g), inner, context, runtime));
+  return DotGeneralGradients{
+      ToArray(SumInto(FromArray(tiled.out), outside.product_shape, where)),
+      ToArray(SumInto(FromArray(tiled.dlhs), lhs.shape, [&](const Index& i) { return l.Untiled(i); })),
+      ToArray(SumInto(FromArray(tiled.drhs), rhs.shape, [&](const Index& i) { return r.Untiled(i); }))};
+}
+
+}  // namespace
+
+absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs_ref,
+                                                                     const ArrayRef& rhs_ref, const ArrayRef& g_ref,
+                                                                     const DotDims& dims, const Context& context,
+                                                                     const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs_ref.aval(), rhs_ref.aval(), dims));
+  if (g_ref.aval() != plan.out_aval())
+    return absl::InvalidArgumentError("reference: g does not have the output's shape");
+  if ((plan.ForwardNeedsKey() || plan.BackwardNeedsKey()) && !context.key.has_value()) {
+    return absl::FailedPreconditionError("reference: set Context::key");
+  }
+  const Environment env{context.prng_layout, runtime};
+  const Value lhs = FromArray(lhs_ref), rhs = FromArray(rhs_ref), g = FromArray(g_ref);
+  if (config.tiling.has_value()) return Tiled(config, lhs, rhs, g, dims, context, runtime);
+  const auto key = [&](int pass, int side) -> std::optional<Key> {
+    if (!context.key.has_value()) return std::nullopt;
+    return SplitKey(SplitKey(*context.key, 3, pass, env.layout), 2, side, env.layout);
+  };
+  const RawResult forward = Raw(config.fwd, lhs, rhs, dims, key(0, 0), key(0, 1), env);
+  const Value dlhs = Gradient(Side::kLhs, config, forward, lhs, rhs, g, dims, key(1, 0), key(1, 1), env);
+  const Value drhs = Gradient(Side::kRhs, config, forward, lhs, rhs, g, dims, key(2, 0), key(2, 1), env);
+  return DotGeneralGradients{ToArray(forward.out), ToArray(dlhs), ToArray(drhs)};
+}
+
+}  // namespace aqt

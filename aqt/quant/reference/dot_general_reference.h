@@ -1,0 +1,28 @@
+#ifndef AQT_QUANT_REFERENCE_DOT_GENERAL_REFERENCE_H_
+#define AQT_QUANT_REFERENCE_DOT_GENERAL_REFERENCE_H_
+
+// dot_general.h, element by element: slow, obvious, and the oracle of its tests. It shares scalar operations (arith.h,
+// the rounding to small floats) and the random bits with the plan, and nothing else: no kernels, no strides, no reused
+// buffers.
+//
+// Integer contractions agree with the plan in every bit. Floating point ones are summed in f32 in ascending order of k,
+// multiply and add rounded separately, as the plan does on Target::kScalar; other targets fuse them.
+
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/dot_general.h"
+
+namespace aqt {
+
+// Fails as DotGeneralPlan does.
+absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+                                                                     const ArrayRef& rhs, const ArrayRef& g,
+                                                                     const DotDims& dims, const Context& context = {},
+                                                                     const Runtime& runtime = {});
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_REFERENCE_DOT_GENERAL_REFERENCE_H_

@@ -1,0 +1,213 @@
+#include "aqt/quant/reference/ragged_dot_reference.h"
+
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/shape.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer.h"
+
+namespace aqt {
+namespace {
+
+std::vector<double> Values(const ArrayRef& x) {
+  const Array wide = Cast(x, DType::kF64);
+  return std::vector<double>(wide.View<double>().begin(), wide.View<double>().end());
+}
+
+float Round(DType dtype, float v) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Round(v); });
+}
+float Times(DType dtype, float a, double b) {
+  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Mul<T>(a, static_cast<float>(b)); });
+}
+
+struct Operand {
+  QTensor qtensor;
+  Array in_product, dequantized;
+  std::vector<double> values, scale;  // of in_product; empty scale: nothing to apply to the result
+  DType scale_dtype = DType::kF32;
+};
+
+absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes, std::optional<Key> key,
+                                    const Context& context, const Runtime& runtime) {
+  Operand operand;
+  if (!IsQuantized(tensor.quantizer.numerics)) {
+    operand.in_product = Array::CopyOf(x);
+  } else {
+    Context own = context;
+    own.key = key;
+    AQT_ASSIGN_OR_RETURN(operand.qtensor, Quantize(tensor.quantizer, x, axes, own, runtime));
+    const bool fake = tensor.dequant_mode == DequantMode::kThisInput;
+    AQT_ASSIGN_OR_RETURN(const Array dequantized, operand.qtensor.Dequantize());
+    operand.in_product = fake ? dequantized : *operand.qtensor.qvalue;
+    if (!fake) {
+      operand.scale = Values(operand.qtensor.scale[0]);
+      operand.scale_dtype = operand.qtensor.scale[0].dtype();
+    }
+  }
+  operand.values = Values(operand.in_product);
+  return operand;
+}
+
+// One element of a product: a sum of terms, then the scales of both sides.
+class Element {
+ public:
+  Element(const DotGeneralRaw& raw, DType dtype, const Operand& a, const Operand& b)
+      : dtype_(dtype), a_(a), b_(b), exact_(raw.dg_accumulator_dtype == DType::kS32) {
+    const DType l = a.in_product.dtype(), r = b.in_product.dtype();
+    accumulator_ = raw.dg_accumulator_dtype.value_or(Larger(l, r));
+    converts_ = !exact_ && (l != r || (l == DType::kF16 && accumulator_ == DType::kBF16));
+    to_bf16_first_ = l == DType::kBF16 && r == DType::kBF16 && accumulator_ == DType::kF16;
+  }
+  void Add(int64_t a, int64_t b) {
+    if (exact_) {
+      sum_ += a_.values[a] * b_.values[b];
+    } else {
+      const float product = InProduct(a_, a) * InProduct(b_, b);
+      sum_ = static_cast<float>(sum_) + product;
+    }
+  }
+  double Finish(int64_t a_scale, int64_t b_scale) const {
+    float y = static_cast<float>(sum_);
+    if (!exact_) {
+      y = internal::FlushF32(y);
+      if (to_bf16_first_) y = Round(DType::kBF16, y);
+      y = To(accumulator_, y);
+    }
+    y = Round(dtype_, y);
+    DType wide = dtype_;
+    for (const auto& [operand, index] : {std::pair(&a_, a_scale), std::pair(&b_, b_scale)}) {
+      if (operand->scale.empty()) continue;
+      wide = internal::Promote(wide, operand->scale_dtype);
+      y = Times(wide, y, operand->scale[operand->scale.size() == 1 ? 0 : index]);
+    }
+    return Round(dtype_, y);
+  }
+
+ private:
+  // The dtype of a product without an accumulator: the one with the later place.
+  static DType Larger(DType a, DType b) {
+    const auto place = [](DType dtype) {
+      switch (dtype) {
+        case DType::kF32: return 8;
+        case DType::kBF16: return 7;
+        case DType::kF16: return 6;
+        case DType::kE5M2: return 5;
+        case DType::kE4M3FN: return 4;
+        case DType::kS32: return 3;
+        case DType::kS8: return 2;
+        case DType::kS4: return 1;
+        default: return 0;  // s2
+      }
+    };
+    return place(a) > place(b) ? a : b;
+  }
+  static float To(DType dtype, float v) {
+    return VisitDType(dtype, [&]<class T>() { return ConvertElement<float>(ConvertElement<T>(v)); });
+  }
+  float InProduct(const Operand& x, int64_t i) const {
+    float v = static_cast<float>(x.values[i]);
+    if (converts_) v = To(accumulator_, v);
+    const DType dtype = converts_ ? accumulator_ : x.in_product.dtype();
+    return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
+  }
+
+  const DType dtype_;
+  const Operand &a_, &b_;
+  const bool exact_;
+  DType accumulator_;
+  bool converts_ = false, to_bf16_first_ = false;
+  double sum_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+                                                                    const ArrayRef& rhs, const ArrayRef& g,
+                                                                    absl::Span<const int64_t> group_sizes,
+                                                                    const Context& context, const Runtime& runtime) {
+  const int64_t m = lhs.shape[0], k = lhs.shape[1], groups = rhs.shape[0], n = rhs.shape[2];
+  const DType dtype = lhs.dtype;
+  OperandKeys keys;
+  if (context.key.has_value()) keys = SplitContextKey(*context.key, context.prng_layout);
+  AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.fwd.lhs, lhs, {1}, keys.fwd_lhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.fwd.rhs, rhs, {0, 1}, keys.fwd_rhs, context, runtime));
+
+  // What the backward passes read: g, times the forward scale of the saved operand if its qvalues are used.
+  Array dlhs_g = Array::CopyOf(g), drhs_g = dlhs_g, saved_rhs = Array::CopyOf(rhs), saved_lhs = Array::CopyOf(lhs);
+  const auto scaled = [&](const Operand& operand, bool per_row) {
+    std::vector<float> values;
+    const std::vector<double> from = Values(g), scale = Values(operand.qtensor.scale[0]);
+    for (int64_t i = 0; i < m * n; ++i) {
+      const double s = scale[scale.size() == 1 ? 0 : per_row ? i / n : i % n];
+      values.push_back(Times(dtype, static_cast<float>(from[i]), Round(dtype, static_cast<float>(s))));
+    }
+    return Cast(ArrayRef(values.data(), g.shape), dtype);
+  };
+  if (config.dlhs.rhs.use_fwd_quant) {
+    dlhs_g = scaled(r, false);
+    saved_rhs = Cast(*r.qtensor.qvalue, dtype);
+  }
+  if (config.drhs.rhs.use_fwd_quant) {
+    drhs_g = scaled(l, true);
+    saved_lhs = Cast(*l.qtensor.qvalue, dtype);
+  }
+  AQT_ASSIGN_OR_RETURN(const Operand dl_g, MakeOperand(config.dlhs.lhs, dlhs_g, {1}, keys.dlhs_lhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand dl_y,
+                       MakeOperand(config.dlhs.rhs, saved_rhs, {0, 2}, keys.dlhs_rhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand dr_g, MakeOperand(config.drhs.lhs, drhs_g, {0}, keys.drhs_lhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand dr_y,
+                       MakeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, runtime));
+
+  std::vector<int64_t> group_of(m, -1);
+  int64_t next = 0;
+  for (int64_t i = 0; i < groups; ++i) {
+    for (int64_t j = 0; j < group_sizes[i]; ++j) group_of[next++] = i;
+  }
+  std::vector<double> out(m * n, 0.0), dlhs(m * k, 0.0), drhs(groups * k * n, 0.0);
+  for (int64_t row = 0; row < next; ++row) {
+    const int64_t matrix = group_of[row] * k * n;
+    for (int64_t c = 0; c < n; ++c) {
+      Element e(config.fwd, dtype, l, r);
+      for (int64_t i = 0; i < k; ++i) e.Add(row * k + i, matrix + i * n + c);
+      out[row * n + c] = e.Finish(row, c);
+    }
+    for (int64_t i = 0; i < k; ++i) {
+      Element e(config.dlhs, dtype, dl_g, dl_y);
+      for (int64_t c = 0; c < n; ++c) e.Add(row * n + c, matrix + i * n + c);
+      dlhs[row * k + i] = e.Finish(row, i);
+    }
+  }
+  for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t c = 0; c < n; ++c) {
+        Element e(config.drhs, dtype, dr_g, dr_y);
+        for (int64_t row = 0; row < m; ++row) {
+          if (group_of[row] == group) e.Add(row * n + c, row * k + i);
+        }
+        drhs[(group * k + i) * n + c] = e.Finish(c, i);
+      }
+    }
+  }
+  const auto straight = [&](const std::vector<double>& d, const Tensor& tensor, const ArrayRef& x,
+                            const Operand& operand) -> absl::StatusOr<Array> {
+    const Array plain = Cast(Array::FromSpan<double>(d, x.shape), dtype);
+    if (!IsQuantized(tensor.quantizer.numerics)) return plain;
+    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, runtime.arithmetic);
+  };
+  DotGeneralGradients result;
+  result.out = Cast(Array::FromSpan<double>(out, {m, n}), dtype);
+  AQT_ASSIGN_OR_RETURN(result.dlhs, straight(dlhs, config.fwd.lhs, lhs, l));
+  AQT_ASSIGN_OR_RETURN(result.drhs, straight(drhs, config.fwd.rhs, rhs, r));
+  return result;
+}
+
+}  // namespace aqt

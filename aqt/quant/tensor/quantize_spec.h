@@ -1,0 +1,77 @@
+#ifndef AQT_QUANT_TENSOR_QUANTIZE_SPEC_H_
+#define AQT_QUANT_TENSOR_QUANTIZE_SPEC_H_
+
+// A Quantizer resolved for one shape and dtype: everything that does not depend on data. Internal; shared by the
+// allocating functions of quantizer.h and by DotGeneralPlan.
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/numerics/numerics_rows.h"
+#include "aqt/quant/tensor/statistics.h"
+
+namespace aqt::internal {
+
+struct QuantizeSpec {
+  Numerics numerics;  // quantized
+  Calibration calibration;
+  Aval x;  // in the tiled shape, if there is a tiling
+  Axes shared_axes;
+  Shape scale_shape;  // 1 along the shared axes; with an array bound of Constant, its shape
+  DType bound_dtype = DType::kF32;
+  DType scale_dtype = DType::kF32;
+  DType scaled_dtype = DType::kF32;  // of x / scale
+  DType q_dtype = DType::kF32;
+  // Broadcasts to x; has the dtype of x for a number, of the scale for an array. bias_shape is its shape in a QTensor.
+  std::optional<Array> bias;
+  Shape bias_shape;
+  std::optional<Shape> draws_shape;
+  Statistics statistics;  // of a calibration with state, otherwise empty
+
+  bool has_state() const { return !statistics.empty(); }
+  int64_t num_scales() const { return scale_shape.num_elements(); }
+  // Scratch memory of ComputeScale, ComputeScaleWithState, ScaleFromState.
+  int64_t num_work_doubles() const;
+};
+
+// See Validate(Quantizer) in quantizer.h.
+absl::Status ValidateQuantizer(const Quantizer& quantizer);
+
+// For quantized numerics. InvalidArgument and Unimplemented as ValidateQuantizer, and for axes that are out of range.
+absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const Aval& x,
+                                              absl::Span<const int64_t> calibration_axes);
+
+// scale = what the calibration finds for x, dense, in scale_dtype. `draws` is what the numerics need when SnrSearch
+// quantizes, otherwise unused. `work` has num_work_doubles() elements.
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Runtime& runtime,
+                  const std::optional<TensorDraws>& draws, double* work, void* scale);
+
+// The same for a calibration with state: updates it if the mode says so, and reads the scale before or after as the
+// calibration says. data.updated is set if and only if the mode updates.
+void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, Arithmetic arithmetic,
+                           const StatisticData& data, double* work, void* scale);
+// Only the scale, in a mode that updates nothing.
+void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void* const* statistics, double* work,
+                    void* scale);
+
+// FailedPrecondition when a state that the call does not update has seen no batch, unless compat allows that.
+absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& compat, const void* const* statistics);
+
+// The name of a calibration for messages: "MeanOfAbsMax".
+absl::string_view NameOf(const Calibration& calibration);
+
+// For AbsMax calibration: turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as
+// floats.
+void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_TENSOR_QUANTIZE_SPEC_H_

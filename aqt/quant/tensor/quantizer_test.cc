@@ -1,0 +1,447 @@
+#include "aqt/quant/tensor/quantizer.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/tiling.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt {
+namespace {
+
+Quantizer AbsMaxInt(int bits, std::optional<DType> container = DType::kS8) {
+  return {.numerics = IntSymmetric{.bits = bits, .dtype = container}, .calibration = AbsMax{}};
+}
+
+std::vector<float> Floats(const Array& x) {
+  const Array f32 = Cast(x, DType::kF32);
+  return {f32.View<float>().begin(), f32.View<float>().end()};
+}
+
+// AQT's public example: ten points from -10 to 10, preserve_max_val, no container.
+TEST(Quantize, PublicExample) {
+  std::vector<float> points(10);
+  for (int i = 0; i < 10; ++i) points[i] = static_cast<float>(-10 + 20.0 * i / 9);
+  const ArrayRef x(points.data(), {10});
+  struct Case {
+    int bits;
+    float scale;
+    std::vector<float> q;
+  };
+  const Case cases[] = {{2, 10.0f, {-1, -1, -1, 0, 0, 0, 0, 1, 1, 1}},
+                        {3, 3.3333333f, {-3, -2, -2, -1, 0, 0, 1, 2, 2, 3}},
+                        {4, 1.4285715f, {-7, -5, -4, -2, -1, 1, 2, 4, 5, 7}},
+                        {8, 0.07874016f, {-127, -99, -71, -42, -14, 14, 42, 71, 99, 127}}};
+  for (const Case& c : cases) {
+    const Quantizer quantizer{
+        .numerics =
+            IntSymmetric{.bits = c.bits, .preserve_max_val = true, .clip_gradient = true, .dtype = std::nullopt},
+        .calibration = AbsMax{}};
+    const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {-1});
+    ASSERT_TRUE(qt.ok()) << qt.status();
+    ASSERT_EQ(qt->scale.size(), 1u);
+    EXPECT_EQ(qt->scale[0].shape(), (Shape{1}));
+    EXPECT_EQ(qt->scale[0].View<float>()[0], c.scale);
+    EXPECT_EQ(qt->qvalue->dtype(), DType::kF32);
+    EXPECT_EQ(Floats(*qt->qvalue), c.q);
+    const absl::StatusOr<Array> dequantized = qt->Dequantize();
+    ASSERT_TRUE(dequantized.ok());
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(dequantized->View<float>()[i], c.q[i] * c.scale);
+  }
+}
+
+TEST(Quantize, XlaMultipliesManyScalesAndDividesOne) {
+  // Found by search: the two differ in the last bit.
+  const float bound = 1.1f;
+  const std::vector<float> rows{bound, bound};
+  const float quotient = bound / 127.5f, product = bound * (1.0f / 127.5f);
+  ASSERT_NE(quotient, product);
+  const ArrayRef two(rows.data(), {2, 1}), one(rows.data(), {1, 2});
+  const Quantizer quantizer = AbsMaxInt(8);
+  EXPECT_EQ(Quantize(quantizer, two, {1})->scale[0].View<float>()[0], product);
+  EXPECT_EQ(Quantize(quantizer, one, {1})->scale[0].View<float>()[0], quotient);
+  EXPECT_EQ(Quantize(quantizer, two, {1}, {}, {.arithmetic = Arithmetic::kIeee})->scale[0].View<float>()[0], quotient);
+}
+
+TEST(Quantize, ZerosSubnormalsNaNAndInf) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> x{0, 0, 0x1p-140f, -0x1p-130f, nan, 1, inf, 1, 0x1p-126f, 0};
+  const absl::StatusOr<QTensor> qt = Quantize(AbsMaxInt(8), ArrayRef(x.data(), {5, 2}), {1});
+  ASSERT_TRUE(qt.ok());
+  const std::vector<float> scale = Floats(qt->scale[0]);
+  EXPECT_EQ(scale[0], 1.0f * (1.0f / 127.5f));  // all zero: bound 1
+  EXPECT_EQ(scale[1], scale[0]);                // subnormals are zeros
+  EXPECT_TRUE(std::isnan(scale[2]));
+  EXPECT_EQ(scale[3], inf);
+  EXPECT_EQ(scale[4], 0);  // a scale that would be subnormal
+  EXPECT_EQ(Floats(*qt->qvalue), std::vector<float>(10, 0));
+}
+
+TEST(Quantize, SharedAxes) {
+  const Array x = Array::FromSpan<float>(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}, {2, 2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  EXPECT_EQ(Quantize(quantizer, x, {0, 2})->scale[0].shape(), (Shape{1, 2, 1}));
+  EXPECT_EQ(Quantize(quantizer, x, {})->scale[0].shape(), (Shape{2, 2, 2}));  // one scale per element
+  quantizer.calib_shared_axes.axes = {-1};
+  EXPECT_EQ(Quantize(quantizer, x, {0})->scale[0].shape(), (Shape{2, 2, 1}));
+  quantizer.calib_shared_axes = {.per_tensor = true};
+  EXPECT_EQ(Quantize(quantizer, x, {0})->scale[0].shape(), (Shape{1, 1, 1}));
+  const absl::Status status = Quantize(AbsMaxInt(8), x, {3}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("f32[2,2,2]"), absl::string_view::npos) << status;
+}
+
+TEST(Quantize, ClippingScaleAndPowersOfTwo) {
+  const Array x = Array::Of<float>({4, -2, 1, 0.5f}, {2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  const std::vector<float> plain = Floats(Quantize(quantizer, x, {1})->scale[0]);
+  quantizer.calibration = AbsMax{.clipping_scale = 0.5};
+  const std::vector<float> half = Floats(Quantize(quantizer, x, {1})->scale[0]);
+  quantizer.calibration = AbsMax{.clipping_scale = 0.0};  // means not set
+  EXPECT_EQ(Floats(Quantize(quantizer, x, {1})->scale[0]), plain);
+  quantizer.calibration = AbsMax{.po2_scale = true};
+  const std::vector<float> po2 = Floats(Quantize(quantizer, x, {1})->scale[0]);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(half[i], plain[i] / 2);
+    EXPECT_EQ(po2[i], std::exp2(std::ceil(std::log2(plain[i]))));
+  }
+}
+
+TEST(Quantize, AbsMeanLeavesZerosOutOfTheCount) {
+  const Array x = Array::Of<float>({1, -3, 0, 0, 0, 0, 0, 0}, {2, 4});
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = AbsMean{.p = 1, .clipping_scale = 2};
+  const float inv = 1.0f / 127.5f;
+  EXPECT_EQ(Floats(Quantize(quantizer, x, {1})->scale[0]), (std::vector<float>{4 * inv, 1 * inv}));  // all zero: 1
+  quantizer.calibration = AbsMean{.p = 2, .clipping_scale = 1};
+  EXPECT_NEAR(Quantize(quantizer, x, {1})->scale[0].View<float>()[0], std::sqrt(5.0f) * inv, 1e-8f);
+}
+
+// 511 values up to 0.5 and one of 0.8: at 4 bits it pays to clip the large one.
+TEST(Quantize, SnrSearchClipsAnOutlier) {
+  std::vector<float> x(1024, 0.0f);
+  const RandomBits bits(MakeKey(4), 512);
+  for (int i = 0; i < 512; ++i) x[i] = UniformF32(bits.Bits32(i)) - 0.5f;
+  x[31] = 0.8f;
+  Quantizer quantizer = AbsMaxInt(4, DType::kS4);
+  const ArrayRef rows(x.data(), {2, 512});
+  const std::vector<float> absmax = Floats(Quantize(quantizer, rows, {1})->scale[0]);
+  quantizer.calibration = SnrSearch{.candidates = {1.0, 0.75, 0.1}};
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, rows, {1});
+  ASSERT_TRUE(qt.ok()) << qt.status();
+  EXPECT_FLOAT_EQ(qt->scale[0].View<float>()[0], 0.75f * absmax[0]);
+  EXPECT_EQ(qt->scale[0].View<float>()[1], absmax[1]);  // all zero: no ratio, so the bound stays
+  quantizer.calibration = SnrSearch{};
+  EXPECT_EQ(Floats(Quantize(quantizer, rows, {1})->scale[0]), absmax);
+}
+
+float SnrScale(const Array& x, std::vector<double> candidates, bool po2, const Compat& compat, int bits = 4,
+               std::optional<DType> scale_dtype = std::nullopt) {
+  Quantizer quantizer = AbsMaxInt(bits, std::nullopt);
+  quantizer.calibration = SnrSearch{.candidates = std::move(candidates), .po2_scale = po2};
+  quantizer.scale_dtype = scale_dtype;
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {1}, {}, {.compat = compat});
+  return qt.ok() ? Floats(qt->scale[0])[0] : -1;
+}
+
+// AQT 0.9.0 on CPU gives 4. With 2 the squares of the errors sum up to 8, with 4 to 12.
+TEST(SnrSearch, RatesThePowerOfTwoThatIsUsed) {
+  const Array x = Array::Of<float>({1, -3, 5, 7, -2, 4, 6, 8}, {1, 8});
+  EXPECT_EQ(SnrScale(x, {1.0, 0.75, 0.5}, /*po2=*/true, Compat(), 3), 2);
+  EXPECT_EQ(SnrScale(x, {1.0, 0.75, 0.5}, /*po2=*/true, Compat::Original(), 3), 4);
+}
+
+TEST(SnrSearch, RatesTinyAndLargeDataAsAnyOther) {
+  // 511 values up to 0.5 and one of 0.75: with 4 bits it pays to clip that.
+  std::vector<float> x(512);
+  const RandomBits bits(MakeKey(4), 512);
+  for (int i = 0; i < 512; ++i) x[i] = std::round(256 * (UniformF32(bits.Bits32(i)) - 0.5f)) / 256;
+  x[31] = 0.75f;
+  struct Case {
+    DType dtype;
+    float magnitude;
+    bool original_finds_it;
+  };
+  // As in AQT 0.9.0 on CPU: the squares of 2^-76 vanish in f32, and the sum of the squares of 512 overflows in f16.
+  const Case cases[] = {{DType::kF32, 1, true},
+                        {DType::kF32, 0x1p-76f, false},
+                        {DType::kBF16, 1, true},
+                        {DType::kF16, 1, true},
+                        {DType::kF16, 512, false}};
+  for (const Case& c : cases) {
+    std::vector<float> scaled = x;
+    for (float& v : scaled) v *= c.magnitude;
+    const Array row = Cast(ArrayRef(scaled.data(), {1, 512}), c.dtype);
+    const float absmax = SnrScale(row, {}, false, Compat()), clipped = SnrScale(row, {0.75}, false, Compat());
+    EXPECT_LT(clipped, absmax) << ToString(c.dtype) << c.magnitude;
+    EXPECT_EQ(SnrScale(row, {1.0, 0.75}, false, Compat()), clipped) << ToString(c.dtype) << c.magnitude;
+    EXPECT_EQ(SnrScale(row, {1.0, 0.75}, false, Compat::Original()), c.original_finds_it ? clipped : absmax)
+        << ToString(c.dtype) << c.magnitude;
+  }
+}
+
+// absmax * factor and its quotient stay f32 for bf16 data; the scale is rounded once.
+TEST(SnrSearch, RoundsTheScaleOnce) {
+  const Array x = Cast(Array::Of<float>({0.5f, 3.046875f}, {1, 2}), DType::kBF16);
+  EXPECT_EQ(SnrScale(x, {0.7}, false, Compat()), 0x1.24p-2f);  // as in AQT 0.9.0; with three roundings 0x1.22p-2
+}
+
+TEST(Quantize, NegativeClippingScalesAndExponents) {
+  const Array x = Array::Of<float>({4, -2, 1, 0.5f}, {2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = AbsMax{.clipping_scale = 0.5};
+  const QTensor plus = *Quantize(quantizer, x, {1});
+  quantizer.calibration = AbsMax{.clipping_scale = -0.5};
+  const QTensor minus = *Quantize(quantizer, x, {1});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Floats(minus.scale[0])[i], -Floats(plus.scale[0])[i]);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Floats(*minus.qvalue)[i], -Floats(*plus.qvalue)[i]);
+  EXPECT_EQ(Floats(*minus.Dequantize()), Floats(*plus.Dequantize()));
+  // The harmonic mean: 2 / (1/4 + 1/2).
+  quantizer.calibration = AbsMean{.p = -1};
+  EXPECT_NEAR(Floats(Quantize(quantizer, x, {1})->scale[0])[0], 8.0f / 3 / 127.5f, 1e-8f);
+}
+
+// What AQT 0.9.0 on CPU gives.
+TEST(Constant, DividesAnArrayInItsOwnDType) {
+  const auto scale = [](DType x, const Array& bound, std::optional<DType> scale_dtype) {
+    Quantizer quantizer = AbsMaxInt(8, std::nullopt);
+    quantizer.scale_dtype = scale_dtype;
+    quantizer.calibration = Constant{.bound = ConstantArray{bound}};
+    const absl::StatusOr<QTensor> qt = Quantize(quantizer, Cast(Array::Of<float>({1, 2, 3, 4}, {2, 2}), x), {1});
+    EXPECT_TRUE(qt.ok()) << qt.status();
+    return Floats(qt->scale[0]);
+  };
+  using Row = std::vector<float>;
+  const Array two = Array::Of<float>({5, 6.1f}, {2, 1}), one = Array::Of<float>({5.7f}, {1, 1});
+  EXPECT_EQ(scale(DType::kBF16, two, std::nullopt), (Row{0x1.42p-5f, 0x1.88p-5f}));
+  EXPECT_EQ(scale(DType::kBF16, two, DType::kF32), (Row{0x1.414142p-5f, 0x1.87ee56p-5f}));
+  EXPECT_EQ(scale(DType::kBF16, one, DType::kF32), (Row{0x1.6e3b08p-5f}));
+  EXPECT_EQ(scale(DType::kBF16, Array::Scalar(5.7f), DType::kF32), (Row{0x1.6e3b08p-5f, 0x1.6e3b08p-5f}));
+  EXPECT_EQ(scale(DType::kF32, Cast(two, DType::kBF16), std::nullopt), (Row{0x1.42p-5f, 0x1.88p-5f}));
+  EXPECT_EQ(scale(DType::kF32, Cast(two, DType::kF16), std::nullopt), (Row{0x1.414p-5f, 0x1.88p-5f}));
+}
+
+TEST(Constant, ArraysKeepTheirShape) {
+  const Array x = Cast(Array::Of<float>({1, 2, 3, 4}, {2, 2}), DType::kBF16);
+  Quantizer quantizer = AbsMaxInt(8, std::nullopt);
+  quantizer.scale_dtype = DType::kF32;
+  // 0.3 as bf16 would be 0.30078125.
+  quantizer.calibration = Constant{.bound = ConstantArray{Array::Of<float>({5, 6}, {1, 2})},
+                                   .bias = ConstantArray{Array::Of<float>({0.3f, 0.1f}, {1, 2})}};
+  const QTensor qt = *Quantize(quantizer, x, {1});
+  EXPECT_EQ(qt.scale[0].shape(), (Shape{1, 2}));
+  EXPECT_EQ(qt.bias[0].aval(), (Aval{DType::kF32, {1, 2}}));
+  EXPECT_EQ(Floats(qt.bias[0]), (std::vector<float>{0.3f, 0.1f}));
+  EXPECT_EQ(qt.qvalue->dtype(), DType::kF32);
+  // Numbers and arrays of rank 0: in the dtype of x, over its whole shape.
+  for (const ConstantValue& number : {ConstantValue(0.3), ConstantValue(ConstantArray{Array::Scalar(0.3f)})}) {
+    quantizer.calibration = Constant{.bound = number, .bias = number};
+    const QTensor full = *Quantize(quantizer, x, {1});
+    EXPECT_EQ(full.scale[0].aval(), (Aval{DType::kF32, {2, 1}}));
+    EXPECT_EQ(full.bias[0].aval(), (Aval{DType::kBF16, {2, 2}}));
+    EXPECT_EQ(Floats(full.bias[0]), std::vector<float>(4, 0.30078125f));
+  }
+}
+
+TEST(Quantize, ScaleDTypeWidensTheScaledValue) {
+  const Array x = Cast(Array::Of<float>({1.5f, -0.75f}, {1, 2}), DType::kBF16);
+  Quantizer quantizer = AbsMaxInt(12, std::nullopt);
+  quantizer.scale_dtype = DType::kF32;
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {1});
+  ASSERT_TRUE(qt.ok());
+  EXPECT_EQ(qt->scale[0].dtype(), DType::kF32);
+  EXPECT_EQ(qt->qvalue->dtype(), DType::kF32);
+  EXPECT_EQ(qt->dequant_dtype, DType::kBF16);
+  EXPECT_EQ(qt->Dequantize()->dtype(), DType::kBF16);
+  quantizer.scale_dtype = DType::kS8;
+  EXPECT_EQ(Quantize(quantizer, x, {1}).status().message(),
+            "Quantizer: scale_dtype s8, expected f32, bf16, f16 or none");
+}
+
+// Sub-channel quantization: [4,4,4], axis 2 in tiles of 2, shared over axes 0 and 2.
+TEST(Quantize, Tiled) {
+  std::vector<float> values(64);
+  for (int i = 0; i < 64; ++i) values[i] = static_cast<float>((i * 37) % 64 - 31);
+  const ArrayRef x(values.data(), {4, 4, 4});
+  const std::vector<AxisTiling> tilings{{.axis = 2, .tile_size = 2}};
+  const absl::StatusOr<TilingState> tiling = TilingState::Make(x.shape, tilings);
+  ASSERT_TRUE(tiling.ok());
+  const absl::StatusOr<QTensor> qt = Quantize(AbsMaxInt(8), x, {0, 2}, {}, {}, &*tiling);
+  ASSERT_TRUE(qt.ok()) << qt.status();
+  EXPECT_EQ(qt->qvalue->shape(), (Shape{4, 4, 2, 2}));
+  EXPECT_EQ(qt->scale[0].shape(), (Shape{1, 4, 2, 1}));
+  const absl::StatusOr<Array> dequantized = qt->Dequantize();
+  ASSERT_TRUE(dequantized.ok());
+  ASSERT_EQ(dequantized->shape(), x.shape);
+  for (int i = 0; i < 64; ++i) {
+    const float step = qt->scale[0].View<float>()[i / 4 % 4 * 2 + i % 4 / 2];
+    EXPECT_LE(std::fabs(dequantized->View<float>()[i] - values[i]), step * 0.5001f) << i;
+  }
+}
+
+// Half a step for any shape, dtype and number of bits, except at the clipped end: the largest value is scaled to
+// quant_bound and clipped half a step below.
+TEST(Quantize, RoundTripIsWithinHalfAStep) {
+  const RandomBits bits(MakeKey(5), 6 * 35);
+  for (const int n_bits : {2, 3, 4, 5, 8}) {
+    std::vector<float> values(6 * 35);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = (UniformF32(bits.Bits32(i)) - 0.5f) * 1000;
+    const ArrayRef x(values.data(), {6, 35});
+    const absl::StatusOr<QTensor> qt = Quantize(AbsMaxInt(n_bits), x, {1});
+    ASSERT_TRUE(qt.ok());
+    const absl::StatusOr<Array> back = qt->Dequantize();
+    for (int64_t i = 0; i < back->num_elements(); ++i) {
+      const float step = qt->scale[0].View<float>()[i / 35];
+      EXPECT_LE(std::fabs(back->View<float>()[i] - values[i]), step * 0.50001f);
+    }
+    // Invariance to a power of two: the same qvalues.
+    std::vector<float> scaled = values;
+    for (float& v : scaled) v *= 0x1p20f;
+    const absl::StatusOr<QTensor> large = Quantize(AbsMaxInt(n_bits), ArrayRef(scaled.data(), {6, 35}), {1});
+    EXPECT_TRUE(BitEqual(*large->qvalue, *qt->qvalue));
+  }
+}
+
+TEST(QTensor, ScaleBiasAndMask) {
+  // scale .5, bias 1, mask 1 0 1 on [1,2,3].
+  QTensor qt;
+  qt.scale.push_back(Array::Of<float>({0.5f}, {1}));
+  qt.bias.push_back(Array::Of<float>({1}, {1}));
+  qt.sparsity_mask = Array::Of<float>({1, 0, 1}, {3});
+  const Array x = Array::Of<float>({1, 2, 3}, {3});
+  const absl::StatusOr<QTensor> full = CalculateQvalue({.numerics = IntSymmetric{}, .calibration = AbsMax{}}, x, qt);
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_EQ(Floats(*full->qvalue), (std::vector<float>{4, 0, 8}));
+  EXPECT_EQ(Floats(*full->Dequantize()), (std::vector<float>{1, -1, 3}));
+}
+
+TEST(QTensor, ScalesMultiplyOneByOne) {
+  // (q * s0) * s1, each product rounded.
+  QTensor qt;
+  qt.qvalue = Array::Of<int8_t>({97}, {1});
+  const float s0 = 0.0123456f, s1 = 7.654321f;
+  qt.scale = {Array::Of<float>({s0}, {1}), Array::Of<float>({s1}, {1})};
+  EXPECT_EQ(qt.Dequantize()->View<float>()[0], (97.0f * s0) * s1);
+}
+
+TEST(QTensor, Errors) {
+  QTensor qt;
+  EXPECT_EQ(qt.Dequantize().status().code(), absl::StatusCode::kFailedPrecondition);
+  qt.scale.push_back(Array::Of<float>({1, 2}, {2}));
+  EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2, 3}, {3})).status().message(),
+            "QTensor: scale f32[2] does not broadcast to the values' shape [3]");
+  EXPECT_EQ(qt.ScaledValue(Array::Of<int8_t>({1, 2}, {2})).status().message(),
+            "QTensor: values have dtype s8, expected f32, bf16 or f16");
+  qt.scale[0] = Array::Of<int8_t>({1, 2}, {2});
+  EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2}, {2})).status().message(),
+            "QTensor: a scale has dtype s8, expected f32, bf16 or f16");
+}
+
+TEST(QTensor, TilingsThatDoNotFit) {
+  const TilingState tiling = *TilingState::Make({4, 6}, std::vector<AxisTiling>{{.axis = 1, .tile_size = 2}});
+  const QTensor calibrated{.scale = {Array::Of<float>({1}, {1, 1, 1})}, .tiling_state = tiling};
+  absl::Status status = calibrated.ScaledValue(Array::Zeros(DType::kF32, {4, 5})).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "QTensor: the tensor has shape [4,5], its tiling is for [4,6]");
+  QTensor full = calibrated;
+  full.qvalue = Array::Zeros(DType::kS8, {4, 6});
+  status = full.Dequantize().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "QTensor: the qvalue has shape [4,6], its tiling gives [4,3,2]");
+}
+
+TEST(CalculateQvalue, RefusesWhatHasOne) {
+  const Array x = Array::Of<float>({1, 2}, {2});
+  const absl::Status status = CalculateQvalue(AbsMaxInt(8), x, *Quantize(AbsMaxInt(8), x, {0})).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "CalculateQvalue: the tensor already has a qvalue");
+}
+
+TEST(Quantize, ConstantArraysThatDoNotFit) {
+  const Array x = Array::Of<float>({1, 2, 3, 4}, {2, 2});
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = Constant{.bound = ConstantArray{Array::Of<float>({1, 2, 3}, {1, 3})}};
+  absl::Status status = Quantize(quantizer, x, {1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "Constant: bound is f32[1,3], expected f32, bf16 or f16 that broadcasts to [2,2]");
+  quantizer.calibration = Constant{.bias = ConstantArray{Array::Of<int8_t>({1}, {1, 1})}};
+  status = Quantize(quantizer, x, {1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "Constant: bias is s8[1,1], expected f32, bf16 or f16 that broadcasts to [2,2]");
+}
+
+TEST(Validate, Calibrations) {
+  struct Case {
+    Quantizer quantizer;
+    std::string message;
+  };
+  const Case cases[] = {
+      {{.numerics = IntSymmetric{}}, "Quantizer: int8 in s8 needs a calibration, such as AbsMax"},
+      {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}, "Constant: bound = -1, expected > 0"},
+      {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = std::nan("")}},
+       "AbsMax: clipping_scale = nan, expected a number"},
+      {{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 0}},
+       "AbsMean: p = 0, clipping_scale = 1, expected a finite p other than 0 and a number"},
+      {{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {std::nan("")}}},
+       "SnrSearch: candidate nan, expected a number"},
+      {{.calib_shared_axes = {.per_tensor = true, .axes = {0}}},
+       "calib_shared_axes: per_tensor and axes exclude each other"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(Validate(c.quantizer).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(Validate(c.quantizer).message()), c.message);
+  }
+  EXPECT_TRUE(Validate(Quantizer{}).ok());
+}
+
+TEST(QuantizeGradient, MaskOfAHalvedAbsMax) {
+  const Array x = Array::Of<float>({1, 0.4f, -0.6f, 0.5f}, {1, 4});
+  Quantizer quantizer{.numerics = IntSymmetric{.clip_gradient = true}, .calibration = AbsMax{.clipping_scale = 0.5}};
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {1});
+  ASSERT_TRUE(qt.ok());
+  const absl::StatusOr<Array> g = QuantizeGradient(quantizer, x, *qt, Array::Of<float>({1, 2, 3, 4}, {1, 4}));
+  ASSERT_TRUE(g.ok());
+  // 0.5 is scaled to 127.5, above the clip bound 127.
+  EXPECT_EQ(Floats(*g), (std::vector<float>{0, 2, 0, 0}));
+}
+
+TEST(CeilToPo2, RoundsUpInTheDTypeOfTheScales) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const Array scales = Array::Of<float>({3, 0.75f, 1, 0, kInf, 5}, {2, 3});
+  const std::vector<float> want = {4, 1, 1, 0, kInf, 8};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const absl::StatusOr<Array> y = CeilToPo2(Cast(scales, dtype));
+    ASSERT_TRUE(y.ok()) << y.status();
+    EXPECT_EQ(y->aval(), (Aval{dtype, {2, 3}}));
+    EXPECT_EQ(Floats(*y), want) << ToString(dtype);
+  }
+  EXPECT_TRUE(std::isnan(Floats(*CeilToPo2(Array::Scalar(std::numeric_limits<float>::quiet_NaN())))[0]));
+  EXPECT_EQ(CeilToPo2(Array::Zeros(DType::kF32, {0, 2}))->shape(), (Shape{0, 2}));
+}
+
+// A transposed view gives the values at its own indices; 2^-13 is doubled by the product with 1 / ln 2 (arith_test.cc
+// has the list).
+TEST(CeilToPo2, StridesAndRefusal) {
+  const float doubled = 0x1p-13f;
+  const Array x = Array::Of<float>({1, 3, doubled, 2, 5, 9}, {2, 3});
+  const absl::StatusOr<Array> y = CeilToPo2(ArrayRef(DType::kF32, {3, 2}, Strides{1, 3}, x.data()));
+  ASSERT_TRUE(y.ok()) << y.status();
+  EXPECT_EQ(Floats(*y), (std::vector<float>{1, 2, 4, 8, 2 * doubled, 16}));
+  EXPECT_EQ(CeilToPo2(Array::Of<int32_t>({4}, {1})).status().message(),
+            "CeilToPo2: scales have dtype s32, expected f32, bf16 or f16");
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,258 @@
+#include "aqt/quant/tensor/statistics.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "aqt/kernels/scalar_math.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/row_ops.h"
+
+namespace aqt::internal {
+namespace {
+
+// Positions in a state.
+enum MeanSlot { kSumOfMax, kCount };
+enum WeightedSlot { kSumOfOnes, kSumOfVals, kMaxOfAbsVals, kSumOfL1Vals, kSumOfLpVals, kNumWeighted };
+enum DelayedSlot { kHistory, kBound };
+
+// x^p, the multiplications of repeated squaring each rounded to T.
+template <class T>
+float IntegerPower(float x, int p) {
+  float result = 1;
+  for (bool first = true; p > 0; p >>= 1) {
+    if (p & 1) {
+      result = first ? x : Mul<T>(result, x);
+      first = false;
+    }
+    x = Mul<T>(x, x);
+  }
+  return result;
+}
+
+// x^(1/order) for x >= 0 in f32. The square root is exactly rounded.
+float Root(float x, int order) {
+  if (order == 2) return FlushF32(std::sqrt(FlushF32(x)));
+  if (order == 1 || x == 0) return x;
+  return FlushF32(static_cast<float>(kernels::Exp(static_cast<float>(1.0 / order) * kernels::Log(x))));
+}
+
+void UpdateMean(const ArrayRef& x, const Shape& scale_shape, const StatisticData& data, double* work) {
+  const int64_t n = scale_shape.num_elements();
+  const int32_t count = *static_cast<const int32_t*>(data.old[kCount]);
+  float* absmax = reinterpret_cast<float*>(work);
+  AbsMaxInto(x, scale_shape, absmax);
+  // A full counter stays, and the mean with it.
+  const bool full = count == std::numeric_limits<int32_t>::max();
+  if (full) std::fill(absmax, absmax + n, 0.0f);
+  std::array<float, kPiece> sums;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t length = std::min(kPiece, n - i);
+    LoadRow(x.dtype, data.old[kSumOfMax], i, 1, length, sums.data());
+    AddRow(x.dtype, absmax + i, 1, sums.data(), length);
+    StoreRow(x.dtype, sums.data(), length, data.updated[kSumOfMax], i, 1);
+  }
+  *static_cast<int32_t*>(data.updated[kCount]) = full ? count : count + 1;
+}
+
+void UpdateWeighted(const WeightedStats& calibration, const ArrayRef& x, const Shape& scale_shape,
+                    const StatisticData& data, double* work) {
+  const int64_t n = scale_shape.num_elements();
+  double* sums = work;  // [kNumWeighted, n]; the maxima instead of sums for kMaxOfAbsVals
+  std::fill(sums, sums + kNumWeighted * n, 0.0);
+  const Strides groups = BroadcastStrides(scale_shape, DenseStrides(scale_shape), x.shape);
+  const StridesSpan strides[] = {x.strides, groups};
+  std::array<float, kPiece> piece, powers;
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t count, int64_t) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), count, piece.data());
+    FlushRow(x.dtype, piece.data(), count);
+    VisitFloat(x.dtype, [&]<class T>() {
+      for (int64_t i = 0; i < count; ++i) {
+        powers[i] =
+            IntegerPower<T>(calibration.lp_order % 2 == 0 ? piece[i] : std::fabs(piece[i]), calibration.lp_order);
+      }
+    });
+    for (int64_t i = 0; i < count; ++i) {
+      double* group = sums + offsets[1] + i * InnerStride(groups);
+      const double magnitude = std::fabs(piece[i]);
+      group[kSumOfOnes * n] += !calibration.filter_zeros || piece[i] != 0 ? 1 : 0;
+      group[kSumOfVals * n] += piece[i];
+      double& largest = group[kMaxOfAbsVals * n];
+      largest = magnitude > largest || magnitude != magnitude ? magnitude : largest;
+      group[kSumOfL1Vals * n] += magnitude;
+      group[kSumOfLpVals * n] += powers[i];
+    }
+  });
+  const double rate = 1 / calibration.ema_update_count;
+  const float keep = static_cast<float>(1 - rate);
+  for (int slot = 0; slot < kNumWeighted; ++slot) {
+    // The number of elements is f32 when zeros are not counted.
+    const DType dtype = slot == kSumOfOnes && calibration.filter_zeros ? DType::kF32 : x.dtype;
+    const float weight = HostConstant(dtype, rate);
+    const float* old = static_cast<const float*>(data.old[slot]);
+    float* updated = static_cast<float*>(data.updated[slot]);
+    VisitFloat(dtype, [&]<class T>() {
+      for (int64_t i = 0; i < n; ++i) {
+        const float sum = Arith<T>::Round(Arith<T>::Flush(static_cast<float>(sums[slot * n + i])));
+        updated[i] = Add<float>(Mul<float>(old[i], keep), Mul<T>(sum, weight));
+      }
+    });
+  }
+}
+
+// The largest of the history, or the old bound if that is not a finite positive number.
+float DelayedBound(const DelayedScaling& calibration, const void* const* statistics) {
+  const float* history = static_cast<const float*>(statistics[kHistory]);
+  float largest = 0;
+  for (int64_t i = 0; i < calibration.amax_history_length; ++i) {
+    if (!std::isfinite(history[i])) return *static_cast<const float*>(statistics[kBound]);
+    largest = std::max(largest, FlushF32(history[i]));
+  }
+  return largest > 0 ? largest : *static_cast<const float*>(statistics[kBound]);
+}
+
+// The history turns left by one, and its first element becomes max|x|: element 0 is the newest, the last one the second
+// newest.
+void UpdateDelayed(const DelayedScaling& calibration, const ArrayRef& x, const StatisticData& data, double* work) {
+  float* absmax = reinterpret_cast<float*>(work);
+  Shape one = x.shape;
+  for (int64_t axis = 0; axis < one.rank(); ++axis) one[axis] = 1;
+  AbsMaxInto(x, one, absmax);
+  const float bound = DelayedBound(calibration, data.old);
+  const int64_t n = calibration.amax_history_length;
+  const float* old = static_cast<const float*>(data.old[kHistory]);
+  float* updated = static_cast<float*>(data.updated[kHistory]);
+  const float first = old[0];
+  std::memmove(updated, old + 1, (n - 1) * sizeof(float));
+  updated[n - 1] = first;
+  updated[0] = *absmax;
+  *static_cast<float*>(data.updated[kBound]) = bound;
+}
+
+void MeanBounds(DType dtype, Arithmetic arithmetic, const void* const* statistics, int64_t n, float* bounds) {
+  LoadRow(dtype, statistics[kSumOfMax], 0, 1, n, bounds);
+  VisitFloat(dtype, [&]<class T>() {
+    const float count = Arith<T>::Round(static_cast<float>(*static_cast<const int32_t*>(statistics[kCount])));
+    const bool divide = arithmetic == Arithmetic::kIeee || n == 1;
+    const float reciprocal = Reciprocal<T>(count);
+    for (int64_t i = 0; i < n; ++i) bounds[i] = divide ? Div<T>(bounds[i], count) : Mul<T>(bounds[i], reciprocal);
+  });
+}
+
+void WeightedBounds(const WeightedStats& calibration, const void* const* statistics, int64_t n, float* bounds) {
+  const auto value = [&](int slot, int64_t i) { return static_cast<const float*>(statistics[slot])[i]; };
+  const auto coefficient = [](double c) { return HostConstant(DType::kF32, c); };
+  for (int64_t i = 0; i < n; ++i) {
+    const float ones = value(kSumOfOnes, i);
+    const auto mean = [&](int slot) {
+      return calibration.safe_divide && FlushF32(ones) == 0 ? 0.0f : Div<float>(value(slot, i), ones);
+    };
+    float bound = Mul<float>(coefficient(calibration.l1_dev_coeff), mean(kSumOfL1Vals));
+    const float lp = Root(mean(kSumOfLpVals), calibration.lp_order);
+    bound = Add<float>(bound, Mul<float>(coefficient(calibration.lp_dev_coeff), lp));
+    bound = Add<float>(bound, Mul<float>(coefficient(calibration.max_dev_coeff), value(kMaxOfAbsVals, i)));
+    bounds[i] = Add<float>(bound, coefficient(calibration.const_bound_coeff));
+  }
+}
+
+}  // namespace
+
+Statistics StatisticsOf(const Calibration& calibration, const Aval& x, const Shape& scale_shape) {
+  if (std::holds_alternative<MeanOfAbsMax>(calibration)) {
+    return {{"sum_of_max", {x.dtype, scale_shape}}, {"count", {DType::kS32, {}}}};
+  }
+  if (const auto* c = std::get_if<WeightedStats>(&calibration)) {
+    const Aval aval{DType::kF32, scale_shape};
+    return {{"sum_of_ones", aval, c->update_count_prior},
+            {"sum_of_vals", aval, c->mean_prior * c->update_count_prior},
+            {"max_of_abs_vals", aval, c->max_dev_prior},
+            {"sum_of_l1_vals", aval, c->l1_dev_prior * c->update_count_prior},
+            {"sum_of_lp_vals", aval, std::pow(c->lp_dev_prior, c->lp_order) * c->update_count_prior}};
+  }
+  if (const auto* c = std::get_if<DelayedScaling>(&calibration)) {
+    return {{"amax_history", {DType::kF32, {c->amax_history_length}}}, {"bound", {DType::kF32, {1}}}};
+  }
+  return {};
+}
+
+Array InitialValue(const Statistic& statistic) {
+  ArrayBuilder builder(statistic.aval);
+  const float initial = static_cast<float>(statistic.initial);
+  for (int64_t i = 0, n = statistic.aval.shape.num_elements(); i < n; ++i) {
+    StoreRow(statistic.aval.dtype, &initial, 1, builder.data(), i, 1);
+  }
+  return std::move(builder).Build();
+}
+
+bool UpdatesIn(QuantMode mode, const Calibration& calibration) {
+  if (std::holds_alternative<MeanOfAbsMax>(calibration)) return mode == QuantMode::kCalibrate;
+  if (std::holds_alternative<WeightedStats>(calibration) || std::holds_alternative<DelayedScaling>(calibration)) {
+    return mode == QuantMode::kTrain || mode == QuantMode::kCalibrate;
+  }
+  return false;
+}
+
+bool ReadsBeforeUpdate(const Calibration& calibration) { return std::holds_alternative<DelayedScaling>(calibration); }
+
+DType BoundDType(const Calibration& calibration, DType x) {
+  const bool f32 = std::holds_alternative<WeightedStats>(calibration) ||
+                   std::holds_alternative<DelayedScaling>(calibration) ||
+                   std::holds_alternative<SnrSearch>(calibration);
+  return f32 ? DType::kF32 : x;
+}
+
+int64_t UpdateWorkDoubles(const Calibration& calibration, int64_t num_scales) {
+  if (std::holds_alternative<WeightedStats>(calibration)) return kNumWeighted * num_scales;
+  return (num_scales + 1) / 2;
+}
+
+void UpdateStatistics(const Calibration& calibration, const ArrayRef& x, const Shape& scale_shape,
+                      const StatisticData& data, double* work) {
+  if (x.shape.num_elements() == 0) {
+    const Statistics specs = StatisticsOf(calibration, x.aval(), scale_shape);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (data.updated[i] != data.old[i]) std::memcpy(data.updated[i], data.old[i], specs[i].aval.num_bytes());
+    }
+    return;
+  }
+  if (std::holds_alternative<MeanOfAbsMax>(calibration)) {
+    UpdateMean(x, scale_shape, data, work);
+  } else if (const auto* weighted = std::get_if<WeightedStats>(&calibration)) {
+    UpdateWeighted(*weighted, x, scale_shape, data, work);
+  } else {
+    UpdateDelayed(std::get<DelayedScaling>(calibration), x, data, work);
+  }
+}
+
+void BoundsOf(const Calibration& calibration, DType x, Arithmetic arithmetic, const void* const* statistics, int64_t n,
+              float* bounds) {
+  if (std::holds_alternative<MeanOfAbsMax>(calibration)) {
+    MeanBounds(x, arithmetic, statistics, n, bounds);
+  } else if (const auto* weighted = std::get_if<WeightedStats>(&calibration)) {
+    WeightedBounds(*weighted, statistics, n, bounds);
+  } else {
+    *bounds = DelayedBound(std::get<DelayedScaling>(calibration), statistics);
+  }
+}
+
+bool IsUnseen(const Statistics& specs, const void* const* statistics) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const Aval& aval = specs[i].aval;
+    if (aval.dtype == DType::kS32) return *static_cast<const int32_t*>(statistics[i]) == 0;  // the count decides
+    std::array<float, kPiece> piece;
+    const float initial = HostConstant(aval.dtype, specs[i].initial);
+    for (int64_t start = 0, n = aval.shape.num_elements(); start < n; start += kPiece) {
+      const int64_t count = std::min(kPiece, n - start);
+      LoadRow(aval.dtype, statistics[i], start, 1, count, piece.data());
+      if (!std::all_of(piece.data(), piece.data() + count, [&](float v) { return v == initial; })) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,62 @@
+#ifndef AQT_QUANT_TENSOR_STATISTICS_H_
+#define AQT_QUANT_TENSOR_STATISTICS_H_
+
+// The arrays that calibrations with state keep, and what is computed from them; see calibration.h. Internal.
+
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+
+namespace aqt::internal {
+
+inline constexpr int kMaxStatistics = 5;
+
+// One array of a state.
+struct Statistic {
+  absl::string_view name;  // "sum_of_max"
+  Aval aval;
+  double initial = 0;  // of each element, before the first update
+};
+using Statistics = absl::InlinedVector<Statistic, 1>;
+
+// The statistics of a calibration of tensors like x, in the order used everywhere; empty if it has no state.
+Statistics StatisticsOf(const Calibration& calibration, const Aval& x, const Shape& scale_shape);
+
+Array InitialValue(const Statistic& statistic);
+
+// Where the arrays are, dense, in that order. `updated` may be `old`.
+struct StatisticData {
+  const void* old[kMaxStatistics] = {};
+  void* updated[kMaxStatistics] = {};  // null if the mode updates nothing
+};
+
+// Whether a call in this mode updates the state.
+bool UpdatesIn(QuantMode mode, const Calibration& calibration);
+// Whether a scale is read from the state as it was before the call's update; otherwise it is read after.
+bool ReadsBeforeUpdate(const Calibration& calibration);
+
+// The dtype in which bounds are computed, except array bounds of Constant.
+DType BoundDType(const Calibration& calibration, DType x);
+
+// Scratch memory of UpdateStatistics, and the update: data.updated = update(data.old, x). Sums run in f64 in row-major
+// order of x. A tensor without elements changes nothing.
+int64_t UpdateWorkDoubles(const Calibration& calibration, int64_t num_scales);
+void UpdateStatistics(const Calibration& calibration, const ArrayRef& x, const Shape& scale_shape,
+                      const StatisticData& data, double* work);
+
+// bounds[n], numbers of BoundDType.
+void BoundsOf(const Calibration& calibration, DType x, Arithmetic arithmetic, const void* const* statistics, int64_t n,
+              float* bounds);
+
+// Whether no update has been seen (or only updates with zeros, which can leave no trace).
+bool IsUnseen(const Statistics& specs, const void* const* statistics);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_TENSOR_STATISTICS_H_

@@ -1,0 +1,66 @@
+#include "aqt/quant/weights/aqt_weight.h"
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/kernels/absmax.h"
+#include "aqt/kernels/quantize.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/weights/weight_matrix.h"
+
+namespace aqt {
+namespace {
+
+template <class T>
+float ScaleOf(float absmax, float quant_bound, bool divide) {
+  float bound = internal::Arith<T>::Flush(absmax);
+  if (bound == 0) bound = 1;
+  if (divide) return internal::Div<T>(bound, quant_bound);
+  float reciprocal = 1.0f / quant_bound;
+  if constexpr (std::is_same_v<T, Float16>) reciprocal = internal::Arith<T>::Round(reciprocal);
+  return internal::Mul<T>(bound, reciprocal);
+}
+
+}  // namespace
+
+absl::StatusOr<AqtQuantizedWeight> AqtQuantizeWeightPerChannel(const ArrayRef& w, int bits, kernels::Target target,
+                                                               Executor* executor) {
+  if (bits < 2 || bits > 8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AqtQuantizeWeightPerChannel: bits = ", bits, "; expected 2 to 8 (one integer per s8)"));
+  }
+  AQT_ASSIGN_OR_RETURN(const kernels::FloatMatrix x, internal::WeightMatrix("AqtQuantizeWeightPerChannel", w));
+  const float half = static_cast<float>(1 << (bits - 1));
+  ArrayBuilder q(DType::kS8, w.shape), scale(w.dtype, {x.rows, 1});
+  std::vector<float> values(x.rows);  // absmax, then inverse scales
+  internal::ForEachRowBlock(executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
+    kernels::AbsMaxGroups(internal::RowsOf(x, first, n), x.cols, &values[first], target);
+    internal::VisitFloat(w.dtype, [&]<class T>() {
+      T* out = scale.Mutable<T>().data();
+      for (int64_t r = first; r < first + n; ++r) {
+        const float s = ScaleOf<T>(values[r], half - 0.5f, x.rows == 1);
+        out[r] = ConvertElement<T>(s);
+        values[r] = internal::InverseScale<T>(s);
+      }
+    });
+    kernels::QuantizeMatrixArgs args;
+    args.x = internal::RowsOf(x, first, n);
+    args.rule = kernels::QuantizeRule::kMultiplyByInverse;
+    args.grid = {&values[first], nullptr, 1, 0};
+    args.lo = 1 - half;
+    args.hi = half - 1;
+    args.flush_subnormals = true;
+    args.q = q.Mutable<int8_t>().data() + first * x.cols;
+    args.q_row_stride = x.cols;
+    kernels::QuantizeMatrix(args, target);
+  });
+  return AqtQuantizedWeight{std::move(q).Build(), std::move(scale).Build()};
+}
+
+}  // namespace aqt

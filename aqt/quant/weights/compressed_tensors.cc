@@ -1,0 +1,358 @@
+#include "aqt/quant/weights/compressed_tensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/check.h"
+#include "aqt/core/checked_extents.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/kernels/absmax.h"
+#include "aqt/kernels/absmax_reference.h"
+#include "aqt/kernels/quantize.h"
+#include "aqt/kernels/quantize_reference.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/weights/weight_matrix.h"
+
+namespace aqt::compressed_tensors {
+namespace {
+
+using aqt::internal::Arith;
+using aqt::internal::VisitFloat;
+using kernels::FloatMatrix;
+
+int QMin(const WeightScheme& scheme) { return -(1 << (scheme.num_bits - 1)); }
+int QMax(const WeightScheme& scheme) { return (1 << (scheme.num_bits - 1)) - 1; }
+
+template <class T>
+constexpr float kEpsilon = std::is_same_v<T, float>      ? 0x1p-23f
+                           : std::is_same_v<T, BFloat16> ? 0x1p-7f
+                                                         : 0x1p-10f;
+
+// Which elements of a matrix [o, i] share a scale.
+struct Grid {
+  Shape shape;                     // of the scales
+  int64_t group = 1;               // columns per range, at most i
+  int64_t row_stride, col_stride;  // of the scales, seen by row and group of columns
+};
+
+absl::StatusOr<Grid> GridOf(absl::string_view operation, const WeightScheme& scheme, int64_t o, int64_t i) {
+  switch (scheme.strategy) {
+    case Strategy::kTensor: return Grid{{1}, i, 0, 0};
+    case Strategy::kChannel: return Grid{{o, 1}, i, 1, 0};
+    case Strategy::kGroup:
+      if (i % scheme.group_size != 0) {
+        return absl::InvalidArgumentError(absl::StrCat(operation, ": group_size ", scheme.group_size,
+                                                       " does not divide the ", i, " columns of [", o, ",", i,
+                                                       "]; choose a divisor, or leave this weight out"));
+      }
+      return Grid{{o, i / scheme.group_size}, scheme.group_size, i / scheme.group_size, 1};
+    case Strategy::kBlock: break;
+  }
+  return absl::InternalError("GridOf: the scheme was not validated");
+}
+
+struct ScaleAndZero {
+  float scale;
+  int8_t zero_point;
+};
+
+// lo <= 0 <= hi, or both NaN; values of T.
+template <class T>
+ScaleAndZero ScaleOf(float lo, float hi, const WeightScheme& scheme) {
+  constexpr auto kRound = Arith<T>::Round;
+  const float steps = static_cast<float>(QMax(scheme) - QMin(scheme));
+  ScaleAndZero result = {0, 0};
+  if (scheme.symmetric) {
+    result.scale = kRound(std::max(-lo, hi) / (steps / 2));
+  } else {
+    result.scale = kRound(kRound(hi - lo) / steps);
+    // With a scale of 0 the quotient is NaN, and so the zero point is 0: the epsilon comes later.
+    const float z = kRound(static_cast<float>(QMin(scheme)) - kRound(lo / result.scale));
+    if (!std::isnan(z)) {
+      const float clamped = std::clamp(z, static_cast<float>(QMin(scheme)), static_cast<float>(QMax(scheme)));
+      result.zero_point = static_cast<int8_t>(std::nearbyint(clamped));
+    }
+  }
+  if (result.scale == 0) result.scale = kEpsilon<T>;
+  return result;
+}
+
+// Ranges of x's groups, widened to include 0: lo and hi. A NaN makes both NaN.
+void RangesOf(const FloatMatrix& x, int64_t group, const WeightScheme& scheme, const Options& options, float* lo,
+              float* hi) {
+  const int64_t n = x.rows * kernels::NumGroups(x.cols, group);
+  if (scheme.symmetric) {  // only the larger one matters
+    if (options.reference) kernels::reference::AbsMaxGroups(x, group, hi);
+    else kernels::AbsMaxGroups(x, group, hi, options.target);
+    for (int64_t u = 0; u < n; ++u) lo[u] = -hi[u];
+    return;
+  }
+  if (options.reference) kernels::reference::MinMaxGroups(x, group, lo, hi);
+  else kernels::MinMaxGroups(x, group, lo, hi, options.target);
+  for (int64_t u = 0; u < n; ++u) {  // NaN compares false, so it stays
+    if (lo[u] > 0) lo[u] = 0;
+    if (hi[u] < 0) hi[u] = 0;
+  }
+}
+
+absl::Status CheckPackedBits(absl::string_view operation, int num_bits) {
+  if (num_bits >= 2 && num_bits <= 8) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(operation, ": num_bits is ", num_bits, "; expected 2 to 8"));
+}
+
+absl::Status CheckMatrix(absl::string_view operation, const ArrayRef& x, DType dtype) {
+  if (x.shape.rank() == 2 && x.dtype == dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(operation, ": got ", x.aval().ToString(), "; expected a matrix of ", ToString(dtype)));
+}
+
+int64_t WordsFor(int64_t values, int num_bits) { return (values * num_bits + 31) / 32; }
+
+// s8 [rows, cols] -> s32 [rows, words], both with any strides.
+absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bits, const MutableArrayRef& out) {
+  const int low = -(1 << (num_bits - 1)), high = (1 << (num_bits - 1)) - 1;
+  for (int64_t r = 0; r < q.shape[0]; ++r) {
+    const int8_t* in = q.As<int8_t>() + r * q.strides[0];
+    int32_t* words = out.As<int32_t>() + r * out.strides[0];
+    uint64_t stream = 0;  // the bits not yet written, fewer than 32 between values
+    int used = 0;
+    for (int64_t c = 0; c < q.shape[1]; ++c) {
+      const int value = in[c * q.strides[1]];
+      if (value < low || value > high) {
+        return absl::InvalidArgumentError(absl::StrCat(operation, ": value ", value, " at [", r, ",", c,
+                                                       "] is outside [", low, ",", high, "], the range of ", num_bits,
+                                                       " bits"));
+      }
+      stream |= static_cast<uint64_t>(value - low) << used;
+      used += num_bits;
+      if (used >= 32) {
+        *words = static_cast<int32_t>(static_cast<uint32_t>(stream));
+        words += out.strides[1];
+        stream >>= 32;
+        used -= 32;
+      }
+    }
+    if (used > 0) *words = static_cast<int32_t>(static_cast<uint32_t>(stream));
+  }
+  return absl::OkStatus();
+}
+
+// The inverse of PackRows; bits beyond the values are ignored.
+void UnpackRows(const ArrayRef& words, int num_bits, const MutableArrayRef& out) {
+  const uint32_t mask = (1u << num_bits) - 1;
+  const int offset = 1 << (num_bits - 1);
+  for (int64_t r = 0; r < out.shape[0]; ++r) {
+    const int32_t* in = words.As<int32_t>() + r * words.strides[0];
+    int8_t* q = out.As<int8_t>() + r * out.strides[0];
+    uint64_t stream = 0;
+    int left = 0;
+    for (int64_t c = 0; c < out.shape[1]; ++c) {
+      if (left < num_bits) {
+        stream |= static_cast<uint64_t>(static_cast<uint32_t>(*in)) << left;
+        in += words.strides[1];
+        left += 32;
+      }
+      q[c * out.strides[1]] = static_cast<int8_t>(static_cast<int>(stream & mask) - offset);
+      stream >>= num_bits;
+      left -= num_bits;
+    }
+  }
+}
+
+// x with its axes exchanged.
+ArrayRef Transposed(const ArrayRef& x) {
+  return {x.dtype, {x.shape[1], x.shape[0]}, {x.strides[1], x.strides[0]}, x.data};
+}
+MutableArrayRef Transposed(const MutableArrayRef& x) {
+  return {x.dtype, {x.shape[1], x.shape[0]}, {x.strides[1], x.strides[0]}, x.data};
+}
+
+// InvalidArgument unless `values` values of num_bits each take exactly `words` words.
+absl::Status CheckWords(absl::string_view operation, int64_t words, int num_bits, int64_t values) {
+  const CheckedInt bits = CheckedInt(values) * num_bits + 31;
+  if (values >= 0 && bits.ok() && bits.value() / 32 == words) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(operation, ": ", words, " words cannot hold ", values, " values of ",
+                                                 num_bits, " bits each; expected ceil(values * bits / 32) words"));
+}
+
+}  // namespace
+
+absl::string_view ToString(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kTensor: return "tensor";
+    case Strategy::kChannel: return "channel";
+    case Strategy::kGroup: return "group";
+    case Strategy::kBlock: return "block";
+  }
+  aqt::internal::CheckFailed(__FILE__, __LINE__, "strategy is one of the enumerators");
+}
+std::ostream& operator<<(std::ostream& os, Strategy strategy) { return os << ToString(strategy); }
+
+absl::string_view ToString(ValueType type) { return type == ValueType::kInt ? "int" : "float"; }
+std::ostream& operator<<(std::ostream& os, ValueType type) { return os << ToString(type); }
+
+absl::Status Validate(const WeightScheme& scheme) {
+  if (scheme.type != ValueType::kInt) {
+    return absl::UnimplementedError("WeightScheme: type float; supported: int of 2 to 8 bits");
+  }
+  if (scheme.strategy == Strategy::kBlock) {
+    return absl::UnimplementedError("WeightScheme: strategy block; supported: tensor, channel, group");
+  }
+  if (scheme.num_bits < 2 || scheme.num_bits > 8) {
+    return absl::InvalidArgumentError(absl::StrCat("WeightScheme: num_bits is ", scheme.num_bits, "; expected 2 to 8"));
+  }
+  if (scheme.strategy == Strategy::kGroup ? scheme.group_size < 1 : scheme.group_size != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("WeightScheme: group_size is ", scheme.group_size, " with strategy ",
+                                                   ToString(scheme.strategy),
+                                                   "; expected at least 1 with group, 0 otherwise"));
+  }
+  if (scheme.block[0] != 0 || scheme.block[1] != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("WeightScheme: block is [", scheme.block[0], ",", scheme.block[1],
+                                                   "] with strategy ", ToString(scheme.strategy), "; expected [0,0]"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightScheme& scheme, const Options& options) {
+  AQT_RETURN_IF_ERROR(Validate(scheme));
+  AQT_ASSIGN_OR_RETURN(const FloatMatrix x, aqt::internal::WeightMatrix("QuantizeWeight", w));
+  AQT_ASSIGN_OR_RETURN(const Grid grid, GridOf("QuantizeWeight", scheme, x.rows, x.cols));
+
+  const int64_t groups = x.cols / grid.group;
+  std::vector<float> lo(x.rows * groups), hi(x.rows * groups);
+  aqt::internal::ForEachRowBlock(options.executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
+    RangesOf(aqt::internal::RowsOf(x, first, n), grid.group, scheme, options, &lo[first * groups], &hi[first * groups]);
+  });
+  if (scheme.strategy == Strategy::kTensor) {  // the range of the rows' ranges; a NaN stays
+    for (int64_t r = 1; r < x.rows && !std::isnan(lo[0]); ++r) {
+      lo[0] = lo[r] >= lo[0] ? lo[0] : lo[r];
+      hi[0] = hi[r] <= hi[0] ? hi[0] : hi[r];
+    }
+  }
+
+  const int64_t units = grid.shape.num_elements();
+  ArrayBuilder q(DType::kS8, w.shape), scale(w.dtype, grid.shape), zero_point(DType::kS8, grid.shape);
+  int8_t* zero_points = zero_point.Mutable<int8_t>().data();
+  VisitFloat(w.dtype, [&]<class T>() {
+    T* out = scale.Mutable<T>().data();
+    for (int64_t u = 0; u < units; ++u) {
+      const ScaleAndZero s = ScaleOf<T>(lo[u], hi[u], scheme);
+      out[u] = ConvertElement<T>(s.scale);
+      hi[u] = s.scale;  // from here on, hi holds the scales
+      zero_points[u] = s.zero_point;
+    }
+  });
+
+  aqt::internal::ForEachRowBlock(options.executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
+    kernels::QuantizeMatrixArgs args;
+    args.x = aqt::internal::RowsOf(x, first, n);
+    args.rule = kernels::QuantizeRule::kDivideByScale;
+    args.grid = {hi.data() + first * grid.row_stride,
+                 scheme.symmetric ? nullptr : zero_points + first * grid.row_stride,
+                 grid.row_stride,
+                 grid.col_stride,
+                 1,
+                 grid.group};
+    args.lo = static_cast<float>(QMin(scheme));
+    args.hi = static_cast<float>(QMax(scheme));
+    args.q = q.Mutable<int8_t>().data() + first * x.cols;
+    args.q_row_stride = x.cols;
+    if (options.reference) kernels::reference::QuantizeMatrix(args);
+    else kernels::QuantizeMatrix(args, options.target);
+  });
+  QuantizedWeight result = {std::move(q).Build(), std::move(scale).Build(), std::nullopt};
+  if (!scheme.symmetric) result.zero_point = std::move(zero_point).Build();
+  return result;
+}
+
+absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const WeightScheme& scheme,
+                                       const Options& options) {
+  AQT_RETURN_IF_ERROR(Validate(scheme));
+  AQT_RETURN_IF_ERROR(CheckMatrix("DequantizeWeight, q", weight.q, DType::kS8));
+  const int64_t o = weight.q.shape()[0], i = weight.q.shape()[1];
+  AQT_ASSIGN_OR_RETURN(const Grid grid, GridOf("DequantizeWeight", scheme, o, i));
+  const DType dtype = weight.scale.dtype();
+  if (!(weight.scale.shape() == grid.shape) || !aqt::internal::IsArithmeticFloat(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "DequantizeWeight: scale is ", weight.scale.aval().ToString(), "; expected f32, bf16 or f16 ",
+        grid.shape.ToString(), " for q ", weight.q.shape().ToString(), ", strategy ", ToString(scheme.strategy)));
+  }
+  if (weight.zero_point.has_value() == scheme.symmetric) {
+    return absl::InvalidArgumentError(scheme.symmetric ? "DequantizeWeight: a zero point with a symmetric scheme"
+                                                       : "DequantizeWeight: no zero point with an asymmetric scheme");
+  }
+  if (!scheme.symmetric && weight.zero_point->aval() != Aval{DType::kS8, grid.shape}) {
+    return absl::InvalidArgumentError(absl::StrCat("DequantizeWeight: zero point is ",
+                                                   weight.zero_point->aval().ToString(), "; expected s8",
+                                                   grid.shape.ToString()));
+  }
+
+  const Array scale = Cast(weight.scale, DType::kF32);
+  const float* scales = scale.View<float>().data();
+  const int8_t* zero_points = scheme.symmetric ? nullptr : weight.zero_point->View<int8_t>().data();
+  ArrayBuilder x(dtype, weight.q.shape());
+  if (x.aval().num_bytes() == 0) return std::move(x).Build();
+  aqt::internal::ForEachRowBlock(options.executor, o, i, [&](int64_t first, int64_t n) {
+    kernels::DequantizeMatrixArgs args;
+    args.q = weight.q.View<int8_t>().data() + first * i;
+    args.rows = n;
+    args.cols = args.q_row_stride = args.row_stride = i;
+    args.grid = {scales + first * grid.row_stride,
+                 scheme.symmetric ? nullptr : zero_points + first * grid.row_stride,
+                 grid.row_stride,
+                 grid.col_stride,
+                 1,
+                 grid.group};
+    args.x = static_cast<char*>(x.data()) + first * i * SizeOf(dtype);
+    args.dtype = dtype;
+    if (options.reference) kernels::reference::DequantizeMatrix(args);
+    else kernels::DequantizeMatrix(args, options.target);
+  });
+  return std::move(x).Build();
+}
+
+absl::StatusOr<Array> PackInts(const ArrayRef& q, int num_bits) {
+  AQT_RETURN_IF_ERROR(CheckPackedBits("PackInts", num_bits));
+  AQT_RETURN_IF_ERROR(CheckMatrix("PackInts", q, DType::kS8));
+  ArrayBuilder words(DType::kS32, {q.shape[0], WordsFor(q.shape[1], num_bits)});
+  AQT_RETURN_IF_ERROR(PackRows("PackInts", q, num_bits, words.ref()));
+  return std::move(words).Build();
+}
+
+absl::StatusOr<Array> UnpackInts(const ArrayRef& words, int num_bits, int64_t i) {
+  AQT_RETURN_IF_ERROR(CheckPackedBits("UnpackInts", num_bits));
+  AQT_RETURN_IF_ERROR(CheckMatrix("UnpackInts", words, DType::kS32));
+  AQT_RETURN_IF_ERROR(CheckWords("UnpackInts", words.shape[1], num_bits, i));
+  ArrayBuilder q(DType::kS8, {words.shape[0], i});
+  UnpackRows(words, num_bits, q.ref());
+  return std::move(q).Build();
+}
+
+absl::StatusOr<Array> PackZeroPoints(const ArrayRef& zero_point, int num_bits) {
+  AQT_RETURN_IF_ERROR(CheckPackedBits("PackZeroPoints", num_bits));
+  AQT_RETURN_IF_ERROR(CheckMatrix("PackZeroPoints", zero_point, DType::kS8));
+  ArrayBuilder words(DType::kS32, {WordsFor(zero_point.shape[0], num_bits), zero_point.shape[1]});
+  AQT_RETURN_IF_ERROR(
+      PackRows("PackZeroPoints, transposed", Transposed(zero_point), num_bits, Transposed(words.ref())));
+  return std::move(words).Build();
+}
+
+absl::StatusOr<Array> UnpackZeroPoints(const ArrayRef& words, int num_bits, int64_t o) {
+  AQT_RETURN_IF_ERROR(CheckPackedBits("UnpackZeroPoints", num_bits));
+  AQT_RETURN_IF_ERROR(CheckMatrix("UnpackZeroPoints", words, DType::kS32));
+  AQT_RETURN_IF_ERROR(CheckWords("UnpackZeroPoints", words.shape[0], num_bits, o));
+  ArrayBuilder zero_point(DType::kS8, {o, words.shape[1]});
+  UnpackRows(Transposed(words), num_bits, Transposed(zero_point.ref()));
+  return std::move(zero_point).Build();
+}
+
+}  // namespace aqt::compressed_tensors

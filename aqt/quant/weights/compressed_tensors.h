@@ -1,0 +1,94 @@
+#ifndef AQT_QUANT_WEIGHTS_COMPRESSED_TENSORS_H_
+#define AQT_QUANT_WEIGHTS_COMPRESSED_TENSORS_H_
+
+// Weight quantization by the rules of the compressed-tensors format, to the bit.
+//
+// With T the dtype of the weight w [o, i] (f32, bf16 or f16), every operation rounded to T, b = num_bits,
+// qmin = -2^(b-1), qmax = 2^(b-1) - 1, and units u (the tensor, a row, or a group of a row):
+//   lo = min(0, min of u), hi = max(0, max of u)
+//   symmetric:   scale = max(-lo, hi) / ((2^b - 1) / 2)
+//   asymmetric:  scale = (hi - lo) / (2^b - 1),  zero_point = round(clamp(qmin - lo / scale, qmin, qmax)), NaN gives 0
+//   a scale of 0 then becomes the epsilon of T (2^-23, 2^-7, 2^-10)
+//   q = round(clamp(w / scale + zero_point, qmin, qmax)), NaN gives 0
+//   dequantized = (q - zero_point) * scale
+// round() goes to nearest, ties to even. Clamping comes before it, and qmin is reached: AQT's rule (aqt_weight.h),
+// which multiplies by an inverse and stays within +-qmax, gives other integers. A NaN makes the scale of its unit NaN
+// and its integers 0. An infinity makes the scale infinite; its own integer is 0, that of a finite w the zero point.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "aqt/core/array.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/target.h"
+
+namespace aqt::compressed_tensors {
+
+// Which elements share a scale. Written as in the format: "tensor", "channel", "group", "block".
+enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
+absl::string_view ToString(Strategy strategy);
+std::ostream& operator<<(std::ostream& os, Strategy strategy);
+
+// "int", "float".
+enum class ValueType : uint8_t { kInt, kFloat };
+absl::string_view ToString(ValueType type);
+std::ostream& operator<<(std::ostream& os, ValueType type);
+
+struct WeightScheme {
+  ValueType type = ValueType::kInt;
+  int num_bits = 8;  // kInt: 2 to 8
+  Strategy strategy = Strategy::kChannel;
+  int64_t group_size = 0;              // kGroup: columns per group, a divisor of i; otherwise 0
+  std::array<int64_t, 2> block{0, 0};  // kBlock: rows and columns per block; otherwise {0, 0}
+  bool symmetric = true;
+  bool operator==(const WeightScheme&) const = default;
+};
+
+// InvalidArgument for a field out of its range; Unimplemented for kFloat and kBlock.
+absl::Status Validate(const WeightScheme& scheme);
+
+struct QuantizedWeight {
+  Array q;                          // s8 [o, i], values of num_bits bits
+  Array scale;                      // T; [1], [o, 1] or [o, i / group_size] for kTensor, kChannel, kGroup
+  std::optional<Array> zero_point;  // s8, the shape of scale; null when symmetric
+};
+
+struct Options {
+  kernels::Target target = kernels::BestTarget();
+  bool reference = false;        // the plain loops instead of the kernels: slow, for tests
+  Executor* executor = nullptr;  // null: the calling thread. The result does not depend on it.
+};
+
+// w: [o, i], f32, bf16 or f16, any strides. InvalidArgument for another rank or dtype, a group size that does not
+// divide i, or a tensor without elements; otherwise the errors of Validate.
+absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightScheme& scheme,
+                                               const Options& options = {});
+
+// [o, i] of scale's dtype. `weight` may come from a file: InvalidArgument when its shapes or dtypes do not fit
+// `scheme`.
+absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const WeightScheme& scheme,
+                                       const Options& options = {});
+
+// ---- bit packing of the pack-quantized layout
+//
+// Value q of element k of a row is stored as q + 2^(num_bits-1) in bits [k * num_bits, (k + 1) * num_bits) of the row's
+// bit stream; bit n of the stream is bit n % 32 of word n / 32. Rows start at a new word, unused bits are 0.
+
+// s8 [o, i] -> s32 [o, ceil(i * num_bits / 32)]. InvalidArgument when a value does not fit num_bits.
+absl::StatusOr<Array> PackInts(const ArrayRef& q, int num_bits);
+// s32 [o, ceil(i * num_bits / 32)] -> s8 [o, i].
+absl::StatusOr<Array> UnpackInts(const ArrayRef& words, int num_bits, int64_t i);
+
+// Zero points are packed along the rows: s8 [o, g] -> s32 [ceil(o * num_bits / 32), g], and back.
+absl::StatusOr<Array> PackZeroPoints(const ArrayRef& zero_point, int num_bits);
+absl::StatusOr<Array> UnpackZeroPoints(const ArrayRef& words, int num_bits, int64_t o);
+
+}  // namespace aqt::compressed_tensors
+
+#endif  // AQT_QUANT_WEIGHTS_COMPRESSED_TENSORS_H_

@@ -1,0 +1,394 @@
+#include "serving/cli/command.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/checkpoint.h"
+#include "aqt/io/printable.h"
+#include "aqt/kernels/target.h"
+#include "serving/cli/effective_config.h"
+#include "serving/convert/convert.h"
+#include "serving/convert/convert_config.h"
+#include "serving/convert/convert_job.h"
+#include "serving/convert/inspect.h"
+#include "serving/convert/plan.h"
+#include "serving/convert/recipe.h"
+#include "serving/convert/verify.h"
+#include "serving/tools/exit_code.h"
+#include "serving/tools/parallel.h"
+#include "serving/tools/progress.h"
+#include "serving/tools/text.h"
+#include "serving/tools/version.h"
+
+namespace aqt::serving {
+namespace {
+
+constexpr char kFooter[] = R"(Exit codes:
+  0  done                       1  verify: a threshold is missed or tensors disagree
+  2  command line or config     3  input damaged, or values that cannot be quantized
+  4  file missing, in the way,  5  legal, but not supported
+     or not writable; too     130  interrupted
+     little memory, no threads
+
+A first session:
+  aqt inspect model/
+  aqt plan    model/ --preset w8a8_dynamic
+  aqt convert model/ model-w8a8/ --preset w8a8_dynamic
+  aqt verify  model/ model-w8a8/ --min-snr 30)";
+
+constexpr char kInspectExamples[] = R"(Examples:
+  aqt inspect model/
+  aqt inspect model/model-00001-of-00002.safetensors --stats
+  aqt inspect model/ --json | jq '.dtypes')";
+
+constexpr char kPlanExamples[] = R"(Examples:
+  aqt plan model/ --preset w4a16_g128
+  aqt plan model/ --config my.textproto --strict
+  aqt plan model/ --scheme-from other-model/config.json --json
+  aqt plan --preset w8a8_dynamic --print-effective-config > my.textproto)";
+
+constexpr char kConvertExamples[] = R"(Examples:
+  aqt convert model/ model-w8a8/ --preset w8a8_dynamic
+  aqt convert fc.safetensors fc-int4.safetensors --preset w4a16_g32
+  aqt convert model/ out/ --scheme-from other-model/config.json
+  aqt convert model/ out/ --preset w8a8_static --calibration ranges.safetensors
+  aqt convert model/ out/ --config my.textproto --max-shard-size 5GB --jobs 8 --force)";
+
+constexpr char kVerifyExamples[] = R"(Examples:
+  aqt verify model/ model-w8a8/
+  aqt verify model/ model-w8a8/ --min-snr 30)";
+
+constexpr char kExplainExamples[] = R"(Examples:
+  aqt explain model/ model.layers.0.mlp.up_proj --preset w8a8_dynamic
+  aqt explain model/ lm_head.weight --config my.textproto)";
+
+constexpr char kConfigExamples[] = R"(Examples:
+  aqt config dot_general                        # the presets
+  aqt config dot_general config_v4              # one of them, whole
+  aqt config inject my.textproto                # checked, with every base filled in)";
+
+// The arguments of all subcommands.
+struct Flags {
+  std::string input, output, tensor, kind;
+  std::string preset, config, scheme_from, rules, non_finite;
+  std::string calibration, max_shard_size;
+  std::string progress = "auto";
+  int jobs = 1;
+  bool strict = false, force = false, json = false, stats = false, print_config = false;
+  std::optional<double> min_snr;
+};
+
+int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
+
+void AddRecipeFlags(CLI::App& app, Flags& flags) {
+  auto* group = app.add_option_group("what to quantize, and how");
+  group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(ConvertPresetNames(), ", ")))
+      ->type_name("NAME");
+  group->add_option("--config", flags.config, "a textproto (configs/convert.proto)")->type_name("FILE");
+  group->add_option("--scheme-from", flags.scheme_from, "quantize like the model with this config.json")
+      ->type_name("CONFIG.JSON");
+  app.add_option("--rules", flags.rules, "arithmetic of weights: compressed_tensors or aqt")
+      ->check(CLI::IsMember({"compressed_tensors", "aqt"}))
+      ->type_name("NAME");
+  app.add_flag("--strict", flags.strict, "a rule or ignore entry without effect is an error");
+}
+
+void AddJobs(CLI::App& app, Flags& flags) {
+  app.add_option("--jobs,-j", flags.jobs, absl::StrCat("threads, 1 to ", kMaxJobs, "; results do not depend on them"))
+      ->check(CLI::Range(1, kMaxJobs))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+RecipeSource ToRecipeSource(const Flags& flags) {
+  RecipeSource source;
+  source.preset = flags.preset;
+  source.config_file = flags.config;
+  source.scheme_from = flags.scheme_from;
+  if (!flags.rules.empty())
+    source.weight_rules = flags.rules == "aqt" ? WeightRules::kAqt : WeightRules::kCompressedTensors;
+  if (!flags.non_finite.empty()) source.keep_non_finite = flags.non_finite == "keep";
+  source.strict = flags.strict;
+  return source;
+}
+
+absl::StatusOr<int64_t> MaxShardBytes(const Flags& flags) {
+  if (flags.max_shard_size.empty()) return 0;
+  const std::optional<int64_t> bytes = ParseBytes(flags.max_shard_size);
+  if (bytes.has_value()) return *bytes;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--max-shard-size ", flags.max_shard_size, " is not a valid size; examples are 5GB, 500MB, 2GiB"));
+}
+
+absl::Status NeedPath(absl::string_view name, const std::string& value) {
+  return value.empty() ? absl::InvalidArgumentError(absl::StrCat(name, " is missing")) : absl::OkStatus();
+}
+
+// Headers may be large, too: an interrupt while they are read ends the command afterwards.
+absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io::FileSystem& fs, const Console& console,
+                                              const io::CheckpointOptions& options = {}) {
+  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, options);
+  AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
+  return checkpoint;
+}
+
+absl::Status RunInspect(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  InspectOptions options;
+  options.stats = flags.stats;
+  options.cancelled = console.interrupted;
+  AQT_ASSIGN_OR_RETURN(const InspectReport report, Inspect(fs, checkpoint, options));
+  if (flags.json) {
+    console.out << InspectToJson(report);
+  } else {
+    PrintInspect(report, console.out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunPlan(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+  if (flags.print_config) {
+    console.out << recipe.Text() << (recipe.like.has_value() ? "\n" : "");
+    return absl::OkStatus();
+  }
+  AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  PlanOptions options;
+  AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
+  AQT_ASSIGN_OR_RETURN(const Plan plan, MakePlan(checkpoint, model, recipe, options));
+  if (flags.json) {
+    console.out << PlanToJson(plan);
+  } else {
+    PrintPlan(plan, console.out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunConfig(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (flags.input.empty()) {
+    console.out << absl::StrJoin(PresetNames(flags.kind), "\n") << "\n";
+    return absl::OkStatus();
+  }
+  AQT_ASSIGN_OR_RETURN(const std::string text, EffectiveConfig(fs, flags.kind, flags.input));
+  console.out << text;
+  return absl::OkStatus();
+}
+
+absl::Status RunExplain(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  AQT_ASSIGN_OR_RETURN(const std::string text, Explain(checkpoint, model, recipe, flags.tensor));
+  console.out << text;
+  return absl::OkStatus();
+}
+
+int64_t PeakResidentBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (flags.print_config) {
+    AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+    console.out << recipe.Text() << (recipe.like.has_value() ? "\n" : "");
+    return absl::OkStatus();
+  }
+  AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
+  AQT_RETURN_IF_ERROR(NeedPath("OUT", flags.output));
+  ConvertJob job;
+  job.input = flags.input;
+  job.output = flags.output;
+  job.recipe = ToRecipeSource(flags);
+  job.calibration = flags.calibration;
+  job.force = flags.force;
+  job.jobs = flags.jobs;
+  AQT_ASSIGN_OR_RETURN(job.max_shard_bytes, MaxShardBytes(flags));
+  job.cancelled = console.interrupted;
+  const bool bar = flags.progress == "always" || (flags.progress == "auto" && console.err_is_terminal);
+  const ProgressStyle style = flags.progress == "never" ? ProgressStyle::kNone
+                              : bar                     ? ProgressStyle::kBar
+                                                        : ProgressStyle::kLines;
+  job.make_progress = [&](int64_t bytes) { return std::make_unique<Progress>(style, bytes, console.err); };
+
+  const auto start = std::chrono::steady_clock::now();
+  AQT_ASSIGN_OR_RETURN(const ConvertReport report, RunConvertJob(fs, job));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
+  console.out << io::PrintableLine(flags.output) << ": " << report.num_quantized << " of " << report.num_tensors
+              << " tensors quantized, " << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes)
+              << ", "
+              << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
+                                 static_cast<double>(report.old_bytes) / seconds / 1e6)
+              << HumanBytes(PeakResidentBytes()) << "\n";
+  return absl::OkStatus();
+}
+
+// Prints what it finds; kQuality if there is a problem.
+absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input,
+                       OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, OpenCheckpoint(flags.output, fs, console));
+  VerifyOptions options;
+  options.jobs = flags.jobs;
+  options.cancelled = console.interrupted;
+  if (flags.min_snr.has_value()) options.min_snr_db = *flags.min_snr;
+  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, output, options));
+  if (flags.json) {
+    console.out << VerifyToJson(report);
+  } else {
+    PrintVerify(report, console.out);
+  }
+  for (const std::string& problem : report.problems) console.err << "error: " << io::PrintableLine(problem) << "\n";
+  return report.problems.empty() ? ExitCode::kOk : ExitCode::kQuality;
+}
+
+ExitCode Report(const absl::Status& status, const Console& console) {
+  if (!status.ok()) console.err << "error: " << io::PrintableLine(status.message()) << "\n";
+  return ExitCodeOf(status);
+}
+
+std::string VersionText() {
+  return absl::StrCat(
+      "aqt ", kVersion, "\nSIMD target: ", kernels::ToString(kernels::BestTarget()), " (supported: ",
+      absl::StrJoin(kernels::SupportedTargets(), ", ",
+                    [](std::string* out, kernels::Target t) { absl::StrAppend(out, kernels::ToString(t)); }),
+      ")\n");
+}
+
+ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
+  Flags flags;
+  flags.jobs = DefaultJobs();
+  CLI::App app("Quantizes model checkpoints (safetensors) for serving.", "aqt");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  bool version = false;
+  app.add_flag("--version", version, "print version and SIMD target")->trigger_on_parse();
+  app.set_help_all_flag("--help-all", "help of all commands");
+
+  CLI::App* inspect = app.add_subcommand("inspect", "show what is in a checkpoint")->footer(kInspectExamples);
+  inspect->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
+  inspect->add_flag("--json", flags.json, "print JSON");
+  inspect->add_flag("--stats", flags.stats, "read the tensors: smallest and largest value, NaNs");
+
+  CLI::App* plan =
+      app.add_subcommand("plan", "show what convert would do; reads headers, writes nothing")->footer(kPlanExamples);
+  plan->add_option("IN", flags.input, "a .safetensors file or a folder");
+  AddRecipeFlags(*plan, flags);
+  plan->add_flag("--json", flags.json, "print JSON");
+  plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
+  plan->add_flag("--print-effective-config", flags.print_config,
+                 "print the configuration with its base filled in, and stop");
+
+  CLI::App* convert = app.add_subcommand("convert", "write a quantized checkpoint")->footer(kConvertExamples);
+  convert->add_option("IN", flags.input, "a .safetensors file or a folder");
+  convert->add_option("OUT", flags.output, "a .safetensors file or a folder, which appears complete or not at all");
+  AddRecipeFlags(*convert, flags);
+  convert->add_option("--calibration", flags.calibration, "ranges of activations, for static schemes")
+      ->type_name("FILE");
+  convert
+      ->add_option("--non-finite", flags.non_finite,
+                   "weights with NaN or infinity: error (default), or keep them in floating point")
+      ->check(CLI::IsMember({"error", "keep"}))
+      ->type_name("WHAT");
+  convert
+      ->add_option("--max-shard-size", flags.max_shard_size,
+                   "split the output into files of at most this size (5GB, 2GiB)")
+      ->type_name("SIZE");
+  convert->add_flag("--force", flags.force, "replace an existing output");
+  AddJobs(*convert, flags);
+  convert
+      ->add_option("--progress", flags.progress,
+                   "auto (a bar on a terminal, else a line now and then), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->type_name("WHEN");
+  convert->add_flag("--print-effective-config", flags.print_config,
+                    "print the configuration with its base filled in, and stop");
+
+  CLI::App* verify =
+      app.add_subcommand("verify", "compare a quantized checkpoint with its original")->footer(kVerifyExamples);
+  verify->add_option("IN", flags.input, "the original")->required();
+  verify->add_option("OUT", flags.output, "the quantized one")->required();
+  verify->add_option("--min-snr", flags.min_snr, "fail if a weight's signal-to-noise ratio is lower")->type_name("DB");
+  verify->add_flag("--json", flags.json, "print JSON");
+  AddJobs(*verify, flags);
+
+  CLI::App* explain =
+      app.add_subcommand("explain", "show why a tensor is or is not quantized")->footer(kExplainExamples);
+  explain->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
+  explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
+  AddRecipeFlags(*explain, flags);
+
+  CLI::App* config =
+      app.add_subcommand("config", "check a configuration and print it in full")->footer(kConfigExamples);
+  config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
+      ->check(CLI::IsMember(ConfigKinds()))
+      ->required();
+  config->add_option("SOURCE", flags.input, "a preset or a textproto; without one, the presets are listed");
+
+  try {
+    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+  } catch (const CLI::Success& e) {  // --help
+    return app.exit(e, console.out, console.err) == 0 ? ExitCode::kOk : ExitCode::kUsage;
+  } catch (const CLI::ParseError& e) {
+    if (version && args.size() == 1) {
+      console.out << VersionText();
+      return ExitCode::kOk;
+    }
+    const std::vector<CLI::App*> commands = app.get_subcommands({});
+    const bool known =
+        args.empty() || args[0][0] == '-' ||
+        std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return c->get_name() == args[0]; });
+    if (known) {
+      console.err << "error: " << io::PrintableLine(e.what()) << "\n";
+    } else {
+      console.err << "error: there is no command " << io::Printable(args[0]) << "; `aqt --help` lists them\n";
+    }
+    if (args.empty()) console.err << app.help();
+    return ExitCode::kUsage;
+  }
+  if (const auto target = kernels::MaxTargetFromEnvironment(); !target.ok()) return Report(target.status(), console);
+  if (inspect->parsed()) return Report(RunInspect(flags, fs, console), console);
+  if (plan->parsed()) return Report(RunPlan(flags, fs, console), console);
+  if (convert->parsed()) return Report(RunConvert(flags, fs, console), console);
+  if (config->parsed()) return Report(RunConfig(flags, fs, console), console);
+  if (explain->parsed()) return Report(RunExplain(flags, fs, console), console);
+  const absl::StatusOr<ExitCode> code = RunVerify(flags, fs, console);
+  return code.ok() ? *code : Report(code.status(), console);
+}
+
+}  // namespace
+
+int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
+  ExitCode code = ExitCode::kFile;
+  try {
+    code = Run(args, fs, console);
+  } catch (const std::bad_alloc&) {  // from outside ParallelRun, which returns it as a status
+    console.err << "error: " << kOutOfMemory << "\n";
+  }
+  console.out.flush();
+  const bool reader_is_gone = console.reader_is_gone != nullptr && console.reader_is_gone();
+  if (!console.out && !reader_is_gone && code == ExitCode::kOk) {
+    console.err << "error: standard output cannot be written\n";
+    code = ExitCode::kFile;
+  }
+  return static_cast<int>(code);
+}
+
+}  // namespace aqt::serving

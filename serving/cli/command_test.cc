@@ -1,0 +1,463 @@
+#include "serving/cli/command.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/io/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "serving/tools/exit_code.h"
+#include "serving/tools/test_util.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// The command as a user runs it, in a folder with the model `in`.
+class CommandTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::getcwd(start_, sizeof(start_)), nullptr);
+    root_ = MakeTestFolder();
+    ASSERT_EQ(::chdir(root_.c_str()), 0);
+    WriteSmallModel("in", DType::kF32);
+  }
+  void TearDown() override { ASSERT_EQ(::chdir(start_), 0); }
+
+  int Run(const std::vector<std::string>& args) {
+    std::ostringstream out, err;
+    const int code = AqtMain(args, io::LocalFileSystem(), {out, err});
+    out_ = out.str();
+    err_ = err.str();
+    return code;
+  }
+  // Expects this exit code, exactly one error line with this text, no standard output, and nothing written.
+  void ExpectError(const std::vector<std::string>& args, int code, const std::string& message) {
+    const std::vector<std::string> before = ListTree(root_);
+    EXPECT_EQ(Run(args), code) << err_;
+    EXPECT_THAT(err_, AllOf(StartsWith("error: "), HasSubstr(message)));
+    EXPECT_THAT(out_, IsEmpty());
+    EXPECT_EQ(ListTree(root_), before);
+  }
+
+  char start_[4096];
+  std::string root_, out_, err_;
+};
+
+TEST_F(CommandTest, AFirstSession) {
+  EXPECT_EQ(Run({"inspect", "in"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("in: 6 tensors"), HasSubstr("F32: 6 tensors"), HasSubstr("format = pt")));
+  const std::vector<std::string> before = ListTree(root_);
+  EXPECT_EQ(Run({"plan", "in", "--preset", "w8a8_dynamic"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("int8 per channel, input int8 per token dynamic"),
+                          HasSubstr("built-in ignore list (embedding)"), HasSubstr("6 tensors, 2 to be quantized")));
+  EXPECT_EQ(ListTree(root_), before);
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("out: 2 of 6 tensors quantized"), HasSubstr("MB/s"), HasSubstr("peak memory")));
+  EXPECT_THAT(err_, IsEmpty());
+  EXPECT_EQ(Run({"verify", "in", "out", "--min-snr", "30"}), 0);
+  EXPECT_THAT(out_, HasSubstr("2 weights quantized"));
+  EXPECT_EQ(Run({"verify", "in", "out", "--min-snr", "60"}), 1);
+  EXPECT_THAT(err_, AllOf(HasSubstr("error: model.layers.0.mlp.up_proj.weight: SNR"), HasSubstr("q_proj.weight: SNR")));
+  EXPECT_EQ(Run({"inspect", "out", "--stats"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("group_0: int8 per channel"), HasSubstr("ignored: lm_head"), HasSubstr("absmax")));
+}
+
+TEST_F(CommandTest, HelpAndVersion) {
+  EXPECT_EQ(Run({"--help"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("Exit codes"), HasSubstr("130"), HasSubstr("aqt convert model/")));
+  for (const char* command : {"inspect", "plan", "convert", "verify", "explain", "config"}) {
+    EXPECT_EQ(Run({command, "--help"}), 0);
+    EXPECT_THAT(out_, HasSubstr(absl::StrCat("Examples:\n  aqt ", command)));
+  }
+  EXPECT_EQ(Run({"--version"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("aqt "), HasSubstr("SIMD target: ")));
+}
+
+TEST_F(CommandTest, UsageErrors) {
+  EXPECT_EQ(Run({}), 2);
+  EXPECT_THAT(err_, AllOf(HasSubstr("subcommand"), HasSubstr("Usage: aqt")));
+  ExpectError({"frobnicate"}, 2, "frobnicate");
+  ExpectError({"convert"}, 2, "IN is missing");
+  ExpectError({"convert", "in", "--preset", "w8a16"}, 2, "OUT is missing");
+  ExpectError({"convert", "in", "out"}, 2, "--preset NAME");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--scheme-from", "x"}, 2, "one of --preset");
+  ExpectError({"convert", "in", "out", "--preset", "w1"}, 2, "presets are");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--rules", "mine"}, 2, "mine");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "0"}, 2, "--jobs");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--jobs", "65"}, 2, "--jobs");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "many"}, 2,
+              "--max-shard-size many is not a valid size");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--bogus"}, 2, "--bogus");
+  ExpectError({"inspect"}, 2, "IN");
+  ExpectError({"verify", "in"}, 2, "OUT");
+  ExpectError({"explain", "in", "nothing", "--preset", "w8a16"}, 2, "has no tensor nothing");
+}
+
+TEST_F(CommandTest, ConfigurationErrors) {
+  WriteText("wrong.textproto", "schema: 1\nrule { match: '.*' quantise {} }\n");
+  ExpectError({"convert", "in", "out", "--config", "wrong.textproto"}, 2, "wrong.textproto:2:");
+  ExpectError({"convert", "in", "out", "--config", "missing.textproto"}, 2, "missing.textproto");
+  ExpectError({"convert", "in", "out", "--scheme-from", "missing.json"}, 2, "missing.json");
+  ExpectError({"convert", "in", "out", "--scheme-from", "in"}, 2, "in/config.json: config_groups");
+  WriteText("unmatched.textproto",
+            "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }\nrule { match: "
+            "'.*up_proj' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out", "--config", "unmatched.textproto", "--strict"}, 2,
+              "rule 1 \"gone\" has no effect");
+  EXPECT_EQ(Run({"convert", "in", "out", "--config", "unmatched.textproto", "--progress", "never"}), 0);
+  EXPECT_THAT(err_, HasSubstr("warning: rule 1 \"gone\" has no effect"));
+  WriteText("nothing.textproto",
+            "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "nothing.textproto"}, 2, "nothing would be quantized");
+  WriteText("odd.textproto",
+            "schema: 1\nrule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
+  ExpectError({"convert", "in", "out2", "--config", "odd.textproto"}, 2,
+              "model.layers.0.mlp.up_proj.weight [7,32], by rule 1");
+}
+
+TEST_F(CommandTest, DamagedInput) {
+  WriteText("short.safetensors", "abc");
+  std::string truncated = ReadText("in/model.safetensors");
+  truncated.resize(truncated.size() - 1);
+  WriteText("truncated.safetensors", truncated);
+  for (const std::vector<std::string>& tail :
+       std::vector<std::vector<std::string>>{{"inspect"},
+                                             {"plan", "--preset", "w8a16"},
+                                             {"convert", "out.safetensors", "--preset", "w8a16"},
+                                             {"explain", "x", "--preset", "w8a16"}}) {
+    for (const char* file : {"short.safetensors", "truncated.safetensors"}) {
+      std::vector<std::string> args = tail;
+      args.insert(args.begin() + 1, file);
+      ExpectError(args, 3, file);
+    }
+  }
+  ExpectError({"verify", "in", "truncated.safetensors"}, 3, "truncated.safetensors");
+  WriteText("in/config.json", "{\"a\": 1,}");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16"}, 3, "in/config.json: line 1, column 9: ");
+}
+
+TEST_F(CommandTest, FileErrors) {
+  ExpectError({"inspect", "gone"}, 4, "gone");
+  ExpectError({"convert", "gone", "out", "--preset", "w8a16"}, 4, "gone");
+  ExpectError({"convert", "in", "missing/out", "--preset", "w8a16"}, 4, "missing");
+  ExpectError({"convert", "in", "/dev/full", "--preset", "w8a16"}, 4, "/dev/full");
+  WriteText("there.safetensors", "x");
+  ExpectError({"convert", "in", "there.safetensors", "--preset", "w8a16"}, 4, "--force");
+  ExpectError({"convert", "in", "in", "--preset", "w8a16", "--force"}, 2, "is the input");
+  ASSERT_TRUE(io::LocalFileSystem().CreateFolder("empty").ok());
+  ExpectError({"inspect", "empty"}, 4, "empty");
+}
+
+TEST_F(CommandTest, UnsupportedSchemes) {
+  WriteText("fp8.json", R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}})");
+  ExpectError({"convert", "in", "out", "--scheme-from", "fp8.json"}, 5, "8-bit floats");
+  ExpectError({"plan", "in", "--scheme-from", "fp8.json"}, 5, "type \"int\" with 2 to 8 bits is");
+}
+
+TEST_F(CommandTest, ThreeDimensionalExperts) {
+  NamedArrays tensors = SmallModel(DType::kF32);
+  tensors.emplace_back("model.layers.0.mlp.experts.weight", MakeWeight(DType::kF32, {4, 32, 32}, 9));
+  tensors.emplace_back("model.layers.0.mlp.experts.gate_up_proj", MakeWeight(DType::kF32, {4, 32, 32}, 10));
+  WriteTensors("in/model.safetensors", tensors);
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_THAT(err_, AllOf(HasSubstr("warning: model.layers.0.mlp.experts.weight: only weights of rank 2"),
+                          HasSubstr("warning: model.layers.0.mlp.experts.gate_up_proj: rank 3")));
+  EXPECT_EQ(Run({"verify", "in", "out"}), 0) << err_;
+  EXPECT_THAT(ReadText("out/config.json"), HasSubstr("\"model.layers.0.mlp.experts\"")) << "in `ignore`, for loaders";
+  WriteText("experts.textproto",
+            "schema: 1 rule { match: '.*experts' quantize { weights { num_bits: 8 per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "experts.textproto"}, 5,
+              "model.layers.0.mlp.experts.weight [4,32,32]");
+}
+
+TEST_F(CommandTest, TiedEmbeddings) {
+  NamedArrays tensors = SmallModel(DType::kF32);
+  tensors.pop_back();  // lm_head
+  WriteTensors("in/model.safetensors", tensors);
+  WriteText("in/config.json", R"({"tie_word_embeddings": true})");
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_THAT(ReadText("out/config.json"), HasSubstr("\"ignore\": [\n      \"lm_head\"\n    ]"))
+      << "though it is not stored";
+  // Without the key, a model of this kind without a stored head is tied.
+  WriteText("in/config.json", R"({"architectures": ["GemmaForCausalLM"]})");
+  WriteText("embed.textproto",
+            "schema: 1 rule { match: '.*embed_tokens' override_ignore: true quantize { weights { num_bits: 8 "
+            "per_channel {} } } }");
+  ExpectError({"convert", "in", "out2", "--config", "embed.textproto"}, 2,
+              "model.embed_tokens.weight [16,32], by rule 1");
+}
+
+TEST_F(CommandTest, Explain) {
+  EXPECT_EQ(Run({"explain", "in", "lm_head", "--preset", "w8a16"}), 0);
+  EXPECT_EQ(out_,
+            "lm_head.weight F32[16,32]\n  rule 1 \"linear weights\": matches, but gives way to built-in ignore list "
+            "(output head)\n"
+            "  => carried over as it is\n");
+  EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj.weight", "--preset", "w8a16"}), 0);
+  EXPECT_THAT(out_, HasSubstr("=> int8 per channel, pack-quantized"));
+  WriteText("odd.textproto",
+            "schema: 1 rule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
+  EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj", "--config", "odd.textproto"}), 0);
+  EXPECT_THAT(out_, HasSubstr("=> error: "));
+  EXPECT_EQ(Run({"explain", "in", "up_proj", "--preset", "w8a16"}), 2);
+  EXPECT_THAT(err_, HasSubstr("names with this in them: model.layers.0.mlp.up_proj.weight"));
+}
+
+TEST_F(CommandTest, Json) {
+  EXPECT_EQ(Run({"inspect", "in", "--json", "--stats"}), 0);
+  nlohmann::json json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["tensors"].size(), 6u);
+  EXPECT_EQ(json["dtypes"]["F32"]["tensors"], 6);
+  EXPECT_LT(json["tensors"][0]["min"].get<double>(), 0);
+  EXPECT_EQ(Run({"plan", "in", "--json", "--preset", "w4a16_g32"}), 0);
+  json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["num_quantized"], 2);
+  EXPECT_EQ(json["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"], 32);
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w4a16_g32", "--progress", "never"}), 0);
+  EXPECT_EQ(Run({"verify", "in", "out", "--json"}), 0);
+  EXPECT_EQ(nlohmann::json::parse(out_)["weights"].size(), 2u);
+}
+
+TEST_F(CommandTest, AConfigurationThatPythonWrote) {
+  const std::string before =
+      "{\n    \"time_step_limit\": [0.0, Infinity],\n    \"x\": NaN,\n    \"id\": 36893488147419103232";
+  WriteText("in/config.json", before + "\n}\n");
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0) << err_;
+  EXPECT_THAT(ReadText("out/config.json"), StartsWith(before + ",\n    \"quantization_config\": {\n"));
+  EXPECT_EQ(Run({"verify", "in", "out"}), 0) << err_;
+  EXPECT_EQ(Run({"convert", "in", "out2", "--scheme-from", "out", "--progress", "never"}), 0) << err_;
+  WriteText("in/config.json", "\xef\xbb\xbf{}");
+  ExpectError({"convert", "in", "out3", "--preset", "w8a16"}, 3, "in/config.json: line 1, column 1: a byte order mark");
+}
+
+TEST_F(CommandTest, QuantizedAlready) {
+  ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
+  const std::string expected =
+      "out is quantized already: it has a quantization_config of compressed-tensors; start from";
+  ExpectError({"plan", "out", "--preset", "w8a16"}, 5, expected);
+  ExpectError({"convert", "out", "out2", "--preset", "w8a16"}, 5, expected);
+  ExpectError({"explain", "out", "lm_head", "--preset", "w8a16"}, 5, expected);
+  WriteText("out/config.json", "{}");
+  ExpectError({"plan", "out", "--preset", "w8a16"}, 5,
+              "out is quantized already: the tensor model.layers.0.mlp.up_proj.");
+}
+
+TEST_F(CommandTest, AShardSizeThatCannotBeKept) {
+  ExpectError({"convert", "in", "out.safetensors", "--preset", "w8a16", "--max-shard-size", "1kb"}, 2,
+              "--max-shard-size 1000: the output is one file, of ");
+  EXPECT_EQ(
+      Run({"convert", "in", "fits.safetensors", "--preset", "w8a16", "--max-shard-size", "1mb", "--progress", "never"}),
+      0);
+  EXPECT_THAT(err_, Not(HasSubstr("max-shard-size")));
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "1kb", "--progress", "never"}), 0);
+  EXPECT_THAT(err_, HasSubstr("warning: model.layers.0.self_attn.q_proj.weight: its 3"));
+  EXPECT_THAT(err_, HasSubstr("bytes stay in one file, which exceeds --max-shard-size 1000"));
+}
+
+TEST_F(CommandTest, CalibrationOfModulesThatDoNotExist) {
+  const auto write = [](const std::vector<std::string>& modules) {
+    NamedArrays ranges;
+    for (const std::string& module : modules) {
+      ranges.emplace_back(module + ".input_min", Array::Of<float>({-1}, {1}));
+      ranges.emplace_back(module + ".input_max", Array::Of<float>({1}, {1}));
+    }
+    WriteTensors("ranges.safetensors", ranges);
+  };
+  const std::string up = "model.layers.0.mlp.up_proj", q = "model.layers.0.self_attn.q_proj";
+  const std::vector<std::string> args = {
+      "convert", "in", "out", "--preset", "w8a8_static", "--calibration", "ranges.safetensors", "--progress", "never"};
+  write({up, q, "lm_head"});
+  EXPECT_EQ(Run(args), 0) << err_;
+  EXPECT_EQ(err_, "warning: the calibration has ranges of modules without static activations: lm_head\n");
+  write({up, q, "model.layers.1.q\n"});
+  std::vector<std::string> force = args;
+  force.push_back("--force");
+  EXPECT_EQ(Run(force), 0);
+  EXPECT_EQ(err_,
+            "warning: the calibration has ranges of modules that the checkpoint does not have: model.layers.1.q\\n\n");
+  force.push_back("--strict");
+  ExpectError(force, 2, "that the checkpoint does not have: model.layers.1.q\\n (--strict)");
+  write({up, "model.layers.0.attn.q_proj"});
+  ExpectError(force, 2,
+              absl::StrCat("missing for ", q,
+                           "; the file has ranges of modules that do not exist: model.layers.0.attn.q_proj"));
+}
+
+// Names that would clear the screen, or look like another line.
+TEST_F(CommandTest, NamesAreShownPrintable) {
+  const std::string evil = "x\x1b[2J\x07\nerror: \xc2\x9b\xe2\x80\xae";
+  NamedArrays tensors = SmallModel(DType::kF32);
+  tensors.emplace_back(evil + ".weight", MakeWeight(DType::kF32, {4, 32}, 7));
+  tensors.emplace_back(evil + ".odd.weight", MakeWeight(DType::kF32, {4, 33}, 8));
+  tensors.emplace_back(evil + std::string(10000, 'y'), MakeWeight(DType::kF32, {4}, 9));
+  WriteTensors("in/model.safetensors", tensors, {{evil, evil}});
+  WriteText("in/" + evil, "");
+  WriteText("in/pytorch_model" + evil + ".bin", "");
+  WriteText("evil.json",
+            "{\"config_groups\": {\"\\u001b[2J\": {\"targets\": [\"\\u009b\"], \"weights\": {}}, \"g\": "
+            "{\"targets\": [\"re:x\"], \"weights\": {}}}, \"ignore\": [\"\\u0007\"]}");
+  WriteTensors("ranges.safetensors", {{evil, MakeWeight(DType::kF32, {1}, 7)}});
+  const std::vector<std::vector<std::string>> commands = {
+      {"inspect", "in", "--stats"},
+      {"inspect", "in", "--json"},
+      {"plan", "in", "--preset", "w4a16_g32"},
+      {"plan", "in", "--preset", "w4a16_g32", "--json"},
+      {"plan", "in", "--scheme-from", "evil.json"},
+      {"explain", "in", evil, "--preset", "w4a16_g32"},
+      {"explain", "in", "x", "--preset", "w4a16_g32"},
+      {"explain", "in", evil + "gone", "--preset", "w4a16_g32"},
+      {"convert", "in", "out", "--preset", "w4a16_g32"},
+      {"convert", "in", "out\x1b", "--preset", "w4a16_g32"},
+      {"convert", "in", "static", "--preset", "w8a8_static"},
+      {"convert", "in", "static", "--preset", "w8a8_static", "--calibration", "ranges.safetensors"},
+      {"verify", "in", "out"},
+      {"verify", "in", "out", "--min-snr", "90"},
+      {"verify", "in", "out", "--json"},
+      {"inspect", "out"},
+      {"inspect", evil + "gone"},
+      {evil},
+      {"convert", "in", "out", "--" + evil},
+      {"convert", "in", "out4", "--preset", evil},
+      {"convert", "in", "out4", "--config", evil},
+      {"config", evil},
+      {"config", "convert", evil},
+  };
+  for (const std::vector<std::string>& args : commands) {
+    Run(args);
+    for (const std::string& text : {out_, err_}) {
+      EXPECT_EQ(text.find_first_of("\x1b\x07\r\t"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+      EXPECT_EQ(text.find("\xc2\x9b"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+      EXPECT_EQ(text.find("\xe2\x80\xae"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+      EXPECT_EQ(text.find("\nerror: \\u009b"), std::string::npos) << absl::StrJoin(args, " ") << ": " << text;
+    }
+    if (args.back() == "--json") {
+      EXPECT_TRUE(nlohmann::json::accept(out_)) << out_;
+    } else {
+      EXPECT_THAT(absl::StrCat(out_, err_), Not(HasSubstr(std::string(1000, 'y')))) << "far too long";
+    }
+  }
+}
+
+TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {
+  EXPECT_EQ(Run({"plan", "--preset", "w8a8_dynamic", "--print-effective-config"}), 0);
+  WriteText("mine.textproto", out_);
+  EXPECT_EQ(Run({"convert", "in", "a", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_EQ(Run({"convert", "in", "b", "--config", "mine.textproto", "--progress", "never"}), 0);
+  EXPECT_EQ(ReadText("a/model.safetensors"), ReadText("b/model.safetensors"));
+  EXPECT_EQ(Run({"convert", "--scheme-from", "a", "--print-effective-config"}), 0);
+  WriteText("like.json", out_);
+  EXPECT_EQ(Run({"convert", "in", "c", "--scheme-from", "like.json", "--progress", "never"}), 0);
+  EXPECT_THAT(DifferentTensors("a", "c"), IsEmpty());
+}
+
+TEST_F(CommandTest, ProgressGoesToStandardError) {
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic"}), 0);
+  EXPECT_THAT(err_, Not(HasSubstr("\r"))) << "no bar without a terminal";
+}
+
+TEST_F(CommandTest, AFullStandardOutput) {
+  std::ofstream full("/dev/full");
+  std::ostringstream err;
+  EXPECT_EQ(AqtMain({"inspect", "in"}, io::LocalFileSystem(), {full, err}), 4);
+  EXPECT_THAT(err.str(), HasSubstr("standard output cannot be written"));
+}
+
+TEST_F(CommandTest, AReaderThatLeavesIsNoError) {
+  ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
+  std::ofstream full("/dev/full");
+  for (const bool gone : {false, true}) {
+    const auto run = [&](const std::vector<std::string>& args, std::ostream& err) {
+      return AqtMain(args, io::LocalFileSystem(),
+                     {full, err, false, nullptr, gone ? +[] { return true; } : +[] { return false; }});
+    };
+    std::ostringstream err;
+    EXPECT_EQ(run({"inspect", "in"}, err), gone ? 0 : 4);
+    EXPECT_EQ(err.str(), gone ? "" : "error: standard output cannot be written\n");
+    EXPECT_EQ(run({"verify", "in", "out", "--min-snr", "1000"}, err), 1) << "the result counts";
+  }
+}
+
+TEST_F(CommandTest, Interrupted) {
+  const std::vector<std::string> before = ListTree(root_);
+  const std::atomic<bool> interrupted{true};
+  std::ostringstream out, err;
+  EXPECT_EQ(
+      AqtMain({"convert", "in", "out", "--preset", "w8a16"}, io::LocalFileSystem(), {out, err, false, &interrupted}),
+      130);
+  EXPECT_THAT(err.str(), HasSubstr("interrupted"));
+  EXPECT_EQ(ListTree(root_), before);
+}
+
+TEST_F(CommandTest, InterruptedWhileItReads) {
+  ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
+  const std::atomic<bool> interrupted{true};
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"verify", "in", "out"},
+                                             {"inspect", "in", "--stats"},
+                                             {"inspect", "in"},
+                                             {"plan", "in", "--preset", "w8a16"},
+                                             {"explain", "in", "lm_head", "--preset", "w8a16"}}) {
+    std::ostringstream out, err;
+    EXPECT_EQ(AqtMain(args, io::LocalFileSystem(), {out, err, false, &interrupted}), 130) << args[0];
+    EXPECT_EQ(out.str(), "") << args[0];
+    EXPECT_EQ(err.str(), "error: interrupted\n") << args[0];
+  }
+}
+
+TEST(ExitCodeTest, FollowsFromTheStatus) {
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), ExitCode::kOk);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), ExitCode::kUsage);
+  EXPECT_EQ(ExitCodeOf(absl::DataLossError("")), ExitCode::kMalformedInput);
+  EXPECT_EQ(ExitCodeOf(absl::UnimplementedError("")), ExitCode::kUnsupported);
+  EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), ExitCode::kInterrupted);
+  for (const auto code :
+       {absl::StatusCode::kNotFound, absl::StatusCode::kAlreadyExists, absl::StatusCode::kPermissionDenied,
+        absl::StatusCode::kResourceExhausted, absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnknown}) {
+    EXPECT_EQ(ExitCodeOf(absl::Status(code, "x")), ExitCode::kFile);
+  }
+  EXPECT_EQ(ExitCodeOf(OutputError(absl::DataLossError("x"))), ExitCode::kFile);
+  EXPECT_EQ(ExitCodeOf(UsageError(absl::NotFoundError("x"))), ExitCode::kUsage);
+}
+
+TEST_F(CommandTest, ConfigPrintsTheWholeConfiguration) {
+  for (const char* kind : {"dot_general", "inject", "convert"}) {
+    ASSERT_EQ(Run({"config", kind}), 0);
+    std::istringstream presets(out_);
+    int count = 0;
+    for (std::string name; std::getline(presets, name); ++count) {
+      ASSERT_EQ(Run({"config", kind, name}), 0) << err_;
+      const std::string whole = out_;
+      EXPECT_THAT(whole, Not(HasSubstr("base:"))) << kind << " " << name;
+      // The printed text is a configuration, and the same one.
+      std::ofstream("whole.textproto") << whole;
+      ASSERT_EQ(Run({"config", kind, "whole.textproto"}), 0) << err_;
+      EXPECT_EQ(out_, whole) << kind << " " << name;
+    }
+    EXPECT_GT(count, 1) << kind;
+  }
+  std::ofstream("my.textproto") << "schema: 1\nbase: \"config_v4\"\nfwd { lhs { dequant_mode: 7 } }\n";
+  ExpectError({"config", "dot_general", "my.textproto"}, 2, "my.textproto:3:");
+  ExpectError({"config", "dot_general", "no_such"}, 2,
+              "no_such is neither a file nor a preset of dot_general; presets are");
+  ExpectError({"config", "layers"}, 2, "layers");
+}
+
+}  // namespace
+}  // namespace aqt::serving

@@ -1,0 +1,27 @@
+#ifndef AQT_SERVING_CLI_EFFECTIVE_CONFIG_H_
+#define AQT_SERVING_CLI_EFFECTIVE_CONFIG_H_
+
+// `aqt config`: the configurations of the library, checked and with their bases filled in.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/file.h"
+
+namespace aqt::serving {
+
+// "dot_general" (configs/quant.proto), "inject" (configs/inject.proto), "convert" (configs/convert.proto).
+std::vector<std::string> ConfigKinds();
+
+// The names of the presets of one of ConfigKinds().
+std::vector<std::string> PresetNames(absl::string_view kind);
+
+// The whole configuration as a textproto; `source` names a preset or a file. InvalidArgument, beginning with
+// file:line:column if the file is wrong, or listing the presets if `source` is neither.
+absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind, absl::string_view source);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CLI_EFFECTIVE_CONFIG_H_

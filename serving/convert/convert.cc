@@ -1,0 +1,313 @@
+#include "serving/convert/convert.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
+#include "aqt/io/safetensors.h"
+#include "serving/convert/carried_files.h"
+#include "serving/convert/weight_codec.h"
+#include "serving/tools/exit_code.h"
+#include "serving/tools/finite.h"
+#include "serving/tools/parallel.h"
+#include "serving/tools/version.h"
+
+namespace aqt::serving {
+namespace {
+
+constexpr int64_t kMemoryBudget = 16 << 20;
+constexpr int64_t kMaxBlock = 1 << 20;
+constexpr int64_t kMinBlock = 64 << 10;
+
+// A part of one tensor: rows of a weight to quantize, or bytes to copy.
+struct Block {
+  const TensorPlan* tensor = nullptr;
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t bytes = 0;  // of the input
+};
+
+// Bytes of the input per block, so that all threads together stay within half the budget; results use the other half.
+int64_t BlockBytes(int jobs) { return std::clamp(kMemoryBudget / 2 / std::max(jobs, 1), kMinBlock, kMaxBlock); }
+
+void AddBlocks(const TensorPlan& tensor, int64_t count, int64_t bytes_each, int64_t per_block, int64_t min_last,
+               std::vector<Block>& blocks) {
+  for (int64_t begin = 0; begin < count;) {
+    int64_t end = std::min(count, begin + per_block);
+    if (count - end < min_last) end = count;
+    blocks.push_back({&tensor, begin, end, (end - begin) * bytes_each});
+    begin = end;
+  }
+}
+
+void AddBlocks(const TensorPlan& tensor, WeightRules rules, int jobs, std::vector<Block>& blocks) {
+  const io::TensorInfo& info = *tensor.input.info;
+  if (!tensor.quantized()) {
+    AddBlocks(tensor, info.num_bytes(), 1, kMaxBlock, 0, blocks);
+    return;
+  }
+  const int64_t rows = info.shape[0];
+  const int64_t row_bytes = info.num_bytes() / rows;
+  const int64_t unit = RowUnit(*tensor.decision.scheme);
+  int64_t per_block = rows;
+  if (unit > 0) {
+    per_block = std::max(MinRows(rules), BlockBytes(jobs) / row_bytes);
+    per_block = (per_block + unit - 1) / unit * unit;
+  }
+  AddBlocks(tensor, rows, row_bytes, per_block, MinRows(rules), blocks);
+}
+
+absl::Span<const uint8_t> Bytes(const Array& array) {
+  return absl::MakeConstSpan(static_cast<const uint8_t*>(array.data()), array.num_bytes());
+}
+
+// Memory for one block per thread, kept from task to task.
+class Buffers {
+ public:
+  std::vector<uint8_t> Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return {};
+    std::vector<uint8_t> buffer = std::move(free_.back());
+    free_.pop_back();
+    return buffer;
+  }
+  void Give(std::vector<uint8_t> buffer) {
+    if (static_cast<int64_t>(buffer.capacity()) > kMaxBlock) return;  // of a large tensor: not worth keeping
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(buffer));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::vector<uint8_t>> free_;
+};
+
+absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
+  const int64_t columns = tensor.input.info->shape[1];
+  return absl::DataLossError(
+      absl::StrCat(io::Printable(tensor.name()), " ", tensor.input.info->shape.ToString(),
+                   " holds a NaN or an infinity at [", index / columns, ",", index % columns,
+                   "]; repair it, or leave such weights in floating point with --non-finite keep"));
+}
+
+// Writes the tensors of one output file.
+class ShardWriter {
+ public:
+  ShardWriter(const io::Checkpoint& input, const Recipe& recipe, const Calibration& calibration,
+              const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers)
+      : input_(input),
+        recipe_(recipe),
+        calibration_(calibration),
+        options_(options),
+        writer_(writer),
+        buffers_(buffers) {}
+
+  absl::Status Run(const Block& block) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(options_.cancelled));
+    std::vector<uint8_t> buffer = buffers_.Take();
+    buffer.resize(block.bytes);
+    const absl::Status status = block.tensor->quantized() ? Quantize(block, buffer) : Copy(block, buffer);
+    buffers_.Give(std::move(buffer));
+    if (options_.progress != nullptr) options_.progress->Add(block.bytes, block.tensor->name());
+    return status;
+  }
+
+ private:
+  absl::Status Copy(const Block& block, std::vector<uint8_t>& buffer) {
+    AQT_RETURN_IF_ERROR(input_.Read(block.tensor->input, block.begin, absl::MakeSpan(buffer)));
+    return OutputError(writer_.Write(block.tensor->name(), block.begin, buffer));
+  }
+
+  absl::Status Quantize(const Block& block, std::vector<uint8_t>& buffer) {
+    const TensorPlan& tensor = *block.tensor;
+    const io::TensorInfo& info = *tensor.input.info;
+    const Scheme& scheme = *tensor.decision.scheme;
+    const int64_t columns = info.shape[1];
+    const DType dtype = *io::ToDType(info.dtype);
+    AQT_RETURN_IF_ERROR(input_.Read(tensor.input, block.begin * columns * SizeOf(dtype), absl::MakeSpan(buffer)));
+    const int64_t rows = block.end - block.begin;
+    if (const int64_t bad = FirstNonFinite(buffer.data(), dtype, rows * columns); bad >= 0) {
+      return NonFiniteError(tensor, block.begin * columns + bad);
+    }
+    const absl::StatusOr<EncodedWeight> encoded =
+        EncodeRows(ArrayRef(dtype, {rows, columns}, buffer.data()), scheme, recipe_.weight_rules);
+    if (!encoded.ok()) return Annotate(encoded.status(), io::Printable(tensor.name()));
+    AQT_RETURN_IF_ERROR(WriteEncoded(tensor, scheme, block.begin, *encoded));
+    return block.begin == 0 ? WriteOnce(tensor, scheme, dtype) : absl::OkStatus();
+  }
+
+  // The rows of the results start at (first row of the block) * (bytes per row of the result).
+  absl::Status WriteEncoded(const TensorPlan& tensor, const Scheme& scheme, int64_t first_row,
+                            const EncodedWeight& encoded) {
+    const std::string module(*ModuleOf(tensor.name()));
+    const bool packed = scheme.format == Format::kPackQuantized;
+    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, packed ? kWeightPacked : kWeight), first_row, encoded.values));
+    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kWeightScale), first_row, encoded.scale));
+    if (!encoded.zero_point.has_value()) return absl::OkStatus();
+    const int64_t zero_point_row = packed ? first_row * scheme.weights.num_bits / 32 : first_row;
+    return Write(absl::StrCat(module, kWeightZeroPoint), zero_point_row, *encoded.zero_point);
+  }
+
+  // Writes what a weight has besides its rows.
+  absl::Status WriteOnce(const TensorPlan& tensor, const Scheme& scheme, DType dtype) {
+    const std::string module(*ModuleOf(tensor.name()));
+    if (scheme.format == Format::kPackQuantized) {
+      const Shape& shape = tensor.input.info->shape;
+      AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kWeightShape), 0, Array::Of<int64_t>({shape[0], shape[1]}, {2})));
+    }
+    if (!scheme.HasStaticInput()) return absl::OkStatus();
+    const InputRange& range = calibration_.at(module);
+    const absl::StatusOr<EncodedInput> input = EncodeInputRange(*scheme.input, range.min, range.max, dtype);
+    if (!input.ok())
+      return Annotate(input.status(),
+                      absl::StrCat(io::Printable(module), ": input range [", range.min, ", ", range.max, "]"));
+    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kInputScale), 0, input->scale));
+    return input->zero_point.has_value() ? Write(absl::StrCat(module, kInputZeroPoint), 0, *input->zero_point)
+                                         : absl::OkStatus();
+  }
+
+  absl::Status Write(const std::string& name, int64_t first_row, const Array& array) {
+    const int64_t row_bytes = array.shape()[0] == 0 ? 0 : array.num_bytes() / array.shape()[0];
+    return OutputError(writer_.Write(name, first_row * row_bytes, Bytes(array)));
+  }
+
+  const io::Checkpoint& input_;
+  const Recipe& recipe_;
+  const Calibration& calibration_;
+  const ConvertOptions& options_;
+  io::SafetensorsWriter& writer_;
+  Buffers& buffers_;
+};
+
+// The metadata of the input's files, and what made this one. The transformers library requires "format".
+io::Metadata OutputMetadata(const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
+                            const OutputPlace& place) {
+  io::Metadata metadata;
+  const auto set = [&metadata](absl::string_view key, std::string value) {
+    for (const auto& [existing, unused] : metadata) {
+      if (existing == key) return;
+    }
+    metadata.emplace_back(std::string(key), std::move(value));
+  };
+  set(kVersionKey, kVersion);
+  set("aqt_config_digest", recipe.Digest());
+  set("aqt_weight_rules", std::string(ToString(recipe.weight_rules)));
+  if (place.is_file) set(kQuantizationConfigKey, QuantizationConfigToJson(plan.quantization_config));
+  for (const io::SafetensorsReader& shard : input.shards()) {
+    for (const auto& [key, value] : shard.metadata()) set(key, value);
+  }
+  set("format", "pt");
+  return metadata;
+}
+
+absl::Status WriteShard(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
+                        const Calibration& calibration, const ConvertOptions& options, int shard, Output& output) {
+  std::vector<io::TensorSpec> specs;
+  std::vector<Block> blocks;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.output_shard != shard) continue;
+    specs.insert(specs.end(), tensor.outputs.begin(), tensor.outputs.end());
+    AddBlocks(tensor, recipe.weight_rules, options.jobs, blocks);
+  }
+  io::SafetensorsWriterOptions writer_options;
+  writer_options.metadata = OutputMetadata(input, plan, recipe, output.place());
+  writer_options.output = output.file_options();
+  AQT_ASSIGN_OR_RETURN(const std::string path, output.PathOf(plan.shard_names[shard]));
+  absl::StatusOr<std::unique_ptr<io::SafetensorsWriter>> writer =
+      io::SafetensorsWriter::Create(fs, path, std::move(specs), writer_options);
+  if (!writer.ok()) return OutputError(writer.status());
+  Buffers buffers;
+  ShardWriter shard_writer(input, recipe, calibration, options, **writer, buffers);
+  AQT_RETURN_IF_ERROR(ParallelRun(
+      static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
+      [&](int64_t i) { return 2 * blocks[i].bytes; }, [&](int64_t i) { return shard_writer.Run(blocks[i]); }));
+  AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
+  return OutputError((*writer)->Finish());
+}
+
+// Writes config.json, the index and the files that are carried over.
+absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
+                       const ConvertOptions& options, Output& output, ConvertResult& result) {
+  const auto write = [&](absl::string_view name, absl::string_view text) -> absl::Status {
+    AQT_ASSIGN_OR_RETURN(const std::string path, output.PathOf(name));
+    return OutputError(io::WriteFile(fs, path, text));
+  };
+  CarriedFiles files = FilesToCarry(input);
+  for (const std::string& name : files.copied) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
+    AQT_ASSIGN_OR_RETURN(const std::string to, output.PathOf(name));
+    AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, io::JoinPath(input.path(), name), to)));
+  }
+  result.not_copied = std::move(files.foreign_weights);
+  std::string config;
+  if (absl::c_linear_search(input.other_files(), kConfigFile)) {
+    AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, io::JoinPath(input.path(), kConfigFile), kMaxConfigBytes));
+  }
+  if (plan.has_index) {
+    io::WeightMap map;
+    for (const TensorPlan& tensor : plan.tensors) {
+      for (const io::TensorSpec& spec : tensor.outputs)
+        map.emplace_back(spec.name, plan.shard_names[tensor.output_shard]);
+    }
+    AQT_ASSIGN_OR_RETURN(const std::string index, io::MakeIndex(std::move(map), plan.new_bytes));
+    AQT_RETURN_IF_ERROR(write(io::kIndexFile, index));
+  }
+  AQT_ASSIGN_OR_RETURN(const std::string new_config, SetQuantizationConfig(config, plan.quantization_config));
+  return write(kConfigFile, new_config);
+}
+
+}  // namespace
+
+absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
+                                      const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
+                                      const ConvertOptions& options) {
+  AQT_ASSIGN_OR_RETURN(Output output, Output::Create(fs, place));
+  ConvertResult result{plan.old_bytes, plan.new_bytes, {}};
+  for (size_t shard = 0; shard < plan.shard_names.size(); ++shard) {
+    AQT_RETURN_IF_ERROR(WriteShard(fs, input, plan, recipe, calibration, options, static_cast<int>(shard), output));
+  }
+  if (!place.is_file) {
+    AQT_RETURN_IF_ERROR(WriteRest(fs, input, plan, options, output, result));
+    AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
+  }
+  AQT_RETURN_IF_ERROR(output.Commit());
+  return result;
+}
+
+absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input, const Plan& plan,
+                                                    const ConvertOptions& options) {
+  std::vector<Block> blocks;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.quantized()) AddBlocks(tensor, tensor.old_bytes, 1, kMaxBlock, 0, blocks);
+  }
+  std::mutex mutex;
+  std::set<std::string> found;
+  Buffers buffers;
+  AQT_RETURN_IF_ERROR(ParallelRun(
+      static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
+      [&](int64_t i) { return blocks[i].bytes; },
+      [&](int64_t i) -> absl::Status {
+        AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
+        std::vector<uint8_t> buffer = buffers.Take();
+        buffer.resize(blocks[i].bytes);
+        const TensorPlan& tensor = *blocks[i].tensor;
+        const DType dtype = *io::ToDType(tensor.input.info->dtype);
+        AQT_RETURN_IF_ERROR(input.Read(tensor.input, blocks[i].begin, absl::MakeSpan(buffer)));
+        if (FirstNonFinite(buffer.data(), dtype, blocks[i].bytes / SizeOf(dtype)) >= 0) {
+          const std::lock_guard<std::mutex> lock(mutex);
+          found.insert(tensor.name());
+        }
+        buffers.Give(std::move(buffer));
+        return absl::OkStatus();
+      }));
+  return found;
+}
+
+}  // namespace aqt::serving

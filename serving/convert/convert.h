@@ -1,0 +1,53 @@
+#ifndef AQT_SERVING_CONVERT_CONVERT_H_
+#define AQT_SERVING_CONVERT_CONVERT_H_
+
+// Carries out a plan: reads the input tensor by tensor, in blocks of rows, and writes a quantized checkpoint.
+//
+// Memory: blocks of rows share a budget of 16 MiB, whatever the number of threads; a weight with one scale for the
+// whole tensor is held whole, and one above the budget is processed alone. The bytes written depend on neither.
+
+#include <atomic>
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/io/checkpoint.h"
+#include "aqt/io/file.h"
+#include "serving/convert/calibration.h"
+#include "serving/convert/output.h"
+#include "serving/convert/plan.h"
+#include "serving/tools/progress.h"
+
+namespace aqt::serving {
+
+inline constexpr int kMaxJobs = 64;
+
+struct ConvertOptions {
+  int jobs = 1;  // threads, 1 .. kMaxJobs
+  Progress* progress = nullptr;
+  // Checked between blocks; true ends the work with Cancelled.
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+struct ConvertResult {
+  int64_t bytes_read = 0;  // of tensors
+  int64_t bytes_written = 0;
+  std::vector<std::string> not_copied;  // files of the input with its weights in other formats
+};
+
+// Assumes that all checks that need no weights have passed: the plan is for this checkpoint and recipe, the place is
+// from CheckOutput, the calibration went through CheckCalibration. On an error nothing is left behind, and what was at
+// the place is untouched. DataLoss, naming the tensor and the position, for a weight with a NaN or an infinity.
+absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
+                                      const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
+                                      const ConvertOptions& options);
+
+// Of the weights that the plan quantizes, those that hold a NaN or an infinity. Reads them all.
+absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input, const Plan& plan,
+                                                    const ConvertOptions& options);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CONVERT_CONVERT_H_

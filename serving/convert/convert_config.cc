@@ -1,0 +1,153 @@
+#include "serving/convert/convert_config.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "configs/config_text.h"
+#include "configs/convert.pb.h"
+#include "google/protobuf/text_format.h"
+#include "re2/re2.h"
+#include "serving/convert/presets.h"
+
+namespace aqt::serving {
+namespace {
+
+using config::Place;
+
+absl::Status CheckPattern(const std::string& pattern, const Place& place) {
+  const RE2 re(pattern, RE2::Quiet);
+  if (re.ok()) return absl::OkStatus();
+  return place.Error(absl::StrCat("\"", pattern, "\" is not a valid regular expression (RE2): ", re.error()));
+}
+
+absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const Place& place) {
+  WeightScheme scheme;
+  if (!message.has_num_bits()) return place.Error("weights need num_bits, from 2 to 8");
+  scheme.num_bits = static_cast<int>(std::min<uint32_t>(message.num_bits(), 1000));
+  scheme.symmetric = !message.has_symmetric() || message.symmetric();
+  switch (message.granularity_case()) {
+    case config::Weights::kPerTensor: scheme.strategy = WeightStrategy::kTensor; break;
+    case config::Weights::kPerChannel: scheme.strategy = WeightStrategy::kChannel; break;
+    case config::Weights::kPerGroup:
+      scheme.strategy = WeightStrategy::kGroup;
+      scheme.group_size = message.per_group().size();
+      if (scheme.group_size == 0) return place.In(message, "per_group").Error("per_group needs a positive size");
+      break;
+    case config::Weights::GRANULARITY_NOT_SET:
+      return place.Error("weights need one of per_tensor, per_channel, per_group");
+  }
+  return scheme;
+}
+
+absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, const Place& place) {
+  InputScheme scheme;
+  if (!message.has_num_bits()) return place.Error("input_activations need num_bits, from 2 to 8");
+  scheme.num_bits = static_cast<int>(std::min<uint32_t>(message.num_bits(), 1000));
+  scheme.symmetric = !message.has_symmetric() || message.symmetric();
+  switch (message.range_case()) {
+    case config::InputActivations::kDynamicPerToken: scheme.strategy = InputStrategy::kToken; break;
+    case config::InputActivations::kDynamicPerTensor: scheme.strategy = InputStrategy::kTensor; break;
+    case config::InputActivations::kDynamicPerGroup:
+      scheme.strategy = InputStrategy::kGroup;
+      scheme.group_size = message.dynamic_per_group().size();
+      if (scheme.group_size == 0)
+        return place.In(message, "dynamic_per_group").Error("dynamic_per_group needs a positive size");
+      break;
+    case config::InputActivations::kStaticPerTensor:
+      scheme.strategy = InputStrategy::kTensor;
+      scheme.dynamic = false;
+      break;
+    case config::InputActivations::RANGE_NOT_SET:
+      return place.Error(
+          "input_activations need one of dynamic_per_token, dynamic_per_tensor, dynamic_per_group, static_per_tensor");
+  }
+  return scheme;
+}
+
+absl::StatusOr<Scheme> ReadScheme(const config::Scheme& message, const Place& place) {
+  Scheme scheme;
+  if (!message.has_weights()) return place.Error("quantize needs weights");
+  AQT_ASSIGN_OR_RETURN(scheme.weights, ReadWeights(message.weights(), place.In(message, "weights")));
+  if (message.has_input_activations()) {
+    AQT_ASSIGN_OR_RETURN(scheme.input, ReadInput(message.input_activations(), place.In(message, "input_activations")));
+  }
+  switch (message.format()) {
+    case config::FORMAT_INT_QUANTIZED: scheme.format = Format::kIntQuantized; break;
+    case config::FORMAT_PACK_QUANTIZED: scheme.format = Format::kPackQuantized; break;
+    default: scheme.format = DefaultFormat(message.has_input_activations()); break;
+  }
+  AQT_RETURN_IF_ERROR(place.At(Validate(scheme)));
+  return scheme;
+}
+
+absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Place& place) {
+  ConfigRule rule;
+  if (message.match().empty()) return place.Error("a rule needs match, a regular expression");
+  AQT_RETURN_IF_ERROR(CheckPattern(message.match(), place.In(message, "match")));
+  rule.match = message.match();
+  rule.name = message.name().empty() ? message.match() : message.name();
+  rule.override_ignore = message.override_ignore();
+  rule.keep_unsuitable = message.on_unsuitable() == config::ON_UNSUITABLE_KEEP_FLOAT;
+  switch (message.action_case()) {
+    case config::ConvertRule::kQuantize: {
+      AQT_ASSIGN_OR_RETURN(rule.scheme, ReadScheme(message.quantize(), place.In(message, "quantize")));
+      break;
+    }
+    case config::ConvertRule::kKeepFloat:
+      if (rule.keep_unsuitable)
+        return place.In(message, "on_unsuitable")
+            .Error("on_unsuitable is only valid with quantize, not with keep_float");
+      break;
+    case config::ConvertRule::ACTION_NOT_SET: return place.Error("a rule needs quantize or keep_float");
+  }
+  return rule;
+}
+
+}  // namespace
+
+absl::string_view ToString(WeightRules rules) {
+  switch (rules) {
+    case WeightRules::kCompressedTensors: return "compressed_tensors";
+    case WeightRules::kAqt: return "aqt";
+  }
+  return "?";
+}
+
+absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source) {
+  config::Convert message;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  AQT_RETURN_IF_ERROR(config::ParseText(text, source, /*renames=*/{}, &message, &tree));
+  const Place place(source, &tree);
+  AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
+  AQT_RETURN_IF_ERROR(config::ResolveBase(ConvertPresets(), place, &message));
+  if (message.rule_size() == 0) return place.Error("there is neither a rule nor a base: nothing would be quantized");
+
+  ConvertConfig result;
+  for (int i = 0; i < message.rule_size(); ++i) {
+    AQT_ASSIGN_OR_RETURN(ConfigRule rule, ReadRule(message.rule(i), place.In(message, "rule", i)));
+    result.rules.push_back(std::move(rule));
+  }
+  for (int i = 0; i < message.ignore_size(); ++i) {
+    AQT_RETURN_IF_ERROR(CheckPattern(message.ignore(i), place.In(message, "ignore", i)));
+  }
+  result.ignore.assign(message.ignore().begin(), message.ignore().end());
+  result.default_ignore = !message.has_default_ignore() || message.default_ignore();
+  if (message.weight_rules() == config::WEIGHT_RULES_AQT) result.weight_rules = WeightRules::kAqt;
+  result.keep_non_finite = message.non_finite() == config::NON_FINITE_KEEP_FLOAT;
+  result.text = config::PrintText(message);
+  return result;
+}
+
+absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name) {
+  const std::vector<config::EmbeddedText> presets = ConvertPresets();
+  for (const config::EmbeddedText& preset : presets) {
+    if (preset.name == name) return ParseConvertConfig(preset.text, absl::StrCat("preset ", name));
+  }
+  return absl::InvalidArgumentError(config::NoSuchPreset(name, presets));
+}
+
+std::vector<std::string> ConvertPresetNames() { return config::PresetNames(ConvertPresets()); }
+
+}  // namespace aqt::serving

@@ -1,0 +1,55 @@
+#ifndef AQT_SERVING_CONVERT_CONVERT_CONFIG_H_
+#define AQT_SERVING_CONVERT_CONVERT_CONFIG_H_
+
+// Reads a converter configuration (configs/convert.proto), merges it with its base and checks it. No other part of the
+// converter knows protobuf.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/formats/scheme.h"
+
+namespace aqt::serving {
+
+// The arithmetic of quantizing a weight.
+enum class WeightRules : uint8_t {
+  kCompressedTensors,  // aqt/quant/weights/compressed_tensors.h
+  kAqt,                // aqt/quant/weights/aqt_weight.h
+};
+// "compressed_tensors" or "aqt", as on the command line.
+absl::string_view ToString(WeightRules rules);
+
+struct ConfigRule {
+  std::string name;
+  std::string match;             // RE2
+  std::optional<Scheme> scheme;  // null: keep the weight in floating point
+  bool override_ignore = false;
+  bool keep_unsuitable = false;  // else a weight that the scheme does not fit is an error
+  bool operator==(const ConfigRule&) const = default;
+};
+
+struct ConvertConfig {
+  std::vector<ConfigRule> rules;
+  std::vector<std::string> ignore;  // RE2
+  bool default_ignore = true;
+  WeightRules weight_rules = WeightRules::kCompressedTensors;
+  bool keep_non_finite = false;
+  std::string text;  // the merged configuration as a textproto
+};
+
+// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, also for errors of meaning: an
+// invalid regular expression, a missing or contradictory field, an unknown base. Unimplemented, with the same prefix,
+// for a scheme that cannot be written.
+absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source);
+
+// InvalidArgument, listing the names, if there is no preset of that name.
+absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name);
+std::vector<std::string> ConvertPresetNames();
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CONVERT_CONVERT_CONFIG_H_

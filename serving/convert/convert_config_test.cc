@@ -1,0 +1,126 @@
+#include "serving/convert/convert_config.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(ConvertConfigTest, EveryPresetReadsBackTheSame) {
+  const std::vector<std::string> names = ConvertPresetNames();
+  EXPECT_THAT(names, Contains("w8a8_dynamic"));
+  for (const std::string& name : names) {
+    const absl::StatusOr<ConvertConfig> preset = ConvertPreset(name);
+    ASSERT_TRUE(preset.ok()) << preset.status();
+    const absl::StatusOr<ConvertConfig> again = ParseConvertConfig(preset->text, "effective");
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->rules, preset->rules) << name;
+    EXPECT_EQ(again->text, preset->text);
+  }
+}
+
+TEST(ConvertConfigTest, ReadsRules) {
+  const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(R"(
+schema: 1
+rule { name: "head" match: "lm_head" override_ignore: true quantize { weights { num_bits: 8 per_channel {} } } }
+rule { match: ".*down.*" keep_float {} }
+rule {
+  match: ".*"
+  quantize {
+    weights { num_bits: 4 symmetric: false per_group { size: 64 } }
+    input_activations { num_bits: 8 symmetric: false static_per_tensor {} }
+    format: FORMAT_PACK_QUANTIZED
+  }
+  on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT
+}
+ignore: "a"
+ignore: "b"
+default_ignore: false
+weight_rules: WEIGHT_RULES_AQT
+non_finite: NON_FINITE_KEEP_FLOAT)",
+                                                                  "x");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->rules.size(), 3u);
+  EXPECT_EQ(config->rules[0].name, "head");
+  EXPECT_TRUE(config->rules[0].override_ignore);
+  EXPECT_EQ(Describe(*config->rules[0].scheme), "int8 per channel, pack-quantized");
+  EXPECT_EQ(config->rules[1].name, ".*down.*");
+  EXPECT_FALSE(config->rules[1].scheme.has_value());
+  EXPECT_EQ(Describe(*config->rules[2].scheme),
+            "int4 g64 asymmetric, input int8 per tensor static asymmetric, pack-quantized");
+  EXPECT_TRUE(config->rules[2].keep_unsuitable);
+  EXPECT_THAT(config->ignore, ElementsAre("a", "b"));
+  EXPECT_FALSE(config->default_ignore);
+  EXPECT_EQ(config->weight_rules, WeightRules::kAqt);
+  EXPECT_TRUE(config->keep_non_finite);
+}
+
+TEST(ConvertConfigTest, BaseIsMergedFieldByFieldAndListsReplace) {
+  const absl::StatusOr<ConvertConfig> plain = ParseConvertConfig("schema: 1 base: 'w8a8_dynamic'", "x");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->text, ConvertPreset("w8a8_dynamic")->text);
+  const ConvertConfig aqt =
+      *ParseConvertConfig("schema: 1 base: 'w8a8_dynamic' weight_rules: WEIGHT_RULES_AQT ignore: 'z'", "x");
+  EXPECT_EQ(aqt.rules, plain->rules);
+  EXPECT_EQ(aqt.weight_rules, WeightRules::kAqt);
+  EXPECT_THAT(aqt.ignore, ElementsAre("z"));
+  const ConvertConfig rules =
+      *ParseConvertConfig("schema: 1 base: 'w8a8_dynamic' rule { match: 'a' keep_float {} }", "x");
+  ASSERT_EQ(rules.rules.size(), 1u);
+  EXPECT_EQ(rules.rules[0].match, "a");
+  EXPECT_EQ(ParseConvertConfig(rules.text, "again")->rules, rules.rules);
+}
+
+TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
+  struct Case {
+    std::string text, where, message;
+    absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+  };
+  const std::string rule = "schema: 1\nrule { match: 'a' quantize { ";
+  for (const Case& c : std::vector<Case>{
+           {"schema: 1\nrul { }", "my.textproto:2:5: ", "rul"},  // the column after the unknown name
+           {"schema: 1\nrule { match: 'a' keep_float {} ", "my.textproto:2:", "Expected"},
+           {"schema: 2\n base: 'w8a16'", "my.textproto:1:1: ", "schema 2 is not known"},
+           {"\nbase: 'w8a16'", "my.textproto:1:1: ", "schema: 1"},
+           {"schema: 1\n  base: 'w8a'", "my.textproto:2:3: ", "presets are w4a16_g128"},
+           {"schema: 1", "my.textproto:1:1: ", "neither a rule nor a base"},
+           {"schema: 1\nrule { match: 'a(' keep_float {} }", "my.textproto:2:8: ", "missing )"},
+           {"schema: 1\nrule { keep_float {} }", "my.textproto:2:1: ", "needs match"},
+           {"schema: 1\nrule { match: 'a' }", "my.textproto:2:1: ", "needs quantize or keep_float"},
+           {"schema: 1\nbase: 'w8a16'\nignore: 'a'\nignore: '['", "my.textproto:4:1: ", "no regular expression"},
+           {"schema: 1\nrule { match: 'a' keep_float {} on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT }",
+            "my.textproto:2:33: ", "on_unsuitable"},
+           {rule + "} }", "my.textproto:2:19: ", "needs weights"},
+           {rule + "\n weights { per_channel {} } } }", "my.textproto:3:2: ", "num_bits"},
+           {rule + "\n weights { num_bits: 8 } } }", "my.textproto:3:2: ", "per_tensor"},
+           {rule + "weights { num_bits: 8\n   per_group {} } } }", "my.textproto:3:4: ", "positive size"},
+           {rule + "weights { num_bits: 99 per_channel {} } } }", "my.textproto:2:19: ", "num_bits"},
+           {rule + "weights { num_bits: 8 per_channel {} }\ninput_activations { num_bits: 8 } } }",
+            "my.textproto:3:1: ", "dynamic_per_token"},
+           {rule + "weights { num_bits: 4 symmetric: false per_tensor {} } } }",
+            "my.textproto:2:19: ", "zero point per tensor", absl::StatusCode::kUnimplemented},
+       }) {
+    const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(c.text, "my.textproto");
+    EXPECT_EQ(config.status().code(), c.code) << c.text;
+    EXPECT_THAT(std::string(config.status().message()), StartsWith(c.where)) << c.text;
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(c.message));
+  }
+}
+
+TEST(ConvertConfigTest, UnknownPreset) {
+  EXPECT_EQ(ConvertPreset("w9").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(ConvertPreset("w9").status().message()), HasSubstr("w8a8_dynamic"));
+}
+
+}  // namespace
+}  // namespace aqt::serving

@@ -1,0 +1,129 @@
+#include "serving/convert/convert_job.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/checkpoint.h"
+#include "aqt/io/leftovers.h"
+#include "aqt/io/printable.h"
+#include "serving/convert/calibration.h"
+#include "serving/convert/carried_files.h"
+#include "serving/convert/convert.h"
+#include "serving/convert/output.h"
+#include "serving/convert/plan.h"
+#include "serving/tools/exit_code.h"
+
+namespace aqt::serving {
+namespace {
+
+// Checks the place, locks it, and checks it again: another run may have ended in between.
+absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Checkpoint& input, const ConvertJob& job,
+                                        std::unique_ptr<io::FileLock>& lock) {
+  // Without --scheme-from: its content lives on in the output.
+  const std::vector<std::string> also_read = {job.recipe.config_file, job.calibration};
+  AQT_ASSIGN_OR_RETURN(const OutputPlace place, CheckOutput(fs, input, job.output, job.force, also_read));
+  AQT_ASSIGN_OR_RETURN(lock, LockOutput(fs, place));
+  return CheckOutput(fs, input, job.output, job.force, also_read);
+}
+
+// Describes what earlier runs into the same output left. It is not removed: another machine may be writing it. Call
+// with the lock held, so that no other run on this machine is at work there.
+std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::string& output) {
+  std::vector<std::string> result;
+  std::string target = output;
+  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  if (const auto link = fs.LStat(target); link.ok() && link->kind == io::FileKind::kLink) {
+    if (absl::StatusOr<std::string> real = fs.RealPath(target); real.ok()) target = *std::move(real);
+  }
+  const absl::StatusOr<std::vector<std::string>> paths = io::FindLeftovers(fs, target);
+  if (!paths.ok()) return result;  // the folder can be written but not read
+  for (const std::string& path : *paths) {
+    const bool temporary = absl::StrContains(io::BaseName(path), ".tmp-");
+    result.push_back(absl::StrCat(io::PrintableLine(path),
+                                  temporary ? " was left by a run that was killed; remove it unless OUT is missing"
+                                            : " is what an earlier run replaced; remove it if you do not need it"));
+  }
+  return result;
+}
+
+absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& job,
+                                  std::unique_ptr<io::FileLock>& lock) {
+  AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input, {.leave_out = job.output}));
+  const absl::StatusOr<OutputPlace> claimed = ClaimOutput(fs, input, job, lock);
+  if (!claimed.ok()) return OutputError(claimed.status());
+  const OutputPlace& place = *claimed;
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
+  PlanOptions plan_options;
+  plan_options.single_file = place.is_file;
+  plan_options.max_shard_bytes = job.max_shard_bytes;
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input, model, recipe, plan_options));
+
+  int64_t bytes = plan.new_bytes;
+  if (!place.is_file) {
+    AQT_ASSIGN_OR_RETURN(const int64_t carried, CarriedBytes(fs, input));
+    bytes += carried;
+  }
+  AQT_RETURN_IF_ERROR(OutputError(CheckSpace(fs, place, bytes)));
+
+  ConvertReport report;
+  Calibration calibration;
+  if (!job.calibration.empty()) {
+    AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, job.calibration));
+  }
+  AQT_RETURN_IF_ERROR(CheckCalibration(input, plan, calibration, recipe.strict, report.warnings));
+  ConvertOptions options;
+  options.jobs = job.jobs;
+  options.cancelled = job.cancelled;
+  if (recipe.keep_non_finite) {
+    AQT_ASSIGN_OR_RETURN(plan_options.keep_float, FindNonFinite(input, plan, options));
+    if (!plan_options.keep_float.empty()) {
+      AQT_ASSIGN_OR_RETURN(plan, MakePlan(input, model, recipe, plan_options));
+    }
+  }
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.decision.warning.empty())
+      report.warnings.push_back(absl::StrCat(io::Printable(tensor.name()), ": ", tensor.decision.warning));
+  }
+  report.warnings.insert(report.warnings.end(), plan.warnings.begin(), plan.warnings.end());
+
+  const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(plan.old_bytes) : nullptr;
+  options.progress = progress.get();
+  AQT_ASSIGN_OR_RETURN(const ConvertResult result, Convert(fs, input, plan, recipe, calibration, place, options));
+  for (const std::string& name : result.not_copied) {
+    report.warnings.push_back(
+        absl::StrCat(io::Printable(name), " was not copied: it holds the weights in another format"));
+  }
+  for (const std::string& name : input.unused_weight_files()) {
+    report.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is not part of this checkpoint"));
+  }
+  if (place.is_file && !input.other_files().empty()) {
+    report.warnings.push_back(
+        "only weights were written; to get config.json and the other files, name a folder as the output");
+  }
+  const std::vector<std::string> leftovers = DescribeLeftovers(fs, place.path);
+  report.warnings.insert(report.warnings.end(), leftovers.begin(), leftovers.end());
+  report.num_tensors = static_cast<int>(plan.tensors.size());
+  report.num_quantized = plan.num_quantized;
+  report.old_bytes = plan.old_bytes;
+  report.new_bytes = plan.new_bytes;
+  return report;
+}
+
+}  // namespace
+
+absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job) {
+  std::unique_ptr<io::FileLock> lock;
+  absl::StatusOr<ConvertReport> report = Run(fs, job, lock);
+  if (lock == nullptr || !absl::IsResourceExhausted(report.status())) return report;
+  // The leftovers may be what fills the disk.
+  const std::vector<std::string> leftovers = DescribeLeftovers(fs, job.output);
+  if (leftovers.empty()) return report;
+  return absl::ResourceExhaustedError(absl::StrCat(report.status().message(), "; ", absl::StrJoin(leftovers, "; ")));
+}
+
+}  // namespace aqt::serving

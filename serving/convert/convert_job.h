@@ -1,0 +1,48 @@
+#ifndef AQT_SERVING_CONVERT_CONVERT_JOB_H_
+#define AQT_SERVING_CONVERT_CONVERT_JOB_H_
+
+// A conversion from the options of the command line to the finished output: what `aqt convert` does, without the
+// printing.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "aqt/io/file.h"
+#include "serving/convert/recipe.h"
+#include "serving/tools/progress.h"
+
+namespace aqt::serving {
+
+struct ConvertJob {
+  std::string input;
+  std::string output;
+  RecipeSource recipe;
+  std::string calibration;  // empty: none
+  bool force = false;
+  int jobs = 1;
+  int64_t max_shard_bytes = 0;  // 0: the shards of the input
+  const std::atomic<bool>* cancelled = nullptr;
+  // Called with the number of bytes to read once everything has been checked; may return null.
+  std::function<std::unique_ptr<Progress>(int64_t)> make_progress;
+};
+
+struct ConvertReport {
+  int num_tensors = 0;
+  int num_quantized = 0;
+  int64_t old_bytes = 0;
+  int64_t new_bytes = 0;
+  std::vector<std::string> warnings;
+};
+
+// Before it writes, checks everything that headers can show. The errors of the parts; Unimplemented if the input is
+// quantized already.
+absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CONVERT_CONVERT_JOB_H_

@@ -1,0 +1,79 @@
+#ifndef AQT_SERVING_CONVERT_PLAN_H_
+#define AQT_SERVING_CONVERT_PLAN_H_
+
+// What a conversion will do, worked out from headers only: for each tensor of the input the decision, the tensors that
+// it becomes and the file that they go to; and the resulting quantization_config.
+
+#include <cstdint>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/checkpoint.h"
+#include "aqt/io/file.h"
+#include "aqt/io/safetensors.h"
+#include "serving/convert/recipe.h"
+#include "serving/convert/rules.h"
+#include "serving/formats/quantization_config.h"
+
+namespace aqt::serving {
+
+struct PlanOptions {
+  bool single_file = false;          // all tensors go to one file, whatever the input's shards
+  int64_t max_shard_bytes = 0;       // bytes of tensors per file; 0: the shards of the input
+  std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
+};
+
+struct TensorPlan {
+  io::Checkpoint::Tensor input;
+  Decision decision;
+  std::vector<io::TensorSpec> outputs;  // the input's own if it is carried over; see OutputTensors in scheme.h
+  int64_t old_bytes = 0;
+  int64_t new_bytes = 0;
+  int output_shard = 0;
+
+  const std::string& name() const { return input.info->name; }
+  bool quantized() const { return decision.scheme.has_value(); }
+};
+
+struct Plan {
+  std::vector<TensorPlan> tensors;  // in the order of the checkpoint
+  std::vector<std::string> shard_names;
+  bool has_index = false;  // of the output
+  QuantizationConfig quantization_config;
+  std::vector<std::string> warnings;  // about the whole plan, not single tensors
+  int num_quantized = 0;
+  int64_t old_bytes = 0;
+  int64_t new_bytes = 0;
+};
+
+// InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule cannot be followed. InvalidArgument if
+// nothing would be quantized, the recipe is strict and a rule has no effect, two outputs would have the same name, or
+// one file would exceed max_shard_bytes. Unimplemented if the checkpoint is quantized already (quantized_already.h).
+// The plan refers to `checkpoint`, which must outlive it.
+absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+                              const PlanOptions& options = {});
+
+// Whether there is a weight of that module.
+bool HasModule(const io::Checkpoint& checkpoint, absl::string_view module);
+
+// Reads a folder's config.json, or for a single file the metadata in which a conversion keeps its quantization_config.
+// DataLoss if config.json is damaged.
+absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
+
+// One line per rule that Decide tries for the tensor of that name, then its decision. InvalidArgument, with similar
+// names, if the checkpoint does not have it; Unimplemented as in MakePlan.
+absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+                                    absl::string_view tensor);
+
+// A table: tensor, shape, dtype, what decided, scheme, bytes before and after, and a warning; then totals.
+void PrintPlan(const Plan& plan, std::ostream& out);
+std::string PlanToJson(const Plan& plan);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CONVERT_PLAN_H_

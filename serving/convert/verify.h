@@ -1,0 +1,62 @@
+#ifndef AQT_SERVING_CONVERT_VERIFY_H_
+#define AQT_SERVING_CONVERT_VERIFY_H_
+
+// Compares a quantized checkpoint with the one that it was made from.
+//
+// A quantized weight w is compared with d, the value of its stored integers, scales and zero points:
+//   snr = 10 log10(sum w^2 / sum (w - d)^2) dB, infinite for d = w;   cosine = sum w d / sqrt(sum w^2 sum d^2)
+//   clipped = share of the elements whose integer is the smallest or largest one and is more than one step from w
+// A weight with a NaN or an infinity on either side cannot be compared: that is a problem, whatever the threshold.
+// Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree. A folder
+// must have every file that a conversion carries over (carried_files.h).
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "aqt/io/checkpoint.h"
+#include "aqt/io/file.h"
+#include "serving/formats/scheme.h"
+
+namespace aqt::serving {
+
+struct VerifyOptions {
+  double min_snr_db = -std::numeric_limits<double>::infinity();
+  int jobs = 1;
+  // Checked while tensors are read; true ends the work with Cancelled.
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+struct WeightQuality {
+  std::string name;
+  Scheme scheme;
+  int64_t num_elements = 0;
+  double snr_db = 0;
+  double cosine = 0;
+  double max_abs_error = 0;
+  double clipped_percent = 0;
+};
+
+struct VerifyReport {
+  std::vector<WeightQuality> weights;  // NaN first, then the lowest snr first
+  int num_carried = 0;                 // tensors that are equal byte for byte
+  std::vector<std::string> problems;   // each names a tensor; empty when everything is as it should be
+};
+
+// DataLoss if a checkpoint is damaged or `output` has no quantization_config; InvalidArgument or Unimplemented if that
+// cannot be read.
+absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoint& input, const io::Checkpoint& output,
+                                    const VerifyOptions& options);
+
+// Minimum and mean are over the finite SNRs; the others are counted. In JSON, NaN is null and infinity is "inf".
+void PrintVerify(const VerifyReport& report, std::ostream& out);
+std::string VerifyToJson(const VerifyReport& report);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CONVERT_VERIFY_H_

@@ -1,0 +1,301 @@
+#include "serving/convert/verify.h"
+
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "aqt/io/checkpoint.h"
+#include "aqt/io/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "serving/convert/convert_job.h"
+#include "serving/tools/test_util.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+const io::FileSystem& Fs() { return io::LocalFileSystem(); }
+
+class VerifyTest : public ::testing::Test {
+ protected:
+  void SetUp() override { root_ = MakeTestFolder(); }
+  std::string At(const std::string& name) const { return io::JoinPath(root_, name); }
+  void Convert(const std::string& preset) {
+    ConvertJob job;
+    job.input = At("in");
+    job.output = At("out");
+    job.recipe.preset = preset;
+    job.force = true;
+    const absl::Status status = RunConvertJob(Fs(), job).status();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  absl::StatusOr<VerifyReport> Run(VerifyOptions options = {}) {
+    const io::Checkpoint in = *io::Checkpoint::Open(Fs(), At("in")), out = *io::Checkpoint::Open(Fs(), At("out"));
+    return Verify(Fs(), in, out, options);
+  }
+  // Writes the output's tensors again, changed by `edit`.
+  template <class Edit>
+  void EditOutput(Edit edit) {
+    NamedArrays tensors;
+    {
+      const io::Checkpoint out = *io::Checkpoint::Open(Fs(), At("out"));
+      for (const auto& tensor : out.tensors()) tensors.emplace_back(tensor.info->name, *out.ReadArray(tensor));
+    }
+    edit(tensors);
+    WriteTensors(At("out/model.safetensors"), tensors);
+  }
+  std::string root_;
+};
+
+TEST_F(VerifyTest, FiguresByHand) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  // absmax 127.5: scale 1. 0.25 and 100.5 (a tie, to 100) are off by 0.25 and 0.5, 127.5 by 0.5.
+  WriteTensors(At("in/model.safetensors"), {{"a.weight", Array::Of<float>({127.5f, 0.25f, 100.5f, -3}, {1, 4})}});
+  Convert("w8a8_dynamic");
+  const VerifyReport report = *Run();
+  EXPECT_THAT(report.problems, IsEmpty());
+  ASSERT_EQ(report.weights.size(), 1u);
+  const double ww = 127.5 * 127.5 + 0.25 * 0.25 + 100.5 * 100.5 + 9, ee = 0.25 * 0.25 + 0.5 * 0.5 + 0.5 * 0.5;
+  const double dd = 127.0 * 127 + 100 * 100 + 9, wd = 127.5 * 127 + 100.5 * 100 + 9;
+  EXPECT_NEAR(report.weights[0].snr_db, 10 * std::log10(ww / ee), 1e-9);
+  EXPECT_NEAR(report.weights[0].cosine, wd / std::sqrt(ww * dd), 1e-12);
+  EXPECT_EQ(report.weights[0].max_abs_error, 0.5);
+  EXPECT_EQ(report.weights[0].clipped_percent, 0);
+}
+
+TEST_F(VerifyTest, EveryPresetVerifies) {
+  WriteSmallModel(At("in"), DType::kBF16);
+  for (const char* preset : {"w8a8_dynamic", "w8a16", "w4a16_g32", "w4a8_g32"}) {
+    Convert(preset);
+    for (const int jobs : {1, 4}) {
+      VerifyOptions options;
+      options.jobs = jobs;
+      options.min_snr_db = preset[1] == '8' ? 35 : 12;
+      const VerifyReport report = *Run(options);
+      EXPECT_THAT(report.problems, IsEmpty()) << preset;
+      EXPECT_EQ(report.weights.size(), 2u);
+      EXPECT_EQ(report.num_carried, 4);
+      EXPECT_LE(report.weights[0].snr_db, report.weights[1].snr_db);
+      for (const WeightQuality& w : report.weights) EXPECT_GT(w.cosine, 0.97);
+    }
+  }
+}
+
+TEST_F(VerifyTest, NamesTheWeightsBelowTheThreshold) {
+  WriteSmallModel(At("in"), DType::kF32);
+  Convert("w4a16_g32");
+  VerifyOptions options;
+  options.min_snr_db = 90;
+  const VerifyReport report = *Run(options);
+  EXPECT_THAT(report.problems,
+              ElementsAre(HasSubstr("mlp.up_proj.weight: SNR"), HasSubstr("self_attn.q_proj.weight: SNR")));
+  options.min_snr_db = std::nan("");
+  EXPECT_EQ(Run(options)->problems.size(), 2u) << "no weight reaches a threshold of NaN";
+}
+
+TEST_F(VerifyTest, FindsWhatDoesNotAgree) {
+  WriteSmallModel(At("in"), DType::kF32);
+  const auto problems = [&](auto edit) {
+    Convert("w8a8_dynamic");
+    EditOutput(edit);
+    return Run()->problems;
+  };
+  const std::string up = "model.layers.0.mlp.up_proj.";
+  const auto find = [](NamedArrays& tensors, const std::string& name) -> Array& {
+    for (auto& [n, array] : tensors) {
+      if (n == name) return array;
+    }
+    ADD_FAILURE() << name;
+    return tensors[0].second;
+  };
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, "lm_head.weight") = Array::Zeros(DType::kF32, {16, 32});
+              }),
+              ElementsAre(HasSubstr("lm_head.weight differs from the input at its byte 0")));
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, "lm_head.weight") = Array::Zeros(DType::kBF16, {16, 32});
+              }),
+              ElementsAre(HasSubstr("lm_head.weight was F32[16,32] and is BF16[16,32]")));
+  EXPECT_THAT(
+      problems([&](NamedArrays& t) { std::erase_if(t, [](const auto& x) { return x.first == "lm_head.weight"; }); }),
+      ElementsAre(HasSubstr("lm_head.weight is missing")));
+  EXPECT_THAT(problems([&](NamedArrays& t) { t.emplace_back("more", Array::Zeros(DType::kF32, {1})); }),
+              ElementsAre(HasSubstr("more is in the output")));
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                std::erase_if(t, [&](const auto& x) { return x.first == up + "weight_scale"; });
+              }),
+              ElementsAre(HasSubstr("weight_scale is missing")));
+  EXPECT_THAT(problems([&](NamedArrays& t) { find(t, up + "weight_scale") = Array::Zeros(DType::kF32, {7}); }),
+              ElementsAre(HasSubstr("weight_scale is F32[7]")));
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, up + "weight_scale") =
+                    Cast(Array::FromSpan<float>(std::vector<float>(7, INFINITY), {7, 1}), DType::kF32);
+              }),
+              ElementsAre(HasSubstr("weight_scale holds a NaN or an infinity")));
+  EXPECT_THAT(problems([&](NamedArrays& t) {
+                find(t, up + "weight") = Array::Zeros(DType::kF32, {7, 32});
+              }),
+              ElementsAre(HasSubstr("up_proj.weight is F32[7,32]")));
+}
+
+TEST_F(VerifyTest, FindsMissingFilesAndOtherWeights) {
+  WriteSmallModel(At("in"), DType::kF32);
+  ASSERT_TRUE(Fs().CreateFolder(At("in/2_Dense")).ok());
+  WriteTensors(At("in/2_Dense/model.safetensors"), {{"linear.weight", MakeWeight(DType::kF32, {4, 8}, 1)}});
+  WriteText(At("in/pytorch_model.bin"), "not carried over");
+  Convert("w8a8_dynamic");
+  EXPECT_THAT(Run()->problems, IsEmpty());
+  WriteTensors(At("out/2_Dense/model.safetensors"), {{"linear.weight", MakeWeight(DType::kF32, {4, 8}, 2)}});
+  EXPECT_THAT(Run()->problems, ElementsAre("the file 2_Dense/model.safetensors differs from the input's"));
+  ASSERT_TRUE(Fs().Remove(At("out/2_Dense/model.safetensors")).ok());
+  ASSERT_TRUE(Fs().Remove(At("out/tokenizer.json")).ok());
+  EXPECT_THAT(Run()->problems, ElementsAre("the file 2_Dense/model.safetensors of the input is missing from the output",
+                                           "the file tokenizer.json of the input is missing from the output"));
+}
+
+TEST_F(VerifyTest, FindsValuesOutsideTheirBits) {
+  WriteSmallModel(At("in"), DType::kF32);
+  Convert("w4a8_g32");
+  EditOutput([](NamedArrays& tensors) {
+    for (auto& [name, array] : tensors) {
+      if (name == "model.layers.0.mlp.up_proj.weight")
+        array = Array::FromSpan<int8_t>(std::vector<int8_t>(7 * 32, 8), {7, 32});
+    }
+  });
+  EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("up_proj.weight holds 8, which 4 bits cannot")));
+}
+
+TEST_F(VerifyTest, CountsClippedValues) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  WriteTensors(At("in/model.safetensors"), {{"a.weight", Array::Of<float>({127.5f, -127.5f, 2, 1}, {1, 4})}});
+  Convert("w8a8_dynamic");
+  EditOutput([](NamedArrays& tensors) {
+    for (auto& [name, array] : tensors) {
+      if (name == "a.weight_scale") array = Array::Of<float>({0.5f}, {1, 1});
+    }
+  });
+  EXPECT_EQ(Run()->weights[0].clipped_percent, 50);
+}
+
+TEST_F(VerifyTest, AFloatOutputIsNoQuantizedCheckpoint) {
+  WriteSmallModel(At("in"), DType::kF32);
+  WriteSmallModel(At("out"), DType::kF32);
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
+  // Its config.json says that it is quantized, but it is not.
+  WriteText(At("out/config.json"),
+            R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["nothing"], "weights": {}}}}})");
+  EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("no weight is quantized")));
+}
+
+TEST_F(VerifyTest, MeanOfTheFiniteOnes) {
+  VerifyReport report;
+  for (const double snr : {std::nan(""), -double{INFINITY}, 10.0, 20.0, double{INFINITY}}) {
+    WeightQuality weight;
+    weight.name = "w";
+    weight.snr_db = weight.cosine = weight.max_abs_error = snr;
+    report.weights.push_back(weight);
+  }
+  std::ostringstream out;
+  PrintVerify(report, out);
+  EXPECT_THAT(out.str(), HasSubstr("5 weights quantized, SNR from 10.00 dB, mean 15.00 dB (3 without a finite SNR: "
+                                   "1 exact, 2 NaN or -inf); 0 tensors"));
+  const nlohmann::json json = nlohmann::json::parse(VerifyToJson(report));
+  EXPECT_EQ(json["mean_snr_db"], 15);
+  EXPECT_EQ(json["num_finite_snr"], 2);
+  const nlohmann::json expected[] = {nullptr, "-inf", 10, 20, "inf"};
+  for (size_t i = 0; i < 5; ++i) {
+    for (const char* key : {"snr_db", "cosine", "max_abs_error"}) EXPECT_EQ(json["weights"][i][key], expected[i]) << i;
+  }
+  report.weights = {report.weights.back()};  // only exact ones
+  EXPECT_EQ(nlohmann::json::parse(VerifyToJson(report))["mean_snr_db"], nullptr);
+  std::ostringstream exact;
+  PrintVerify(report, exact);
+  EXPECT_THAT(exact.str(), HasSubstr("1 weights quantized (1 without a finite SNR: 1 exact, 0 NaN or -inf)"));
+}
+
+TEST_F(VerifyTest, WhatCannotBeComparedIsAProblem) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  const auto write = [&](float last) {
+    WriteTensors(At("in/model.safetensors"), {{"a.weight", Array::Of<float>({2, 1, 0.3f, 1}, {1, 4})},
+                                              {"b.weight", Array::Of<float>({2, 1, 0.3f, last}, {1, 4})},
+                                              {"c.weight", Array::Of<float>({2, 1, 0.2f, 1}, {1, 4})}});
+  };
+  write(1);
+  Convert("w8a8_dynamic");
+  EXPECT_THAT(Run()->problems, IsEmpty());
+  for (const float bad : {std::nanf(""), INFINITY}) {
+    write(bad);
+    const VerifyReport report = *Run();
+    EXPECT_THAT(report.problems, ElementsAre("b.weight: the original, or what is stored for it, holds a NaN or an "
+                                             "infinity"));
+    ASSERT_EQ(report.weights.size(), 3u);
+    EXPECT_EQ(report.weights[0].name, "b.weight") << "it goes first";
+  }
+}
+
+TEST_F(VerifyTest, ModulesOfAnyName) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  NamedArrays tensors;
+  for (const char* module : {"Dense_0", "Dense_1", "Linear", "Embedding", "layers/0", "re:x", "Linear.0"}) {
+    tensors.emplace_back(std::string(module) + ".weight", MakeWeight(DType::kF32, {4, 32}, tensors.size()));
+  }
+  WriteTensors(At("in/model.safetensors"), tensors);
+  // With one scheme: the class, except the ignored. With two: every module by name.
+  const std::string int8 = "quantize { weights { num_bits: 8 per_channel {} } }";
+  const std::string int4 = "quantize { weights { num_bits: 4 per_group { size: 32 } } }";
+  const std::pair<std::string, size_t> cases[] = {
+      {"schema: 1 ignore: 'Linear' ignore: 're:x' rule { match: '.*' " + int8 + " }", 4},
+      {"schema: 1 rule { match: 'Embedding' override_ignore: true " + int8 + " } rule { match: '.*' " + int8 + " }", 7},
+      {"schema: 1 rule { match: 'Dense_.*|Linear|re:x' " + int8 + " } rule { match: '.*' override_ignore: true " +
+           int4 + " }",
+       7},
+  };
+  for (const auto& [config, quantized] : cases) {
+    WriteText(At("config.textproto"), config);
+    ConvertJob job;
+    job.input = At("in");
+    job.output = At("out");
+    job.recipe.config_file = At("config.textproto");
+    job.force = true;
+    const absl::Status status = RunConvertJob(Fs(), job).status();
+    ASSERT_TRUE(status.ok()) << status;
+    const absl::StatusOr<VerifyReport> report = Run();
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_THAT(report->problems, IsEmpty()) << config;
+    EXPECT_EQ(report->weights.size(), quantized) << config;
+    EXPECT_THAT(ReadText(At("out/config.json")), Not(HasSubstr("\"re:x\"")));
+  }
+  EXPECT_THAT(ReadText(At("out/config.json")), AllOf(HasSubstr("\"Dense_0\""), HasSubstr("\"re:^Linear$\"")));
+}
+
+TEST_F(VerifyTest, NamesInProblemsArePrintable) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  const std::string name = "a\x1b[2J\n.bias";
+  WriteTensors(At("in/model.safetensors"),
+               {{"a.weight", MakeWeight(DType::kF32, {4, 32}, 1)}, {name, MakeWeight(DType::kF32, {4}, 2)}});
+  Convert("w8a8_dynamic");
+  EditOutput([&](NamedArrays& tensors) { std::erase_if(tensors, [&](const auto& x) { return x.first == name; }); });
+  EXPECT_THAT(Run()->problems, ElementsAre("a\\x1b[2J\\n.bias is missing from the output"));
+}
+
+TEST_F(VerifyTest, PrintsOneLinePerWeight) {
+  WriteSmallModel(At("in"), DType::kF32);
+  Convert("w8a8_dynamic");
+  std::ostringstream out;
+  PrintVerify(*Run(), out);
+  EXPECT_THAT(out.str(), HasSubstr("2 weights quantized, SNR from "));
+  EXPECT_THAT(out.str(), HasSubstr("4 tensors carried over, equal byte for byte"));
+  EXPECT_THAT(VerifyToJson(*Run()), HasSubstr("\"snr_db\": "));
+}
+
+}  // namespace
+}  // namespace aqt::serving

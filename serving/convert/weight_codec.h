@@ -1,0 +1,55 @@
+#ifndef AQT_SERVING_CONVERT_WEIGHT_CODEC_H_
+#define AQT_SERVING_CONVERT_WEIGHT_CODEC_H_
+
+// Converts a weight, or a block of its rows, to and from the arrays that a checkpoint stores.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/executor.h"
+#include "aqt/io/checkpoint.h"
+#include "serving/convert/convert_config.h"
+#include "serving/formats/scheme.h"
+
+namespace aqt::serving {
+
+// As stored: packed if the format is. scheme.h has the shapes and dtypes.
+struct EncodedWeight {
+  Array values;
+  Array scale;
+  std::optional<Array> zero_point;
+};
+
+// Blocks of rows that begin at a multiple of this can be encoded separately, with the result of encoding the whole
+// weight: zero points are packed 32 rows at a time. 0 if all rows share a scale: the weight must be encoded whole.
+int64_t RowUnit(const Scheme& scheme);
+// The fewest rows per block: AQT's rule divides differently if a weight has a single row.
+int64_t MinRows(WeightRules rules);
+
+// rows: [n, i], dense, without NaN and infinities. With kAqt the scheme must be symmetric. DataLoss if a scale
+// overflows the dtype (the range of an asymmetric scheme).
+absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
+                                         Executor* executor = nullptr);
+
+// Scale and zero point of a static input with values in [min, max], by the compressed-tensors rules in `dtype`.
+struct EncodedInput {
+  Array scale;                      // `dtype` [1]
+  std::optional<Array> zero_point;  // s8 [1]
+};
+absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype);
+
+// The stored weight of `module`, with its integers: what a server computes with. DataLoss, naming the tensor, if one is
+// missing, has another dtype or shape than the scheme says, or holds a value outside the scheme's range.
+struct DecodedWeight {
+  Array q;            // s8 [o, i]
+  Array scale;        // as stored
+  Array dequantized;  // dtype of the scale, [o, i]
+};
+absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module,
+                                           const Scheme& scheme, const Shape& shape, Executor* executor = nullptr);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CONVERT_WEIGHT_CODEC_H_

@@ -1,0 +1,407 @@
+#include "serving/formats/quantization_config.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/json.h"
+#include "aqt/io/printable.h"
+#include "nlohmann/json.hpp"
+
+namespace aqt::serving {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 64;
+// A wider indentation is not copied: it would be written some hundred times.
+constexpr size_t kMaxIndent = 16;
+constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+// The version of the package whose layout and field names are written.
+constexpr char kLayoutVersion[] = "0.20.0";
+
+std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
+
+// DataLoss unless `text` is a JSON object without duplicate keys. Values that JSON lacks become strings (json.h).
+absl::StatusOr<Json> ParseObject(absl::string_view text) {
+  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
+  Json json = Json::parse(object.standard, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InternalError("valid JSON could not be read");
+  return json;
+}
+
+// Null also if the key is absent.
+const Json& At(const Json& object, const char* key) {
+  static const Json* const null = new Json();
+  const auto it = object.find(key);
+  return it == object.end() ? *null : *it;
+}
+
+// A position in the configuration, for messages: "config_groups.group_0.weights.num_bits".
+std::string Path(absl::string_view where, absl::string_view key) { return absl::StrCat(where, ".", key); }
+
+absl::Status Wrong(absl::string_view path, const Json& value, absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " = ", io::Printable(value.dump()), "; ", expected, " is expected"));
+}
+
+absl::Status NotSupported(absl::string_view path, const Json& value, absl::string_view works) {
+  return absl::UnimplementedError(absl::StrCat(path, " = ", io::Printable(value.dump()), " is not supported; ", works));
+}
+
+absl::Status CheckFields(absl::string_view where, const Json& object, std::initializer_list<absl::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), absl::string_view(key)) == known.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown field ", Path(where, io::Printable(key)), "; known are ", absl::StrJoin(known, ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> Int(absl::string_view where, const Json& object, const char* key, int64_t otherwise) {
+  const Json& value = At(object, key);
+  if (value.is_null()) return otherwise;
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > kMaxInt64)) {
+    return Wrong(Path(where, key), value, "an integer");
+  }
+  return value.get<int64_t>();
+}
+
+absl::StatusOr<bool> Bool(absl::string_view where, const Json& object, const char* key, bool otherwise) {
+  const Json& value = At(object, key);
+  if (value.is_null()) return otherwise;
+  if (!value.is_boolean()) return Wrong(Path(where, key), value, "true or false");
+  return value.get<bool>();
+}
+
+absl::StatusOr<std::string> Text(absl::string_view where, const Json& object, const char* key) {
+  const Json& value = At(object, key);
+  if (value.is_null()) return std::string();
+  if (!value.is_string()) return Wrong(Path(where, key), value, "a string");
+  return value.get<std::string>();
+}
+
+absl::StatusOr<std::vector<std::string>> Texts(absl::string_view where, const Json& object, const char* key) {
+  const Json& value = At(object, key);
+  std::vector<std::string> texts;
+  if (value.is_null()) return texts;
+  if (!value.is_array()) return Wrong(Path(where, key), value, "a list of strings");
+  for (const Json& element : value) {
+    if (!element.is_string()) return Wrong(Path(where, key), value, "a list of strings");
+    texts.push_back(element.get<std::string>());
+  }
+  return texts;
+}
+
+// What weights and activations have in common.
+struct Args {
+  int num_bits = 8;
+  bool symmetric = true;
+  bool dynamic = false;
+  std::string strategy;
+  int64_t group_size = 0;
+};
+
+// The strategy; if it is not given, the one that the package infers. A `group_size` of -1 means one group per row.
+absl::StatusOr<std::string> ParseStrategy(absl::string_view where, const Json& args, int64_t group_size) {
+  AQT_ASSIGN_OR_RETURN(std::string strategy, Text(where, args, "strategy"));
+  if (strategy.empty()) return std::string(group_size == 0 ? "tensor" : group_size == -1 ? "channel" : "group");
+  for (const char* known : {"tensor", "channel", "group", "token"}) {
+    if (strategy == known) return strategy;
+  }
+  for (const char* known : {"block", "tensor_group", "attn_head"}) {
+    if (strategy == known) {
+      return NotSupported(Path(where, "strategy"), strategy, "\"tensor\", \"channel\", \"group\" and \"token\" are");
+    }
+  }
+  return Wrong(Path(where, "strategy"), strategy, "\"tensor\", \"channel\", \"group\" or \"token\"");
+}
+
+absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::string_view format,
+                               std::vector<std::string>& notes) {
+  if (!json.is_object()) return Wrong(where, json, "an object");
+  AQT_RETURN_IF_ERROR(CheckFields(where, json,
+                                  {"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure",
+                                   "dynamic", "actorder", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"}));
+  Args args;
+  AQT_ASSIGN_OR_RETURN(const int64_t num_bits, Int(where, json, "num_bits", 8));
+  if (num_bits < 1 || num_bits > 64) return Wrong(Path(where, "num_bits"), num_bits, "a number of bits");
+  args.num_bits = static_cast<int>(num_bits);
+  AQT_ASSIGN_OR_RETURN(const std::string type, Text(where, json, "type"));
+  if (type == "float") {
+    return absl::UnimplementedError(absl::StrCat(where, ": ", num_bits, "-bit floats (type \"float\", format \"",
+                                                 format, "\") are not supported; type \"int\" with 2 to 8 bits is"));
+  }
+  if (!type.empty() && type != "int") return Wrong(Path(where, "type"), type, "\"int\" or \"float\"");
+
+  AQT_ASSIGN_OR_RETURN(args.symmetric, Bool(where, json, "symmetric", true));
+  AQT_ASSIGN_OR_RETURN(int64_t group_size, Int(where, json, "group_size", 0));
+  if (group_size < -1 || (group_size == 0 && !At(json, "group_size").is_null())) {
+    return Wrong(Path(where, "group_size"), group_size, "a positive size, -1 or null");
+  }
+  AQT_ASSIGN_OR_RETURN(args.strategy, ParseStrategy(where, json, group_size));
+  if (group_size > 0 && args.strategy != "group") {
+    return Wrong(Path(where, "group_size"), group_size, absl::StrCat("null with strategy \"", args.strategy, "\""));
+  }
+  if (group_size <= 0 && args.strategy == "group") {
+    return Wrong(Path(where, "group_size"), At(json, "group_size"), "a positive size with strategy \"group\"");
+  }
+  args.group_size = std::max<int64_t>(group_size, 0);
+
+  const Json& dynamic = At(json, "dynamic");
+  if (dynamic == "local") return NotSupported(Path(where, "dynamic"), dynamic, "true and false are");
+  AQT_ASSIGN_OR_RETURN(args.dynamic, Bool(where, json, "dynamic", false));
+
+  if (!At(json, "block_structure").is_null()) {
+    return NotSupported(Path(where, "block_structure"), At(json, "block_structure"), "null is");
+  }
+  if (!At(json, "scale_dtype").is_null()) {
+    return NotSupported(Path(where, "scale_dtype"), At(json, "scale_dtype"), "null (the dtype of the weight) is");
+  }
+  const Json& zp_dtype = At(json, "zp_dtype");
+  if (!zp_dtype.is_null() && zp_dtype != "torch.int8") {
+    return NotSupported(Path(where, "zp_dtype"), zp_dtype, "null and \"torch.int8\" are");
+  }
+  const Json& actorder = At(json, "actorder");
+  if (actorder == "static" || actorder == "weight") {
+    notes.push_back(absl::StrCat(Path(where, "actorder"), " = ", io::Printable(actorder.dump()),
+                                 " has no effect: weights are rounded to nearest"));
+  } else if (!actorder.is_null() && actorder != false) {
+    return NotSupported(Path(where, "actorder"), actorder, "null, \"static\" and \"weight\" are");
+  }
+  const Json& observer = At(json, "observer");
+  if (!observer.is_null() && observer != "minmax" && observer != "memoryless_minmax" && observer != "static_minmax") {
+    notes.push_back(absl::StrCat(Path(where, "observer"), " = ", io::Printable(observer.dump()),
+                                 " has no effect: ranges are min and max"));
+  }
+  return args;
+}
+
+absl::StatusOr<WeightScheme> ParseWeights(absl::string_view where, const Json& json, absl::string_view format,
+                                          std::vector<std::string>& notes) {
+  AQT_ASSIGN_OR_RETURN(const Args args, ParseArgs(where, json, format, notes));
+  if (args.dynamic) return Wrong(Path(where, "dynamic"), true, "false (weights are stored quantized)");
+  WeightScheme scheme;
+  scheme.num_bits = args.num_bits;
+  scheme.symmetric = args.symmetric;
+  scheme.group_size = args.group_size;
+  for (WeightStrategy s : {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kGroup}) {
+    if (absl::string_view(args.strategy) == ToString(s)) {
+      scheme.strategy = s;
+      return scheme;
+    }
+  }
+  return Wrong(Path(where, "strategy"), args.strategy, "\"tensor\", \"channel\" or \"group\"");
+}
+
+absl::StatusOr<InputScheme> ParseInput(absl::string_view where, const Json& json, absl::string_view format,
+                                       std::vector<std::string>& notes) {
+  AQT_ASSIGN_OR_RETURN(const Args args, ParseArgs(where, json, format, notes));
+  InputScheme scheme{args.num_bits, args.symmetric, args.dynamic, InputStrategy::kToken, args.group_size};
+  for (InputStrategy s : {InputStrategy::kToken, InputStrategy::kTensor, InputStrategy::kGroup}) {
+    if (absl::string_view(args.strategy) == ToString(s)) {
+      scheme.strategy = s;
+      return scheme;
+    }
+  }
+  return NotSupported(Path(where, "strategy"), args.strategy, "\"token\", \"tensor\" and \"group\" are");
+}
+
+absl::StatusOr<Format> ParseFormat(absl::string_view path, const std::string& format, bool quantized_activations) {
+  if (format.empty()) return DefaultFormat(quantized_activations);
+  for (Format f : {Format::kIntQuantized, Format::kPackQuantized}) {
+    if (absl::string_view(format) == ToString(f)) return f;
+  }
+  return NotSupported(path, format, "\"int-quantized\" and \"pack-quantized\" are");
+}
+
+absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json, const std::string& top_format,
+                                       std::vector<std::string>& notes) {
+  const std::string where = absl::StrCat("config_groups.", io::Printable(name));
+  if (json.is_array()) {
+    return NotSupported(where, json, "an object with targets and weights is (not the name of a preset scheme)");
+  }
+  if (!json.is_object()) return Wrong(where, json, "an object");
+  AQT_RETURN_IF_ERROR(
+      CheckFields(where, json, {"targets", "weights", "input_activations", "output_activations", "format"}));
+  ConfigGroup group;
+  group.name = name;
+  AQT_ASSIGN_OR_RETURN(group.targets, Texts(where, json, "targets"));
+  if (group.targets.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ".targets is missing or empty"));
+
+  AQT_ASSIGN_OR_RETURN(std::string format, Text(where, json, "format"));
+  std::string format_path = Path(where, "format");
+  if (format.empty() && top_format != "mixed-precision") {
+    format = top_format;
+    format_path = "format";
+  }
+  const Json& weights = At(json, "weights");
+  if (weights.is_null()) return NotSupported(Path(where, "weights"), weights, "a group must quantize weights");
+  if (!At(json, "output_activations").is_null()) {
+    return NotSupported(Path(where, "output_activations"), At(json, "output_activations"), "null is");
+  }
+  AQT_ASSIGN_OR_RETURN(group.scheme.weights, ParseWeights(Path(where, "weights"), weights, format, notes));
+  if (const Json& input = At(json, "input_activations"); !input.is_null()) {
+    AQT_ASSIGN_OR_RETURN(group.scheme.input, ParseInput(Path(where, "input_activations"), input, format, notes));
+  }
+  AQT_ASSIGN_OR_RETURN(group.scheme.format, ParseFormat(format_path, format, group.scheme.input.has_value()));
+  AQT_RETURN_IF_ERROR(Annotate(Validate(group.scheme), where));
+  return group;
+}
+
+// Refuses parts of the configuration that would change what is stored or computed.
+absl::Status CheckRest(const Json& json) {
+  const Json& method = At(json, "quant_method");
+  if (!method.is_null() && method != "compressed-tensors") {
+    return NotSupported("quant_method", method, "\"compressed-tensors\" is");
+  }
+  for (const char* key : {"kv_cache_scheme", "moe_sparsity_config"}) {
+    if (!At(json, key).is_null()) return NotSupported(key, At(json, key), "null is");
+  }
+  const Json& sparsity = At(json, "sparsity_config");
+  if (!sparsity.is_null() && !sparsity.empty() && !(sparsity.is_object() && At(sparsity, "format") == "dense")) {
+    return NotSupported("sparsity_config", sparsity, "none, or the format \"dense\", is");
+  }
+  const Json& transform = At(json, "transform_config");
+  if (!transform.is_null() && !transform.empty() &&
+      !(transform.is_object() && At(transform, "config_groups").empty())) {
+    return NotSupported("transform_config", transform, "none is");
+  }
+  return absl::OkStatus();
+}
+
+Json ArgsToJson(int num_bits, bool symmetric, bool dynamic, absl::string_view strategy, int64_t group_size) {
+  Json json;
+  json["dynamic"] = dynamic;
+  json["group_size"] = group_size > 0 ? Json(group_size) : Json();
+  json["num_bits"] = num_bits;
+  json["strategy"] = Std(strategy);
+  json["symmetric"] = symmetric;
+  json["type"] = "int";
+  return json;
+}
+
+Json ToJson(const QuantizationConfig& config) {
+  Json groups = Json::object();
+  std::set<std::string> formats;
+  for (const ConfigGroup& group : config.groups) {
+    const WeightScheme& w = group.scheme.weights;
+    Json json;
+    json["format"] = Std(ToString(group.scheme.format));
+    formats.insert(json["format"].get<std::string>());
+    json["input_activations"] = nullptr;
+    if (const std::optional<InputScheme>& a = group.scheme.input; a.has_value()) {
+      json["input_activations"] =
+          ArgsToJson(a->num_bits, a->symmetric, a->dynamic, ToString(a->strategy), a->group_size);
+    }
+    json["output_activations"] = nullptr;
+    json["targets"] = group.targets;
+    json["weights"] = ArgsToJson(w.num_bits, w.symmetric, /*dynamic=*/false, ToString(w.strategy), w.group_size);
+    groups[group.name] = std::move(json);
+  }
+  Json json;
+  json["config_groups"] = std::move(groups);
+  json["format"] = formats.empty() ? "dense" : formats.size() == 1 ? *formats.begin() : "mixed-precision";
+  json["global_compression_ratio"] = nullptr;
+  json["ignore"] = config.ignore;
+  json["kv_cache_scheme"] = nullptr;
+  json["moe_sparsity_config"] = nullptr;
+  json["quant_method"] = "compressed-tensors";
+  json["quantization_status"] = "compressed";
+  json["sparsity_config"] = Json::object();
+  json["transform_config"] = Json::object();
+  json["version"] = kLayoutVersion;
+  return json;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
+  AQT_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
+  ModelConfig config;
+  // Models with a vision or audio part keep the language model's configuration one level down.
+  const Json& inner = At(json, "text_config").is_object() ? At(json, "text_config") : json;
+  for (const Json* part : {&json, &inner}) {
+    const Json& tied = At(*part, "tie_word_embeddings");
+    if (!config.tie_word_embeddings.has_value() && tied.is_boolean()) config.tie_word_embeddings = tied.get<bool>();
+    for (const char* key : {kQuantizationConfigKey, "compression_config"}) {
+      const Json& quantization = At(*part, key);
+      if (config.quantization_config.has_value() || quantization.is_null()) continue;
+      config.quantization_config = quantization.dump();
+      if (!quantization.is_object()) continue;
+      const Json& method = At(quantization, "quant_method");
+      if (method.is_string()) config.quant_method = method.get<std::string>();
+    }
+  }
+  for (const Json& name : At(json, "architectures")) {
+    if (!name.is_string()) continue;
+    const std::string text = name.get<std::string>();
+    if (absl::EndsWith(text, "ForCausalLM") || absl::EndsWith(text, "ForConditionalGeneration")) {
+      config.has_output_head = true;
+    }
+  }
+  return config;
+}
+
+absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view text) {
+  const absl::StatusOr<Json> parsed = ParseObject(text);
+  if (!parsed.ok()) return absl::InvalidArgumentError(parsed.status().message());
+  const Json& json = *parsed;
+  AQT_RETURN_IF_ERROR(CheckRest(json));
+  QuantizationConfig config;
+  const Json& groups = At(json, "config_groups");
+  if (!groups.is_object() || groups.empty()) return Wrong("config_groups", groups, "an object with at least one group");
+  AQT_ASSIGN_OR_RETURN(const std::string format, Text("quantization_config", json, "format"));
+  for (const auto& [name, group] : groups.items()) {
+    AQT_ASSIGN_OR_RETURN(ConfigGroup parsed, ParseGroup(name, group, format, config.notes));
+    config.groups.push_back(std::move(parsed));
+  }
+  std::sort(config.groups.begin(), config.groups.end(),
+            [](const ConfigGroup& a, const ConfigGroup& b) { return a.name < b.name; });
+  AQT_ASSIGN_OR_RETURN(config.ignore, Texts("quantization_config", json, "ignore"));
+  return config;
+}
+
+std::string QuantizationConfigToJson(const QuantizationConfig& config) {
+  return ToJson(config).dump(2, ' ', /*ensure_ascii=*/true);
+}
+
+absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config) {
+  const absl::string_view text = config_json.empty() ? "{\n}" : config_json;
+  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
+  // Indents the new key like the others.
+  absl::string_view indent = "  ";
+  if (!object.members.empty()) {
+    const size_t open = text.find('{') + 1;
+    const absl::string_view before = text.substr(open, object.members[0].key_begin - open);
+    const size_t newline = before.rfind('\n');
+    if (newline != absl::string_view::npos && before.size() - newline <= kMaxIndent) {
+      indent = before.substr(newline + 1);
+    }
+  }
+  const int width = std::max<int>(static_cast<int>(indent.size()), 1);
+  const std::string value = absl::StrReplaceAll(
+      ToJson(config).dump(width, absl::StartsWith(indent, "\t") ? '\t' : ' ', /*ensure_ascii=*/true),
+      {{"\n", absl::StrCat("\n", indent)}});
+
+  for (const io::JsonObjectText::Member& member : object.members) {
+    if (member.key != kQuantizationConfigKey) continue;
+    return absl::StrCat(text.substr(0, member.begin), value, text.substr(member.end));
+  }
+  const size_t end = object.members.empty() ? text.find('{') + 1 : object.members.back().end;
+  absl::string_view rest = text.substr(end);  // space and the closing brace
+  std::string out = absl::StrCat(text.substr(0, end), object.members.empty() ? "\n" : ",\n", indent, "\"",
+                                 kQuantizationConfigKey, "\": ", value, rest[0] == '}' ? "\n" : "", rest);
+  if (out.back() != '\n') out += '\n';
+  return out;
+}
+
+}  // namespace aqt::serving

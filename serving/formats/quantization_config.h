@@ -1,0 +1,68 @@
+#ifndef AQT_SERVING_FORMATS_QUANTIZATION_CONFIG_H_
+#define AQT_SERVING_FORMATS_QUANTIZATION_CONFIG_H_
+
+// The `quantization_config` of a Hugging Face config.json as the compressed-tensors package writes it: reading one
+// ("quantize like that model"), writing one, and the few other keys of config.json that the converter looks at.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/formats/scheme.h"
+
+namespace aqt::serving {
+
+inline constexpr char kConfigFile[] = "config.json";
+// The longest config.json, preset or configuration that is read.
+inline constexpr int64_t kMaxConfigBytes = 64 << 20;
+// Metadata key under which a conversion to a single safetensors file keeps the quantization_config.
+inline constexpr char kQuantizationConfigKey[] = "quantization_config";
+
+// One of `config_groups`. A target is a module's name, "re:" and a regular expression that matches from the start of a
+// module's name (Python's re.match), or the class name "Linear".
+struct ConfigGroup {
+  std::string name;  // "group_0"
+  std::vector<std::string> targets;
+  Scheme scheme;
+  bool operator==(const ConfigGroup&) const = default;
+};
+
+struct QuantizationConfig {
+  std::vector<ConfigGroup> groups;  // sorted by name
+  std::vector<std::string> ignore;  // module names or "re:..."
+  std::vector<std::string> notes;   // what was accepted but has no effect here, for the user; not compared or written
+  bool operator==(const QuantizationConfig& other) const { return groups == other.groups && ignore == other.ignore; }
+};
+
+// What the converter needs from a config.json.
+struct ModelConfig {
+  std::optional<bool> tie_word_embeddings;  // as written
+  // `architectures` names a model that ends in an output head, whether or not it is stored.
+  bool has_output_head = false;
+  // The text of `quantization_config` or `compression_config`, if there is one, also within `text_config`.
+  std::optional<std::string> quantization_config;
+  std::string quant_method;  // the one in there; empty if not given
+};
+// DataLoss with line and column as in io::ScanJsonObject. NaN, Infinity and numbers of any size are accepted.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
+
+// Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a
+// value out of range. Unimplemented, naming the field, its value and what works: FP8 and microscaling types, other
+// quantization methods, sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are
+// ignored.
+absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
+
+// The JSON text in ASCII, with every field that the package writes.
+std::string QuantizationConfigToJson(const QuantizationConfig& config);
+
+// `config_json` (a config.json; empty if there is none) with its quantization_config replaced, or added as the last
+// key. Everything else keeps its text, byte for byte. DataLoss as in ParseModelConfig.
+absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_FORMATS_QUANTIZATION_CONFIG_H_

@@ -1,0 +1,257 @@
+#include "serving/formats/quantization_config.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "serving/tools/test_util.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+constexpr char kW8A8[] = R"({
+  "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"], "unknown_at_top": 1,
+  "config_groups": {"group_0": {"targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel", "dynamic": false},
+    "input_activations": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "token", "dynamic": true}}}})";
+
+absl::StatusOr<QuantizationConfig> Edited(const std::string& from, const std::string& to) {
+  const std::string text = absl::StrReplaceAll(kW8A8, {{from, to}});
+  EXPECT_NE(text, kW8A8) << from;
+  return ParseQuantizationConfig(text);
+}
+
+TEST(QuantizationConfigTest, ReadsAScheme) {
+  const QuantizationConfig config = *ParseQuantizationConfig(kW8A8);
+  ASSERT_EQ(config.groups.size(), 1u);
+  EXPECT_THAT(config.groups[0].targets, ElementsAre("Linear"));
+  EXPECT_THAT(config.ignore, ElementsAre("lm_head"));
+  EXPECT_THAT(config.notes, IsEmpty());
+  Scheme expected;
+  expected.input = InputScheme{};
+  EXPECT_EQ(config.groups[0].scheme, expected);
+  EXPECT_EQ(Describe(expected), "int8 per channel, input int8 per token dynamic, int-quantized");
+}
+
+TEST(QuantizationConfigTest, InfersWhatIsLeftOut) {
+  const auto weights = [](const std::string& args) {
+    return ParseQuantizationConfig(
+               absl::StrCat(R"({"config_groups": {"g": {"targets": ["a"], "weights": )", args, "}}}"))
+        ->groups[0]
+        .scheme;
+  };
+  EXPECT_EQ(Describe(weights("{}")), "int8 per tensor, pack-quantized");
+  EXPECT_EQ(Describe(weights(R"({"group_size": -1})")), "int8 per channel, pack-quantized");
+  EXPECT_EQ(Describe(weights(R"({"group_size": 64, "num_bits": 4, "symmetric": false})")),
+            "int4 g64 asymmetric, pack-quantized");
+  EXPECT_EQ(
+      Describe(weights(R"({"strategy": "channel", "group_size": null, "observer": "minmax", "observer_kwargs": {}})")),
+      "int8 per channel, pack-quantized");
+}
+
+TEST(QuantizationConfigTest, GroupFormatGoesBeforeTheCommonOne) {
+  EXPECT_EQ(Edited(R"("targets")", R"("format": "pack-quantized", "targets")")->groups[0].scheme.format,
+            Format::kPackQuantized);
+  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "mixed-precision")")->groups[0].scheme.format,
+            Format::kIntQuantized);
+  EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "pack-quantized")")->groups[0].scheme.format,
+            Format::kPackQuantized);
+}
+
+TEST(QuantizationConfigTest, RefusesByName) {
+  struct Case {
+    std::string from, to;
+    absl::StatusCode code;
+    std::string message;
+  };
+  const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
+  for (const Case& c : std::vector<Case>{
+           {R"("type": "int")", R"("type": "float")", kUnimplemented, "config_groups.group_0.weights: 8-bit floats"},
+           {R"("strategy": "channel")", R"("strategy": "block")", kUnimplemented, "weights.strategy = \"block\""},
+           {R"("strategy": "channel")", R"("strategy": "row")", kInvalid, "weights.strategy = \"row\""},
+           {R"("strategy": "channel")", R"("strategy": "token")", kInvalid, "weights.strategy = \"token\""},
+           {R"("strategy": "channel")", R"("strategy": "group")", kInvalid, "weights.group_size = null"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 32)", kInvalid,
+            "weights.group_size = 32"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 0)", kInvalid,
+            "weights.group_size = 0"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "extra": 1)", kInvalid,
+            "unknown field config_groups.group_0.weights.extra"},
+           {R"("targets")", R"("extra": 1, "targets")", kInvalid, "unknown field config_groups.group_0.extra"},
+           {R"("strategy": "channel")", R"("group_size": 18446744073709551615)", kInvalid,
+            "group_size = 18446744073709551615; an integer"},
+           {R"("strategy": "channel")", R"("group_size": 1e400)", kInvalid, "group_size = \"1e400\"; an integer"},
+           {R"("strategy": "channel")", R"("group_size": -2)", kInvalid, "group_size = -2; a positive size"},
+           {R"("strategy": "channel")", R"("group_size": 32.0)", kInvalid, "group_size = 32.0; an integer"},
+           {R"("strategy": "channel")", R"("strategy": "group", "group_size": -1)", kInvalid,
+            "group_size = -1; a positive size with strategy \"group\""},
+           {R"("strategy": "token")", R"("strategy": "token", "group_size": 0)", kInvalid,
+            "input_activations.group_size = 0"},
+           {R"("num_bits": 8)", R"("num_bits": 9)", kInvalid, "num_bits"},
+           {R"("num_bits": 8)", R"("num_bits": "8")", kInvalid, "weights.num_bits = \"8\""},
+           {R"("dynamic": false)", R"("dynamic": true)", kInvalid, "weights.dynamic"},
+           {R"("dynamic": true)", R"("dynamic": false)", kInvalid, "\"token\" cannot be static"},
+           {R"("dynamic": true)", R"("dynamic": "local")", kUnimplemented, "input_activations.dynamic = \"local\""},
+           {R"("strategy": "token")", R"("strategy": "channel")", kUnimplemented, "input_activations.strategy"},
+           {R"("dynamic": false)", R"("dynamic": false, "actorder": "group")", kUnimplemented,
+            "weights.actorder = \"group\""},
+           {R"("dynamic": false)", R"("dynamic": false, "scale_dtype": "torch.float32")", kUnimplemented,
+            "weights.scale_dtype"},
+           {R"("targets": ["Linear"])", R"("targets": [])", kInvalid, "targets is missing or empty"},
+           {R"("targets": ["Linear"])", R"("targets": [3])", kInvalid, "targets = [3]"},
+           {R"("targets")", R"("output_activations": {}, "targets")", kUnimplemented, "output_activations"},
+           {R"("compressed-tensors")", R"("gptq")", kUnimplemented, "quant_method = \"gptq\""},
+           {R"("int-quantized")", R"("marlin-24")", kUnimplemented, "format = \"marlin-24\""},
+           {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented, "kv_cache_scheme = 1"},
+           {R"("unknown_at_top": 1)", R"("sparsity_config": {"format": "sparse-24-bitmask"})", kUnimplemented,
+            "sparsity_config"},
+           {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented,
+            "transform_config"},
+           {R"("unknown_at_top")", R"("format")", kInvalid, "the key 'format' occurs twice"},
+           {R"("config_groups")", R"("groups")", kInvalid, "config_groups = null"},
+           {"{\n", "[\n", kInvalid, "line 2, column 17"},
+       }) {
+    const absl::StatusOr<QuantizationConfig> config = Edited(c.from, c.to);
+    EXPECT_EQ(config.status().code(), c.code) << c.to << ": " << config.status();
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(c.message));
+  }
+}
+
+TEST(QuantizationConfigTest, SaysWhatHasNoEffect) {
+  EXPECT_THAT(Edited(R"("dynamic": false)", R"("dynamic": false, "actorder": "static", "observer": "mse")")->notes,
+              ElementsAre(HasSubstr("actorder"), HasSubstr("observer")));
+}
+
+TEST(QuantizationConfigTest, WhatIsWrittenReadsBackTheSame) {
+  for (const bool symmetric : {false, true}) {
+    for (const WeightStrategy strategy : {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kGroup}) {
+      for (const int input : {0, 1, 2, 3}) {
+        QuantizationConfig config;
+        config.groups.push_back({"group_0", {"Linear", "re:.*x"}, {}});
+        Scheme& scheme = config.groups[0].scheme;
+        scheme.weights.num_bits = symmetric ? 4 : 8;
+        scheme.weights.symmetric = symmetric;
+        scheme.weights.strategy = strategy;
+        scheme.weights.group_size = strategy == WeightStrategy::kGroup ? 32 : 0;
+        if (input > 0) scheme.input = InputScheme{};
+        if (input == 2) *scheme.input = {8, false, false, InputStrategy::kTensor, 0};
+        if (input == 3) *scheme.input = {8, true, true, InputStrategy::kGroup, 128};
+        scheme.format = input > 1 ? Format::kIntQuantized : DefaultFormat(input > 0);
+        if (!Validate(scheme).ok()) continue;
+        config.ignore = {"lm_head"};
+        const absl::StatusOr<QuantizationConfig> back = ParseQuantizationConfig(QuantizationConfigToJson(config));
+        ASSERT_TRUE(back.ok()) << back.status();
+        EXPECT_EQ(*back, config);
+      }
+    }
+  }
+}
+
+// The package's own files: reading one and writing it again gives the same JSON.
+TEST(QuantizationConfigTest, ReproducesTheRecordedFiles) {
+  for (const char* name : {"int_w8a8_dynamic", "int_w8a8_static", "int_w4a8_g32", "pack_w4a16_channel_asym",
+                           "pack_w2a16_g32", "pack_w4a8_g32"}) {
+    const std::string text = ReadText(absl::StrCat("tests/golden/checkpoints/", name, "/config.json"));
+    const nlohmann::json recorded = nlohmann::json::parse(text);
+    const absl::StatusOr<ModelConfig> model = ParseModelConfig(text);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(*model->quantization_config);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(nlohmann::json::parse(*SetQuantizationConfig(text, *config)), recorded) << name;
+  }
+}
+
+TEST(ModelConfigTest, KeepsOtherKeysInOrder) {
+  const std::string text =
+      *SetQuantizationConfig(R"({"z": 1e-05, "a": [null, "\u00e9"], "big": 18446744073709551615})", {});
+  EXPECT_LT(text.find("\"z\": 1e-05"), text.find("\"a\""));
+  EXPECT_THAT(text, HasSubstr("18446744073709551615"));
+  EXPECT_THAT(text, HasSubstr("\"\\u00e9\""));
+  EXPECT_THAT(*SetQuantizationConfig("", {}), HasSubstr("quantization_config"));
+}
+
+constexpr char kFromPython[] = R"({
+    "architectures": ["NemotronHForCausalLM"],
+    "time_step_limit": [0.0, Infinity], "floor": -Infinity,
+    "initializer": {"range": NaN, "x":1.50e-05},
+    "seed": 340282366920938463463374607431768211456,
+    "huge": 1e999,
+    "tie_word_embeddings": true,
+    "name": "a\u00e9"
+}
+)";
+
+TEST(ModelConfigTest, ReadsWhatPythonWrites) {
+  const absl::StatusOr<ModelConfig> model = ParseModelConfig(kFromPython);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(model->has_output_head);
+  EXPECT_EQ(model->tie_word_embeddings, true);
+  // They are also accepted in a quantization_config where they have no effect, and refused where they would have one.
+  EXPECT_TRUE(Edited(R"("unknown_at_top": 1)", R"("unknown_at_top": [NaN, 1e999])").ok());
+  EXPECT_TRUE(Edited(R"("dynamic": false)", R"("dynamic": false, "observer_kwargs": {"c": -Infinity})").ok());
+  EXPECT_THAT(std::string(Edited(R"("num_bits": 8)", R"("num_bits": NaN)").status().message()),
+              HasSubstr("num_bits = \"NaN\"; an integer is expected"));
+}
+
+TEST(ModelConfigTest, WhatIsNotTouchedKeepsItsText) {
+  QuantizationConfig config;
+  config.ignore = {"lm_head"};
+  const std::string text = kFromPython;
+  const std::string added = *SetQuantizationConfig(text, config);
+  const size_t end = text.find("\n}\n");  // where the new key goes
+  EXPECT_EQ(added.substr(0, end), text.substr(0, end));
+  EXPECT_THAT(added.substr(end), StartsWith(",\n    \"quantization_config\": {\n        \"config_groups\": {}"));
+  EXPECT_THAT(added, EndsWith("\n    }\n}\n"));
+  EXPECT_EQ(*SetQuantizationConfig(added, config), added);
+
+  // Replaced in place.
+  EXPECT_THAT(*SetQuantizationConfig("{\"quantization_config\":{\"a\": [1]} , \"b\":\t1e2 }", config),
+              AllOf(StartsWith("{\"quantization_config\":{\n"), EndsWith("\n  } , \"b\":\t1e2 }")));
+  EXPECT_THAT(*SetQuantizationConfig("{\"b\":1}", config), StartsWith("{\"b\":1,\n  \"quantization_config\": {\n"));
+  EXPECT_THAT(*SetQuantizationConfig("\n{ \"b\": 1}", config),
+              StartsWith("\n{ \"b\": 1,\n  \"quantization_config\": {\n"));
+  EXPECT_THAT(*SetQuantizationConfig("{\n\t\"b\": 1\n}", config),
+              AllOf(HasSubstr("\n\t\"quantization_config\": {\n\t\t\"config"), EndsWith("\n\t}\n}\n")));
+  for (const char* empty : {"", "{}", " {\n} \n", "{ }"}) {
+    EXPECT_TRUE(nlohmann::json::parse(*SetQuantizationConfig(empty, config)).contains("quantization_config")) << empty;
+  }
+}
+
+TEST(ModelConfigTest, ReadsWhatItSaysOfTheEmbeddings) {
+  EXPECT_EQ(ParseModelConfig(R"({"tie_word_embeddings": true})")->tie_word_embeddings, true);
+  EXPECT_EQ(ParseModelConfig(R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})")
+                ->tie_word_embeddings,
+            false);
+  EXPECT_EQ(ParseModelConfig(R"({"text_config": {"tie_word_embeddings": true}})")->tie_word_embeddings, true);
+  EXPECT_EQ(ParseModelConfig("{}")->tie_word_embeddings, std::nullopt);
+  EXPECT_TRUE(ParseModelConfig(R"({"architectures": ["GemmaForCausalLM"]})")->has_output_head);
+  EXPECT_FALSE(ParseModelConfig(R"({"architectures": ["BertModel", 3]})")->has_output_head);
+  EXPECT_FALSE(ParseModelConfig(R"({"architectures": null})")->has_output_head);
+}
+
+TEST(ModelConfigTest, RefusesDamage) {
+  for (const std::string text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}", "{} x", "{\"a\": \"\xff\"}"}) {
+    EXPECT_EQ(ParseModelConfig(text).status().code(), absl::StatusCode::kDataLoss) << text;
+    EXPECT_THAT(std::string(ParseModelConfig(text).status().message()), StartsWith("line 1, column "));
+    EXPECT_EQ(SetQuantizationConfig(text, {}).ok(), text.empty()) << text;
+  }
+  std::string deep = "1";
+  for (int i = 0; i < 100; ++i) deep = "[" + deep + "]";
+  EXPECT_THAT(std::string(ParseModelConfig("{\"a\": " + deep + "}").status().message()), HasSubstr("nested deeper"));
+}
+
+}  // namespace
+}  // namespace aqt::serving

@@ -1,0 +1,100 @@
+#include "serving/formats/quantized_already.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "aqt/io/printable.h"
+#include "serving/formats/scheme.h"
+
+namespace aqt::serving {
+namespace {
+
+// Integers, and floating point types of 8 bits or fewer: types for storage only.
+bool IsStorageType(io::FileDType dtype) {
+  switch (dtype) {
+    case io::FileDType::kBool: return false;
+    case io::FileDType::kI16:
+    case io::FileDType::kU16:
+    case io::FileDType::kI32:
+    case io::FileDType::kU32: return true;
+    default: return io::BitWidth(dtype) <= 8;
+  }
+}
+
+// How a method names its tensors. The first entry that fits decides.
+struct Layout {
+  absl::string_view suffix;
+  const char* method;
+  bool only_storage = false;  // floating point tensors have such names, too
+  bool of_weight = false;     // only beside a <module>.weight of a storage type
+};
+constexpr Layout kLayouts[] = {
+    {".g_idx", "GPTQ"},
+    {".qweight", "GPTQ or AWQ"},
+    {".qzeros", "GPTQ or AWQ"},
+    {".weight.absmax", "bitsandbytes"},
+    {".weight.quant_map", "bitsandbytes"},
+    {".weight.nested_absmax", "bitsandbytes"},
+    {".weight.quant_state.bitsandbytes__nf4", "bitsandbytes"},
+    {".weight.quant_state.bitsandbytes__fp4", "bitsandbytes"},
+    {".SCB", "bitsandbytes"},
+    {".weight_scale_inv", "FP8 in blocks", false, true},
+    {".weight_scale_2", "ModelOpt", false, true},
+    {".weight_packed", "compressed-tensors", true},
+    {".weight_global_scale", "compressed-tensors", false, true},
+    {".weight_zero_point", "compressed-tensors", false, true},
+    {".weight_scale", "compressed-tensors or FP8", false, true},
+    {".weight._data", "Quanto"},
+    {".W_q", "HQQ", true},
+    {"_blocks", "MXFP4", true},
+};
+
+bool ShowsQuantization(const io::Checkpoint& checkpoint, const io::TensorInfo& info, const Layout& layout) {
+  absl::string_view module = info.name;
+  if (!absl::ConsumeSuffix(&module, layout.suffix)) return false;
+  if (layout.only_storage && !IsStorageType(info.dtype)) return false;
+  if (!layout.of_weight) return true;
+  const io::Checkpoint::Tensor* weight = checkpoint.Find(absl::StrCat(module, kWeight));
+  return weight != nullptr && IsStorageType(weight->info->dtype);
+}
+
+// The evidence that the checkpoint is quantized, or an empty text.
+std::string Evidence(const io::Checkpoint& checkpoint, const ModelConfig& model) {
+  if (model.quantization_config.has_value()) {
+    return absl::StrCat("it has a quantization_config",
+                        model.quant_method.empty() ? "" : absl::StrCat(" of ", io::Printable(model.quant_method)));
+  }
+  for (const char* file : {"quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
+    const std::vector<std::string>& files = checkpoint.other_files();
+    if (std::find(files.begin(), files.end(), file) != files.end()) return absl::StrCat("there is a ", file);
+  }
+  for (const Layout& layout : kLayouts) {
+    for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
+      if (ShowsQuantization(checkpoint, *tensor.info, layout)) {
+        return absl::StrCat("the tensor ", io::Printable(tensor.info->name), " is of ", layout.method);
+      }
+    }
+  }
+  for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
+    const io::TensorInfo& info = *tensor.info;
+    if (info.shape.rank() == 2 && ModuleOf(info.name).has_value() && IsStorageType(info.dtype)) {
+      return absl::StrCat("the weight ", io::Printable(info.name), " is ", io::ToString(info.dtype),
+                          info.shape.ToString());
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::Status CheckNotQuantized(const io::Checkpoint& checkpoint, const ModelConfig& model) {
+  const std::string evidence = Evidence(checkpoint, model);
+  if (evidence.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(checkpoint.path(), " is quantized already: ", evidence,
+                                               "; start from the floating point original, or dequantize it first"));
+}
+
+}  // namespace aqt::serving

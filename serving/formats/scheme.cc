@@ -1,0 +1,182 @@
+#include "serving/formats/scheme.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/check.h"
+#include "aqt/core/status_macros.h"
+
+namespace aqt::serving {
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+absl::Status CheckInput(const InputScheme& input) {
+  if (input.num_bits < 2 || input.num_bits > 8) {
+    return absl::UnimplementedError(
+        absl::StrCat("input_activations.num_bits = ", input.num_bits, " is not supported; 2 to 8 are"));
+  }
+  if ((input.strategy == InputStrategy::kGroup) != (input.group_size > 0) || input.group_size < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("input_activations: group_size = ", input.group_size,
+                                                   " with strategy \"", ToString(input.strategy),
+                                                   "\"; \"group\" needs a positive size, the others have none"));
+  }
+  if (!input.dynamic && input.strategy == InputStrategy::kToken) {
+    return absl::InvalidArgumentError(
+        "input_activations: strategy \"token\" cannot be static; make it dynamic or use strategy \"tensor\"");
+  }
+  if (!input.dynamic && input.strategy != InputStrategy::kTensor) {
+    return absl::UnimplementedError(absl::StrCat("input_activations: static with strategy \"", ToString(input.strategy),
+                                                 "\" is not supported; \"tensor\" is"));
+  }
+  return absl::OkStatus();
+}
+
+// Divisors of n near `wanted`, to suggest for a group size that does not fit.
+std::string DivisorsNear(int64_t n, int64_t wanted) {
+  wanted = std::min(wanted, n);
+  std::vector<int64_t> divisors;
+  for (int64_t d = std::max<int64_t>(2, wanted / 4); d <= std::min(n, wanted * 4); ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  if (divisors.empty()) return "";
+  if (divisors.size() > 6) {
+    std::sort(divisors.begin(), divisors.end(), [wanted](int64_t a, int64_t b) {
+      return std::abs(a - wanted) != std::abs(b - wanted) ? std::abs(a - wanted) < std::abs(b - wanted) : a < b;
+    });
+    divisors.resize(6);
+    std::sort(divisors.begin(), divisors.end());
+  }
+  return absl::StrCat("a group size of ", absl::StrJoin(divisors, ", "), ", ");
+}
+
+// OK when groups of that size fill a row of the weight, [o, columns].
+absl::Status CheckGroups(absl::string_view of, int64_t group_size, int64_t columns, absl::string_view otherwise) {
+  if (columns % group_size == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(of, "group size ", group_size,
+                                                 group_size > columns ? " exceeds " : " does not divide ", columns,
+                                                 " (axis 1); use ", DivisorsNear(columns, group_size), otherwise));
+}
+
+}  // namespace
+
+absl::string_view ToString(InputStrategy strategy) {
+  switch (strategy) {
+    case InputStrategy::kToken: return "token";
+    case InputStrategy::kTensor: return "tensor";
+    case InputStrategy::kGroup: return "group";
+  }
+  return "?";
+}
+
+absl::string_view ToString(Format format) {
+  switch (format) {
+    case Format::kIntQuantized: return "int-quantized";
+    case Format::kPackQuantized: return "pack-quantized";
+  }
+  return "?";
+}
+
+Format DefaultFormat(bool quantized_activations) {
+  return quantized_activations ? Format::kIntQuantized : Format::kPackQuantized;
+}
+
+absl::Status Validate(const Scheme& scheme) {
+  const WeightScheme& w = scheme.weights;
+  AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(w), "weights"));
+  if (!w.symmetric && w.strategy == WeightStrategy::kTensor && scheme.format == Format::kPackQuantized) {
+    return absl::UnimplementedError(
+        "pack-quantized with one zero point per tensor is not supported; use strategy channel or group, or symmetric "
+        "weights");
+  }
+  return scheme.input.has_value() ? CheckInput(*scheme.input) : absl::OkStatus();
+}
+
+std::string Describe(const Scheme& scheme) {
+  const WeightScheme& w = scheme.weights;
+  std::string text = absl::StrCat("int", w.num_bits, " ",
+                                  w.strategy == WeightStrategy::kGroup ? absl::StrCat("g", w.group_size)
+                                                                       : absl::StrCat("per ", ToString(w.strategy)),
+                                  w.symmetric ? "" : " asymmetric");
+  if (scheme.input.has_value()) {
+    const InputScheme& a = *scheme.input;
+    absl::StrAppend(&text, ", input int", a.num_bits, " ",
+                    a.strategy == InputStrategy::kGroup ? absl::StrCat("g", a.group_size)
+                                                        : absl::StrCat("per ", ToString(a.strategy)),
+                    a.dynamic ? " dynamic" : " static", a.symmetric ? "" : " asymmetric");
+  }
+  return absl::StrCat(text, ", ", ToString(scheme.format));
+}
+
+std::optional<absl::string_view> ModuleOf(absl::string_view tensor) {
+  const absl::string_view kSuffix = kWeight;  // not constexpr: g++ 12 refuses that under ubsan
+  if (!absl::EndsWith(tensor, kSuffix) || tensor.size() == kSuffix.size()) return std::nullopt;
+  return tensor.substr(0, tensor.size() - kSuffix.size());
+}
+
+absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Shape& shape) {
+  if (shape.rank() != 2) {
+    return absl::UnimplementedError(absl::StrCat(
+        "only weights of rank 2 [out, in] can be quantized, this one has rank ", shape.rank(),
+        shape.rank() == 3 ? "; experts stored in one tensor must be split into one weight per expert first" : ""));
+  }
+  if (dtype != io::FileDType::kF32 && dtype != io::FileDType::kBF16 && dtype != io::FileDType::kF16) {
+    return absl::UnimplementedError(
+        absl::StrCat("weights of dtype ", io::ToString(dtype), " cannot be quantized; F32, BF16 and F16 can"));
+  }
+  if (shape.num_elements() == 0) return absl::UnimplementedError("the weight has no elements");
+  const WeightScheme& w = scheme.weights;
+  if (w.strategy == WeightStrategy::kGroup) {
+    AQT_RETURN_IF_ERROR(
+        CheckGroups("", w.group_size, shape[1], "one scale per channel, or keep this weight in floating point"));
+  }
+  if (scheme.input.has_value() && scheme.input->strategy == InputStrategy::kGroup) {
+    AQT_RETURN_IF_ERROR(CheckGroups("input_activations: ", scheme.input->group_size, shape[1],
+                                    "one scale per token, or keep this weight in floating point"));
+  }
+  return absl::OkStatus();
+}
+
+Shape ScaleShape(const WeightScheme& scheme, const Shape& weight) {
+  switch (scheme.strategy) {
+    case WeightStrategy::kTensor: return {1};
+    case WeightStrategy::kChannel: return {weight[0], 1};
+    case WeightStrategy::kGroup: return {weight[0], weight[1] / scheme.group_size};
+    case WeightStrategy::kBlock: break;
+  }
+  AQT_CHECK(false);
+}
+
+std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_view module, io::FileDType dtype,
+                                          const Shape& shape) {
+  using io::FileDType;
+  const WeightScheme& w = scheme.weights;
+  const bool packed = scheme.format == Format::kPackQuantized;
+  const Shape scale = ScaleShape(w, shape);
+  std::vector<io::TensorSpec> out;
+  if (packed) {
+    out.push_back(
+        {absl::StrCat(module, kWeightPacked), FileDType::kI32, {shape[0], CeilDiv(shape[1] * w.num_bits, 32)}});
+    out.push_back({absl::StrCat(module, kWeightShape), FileDType::kI64, {2}});
+  } else {
+    out.push_back({absl::StrCat(module, kWeight), FileDType::kI8, shape});
+  }
+  out.push_back({absl::StrCat(module, kWeightScale), dtype, scale});
+  if (!w.symmetric) {
+    const std::string name = absl::StrCat(module, kWeightZeroPoint);
+    if (packed) {
+      out.push_back({name, FileDType::kI32, {CeilDiv(shape[0] * w.num_bits, 32), scale[1]}});
+    } else {
+      out.push_back({name, FileDType::kI8, scale});
+    }
+  }
+  if (scheme.HasStaticInput()) {
+    out.push_back({absl::StrCat(module, kInputScale), dtype, {1}});
+    if (!scheme.input->symmetric) out.push_back({absl::StrCat(module, kInputZeroPoint), FileDType::kI8, {1}});
+  }
+  return out;
+}
+
+}  // namespace aqt::serving
