@@ -7,7 +7,7 @@ def run(script, documentation, path, text, found, arguments):
     """`text` is what the page at `path` must be, `found` what is wrong with its sources. Returns the exit code."""
     if arguments == ["--check"]:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            found.append(f"docs/{path.name} is stale: run bazel/{pathlib.Path(script).name}")
+            found.append(f"{path.relative_to(pathlib.Path(script).resolve().parents[1])} is stale: run bazel/{pathlib.Path(script).name}")
     elif arguments:
         print(documentation, file=sys.stderr)
         return 2

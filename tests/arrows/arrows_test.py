@@ -67,11 +67,11 @@ class Arrows(unittest.TestCase):
 
     def test_outside_libraries(self):
         for package, dep in [("aqt/quant", "@highway//:hwy"), ("aqt/nn", "@eigen//:eigen"), ("aqt/graph", "@com_google_protobuf//:protobuf"),
-                             ("aqt/io", "@cli11"), ("aqt/core", "@com_google_googletest//:gtest"), ("aqt/core", "@boost//:any")]:
+                             ("aqt/io", "@cli11"), ("serving/convert", "@cli11"), ("aqt/core", "@com_google_googletest//:gtest"), ("aqt/core", "@boost//:any")]:
             with self.subTest(package=package, dep=dep):
                 self.assertEqual(self.problems({f"{package}/BUILD.bazel": library("a", [dep])}),
                                  [f"//{package}:a: may not depend on {build_files.absolute(dep, package)}"])
-        for package, dep in [("aqt/kernels", "@highway//:hwy"), ("aqt/quant", "@com_google_absl//absl/status"), ("serving", "@cli11")]:
+        for package, dep in [("aqt/kernels", "@highway//:hwy"), ("aqt/quant", "@com_google_absl//absl/status"), ("serving/cli", "@cli11")]:
             with self.subTest(package=package, dep=dep):
                 self.assertEqual(self.problems({f"{package}/BUILD.bazel": library("a", [dep])}), [])
 
@@ -101,7 +101,7 @@ class Arrows(unittest.TestCase):
         self.assertRegex(self.problems({**build, "aqt/kernels/a.h": "#include <Eigen/Core>\n"})[0], "kernels/a.h may not include Eigen/Core")
         self.assertRegex(self.problems({**build, "aqt/kernels/a.h": '#include "absl/strings/str_format.h"\n'})[0], "no more of Abseil")
         self.assertEqual(self.problems({**build, "aqt/kernels/a.h": '#include "absl/types/span.h"\n'}), [])
-        serving = {"serving/BUILD.bazel": library("a"), "serving/a.h": '#include "nlohmann/json.hpp"\n'}
+        serving = {"serving/formats/BUILD.bazel": library("a"), "serving/formats/a.h": '#include "nlohmann/json.hpp"\n'}
         self.assertRegex(self.problems(serving)[0], "a header includes no library but Abseil")
 
     def test_a_select_hides_nothing(self):

@@ -9,9 +9,12 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True  # the source tree stays as it is
-sys.path.insert(0, str(ROOT / "bazel"))
+sys.path[:0] = [str(ROOT / "bazel"), str(ROOT / "tests" / "arrows")]
+import arrows  # noqa: E402
+import build_files  # noqa: E402
 import config_reference  # noqa: E402
 import feature_table  # noqa: E402
+import room_picture  # noqa: E402
 
 
 def read(path):
@@ -96,6 +99,58 @@ class Features(unittest.TestCase):
                     problems = feature_table.problems(root, [{**good, **change}])
                     short = [re.sub("^docs/features.json: (row 1: )?", "", problem) for problem in problems]
                     self.assertEqual(short, [want] if want else [])
+
+
+class Architecture(unittest.TestCase):
+    def test_the_picture_is_up_to_date(self):
+        page = read(room_picture.PAGE)
+        self.assertEqual(page, room_picture.page(page, build_files.read_tree(ROOT)), "run bazel/room_picture.py")
+
+    def test_the_table_has_the_arrows(self):
+        """What follows from the last column is what tests/arrows allows, for each folder with libraries."""
+        rows = re.findall(r"^\| `([\w/]+)` \| .* \|(.*)\|$", read(room_picture.PAGE), re.M)
+        listed = {room: re.findall(r"`([\w/]+)`", uses) for room, uses in rows}
+        folders = set(room_picture.arrows(build_files.read_tree(ROOT))[0])
+        self.assertEqual(set(listed), folders)
+
+        def rooms_of(names):
+            return {room for room in folders if arrows.within(room, names)}
+
+        def reached(names):
+            return rooms_of(names).union(*(reached(listed[room]) for room in rooms_of(names)))
+        for room in sorted(folders):
+            with self.subTest(room=room):
+                self.assertEqual(reached(listed[room]), rooms_of(arrows.LAYERS[room].split()))
+
+    def test_a_picture(self):
+        def library(label, *deps, testonly=False, rule="cc_library"):
+            return label, build_files.Target(label, rule, deps, (), (), testonly)
+        targets = dict([
+            library("//aqt/core:a"), library("//aqt/io:a", "//aqt/core:a", "@other//:x"),
+            library("//aqt/quant/config:a", "//aqt/core:a"), library("//aqt/quant/config:b", "//aqt/quant/config:a"),
+            library("//aqt/quant/text:a", "//aqt/quant/config:b", "//aqt/core:a"),
+            library("//aqt/quant/text:t", "//aqt/io:a", testonly=True),
+            library("//aqt/quant/text:a_test", "//aqt/io:a", rule="cc_test"),
+            library("//aqt/testing:a", "//aqt/io:a", testonly=True), library("//tests/e2e:a", "//aqt/io:a"),
+            library("//aqt/quant:a", rule="alias")])
+        self.assertEqual(room_picture.picture(targets), """```mermaid
+flowchart TB
+  subgraph aqt_quant["aqt/quant"]
+    aqt_quant_config["config"]
+    aqt_quant_text["text"]
+  end
+  aqt_core["aqt/core"]
+  aqt_io["aqt/io"]
+  aqt_testing["aqt/testing"]
+  aqt_io --> aqt_core
+  aqt_quant_config --> aqt_core
+  aqt_quant_text --> aqt_quant_config
+  aqt_testing -.-> aqt_io
+```
+""")
+        targets.update([library("//aqt/core:b", "//aqt/quant/text:a")])
+        with self.assertRaisesRegex(ValueError, "a circle: .*aqt/core"):
+            room_picture.picture(targets)
 
 
 class DifferencesFromAqt(unittest.TestCase):
