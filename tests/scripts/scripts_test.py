@@ -91,9 +91,9 @@ exit {code}
         self.program("bazelw", says="//a:b PASSED in 0.3s\n//a:c (cached) PASSED in 1s\n")
         ran = self.run_script(script, BAZELW_DISK_CACHE=CACHE)
         self.assertEqual(ran.returncode, 0, ran.stdout)
-        self.assertRegex(ran.stdout, r"\nasan: 2 passed, 0 failed in \d+ s\nubsan: 2 passed, 0 failed in \d+ s\n"
-                                     r"tsan: 2 passed, 0 failed in \d+ s\n$")
-        self.assertEqual([call[1] for call in self.calls()], ["--config=asan", "--config=ubsan", "--config=tsan"])
+        self.assertRegex(ran.stdout, r"\nasan\+ubsan: 2 passed, 0 failed in \d+ s\ntsan: 2 passed, 0 failed in \d+ s\n$")
+        self.assertEqual([[word for word in call if word.startswith("--config")] for call in self.calls()],
+                         [["--config=asan", "--config=ubsan"], ["--config=tsan"]])
         for call in self.calls():
             self.assertIn("//...", call)
             self.assertIn("-//tests/consumer_test:consumer_test", call)
