@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path[:0] = [str(ROOT / "bazel"), str(ROOT / "tests" / "arrows")]
 import arrows  # noqa: E402
+import api_page  # noqa: E402
 import build_files  # noqa: E402
 import config_reference  # noqa: E402
 import feature_table  # noqa: E402
@@ -99,6 +100,47 @@ class Features(unittest.TestCase):
                     problems = feature_table.problems(root, [{**good, **change}])
                     short = [re.sub("^docs/features.json: (row 1: )?", "", problem) for problem in problems]
                     self.assertEqual(short, [want] if want else [])
+
+
+class ApiPage(unittest.TestCase):
+    def test_is_current(self):
+        self.assertEqual(read(api_page.PAGE), api_page.page(ROOT), "run bazel/api_page.py")
+
+    def test_names(self):
+        text = """
+// Returns `x`, or so. More.
+#define AQT_IF(x) x
+#define AQT_IF_IMPL_(x) x
+
+namespace aqt {
+
+// Rounds e.g. to even.
+enum class Mode { kA };
+class Later;
+// What it
+// is: a plan.
+struct Plan : Base {
+  int Member();
+};
+Plan MakePlan(int a);
+bool IsPlan(const Plan& plan);  // never fails
+template <class T>
+absl::StatusOr<std::vector<T>> Read(int n);
+Plan Plan::Member() { return {}; }
+
+namespace internal {
+int Hidden();
+}  // namespace internal
+
+namespace nn {
+using Names = std::vector<std::string>;
+inline constexpr int kMany = 3;
+}  // namespace nn
+}  // namespace aqt
+"""
+        self.assertEqual(api_page.names(text), [
+            ("AQT_IF", "Returns `x`, or so"), ("Mode", "Rounds e.g. to even"), ("Plan", "What it is: a plan"), ("MakePlan", ""),
+            ("IsPlan", "never fails"), ("Read", ""), ("nn::Names", ""), ("nn::kMany", "")])
 
 
 class Architecture(unittest.TestCase):

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Writes docs/api.md: the names that aqt/aqt.h gives a program, from the headers that it includes.
+
+usage: bazel/api_page.py          writes the page
+       bazel/api_page.py --check  fails when the page is not what it would write
+
+A name is a type, function, constant or macro declared at the margin of a header, outside of namespace internal. What is
+said of it is the first sentence of the comment above it, or beside it. A name without one belongs to the name above.
+"""
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import build_files  # noqa: E402  pylint: disable=wrong-import-position
+import generated_page  # noqa: E402  pylint: disable=wrong-import-position
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = "docs/api.md"
+UMBRELLA = "aqt/aqt.h"
+INTRODUCTION = f"""# The names of `{UMBRELLA}`
+
+Generated from the headers by `bazel/api_page.py`; do not edit. Depend on `@aqt//:aqt` and include `{UMBRELLA}`, or depend on
+the library of a header below and include that. The comment in the header has the rest: formula, shapes, dtypes, errors.
+"""
+
+# At the margin of a file in the format of clang-format.
+NAMESPACE = re.compile(r"namespace ([\w:]+) \{$")
+END = re.compile(r"\}  // namespace ([\w:]+)$")
+MACRO = re.compile(r"#define (AQT_\w+)(?<!_)\(")
+TYPE = re.compile(r"(?:class|struct|enum class) (?:\[\[\w+\]\] )?(\w+)(?: final)?(?: : [^;]*)? ?\{")
+ALIAS = re.compile(r"using (\w+) =")
+CONSTANT = re.compile(r"(?:inline )?constexpr [\w:<> ]+? (\w+)(?:\[\])? ?[={]")
+FUNCTION = re.compile(r"(?:\[\[nodiscard\]\] )?(?:inline |constexpr |template <[^>]*> )*[\w:]+(?:<.*>)?[ &*]+(\w+)\(")
+
+
+def first_sentence(comment):
+    """Up to the first period that ends a sentence, or all of it up to a colon that begins a list."""
+    text = " ".join(comment).strip()
+    match = re.match(r"(.*?[^.\s])(?<!e\.g)(?<!i\.e)\.(?:\s|$)", text)
+    return (match.group(1) if match else text).rstrip(":")
+
+
+def names(text):
+    """[(name with its namespace below aqt, first sentence)] in the order of the header, overloads once."""
+    found, comment, spaces = {}, [], []
+    for line in text.split("\n"):
+        if line.startswith("// "):
+            comment += [] if line.startswith("// clang-format") else [line[3:]]
+            continue
+        if match := NAMESPACE.match(line):
+            spaces.append(match.group(1))
+        elif END.match(line):
+            spaces.pop()
+        elif spaces and not any("internal" in space for space in spaces) and line[:1] not in ("", " ", "}", "#"):
+            for pattern in (TYPE, ALIAS, CONSTANT, FUNCTION):
+                match = pattern.match(line)
+                if match and "operator" not in line.split("(")[0]:
+                    path = "::".join(spaces).split("::")[1:] + [match.group(1)]
+                    found.setdefault("::".join(path), first_sentence(comment or line.split("  // ")[1:]))
+                    break
+        elif match := MACRO.match(line):
+            found.setdefault(match.group(1), first_sentence(comment))
+        if not line.startswith("template <"):  # the declaration is on the next line
+            comment = []
+    return list(found.items())
+
+
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def page(root):
+    """The text of the page."""
+    headers = re.findall(r'^#include "([^"]+)"', (root / UMBRELLA).read_text(encoding="utf-8"), re.M)
+    library = {build_files.file_of(header): target.label for target in build_files.read_tree(root).values()
+               for header in target.hdrs}
+    parts = [INTRODUCTION]
+    for header in headers:
+        rows = names((root / header).read_text(encoding="utf-8"))
+        if rows:
+            parts.append(f"\n## `{header}`\nLibrary `{library[header]}`.\n\n| name | |\n|---|---|\n")
+            parts += [f"| `{name}` | {cell(said)} |\n" for name, said in rows]
+    return "".join(parts)
+
+
+def main(arguments):
+    return generated_page.run(__file__, __doc__, ROOT / PAGE, page(ROOT), [], arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
