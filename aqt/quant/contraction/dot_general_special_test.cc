@@ -115,7 +115,8 @@ TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {
           EXPECT_TRUE(SameBits(plain.out, seen.out)) << dtype << " " << seed << " " << target;
           EXPECT_TRUE(SameBits(plain.dlhs, seen.dlhs)) << dtype << " " << seed << " " << target;
           EXPECT_TRUE(SameBits(plain.drhs, seen.drhs)) << dtype << " " << seed << " " << target;
-          for (const float v : Cast(seen.out, DType::kF32).View<float>()) nans += std::isnan(v);
+          const Array out = Cast(seen.out, DType::kF32);
+          for (const float v : out.View<float>()) nans += std::isnan(v);
         }
       }
     }
