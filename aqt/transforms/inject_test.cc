@@ -180,7 +180,7 @@ TEST(InjectTest, WrongRulesAreRefused) {
   InjectConfig config = All(Int8());
   config.rules[0].scope = "mlp/(";
   EXPECT_THAT(Inject(Traced(2), config),
-              FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "\"mlp/(\"", "no regular expression"}));
+              FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "\"mlp/(\"", "not a valid regular expression"}));
   config = All(Int8());
   config.rules[0].ops = {"conv"};
   EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "op \"conv\""}));

@@ -97,7 +97,7 @@ TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
            {"schema: 1\nrule { match: 'a(' keep_float {} }", "my.textproto:2:8: ", "missing )"},
            {"schema: 1\nrule { keep_float {} }", "my.textproto:2:1: ", "needs match"},
            {"schema: 1\nrule { match: 'a' }", "my.textproto:2:1: ", "needs quantize or keep_float"},
-           {"schema: 1\nbase: 'w8a16'\nignore: 'a'\nignore: '['", "my.textproto:4:1: ", "no regular expression"},
+           {"schema: 1\nbase: 'w8a16'\nignore: 'a'\nignore: '['", "my.textproto:4:1: ", "not a valid regular expression"},
            {"schema: 1\nrule { match: 'a' keep_float {} on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT }",
             "my.textproto:2:33: ", "on_unsuitable"},
            {rule + "} }", "my.textproto:2:19: ", "needs weights"},

@@ -375,7 +375,7 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
            {v4 + "fwd {\n dg_accumulator_dtype: 's8' }", "3:2: ", "accumulator dtype s8, expected s32"},
            {v4 + "fwd { rhs { dequant_mode: DEQUANT_MODE_THIS_INPUT }\n dg_accumulator_dtype: 's32' }",
             "3:2: ", "rhs enters the product as a float"},
-           {v4 + "fwd {\n local_aqt {} }", "3:2: ", "only in dlhs and drhs"},
+           {v4 + "fwd {\n local_aqt {} }", "3:2: ", "only supported in dlhs and drhs"},
            {v4 + "dlhs {\n local_aqt {} }", "3:2: ", "dlhs.local_aqt: local_aqt: needs a contraction_axis_shard_count"},
            {v4 + "drhs {\n local_aqt { contraction_axis_shard_size: 2 } }", "3:2: ", "belongs to tile_largest_shape"},
            {v4 + "drhs {\n local_aqt { tile_largest_shape: true } }", "3:2: ", "needs a contraction_axis_shard_size"},
