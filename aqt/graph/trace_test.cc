@@ -173,8 +173,9 @@ TEST(TraceTest, EagerErrorsComeOutOfToArray) {
   const NamedScope scope("here");
   const Value bad = ops::Exp(x + y) * 2.0;
   EXPECT_FALSE(bad.status().ok());
-  EXPECT_THAT(bad.ToArray(), FailsWith(absl::StatusCode::kInvalidArgument, {"add [here]: shapes cannot be broadcast",
-                                                                            "f32[2,3], f32[4]", "trace_test.cc:"}));
+  EXPECT_THAT(bad.ToArray(),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"add [here]: the shapes cannot be broadcast", "f32[2,3], f32[4]", "trace_test.cc:"}));
 }
 
 TEST(TraceTest, ABranchOnDataIsAnError) {
