@@ -87,16 +87,21 @@ absl::StatusOr<FixedCase> ToFixedCase(const Json& json) {
                                    [&](const CompatField& field) { return field.name == name; });
     if (!known) return absl::InvalidArgumentError(absl::StrCat("Compat has no field ", name));
   }
-  for (const auto& [name, tensor] : json.at("tensors").items()) {
-    AQT_ASSIGN_OR_RETURN(fixed.tensors[name], ToFixedTensor(tensor));
+  if (json.contains("error")) {
+    fixed.error = json["error"];
+  } else {
+    for (const auto& [name, tensor] : json.at("tensors").items()) {
+      AQT_ASSIGN_OR_RETURN(fixed.tensors[name], ToFixedTensor(tensor));
+    }
   }
-  if (fixed.compat.empty() || fixed.tensors.empty()) {
-    return absl::InvalidArgumentError("an entry needs a field of Compat and a tensor");
+  if (fixed.compat.empty() || (fixed.tensors.empty() && fixed.error.empty())) {
+    return absl::InvalidArgumentError("an entry needs a field of Compat and a tensor or an error");
   }
   return fixed;
 }
 
 Json ToJson(const FixedCase& fixed) {
+  if (!fixed.error.empty()) return {{"compat", fixed.compat}, {"error", fixed.error}};
   Json tensors = Json::object();
   for (const auto& [name, tensor] : fixed.tensors) {
     Json& json = tensors[name];
@@ -184,7 +189,12 @@ absl::Status SaveFixedList(const io::FileSystem& fs, const std::string& path, Ar
                     ": {");
     for (auto entry = arithmetic_entry->begin(); entry != arithmetic_entry->end(); ++entry) {
       absl::StrAppend(&text, entry == arithmetic_entry->begin() ? "\n" : ",\n", "  ", Json(entry.key()).dump(),
-                      ": {\"compat\": ", entry->at("compat").dump(), ", \"tensors\": {");
+                      ": {\"compat\": ", entry->at("compat").dump());
+      if (entry->contains("error")) {
+        absl::StrAppend(&text, ", \"error\": ", entry->at("error").dump(), "}");
+        continue;
+      }
+      absl::StrAppend(&text, ", \"tensors\": {");
       const Json& tensors = entry->at("tensors");
       for (auto tensor = tensors.begin(); tensor != tensors.end(); ++tensor) {
         absl::StrAppend(&text, tensor == tensors.begin() ? "\n" : ",\n", "   ", Json(tensor.key()).dump(), ": ",

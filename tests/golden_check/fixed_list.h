@@ -7,7 +7,8 @@
 //   {"ARITHMETIC_XLA_COMPATIBLE": {
 //     "CASE": {"compat": ["FIELD"],
 //              "tensors": {"NAME": {"aval": "s8[1,33]", "sha256": "..."},
-//                          "NAME": {"aval": "f32[2]", "values": [1.5, "nan"]}}}}}
+//                          "NAME": {"aval": "f32[2]", "values": [1.5, "nan"]}}},
+//     "CASE": {"compat": ["FIELD"], "error": "FAILED_PRECONDITION"}}}
 //
 // A tensor that is recorded as exact has the SHA-256 of its bytes (-0 as 0), any other one its values, which are
 // compared with the tolerance of the recorded ones.
@@ -41,6 +42,7 @@ std::optional<std::string> Compare(const Array& got, const FixedTensor& want, co
 struct FixedCase {
   std::vector<std::string> compat;  // the fields that make the difference
   std::map<std::string, FixedTensor> tensors;
+  std::string error = "";  // instead of tensors: the code of the status with which the case is refused
 };
 using FixedList = std::map<std::string, FixedCase, std::less<>>;  // by case
 

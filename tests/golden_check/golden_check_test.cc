@@ -358,12 +358,15 @@ TEST(FixedList, WhatIsWrittenIsRead) {
   const FixedList list{
       {"case",
        {.compat = {"mid_scales_on_original_operands"},
-        .tensors = {{"codes", MakeFixedTensor(codes, exact)}, {"floats", MakeFixedTensor(floats, rtol)}}}}};
+        .tensors = {{"codes", MakeFixedTensor(codes, exact)}, {"floats", MakeFixedTensor(floats, rtol)}}}},
+      {"refused", {.compat = {"read_unseen_calibration"}, .tensors = {}, .error = "FAILED_PRECONDITION"}}};
   ASSERT_TRUE(SaveFixedList(fs, path, Arithmetic::kXlaCompatible, list).ok());
   ASSERT_TRUE(SaveFixedList(fs, path, Arithmetic::kIeee, {}).ok());
   EXPECT_TRUE(LoadFixedList(fs, path, Arithmetic::kIeee)->empty());
   const absl::StatusOr<FixedList> read = LoadFixedList(fs, path, Arithmetic::kXlaCompatible);
   ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->at("refused").error, "FAILED_PRECONDITION");
+  EXPECT_EQ(read->at("refused").compat, (std::vector<std::string>{"read_unseen_calibration"}));
   const FixedCase& fixed = read->at("case");
   EXPECT_EQ(fixed.compat, (std::vector<std::string>{"mid_scales_on_original_operands"}));
   EXPECT_EQ(Compare(codes, fixed.tensors.at("codes"), exact), std::nullopt);
@@ -374,6 +377,23 @@ TEST(FixedList, WhatIsWrittenIsRead) {
   EXPECT_EQ(Compare(Array::Of<float>({0.25f, nan, -inf}, {3, 1}), fixed.tensors.at("floats"), rtol),
             "[0,0]: got 0.25, want 0.1000000015");
   EXPECT_TRUE(fs.Remove(path).ok());
+}
+
+TEST(FixedList, ARefusalIsOneWithThisCode) {
+  const FixedCase refused{.compat = {"read_unseen_calibration"}, .tensors = {}, .error = "FAILED_PRECONDITION"};
+  const auto check = [&](const absl::StatusOr<Tensors>& result) {
+    const auto runner = [&](const GoldenCase&, const Environment&, Given&) { return result; };
+    GoldenCase golden_case{.name = "small",
+                           .family = "f",
+                           .feature = "quantize",
+                           .config = CeilToPo2Config{},
+                           .inputs = {},
+                           .expected = {{"y", Array::Scalar(3.0f), {}}}};
+    return CheckCase(golden_case, {}, {.runner = runner, .fixed = &refused});
+  };
+  EXPECT_EQ(check(absl::FailedPreconditionError("no batch")).verdict, Verdict::kPassed);
+  EXPECT_THAT(check(absl::InvalidArgumentError("no batch")).reason, HasSubstr("no batch"));
+  EXPECT_THAT(check(Tensors{{"y", Array::Scalar(3.0f)}}).reason, HasSubstr("is not refused, but listed with"));
 }
 
 TEST(FixedList, BadFiles) {
@@ -389,7 +409,8 @@ TEST(FixedList, BadFiles) {
   };
   EXPECT_THAT(with_case("{}"), HasSubstr("one: "));
   EXPECT_THAT(with_case("{\"compat\": [\"no_such\"], \"tensors\": {}}"), HasSubstr("one: Compat has no field no_such"));
-  EXPECT_THAT(with_case("{\"compat\": [], \"tensors\": {}}"), HasSubstr("needs a field of Compat and a tensor"));
+  EXPECT_THAT(with_case("{\"compat\": [], \"tensors\": {}}"),
+              HasSubstr("needs a field of Compat and a tensor or an error"));
   EXPECT_THAT(with_case("{\"compat\": [], \"tensors\": {\"y\": {\"aval\": \"f32[2]\", \"values\": [1]}}}"),
               HasSubstr("f32[2] has 1 values"));
   EXPECT_TRUE(fs.Remove(path).ok());
