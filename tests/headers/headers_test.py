@@ -28,7 +28,7 @@ def libraries():
     """The libraries with their headers, as labels, that a generated file may include."""
     for target in build_files.read_tree(ROOT).values():
         headers = [label for label in target.hdrs if label.endswith(".h") and not label.endswith("-inl.h")]
-        if target.rule == "cc_library" and not target.testonly and target.package.startswith(("aqt/", "serving")) and headers:
+        if target.rule in ("cc_library", "bits_library") and not target.testonly and target.package.startswith(("aqt/", "serving")) and headers:
             yield target, headers
 
 
