@@ -31,7 +31,8 @@ std::string ContentsText(const Array& array) {
     // 17 digits distinguish all doubles, 10 all floats and 32-bit integers.
     const int digits = array.dtype() == DType::kF64 ? 17 : 10;
     for (double x : numbers.View<double>()) {
-      absl::StrAppendFormat(&text, text.empty() ? "%.*g" : ", %.*g", digits, x);
+      absl::StrAppend(&text, text.empty() ? "" : ", ");
+      absl::StrAppendFormat(&text, "%.*g", digits, x);
     }
   }
   return array.shape().rank() == 0 ? text : absl::StrCat("{", text, "}");
