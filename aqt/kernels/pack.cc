@@ -220,7 +220,6 @@ class Packer {
   Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)
       : target_(target),
         format_(format),
-        src_(src),
         panels_(static_cast<char*>(panels)),
         rows_(src.rows.Count()),
         k_(src.k.Count()),
@@ -280,7 +279,6 @@ class Packer {
 
   const Target target_;
   const PanelFormat& format_;
-  const Operand& src_;
   char* const panels_;
   const int64_t rows_, k_, task_panels_;
   const bool by_k_;
