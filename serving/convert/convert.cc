@@ -55,7 +55,8 @@ void AddBlocks(const TensorPlan& tensor, WeightRules rules, int jobs, std::vecto
   }
   const int64_t rows = info.shape[0];
   const int64_t row_bytes = info.num_bytes() / rows;
-  const int64_t unit = RowUnit(*tensor.decision.scheme);
+  const Scheme& scheme = *tensor.decision.scheme;
+  const int64_t unit = scheme.format->RowUnit(scheme.weights);
   int64_t per_block = rows;
   if (unit > 0) {
     per_block = std::max(MinRows(rules), BlockBytes(jobs) / row_bytes);
@@ -136,35 +137,19 @@ class ShardWriter {
     if (const int64_t bad = FirstNonFinite(buffer.data(), dtype, rows * columns); bad >= 0) {
       return NonFiniteError(tensor, block.begin * columns + bad);
     }
-    const absl::StatusOr<EncodedWeight> encoded =
-        EncodeRows(ArrayRef(dtype, {rows, columns}, buffer.data()), scheme, recipe_.weight_rules);
+    const std::string module(*ModuleOf(tensor.name()));
+    const absl::StatusOr<std::vector<StoredRows>> encoded = EncodeRows(
+        ArrayRef(dtype, {rows, columns}, buffer.data()), block.begin, info.shape, scheme, recipe_.weight_rules);
     if (!encoded.ok()) return Annotate(encoded.status(), io::Printable(tensor.name()));
-    AQT_RETURN_IF_ERROR(WriteEncoded(tensor, scheme, block.begin, *encoded));
-    return block.begin == 0 ? WriteOnce(tensor, scheme, dtype) : absl::OkStatus();
-  }
-
-  // The rows of the results start at (first row of the block) * (bytes per row of the result).
-  absl::Status WriteEncoded(const TensorPlan& tensor, const Scheme& scheme, int64_t first_row,
-                            const EncodedWeight& encoded) {
-    const std::string module(*ModuleOf(tensor.name()));
-    const bool packed = scheme.format == Format::kPackQuantized;
-    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, packed ? kWeightPacked : kWeight), first_row, encoded.values));
-    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kWeightScale), first_row, encoded.scale));
-    if (!encoded.zero_point.has_value()) return absl::OkStatus();
-    const int64_t zero_point_row = packed ? first_row * scheme.weights.num_bits / 32 : first_row;
-    return Write(absl::StrCat(module, kWeightZeroPoint), zero_point_row, *encoded.zero_point);
-  }
-
-  // Writes what a weight has besides its rows.
-  absl::Status WriteOnce(const TensorPlan& tensor, const Scheme& scheme, DType dtype) {
-    const std::string module(*ModuleOf(tensor.name()));
-    if (scheme.format == Format::kPackQuantized) {
-      const Shape& shape = tensor.input.info->shape;
-      AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kWeightShape), 0, Array::Of<int64_t>({shape[0], shape[1]}, {2})));
+    for (const StoredRows& part : *encoded) {
+      AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, part.suffix), part.first_row, part.rows));
     }
-    if (!scheme.HasStaticInput()) return absl::OkStatus();
+    return block.begin == 0 && scheme.HasStaticInput() ? WriteInput(module, *scheme.input, dtype) : absl::OkStatus();
+  }
+
+  absl::Status WriteInput(const std::string& module, const InputScheme& scheme, DType dtype) {
     const InputRange& range = calibration_.at(module);
-    const absl::StatusOr<EncodedInput> input = EncodeInputRange(*scheme.input, range.min, range.max, dtype);
+    const absl::StatusOr<EncodedInput> input = EncodeInputRange(scheme, range.min, range.max, dtype);
     if (!input.ok())
       return Annotate(input.status(),
                       absl::StrCat(io::Printable(module), ": input range [", range.min, ", ", range.max, "]"));

@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "configs/config_text.h"
 #include "configs/convert.pb.h"
 #include "google/protobuf/text_format.h"
 #include "re2/re2.h"
 #include "serving/convert/presets.h"
+#include "serving/formats/weight_formats.h"
 
 namespace aqt::serving {
 namespace {
@@ -66,6 +70,13 @@ absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, c
   return scheme;
 }
 
+// "pack-quantized" for FORMAT_PACK_QUANTIZED.
+std::string FormatName(config::Format format) {
+  absl::string_view name = config::Format_Name(format);
+  absl::ConsumePrefix(&name, "FORMAT_");
+  return absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"_", "-"}});
+}
+
 absl::StatusOr<Scheme> ReadScheme(const config::Scheme& message, const Place& place) {
   Scheme scheme;
   if (!message.has_weights()) return place.Error("quantize needs weights");
@@ -73,10 +84,12 @@ absl::StatusOr<Scheme> ReadScheme(const config::Scheme& message, const Place& pl
   if (message.has_input_activations()) {
     AQT_ASSIGN_OR_RETURN(scheme.input, ReadInput(message.input_activations(), place.In(message, "input_activations")));
   }
-  switch (message.format()) {
-    case config::FORMAT_INT_QUANTIZED: scheme.format = Format::kIntQuantized; break;
-    case config::FORMAT_PACK_QUANTIZED: scheme.format = Format::kPackQuantized; break;
-    default: scheme.format = DefaultFormat(message.has_input_activations()); break;
+  scheme.format = message.format() == config::FORMAT_UNSPECIFIED
+                      ? DefaultFormat(scheme.weights, scheme.input.has_value())
+                      : FindWeightFormat(FormatName(message.format()));
+  if (scheme.format == nullptr) {
+    return place.In(message, "format")
+        .Error(absl::StrCat(config::Format_Name(message.format()), " is not a format; ", WeightFormatNames(), " are"));
   }
   AQT_RETURN_IF_ERROR(place.At(Validate(scheme)));
   return scheme;

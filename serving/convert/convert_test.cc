@@ -97,12 +97,11 @@ TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
   const io::Checkpoint out = *io::Checkpoint::Open(Fs(), job.output);
   for (int i = 0; i < 3; ++i) {
     const std::string module(*ModuleOf(tensors[i].first));
-    const EncodedWeight whole = *EncodeRows(tensors[i].second, scheme, c.rules);
-    const bool packed = scheme.format == Format::kPackQuantized;
-    EXPECT_TRUE(BitEqual(*out.ReadArray(module + (packed ? kWeightPacked : kWeight)), whole.values)) << module;
-    EXPECT_TRUE(BitEqual(*out.ReadArray(module + kWeightScale), whole.scale)) << module;
-    if (whole.zero_point.has_value()) {
-      EXPECT_TRUE(BitEqual(*out.ReadArray(module + kWeightZeroPoint), *whole.zero_point)) << module;
+    const Array& weight = tensors[i].second;
+    const std::vector<StoredRows> whole = *EncodeRows(weight, 0, weight.shape(), scheme, c.rules);
+    for (const StoredRows& part : whole) {
+      const std::string name = absl::StrCat(module, part.suffix);
+      EXPECT_TRUE(BitEqual(*out.ReadArray(name), part.rows)) << name;
     }
   }
   EXPECT_TRUE(BitEqual(*out.ReadArray("other"), tensors[3].second));
@@ -213,11 +212,11 @@ TEST_F(ConvertTest, MaxShardSizeSplitsAndKeepsTheTensorsOfAWeightTogether) {
   EXPECT_EQ(out.shard_names()[0], absl::StrCat("model-00001-of-0000", out.shards().size(), ".safetensors"));
   EXPECT_THAT(DifferentTensors(At("out"), At("whole")), IsEmpty());
   for (const auto& tensor : out.tensors()) {
-    if (absl::EndsWith(tensor.info->name, kWeightPacked)) {
-      const std::string module =
-          tensor.info->name.substr(0, tensor.info->name.size() - std::string(kWeightPacked).size());
-      EXPECT_EQ(out.Find(module + kWeightScale)->shard, tensor.shard);
-      EXPECT_EQ(out.Find(module + kWeightShape)->shard, tensor.shard);
+    const std::string packed = ".weight_packed";
+    if (absl::EndsWith(tensor.info->name, packed)) {
+      const std::string module = tensor.info->name.substr(0, tensor.info->name.size() - packed.size());
+      EXPECT_EQ(out.Find(module + ".weight_scale")->shard, tensor.shard);
+      EXPECT_EQ(out.Find(module + ".weight_shape")->shard, tensor.shard);
     }
   }
   EXPECT_THAT(ReadText(At("out/model.safetensors.index.json")),

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "serving/formats/weight_formats.h"
 
 namespace aqt::serving {
 namespace {
@@ -19,13 +20,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-Scheme Int8() { return {}; }
+Scheme Int8() {
+  Scheme scheme;
+  scheme.format = FindWeightFormat("int-quantized");
+  return scheme;
+}
 Scheme Grouped(int64_t size) {
   Scheme scheme;
   scheme.weights.num_bits = 4;
   scheme.weights.strategy = WeightStrategy::kGroup;
   scheme.weights.group_size = size;
-  scheme.format = Format::kPackQuantized;
+  scheme.format = FindWeightFormat("pack-quantized");
   return scheme;
 }
 ConfigRule Rule(const std::string& match, std::optional<Scheme> scheme) {

@@ -51,28 +51,12 @@ absl::StatusOr<Array> ReadExpected(const io::Checkpoint& checkpoint, const std::
   return checkpoint.ReadArray(*tensor);
 }
 
-absl::Status CheckRange(const Array& q, int num_bits, const std::string& name) {
-  const int limit = 1 << (num_bits - 1);
-  for (const int8_t value : q.View<int8_t>()) {
-    if (value < -limit || value >= limit) {
-      return absl::DataLossError(
-          absl::StrCat(io::Printable(name), " holds ", value, ", which ", num_bits, " bits cannot"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-int64_t RowUnit(const Scheme& scheme) {
-  if (scheme.weights.strategy == WeightStrategy::kTensor) return 0;
-  return scheme.format == Format::kPackQuantized && !scheme.weights.symmetric ? 32 : 1;
-}
 
 int64_t MinRows(WeightRules rules) { return rules == WeightRules::kAqt ? 2 : 1; }
 
-absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
-                                         Executor* executor) {
+absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t first_row, const Shape& shape,
+                                                   const Scheme& scheme, WeightRules rules, Executor* executor) {
   ct::QuantizedWeight weight;
   if (rules == WeightRules::kAqt) {
     AQT_ASSIGN_OR_RETURN(weight, QuantizeByAqt(rows, scheme.weights, executor));
@@ -84,18 +68,7 @@ absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& sch
   if (!AllFinite(weight.scale)) {
     return absl::DataLossError("the range of the values overflows the dtype of the scale; use a symmetric scheme");
   }
-  EncodedWeight out;
-  out.scale = std::move(weight.scale);
-  if (scheme.format == Format::kIntQuantized) {
-    out.values = std::move(weight.q);
-    out.zero_point = std::move(weight.zero_point);
-    return out;
-  }
-  AQT_ASSIGN_OR_RETURN(out.values, ct::PackInts(weight.q, scheme.weights.num_bits));
-  if (weight.zero_point.has_value()) {
-    AQT_ASSIGN_OR_RETURN(out.zero_point, ct::PackZeroPoints(*weight.zero_point, scheme.weights.num_bits));
-  }
-  return out;
+  return scheme.format->Encode(std::move(weight), first_row, scheme.weights, shape);
 }
 
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype) {
@@ -113,45 +86,26 @@ absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float m
 
 absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module,
                                            const Scheme& scheme, const Shape& shape, Executor* executor) {
-  const WeightScheme& w = scheme.weights;
-  const bool packed = scheme.format == Format::kPackQuantized;
-  DecodedWeight out;
-  ct::QuantizedWeight weight;
+  StoredTensors stored;
   for (const io::TensorSpec& spec : OutputTensors(scheme, module, io::FileDType::kF32, shape)) {
-    const absl::string_view suffix = absl::string_view(spec.name).substr(module.size());
+    std::string suffix = spec.name.substr(module.size());
     const bool is_scale = suffix == kWeightScale || suffix == kInputScale;
     AQT_ASSIGN_OR_RETURN(Array array, ReadExpected(checkpoint, spec.name,
                                                    is_scale ? std::nullopt : io::ToDType(spec.dtype), spec.shape));
-    if (suffix == kWeight) {
-      AQT_RETURN_IF_ERROR(CheckRange(array, w.num_bits, spec.name));
-      weight.q = std::move(array);
-    } else if (suffix == kWeightPacked) {
-      AQT_ASSIGN_OR_RETURN(weight.q, ct::UnpackInts(array, w.num_bits, shape[1]));
-    } else if (suffix == kWeightShape) {
-      if (array.View<int64_t>()[0] != shape[0] || array.View<int64_t>()[1] != shape[1]) {
-        return absl::DataLossError(absl::StrCat(io::Printable(spec.name), " is [", array.View<int64_t>()[0], ",",
-                                                array.View<int64_t>()[1], "]; the weight is ", shape.ToString()));
-      }
-    } else if (suffix == kWeightScale) {
-      if (!AllFinite(array))
-        return absl::DataLossError(absl::StrCat(io::Printable(spec.name), " holds a NaN or an infinity"));
-      weight.scale = std::move(array);
-    } else if (suffix == kWeightZeroPoint && packed) {
-      AQT_ASSIGN_OR_RETURN(weight.zero_point, ct::UnpackZeroPoints(array, w.num_bits, shape[0]));
-    } else if (suffix == kWeightZeroPoint) {
-      weight.zero_point = std::move(array);
-    }
+    stored.emplace(std::move(suffix), std::move(array));
+  }
+  absl::StatusOr<ct::QuantizedWeight> weight = scheme.format->Decode(stored, scheme.weights, shape);
+  if (!weight.ok()) return absl::DataLossError(absl::StrCat(io::Printable(module), weight.status().message()));
+  if (!AllFinite(weight->scale)) {
+    return absl::DataLossError(absl::StrCat(io::Printable(module), kWeightScale, " holds a NaN or an infinity"));
   }
   ct::Options options;
   options.executor = executor;
-  absl::StatusOr<Array> dequantized = ct::DequantizeWeight(weight, w, options);
+  absl::StatusOr<Array> dequantized = ct::DequantizeWeight(*weight, scheme.weights, options);
   if (!dequantized.ok()) {  // shapes have been checked: any other error is the file's fault
     return absl::DataLossError(absl::StrCat(io::Printable(module), ": ", dequantized.status().message()));
   }
-  out.q = std::move(weight.q);
-  out.scale = std::move(weight.scale);
-  out.dequantized = *std::move(dequantized);
-  return out;
+  return DecodedWeight{std::move(weight->q), std::move(weight->scale), *std::move(dequantized)};
 }
 
 }  // namespace aqt::serving

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
@@ -15,23 +16,15 @@
 
 namespace aqt::serving {
 
-// As stored: packed if the format is. scheme.h has the shapes and dtypes.
-struct EncodedWeight {
-  Array values;
-  Array scale;
-  std::optional<Array> zero_point;
-};
-
-// Blocks of rows that begin at a multiple of this can be encoded separately, with the result of encoding the whole
-// weight: zero points are packed 32 rows at a time. 0 if all rows share a scale: the weight must be encoded whole.
-int64_t RowUnit(const Scheme& scheme);
 // The fewest rows per block: AQT's rule divides differently if a weight has a single row.
 int64_t MinRows(WeightRules rules);
 
-// rows: [n, i], dense, without NaN and infinities. With kAqt the scheme must be symmetric. DataLoss if a scale
-// overflows the dtype (the range of an asymmetric scheme).
-absl::StatusOr<EncodedWeight> EncodeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
-                                         Executor* executor = nullptr);
+// What is stored for the rows from `first_row` on of a weight of that shape, [o, i]; see WeightFormat::Encode. rows:
+// [n, i], dense, without NaN and infinities. With kAqt the scheme must be symmetric. DataLoss if a scale overflows the
+// dtype (the range of an asymmetric scheme).
+absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t first_row, const Shape& shape,
+                                                   const Scheme& scheme, WeightRules rules,
+                                                   Executor* executor = nullptr);
 
 // Scale and zero point of a static input with values in [min, max], by the compressed-tensors rules in `dtype`.
 struct EncodedInput {

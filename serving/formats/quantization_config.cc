@@ -14,6 +14,7 @@
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
+#include "serving/formats/weight_formats.h"
 
 namespace aqt::serving {
 namespace {
@@ -215,12 +216,11 @@ absl::StatusOr<InputScheme> ParseInput(absl::string_view where, const Json& json
   return NotSupported(Path(where, "strategy"), args.strategy, "\"token\", \"tensor\" and \"group\" are");
 }
 
-absl::StatusOr<Format> ParseFormat(absl::string_view path, const std::string& format, bool quantized_activations) {
-  if (format.empty()) return DefaultFormat(quantized_activations);
-  for (Format f : {Format::kIntQuantized, Format::kPackQuantized}) {
-    if (absl::string_view(format) == ToString(f)) return f;
-  }
-  return NotSupported(path, format, "\"int-quantized\" and \"pack-quantized\" are");
+absl::StatusOr<const WeightFormat*> ParseFormat(absl::string_view path, const std::string& name, const Scheme& scheme) {
+  if (name.empty()) return DefaultFormat(scheme.weights, scheme.input.has_value());
+  const WeightFormat* const format = FindWeightFormat(name);
+  if (format == nullptr) return NotSupported(path, name, absl::StrCat(WeightFormatNames(), " are"));
+  return format;
 }
 
 absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json, const std::string& top_format,
@@ -252,7 +252,7 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
   if (const Json& input = At(json, "input_activations"); !input.is_null()) {
     AQT_ASSIGN_OR_RETURN(group.scheme.input, ParseInput(Path(where, "input_activations"), input, format, notes));
   }
-  AQT_ASSIGN_OR_RETURN(group.scheme.format, ParseFormat(format_path, format, group.scheme.input.has_value()));
+  AQT_ASSIGN_OR_RETURN(group.scheme.format, ParseFormat(format_path, format, group.scheme));
   AQT_RETURN_IF_ERROR(Annotate(Validate(group.scheme), where));
   return group;
 }
@@ -295,7 +295,7 @@ Json ToJson(const QuantizationConfig& config) {
   for (const ConfigGroup& group : config.groups) {
     const WeightScheme& w = group.scheme.weights;
     Json json;
-    json["format"] = Std(ToString(group.scheme.format));
+    json["format"] = Std(group.scheme.format->name());
     formats.insert(json["format"].get<std::string>());
     json["input_activations"] = nullptr;
     if (const std::optional<InputScheme>& a = group.scheme.input; a.has_value()) {

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "serving/formats/weight_formats.h"
 #include "serving/tools/test_util.h"
 
 namespace aqt::serving {
@@ -42,6 +43,7 @@ TEST(QuantizationConfigTest, ReadsAScheme) {
   EXPECT_THAT(config.notes, IsEmpty());
   Scheme expected;
   expected.input = InputScheme{};
+  expected.format = FindWeightFormat("int-quantized");
   EXPECT_EQ(config.groups[0].scheme, expected);
   EXPECT_EQ(Describe(expected), "int8 per channel, input int8 per token dynamic, int-quantized");
 }
@@ -64,11 +66,11 @@ TEST(QuantizationConfigTest, InfersWhatIsLeftOut) {
 
 TEST(QuantizationConfigTest, GroupFormatGoesBeforeTheCommonOne) {
   EXPECT_EQ(Edited(R"("targets")", R"("format": "pack-quantized", "targets")")->groups[0].scheme.format,
-            Format::kPackQuantized);
+            FindWeightFormat("pack-quantized"));
   EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "mixed-precision")")->groups[0].scheme.format,
-            Format::kIntQuantized);
+            FindWeightFormat("int-quantized"));
   EXPECT_EQ(Edited(R"("format": "int-quantized")", R"("format": "pack-quantized")")->groups[0].scheme.format,
-            Format::kPackQuantized);
+            FindWeightFormat("pack-quantized"));
 }
 
 TEST(QuantizationConfigTest, RefusesByName) {
@@ -149,7 +151,7 @@ TEST(QuantizationConfigTest, WhatIsWrittenReadsBackTheSame) {
         if (input > 0) scheme.input = InputScheme{};
         if (input == 2) *scheme.input = {8, false, false, InputStrategy::kTensor, 0};
         if (input == 3) *scheme.input = {8, true, true, InputStrategy::kGroup, 128};
-        scheme.format = input > 1 ? Format::kIntQuantized : DefaultFormat(input > 0);
+        scheme.format = DefaultFormat(scheme.weights, input > 0);
         if (!Validate(scheme).ok()) continue;
         config.ignore = {"lm_head"};
         const absl::StatusOr<QuantizationConfig> back = ParseQuantizationConfig(QuantizationConfigToJson(config));

@@ -5,13 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 
 namespace aqt::serving {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status CheckInput(const InputScheme& input) {
   if (input.num_bits < 2 || input.num_bits > 8) {
@@ -71,26 +68,10 @@ absl::string_view ToString(InputStrategy strategy) {
   return "?";
 }
 
-absl::string_view ToString(Format format) {
-  switch (format) {
-    case Format::kIntQuantized: return "int-quantized";
-    case Format::kPackQuantized: return "pack-quantized";
-  }
-  return "?";
-}
-
-Format DefaultFormat(bool quantized_activations) {
-  return quantized_activations ? Format::kIntQuantized : Format::kPackQuantized;
-}
-
 absl::Status Validate(const Scheme& scheme) {
-  const WeightScheme& w = scheme.weights;
-  AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(w), "weights"));
-  if (!w.symmetric && w.strategy == WeightStrategy::kTensor && scheme.format == Format::kPackQuantized) {
-    return absl::UnimplementedError(
-        "pack-quantized with one zero point per tensor is not supported; use strategy channel or group, or symmetric "
-        "weights");
-  }
+  AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(scheme.weights), "weights"));
+  if (scheme.format == nullptr) return absl::InvalidArgumentError("the scheme has no format");
+  AQT_RETURN_IF_ERROR(scheme.format->Validate(scheme.weights));
   return scheme.input.has_value() ? CheckInput(*scheme.input) : absl::OkStatus();
 }
 
@@ -107,7 +88,7 @@ std::string Describe(const Scheme& scheme) {
                                                         : absl::StrCat("per ", ToString(a.strategy)),
                     a.dynamic ? " dynamic" : " static", a.symmetric ? "" : " asymmetric");
   }
-  return absl::StrCat(text, ", ", ToString(scheme.format));
+  return scheme.format == nullptr ? text : absl::StrCat(text, ", ", scheme.format->name());
 }
 
 std::optional<absl::string_view> ModuleOf(absl::string_view tensor) {
@@ -139,43 +120,14 @@ absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Sh
   return absl::OkStatus();
 }
 
-Shape ScaleShape(const WeightScheme& scheme, const Shape& weight) {
-  switch (scheme.strategy) {
-    case WeightStrategy::kTensor: return {1};
-    case WeightStrategy::kChannel: return {weight[0], 1};
-    case WeightStrategy::kGroup: return {weight[0], weight[1] / scheme.group_size};
-    case WeightStrategy::kBlock: break;
-  }
-  AQT_CHECK(false);
-}
-
 std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_view module, io::FileDType dtype,
                                           const Shape& shape) {
-  using io::FileDType;
-  const WeightScheme& w = scheme.weights;
-  const bool packed = scheme.format == Format::kPackQuantized;
-  const Shape scale = ScaleShape(w, shape);
-  std::vector<io::TensorSpec> out;
-  if (packed) {
-    out.push_back(
-        {absl::StrCat(module, kWeightPacked), FileDType::kI32, {shape[0], CeilDiv(shape[1] * w.num_bits, 32)}});
-    out.push_back({absl::StrCat(module, kWeightShape), FileDType::kI64, {2}});
-  } else {
-    out.push_back({absl::StrCat(module, kWeight), FileDType::kI8, shape});
-  }
-  out.push_back({absl::StrCat(module, kWeightScale), dtype, scale});
-  if (!w.symmetric) {
-    const std::string name = absl::StrCat(module, kWeightZeroPoint);
-    if (packed) {
-      out.push_back({name, FileDType::kI32, {CeilDiv(shape[0] * w.num_bits, 32), scale[1]}});
-    } else {
-      out.push_back({name, FileDType::kI8, scale});
-    }
-  }
+  std::vector<io::TensorSpec> out = scheme.format->Outputs(scheme.weights, shape, dtype);
   if (scheme.HasStaticInput()) {
-    out.push_back({absl::StrCat(module, kInputScale), dtype, {1}});
-    if (!scheme.input->symmetric) out.push_back({absl::StrCat(module, kInputZeroPoint), FileDType::kI8, {1}});
+    out.push_back({kInputScale, dtype, {1}});
+    if (!scheme.input->symmetric) out.push_back({kInputZeroPoint, io::FileDType::kI8, {1}});
   }
+  for (io::TensorSpec& tensor : out) tensor.name = absl::StrCat(module, tensor.name);
   return out;
 }
 

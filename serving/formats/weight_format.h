@@ -1,0 +1,82 @@
+#ifndef AQT_SERVING_FORMATS_WEIGHT_FORMAT_H_
+#define AQT_SERVING_FORMATS_WEIGHT_FORMAT_H_
+
+// A stored layout of quantized weights: which tensors a checkpoint has for a weight, and how its values, scales and
+// zero points lie in them. All that the converter knows of a layout is behind this interface. A new one is a file that
+// defines a WeightFormat, its test, a line in the table of weight_formats.cc and a name in configs/convert.proto.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/shape.h"
+#include "aqt/io/safetensors.h"
+#include "aqt/quant/weights/compressed_tensors.h"
+
+namespace aqt::serving {
+
+// A weight's values: their type, bits and symmetry, and which elements share a scale.
+using WeightScheme = compressed_tensors::WeightScheme;
+using WeightStrategy = compressed_tensors::Strategy;
+// Values, scale and zero point of a weight or of some of its rows, before they are laid out.
+using QuantizedWeight = compressed_tensors::QuantizedWeight;
+
+// The suffixes after the module's name that several layouts use.
+inline constexpr char kWeight[] = ".weight";
+inline constexpr char kWeightScale[] = ".weight_scale";
+inline constexpr char kWeightZeroPoint[] = ".weight_zero_point";
+
+// A part of the stored tensor <module><suffix>: `rows` begin at its row `first_row`.
+struct StoredRows {
+  absl::string_view suffix;
+  int64_t first_row = 0;
+  Array rows;
+};
+
+// All stored tensors of one weight, by suffix.
+using StoredTensors = std::map<std::string, Array, std::less<>>;
+
+class WeightFormat {
+ public:
+  virtual ~WeightFormat() = default;
+
+  // As in a quantization_config: "pack-quantized".
+  virtual absl::string_view name() const = 0;
+
+  // Whether this layout can be the default for such weights; the first one in the table that says so is.
+  virtual bool IsDefaultFor(const WeightScheme& weights, bool quantized_activations) const = 0;
+
+  // Unimplemented, naming what does work, if this layout cannot hold such weights.
+  virtual absl::Status Validate(const WeightScheme& weights) const = 0;
+
+  // The tensors of a weight of that shape, [o, i], and dtype: names are suffixes, scales have `dtype`.
+  virtual std::vector<io::TensorSpec> Outputs(const WeightScheme& weights, const Shape& shape,
+                                              io::FileDType dtype) const = 0;
+
+  // Blocks of rows that begin at a multiple of this can be encoded separately, with the result of encoding the whole
+  // weight. 0 if all rows share a scale: the weight must be encoded whole.
+  virtual int64_t RowUnit(const WeightScheme& weights) const;
+
+  // Lays out the rows from `first_row` (a multiple of RowUnit) on, of a weight of that shape. Tensors that are not made
+  // of rows come with row 0.
+  virtual absl::StatusOr<std::vector<StoredRows>> Encode(QuantizedWeight rows, int64_t first_row,
+                                                         const WeightScheme& weights, const Shape& shape) const = 0;
+
+  // The inverse for a whole weight. `stored` has the tensors of Outputs, with their shapes and dtypes; only the dtype
+  // of scales is open. DataLoss, beginning with a suffix, for contents that no encoding gives.
+  virtual absl::StatusOr<QuantizedWeight> Decode(const StoredTensors& stored, const WeightScheme& weights,
+                                                 const Shape& shape) const = 0;
+};
+
+// The shape of the scale of a weight [o, i].
+Shape ScaleShape(const WeightScheme& weights, const Shape& weight);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_FORMATS_WEIGHT_FORMAT_H_

@@ -1,0 +1,143 @@
+#include "serving/formats/weight_formats.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/io/safetensors.h"
+#include "aqt/quant/weights/compressed_tensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int64_t kRows = 70, kColumns = 24;
+
+std::vector<WeightScheme> Schemes() {
+  std::vector<WeightScheme> schemes;
+  for (const int bits : {3, 4, 8}) {
+    for (const bool symmetric : {true, false}) {
+      for (const WeightStrategy strategy :
+           {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kGroup}) {
+        WeightScheme scheme;
+        scheme.num_bits = bits;
+        scheme.symmetric = symmetric;
+        scheme.strategy = strategy;
+        scheme.group_size = strategy == WeightStrategy::kGroup ? 8 : 0;
+        schemes.push_back(scheme);
+      }
+    }
+  }
+  return schemes;
+}
+
+Array Weight() {
+  std::vector<float> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<int>(i * 7919 % 201) - 90);
+  return Array::FromSpan<float>(values, {kRows, kColumns});
+}
+
+Array Rows(const Array& a, int64_t first, int64_t n) {
+  const int64_t bytes = a.num_bytes() / a.shape()[0];
+  return Array::CopyOf(ArrayRef(a.dtype(), {n, a.shape()[1]}, static_cast<const char*>(a.data()) + first * bytes));
+}
+
+// The stored tensors, put together from blocks of `step` rows (0: the weight as a whole).
+StoredTensors Stored(const WeightFormat& format, const WeightScheme& scheme, const Array& w, int64_t step) {
+  std::map<std::string, std::vector<char>> bytes;
+  const std::vector<io::TensorSpec> outputs = format.Outputs(scheme, w.shape(), io::FileDType::kF32);
+  for (const io::TensorSpec& spec : outputs) bytes[spec.name].resize(*io::TensorBytes(spec.dtype, spec.shape));
+  for (int64_t first = 0; first < kRows; first += step) {
+    const Array rows = step == 0 ? w : Rows(w, first, std::min(step, kRows - first));
+    const auto parts = format.Encode(*compressed_tensors::QuantizeWeight(rows, scheme), first, scheme, w.shape());
+    EXPECT_TRUE(parts.ok()) << parts.status();
+    for (const StoredRows& part : *parts) {
+      std::vector<char>& out = bytes.at(std::string(part.suffix));
+      const int64_t at = part.first_row * (part.rows.num_bytes() / part.rows.shape()[0]);
+      EXPECT_LE(at + part.rows.num_bytes(), static_cast<int64_t>(out.size())) << part.suffix;
+      std::memcpy(out.data() + at, part.rows.data(), part.rows.num_bytes());
+    }
+    if (step == 0) break;
+  }
+  StoredTensors stored;
+  for (const io::TensorSpec& spec : outputs) {
+    stored[spec.name] = Array::CopyOf(ArrayRef(*io::ToDType(spec.dtype), spec.shape, bytes[spec.name].data()));
+  }
+  return stored;
+}
+
+// For every row of the table: names are unique and found again, and each scheme that it accepts is decoded to what was
+// encoded, whole or in blocks.
+TEST(WeightFormats, BlocksAndBack) {
+  const Array w = Weight();
+  std::set<absl::string_view> names;
+  for (const WeightFormat* format : WeightFormats()) {
+    EXPECT_TRUE(names.insert(format->name()).second);
+    EXPECT_EQ(FindWeightFormat(format->name()), format);
+    EXPECT_THAT(WeightFormatNames(), HasSubstr(absl::StrCat("\"", format->name(), "\"")));
+    int accepted = 0;
+    for (const WeightScheme& scheme : Schemes()) {
+      if (!format->Validate(scheme).ok()) continue;
+      ++accepted;
+      SCOPED_TRACE(absl::StrCat(format->name(), " ", scheme.num_bits, " bits ", ToString(scheme.strategy),
+                                scheme.symmetric ? "" : " asymmetric"));
+      const StoredTensors whole = Stored(*format, scheme, w, 0);
+      const QuantizedWeight want = *compressed_tensors::QuantizeWeight(w, scheme);
+      const absl::StatusOr<QuantizedWeight> got = format->Decode(whole, scheme, w.shape());
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_TRUE(BitEqual(got->q, want.q));
+      EXPECT_TRUE(BitEqual(got->scale, want.scale));
+      ASSERT_EQ(got->zero_point.has_value(), want.zero_point.has_value());
+      if (want.zero_point.has_value()) {
+        EXPECT_TRUE(BitEqual(*got->zero_point, *want.zero_point));
+      }
+      const int64_t unit = format->RowUnit(scheme);
+      EXPECT_EQ(unit == 0, scheme.strategy == WeightStrategy::kTensor);
+      if (unit == 0) continue;
+      for (const auto& [suffix, array] : Stored(*format, scheme, w, unit)) {
+        EXPECT_TRUE(BitEqual(array, whole.at(suffix))) << suffix << " in blocks of " << unit << " rows";
+      }
+    }
+    EXPECT_GT(accepted, 0) << format->name();
+  }
+  EXPECT_EQ(FindWeightFormat("dense"), nullptr);
+}
+
+TEST(WeightFormats, Defaults) {
+  EXPECT_EQ(DefaultFormat({}, true)->name(), "int-quantized");
+  EXPECT_EQ(DefaultFormat({}, false)->name(), "pack-quantized");
+}
+
+TEST(WeightFormats, DamageIsNamed) {
+  const Array w = Weight();
+  WeightScheme four;
+  four.num_bits = 4;
+  const auto message = [&](const char* name, const char* suffix, Array damaged) {
+    const WeightFormat& format = *FindWeightFormat(name);
+    StoredTensors stored = Stored(format, four, w, 0);
+    stored.at(suffix) = std::move(damaged);
+    const absl::Status status = format.Decode(stored, four, w.shape()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(
+      message("int-quantized", kWeight, Array::FromSpan<int8_t>(std::vector<int8_t>(kRows * kColumns, 8), w.shape())),
+      ".weight holds 8, which 4 bits cannot");
+  EXPECT_THAT(message("pack-quantized", ".weight_shape", Array::Of<int64_t>({70, 23}, {2})),
+              StartsWith(".weight_shape is [70,23]; the weight is [70,24]"));
+}
+
+}  // namespace
+}  // namespace aqt::serving
