@@ -20,6 +20,7 @@
 #include "aqt/kernels/quantize.h"
 #include "aqt/kernels/quantize_reference.h"
 #include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/weights/e4m3_rows.h"
 #include "aqt/quant/weights/weight_matrix.h"
 
 namespace aqt::compressed_tensors {
@@ -29,36 +30,18 @@ using aqt::internal::Arith;
 using aqt::internal::VisitFloat;
 using kernels::FloatMatrix;
 
+constexpr float kMaxE4M3 = 448;
+
 int QMin(const WeightScheme& scheme) { return -(1 << (scheme.num_bits - 1)); }
 int QMax(const WeightScheme& scheme) { return (1 << (scheme.num_bits - 1)) - 1; }
+DType TypeOf(const WeightScheme& scheme) { return scheme.type == ValueType::kFloat ? DType::kE4M3FN : DType::kS8; }
+
+int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 template <class T>
 constexpr float kEpsilon = std::is_same_v<T, float>      ? 0x1p-23f
                            : std::is_same_v<T, BFloat16> ? 0x1p-7f
                                                          : 0x1p-10f;
-
-// Which elements of a matrix [o, i] share a scale.
-struct Grid {
-  Shape shape;                     // of the scales
-  int64_t group = 1;               // columns per range, at most i
-  int64_t row_stride, col_stride;  // of the scales, seen by row and group of columns
-};
-
-absl::StatusOr<Grid> GridOf(absl::string_view operation, const WeightScheme& scheme, int64_t o, int64_t i) {
-  switch (scheme.strategy) {
-    case Strategy::kTensor: return Grid{{1}, i, 0, 0};
-    case Strategy::kChannel: return Grid{{o, 1}, i, 1, 0};
-    case Strategy::kGroup:
-      if (i % scheme.group_size != 0) {
-        return absl::InvalidArgumentError(absl::StrCat(operation, ": group_size ", scheme.group_size,
-                                                       " does not divide the ", i, " columns of [", o, ",", i,
-                                                       "]; choose a divisor, or leave this weight out"));
-      }
-      return Grid{{o, i / scheme.group_size}, scheme.group_size, i / scheme.group_size, 1};
-    case Strategy::kBlock: break;
-  }
-  return absl::InternalError("GridOf: the scheme was not validated");
-}
 
 struct ScaleAndZero {
   float scale;
@@ -72,7 +55,7 @@ ScaleAndZero ScaleOf(float lo, float hi, const WeightScheme& scheme) {
   const float steps = static_cast<float>(QMax(scheme) - QMin(scheme));
   ScaleAndZero result = {0, 0};
   if (scheme.symmetric) {
-    result.scale = kRound(std::max(-lo, hi) / (steps / 2));
+    result.scale = kRound(std::max(-lo, hi) / (scheme.type == ValueType::kFloat ? kMaxE4M3 : steps / 2));
   } else {
     result.scale = kRound(kRound(hi - lo) / steps);
     // With a scale of 0 the quotient is NaN, and so the zero point is 0: the epsilon comes later.
@@ -101,6 +84,43 @@ void RangesOf(const FloatMatrix& x, int64_t group, const WeightScheme& scheme, c
   for (int64_t u = 0; u < n; ++u) {  // NaN compares false, so it stays
     if (lo[u] > 0) lo[u] = 0;
     if (hi[u] < 0) hi[u] = 0;
+  }
+}
+
+// Gives units of several rows the range of their rows' ranges, which they have as lo[r * per_row + g]. A NaN stays.
+void JoinRows(int64_t rows, const Units& units, float* lo, float* hi) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t g = 0; g < units.per_row; ++g) {
+      const int64_t from = r * units.per_row + g, u = r / units.rows * units.per_row + g;  // u <= from
+      const bool first = r % units.rows == 0;
+      if (first || !(lo[from] >= lo[u] || std::isnan(lo[u]))) lo[u] = lo[from];
+      if (first || !(hi[from] <= hi[u] || std::isnan(hi[u]))) hi[u] = hi[from];
+    }
+  }
+}
+
+// The scales of the rows from `first` on, as the kernels for integers see them.
+kernels::ScaleGrid GridOf(const Units& units, int64_t first, const float* scales, const int8_t* zero_points) {
+  const int64_t row_stride = units.rows == 1 ? units.per_row : 0;
+  AQT_DCHECK(row_stride > 0 || units.scale_shape.num_elements() == 1);
+  return {scales + first * row_stride,
+          zero_points == nullptr ? nullptr : zero_points + first * row_stride,
+          row_stride,
+          units.per_row > 1,
+          1,
+          std::max<int64_t>(units.cols, 1)};
+}
+
+// rows: those from `first` on.
+void QuantizeFloats(const FloatMatrix& rows, int64_t first, const Units& units, const float* scales,
+                    const Options& options, Float8E4M3FN* q) {
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    for (int64_t c = 0; c < rows.cols; c += units.cols) {
+      const char* x =
+          static_cast<const char*>(rows.data) + (r * rows.row_stride + c * rows.col_stride) * SizeOf(rows.dtype);
+      aqt::internal::QuantizeE4M3(x, rows.dtype, rows.col_stride, std::min(units.cols, rows.cols - c),
+                                  scales[units.Of(first + r, c)], q + r * rows.cols + c, options.reference);
+    }
   }
 }
 
@@ -201,11 +221,17 @@ absl::string_view ToString(ValueType type) { return type == ValueType::kInt ? "i
 std::ostream& operator<<(std::ostream& os, ValueType type) { return os << ToString(type); }
 
 absl::Status Validate(const WeightScheme& scheme) {
-  if (scheme.type != ValueType::kInt) {
-    return absl::UnimplementedError("WeightScheme: type float; supported: int of 2 to 8 bits");
-  }
-  if (scheme.strategy == Strategy::kBlock) {
-    return absl::UnimplementedError("WeightScheme: strategy block; supported: tensor, channel, group");
+  if (scheme.type == ValueType::kFloat) {
+    if (scheme.num_bits != 8) {
+      return absl::UnimplementedError(
+          absl::StrCat("WeightScheme: floats of ", scheme.num_bits, " bits; supported: floats of 8 bits"));
+    }
+    if (!scheme.symmetric) return absl::UnimplementedError("WeightScheme: asymmetric floats; supported: symmetric");
+    if (scheme.strategy == Strategy::kGroup) {
+      return absl::UnimplementedError("WeightScheme: floats, strategy group; supported: tensor, channel, block");
+    }
+  } else if (scheme.strategy == Strategy::kBlock) {
+    return absl::UnimplementedError("WeightScheme: integers, strategy block; supported: tensor, channel, group");
   }
   if (scheme.num_bits < 2 || scheme.num_bits > 8) {
     return absl::InvalidArgumentError(absl::StrCat("WeightScheme: num_bits is ", scheme.num_bits, "; expected 2 to 8"));
@@ -215,36 +241,62 @@ absl::Status Validate(const WeightScheme& scheme) {
                                                    ToString(scheme.strategy),
                                                    "; expected at least 1 with group, 0 otherwise"));
   }
-  if (scheme.block[0] != 0 || scheme.block[1] != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("WeightScheme: block is [", scheme.block[0], ",", scheme.block[1],
-                                                   "] with strategy ", ToString(scheme.strategy), "; expected [0,0]"));
+  const auto [rows, cols] = scheme.block;
+  if (scheme.strategy == Strategy::kBlock ? rows < 1 || cols < 1 : rows != 0 || cols != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("WeightScheme: block is [", rows, ",", cols, "] with strategy ",
+                                                   ToString(scheme.strategy),
+                                                   "; expected at least 1 each with block, [0,0] otherwise"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Units> UnitsOf(const WeightScheme& scheme, int64_t o, int64_t i) {
+  switch (scheme.strategy) {
+    case Strategy::kTensor: return Units{o, i, 1, {1}};
+    case Strategy::kChannel: return Units{1, i, 1, {o, 1}};
+    case Strategy::kGroup:
+      if (i % scheme.group_size != 0) {
+        return absl::InvalidArgumentError(absl::StrCat("group_size ", scheme.group_size, " does not divide the ", i,
+                                                       " columns of [", o, ",", i,
+                                                       "]; choose a divisor, or leave this weight out"));
+      }
+      return Units{1, scheme.group_size, i / scheme.group_size, {o, i / scheme.group_size}};
+    case Strategy::kBlock: {
+      const int64_t per_row = CeilDiv(i, scheme.block[1]);
+      return Units{std::min(scheme.block[0], std::max<int64_t>(o, 1)),
+                   std::min(scheme.block[1], std::max<int64_t>(i, 1)),
+                   per_row,
+                   {CeilDiv(o, scheme.block[0]), per_row}};
+    }
+  }
+  aqt::internal::CheckFailed(__FILE__, __LINE__, "strategy is one of the enumerators");
+}
+
+ValueRange RangeOf(const WeightScheme& scheme) {
+  if (scheme.type == ValueType::kFloat) return {-kMaxE4M3, kMaxE4M3, 32};
+  return {static_cast<float>(QMin(scheme)), static_cast<float>(QMax(scheme)), 1};
 }
 
 absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightScheme& scheme, const Options& options) {
   AQT_RETURN_IF_ERROR(Validate(scheme));
   AQT_ASSIGN_OR_RETURN(const FloatMatrix x, aqt::internal::WeightMatrix("QuantizeWeight", w));
-  AQT_ASSIGN_OR_RETURN(const Grid grid, GridOf("QuantizeWeight", scheme, x.rows, x.cols));
+  const absl::StatusOr<Units> found = UnitsOf(scheme, x.rows, x.cols);
+  if (!found.ok()) return Annotate(found.status(), "QuantizeWeight");
+  const Units& units = *found;
 
-  const int64_t groups = x.cols / grid.group;
+  const int64_t groups = units.per_row;
   std::vector<float> lo(x.rows * groups), hi(x.rows * groups);
   aqt::internal::ForEachRowBlock(options.executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
-    RangesOf(aqt::internal::RowsOf(x, first, n), grid.group, scheme, options, &lo[first * groups], &hi[first * groups]);
+    RangesOf(aqt::internal::RowsOf(x, first, n), units.cols, scheme, options, &lo[first * groups], &hi[first * groups]);
   });
-  if (scheme.strategy == Strategy::kTensor) {  // the range of the rows' ranges; a NaN stays
-    for (int64_t r = 1; r < x.rows && !std::isnan(lo[0]); ++r) {
-      lo[0] = lo[r] >= lo[0] ? lo[0] : lo[r];
-      hi[0] = hi[r] <= hi[0] ? hi[0] : hi[r];
-    }
-  }
+  if (units.rows > 1) JoinRows(x.rows, units, lo.data(), hi.data());
 
-  const int64_t units = grid.shape.num_elements();
-  ArrayBuilder q(DType::kS8, w.shape), scale(w.dtype, grid.shape), zero_point(DType::kS8, grid.shape);
+  const int64_t num_units = units.scale_shape.num_elements();
+  ArrayBuilder q(TypeOf(scheme), w.shape), scale(w.dtype, units.scale_shape), zero_point(DType::kS8, units.scale_shape);
   int8_t* zero_points = zero_point.Mutable<int8_t>().data();
   VisitFloat(w.dtype, [&]<class T>() {
     T* out = scale.Mutable<T>().data();
-    for (int64_t u = 0; u < units; ++u) {
+    for (int64_t u = 0; u < num_units; ++u) {
       const ScaleAndZero s = ScaleOf<T>(lo[u], hi[u], scheme);
       out[u] = ConvertElement<T>(s.scale);
       hi[u] = s.scale;  // from here on, hi holds the scales
@@ -253,15 +305,15 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
   });
 
   aqt::internal::ForEachRowBlock(options.executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
+    const FloatMatrix rows = aqt::internal::RowsOf(x, first, n);
+    if (scheme.type == ValueType::kFloat) {
+      QuantizeFloats(rows, first, units, hi.data(), options, q.Mutable<Float8E4M3FN>().data() + first * x.cols);
+      return;
+    }
     kernels::QuantizeMatrixArgs args;
-    args.x = aqt::internal::RowsOf(x, first, n);
+    args.x = rows;
     args.rule = kernels::QuantizeRule::kDivideByScale;
-    args.grid = {hi.data() + first * grid.row_stride,
-                 scheme.symmetric ? nullptr : zero_points + first * grid.row_stride,
-                 grid.row_stride,
-                 grid.col_stride,
-                 1,
-                 grid.group};
+    args.grid = GridOf(units, first, hi.data(), scheme.symmetric ? nullptr : zero_points);
     args.lo = static_cast<float>(QMin(scheme));
     args.hi = static_cast<float>(QMax(scheme));
     args.q = q.Mutable<int8_t>().data() + first * x.cols;
@@ -277,23 +329,26 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
 absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const WeightScheme& scheme,
                                        const Options& options) {
   AQT_RETURN_IF_ERROR(Validate(scheme));
-  AQT_RETURN_IF_ERROR(CheckMatrix("DequantizeWeight, q", weight.q, DType::kS8));
+  AQT_RETURN_IF_ERROR(CheckMatrix("DequantizeWeight, q", weight.q, TypeOf(scheme)));
   const int64_t o = weight.q.shape()[0], i = weight.q.shape()[1];
-  AQT_ASSIGN_OR_RETURN(const Grid grid, GridOf("DequantizeWeight", scheme, o, i));
+  const absl::StatusOr<Units> found = UnitsOf(scheme, o, i);
+  if (!found.ok()) return Annotate(found.status(), "DequantizeWeight");
+  const Units& units = *found;
   const DType dtype = weight.scale.dtype();
-  if (!(weight.scale.shape() == grid.shape) || !aqt::internal::IsArithmeticFloat(dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "DequantizeWeight: scale is ", weight.scale.aval().ToString(), "; expected f32, bf16 or f16 ",
-        grid.shape.ToString(), " for q ", weight.q.shape().ToString(), ", strategy ", ToString(scheme.strategy)));
+  if (!(weight.scale.shape() == units.scale_shape) || !aqt::internal::IsArithmeticFloat(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("DequantizeWeight: scale is ", weight.scale.aval().ToString(),
+                                                   "; expected f32, bf16 or f16 ", units.scale_shape.ToString(),
+                                                   " for q ", weight.q.shape().ToString(), ", strategy ",
+                                                   ToString(scheme.strategy)));
   }
   if (weight.zero_point.has_value() == scheme.symmetric) {
     return absl::InvalidArgumentError(scheme.symmetric ? "DequantizeWeight: a zero point with a symmetric scheme"
                                                        : "DequantizeWeight: no zero point with an asymmetric scheme");
   }
-  if (!scheme.symmetric && weight.zero_point->aval() != Aval{DType::kS8, grid.shape}) {
+  if (!scheme.symmetric && weight.zero_point->aval() != Aval{DType::kS8, units.scale_shape}) {
     return absl::InvalidArgumentError(absl::StrCat("DequantizeWeight: zero point is ",
                                                    weight.zero_point->aval().ToString(), "; expected s8",
-                                                   grid.shape.ToString()));
+                                                   units.scale_shape.ToString()));
   }
 
   const Array scale = Cast(weight.scale, DType::kF32);
@@ -301,18 +356,24 @@ absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const Weig
   const int8_t* zero_points = scheme.symmetric ? nullptr : weight.zero_point->View<int8_t>().data();
   ArrayBuilder x(dtype, weight.q.shape());
   if (x.aval().num_bytes() == 0) return std::move(x).Build();
+  char* const out = static_cast<char*>(x.data());
   aqt::internal::ForEachRowBlock(options.executor, o, i, [&](int64_t first, int64_t n) {
+    if (scheme.type == ValueType::kFloat) {
+      const Float8E4M3FN* q = weight.q.View<Float8E4M3FN>().data();
+      for (int64_t r = first; r < first + n; ++r) {
+        for (int64_t c = 0; c < i; c += units.cols) {
+          aqt::internal::DequantizeE4M3(q + r * i + c, std::min(units.cols, i - c), scales[units.Of(r, c)],
+                                        out + (r * i + c) * SizeOf(dtype), dtype);
+        }
+      }
+      return;
+    }
     kernels::DequantizeMatrixArgs args;
     args.q = weight.q.View<int8_t>().data() + first * i;
     args.rows = n;
     args.cols = args.q_row_stride = args.row_stride = i;
-    args.grid = {scales + first * grid.row_stride,
-                 scheme.symmetric ? nullptr : zero_points + first * grid.row_stride,
-                 grid.row_stride,
-                 grid.col_stride,
-                 1,
-                 grid.group};
-    args.x = static_cast<char*>(x.data()) + first * i * SizeOf(dtype);
+    args.grid = GridOf(units, first, scales, zero_points);
+    args.x = out + first * i * SizeOf(dtype);
     args.dtype = dtype;
     if (options.reference) kernels::reference::DequantizeMatrix(args);
     else kernels::DequantizeMatrix(args, options.target);

@@ -3,8 +3,9 @@
 
 // Weight quantization by the rules of the compressed-tensors format, to the bit.
 //
-// With T the dtype of the weight w [o, i] (f32, bf16 or f16), every operation rounded to T, b = num_bits,
-// qmin = -2^(b-1), qmax = 2^(b-1) - 1, and units u (the tensor, a row, or a group of a row):
+// With T the dtype of the weight w [o, i] (f32, bf16 or f16), every operation rounded to T, and units u (the tensor, a
+// row, a group of a row, or a block of rows and columns), integers of b = num_bits, qmin = -2^(b-1) and
+// qmax = 2^(b-1) - 1 have
 //   lo = min(0, min of u), hi = max(0, max of u)
 //   symmetric:   scale = max(-lo, hi) / ((2^b - 1) / 2)
 //   asymmetric:  scale = (hi - lo) / (2^b - 1),  zero_point = round(clamp(qmin - lo / scale, qmin, qmax)), NaN gives 0
@@ -14,6 +15,11 @@
 // round() goes to nearest, ties to even. Clamping comes before it, and qmin is reached: AQT's rule (aqt_weight.h),
 // which multiplies by an inverse and stays within +-qmax, gives other integers. A NaN makes the scale of its unit NaN
 // and its integers 0. An infinity makes the scale infinite; its own integer is 0, that of a finite w the zero point.
+//
+// 8-bit floats (e4m3fn, symmetric only) have
+//   scale = max(-lo, hi) / 448, and the epsilon of T instead of 0
+//   q = e4m3fn(clamp(w / scale, -448, 448)), NaN gives NaN;  dequantized = q * scale
+// A small negative w gives -0, other than with integers.
 
 #include <array>
 #include <cstdint>
@@ -26,6 +32,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
+#include "aqt/core/shape.h"
 #include "aqt/kernels/target.h"
 
 namespace aqt::compressed_tensors {
@@ -42,20 +49,43 @@ std::ostream& operator<<(std::ostream& os, ValueType type);
 
 struct WeightScheme {
   ValueType type = ValueType::kInt;
-  int num_bits = 8;  // kInt: 2 to 8
+  int num_bits = 8;  // kInt: 2 to 8; kFloat: 8
   Strategy strategy = Strategy::kChannel;
-  int64_t group_size = 0;              // kGroup: columns per group, a divisor of i; otherwise 0
-  std::array<int64_t, 2> block{0, 0};  // kBlock: rows and columns per block; otherwise {0, 0}
+  int64_t group_size = 0;  // kGroup: columns per group, a divisor of i; otherwise 0
+  // kBlock: rows and columns per block, at least 1; otherwise {0, 0}. Those at the lower and right edge may be smaller.
+  std::array<int64_t, 2> block{0, 0};
   bool symmetric = true;
   bool operator==(const WeightScheme&) const = default;
 };
 
-// InvalidArgument for a field out of its range; Unimplemented for kFloat and kBlock.
+// InvalidArgument for a field out of its range. Unimplemented: kBlock of integers; kFloat asymmetric, of other than 8
+// bits, or with kGroup.
 absl::Status Validate(const WeightScheme& scheme);
 
+// The parts of a matrix [o, i] that have a scale each: `rows` x `cols` elements, fewer at the lower and right edge.
+struct Units {
+  int64_t rows = 1;
+  int64_t cols = 1;
+  int64_t per_row = 1;  // side by side
+  Shape scale_shape;    // [1], [o, 1], [o, i / group_size], or [ceil(o / block[0]), ceil(i / block[1])]
+
+  // The scale of the element (r, c), in row-major order.
+  int64_t Of(int64_t r, int64_t c) const { return r / rows * per_row + c / cols; }
+};
+// `scheme` must be valid. InvalidArgument if a group size does not divide i.
+absl::StatusOr<Units> UnitsOf(const WeightScheme& scheme, int64_t o, int64_t i);
+
+// What q can hold: {-128, 127, 1} for 8 bits, {-448, 448, 32} for 8-bit floats.
+struct ValueRange {
+  float min;
+  float max;
+  float last_step;  // from max to the next smaller value
+};
+ValueRange RangeOf(const WeightScheme& scheme);
+
 struct QuantizedWeight {
-  Array q;                          // s8 [o, i], values of num_bits bits
-  Array scale;                      // T; [1], [o, 1] or [o, i / group_size] for kTensor, kChannel, kGroup
+  Array q;                          // [o, i]; s8, values of num_bits bits, or e4m3fn
+  Array scale;                      // T [Units::scale_shape]
   std::optional<Array> zero_point;  // s8, the shape of scale; null when symmetric
 };
 

@@ -37,8 +37,16 @@ WeightScheme Scheme(int num_bits, Strategy strategy, bool symmetric = true, int6
   return scheme;
 }
 
+WeightScheme Floats(Strategy strategy, int64_t rows = 0, int64_t cols = 0) {
+  WeightScheme scheme = Scheme(8, strategy);
+  scheme.type = ValueType::kFloat;
+  scheme.block = {rows, cols};
+  return scheme;
+}
+
 std::string Text(const WeightScheme& scheme) {
-  return absl::StrCat(scheme.num_bits, " bits ", ToString(scheme.strategy), " ", scheme.group_size,
+  return absl::StrCat(ToString(scheme.type), " ", scheme.num_bits, " bits ", ToString(scheme.strategy), " ",
+                      scheme.group_size, " ", scheme.block[0], "x", scheme.block[1],
                       scheme.symmetric ? "" : " asymmetric");
 }
 
@@ -106,6 +114,25 @@ TYPED_TEST(WeightTest, EverySchemeAsReference) {
   }
 }
 
+TYPED_TEST(WeightTest, EveryFloatSchemeAsReference) {
+  for (kernels::Values values : {kernels::Values::kUsual, kernels::Values::kFinite, kernels::Values::kAnyBits}) {
+    const auto data = kernels::TestFloats<TypeParam>(9 * 96, values, 5);
+    const ArrayRef w(data.data(), {9, 96});
+    const ArrayRef transposed(w.dtype, {96, 9}, {1, 96}, w.data);
+    for (const ArrayRef& x : {w, transposed}) {
+      ExpectAsReference(x, Floats(Strategy::kTensor));
+      ExpectAsReference(x, Floats(Strategy::kChannel));
+      for (auto [rows, cols] : {std::pair{1, 1}, {2, 32}, {4, 7}, {9, 96}, {1000, 1000}}) {
+        ExpectAsReference(x, Floats(Strategy::kBlock, rows, cols));
+      }
+    }
+  }
+  // More than one block of rows for the threads, cut through blocks of the scheme.
+  const auto data = kernels::TestFloats<TypeParam>(300 * 900, kernels::Values::kUsual, 6);
+  ExpectAsReference(ArrayRef(data.data(), {300, 900}), Floats(Strategy::kBlock, 128, 128));
+  ExpectAsReference(ArrayRef(data.data(), {300, 900}), Floats(Strategy::kTensor));
+}
+
 TYPED_TEST(WeightTest, OddShapes) {
   // The last one is more than one block of rows.
   for (auto [o, i] : {std::pair{1, 1}, {1, 37}, {37, 1}, {5, 50}, {150, 900}}) {
@@ -143,6 +170,89 @@ TEST(QuantizeWeight, AsymmetricByHand) {
   EXPECT_EQ(Ints(got->q), (std::vector<int>{-8, 7, -4, 0, 7, -4, 0, 0, 0}));
   const auto back = DequantizeWeight(*got, Scheme(4, Strategy::kChannel, false));
   EXPECT_TRUE(BitEqual(*back, Array::Of<float>({-1, 14, 3, 16, 30, 8, 0, 0, 0}, {3, 3})));
+}
+
+std::vector<int> Codes(const Array& q) {
+  std::vector<int> codes;
+  for (const Float8E4M3FN value : q.View<Float8E4M3FN>()) codes.push_back(value.bits);
+  return codes;
+}
+
+TEST(QuantizeWeight, FloatsByHand) {
+  // absmax 448 has scale 1, 896 has 2, 0 the epsilon. 17 and 19 lie between 16, 18 and 20: to the even
+  // code. 2^-10 is half of the smallest value.
+  const Array w = Array::Of<float>(
+      {448, -448, 17, 19, 0x1p-9f, 0x1p-10f, -0x1p-10f, 0x1.8p-9f, 896, 1, -0.0f, 0, 2, -896, 0, 0, 0, 0, 0, 0, 0},
+      {3, 7});
+  const WeightScheme channel = Floats(Strategy::kChannel);
+  const auto got = QuantizeWeight(w, channel);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(BitEqual(got->scale, Array::Of<float>({1, 2, 0x1p-23f}, {3, 1})));
+  EXPECT_EQ(Codes(got->q), (std::vector<int>{0x7e, 0xfe, 0x58, 0x5a, 0x01, 0x00, 0x80,  //
+                                             0x01, 0x7e, 0x30, 0x80, 0x00, 0x38, 0xfe,  //
+                                             0,    0,    0,    0,    0,    0,    0}));
+  EXPECT_FALSE(got->zero_point.has_value());
+  const auto back = DequantizeWeight(*got, channel);
+  EXPECT_TRUE(BitEqual(*back, Array::Of<float>({448, -448, 16,   20, 0x1p-9f, 0, -0.0f, 0x1p-8f, 896, 1, -0.0f,
+                                                0,   2,    -896, 0,  0,       0, 0,     0,       0,   0},
+                                               {3, 7})));
+}
+
+// With a scale of 1: every value, the middle between any two, and their neighbours.
+TEST(QuantizeWeight, FloatsRoundToTheNearest) {
+  std::vector<float> x;
+  std::vector<int> codes;
+  const auto value = [](int code) { return ToFloat(Float8E4M3FN{static_cast<uint8_t>(code)}); };
+  const auto add = [&](float v, int code) {
+    x.insert(x.end(), {v, -v});
+    codes.insert(codes.end(), {code, code | 0x80});
+  };
+  for (int code = 0; code < 0x7e; ++code) {
+    const float middle = (value(code) + value(code + 1)) / 2;  // exact
+    add(value(code), code);
+    add(middle, code + code % 2);
+    add(std::nextafter(middle, 0.0f), code);
+    add(std::nextafter(middle, 500.0f), code + 1);
+  }
+  add(448, 0x7e);
+  const auto got =
+      QuantizeWeight(Array::FromSpan<float>(x, {1, static_cast<int64_t>(x.size())}), Floats(Strategy::kChannel));
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(BitEqual(got->scale, Array::Of<float>({1}, {1, 1})));
+  EXPECT_EQ(Codes(got->q), codes);
+}
+
+TEST(QuantizeWeight, BlocksByHand) {
+  // Blocks of 2 x 2 in a matrix of 3 x 3: the absmax of each is 448 times its scale.
+  const Array w = Array::Of<float>({448, 1, 896, 2, 3, 4, 1792, -8, 1344}, {3, 3});
+  const auto got = QuantizeWeight(w, Floats(Strategy::kBlock, 2, 2));
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(BitEqual(got->scale, Array::Of<float>({1, 2, 4, 3}, {2, 2})));
+  EXPECT_EQ(Codes(got->q), (std::vector<int>{0x7e, 0x38, 0x7e, 0x40, 0x44, 0x40, 0x7e, 0xc0, 0x7e}));
+  // A NaN spoils only its own block.
+  const Array bad = Array::Of<float>({448, 1, 896, kNaN, 3, 4, 1792, -8, 1344}, {3, 3});
+  const auto spoilt = QuantizeWeight(bad, Floats(Strategy::kBlock, 2, 2));
+  EXPECT_TRUE(std::isnan(spoilt->scale.View<float>()[0]));
+  EXPECT_EQ(Codes(spoilt->q), (std::vector<int>{0x7f, 0x7f, 0x7e, 0x7f, 0x7f, 0x40, 0x7e, 0xc0, 0x7e}));
+}
+
+TEST(WeightScheme, UnitsAndRanges) {
+  const Units block = *UnitsOf(Floats(Strategy::kBlock, 8, 16), 20, 50);
+  EXPECT_EQ(block.scale_shape, (Shape{3, 4}));
+  EXPECT_EQ(block.Of(0, 15), 0);
+  EXPECT_EQ(block.Of(8, 16), 5);
+  EXPECT_EQ(block.Of(19, 49), 11);
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(UnitsOf(Floats(Strategy::kBlock, kHuge, kHuge), 20, 50)->scale_shape, (Shape{1, 1}));
+  EXPECT_EQ(UnitsOf(Floats(Strategy::kBlock, kHuge, kHuge), 20, 50)->Of(19, 49), 0);
+  EXPECT_EQ(UnitsOf(Scheme(4, Strategy::kGroup, true, 10), 20, 50)->Of(3, 49), 19);
+  EXPECT_EQ(UnitsOf(Scheme(8, Strategy::kChannel), 20, 50)->Of(3, 49), 3);
+  EXPECT_EQ(UnitsOf(Scheme(8, Strategy::kTensor), 20, 50)->Of(19, 49), 0);
+  EXPECT_EQ(RangeOf(Scheme(4, Strategy::kChannel)).min, -8);
+  EXPECT_EQ(RangeOf(Scheme(4, Strategy::kChannel)).max, 7);
+  EXPECT_EQ(RangeOf(Scheme(4, Strategy::kChannel)).last_step, 1);
+  EXPECT_EQ(RangeOf(Floats(Strategy::kChannel)).min, -448);
+  EXPECT_EQ(RangeOf(Floats(Strategy::kChannel)).last_step, 32);
 }
 
 TEST(QuantizeWeight, EpsilonOfTheDType) {
@@ -204,13 +314,19 @@ TEST(WeightScheme, Errors) {
   ExpectError(Validate(Scheme(4, Strategy::kGroup)), kInvalid, "group_size is 0 with strategy group");
   ExpectError(Validate(Scheme(4, Strategy::kTensor, true, 8)), kInvalid, "group_size is 8 with strategy tensor");
   WeightScheme scheme = Scheme(8, Strategy::kBlock);
-  ExpectError(Validate(scheme), kUnimplemented, "supported: tensor, channel, group");
+  ExpectError(Validate(scheme), kUnimplemented, "integers, strategy block; supported: tensor, channel, group");
   scheme = {};
   scheme.block = {8, 16};
   ExpectError(Validate(scheme), kInvalid, "block is [8,16] with strategy channel");
-  scheme = {};
-  scheme.type = ValueType::kFloat;
-  ExpectError(Validate(scheme), kUnimplemented, "supported: int of 2 to 8 bits");
+  EXPECT_TRUE(Validate(Floats(Strategy::kBlock, 8, 16)).ok());
+  ExpectError(Validate(Floats(Strategy::kBlock, 8, 0)), kInvalid, "block is [8,0] with strategy block");
+  ExpectError(Validate(Floats(Strategy::kGroup)), kUnimplemented, "supported: tensor, channel, block");
+  scheme = Floats(Strategy::kChannel);
+  scheme.num_bits = 4;
+  ExpectError(Validate(scheme), kUnimplemented, "floats of 4 bits; supported: floats of 8 bits");
+  scheme = Floats(Strategy::kChannel);
+  scheme.symmetric = false;
+  ExpectError(Validate(scheme), kUnimplemented, "asymmetric floats");
 }
 
 TEST(QuantizeWeight, Errors) {
@@ -229,6 +345,8 @@ TEST(DequantizeWeight, Errors) {
   const Array q = Array::Zeros(DType::kS8, {2, 6}), scale = Array::Zeros(DType::kF32, {2, 1});
   EXPECT_TRUE(DequantizeWeight({q, scale, std::nullopt}, channel).ok());
   ExpectError(DequantizeWeight({scale, scale, std::nullopt}, channel).status(), kInvalid, "expected a matrix of s8");
+  ExpectError(DequantizeWeight({q, scale, std::nullopt}, Floats(Strategy::kChannel)).status(), kInvalid,
+              "expected a matrix of e4m3fn");
   ExpectError(DequantizeWeight({q, Array::Zeros(DType::kF32, {2}), std::nullopt}, channel).status(), kInvalid,
               "scale is f32[2]; expected f32, bf16 or f16 [2,1]");
   ExpectError(DequantizeWeight({q, Array::Zeros(DType::kF64, {2, 1}), std::nullopt}, channel).status(), kInvalid,
