@@ -66,9 +66,11 @@ TEST_F(CheckpointCheckTest, AllRecordedCasesPass) {
   int cases = 0;
   const std::vector<std::string> names = *fs_.List(kGolden);
   for (const std::string& name : names) {
-    cases += absl::StartsWith(name, "int_") || absl::StartsWith(name, "pack_") || absl::StartsWith(name, "sharded_");
+    for (const char* prefix : {"int_", "pack_", "sharded_", "float_", "naive_"}) {
+      cases += absl::StartsWith(name, prefix);
+    }
   }
-  EXPECT_GE(cases, 12);
+  EXPECT_GE(cases, 17);
   EXPECT_EQ(text_, absl::StrCat("passed ", cases, ", failed 0, not supported 0\n"));
 }
 
@@ -96,7 +98,7 @@ TEST_F(CheckpointCheckTest, AnUnsupportedSchemeIsNoFailure) {
   CopyCase("dense");
   CopyCase("int_w8a8_dynamic");
   CopyCase("pack_w8a16_channel");
-  Edit("int_w8a8_dynamic/config.json", "\"int\"", "\"float\"");
+  Edit("int_w8a8_dynamic/config.json", "int-quantized", "mxfp4-pack-quantized");
   EXPECT_EQ(Check(Golden()), 0);
   EXPECT_THAT(text_, HasSubstr("not supported: int_w8a8_dynamic: "));
   EXPECT_THAT(text_, HasSubstr("passed 1, failed 0, not supported 1\n"));

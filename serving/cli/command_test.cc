@@ -165,10 +165,12 @@ TEST_F(CommandTest, FileErrors) {
 }
 
 TEST_F(CommandTest, UnsupportedSchemes) {
-  WriteText("fp8.json", R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"],
-    "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}})");
-  ExpectError({"convert", "in", "out", "--scheme-from", "fp8.json"}, 5, "8-bit floats");
-  ExpectError({"plan", "in", "--scheme-from", "fp8.json"}, 5, "type \"int\" with 2 to 8 bits is");
+  WriteText("fp4.json", R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"],
+    "weights": {"num_bits": 4, "type": "float", "strategy": "channel"}}}}})");
+  ExpectError({"convert", "in", "out", "--scheme-from", "fp4.json"}, 5, "4-bit floats");
+  ExpectError({"plan", "in", "--scheme-from", "fp4.json"}, 5, "8-bit floats and type \"int\" with 2 to 8 bits are");
+  ExpectError({"plan", "in", "--preset", "fp8_dynamic", "--rules", "aqt"}, 5,
+              "AQT's weight rules are for integers; use integers, or the compressed_tensors rules");
 }
 
 TEST_F(CommandTest, ThreeDimensionalExperts) {

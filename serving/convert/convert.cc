@@ -56,7 +56,7 @@ void AddBlocks(const TensorPlan& tensor, WeightRules rules, int jobs, std::vecto
   const int64_t rows = info.shape[0];
   const int64_t row_bytes = info.num_bytes() / rows;
   const Scheme& scheme = *tensor.decision.scheme;
-  const int64_t unit = scheme.format->RowUnit(scheme.weights);
+  const int64_t unit = std::min(scheme.format->RowUnit(scheme.weights), rows);
   int64_t per_block = rows;
   if (unit > 0) {
     per_block = std::max(MinRows(rules), BlockBytes(jobs) / row_bytes);

@@ -26,11 +26,16 @@ absl::Status CheckPattern(const std::string& pattern, const Place& place) {
   return place.Error(absl::StrCat("\"", pattern, "\" is not a valid regular expression (RE2): ", re.error()));
 }
 
+ValueType ReadType(config::NumberType type) {
+  return type == config::NUMBER_TYPE_FLOAT ? ValueType::kFloat : ValueType::kInt;
+}
+
 absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const Place& place) {
   WeightScheme scheme;
-  if (!message.has_num_bits()) return place.Error("weights need num_bits, from 2 to 8");
+  if (!message.has_num_bits()) return place.Error("weights need num_bits: 2 to 8 for integers, 8 for floats");
   scheme.num_bits = static_cast<int>(std::min<uint32_t>(message.num_bits(), 1000));
   scheme.symmetric = !message.has_symmetric() || message.symmetric();
+  scheme.type = ReadType(message.type());
   switch (message.granularity_case()) {
     case config::Weights::kPerTensor: scheme.strategy = WeightStrategy::kTensor; break;
     case config::Weights::kPerChannel: scheme.strategy = WeightStrategy::kChannel; break;
@@ -39,17 +44,25 @@ absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const P
       scheme.group_size = message.per_group().size();
       if (scheme.group_size == 0) return place.In(message, "per_group").Error("per_group needs a positive size");
       break;
+    case config::Weights::kPerBlock:
+      scheme.strategy = WeightStrategy::kBlock;
+      scheme.block = {message.per_block().rows(), message.per_block().columns()};
+      if (scheme.block[0] == 0 || scheme.block[1] == 0) {
+        return place.In(message, "per_block").Error("per_block needs positive rows and columns");
+      }
+      break;
     case config::Weights::GRANULARITY_NOT_SET:
-      return place.Error("weights need one of per_tensor, per_channel, per_group");
+      return place.Error("weights need one of per_tensor, per_channel, per_group, per_block");
   }
   return scheme;
 }
 
 absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, const Place& place) {
   InputScheme scheme;
-  if (!message.has_num_bits()) return place.Error("input_activations need num_bits, from 2 to 8");
+  if (!message.has_num_bits()) return place.Error("input_activations need num_bits: 2 to 8 for integers, 8 for floats");
   scheme.num_bits = static_cast<int>(std::min<uint32_t>(message.num_bits(), 1000));
   scheme.symmetric = !message.has_symmetric() || message.symmetric();
+  scheme.type = ReadType(message.type());
   switch (message.range_case()) {
     case config::InputActivations::kDynamicPerToken: scheme.strategy = InputStrategy::kToken; break;
     case config::InputActivations::kDynamicPerTensor: scheme.strategy = InputStrategy::kTensor; break;

@@ -1,12 +1,15 @@
 #include "serving/convert/convert_config.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "serving/formats/weight_formats.h"
 
 namespace aqt::serving {
 namespace {
@@ -65,6 +68,52 @@ non_finite: NON_FINITE_KEEP_FLOAT)",
   EXPECT_TRUE(config->keep_non_finite);
 }
 
+// Every layout of the table has a name in the configuration.
+TEST(ConvertConfigTest, EveryFormatCanBeChosen) {
+  for (const WeightFormat* format : WeightFormats()) {
+    std::string name = absl::AsciiStrToUpper(format->name());
+    std::replace(name.begin(), name.end(), '-', '_');
+    int chosen = 0;
+    for (const char* type : {"INT", "FLOAT"}) {
+      const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(
+          absl::StrCat("schema: 1 rule { match: '.*' quantize { weights { num_bits: 8 type: NUMBER_TYPE_", type,
+                       " per_channel {} } format: FORMAT_", name, " } }"),
+          "x");
+      if (!config.ok()) {
+        EXPECT_EQ(config.status().code(), absl::StatusCode::kUnimplemented) << config.status();
+        continue;
+      }
+      EXPECT_EQ(config->rules[0].scheme->format, format);
+      ++chosen;
+    }
+    EXPECT_GT(chosen, 0) << format->name();
+  }
+}
+
+TEST(ConvertConfigTest, ReadsFloats) {
+  const auto described = [](const std::string& weights, const std::string& rest) {
+    const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(
+        absl::StrCat("schema: 1 rule { match: '.*' quantize { weights { num_bits: 8 type: NUMBER_TYPE_FLOAT ", weights,
+                     " } ", rest, " } }"),
+        "x");
+    return config.ok() ? Describe(*config->rules[0].scheme) : config.status().ToString();
+  };
+  EXPECT_EQ(described("per_block { rows: 128 columns: 64 }", ""), "fp8 per 128x64 block, naive-quantized");
+  EXPECT_EQ(
+      described("per_tensor {}", "input_activations { num_bits: 8 type: NUMBER_TYPE_FLOAT static_per_tensor {} }"),
+      "fp8 per tensor, input fp8 per tensor static, float-quantized");
+  EXPECT_EQ(Describe(*ConvertPreset("fp8_dynamic")->rules[0].scheme),
+            "fp8 per channel, input fp8 per token dynamic, float-quantized");
+  EXPECT_EQ(Describe(*ConvertPreset("fp8_static")->rules[0].scheme),
+            "fp8 per tensor, input fp8 per tensor static, float-quantized");
+  EXPECT_EQ(Describe(*ConvertPreset("fp8_block128")->rules[0].scheme),
+            "fp8 per 128x128 block, input fp8 g128 dynamic, float-quantized");
+  EXPECT_THAT(described("per_block { rows: 128 }", ""), HasSubstr("per_block needs positive rows and columns"));
+  EXPECT_THAT(described("per_group { size: 32 }", ""), HasSubstr("floats, strategy group"));
+  EXPECT_THAT(described("per_channel {}", "input_activations { num_bits: 8 dynamic_per_token {} }"),
+              HasSubstr("weights of type float with input_activations of type int are not supported"));
+}
+
 TEST(ConvertConfigTest, BaseIsMergedFieldByFieldAndListsReplace) {
   const absl::StatusOr<ConvertConfig> plain = ParseConvertConfig("schema: 1 base: 'w8a8_dynamic'", "x");
   ASSERT_TRUE(plain.ok()) << plain.status();
@@ -92,7 +141,7 @@ TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
            {"schema: 1\nrule { match: 'a' keep_float {} ", "my.textproto:2:", "Expected"},
            {"schema: 2\n base: 'w8a16'", "my.textproto:1:1: ", "schema 2 is not known"},
            {"\nbase: 'w8a16'", "my.textproto:1:1: ", "schema: 1"},
-           {"schema: 1\n  base: 'w8a'", "my.textproto:2:3: ", "presets are w4a16_g128"},
+           {"schema: 1\n  base: 'w8a'", "my.textproto:2:3: ", "presets are fp8_block128"},
            {"schema: 1", "my.textproto:1:1: ", "neither a rule nor a base"},
            {"schema: 1\nrule { match: 'a(' keep_float {} }", "my.textproto:2:8: ", "missing )"},
            {"schema: 1\nrule { keep_float {} }", "my.textproto:2:1: ", "needs match"},

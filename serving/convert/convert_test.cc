@@ -109,21 +109,29 @@ TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Schemes, ConvertBlocksTest,
-    ::testing::Values(BlockCase{"Int8Channel", "num_bits: 8 per_channel {}",
-                                "input_activations { num_bits: 8 dynamic_per_token {} }"},
-                      BlockCase{"Int8ChannelAsymmetric", "num_bits: 8 symmetric: false per_channel {}",
-                                "format: FORMAT_INT_QUANTIZED"},
-                      BlockCase{"Int8Tensor", "num_bits: 8 per_tensor {}", "format: FORMAT_INT_QUANTIZED"},
-                      BlockCase{"Int8TensorBf16", "num_bits: 8 symmetric: false per_tensor {}",
-                                "format: FORMAT_INT_QUANTIZED", WeightRules::kCompressedTensors, DType::kBF16},
-                      BlockCase{"Packed4Group", "num_bits: 4 per_group { size: 32 }", ""},
-                      BlockCase{"Packed4GroupAsymmetricF16", "num_bits: 4 symmetric: false per_group { size: 16 }", "",
-                                WeightRules::kCompressedTensors, DType::kF16},
-                      BlockCase{"Packed3ChannelAsymmetric", "num_bits: 3 symmetric: false per_channel {}", ""},
-                      BlockCase{"AqtChannel", "num_bits: 8 per_channel {}", "", WeightRules::kAqt},
-                      BlockCase{"AqtGroupBf16", "num_bits: 4 per_group { size: 32 }", "", WeightRules::kAqt,
-                                DType::kBF16},
-                      BlockCase{"AqtTensor", "num_bits: 8 per_tensor {}", "", WeightRules::kAqt}),
+    ::testing::Values(
+        BlockCase{"Int8Channel", "num_bits: 8 per_channel {}",
+                  "input_activations { num_bits: 8 dynamic_per_token {} }"},
+        BlockCase{"Int8ChannelAsymmetric", "num_bits: 8 symmetric: false per_channel {}",
+                  "format: FORMAT_INT_QUANTIZED"},
+        BlockCase{"Int8Tensor", "num_bits: 8 per_tensor {}", "format: FORMAT_INT_QUANTIZED"},
+        BlockCase{"Int8TensorBf16", "num_bits: 8 symmetric: false per_tensor {}", "format: FORMAT_INT_QUANTIZED",
+                  WeightRules::kCompressedTensors, DType::kBF16},
+        BlockCase{"Packed4Group", "num_bits: 4 per_group { size: 32 }", ""},
+        BlockCase{"Packed4GroupAsymmetricF16", "num_bits: 4 symmetric: false per_group { size: 16 }", "",
+                  WeightRules::kCompressedTensors, DType::kF16},
+        BlockCase{"Packed3ChannelAsymmetric", "num_bits: 3 symmetric: false per_channel {}", ""},
+        BlockCase{"FloatChannel", "num_bits: 8 type: NUMBER_TYPE_FLOAT per_channel {}", ""},
+        BlockCase{"FloatTensorBf16", "num_bits: 8 type: NUMBER_TYPE_FLOAT per_tensor {}",
+                  "input_activations { num_bits: 8 type: NUMBER_TYPE_FLOAT dynamic_per_token {} }",
+                  WeightRules::kCompressedTensors, DType::kBF16},
+        BlockCase{"FloatHugeBlock",
+                  "num_bits: 8 type: NUMBER_TYPE_FLOAT per_block { rows: 4294967295 columns: 4294967295 }", ""},
+        BlockCase{"FloatBlockF16", "num_bits: 8 type: NUMBER_TYPE_FLOAT per_block { rows: 96 columns: 128 }", "",
+                  WeightRules::kCompressedTensors, DType::kF16},
+        BlockCase{"AqtChannel", "num_bits: 8 per_channel {}", "", WeightRules::kAqt},
+        BlockCase{"AqtGroupBf16", "num_bits: 4 per_group { size: 32 }", "", WeightRules::kAqt, DType::kBF16},
+        BlockCase{"AqtTensor", "num_bits: 8 per_tensor {}", "", WeightRules::kAqt}),
     [](const auto& info) { return info.param.name; });
 
 TEST_F(ConvertTest, AqtRulesStayWithinTheSymmetricRange) {
@@ -141,6 +149,23 @@ TEST_F(ConvertTest, AqtRulesStayWithinTheSymmetricRange) {
   job.input = At("in.safetensors");
   job.recipe.weight_rules = WeightRules::kAqt;
   EXPECT_EQ(RunConvertJob(Fs(), job).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(ConvertTest, StaticFloatInputs) {
+  WriteTensors(At("in.safetensors"), {{"a.weight", MakeWeight(DType::kBF16, {4, 8}, 1)}});
+  ConvertJob job = Job(ConfigText("num_bits: 8 type: NUMBER_TYPE_FLOAT per_tensor {}",
+                                  "input_activations { num_bits: 8 type: NUMBER_TYPE_FLOAT static_per_tensor {} }"));
+  job.input = At("in.safetensors");
+  job.output = At("out.safetensors");
+  job.calibration = At("ranges.safetensors");
+  WriteTensors(job.calibration,
+               {{"a.input_min", Array::Of<float>({-896}, {1})}, {"a.input_max", Array::Of<float>({3}, {1})}});
+  const absl::Status status = RunConvertJob(Fs(), job).status();
+  ASSERT_TRUE(status.ok()) << status;
+  const io::Checkpoint out = *io::Checkpoint::Open(Fs(), job.output);
+  EXPECT_TRUE(BitEqual(*out.ReadArray("a.input_scale"), Cast(Array::Of<float>({2}, {1}), DType::kBF16)));
+  EXPECT_EQ(out.Find("a.input_zero_point"), nullptr);
+  EXPECT_EQ(out.Find("a.weight")->info->dtype, io::FileDType::kF8E4M3);
 }
 
 TEST_F(ConvertTest, StaticInputsFromACalibration) {

@@ -37,10 +37,14 @@ bool HasStoredHead(const io::Checkpoint& checkpoint) {
 }
 
 absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
-  if (recipe.weight_rules != WeightRules::kAqt || tensor.decision.scheme->weights.symmetric) return absl::OkStatus();
+  if (recipe.weight_rules != WeightRules::kAqt) return absl::OkStatus();
+  const WeightScheme& weights = tensor.decision.scheme->weights;
+  const char* what = weights.type != ValueType::kInt ? "are for integers; use integers"
+                     : !weights.symmetric            ? "are symmetric; use symmetric weights"
+                                                     : nullptr;
+  if (what == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(io::Printable(tensor.name()), ", by ", tensor.decision.reason,
-                                               ": AQT's weight rules are symmetric; ",
-                                               "use symmetric weights, or the compressed_tensors rules"));
+                                               ": AQT's weight rules ", what, ", or the compressed_tensors rules"));
 }
 
 bool IsTied(const io::Checkpoint& checkpoint, const ModelConfig& model) {

@@ -164,6 +164,7 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
     rule.scheme = target.group->scheme;
     rule.heeds_built_in = target.precedence == 2;
     rule.keep_unsuitable = target.precedence == 2;
+    rule.as_written = target.precedence < 2;
     set.rules_.push_back(std::move(rule));
   }
   return set;
@@ -226,6 +227,11 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
     decision.left_out = false;
     decision.reason = rule.label;
     absl::Status suitable = CheckApplicable(*rule.scheme, tensor.dtype, tensor.shape);
+    if (suitable.ok()) {
+      const absl::Status groups = CheckInputGroups(*rule.scheme, tensor.shape);
+      if (!rule.as_written) suitable = groups;
+      else if (!groups.ok()) decision.warning = std::string(groups.message());
+    }
     if (suitable.ok() && tied && (IsEmbeddingName(*module) || IsHeadName(*module))) {
       suitable = absl::InvalidArgumentError(
           "input and output embeddings are tied (tie_word_embeddings): quantizing one would change both; keep "

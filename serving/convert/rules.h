@@ -42,8 +42,9 @@ class RuleSet {
   using IsModule = std::function<bool(absl::string_view)>;
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
   // class Linear covers every rank-2 `*.weight` outside the built-in ignore list; those that the scheme does not fit
-  // stay in floating point. Unimplemented for patterns that RE2 does not support (look-around), and for other classes:
-  // a target written like one ("LlamaMLP") that is not the name of a module.
+  // stay in floating point. Under a name or a pattern, groups of dynamic activations that do not fit are only a
+  // warning: the package writes such weights, too. Unimplemented for patterns that RE2 does not support (look-around),
+  // and for other classes: a target written like one ("LlamaMLP") that is not the name of a module.
   static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config, const IsModule& is_module);
 
   RuleSet(RuleSet&&) = default;
@@ -75,6 +76,7 @@ class RuleSet {
     bool heeds_ignore = true;    // the user's list
     bool heeds_built_in = true;  // the built-in list
     bool keep_unsuitable = false;
+    bool as_written = false;  // activations that do not fit are a warning
     bool used = false;
   };
 

@@ -249,6 +249,20 @@ TEST(RulesTest, GroupsFillTheRows) {
   }
 }
 
+// As the package does it: what is stored does not depend on the groups of dynamic activations.
+TEST(RulesTest, GroupsOfActivationsUnderATargetByName) {
+  Scheme scheme = Int8();
+  scheme.input = InputScheme{8, true, true, InputStrategy::kGroup, 16};
+  RuleSet rules = FromTargets({{"group_0", {"re:odd", "Linear"}, scheme}});
+  const Decision named = *rules.Decide(Weight("odd.weight", {6, 50}), false);
+  EXPECT_EQ(named.scheme, scheme);
+  EXPECT_THAT(named.warning, HasSubstr("input_activations: group size 16 does not divide 50"));
+  const Decision of_class = *rules.Decide(Weight("other.weight", {6, 50}), false);
+  EXPECT_EQ(of_class.scheme, std::nullopt);
+  EXPECT_THAT(of_class.warning, HasSubstr("group size 16"));
+  EXPECT_EQ(rules.Decide(Weight("odd.weight", {6, 64}), false)->warning, "");
+}
+
 TEST(RulesTest, NamesInMessagesArePrintable) {
   RuleSet rules = FromRules({Rule("(?s).*", Grouped(96))});
   const std::string message(rules.Decide(Weight("a\x1b[2J\n.weight"), false).status().message());

@@ -13,6 +13,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
+#include "aqt/quant/weights/compressed_tensors.h"
 #include "nlohmann/json.hpp"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/plan.h"
@@ -34,13 +35,12 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
   const Array w_array = Cast(original, DType::kF32), d_array = Cast(decoded.dequantized, DType::kF32);
   const Array s_array = Cast(decoded.scale, DType::kF32);
   const absl::Span<const float> w = w_array.View<float>(), d = d_array.View<float>(), scale = s_array.View<float>();
-  const absl::Span<const int8_t> q = decoded.q.View<int8_t>();
+  const Array q_array = Cast(decoded.q, DType::kF32);
+  const absl::Span<const float> q = q_array.View<float>();
   const int64_t columns = original.shape()[1];
-  const int64_t per_scale = scheme.weights.strategy == WeightStrategy::kGroup    ? scheme.weights.group_size
-                            : scheme.weights.strategy == WeightStrategy::kTensor ? original.num_elements()
-                                                                                 : columns;
-  const int largest = (1 << (scheme.weights.num_bits - 1)) - 1;
-  const int smallest = scheme.weights.symmetric ? -largest : -largest - 1;  // -largest - 1 counts as an end, too
+  const compressed_tensors::Units units = UnitsOf(scheme.weights, original.shape());
+  const compressed_tensors::ValueRange range = compressed_tensors::RangeOf(scheme.weights);
+  const float smallest = scheme.weights.symmetric ? -range.max : range.min;  // what is below counts as an end, too
   double ww = 0, dd = 0, wd = 0, ee = 0, max_error = 0;
   int64_t clipped = 0;
   for (int64_t row = 0; row < original.shape()[0]; ++row) {
@@ -52,7 +52,8 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
       row_wd += x * y;
       row_ee += error * error;
       max_error = std::max(max_error, std::abs(error));
-      clipped += (q[i] >= largest || q[i] <= smallest) && std::abs(error) > scale[i / per_scale];
+      clipped += (q[i] >= range.max || q[i] <= smallest) &&
+                 std::abs(error) > scale[units.Of(row, i - row * columns)] * range.last_step;
     }
     ww += row_ww;
     dd += row_dd;
@@ -193,9 +194,9 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
   }
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(tensors.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
-      // A weight is held as the original and dequantized, each also as f32, and as integers, packed and unpacked.
+      // A weight is held as the original and dequantized, each also as f32, and as stored, unpacked and in f32.
       [&](int64_t i) {
-        return findings[i].scheme.has_value() ? 18 * tensors[i].info->shape.num_elements() : 2 * kCompareBytes;
+        return findings[i].scheme.has_value() ? 22 * tensors[i].info->shape.num_elements() : 2 * kCompareBytes;
       },
       [&](int64_t i) {
         return findings[i].problem.empty() ? VerifyTensor(input, output, tensors[i], options.cancelled, findings[i])

@@ -3,9 +3,10 @@
 
 // Compares a quantized checkpoint with the one that it was made from.
 //
-// A quantized weight w is compared with d, the value of its stored integers, scales and zero points:
+// A quantized weight w is compared with d, the value of what is stored for it:
 //   snr = 10 log10(sum w^2 / sum (w - d)^2) dB, infinite for d = w;   cosine = sum w d / sqrt(sum w^2 sum d^2)
-//   clipped = share of the elements whose integer is the smallest or largest one and is more than one step from w
+//   clipped = share of the elements whose stored value is the smallest or largest one and more than one step from w
+//             (32 scales at the end of 8-bit floats)
 // A weight with a NaN or an infinity on either side cannot be compared: that is a problem, whatever the threshold.
 // Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree. A folder
 // must have every file that a conversion carries over (carried_files.h).

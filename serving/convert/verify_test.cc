@@ -18,6 +18,7 @@ namespace aqt::serving {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -74,12 +75,14 @@ TEST_F(VerifyTest, FiguresByHand) {
 
 TEST_F(VerifyTest, EveryPresetVerifies) {
   WriteSmallModel(At("in"), DType::kBF16);
-  for (const char* preset : {"w8a8_dynamic", "w8a16", "w4a16_g32", "w4a8_g32"}) {
+  const std::pair<const char*, double> presets[] = {
+      {"w8a8_dynamic", 35}, {"w8a16", 35}, {"w4a16_g32", 12}, {"w4a8_g32", 12}, {"fp8_dynamic", 28}};
+  for (const auto& [preset, min_snr_db] : presets) {
     Convert(preset);
     for (const int jobs : {1, 4}) {
       VerifyOptions options;
       options.jobs = jobs;
-      options.min_snr_db = preset[1] == '8' ? 35 : 12;
+      options.min_snr_db = min_snr_db;
       const VerifyReport report = *Run(options);
       EXPECT_THAT(report.problems, IsEmpty()) << preset;
       EXPECT_EQ(report.weights.size(), 2u);
@@ -184,6 +187,41 @@ TEST_F(VerifyTest, CountsClippedValues) {
     }
   });
   EXPECT_EQ(Run()->weights[0].clipped_percent, 50);
+}
+
+TEST_F(VerifyTest, FloatsInBlocks) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  // The scales of the blocks of 2 x 2 are 1, 2 and 1, 1. 17 becomes 16; the others have codes.
+  WriteTensors(At("in/model.safetensors"),
+               {{"a.weight", Array::Of<float>({448, 17, 896, 2, 3, 4, 448, -8, 448}, {3, 3})}});
+  WriteText(At("config.textproto"),
+            "schema: 1 rule { match: '.*' quantize { weights { num_bits: 8 type: NUMBER_TYPE_FLOAT "
+            "per_block { rows: 2 columns: 2 } } } }");
+  ConvertJob job;
+  job.input = At("in");
+  job.output = At("out");
+  job.recipe.config_file = At("config.textproto");
+  ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
+  const VerifyReport report = *Run();
+  EXPECT_THAT(report.problems, IsEmpty());
+  EXPECT_EQ(report.weights[0].max_abs_error, 1);
+  EXPECT_EQ(report.weights[0].clipped_percent, 0);
+  const auto edit = [&](const std::string& name, const Array& to) {
+    EditOutput([&](NamedArrays& tensors) {
+      for (auto& [n, array] : tensors) {
+        if (n == name) array = to;
+      }
+    });
+    return *Run();
+  };
+  // The largest of each block is at the end. With half its scale 896 is far away, with 15/16 of it 448 only by 28; the
+  // last step is 32 scales.
+  const VerifyReport clipped = edit("a.weight_scale", Array::Of<float>({0.9375f, 1, 1, 1}, {2, 2}));
+  EXPECT_EQ(clipped.weights[0].clipped_percent, 100.0 / 9);
+  std::vector<Float8E4M3FN> values(9);
+  values[4].bits = 0xff;
+  EXPECT_THAT(edit("a.weight", Array::FromSpan<Float8E4M3FN>(values, {3, 3})).problems,
+              Contains(HasSubstr("a.weight holds a NaN")));
 }
 
 TEST_F(VerifyTest, AFloatOutputIsNoQuantizedCheckpoint) {

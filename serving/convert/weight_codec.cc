@@ -20,8 +20,8 @@ namespace ct = compressed_tensors;
 // AQT's rule has one scale per row, so groups and tensors are reshaped to rows.
 absl::StatusOr<ct::QuantizedWeight> QuantizeByAqt(const ArrayRef& rows, const WeightScheme& scheme,
                                                   Executor* executor) {
-  AQT_CHECK(scheme.symmetric && rows.IsDense());
-  const Shape scale_shape = ScaleShape(scheme, rows.shape);
+  AQT_CHECK(scheme.type == ValueType::kInt && scheme.symmetric && rows.IsDense());
+  const Shape scale_shape = UnitsOf(scheme, rows.shape).scale_shape;
   const int64_t units = scale_shape.num_elements();
   const ArrayRef reshaped(rows.dtype, {units, rows.shape.num_elements() / units}, rows.data);
   AQT_ASSIGN_OR_RETURN(const AqtQuantizedWeight weight,
@@ -75,6 +75,7 @@ absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float m
   // The range of a tensor of these two values is the range itself.
   const Array range = Cast(Array::Of<float>({min, max}, {1, 2}), dtype);
   WeightScheme as_weight;
+  as_weight.type = scheme.type;
   as_weight.num_bits = scheme.num_bits;
   as_weight.symmetric = scheme.symmetric;
   as_weight.strategy = WeightStrategy::kTensor;

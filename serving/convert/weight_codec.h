@@ -20,8 +20,8 @@ namespace aqt::serving {
 int64_t MinRows(WeightRules rules);
 
 // What is stored for the rows from `first_row` on of a weight of that shape, [o, i]; see WeightFormat::Encode. rows:
-// [n, i], dense, without NaN and infinities. With kAqt the scheme must be symmetric. DataLoss if a scale overflows the
-// dtype (the range of an asymmetric scheme).
+// [n, i], dense, without NaN and infinities. With kAqt the scheme must be of symmetric integers. DataLoss
+// if a scale overflows the dtype (the range of an asymmetric scheme).
 absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t first_row, const Shape& shape,
                                                    const Scheme& scheme, WeightRules rules,
                                                    Executor* executor = nullptr);
@@ -33,10 +33,10 @@ struct EncodedInput {
 };
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype);
 
-// The stored weight of `module`, with its integers: what a server computes with. DataLoss, naming the tensor, if one is
+// The stored weight of `module`, with its values: what a server computes with. DataLoss, naming the tensor, if one is
 // missing, has another dtype or shape than the scheme says, or holds a value outside the scheme's range.
 struct DecodedWeight {
-  Array q;            // s8 [o, i]
+  Array q;            // [o, i]; s8 or e4m3fn
   Array scale;        // as stored
   Array dequantized;  // dtype of the scale, [o, i]
 };

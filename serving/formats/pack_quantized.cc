@@ -22,9 +22,14 @@ class Packed final : public WeightFormat {
  public:
   absl::string_view name() const override { return "pack-quantized"; }
 
-  bool IsDefaultFor(const WeightScheme&, bool quantized_activations) const override { return !quantized_activations; }
+  bool IsDefaultFor(const WeightScheme& weights, bool quantized_activations) const override {
+    return weights.type == ValueType::kInt && !quantized_activations;
+  }
 
   absl::Status Validate(const WeightScheme& weights) const override {
+    if (weights.type != ValueType::kInt) {
+      return absl::UnimplementedError("pack-quantized with weights of type float is not supported; it holds type int");
+    }
     if (weights.symmetric || weights.strategy != WeightStrategy::kTensor) return absl::OkStatus();
     return absl::UnimplementedError(
         "pack-quantized with one zero point per tensor is not supported; use strategy channel or group, or symmetric "
@@ -33,7 +38,7 @@ class Packed final : public WeightFormat {
 
   std::vector<io::TensorSpec> Outputs(const WeightScheme& weights, const Shape& shape,
                                       io::FileDType dtype) const override {
-    const Shape scale = ScaleShape(weights, shape);
+    const Shape scale = UnitsOf(weights, shape).scale_shape;
     std::vector<io::TensorSpec> out = {
         {kWeightPacked, io::FileDType::kI32, {shape[0], WordsFor(shape[1], weights.num_bits)}},
         {kWeightShape, io::FileDType::kI64, {2}},

@@ -1,15 +1,18 @@
 #include "serving/formats/quantization_config.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <limits>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
@@ -104,26 +107,56 @@ absl::StatusOr<std::vector<std::string>> Texts(absl::string_view where, const Js
 
 // What weights and activations have in common.
 struct Args {
+  ValueType type = ValueType::kInt;
   int num_bits = 8;
   bool symmetric = true;
   bool dynamic = false;
   std::string strategy;
   int64_t group_size = 0;
+  std::array<int64_t, 2> block{0, 0};
 };
 
 // The strategy; if it is not given, the one that the package infers. A `group_size` of -1 means one group per row.
 absl::StatusOr<std::string> ParseStrategy(absl::string_view where, const Json& args, int64_t group_size) {
   AQT_ASSIGN_OR_RETURN(std::string strategy, Text(where, args, "strategy"));
   if (strategy.empty()) return std::string(group_size == 0 ? "tensor" : group_size == -1 ? "channel" : "group");
-  for (const char* known : {"tensor", "channel", "group", "token"}) {
+  for (const char* known : {"tensor", "channel", "group", "token", "block"}) {
     if (strategy == known) return strategy;
   }
-  for (const char* known : {"block", "tensor_group", "attn_head"}) {
+  for (const char* known : {"tensor_group", "attn_head"}) {
     if (strategy == known) {
-      return NotSupported(Path(where, "strategy"), strategy, "\"tensor\", \"channel\", \"group\" and \"token\" are");
+      return NotSupported(Path(where, "strategy"), strategy,
+                          "\"tensor\", \"channel\", \"group\", \"block\" and \"token\" are");
     }
   }
-  return Wrong(Path(where, "strategy"), strategy, "\"tensor\", \"channel\", \"group\" or \"token\"");
+  return Wrong(Path(where, "strategy"), strategy, "\"tensor\", \"channel\", \"group\", \"block\" or \"token\"");
+}
+
+// Rows and columns: [128, 128], or as older versions of the package wrote them "128x128".
+absl::StatusOr<std::array<int64_t, 2>> ParseBlock(absl::string_view where, const Json& args,
+                                                  absl::string_view strategy) {
+  std::array<int64_t, 2> block{0, 0};
+  const Json& value = At(args, "block_structure");
+  const std::string path = Path(where, "block_structure");
+  if (strategy != "block") {
+    if (value.is_null()) return block;
+    return Wrong(path, value, absl::StrCat("null with strategy \"", strategy, "\""));
+  }
+  bool good = false;
+  if (value.is_string()) {
+    const std::vector<std::string> parts = absl::StrSplit(value.get<std::string>(), 'x');
+    good = parts.size() == 2 && absl::SimpleAtoi(parts[0], &block[0]) && absl::SimpleAtoi(parts[1], &block[1]);
+  } else if (value.is_array() && value.size() == 2) {
+    good = true;
+    for (size_t i = 0; i < 2; ++i) {
+      const Json& size = value[i];
+      if (size.is_number_integer() && (!size.is_number_unsigned() || size.get<uint64_t>() <= kMaxInt64)) {
+        block[i] = size.get<int64_t>();
+      }
+    }
+  }
+  if (good && block[0] > 0 && block[1] > 0) return block;
+  return Wrong(path, value, "[rows, columns], both positive, with strategy \"block\"");
 }
 
 absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::string_view format,
@@ -137,11 +170,15 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
   if (num_bits < 1 || num_bits > 64) return Wrong(Path(where, "num_bits"), num_bits, "a number of bits");
   args.num_bits = static_cast<int>(num_bits);
   AQT_ASSIGN_OR_RETURN(const std::string type, Text(where, json, "type"));
-  if (type == "float") {
-    return absl::UnimplementedError(absl::StrCat(where, ": ", num_bits, "-bit floats (type \"float\", format \"",
-                                                 format, "\") are not supported; type \"int\" with 2 to 8 bits is"));
+  if (!type.empty() && type != "int" && type != "float") {
+    return Wrong(Path(where, "type"), type, "\"int\" or \"float\"");
   }
-  if (!type.empty() && type != "int") return Wrong(Path(where, "type"), type, "\"int\" or \"float\"");
+  if (type == "float") args.type = ValueType::kFloat;
+  if (args.type == ValueType::kFloat && num_bits != 8) {
+    return absl::UnimplementedError(
+        absl::StrCat(where, ": ", num_bits, "-bit floats (type \"float\", format \"", format,
+                     "\") are not supported; 8-bit floats and type \"int\" with 2 to 8 bits are"));
+  }
 
   AQT_ASSIGN_OR_RETURN(args.symmetric, Bool(where, json, "symmetric", true));
   AQT_ASSIGN_OR_RETURN(int64_t group_size, Int(where, json, "group_size", 0));
@@ -161,15 +198,14 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
   if (dynamic == "local") return NotSupported(Path(where, "dynamic"), dynamic, "true and false are");
   AQT_ASSIGN_OR_RETURN(args.dynamic, Bool(where, json, "dynamic", false));
 
-  if (!At(json, "block_structure").is_null()) {
-    return NotSupported(Path(where, "block_structure"), At(json, "block_structure"), "null is");
-  }
+  AQT_ASSIGN_OR_RETURN(args.block, ParseBlock(where, json, args.strategy));
   if (!At(json, "scale_dtype").is_null()) {
     return NotSupported(Path(where, "scale_dtype"), At(json, "scale_dtype"), "null (the dtype of the weight) is");
   }
   const Json& zp_dtype = At(json, "zp_dtype");
-  if (!zp_dtype.is_null() && zp_dtype != "torch.int8") {
-    return NotSupported(Path(where, "zp_dtype"), zp_dtype, "null and \"torch.int8\" are");
+  const char* const own_dtype = args.type == ValueType::kFloat ? "torch.float8_e4m3fn" : "torch.int8";
+  if (!zp_dtype.is_null() && zp_dtype != own_dtype) {
+    return NotSupported(Path(where, "zp_dtype"), zp_dtype, absl::StrCat("null and \"", own_dtype, "\" are"));
   }
   const Json& actorder = At(json, "actorder");
   if (actorder == "static" || actorder == "weight") {
@@ -191,22 +227,25 @@ absl::StatusOr<WeightScheme> ParseWeights(absl::string_view where, const Json& j
   AQT_ASSIGN_OR_RETURN(const Args args, ParseArgs(where, json, format, notes));
   if (args.dynamic) return Wrong(Path(where, "dynamic"), true, "false (weights are stored quantized)");
   WeightScheme scheme;
+  scheme.type = args.type;
   scheme.num_bits = args.num_bits;
   scheme.symmetric = args.symmetric;
   scheme.group_size = args.group_size;
-  for (WeightStrategy s : {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kGroup}) {
+  scheme.block = args.block;
+  for (WeightStrategy s :
+       {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kGroup, WeightStrategy::kBlock}) {
     if (absl::string_view(args.strategy) == ToString(s)) {
       scheme.strategy = s;
       return scheme;
     }
   }
-  return Wrong(Path(where, "strategy"), args.strategy, "\"tensor\", \"channel\" or \"group\"");
+  return Wrong(Path(where, "strategy"), args.strategy, "\"tensor\", \"channel\", \"group\" or \"block\"");
 }
 
 absl::StatusOr<InputScheme> ParseInput(absl::string_view where, const Json& json, absl::string_view format,
                                        std::vector<std::string>& notes) {
   AQT_ASSIGN_OR_RETURN(const Args args, ParseArgs(where, json, format, notes));
-  InputScheme scheme{args.num_bits, args.symmetric, args.dynamic, InputStrategy::kToken, args.group_size};
+  InputScheme scheme{args.num_bits, args.symmetric, args.dynamic, InputStrategy::kToken, args.group_size, args.type};
   for (InputStrategy s : {InputStrategy::kToken, InputStrategy::kTensor, InputStrategy::kGroup}) {
     if (absl::string_view(args.strategy) == ToString(s)) {
       scheme.strategy = s;
@@ -216,10 +255,10 @@ absl::StatusOr<InputScheme> ParseInput(absl::string_view where, const Json& json
   return NotSupported(Path(where, "strategy"), args.strategy, "\"token\", \"tensor\" and \"group\" are");
 }
 
-absl::StatusOr<const WeightFormat*> ParseFormat(absl::string_view path, const std::string& name, const Scheme& scheme) {
-  if (name.empty()) return DefaultFormat(scheme.weights, scheme.input.has_value());
+// Null for an empty name.
+absl::StatusOr<const WeightFormat*> ParseFormat(absl::string_view path, const std::string& name) {
   const WeightFormat* const format = FindWeightFormat(name);
-  if (format == nullptr) return NotSupported(path, name, absl::StrCat(WeightFormatNames(), " are"));
+  if (format == nullptr && !name.empty()) return NotSupported(path, name, absl::StrCat(WeightFormatNames(), " are"));
   return format;
 }
 
@@ -243,6 +282,8 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
     format = top_format;
     format_path = "format";
   }
+  // First: the other fields of a layout that is not known would only confuse.
+  AQT_ASSIGN_OR_RETURN(group.scheme.format, ParseFormat(format_path, format));
   const Json& weights = At(json, "weights");
   if (weights.is_null()) return NotSupported(Path(where, "weights"), weights, "a group must quantize weights");
   if (!At(json, "output_activations").is_null()) {
@@ -252,7 +293,9 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
   if (const Json& input = At(json, "input_activations"); !input.is_null()) {
     AQT_ASSIGN_OR_RETURN(group.scheme.input, ParseInput(Path(where, "input_activations"), input, format, notes));
   }
-  AQT_ASSIGN_OR_RETURN(group.scheme.format, ParseFormat(format_path, format, group.scheme));
+  if (group.scheme.format == nullptr) {
+    group.scheme.format = DefaultFormat(group.scheme.weights, group.scheme.input.has_value());
+  }
   AQT_RETURN_IF_ERROR(Annotate(Validate(group.scheme), where));
   return group;
 }
@@ -278,14 +321,16 @@ absl::Status CheckRest(const Json& json) {
   return absl::OkStatus();
 }
 
-Json ArgsToJson(int num_bits, bool symmetric, bool dynamic, absl::string_view strategy, int64_t group_size) {
+Json ArgsToJson(ValueType type, int num_bits, bool symmetric, bool dynamic, absl::string_view strategy,
+                int64_t group_size, const std::array<int64_t, 2>& block = {0, 0}) {
   Json json;
+  if (block[0] > 0) json["block_structure"] = block;
   json["dynamic"] = dynamic;
   json["group_size"] = group_size > 0 ? Json(group_size) : Json();
   json["num_bits"] = num_bits;
   json["strategy"] = Std(strategy);
   json["symmetric"] = symmetric;
-  json["type"] = "int";
+  json["type"] = Std(ToString(type));
   return json;
 }
 
@@ -300,11 +345,12 @@ Json ToJson(const QuantizationConfig& config) {
     json["input_activations"] = nullptr;
     if (const std::optional<InputScheme>& a = group.scheme.input; a.has_value()) {
       json["input_activations"] =
-          ArgsToJson(a->num_bits, a->symmetric, a->dynamic, ToString(a->strategy), a->group_size);
+          ArgsToJson(a->type, a->num_bits, a->symmetric, a->dynamic, ToString(a->strategy), a->group_size);
     }
     json["output_activations"] = nullptr;
     json["targets"] = group.targets;
-    json["weights"] = ArgsToJson(w.num_bits, w.symmetric, /*dynamic=*/false, ToString(w.strategy), w.group_size);
+    json["weights"] =
+        ArgsToJson(w.type, w.num_bits, w.symmetric, /*dynamic=*/false, ToString(w.strategy), w.group_size, w.block);
     groups[group.name] = std::move(json);
   }
   Json json;

@@ -51,9 +51,9 @@ struct ModelConfig {
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 
 // Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a
-// value out of range. Unimplemented, naming the field, its value and what works: FP8 and microscaling types, other
-// quantization methods, sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are
-// ignored.
+// value out of range. Unimplemented, naming the field, its value and what works: layouts that weight_formats.h does not
+// have (microscaling types, NVFP4), floats of other than 8 bits, other quantization methods, sparsity, transforms,
+// quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
 
 // The JSON text in ASCII, with every field that the package writes.

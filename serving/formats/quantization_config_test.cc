@@ -64,6 +64,48 @@ TEST(QuantizationConfigTest, InfersWhatIsLeftOut) {
       "int8 per channel, pack-quantized");
 }
 
+constexpr char kFp8[] = R"({"config_groups": {"group_0": {"targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 64]},
+    "input_activations": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 128, "dynamic": true}}}})";
+
+TEST(QuantizationConfigTest, ReadsFloats) {
+  const auto edited = [](const std::string& from, const std::string& to) {
+    return ParseQuantizationConfig(absl::StrReplaceAll(kFp8, {{from, to}}));
+  };
+  const auto described = [&](const std::string& from, const std::string& to) {
+    const absl::StatusOr<QuantizationConfig> config = edited(from, to);
+    return config.ok() ? Describe(config->groups[0].scheme) : config.status().ToString();
+  };
+  EXPECT_EQ(described("", ""), "fp8 per 128x64 block, input fp8 g128 dynamic, float-quantized");
+  EXPECT_EQ(described("[128, 64]", "\"128x64\""), "fp8 per 128x64 block, input fp8 g128 dynamic, float-quantized");
+  EXPECT_EQ(described(R"("block", "block_structure": [128, 64])", R"("tensor")"),
+            "fp8 per tensor, input fp8 g128 dynamic, float-quantized");
+  EXPECT_EQ(described(R"("input_activations")", R"("format": "naive-quantized", "input_activations")"),
+            "fp8 per 128x64 block, input fp8 g128 dynamic, naive-quantized");
+  EXPECT_EQ(*ParseQuantizationConfig(QuantizationConfigToJson(*edited("", ""))), *edited("", ""));
+
+  struct Case {
+    std::string from, to, message;
+  };
+  for (const Case& c : std::vector<Case>{
+           {R"("type": "float", "strategy": "block")", R"("type": "float", "symmetric": false, "strategy": "block")",
+            "asymmetric floats"},
+           {R"("block", "block_structure": [128, 64])", R"("group", "group_size": 64)", "floats, strategy group"},
+           {R"("type": "float", "strategy": "group")", R"("type": "int", "strategy": "group")",
+            "weights of type float with input_activations of type int"},
+           {R"("float", "strategy": "group")", R"("float", "symmetric": false, "strategy": "group")",
+            "input_activations: asymmetric floats"},
+           {R"("num_bits": 8, "type": "float", "strategy": "group")",
+            R"("num_bits": 4, "type": "float", "strategy": "group")", "input_activations: 4-bit floats"},
+           {R"("type": "float", "strategy": "block")",
+            R"("type": "float", "zp_dtype": "torch.int8", "strategy": "block")", "zp_dtype"},
+       }) {
+    const absl::Status status = edited(c.from, c.to).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << c.to << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+  }
+}
+
 TEST(QuantizationConfigTest, GroupFormatGoesBeforeTheCommonOne) {
   EXPECT_EQ(Edited(R"("targets")", R"("format": "pack-quantized", "targets")")->groups[0].scheme.format,
             FindWeightFormat("pack-quantized"));
@@ -81,8 +123,32 @@ TEST(QuantizationConfigTest, RefusesByName) {
   };
   const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
   for (const Case& c : std::vector<Case>{
-           {R"("type": "int")", R"("type": "float")", kUnimplemented, "config_groups.group_0.weights: 8-bit floats"},
-           {R"("strategy": "channel")", R"("strategy": "block")", kUnimplemented, "weights.strategy = \"block\""},
+           {R"("type": "int")", R"("type": "float")", kUnimplemented,
+            "config_groups.group_0: int-quantized with weights of type float is not supported"},
+           {R"("num_bits": 8, "type": "int")", R"("num_bits": 4, "type": "float")", kUnimplemented,
+            "config_groups.group_0.weights: 4-bit floats"},
+           {R"("type": "int")", R"("type": "complex")", kInvalid, "weights.type = \"complex\""},
+           {R"("int-quantized")", R"("mxfp8-quantized")", kUnimplemented,
+            "format = \"mxfp8-quantized\" is not supported; \"int-quantized\", \"pack-quantized\", \"float-quantized\" "
+            "and "
+            "\"naive-quantized\" are"},
+           {R"("int-quantized")", R"("nvfp4-pack-quantized")", kUnimplemented, "format = \"nvfp4-pack-quantized\""},
+           {R"("strategy": "channel")", R"("strategy": "tensor_group")", kUnimplemented,
+            "weights.strategy = \"tensor_group\""},
+           {R"("strategy": "channel")", R"("strategy": "block")", kInvalid,
+            "weights.block_structure = null; [rows, columns]"},
+           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 0])", kInvalid,
+            "weights.block_structure = [128,0]; [rows, columns]"},
+           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 18446744073709551615])",
+            kInvalid, "block_structure"},
+           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": "128")", kInvalid,
+            "block_structure"},
+           {R"("strategy": "channel")", R"("strategy": "channel", "block_structure": [128, 128])", kInvalid,
+            "weights.block_structure = [128,128]; null with strategy \"channel\""},
+           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
+            "integers, strategy block"},
+           {R"("strategy": "token")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
+            "input_activations.strategy = \"block\""},
            {R"("strategy": "channel")", R"("strategy": "row")", kInvalid, "weights.strategy = \"row\""},
            {R"("strategy": "channel")", R"("strategy": "token")", kInvalid, "weights.strategy = \"token\""},
            {R"("strategy": "channel")", R"("strategy": "group")", kInvalid, "weights.group_size = null"},
@@ -164,8 +230,9 @@ TEST(QuantizationConfigTest, WhatIsWrittenReadsBackTheSame) {
 
 // The package's own files: reading one and writing it again gives the same JSON.
 TEST(QuantizationConfigTest, ReproducesTheRecordedFiles) {
-  for (const char* name : {"int_w8a8_dynamic", "int_w8a8_static", "int_w4a8_g32", "pack_w4a16_channel_asym",
-                           "pack_w2a16_g32", "pack_w4a8_g32"}) {
+  for (const char* name :
+       {"int_w8a8_dynamic", "int_w8a8_static", "int_w4a8_g32", "pack_w4a16_channel_asym", "pack_w2a16_g32",
+        "pack_w4a8_g32", "float_fp8_dynamic", "float_fp8_static", "float_fp8_block8x16", "naive_fp8_weight_only"}) {
     const std::string text = ReadText(absl::StrCat("tests/golden/checkpoints/", name, "/config.json"));
     const nlohmann::json recorded = nlohmann::json::parse(text);
     const absl::StatusOr<ModelConfig> model = ParseModelConfig(text);

@@ -11,6 +11,13 @@ namespace aqt::serving {
 namespace {
 
 absl::Status CheckInput(const InputScheme& input) {
+  if (input.type == ValueType::kFloat && input.num_bits != 8) {
+    return absl::UnimplementedError(
+        absl::StrCat("input_activations: floats of ", input.num_bits, " bits are not supported; 8 bits are"));
+  }
+  if (input.type == ValueType::kFloat && !input.symmetric) {
+    return absl::UnimplementedError("input_activations: asymmetric floats are not supported; symmetric ones are");
+  }
   if (input.num_bits < 2 || input.num_bits > 8) {
     return absl::UnimplementedError(
         absl::StrCat("input_activations.num_bits = ", input.num_bits, " is not supported; 2 to 8 are"));
@@ -57,6 +64,11 @@ absl::Status CheckGroups(absl::string_view of, int64_t group_size, int64_t colum
                                                  " (axis 1); use ", DivisorsNear(columns, group_size), otherwise));
 }
 
+// "int8", "fp8".
+std::string Numbers(ValueType type, int num_bits) {
+  return absl::StrCat(type == ValueType::kFloat ? "fp" : "int", num_bits);
+}
+
 }  // namespace
 
 absl::string_view ToString(InputStrategy strategy) {
@@ -72,18 +84,26 @@ absl::Status Validate(const Scheme& scheme) {
   AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(scheme.weights), "weights"));
   if (scheme.format == nullptr) return absl::InvalidArgumentError("the scheme has no format");
   AQT_RETURN_IF_ERROR(scheme.format->Validate(scheme.weights));
-  return scheme.input.has_value() ? CheckInput(*scheme.input) : absl::OkStatus();
+  if (!scheme.input.has_value()) return absl::OkStatus();
+  if (scheme.input->type != scheme.weights.type) {
+    return absl::UnimplementedError(absl::StrCat("weights of type ", ToString(scheme.weights.type),
+                                                 " with input_activations of type ", ToString(scheme.input->type),
+                                                 " are not supported; equal types are"));
+  }
+  return CheckInput(*scheme.input);
 }
 
 std::string Describe(const Scheme& scheme) {
   const WeightScheme& w = scheme.weights;
-  std::string text = absl::StrCat("int", w.num_bits, " ",
-                                  w.strategy == WeightStrategy::kGroup ? absl::StrCat("g", w.group_size)
-                                                                       : absl::StrCat("per ", ToString(w.strategy)),
-                                  w.symmetric ? "" : " asymmetric");
+  std::string text =
+      absl::StrCat(Numbers(w.type, w.num_bits), " ",
+                   w.strategy == WeightStrategy::kGroup   ? absl::StrCat("g", w.group_size)
+                   : w.strategy == WeightStrategy::kBlock ? absl::StrCat("per ", w.block[0], "x", w.block[1], " block")
+                                                          : absl::StrCat("per ", ToString(w.strategy)),
+                   w.symmetric ? "" : " asymmetric");
   if (scheme.input.has_value()) {
     const InputScheme& a = *scheme.input;
-    absl::StrAppend(&text, ", input int", a.num_bits, " ",
+    absl::StrAppend(&text, ", input ", Numbers(a.type, a.num_bits), " ",
                     a.strategy == InputStrategy::kGroup ? absl::StrCat("g", a.group_size)
                                                         : absl::StrCat("per ", ToString(a.strategy)),
                     a.dynamic ? " dynamic" : " static", a.symmetric ? "" : " asymmetric");
@@ -113,11 +133,13 @@ absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Sh
     AQT_RETURN_IF_ERROR(
         CheckGroups("", w.group_size, shape[1], "one scale per channel, or keep this weight in floating point"));
   }
-  if (scheme.input.has_value() && scheme.input->strategy == InputStrategy::kGroup) {
-    AQT_RETURN_IF_ERROR(CheckGroups("input_activations: ", scheme.input->group_size, shape[1],
-                                    "one scale per token, or keep this weight in floating point"));
-  }
   return absl::OkStatus();
+}
+
+absl::Status CheckInputGroups(const Scheme& scheme, const Shape& shape) {
+  if (!scheme.input.has_value() || scheme.input->strategy != InputStrategy::kGroup) return absl::OkStatus();
+  return CheckGroups("input_activations: ", scheme.input->group_size, shape[1],
+                     "one scale per token, or keep this weight in floating point");
 }
 
 std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_view module, io::FileDType dtype,

@@ -28,11 +28,12 @@ absl::string_view ToString(InputStrategy strategy);
 
 // Nothing is stored for dynamic activations: the scheme tells the server what to do.
 struct InputScheme {
-  int num_bits = 8;  // 2 .. 8
+  int num_bits = 8;  // kInt: 2 .. 8; kFloat: 8
   bool symmetric = true;
   bool dynamic = true;
   InputStrategy strategy = InputStrategy::kToken;  // static: kTensor
   int64_t group_size = 0;                          // only with kGroup
+  ValueType type = ValueType::kInt;                // that of the weights
   bool operator==(const InputScheme&) const = default;
 };
 
@@ -48,15 +49,18 @@ struct Scheme {
 // InvalidArgument for a contradiction, Unimplemented for a scheme that this version cannot write; both name the field.
 absl::Status Validate(const Scheme& scheme);
 
-// "int4 g32 asymmetric, int8 per token dynamic, pack-quantized".
+// "int4 g32 asymmetric, input int8 per token dynamic, pack-quantized"; "fp8 per 128x128 block, naive-quantized".
 std::string Describe(const Scheme& scheme);
 
 // "layers.0.fc1" for "layers.0.fc1.weight"; null if `tensor` does not end in ".weight" or has nothing before it.
 std::optional<absl::string_view> ModuleOf(absl::string_view tensor);
 
-// OK, or why `scheme` cannot be applied to such a weight, with the remedy if there is one: InvalidArgument (group size)
-// or Unimplemented (rank, dtype, no elements).
+// OK, or why such a weight cannot be quantized by `scheme`, with the remedy if there is one: InvalidArgument (group
+// size) or Unimplemented (rank, dtype, no elements).
 absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Shape& shape);
+// InvalidArgument if the groups of dynamic activations do not fill the rows of such a weight. Nothing that is stored
+// depends on them.
+absl::Status CheckInputGroups(const Scheme& scheme, const Shape& shape);
 
 // The tensors that a weight becomes: those of its layout, then input_scale and input_zero_point where they exist.
 // CheckApplicable must hold.

@@ -24,6 +24,7 @@ namespace aqt::serving {
 // A weight's values: their type, bits and symmetry, and which elements share a scale.
 using WeightScheme = compressed_tensors::WeightScheme;
 using WeightStrategy = compressed_tensors::Strategy;
+using ValueType = compressed_tensors::ValueType;
 // Values, scale and zero point of a weight or of some of its rows, before they are laid out.
 using QuantizedWeight = compressed_tensors::QuantizedWeight;
 
@@ -59,8 +60,8 @@ class WeightFormat {
   virtual std::vector<io::TensorSpec> Outputs(const WeightScheme& weights, const Shape& shape,
                                               io::FileDType dtype) const = 0;
 
-  // Blocks of rows that begin at a multiple of this can be encoded separately, with the result of encoding the whole
-  // weight. 0 if all rows share a scale: the weight must be encoded whole.
+  // Rows from one multiple of this to another can be encoded separately, with the result of encoding the whole weight.
+  // 0 if all rows share a scale: the weight must be encoded whole.
   virtual int64_t RowUnit(const WeightScheme& weights) const;
 
   // Lays out the rows from `first_row` (a multiple of RowUnit) on, of a weight of that shape. Tensors that are not made
@@ -74,8 +75,8 @@ class WeightFormat {
                                                  const Shape& shape) const = 0;
 };
 
-// The shape of the scale of a weight [o, i].
-Shape ScaleShape(const WeightScheme& weights, const Shape& weight);
+// The units of a weight of that shape, [o, i], that `weights` fits.
+compressed_tensors::Units UnitsOf(const WeightScheme& weights, const Shape& shape);
 
 }  // namespace aqt::serving
 

@@ -8,7 +8,8 @@
 namespace aqt::serving {
 
 absl::Span<const WeightFormat* const> WeightFormats() {
-  static const WeightFormat* const formats[] = {&IntQuantized(), &PackQuantized()};
+  static const WeightFormat* const formats[] = {&IntQuantized(), &PackQuantized(), &FloatQuantized(),
+                                                &NaiveQuantized()};
   return formats;
 }
 

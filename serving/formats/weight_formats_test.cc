@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
 #include "aqt/io/safetensors.h"
 #include "aqt/quant/weights/compressed_tensors.h"
 #include "gmock/gmock.h"
@@ -39,6 +40,13 @@ std::vector<WeightScheme> Schemes() {
         schemes.push_back(scheme);
       }
     }
+  }
+  for (const WeightStrategy strategy : {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kBlock}) {
+    WeightScheme scheme;
+    scheme.type = ValueType::kFloat;
+    scheme.strategy = strategy;
+    if (strategy == WeightStrategy::kBlock) scheme.block = {16, 10};  // cut off at both edges
+    schemes.push_back(scheme);
   }
   return schemes;
 }
@@ -91,8 +99,8 @@ TEST(WeightFormats, BlocksAndBack) {
     for (const WeightScheme& scheme : Schemes()) {
       if (!format->Validate(scheme).ok()) continue;
       ++accepted;
-      SCOPED_TRACE(absl::StrCat(format->name(), " ", scheme.num_bits, " bits ", ToString(scheme.strategy),
-                                scheme.symmetric ? "" : " asymmetric"));
+      SCOPED_TRACE(absl::StrCat(format->name(), " ", scheme.num_bits, " bits ", ToString(scheme.type), " ",
+                                ToString(scheme.strategy), scheme.symmetric ? "" : " asymmetric"));
       const StoredTensors whole = Stored(*format, scheme, w, 0);
       const QuantizedWeight want = *compressed_tensors::QuantizeWeight(w, scheme);
       const absl::StatusOr<QuantizedWeight> got = format->Decode(whole, scheme, w.shape());
@@ -118,25 +126,55 @@ TEST(WeightFormats, BlocksAndBack) {
 TEST(WeightFormats, Defaults) {
   EXPECT_EQ(DefaultFormat({}, true)->name(), "int-quantized");
   EXPECT_EQ(DefaultFormat({}, false)->name(), "pack-quantized");
+  WeightScheme floats;
+  floats.type = ValueType::kFloat;
+  EXPECT_EQ(DefaultFormat(floats, true)->name(), "float-quantized");
+  EXPECT_EQ(DefaultFormat(floats, false)->name(), "naive-quantized");
+}
+
+TEST(WeightFormats, ValuesTheyCannotHold) {
+  WeightScheme floats, asymmetric;
+  floats.type = ValueType::kFloat;
+  asymmetric.symmetric = false;
+  asymmetric.strategy = WeightStrategy::kTensor;
+  const auto refused = [](const char* name, const WeightScheme& weights) {
+    const absl::Status status = FindWeightFormat(name)->Validate(weights);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refused("int-quantized", floats),
+            "int-quantized with weights of type float is not supported; it holds type int");
+  EXPECT_EQ(refused("float-quantized", {}),
+            "float-quantized with weights of type int is not supported; it holds type float");
+  EXPECT_THAT(refused("pack-quantized", floats), HasSubstr("it holds type int"));
+  EXPECT_THAT(refused("pack-quantized", asymmetric), HasSubstr("one zero point per tensor is not supported"));
 }
 
 TEST(WeightFormats, DamageIsNamed) {
   const Array w = Weight();
   WeightScheme four;
   four.num_bits = 4;
-  const auto message = [&](const char* name, const char* suffix, Array damaged) {
+  WeightScheme floats;
+  floats.type = ValueType::kFloat;
+  const auto message = [&](const char* name, const WeightScheme& scheme, const char* suffix, Array damaged) {
     const WeightFormat& format = *FindWeightFormat(name);
-    StoredTensors stored = Stored(format, four, w, 0);
+    StoredTensors stored = Stored(format, scheme, w, 0);
     stored.at(suffix) = std::move(damaged);
-    const absl::Status status = format.Decode(stored, four, w.shape()).status();
+    const absl::Status status = format.Decode(stored, scheme, w.shape()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     return std::string(status.message());
   };
-  EXPECT_EQ(
-      message("int-quantized", kWeight, Array::FromSpan<int8_t>(std::vector<int8_t>(kRows * kColumns, 8), w.shape())),
-      ".weight holds 8, which 4 bits cannot");
-  EXPECT_THAT(message("pack-quantized", ".weight_shape", Array::Of<int64_t>({70, 23}, {2})),
+  EXPECT_EQ(message("int-quantized", four, kWeight,
+                    Array::FromSpan<int8_t>(std::vector<int8_t>(kRows * kColumns, 8), w.shape())),
+            ".weight holds 8, which 4 bits cannot");
+  EXPECT_THAT(message("pack-quantized", four, ".weight_shape", Array::Of<int64_t>({70, 23}, {2})),
               StartsWith(".weight_shape is [70,23]; the weight is [70,24]"));
+  for (const uint8_t nan : {0x7f, 0xff}) {
+    std::vector<Float8E4M3FN> values(kRows * kColumns);
+    values.back().bits = nan;
+    EXPECT_EQ(message("float-quantized", floats, kWeight, Array::FromSpan<Float8E4M3FN>(values, w.shape())),
+              ".weight holds a NaN");
+  }
 }
 
 }  // namespace

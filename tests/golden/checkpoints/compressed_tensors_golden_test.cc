@@ -1,5 +1,7 @@
 // The weights of the reference checkpoints, re-made from `dense` and `dense_bf16`: every byte must be the recorded one.
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,13 @@ WeightScheme Scheme(int num_bits, Strategy strategy, bool symmetric = true) {
   return scheme;
 }
 
+WeightScheme Floats(Strategy strategy, std::array<int64_t, 2> block = {0, 0}) {
+  WeightScheme scheme = Scheme(8, strategy);
+  scheme.type = ValueType::kFloat;
+  scheme.block = block;
+  return scheme;
+}
+
 std::vector<Case> Cases() {
   return {
       {"int_w8a8_dynamic", "dense", Scheme(8, Strategy::kChannel), 3, false},
@@ -51,6 +60,10 @@ std::vector<Case> Cases() {
       {"pack_w4a8_g32", "dense", Scheme(4, Strategy::kGroup), 2, true},
       {"pack_w3a16_channel", "dense", Scheme(3, Strategy::kChannel), 3, true},
       {"pack_w2a16_g32", "dense", Scheme(2, Strategy::kGroup), 2, true},
+      {"float_fp8_dynamic", "dense", Floats(Strategy::kChannel), 3, false},
+      {"float_fp8_static", "dense", Floats(Strategy::kTensor), 3, false},
+      {"float_fp8_block8x16", "dense", Floats(Strategy::kBlock, {8, 16}), 3, false},
+      {"naive_fp8_weight_only", "dense", Floats(Strategy::kChannel), 3, false},
   };
 }
 
@@ -119,7 +132,7 @@ TEST(Golden, Dequantized) {
   for (const Case& c : Cases()) {
     const std::string name = c.folder;
     if (name != "int_w8a8_static" && name != "int_w8a8_dynamic_bf16" && name != "pack_w4a16_channel_asym" &&
-        name != "pack_w4a16_g32_asym")
+        name != "pack_w4a16_g32_asym" && name != "float_fp8_static" && name != "float_fp8_block8x16")
       continue;
     const io::SafetensorsReader recorded = Open(absl::StrCat(name, "/model.safetensors"));
     const io::SafetensorsReader dequantized = Open(absl::StrCat("dequantized/", name, ".safetensors"));
@@ -146,7 +159,7 @@ TEST(Golden, Dequantized) {
       ++modules;
     }
   }
-  EXPECT_EQ(modules, 3 + 3 + 3 + 2);
+  EXPECT_EQ(modules, 3 + 3 + 3 + 2 + 3 + 3);
 }
 
 }  // namespace
