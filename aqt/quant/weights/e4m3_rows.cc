@@ -1,6 +1,5 @@
 #include "aqt/quant/weights/e4m3_rows.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
