@@ -82,7 +82,6 @@ absl::string_view ToString(InputStrategy strategy) {
 
 absl::Status Validate(const Scheme& scheme) {
   AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(scheme.weights), "weights"));
-  if (scheme.format == nullptr) return absl::InvalidArgumentError("the scheme has no format");
   AQT_RETURN_IF_ERROR(scheme.format->Validate(scheme.weights));
   if (!scheme.input.has_value()) return absl::OkStatus();
   if (scheme.input->type != scheme.weights.type) {
@@ -108,7 +107,7 @@ std::string Describe(const Scheme& scheme) {
                                                         : absl::StrCat("per ", ToString(a.strategy)),
                     a.dynamic ? " dynamic" : " static", a.symmetric ? "" : " asymmetric");
   }
-  return scheme.format == nullptr ? text : absl::StrCat(text, ", ", scheme.format->name());
+  return absl::StrCat(text, ", ", scheme.format->name());
 }
 
 std::optional<absl::string_view> ModuleOf(absl::string_view tensor) {

@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/shape.h"
 #include "aqt/io/safetensors.h"
+#include "serving/formats/plain_quantized.h"
 #include "serving/formats/weight_format.h"
 
 namespace aqt::serving {
@@ -39,8 +40,8 @@ struct InputScheme {
 
 struct Scheme {
   WeightScheme weights;
-  std::optional<InputScheme> input;      // null: activations stay in floating point
-  const WeightFormat* format = nullptr;  // a row of weight_formats.h
+  std::optional<InputScheme> input;              // null: activations stay in floating point
+  const WeightFormat* format = &IntQuantized();  // a row of weight_formats.h, never null
   bool operator==(const Scheme&) const = default;
 
   bool HasStaticInput() const { return input.has_value() && !input->dynamic; }
