@@ -21,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert/convert_job.h"
+#include "serving/convert/job_test_util.h"
 #include "serving/convert/weight_codec.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/test_util.h"
@@ -42,24 +43,13 @@ std::string ConfigText(const std::string& weights, const std::string& rest = "")
                       " } }");
 }
 
-class ConvertTest : public ::testing::Test {
+class ConvertTest : public JobTest {
  protected:
-  void SetUp() override { root_ = MakeTestFolder(); }
-  std::string At(const std::string& name) const { return io::JoinPath(root_, name); }
-  ConvertJob Job(const std::string& config) {
-    WriteText(At("config.textproto"), config);
-    ConvertJob job;
-    job.input = At("in");
-    job.output = At("out");
-    job.recipe.config_file = At("config.textproto");
-    return job;
-  }
   static void RemoveIfThere(const std::string& path) {
     if (*io::Exists(Fs(), path)) {
       ASSERT_TRUE(io::RemoveTree(Fs(), path).ok());
     }
   }
-  std::string root_;
 };
 
 struct BlockCase {

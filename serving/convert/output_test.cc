@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert/convert_job.h"
+#include "serving/convert/job_test_util.h"
 #include "serving/convert/recipe.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/test_util.h"
@@ -32,20 +33,7 @@ using ::testing::Not;
 
 const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 
-class OutputTest : public ::testing::Test {
- protected:
-  void SetUp() override { root_ = MakeTestFolder(); }
-  std::string At(const std::string& name) const { return io::JoinPath(root_, name); }
-  ConvertJob Job(const std::string& config) {
-    WriteText(At("config.textproto"), config);
-    ConvertJob job;
-    job.input = At("in");
-    job.output = At("out");
-    job.recipe.config_file = At("config.textproto");
-    return job;
-  }
-  std::string root_;
-};
+using OutputTest = JobTest;
 
 TEST_F(OutputTest, PlacesThatAreRefused) {
   WriteSmallModel(At("in"), DType::kF32);

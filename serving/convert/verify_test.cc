@@ -26,10 +26,8 @@ using ::testing::Not;
 
 const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 
-class VerifyTest : public ::testing::Test {
+class VerifyTest : public FolderTest {
  protected:
-  void SetUp() override { root_ = MakeTestFolder(); }
-  std::string At(const std::string& name) const { return io::JoinPath(root_, name); }
   void Convert(const std::string& preset) {
     ConvertJob job;
     job.input = At("in");
@@ -54,7 +52,6 @@ class VerifyTest : public ::testing::Test {
     edit(tensors);
     WriteTensors(At("out/model.safetensors"), tensors);
   }
-  std::string root_;
 };
 
 TEST_F(VerifyTest, FiguresByHand) {

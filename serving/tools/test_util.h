@@ -11,6 +11,7 @@
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
 #include "aqt/io/safetensors.h"
+#include "gtest/gtest.h"
 
 namespace aqt::serving {
 
@@ -18,6 +19,14 @@ using NamedArrays = std::vector<std::pair<std::string, Array>>;
 
 // A new, empty folder named after the running test.
 std::string MakeTestFolder();
+
+// A test with such a folder.
+class FolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override { root_ = MakeTestFolder(); }
+  std::string At(const std::string& name) const { return io::JoinPath(root_, name); }
+  std::string root_;
+};
 
 // Writes a file with these tensors; dies on failure. `path` may exist.
 void WriteTensors(const std::string& path, const NamedArrays& tensors, const io::Metadata& metadata = {});
