@@ -31,6 +31,7 @@
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/einsum.h"

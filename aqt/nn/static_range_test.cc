@@ -202,7 +202,7 @@ TEST(StaticRangeTest, ConvertingBeforeCalibratingIsAnError) {
 // With Compat as in the original: NaN scales, and so NaN products; program text shows the option with the operations.
 TEST(StaticRangeTest, TheOriginalReadsAnUnseenCalibration) {
   InjectConfig config = Config(false, QuantMode::kTrain);
-  config.quant_rules.compat.read_unseen_calibration = true;
+  config.semantics.compat.read_unseen_calibration = true;
   const absl::StatusOr<Program> train = Inject(Traced(7), config);
   ASSERT_THAT(train, IsOk());
   EXPECT_THAT(ToText(*train), HasSubstr(", compat=read_unseen_calibration"));

@@ -15,6 +15,8 @@
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quant_math.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_tiling.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -31,11 +33,11 @@ using internal::RawSide;
 
 struct AqtDot::Impl {
   DotGeneralPlan plan;
-  QuantRules rules;
   AqtDot::Modes modes;
   std::string attributes;
   std::optional<internal::TiledDot> tiled;
 
+  const Semantics& semantics() const { return plan.options().semantics; }
   QuantMode mode(Side side) const { return side == Side::kLhs ? modes.lhs : modes.rhs; }
   bool Updates(const StateSlot& slot) const { return slot.UpdatedIn(mode(slot.side)); }
 
@@ -103,7 +105,6 @@ Value TileProductGradient(const AqtDot::Impl& dot, const Value& g) {
 bool HasMidAlphas(const DotGeneralRaw& raw) { return raw.lhs_mid_alpha.has_value() || raw.rhs_mid_alpha.has_value(); }
 
 using Impl = AqtDot::Impl;
-using What = ResidualSlot::What;
 constexpr Side kSides[] = {Side::kLhs, Side::kRhs};
 
 absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want) {
@@ -112,18 +113,16 @@ absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want) {
 }
 
 Context ContextOf(const Impl& dot, const Array* key) {
-  Context context{.prng_layout = dot.rules.prng_layout, .quant_mode = dot.modes.lhs, .rhs_quant_mode = dot.modes.rhs};
+  Context context{.quant_mode = dot.modes.lhs, .rhs_quant_mode = dot.modes.rhs};
   if (key != nullptr) context.key = Key{key->View<uint32_t>()[0], key->View<uint32_t>()[1]};
   return context;
 }
 
-Runtime RuntimeOf(const Impl& dot) {
-  return {.executor = CurrentExecutor(), .arithmetic = dot.rules.arithmetic, .compat = dot.rules.compat};
-}
+Runtime CurrentRuntime() { return {.executor = CurrentExecutor()}; }
 
 std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
   if (key == nullptr) return std::nullopt;
-  return internal::OperandKey(*key, role, dot.rules.prng_layout);
+  return internal::OperandKey(*key, role, dot.semantics().prng_layout);
 }
 
 // ---- aqt_dot_general and aqt_dot_general_fwd
@@ -264,7 +263,7 @@ class ForwardOp : public CompositeBase {
     Residuals residuals(Residuals::Operands::kBorrow);
     AQT_RETURN_IF_ERROR(
         dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, layout_.has_key ? &in.back() : nullptr),
-                           out.ref(), with_residuals_ ? &residuals : nullptr, RuntimeOf(*dot_), {old, updated.refs}));
+                           out.ref(), with_residuals_ ? &residuals : nullptr, CurrentRuntime(), {old, updated.refs}));
     std::vector<Array> results = {std::move(out).Build()};
     for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
     if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
@@ -296,7 +295,7 @@ class ForwardOp : public CompositeBase {
       }
     }
     const internal::RawResult result = internal::RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->inner_dims(),
-                                                        dot_->plan.out_aval().dtype, dot_->rules);
+                                                        dot_->plan.out_aval().dtype, dot_->semantics());
     std::vector<Value> out = {UntileProduct(*dot_, result.out)};
     for (const Side side : kSides) {
       const std::vector<Value>& next = (side == Side::kLhs ? result.lhs : result.rhs).statistics;
@@ -309,11 +308,13 @@ class ForwardOp : public CompositeBase {
     for (const ResidualSlot& slot : dot_->plan.residuals()) {
       const QuantizedValue& quantized = slot.side == Side::kLhs ? result.lhs : result.rhs;
       const Value& x = in[layout_.at(slot.side)];
-      switch (slot.what) {
-        case What::kValue: out.push_back(x); break;
-        case What::kQvalue: out.push_back(quantized.qvalue); break;
-        case What::kScale: out.push_back(*quantized.scale); break;
-        case What::kClipMask: out.push_back(ops::Cast(ClipMask(slot.side, x, *quantized.scale), DType::kS8)); break;
+      switch (slot.kind) {
+        case ResidualKind::kValue: out.push_back(x); break;
+        case ResidualKind::kQvalue: out.push_back(quantized.qvalue); break;
+        case ResidualKind::kScale: out.push_back(*quantized.scale); break;
+        case ResidualKind::kClipMask:
+          out.push_back(ops::Cast(ClipMask(slot.side, x, *quantized.scale), DType::kS8));
+          break;
       }
     }
     return out;
@@ -403,7 +404,7 @@ class BackwardOp : public CompositeBase {
     UpdatedState updated(slots);
     for (const size_t position : updated_) updated.Add(slots[position], position);
     AQT_RETURN_IF_ERROR(dot_->plan.Backward(in[0], residuals, ContextOf(*dot_, has_key_ ? &in.back() : nullptr),
-                                            refs[0], refs[1], RuntimeOf(*dot_), {old, updated.refs}));
+                                            refs[0], refs[1], CurrentRuntime(), {old, updated.refs}));
     std::vector<Array> results;
     for (std::optional<ArrayBuilder>& builder : out) {
       results.push_back(builder.has_value() ? std::move(*builder).Build() : Array());
@@ -425,10 +426,10 @@ class BackwardOp : public CompositeBase {
  private:
   size_t state_at() const { return 1 + dot_->plan.residuals().size(); }
 
-  const Value* Residual(Side side, What what, absl::Span<const Value> in) const {
+  const Value* Residual(Side side, ResidualKind kind, absl::Span<const Value> in) const {
     const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
     for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].side == side && slots[i].what == what) return &in[1 + i];
+      if (slots[i].side == side && slots[i].kind == kind) return &in[1 + i];
     }
     return nullptr;
   }
@@ -447,12 +448,12 @@ class BackwardOp : public CompositeBase {
     g.x = TileProductGradient(*dot_, in[0]);
     if (raw.rhs.use_fwd_quant) {
       const Value scale =
-          internal::ScaleToOther(*Residual(other, What::kScale, in), Side::kRhs, backward.dims, g.x.rank());
+          internal::ScaleToOther(*Residual(other, ResidualKind::kScale, in), Side::kRhs, backward.dims, g.x.rank());
       g.x = internal::Release(
           internal::MulIn(dtype, internal::Hold(g.x), internal::RoundTo(dtype, internal::Hold(scale))), dtype);
-      y.x = ops::Cast(internal::Hold(*Residual(other, What::kQvalue, in)), dtype);
+      y.x = ops::Cast(internal::Hold(*Residual(other, ResidualKind::kQvalue, in)), dtype);
     } else {
-      y.x = TileOperand(*dot_, other, *Residual(other, What::kValue, in));
+      y.x = TileOperand(*dot_, other, *Residual(other, ResidualKind::kValue, in));
     }
     if (dot_->plan.BackwardNeedsKey()) {
       const Value* key = has_key_ ? &in.back() : nullptr;
@@ -465,7 +466,7 @@ class BackwardOp : public CompositeBase {
     g.mode = dot_->mode(Side::kLhs);
     y.statistics = StatisticsOf(lhs ? "dlhs.rhs" : "drhs.rhs", slots, statistics);
     y.mode = dot_->mode(Side::kRhs);
-    const internal::RawResult result = internal::LocalRawDot(raw, g, y, backward.dims, dtype, dot_->rules);
+    const internal::RawResult result = internal::LocalRawDot(raw, g, y, backward.dims, dtype, dot_->semantics());
     for (const QuantizedValue* operand : {&result.lhs, &result.rhs}) {
       next.insert(next.end(), operand->statistics.begin(), operand->statistics.end());
     }
@@ -478,15 +479,15 @@ class BackwardOp : public CompositeBase {
     if (!internal::GradientBound(quantizer.numerics, DType::kF32).has_value()) {
       return UntileOperandGradient(*dot_, side, gradient);
     }
-    const Value* kept = Residual(side, What::kClipMask, in);
+    const Value* kept = Residual(side, ResidualKind::kClipMask, in);
     const Value mask =
         kept != nullptr
             ? *kept
             : internal::NotClipped(
                   quantizer.numerics,
-                  internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, What::kValue, in)),
-                                       *Residual(side, What::kScale, in)));
-    const Value clipped = internal::ClipMaskChooses(dtype, dot_->rules.arithmetic)
+                  internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, ResidualKind::kValue, in)),
+                                       *Residual(side, ResidualKind::kScale, in)));
+    const Value clipped = internal::ClipMaskChooses(dtype, dot_->semantics().arithmetic)
                               ? ops::Select(ops::Equal(internal::Hold(mask), 0.0), 0.0, internal::Hold(gradient))
                               : internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask));
     return UntileOperandGradient(*dot_, side, internal::Release(clipped, dtype));
@@ -501,7 +502,7 @@ void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals,
   const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
   std::vector<Array> arrays = std::move(residuals).Release();
   for (size_t i = 0; i < slots.size(); ++i) {
-    results.push_back(slots[i].what == What::kValue ? in[layout_.at(slots[i].side)] : std::move(arrays[i]));
+    results.push_back(slots[i].kind == ResidualKind::kValue ? in[layout_.at(slots[i].side)] : std::move(arrays[i]));
   }
 }
 
@@ -561,7 +562,7 @@ class QuantizeOp : public CompositeBase {
   std::string Name() const override { return "aqt_quantize"; }
   std::string Attributes() const override {
     return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(dot_->shared_axes(side_), ","), "]",
-                        internal::ArithmeticText(dot_->rules));
+                        internal::ArithmeticText(dot_->semantics()));
   }
   int num_outputs() const override { return 2; }
 
@@ -581,15 +582,16 @@ class QuantizeOp : public CompositeBase {
     Context context = ContextOf(*dot_, has_key_ ? &in.back() : nullptr);
     if (has_scale_) {
       if (context.key.has_value()) {
-        const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+        const OperandKeys keys = SplitContextKey(*context.key, dot_->semantics().prng_layout);
         context.key = side_ == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
       }
       const ArrayRef x = dot_->tiled.has_value() ? dot_->tiled->operand(side_).View(in[0]) : in[0].ref();
       QTensor scaled{.scale = {in[1]}, .dequant_dtype = x.dtype};
-      AQT_ASSIGN_OR_RETURN(const QTensor qtensor, CalculateQvalue(quantizer(), x, std::move(scaled), context));
+      AQT_ASSIGN_OR_RETURN(const QTensor qtensor,
+                           CalculateQvalue(quantizer(), x, std::move(scaled), context, dot_->semantics()));
       return std::vector<Array>{*qtensor.qvalue, in[1]};
     }
-    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared, dot_->plan.Prepare(side_, in[0], context, RuntimeOf(*dot_)));
+    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared, dot_->plan.Prepare(side_, in[0], context, CurrentRuntime()));
     return std::vector<Array>{*prepared.qtensor().qvalue, prepared.qtensor().scale[0]};
   }
 
@@ -597,7 +599,7 @@ class QuantizeOp : public CompositeBase {
     const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
     RawSide raw{.x = TileOperand(*dot_, side_, in[0]), .key = KeyFor(*dot_, has_key_ ? &in.back() : nullptr, role)};
     if (has_scale_) raw.scale = in[1];
-    const QuantizedValue out = internal::QuantizeValue(quantizer(), raw, dot_->shared_axes(side_), dot_->rules);
+    const QuantizedValue out = internal::QuantizeValue(quantizer(), raw, dot_->shared_axes(side_), dot_->semantics());
     return {out.qvalue, *out.scale};
   }
 
@@ -618,11 +620,11 @@ bool HasBias(const Quantizer& quantizer) {
 }  // namespace
 
 absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                    const QuantRules& rules, const Modes& modes) {
-  AQT_ASSIGN_OR_RETURN(DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs, rhs, dims));
+                                    const Semantics& semantics, const Modes& modes) {
+  AQT_ASSIGN_OR_RETURN(DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs, rhs, dims, {.semantics = semantics}));
   std::string attributes = absl::StrCat("dims=", dims.ToString(), ", ", DescribeConfig(config));
-  if (rules.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
-  attributes += internal::ArithmeticText(rules);
+  if (semantics.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
+  attributes += internal::ArithmeticText(semantics);
   std::optional<internal::TiledDot> tiled;
   if (config.tiling.has_value()) {
     AQT_ASSIGN_OR_RETURN(tiled, internal::MakeTiledDot(*config.tiling, dims, lhs.shape, rhs.shape));
@@ -633,8 +635,7 @@ absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, c
     if (!has_state || mode == QuantMode::kTrain) continue;
     absl::StrAppend(&attributes, ", ", side == Side::kLhs ? "lhs" : "rhs", " in ", ToString(mode));
   }
-  return AqtDot(
-      std::make_shared<const Impl>(Impl{std::move(plan), rules, modes, std::move(attributes), std::move(tiled)}));
+  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), modes, std::move(attributes), std::move(tiled)}));
 }
 
 const DotGeneralPlan& AqtDot::plan() const { return impl_->plan; }
@@ -719,18 +720,18 @@ AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<
 
 Value AqtDot::StaticScale(Side side, absl::Span<const Value> statistics) const {
   return internal::StaticScaleOf(impl_->forward(side).quantizer, impl_->inner_aval(side), impl_->shared_axes(side),
-                                 statistics, impl_->rules);
+                                 statistics, impl_->semantics());
 }
 
 namespace ops {
 
 Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
-                    const std::optional<Value>& key, const QuantRules& rules) {
+                    const std::optional<Value>& key, const Semantics& semantics) {
   const std::vector<Value> operands = {lhs.As(DType::kF32), rhs.As(DType::kF32)};
   for (const Value& operand : operands) {
     if (!operand.status().ok()) return operand;
   }
-  absl::StatusOr<AqtDot> dot = AqtDot::Make(config, operands[0].aval(), operands[1].aval(), dims, rules);
+  absl::StatusOr<AqtDot> dot = AqtDot::Make(config, operands[0].aval(), operands[1].aval(), dims, semantics);
   if (!dot.ok()) return Refuse(dot.status(), "aqt_dot_general", operands, lhs.where());
   return dot->Apply({operands[0]}, {operands[1]}, key, lhs.where());
 }

@@ -27,6 +27,7 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
@@ -55,10 +56,10 @@ class AqtDot {
 
   // Errors as for DotGeneralPlan::Make.
   static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                     const QuantRules& rules, const Modes& modes);
+                                     const Semantics& semantics, const Modes& modes);
   static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                     const QuantRules& rules = {}) {
-    return Make(config, lhs, rhs, dims, rules, Modes());
+                                     const Semantics& semantics = {}) {
+    return Make(config, lhs, rhs, dims, semantics, Modes());
   }
 
   const DotGeneralPlan& plan() const;
@@ -105,7 +106,7 @@ namespace ops {
 // Make and Apply. Operands of one dtype: f32, bf16 or f16. FailedPrecondition for calibrations with state: QuantizedDot
 // (quantized_dot.h) finds their statistics.
 Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
-                    const std::optional<Value>& key = std::nullopt, const QuantRules& rules = {});
+                    const std::optional<Value>& key = std::nullopt, const Semantics& semantics = {});
 
 }  // namespace ops
 }  // namespace aqt

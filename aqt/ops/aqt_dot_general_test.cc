@@ -26,6 +26,7 @@
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
 #include "aqt/testing/programs.h"
@@ -116,7 +117,7 @@ DotGeneralRaw RandomRaw(Random& random, bool backward) {
 }
 
 struct Problem {
-  QuantRules rules;
+  Semantics semantics;
   DotGeneral config;
   DotDims dims;
   Array lhs, rhs;
@@ -125,8 +126,8 @@ struct Problem {
 // Extents of 0 to 19 with a taste for small ones; rank up to 6, operands and result of up to 2000 elements.
 Problem RandomProblem(Random& random) {
   Problem problem;
-  if (random.Below(3) == 0) problem.rules.arithmetic = Arithmetic::kIeee;
-  if (random.Below(3) == 0) problem.rules.prng_layout = PrngLayout::kOriginal;
+  if (random.Below(3) == 0) problem.semantics.arithmetic = Arithmetic::kIeee;
+  if (random.Below(3) == 0) problem.semantics.prng_layout = PrngLayout::kOriginal;
   if (random.Below(6) == 0) {
     problem.config = FullyQuantized();
   } else {
@@ -236,7 +237,7 @@ bool SameBits(const Array& a, const Array& b) {
 absl::StatusOr<Program> LossAndGradients(const Problem& problem) {
   absl::StatusOr<Program> loss = TraceWith(
       [&](In in) {
-        const Value out = ops::AqtDotGeneral(in[0], in[1], problem.dims, problem.config, in[2], problem.rules);
+        const Value out = ops::AqtDotGeneral(in[0], in[1], problem.dims, problem.config, in[2], problem.semantics);
         const Value weights = ops::Cast(Value(RandomArray({DType::kF32, out.shape()}, 7)), out.dtype());
         return Values{ops::ReduceSum(out * weights), out};
       },
@@ -343,7 +344,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedWithStatistics) {
         absl::StrCat("try ", tries, ": ", problem.lhs.aval().ToString(), " x ", problem.rhs.aval().ToString(), " ",
                      problem.dims.ToString(), " ", DescribeConfig(problem.config));
     const Slot lhs{SlotKind::kParam, "lhs"}, rhs{SlotKind::kParam, "rhs"};
-    const QuantizedDotOptions options{.config = problem.config, .key_slot = "key", .rules = problem.rules};
+    const QuantizedDotOptions options{.config = problem.config, .key_slot = "key", .semantics = problem.semantics};
     const absl::StatusOr<Program> loss = Trace(
         [&](In in) {
           const Value out = QuantizedDot(in[0], in[1], problem.dims, options, "dot", std::source_location::current());
@@ -390,7 +391,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedInEveryMode) {
     if (!dot.ok() || dot->plan().forward_state().empty()) continue;
     ++legal;
     QuantizedDotOptions options{
-        .config = problem.config, .with_gradient = false, .key_slot = "key", .rules = problem.rules};
+        .config = problem.config, .with_gradient = false, .key_slot = "key", .semantics = problem.semantics};
     for (const Side side : {Side::kLhs, Side::kRhs}) {
       const bool left = side == Side::kLhs;
       const Quantizer& quantizer = (left ? problem.config.fwd.lhs : problem.config.fwd.rhs).quantizer;
@@ -451,7 +452,7 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
   for (int tries = 0; legal < 100 && tries < 10000; ++tries) {
     const Problem problem = RandomProblem(random);
     absl::StatusOr<AqtDot> dot =
-        AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims, problem.rules);
+        AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims, problem.semantics);
     const auto quantized = [](const Tensor& tensor) {
       return !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics);
     };

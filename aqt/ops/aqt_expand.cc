@@ -12,6 +12,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/ops/quant_math.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/local_aqt.h"
 #include "aqt/quant/contraction/product_types.h"
 #include "aqt/quant/numerics/arith.h"
@@ -50,10 +51,10 @@ Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const V
   return Release(scale, quantizer.scale_dtype.value_or(x.dtype()));
 }
 
-Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, const QuantRules& rules) {
+Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics) {
   const AbsMax* abs_max = std::get_if<AbsMax>(&*quantizer.calibration);
-  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, rules);
-  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), rules.arithmetic);
+  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, semantics);
+  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), semantics.arithmetic);
 }
 
 // The bias of a Constant calibration, broadcastable to x of `dtype`: a number in the dtype of x, an array in that of
@@ -73,11 +74,11 @@ std::optional<Bias> BiasOf(const Quantizer& quantizer, DType dtype) {
 }
 
 Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key,
-                const QuantRules& rules) {
+                const Semantics& semantics) {
   const DType dtype = scaled.dtype;
   Value y = scaled.held;
   if (numerics.noise.has_value()) {
-    const Value noise = NoiseFor(*numerics.noise, y.shape(), key.value_or(Value()), rules.prng_layout);
+    const Value noise = NoiseFor(*numerics.noise, y.shape(), key.value_or(Value()), semantics.prng_layout);
     y = RoundTo(dtype, ops::Flush(FlushTo(dtype, y) + noise));
   }
   if (numerics.clip) {
@@ -152,12 +153,12 @@ struct ExpandedSide {
 };
 
 ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims& own, DType dtype,
-                        const QuantRules& rules) {
+                        const Semantics& semantics) {
   const int64_t rank = side.given.has_value() ? side.given->qvalue.rank() : side.x.rank();
   ExpandedSide out;
   out.quantized = side.given.has_value()
                       ? *side.given
-                      : QuantizeValue(tensor.quantizer, side, CalibrationAxes(tensor, own, rank), rules);
+                      : QuantizeValue(tensor.quantizer, side, CalibrationAxes(tensor, own, rank), semantics);
   out.operand = out.quantized.qvalue;
   if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
     out.operand =
@@ -209,24 +210,24 @@ Value NotClipped(const Numerics& numerics, const ScaledValue& scaled) {
 }
 
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,
-                             const QuantRules& rules) {
+                             const Semantics& semantics) {
   if (!IsQuantized(quantizer.numerics)) return {side.x, std::nullopt};
   QuantizedValue out;
   if (side.scale.has_value()) {
     out.scale = side.scale;
   } else if (HasState(quantizer)) {
-    CalibratedValue calibrated = CalibratedWithState(quantizer, side.x, axes, side.statistics, side.mode, rules);
+    CalibratedValue calibrated = CalibratedWithState(quantizer, side.x, axes, side.statistics, side.mode, semantics);
     out.scale = calibrated.scale;
     out.statistics = std::move(calibrated.statistics);
   } else {
-    out.scale = ScaleOf(quantizer, side.x, axes, rules);
+    out.scale = ScaleOf(quantizer, side.x, axes, semantics);
   }
   const ScaledValue scaled = ScaleValue(quantizer, side.x, *out.scale);
   if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
-    out.qvalue = IntQvalue(*integer, scaled, side.key, rules);
+    out.qvalue = IntQvalue(*integer, scaled, side.key, semantics);
   } else {
     out.qvalue = NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), side.key.value_or(Value()),
-                                rules.prng_layout);
+                                semantics.prng_layout);
   }
   return out;
 }
@@ -250,24 +251,24 @@ Value SumLeading(const Value& x, int64_t num_axes) {
 }
 
 RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
-                      DType dtype, const QuantRules& rules) {
+                      DType dtype, const Semantics& semantics) {
   std::optional<LocalSplit> split;
   if (config.local_aqt.has_value()) {
     split = *MakeLocalSplit(*config.local_aqt, dims, lhs.x.shape(), rhs.x.shape());  // the plan has checked it
   }
-  if (!split.has_value()) return RawDot(config, lhs, rhs, dims, dtype, rules);
+  if (!split.has_value()) return RawDot(config, lhs, rhs, dims, dtype, semantics);
   RawSide lhs_cut = lhs, rhs_cut = rhs;
   lhs_cut.x = ops::Reshape(lhs.x, split->lhs.tiled_shape);
   rhs_cut.x = ops::Reshape(rhs.x, split->rhs.tiled_shape);
-  RawResult result = RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, rules);
+  RawResult result = RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, semantics);
   result.out = SumLeading(result.out, 1);
   return result;
 }
 
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims,
-                 DType dtype, const QuantRules& rules) {
-  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, rules);
-  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, rules);
+                 DType dtype, const Semantics& semantics) {
+  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, semantics);
+  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, semantics);
   if (Scales(config.lhs, lhs, DequantMode::kOtherInput)) MultiplyIntoOther(lhs, Side::kLhs, dims, rhs);
   if (Scales(config.rhs, rhs, DequantMode::kOtherInput)) MultiplyIntoOther(rhs, Side::kRhs, dims, lhs);
   // AQT on CPU widens two 4-bit operands.

@@ -14,6 +14,7 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 
 namespace aqt::internal {
 
@@ -52,7 +53,7 @@ struct RawSide {
 
 // Calibrates side.x over `axes` (unless the quantizer names others) and quantizes it.
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,
-                             const QuantRules& rules);
+                             const Semantics& semantics);
 
 // The result of a contraction, and its quantized operands.
 struct RawResult {
@@ -61,7 +62,7 @@ struct RawResult {
 };
 // One product without gradient, of operands and result of `dtype`.
 RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
-                 const QuantRules& rules);
+                 const Semantics& semantics);
 
 // The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/numerics/row_ops.h) computes it.
 Value SumLeading(const Value& x, int64_t num_axes);
@@ -69,7 +70,7 @@ Value SumLeading(const Value& x, int64_t num_axes);
 // The same for a backward contraction of float operands, which LocalAqt may cut; then the quantized operands are those
 // of the cut ones.
 RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
-                      DType dtype, const QuantRules& rules);
+                      DType dtype, const Semantics& semantics);
 
 // The scale of one side in the layout of the other operand, of rank other_rank.
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);

@@ -105,26 +105,25 @@ absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const 
   return out;
 }
 
-std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, const QuantRules& rules) {
-  return absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]", ArithmeticText(rules));
+std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, const Semantics& semantics) {
+  return absl::StrCat(DescribeQuantizer(quantizer), " axes=[", absl::StrJoin(axes, ","), "]",
+                      ArithmeticText(semantics));
 }
-
-Runtime RuntimeOf(const QuantRules& rules) { return {.arithmetic = rules.arithmetic, .compat = rules.compat}; }
 
 // (x, statistics) -> scale, updated statistics where the mode updates them.
 class CalibratePart : public CompositeBase {
  public:
-  CalibratePart(Quantizer quantizer, Axes axes, QuantMode mode, const QuantRules& rules, const Aval& x)
+  CalibratePart(Quantizer quantizer, Axes axes, QuantMode mode, const Semantics& semantics, const Aval& x)
       : quantizer_(std::move(quantizer)),
         axes_(std::move(axes)),
         mode_(mode),
-        rules_(rules),
+        semantics_(semantics),
         names_(StatisticNames(quantizer_)),
         initial_(InitialCalibrationState(quantizer_, x, axes_).value_or(CalibrationState())) {}  // Infer refuses that
 
   std::string Name() const override { return "aqt_calibrate"; }
   std::string Attributes() const override {
-    return absl::StrCat(CalibrationText(quantizer_, axes_, rules_), mode_ == QuantMode::kTrain ? "" : ", ",
+    return absl::StrCat(CalibrationText(quantizer_, axes_, semantics_), mode_ == QuantMode::kTrain ? "" : ", ",
                         mode_ == QuantMode::kTrain ? "" : ToString(mode_));
   }
   std::vector<OperandRole> roles() const override {
@@ -159,7 +158,7 @@ class CalibratePart : public CompositeBase {
     CalibrationState state;
     for (size_t i = 0; i < names_.size(); ++i) state.emplace(names_[i], in[1 + i]);
     AQT_ASSIGN_OR_RETURN(const CalibratedTensor result,
-                         CalibrateWithState(quantizer_, state, in[0], axes_, {.quant_mode = mode_}, RuntimeOf(rules_)));
+                         CalibrateWithState(quantizer_, state, in[0], axes_, {.quant_mode = mode_}, semantics_));
     std::vector<Array> out = {result.qtensor.scale[0]};
     for (size_t i = 0; Updates() && i < names_.size(); ++i) out.push_back(result.state.at(names_[i]));
     return out;
@@ -171,7 +170,7 @@ class CalibratePart : public CompositeBase {
   const Quantizer quantizer_;
   const Axes axes_;
   const QuantMode mode_;
-  const QuantRules rules_;
+  const Semantics semantics_;
   const std::vector<std::string> names_;
   const CalibrationState initial_;
 };
@@ -179,15 +178,15 @@ class CalibratePart : public CompositeBase {
 // (statistics) -> the scale that they hold for tensors like x.
 class StaticScalePart : public Part {
  public:
-  StaticScalePart(const Quantizer& quantizer, const Aval& x, const Axes& axes, const QuantRules& rules)
+  StaticScalePart(const Quantizer& quantizer, const Aval& x, const Axes& axes, const Semantics& semantics)
       : Part(
-            "aqt_static_scale", absl::StrCat(CalibrationText(quantizer, axes, rules), " for ", x.ToString()),
+            "aqt_static_scale", absl::StrCat(CalibrationText(quantizer, axes, semantics), " for ", x.ToString()),
             [quantizer, x, axes](absl::Span<const Aval>) { return ScaleAval(quantizer, x, axes); },
-            [quantizer, x, axes, rules](absl::Span<const Array> in) {
+            [quantizer, x, axes, semantics](absl::Span<const Array> in) {
               CalibrationState state;
               const std::vector<std::string> names = StatisticNames(quantizer);
               for (size_t i = 0; i < names.size(); ++i) state.emplace(names[i], in[i]);
-              return StaticScale(quantizer, state, x, axes, RuntimeOf(rules));
+              return StaticScale(quantizer, state, x, axes, semantics);
             }) {
     const CalibrationState initial = InitialCalibrationState(quantizer, x, axes).value_or(CalibrationState());
     for (const std::string& name : StatisticNames(quantizer))
@@ -207,11 +206,11 @@ constexpr const char* kRoleNames[] = {"fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rh
 
 }  // namespace
 
-std::string ArithmeticText(const QuantRules& rules) {
-  std::string text = rules.arithmetic == Arithmetic::kIeee ? ", ieee" : "";
+std::string ArithmeticText(const Semantics& semantics) {
+  std::string text = semantics.arithmetic == Arithmetic::kIeee ? ", ieee" : "";
   const char* separator = ", compat=";
   for (const CompatField& field : CompatFields()) {
-    if (!(rules.compat.*field.member)) continue;
+    if (!(semantics.compat.*field.member)) continue;
     absl::StrAppend(&text, separator, field.name);
     separator = "+";
   }
@@ -236,19 +235,19 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
       [noise, shape, layout](absl::Span<const Array> in) { return MakeNoise(noise, shape, KeyOf(in[0]), layout); });
 }
 
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const QuantRules& rules) {
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics) {
   return BindPart(
-      "aqt_scale", CalibrationText(quantizer, axes, rules), {x},
+      "aqt_scale", CalibrationText(quantizer, axes, semantics), {x},
       [quantizer, axes](absl::Span<const Aval> in) { return ScaleAval(quantizer, in[0], axes); },
-      [quantizer, axes, rules](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, RuntimeOf(rules)));
+      [quantizer, axes, semantics](absl::Span<const Array> in) -> absl::StatusOr<Array> {
+        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, semantics));
         return calibrated.scale[0];
       });
 }
 
 CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, const Axes& axes,
-                                    absl::Span<const Value> statistics, QuantMode mode, const QuantRules& rules) {
-  const auto part = std::make_shared<CalibratePart>(quantizer, axes, mode, rules, x.aval());
+                                    absl::Span<const Value> statistics, QuantMode mode, const Semantics& semantics) {
+  const auto part = std::make_shared<CalibratePart>(quantizer, axes, mode, semantics, x.aval());
   std::vector<Value> operands = {x};
   operands.insert(operands.end(), statistics.begin(), statistics.end());
   const std::vector<Value> out = Bind(CompositeOp{part}, operands, std::source_location::current());
@@ -258,8 +257,8 @@ CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, 
 }
 
 Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
-                    const QuantRules& rules) {
-  const auto part = std::make_shared<StaticScalePart>(quantizer, x, axes, rules);
+                    const Semantics& semantics) {
+  const auto part = std::make_shared<StaticScalePart>(quantizer, x, axes, semantics);
   return Bind(CompositeOp{part}, statistics, std::source_location::current())[0];
 }
 
@@ -274,9 +273,9 @@ Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value&
         return Aval{QvalueDType(numerics, in[0].dtype), in[0].shape};
       },
       [numerics, layout](absl::Span<const Array> in) {
-        Context context{.prng_layout = layout};
+        Context context;
         if (in.size() > 1) context.key = KeyOf(in[1]);
-        return NumericsForward(numerics, in[0], context);
+        return NumericsForward(numerics, in[0], context, layout);
       });
 }
 

@@ -14,7 +14,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 
 namespace aqt {
 
@@ -27,20 +27,10 @@ inline const Aval& KeyAval() {
 // The input of kind key that all contractions of a model share, unless they name others.
 inline constexpr char kSharedKeySlot[] = "aqt";
 
-// Rules for all contractions of a model.
-struct QuantRules {
-  PrngLayout prng_layout = PrngLayout::kPartitionable;
-  // kXlaCompatible divides one scale and multiplies several by a reciprocal: the scale of a single example can differ
-  // in the last bit from its scale in a batch. With kIeee an example's bits never depend on the batch.
-  Arithmetic arithmetic = Arithmetic::kXlaCompatible;
-  Compat compat = {};
-  bool operator==(const QuantRules&) const = default;
-};
-
 namespace internal {
 
 // ", ieee, compat=...": what differs from the default, except the layout of keys. For attributes of operations.
-std::string ArithmeticText(const QuantRules& rules);
+std::string ArithmeticText(const Semantics& semantics);
 
 // The six operands of a contraction and its gradients, in the order of OperandKeys.
 enum class KeyRole : uint8_t { kFwdLhs, kFwdRhs, kDlhsLhs, kDlhsRhs, kDrhsLhs, kDrhsRhs };
@@ -52,7 +42,7 @@ Value OperandKey(const Value& key, KeyRole role, PrngLayout layout);
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout);
 
 // The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration.
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const QuantRules& rules);
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics);
 
 // The same for a calibration with state, in one mode: the scale, and the statistics after the call (unchanged if the
 // mode updates nothing). CalibrateWithState() of arrays in the order of StatisticNames().
@@ -61,11 +51,11 @@ struct CalibratedValue {
   std::vector<Value> statistics;
 };
 CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, const Axes& axes,
-                                    absl::Span<const Value> statistics, QuantMode mode, const QuantRules& rules);
+                                    absl::Span<const Value> statistics, QuantMode mode, const Semantics& semantics);
 
 // The scale that these statistics hold for tensors like x: StaticScale().
 Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
-                    const QuantRules& rules);
+                    const Semantics& semantics);
 
 // The qvalue of scaled values: NumericsForward(). `key` is poisoned (Value()) when the numerics draw nothing.
 Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout);

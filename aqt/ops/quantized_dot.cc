@@ -145,8 +145,8 @@ Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, cons
                                               "frozen tensors; NextContractionName() gives each its own")),
         "aqt_dot_general", {lhs, rhs}, where);
   }
-  const absl::StatusOr<AqtDot> dot =
-      AqtDot::Make(options.config, lhs.aval(), rhs.aval(), dims, options.rules, {options.lhs_mode, options.rhs_mode});
+  const absl::StatusOr<AqtDot> dot = AqtDot::Make(options.config, lhs.aval(), rhs.aval(), dims, options.semantics,
+                                                  {options.lhs_mode, options.rhs_mode});
   if (!dot.ok()) return Refuse(dot.status(), "aqt_dot_general", {lhs, rhs}, where);
   const bool trains =
       options.with_gradient && options.lhs_mode == QuantMode::kTrain && options.rhs_mode == QuantMode::kTrain;

@@ -14,6 +14,7 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
@@ -44,7 +45,7 @@ struct QuantizedDotOptions {
   // `shared_key_slot`: noise depends only on the name.
   std::optional<std::string> key_slot = std::nullopt;
   std::string shared_key_slot = kSharedKeySlot;
-  QuantRules rules = {};
+  Semantics semantics = {};
 };
 
 // The name of the `ordinal`-th contraction of a scope: the scope itself for the first one, else

@@ -188,7 +188,7 @@ class Injector {
                                 .with_gradient = trains,
                                 .key_slot = rule.key_slot,
                                 .shared_key_slot = config_.shared_key_slot,
-                                .rules = config_.quant_rules};
+                                .semantics = config_.semantics};
     for (const Side side : {Side::kLhs, Side::kRhs}) {
       FreezerMode& freezer = side == Side::kLhs ? options.lhs_freezer : options.rhs_freezer;
       if ((side == Side::kLhs ? lhs_mode : rhs_mode) != QuantMode::kServe || frozen_ == nullptr) continue;

@@ -18,6 +18,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/ops/aqt_parts.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 
 namespace aqt {
 
@@ -62,7 +63,7 @@ struct InjectConfig {
   // state, with the statistics as they are.
   bool allow_requantize = false;
   std::string shared_key_slot = kSharedKeySlot;  // for rules without a key_slot
-  QuantRules quant_rules = {};
+  Semantics semantics = {};
 };
 
 struct InjectReport {

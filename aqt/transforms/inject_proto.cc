@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/text/config_proto.h"
 #include "configs/config_text.h"
 #include "configs/embedded_text.h"
@@ -32,6 +33,7 @@ constexpr Arithmetic kArithmetics[] = {Arithmetic::kXlaCompatible, Arithmetic::k
 constexpr config::Rename kRenames[] = {
     {"Inject", "rule", "rules { ... }"},
     {"Inject", "quant_rules", "prng_layout and arithmetic themselves"},
+    {"Inject", "semantics", "arithmetic, compat and prng_layout themselves"},
     {"Inject", "base", "a dot_general { base: ... } in each rule; a whole Inject has no base"},
     {"InjectRule", "match", "scope"},
     {"InjectRule", "base", "dot_general { base: ... }"},
@@ -136,13 +138,13 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
   if (message.has_shared_key_slot()) out.shared_key_slot = message.shared_key_slot();
   if (message.has_prng_layout()) {
     AQT_RETURN_IF_ERROR(
-        ReadEnum(kLayouts, message.prng_layout(), place.In(message, "prng_layout"), &out.quant_rules.prng_layout));
+        ReadEnum(kLayouts, message.prng_layout(), place.In(message, "prng_layout"), &out.semantics.prng_layout));
   }
   if (message.has_arithmetic()) {
     AQT_RETURN_IF_ERROR(
-        ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.quant_rules.arithmetic));
+        ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.semantics.arithmetic));
   }
-  Compat& compat = out.quant_rules.compat;
+  Compat& compat = out.semantics.compat;
   compat.mid_scales_on_original_operands = message.compat().mid_scales_on_original_operands();
   compat.read_unseen_calibration = message.compat().read_unseen_calibration();
   compat.snr_rates_unrounded_scales = message.compat().snr_rates_unrounded_scales();
@@ -193,13 +195,13 @@ std::string ToText(const InjectConfig& config) {
   if (config.strict != defaults.strict) message.set_strict(config.strict);
   if (config.allow_requantize) message.set_allow_requantize(true);
   if (config.shared_key_slot != defaults.shared_key_slot) message.set_shared_key_slot(config.shared_key_slot);
-  if (config.quant_rules.prng_layout != defaults.quant_rules.prng_layout) {
-    message.set_prng_layout(static_cast<config::PrngLayout>(NumberOf(kLayouts, config.quant_rules.prng_layout)));
+  if (config.semantics.prng_layout != defaults.semantics.prng_layout) {
+    message.set_prng_layout(static_cast<config::PrngLayout>(NumberOf(kLayouts, config.semantics.prng_layout)));
   }
-  if (config.quant_rules.arithmetic != defaults.quant_rules.arithmetic) {
-    message.set_arithmetic(static_cast<config::Arithmetic>(NumberOf(kArithmetics, config.quant_rules.arithmetic)));
+  if (config.semantics.arithmetic != defaults.semantics.arithmetic) {
+    message.set_arithmetic(static_cast<config::Arithmetic>(NumberOf(kArithmetics, config.semantics.arithmetic)));
   }
-  const Compat& compat = config.quant_rules.compat;
+  const Compat& compat = config.semantics.compat;
   if (compat.mid_scales_on_original_operands) message.mutable_compat()->set_mid_scales_on_original_operands(true);
   if (compat.read_unseen_calibration) message.mutable_compat()->set_read_unseen_calibration(true);
   if (compat.snr_rates_unrounded_scales) message.mutable_compat()->set_snr_rates_unrounded_scales(true);

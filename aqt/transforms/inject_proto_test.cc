@@ -1,4 +1,5 @@
 #include "aqt/transforms/inject_proto.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <string>
 #include <utility>
@@ -64,12 +65,12 @@ TEST(InjectProtoTest, ReadsEveryField) {
   want.strict = false;
   want.allow_requantize = true;
   want.shared_key_slot = "keys";
-  want.quant_rules = {.prng_layout = PrngLayout::kOriginal,
-                      .arithmetic = Arithmetic::kIeee,
-                      .compat = {.mid_scales_on_original_operands = true,
-                                 .read_unseen_calibration = true,
-                                 .snr_rates_unrounded_scales = true,
-                                 .snr_rates_in_tensor_dtype = true}};
+  want.semantics = {.arithmetic = Arithmetic::kIeee,
+                    .compat = {.mid_scales_on_original_operands = true,
+                               .read_unseen_calibration = true,
+                               .snr_rates_unrounded_scales = true,
+                               .snr_rates_in_tensor_dtype = true},
+                    .prng_layout = PrngLayout::kOriginal};
   EXPECT_TRUE(*config == want);
   absl::StatusOr<InjectConfig> again = InjectConfigFromText(ToText(*config));
   ASSERT_THAT(again, IsOk());
@@ -176,6 +177,7 @@ TEST(InjectProtoTest, OtherNamesLeadToTheRightOnes) {
       {"schema: 1 rule { }", "Write rules { ... }."},
       {"schema: 1 base: 'int8_but_head'", "a whole Inject has no base"},
       {"schema: 1 quant_rules { }", "Write prng_layout and arithmetic themselves."},
+      {"schema: 1 semantics { }", "Write arithmetic, compat and prng_layout themselves."},
       {"schema: 1 rules { match: 'a' }", "Write scope."},
       {"schema: 1 rules { base: 'config_v4' }", "Write dot_general { base: ... }."},
       {"schema: 1 param_mode: TRAIN", "Write QUANT_MODE_TRAIN."},

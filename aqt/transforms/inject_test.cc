@@ -1,4 +1,5 @@
 #include "aqt/transforms/inject.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <cstdint>
 #include <optional>
@@ -424,7 +425,7 @@ void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weigh
     InjectConfig config;
     config.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = weight_rhs, .rhs_mode = weights});
     config.rules.push_back({.lhs_origin = OperandOrigin::kParam, .dot_general = weight_lhs, .lhs_mode = weights});
-    config.quant_rules.arithmetic = arithmetic;
+    config.semantics.arithmetic = arithmetic;
     return Inject(Traced(rows), config);
   };
   const Slot logits{SlotKind::kData, "logits"};
@@ -452,7 +453,7 @@ void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weigh
         << "rows " << first << " .. " << first + rows - 1 << " of " << batch;
   };
   serve(0, batch);
-  // Pairs of rows; with IEEE arithmetic even single rows (see QuantRules).
+  // Pairs of rows; with IEEE arithmetic even single rows (see Semantics).
   const int64_t rows = arithmetic == Arithmetic::kIeee ? 1 : 2;
   for (int64_t first = 0; first + rows <= batch; first += 5) serve(first, rows);
 }

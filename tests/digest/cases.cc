@@ -17,8 +17,10 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/state_arrays.h"
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
@@ -38,6 +40,10 @@ namespace {
 bool InS32(const DotGeneralRaw& raw) { return raw.dg_accumulator_dtype == DType::kS32; }
 
 std::vector<StateSlot> Copy(absl::Span<const StateSlot> slots) { return {slots.begin(), slots.end()}; }
+
+PlanPasses Passes(bool forward_only) {
+  return forward_only ? PlanPasses::kForwardOnly : PlanPasses::kForwardAndBackward;
+}
 
 // The parts that plans have under the same names.
 template <class Plan>
@@ -69,13 +75,14 @@ void AddPrepareQTensor(const Plan& plan, Contraction& c) {
   };
 }
 
-// Draws until Make takes one, but not for long. `draw_one` sets `words` and gives a status or a contraction.
+// Draws until Make takes one, but not for long. `draw_one` sets `words` and gives a planner.
 template <class DrawOne>
 Case DrawPlanned(Draw& draw, const UseStyle& style, DrawOne&& draw_one) {
   constexpr int kAttempts = 4;
   Case c;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const absl::StatusOr<Contraction> contraction = draw_one(c.words);
+    const Planner planner = draw_one(c.words);
+    const absl::StatusOr<Contraction> contraction = planner({}, std::nullopt);
     if (!contraction.ok()) {
       absl::StrAppend(&c.words, "\n", contraction.status().ToString());
       c.fields.push_back({"make", true, static_cast<uint64_t>(contraction.status().code())});
@@ -84,7 +91,7 @@ Case DrawPlanned(Draw& draw, const UseStyle& style, DrawOne&& draw_one) {
     }
     const Use use = DrawUse(draw, *contraction, style);
     absl::StrAppend(&c.words, "\n", use.ToString());
-    c.run = [contraction = *contraction, use](const Runtime& where) { return Run(contraction, use, where); };
+    c.run = [planner, use](const Machine& where) { return Run(planner, use, where); };
     return c;
   }
   c.refused = true;
@@ -99,7 +106,7 @@ struct DotStyle {
 
 Case DrawDot(uint64_t seed, const DotStyle& style) {
   Draw draw(seed);
-  return DrawPlanned(draw, style.use, [&](std::string& words) -> absl::StatusOr<Contraction> {
+  return DrawPlanned(draw, style.use, [&](std::string& words) -> Planner {
     const DotShapes shapes = style.large ? DrawLargeDotShapes(draw) : DrawDotShapes(draw);
     DotGeneral config = style.named && draw.OneIn(2)
                             ? DrawNamedConfig(draw)
@@ -111,18 +118,20 @@ Case DrawDot(uint64_t seed, const DotStyle& style) {
     const bool forward_only = draw.OneIn(style.use.prepared ? 2 : 10);
     words = absl::StrCat("dot_general ", lhs.ToString(), " ", rhs.ToString(), " ", shapes.dims.ToString(),
                          forward_only ? " forward only" : "", "\n", ToText(config));
-    const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(
-        config, lhs, rhs, shapes.dims, forward_only ? PlanPasses::kForwardOnly : PlanPasses::kForwardAndBackward);
-    if (!plan.ok()) return plan.status();
-    Contraction c = MakeContraction(*plan);
-    AddPrepareQTensor(*plan, c);
-    if (!forward_only) AddGradients(*plan, c);
-    c.forward_state = Copy(plan->forward_state());
-    c.backward_state = Copy(plan->backward_state());
-    c.out_everywhere = InS32(config.fwd);
-    c.dlhs_everywhere = InS32(config.dlhs);
-    c.drhs_everywhere = InS32(config.drhs);
-    return c;
+    return [=](const Semantics& semantics, std::optional<kernels::Target> target) -> absl::StatusOr<Contraction> {
+      const absl::StatusOr<DotGeneralPlan> plan =
+          DotGeneralPlan::Make(config, lhs, rhs, shapes.dims, {Passes(forward_only), semantics, target});
+      if (!plan.ok()) return plan.status();
+      Contraction c = MakeContraction(*plan);
+      AddPrepareQTensor(*plan, c);
+      if (!forward_only) AddGradients(*plan, c);
+      c.forward_state = Copy(plan->forward_state());
+      c.backward_state = Copy(plan->backward_state());
+      c.out_everywhere = InS32(config.fwd);
+      c.dlhs_everywhere = InS32(config.dlhs);
+      c.drhs_everywhere = InS32(config.drhs);
+      return c;
+    };
   });
 }
 
@@ -145,7 +154,7 @@ Case DrawDotPrepared(uint64_t seed) {
 Case DrawEinsum(uint64_t seed) {
   Draw draw(seed);
   const UseStyle use{.prepared = draw.OneIn(4), .state = draw.OneIn(4)};
-  return DrawPlanned(draw, use, [&](std::string& words) -> absl::StatusOr<Contraction> {
+  return DrawPlanned(draw, use, [&](std::string& words) -> Planner {
     const Equation equation = DrawEquation(draw);
     const Style style{.integers = draw.OneIn(2), .state = use.state};
     // The ranks are only needed for arrays as constants, which then are of rank 0 or refused.
@@ -160,26 +169,29 @@ Case DrawEinsum(uint64_t seed) {
     words = absl::StrCat("einsum ", equation.text, " ", lhs.ToString(), " ", rhs.ToString(),
                          compat == Compat{} ? "" : " as the original", forward_only ? " forward only" : "", "\n",
                          ToText(config));
-    const absl::StatusOr<EinsumPlan> plan =
-        EinsumPlan::Make(equation.text, config, lhs, rhs, compat,
-                         forward_only ? PlanPasses::kForwardOnly : PlanPasses::kForwardAndBackward);
-    if (!plan.ok()) return plan.status();
-    Contraction c = MakeContraction(*plan);
-    AddPrepareQTensor(*plan, c);
-    if (!forward_only) AddGradients(*plan, c);
-    c.forward_state = Copy(plan->dot_general().forward_state());
-    c.backward_state = Copy(plan->dot_general().backward_state());
-    c.out_everywhere = InS32(config.fwd);
-    c.dlhs_everywhere = InS32(config.dlhs);
-    c.drhs_everywhere = InS32(config.drhs);
-    return c;
+    return [=](const Semantics& semantics, std::optional<kernels::Target> target) -> absl::StatusOr<Contraction> {
+      Semantics in_plan = semantics;
+      in_plan.compat.einsum_keeps_mid_alphas = compat.einsum_keeps_mid_alphas;
+      const absl::StatusOr<EinsumPlan> plan =
+          EinsumPlan::Make(equation.text, config, lhs, rhs, {Passes(forward_only), in_plan, target});
+      if (!plan.ok()) return plan.status();
+      Contraction c = MakeContraction(*plan);
+      AddPrepareQTensor(*plan, c);
+      if (!forward_only) AddGradients(*plan, c);
+      c.forward_state = Copy(plan->dot_general().forward_state());
+      c.backward_state = Copy(plan->dot_general().backward_state());
+      c.out_everywhere = InS32(config.fwd);
+      c.dlhs_everywhere = InS32(config.dlhs);
+      c.drhs_everywhere = InS32(config.drhs);
+      return c;
+    };
   });
 }
 
 Case DrawConv(uint64_t seed) {
   Draw draw(seed);
   const UseStyle use{.prepared = draw.OneIn(4), .state = draw.OneIn(2), .product = false};
-  return DrawPlanned(draw, use, [&](std::string& words) -> absl::StatusOr<Contraction> {
+  return DrawPlanned(draw, use, [&](std::string& words) -> Planner {
     const Convolution conv = DrawConvolution(draw);
     const DType dtype = DrawDType(draw);
     const Aval lhs{dtype, conv.lhs}, rhs{dtype, conv.rhs};
@@ -190,27 +202,30 @@ Case DrawConv(uint64_t seed) {
                          " lhs dilation ", absl::StrJoin(conv.dims.lhs_dilation, ","), " rhs dilation ",
                          absl::StrJoin(conv.dims.rhs_dilation, ","), " groups ", conv.dims.feature_group_count, "\n",
                          ToText({.fwd = conv.config}));
-    const absl::StatusOr<ConvGeneralPlan> plan = ConvGeneralPlan::Make(conv.config, lhs, rhs, conv.dims);
-    if (!plan.ok()) return plan.status();
-    Contraction c = MakeContraction(*plan);
-    c.prepare_qtensor = [plan = *plan](Side side, QTensor qtensor, const Runtime&) {
-      return plan.Prepare(side, std::move(qtensor));
+    return [=](const Semantics& semantics, std::optional<kernels::Target> target) -> absl::StatusOr<Contraction> {
+      const absl::StatusOr<ConvGeneralPlan> plan =
+          ConvGeneralPlan::Make(conv.config, lhs, rhs, conv.dims, {.semantics = semantics, .target = target});
+      if (!plan.ok()) return plan.status();
+      Contraction c = MakeContraction(*plan);
+      c.prepare_qtensor = [plan = *plan](Side side, QTensor qtensor, const Runtime&) {
+        return plan.Prepare(side, std::move(qtensor));
+      };
+      c.backward = [plan = *plan](const ArrayRef& g, const Residuals& residuals, const Context&,
+                                  const std::optional<MutableArrayRef>& dlhs,
+                                  const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                                  const StateArrays&) { return plan.Backward(g, residuals, dlhs, drhs, runtime); };
+      c.forward_state = Copy(plan->forward_state());
+      // Gradients of convolutions are sums of floats.
+      c.out_everywhere = InS32(conv.config);
+      return c;
     };
-    c.backward = [plan = *plan](const ArrayRef& g, const Residuals& residuals, const Context&,
-                                const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
-                                const Runtime& runtime,
-                                const StateArrays&) { return plan.Backward(g, residuals, dlhs, drhs, runtime); };
-    c.forward_state = Copy(plan->forward_state());
-    // Gradients of convolutions are sums of floats.
-    c.out_everywhere = InS32(conv.config);
-    return c;
   });
 }
 
 Case DrawRagged(uint64_t seed) {
   Draw draw(seed);
   const UseStyle use{.prepared = draw.OneIn(4), .state = draw.OneIn(2)};
-  return DrawPlanned(draw, use, [&](std::string& words) -> absl::StatusOr<Contraction> {
+  return DrawPlanned(draw, use, [&](std::string& words) -> Planner {
     const DotGeneral config = DrawRaggedConfig(draw);
     const int64_t groups = draw.Below(5), k = draw.OneIn(20) ? 0 : draw.Pick<int64_t>({1, 3, 8, 17, 66});
     const int64_t n = draw.OneIn(20) ? 0 : draw.Pick<int64_t>({1, 2, 5, 33});
@@ -225,33 +240,35 @@ Case DrawRagged(uint64_t seed) {
     const bool forward_only = draw.OneIn(6);
     words = absl::StrCat("ragged_dot ", lhs.ToString(), " ", rhs.ToString(), " sizes ", absl::StrJoin(sizes, ","),
                          forward_only ? " forward only" : "", "\n", ToText(config));
-    const absl::StatusOr<RaggedDotPlan> plan = RaggedDotPlan::Make(
-        config, lhs, rhs, forward_only ? PlanPasses::kForwardOnly : PlanPasses::kForwardAndBackward);
-    if (!plan.ok()) return plan.status();
-    Contraction c{.lhs = plan->lhs_aval(), .rhs = plan->rhs_aval(), .out = plan->out_aval()};
-    c.forward = [plan = *plan, sizes](const DotOperand& x, const DotOperand& y, const Context& context,
-                                      const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
-                                      const StateArrays& state) {
-      return plan.Forward(x, y, sizes, context, out, residuals, runtime, state);
-    };
-    if (!forward_only) {
-      c.backward = [plan = *plan, sizes](const ArrayRef& g, const Residuals& residuals, const Context& context,
-                                         const std::optional<MutableArrayRef>& dlhs,
-                                         const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
-                                         const StateArrays& state) {
-        return plan.Backward(g, residuals, sizes, context, dlhs, drhs, runtime, state);
+    return [=](const Semantics& semantics, std::optional<kernels::Target> target) -> absl::StatusOr<Contraction> {
+      const absl::StatusOr<RaggedDotPlan> plan =
+          RaggedDotPlan::Make(config, lhs, rhs, {Passes(forward_only), semantics, target});
+      if (!plan.ok()) return plan.status();
+      Contraction c{.lhs = plan->lhs_aval(), .rhs = plan->rhs_aval(), .out = plan->out_aval()};
+      c.forward = [plan = *plan, sizes](const DotOperand& x, const DotOperand& y, const Context& context,
+                                        const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
+                                        const StateArrays& state) {
+        return plan.Forward(x, y, sizes, context, out, residuals, runtime, state);
       };
-    }
-    c.prepare = [plan = *plan](Side side, const ArrayRef& value, const Context& context, const Runtime& runtime) {
-      return plan.Prepare(side, value, context, runtime);
+      if (!forward_only) {
+        c.backward = [plan = *plan, sizes](const ArrayRef& g, const Residuals& residuals, const Context& context,
+                                           const std::optional<MutableArrayRef>& dlhs,
+                                           const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                                           const StateArrays& state) {
+          return plan.Backward(g, residuals, sizes, context, dlhs, drhs, runtime, state);
+        };
+      }
+      c.prepare = [plan = *plan](Side side, const ArrayRef& value, const Context& context, const Runtime& runtime) {
+        return plan.Prepare(side, value, context, runtime);
+      };
+      AddPrepareQTensor(*plan, c);
+      c.forward_state = Copy(plan->forward_state());
+      c.backward_state = Copy(plan->backward_state());
+      c.out_everywhere = InS32(config.fwd);
+      c.dlhs_everywhere = InS32(config.dlhs);
+      c.drhs_everywhere = InS32(config.drhs);
+      return c;
     };
-    AddPrepareQTensor(*plan, c);
-    c.forward_state = Copy(plan->forward_state());
-    c.backward_state = Copy(plan->backward_state());
-    c.out_everywhere = InS32(config.fwd);
-    c.dlhs_everywhere = InS32(config.dlhs);
-    c.drhs_everywhere = InS32(config.drhs);
-    return c;
   });
 }
 

@@ -9,7 +9,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/quant/config/runtime.h"
 #include "tests/digest/contraction.h"
 
 namespace aqt::digest {
@@ -21,8 +20,7 @@ struct Case {
   int64_t num_refused = 0;  // configurations that Make refused before it took this one; `fields` begins with the codes
   bool refused = false;     // it took none
   Fields fields = {};       // what needs no run
-  // Of the runtime, executor and target count. Any number of times.
-  std::function<Fields(const Runtime&)> run = nullptr;
+  std::function<Fields(const Machine&)> run = nullptr;
 };
 
 struct Kind {

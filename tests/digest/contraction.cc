@@ -194,7 +194,7 @@ std::string Use::ToString() const {
                    own_product ? ", own product" : "", residuals == Residuals::Operands::kBorrow ? ", borrowing" : "",
                    want_dlhs ? "" : ", no dlhs", want_drhs ? "" : ", no drhs");
   absl::StrAppend(&text, ", layouts ", lhs_layout, rhs_layout, g_layout, out_layout, gradient_layout, ", ",
-                  aqt::ToString(runtime.arithmetic), runtime.compat == Compat{} ? "" : ", as the original");
+                  aqt::ToString(semantics.arithmetic), semantics.compat == Compat{} ? "" : ", as the original");
   for (const Step& step : steps) {
     absl::StrAppend(&text, ", ", aqt::ToString(step.context.quant_mode));
     if (step.context.rhs_quant_mode.has_value()) {
@@ -222,7 +222,7 @@ Use DrawUse(Draw& draw, const Contraction& contraction, const UseStyle& style) {
   for (int* layout : {&use.lhs_layout, &use.rhs_layout, &use.g_layout, &use.out_layout, &use.gradient_layout}) {
     if (draw.OneIn(4)) *layout = static_cast<int>(draw.Below(4));
   }
-  use.runtime = DrawRuntime(draw);
+  use.semantics = DrawSemantics(draw);
 
   std::vector<QuantMode> modes = {draw.OneIn(6) ? QuantMode::kServe : QuantMode::kTrain};
   std::optional<QuantMode> rhs_mode;
@@ -234,20 +234,19 @@ Use DrawUse(Draw& draw, const Contraction& contraction, const UseStyle& style) {
     }
     if (draw.OneIn(4)) rhs_mode = draw.Pick({QuantMode::kCalibrate, QuantMode::kTrain, QuantMode::kServe});
   }
-  const PrngLayout prng_layout = draw.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal});
+  use.semantics.prng_layout = draw.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal});
   for (const QuantMode mode : modes) {
     Use::Step step;
     step.lhs = DrawData(draw, contraction.lhs.dtype, contraction.lhs.shape);
     step.rhs = DrawData(draw, contraction.rhs.dtype, contraction.rhs.shape);
     step.g = DrawData(draw, contraction.out.dtype, contraction.out.shape);
-    step.context = {
-        .key = MakeKey(draw.Bits()), .prng_layout = prng_layout, .quant_mode = mode, .rhs_quant_mode = rhs_mode};
+    step.context = {.key = MakeKey(draw.Bits()), .quant_mode = mode, .rhs_quant_mode = rhs_mode};
     use.steps.push_back(step);
   }
   return use;
 }
 
-Fields Run(const Contraction& contraction, const Use& use, const Runtime& where) {
+Fields Run(const Planner& planner, const Use& use, const Machine& where) {
   Fields fields;
   const auto add = [&](absl::string_view name, bool everywhere, uint64_t hash) {
     fields.push_back({std::string(name), everywhere, hash});
@@ -258,9 +257,10 @@ Fields Run(const Contraction& contraction, const Use& use, const Runtime& where)
   };
   HashingObserver observer;
   OwnProduct product;
-  Runtime runtime = use.runtime;
-  runtime.executor = where.executor;
-  runtime.target = where.target;
+  const absl::StatusOr<Contraction> planned = planner(use.semantics, where.target);
+  AQT_CHECK(planned.ok());  // planned before, with other semantics
+  const Contraction& contraction = *planned;
+  Runtime runtime{.executor = where.executor};
   if (use.observed) runtime.observer = &observer;
   if (use.own_product) runtime.product = &product;
 

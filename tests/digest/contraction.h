@@ -14,8 +14,11 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/state_arrays.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "tests/digest/draw.h"
@@ -53,6 +56,15 @@ struct Contraction {
       nullptr;
 };
 
+// Plans a drawn contraction.
+using Planner = std::function<absl::StatusOr<Contraction>(const Semantics&, std::optional<kernels::Target>)>;
+
+// Where a case runs.
+struct Machine {
+  Executor* executor = nullptr;
+  std::optional<kernels::Target> target = std::nullopt;
+};
+
 // How a contraction is used.
 struct Use {
   enum class Operand {
@@ -69,7 +81,7 @@ struct Use {
   bool want_dlhs = true, want_drhs = true;
   // How the arrays lie in memory: see Placed.
   int lhs_layout = 0, rhs_layout = 0, g_layout = 0, out_layout = 0, gradient_layout = 0;
-  Runtime runtime = {};
+  Semantics semantics = {};
 
   struct Step {
     Array lhs, rhs, g;
@@ -87,8 +99,7 @@ struct UseStyle {
 };
 Use DrawUse(Draw& draw, const Contraction& contraction, const UseStyle& style);
 
-// Of `where`, executor and target count.
-Fields Run(const Contraction& contraction, const Use& use, const Runtime& where);
+Fields Run(const Planner& planner, const Use& use, const Machine& where);
 
 }  // namespace aqt::digest
 

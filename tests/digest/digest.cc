@@ -11,7 +11,6 @@
 #include "aqt/core/executor.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
-#include "aqt/quant/config/runtime.h"
 #include "tests/digest/cases.h"
 #include "tests/digest/contraction.h"
 #include "tests/digest/hash.h"

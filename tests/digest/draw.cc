@@ -18,7 +18,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -282,10 +282,10 @@ DotGeneral DrawRaggedConfig(Draw& draw) {
   return config;
 }
 
-Runtime DrawRuntime(Draw& draw) {
-  Runtime runtime{.arithmetic = draw.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
-  if (draw.OneIn(3)) runtime.compat = Compat::Original();
-  return runtime;
+Semantics DrawSemantics(Draw& draw) {
+  Semantics semantics{.arithmetic = draw.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
+  if (draw.OneIn(3)) semantics.compat = Compat::Original();
+  return semantics;
 }
 
 DType DrawDType(Draw& draw) { return draw.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16}); }

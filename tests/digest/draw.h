@@ -19,7 +19,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/testing/random.h"
@@ -64,7 +64,8 @@ DotGeneral DrawNamedConfig(Draw& draw);
 // Of a ragged contraction.
 DotGeneral DrawRaggedConfig(Draw& draw);
 
-Runtime DrawRuntime(Draw& draw);
+// An arithmetic and a Compat; the layout of keys stays the default one.
+Semantics DrawSemantics(Draw& draw);
 DType DrawDType(Draw& draw);
 
 // ---- shapes

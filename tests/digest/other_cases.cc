@@ -19,7 +19,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/quant_dot.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -50,12 +50,6 @@ void Add(absl::string_view name, const QTensor& qtensor, Fields& fields) {
   if (qtensor.qvalue.has_value()) Add(absl::StrCat(name, ".qvalue"), true, Hash().Add(*qtensor.qvalue), fields);
   for (const Array& scale : qtensor.scale) Add(absl::StrCat(name, ".scale"), true, Hash().Add(scale), fields);
   for (const Array& bias : qtensor.bias) Add(absl::StrCat(name, ".bias"), true, Hash().Add(bias), fields);
-}
-
-Runtime On(Runtime runtime, const Runtime& where) {
-  runtime.executor = where.executor;
-  runtime.target = where.target;
-  return runtime;
 }
 
 Axes DrawAxes(Draw& draw, int64_t rank) {
@@ -106,7 +100,7 @@ Case DrawQuantDot(uint64_t seed) {
   if (draw.OneIn(3)) options.out_dtype = draw.Pick({DType::kF32, DType::kBF16, DType::kF16});
   const Operand lhs = operand(shapes.lhs, shapes.dims.lhs_contracting, shapes.dims.lhs_batch, options.lhs_dequant_mode);
   const Operand rhs = operand(shapes.rhs, shapes.dims.rhs_contracting, shapes.dims.rhs_batch, options.rhs_dequant_mode);
-  const Runtime runtime = DrawRuntime(draw);
+  const Semantics semantics = DrawSemantics(draw);
 
   Case c;
   c.words = absl::StrCat("quant_dot ", shapes.dims.ToString());
@@ -117,18 +111,18 @@ Case DrawQuantDot(uint64_t seed) {
                     o->axes.has_value() ? absl::StrCat("[", absl::StrJoin(*o->axes, ","), "]") : "per tensor");
   }
   absl::StrAppend(&c.words, " ", ToString(options.lhs_dequant_mode), " ", ToString(options.rhs_dequant_mode), " ",
-                  ToString(runtime.arithmetic));
-  c.run = [=](const Runtime& where) {
+                  ToString(semantics.arithmetic));
+  c.run = [=](const Machine& where) {
     Fields fields;
-    const Runtime r = On(runtime, where);
     std::optional<QTensor> quantized[2];
     bool integers =
         options.lhs_dequant_mode == DequantMode::kOutput && options.rhs_dequant_mode == DequantMode::kOutput;
     for (const Operand* o : {&lhs, &rhs}) {
       integers = integers && o->bits.bits().value_or(0) >= 2 && o->bits.bits().value_or(9) <= 8;
       if (!o->bits.quantized()) continue;
-      const absl::StatusOr<QTensor> q = QuantizeToBits(
-          o->value, o->bits, o->axes.has_value() ? std::optional(absl::MakeConstSpan(*o->axes)) : std::nullopt, r);
+      const absl::StatusOr<QTensor> q =
+          QuantizeToBits(o->value, o->bits,
+                         o->axes.has_value() ? std::optional(absl::MakeConstSpan(*o->axes)) : std::nullopt, semantics);
       if (!AddStatus("quantize", q.status(), fields)) return fields;
       Add("quantize", *q, fields);
       std::optional<QTensor>& mine = quantized[o == &lhs ? 0 : 1];
@@ -138,8 +132,11 @@ Case DrawQuantDot(uint64_t seed) {
     const auto given = [&](const Operand& o, const std::optional<QTensor>& q) {
       return q.has_value() ? QuantDotOperand(*q) : QuantDotOperand(o.value);
     };
-    const absl::StatusOr<Array> out =
-        QuantDotGeneral(given(lhs, quantized[0]), given(rhs, quantized[1]), shapes.dims, options, r);
+    QuantDotOptions on_target = options;
+    on_target.semantics = semantics;
+    on_target.target = where.target;
+    const absl::StatusOr<Array> out = QuantDotGeneral(given(lhs, quantized[0]), given(rhs, quantized[1]), shapes.dims,
+                                                      on_target, {.executor = where.executor});
     if (AddStatus("out", out.status(), fields)) Add("out", integers, Hash().Add(*out), fields);
     return fields;
   };
@@ -165,13 +162,13 @@ Case DrawGptq(uint64_t seed) {
   options.act_order = draw.OneIn(2);
   options.keep_nearest_where_better = !draw.OneIn(3);
   const bool tiled = draw.OneIn(3);
-  const Runtime runtime = DrawRuntime(draw);
+  const Semantics semantics = DrawSemantics(draw);
 
   Case c;
   c.words = absl::StrCat("gptq ", w.aval().ToString(), options.act_order ? " act_order" : "", tiled ? " tiled" : "",
-                         options.keep_nearest_where_better ? "" : " greedy", " ", ToString(runtime.arithmetic), "\n",
+                         options.keep_nearest_where_better ? "" : " greedy", " ", ToString(semantics.arithmetic), "\n",
                          Text(quantizer));
-  c.run = [=](const Runtime& where) {
+  c.run = [=](const Machine& where) {
     Fields fields;
     HessianState state = HessianState::Zeros(features);
     for (const Array& x : batches) {
@@ -184,7 +181,7 @@ Case DrawGptq(uint64_t seed) {
     const absl::StatusOr<TilingState> tiling = TilingState::Make(w.shape(), {{.axis = 0, .tile_size = 4}});
     if (tiled) with_tiling.tiling = &*tiling;
     const absl::StatusOr<GptqResult> result =
-        GptqQuantize(quantizer, w, {0}, *state.Hessian(), with_tiling, On(runtime, where));
+        GptqQuantize(quantizer, w, {0}, *state.Hessian(), with_tiling, semantics, where.executor);
     if (!AddStatus("gptq", result.status(), fields)) return fields;
     Add("weight", result->weight, fields);
     Add("errors", true,
@@ -208,17 +205,16 @@ Case DrawQuantize(uint64_t seed) {
   for (int i = 0; i < 3; ++i) batches.push_back(DrawData(draw, dtype, shapes.lhs));
   const Array g = DrawData(draw, dtype, shapes.lhs);
   const Axes axes = DrawAxes(draw, shapes.lhs.rank());
-  const Runtime runtime = DrawRuntime(draw);
-  const PrngLayout prng_layout = draw.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal});
-  const Context context{.key = MakeKey(draw.Bits()), .prng_layout = prng_layout};
+  Semantics semantics = DrawSemantics(draw);
+  semantics.prng_layout = draw.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal});
+  const Context context{.key = MakeKey(draw.Bits())};
 
   Case c;
   c.words = absl::StrCat("quantize ", g.aval().ToString(), " axes ", absl::StrJoin(axes, ","), " ",
-                         ToString(runtime.arithmetic), runtime.compat == Compat{} ? "" : " as the original", "\n",
+                         ToString(semantics.arithmetic), semantics.compat == Compat{} ? "" : " as the original", "\n",
                          Text(quantizer));
-  c.run = [=](const Runtime& where) {
+  c.run = [=](const Machine&) {
     Fields fields;
-    const Runtime r = On(runtime, where);
     const Array& x = batches.back();
     QTensor calibrated;
     if (HasState(quantizer)) {
@@ -228,23 +224,23 @@ Case DrawQuantize(uint64_t seed) {
         state = UpdateCalibration(quantizer, *state, batch, axes);
         if (!AddStatus("update", state.status(), fields)) return fields;
       }
-      const absl::StatusOr<CalibratedTensor> next = CalibrateWithState(quantizer, *state, x, axes, context, r);
+      const absl::StatusOr<CalibratedTensor> next = CalibrateWithState(quantizer, *state, x, axes, context, semantics);
       if (!AddStatus("calibrate", next.status(), fields)) return fields;
       for (const auto& [name, array] : next->state) Add(name, true, Hash().Add(array), fields);
-      const absl::StatusOr<Array> scale = StaticScale(quantizer, next->state, x.aval(), axes, r);
+      const absl::StatusOr<Array> scale = StaticScale(quantizer, next->state, x.aval(), axes, semantics);
       if (AddStatus("static_scale", scale.status(), fields)) Add("static_scale", true, Hash().Add(*scale), fields);
       calibrated = next->qtensor;
     } else {
-      const absl::StatusOr<QTensor> result = Calibrate(quantizer, x, axes, r, nullptr, context);
+      const absl::StatusOr<QTensor> result = Calibrate(quantizer, x, axes, semantics, nullptr, context);
       if (!AddStatus("calibrate", result.status(), fields)) return fields;
       calibrated = *result;
     }
-    const absl::StatusOr<QTensor> q = CalculateQvalue(quantizer, x, calibrated, context);
+    const absl::StatusOr<QTensor> q = CalculateQvalue(quantizer, x, calibrated, context, semantics);
     if (!AddStatus("qvalue", q.status(), fields)) return fields;
     Add("quantized", *q, fields);
     const absl::StatusOr<Array> back = q->Dequantize();
     if (AddStatus("dequantize", back.status(), fields)) Add("dequantize", true, Hash().Add(*back), fields);
-    const absl::StatusOr<Array> dx = QuantizeGradient(quantizer, x, *q, g, r.arithmetic);
+    const absl::StatusOr<Array> dx = QuantizeGradient(quantizer, x, *q, g, semantics.arithmetic);
     if (AddStatus("gradient", dx.status(), fields)) Add("gradient", true, Hash().Add(*dx), fields);
     return fields;
   };

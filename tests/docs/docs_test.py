@@ -199,7 +199,7 @@ class DifferencesFromAqt(unittest.TestCase):
     """Each field of Compat has its line in the table, is set by Original(), and by a unit test of its own."""
 
     def fields(self):
-        struct = re.search(r"^struct Compat \{\n(.*?)^\};", read("aqt/quant/config/runtime.h"), re.M | re.S)[1]
+        struct = re.search(r"^struct Compat \{\n(.*?)^\};", read("aqt/quant/config/semantics.h"), re.M | re.S)[1]
         fields = re.findall(r"^  bool (\w+) = false;", struct, re.M)
         initialized = re.findall(r" = (?!default)", struct)
         self.assertEqual(len(fields), len(initialized), "fields of Compat are bools that are false by default")
@@ -212,7 +212,7 @@ class DifferencesFromAqt(unittest.TestCase):
 
     def test_original_sets_all(self):
         # Original() sets the fields of this table, which has each of them.
-        table = re.search(r"kCompatFields\[\] = \{(.*?)\n\};", read("aqt/quant/config/runtime.cc"), re.M | re.S)[1]
+        table = re.search(r"kCompatFields\[\] = \{(.*?)\n\};", read("aqt/quant/config/semantics.cc"), re.M | re.S)[1]
         self.assertEqual(re.findall(r'\{"(\w+)", &Compat::\1\}', table), self.fields())
 
     def test_a_unit_test_sets_each(self):

@@ -24,7 +24,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/io/file.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "tests/golden_check/compare.h"
 
 namespace aqt::golden {

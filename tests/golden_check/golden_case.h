@@ -19,7 +19,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "tests/golden_check/compare.h"
@@ -173,16 +173,9 @@ struct GoldenFamily {
   std::vector<RefusedCase> refused;
 };
 
-// How the numbers of a directory were made.
-struct Environment {
-  Arithmetic arithmetic = Arithmetic::kXlaCompatible;
-  PrngLayout prng_layout = PrngLayout::kPartitionable;
-  Compat compat = Compat::Original();
-};
-
 struct GoldenSet {
-  Environment environment;
-  std::vector<GoldenFamily> families;  // in the order of the manifest
+  Semantics semantics{.compat = Compat::Original()};  // by which the numbers were made
+  std::vector<GoldenFamily> families;                 // in the order of the manifest
 };
 
 }  // namespace aqt::golden

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/semantics.h"
 #include "tests/golden_check/compare.h"
 #include "tests/golden_check/manifest.h"
 
@@ -25,7 +26,7 @@ namespace {
 using Runs = std::map<std::vector<std::string>, absl::StatusOr<Tensors>>;
 
 // The tensors computed from these given ones.
-absl::StatusOr<Tensors> RunGiven(const GoldenCase& golden_case, const Environment& environment, Runner runner,
+absl::StatusOr<Tensors> RunGiven(const GoldenCase& golden_case, const Semantics& semantics, Runner runner,
                                  const std::vector<std::string>& names) {
   Tensors tensors;
   for (const ExpectedTensor& expected : golden_case.expected) {
@@ -35,7 +36,7 @@ absl::StatusOr<Tensors> RunGiven(const GoldenCase& golden_case, const Environmen
   }
   if (tensors.size() != names.size()) return absl::InvalidArgumentError("a given tensor is not recorded");
   Given given(std::move(tensors));
-  absl::StatusOr<Tensors> result = runner(golden_case, environment, given);
+  absl::StatusOr<Tensors> result = runner(golden_case, semantics, given);
   if (result.ok() && !given.AllUsed()) return absl::UnimplementedError("no public API takes the given tensor");
   return result;
 }
@@ -53,8 +54,8 @@ std::optional<std::string> WrongIn(const Tensors& tensors, const ExpectedTensor&
 }
 
 // The verdict on one way to the configuration, whose runs are added to `runs`.
-CaseResult CheckRuns(const GoldenCase& golden_case, const Environment& environment, Runner runner,
-                     const FixedCase* fixed, Runs& runs) {
+CaseResult CheckRuns(const GoldenCase& golden_case, const Semantics& semantics, Runner runner, const FixedCase* fixed,
+                     Runs& runs) {
   int failures = 0;
   int64_t signed_zeros = 0;
   std::string first;
@@ -63,7 +64,7 @@ CaseResult CheckRuns(const GoldenCase& golden_case, const Environment& environme
     if (expected.tolerance.kind == Tolerance::Kind::kInfo) continue;
     const std::vector<std::string>& given = expected.tolerance.given;
     auto run = runs.find(given);
-    if (run == runs.end()) run = runs.emplace(given, RunGiven(golden_case, environment, runner, given)).first;
+    if (run == runs.end()) run = runs.emplace(given, RunGiven(golden_case, semantics, runner, given)).first;
     const absl::StatusOr<Tensors>& tensors = run->second;
     if (absl::IsUnimplemented(tensors.status())) {
       not_supported = std::string(tensors.status().message());
@@ -107,14 +108,13 @@ std::optional<std::string> FirstDifference(const Runs& a, const Runs& b) {
 
 // The tensors of a case that are not as recorded, and the fields of Compat without which they would be; null if there
 // are none.
-absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCase& golden_case,
-                                                                 Environment environment) {
+absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCase& golden_case, Semantics semantics) {
   const auto differences = [&](const Compat& compat) -> absl::StatusOr<FixedCase> {
-    environment.compat = compat;
+    semantics.compat = compat;
     FixedCase fixed;
     for (const ExpectedTensor& expected : golden_case.expected) {
       if (expected.tolerance.kind == Tolerance::Kind::kInfo) continue;
-      const absl::StatusOr<Tensors> got = RunGiven(golden_case, environment, RunCase, expected.tolerance.given);
+      const absl::StatusOr<Tensors> got = RunGiven(golden_case, semantics, RunCase, expected.tolerance.given);
       if (absl::IsUnimplemented(got.status())) return got.status();
       if (!got.ok()) {
         fixed.error = absl::StatusCodeToString(got.status().code());
@@ -233,13 +233,13 @@ absl::Status UpdateFixedList(const io::FileSystem& fs, const GoldenSet& set, con
   FixedList list;
   for (const GoldenFamily& family : set.families) {
     for (const GoldenCase& golden_case : family.cases) {
-      absl::StatusOr<std::optional<FixedCase>> fixed = DifferencesFromOriginal(golden_case, set.environment);
+      absl::StatusOr<std::optional<FixedCase>> fixed = DifferencesFromOriginal(golden_case, set.semantics);
       if (absl::IsUnimplemented(fixed.status())) continue;
       if (!fixed.ok()) return Annotate(fixed.status(), golden_case.name);
       if (fixed->has_value()) list.emplace(golden_case.name, **std::move(fixed));
     }
   }
-  return SaveFixedList(fs, path, set.environment.arithmetic, list);
+  return SaveFixedList(fs, path, set.semantics.arithmetic, list);
 }
 
 // The configuration without what no step of the case reads, since the text refuses this where it is illegal: the
@@ -259,15 +259,15 @@ CaseConfig WithoutWhatHasNoEffect(const GoldenCase& golden_case) {
 
 }  // namespace
 
-CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, const CheckOptions& options) {
+CaseResult CheckCase(const GoldenCase& golden_case, const Semantics& semantics, const CheckOptions& options) {
   Runs structs, text;
-  CaseResult from_structs = CheckRuns(golden_case, environment, options.runner, options.fixed, structs);
+  CaseResult from_structs = CheckRuns(golden_case, semantics, options.runner, options.fixed, structs);
   if (from_structs.verdict == Verdict::kNotSupported || !golden_case.config.ok()) return from_structs;
   GoldenCase read = golden_case;
   read.config = ThroughText(WithoutWhatHasNoEffect(golden_case), options.to_text);
   CaseResult from_text{Verdict::kFailed, ""};
   if (read.config.ok()) {
-    from_text = CheckRuns(read, environment, options.runner, options.fixed, text);
+    from_text = CheckRuns(read, semantics, options.runner, options.fixed, text);
   } else {
     from_text.reason = read.config.status().ToString();
   }
@@ -284,9 +284,9 @@ CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environme
   return {Verdict::kFailed, absl::StrJoin(reasons, "; ")};
 }
 
-bool Refuses(const GoldenCase& golden_case, const Environment& environment) {
+bool Refuses(const GoldenCase& golden_case, const Semantics& semantics) {
   Given given;
-  return !RunCase(golden_case, environment, given).ok();
+  return !RunCase(golden_case, semantics, given).ok();
 }
 
 int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& arguments, std::ostream& out,
@@ -306,14 +306,14 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
   };
   absl::StatusOr<GoldenSet> set = LoadGolden(fs, parsed->golden_dir, parsed->families);
   if (!set.ok()) return bad(set.status());
-  set->environment.compat = parsed->original ? Compat::Original() : Compat{};
+  set->semantics.compat = parsed->original ? Compat::Original() : Compat{};
   FixedList fixed;
   if (parsed->update_fixed) {
     const absl::Status updated = UpdateFixedList(fs, *set, parsed->fixed);
     if (!updated.ok()) return bad(updated);
   }
   if (!parsed->fixed.empty()) {
-    absl::StatusOr<FixedList> list = LoadFixedList(fs, parsed->fixed, set->environment.arithmetic);
+    absl::StatusOr<FixedList> list = LoadFixedList(fs, parsed->fixed, set->semantics.arithmetic);
     if (!list.ok()) return bad(list.status());
     fixed = *std::move(list);
   }
@@ -329,7 +329,7 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
       progress.Next(golden_case.name);
       const auto listed = fixed.find(golden_case.name);
       const CaseResult result =
-          CheckCase(golden_case, set->environment, {.fixed = listed == fixed.end() ? nullptr : &listed->second});
+          CheckCase(golden_case, set->semantics, {.fixed = listed == fixed.end() ? nullptr : &listed->second});
       counts.Add(result.verdict);
       total.Add(result.verdict);
       if (result.verdict == Verdict::kFailed) out << "FAILED " << golden_case.name << ": " << result.reason << "\n";
@@ -342,7 +342,7 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
       }
     }
     for (const RefusedCase& refused_case : family.refused) {
-      const bool refuses = Refuses(refused_case.golden_case, set->environment);
+      const bool refuses = Refuses(refused_case.golden_case, set->semantics);
       ++(refuses ? refused : accepted);
       if (!refuses && parsed->verbose) {
         out << "ACCEPTED " << refused_case.golden_case.name << ": the original says " << refused_case.error << "\n";

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "aqt/io/file.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/text/config_proto.h"
 #include "tests/golden_check/fixed_list.h"
 #include "tests/golden_check/golden_case.h"
@@ -30,7 +31,7 @@ struct CaseResult {
   int64_t signed_zeros = 0;
 };
 
-using Runner = absl::FunctionRef<absl::StatusOr<Tensors>(const GoldenCase&, const Environment&, Given&)>;
+using Runner = absl::FunctionRef<absl::StatusOr<Tensors>(const GoldenCase&, const Semantics&, Given&)>;
 
 struct CheckOptions {
   Runner runner = RunCase;
@@ -43,10 +44,10 @@ struct CheckOptions {
 // both times every expected tensor is within its tolerance, and the bits are the same. Not supported if the
 // configuration or the runner says Unimplemented and no tensor is wrong; failed at every other error, or if an expected
 // tensor is missing. Tensors that are to be computed from given ones get a run of their own.
-CaseResult CheckCase(const GoldenCase& golden_case, const Environment& environment, const CheckOptions& options = {});
+CaseResult CheckCase(const GoldenCase& golden_case, const Semantics& semantics, const CheckOptions& options = {});
 
 // Whether the library refuses, as the original does, a case that has no results.
-bool Refuses(const GoldenCase& golden_case, const Environment& environment);
+bool Refuses(const GoldenCase& golden_case, const Semantics& semantics);
 
 // See kUsage in golden_check.cc, or golden_check --help.
 //

@@ -1,4 +1,5 @@
 #include "tests/golden_check/golden_check.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <functional>
 #include <limits>
@@ -20,7 +21,6 @@
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/text/config_proto.h"
 #include "gmock/gmock.h"
@@ -109,7 +109,7 @@ class MutationTest : public ::testing::TestWithParam<const char*> {
     for (GoldenFamily& family : set->families) {
       for (GoldenCase& golden_case : family.cases) {
         if (!mutate(golden_case)) continue;
-        const bool failed = CheckCase(golden_case, set->environment).verdict == Verdict::kFailed;
+        const bool failed = CheckCase(golden_case, set->semantics).verdict == Verdict::kFailed;
         EXPECT_TRUE(failed) << golden_case.name;
         failures += failed;
       }
@@ -192,15 +192,15 @@ TEST_P(MutationTest, AScaleThatIsNotAppliedFails) {
     };
     if (!scaled(config.fwd.lhs) || !scaled(config.fwd.rhs)) continue;
     bool differs = false;
-    const auto forget = [&](const GoldenCase& c, const Environment& env, Given& given) -> absl::StatusOr<Tensors> {
-      absl::StatusOr<Tensors> tensors = RunCase(c, env, given);
+    const auto forget = [&](const GoldenCase& c, const Semantics& semantics, Given& given) -> absl::StatusOr<Tensors> {
+      absl::StatusOr<Tensors> tensors = RunCase(c, semantics, given);
       if (!tensors.ok()) return tensors;
       const Array unscaled = Cast(tensors->at("fwd.accum"), tensors->at("out").dtype());
       differs = Compare(unscaled, tensors->at("out"), {}).has_value();
       tensors->at("out") = unscaled;
       return tensors;
     };
-    const CaseResult result = CheckCase(golden_case, set->environment, {.runner = forget});
+    const CaseResult result = CheckCase(golden_case, set->semantics, {.runner = forget});
     if (!differs) continue;
     ++seen;
     EXPECT_EQ(result.verdict, Verdict::kFailed) << golden_case.name;
@@ -220,11 +220,11 @@ TEST(Mutation, ATilingThatIsForgottenFails) {
         IsQuantized(config.fwd.lhs.quantizer.numerics) || IsQuantized(config.fwd.rhs.quantizer.numerics);
     if (config.tiling.has_value() && quantized && !config.tiling->lhs.contraction_axes.empty()) {
       config.tiling.reset();
-      EXPECT_EQ(CheckCase(golden_case, set->environment).verdict, Verdict::kFailed) << golden_case.name;
+      EXPECT_EQ(CheckCase(golden_case, set->semantics).verdict, Verdict::kFailed) << golden_case.name;
       ++tiled;
     } else if (config.dlhs.local_aqt.has_value() && IsQuantized(config.dlhs.lhs.quantizer.numerics)) {
       config.dlhs.local_aqt.reset();
-      EXPECT_EQ(CheckCase(golden_case, set->environment).verdict, Verdict::kFailed) << golden_case.name;
+      EXPECT_EQ(CheckCase(golden_case, set->semantics).verdict, Verdict::kFailed) << golden_case.name;
       ++local;
     }
   }
@@ -254,7 +254,7 @@ TEST(BothWays, AFieldThatTheTextDropsFails) {
     int failures = 0;
     for (const GoldenFamily& family : set->families) {
       for (const GoldenCase& golden_case : family.cases) {
-        const CaseResult result = CheckCase(golden_case, set->environment, {.to_text = to_text});
+        const CaseResult result = CheckCase(golden_case, set->semantics, {.to_text = to_text});
         if (result.verdict == Verdict::kPassed) continue;
         ++failures;
         EXPECT_EQ(result.verdict, Verdict::kFailed) << golden_case.name;
@@ -274,7 +274,7 @@ TEST(BothWays, TheReasonTellsWhichOne) {
       .inputs = {},
       .expected = {{"y", Array::Scalar(4.0f), {.kind = Tolerance::Kind::kRtol, .value = 0.5}}}};
   // A library that returns the bits of the numerics, and a text with other bits.
-  const auto runner = [](const GoldenCase& c, const Environment&, Given&) -> absl::StatusOr<Tensors> {
+  const auto runner = [](const GoldenCase& c, const Semantics&, Given&) -> absl::StatusOr<Tensors> {
     const int bits = std::get<IntSymmetric>(std::get<NumericsConfig>(*c.config).numerics).bits;
     return Tensors{{"y", Array::Scalar(static_cast<float>(bits))}};
   };
@@ -328,11 +328,11 @@ TEST(FixedList, OtherResultsThanListedFail) {
     if (listed == list->end()) continue;
     ++seen;
     FixedCase fixed = listed->second;
-    EXPECT_THAT(CheckCase(golden_case, set->environment, {.fixed = &fixed}).reason,
+    EXPECT_THAT(CheckCase(golden_case, set->semantics, {.fixed = &fixed}).reason,
                 HasSubstr("is as recorded, but listed as different"))
         << "Compat::Original()";
-    set->environment.compat = {};
-    EXPECT_EQ(CheckCase(golden_case, set->environment, {.fixed = &fixed}).verdict, Verdict::kPassed);
+    set->semantics.compat = {};
+    EXPECT_EQ(CheckCase(golden_case, set->semantics, {.fixed = &fixed}).verdict, Verdict::kPassed);
     for (auto& [name, tensor] : fixed.tensors) {
       FixedCase other = fixed;
       if (tensor.value.has_value()) {
@@ -340,11 +340,11 @@ TEST(FixedList, OtherResultsThanListedFail) {
       } else {
         other.tensors[name].sha256 = std::string(64, '0');
       }
-      EXPECT_THAT(CheckCase(golden_case, set->environment, {.fixed = &other}).reason, StartsWith(name));
+      EXPECT_THAT(CheckCase(golden_case, set->semantics, {.fixed = &other}).reason, StartsWith(name));
       other.tensors.erase(name);
-      EXPECT_THAT(CheckCase(golden_case, set->environment, {.fixed = &other}).reason, StartsWith(name));
+      EXPECT_THAT(CheckCase(golden_case, set->semantics, {.fixed = &other}).reason, StartsWith(name));
     }
-    set->environment.compat = Compat::Original();
+    set->semantics.compat = Compat::Original();
   }
   EXPECT_GE(seen, 1);
 }
@@ -382,7 +382,7 @@ TEST(FixedList, WhatIsWrittenIsRead) {
 TEST(FixedList, ARefusalIsOneWithThisCode) {
   const FixedCase refused{.compat = {"read_unseen_calibration"}, .tensors = {}, .error = "FAILED_PRECONDITION"};
   const auto check = [&](const absl::StatusOr<Tensors>& result) {
-    const auto runner = [&](const GoldenCase&, const Environment&, Given&) { return result; };
+    const auto runner = [&](const GoldenCase&, const Semantics&, Given&) { return result; };
     GoldenCase golden_case{.name = "small",
                            .family = "f",
                            .feature = "quantize",
@@ -431,7 +431,7 @@ GoldenCase SmallCase() {
 
 TEST(CheckCase, GivenTensorsTakeThePlaceOfComputedOnes) {
   int runs = 0;
-  const auto runner = [&](const GoldenCase&, const Environment&, Given& given) -> absl::StatusOr<Tensors> {
+  const auto runner = [&](const GoldenCase&, const Semantics&, Given& given) -> absl::StatusOr<Tensors> {
     ++runs;
     const Array scale = Array::Scalar(2.5f);
     return Tensors{{"scale", scale}, {"y", Array::Scalar(given.Or("scale", scale).View<float>()[0] + 1)}};
@@ -454,7 +454,7 @@ TEST(CheckCase, GivenTensorsTakeThePlaceOfComputedOnes) {
 TEST(CheckCase, ZerosOfTheOtherSignAreCountedAndPass) {
   GoldenCase golden_case = SmallCase();
   golden_case.expected = {{"y", Array::Of<float>({0.0f, -0.0f, -0.0f, 1.0f}, {4}), {}}};
-  const auto runner = [](const GoldenCase&, const Environment&, Given&) -> absl::StatusOr<Tensors> {
+  const auto runner = [](const GoldenCase&, const Semantics&, Given&) -> absl::StatusOr<Tensors> {
     return Tensors{{"y", Array::Of<float>({-0.0f, 0.0f, -0.0f, 1.0f}, {4})}};
   };
   const CaseResult result = CheckCase(golden_case, {}, {.runner = runner});
@@ -464,7 +464,7 @@ TEST(CheckCase, ZerosOfTheOtherSignAreCountedAndPass) {
 
 TEST(CheckCase, ErrorsDecideTheVerdict) {
   const auto with = [](absl::StatusOr<Tensors> result) {
-    const auto runner = [&](const GoldenCase&, const Environment&, Given&) { return result; };
+    const auto runner = [&](const GoldenCase&, const Semantics&, Given&) { return result; };
     return CheckCase(SmallCase(), {}, {.runner = runner});
   };
   CaseResult result = with(absl::UnimplementedError("no such thing"));

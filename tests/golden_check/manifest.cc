@@ -15,6 +15,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/safetensors.h"
+#include "aqt/quant/config/semantics.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden_check/parse_config.h"
 #include "tests/golden_check/sha256.h"
@@ -200,25 +201,25 @@ absl::StatusOr<GoldenFamily> LoadFamily(const io::FileSystem& fs, const std::str
   return family;
 }
 
-absl::StatusOr<Environment> ToEnvironment(const Json& manifest) {
+absl::StatusOr<Semantics> ToSemantics(const Json& manifest) {
   if (manifest.at("format_version") != 1) {
     return Invalid(absl::StrCat("format_version is ", manifest["format_version"].dump(), ", expected 1"));
   }
-  Environment environment;
+  Semantics semantics{.compat = Compat::Original()};
   const std::string arithmetic = manifest.at("arithmetic");
   if (arithmetic == "ieee") {
-    environment.arithmetic = Arithmetic::kIeee;
+    semantics.arithmetic = Arithmetic::kIeee;
   } else if (arithmetic != "xla") {
     return Invalid(absl::StrCat("arithmetic is ", arithmetic, ", expected xla or ieee"));
   }
-  if (!manifest.at("jax_threefry_partitionable").get<bool>()) environment.prng_layout = PrngLayout::kOriginal;
-  return environment;
+  if (!manifest.at("jax_threefry_partitionable").get<bool>()) semantics.prng_layout = PrngLayout::kOriginal;
+  return semantics;
 }
 
 absl::StatusOr<GoldenSet> Load(const io::FileSystem& fs, const std::string& dir, const Json& manifest,
                                absl::Span<const std::string> families) {
   GoldenSet set;
-  AQT_ASSIGN_OR_RETURN(set.environment, ToEnvironment(manifest));
+  AQT_ASSIGN_OR_RETURN(set.semantics, ToSemantics(manifest));
   const Json& known = manifest.at("families");
   for (const std::string& name : families) {
     if (known.contains(name)) continue;

@@ -63,11 +63,11 @@ TEST(Refused, OursIsAskedToo) {
   for (const GoldenFamily& family : set->families) {
     for (const RefusedCase& refused_case : family.refused) {
       EXPECT_FALSE(refused_case.error.empty());
-      refused += Refuses(refused_case.golden_case, set->environment);
+      refused += Refuses(refused_case.golden_case, set->semantics);
     }
     // What the original computes is no refusal.
     ASSERT_FALSE(family.cases.empty());
-    EXPECT_FALSE(Refuses(family.cases[0], set->environment)) << family.cases[0].name;
+    EXPECT_FALSE(Refuses(family.cases[0], set->semantics)) << family.cases[0].name;
   }
   EXPECT_GE(refused, 10);
 }

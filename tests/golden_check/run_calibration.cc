@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/tensor/calibration.h"
 #include "tests/golden_check/run_case.h"
 
@@ -41,7 +42,7 @@ Array Stack(const std::vector<Array>& rows) {
 
 // Expected are the scale and the arrays of the state after each step. With MeanOfAbsMax they end before the last step,
 // whose mode is not calibrate and which has names of its own.
-absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env) {
+absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
   if (x.shape().rank() == 0 || x.shape()[0] != static_cast<int64_t>(config.steps.size()) || config.steps.empty()) {
     return absl::InvalidArgumentError(
@@ -56,7 +57,7 @@ absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs,
     }
     AQT_ASSIGN_OR_RETURN(CalibratedTensor result,
                          CalibrateWithState(config.quantizer, state, batch, config.calibration_axes,
-                                            {.quant_mode = config.steps[i]}, MakeRuntime(env)));
+                                            {.quant_mode = config.steps[i]}, semantics));
     state = std::move(result.state);
     rows["scale"].push_back(result.qtensor.scale[0]);
     for (const auto& [name, array] : state) rows[name].push_back(array);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/semantics.h"
 
 namespace aqt::golden {
 
@@ -36,8 +37,8 @@ Array Part(const Array& x, int64_t i) {
   return Array::CopyOf(ArrayRef(x.dtype(), std::move(shape), static_cast<const char*>(x.data()) + i * bytes));
 }
 
-absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& env) {
-  Context context{.prng_layout = env.prng_layout};
+absl::StatusOr<Context> MakeContext(const Tensors& inputs) {
+  Context context;
   const auto key = inputs.find("key");
   if (key == inputs.end()) return context;
   if (key->second.aval() != Aval{DType::kU32, {2}}) {
@@ -50,10 +51,6 @@ absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& en
 }
 
 Array KeyArray(const Key& key) { return Array::Of<uint32_t>({key.hi, key.lo}, {2}); }
-
-Runtime MakeRuntime(const Environment& env, Observer* observer) {
-  return {.arithmetic = env.arithmetic, .compat = env.compat, .observer = observer};
-}
 
 absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, PrngLayout layout) {
   const RandomBits random(key, shape.num_elements(), layout);
@@ -69,7 +66,7 @@ absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, 
   return std::move(builder).Build();
 }
 
-absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment& environment, Given& given) {
+absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Semantics& semantics, Given& given) {
   AQT_RETURN_IF_ERROR(golden_case.config.status());
   const Tensors& inputs = golden_case.inputs;
   return std::visit(
@@ -77,14 +74,14 @@ absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment
         using Config = std::decay_t<decltype(config)>;
         if constexpr (std::is_same_v<Config, QuantizeConfig> || std::is_same_v<Config, DotGeneralConfig> ||
                       std::is_same_v<Config, ServingConfig> || std::is_same_v<Config, TrainingConfig>) {
-          return Run(config, inputs, environment, given);
+          return Run(config, inputs, semantics, given);
         } else if constexpr (std::is_same_v<Config, RandomConfig>) {
           return Run(config, golden_case);
         } else if constexpr (std::is_same_v<Config, RoundToFormatConfig> || std::is_same_v<Config, DecodeConfig> ||
                              std::is_same_v<Config, CastConfig>) {
           return Run(config, inputs);
         } else {
-          return Run(config, inputs, environment);
+          return Run(config, inputs, semantics);
         }
       },
       *golden_case.config);

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "tests/golden_check/golden_case.h"
 
 namespace aqt::golden {
@@ -35,31 +37,34 @@ class Given {
 
 // The tensors of the case under the names of the manifest; some that are not expected may be among them. The errors of
 // the library are passed on: Unimplemented means not supported.
-absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Environment& environment, Given& given);
+absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Semantics& semantics, Given& given);
 
 // ---- its parts
 
 // In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged
 // contractions; keys and noise; models; contractions that are served; the hand-written product of AQT's README.
-absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Environment& env, Given& given);
-absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Environment& env);
-absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Environment& env);
-absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Semantics& semantics,
+                            Given& given);
+absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Semantics& semantics);
+absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs, const Semantics& semantics);
+absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs, const Semantics& semantics);
 absl::StatusOr<Tensors> Run(const RoundToFormatConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
-absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env,
+absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Semantics& semantics,
                             Given& given);
-absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Environment& env);
-absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Environment& env);
-absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Semantics& semantics);
+absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Semantics& semantics);
+absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs, const Semantics& semantics);
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
-absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Environment& env);
-absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env);
-absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
-absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Environment& env);
-absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Environment& env, Given& given);
-absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env);
+absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Semantics& semantics);
+absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Semantics& semantics);
+absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Semantics& semantics,
+                            Given& given);
+absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Semantics& semantics);
+absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Semantics& semantics,
+                            Given& given);
+absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Semantics& semantics);
 
 // Keeps a copy of everything.
 class Recorder final : public Observer {
@@ -79,10 +84,9 @@ absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name);
 // x[i].
 Array Part(const Array& x, int64_t i);
 // The context of every call: with the key of the inputs, if there is one (u32[2]).
-absl::StatusOr<Context> MakeContext(const Tensors& inputs, const Environment& env);
+absl::StatusOr<Context> MakeContext(const Tensors& inputs);
 // u32[2].
 Array KeyArray(const Key& key);
-Runtime MakeRuntime(const Environment& env, Observer* observer = nullptr);
 // Random words of `bits` 8, 16 or 32; 16 as u32.
 absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, PrngLayout layout);
 

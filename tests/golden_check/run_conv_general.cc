@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/conv_general.h"
 #include "tests/golden_check/run_case.h"
 
@@ -22,15 +23,15 @@ absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors
   return tensors;
 }
 
-absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Environment& env) {
+absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
-  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   AQT_ASSIGN_OR_RETURN(Array out,
-                       QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context, MakeRuntime(env)));
+                       QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context, {.semantics = semantics}));
   Recorder recorder;
   AQT_ASSIGN_OR_RETURN(const Array observed, QuantizedConvGeneral(config.config, lhs, rhs, config.dims, context,
-                                                                  MakeRuntime(env, &recorder)));
+                                                                  {.semantics = semantics}, {.observer = &recorder}));
   return ForwardTensors(std::move(out), observed, std::move(recorder.tensors));
 }
 

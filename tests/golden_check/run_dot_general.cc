@@ -7,6 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/testing/same_bits.h"
@@ -56,34 +58,33 @@ absl::StatusOr<Tensors> Contract(const DotGeneralPlan& plan, const DotOperand& l
 
 // The operand, with a given scale instead of its calibration; it is kept in `prepared`.
 absl::StatusOr<DotOperand> Operand(const DotGeneralPlan& plan, Side side, const Array& x, const Array* scale,
-                                   const Runtime& runtime, std::optional<PreparedOperand>& prepared) {
+                                   std::optional<PreparedOperand>& prepared) {
   if (scale == nullptr) return DotOperand(x);
   QTensor qtensor;
   qtensor.scale = {*scale};
   qtensor.dequant_dtype = x.dtype();
-  AQT_ASSIGN_OR_RETURN(prepared, plan.Prepare(side, std::move(qtensor), runtime));
+  AQT_ASSIGN_OR_RETURN(prepared, plan.Prepare(side, std::move(qtensor)));
   return DotOperand(x.ref(), *prepared);
 }
 
 }  // namespace
 
-absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Environment& env,
+absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Semantics& semantics,
                             Given& given) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
-  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   const PlanPasses passes = inputs.contains("g") ? PlanPasses::kForwardAndBackward : PlanPasses::kForwardOnly;
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
-                       DotGeneralPlan::Make(config.config, lhs.aval(), rhs.aval(), config.dims, passes));
+                       DotGeneralPlan::Make(config.config, lhs.aval(), rhs.aval(), config.dims,
+                                            {.passes = passes, .semantics = semantics}));
   // An observer keeps steps from being fused. The results are those of a call without one; it must not change them.
   std::optional<PreparedOperand> prepared_lhs, prepared_rhs;
-  AQT_ASSIGN_OR_RETURN(const DotOperand l,
-                       Operand(plan, Side::kLhs, lhs, given.Find("fwd.lhs.scale"), MakeRuntime(env), prepared_lhs));
-  AQT_ASSIGN_OR_RETURN(const DotOperand r,
-                       Operand(plan, Side::kRhs, rhs, given.Find("fwd.rhs.scale"), MakeRuntime(env), prepared_rhs));
-  AQT_ASSIGN_OR_RETURN(Tensors tensors, Contract(plan, l, r, inputs, context, MakeRuntime(env)));
+  AQT_ASSIGN_OR_RETURN(const DotOperand l, Operand(plan, Side::kLhs, lhs, given.Find("fwd.lhs.scale"), prepared_lhs));
+  AQT_ASSIGN_OR_RETURN(const DotOperand r, Operand(plan, Side::kRhs, rhs, given.Find("fwd.rhs.scale"), prepared_rhs));
+  AQT_ASSIGN_OR_RETURN(Tensors tensors, Contract(plan, l, r, inputs, context, {}));
   Recorder recorder;
-  AQT_ASSIGN_OR_RETURN(const Tensors observed, Contract(plan, l, r, inputs, context, MakeRuntime(env, &recorder)));
+  AQT_ASSIGN_OR_RETURN(const Tensors observed, Contract(plan, l, r, inputs, context, {.observer = &recorder}));
   for (const auto& [name, value] : observed) {
     if (SameBits(value, tensors.at(name))) continue;
     return absl::InternalError(absl::StrCat(name, " has other bits with an observer than without"));

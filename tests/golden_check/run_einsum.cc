@@ -6,30 +6,32 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/einsum.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {
 
-absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Environment& env) {
+absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
-  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
-  const Runtime runtime = MakeRuntime(env);
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
+  const PlanOptions options{.semantics = semantics};
   DotGeneral sides = config.config;
   if (config.of_product) {
     AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(config.equation, DefaultUnquantizedConfig(),
-                                                                 lhs.aval(), rhs.aval(), runtime.compat));
+                                                                 lhs.aval(), rhs.aval(), options));
     if (plan.swapped()) sides = SwapOperands(sides);
   }
   if (const auto g = inputs.find("g"); g != inputs.end()) {
     AQT_ASSIGN_OR_RETURN(DotGeneralGradients results,
-                         QuantizedEinsumWithGradients(config.equation, sides, lhs, rhs, g->second, context, runtime));
+                         QuantizedEinsumWithGradients(config.equation, sides, lhs, rhs, g->second, context, options));
     return Tensors{
         {"out", std::move(results.out)}, {"dlhs", std::move(results.dlhs)}, {"drhs", std::move(results.drhs)}};
   }
-  AQT_ASSIGN_OR_RETURN(Array out, QuantizedEinsum(config.equation, sides, lhs, rhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(Array out, QuantizedEinsum(config.equation, sides, lhs, rhs, context, options));
   return Tensors{{"out", std::move(out)}};
 }
 

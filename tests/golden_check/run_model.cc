@@ -31,6 +31,7 @@
 #include "aqt/ops/functions.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/fold.h"
@@ -79,14 +80,10 @@ absl::StatusOr<SlotValues> Params(const std::vector<Layer>& layers, const Tensor
 // `program` with the layers quantized; without a configuration it stays as it is. Each layer has a rule, and a key, of
 // its own.
 absl::StatusOr<Program> Quantized(const Program& program, const std::optional<DotGeneral>& dot_general,
-                                  const std::vector<Layer>& layers, const Environment& env,
+                                  const std::vector<Layer>& layers, const Semantics& semantics,
                                   QuantMode mode = QuantMode::kTrain, const SlotValues* frozen = nullptr) {
   if (!dot_general.has_value()) return program;
-  InjectConfig config{
-      .rules = {},
-      .param_mode = mode,
-      .data_mode = mode,
-      .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic, .compat = env.compat}};
+  InjectConfig config{.rules = {}, .param_mode = mode, .data_mode = mode, .semantics = semantics};
   for (size_t i = 0; i < layers.size(); ++i) {
     config.rules.push_back({.scope = LayerName(i), .dot_general = dot_general, .key_slot = KeySlot(i).path});
   }
@@ -96,8 +93,8 @@ absl::StatusOr<Program> Quantized(const Program& program, const std::optional<Do
 // Keys for a run without gradients. A program that could be differentiated asks for a key that only gradients draw
 // from: any will do then.
 absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_general, const std::vector<Layer>& layers,
-                                       const Tensors& inputs, const Environment& env) {
-  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+                                       const Tensors& inputs) {
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   const bool draws = dot_general.has_value() && (NeedsKey(dot_general->fwd.lhs.quantizer.numerics) ||
                                                  NeedsKey(dot_general->fwd.rhs.quantizer.numerics));
   if (draws && !context.key.has_value()) {
@@ -115,7 +112,7 @@ SlotValues Union(SlotValues a, const SlotValues& b) {
 
 // The statistics that the calibrations have after all batches, from the quantized outputs of the layers before.
 absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotValues& params, const SlotValues& keys,
-                                      const Aval& x, const Tensors& inputs, const Environment& env) {
+                                      const Aval& x, const Tensors& inputs, const Semantics& semantics) {
   if (!config.calibration_batches.has_value()) return SlotValues();
   AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, "calibration_batches"));
   const Shape& shape = batches.shape();
@@ -128,7 +125,7 @@ absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotVal
   AQT_ASSIGN_OR_RETURN(const Program model,
                        Trace([&](Inputs in) { return Values{Model(config.layers, in[0])}; }, {{Data("x"), batch}}));
   AQT_ASSIGN_OR_RETURN(const Program calibrate,
-                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kCalibrate));
+                       Quantized(model, config.dot_general, config.layers, semantics, QuantMode::kCalibrate));
   SlotValues statistics;
   nn::AddMissingStats(calibrate, statistics);
   for (int64_t i = 0; i < shape[0]; ++i) {
@@ -246,22 +243,23 @@ absl::StatusOr<SlotValues> Frozen(const Program& convert, const SlotValues& know
   return std::move(folded.values);
 }
 
-absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Environment& env) {
+absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
   AQT_ASSIGN_OR_RETURN(SlotValues values, Params(config.layers, inputs, "kernel", "bias"));
-  AQT_ASSIGN_OR_RETURN(const SlotValues keys, ForwardKeys(config.dot_general, config.layers, inputs, env));
+  AQT_ASSIGN_OR_RETURN(const SlotValues keys, ForwardKeys(config.dot_general, config.layers, inputs));
   AQT_ASSIGN_OR_RETURN(const Program model, Trace([&](Inputs in) { return Values{Model(config.layers, in[0])}; },
                                                   {{Data("x"), x.aval()}}, {{Data("out")}}));
-  AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(model, config.dot_general, config.layers, env));
+  AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(model, config.dot_general, config.layers, semantics));
   values[Data("x")] = x;
   AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(quantized, Union(std::move(values), keys)));
   return Tensors{{"out", out.at(Data("out"))}};
 }
 
-absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Environment& env, Given& given) {
+absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Semantics& semantics,
+                            Given& given) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
   AQT_ASSIGN_OR_RETURN(const SlotValues params, Params(config.layers, inputs, "kernel", "bias"));
-  AQT_ASSIGN_OR_RETURN(SlotValues data, ForwardKeys(config.dot_general, config.layers, inputs, env));
+  AQT_ASSIGN_OR_RETURN(SlotValues data, ForwardKeys(config.dot_general, config.layers, inputs));
   data[Data("x")] = x;
   const auto tap = [&](const std::string& name, const Value& value) {
     if (const Array* recorded = given.Find(name); recorded != nullptr) {
@@ -274,17 +272,17 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
   AQT_ASSIGN_OR_RETURN(const Program model, Trace([&](Inputs in) { return Values{Model(config.layers, in[0], tap)}; },
                                                   {{Data("x"), x.aval()}}, {{Data("out")}}));
 
-  AQT_ASSIGN_OR_RETURN(const Program train, Quantized(model, config.dot_general, config.layers, env));
-  AQT_ASSIGN_OR_RETURN(const SlotValues statistics, Statistics(config, params, data, x.aval(), inputs, env));
+  AQT_ASSIGN_OR_RETURN(const Program train, Quantized(model, config.dot_general, config.layers, semantics));
+  AQT_ASSIGN_OR_RETURN(const SlotValues statistics, Statistics(config, params, data, x.aval(), inputs, semantics));
   const SlotValues known = Union(params, statistics);
   AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(known, data)));
 
   AQT_ASSIGN_OR_RETURN(const Program convert,
-                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kConvert));
+                       Quantized(model, config.dot_general, config.layers, semantics, QuantMode::kConvert));
   SlotValues converted;
   AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data, &converted));
   AQT_ASSIGN_OR_RETURN(Program serve,
-                       Quantized(model, config.dot_general, config.layers, env, QuantMode::kServe, &frozen));
+                       Quantized(model, config.dot_general, config.layers, semantics, QuantMode::kServe, &frozen));
   serve = Dce(serve, {.drop_inputs = {SlotKind::kParam}});
   AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, Union(Union(frozen, params), data)));
 
@@ -321,7 +319,8 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
   return tensors;
 }
 
-absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Environment& env, Given& given) {
+absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Semantics& semantics,
+                            Given& given) {
   AQT_ASSIGN_OR_RETURN(const Batches batches, Batches::Make(config, inputs));
   AQT_ASSIGN_OR_RETURN(SlotValues params, Params(config.layers, inputs, "w", "b"));
   const std::vector<aqt::Input> data = {{Data("x"), batches.x_aval()}, {Data("labels"), batches.labels_aval()}};
@@ -331,7 +330,7 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
                                                  return Values{ops::SoftmaxCrossEntropy(logits, in[1]), logits};
                                                },
                                                data, {{Data("loss"), Data("logits")}}));
-  AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(loss, config.dot_general, config.layers, env));
+  AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(loss, config.dot_general, config.layers, semantics));
 
   // The first step, in parts: the loss, its gradient by the logits, and the gradients by the parameters that follow
   // from it.
@@ -351,7 +350,7 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
   AQT_ASSIGN_OR_RETURN(Program pull_back,
                        Trace([&](Inputs in) { return Values{ops::ReduceSum(Model(config.layers, in[0]) * in[1])}; },
                              {data[0], {Data("g"), logits.aval()}}));
-  AQT_ASSIGN_OR_RETURN(pull_back, Quantized(pull_back, config.dot_general, config.layers, env));
+  AQT_ASSIGN_OR_RETURN(pull_back, Quantized(pull_back, config.dot_general, config.layers, semantics));
   AQT_ASSIGN_OR_RETURN(pull_back, Grad(pull_back, pull_back.InputsOfKind(SlotKind::kParam)));
   SlotValues pulled = first;
   pulled[Data("g")] = given.Or("step0.dlogits", dlogits[0]);

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "tests/golden_check/run_case.h"
@@ -92,7 +93,7 @@ absl::StatusOr<Array> Draw(absl::string_view name, const Key& key, PrngLayout la
 }  // namespace
 
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case) {
-  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(golden_case.inputs, {.prng_layout = config.layout}));
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(golden_case.inputs));
   const Key key = MakeKey(config.seed);
   if (context.key != key)
     return absl::InvalidArgumentError(absl::StrCat("MakeKey(", config.seed, ") is not the input key"));
@@ -104,10 +105,10 @@ absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden
   return out;
 }
 
-absl::StatusOr<Tensors> Run(const OperandKeysConfig&, const Tensors& inputs, const Environment& env) {
-  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+absl::StatusOr<Tensors> Run(const OperandKeysConfig&, const Tensors& inputs, const Semantics& semantics) {
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   if (!context.key.has_value()) return absl::InvalidArgumentError("the case has no input key");
-  const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+  const OperandKeys keys = SplitContextKey(*context.key, semantics.prng_layout);
   return Tensors{{"fwd.lhs", KeyArray(keys.fwd_lhs)},   {"fwd.rhs", KeyArray(keys.fwd_rhs)},
                  {"dlhs.lhs", KeyArray(keys.dlhs_lhs)}, {"dlhs.rhs", KeyArray(keys.dlhs_rhs)},
                  {"drhs.lhs", KeyArray(keys.drhs_lhs)}, {"drhs.rhs", KeyArray(keys.drhs_rhs)}};

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "tests/golden_check/run_case.h"
@@ -52,7 +53,7 @@ Array Combine(const ArrayRef& a, const ArrayRef& b, F&& f) {
 }  // namespace
 
 // Users wrote this before there was a library: scales are theirs; clipping, rounding and the product are the library's.
-absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Environment& env) {
+absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array a, Input(inputs, "a"));
   AQT_ASSIGN_OR_RETURN(const Array w, Input(inputs, "w"));
   AQT_RETURN_IF_ERROR(CheckMatrix(a, "a"));
@@ -65,10 +66,10 @@ absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors
   AQT_ASSIGN_OR_RETURN(const Array qw, NumericsForward(config.numerics, scaled_w, {}));
   // Sums of integers below 2^24 are exact in f32.
   AQT_ASSIGN_OR_RETURN(const Array product, QuantizedDotGeneral({}, Cast(qa, DType::kF32), Cast(qw, DType::kF32),
-                                                                MatMulDims(), {}, MakeRuntime(env)));
+                                                                MatMulDims(), {}, {.semantics = semantics}));
   const int64_t rows = product.shape()[0], cols = product.shape()[1];
   const Array scales = Combine(Broadcast(a_s, rows, cols), Broadcast(w_s, rows, cols), multiply);
-  AQT_ASSIGN_OR_RETURN(Array float_out, QuantizedDotGeneral({}, a, w, MatMulDims(), {}, MakeRuntime(env)));
+  AQT_ASSIGN_OR_RETURN(Array float_out, QuantizedDotGeneral({}, a, w, MatMulDims(), {}, {.semantics = semantics}));
   return Tensors{{"a_s", a_s},
                  {"w_s", w_s},
                  {"qa", qa},

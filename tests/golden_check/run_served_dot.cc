@@ -25,6 +25,8 @@
 #include "aqt/nn/sgd.h"
 #include "aqt/ops/functions.h"
 #include "aqt/ops/quantized_dot.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
@@ -48,20 +50,20 @@ Slot OperandSlot(const ServedDotConfig& config, Side side) {
 }
 
 // The program of a mode.
-absl::StatusOr<Program> InMode(const ServedDotConfig& config, const Program& program, const Environment& env,
+absl::StatusOr<Program> InMode(const ServedDotConfig& config, const Program& program, const Semantics& semantics,
                                QuantMode mode, const SlotValues* frozen = nullptr) {
   return Inject(program,
                 {.rules = {{.scope = kScope, .dot_general = config.config, .key_slot = kScope}},
                  .param_mode = mode,
                  .data_mode = mode,
-                 .quant_rules = {.prng_layout = env.prng_layout, .arithmetic = env.arithmetic, .compat = env.compat}},
+                 .semantics = semantics},
                 frozen);
 }
 
 }  // namespace
 
-absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Environment& env) {
-  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs, env));
+absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Semantics& semantics) {
+  AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   SlotValues params, data{{{SlotKind::kKey, kScope}, KeyArray(context.key.value_or(Key{}))}};
   std::vector<aqt::Input> operands;
   for (const Side side : {Side::kLhs, Side::kRhs}) {
@@ -85,7 +87,7 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
   SlotValues known = params;
   Tensors tensors;
   if (config.calibration_batches > 0) {
-    AQT_ASSIGN_OR_RETURN(const Program calibrate, InMode(config, program, env, QuantMode::kCalibrate));
+    AQT_ASSIGN_OR_RETURN(const Program calibrate, InMode(config, program, semantics, QuantMode::kCalibrate));
     SlotValues statistics;
     nn::AddMissingStats(calibrate, statistics);
     for (int64_t i = 0; i < config.calibration_batches; ++i) {
@@ -105,11 +107,11 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
     }
     known = merged(std::move(known), statistics);
   }
-  AQT_ASSIGN_OR_RETURN(const Program train, InMode(config, program, env, QuantMode::kTrain));
+  AQT_ASSIGN_OR_RETURN(const Program train, InMode(config, program, semantics, QuantMode::kTrain));
   AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, merged(known, data)));
-  AQT_ASSIGN_OR_RETURN(const Program convert, InMode(config, program, env, QuantMode::kConvert));
+  AQT_ASSIGN_OR_RETURN(const Program convert, InMode(config, program, semantics, QuantMode::kConvert));
   AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data));
-  AQT_ASSIGN_OR_RETURN(const Program serve, InMode(config, program, env, QuantMode::kServe, &frozen));
+  AQT_ASSIGN_OR_RETURN(const Program serve, InMode(config, program, semantics, QuantMode::kServe, &frozen));
   // Not the parameters: those that are quantized are frozen.
   SlotValues values = merged(frozen, data);
   for (const auto& [slot, value] : params) {
@@ -125,9 +127,9 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
     return absl::InternalError("serving gives other bits than the quantized product");
   }
 
-  AQT_ASSIGN_OR_RETURN(
-      const DotGeneralPlan plan,
-      DotGeneralPlan::Make(config.config, operands[0].aval, operands[1].aval, config.dims, PlanPasses::kForwardOnly));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config.config, operands[0].aval, operands[1].aval, config.dims,
+                                            {.passes = PlanPasses::kForwardOnly, .semantics = semantics}));
   std::optional<PreparedOperand> prepared[2];
   std::optional<DotOperand> given[2];
   bool all_stateless = true;
@@ -145,14 +147,14 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
     given[i].emplace(x);
     if (slot.kind != SlotKind::kParam || !IsQuantized(tensor.quantizer.numerics) || HasState(tensor.quantizer))
       continue;
-    AQT_ASSIGN_OR_RETURN(prepared[i], plan.Prepare(side, x, context, MakeRuntime(env)));
+    AQT_ASSIGN_OR_RETURN(prepared[i], plan.Prepare(side, x, context));
     given[i].emplace(*prepared[i]);
   }
   // A plan prepares an operand by itself, so without the mid scales that depend on both.
   const DotGeneralRaw& fwd = config.config.fwd;
   if (!all_stateless || fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) return tensors;
   ArrayBuilder builder(plan.out_aval());
-  AQT_RETURN_IF_ERROR(plan.Forward(*given[0], *given[1], context, builder.ref(), nullptr, MakeRuntime(env)));
+  AQT_RETURN_IF_ERROR(plan.Forward(*given[0], *given[1], context, builder.ref()));
   if (!BitEqual(std::move(builder).Build(), out)) {
     return absl::InternalError("a plan with prepared operands gives other bits than the served program");
   }

@@ -20,7 +20,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantizer.h"
 
@@ -92,9 +92,9 @@ TEST(Quantize, RoundTripIsWithinHalfAStep) {
         if (bits > 8 || !n.preserve_zero || !n.clip || !n.round) n.dtype = std::nullopt;
         const Quantizer quantizer{.numerics = n, .calibration = AbsMax{.po2_scale = on(5)}};
         const Sample sample = RandomSample(dtype, engine);
-        const Runtime runtime{.arithmetic = engine() % 2 == 0 ? Arithmetic::kXlaCompatible : Arithmetic::kIeee};
+        const Semantics semantics{.arithmetic = engine() % 2 == 0 ? Arithmetic::kXlaCompatible : Arithmetic::kIeee};
         const absl::StatusOr<QTensor> q =
-            Quantize(quantizer, sample.x, sample.axes, {.key = MakeKey(engine())}, runtime);
+            Quantize(quantizer, sample.x, sample.axes, {.key = MakeKey(engine())}, semantics);
         ASSERT_TRUE(q.ok()) << q.status();
         const std::vector<double> want = Doubles(sample.x), got = Doubles(*q->Dequantize());
         const std::vector<double> step = Doubles(q->scale[0]);

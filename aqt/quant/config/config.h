@@ -245,8 +245,6 @@ struct DotGeneral {
 
 struct Context {
   std::optional<Key> key = std::nullopt;  // needed when any numerics adds noise
-  PrngLayout prng_layout = PrngLayout::kPartitionable;
-  std::optional<int64_t> train_step = std::nullopt;
   // What a calibration with state does: for lhs of a contraction (in the gradients: for the incoming gradient), and for
   // rhs unless rhs_quant_mode is set.
   QuantMode quant_mode = QuantMode::kTrain;

@@ -105,7 +105,7 @@ ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, Workspace::Slot slot, Work
 }
 
 void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
-              Workspace& workspace, const Runtime& runtime) {
+              Workspace& workspace, const Execution& runtime) {
   AQT_DCHECK(out.IsDense());
   const kernels::Target target = runtime.target.value_or(kernels::BestTarget());
   const kernels::GemmKernel& s8 = kernels::GemmS8(target);

@@ -6,7 +6,6 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/workspace.h"
 
 namespace aqt::internal {
@@ -20,7 +19,7 @@ namespace aqt::internal {
 //                rounded to bf16 on the way (product_types.h). Then subnormal f32 and bf16 operands are zero, and
 //                so are subnormal f32 sums.
 void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
-              Workspace& workspace, const Runtime& runtime);
+              Workspace& workspace, const Execution& runtime);
 
 // x cast to `dtype`, dense, in the memory of `slot`.
 ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, Workspace::Slot slot, Workspace& workspace);

@@ -15,7 +15,6 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/target.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/product_types.h"
 #include "aqt/quant/contraction/workspace.h"
 
@@ -36,7 +35,7 @@ double Dot(DType a_dtype, const std::vector<double>& a, DType b_dtype, const std
   for (const kernels::Target target : kernels::SupportedTargets()) {
     Workspace workspace;
     ArrayBuilder out(out_dtype, {1, 1});
-    Contract(lhs, rhs, MatMulDims(), out.ref(), workspace, {.target = target});
+    Contract(lhs, rhs, MatMulDims(), out.ref(), workspace, MakeExecution({.target = target}, {}));
     const double value = Cast(std::move(out).Build(), DType::kF64).View<double>()[0];
     EXPECT_TRUE(!result.has_value() || value == *result || (std::isnan(value) && std::isnan(*result))) << target;
     result = value;

@@ -21,6 +21,7 @@
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/pad.h"
 #include "aqt/kernels/target.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/contract.h"
 #include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/product_types.h"
@@ -41,7 +42,6 @@ using internal::SidePlan;
 using internal::SideQuantizer;
 using internal::Workspace;
 using kernels::AxisGroup;
-using What = ResidualSlot::What;
 
 // The size of a piece of packed windows: more than L2, to amortize a parallel section.
 constexpr int64_t kPanelBudget = 8 << 20;
@@ -219,6 +219,7 @@ void StoreSums(float* sums, const MutableArrayRef& out) {
 
 struct ConvGeneralPlan::Impl {
   DotGeneralRaw config;
+  PlanOptions options;
   ConvGeometry geometry;
   Aval out;
   SidePlan sides[2];
@@ -235,9 +236,16 @@ struct ConvGeneralPlan::Impl {
   int64_t group_in() const { return geometry.in_channels / geometry.groups; }
   int64_t group_out() const { return geometry.out_channels / geometry.groups; }
 
-  void AddResidual(Side s, What what, Aval aval) {
-    residual_index[static_cast<int>(s)][static_cast<int>(what)] = static_cast<int>(residuals.size());
-    residuals.push_back({s, what, std::move(aval)});
+  void AddResidual(Side s, ResidualKind kind, Aval aval) {
+    if (options.passes == PlanPasses::kForwardOnly) return;
+    residual_index[static_cast<int>(s)][static_cast<int>(kind)] = static_cast<int>(residuals.size());
+    residuals.push_back({s, kind, std::move(aval)});
+  }
+  absl::Status CheckHasBackward(absl::string_view what) const {
+    if (options.passes == PlanPasses::kForwardAndBackward) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("conv_general: ", what,
+                     ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward"));
   }
   const IntSymmetric* Integer(Side s) const {
     return side(s).spec.has_value() ? std::get_if<IntSymmetric>(&side(s).spec->numerics) : nullptr;
@@ -308,7 +316,7 @@ struct ConvGeneralPlan::Impl {
   }
 
   void RunForward(const QuantizedSide& lhs, const QuantizedSide& rhs, const MutableArrayRef& result,
-                  Workspace& workspace, const Runtime& runtime) const {
+                  Workspace& workspace, const internal::Execution& runtime) const {
     const kernels::Target target = runtime.target.value_or(kernels::BestTarget());
     const auto scaled = [&](Side s) {
       return side(s).spec.has_value() && side(s).config.dequant_mode == DequantMode::kOutput;
@@ -333,7 +341,7 @@ struct ConvGeneralPlan::Impl {
       const ArrayRef b = FloatOperand(rhs.operand, Workspace::kRhsConverted, workspace);
       Run(kernels::GemmF32(target), ForwardProduct(a, b, sums, workspace, runtime.executor), workspace,
           runtime.executor);
-      const DType dtype = runtime.compat.conv_ignores_accumulator_dtype ? out.dtype : accumulator_dtype;
+      const DType dtype = runtime.semantics.compat.conv_ignores_accumulator_dtype ? out.dtype : accumulator_dtype;
       const MutableArrayRef rounded(dtype, out.shape,
                                     dtype == DType::kF32 ? data : workspace.Get(Workspace::kSums, n * SizeOf(dtype)));
       StoreSums(data, rounded);
@@ -372,24 +380,24 @@ struct ConvGeneralPlan::Impl {
 
   // The operand as the product saw it, in its own dtype.
   ArrayRef Dequantized(Side s, const Residuals& residuals, Workspace& workspace) const {
-    const auto slot = [&](What what) -> const ArrayRef& {
-      return residuals.slots_[residual_index[static_cast<int>(s)][static_cast<int>(what)]].view;
+    const auto slot = [&](ResidualKind kind) -> const ArrayRef& {
+      return residuals.slots_[residual_index[static_cast<int>(s)][static_cast<int>(kind)]].view;
     };
     const SidePlan& own = side(s);
-    if (!own.spec.has_value()) return slot(What::kValue);
+    if (!own.spec.has_value()) return slot(ResidualKind::kValue);
     absl::InlinedVector<ArrayRef, 1> bias;
     if (own.spec->bias.has_value()) bias.push_back(*own.spec->bias);
-    const ArrayRef& scale = slot(What::kScale);
+    const ArrayRef& scale = slot(ResidualKind::kScale);
     const MutableArrayRef operand(
         own.x.dtype, own.x.shape,
         workspace.Get(s == Side::kLhs ? Workspace::kLhsOperand : Workspace::kRhsOperand, own.x.num_bytes()));
-    internal::DequantizeInto(slot(What::kQvalue), {.bias = bias, .scale = absl::MakeConstSpan(&scale, 1)}, own.x.dtype,
-                             operand);
+    internal::DequantizeInto(slot(ResidualKind::kQvalue), {.bias = bias, .scale = absl::MakeConstSpan(&scale, 1)},
+                             own.x.dtype, operand);
     return operand;
   }
 
   void RunDlhs(const ArrayRef& g, const ArrayRef& rhs, const MutableArrayRef& dlhs, Workspace& workspace,
-               const Runtime& runtime) const {
+               const internal::Execution& runtime) const {
     absl::InlinedVector<Padding, 3> paddings;
     for (const ConvAxis& axis : geometry.axes) {
       const int64_t reach = (axis.kernel - 1) * axis.rhs_dilation;
@@ -428,7 +436,7 @@ struct ConvGeneralPlan::Impl {
 
   // Rows are elements of the window, columns output channels; the sum runs over examples and positions.
   void RunDrhs(const ArrayRef& g, const ArrayRef& lhs, const MutableArrayRef& drhs, Workspace& workspace,
-               const Runtime& runtime) const {
+               const internal::Execution& runtime) const {
     const WindowProduct w = ForwardWindows(lhs, workspace, runtime.executor);
     float* sums = static_cast<float*>(workspace.Get(Workspace::kAccumulator, drhs.shape.num_elements() * 4));
     const Strides strides = DenseStrides(drhs.shape);
@@ -465,7 +473,8 @@ struct ConvGeneralPlan::Impl {
 // ---- planning
 
 absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
-                                                      const ConvDims& dims) {
+                                                      const ConvDims& dims, const PlanOptions& options) {
+  AQT_RETURN_IF_ERROR(Validate(options));
   const auto invalid = [](const auto&... parts) {
     return absl::InvalidArgumentError(absl::StrCat("conv_general: ", parts...));
   };
@@ -474,6 +483,7 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
   }
   auto impl = std::make_shared<Impl>();
   impl->config = config;
+  impl->options = options;
   AQT_ASSIGN_OR_RETURN(impl->geometry, MakeConvGeometry(dims, lhs.shape, rhs.shape));
   const ConvGeometry& geometry = impl->geometry;
   impl->out = {lhs.dtype, geometry.OutShape()};
@@ -493,7 +503,7 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
     impl->sides[static_cast<int>(side)] = *std::move(plan);
     const SidePlan& own = impl->side(side);
     if (!own.spec.has_value()) {
-      impl->AddResidual(side, What::kValue, own.x);
+      impl->AddResidual(side, ResidualKind::kValue, own.x);
       continue;
     }
     if (tensor.dequant_mode == DequantMode::kOtherInput || tensor.calibration_mode == CalibrationMode::kRemainingAxis) {
@@ -506,10 +516,10 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
     }
     impl->state_begin[static_cast<int>(side)] = impl->state.size();
     internal::AppendStateSlots(Pass::kFwd, side, own, impl->state);
-    impl->AddResidual(side, What::kQvalue, {own.spec->q_dtype, own.x.shape});
-    impl->AddResidual(side, What::kScale, {own.spec->scale_dtype, own.spec->scale_shape});
+    impl->AddResidual(side, ResidualKind::kQvalue, {own.spec->q_dtype, own.x.shape});
+    impl->AddResidual(side, ResidualKind::kScale, {own.spec->scale_dtype, own.spec->scale_shape});
     if (internal::GradientBound(own.spec->numerics, own.spec->scaled_dtype).has_value()) {
-      impl->AddResidual(side, What::kClipMask, {DType::kS8, own.x.shape});
+      impl->AddResidual(side, ResidualKind::kClipMask, {DType::kS8, own.x.shape});
     }
   }
 
@@ -538,6 +548,7 @@ const Aval& ConvGeneralPlan::rhs_aval() const { return impl_->side(Side::kRhs).x
 const Aval& ConvGeneralPlan::out_aval() const { return impl_->out; }
 const ConvGeometry& ConvGeneralPlan::geometry() const { return impl_->geometry; }
 const DotGeneralRaw& ConvGeneralPlan::config() const { return impl_->config; }
+const PlanOptions& ConvGeneralPlan::options() const { return impl_->options; }
 absl::Span<const ResidualSlot> ConvGeneralPlan::residuals() const { return impl_->residuals; }
 absl::Span<const StateSlot> ConvGeneralPlan::forward_state() const { return impl_->state; }
 bool ConvGeneralPlan::ForwardNeedsKey() const {
@@ -553,7 +564,7 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
                                       const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
                                       const StateArrays& state) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(Validate(runtime));
+  if (residuals != nullptr) AQT_RETURN_IF_ERROR(impl.CheckHasBackward("Forward is given Residuals"));
   if (ForwardNeedsKey() && !context.key.has_value()) {
     return absl::FailedPreconditionError(
         "conv_general: Forward rounds stochastically and draws random numbers: set Context::key");
@@ -562,6 +573,8 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
     return absl::InvalidArgumentError("conv_general: Runtime::product contracts; it cannot convolve. Leave it null");
   }
   AQT_RETURN_IF_ERROR(impl.CheckArray("out", out.aval(), impl.out));
+  const internal::Execution execution = internal::MakeExecution(impl.options, runtime);
+  const PrngLayout layout = impl.options.semantics.prng_layout;
   internal::RawOperand raw[2];
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const DotOperand& operand = side == Side::kLhs ? lhs : rhs;
@@ -575,11 +588,11 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
       in.x = operand.value;
       AQT_RETURN_IF_ERROR(impl.CheckArray(Name(side), operand.value.aval(), want));
     }
-    if (context.key.has_value()) in.key = SplitKey(*context.key, 2, static_cast<int64_t>(side), context.prng_layout);
+    if (context.key.has_value()) in.key = SplitKey(*context.key, 2, static_cast<int64_t>(side), layout);
     const auto& spec = impl.side(side).spec;
     if (in.given != nullptr || !spec.has_value() || !spec->has_state()) continue;
     AQT_RETURN_IF_ERROR(internal::FillStatistics("conv_general", impl.state, impl.state_begin[static_cast<int>(side)],
-                                                 *spec, side, context, runtime, state, &in));
+                                                 *spec, side, context, execution, state, &in));
   }
   if (residuals != nullptr) {
     if (raw[0].given != nullptr || raw[1].given != nullptr) {
@@ -590,19 +603,21 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
     for (size_t i = 0; i < impl.residuals.size(); ++i) {
       const ResidualSlot& slot = impl.residuals[i];
       internal::RawOperand& in = raw[static_cast<int>(slot.side)];
-      switch (slot.what) {
-        case What::kValue: residuals->Keep(i, in.x, slot.side == Side::kLhs ? lhs.transient : rhs.transient); break;
-        case What::kQvalue: in.keep_qvalue = residuals->Reserve(i, slot.aval); break;
-        case What::kScale: in.keep_scale = residuals->Reserve(i, slot.aval); break;
-        case What::kClipMask: in.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval)); break;
+      switch (slot.kind) {
+        case ResidualKind::kValue:
+          residuals->Keep(i, in.x, slot.side == Side::kLhs ? lhs.transient : rhs.transient);
+          break;
+        case ResidualKind::kQvalue: in.keep_qvalue = residuals->Reserve(i, slot.aval); break;
+        case ResidualKind::kScale: in.keep_scale = residuals->Reserve(i, slot.aval); break;
+        case ResidualKind::kClipMask: in.keep_mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval)); break;
       }
     }
   }
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
   const internal::PassNames& names = internal::NamesOf(Pass::kFwd);
   const auto quantize = [&](Side side) {
-    const QuantizedSide result = SideQuantizer(impl.side(side), side, raw[static_cast<int>(side)], context.prng_layout,
-                                               names.side(side), *workspace, runtime)
+    const QuantizedSide result = SideQuantizer(impl.side(side), side, raw[static_cast<int>(side)], layout,
+                                               names.side(side), *workspace, execution)
                                      .Quantize();
     return result;
   };
@@ -611,7 +626,7 @@ absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& r
     runtime.observer->OnTensor(names.lhs.operand, l.operand);
     runtime.observer->OnTensor(names.rhs.operand, r.operand);
   }
-  impl.RunForward(l, r, out, *workspace, runtime);
+  impl.RunForward(l, r, out, *workspace, execution);
   return absl::OkStatus();
 }
 
@@ -619,7 +634,7 @@ absl::Status ConvGeneralPlan::Backward(const ArrayRef& g, const Residuals& resid
                                        const std::optional<MutableArrayRef>& dlhs,
                                        const std::optional<MutableArrayRef>& drhs, const Runtime& runtime) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(Validate(runtime));
+  AQT_RETURN_IF_ERROR(impl.CheckHasBackward("Backward is called"));
   AQT_RETURN_IF_ERROR(impl.CheckArray("g", g.aval(), impl.out));
   if (residuals.slots_.size() != impl.residuals.size()) {
     return absl::FailedPreconditionError(absl::StrCat("conv_general: Backward needs the ", impl.residuals.size(),
@@ -637,31 +652,34 @@ absl::Status ConvGeneralPlan::Backward(const ArrayRef& g, const Residuals& resid
       AQT_RETURN_IF_ERROR(impl.CheckArray(side == Side::kLhs ? "dlhs" : "drhs", d->aval(), impl.side(side).x));
     }
   }
+  const internal::Execution execution = internal::MakeExecution(impl.options, runtime);
+  const Semantics& semantics = impl.options.semantics;
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     if (!d.has_value() || d->shape.num_elements() == 0) continue;
     const IntSymmetric* integer = impl.Integer(side);
-    if (impl.geometry.SumLength() == 0 || (integer != nullptr && runtime.compat.conv_integer_gradient_is_zero)) {
+    if (impl.geometry.SumLength() == 0 || (integer != nullptr && semantics.compat.conv_integer_gradient_is_zero)) {
       internal::FillZeros(*d);
       continue;
     }
     const ArrayRef other = impl.Dequantized(Other(side), residuals, *workspace);
     if (side == Side::kLhs) {
-      impl.RunDlhs(g, other, *d, *workspace, runtime);
+      impl.RunDlhs(g, other, *d, *workspace, execution);
     } else {
-      impl.RunDrhs(g, other, *d, *workspace, runtime);
+      impl.RunDrhs(g, other, *d, *workspace, execution);
     }
-    const int mask = impl.residual_index[static_cast<int>(side)][static_cast<int>(What::kClipMask)];
+    const int mask = impl.residual_index[static_cast<int>(side)][static_cast<int>(ResidualKind::kClipMask)];
     if (mask >= 0) {
-      internal::ApplyClipMask(*d, static_cast<const int8_t*>(residuals.slots_[mask].view.data), runtime.arithmetic, *d);
+      internal::ApplyClipMask(*d, static_cast<const int8_t*>(residuals.slots_[mask].view.data), semantics.arithmetic,
+                              *d);
     }
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<PreparedOperand> ConvGeneralPlan::Prepare(Side side, const ArrayRef& value, const Context& context,
-                                                         const Runtime& runtime) const {
+                                                         const Runtime&) const {
   const SidePlan& own = impl_->side(side);
   AQT_RETURN_IF_ERROR(impl_->CheckArray(Name(side), value.aval(), own.x));
   if (!own.spec.has_value()) {
@@ -670,10 +688,10 @@ absl::StatusOr<PreparedOperand> ConvGeneralPlan::Prepare(Side side, const ArrayR
   }
   Context own_context = context;
   if (context.key.has_value()) {
-    own_context.key = SplitKey(*context.key, 2, static_cast<int64_t>(side), context.prng_layout);
+    own_context.key = SplitKey(*context.key, 2, static_cast<int64_t>(side), impl_->options.semantics.prng_layout);
   }
-  AQT_ASSIGN_OR_RETURN(QTensor qtensor,
-                       Quantize(own.config.quantizer, value, own.spec->shared_axes, own_context, runtime));
+  AQT_ASSIGN_OR_RETURN(QTensor qtensor, Quantize(own.config.quantizer, value, own.spec->shared_axes, own_context,
+                                                 impl_->options.semantics));
   return Prepare(side, std::move(qtensor));
 }
 
@@ -688,8 +706,11 @@ absl::StatusOr<PreparedOperand> ConvGeneralPlan::Prepare(Side side, QTensor qten
 // ---- one-shot
 
 absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const ArrayRef& lhs, const ArrayRef& rhs,
-                                           const ConvDims& dims, const Context& context, const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const ConvGeneralPlan plan, ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims));
+                                           const ConvDims& dims, const Context& context, const PlanOptions& options,
+                                           const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const ConvGeneralPlan plan,
+                       ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
+                                             {PlanPasses::kForwardOnly, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();
@@ -698,8 +719,11 @@ absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const Ar
 absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
                                                                       const ArrayRef& rhs, const ArrayRef& g,
                                                                       const ConvDims& dims, const Context& context,
+                                                                      const PlanOptions& options,
                                                                       const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const ConvGeneralPlan plan, ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims));
+  AQT_ASSIGN_OR_RETURN(const ConvGeneralPlan plan,
+                       ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
+                                             {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
   Residuals residuals(Residuals::Operands::kBorrow);
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));

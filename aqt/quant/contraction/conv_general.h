@@ -56,22 +56,24 @@ class ConvGeneralPlan {
   // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes;
   // invalid numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
   // use_fwd_quant, which have no meaning for a convolution; a scale with DEQUANT_MODE_OUTPUT that varies along axes
-  // other than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16.
+  // other than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16;
+  // a target that this machine does not run. A plan with kForwardOnly keeps no residuals.
   static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
-                                              const ConvDims& dims);
+                                              const ConvDims& dims, const PlanOptions& options = {});
 
   const Aval& lhs_aval() const;
   const Aval& rhs_aval() const;
   const Aval& out_aval() const;
   const ConvGeometry& geometry() const;
   const DotGeneralRaw& config() const;
+  const PlanOptions& options() const;
   absl::Span<const ResidualSlot> residuals() const;
   bool ForwardNeedsKey() const;
   // The statistics that Forward takes; a convolution quantizes nothing backward.
   absl::Span<const StateSlot> forward_state() const;
 
   // As those of DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd.
-  // InvalidArgument with a Runtime::product.
+  // InvalidArgument with a Runtime::product; FailedPrecondition, with kForwardOnly, for Residuals and Backward.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
                        Residuals* residuals = nullptr, const Runtime& runtime = {},
                        const StateArrays& state = {}) const;
@@ -87,13 +89,14 @@ class ConvGeneralPlan {
   std::shared_ptr<const Impl> impl_;
 };
 
-// One-shot: plans, runs, allocates the results.
+// One-shot: plans, runs, allocates the results. options.passes is not read.
 absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                            const ConvDims& dims, const Context& context = {},
-                                           const Runtime& runtime = {});
+                                           const PlanOptions& options = {}, const Runtime& runtime = {});
 absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
                                                                       const ArrayRef& rhs, const ArrayRef& g,
                                                                       const ConvDims& dims, const Context& context = {},
+                                                                      const PlanOptions& options = {},
                                                                       const Runtime& runtime = {});
 
 }  // namespace aqt

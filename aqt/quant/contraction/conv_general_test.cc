@@ -1,6 +1,7 @@
 // Random convolutions: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
 
 #include "aqt/quant/contraction/conv_general.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <gtest/gtest.h>
 
@@ -339,20 +340,20 @@ TEST(ConvProperty, PlanEqualsReference) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     const Array g = RandomArray(dtype, plan->out_aval().shape, random.Bits());
     const Context context{.key = MakeKey(random.Bits())};
-    Runtime runtime{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
-                    .compat = random.OneIn(5) ? Compat::Original() : Compat{}};
+    const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
+                              .compat = random.OneIn(5) ? Compat::Original() : Compat{}};
     const absl::StatusOr<DotGeneralGradients> want =
-        ReferenceConvGeneralWithGradients(c.config, lhs, rhs, g, c.dims, context, runtime);
+        ReferenceConvGeneralWithGradients(c.config, lhs, rhs, g, c.dims, context, semantics);
     ASSERT_TRUE(want.ok()) << want.status();
     const bool exact = c.config.dg_accumulator_dtype == DType::kS32;
     integers += exact;
     for (const kernels::Target target : kernels::SupportedTargets()) {
+      const ConvGeneralPlan on_target =
+          *ConvGeneralPlan::Make(c.config, lhs.aval(), rhs.aval(), c.dims, {.semantics = semantics, .target = target});
       for (const bool observed : {false, true}) {
         Recorder recorder;
-        runtime.target = target;
-        runtime.observer = observed ? &recorder : nullptr;
-        runtime.executor = observed ? nullptr : &pool;
-        const ConvResults got = RunConv(*plan, lhs, rhs, g, context, runtime);
+        const Runtime runtime{.executor = observed ? nullptr : &pool, .observer = observed ? &recorder : nullptr};
+        const ConvResults got = RunConv(on_target, lhs, rhs, g, context, runtime);
         const bool scalar = target == kernels::Target::kScalar;
         if (scalar || exact) {
           EXPECT_TRUE(SameValues(got.out, want->out)) << target << observed;
@@ -378,27 +379,32 @@ TEST(ConvGeneralPlan, ExamplesAreIndependent) {
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
     const DotGeneralRaw config = ConvGeneralDilatedMake(2, bits, bits);
     const ConvGeneralPlan all = *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims);
-    const ConvGeneralPlan one = *ConvGeneralPlan::Make(config, {DType::kF32, {1, 20, 20, 8}}, rhs.aval(), dims);
     const ConvResults want = RunConv(all, lhs, rhs, g, {}, {});
     for (const kernels::Target target : kernels::SupportedTargets()) {
-      const ConvResults alone = RunConv(all, lhs, rhs, g, {}, {.target = target});
+      const ConvGeneralPlan on_target =
+          *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims, {.target = target});
+      const ConvResults alone = RunConv(on_target, lhs, rhs, g, {}, {});
       // Sums of integers are the same on every target; the gradients are float sums.
       EXPECT_TRUE(bits != Bits(8) || BitEqual(alone.out, want.out)) << target;
       for (const int threads : {1, 2, 7}) {
         kernels::ThreadPool pool(threads);
-        const ConvResults got = RunConv(all, lhs, rhs, g, {}, {.executor = &pool, .target = target});
+        const ConvResults got = RunConv(on_target, lhs, rhs, g, {}, {.executor = &pool});
         EXPECT_TRUE(BitEqual(got.out, alone.out) && BitEqual(got.dlhs, alone.dlhs) && BitEqual(got.drhs, alone.drhs))
             << threads << " threads, " << target;
       }
     }
+    const PlanOptions ieee_options{.semantics = {.arithmetic = Arithmetic::kIeee}};
+    const ConvGeneralPlan all_ieee = *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims, ieee_options);
+    const ConvGeneralPlan one =
+        *ConvGeneralPlan::Make(config, {DType::kF32, {1, 20, 20, 8}}, rhs.aval(), dims, ieee_options);
+    const ConvResults ieee = RunConv(all_ieee, lhs, rhs, g, {}, {});
     for (int64_t e = 0; e < 5; ++e) {
       const auto example = [&](const Array& x) {
         Shape shape = x.shape();
         shape[0] = 1;
         return ArrayRef(x.View<float>().data() + e * shape.num_elements(), shape);
       };
-      const ConvResults got = RunConv(one, example(lhs), rhs, example(g), {}, {.arithmetic = Arithmetic::kIeee});
-      const ConvResults ieee = RunConv(all, lhs, rhs, g, {}, {.arithmetic = Arithmetic::kIeee});
+      const ConvResults got = RunConv(one, example(lhs), rhs, example(g), {}, {});
       EXPECT_TRUE(BitEqual(got.out, Array::CopyOf(example(ieee.out))));
       EXPECT_TRUE(BitEqual(got.dlhs, Array::CopyOf(example(ieee.dlhs))));
     }
@@ -481,7 +487,7 @@ TEST(ConvGradient, TheOriginalHasNoneThroughIntegers) {
   const Array g = RandomArray(DType::kF32, {2, 5, 4}, 3);
   const DotGeneralRaw config = ConvGeneralDilatedMake(1, std::nullopt, 8);
   const DotGeneralGradients got = *QuantizedConvGeneralWithGradients(
-      config, lhs, rhs, g, {}, {}, {.compat = {.conv_integer_gradient_is_zero = true}});
+      config, lhs, rhs, g, {}, {}, {.semantics = {.compat = {.conv_integer_gradient_is_zero = true}}});
   EXPECT_TRUE(BitEqual(got.drhs, Array::Zeros(DType::kF32, rhs.shape())));
   const DotGeneralGradients ours = *QuantizedConvGeneralWithGradients(config, lhs, rhs, g, {});
   EXPECT_TRUE(BitEqual(got.dlhs, ours.dlhs)) << "an operand in float has its gradient";
@@ -566,8 +572,8 @@ TEST(ConvGeneralPlan, ManyWindowsAreTakenInParts) {
   const DotGeneralRaw config = Int8(2);
   const Array got = *QuantizedConvGeneral(config, lhs, rhs, {});
   const Array last(Aval{DType::kF32, {1, 98, 98, 64}}, {lhs.buffer(), lhs.View<float>().data() + 2 * 98 * 98 * 64});
-  const Array one = *QuantizedConvGeneral(config, last, rhs, {}, {}, {.arithmetic = Arithmetic::kIeee});
-  const Array ieee = *QuantizedConvGeneral(config, lhs, rhs, {}, {}, {.arithmetic = Arithmetic::kIeee});
+  const Array one = *QuantizedConvGeneral(config, last, rhs, {}, {}, {.semantics = {.arithmetic = Arithmetic::kIeee}});
+  const Array ieee = *QuantizedConvGeneral(config, lhs, rhs, {}, {}, {.semantics = {.arithmetic = Arithmetic::kIeee}});
   EXPECT_TRUE(BitEqual(one, Array::CopyOf(ArrayRef(ieee.View<float>().data() + 2 * 96 * 96 * 2, {1, 96, 96, 2}))));
   EXPECT_EQ(got.num_elements(), 3 * 96 * 96 * 2);
 }

@@ -31,7 +31,6 @@ namespace {
 using internal::Pass;
 using internal::RawDotPlan;
 using internal::Workspace;
-using What = ResidualSlot::What;
 
 // The gradient of one operand.
 struct BackwardPlan {
@@ -45,7 +44,7 @@ struct BackwardPlan {
 
 struct DotGeneralPlan::Impl {
   DotGeneral config;
-  PlanPasses passes;
+  PlanOptions options;
   DotDims dims;
   Aval lhs, rhs, out;
   std::optional<internal::TiledDot> tiled;
@@ -65,12 +64,13 @@ struct DotGeneralPlan::Impl {
     BackwardDotDims dlhs, drhs;
   };
   static absl::StatusOr<std::shared_ptr<Impl>> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                    const DotDims& dims, const RaggedDims* ragged, PlanPasses passes);
+                                                    const DotDims& dims, const RaggedDims* ragged,
+                                                    const PlanOptions& options);
   // Plans dlhs and drhs, and what Forward keeps for them.
   absl::Status MakeBackwardPasses(const Aval& inner_lhs, const Aval& inner_rhs, const DotDims& inner_dims,
                                   const RaggedDims* ragged);
   absl::Status CheckHasBackward(absl::string_view what) const {
-    if (passes == PlanPasses::kForwardAndBackward) return absl::OkStatus();
+    if (options.passes == PlanPasses::kForwardAndBackward) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("DotGeneral: ", what,
                      ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward"));
@@ -84,19 +84,19 @@ struct DotGeneralPlan::Impl {
   // An operand as the contractions see it.
   ArrayRef View(Side side, const ArrayRef& x) const { return tiled.has_value() ? tiled->operand(side).View(x) : x; }
 
-  int ResidualIndex(Side side, ResidualSlot::What what) const {
-    return residual_index[static_cast<int>(side)][static_cast<int>(what)];
+  int ResidualIndex(Side side, ResidualKind kind) const {
+    return residual_index[static_cast<int>(side)][static_cast<int>(kind)];
   }
-  void AddResidual(Side side, ResidualSlot::What what, Aval aval) {
-    residual_index[static_cast<int>(side)][static_cast<int>(what)] = static_cast<int>(residuals.size());
-    residuals.push_back({side, what, std::move(aval)});
+  void AddResidual(Side side, ResidualKind kind, Aval aval) {
+    residual_index[static_cast<int>(side)][static_cast<int>(kind)] = static_cast<int>(residuals.size());
+    residuals.push_back({side, kind, std::move(aval)});
   }
 
   // Whether the gradients of a contraction with a given operand are defined. Returns the scale that the operand would
   // have had if quantized here, if its gradient needs that: a given qvalue passes gradients as if it had been quantized
   // here.
   absl::StatusOr<std::optional<Array>> CheckGivenGradient(Side side, const QTensor& given, const ArrayRef& value,
-                                                          const Context& context, const Runtime& runtime) const;
+                                                          const Context& context) const;
 
   void AddState(const RawDotPlan& plan) {
     std::vector<StateSlot>& slots = state[plan.pass == Pass::kFwd ? 0 : 1];
@@ -247,10 +247,11 @@ void Residuals::Keep(size_t index, const ArrayRef& operand, bool transient) {
 // ---- planning
 
 absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                    const DotDims& dims, PlanPasses passes) {
+                                                    const DotDims& dims, const PlanOptions& options) {
+  AQT_RETURN_IF_ERROR(Validate(options));
   AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
   AQT_RETURN_IF_ERROR(ValidateDotDims(dims, lhs.shape, rhs.shape));
-  AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl, Impl::Make(config, lhs, rhs, dims, nullptr, passes));
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<Impl> impl, Impl::Make(config, lhs, rhs, dims, nullptr, options));
   return DotGeneralPlan(std::move(impl));
 }
 
@@ -258,11 +259,11 @@ absl::StatusOr<std::shared_ptr<DotGeneralPlan::Impl>> DotGeneralPlan::Impl::Make
                                                                                  const Aval& lhs, const Aval& rhs,
                                                                                  const DotDims& dims,
                                                                                  const RaggedDims* ragged,
-                                                                                 PlanPasses passes) {
-  AQT_RETURN_IF_ERROR(CheckFlagPlaces(config, passes));
+                                                                                 const PlanOptions& options) {
+  AQT_RETURN_IF_ERROR(CheckFlagPlaces(config, options.passes));
   auto impl = std::make_shared<Impl>();
   impl->config = config;
-  impl->passes = passes;
+  impl->options = options;
   impl->dims = dims;
   impl->lhs = lhs;
   impl->rhs = rhs;
@@ -277,7 +278,7 @@ absl::StatusOr<std::shared_ptr<DotGeneralPlan::Impl>> DotGeneralPlan::Impl::Make
   }
   AQT_ASSIGN_OR_RETURN(impl->fwd, internal::MakeRawDotPlan(Pass::kFwd, config.fwd, inner_lhs, inner_rhs, inner_dims));
   impl->AddState(impl->fwd);
-  if (passes == PlanPasses::kForwardAndBackward) {
+  if (options.passes == PlanPasses::kForwardAndBackward) {
     AQT_RETURN_IF_ERROR(impl->MakeBackwardPasses(inner_lhs, inner_rhs, inner_dims, ragged));
   }
   return impl;
@@ -302,31 +303,32 @@ absl::Status DotGeneralPlan::Impl::MakeBackwardPasses(const Aval& inner_lhs, con
     const bool fwd_quant = reader(side).use_fwd_quant, clips = ClipsGradient(side);
     const auto& spec = fwd.side(side).spec;
     if (fwd_quant) {
-      AddResidual(side, What::kQvalue, {fwd.HasMidScales() ? operand(side).dtype : spec->q_dtype, shape});
+      AddResidual(side, ResidualKind::kQvalue, {fwd.HasMidScales() ? operand(side).dtype : spec->q_dtype, shape});
       // The forward scale must fit the gradient.
       const ArrayRef scale(spec->scale_dtype, spec->scale_shape, nullptr);
       AQT_RETURN_IF_ERROR(
           Annotate(ForwardScaleInGradient(reader(side), scale, inner_out.shape).status(), "use_fwd_quant"));
     } else {
-      AddResidual(side, What::kValue, x);
+      AddResidual(side, ResidualKind::kValue, x);
     }
     // Backward can compute the mask from the float operand and its scale only if that operand was quantized.
     const bool keep_mask = clips && (fwd_quant || fwd.HasMidScales());
     if (fwd_quant || (clips && !keep_mask)) {
-      AddResidual(side, What::kScale, {spec->scale_dtype, spec->scale_shape});
+      AddResidual(side, ResidualKind::kScale, {spec->scale_dtype, spec->scale_shape});
     }
-    if (keep_mask) AddResidual(side, What::kClipMask, {DType::kS8, shape});
+    if (keep_mask) AddResidual(side, ResidualKind::kClipMask, {DType::kS8, shape});
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                          PlanPasses plan_passes) {
+                                                          const PlanOptions& options) {
+  AQT_RETURN_IF_ERROR(Validate(options));
   AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
   const std::pair<const char*, const DotGeneralRaw*> passes[] = {
       {"fwd", &config.fwd}, {"dlhs", &config.dlhs}, {"drhs", &config.drhs}};
   for (const auto& [name, raw] : passes) {
-    if (plan_passes == PlanPasses::kForwardOnly && raw != &config.fwd) continue;
+    if (options.passes == PlanPasses::kForwardOnly && raw != &config.fwd) continue;
     if (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value() || raw->local_aqt.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt are not supported with groups"));
     }
@@ -342,7 +344,7 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::MakeRagged(const DotGeneral& conf
       .drhs = {.dims = {.lhs_contracting = {0}, .rhs_contracting = {0}}, .to_operand = {0, 2, 1}}};
   AQT_ASSIGN_OR_RETURN(
       std::shared_ptr<Impl> impl,
-      Impl::Make(config, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {1, 0}}, &ragged, plan_passes));
+      Impl::Make(config, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {1, 0}}, &ragged, options));
   impl->fwd.ragged = impl->dlhs.raw.ragged = internal::Ragged::kRows;
   impl->drhs.raw.ragged = internal::Ragged::kContracting;
   impl->drhs.raw.product_shape = {rhs.shape[0], rhs.shape[2], rhs.shape[1]};
@@ -354,7 +356,7 @@ const Aval& DotGeneralPlan::rhs_aval() const { return impl_->rhs; }
 const Aval& DotGeneralPlan::out_aval() const { return impl_->out; }
 const DotDims& DotGeneralPlan::dims() const { return impl_->dims; }
 const DotGeneral& DotGeneralPlan::config() const { return impl_->config; }
-PlanPasses DotGeneralPlan::passes() const { return impl_->passes; }
+const PlanOptions& DotGeneralPlan::options() const { return impl_->options; }
 absl::Span<const ResidualSlot> DotGeneralPlan::residuals() const { return impl_->residuals; }
 absl::StatusOr<DotGeneralPlan::QuantizedAvals> DotGeneralPlan::quantized_avals(Side side) const {
   const internal::SidePlan& plan = impl_->fwd.side(side);
@@ -421,11 +423,10 @@ absl::Status FillOperand(const DotOperand& operand, const internal::Panels* pane
 
 absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Side side, const QTensor& given,
                                                                               const ArrayRef& value,
-                                                                              const Context& context,
-                                                                              const Runtime& runtime) const {
+                                                                              const Context& context) const {
   const internal::SidePlan& own = fwd.side(side);
   const auto where = [&] { return absl::StrCat("DotGeneral: fwd.", Name(side), " is given as a tensor"); };
-  const bool keeps_scale = ResidualIndex(side, What::kScale) >= 0;
+  const bool keeps_scale = ResidualIndex(side, ResidualKind::kScale) >= 0;
   if (keeps_scale) {
     const Aval want{own.spec->scale_dtype, own.spec->scale_shape};
     if (given.scale.size() != 1 || given.scale[0].aval() != want || !given.bias.empty()) {
@@ -443,7 +444,7 @@ absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Si
                      " with a qvalue, into which no gradient flows; pass the float operand, or no Residuals, or set "
                      "fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it had been quantized here"));
   }
-  if (ResidualIndex(side, What::kValue) < 0 && !ClipsGradient(side)) return scale;
+  if (ResidualIndex(side, ResidualKind::kValue) < 0 && !ClipsGradient(side)) return scale;
   if (value.data == nullptr && operand(side).shape.num_elements() > 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(where(),
@@ -455,11 +456,12 @@ absl::StatusOr<std::optional<Array>> DotGeneralPlan::Impl::CheckGivenGradient(Si
   if (!ClipsGradient(side)) return scale;
   Context operand_context = context;
   if (context.key.has_value()) {
-    const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+    const OperandKeys keys = SplitContextKey(*context.key, options.semantics.prng_layout);
     operand_context.key = side == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
   }
-  AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(own.config.quantizer, View(side, value),
-                                                           own.spec->shared_axes, runtime, nullptr, operand_context));
+  AQT_ASSIGN_OR_RETURN(const QTensor calibrated,
+                       Calibrate(own.config.quantizer, View(side, value), own.spec->shared_axes, options.semantics,
+                                 nullptr, operand_context));
   scale = calibrated.scale[0];
   return scale;
 }
@@ -475,10 +477,10 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
                                            const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
                                            const StateArrays& state) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
   if (residuals != nullptr) AQT_RETURN_IF_ERROR(impl.CheckHasBackward("Forward is given Residuals"));
+  const internal::Execution execution = internal::MakeExecution(impl.options, runtime);
   internal::RawCall call;
   const auto panels = [](const DotOperand& x) { return x.prepared != nullptr ? x.prepared->panels_.get() : nullptr; };
   AQT_RETURN_IF_ERROR(FillOperand(lhs, panels(lhs), impl.fwd, Side::kLhs, impl.lhs, &call.lhs));
@@ -490,12 +492,12 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
     if (operand.given != nullptr || !spec.has_value() || !spec->has_state()) continue;
     AQT_RETURN_IF_ERROR(internal::FillStatistics("DotGeneral", impl.state[0],
                                                  impl.state_begin[0][static_cast<int>(side)], *spec, side, context,
-                                                 runtime, state, &operand));
+                                                 execution, state, &operand));
   }
-  call.layout = context.prng_layout;
+  call.layout = impl.options.semantics.prng_layout;
   call.out = out;
   if (context.key.has_value()) {
-    const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+    const OperandKeys keys = SplitContextKey(*context.key, impl.options.semantics.prng_layout);
     call.lhs.key = keys.fwd_lhs;
     call.rhs.key = keys.fwd_rhs;
   }
@@ -506,7 +508,7 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
       if (operand.given == nullptr) continue;
       const ArrayRef& value = side == Side::kLhs ? lhs.value : rhs.value;
       AQT_ASSIGN_OR_RETURN(own_scale[static_cast<int>(side)],
-                           impl.CheckGivenGradient(side, *operand.given, value, context, runtime));
+                           impl.CheckGivenGradient(side, *operand.given, value, context));
     }
     residuals->slots_.resize(impl.residuals.size());
     for (size_t i = 0; i < impl.residuals.size(); ++i) {
@@ -515,11 +517,11 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
       internal::RawOperand& operand = is_lhs ? call.lhs : call.rhs;
       const QTensor* given = operand.given;
       const bool given_qvalue = given != nullptr && given->IsFull();
-      switch (slot.what) {
-        case What::kValue:
+      switch (slot.kind) {
+        case ResidualKind::kValue:
           residuals->Keep(i, is_lhs ? lhs.value : rhs.value, is_lhs ? lhs.transient : rhs.transient);
           break;
-        case What::kQvalue:
+        case ResidualKind::kQvalue:
           if (given_qvalue) {
             residuals->Keep(i, *given->qvalue);
           } else if (impl.fwd.HasMidScales()) {
@@ -528,7 +530,7 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
             operand.keep_qvalue = residuals->Reserve(i, slot.aval);
           }
           break;
-        case What::kScale:
+        case ResidualKind::kScale:
           if (given == nullptr) {
             operand.keep_scale = residuals->Reserve(i, slot.aval);
           } else {
@@ -538,7 +540,7 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
                             /*transient=*/true);
           }
           break;
-        case What::kClipMask: {
+        case ResidualKind::kClipMask: {
           int8_t* mask = static_cast<int8_t*>(residuals->Reserve(i, slot.aval));
           if (given_qvalue) {
             impl.ComputeClipMask(slot.side, is_lhs ? lhs.value : rhs.value, *own_scale[static_cast<int>(slot.side)],
@@ -553,7 +555,7 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
   }
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
   if (!impl.tiled.has_value()) {
-    internal::RunRawDot(impl.fwd, call, *workspace, runtime);
+    internal::RunRawDot(impl.fwd, call, *workspace, execution);
     return absl::OkStatus();
   }
   const internal::TiledDot& tiled = *impl.tiled;
@@ -563,7 +565,7 @@ absl::Status DotGeneralPlan::ForwardGroups(const DotOperand& lhs, const DotOpera
   }
   const MutableArrayRef sum = tiled.OutView(out);
   call.out = tiled.num_sums == 0 ? sum : DenseBuffer(*workspace, {out.dtype, impl.fwd.product_shape});
-  internal::RunRawDot(impl.fwd, call, *workspace, runtime);
+  internal::RunRawDot(impl.fwd, call, *workspace, execution);
   if (tiled.num_sums > 0) internal::SumLeadingInto(call.out, tiled.num_sums, sum);
   return absl::OkStatus();
 }
@@ -581,7 +583,6 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
                                             const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
                                             const StateArrays& state) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(impl.CheckHasBackward("Backward is called"));
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
   if (residuals.slots_.size() != impl.residuals.size()) {
@@ -594,12 +595,13 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
                                                    residuals.slots_[i].aval.ToString(), ", but this plan keeps ",
                                                    impl.residuals[i].aval.ToString(), ": it belongs to another plan"));
   }
+  const internal::Execution execution = internal::MakeExecution(impl.options, runtime);
   std::optional<OperandKeys> keys;
-  if (context.key.has_value()) keys = SplitContextKey(*context.key, context.prng_layout);
+  if (context.key.has_value()) keys = SplitContextKey(*context.key, impl.options.semantics.prng_layout);
   internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
 
-  const auto residual = [&](Side side, What what) -> const ArrayRef* {
-    const int index = impl.ResidualIndex(side, what);
+  const auto residual = [&](Side side, ResidualKind kind) -> const ArrayRef* {
+    const int index = impl.ResidualIndex(side, kind);
     return index < 0 ? nullptr : &residuals.slots_[index].view;
   };
   const ArrayRef inner_g = impl.tiled.has_value() ? impl.tiled->GradientView(g, impl.fwd.product_shape) : g;
@@ -608,7 +610,7 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
     const BackwardPlan& plan = impl.gradient(side);
     const Side other = Other(side);
     call.group_sizes = group_sizes;
-    call.layout = context.prng_layout;
+    call.layout = impl.options.semantics.prng_layout;
     if (keys.has_value()) {
       call.lhs.key = side == Side::kLhs ? keys->dlhs_lhs : keys->drhs_lhs;
       call.rhs.key = side == Side::kLhs ? keys->dlhs_rhs : keys->drhs_rhs;
@@ -621,16 +623,16 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
       const MutableArrayRef value(operand.dtype, operand.shape,
                                   workspace->Get(Workspace::kForwardOperand, operand.num_bytes()));
       // Checked when planned.
-      const ArrayRef scale = *ForwardScaleInGradient(plan, *residual(other, What::kScale), gradient.shape);
+      const ArrayRef scale = *ForwardScaleInGradient(plan, *residual(other, ResidualKind::kScale), gradient.shape);
       internal::MultiplyInto(inner_g, scale, g.dtype, scaled);
-      internal::DequantizeInto(*residual(other, What::kQvalue), {}, operand.dtype, value);
+      internal::DequantizeInto(*residual(other, ResidualKind::kQvalue), {}, operand.dtype, value);
       call.lhs.x = scaled;
       call.rhs.x = value;
     } else {
       call.lhs.x = inner_g;
-      call.rhs.x = impl.View(other, *residual(other, What::kValue));
+      call.rhs.x = impl.View(other, *residual(other, ResidualKind::kValue));
     }
-    if (!result.has_value()) return internal::UpdateStatisticsOf(plan.raw, call, *workspace, runtime);
+    if (!result.has_value()) return internal::UpdateStatisticsOf(plan.raw, call, *workspace, execution);
     // The gradient of a tiled operand, with leading axes to be summed over if the operand was repeated.
     const internal::TiledOperand* tiled = impl.tiled.has_value() ? &impl.tiled->operand(side) : nullptr;
     const bool repeated = tiled != nullptr && tiled->num_other > 0;
@@ -643,17 +645,18 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
       call.out.shape.push_back(out.shape[axis]);
       call.out.strides.push_back(out.strides[axis]);
     }
-    internal::RunRawDot(plan.raw, call, *workspace, runtime);
+    internal::RunRawDot(plan.raw, call, *workspace, execution);
 
     if (impl.ClipsGradient(side)) {
-      const ArrayRef* mask = residual(side, What::kClipMask);
+      const ArrayRef* mask = residual(side, ResidualKind::kClipMask);
       const int8_t* mask_data = mask != nullptr ? static_cast<const int8_t*>(mask->data) : nullptr;
       if (mask == nullptr) {
         int8_t* computed = static_cast<int8_t*>(workspace->Get(Workspace::kClipMask, out.shape.num_elements()));
-        impl.ComputeClipMask(side, *residual(side, What::kValue), *residual(side, What::kScale), computed);
+        impl.ComputeClipMask(side, *residual(side, ResidualKind::kValue), *residual(side, ResidualKind::kScale),
+                             computed);
         mask_data = computed;
       }
-      internal::ApplyClipMask(out, mask_data, runtime.arithmetic, out);
+      internal::ApplyClipMask(out, mask_data, impl.options.semantics.arithmetic, out);
     }
     if (repeated) internal::SumLeadingInto(out, tiled->num_other, sum);
   };
@@ -669,7 +672,7 @@ absl::Status DotGeneralPlan::BackwardGroups(const ArrayRef& g, const Residuals& 
       internal::RawCall& call = calls[static_cast<int>(gradient)];
       AQT_RETURN_IF_ERROR(internal::FillStatistics(
           "DotGeneral", impl.state[1], impl.state_begin[static_cast<int>(plan.pass)][static_cast<int>(side)], *spec,
-          side, context, runtime, state, side == Side::kLhs ? &call.lhs : &call.rhs));
+          side, context, execution, state, side == Side::kLhs ? &call.lhs : &call.rhs));
     }
     if (!out.has_value()) continue;
     AQT_RETURN_IF_ERROR(CheckKey("Backward", plan.NeedsKey(), context));
@@ -693,32 +696,34 @@ absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, const ArrayRe
   }
   Context operand_context = context;
   if (context.key.has_value()) {
-    const OperandKeys keys = SplitContextKey(*context.key, context.prng_layout);
+    const OperandKeys keys = SplitContextKey(*context.key, impl.options.semantics.prng_layout);
     operand_context.key = side == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
   }
   AQT_ASSIGN_OR_RETURN(QTensor qtensor, Quantize(plan.config.quantizer, impl.View(side, value), plan.spec->shared_axes,
-                                                 operand_context, runtime));
+                                                 operand_context, impl.options.semantics));
   return Prepare(side, std::move(qtensor), runtime);
 }
 
 absl::StatusOr<PreparedOperand> DotGeneralPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(Validate(runtime));
   AQT_RETURN_IF_ERROR(
       internal::ApplySparsityMask(absl::StrCat("DotGeneral: the tensor for fwd.", Name(side)), qtensor));
   AQT_RETURN_IF_ERROR(CheckGiven(impl.fwd, side, qtensor));
   PreparedOperand prepared;
   prepared.qtensor_ = std::make_shared<const QTensor>(std::move(qtensor));
-  prepared.panels_ = internal::PackPrepared(impl.fwd, side, *prepared.qtensor_, runtime);
+  prepared.panels_ =
+      internal::PackPrepared(impl.fwd, side, *prepared.qtensor_, internal::MakeExecution(impl.options, runtime));
   return prepared;
 }
 
 // ---- one-shot
 
 absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
-                                          const DotDims& dims, const Context& context, const Runtime& runtime) {
+                                          const DotDims& dims, const Context& context, const PlanOptions& options,
+                                          const Runtime& runtime) {
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
-                       DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims, PlanPasses::kForwardOnly));
+                       DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
+                                            {PlanPasses::kForwardOnly, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();
@@ -727,8 +732,11 @@ absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayR
 absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                      const ArrayRef& rhs, const ArrayRef& g,
                                                                      const DotDims& dims, const Context& context,
+                                                                     const PlanOptions& options,
                                                                      const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
+                                            {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
   Residuals residuals(Residuals::Operands::kBorrow);
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));

@@ -116,16 +116,18 @@ class Residuals {
   std::vector<Slot> slots_;
 };
 
+// What an array of Residuals holds, of one operand.
+enum class ResidualKind {
+  kValue,     // the float operand itself
+  kQvalue,    // its forward qvalue; with mid alphas times the mid ratio, in the operand's dtype
+  kScale,     // its forward scale
+  kClipMask,  // s8: 1 where the forward quantization did not clip, 0 where it did
+};
+
 // One array of Residuals.
 struct ResidualSlot {
-  enum class What {
-    kValue,     // the float operand itself
-    kQvalue,    // its forward qvalue; with mid alphas times the mid ratio, in the operand's dtype
-    kScale,     // its forward scale
-    kClipMask,  // s8: 1 where the forward quantization did not clip, 0 where it did
-  };
   Side side;
-  What what;
+  ResidualKind kind;
   Aval aval;
 };
 
@@ -163,10 +165,6 @@ struct DotOperand {
   DotOperand(const ArrayRef& value_in, const PreparedOperand& prepared_in) : value(value_in), prepared(&prepared_in) {}
 };
 
-// Which passes a plan has. kForwardOnly saves the planning of the backward contractions: dlhs and drhs of the
-// configuration are not even checked.
-enum class PlanPasses { kForwardAndBackward, kForwardOnly };
-
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
 class DotGeneralPlan {
  public:
@@ -177,9 +175,9 @@ class DotGeneralPlan {
   //                     operand that the forward pass does not quantize, or quantizes along its remaining axes; an s32
   //                     accumulator with an operand that is not an integer; a bias without THIS_INPUT; a contraction so
   //                     long that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit the
-  //                     shapes
+  //                     shapes; a target that this machine does not run
   static absl::StatusOr<DotGeneralPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                             const DotDims& dims, PlanPasses passes = PlanPasses::kForwardAndBackward);
+                                             const DotDims& dims, const PlanOptions& options = {});
 
   const Aval& lhs_aval() const;
   const Aval& rhs_aval() const;
@@ -192,7 +190,7 @@ class DotGeneralPlan {
   absl::StatusOr<QuantizedAvals> quantized_avals(Side side) const;
   const DotDims& dims() const;
   const DotGeneral& config() const;
-  PlanPasses passes() const;
+  const PlanOptions& options() const;
   // What Forward writes into Residuals, in order.
   absl::Span<const ResidualSlot> residuals() const;
   // The statistics that Forward and Backward take, in order; empty when no calibration has state.
@@ -233,7 +231,7 @@ class DotGeneralPlan {
 
   // For RaggedDotPlan. Preconditions: its shapes and group sizes.
   static absl::StatusOr<DotGeneralPlan> MakeRagged(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                   PlanPasses passes);
+                                                   const PlanOptions& options);
   absl::Status ForwardGroups(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                              const Context& context, const MutableArrayRef& out, Residuals* residuals,
                              const Runtime& runtime, const StateArrays& state = {}) const;
@@ -246,10 +244,11 @@ class DotGeneralPlan {
   std::shared_ptr<const Impl> impl_;
 };
 
-// One-shot: plans the forward pass, runs it, allocates the result.
+// One-shot: plans, runs, allocates the results. options.passes is not read: without gradients only the forward pass is
+// planned.
 absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                           const DotDims& dims, const Context& context = {},
-                                          const Runtime& runtime = {});
+                                          const PlanOptions& options = {}, const Runtime& runtime = {});
 
 struct DotGeneralGradients {
   Array out, dlhs, drhs;
@@ -257,6 +256,7 @@ struct DotGeneralGradients {
 absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                      const ArrayRef& rhs, const ArrayRef& g,
                                                                      const DotDims& dims, const Context& context = {},
+                                                                     const PlanOptions& options = {},
                                                                      const Runtime& runtime = {});
 
 }  // namespace aqt

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
@@ -15,9 +16,14 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/einsum.h"
+#include "aqt/quant/contraction/ragged_dot.h"
 
 namespace aqt {
 namespace {
@@ -319,6 +325,28 @@ TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
                 .status()
                 .message(),
             "DotGeneral: fwd.lhs is not quantized; there is nothing to prepare");
+}
+
+// In Make of every kind of plan; calls need not check it. Runs on machines without VNNI, and with --config=scalar.
+TEST(Make, RefusesATargetThatThisMachineDoesNotRun) {
+  const PlanOptions options{.target = kernels::Target::kAvx512Vnni};
+  if (kernels::IsSupported(*options.target)) GTEST_SKIP() << "this machine runs all targets";
+  const Aval lhs{DType::kF32, {4, 8}}, rhs{DType::kF32, {8, 5}}, experts{DType::kF32, {2, 8, 5}};
+  const Aval x{DType::kF32, {2, 7, 3}}, kernel{DType::kF32, {3, 3, 4}};
+  const absl::Status statuses[] = {
+      DotGeneralPlan::Make(Int8(), lhs, rhs, MatMulDims(), options).status(),
+      EinsumPlan::Make("ab,bc->ac", Int8(), lhs, rhs, options).status(),
+      RaggedDotPlan::Make(Int8(), lhs, experts, options).status(),
+      ConvGeneralPlan::Make(ConvGeneralDilatedMake(1, 8, 8), x, kernel, {}, options).status(),
+      QuantizedDotGeneral(Int8(), Array::Zeros(DType::kF32, {4, 8}), Array::Zeros(DType::kF32, {8, 5}), MatMulDims(),
+                          {}, options)
+          .status(),
+  };
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), kInvalid);
+    EXPECT_THAT(status.message(),
+                ::testing::HasSubstr("PlanOptions: this machine does not run the target avx512_vnni"));
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -368,10 +369,10 @@ TEST(Property, PlanEqualsReference) {
     }
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
     const Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
-    const Context context{.key = MakeKey(random.Bits()),
-                          .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal})};
-    Runtime runtime{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
-                    .compat = random.OneIn(2) ? Compat::Original() : Compat{}};
+    const Context context{.key = MakeKey(random.Bits())};
+    const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
+                              .compat = random.OneIn(2) ? Compat::Original() : Compat{},
+                              .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal})};
 
     absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims);
     if (!plan.ok()) {
@@ -398,17 +399,17 @@ TEST(Property, PlanEqualsReference) {
     SCOPED_TRACE(where.str());
 
     const absl::StatusOr<DotGeneralGradients> want =
-        ReferenceDotGeneralWithGradients(config, lhs, rhs, g, shapes.dims, context, runtime);
+        ReferenceDotGeneralWithGradients(config, lhs, rhs, g, shapes.dims, context, semantics);
     ASSERT_TRUE(want.ok()) << want.status();
     for (const kernels::Target target : kernels::SupportedTargets()) {
       const bool scalar = target == kernels::Target::kScalar;
+      const DotGeneralPlan on_target = *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims,
+                                                             {.semantics = semantics, .target = target});
       std::optional<PlanResults> unobserved;
       for (const bool observed : {false, true}) {
         Recorder recorder;
-        runtime.target = target;
-        runtime.observer = observed ? &recorder : nullptr;
-        runtime.executor = observed ? nullptr : &pool;
-        const PlanResults got = RunPlan(*plan, lhs, rhs, g, context, runtime);
+        const Runtime runtime{.executor = observed ? nullptr : &pool, .observer = observed ? &recorder : nullptr};
+        const PlanResults got = RunPlan(on_target, lhs, rhs, g, context, runtime);
         if (scalar || exact.out) {
           EXPECT_TRUE(SameValues(got.out, want->out)) << target << observed;
         }

@@ -18,6 +18,7 @@
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
@@ -49,14 +50,15 @@ TEST(ClipGradient, OfAnInfiniteOrNaNGradient) {
     for (const Arithmetic arithmetic : {Arithmetic::kXlaCompatible, Arithmetic::kIeee}) {
       const bool multiplies = arithmetic == Arithmetic::kIeee || dtype == DType::kBF16;
       const Array want(Array::FromSpan<float>(multiplies ? multiplied : chosen, {4, 2}));
-      const Runtime runtime{.arithmetic = arithmetic};
+      const Semantics semantics{.arithmetic = arithmetic};
       const Array x = Cast(lhs, dtype), y = Cast(rhs, dtype), cotangent = Cast(g, dtype);
-      const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(ClippedLhs(), x.aval(), y.aval(), MatMulDims());
+      const absl::StatusOr<DotGeneralPlan> plan =
+          DotGeneralPlan::Make(ClippedLhs(), x.aval(), y.aval(), MatMulDims(), {.semantics = semantics});
       ASSERT_EQ(plan.status(), absl::OkStatus());
-      EXPECT_TRUE(SameValues(Cast(RunPlan(*plan, x, y, cotangent, {}, runtime).dlhs, DType::kF32), want))
+      EXPECT_TRUE(SameValues(Cast(RunPlan(*plan, x, y, cotangent).dlhs, DType::kF32), want))
           << dtype << static_cast<int>(arithmetic);
       const absl::StatusOr<DotGeneralGradients> reference =
-          ReferenceDotGeneralWithGradients(ClippedLhs(), x, y, cotangent, MatMulDims(), {}, runtime);
+          ReferenceDotGeneralWithGradients(ClippedLhs(), x, y, cotangent, MatMulDims(), {}, semantics);
       ASSERT_EQ(reference.status(), absl::OkStatus());
       EXPECT_TRUE(SameValues(Cast(reference->dlhs, DType::kF32), want)) << dtype << static_cast<int>(arithmetic);
     }
@@ -109,9 +111,10 @@ TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {
         const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
         ASSERT_EQ(plan.status(), absl::OkStatus());
         for (const kernels::Target target : kernels::SupportedTargets()) {
+          const DotGeneralPlan on_target = OnTarget(*plan, target);
           Recorder recorder;
-          const PlanResults plain = RunPlan(*plan, lhs, rhs, g, {}, {.target = target});
-          const PlanResults seen = RunPlan(*plan, lhs, rhs, g, {}, {.observer = &recorder, .target = target});
+          const PlanResults plain = RunPlan(on_target, lhs, rhs, g);
+          const PlanResults seen = RunPlan(on_target, lhs, rhs, g, {}, {.observer = &recorder});
           EXPECT_TRUE(SameBits(plain.out, seen.out)) << dtype << " " << seed << " " << target;
           EXPECT_TRUE(SameBits(plain.dlhs, seen.dlhs)) << dtype << " " << seed << " " << target;
           EXPECT_TRUE(SameBits(plain.drhs, seen.drhs)) << dtype << " " << seed << " " << target;
@@ -159,7 +162,8 @@ TEST(Subnormals, AreZeroUnderANegativeScale) {
   const Array lhs = Array::Of<float>({2e-37f, 1e-38f}, {1, 2}), rhs = Array::Of<float>({1, 0, 0, 1}, {2, 2});
   Recorder recorder;
   const absl::StatusOr<Array> fused = QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
-  const absl::StatusOr<Array> seen = QuantizedDotGeneral(config, lhs, rhs, MatMulDims(), {}, {.observer = &recorder});
+  const absl::StatusOr<Array> seen =
+      QuantizedDotGeneral(config, lhs, rhs, MatMulDims(), {}, {}, {.observer = &recorder});
   ASSERT_EQ(fused.status(), absl::OkStatus());
   EXPECT_TRUE(SameBits(*fused, *seen));
   EXPECT_EQ(fused->View<float>()[1], 0);
@@ -174,7 +178,7 @@ TEST(Conv, ConvertsQvaluesToTheDtypeOfTheOperands) {
   const Array lhs = Cast(Array::Of<float>({1, 0.501f, 0.25f}, {1, 3, 1}), DType::kBF16);
   const Array rhs = Cast(Array::Of<float>({1}, {1, 1, 1}), DType::kBF16);
   Recorder recorder;
-  ASSERT_TRUE(QuantizedConvGeneral(config, lhs, rhs, {}, {}, {.observer = &recorder}).ok());
+  ASSERT_TRUE(QuantizedConvGeneral(config, lhs, rhs, {}, {}, {}, {.observer = &recorder}).ok());
   const Array qvalue = recorder.tensors.at("fwd.lhs.qvalue"), sums = recorder.tensors.at("fwd.accum");
   EXPECT_EQ(qvalue.dtype(), DType::kF32);
   ASSERT_FALSE(SameValues(Cast(Cast(qvalue, DType::kBF16), DType::kF32), qvalue));
@@ -202,7 +206,7 @@ TEST(Conv, AccumulatorDTypeHasNoEffectInTheOriginal) {
   const absl::StatusOr<Array> plain = QuantizedConvGeneral(none, lhs, rhs, {});
   ASSERT_EQ(plain.status(), absl::OkStatus());
   EXPECT_FALSE(BitEqual(*QuantizedConvGeneral(bf16, lhs, rhs, {}), *plain));
-  const Runtime original{.compat = {.conv_ignores_accumulator_dtype = true}};
+  const PlanOptions original{.semantics = {.compat = {.conv_ignores_accumulator_dtype = true}}};
   EXPECT_TRUE(BitEqual(*QuantizedConvGeneral(bf16, lhs, rhs, {}, {}, original), *plain));
 }
 

@@ -23,6 +23,7 @@
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
 #include "aqt/quant/tensor/calibration.h"
@@ -124,7 +125,7 @@ Quantizer RandomQuantizer(Draw& draw) {
 TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
   kernels::ThreadPool pool(3);
   // Operands of only zeros (the result of DelayedScaling's first call) leave a state as if unseen.
-  const Compat compat{.read_unseen_calibration = true};
+  const Semantics semantics{.compat = {.read_unseen_calibration = true}};
   std::map<std::string, int> seen;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Draw draw(seed);
@@ -139,8 +140,10 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
     config.dlhs.rhs.use_fwd_quant = draw.Below(3) == 0;
     config.drhs.rhs.use_fwd_quant = draw.Below(3) == 0;
     const Aval lhs_aval{dtype, {b, m, k}}, rhs_aval{dtype, {b, k, n}}, out_aval{dtype, {b, m, n}};
-    const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs_aval, rhs_aval, dims);
+    const absl::StatusOr<DotGeneralPlan> plan =
+        DotGeneralPlan::Make(config, lhs_aval, rhs_aval, dims, {.semantics = semantics});
     ASSERT_TRUE(plan.ok()) << plan.status();
+    const DotGeneralPlan scalar = OnTarget(*plan, kernels::Target::kScalar);
     std::vector<Array> forward = Initial(plan->forward_state()), backward = Initial(plan->backward_state());
     for (uint64_t step = 0; step < 5; ++step) {
       const Array lhs = RandomArray(dtype, lhs_aval.shape, seed * 100 + step * 3, 2),
@@ -151,15 +154,13 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
       const std::string what = absl::StrCat("seed ", seed, " step ", step);
 
       Recorder recorder;
-      const Step observed =
-          RunStep(*plan, lhs, rhs, g, forward, backward, context, {.compat = compat, .observer = &recorder});
+      const Step observed = RunStep(*plan, lhs, rhs, g, forward, backward, context, {.observer = &recorder});
       // Fused, with threads, on the plainest target: the same bits. (Float products depend on the target; see
       // docs/bits.md.)
-      const Step fused = RunStep(*plan, lhs, rhs, g, forward, backward, context, {.compat = compat});
+      const Step fused = RunStep(*plan, lhs, rhs, g, forward, backward, context);
       EXPECT_TRUE(SameResults(fused.results, observed.results)) << what;
       EXPECT_TRUE(SameArrays(fused.forward, observed.forward) && SameArrays(fused.backward, observed.backward)) << what;
-      const Step threads = RunStep(*plan, lhs, rhs, g, forward, backward, context,
-                                   {.executor = &pool, .compat = compat, .target = kernels::Target::kScalar});
+      const Step threads = RunStep(scalar, lhs, rhs, g, forward, backward, context, {.executor = &pool});
       EXPECT_TRUE(SameArrays(threads.forward, observed.forward) && SameArrays(threads.backward, observed.backward))
           << what;
 
@@ -178,9 +179,8 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
         const auto& [x, axes] = tensors.at(name);
         const bool rhs_side = name[name.size() - 3] == 'r';
         const QuantMode mode = rhs_side ? context.rhs_quant_mode.value_or(context.quant_mode) : context.quant_mode;
-        const absl::StatusOr<CalibratedTensor> want =
-            CalibrateWithState(quantizer, StateOf(name, slots, is_forward ? forward : backward), x, axes,
-                               {.quant_mode = mode}, {.compat = compat});
+        const absl::StatusOr<CalibratedTensor> want = CalibrateWithState(
+            quantizer, StateOf(name, slots, is_forward ? forward : backward), x, axes, {.quant_mode = mode}, semantics);
         ASSERT_TRUE(want.ok()) << what << name << want.status();
         EXPECT_TRUE(SameValues(recorder.tensors.at(absl::StrCat(name, ".scale")), want->qtensor.scale[0]))
             << what << name;
@@ -241,15 +241,15 @@ TEST(DotGeneralState, ThreadsAndTargetsGiveTheSameBits) {
     const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
     ASSERT_TRUE(plan.ok()) << plan.status();
     const Context context{.quant_mode = QuantMode::kCalibrate};
-    const Step first = RunStep(*plan, lhs, rhs, g, Initial(plan->forward_state()), Initial(plan->backward_state()),
-                               context, {.target = kernels::Target::kScalar});
-    const Step want =
-        RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context, {.target = kernels::Target::kScalar});
+    const DotGeneralPlan scalar = OnTarget(*plan, kernels::Target::kScalar);
+    const Step first =
+        RunStep(scalar, lhs, rhs, g, Initial(plan->forward_state()), Initial(plan->backward_state()), context);
+    const Step want = RunStep(scalar, lhs, rhs, g, first.forward, first.backward, context);
     for (const kernels::Target target : kernels::SupportedTargets()) {
+      const DotGeneralPlan on_target = OnTarget(*plan, target);
       for (const int threads : {1, 2, 7}) {
         kernels::ThreadPool pool(threads);
-        const Step got =
-            RunStep(*plan, lhs, rhs, g, first.forward, first.backward, context, {.executor = &pool, .target = target});
+        const Step got = RunStep(on_target, lhs, rhs, g, first.forward, first.backward, context, {.executor = &pool});
         EXPECT_TRUE(SameResults(got.results, want.results)) << calibration.index() << " " << threads << " " << target;
         EXPECT_TRUE(SameArrays(got.forward, want.forward) && SameArrays(got.backward, want.backward))
             << calibration.index() << " " << threads << " threads, " << target;
@@ -360,8 +360,10 @@ TEST(DotGeneralState, Errors) {
       status.message(),
       "DotGeneral: fwd.lhs: DelayedScaling has seen no calibration batch, so in QUANT_MODE_SERVE there is no scale to "
       "read; run some batches in QUANT_MODE_CALIBRATE first and pass the resulting state");
-  EXPECT_EQ(plan->Forward(lhs, rhs, {.quant_mode = QuantMode::kServe}, out.ref(), nullptr,
-                          {.compat = {.read_unseen_calibration = true}}, {.old = fwd.old}),
+  const absl::StatusOr<DotGeneralPlan> original =
+      DotGeneralPlan::Make(plan->config(), plan->lhs_aval(), plan->rhs_aval(), plan->dims(),
+                           {.semantics = {.compat = {.read_unseen_calibration = true}}});
+  EXPECT_EQ(original->Forward(lhs, rhs, {.quant_mode = QuantMode::kServe}, out.ref(), nullptr, {}, {.old = fwd.old}),
             absl::OkStatus());
   ASSERT_EQ(forward(fwd.Arrays()), absl::OkStatus());
   status = plan->Backward(g, residuals, {}, dlhs.ref(), std::nullopt);

@@ -1,4 +1,5 @@
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <cmath>
 #include <cstdint>
@@ -107,7 +108,7 @@ TEST(DotGeneral, MidScales) {
                               .calibration = AbsMax{.po2_scale = true}};
   config.fwd.rhs = config.fwd.lhs;
   const auto run = [&](const Compat& compat) {
-    const absl::StatusOr<Array> out = QuantizedDotGeneral(config, a, b, dims, {}, {.compat = compat});
+    const absl::StatusOr<Array> out = QuantizedDotGeneral(config, a, b, dims, {}, {.semantics = {.compat = compat}});
     EXPECT_TRUE(out.ok()) << out.status();
     return std::vector<float>(out->View<float>().begin(), out->View<float>().end());
   };
@@ -206,7 +207,7 @@ TEST(DotGeneral, MidScalesHelp) {
   const Array exact = *QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
   DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
   const auto error = [&](const Compat& compat) {
-    const Array out = *QuantizedDotGeneral(config, lhs, rhs, MatMulDims(), {}, {.compat = compat});
+    const Array out = *QuantizedDotGeneral(config, lhs, rhs, MatMulDims(), {}, {.semantics = {.compat = compat}});
     double sum = 0;
     for (int64_t i = 0; i < m * n; ++i) sum += std::pow(out.View<float>()[i] - exact.View<float>()[i], 2);
     return std::sqrt(sum / (m * n));
@@ -404,11 +405,12 @@ TEST(DotGeneral, ThreadsAndTargetsGiveTheSameBits) {
   const absl::StatusOr<DotGeneralPlan> plan =
       DotGeneralPlan::Make(WithoutNoise(), lhs.aval(), rhs.aval(), MatMulDims());
   ASSERT_TRUE(plan.ok());
-  const PlanResults want = RunPlan(*plan, lhs, rhs, g, {}, {.target = kernels::Target::kScalar});
+  const PlanResults want = RunPlan(OnTarget(*plan, kernels::Target::kScalar), lhs, rhs, g);
   for (const kernels::Target target : kernels::SupportedTargets()) {
+    const DotGeneralPlan on_target = OnTarget(*plan, target);
     for (const int threads : {1, 2, 7}) {
       kernels::ThreadPool pool(threads);
-      EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, {}, {.executor = &pool, .target = target}), want))
+      EXPECT_TRUE(SameResults(RunPlan(on_target, lhs, rhs, g, {}, {.executor = &pool}), want))
           << threads << " threads, " << target;
     }
   }
@@ -418,14 +420,14 @@ TEST(DotGeneral, AnExampleAloneAndInABatch) {
   const int64_t k = 37, n = 11;
   const Array lhs = RandomArray(DType::kF32, {8, k}, 1), rhs = RandomArray(DType::kF32, {k, n}, 2);
   for (const Arithmetic arithmetic : {Arithmetic::kIeee, Arithmetic::kXlaCompatible}) {
-    const Runtime runtime{.arithmetic = arithmetic};
-    const absl::StatusOr<Array> all = QuantizedDotGeneral(WithoutNoise(), lhs, rhs, MatMulDims(), {}, runtime);
+    const PlanOptions options{.semantics = {.arithmetic = arithmetic}};
+    const absl::StatusOr<Array> all = QuantizedDotGeneral(WithoutNoise(), lhs, rhs, MatMulDims(), {}, options);
     ASSERT_TRUE(all.ok());
     // With XLA's rule a single row divides where several multiply by the reciprocal: there, pairs are compared.
     const int64_t rows = arithmetic == Arithmetic::kIeee ? 1 : 2;
     for (int64_t m = 0; m + rows <= 8; ++m) {
       const ArrayRef part(lhs.View<float>().data() + m * k, {rows, k});
-      const absl::StatusOr<Array> alone = QuantizedDotGeneral(WithoutNoise(), part, rhs, MatMulDims(), {}, runtime);
+      const absl::StatusOr<Array> alone = QuantizedDotGeneral(WithoutNoise(), part, rhs, MatMulDims(), {}, options);
       ASSERT_TRUE(alone.ok());
       EXPECT_TRUE(BitEqual(*alone, Array::FromSpan<float>(all->View<float>().subspan(m * n, rows * n), {rows, n})));
     }
@@ -523,7 +525,7 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
     ASSERT_TRUE(weights.ok()) << weights.status();
     for (const kernels::Target target : kernels::SupportedTargets()) {  // also those it was not packed for
       if (config.fwd.dg_accumulator_dtype != DType::kS32 && target != kernels::BestTarget()) continue;
-      ASSERT_TRUE(plan->Forward(lhs, *weights, {}, got.ref(), nullptr, {.target = target}).ok());
+      ASSERT_TRUE(OnTarget(*plan, target).Forward(lhs, *weights, {}, got.ref()).ok());
       EXPECT_TRUE(SameValues(Array::CopyOf(got.ref()), expected)) << target;
     }
     // Only the scales: the weights are quantized with them.

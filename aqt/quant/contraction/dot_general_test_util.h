@@ -17,6 +17,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/dot_general.h"
@@ -42,6 +43,13 @@ inline bool SameValues(const Array& a, const Array& b) {
     if (u != v && !(std::isnan(u) && std::isnan(v))) return false;
   }
   return true;
+}
+
+// A plan of the same contraction for another target.
+inline DotGeneralPlan OnTarget(const DotGeneralPlan& plan, kernels::Target target) {
+  PlanOptions options = plan.options();
+  options.target = target;
+  return *DotGeneralPlan::Make(plan.config(), plan.lhs_aval(), plan.rhs_aval(), plan.dims(), options);
 }
 
 struct PlanResults {

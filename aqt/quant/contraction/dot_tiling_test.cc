@@ -1,4 +1,5 @@
 #include "aqt/quant/contraction/dot_tiling.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +21,6 @@
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/einsum_equation.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
@@ -99,7 +99,7 @@ TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
   for (const auto& [tile_size, want] : {std::pair<int64_t, float>{4, 1280000}, {2, 1281280}}) {
     config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', tile_size}});
     const absl::StatusOr<Array> out =
-        QuantizedDotGeneral(config, lhs, ones, MatMulDims(), {}, {.arithmetic = Arithmetic::kIeee});
+        QuantizedDotGeneral(config, lhs, ones, MatMulDims(), {}, {.semantics = {.arithmetic = Arithmetic::kIeee}});
     ASSERT_TRUE(out.ok()) << out.status();
     EXPECT_EQ(out->View<float>()[0], want) << tile_size;
   }
@@ -157,9 +157,10 @@ TEST(TiledDotGeneral, ThreadsTargetsAndStridesGiveTheSameBits) {
   const Context context{.key = MakeKey(1)};
   const PlanResults want = RunPlan(*plan, lhs, rhs, g, context);
   for (const kernels::Target target : kernels::SupportedTargets()) {
+    const DotGeneralPlan on_target = OnTarget(*plan, target);
     for (const int threads : {1, 2, 7}) {
       kernels::ThreadPool pool(threads);
-      EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, context, {.executor = &pool, .target = target}), want))
+      EXPECT_TRUE(SameResults(RunPlan(on_target, lhs, rhs, g, context, {.executor = &pool}), want))
           << threads << " threads, " << target;
     }
   }

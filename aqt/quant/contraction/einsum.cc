@@ -199,7 +199,7 @@ DotGeneral SwapOperands(DotGeneral config) {
 }
 
 absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
-                                            const Aval& rhs, const Compat& compat, PlanPasses passes) {
+                                            const Aval& rhs, const PlanOptions& options) {
   AQT_RETURN_IF_ERROR(Annotate(CheckShape(lhs.shape), "einsum: lhs"));
   AQT_RETURN_IF_ERROR(Annotate(CheckShape(rhs.shape), "einsum: rhs"));
   auto impl = std::make_shared<Impl>();
@@ -241,11 +241,11 @@ absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const Do
     dims.rhs_contracting.push_back(Find(second.names, letter));
   }
   DotGeneral product_config = impl->swapped ? SwapOperands(config) : config;
-  if (compat.einsum_keeps_mid_alphas) {
+  if (options.semantics.compat.einsum_keeps_mid_alphas) {
     product_config.fwd.lhs_mid_alpha = config.fwd.lhs_mid_alpha;
     product_config.fwd.rhs_mid_alpha = config.fwd.rhs_mid_alpha;
   }
-  absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(product_config, first.used, second.used, dims, passes);
+  absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(product_config, first.used, second.used, dims, options);
   if (!plan.ok()) {
     const char* swapped = impl->swapped ? " (as rhs x lhs: sides and passes are exchanged)" : "";
     return Annotate(plan.status(), absl::StrCat("einsum \"", equation, "\"", swapped));
@@ -351,9 +351,11 @@ absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, QTensor qtensor, 
 }
 
 absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
-                                      const ArrayRef& rhs, const Context& context, const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(), runtime.compat,
-                                                               PlanPasses::kForwardOnly));
+                                      const ArrayRef& rhs, const Context& context, const PlanOptions& options,
+                                      const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const EinsumPlan plan,
+                       EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
+                                        {PlanPasses::kForwardOnly, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();
@@ -362,9 +364,10 @@ absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGener
 absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,
                                                                  const ArrayRef& lhs, const ArrayRef& rhs,
                                                                  const ArrayRef& g, const Context& context,
-                                                                 const Runtime& runtime) {
+                                                                 const PlanOptions& options, const Runtime& runtime) {
   AQT_ASSIGN_OR_RETURN(const EinsumPlan plan,
-                       EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(), runtime.compat));
+                       EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
+                                        {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
   Residuals residuals(Residuals::Operands::kBorrow);
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));

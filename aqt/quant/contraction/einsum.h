@@ -51,11 +51,10 @@ DotGeneral SwapOperands(DotGeneral config);
 class EinsumPlan {
  public:
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a
-  // common one, and as DotGeneralPlan::Make. `compat` must be the one of the calls. Axes that `config` names (tiling,
-  // shared axes) are those of its side's operand, after diagonals and sums are taken.
+  // common one, and as DotGeneralPlan::Make. Axes that `config` names (tiling, shared axes) are those
+  // of its side's operand, after diagonals and sums are taken.
   static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
-                                         const Aval& rhs, const Compat& compat = {},
-                                         PlanPasses passes = PlanPasses::kForwardAndBackward);
+                                         const Aval& rhs, const PlanOptions& options = {});
 
   const Aval& lhs_aval() const;
   const Aval& rhs_aval() const;
@@ -64,6 +63,7 @@ class EinsumPlan {
   // The product, and whether its lhs is the second operand of the equation. An Observer sees the product's names.
   const DotGeneralPlan& dot_general() const;
   bool swapped() const;
+  const PlanOptions& options() const { return dot_general().options(); }
   bool ForwardNeedsKey() const { return dot_general().ForwardNeedsKey(); }
   bool BackwardNeedsKey() const { return dot_general().BackwardNeedsKey(); }
 
@@ -88,12 +88,14 @@ class EinsumPlan {
   std::shared_ptr<const Impl> impl_;
 };
 
-// One-shot: plans (without gradients: the forward pass), runs, allocates the results.
+// One-shot: plans (without gradients: the forward pass), runs, allocates the results. options.passes is not read.
 absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
-                                      const ArrayRef& rhs, const Context& context = {}, const Runtime& runtime = {});
+                                      const ArrayRef& rhs, const Context& context = {}, const PlanOptions& options = {},
+                                      const Runtime& runtime = {});
 absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,
                                                                  const ArrayRef& lhs, const ArrayRef& rhs,
                                                                  const ArrayRef& g, const Context& context = {},
+                                                                 const PlanOptions& options = {},
                                                                  const Runtime& runtime = {});
 
 }  // namespace aqt

@@ -1,6 +1,7 @@
 // Random equations: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
 
 #include "aqt/quant/contraction/einsum.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <gtest/gtest.h>
 
@@ -190,7 +191,8 @@ TEST(EinsumPlan, ConfigurationFollowsTheOperands) {
   ASSERT_TRUE(plan.swapped());
   EXPECT_EQ(plan.dot_general().config(), SwapOperands(config));
   EXPECT_EQ(plan.dot_general().config().fwd.rhs_mid_alpha, 0.25);
-  const EinsumPlan original = *EinsumPlan::Make("bc,ab->ac", config, lhs, rhs, {.einsum_keeps_mid_alphas = true});
+  const EinsumPlan original =
+      *EinsumPlan::Make("bc,ab->ac", config, lhs, rhs, {.semantics = {.compat = {.einsum_keeps_mid_alphas = true}}});
   EXPECT_EQ(original.dot_general().config().fwd.lhs_mid_alpha, 0.25);
   EXPECT_EQ(SwapOperands(SwapOperands(config)), config);
 }
@@ -440,14 +442,15 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->swapped(), swapped);
     for (const kernels::Target target : kernels::SupportedTargets()) {
-      const Runtime runtime{.executor = i % 2 == 0 ? &pool : nullptr, .target = target};
-      const EinsumResults got = RunEinsum(*plan, lhs, rhs, g, {}, runtime);
+      const EinsumPlan on_target = *EinsumPlan::Make(e.text, config, lhs.aval(), rhs.aval(), {.target = target});
+      const Runtime runtime{.executor = i % 2 == 0 ? &pool : nullptr};
+      const EinsumResults got = RunEinsum(on_target, lhs, rhs, g, {}, runtime);
       EXPECT_TRUE(BitEqual(TransposedCopy(got.out, e.out, product), want->out)) << target;
       EXPECT_TRUE(BitEqual(TransposedCopy(got.dlhs, e.lhs, a_names), want->dlhs)) << target;
       EXPECT_TRUE(BitEqual(TransposedCopy(got.drhs, e.rhs, b_names), want->drhs)) << target;
-      const PreparedOperand weight = *plan->Prepare(Side::kRhs, rhs, {}, runtime);
+      const PreparedOperand weight = *on_target.Prepare(Side::kRhs, rhs, {}, runtime);
       ArrayBuilder served(plan->out_aval());
-      ASSERT_EQ(plan->Forward(lhs, weight, {}, served.ref(), nullptr, runtime), absl::OkStatus());
+      ASSERT_EQ(on_target.Forward(lhs, weight, {}, served.ref(), nullptr, runtime), absl::OkStatus());
       EXPECT_TRUE(BitEqual(std::move(served).Build(), got.out));
     }
     if (::testing::Test::HasFailure()) return;
@@ -464,20 +467,21 @@ TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
   const Array lhs = RandomArray(DType::kF32, {4, 70, 3, 64}, 1), rhs = RandomArray(DType::kF32, {4, 60, 3, 64}, 2);
   const Array g = RandomArray(DType::kF32, {4, 60, 70, 3}, 3);
-  const Runtime plain{.arithmetic = Arithmetic::kIeee, .target = kernels::Target::kScalar};
-  const EinsumPlan plan = *EinsumPlan::Make("btnh,bsnh->bstn", config, lhs.aval(), rhs.aval());
+  const PlanOptions options{.semantics = {.arithmetic = Arithmetic::kIeee}, .target = kernels::Target::kScalar};
+  const EinsumPlan plan = *EinsumPlan::Make("btnh,bsnh->bstn", config, lhs.aval(), rhs.aval(), options);
   EXPECT_TRUE(plan.swapped());
-  const EinsumResults want = RunEinsum(plan, lhs, rhs, g, {}, plain);
+  const EinsumResults want = RunEinsum(plan, lhs, rhs, g, {}, {});
   const auto same = [](const EinsumResults& a, const EinsumResults& b) {
     return BitEqual(a.out, b.out) && BitEqual(a.dlhs, b.dlhs) && BitEqual(a.drhs, b.drhs);
   };
   for (const kernels::Target target : kernels::SupportedTargets()) {
+    PlanOptions on_target = options;
+    on_target.target = target;
+    const EinsumPlan other = *EinsumPlan::Make("btnh,bsnh->bstn", config, lhs.aval(), rhs.aval(), on_target);
     for (const int threads : {1, 2, 7}) {
       kernels::ThreadPool pool(threads);
-      Runtime runtime = plain;
-      runtime.executor = &pool;
-      runtime.target = target;
-      EXPECT_TRUE(same(RunEinsum(plan, lhs, rhs, g, {}, runtime), want)) << threads << " threads, " << target;
+      EXPECT_TRUE(same(RunEinsum(other, lhs, rhs, g, {}, {.executor = &pool}), want))
+          << threads << " threads, " << target;
     }
   }
   const auto entry = [](const Array& x, int64_t b) {
@@ -488,8 +492,8 @@ TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
   };
   for (int64_t b = 0; b < 4; ++b) {
     const Array one_lhs = entry(lhs, b), one_rhs = entry(rhs, b);
-    const EinsumPlan one = *EinsumPlan::Make("btnh,bsnh->bstn", config, one_lhs.aval(), one_rhs.aval());
-    EXPECT_TRUE(same(RunEinsum(one, one_lhs, one_rhs, entry(g, b), {}, plain),
+    const EinsumPlan one = *EinsumPlan::Make("btnh,bsnh->bstn", config, one_lhs.aval(), one_rhs.aval(), options);
+    EXPECT_TRUE(same(RunEinsum(one, one_lhs, one_rhs, entry(g, b), {}, {}),
                      {entry(want.out, b), entry(want.dlhs, b), entry(want.drhs, b)}))
         << b;
   }

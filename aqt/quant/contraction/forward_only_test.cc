@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +15,8 @@
 #include "aqt/core/dtype.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
 #include "aqt/quant/contraction/einsum.h"
@@ -21,7 +25,7 @@
 namespace aqt {
 namespace {
 
-constexpr PlanPasses kForwardOnly = PlanPasses::kForwardOnly;
+const PlanOptions kForwardOnly{.passes = PlanPasses::kForwardOnly};
 
 // 8 bits everywhere, with noise, state and a flag in the backward passes, and local_aqt that fits no shape.
 DotGeneral IllegalBackward() {
@@ -39,11 +43,11 @@ DotGeneral LegalBackward() {
   return config;
 }
 
-void ExpectNoBackward(const absl::Status& status, const std::string& what) {
+void ExpectNoBackward(const absl::Status& status, const std::string& what, const std::string& plan = "DotGeneral") {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(
       std::string(status.message()),
-      "DotGeneral: " + what + ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward");
+      plan + ": " + what + ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward");
 }
 
 TEST(ForwardOnly, DotGeneralTakesAnIllegalBackwardConfiguration) {
@@ -53,7 +57,7 @@ TEST(ForwardOnly, DotGeneralTakesAnIllegalBackwardConfiguration) {
   const absl::StatusOr<DotGeneralPlan> plan =
       DotGeneralPlan::Make(IllegalBackward(), lhs.aval(), rhs.aval(), MatMulDims(), kForwardOnly);
   ASSERT_EQ(plan.status(), absl::OkStatus());
-  EXPECT_EQ(plan->passes(), kForwardOnly);
+  EXPECT_EQ(plan->options(), kForwardOnly);
   EXPECT_TRUE(plan->residuals().empty());
   EXPECT_TRUE(plan->backward_state().empty());
   EXPECT_FALSE(plan->BackwardNeedsKey());
@@ -61,7 +65,7 @@ TEST(ForwardOnly, DotGeneralTakesAnIllegalBackwardConfiguration) {
   const absl::StatusOr<DotGeneralPlan> both =
       DotGeneralPlan::Make(LegalBackward(), lhs.aval(), rhs.aval(), MatMulDims());
   ASSERT_EQ(both.status(), absl::OkStatus());
-  EXPECT_EQ(both->passes(), PlanPasses::kForwardAndBackward);
+  EXPECT_EQ(both->options().passes, PlanPasses::kForwardAndBackward);
   ArrayBuilder out(plan->out_aval()), expected(plan->out_aval()), dlhs(lhs.aval());
   ASSERT_EQ(plan->Forward(lhs, rhs, {}, out.ref()), absl::OkStatus());
   ASSERT_EQ(both->Forward(lhs, rhs, {}, expected.ref()), absl::OkStatus());
@@ -86,7 +90,7 @@ TEST(ForwardOnly, Einsum) {
   for (const char* const equation : {"ab,cb->ac", "ab,cb->ca"}) {  // the second exchanges the operands
     EXPECT_FALSE(EinsumPlan::Make(equation, IllegalBackward(), lhs.aval(), rhs.aval()).ok());
     const absl::StatusOr<EinsumPlan> plan =
-        EinsumPlan::Make(equation, IllegalBackward(), lhs.aval(), rhs.aval(), {}, kForwardOnly);
+        EinsumPlan::Make(equation, IllegalBackward(), lhs.aval(), rhs.aval(), kForwardOnly);
     const absl::StatusOr<EinsumPlan> both = EinsumPlan::Make(equation, LegalBackward(), lhs.aval(), rhs.aval());
     ASSERT_TRUE(plan.ok() && both.ok()) << plan.status() << both.status();
     ArrayBuilder out(plan->out_aval()), expected(plan->out_aval()), dlhs(lhs.aval());
@@ -114,6 +118,27 @@ TEST(ForwardOnly, RaggedDot) {
   ExpectNoBackward(plan->Backward(result, Residuals(), sizes, {}, dlhs.ref(), std::nullopt), "Backward is called");
   EXPECT_TRUE(BitEqual(result, std::move(expected).Build()));
   EXPECT_TRUE(BitEqual(result, *QuantizedRaggedDot(IllegalBackward(), lhs, rhs, sizes)));
+}
+
+TEST(ForwardOnly, ConvGeneral) {
+  const Array lhs = RandomArray(DType::kF32, {2, 7, 3}, 1), rhs = RandomArray(DType::kF32, {3, 3, 4}, 2);
+  DotGeneralRaw config = ConvGeneralDilatedMake(1, 8, 8);
+  std::get<IntSymmetric>(config.lhs.quantizer.numerics).clip_gradient = true;
+  const absl::StatusOr<ConvGeneralPlan> both = ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {});
+  const absl::StatusOr<ConvGeneralPlan> plan = ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {}, kForwardOnly);
+  ASSERT_TRUE(plan.ok() && both.ok()) << plan.status() << both.status();
+  EXPECT_EQ(plan->options(), kForwardOnly);
+  EXPECT_FALSE(both->residuals().empty());
+  EXPECT_TRUE(plan->residuals().empty());
+  ArrayBuilder out(plan->out_aval()), dlhs(lhs.aval());
+  Residuals residuals;
+  ExpectNoBackward(plan->Forward(lhs, rhs, {}, out.ref(), &residuals), "Forward is given Residuals", "conv_general");
+  ASSERT_EQ(plan->Forward(lhs, rhs, {}, out.ref()), absl::OkStatus());
+  const Array result = std::move(out).Build();
+  ExpectNoBackward(plan->Backward(result, residuals, dlhs.ref(), std::nullopt), "Backward is called", "conv_general");
+  ArrayBuilder expected(plan->out_aval());
+  ASSERT_EQ(both->Forward(lhs, rhs, {}, expected.ref()), absl::OkStatus());
+  EXPECT_TRUE(BitEqual(result, std::move(expected).Build()));
 }
 
 // A one-shot contraction without gradients needs no backward pass.

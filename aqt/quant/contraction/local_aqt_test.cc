@@ -17,7 +17,6 @@
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
 
@@ -101,9 +100,10 @@ TEST(LocalAqtTest, ThreadsAndTargetsGiveTheSameBits) {
   const Context context{.key = MakeKey(1)};
   const PlanResults want = RunPlan(*plan, lhs, rhs, g, context);
   for (const kernels::Target target : kernels::SupportedTargets()) {
+    const DotGeneralPlan on_target = OnTarget(*plan, target);
     for (const int threads : {1, 2, 7}) {
       kernels::ThreadPool pool(threads);
-      EXPECT_TRUE(SameResults(RunPlan(*plan, lhs, rhs, g, context, {.executor = &pool, .target = target}), want))
+      EXPECT_TRUE(SameResults(RunPlan(on_target, lhs, rhs, g, context, {.executor = &pool}), want))
           << threads << " threads, " << target;
     }
   }

@@ -13,7 +13,6 @@
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/tensor/quantize_spec.h"
 
 namespace aqt::internal {

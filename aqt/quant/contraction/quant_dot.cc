@@ -89,7 +89,8 @@ Tensor TensorOf(const Operand& operand, DequantMode mode) {
 }  // namespace
 
 absl::StatusOr<QTensor> QuantizeToBits(const ArrayRef& x, Bits bits,
-                                       std::optional<absl::Span<const int64_t>> shared_axes, const Runtime& runtime) {
+                                       std::optional<absl::Span<const int64_t>> shared_axes,
+                                       const Semantics& semantics) {
   if (!bits.quantized()) {
     return absl::InvalidArgumentError("QuantizeToBits: no bits to quantize to, expected 1 to 22, e4m3 or e5m2");
   }
@@ -100,7 +101,7 @@ absl::StatusOr<QTensor> QuantizeToBits(const ArrayRef& x, Bits bits,
   } else {
     for (int64_t axis = 0; axis < x.shape.rank(); ++axis) axes.push_back(axis);
   }
-  absl::StatusOr<QTensor> qtensor = Quantize(quantizer, x, axes, {}, runtime);
+  absl::StatusOr<QTensor> qtensor = Quantize(quantizer, x, axes, {}, semantics);
   if (!qtensor.ok()) return Annotate(qtensor.status(), "QuantizeToBits");
   qtensor->dequant_dtype = DType::kF32;
   return qtensor;
@@ -122,9 +123,9 @@ absl::StatusOr<Array> QuantDotGeneral(const QuantDotOperand& lhs, const QuantDot
                            options.lhs_dequant_mode == DequantMode::kOutput &&
                            options.rhs_dequant_mode == DequantMode::kOutput;
   if (both_output) config.fwd.dg_accumulator_dtype = DotGeneralRawMake(left.bits, right.bits).dg_accumulator_dtype;
-  AQT_ASSIGN_OR_RETURN(
-      const DotGeneralPlan plan,
-      DotGeneralPlan::Make(config, {dtype, left.shape}, {dtype, right.shape}, dims, PlanPasses::kForwardOnly));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config, {dtype, left.shape}, {dtype, right.shape}, dims,
+                                            {PlanPasses::kForwardOnly, options.semantics, options.target}));
 
   std::vector<PreparedOperand> prepared;
   prepared.reserve(2);

@@ -18,9 +18,11 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/tensor/qtensor.h"
 
 namespace aqt {
@@ -31,7 +33,7 @@ namespace aqt {
 // one per element). InvalidArgument for other dtypes, for other or no bits, and for axes out of range.
 absl::StatusOr<QTensor> QuantizeToBits(const ArrayRef& x, Bits bits,
                                        std::optional<absl::Span<const int64_t>> shared_axes = std::nullopt,
-                                       const Runtime& runtime = {});
+                                       const Semantics& semantics = {});
 
 // A tensor as it is, or quantized. Views: what they refer to must outlive the call.
 struct QuantDotOperand {
@@ -49,6 +51,8 @@ struct QuantDotOptions {
   DequantMode lhs_dequant_mode = DequantMode::kOutput, rhs_dequant_mode = DequantMode::kOutput;
   // f32, bf16 or f16; null: the widest of the dtypes of the arrays and the dequant_dtypes of the tensors.
   std::optional<DType> out_dtype = std::nullopt;
+  Semantics semantics = {};
+  std::optional<kernels::Target> target = std::nullopt;  // as in PlanOptions
 };
 
 // lhs x rhs in the widest of the dtypes of the arrays and the dequant_dtypes of the tensors (a float operand is

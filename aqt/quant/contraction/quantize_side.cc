@@ -145,7 +145,7 @@ absl::Status CheckStateArray(absl::string_view call, const char* which, const St
 }  // namespace
 
 absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
-                            const QuantizeSpec& spec, Side side, const Context& context, const Runtime& runtime,
+                            const QuantizeSpec& spec, Side side, const Context& context, const Execution& runtime,
                             const StateArrays& state, RawOperand* raw) {
   raw->mode = ModeOf(context, side);
   const auto complete = [&](const char* which, size_t count) {
@@ -165,7 +165,7 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
     AQT_RETURN_IF_ERROR(CheckStateArray(call, "updated", slot, state.updated[begin + i]));
     raw->statistics.updated[i] = state.updated[begin + i].data;
   }
-  const absl::Status seen = CheckSeen(spec, raw->mode, runtime.compat, raw->statistics.old);
+  const absl::Status seen = CheckSeen(spec, raw->mode, runtime.semantics.compat, raw->statistics.old);
   if (seen.ok()) return seen;  // without an allocation
   return Annotate(seen, absl::StrCat(call, ": ", slots[begin].operand));
 }
@@ -252,7 +252,7 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
   const kernels::Target target = runtime_.target.value_or(kernels::BestTarget());
   kernels::QuantizePack(
       target, kernels::GemmS8(target).lhs, args,
-      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, runtime_.arithmetic, absmax, count); },
+      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, runtime_.semantics.arithmetic, absmax, count); },
       runtime_.executor);
   void* scale = ScaleBuffer();
   StoreRow(spec.scale_dtype, args.scale, n, scale, 0, 1);
@@ -266,9 +266,9 @@ ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
                                              spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
   void* scale = ScaleBuffer();
   if (spec.has_state()) {
-    ComputeScaleWithState(spec, calibrated, in_.mode, runtime_.arithmetic, in_.statistics, work, scale);
+    ComputeScaleWithState(spec, calibrated, in_.mode, runtime_.semantics.arithmetic, in_.statistics, work, scale);
   } else {
-    ComputeScale(spec, calibrated, runtime_, Draws(), work, scale);
+    ComputeScale(spec, calibrated, runtime_.semantics, Draws(), work, scale);
   }
   return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
 }

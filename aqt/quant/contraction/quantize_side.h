@@ -18,7 +18,6 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/state_arrays.h"
 #include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/workspace.h"
@@ -90,7 +89,7 @@ void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<St
 // Fills in the statistics of one operand, checked, and its mode; `slots` are those of the call, and this operand's
 // begin at `begin`. Errors begin with `call`. Does not allocate when there are none.
 absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
-                            const QuantizeSpec& spec, Side side, const Context& context, const Runtime& runtime,
+                            const QuantizeSpec& spec, Side side, const Context& context, const Execution& runtime,
                             const StateArrays& state, RawOperand* raw);
 
 // A side after quantization.
@@ -105,7 +104,7 @@ struct QuantizedSide {
 class SideQuantizer {
  public:
   SideQuantizer(const SidePlan& plan, Side side, const RawOperand& in, PrngLayout layout, const SideNames& names,
-                Workspace& workspace, const Runtime& runtime)
+                Workspace& workspace, const Execution& runtime)
       : plan_(plan), side_(side), in_(in), layout_(layout), names_(names), workspace_(workspace), runtime_(runtime) {}
 
   // `calibrated` is what the scale is found for, `quantized` what is quantized: in.x, unless mid scales rescale it. A
@@ -140,7 +139,7 @@ class SideQuantizer {
   const PrngLayout layout_;
   const SideNames& names_;
   Workspace& workspace_;
-  const Runtime& runtime_;
+  const Execution& runtime_;
 };
 
 }  // namespace aqt::internal

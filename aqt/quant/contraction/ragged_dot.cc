@@ -8,12 +8,12 @@
 namespace aqt {
 
 absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                  PlanPasses passes) {
+                                                  const PlanOptions& options) {
   if (lhs.shape.rank() != 2 || rhs.shape.rank() != 3 || lhs.shape[1] != rhs.shape[1]) {
     return absl::InvalidArgumentError(absl::StrCat("ragged_dot: lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
                                                    "; expected lhs [m,k], rhs [groups,k,n]"));
   }
-  absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::MakeRagged(config, lhs, rhs, passes);
+  absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::MakeRagged(config, lhs, rhs, options);
   if (!plan.ok()) return Annotate(plan.status(), "ragged_dot");
   return RaggedDotPlan(*std::move(plan));
 }
@@ -53,9 +53,10 @@ absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residua
 
 absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                          absl::Span<const int64_t> group_sizes, const Context& context,
-                                         const Runtime& runtime) {
+                                         const PlanOptions& options, const Runtime& runtime) {
   AQT_ASSIGN_OR_RETURN(const RaggedDotPlan plan,
-                       RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(), PlanPasses::kForwardOnly));
+                       RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(),
+                                           {PlanPasses::kForwardOnly, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, group_sizes, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();
@@ -64,8 +65,11 @@ absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRe
 absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
-                                                                    const Context& context, const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const RaggedDotPlan plan, RaggedDotPlan::Make(config, lhs.aval(), rhs.aval()));
+                                                                    const Context& context, const PlanOptions& options,
+                                                                    const Runtime& runtime) {
+  AQT_ASSIGN_OR_RETURN(const RaggedDotPlan plan,
+                       RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(),
+                                           {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
   Residuals residuals(Residuals::Operands::kBorrow);
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, group_sizes, context, out.ref(), &residuals, runtime));

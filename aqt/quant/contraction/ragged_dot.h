@@ -42,11 +42,12 @@ class RaggedDotPlan {
   // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
   // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group.
   static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                            PlanPasses passes = PlanPasses::kForwardAndBackward);
+                                            const PlanOptions& options = {});
 
   const Aval& lhs_aval() const { return plan_.lhs_aval(); }
   const Aval& rhs_aval() const { return plan_.rhs_aval(); }
   const Aval& out_aval() const { return plan_.out_aval(); }
+  const PlanOptions& options() const { return plan_.options(); }
   int64_t num_groups() const { return plan_.rhs_aval().shape[0]; }
   absl::Span<const ResidualSlot> residuals() const { return plan_.residuals(); }
   absl::Span<const StateSlot> forward_state() const { return plan_.forward_state(); }
@@ -78,14 +79,15 @@ class RaggedDotPlan {
   DotGeneralPlan plan_;
 };
 
-// One-shot: plans (without gradients: the forward pass), runs, allocates the results.
+// One-shot: plans (without gradients: the forward pass), runs, allocates the results. options.passes is not read.
 absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                          absl::Span<const int64_t> group_sizes, const Context& context = {},
-                                         const Runtime& runtime = {});
+                                         const PlanOptions& options = {}, const Runtime& runtime = {});
 absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
                                                                     const Context& context = {},
+                                                                    const PlanOptions& options = {},
                                                                     const Runtime& runtime = {});
 
 }  // namespace aqt

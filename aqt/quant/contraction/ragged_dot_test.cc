@@ -1,6 +1,7 @@
 // Random ragged contractions: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
 
 #include "aqt/quant/contraction/ragged_dot.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <gtest/gtest.h>
 
@@ -172,23 +173,23 @@ TEST(RaggedProperty, PlanEqualsReference) {
                 rhs = RandomArray(dtype, {groups, k, n}, random.Bits());
     const Array g = RandomArray(dtype, {rows, n}, random.Bits());
     const Context context{.key = MakeKey(random.Bits())};
-    Runtime runtime{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
+    const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
     SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", lhs.aval().ToString(), " ", rhs.aval().ToString(), " [",
                               absl::StrJoin(sizes, ","), "]"));
     const absl::StatusOr<RaggedDotPlan> plan = RaggedDotPlan::Make(config, lhs.aval(), rhs.aval());
     ASSERT_TRUE(plan.ok()) << plan.status();
     const absl::StatusOr<DotGeneralGradients> want =
-        ReferenceRaggedDotWithGradients(config, lhs, rhs, g, sizes, context, runtime);
+        ReferenceRaggedDotWithGradients(config, lhs, rhs, g, sizes, context, semantics);
     ASSERT_TRUE(want.ok()) << want.status();
     const auto exact = [](const DotGeneralRaw& raw) { return raw.dg_accumulator_dtype == DType::kS32; };
     integers += exact(config.fwd);
     for (const kernels::Target target : kernels::SupportedTargets()) {
+      const RaggedDotPlan on_target =
+          *RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(), {.semantics = semantics, .target = target});
       for (const bool observed : {false, true}) {
         Recorder recorder;
-        runtime.target = target;
-        runtime.observer = observed ? &recorder : nullptr;
-        runtime.executor = observed ? nullptr : &pool;
-        const RaggedResults got = RunRagged(*plan, lhs, rhs, g, sizes, context, runtime);
+        const Runtime runtime{.executor = observed ? nullptr : &pool, .observer = observed ? &recorder : nullptr};
+        const RaggedResults got = RunRagged(on_target, lhs, rhs, g, sizes, context, runtime);
         const bool scalar = target == kernels::Target::kScalar;
         if (scalar || exact(config.fwd)) {
           EXPECT_TRUE(SameValues(got.out, want->out)) << target << observed;
@@ -270,14 +271,15 @@ TEST(RaggedDotPlan, RowsOfNoGroupAreZero) {
 TEST(RaggedDotPlan, ARowAloneAndAmongOthers) {
   const Array lhs = RandomArray(DType::kF32, {9, 40}, 1), rhs = RandomArray(DType::kF32, {3, 40, 17}, 2);
   const std::vector<int64_t> sizes = {4, 0, 5};
-  const Runtime runtime{.arithmetic = Arithmetic::kIeee};  // XLA's rule divides where there is one row
+  const PlanOptions options{
+      .semantics = {.arithmetic = Arithmetic::kIeee}};  // XLA's rule divides where there is one row
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
     const DotGeneral config = DotGeneralMake(bits, 8, {.use_fwd_quant = false});
-    const Array all = *QuantizedRaggedDot(config, lhs, rhs, sizes, {}, runtime);
+    const Array all = *QuantizedRaggedDot(config, lhs, rhs, sizes, {}, options);
     for (int64_t row = 0; row < 9; ++row) {
       const ArrayRef part(lhs.View<float>().data() + row * 40, {1, 40});
       const std::vector<int64_t> one = row < 4 ? std::vector<int64_t>{1, 0, 0} : std::vector<int64_t>{0, 0, 1};
-      const Array alone = *QuantizedRaggedDot(config, part, rhs, one, {}, runtime);
+      const Array alone = *QuantizedRaggedDot(config, part, rhs, one, {}, options);
       EXPECT_TRUE(BitEqual(alone, Array::FromSpan<float>(all.View<float>().subspan(row * 17, 17), {1, 17}))) << row;
     }
   }
@@ -291,9 +293,10 @@ TEST(RaggedDotPlan, SameBitsForAnyThreadsAndStoredTensors) {
   const RaggedDotPlan plan = *RaggedDotPlan::Make(config, lhs.aval(), rhs.aval());
   const RaggedResults want = RunRagged(plan, lhs, rhs, g, sizes, {}, {});
   for (const kernels::Target target : kernels::SupportedTargets()) {
+    const RaggedDotPlan on_target = *RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(), {.target = target});
     for (const int threads : {1, 2, 7}) {
       kernels::ThreadPool pool(threads);
-      const RaggedResults got = RunRagged(plan, lhs, rhs, g, sizes, {}, {.executor = &pool, .target = target});
+      const RaggedResults got = RunRagged(on_target, lhs, rhs, g, sizes, {}, {.executor = &pool});
       EXPECT_TRUE(BitEqual(got.out, want.out) && BitEqual(got.dlhs, want.dlhs) && BitEqual(got.drhs, want.drhs))
           << threads << " threads, " << target;
     }

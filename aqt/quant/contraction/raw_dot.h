@@ -14,7 +14,6 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/local_aqt.h"
 #include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/quantize_side.h"
@@ -62,15 +61,15 @@ struct RawCall {
 };
 
 // Preconditions: avals as planned, keys and statistics where needed.
-void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
+void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Execution& runtime);
 
 // Only what RunRawDot does to the statistics; call.out is not written.
-void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime);
+void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Execution& runtime);
 
 // The qvalue of `qtensor`, which replaces an operand of the plan, packed for the kernel that RunRawDot will use; null
 // if it will not use one.
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
-                                           const Runtime& runtime);
+                                           const Execution& runtime);
 
 }  // namespace aqt::internal
 

@@ -16,6 +16,7 @@
 #include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/scalar_math.h"
 #include "aqt/kernels/target.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/contract.h"
 #include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/raw_dot.h"
@@ -30,7 +31,7 @@ namespace {
 
 class Run {
  public:
-  Run(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime)
+  Run(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Execution& runtime)
       : plan_(plan), call_(call), workspace_(workspace), runtime_(runtime), names_(NamesOf(plan.pass)) {
     calibrated_[0] = quantized_[0] = call.lhs.x;
     calibrated_[1] = quantized_[1] = call.rhs.x;
@@ -190,14 +191,14 @@ class Run {
         x.dtype, x.shape,
         Buffer(side, Workspace::kLhsRescaled, Workspace::kRhsRescaled, x.shape.num_elements() * SizeOf(x.dtype)));
     // XLA divides by a broadcast operand as it divides by a constant: it multiplies by the reciprocal.
-    if (runtime_.arithmetic == Arithmetic::kXlaCompatible && own.shape != x.shape) {
+    if (runtime_.semantics.arithmetic == Arithmetic::kXlaCompatible && own.shape != x.shape) {
       DivideByBroadcastInto(x, ratio, x.dtype, rescaled);
     } else {
       DivideInto(x, ratio, x.dtype, rescaled);
     }
     ratio_[static_cast<int>(side)] = ratio;
     calibrated_[static_cast<int>(side)] = rescaled;
-    if (!runtime_.compat.mid_scales_on_original_operands) quantized_[static_cast<int>(side)] = rescaled;
+    if (!runtime_.semantics.compat.mid_scales_on_original_operands) quantized_[static_cast<int>(side)] = rescaled;
   }
 
   // What a backward pass with use_fwd_quant takes for an operand that was quantized under mid scales: its qvalues as
@@ -208,7 +209,7 @@ class Run {
     const Aval& aval = plan_.side(side).x;
     const MutableArrayRef operand(aval.dtype, aval.shape, kept);
     DequantizeInto(own.qvalue, {}, aval.dtype, operand);
-    if (runtime_.compat.mid_scales_on_original_operands) return;
+    if (runtime_.semantics.compat.mid_scales_on_original_operands) return;
     MultiplyInto(operand, ratio_[static_cast<int>(side)], aval.dtype, operand);
   }
 
@@ -350,7 +351,8 @@ class Run {
       args.scales = packed.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
     }
     kernels::QuantizePack(
-        target, format, args, [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, runtime_.arithmetic, absmax, n); },
+        target, format, args,
+        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, runtime_.semantics.arithmetic, absmax, n); },
         runtime_.executor);
     if (fused != FusedScales::kNo && in.keep_scale != nullptr) {
       ScatterScales(packed.scale, side, plan_.dims, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));
@@ -361,7 +363,7 @@ class Run {
   const RawDotPlan& plan_;
   const RawCall& call_;
   Workspace& workspace_;
-  const Runtime& runtime_;
+  const Execution& runtime_;
   const PassNames& names_;
   // What the scale of a side is found for, and what is quantized: the operand, unless mid scales rescale it.
   ArrayRef calibrated_[2], quantized_[2];
@@ -377,7 +379,7 @@ RawCall CutOperands(const LocalSplit& split, const RawCall& call) {
 
 }  // namespace
 
-void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime) {
+void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Execution& runtime) {
   if (!plan.split.has_value()) {
     Run(plan, call, workspace, runtime)();
     return;
@@ -389,12 +391,12 @@ void RunRawDot(const RawDotPlan& plan, const RawCall& call, Workspace& workspace
   SumLeadingInto(cut.out, 1, call.out);
 }
 
-void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Runtime& runtime) {
+void UpdateStatisticsOf(const RawDotPlan& plan, const RawCall& call, Workspace& workspace, const Execution& runtime) {
   Run(plan, plan.split.has_value() ? CutOperands(*plan.split, call) : call, workspace, runtime).UpdateStatistics();
 }
 
 std::shared_ptr<const Panels> PackPrepared(const RawDotPlan& plan, Side side, const QTensor& qtensor,
-                                           const Runtime& runtime) {
+                                           const Execution& runtime) {
   if (!qtensor.IsFull() || !plan.IsProductOfBytes() || plan.ragged != Ragged::kNo ||
       qtensor.qvalue->shape().rank() > kernels::AxisGroup::kMaxRank) {
     return nullptr;

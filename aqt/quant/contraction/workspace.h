@@ -7,12 +7,25 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "aqt/core/array.h"
+#include "aqt/kernels/target.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 
 namespace aqt::internal {
+
+// A running call: its Runtime, and what its plan was made for.
+struct Execution : Runtime {
+  Semantics semantics;
+  std::optional<kernels::Target> target;
+};
+inline Execution MakeExecution(const PlanOptions& options, const Runtime& runtime) {
+  return {runtime, options.semantics, options.target};
+}
 
 // One buffer per purpose; a buffer only grows. Contents are undefined after each Get.
 class Workspace {

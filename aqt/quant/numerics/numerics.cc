@@ -100,7 +100,8 @@ absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Ke
   return std::move(builder).Build();
 }
 
-absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context) {
+absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context,
+                                      PrngLayout layout) {
   AQT_RETURN_IF_ERROR(Validate(numerics));
   AQT_RETURN_IF_ERROR(CheckFloatArray("NumericsForward", y));
   AQT_ASSIGN_OR_RETURN(const std::optional<Shape> draws_shape, internal::DrawsShape(numerics, y.shape, y.dtype));
@@ -110,7 +111,7 @@ absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& 
       return absl::FailedPreconditionError(
           absl::StrCat("NumericsForward: ", Describe(numerics), " draws random numbers: set Context::key"));
     }
-    draws = {*context.key, context.prng_layout, *draws_shape};
+    draws = {*context.key, layout, *draws_shape};
   }
   ArrayBuilder builder(QvalueDType(numerics, y.dtype), y.shape);
   internal::QuantizeInto(numerics, y, {}, draws, builder.ref(), nullptr);

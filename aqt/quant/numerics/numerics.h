@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 
 namespace aqt {
 
@@ -52,7 +52,8 @@ absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Ke
                                 PrngLayout layout = PrngLayout::kPartitionable);
 
 // The qvalue of scaled values y (f32, bf16 or f16). FailedPrecondition when a key is needed and the context has none.
-absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context);
+absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context,
+                                      PrngLayout layout = PrngLayout::kPartitionable);
 // The gradient with respect to y, given the one with respect to the qvalue; dtype and shape of g.
 absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g,
                                        Arithmetic arithmetic = Arithmetic::kXlaCompatible);

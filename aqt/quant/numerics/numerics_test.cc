@@ -1,4 +1,5 @@
 #include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/config/semantics.h"
 
 #include <algorithm>
 #include <cmath>

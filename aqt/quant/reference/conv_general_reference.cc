@@ -95,7 +95,7 @@ struct Operand {
 };
 
 absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes, std::optional<Key> key,
-                                    const Context& context, const Runtime& runtime) {
+                                    const Context& context, const Semantics& semantics) {
   Operand operand;
   if (!IsQuantized(tensor.quantizer.numerics)) {
     operand.in_product = operand.dequantized = Array::CopyOf(x);
@@ -103,7 +103,7 @@ absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, con
   }
   Context own = context;
   own.key = key;
-  AQT_ASSIGN_OR_RETURN(operand.qtensor, Quantize(tensor.quantizer, x, axes, own, runtime));
+  AQT_ASSIGN_OR_RETURN(operand.qtensor, Quantize(tensor.quantizer, x, axes, own, semantics));
   AQT_ASSIGN_OR_RETURN(operand.dequantized, operand.qtensor.Dequantize());
   operand.in_product = tensor.dequant_mode == DequantMode::kThisInput ? operand.dequantized : *operand.qtensor.qvalue;
   return operand;
@@ -120,7 +120,7 @@ Array FromSums(const std::vector<double>& sums, const Aval& aval) {
 absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
                                                                       const ArrayRef& rhs, const ArrayRef& g,
                                                                       const ConvDims& dims, const Context& context,
-                                                                      const Runtime& runtime) {
+                                                                      const Semantics& semantics) {
   AQT_RETURN_IF_ERROR(ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims).status());
   AQT_ASSIGN_OR_RETURN(const ConvGeometry geometry, MakeConvGeometry(dims, lhs.shape, rhs.shape));
   const DType dtype = lhs.dtype;
@@ -130,11 +130,11 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     rhs_axes.push_back(axis);
   }
   const auto key = [&](int64_t side) {
-    return context.key.has_value() ? std::optional<Key>(SplitKey(*context.key, 2, side, context.prng_layout))
+    return context.key.has_value() ? std::optional<Key>(SplitKey(*context.key, 2, side, semantics.prng_layout))
                                    : std::nullopt;
   };
-  AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.lhs, lhs, lhs_axes, key(0), context, runtime));
-  AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.rhs, rhs, rhs_axes, key(1), context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.lhs, lhs, lhs_axes, key(0), context, semantics));
+  AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.rhs, rhs, rhs_axes, key(1), context, semantics));
   // A sum of integers that could not overflow s32 is exact.
   const auto is_byte = [](DType container) { return IsInteger(container) && container != DType::kS32; };
   bool exact = is_byte(l.in_product.dtype()) && is_byte(r.in_product.dtype());
@@ -160,7 +160,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     float y = static_cast<float>(sums[o]);
     if (!exact) {
       const DType wanted = config.dg_accumulator_dtype.value_or(dtype);
-      const bool ignored = wanted == DType::kS32 || runtime.compat.conv_ignores_accumulator_dtype;
+      const bool ignored = wanted == DType::kS32 || semantics.compat.conv_ignores_accumulator_dtype;
       y = RoundTo(ignored ? dtype : wanted, internal::FlushF32(y));
     }
     y = RoundTo(dtype, y);
@@ -206,10 +206,10 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   const auto gradient = [&](const std::vector<double>& d, const Tensor& tensor, const ArrayRef& x,
                             const Operand& operand) -> absl::StatusOr<Array> {
     const auto* integer = std::get_if<IntSymmetric>(&tensor.quantizer.numerics);
-    if (integer != nullptr && runtime.compat.conv_integer_gradient_is_zero) return Array::Zeros(x.dtype, x.shape);
+    if (integer != nullptr && semantics.compat.conv_integer_gradient_is_zero) return Array::Zeros(x.dtype, x.shape);
     const Array plain = FromSums(d, x.aval());
     if (!IsQuantized(tensor.quantizer.numerics)) return plain;
-    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, runtime.arithmetic);
+    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, semantics.arithmetic);
   };
   AQT_ASSIGN_OR_RETURN(result.dlhs, gradient(dlhs, config.lhs, lhs, l));
   AQT_ASSIGN_OR_RETURN(result.drhs, gradient(drhs, config.rhs, rhs, r));

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/quant/contraction/dot_general.h"
 
@@ -20,7 +20,7 @@ namespace aqt {
 absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
                                                                       const ArrayRef& rhs, const ArrayRef& g,
                                                                       const ConvDims& dims, const Context& context = {},
-                                                                      const Runtime& runtime = {});
+                                                                      const Semantics& semantics = {});
 
 }  // namespace aqt
 

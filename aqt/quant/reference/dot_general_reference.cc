@@ -103,11 +103,6 @@ struct Quantized {
   bool has_scale = false;
 };
 
-struct Environment {
-  PrngLayout layout;
-  Runtime runtime;
-};
-
 // The random numbers of a tensor: one per index of `shape`.
 struct TensorBits {
   RandomBits bits;
@@ -168,10 +163,11 @@ float PowerOf(DType dtype, float x, double p) {
 }
 
 // From bounds to scales, in place.
-void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, const Environment& env, Value& bounds) {
+void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, const Semantics& semantics,
+                    Value& bounds) {
   const bool fp8_of_f16 = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
   const DType dtype = fp8_of_f16 ? DType::kF32 : bound_dtype;
-  const bool ieee = env.runtime.arithmetic == Arithmetic::kIeee;
+  const bool ieee = semantics.arithmetic == Arithmetic::kIeee;
   const float quant_bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
   const float reciprocal = Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, quant_bound);
   for (double& s : bounds.data) {
@@ -183,7 +179,7 @@ void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, con
 }
 
 Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
-                const Environment& env) {
+                const Semantics& semantics) {
   Index shape = x.shape;
   for (const int64_t axis : shared) shape[axis] = 1;
   Value scale(quantizer.scale_dtype.value_or(x.dtype), shape);
@@ -225,13 +221,13 @@ Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared,
   } else {
     const auto& search = std::get<SnrSearch>(*quantizer.calibration);
     const DType q_dtype = QvalueDType(quantizer.numerics, scaled);
-    const bool rounded = env.runtime.compat.snr_rates_in_tensor_dtype;
+    const bool rounded = semantics.compat.snr_rates_in_tensor_dtype;
     Value best = scale, top = scale;
     for (double& b : best.data) b = 1;
     for (const double candidate : search.candidates) {
       Value trial = scale, signal = scale, error = scale;
       for (size_t i = 0; i < trial.data.size(); ++i) trial.data[i] = multiply(absmax.data[i], candidate);
-      BoundsToScales(quantizer, x.dtype, po2 && !env.runtime.compat.snr_rates_unrounded_scales, env, trial);
+      BoundsToScales(quantizer, x.dtype, po2 && !semantics.compat.snr_rates_unrounded_scales, semantics, trial);
       ForEach(x.shape, [&](const Index& i) {
         const float inverse = Over(scale.dtype, 1.0f, trial(i));
         const float y = Times(scaled, x(i), std::isinf(inverse) ? 1.0f : inverse);
@@ -262,13 +258,13 @@ Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared,
       scale.data[i] = Times(DType::kF32, static_cast<float>(absmax.data[i]), static_cast<float>(best.data[i]));
     }
   }
-  BoundsToScales(quantizer, bound_dtype, po2, env, scale);
+  BoundsToScales(quantizer, bound_dtype, po2, semantics, scale);
   return scale;
 }
 
 // `calibrated` is what the scale is found for, x what is quantized.
 Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting,
-                       const Axes& batch, const std::optional<Key>& key, const Environment& env) {
+                       const Axes& batch, const std::optional<Key>& key, const Semantics& semantics) {
   Quantized result;
   const Quantizer& quantizer = tensor.quantizer;
   if (!IsQuantized(quantizer.numerics)) {
@@ -287,8 +283,8 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
                           : RemainingAxes(rank, contracting, batch);
     shared.assign(axes.begin(), axes.end());
   }
-  const TensorBits bits = MakeTensorBits(quantizer.numerics, x.shape, key, env.layout);
-  result.scale = MakeScale(quantizer, calibrated, shared, bits, env);
+  const TensorBits bits = MakeTensorBits(quantizer.numerics, x.shape, key, semantics.prng_layout);
+  result.scale = MakeScale(quantizer, calibrated, shared, bits, semantics);
   result.has_scale = true;
   std::optional<Value> bias;  // of the rank of x
   const auto* constant = std::get_if<Constant>(&*quantizer.calibration);
@@ -463,9 +459,9 @@ Value Ratio(const Value& own, const Value& other, const Axes& own_contracting, c
 }
 
 // x / ratio.
-Value Rescaled(const Value& x, const Value& ratio, const Environment& env) {
+Value Rescaled(const Value& x, const Value& ratio, const Semantics& semantics) {
   Value result(x.dtype, x.shape);
-  const bool multiply = env.runtime.arithmetic == Arithmetic::kXlaCompatible && ratio.shape != x.shape;
+  const bool multiply = semantics.arithmetic == Arithmetic::kXlaCompatible && ratio.shape != x.shape;
   ForEach(x.shape, [&](const Index& i) {
     const float reciprocal = Over(x.dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, ratio(i));
     result[i] = multiply ? Times(x.dtype, x(i), reciprocal) : Over(x.dtype, x(i), ratio(i));
@@ -480,7 +476,7 @@ struct RawResult {
 };
 
 RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
-              const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Environment& env) {
+              const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Semantics& semantics) {
   RawResult r;
   Value lhs_calibrated = lhs, rhs_calibrated = rhs;
   if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
@@ -488,15 +484,15 @@ RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, c
     const Value rhs_mid = MidScale(rhs, dims.rhs_contracting, dims.rhs_batch, config.rhs_mid_alpha);
     r.lhs_ratio = Ratio(lhs_mid, rhs_mid, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch);
     r.rhs_ratio = Ratio(rhs_mid, lhs_mid, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch);
-    lhs_calibrated = Rescaled(lhs, *r.lhs_ratio, env);
-    rhs_calibrated = Rescaled(rhs, *r.rhs_ratio, env);
+    lhs_calibrated = Rescaled(lhs, *r.lhs_ratio, semantics);
+    rhs_calibrated = Rescaled(rhs, *r.rhs_ratio, semantics);
   }
-  const bool original = env.runtime.compat.mid_scales_on_original_operands;
+  const bool original = semantics.compat.mid_scales_on_original_operands;
   if (original) r.lhs_ratio = r.rhs_ratio = std::nullopt;
   r.lhs = QuantizeSide(config.lhs, lhs_calibrated, original ? lhs : lhs_calibrated, dims.lhs_contracting,
-                       dims.lhs_batch, lhs_key, env);
+                       dims.lhs_batch, lhs_key, semantics);
   r.rhs = QuantizeSide(config.rhs, rhs_calibrated, original ? rhs : rhs_calibrated, dims.rhs_contracting,
-                       dims.rhs_batch, rhs_key, env);
+                       dims.rhs_batch, rhs_key, semantics);
   if (r.lhs.has_scale && config.lhs.dequant_mode == DequantMode::kOtherInput) {
     MultiplyOther(r.lhs.scale, dims.lhs_contracting, dims.lhs_batch, dims.rhs_contracting, dims.rhs_batch,
                   r.rhs.operand);
@@ -550,9 +546,9 @@ Value SumFirst(const Value& x) {
 }
 
 Value LocalRaw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
-               const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Environment& env) {
+               const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Semantics& semantics) {
   if (!config.local_aqt.has_value() || dims.lhs_contracting.empty()) {
-    return Raw(config, lhs, rhs, dims, lhs_key, rhs_key, env).out;
+    return Raw(config, lhs, rhs, dims, lhs_key, rhs_key, semantics).out;
   }
   const LocalAqt& local = *config.local_aqt;
   int64_t lhs_cut = dims.lhs_contracting[0], rhs_cut = dims.rhs_contracting[0];
@@ -571,13 +567,13 @@ Value LocalRaw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, 
   cut.lhs_batch.insert(cut.lhs_batch.begin(), lhs_cut);
   cut.rhs_batch.insert(cut.rhs_batch.begin(), rhs_cut);
   return SumFirst(
-      Raw(config, CutAxis(lhs, lhs_cut, count), CutAxis(rhs, rhs_cut, count), cut, lhs_key, rhs_key, env).out);
+      Raw(config, CutAxis(lhs, lhs_cut, count), CutAxis(rhs, rhs_cut, count), cut, lhs_key, rhs_key, semantics).out);
 }
 
 // The gradient of one operand, in that operand's layout.
 Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, const Value& lhs, const Value& rhs,
                const Value& g, const DotDims& dims, const std::optional<Key>& g_key, const std::optional<Key>& y_key,
-               const Environment& env) {
+               const Semantics& semantics) {
   const bool is_lhs = wrt == Side::kLhs;
   const DotGeneralRaw& raw = is_lhs ? config.dlhs : config.drhs;
   const Value& x = is_lhs ? lhs : rhs;
@@ -593,7 +589,7 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
     const std::optional<Value>& ratio = is_lhs ? forward.rhs_ratio : forward.lhs_ratio;
     if (ratio.has_value()) ForEach(y.shape, [&](const Index& i) { y[i] = Times(y.dtype, y(i), (*ratio)(i)); });
   }
-  const Value product = LocalRaw(raw, scaled_g, y, backward.dims, g_key, y_key, env);
+  const Value product = LocalRaw(raw, scaled_g, y, backward.dims, g_key, y_key, semantics);
   Value out(x.dtype, x.shape);
   ForEach(product.shape, [&](const Index& p) {
     Index i(x.shape.size());
@@ -602,7 +598,7 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
   });
   if (x_quantized.mask.empty()) return out;
   for (size_t i = 0; i < out.data.size(); ++i) {
-    if (env.runtime.arithmetic == Arithmetic::kXlaCompatible && out.dtype != DType::kBF16) {
+    if (semantics.arithmetic == Arithmetic::kXlaCompatible && out.dtype != DType::kBF16) {
       if (x_quantized.mask[i] == 0) out.data[i] = 0;
     } else {
       out.data[i] = Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);
@@ -670,7 +666,7 @@ Value SumInto(const Value& x, Index shape, F where) {
 }
 
 absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, const Value& rhs, const Value& g,
-                                          const DotDims& dims, const Context& context, const Runtime& runtime) {
+                                          const DotDims& dims, const Context& context, const Semantics& semantics) {
   const DotTiling tiling = *config.tiling;
   config.tiling.reset();
   const auto repeats = [](const TensorTiling& other, const Value& x) {
@@ -711,9 +707,9 @@ absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, c
   };
   Value inner_g(g.dtype, inside.product_shape);
   ForEach(inner_g.shape, [&](const Index& p) { inner_g[p] = g(where(p)); });
-  AQT_ASSIGN_OR_RETURN(
-      const DotGeneralGradients tiled,
-      ReferenceDotGeneralWithGradients(config, ToArray(l.x), ToArray(r.x), ToArray(inner_g), inner, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralGradients tiled,
+                       ReferenceDotGeneralWithGradients(config, ToArray(l.x), ToArray(r.x), ToArray(inner_g), inner,
+                                                        context, semantics));
   return DotGeneralGradients{
       ToArray(SumInto(FromArray(tiled.out), outside.product_shape, where)),
       ToArray(SumInto(FromArray(tiled.dlhs), lhs.shape, [&](const Index& i) { return l.Untiled(i); })),
@@ -725,23 +721,22 @@ absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, c
 absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs_ref,
                                                                      const ArrayRef& rhs_ref, const ArrayRef& g_ref,
                                                                      const DotDims& dims, const Context& context,
-                                                                     const Runtime& runtime) {
+                                                                     const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs_ref.aval(), rhs_ref.aval(), dims));
   if (g_ref.aval() != plan.out_aval())
     return absl::InvalidArgumentError("reference: g does not have the output's shape");
   if ((plan.ForwardNeedsKey() || plan.BackwardNeedsKey()) && !context.key.has_value()) {
     return absl::FailedPreconditionError("reference: set Context::key");
   }
-  const Environment env{context.prng_layout, runtime};
   const Value lhs = FromArray(lhs_ref), rhs = FromArray(rhs_ref), g = FromArray(g_ref);
-  if (config.tiling.has_value()) return Tiled(config, lhs, rhs, g, dims, context, runtime);
+  if (config.tiling.has_value()) return Tiled(config, lhs, rhs, g, dims, context, semantics);
   const auto key = [&](int pass, int side) -> std::optional<Key> {
     if (!context.key.has_value()) return std::nullopt;
-    return SplitKey(SplitKey(*context.key, 3, pass, env.layout), 2, side, env.layout);
+    return SplitKey(SplitKey(*context.key, 3, pass, semantics.prng_layout), 2, side, semantics.prng_layout);
   };
-  const RawResult forward = Raw(config.fwd, lhs, rhs, dims, key(0, 0), key(0, 1), env);
-  const Value dlhs = Gradient(Side::kLhs, config, forward, lhs, rhs, g, dims, key(1, 0), key(1, 1), env);
-  const Value drhs = Gradient(Side::kRhs, config, forward, lhs, rhs, g, dims, key(2, 0), key(2, 1), env);
+  const RawResult forward = Raw(config.fwd, lhs, rhs, dims, key(0, 0), key(0, 1), semantics);
+  const Value dlhs = Gradient(Side::kLhs, config, forward, lhs, rhs, g, dims, key(1, 0), key(1, 1), semantics);
+  const Value drhs = Gradient(Side::kRhs, config, forward, lhs, rhs, g, dims, key(2, 0), key(2, 1), semantics);
   return DotGeneralGradients{ToArray(forward.out), ToArray(dlhs), ToArray(drhs)};
 }
 

@@ -12,7 +12,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
@@ -21,7 +21,7 @@ namespace aqt {
 absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                      const ArrayRef& rhs, const ArrayRef& g,
                                                                      const DotDims& dims, const Context& context = {},
-                                                                     const Runtime& runtime = {});
+                                                                     const Semantics& semantics = {});
 
 }  // namespace aqt
 

@@ -37,14 +37,14 @@ struct Operand {
 };
 
 absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes, std::optional<Key> key,
-                                    const Context& context, const Runtime& runtime) {
+                                    const Context& context, const Semantics& semantics) {
   Operand operand;
   if (!IsQuantized(tensor.quantizer.numerics)) {
     operand.in_product = Array::CopyOf(x);
   } else {
     Context own = context;
     own.key = key;
-    AQT_ASSIGN_OR_RETURN(operand.qtensor, Quantize(tensor.quantizer, x, axes, own, runtime));
+    AQT_ASSIGN_OR_RETURN(operand.qtensor, Quantize(tensor.quantizer, x, axes, own, semantics));
     const bool fake = tensor.dequant_mode == DequantMode::kThisInput;
     AQT_ASSIGN_OR_RETURN(const Array dequantized, operand.qtensor.Dequantize());
     operand.in_product = fake ? dequantized : *operand.qtensor.qvalue;
@@ -133,13 +133,14 @@ class Element {
 absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
-                                                                    const Context& context, const Runtime& runtime) {
+                                                                    const Context& context,
+                                                                    const Semantics& semantics) {
   const int64_t m = lhs.shape[0], k = lhs.shape[1], groups = rhs.shape[0], n = rhs.shape[2];
   const DType dtype = lhs.dtype;
   OperandKeys keys;
-  if (context.key.has_value()) keys = SplitContextKey(*context.key, context.prng_layout);
-  AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.fwd.lhs, lhs, {1}, keys.fwd_lhs, context, runtime));
-  AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.fwd.rhs, rhs, {0, 1}, keys.fwd_rhs, context, runtime));
+  if (context.key.has_value()) keys = SplitContextKey(*context.key, semantics.prng_layout);
+  AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.fwd.lhs, lhs, {1}, keys.fwd_lhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.fwd.rhs, rhs, {0, 1}, keys.fwd_rhs, context, semantics));
 
   // What the backward passes read: g, times the forward scale of the saved operand if its qvalues are used.
   Array dlhs_g = Array::CopyOf(g), drhs_g = dlhs_g, saved_rhs = Array::CopyOf(rhs), saved_lhs = Array::CopyOf(lhs);
@@ -160,12 +161,14 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
     drhs_g = scaled(l, true);
     saved_lhs = Cast(*l.qtensor.qvalue, dtype);
   }
-  AQT_ASSIGN_OR_RETURN(const Operand dl_g, MakeOperand(config.dlhs.lhs, dlhs_g, {1}, keys.dlhs_lhs, context, runtime));
+  AQT_ASSIGN_OR_RETURN(const Operand dl_g,
+                       MakeOperand(config.dlhs.lhs, dlhs_g, {1}, keys.dlhs_lhs, context, semantics));
   AQT_ASSIGN_OR_RETURN(const Operand dl_y,
-                       MakeOperand(config.dlhs.rhs, saved_rhs, {0, 2}, keys.dlhs_rhs, context, runtime));
-  AQT_ASSIGN_OR_RETURN(const Operand dr_g, MakeOperand(config.drhs.lhs, drhs_g, {0}, keys.drhs_lhs, context, runtime));
+                       MakeOperand(config.dlhs.rhs, saved_rhs, {0, 2}, keys.dlhs_rhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const Operand dr_g,
+                       MakeOperand(config.drhs.lhs, drhs_g, {0}, keys.drhs_lhs, context, semantics));
   AQT_ASSIGN_OR_RETURN(const Operand dr_y,
-                       MakeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, runtime));
+                       MakeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, semantics));
 
   std::vector<int64_t> group_of(m, -1);
   int64_t next = 0;
@@ -201,7 +204,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
                             const Operand& operand) -> absl::StatusOr<Array> {
     const Array plain = Cast(Array::FromSpan<double>(d, x.shape), dtype);
     if (!IsQuantized(tensor.quantizer.numerics)) return plain;
-    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, runtime.arithmetic);
+    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, semantics.arithmetic);
   };
   DotGeneralGradients result;
   result.out = Cast(Array::FromSpan<double>(out, {m, n}), dtype);

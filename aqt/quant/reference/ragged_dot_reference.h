@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
@@ -22,7 +22,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
                                                                     const Context& context = {},
-                                                                    const Runtime& runtime = {});
+                                                                    const Semantics& semantics = {});
 
 }  // namespace aqt
 

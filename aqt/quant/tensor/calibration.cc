@@ -83,10 +83,10 @@ absl::StatusOr<CalibrationState> InitialCalibrationState(const Quantizer& quanti
 
 absl::StatusOr<CalibratedTensor> CalibrateWithState(const Quantizer& quantizer, const CalibrationState& state,
                                                     const ArrayRef& x, absl::Span<const int64_t> calibration_axes,
-                                                    const Context& context, const Runtime& runtime) {
+                                                    const Context& context, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const QuantizeSpec spec, SpecWithState(quantizer, x.aval(), calibration_axes));
   AQT_ASSIGN_OR_RETURN(internal::StatisticData data, DataOf(spec, state));
-  AQT_RETURN_IF_ERROR(internal::CheckSeen(spec, context.quant_mode, runtime.compat, data.old));
+  AQT_RETURN_IF_ERROR(internal::CheckSeen(spec, context.quant_mode, semantics.compat, data.old));
   std::vector<ArrayBuilder> updated;
   if (internal::UpdatesIn(context.quant_mode, spec.calibration)) {
     for (const Statistic& statistic : spec.statistics) updated.emplace_back(statistic.aval);
@@ -94,7 +94,7 @@ absl::StatusOr<CalibratedTensor> CalibrateWithState(const Quantizer& quantizer, 
   }
   std::vector<double> work(spec.num_work_doubles());
   ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
-  internal::ComputeScaleWithState(spec, x, context.quant_mode, runtime.arithmetic, data, work.data(), scale.data());
+  internal::ComputeScaleWithState(spec, x, context.quant_mode, semantics.arithmetic, data, work.data(), scale.data());
   CalibratedTensor result;
   result.qtensor.dequant_dtype = x.dtype;
   result.qtensor.scale.push_back(std::move(scale).Build());
@@ -113,13 +113,13 @@ absl::StatusOr<CalibrationState> UpdateCalibration(const Quantizer& quantizer, c
 }
 
 absl::StatusOr<Array> StaticScale(const Quantizer& quantizer, const CalibrationState& state, const Aval& x,
-                                  absl::Span<const int64_t> calibration_axes, const Runtime& runtime) {
+                                  absl::Span<const int64_t> calibration_axes, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const QuantizeSpec spec, SpecWithState(quantizer, x, calibration_axes));
   AQT_ASSIGN_OR_RETURN(const internal::StatisticData data, DataOf(spec, state));
-  AQT_RETURN_IF_ERROR(internal::CheckSeen(spec, QuantMode::kServe, runtime.compat, data.old));
+  AQT_RETURN_IF_ERROR(internal::CheckSeen(spec, QuantMode::kServe, semantics.compat, data.old));
   std::vector<double> work(spec.num_work_doubles());
   ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
-  internal::ScaleFromState(spec, runtime.arithmetic, data.old, work.data(), scale.data());
+  internal::ScaleFromState(spec, semantics.arithmetic, data.old, work.data(), scale.data());
   return std::move(scale).Build();
 }
 

@@ -49,7 +49,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/tensor/qtensor.h"
 
 namespace aqt {
@@ -79,7 +79,7 @@ struct CalibratedTensor {
 // like x; FailedPrecondition when it has seen no batch and is not updated (see Compat::read_unseen_calibration).
 absl::StatusOr<CalibratedTensor> CalibrateWithState(const Quantizer& quantizer, const CalibrationState& state,
                                                     const ArrayRef& x, absl::Span<const int64_t> calibration_axes,
-                                                    const Context& context = {}, const Runtime& runtime = {});
+                                                    const Context& context = {}, const Semantics& semantics = {});
 
 // The state after x was seen in mode CALIBRATE.
 absl::StatusOr<CalibrationState> UpdateCalibration(const Quantizer& quantizer, const CalibrationState& state,
@@ -87,7 +87,7 @@ absl::StatusOr<CalibrationState> UpdateCalibration(const Quantizer& quantizer, c
 
 // The scale that mode CONVERT or SERVE reads for tensors like x. Errors as for CalibrateWithState.
 absl::StatusOr<Array> StaticScale(const Quantizer& quantizer, const CalibrationState& state, const Aval& x,
-                                  absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {});
+                                  absl::Span<const int64_t> calibration_axes, const Semantics& semantics = {});
 
 }  // namespace aqt
 

@@ -19,7 +19,6 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {

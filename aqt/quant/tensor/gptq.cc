@@ -259,7 +259,7 @@ absl::StatusOr<HessianState> UpdateHessian(const HessianState& state, const Arra
 
 absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayRef& w,
                                         absl::Span<const int64_t> contracting_axes, const ArrayRef& hessian,
-                                        const GptqOptions& options, const Runtime& runtime) {
+                                        const GptqOptions& options, const Semantics& semantics, Executor* executor) {
   constexpr char kCall[] = "GptqQuantize";
   AQT_RETURN_IF_ERROR(CheckQuantizer(quantizer));
   AQT_RETURN_IF_ERROR(CheckFloat(kCall, "the weight", w.dtype));
@@ -268,7 +268,7 @@ absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayR
         absl::StrCat(kCall, ": percdamp = ", options.percdamp, ", expected a number >= 0"));
   }
   AQT_ASSIGN_OR_RETURN(const Layout layout, MakeLayout(kCall, w.shape, contracting_axes));
-  AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, w, contracting_axes, runtime, options.tiling));
+  AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, w, contracting_axes, semantics, options.tiling));
   AQT_ASSIGN_OR_RETURN(QTensor nearest, CalculateQvalue(quantizer, w, calibrated));
   const int64_t n = layout.features;
   AQT_ASSIGN_OR_RETURN(const Array checked, CheckHessian(hessian, n));
@@ -282,7 +282,7 @@ absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayR
 
   const double* h = checked.View<double>().data();
   const std::vector<int64_t> order = ReversedOrder(h, n, options.act_order);
-  AQT_ASSIGN_OR_RETURN(const Array factor, InverseFactor(h, n, order, options.percdamp, runtime.executor));
+  AQT_ASSIGN_OR_RETURN(const Array factor, InverseFactor(h, n, order, options.percdamp, executor));
 
   const Shape tiled = nearest.qvalue->shape();
   const Array scale_of_each = Array::CopyOf(internal::BroadcastTo(calibrated.scale[0], tiled));
@@ -299,7 +299,7 @@ absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayR
   std::vector<double> errors(layout.rows), nearest_errors(layout.rows);
   std::vector<char> kept(layout.rows);
   std::vector<absl::Status> failures((layout.rows + kBlock - 1) / kBlock);
-  ForEachBlock(layout.rows, runtime.executor, [&](int64_t first, int64_t end) {
+  ForEachBlock(layout.rows, executor, [&](int64_t first, int64_t end) {
     const int64_t rows = end - first;
     const double* original = weights.View<double>().data() + first * n;
     std::vector<double> work(rows * n), differences(rows * n), nearest_difference(n);

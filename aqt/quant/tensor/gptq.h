@@ -25,7 +25,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/tensor/qtensor.h"
 
@@ -73,7 +73,8 @@ struct GptqResult {
 // size, and a damping that leaves the Hessian not positive definite.
 absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayRef& w,
                                         absl::Span<const int64_t> contracting_axes, const ArrayRef& hessian,
-                                        const GptqOptions& options = {}, const Runtime& runtime = {});
+                                        const GptqOptions& options = {}, const Semantics& semantics = {},
+                                        Executor* executor = nullptr);
 
 }  // namespace aqt
 

@@ -16,7 +16,6 @@
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantizer.h"
@@ -244,8 +243,7 @@ TEST(GptqQuantize, ThreadsGiveTheSameBits) {
     const absl::StatusOr<HessianState> many = UpdateHessian(HessianState::Zeros(96), x, {1}, &pool);
     ASSERT_TRUE(many.ok());
     EXPECT_TRUE(BitEqual(many->sum, one->sum));
-    const absl::StatusOr<GptqResult> got =
-        GptqQuantize(QuantizerMake(4), w, {1}, *many->Hessian(), {}, {.executor = &pool});
+    const absl::StatusOr<GptqResult> got = GptqQuantize(QuantizerMake(4), w, {1}, *many->Hessian(), {}, {}, &pool);
     ASSERT_TRUE(got.ok());
     ExpectSame(got->weight, want.weight);
     EXPECT_EQ(got->error, want.error);

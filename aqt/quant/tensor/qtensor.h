@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/tiling.h"
 
 namespace aqt {

@@ -163,9 +163,9 @@ float SignalToNoise(double signal, double error, bool rounded) {
 
 // bounds = absmax times the candidate with the largest ln(1 + signal / error), the first of equal ones, in f32. A group
 // whose ratio is NaN (all zeros) keeps 1 from there on.
-void SnrBounds(const SnrSearch& calibration, const QuantizeSpec& spec, const ArrayRef& x, const Runtime& runtime,
+void SnrBounds(const SnrSearch& calibration, const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
                const std::optional<TensorDraws>& draws, const SnrWork& work, float* bounds) {
-  const bool rounded = runtime.compat.snr_rates_in_tensor_dtype;
+  const bool rounded = semantics.compat.snr_rates_in_tensor_dtype;
   const int64_t n = spec.num_scales();
   AbsMaxInto(x, spec.scale_shape, work.absmax);
   AbsMaxToBounds(AbsMax{}, x.dtype, work.absmax, n);
@@ -175,10 +175,10 @@ void SnrBounds(const SnrSearch& calibration, const QuantizeSpec& spec, const Arr
     const float factor = HostConstant(x.dtype, candidate);
     std::copy(work.absmax, work.absmax + n, work.scale);
     MulRow(x.dtype, &factor, 0, work.scale, n);
-    if (runtime.compat.snr_rates_unrounded_scales) {
-      DivideByQuantBound(spec, x.dtype, runtime.arithmetic, work.scale, n);
+    if (semantics.compat.snr_rates_unrounded_scales) {
+      DivideByQuantBound(spec, x.dtype, semantics.arithmetic, work.scale, n);
     } else {
-      ScalesFromBounds(spec, x.dtype, runtime.arithmetic, work.scale, n);
+      ScalesFromBounds(spec, x.dtype, semantics.arithmetic, work.scale, n);
     }
     RoundRow(spec.scale_dtype, work.scale, n);
     SumSquares(spec, x, draws, rounded, work);
@@ -385,14 +385,14 @@ int64_t QuantizeSpec::num_work_doubles() const {
   return bounds;
 }
 
-void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Runtime& runtime,
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
                   const std::optional<TensorDraws>& draws, double* work, void* scale) {
   const int64_t n = spec.num_scales(), floats = (n + 1) / 2;
   float* bounds = reinterpret_cast<float*>(work);
   double* rest = work + floats;
   if (std::holds_alternative<AbsMax>(spec.calibration)) {
     AbsMaxInto(x, spec.scale_shape, bounds);
-    ScalesFromAbsMax(spec, runtime.arithmetic, bounds, n);
+    ScalesFromAbsMax(spec, semantics.arithmetic, bounds, n);
   } else {
     if (const auto* constant = std::get_if<Constant>(&spec.calibration)) {
       ConstantBounds(*constant, spec, bounds);
@@ -402,10 +402,10 @@ void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Runtime& ru
       AQT_CHECK(std::holds_alternative<SnrSearch>(spec.calibration));
       const auto row = [&](int64_t i) { return reinterpret_cast<float*>(rest + i * floats); };
       double* sums = rest + 4 * floats;
-      SnrBounds(std::get<SnrSearch>(spec.calibration), spec, x, runtime, draws,
+      SnrBounds(std::get<SnrSearch>(spec.calibration), spec, x, semantics, draws,
                 {row(0), row(1), row(2), row(3), sums, sums + n}, bounds);
     }
-    ScalesFromBounds(spec, spec.bound_dtype, runtime.arithmetic, bounds, n);
+    ScalesFromBounds(spec, spec.bound_dtype, semantics.arithmetic, bounds, n);
   }
   StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
 }

@@ -14,7 +14,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/numerics_rows.h"
 #include "aqt/quant/tensor/statistics.h"
 
@@ -51,7 +51,7 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
 
 // scale = what the calibration finds for x, dense, in scale_dtype. `draws` is what the numerics need when SnrSearch
 // quantizes, otherwise unused. `work` has num_work_doubles() elements.
-void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Runtime& runtime,
+void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
                   const std::optional<TensorDraws>& draws, double* work, void* scale);
 
 // The same for a calibration with state: updates it if the mode says so, and reads the scale before or after as the

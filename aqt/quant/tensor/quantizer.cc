@@ -18,12 +18,12 @@ namespace aqt {
 namespace {
 
 absl::StatusOr<internal::TensorDraws> MakeDraws(const char* call, const Numerics& numerics, const Shape& shape,
-                                                const Context& context) {
+                                                const Context& context, PrngLayout layout) {
   if (!context.key.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat(call, ": ", Describe(numerics), " draws random numbers: set Context::key"));
   }
-  return internal::TensorDraws{*context.key, context.prng_layout, shape};
+  return internal::TensorDraws{*context.key, layout, shape};
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ absl::StatusOr<internal::TensorDraws> MakeDraws(const char* call, const Numerics
 absl::Status Validate(const Quantizer& quantizer) { return internal::ValidateQuantizer(quantizer); }
 
 absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
-                                  absl::Span<const int64_t> calibration_axes, const Runtime& runtime,
+                                  absl::Span<const int64_t> calibration_axes, const Semantics& semantics,
                                   const TilingState* tiling, const Context& context) {
   AQT_RETURN_IF_ERROR(Validate(quantizer));
   QTensor qtensor;
@@ -54,18 +54,19 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
   }
   std::optional<internal::TensorDraws> draws;
   if (spec.draws_shape.has_value() && std::holds_alternative<SnrSearch>(spec.calibration)) {
-    AQT_ASSIGN_OR_RETURN(draws, MakeDraws("Calibrate", quantizer.numerics, *spec.draws_shape, context));
+    AQT_ASSIGN_OR_RETURN(draws,
+                         MakeDraws("Calibrate", quantizer.numerics, *spec.draws_shape, context, semantics.prng_layout));
   }
   std::vector<double> work(spec.num_work_doubles());
   ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
-  internal::ComputeScale(spec, tiled, runtime, draws, work.data(), scale.data());
+  internal::ComputeScale(spec, tiled, semantics, draws, work.data(), scale.data());
   qtensor.scale.push_back(std::move(scale).Build());
   if (spec.bias.has_value()) qtensor.bias.push_back(Array::CopyOf(internal::BroadcastTo(*spec.bias, spec.bias_shape)));
   return qtensor;
 }
 
 absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
-                                        const Context& context) {
+                                        const Context& context, const Semantics& semantics) {
   AQT_RETURN_IF_ERROR(Validate(quantizer));
   if (!IsQuantized(quantizer.numerics)) return calibrated;
   if (calibrated.IsFull()) return absl::InvalidArgumentError("CalculateQvalue: the tensor already has a qvalue");
@@ -81,7 +82,8 @@ absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayR
                        internal::DrawsShape(quantizer.numerics, tiled.shape, scaled));
   std::optional<internal::TensorDraws> draws;
   if (draws_shape.has_value()) {
-    AQT_ASSIGN_OR_RETURN(draws, MakeDraws("CalculateQvalue", quantizer.numerics, *draws_shape, context));
+    AQT_ASSIGN_OR_RETURN(
+        draws, MakeDraws("CalculateQvalue", quantizer.numerics, *draws_shape, context, semantics.prng_layout));
   }
   ArrayBuilder q(QvalueDType(quantizer.numerics, scaled), tiled.shape);
   internal::QuantizeInto(quantizer.numerics, tiled, affine.get(), draws, q.ref(), nullptr);
@@ -91,15 +93,15 @@ absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayR
 
 absl::StatusOr<QTensor> Quantize(const Quantizer& quantizer, const ArrayRef& x,
                                  absl::Span<const int64_t> calibration_axes, const Context& context,
-                                 const Runtime& runtime, const TilingState* tiling) {
-  AQT_ASSIGN_OR_RETURN(QTensor calibrated, Calibrate(quantizer, x, calibration_axes, runtime, tiling, context));
-  return CalculateQvalue(quantizer, x, std::move(calibrated), context);
+                                 const Semantics& semantics, const TilingState* tiling) {
+  AQT_ASSIGN_OR_RETURN(QTensor calibrated, Calibrate(quantizer, x, calibration_axes, semantics, tiling, context));
+  return CalculateQvalue(quantizer, x, std::move(calibrated), context, semantics);
 }
 
 absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
                                 absl::Span<const int64_t> calibration_axes, const Context& context,
-                                const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const QTensor qtensor, Quantize(quantizer, x, calibration_axes, context, runtime));
+                                const Semantics& semantics) {
+  AQT_ASSIGN_OR_RETURN(const QTensor qtensor, Quantize(quantizer, x, calibration_axes, context, semantics));
   return qtensor.Dequantize();
 }
 

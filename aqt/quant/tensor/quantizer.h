@@ -9,7 +9,7 @@
 //
 // The scale of AbsMax, each operation rounded to the dtype of x (R):
 //   m = max|x| over the shared axes; m = 0 becomes 1; m = R(m * clipping_scale)
-//   scale = R(m / quant_bound)      see Arithmetic in runtime.h; then po2 and the cast to scale_dtype
+//   scale = R(m / quant_bound)      see Arithmetic in semantics.h; then po2 and the cast to scale_dtype
 // A NaN in a group makes its scale NaN and its integer qvalues 0. An Inf makes the scale Inf and the qvalues 0.
 // The qvalue is numerics(x * (1 / scale)), with 1 in place of an infinite reciprocal.
 
@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/tensor/qtensor.h"
 
@@ -33,23 +33,23 @@ absl::Status Validate(const Quantizer& quantizer);
 // is needed only when SnrSearch tries numerics that add noise. FailedPrecondition for a calibration with state: see
 // calibration.h.
 absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
-                                  absl::Span<const int64_t> calibration_axes, const Runtime& runtime = {},
+                                  absl::Span<const int64_t> calibration_axes, const Semantics& semantics = {},
                                   const TilingState* tiling = nullptr, const Context& context = {});
 
 // `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (splitting it
-// into one key per operand is up to DotGeneral).
+// into one key per operand is up to DotGeneral). Of the semantics, only prng_layout is read.
 absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
-                                        const Context& context = {});
+                                        const Context& context = {}, const Semantics& semantics = {});
 
 // Calibrate, then CalculateQvalue.
 absl::StatusOr<QTensor> Quantize(const Quantizer& quantizer, const ArrayRef& x,
                                  absl::Span<const int64_t> calibration_axes, const Context& context = {},
-                                 const Runtime& runtime = {}, const TilingState* tiling = nullptr);
+                                 const Semantics& semantics = {}, const TilingState* tiling = nullptr);
 
 // Quantize, then Dequantize.
 absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
                                 absl::Span<const int64_t> calibration_axes, const Context& context = {},
-                                const Runtime& runtime = {});
+                                const Semantics& semantics = {});
 
 // The straight-through gradient: g, with zeros where x was clipped if the numerics set clip_gradient. `qtensor` is the
 // result of Quantize for this x. Dtype and shape of g.

@@ -14,7 +14,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/tensor/qtensor.h"
 
