@@ -23,8 +23,8 @@ namespace aqt::kernels {
 // What happens to a sum before it is stored. In this order, each conversion and product rounded to nearest, ties to
 // even:
 //   1. convert to f32, then to sum_dtype;
-//   2. multiply by the first scale in f32, then convert to first_dtype;
-//   3. multiply by the second scale in f32, then convert to second_dtype;
+//   2. multiply by the scale of lhs in f32, then convert to first_dtype;
+//   3. multiply by the scale of rhs in f32, then convert to second_dtype;
 //   4. convert to the output's dtype.
 // A step whose scale is absent does nothing. A product and a sum are never fused into one rounding.
 struct Epilogue {
@@ -34,8 +34,6 @@ struct Epilogue {
   const float* rhs_scale = nullptr;
   int64_t lhs_stride = 1, lhs_batch_stride = 0;
   int64_t rhs_stride = 1, rhs_batch_stride = 0;
-  // The first scale is the lhs's, as in AQT; with rhs_first it is the rhs's (for products with swapped sides).
-  bool rhs_first = false;
   // f32, bf16 or f16.
   DType sum_dtype = DType::kF32, first_dtype = DType::kF32, second_dtype = DType::kF32;
   // After steps 2 and 3 a subnormal f32 becomes a zero with its sign (like XLA on CPU).

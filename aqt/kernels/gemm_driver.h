@@ -14,9 +14,9 @@
 //   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
 //       out[r * kNr + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R, j < kNr;
 //       out may alias init
-//   Multiply<R, kWide>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, rows_first, out, out_stride)
+//   Multiply<R, kWide>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, out, out_stride)
 //       the same sum v, then out[r * out_stride + j] = float(v) * row_scale[r] * col_scale[j], rounded after each
-//       operation, multiplied by the column's scale first unless rows_first
+//       operation
 // for R in {1, 2, 4, kLhs.width}; kWide only with the last of these, and only if there is a wide form.
 
 #include <algorithm>
@@ -105,7 +105,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
           } else if (in_registers && rows == R) {
             float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
             Tile::template Multiply<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, row_scales + (m - m0),
-                                              col_scales, !epi.rhs_first, out, row_stride);
+                                              col_scales, out, row_stride);
           } else {
             Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
             FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);

@@ -62,9 +62,8 @@ void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const
       if (epi.subnormals_are_zero) v = Flush(v);
       v = Round(v, dtype);
     };
-    if (epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.first_dtype);
-    if (row_scale != nullptr) times(hn::Set(d, *row_scale), epi.rhs_first ? epi.second_dtype : epi.first_dtype);
-    if (!epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
+    if (row_scale != nullptr) times(hn::Set(d, *row_scale), epi.first_dtype);
+    if (col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
     StoreLine(v, out + j);
   }
 }

@@ -95,8 +95,8 @@ struct VectorTile : Ops {
 
   template <int R, bool kWide>
   static HWY_NOINLINE void Multiply(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
-                                    int64_t init_stride, const float* row_scale, const float* col_scale,
-                                    bool rows_first, float* out, int64_t out_stride) {
+                                    int64_t init_stride, const float* row_scale, const float* col_scale, float* out,
+                                    int64_t out_stride) {
     Sums<R> s;
     Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
     const hn::ScalableTag<float> df;
@@ -105,8 +105,8 @@ struct VectorTile : Ops {
     for (int r = 0; r < R; ++r) {
       const auto row = hn::Set(df, row_scale[r]);
       const auto x0 = ToF32(s.v[r][0]), x1 = ToF32(s.v[r][1]);
-      const auto y0 = rows_first ? hn::Mul(hn::Mul(x0, row), c0) : hn::Mul(hn::Mul(x0, c0), row);
-      const auto y1 = rows_first ? hn::Mul(hn::Mul(x1, row), c1) : hn::Mul(hn::Mul(x1, c1), row);
+      const auto y0 = hn::Mul(hn::Mul(x0, row), c0);
+      const auto y1 = hn::Mul(hn::Mul(x1, row), c1);
       hn::StoreU(y0, df, out + r * out_stride);
       hn::StoreU(y1, df, out + r * out_stride + kLanes);
     }

@@ -133,19 +133,8 @@ float ReferenceEpilogue(const GemmArgs& args, int64_t b, int64_t m, int64_t n, f
   const Epilogue& epi = args.epilogue;
   float v = Round(sum, epi.sum_dtype);
   const auto times = [&](float scale, DType dtype) { v = Round(Flush(v * scale, epi.subnormals_are_zero), dtype); };
-  const auto lhs = [&](DType dtype) {
-    if (epi.lhs_scale != nullptr) times(epi.lhs_scale[b * epi.lhs_batch_stride + m * epi.lhs_stride], dtype);
-  };
-  const auto rhs = [&](DType dtype) {
-    if (epi.rhs_scale != nullptr) times(epi.rhs_scale[b * epi.rhs_batch_stride + n * epi.rhs_stride], dtype);
-  };
-  if (epi.rhs_first) {
-    rhs(epi.first_dtype);
-    lhs(epi.second_dtype);
-  } else {
-    lhs(epi.first_dtype);
-    rhs(epi.second_dtype);
-  }
+  if (epi.lhs_scale != nullptr) times(epi.lhs_scale[b * epi.lhs_batch_stride + m * epi.lhs_stride], epi.first_dtype);
+  if (epi.rhs_scale != nullptr) times(epi.rhs_scale[b * epi.rhs_batch_stride + n * epi.rhs_stride], epi.second_dtype);
   return Round(v, args.out_dtype);
 }
 
