@@ -6,7 +6,6 @@
 // extend the closed set of operations; the graph knows it only by this interface. Most composites derive from
 // CompositeBase (composite_base.h), which has the defaults that need the graph: this header is below the graph.
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,12 +18,6 @@
 
 namespace aqt {
 
-// The kind of operation, for transforms that treat operations by kind.
-enum class CompositeKind : uint8_t { kOther, kDotGeneral, kConv };
-
-// What the operation uses an operand for.
-enum class OperandRole : uint8_t { kData, kLhs, kRhs, kKey, kStatistic };
-
 class Composite : public std::enable_shared_from_this<Composite> {
  public:
   virtual ~Composite() = default;
@@ -36,9 +29,6 @@ class Composite : public std::enable_shared_from_this<Composite> {
   // This composite's name in its program, such as "mlp/fc1", if it has one: the names of its inputs and outputs begin
   // with it. Transforms that assign names give it to nothing else.
   virtual std::optional<std::string> instance_name() const { return std::nullopt; }
-  virtual CompositeKind kind() const { return CompositeKind::kOther; }
-  // One per operand; if empty, all are kData.
-  virtual std::vector<OperandRole> roles() const { return {}; }
   virtual int num_outputs() const { return 1; }
   // One per operand: a statistic's value before the first run, nullopt for other operands. Empty if there are no
   // statistics.

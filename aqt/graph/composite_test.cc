@@ -108,7 +108,6 @@ class Scale : public CompositeBase {
   Scale(Log* log, bool with_residual) : log_(log), with_residual_(with_residual) {}
   std::string Name() const override { return with_residual_ ? "scale_forward" : "scale"; }
   std::string Attributes() const override { return "by=w"; }
-  std::vector<OperandRole> roles() const override { return {OperandRole::kLhs, OperandRole::kRhs}; }
   int num_outputs() const override { return with_residual_ ? 3 : 2; }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     std::vector<Aval> out = {in[0], {in[0].dtype, {}}};

@@ -190,14 +190,6 @@ class ForwardOp : public CompositeBase {
     return text;
   }
   std::optional<std::string> instance_name() const override { return name_; }
-  CompositeKind kind() const override { return CompositeKind::kDotGeneral; }
-  std::vector<OperandRole> roles() const override {
-    std::vector<OperandRole> roles(layout_.size(), OperandRole::kRhs);
-    for (size_t i = 0; i < layout_.at(Side::kRhs); ++i) roles[i] = OperandRole::kLhs;
-    for (size_t i = layout_.forward_at(); i < layout_.key_at(); ++i) roles[i] = OperandRole::kStatistic;
-    if (layout_.has_key) roles.back() = OperandRole::kKey;
-    return roles;
-  }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(layout_.size());
     for (size_t i = 0; i < layout_.forward_state.size(); ++i) {
@@ -359,7 +351,6 @@ class BackwardOp : public CompositeBase {
 
   std::string Name() const override { return "aqt_dot_general_bwd"; }
   std::string Attributes() const override { return dot_->attributes; }
-  CompositeKind kind() const override { return CompositeKind::kDotGeneral; }
   int num_outputs() const override { return 2 + static_cast<int>(updated_.size()); }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(state_at() + dot_->plan.backward_state().size() + (has_key_ ? 1 : 0));

@@ -126,11 +126,6 @@ class CalibratePart : public CompositeBase {
     return absl::StrCat(CalibrationText(quantizer_, axes_, semantics_), mode_ == QuantMode::kTrain ? "" : ", ",
                         mode_ == QuantMode::kTrain ? "" : ToString(mode_));
   }
-  std::vector<OperandRole> roles() const override {
-    std::vector<OperandRole> roles(1 + names_.size(), OperandRole::kStatistic);
-    roles[0] = OperandRole::kData;
-    return roles;
-  }
   int num_outputs() const override { return 1 + (Updates() ? static_cast<int>(names_.size()) : 0); }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial = {std::nullopt};
@@ -193,9 +188,6 @@ class StaticScalePart : public Part {
       initial_.push_back(initial.at(name));  // the plan has checked
   }
 
-  std::vector<OperandRole> roles() const override {
-    return std::vector<OperandRole>(initial_.size(), OperandRole::kStatistic);
-  }
   std::vector<std::optional<Array>> InitialStatistics() const override { return initial_; }
 
  private:
