@@ -15,7 +15,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/eval.h"
 #include "aqt/nn/state_file.h"
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 
 namespace aqt::nn {
 namespace {

@@ -12,8 +12,8 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_expand.h"
-#include "aqt/ops/aqt_parts.h"
 #include "aqt/ops/describe.h"
+#include "aqt/ops/opaque_ops.h"
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/semantics.h"
@@ -129,7 +129,7 @@ std::optional<Value> KeyFor(const Impl& dot, const Value* key, KeyRole role) {
 
 // Which operands an equation has: for each side one or two; the statistics of sides without a scale; optionally those
 // of the gradient; optionally a key.
-struct Layout {
+struct OperandOrder {
   bool has_scale[2] = {false, false};
   bool quantized[2] = {false, false};  // has a scale, and the operand is a qvalue
   std::vector<size_t> forward_state;   // positions in the plan's forward_state()
@@ -167,14 +167,14 @@ struct UpdatedState {
 class ForwardOp : public CompositeBase {
  public:
   // `backward_slots` are the names of the gradient's statistics.
-  ForwardOp(std::shared_ptr<const Impl> dot, Layout layout, bool with_residuals, std::vector<Slot> backward_slots,
+  ForwardOp(std::shared_ptr<const Impl> dot, OperandOrder order, bool with_residuals, std::vector<Slot> backward_slots,
             std::optional<std::string> name)
       : dot_(std::move(dot)),
-        layout_(std::move(layout)),
+        order_(std::move(order)),
         with_residuals_(with_residuals),
         backward_slots_(std::move(backward_slots)),
         name_(std::move(name)) {
-    for (const size_t position : layout_.forward_state) {
+    for (const size_t position : order_.forward_state) {
       if (dot_->Updates(dot_->plan.forward_state()[position])) updated_.push_back(position);
     }
   }
@@ -184,19 +184,19 @@ class ForwardOp : public CompositeBase {
     std::string text = dot_->attributes;
     for (const Side side : kSides) {
       const int i = static_cast<int>(side);
-      if (!layout_.has_scale[i] || layout_.quantized[i]) continue;
+      if (!order_.has_scale[i] || order_.quantized[i]) continue;
       absl::StrAppend(&text, ", ", side == Side::kLhs ? "lhs" : "rhs", " by a given scale");
     }
     return text;
   }
   std::optional<std::string> instance_name() const override { return name_; }
   std::vector<std::optional<Array>> InitialStatistics() const override {
-    std::vector<std::optional<Array>> initial(layout_.size());
-    for (size_t i = 0; i < layout_.forward_state.size(); ++i) {
-      initial[layout_.forward_at() + i] = dot_->plan.forward_state()[layout_.forward_state[i]].initial;
+    std::vector<std::optional<Array>> initial(order_.size());
+    for (size_t i = 0; i < order_.forward_state.size(); ++i) {
+      initial[order_.forward_at() + i] = dot_->plan.forward_state()[order_.forward_state[i]].initial;
     }
-    for (size_t i = 0; i < layout_.backward_state; ++i) {
-      initial[layout_.backward_at() + i] = dot_->plan.backward_state()[i].initial;
+    for (size_t i = 0; i < order_.backward_state; ++i) {
+      initial[order_.backward_at() + i] = dot_->plan.backward_state()[i].initial;
     }
     return initial;
   }
@@ -206,19 +206,19 @@ class ForwardOp : public CompositeBase {
   }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
-    if (in.size() != layout_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("takes ", layout_.size(), " operands, got ", in.size()));
+    if (in.size() != order_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", order_.size(), " operands, got ", in.size()));
     }
     for (const Side side : kSides) {
-      if (!layout_.quantized[static_cast<int>(side)]) {
-        AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[layout_.at(side)], dot_->aval(side)));
+      if (!order_.quantized[static_cast<int>(side)]) {
+        AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[order_.at(side)], dot_->aval(side)));
       }
     }
     const std::vector<std::optional<Array>> initial = InitialStatistics();
-    for (size_t i = layout_.forward_at(); i < layout_.key_at(); ++i) {
+    for (size_t i = order_.forward_at(); i < order_.key_at(); ++i) {
       AQT_RETURN_IF_ERROR(ExpectAval("a statistic", in[i], initial[i]->aval()));
     }
-    if (layout_.has_key) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
+    if (order_.has_key) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
     std::vector<Aval> out = {dot_->plan.out_aval()};
     for (const size_t position : updated_) out.push_back(dot_->plan.forward_state()[position].initial.aval());
     if (with_residuals_) {
@@ -232,13 +232,13 @@ class ForwardOp : public CompositeBase {
     prepared.reserve(2);
     std::vector<DotOperand> operands;
     for (const Side side : kSides) {
-      const Array& value = in[layout_.at(side)];
-      if (!layout_.has_scale[static_cast<int>(side)]) {
+      const Array& value = in[order_.at(side)];
+      if (!order_.has_scale[static_cast<int>(side)]) {
         operands.emplace_back(value);
         continue;
       }
-      QTensor qtensor{.scale = {in[layout_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
-      const bool quantized = layout_.quantized[static_cast<int>(side)];
+      QTensor qtensor{.scale = {in[order_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
+      const bool quantized = order_.quantized[static_cast<int>(side)];
       if (quantized) qtensor.qvalue = value;
       AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan.Prepare(side, std::move(qtensor)));
       prepared.push_back(std::move(operand));
@@ -246,16 +246,16 @@ class ForwardOp : public CompositeBase {
     }
     const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
     std::vector<ArrayRef> old(slots.size());
-    for (size_t i = 0; i < layout_.forward_state.size(); ++i) {
-      old[layout_.forward_state[i]] = in[layout_.forward_at() + i];
+    for (size_t i = 0; i < order_.forward_state.size(); ++i) {
+      old[order_.forward_state[i]] = in[order_.forward_at() + i];
     }
     UpdatedState updated(slots);
     for (const size_t position : updated_) updated.Add(slots[position], position);
     ArrayBuilder out(dot_->plan.out_aval());
     Residuals residuals(Residuals::Operands::kBorrow);
     AQT_RETURN_IF_ERROR(
-        dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, layout_.has_key ? &in.back() : nullptr),
-                           out.ref(), with_residuals_ ? &residuals : nullptr, CurrentRuntime(), {old, updated.refs}));
+        dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out.ref(),
+                           with_residuals_ ? &residuals : nullptr, CurrentRuntime(), {old, updated.refs}));
     std::vector<Array> results = {std::move(out).Build()};
     for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
     if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
@@ -266,22 +266,22 @@ class ForwardOp : public CompositeBase {
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
     std::vector<Value> statistics(slots.size());
-    for (size_t i = 0; i < layout_.forward_state.size(); ++i) {
-      statistics[layout_.forward_state[i]] = in[layout_.forward_at() + i];
+    for (size_t i = 0; i < order_.forward_state.size(); ++i) {
+      statistics[order_.forward_state[i]] = in[order_.forward_at() + i];
     }
     RawSide sides[2];
     for (const Side side : kSides) {
       RawSide& raw = sides[static_cast<int>(side)];
-      const Value& value = in[layout_.at(side)];
-      if (layout_.quantized[static_cast<int>(side)]) {
-        raw.given = QuantizedValue{value, in[layout_.at(side) + 1]};
+      const Value& value = in[order_.at(side)];
+      if (order_.quantized[static_cast<int>(side)]) {
+        raw.given = QuantizedValue{value, in[order_.at(side) + 1]};
       } else {
         raw.x = TileOperand(*dot_, side, value);
-        if (layout_.has_scale[static_cast<int>(side)]) raw.scale = in[layout_.at(side) + 1];
+        if (order_.has_scale[static_cast<int>(side)]) raw.scale = in[order_.at(side) + 1];
         raw.statistics = StatisticsOf(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs", slots, statistics);
         raw.mode = dot_->mode(side);
         if (dot_->plan.ForwardNeedsKey()) {
-          raw.key = KeyFor(*dot_, layout_.has_key ? &in.back() : nullptr,
+          raw.key = KeyFor(*dot_, order_.has_key ? &in.back() : nullptr,
                            side == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs);
         }
       }
@@ -299,7 +299,7 @@ class ForwardOp : public CompositeBase {
     if (!with_residuals_) return out;
     for (const ResidualSlot& slot : dot_->plan.residuals()) {
       const QuantizedValue& quantized = slot.side == Side::kLhs ? result.lhs : result.rhs;
-      const Value& x = in[layout_.at(slot.side)];
+      const Value& x = in[order_.at(slot.side)];
       switch (slot.kind) {
         case ResidualKind::kValue: out.push_back(x); break;
         case ResidualKind::kQvalue: out.push_back(quantized.qvalue); break;
@@ -328,7 +328,7 @@ class ForwardOp : public CompositeBase {
   void AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const;
 
   const std::shared_ptr<const Impl> dot_;
-  const Layout layout_;
+  const OperandOrder order_;
   const bool with_residuals_;
   const std::vector<Slot> backward_slots_;
   const std::optional<std::string> name_;
@@ -440,9 +440,9 @@ class BackwardOp : public CompositeBase {
     if (raw.rhs.use_fwd_quant) {
       const Value scale =
           internal::ScaleToOther(*Residual(other, ResidualKind::kScale, in), Side::kRhs, backward.dims, g.x.rank());
-      g.x = internal::Release(
-          internal::MulIn(dtype, internal::Hold(g.x), internal::RoundTo(dtype, internal::Hold(scale))), dtype);
-      y.x = ops::Cast(internal::Hold(*Residual(other, ResidualKind::kQvalue, in)), dtype);
+      g.x = internal::FromF32(
+          internal::MulIn(dtype, internal::ToF32(g.x), internal::RoundTo(dtype, internal::ToF32(scale))), dtype);
+      y.x = ops::Cast(internal::ToF32(*Residual(other, ResidualKind::kQvalue, in)), dtype);
     } else {
       y.x = TileOperand(*dot_, other, *Residual(other, ResidualKind::kValue, in));
     }
@@ -479,9 +479,9 @@ class BackwardOp : public CompositeBase {
                   internal::ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, ResidualKind::kValue, in)),
                                        *Residual(side, ResidualKind::kScale, in)));
     const Value clipped = internal::ClipMaskChooses(dtype, dot_->semantics().arithmetic)
-                              ? ops::Select(ops::Equal(internal::Hold(mask), 0.0), 0.0, internal::Hold(gradient))
-                              : internal::MulIn(dtype, internal::Hold(gradient), internal::Hold(mask));
-    return UntileOperandGradient(*dot_, side, internal::Release(clipped, dtype));
+                              ? ops::Select(ops::Equal(internal::ToF32(mask), 0.0), 0.0, internal::ToF32(gradient))
+                              : internal::MulIn(dtype, internal::ToF32(gradient), internal::ToF32(mask));
+    return UntileOperandGradient(*dot_, side, internal::FromF32(clipped, dtype));
   }
 
   const std::shared_ptr<const Impl> dot_;
@@ -493,7 +493,7 @@ void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals,
   const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
   std::vector<Array> arrays = std::move(residuals).Release();
   for (size_t i = 0; i < slots.size(); ++i) {
-    results.push_back(slots[i].kind == ResidualKind::kValue ? in[layout_.at(slots[i].side)] : std::move(arrays[i]));
+    results.push_back(slots[i].kind == ResidualKind::kValue ? in[order_.at(slots[i].side)] : std::move(arrays[i]));
   }
 }
 
@@ -505,36 +505,36 @@ Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
         "contraction in float");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  if (layout_.has_scale[0] || layout_.has_scale[1]) {
+  if (order_.has_scale[0] || order_.has_scale[1]) {
     const absl::Status status = absl::FailedPreconditionError(
         "an operand is already quantized (mode CONVERT or SERVE) and has no gradient; train with float operands");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  if (dot_->plan.BackwardNeedsKey() && !layout_.has_key) {
+  if (dot_->plan.BackwardNeedsKey() && !order_.has_key) {
     const absl::Status status = absl::FailedPreconditionError(
         "the gradient rounds stochastically and draws random numbers, but the operation has no key; give it one");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  if (layout_.backward_state != dot_->plan.backward_state().size()) {
+  if (order_.backward_state != dot_->plan.backward_state().size()) {
     const absl::Status status = absl::FailedPreconditionError(
         "the gradient has calibrations with state, but the operation has no statistics for it; both sides must be in "
         "mode TRAIN");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  const auto op = std::make_shared<ForwardOp>(dot_, layout_, /*with_residuals=*/true, backward_slots_, name_);
+  const auto op = std::make_shared<ForwardOp>(dot_, order_, /*with_residuals=*/true, backward_slots_, name_);
   std::vector<Value> out = Bind(CompositeOp{op}, in, here);
   const auto residuals = out.begin() + num_outputs();
   Forward forward{.outputs = {out.begin(), residuals}, .residuals = {residuals, out.end()}};
-  forward.residuals.insert(forward.residuals.end(), in.begin() + layout_.backward_at(), in.end());
+  forward.residuals.insert(forward.residuals.end(), in.begin() + order_.backward_at(), in.end());
   return forward;
 }
 
 std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value> residuals,
                                                           absl::Span<const Value> cotangents) const {
-  std::vector<std::optional<Value>> out(layout_.size());
+  std::vector<std::optional<Value>> out(order_.size());
   std::vector<Value> operands = {cotangents[0]};
   operands.insert(operands.end(), residuals.begin(), residuals.end());
-  const auto op = std::make_shared<BackwardOp>(dot_, layout_.has_key);
+  const auto op = std::make_shared<BackwardOp>(dot_, order_.has_key);
   const std::vector<Value> results = Bind(CompositeOp{op}, operands, std::source_location::current());
   out[0] = results[0];
   out[1] = results[1];
@@ -633,42 +633,41 @@ const DotGeneralPlan& AqtDot::plan() const { return impl_->plan; }
 
 AqtDot::Result AqtDot::ApplyWithState(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key,
                                       const State& state, const SourceLine& where) const {
-  Layout layout;
+  OperandOrder order;
   std::vector<Value> operands;
   for (const Side side : kSides) {
     const Operand& operand = side == Side::kLhs ? lhs : rhs;
-    layout.has_scale[static_cast<int>(side)] = operand.scale.has_value();
-    layout.quantized[static_cast<int>(side)] = operand.scale.has_value() && operand.is_quantized;
+    order.has_scale[static_cast<int>(side)] = operand.scale.has_value();
+    order.quantized[static_cast<int>(side)] = operand.scale.has_value() && operand.is_quantized;
     operands.push_back(operand.value);
     if (operand.scale.has_value()) operands.push_back(*operand.scale);
   }
   const absl::Span<const StateSlot> slots = plan().forward_state();
   for (size_t i = 0; i < slots.size(); ++i) {
-    if (layout.has_scale[static_cast<int>(slots[i].side)]) continue;
-    layout.forward_state.push_back(i);
+    if (order.has_scale[static_cast<int>(slots[i].side)]) continue;
+    order.forward_state.push_back(i);
     if (i < state.forward.size()) operands.push_back(state.forward[i]);
   }
-  layout.backward_state = state.backward.size();
+  order.backward_state = state.backward.size();
   operands.insert(operands.end(), state.backward.begin(), state.backward.end());
-  layout.has_key = key.has_value();
+  order.has_key = key.has_value();
   if (key.has_value()) operands.push_back(*key);
   Result result{Value(), std::vector<std::optional<Value>>(slots.size())};
   const auto refuse = [&](absl::string_view message) {
     result.out = Refuse(absl::FailedPreconditionError(message), "aqt_dot_general", operands, where);
     return result;
   };
-  if (ForwardNeedsKey() && !layout.has_key) {
+  if (ForwardNeedsKey() && !order.has_key) {
     return refuse("rounds stochastically and draws random numbers; give it a key");
   }
-  if (!layout.forward_state.empty() && state.forward.size() != slots.size()) {
+  if (!order.forward_state.empty() && state.forward.size() != slots.size()) {
     return refuse("has a calibration with state; QuantizedDot gives it its statistics");
   }
-  const auto op =
-      std::make_shared<ForwardOp>(impl_, layout, /*with_residuals=*/false, state.backward_slots, state.name);
+  const auto op = std::make_shared<ForwardOp>(impl_, order, /*with_residuals=*/false, state.backward_slots, state.name);
   const std::vector<Value> out = Bind(CompositeOp{op}, operands, where);
   result.out = out[0];
   size_t next = 1;
-  for (const size_t position : layout.forward_state) {
+  for (const size_t position : order.forward_state) {
     if (impl_->Updates(slots[position])) result.forward_state[position] = out[next++];
   }
   return result;

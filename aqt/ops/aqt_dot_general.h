@@ -25,7 +25,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/value.h"
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"

@@ -10,7 +10,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/local_aqt.h"
@@ -36,7 +36,7 @@ Value DivideByQuantBound(DType dtype, const Value& bound, double quant_bound, Ar
 
 Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const Value& x, const Axes& axes,
                   Arithmetic arithmetic) {
-  Value bound = ops::ReduceMax(ops::Abs(Hold(x)), axes, /*keepdims=*/true);
+  Value bound = ops::ReduceMax(ops::Abs(ToF32(x)), axes, /*keepdims=*/true);
   int64_t reduced = 1;
   for (const int64_t axis : axes) reduced *= x.shape()[axis];
   if (reduced == 0) bound = ops::Max(bound, 0.0);  // an empty maximum is -inf
@@ -48,7 +48,7 @@ Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const V
   const bool widened = x.dtype() == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
   const DType dtype = widened ? DType::kF32 : x.dtype();
   const Value scale = DivideByQuantBound(dtype, bound, QuantBound(quantizer.numerics), arithmetic);
-  return Release(scale, quantizer.scale_dtype.value_or(x.dtype()));
+  return FromF32(scale, quantizer.scale_dtype.value_or(x.dtype()));
 }
 
 Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics) {
@@ -70,7 +70,7 @@ std::optional<Bias> BiasOf(const Quantizer& quantizer, DType dtype) {
     return Bias{Number(HostConstant(dtype, *number)), dtype};
   const Array& array = std::get<ConstantArray>(*constant->bias).array;
   const DType held = array.shape().rank() == 0 ? dtype : quantizer.scale_dtype.value_or(dtype);
-  return Bias{Hold(Value(Cast(array, held))), held};
+  return Bias{ToF32(Value(Cast(array, held))), held};
 }
 
 Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key,
@@ -89,16 +89,16 @@ Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const s
     const Value flushed = FlushTo(dtype, y);
     y = numerics.preserve_zero ? ops::Round(flushed) : AddIn(dtype, ops::Floor(flushed), Number(0.5f));
   }
-  return Release(y, numerics.dtype.value_or(dtype));
+  return FromF32(y, numerics.dtype.value_or(dtype));
 }
 
 // y = cast(q, dtype) * scales..., in the widest dtype so far; held as f32 and rounded to dtype at the end.
 Value HeldDequantized(const Value& q, absl::Span<const Value> scales, const std::optional<Bias>& bias, DType dtype) {
-  Value y = RoundTo(dtype, Hold(q));
+  Value y = RoundTo(dtype, ToF32(q));
   DType wide = dtype;
   for (const Value& scale : scales) {
     wide = Promote(wide, scale.dtype());
-    y = MulIn(wide, y, Hold(scale));
+    y = MulIn(wide, y, ToF32(scale));
   }
   if (bias.has_value()) y = SubIn(Promote(wide, bias->dtype), y, bias->held);
   return RoundTo(dtype, y);
@@ -119,11 +119,11 @@ Value Product(const Value& lhs, const Value& rhs, const DotDims& dims, const Pro
   const auto operand = [&](const Value& x) {
     const bool converted = types.converts_operands && !HoldsAllOf(types.product, x.dtype());
     const DType dtype = converted ? types.product : x.dtype();
-    const Value held = converted ? Hold(Release(Hold(x), dtype)) : Hold(x);
+    const Value held = converted ? ToF32(FromF32(ToF32(x), dtype)) : ToF32(x);
     return dtype == DType::kF32 || dtype == DType::kBF16 ? ops::Flush(held) : held;
   };
   const Value sums = ops::Flush(ops::DotGeneral(operand(lhs), operand(rhs), dims));
-  return Release(types.rounds_to_bf16_first ? RoundTo(DType::kBF16, sums) : sums, types.product);
+  return FromF32(types.rounds_to_bf16_first ? RoundTo(DType::kBF16, sums) : sums, types.product);
 }
 
 // `scale` of one side in the layout of the product: batch axes, one extent 1 for each remaining axis of the other side,
@@ -162,7 +162,7 @@ ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims
   out.operand = out.quantized.qvalue;
   if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
     out.operand =
-        Release(HeldDequantized(out.operand, {*out.quantized.scale}, BiasOf(tensor.quantizer, dtype), dtype), dtype);
+        FromF32(HeldDequantized(out.operand, {*out.quantized.scale}, BiasOf(tensor.quantizer, dtype), dtype), dtype);
   }
   return out;
 }
@@ -175,7 +175,7 @@ bool Scales(const Tensor& tensor, const ExpandedSide& side, DequantMode mode) {
 void MultiplyIntoOther(const ExpandedSide& own, Side side, const DotDims& dims, ExpandedSide& other) {
   const DType dtype = other.operand.dtype();
   const Value scale = ScaleToOther(*own.quantized.scale, side, dims, other.operand.rank());
-  other.operand = Release(MulIn(dtype, Hold(other.operand), RoundTo(dtype, Hold(scale))), dtype);
+  other.operand = FromF32(MulIn(dtype, ToF32(other.operand), RoundTo(dtype, ToF32(scale))), dtype);
 }
 
 }  // namespace
@@ -195,14 +195,14 @@ Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank) {
 }
 
 ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale) {
-  Value y = Hold(x);
+  Value y = ToF32(x);
   DType dtype = x.dtype();
   if (const std::optional<Bias> bias = BiasOf(quantizer, x.dtype())) {
     dtype = Promote(dtype, bias->dtype);
     y = AddIn(dtype, y, bias->held);
   }
   dtype = Promote(dtype, scale.dtype());
-  return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), Hold(scale))), dtype};
+  return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), ToF32(scale))), dtype};
 }
 
 Value NotClipped(const Numerics& numerics, const ScaledValue& scaled) {
@@ -226,7 +226,7 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, co
   if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
     out.qvalue = IntQvalue(*integer, scaled, side.key, semantics);
   } else {
-    out.qvalue = NumericsQvalue(quantizer.numerics, Release(scaled.held, scaled.dtype), side.key.value_or(Value()),
+    out.qvalue = NumericsQvalue(quantizer.numerics, FromF32(scaled.held, scaled.dtype), side.key.value_or(Value()),
                                 semantics.prng_layout);
   }
   return out;
@@ -245,9 +245,9 @@ Value SumLeading(const Value& x, int64_t num_axes) {
     PerAxis start(flat.rank(), 0), limit(flat.begin(), flat.end());
     start[0] = i;
     limit[0] = i + 1;
-    sum = AddIn(DType::kF32, sum, Hold(ops::Reshape(ops::Slice(list, start, limit), rest)));
+    sum = AddIn(DType::kF32, sum, ToF32(ops::Reshape(ops::Slice(list, start, limit), rest)));
   }
-  return Release(sum, x.dtype());
+  return FromF32(sum, x.dtype());
 }
 
 RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
@@ -284,7 +284,7 @@ RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSi
   if (Scales(config.rhs, rhs, DequantMode::kOutput)) {
     scales.push_back(ScaleToOutput(*rhs.quantized.scale, Side::kRhs, dims, lhs.operand.rank()));
   }
-  return {Release(HeldDequantized(product, scales, std::nullopt, dtype), dtype), lhs.quantized, rhs.quantized};
+  return {FromF32(HeldDequantized(product, scales, std::nullopt, dtype), dtype), lhs.quantized, rhs.quantized};
 }
 
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank) {

@@ -2,8 +2,8 @@
 #define AQT_OPS_AQT_EXPAND_H_
 
 // The quantized contraction in basic operations: its meaning, written independently of the kernels. AbsMax calibration
-// and IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are parts
-// (aqt_parts.h).
+// and IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are
+// opaque operations (opaque_ops.h).
 
 #include <optional>
 #include <vector>
@@ -12,7 +12,7 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 

@@ -14,9 +14,9 @@ Value Apply(DType dtype, const Value& a, const Value& b, F f) {
 
 }  // namespace
 
-Value Hold(const Value& x) { return ops::Cast(x, DType::kF32); }
+Value ToF32(const Value& x) { return ops::Cast(x, DType::kF32); }
 
-Value Release(const Value& v, DType dtype) { return ops::Cast(v, dtype); }
+Value FromF32(const Value& v, DType dtype) { return ops::Cast(v, dtype); }
 
 Value RoundTo(DType dtype, const Value& v) {
   return dtype == DType::kF32 ? v : ops::Cast(ops::Cast(v, dtype), DType::kF32);

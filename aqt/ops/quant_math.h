@@ -11,9 +11,9 @@
 namespace aqt::internal {
 
 // The f32 that holds x (any dtype; s32 is rounded to f32).
-Value Hold(const Value& x);
+Value ToF32(const Value& x);
 // The held v as an array of `dtype`: one rounding, or truncation and saturation to an integer.
-Value Release(const Value& v, DType dtype);
+Value FromF32(const Value& v, DType dtype);
 
 // Rounds to a float dtype without a flush; what RoundRow does.
 Value RoundTo(DType dtype, const Value& v);

@@ -11,7 +11,7 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_dot_general.h"
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/tensor/calibration.h"
 
 namespace aqt {

@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/graph/program.h"
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 

@@ -36,7 +36,7 @@
 #include "aqt/kernels/elementwise.h"
 #include "aqt/kernels/reduce.h"
 #include "aqt/ops/aqt_dot_general.h"
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"

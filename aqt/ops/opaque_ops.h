@@ -1,8 +1,8 @@
-#ifndef AQT_OPS_AQT_PARTS_H_
-#define AQT_OPS_AQT_PARTS_H_
+#ifndef AQT_OPS_OPAQUE_OPS_H_
+#define AQT_OPS_OPAQUE_OPS_H_
 
-// Parts of a quantized contraction that have no meaning in basic operations. They appear in expansions and run the
-// functions of //aqt/quant; no gradient flows through them.
+// Opaque operations: steps of a quantized contraction that cannot be written in basic operations. They appear in
+// expansions and run the functions of //aqt/quant; no gradient flows through them.
 
 #include <cstdint>
 #include <string>
@@ -70,4 +70,4 @@ Value FoldInKey(const Value& key, uint32_t data);
 }  // namespace ops
 }  // namespace aqt
 
-#endif  // AQT_OPS_AQT_PARTS_H_
+#endif  // AQT_OPS_OPAQUE_OPS_H_

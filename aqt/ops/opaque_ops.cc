@@ -1,4 +1,4 @@
-#include "aqt/ops/aqt_parts.h"
+#include "aqt/ops/opaque_ops.h"
 
 #include <functional>
 #include <memory>
@@ -27,12 +27,12 @@ namespace internal {
 namespace {
 
 // An operation with one output, a function on arrays; `infer` gives the output's aval.
-class Part : public CompositeBase {
+class OpaqueOp : public CompositeBase {
  public:
   using InferFn = std::function<absl::StatusOr<Aval>(absl::Span<const Aval>)>;
   using EvalFn = std::function<absl::StatusOr<Array>(absl::Span<const Array>)>;
 
-  Part(std::string name, std::string attributes, InferFn infer, EvalFn eval)
+  OpaqueOp(std::string name, std::string attributes, InferFn infer, EvalFn eval)
       : name_(std::move(name)), attributes_(std::move(attributes)), infer_(std::move(infer)), eval_(std::move(eval)) {}
 
   std::string Name() const override { return name_; }
@@ -53,10 +53,10 @@ class Part : public CompositeBase {
   const EvalFn eval_;
 };
 
-Value BindPart(std::string name, std::string attributes, absl::Span<const Value> operands, Part::InferFn infer,
-               Part::EvalFn eval) {
+Value BindOpaque(std::string name, std::string attributes, absl::Span<const Value> operands, OpaqueOp::InferFn infer,
+                 OpaqueOp::EvalFn eval) {
   const CompositeOp op{
-      std::make_shared<Part>(std::move(name), std::move(attributes), std::move(infer), std::move(eval))};
+      std::make_shared<OpaqueOp>(std::move(name), std::move(attributes), std::move(infer), std::move(eval))};
   return Bind(op, operands, std::source_location::current())[0];
 }
 
@@ -111,9 +111,9 @@ std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, const 
 }
 
 // (x, statistics) -> scale, updated statistics where the mode updates them.
-class CalibratePart : public CompositeBase {
+class CalibrateOp : public CompositeBase {
  public:
-  CalibratePart(Quantizer quantizer, Axes axes, QuantMode mode, const Semantics& semantics, const Aval& x)
+  CalibrateOp(Quantizer quantizer, Axes axes, QuantMode mode, const Semantics& semantics, const Aval& x)
       : quantizer_(std::move(quantizer)),
         axes_(std::move(axes)),
         mode_(mode),
@@ -171,10 +171,10 @@ class CalibratePart : public CompositeBase {
 };
 
 // (statistics) -> the scale that they hold for tensors like x.
-class StaticScalePart : public Part {
+class StaticScaleOp : public OpaqueOp {
  public:
-  StaticScalePart(const Quantizer& quantizer, const Aval& x, const Axes& axes, const Semantics& semantics)
-      : Part(
+  StaticScaleOp(const Quantizer& quantizer, const Aval& x, const Axes& axes, const Semantics& semantics)
+      : OpaqueOp(
             "aqt_static_scale", absl::StrCat(CalibrationText(quantizer, axes, semantics), " for ", x.ToString()),
             [quantizer, x, axes](absl::Span<const Aval>) { return ScaleAval(quantizer, x, axes); },
             [quantizer, x, axes, semantics](absl::Span<const Array> in) {
@@ -210,14 +210,14 @@ std::string ArithmeticText(const Semantics& semantics) {
 }
 
 Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
-  return BindPart("aqt_operand_key", absl::StrCat(kRoleNames[static_cast<int>(role)], LayoutText(layout)), {key},
-                  InferKey, [role, layout](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-                    return ArrayOf(KeyOfRole(SplitContextKey(KeyOf(in[0]), layout), role));
-                  });
+  return BindOpaque("aqt_operand_key", absl::StrCat(kRoleNames[static_cast<int>(role)], LayoutText(layout)), {key},
+                    InferKey, [role, layout](absl::Span<const Array> in) -> absl::StatusOr<Array> {
+                      return ArrayOf(KeyOfRole(SplitContextKey(KeyOf(in[0]), layout), role));
+                    });
 }
 
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout) {
-  return BindPart(
+  return BindOpaque(
       "aqt_noise", absl::StrCat(DescribeNoise(noise), " for ", shape.ToString(), LayoutText(layout)), {key},
       [noise, shape](absl::Span<const Aval> in) -> absl::StatusOr<Aval> {
         AQT_RETURN_IF_ERROR(ExpectKey(in[0]));
@@ -228,7 +228,7 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
 }
 
 Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics) {
-  return BindPart(
+  return BindOpaque(
       "aqt_scale", CalibrationText(quantizer, axes, semantics), {x},
       [quantizer, axes](absl::Span<const Aval> in) { return ScaleAval(quantizer, in[0], axes); },
       [quantizer, axes, semantics](absl::Span<const Array> in) -> absl::StatusOr<Array> {
@@ -239,10 +239,10 @@ Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& ax
 
 CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, const Axes& axes,
                                     absl::Span<const Value> statistics, QuantMode mode, const Semantics& semantics) {
-  const auto part = std::make_shared<CalibratePart>(quantizer, axes, mode, semantics, x.aval());
+  const auto op = std::make_shared<CalibrateOp>(quantizer, axes, mode, semantics, x.aval());
   std::vector<Value> operands = {x};
   operands.insert(operands.end(), statistics.begin(), statistics.end());
-  const std::vector<Value> out = Bind(CompositeOp{part}, operands, std::source_location::current());
+  const std::vector<Value> out = Bind(CompositeOp{op}, operands, std::source_location::current());
   CalibratedValue result{out[0], {out.begin() + 1, out.end()}};
   if (result.statistics.empty()) result.statistics.assign(statistics.begin(), statistics.end());
   return result;
@@ -250,15 +250,15 @@ CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, 
 
 Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
                     const Semantics& semantics) {
-  const auto part = std::make_shared<StaticScalePart>(quantizer, x, axes, semantics);
-  return Bind(CompositeOp{part}, statistics, std::source_location::current())[0];
+  const auto op = std::make_shared<StaticScaleOp>(quantizer, x, axes, semantics);
+  return Bind(CompositeOp{op}, statistics, std::source_location::current())[0];
 }
 
 Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout) {
   const bool draws = NeedsKey(numerics);
   std::vector<Value> operands = {scaled};
   if (draws) operands.push_back(key);
-  return BindPart(
+  return BindOpaque(
       "aqt_qvalue", absl::StrCat(DescribeNumerics(numerics), LayoutText(layout)), operands,
       [numerics](absl::Span<const Aval> in) -> absl::StatusOr<Aval> {
         if (in.size() > 1) AQT_RETURN_IF_ERROR(ExpectKey(in[1]));
@@ -276,10 +276,10 @@ Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value&
 namespace ops {
 
 Value FoldInKey(const Value& key, uint32_t data) {
-  return internal::BindPart("fold_in_key", absl::StrCat(data), {key}, internal::InferKey,
-                            [data](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-                              return internal::ArrayOf(FoldIn(internal::KeyOf(in[0]), data));
-                            });
+  return internal::BindOpaque("fold_in_key", absl::StrCat(data), {key}, internal::InferKey,
+                              [data](absl::Span<const Array> in) -> absl::StatusOr<Array> {
+                                return internal::ArrayOf(FoldIn(internal::KeyOf(in[0]), data));
+                              });
 }
 
 }  // namespace ops
