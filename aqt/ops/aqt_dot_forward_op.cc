@@ -1,0 +1,265 @@
+#include "aqt/ops/aqt_dot_ops.h"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/composite_base.h"
+#include "aqt/graph/source_line.h"
+#include "aqt/graph/trace.h"
+#include "aqt/ops/aqt_expand.h"
+#include "aqt/ops/opaque_ops.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt::internal {
+namespace {
+
+using Impl = AqtDot::Impl;
+
+class ForwardOp : public CompositeBase {
+ public:
+  // `backward_slots` are the names of the gradient's statistics.
+  ForwardOp(std::shared_ptr<const Impl> dot, OperandOrder order, bool with_residuals, std::vector<Slot> backward_slots,
+            std::optional<std::string> name)
+      : dot_(std::move(dot)),
+        order_(std::move(order)),
+        with_residuals_(with_residuals),
+        backward_slots_(std::move(backward_slots)),
+        name_(std::move(name)) {
+    for (const size_t position : order_.forward_state) {
+      if (dot_->Updates(dot_->plan.forward_state()[position])) updated_.push_back(position);
+    }
+  }
+
+  std::string Name() const override { return with_residuals_ ? "aqt_dot_general_fwd" : "aqt_dot_general"; }
+  std::string Attributes() const override {
+    std::string text = dot_->attributes;
+    for (const Side side : kSides) {
+      const int i = static_cast<int>(side);
+      if (!order_.has_scale[i] || order_.quantized[i]) continue;
+      absl::StrAppend(&text, ", ", side == Side::kLhs ? "lhs" : "rhs", " by a given scale");
+    }
+    return text;
+  }
+  std::optional<std::string> instance_name() const override { return name_; }
+  std::vector<std::optional<Array>> InitialStatistics() const override {
+    std::vector<std::optional<Array>> initial(order_.size());
+    for (size_t i = 0; i < order_.forward_state.size(); ++i) {
+      initial[order_.forward_at() + i] = dot_->plan.forward_state()[order_.forward_state[i]].initial;
+    }
+    for (size_t i = 0; i < order_.backward_state; ++i) {
+      initial[order_.backward_at() + i] = dot_->plan.backward_state()[i].initial;
+    }
+    return initial;
+  }
+  // out, updated statistics, residuals.
+  int num_outputs() const override {
+    return static_cast<int>(1 + updated_.size() + (with_residuals_ ? dot_->plan.residuals().size() : 0));
+  }
+
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    if (in.size() != order_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", order_.size(), " operands, got ", in.size()));
+    }
+    for (const Side side : kSides) {
+      if (!order_.quantized[static_cast<int>(side)]) {
+        AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[order_.at(side)], dot_->aval(side)));
+      }
+    }
+    const std::vector<std::optional<Array>> initial = InitialStatistics();
+    for (size_t i = order_.forward_at(); i < order_.key_at(); ++i) {
+      AQT_RETURN_IF_ERROR(ExpectAval("a statistic", in[i], initial[i]->aval()));
+    }
+    if (order_.has_key) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
+    std::vector<Aval> out = {dot_->plan.out_aval()};
+    for (const size_t position : updated_) out.push_back(dot_->plan.forward_state()[position].initial.aval());
+    if (with_residuals_) {
+      for (const ResidualSlot& slot : dot_->plan.residuals()) out.push_back(slot.aval);
+    }
+    return out;
+  }
+
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    std::vector<PreparedOperand> prepared;
+    prepared.reserve(2);
+    std::vector<DotOperand> operands;
+    for (const Side side : kSides) {
+      const Array& value = in[order_.at(side)];
+      if (!order_.has_scale[static_cast<int>(side)]) {
+        operands.emplace_back(value);
+        continue;
+      }
+      QTensor qtensor{.scale = {in[order_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
+      const bool quantized = order_.quantized[static_cast<int>(side)];
+      if (quantized) qtensor.qvalue = value;
+      AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan.Prepare(side, std::move(qtensor)));
+      prepared.push_back(std::move(operand));
+      operands.push_back(quantized ? DotOperand(prepared.back()) : DotOperand(value, prepared.back()));
+    }
+    const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
+    std::vector<ArrayRef> old(slots.size());
+    for (size_t i = 0; i < order_.forward_state.size(); ++i) {
+      old[order_.forward_state[i]] = in[order_.forward_at() + i];
+    }
+    UpdatedState updated(slots);
+    for (const size_t position : updated_) updated.Add(slots[position], position);
+    ArrayBuilder out(dot_->plan.out_aval());
+    Residuals residuals(Residuals::Operands::kBorrow);
+    AQT_RETURN_IF_ERROR(
+        dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out.ref(),
+                           with_residuals_ ? &residuals : nullptr, CurrentRuntime(), {old, updated.refs}));
+    std::vector<Array> results = {std::move(out).Build()};
+    for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
+    if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
+    return results;
+  }
+
+  bool has_expansion() const override { return !HasMidAlphas(dot_->plan.config().fwd); }
+  std::vector<Value> Expand(absl::Span<const Value> in) const override {
+    const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
+    std::vector<Value> statistics(slots.size());
+    for (size_t i = 0; i < order_.forward_state.size(); ++i) {
+      statistics[order_.forward_state[i]] = in[order_.forward_at() + i];
+    }
+    RawSide sides[2];
+    for (const Side side : kSides) {
+      RawSide& raw = sides[static_cast<int>(side)];
+      const Value& value = in[order_.at(side)];
+      if (order_.quantized[static_cast<int>(side)]) {
+        raw.given = QuantizedValue{value, in[order_.at(side) + 1]};
+      } else {
+        raw.x = TileOperand(*dot_, side, value);
+        if (order_.has_scale[static_cast<int>(side)]) raw.scale = in[order_.at(side) + 1];
+        raw.statistics = StatisticsOf(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs", slots, statistics);
+        raw.mode = dot_->mode(side);
+        if (dot_->plan.ForwardNeedsKey()) {
+          raw.key = KeyFor(*dot_, order_.has_key ? &in.back() : nullptr,
+                           side == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs);
+        }
+      }
+    }
+    const RawResult result = RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->inner_dims(),
+                                    dot_->plan.out_aval().dtype, dot_->semantics());
+    std::vector<Value> out = {UntileProduct(*dot_, result.out)};
+    for (const Side side : kSides) {
+      const std::vector<Value>& next = (side == Side::kLhs ? result.lhs : result.rhs).statistics;
+      size_t i = 0;
+      for (const size_t position : updated_) {
+        if (slots[position].side == side) out.push_back(next[i++]);
+      }
+    }
+    if (!with_residuals_) return out;
+    for (const ResidualSlot& slot : dot_->plan.residuals()) {
+      const QuantizedValue& quantized = slot.side == Side::kLhs ? result.lhs : result.rhs;
+      const Value& x = in[order_.at(slot.side)];
+      switch (slot.kind) {
+        case ResidualKind::kValue: out.push_back(x); break;
+        case ResidualKind::kQvalue: out.push_back(quantized.qvalue); break;
+        case ResidualKind::kScale: out.push_back(*quantized.scale); break;
+        case ResidualKind::kClipMask:
+          out.push_back(ops::Cast(ClipMask(slot.side, x, *quantized.scale), DType::kS8));
+          break;
+      }
+    }
+    return out;
+  }
+
+  bool has_gradient() const override { return true; }
+  Forward GradForward(absl::Span<const Value> in) const override;
+  std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
+                                                 absl::Span<const Value> cotangents) const override;
+
+ private:
+  Value ClipMask(Side side, const Value& x, const Value& scale) const {
+    const Quantizer& quantizer = dot_->forward(side).quantizer;
+    return NotClipped(quantizer.numerics, ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
+  }
+
+  // Kept float operands are the operands themselves, not copies.
+  void AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const;
+
+  const std::shared_ptr<const Impl> dot_;
+  const OperandOrder order_;
+  const bool with_residuals_;
+  const std::vector<Slot> backward_slots_;
+  const std::optional<std::string> name_;
+  std::vector<size_t> updated_;  // positions in the plan's forward_state()
+};
+
+void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const {
+  const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
+  std::vector<Array> arrays = std::move(residuals).Release();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    results.push_back(slots[i].kind == ResidualKind::kValue ? in[order_.at(slots[i].side)] : std::move(arrays[i]));
+  }
+}
+
+Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
+  const SourceLine here = std::source_location::current();
+  if (with_residuals_) {
+    const absl::Status status = absl::UnimplementedError(
+        "is part of a gradient, and a quantized contraction has no second derivative; differentiate once, or leave the "
+        "contraction in float");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
+  if (order_.has_scale[0] || order_.has_scale[1]) {
+    const absl::Status status = absl::FailedPreconditionError(
+        "an operand is already quantized (mode CONVERT or SERVE) and has no gradient; train with float operands");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
+  if (dot_->plan.BackwardNeedsKey() && !order_.has_key) {
+    const absl::Status status = absl::FailedPreconditionError(
+        "the gradient rounds stochastically and draws random numbers, but the operation has no key; give it one");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
+  if (order_.backward_state != dot_->plan.backward_state().size()) {
+    const absl::Status status = absl::FailedPreconditionError(
+        "the gradient has calibrations with state, but the operation has no statistics for it; both sides must be in "
+        "mode TRAIN");
+    return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
+  }
+  const auto op = std::make_shared<ForwardOp>(dot_, order_, /*with_residuals=*/true, backward_slots_, name_);
+  std::vector<Value> out = Bind(CompositeOp{op}, in, here);
+  const auto residuals = out.begin() + num_outputs();
+  Forward forward{.outputs = {out.begin(), residuals}, .residuals = {residuals, out.end()}};
+  forward.residuals.insert(forward.residuals.end(), in.begin() + order_.backward_at(), in.end());
+  return forward;
+}
+
+std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value> residuals,
+                                                          absl::Span<const Value> cotangents) const {
+  std::vector<std::optional<Value>> out(order_.size());
+  std::vector<Value> operands = {cotangents[0]};
+  operands.insert(operands.end(), residuals.begin(), residuals.end());
+  const std::vector<Value> results =
+      Bind(CompositeOp{MakeBackwardOp(dot_, order_.has_key)}, operands, std::source_location::current());
+  out[0] = results[0];
+  out[1] = results[1];
+  size_t next = 2;
+  for (const size_t position : dot_->UpdatedPositions(dot_->plan.backward_state())) {
+    WriteSlot(backward_slots_[position], results[next++]);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Impl> dot, OperandOrder order,
+                                               std::vector<Slot> backward_slots, std::optional<std::string> name) {
+  return std::make_shared<ForwardOp>(std::move(dot), std::move(order), /*with_residuals=*/false,
+                                     std::move(backward_slots), std::move(name));
+}
+
+}  // namespace aqt::internal

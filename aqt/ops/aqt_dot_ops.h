@@ -1,0 +1,133 @@
+#ifndef AQT_OPS_AQT_DOT_OPS_H_
+#define AQT_OPS_AQT_DOT_OPS_H_
+
+// The composites of an AqtDot, and what they share. Internal to the library of aqt_dot_general.h.
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/graph/composite.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/value.h"
+#include "aqt/ops/aqt_dot_general.h"
+#include "aqt/ops/aqt_expand.h"
+#include "aqt/ops/opaque_ops.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/dot_tiling.h"
+
+namespace aqt {
+
+struct AqtDot::Impl {
+  DotGeneralPlan plan;
+  AqtDot::Modes modes;
+  std::string attributes;
+  std::optional<internal::TiledDot> tiled;
+
+  const Semantics& semantics() const { return plan.options().semantics; }
+  QuantMode mode(Side side) const { return side == Side::kLhs ? modes.lhs : modes.rhs; }
+  bool Updates(const StateSlot& slot) const { return slot.UpdatedIn(mode(slot.side)); }
+  // The positions of the statistics that a call updates.
+  std::vector<size_t> UpdatedPositions(absl::Span<const StateSlot> slots) const {
+    std::vector<size_t> positions;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (Updates(slots[i])) positions.push_back(i);
+    }
+    return positions;
+  }
+
+  const Aval& aval(Side side) const { return side == Side::kLhs ? plan.lhs_aval() : plan.rhs_aval(); }
+  const Tensor& forward(Side side) const { return side == Side::kLhs ? plan.config().fwd.lhs : plan.config().fwd.rhs; }
+  // The dims of the contraction of the tiled operands.
+  const DotDims& inner_dims() const { return tiled.has_value() ? tiled->dims : plan.dims(); }
+  int64_t inner_rank(Side side) const {
+    return tiled.has_value() ? tiled->operand(side).shape.rank() : aval(side).shape.rank();
+  }
+  Aval inner_aval(Side side) const {
+    return {aval(side).dtype, tiled.has_value() ? tiled->operand(side).shape : aval(side).shape};
+  }
+  // The axes of one side, in its tiled shape, that share a scale.
+  Axes shared_axes(Side side) const {
+    const DotDims own = side == Side::kLhs ? inner_dims() : inner_dims().Swapped();
+    const int64_t rank = inner_rank(side);
+    return internal::SharedAxesOf(forward(side).quantizer, internal::CalibrationAxes(forward(side), own, rank), rank);
+  }
+};
+
+namespace internal {
+
+inline constexpr Side kSides[] = {Side::kLhs, Side::kRhs};
+
+// In basic operations: an operand tiled, its gradient untiled, the product untiled, and its gradient tiled.
+Value TileOperand(const AqtDot::Impl& dot, Side side, const Value& x);
+Value UntileOperandGradient(const AqtDot::Impl& dot, Side side, const Value& gradient);
+Value UntileProduct(const AqtDot::Impl& dot, const Value& product);
+Value TileProductGradient(const AqtDot::Impl& dot, const Value& g);
+
+// Mid scales have no expansion in basic operations.
+inline bool HasMidAlphas(const DotGeneralRaw& raw) {
+  return raw.lhs_mid_alpha.has_value() || raw.rhs_mid_alpha.has_value();
+}
+
+absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want);
+// Of an evaluation: with the key u32[2] if there is one.
+Context ContextOf(const AqtDot::Impl& dot, const Array* key);
+Runtime CurrentRuntime();
+// The key of one operand of an expansion.
+std::optional<Value> KeyFor(const AqtDot::Impl& dot, const Value* key, KeyRole role);
+
+// Which operands an equation has: for each side one or two; the statistics of sides without a scale; optionally those
+// of the gradient; optionally a key.
+struct OperandOrder {
+  bool has_scale[2] = {false, false};
+  bool quantized[2] = {false, false};  // has a scale, and the operand is a qvalue
+  std::vector<size_t> forward_state;   // positions in the plan's forward_state()
+  size_t backward_state = 0;           // number of statistics
+  bool has_key = false;
+
+  size_t at(Side side) const { return side == Side::kLhs ? 0 : has_scale[0] ? 2 : 1; }
+  size_t forward_at() const { return at(Side::kRhs) + (has_scale[1] ? 2 : 1); }
+  size_t backward_at() const { return forward_at() + forward_state.size(); }
+  size_t key_at() const { return backward_at() + backward_state; }
+  size_t size() const { return key_at() + (has_key ? 1 : 0); }
+};
+
+// The statistics of one operand ("fwd.lhs"), picked from the values for `slots`.
+std::vector<Value> StatisticsOf(absl::string_view operand, absl::Span<const StateSlot> slots,
+                                absl::Span<const Value> values);
+
+// Arrays for the statistics of a call that updates some of them.
+struct UpdatedState {
+  explicit UpdatedState(absl::Span<const StateSlot> slots) : refs(slots.size()) { builders.reserve(slots.size()); }
+  void Add(const StateSlot& slot, size_t position) {
+    builders.emplace_back(slot.initial.aval());
+    refs[position] = builders.back().ref();
+  }
+  std::vector<ArrayBuilder> builders;
+  std::vector<MutableArrayRef> refs;  // by slot
+};
+
+// aqt_dot_general; where a gradient is taken, it becomes aqt_dot_general_fwd. `backward_slots` are the names of the
+// gradient's statistics.
+std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Impl> dot, OperandOrder order,
+                                               std::vector<Slot> backward_slots, std::optional<std::string> name);
+// aqt_dot_general_bwd: (g, residuals, statistics[, key]) -> dlhs, drhs, and the statistics that it updates.
+std::shared_ptr<const Composite> MakeBackwardOp(std::shared_ptr<const AqtDot::Impl> dot, bool has_key);
+// aqt_quantize: (x[, scale][, key]) -> qvalue, scale.
+std::shared_ptr<const Composite> MakeQuantizeOp(std::shared_ptr<const AqtDot::Impl> dot, Side side, bool has_scale,
+                                                bool has_key);
+
+}  // namespace internal
+}  // namespace aqt
+
+#endif  // AQT_OPS_AQT_DOT_OPS_H_
