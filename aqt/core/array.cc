@@ -22,12 +22,24 @@ bool ArrayRef::IsDense() const {
   return true;
 }
 
-std::shared_ptr<void> AllocateAligned(int64_t bytes) {
-  constexpr size_t kAlignment = 64;
-  const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-  void* p = ::operator new (size, std::align_val_t{kAlignment});  // throws std::bad_alloc, like std::vector
-  std::memset(p, 0, size);
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t AllocatedSize(int64_t bytes) { return (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+std::shared_ptr<void> AllocateUninitialized(int64_t bytes) {
+  // Throws std::bad_alloc, like std::vector.
+  void* p = ::operator new (AllocatedSize(bytes), std::align_val_t{kAlignment});
   return std::shared_ptr<void>(p, [](void* q) { ::operator delete (q, std::align_val_t{kAlignment}); });
+}
+
+std::shared_ptr<void> AllocateAligned(int64_t bytes) {
+  std::shared_ptr<void> data = AllocateUninitialized(bytes);
+  std::memset(data.get(), 0, AllocatedSize(bytes));
+  return data;
 }
 
 Array Array::Zeros(DType dtype, Shape shape) { return ArrayBuilder(dtype, std::move(shape)).Build(); }
@@ -40,7 +52,7 @@ Array Array::ScalarFromBytes(DType dtype, const void* value) {
 }
 
 Array Array::CopyOf(const ArrayRef& ref) {
-  ArrayBuilder builder(ref.dtype, ref.shape);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(ref.aval());
   AQT_CHECK(CopyArray(ref, builder.ref()).ok());
   return std::move(builder).Build();
 }
@@ -98,7 +110,7 @@ absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow
 }
 
 Array Cast(const ArrayRef& src, DType dtype, Overflow overflow) {
-  ArrayBuilder builder(dtype, src.shape);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite({dtype, src.shape});
   AQT_CHECK(CastArray(src, builder.ref(), overflow).ok());
   return std::move(builder).Build();
 }

@@ -82,6 +82,8 @@ struct MutableArrayRef {
 
 // Zeroed memory aligned to 64 bytes (a cache line, an AVX-512 register). Throws std::bad_alloc if there is not enough.
 std::shared_ptr<void> AllocateAligned(int64_t bytes);
+// The same, not initialised.
+std::shared_ptr<void> AllocateUninitialized(int64_t bytes);
 
 // Immutable, dense, row-major, shared: copying an Array copies a pointer.
 class Array {
@@ -142,6 +144,10 @@ class ArrayBuilder {
  public:
   ArrayBuilder(DType dtype, Shape shape) : aval_{dtype, std::move(shape)}, data_(AllocateAligned(aval_.num_bytes())) {}
   explicit ArrayBuilder(const Aval& aval) : ArrayBuilder(aval.dtype, aval.shape) {}
+  // Memory that is not initialised: the caller writes every element.
+  static ArrayBuilder ForOverwrite(const Aval& aval) {
+    return ArrayBuilder(aval, AllocateUninitialized(aval.num_bytes()));
+  }
 
   const Aval& aval() const { return aval_; }
   void* data() { return data_.get(); }
@@ -154,6 +160,8 @@ class ArrayBuilder {
   Array Build() && { return Array(std::move(aval_), std::move(data_)); }
 
  private:
+  ArrayBuilder(Aval aval, std::shared_ptr<void> data) : aval_(std::move(aval)), data_(std::move(data)) {}
+
   Aval aval_;
   std::shared_ptr<void> data_;
 };
@@ -190,7 +198,7 @@ Array Cast(const ArrayRef& src, DType dtype, Overflow overflow = Overflow::kIeee
 
 template <class T>
 Array Array::FromSpan(absl::Span<const T> values, Shape shape) {
-  ArrayBuilder builder(kDTypeOf<T>, std::move(shape));
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite({kDTypeOf<T>, std::move(shape)});
   absl::Span<T> out = builder.Mutable<T>();
   AQT_CHECK(out.size() == values.size());
   std::copy(values.begin(), values.end(), out.begin());

@@ -32,26 +32,26 @@ MutableArrayRef Window(ArrayBuilder& x, const Shape& shape, const Strides& strid
 }
 
 Array Eval(const UnaryOp& op, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Unary(op.kind, out.dtype, in[0].data(), in[0].num_elements(), builder.data());
   return std::move(builder).Build();
 }
 
 Array Eval(const BinaryOp& op, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Binary(op.kind, out.dtype, in[0].data(), in[1].data(), in[0].num_elements(), builder.data());
   return std::move(builder).Build();
 }
 
 Array Eval(const CompareOp& op, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Compare(op.kind, in[0].dtype(), in[0].data(), in[1].data(), in[0].num_elements(),
                    builder.Mutable<bool>().data());
   return std::move(builder).Build();
 }
 
 Array Eval(const SelectOp&, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Select(out.dtype, in[0].View<bool>().data(), in[1].data(), in[2].data(), in[1].num_elements(),
                   builder.data());
   return std::move(builder).Build();
@@ -62,7 +62,7 @@ Array Eval(const CastOp& op, Arrays in, const Aval&) {
 }
 
 Array Eval(const ReduceOp& op, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Reduce(op.kind, in[0], op.axes, builder.data());
   return std::move(builder).Build();
 }
@@ -111,7 +111,7 @@ Array Eval(const PadOp& op, Arrays in, const Aval& out) {
 }
 
 Array Eval(const ConcatenateOp& op, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   const Strides strides = DenseStrides(out.shape);
   int64_t offset = 0;
   for (const Array& part : in) {
@@ -122,7 +122,7 @@ Array Eval(const ConcatenateOp& op, Arrays in, const Aval& out) {
 }
 
 Array Eval(const DotGeneralOp& op, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Contract(op.dims, in[0], in[1], builder.ref(), CurrentExecutor());
   return std::move(builder).Build();
 }

@@ -1,5 +1,6 @@
 #include "aqt/kernels/contraction.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -99,11 +100,12 @@ void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, c
 
 // ---- plain loops
 
-// [B,M,K] x [B,K,N] -> [B,M,N], row by row, so that the inner loop runs over contiguous elements.
+// out = [B,M,K] x [B,K,N], [B,M,N], row by row, so that the inner loop runs over contiguous elements.
 template <class C>
 void MatMul(const C* lhs, const C* rhs, int64_t batch, int64_t m, int64_t n, int64_t k, C* out) {
   for (int64_t b = 0; b < batch; ++b, rhs += k * n) {
     for (int64_t i = 0; i < m; ++i, lhs += k, out += n) {
+      std::fill(out, out + n, C{});
       for (int64_t kk = 0; kk < k; ++kk) {
         const C a = lhs[kk];
         const C* row = rhs + kk * n;

@@ -70,7 +70,7 @@ class BackwardOp : public CompositeBase {
     for (const Side side : kSides) {
       const int i = static_cast<int>(side);
       if (!needed[i]) continue;
-      out[i].emplace(dot_->aval(side));
+      out[i] = ArrayBuilder::ForOverwrite(dot_->aval(side));
       refs[i] = out[i]->ref();
     }
     const absl::Span<const StateSlot> slots = dot_->plan.backward_state();

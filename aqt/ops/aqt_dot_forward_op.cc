@@ -115,7 +115,7 @@ class ForwardOp : public CompositeBase {
     }
     UpdatedState updated(slots);
     for (const size_t position : updated_) updated.Add(slots[position], position);
-    ArrayBuilder out(dot_->plan.out_aval());
+    ArrayBuilder out = ArrayBuilder::ForOverwrite(dot_->plan.out_aval());
     Residuals residuals(Residuals::Operands::kBorrow);
     AQT_RETURN_IF_ERROR(
         dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out.ref(),

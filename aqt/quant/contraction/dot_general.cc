@@ -724,7 +724,7 @@ absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayR
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
                        DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
                                             {PlanPasses::kForwardOnly, options.semantics, options.target}));
-  ArrayBuilder out(plan.out_aval());
+  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();
 }
@@ -737,7 +737,8 @@ absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGe
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
                        DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
                                             {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
-  ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
+  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval()), dlhs = ArrayBuilder::ForOverwrite(plan.lhs_aval()),
+               drhs = ArrayBuilder::ForOverwrite(plan.rhs_aval());
   Residuals residuals(Residuals::Operands::kBorrow);
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));
   AQT_RETURN_IF_ERROR(plan.Backward(g, residuals, context, dlhs.ref(), drhs.ref(), runtime));

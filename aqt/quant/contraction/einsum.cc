@@ -356,7 +356,7 @@ absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGener
   AQT_ASSIGN_OR_RETURN(const EinsumPlan plan,
                        EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
                                         {PlanPasses::kForwardOnly, options.semantics, options.target}));
-  ArrayBuilder out(plan.out_aval());
+  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();
 }
@@ -368,7 +368,8 @@ absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_vi
   AQT_ASSIGN_OR_RETURN(const EinsumPlan plan,
                        EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
                                         {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
-  ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
+  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval()), dlhs = ArrayBuilder::ForOverwrite(plan.lhs_aval()),
+               drhs = ArrayBuilder::ForOverwrite(plan.rhs_aval());
   Residuals residuals(Residuals::Operands::kBorrow);
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));
   AQT_RETURN_IF_ERROR(plan.Backward(g, residuals, context, dlhs.ref(), drhs.ref(), runtime));

@@ -145,7 +145,7 @@ absl::StatusOr<Array> QuantDotGeneral(const QuantDotOperand& lhs, const QuantDot
       operands.emplace_back(operand->value);
     }
   }
-  ArrayBuilder out(plan.out_aval());
+  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(operands[0], operands[1], {}, out.ref(), nullptr, runtime));
   Array result = std::move(out).Build();
   return options.out_dtype.has_value() ? Cast(result, *options.out_dtype) : result;

@@ -57,7 +57,7 @@ absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRe
   AQT_ASSIGN_OR_RETURN(const RaggedDotPlan plan,
                        RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(),
                                            {PlanPasses::kForwardOnly, options.semantics, options.target}));
-  ArrayBuilder out(plan.out_aval());
+  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, group_sizes, context, out.ref(), nullptr, runtime));
   return std::move(out).Build();
 }
@@ -70,7 +70,8 @@ absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGen
   AQT_ASSIGN_OR_RETURN(const RaggedDotPlan plan,
                        RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(),
                                            {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
-  ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
+  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval()), dlhs = ArrayBuilder::ForOverwrite(plan.lhs_aval()),
+               drhs = ArrayBuilder::ForOverwrite(plan.rhs_aval());
   Residuals residuals(Residuals::Operands::kBorrow);
   AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, group_sizes, context, out.ref(), &residuals, runtime));
   AQT_RETURN_IF_ERROR(plan.Backward(g, residuals, group_sizes, context, dlhs.ref(), drhs.ref(), runtime));

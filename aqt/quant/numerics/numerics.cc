@@ -95,7 +95,7 @@ absl::StatusOr<Shape> NoiseShape(const Noise& noise, const Shape& shape) {
 
 absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Key& key, PrngLayout layout) {
   AQT_ASSIGN_OR_RETURN(const Shape noise_shape, NoiseShape(noise, shape));
-  ArrayBuilder builder(DType::kF32, noise_shape);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite({DType::kF32, noise_shape});
   internal::NoiseInto(noise.kind, {key, layout, noise_shape}, builder.Mutable<float>().data());
   return std::move(builder).Build();
 }
@@ -113,7 +113,7 @@ absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& 
     }
     draws = {*context.key, layout, *draws_shape};
   }
-  ArrayBuilder builder(QvalueDType(numerics, y.dtype), y.shape);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite({QvalueDType(numerics, y.dtype), y.shape});
   internal::QuantizeInto(numerics, y, {}, draws, builder.ref(), nullptr);
   return std::move(builder).Build();
 }
@@ -124,7 +124,7 @@ absl::StatusOr<Array> RoundToFormat(const FpFormat& format, const ArrayRef& x) {
     return absl::InvalidArgumentError(
         absl::StrCat("RoundToFormat: values have dtype ", ToString(x.dtype), ", expected f32 or bf16"));
   }
-  ArrayBuilder builder(x.aval());
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(x.aval());
   internal::ForEachScaledPiece(x, {}, x.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
     internal::RoundFpRow(format, {}, y, n);
     internal::StoreRow(x.dtype, y, n, builder.data(), linear, 1);
@@ -151,7 +151,7 @@ absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef&
       internal::ClipMaskRow(*bound, y.dtype, piece, n, mask.data() + linear);
     });
   }
-  ArrayBuilder builder(g.aval());
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(g.aval());
   internal::ApplyClipMask(g, mask.data(), arithmetic, builder.ref());
   return std::move(builder).Build();
 }

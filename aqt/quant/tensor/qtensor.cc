@@ -65,7 +65,7 @@ absl::StatusOr<Array> QTensor::ScaledValue(const ArrayRef& x) const {
   AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(*this, x));
   AQT_RETURN_IF_ERROR(internal::CheckAffine(*this, tiled.shape));
   const internal::AffineOf affine(*this);
-  ArrayBuilder builder(internal::ScaledDType(x.dtype, affine.get()), tiled.shape);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite({internal::ScaledDType(x.dtype, affine.get()), tiled.shape});
   internal::ForEachScaledPiece(tiled, affine.get(), tiled.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
     internal::StoreRow(builder.aval().dtype, y, n, builder.data(), linear, 1);
   });
@@ -88,7 +88,8 @@ absl::StatusOr<Array> QTensor::Dequantize() const {
   AQT_RETURN_IF_ERROR(internal::CheckAffine(*this, qvalue->shape()));
   const internal::AffineOf affine(*this);
   // Dense, so the elements have the same order tiled and untiled.
-  ArrayBuilder builder(dequant_dtype, tiling_state.has_value() ? tiling_state->untiled_shape : qvalue->shape());
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(
+      {dequant_dtype, tiling_state.has_value() ? tiling_state->untiled_shape : qvalue->shape()});
   internal::DequantizeInto(*qvalue, affine.get(), dequant_dtype,
                            MutableArrayRef(dequant_dtype, qvalue->shape(), builder.data()));
   return std::move(builder).Build();

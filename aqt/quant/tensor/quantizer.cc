@@ -85,7 +85,7 @@ absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayR
     AQT_ASSIGN_OR_RETURN(
         draws, MakeDraws("CalculateQvalue", quantizer.numerics, *draws_shape, context, semantics.prng_layout));
   }
-  ArrayBuilder q(QvalueDType(quantizer.numerics, scaled), tiled.shape);
+  ArrayBuilder q = ArrayBuilder::ForOverwrite({QvalueDType(quantizer.numerics, scaled), tiled.shape});
   internal::QuantizeInto(quantizer.numerics, tiled, affine.get(), draws, q.ref(), nullptr);
   calibrated.qvalue = std::move(q).Build();
   return calibrated;

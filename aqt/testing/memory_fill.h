@@ -1,0 +1,15 @@
+#ifndef AQT_TESTING_MEMORY_FILL_H_
+#define AQT_TESTING_MEMORY_FILL_H_
+
+// What new memory of arrays holds: shows results that are not written whole.
+
+#include <cstdint>
+
+namespace aqt::testing {
+
+// From now on, new blocks of aligned memory (AllocateUninitialized) are filled with this byte. Initially 0.
+void FillNewMemoryWith(uint8_t byte);
+
+}  // namespace aqt::testing
+
+#endif  // AQT_TESTING_MEMORY_FILL_H_
