@@ -252,15 +252,15 @@ Value SumLeading(const Value& x, int64_t num_axes) {
 
 RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
                       DType dtype, const Semantics& semantics) {
-  std::optional<LocalSplit> split;
+  std::optional<TiledDot> tiled;
   if (config.local_aqt.has_value()) {
-    split = *MakeLocalSplit(*config.local_aqt, dims, lhs.x.shape(), rhs.x.shape());  // the plan has checked it
+    tiled = *MakeLocalTiling(*config.local_aqt, dims, lhs.x.shape(), rhs.x.shape());  // the plan has checked it
   }
-  if (!split.has_value()) return RawDot(config, lhs, rhs, dims, dtype, semantics);
+  if (!tiled.has_value()) return RawDot(config, lhs, rhs, dims, dtype, semantics);
   RawSide lhs_cut = lhs, rhs_cut = rhs;
-  lhs_cut.x = ops::Reshape(lhs.x, split->lhs.tiled_shape);
-  rhs_cut.x = ops::Reshape(rhs.x, split->rhs.tiled_shape);
-  RawResult result = RawDot(config, lhs_cut, rhs_cut, split->dims, dtype, semantics);
+  lhs_cut.x = ops::Reshape(lhs.x, tiled->lhs.shape);
+  rhs_cut.x = ops::Reshape(rhs.x, tiled->rhs.shape);
+  RawResult result = RawDot(config, lhs_cut, rhs_cut, tiled->dims, dtype, semantics);
   result.out = SumLeading(result.out, 1);
   return result;
 }

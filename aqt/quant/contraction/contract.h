@@ -3,26 +3,52 @@
 
 // The plain contraction of two arrays: the product that a quantized contraction quantizes for. Internal.
 
+#include <optional>
+
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/target.h"
+#include "aqt/quant/contraction/packed_side.h"
+#include "aqt/quant/contraction/windows.h"
 #include "aqt/quant/contraction/workspace.h"
 
 namespace aqt::internal {
 
-// out = lhs x rhs, dense in the layout of the product (DotOutputShape). Operands: s2, s4, s8, e4m3fn, e5m2, bf16, f16,
-// f32, any strides. out.dtype says how products are summed:
+// What is known about it before there are data. The dtype of the product says how products are summed:
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
 //   f32 .. e5m2  in f32, in ascending order of k, then rounded once. Targets with FMA round once per step, kScalar
-//                twice (gemm_f32.h). Operands of different dtypes are converted to out.dtype first, and some sums are
-//                rounded to bf16 on the way (product_types.h). Then subnormal f32 and bf16 operands are zero, and
-//                so are subnormal f32 sums.
-void Contract(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out,
-              Workspace& workspace, const Execution& runtime);
+//                twice (gemm_f32.h). Subnormal f32 and bf16 operands are zero, and so are subnormal f32 sums.
+struct Contraction {
+  std::optional<Windows> windows = {};  // of a convolution; else by the dims
+  DotDims dims = {};
+  OperandAxes lhs = {}, rhs = {};
+  DType product = DType::kF32;
+  // Both operands of a product of floats are converted to this dtype first, unless it holds all of their numbers.
+  std::optional<DType> converts_to = {};
+  bool rounds_to_bf16_first = false;          // the sum, before it is rounded to the product's dtype
+  const kernels::GemmKernel* gemm = nullptr;  // null: an operand is s32, and so is the product
 
-// x cast to `dtype`, dense, in the memory of `slot`.
-ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, Workspace::Slot slot, Workspace& workspace);
+  bool sums_are_integers() const { return IsInteger(product); }
+};
+
+// By dimension numbers, as XLA on CPU computes lax.dot_general (product_types.h). Operands: s2, s4, s8, s32, e4m3fn,
+// e5m2, bf16, f16, f32.
+Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
+                            kernels::Target target);
+// Of windows: s32 sums of two integers of at most a byte, or f32 sums of operands in `dtype`, rounded to `product`.
+Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType product, kernels::Target target);
+
+// out = lhs x rhs, dense in the layout of the product (DotOutputShape), of the product's dtype. Any strides.
+void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
+              Workspace& workspace, Executor* executor);
+
+// What it needs for operands of these avals.
+void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,
+                      SlotSizes& sizes);
 
 }  // namespace aqt::internal
 

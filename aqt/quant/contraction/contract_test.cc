@@ -16,6 +16,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/contraction/product_types.h"
+#include "aqt/quant/contraction/scratch.h"
 #include "aqt/quant/contraction/workspace.h"
 
 namespace aqt::internal {
@@ -26,6 +27,19 @@ constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16, kE
 constexpr std::optional<DType> kNone = std::nullopt;
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
 
+void ContractOn(kernels::Target target, const Array& lhs, const Array& rhs, const DotDims& dims,
+                const MutableArrayRef& out) {
+  const Contraction contraction = MakeContraction(dims, lhs.aval(), rhs.aval(), out.dtype, target);
+  SlotSizes sizes;
+  AddContractSlots(contraction, lhs.aval(), rhs.aval(), out.shape.num_elements(), sizes);
+  Scratch scratch;
+  {
+    Workspace workspace(scratch);
+    Contract(contraction, lhs, rhs, out, workspace, /*executor=*/nullptr);
+  }
+  EXPECT_EQ(scratch.num_bytes(), sizes.Total()) << "it took more than was planned";
+}
+
 // The dot product of two vectors, on each target; all give the same value.
 double Dot(DType a_dtype, const std::vector<double>& a, DType b_dtype, const std::vector<double>& b, DType out_dtype) {
   const int64_t k = static_cast<int64_t>(a.size());
@@ -33,9 +47,8 @@ double Dot(DType a_dtype, const std::vector<double>& a, DType b_dtype, const std
   const Array rhs = Cast(Array::FromSpan<double>(b, {k, 1}), b_dtype);
   std::optional<double> result;
   for (const kernels::Target target : kernels::SupportedTargets()) {
-    Workspace workspace;
     ArrayBuilder out(out_dtype, {1, 1});
-    Contract(lhs, rhs, MatMulDims(), out.ref(), workspace, MakeExecution({.target = target}, {}));
+    ContractOn(target, lhs, rhs, MatMulDims(), out.ref());
     const double value = Cast(std::move(out).Build(), DType::kF64).View<double>()[0];
     EXPECT_TRUE(!result.has_value() || value == *result || (std::isnan(value) && std::isnan(*result))) << target;
     result = value;
@@ -140,9 +153,8 @@ TEST(Contract, ManyAxes) {
   const Shape shape{1, 1, 1, 2, 1, 1, 1, 1, 2};
   const Array lhs = Cast(Array::Of<float>({1.00390625f, 1e-39f, 3, 4}, shape), kF32);
   const Array rhs = Cast(Array::Of<float>({2, 1}, {2}), kBF16);
-  Workspace workspace;
   ArrayBuilder out(kBF16, {1, 1, 1, 2, 1, 1, 1, 1});
-  Contract(lhs, rhs, {.lhs_contracting = {8}, .rhs_contracting = {0}}, out.ref(), workspace, {});
+  ContractOn(kernels::BestTarget(), lhs, rhs, {.lhs_contracting = {8}, .rhs_contracting = {0}}, out.ref());
   const Array result = Cast(std::move(out).Build(), DType::kF32);
   EXPECT_EQ(result.View<float>()[0], 2);  // 1.00390625 is 1 in bf16
   EXPECT_EQ(result.View<float>()[1], 10);

@@ -48,6 +48,21 @@ std::ostream& operator<<(std::ostream& os, ConvPadding padding) { return os << T
 
 int64_t ConvAxis::padded() const { return std::max<int64_t>(0, Dilated(in, lhs_dilation) + low + high); }
 
+Shape ConvGeometry::LhsShape() const {
+  Shape shape{batch};
+  for (const ConvAxis& axis : axes) shape.push_back(axis.in);
+  shape.push_back(in_channels);
+  return shape;
+}
+
+Shape ConvGeometry::RhsShape() const {
+  Shape shape;
+  for (const ConvAxis& axis : axes) shape.push_back(axis.kernel);
+  shape.push_back(in_channels / groups);
+  shape.push_back(out_channels);
+  return shape;
+}
+
 Shape ConvGeometry::OutShape() const {
   Shape shape{batch};
   for (const ConvAxis& axis : axes) shape.push_back(axis.out);

@@ -52,6 +52,8 @@ struct ConvGeometry {
   int64_t batch = 0, in_channels = 0, out_channels = 0, groups = 1;
   std::vector<ConvAxis> axes = {};
 
+  Shape LhsShape() const;
+  Shape RhsShape() const;
   Shape OutShape() const;
   // The number of products in one sum.
   int64_t SumLength() const;

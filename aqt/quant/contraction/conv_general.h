@@ -33,44 +33,32 @@
 // Windows are packed in pieces of at most 8 MiB, or one group of one example if that is larger. Slow version:
 // conv_general_reference.h.
 
-#include <memory>
 #include <optional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/dot_dims.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/conv_dims.h"
-#include "aqt/quant/contraction/dot_general.h"
-#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/planned_contraction.h"
+#include "aqt/quant/contraction/residuals.h"
 
 namespace aqt {
 
-// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
-class ConvGeneralPlan {
+class ConvGeneralPlan : public PlannedContraction {
  public:
   // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes;
   // invalid numerics; DEQUANT_MODE_OTHER_INPUT, CALIBRATION_MODE_REMAINING_AXIS, mid alphas, local_aqt and
   // use_fwd_quant, which have no meaning for a convolution; a scale with DEQUANT_MODE_OUTPUT that varies along axes
-  // other than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16;
-  // a target that this machine does not run. A plan with kForwardOnly keeps no residuals.
+  // other than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16; a
+  // target that this machine does not run. A plan with kForwardOnly keeps no residuals.
   static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
                                               const ConvDims& dims, const PlanOptions& options = {});
 
-  const Aval& lhs_aval() const;
-  const Aval& rhs_aval() const;
-  const Aval& out_aval() const;
   const ConvGeometry& geometry() const;
   const DotGeneralRaw& config() const;
-  const PlanOptions& options() const;
-  absl::Span<const ResidualSlot> residuals() const;
-  bool ForwardNeedsKey() const;
-  // The statistics that Forward takes; a convolution quantizes nothing backward.
-  absl::Span<const StateSlot> forward_state() const;
 
   // As those of DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd.
   // InvalidArgument with a Runtime::product; FailedPrecondition, with kForwardOnly, for Residuals and Backward.
@@ -79,14 +67,9 @@ class ConvGeneralPlan {
                        const StateArrays& state = {}) const;
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const std::optional<MutableArrayRef>& dlhs,
                         const std::optional<MutableArrayRef>& drhs, const Runtime& runtime = {}) const;
-  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
-                                          const Runtime& runtime = {}) const;
-  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor) const;
 
  private:
-  struct Impl;
-  explicit ConvGeneralPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-  std::shared_ptr<const Impl> impl_;
+  using PlannedContraction::PlannedContraction;
 };
 
 // One-shot: plans, runs, allocates the results. options.passes is not read.

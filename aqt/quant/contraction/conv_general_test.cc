@@ -132,9 +132,9 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
   config = Int8();
   config.rhs.quantizer.calib_shared_axes.axes = {0};
   EXPECT_EQ(error(config, lhs, rhs),
-            "conv_general: scale of rhs has shape [1,4,6]: it varies along axis 1, but only along the output channel "
-            "(the last "
-            "axis) can it be multiplied onto the result; use DEQUANT_MODE_THIS_INPUT for others");
+            "conv_general: fwd.rhs: DEQUANT_MODE_OUTPUT: scale of rhs has shape [1,4,6]: it varies along axis 1, but "
+            "only along the output channel (the last axis) can it be multiplied onto the result; use "
+            "DEQUANT_MODE_THIS_INPUT for others");
   config = Int8();
   config.lhs_mid_alpha = 0.5;
   EXPECT_EQ(error(config, lhs, rhs), "conv_general: mid alphas do not apply to a convolution");

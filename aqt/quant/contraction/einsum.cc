@@ -10,6 +10,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/reduce.h"
+#include "aqt/quant/contraction/one_shot.h"
 #include "aqt/quant/contraction/workspace.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
@@ -17,6 +18,8 @@
 namespace aqt {
 namespace {
 
+using internal::OfSide;
+using internal::ScratchSlot;
 using internal::Workspace;
 
 bool Has(const std::string& names, char letter) { return names.find(letter) != std::string::npos; }
@@ -56,18 +59,26 @@ struct OperandPlan {
     return view;
   }
   // What DotGeneral reads for x: a view of it, or a buffer.
-  ArrayRef Used(const ArrayRef& x, Workspace& workspace, Workspace::Slot converted, Workspace::Slot sums) const {
+  ArrayRef Used(const ArrayRef& x, Side side, Workspace& workspace) const {
+    const bool is_lhs = side == Side::kLhs;
     ArrayRef view = View(x);
     if (converts()) {
       const Aval aval{used.dtype, view.shape};
-      const MutableArrayRef buffer(aval.dtype, aval.shape, workspace.Get(converted, aval.num_bytes()));
+      const MutableArrayRef buffer(aval.dtype, aval.shape,
+                                   workspace.Get(OfSide(is_lhs, ScratchSlot::kLhsEinsum), aval.num_bytes()));
       AQT_CHECK(CastArray(view, buffer).ok());
       view = buffer;
     }
     if (summed.empty()) return view;
-    void* buffer = workspace.Get(sums, used.num_bytes());
+    void* buffer = workspace.Get(OfSide(is_lhs, ScratchSlot::kLhsEinsumSum), used.num_bytes());
     kernels::Reduce(kernels::ReduceKind::kSum, view, summed, buffer);
     return ArrayRef(used.dtype, used.shape, buffer);
+  }
+  // What Used and a gradient need.
+  void AddSlots(Side side, internal::SlotSizes& sizes) const {
+    const bool is_lhs = side == Side::kLhs;
+    if (converts()) sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsEinsum), ViewShape().num_elements() * SizeOf(used.dtype));
+    if (materializes()) sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsEinsumSum), used.num_bytes());
   }
   // Spreads the gradient of what DotGeneral read, when that is not `d` itself.
   void SpreadGradient(const ArrayRef& d_used, const MutableArrayRef& d) const {
@@ -106,7 +117,7 @@ struct EinsumPlan::Impl {
   bool swapped = false;
   std::string product_names;  // of the axes of the product
   std::optional<DotGeneralPlan> plan;
-  mutable internal::WorkspacePool workspaces;
+  int64_t scratch_bytes = 0;  // with the plan's
 
   const OperandPlan& operand(Side side) const { return side == Side::kLhs ? lhs : rhs; }
   Side InProduct(Side side) const { return swapped ? Other(side) : side; }
@@ -115,10 +126,8 @@ struct EinsumPlan::Impl {
   DotOperand Used(Side side, const DotOperand& x, Workspace& workspace) const {
     if (NeedsNoValue(x)) return x;
     const OperandPlan& own = operand(side);
-    const bool is_lhs = side == Side::kLhs;
     DotOperand used = x;
-    used.value = own.Used(x.value, workspace, is_lhs ? Workspace::kLhsGathered : Workspace::kRhsGathered,
-                          is_lhs ? Workspace::kLhsOperand : Workspace::kRhsOperand);
+    used.value = own.Used(x.value, side, workspace);
     used.transient = x.transient || own.materializes();
     return used;
   }
@@ -251,6 +260,9 @@ absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const Do
     return Annotate(plan.status(), absl::StrCat("einsum \"", equation, "\"", swapped));
   }
   impl->plan = *std::move(plan);
+  internal::SlotSizes sizes;
+  for (const Side side : {Side::kLhs, Side::kRhs}) impl->operand(side).AddSlots(side, sizes);
+  impl->scratch_bytes = sizes.Total() + impl->plan->scratch_bytes();
   return EinsumPlan(std::move(impl));
 }
 
@@ -259,6 +271,7 @@ const Aval& EinsumPlan::rhs_aval() const { return impl_->rhs.given; }
 const Aval& EinsumPlan::out_aval() const { return impl_->out; }
 const EinsumEquation& EinsumPlan::equation() const { return impl_->equation; }
 const DotGeneralPlan& EinsumPlan::dot_general() const { return *impl_->plan; }
+int64_t EinsumPlan::scratch_bytes() const { return impl_->scratch_bytes; }
 bool EinsumPlan::swapped() const { return impl_->swapped; }
 
 namespace {
@@ -281,8 +294,8 @@ absl::Status EinsumPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, c
     if (NeedsNoValue(x)) continue;
     AQT_RETURN_IF_ERROR(CheckArray(Name(side), x.value.aval(), impl.operand(side).given));
   }
-  internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
-  const DotOperand a = impl.Used(Side::kLhs, lhs, *workspace), b = impl.Used(Side::kRhs, rhs, *workspace);
+  Workspace workspace(internal::ScratchOf(runtime));
+  const DotOperand a = impl.Used(Side::kLhs, lhs, workspace), b = impl.Used(Side::kRhs, rhs, workspace);
   Context in_product = context;
   if (impl.swapped) {
     in_product.quant_mode = context.rhs_quant_mode.value_or(context.quant_mode);
@@ -298,7 +311,7 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
                                   const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
-  internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
+  Workspace workspace(internal::ScratchOf(runtime));
   std::optional<MutableArrayRef> used[2];
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
@@ -310,11 +323,10 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
     }
     AQT_RETURN_IF_ERROR(CheckArray(side == Side::kLhs ? "dlhs" : "drhs", d->aval(), own.given));
     used[static_cast<int>(side)] =
-        own.materializes()
-            ? MutableArrayRef(own.used.dtype, own.used.shape,
-                              workspace->Get(side == Side::kLhs ? Workspace::kLhsOperand : Workspace::kRhsOperand,
-                                             own.used.num_bytes()))
-            : own.View(*d);
+        own.materializes() ? MutableArrayRef(own.used.dtype, own.used.shape,
+                                             workspace.Get(OfSide(side == Side::kLhs, ScratchSlot::kLhsEinsumSum),
+                                                           own.used.num_bytes()))
+                           : own.View(*d);
   }
   // Zeros off diagonals are written before the product, which may be written between them.
   for (const Side side : {Side::kLhs, Side::kRhs}) {
@@ -336,8 +348,8 @@ absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, const ArrayRef& v
                                                     const Runtime& runtime) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), impl.operand(side).given));
-  internal::WorkspacePool::Lease workspace = impl.workspaces.Get();
-  return impl.plan->Prepare(impl.InProduct(side), impl.Used(side, value, *workspace).value, context, runtime);
+  Workspace workspace(internal::ScratchOf(runtime));
+  return impl.plan->Prepare(impl.InProduct(side), impl.Used(side, value, workspace).value, context, runtime);
 }
 
 absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
@@ -353,27 +365,25 @@ absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, QTensor qtensor, 
 absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
                                       const ArrayRef& rhs, const Context& context, const PlanOptions& options,
                                       const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const EinsumPlan plan,
-                       EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
-                                        {PlanPasses::kForwardOnly, options.semantics, options.target}));
-  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval());
-  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime));
-  return std::move(out).Build();
+  return internal::RunOnce(EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
+                                            internal::WithPasses(options, PlanPasses::kForwardOnly)),
+                           [&](const EinsumPlan& plan, const MutableArrayRef& out, Residuals* residuals) {
+                             return plan.Forward(lhs, rhs, context, out, residuals, runtime);
+                           });
 }
 
 absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,
                                                                  const ArrayRef& lhs, const ArrayRef& rhs,
                                                                  const ArrayRef& g, const Context& context,
                                                                  const PlanOptions& options, const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const EinsumPlan plan,
-                       EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
-                                        {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
-  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval()), dlhs = ArrayBuilder::ForOverwrite(plan.lhs_aval()),
-               drhs = ArrayBuilder::ForOverwrite(plan.rhs_aval());
-  Residuals residuals(Residuals::Operands::kBorrow);
-  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, context, out.ref(), &residuals, runtime));
-  AQT_RETURN_IF_ERROR(plan.Backward(g, residuals, context, dlhs.ref(), drhs.ref(), runtime));
-  return DotGeneralGradients{std::move(out).Build(), std::move(dlhs).Build(), std::move(drhs).Build()};
+  return internal::RunOnceWithGradients(
+      EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
+                       internal::WithPasses(options, PlanPasses::kForwardAndBackward)),
+      [&](const EinsumPlan& plan, const MutableArrayRef& out, Residuals* residuals) {
+        return plan.Forward(lhs, rhs, context, out, residuals, runtime);
+      },
+      [&](const EinsumPlan& plan, const Residuals& residuals, const MutableArrayRef& dlhs,
+          const MutableArrayRef& drhs) { return plan.Backward(g, residuals, context, dlhs, drhs, runtime); });
 }
 
 }  // namespace aqt

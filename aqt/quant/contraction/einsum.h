@@ -19,6 +19,7 @@
 // The gradient goes the same way back: zeros off a diagonal, the same for all elements of a sum, rounded to the dtype
 // of the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -47,12 +48,13 @@ absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 // contractions do not change inside: their lhs is the incoming gradient.
 DotGeneral SwapOperands(DotGeneral config);
 
-// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
+// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first one with
+// the same Scratch.
 class EinsumPlan {
  public:
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a
-  // common one, and as DotGeneralPlan::Make. Axes that `config` names (tiling, shared axes) are those
-  // of its side's operand, after diagonals and sums are taken.
+  // common one, and as DotGeneralPlan::Make. Axes that `config` names (tiling,
+  // shared axes) are those of its side's operand, after diagonals and sums are taken.
   static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
                                          const Aval& rhs, const PlanOptions& options = {});
 
@@ -66,6 +68,7 @@ class EinsumPlan {
   const PlanOptions& options() const { return dot_general().options(); }
   bool ForwardNeedsKey() const { return dot_general().ForwardNeedsKey(); }
   bool BackwardNeedsKey() const { return dot_general().BackwardNeedsKey(); }
+  int64_t scratch_bytes() const;
 
   // As those of DotGeneralPlan, with lhs and rhs those of the equation. Context::key is split for the product's lhs and
   // rhs. Statistics of calibrations with state are those of dot_general(), whose lhs and rhs are the product's.

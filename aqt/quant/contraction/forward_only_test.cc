@@ -115,7 +115,8 @@ TEST(ForwardOnly, RaggedDot) {
   ASSERT_EQ(plan->Forward(lhs, rhs, sizes, {}, out.ref()), absl::OkStatus());
   ASSERT_EQ(both->Forward(lhs, rhs, sizes, {}, expected.ref()), absl::OkStatus());
   const Array result = std::move(out).Build();
-  ExpectNoBackward(plan->Backward(result, Residuals(), sizes, {}, dlhs.ref(), std::nullopt), "Backward is called");
+  ExpectNoBackward(plan->Backward(result, Residuals(), sizes, {}, dlhs.ref(), std::nullopt), "Backward is called",
+                   "ragged_dot");
   EXPECT_TRUE(BitEqual(result, std::move(expected).Build()));
   EXPECT_TRUE(BitEqual(result, *QuantizedRaggedDot(IllegalBackward(), lhs, rhs, sizes)));
 }

@@ -23,19 +23,12 @@ size_t PairToCut(const LocalAqt& config, const DotDims& dims, const Shape& lhs) 
   return best;
 }
 
-// The count axis, then the previous batch axes.
-Axes BatchAxes(const TilingState& tiling, int64_t cut, const Axes& batch) {
-  Axes result{tiling.tile_map[cut][0]};
-  for (const int64_t axis : batch) result.push_back(tiling.tile_map[axis][0]);
-  return result;
-}
-
 }  // namespace
 
-absl::StatusOr<std::optional<LocalSplit>> MakeLocalSplit(const LocalAqt& config, const DotDims& dims, const Shape& lhs,
-                                                         const Shape& rhs) {
+absl::StatusOr<std::optional<TiledDot>> MakeLocalTiling(const LocalAqt& config, const DotDims& dims, const Shape& lhs,
+                                                        const Shape& rhs) {
   AQT_RETURN_IF_ERROR(ValidateLocalAqt(config));
-  if (dims.lhs_contracting.empty()) return std::optional<LocalSplit>();
+  if (dims.lhs_contracting.empty()) return std::optional<TiledDot>();
   const size_t pair = PairToCut(config, dims, lhs);
   const int64_t lhs_axis = dims.lhs_contracting[pair], rhs_axis = dims.rhs_contracting[pair];
   const int64_t parts =
@@ -46,20 +39,16 @@ absl::StatusOr<std::optional<LocalSplit>> MakeLocalSplit(const LocalAqt& config,
         " of rhs) has extent ", lhs[lhs_axis], ", which is not a multiple of ",
         config.tile_largest_shape ? "contraction_axis_shard_size" : "contraction_axis_shard_count", " = ", parts));
   }
-  LocalSplit split;
-  const auto cut = [&](const Shape& shape, int64_t axis) {
-    const AxisTiling tiling{.axis = axis,
-                            .tile_count = config.contraction_axis_shard_count,
-                            .tile_size = config.contraction_axis_shard_size};
-    return TilingState::Make(shape, {tiling});
+  const auto cut = [&](int64_t axis) {
+    return AxisTiling{.axis = axis,
+                      .tile_count = config.contraction_axis_shard_count,
+                      .tile_size = config.contraction_axis_shard_size};
   };
-  AQT_ASSIGN_OR_RETURN(split.lhs, cut(lhs, lhs_axis));
-  AQT_ASSIGN_OR_RETURN(split.rhs, cut(rhs, rhs_axis));
-  split.dims = {.lhs_contracting = split.lhs.CalibrationAxes(dims.lhs_contracting),
-                .rhs_contracting = split.rhs.CalibrationAxes(dims.rhs_contracting),
-                .lhs_batch = BatchAxes(split.lhs, lhs_axis, dims.lhs_batch),
-                .rhs_batch = BatchAxes(split.rhs, rhs_axis, dims.rhs_batch)};
-  return std::optional<LocalSplit>(std::move(split));
+  DotTiling tiling;
+  tiling.lhs.contraction_axes = {cut(lhs_axis)};
+  tiling.rhs.contraction_axes = {cut(rhs_axis)};
+  AQT_ASSIGN_OR_RETURN(TiledDot tiled, MakeTiledDot(tiling, dims, lhs, rhs));
+  return std::optional<TiledDot>(std::move(tiled));
 }
 
 }  // namespace aqt::internal

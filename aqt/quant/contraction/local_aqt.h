@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_LOCAL_AQT_H_
 #define AQT_QUANT_CONTRACTION_LOCAL_AQT_H_
 
-// How LocalAqt (config.h) cuts the operands of a backward contraction. Internal.
+// The tiling that LocalAqt (config.h) means. Internal.
 
 #include <optional>
 
@@ -9,23 +9,18 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/tiling.h"
+#include "aqt/quant/contraction/dot_tiling.h"
 
 namespace aqt::internal {
 
-// One contracting axis of extent count * size becomes (count, size) in each operand. The count axis is the first batch
-// axis of the product, over which the dequantized parts are summed.
-struct LocalSplit {
-  TilingState lhs, rhs;
-  DotDims dims;  // of the cut operands
-};
-
+// LocalAqt as a tiling of the operands of a backward contraction, over whose tiles the product is summed.
+//
 // Cuts the first contracting axis by contraction_axis_shard_count, or with tile_largest_shape the longest one (the
 // first of equal ones in the order of lhs's axes) and its partner by contraction_axis_shard_size. Null without
 // contracting axes. InvalidArgument when a field is missing, not positive or does not belong to the rule, or does not
 // divide the axis.
-absl::StatusOr<std::optional<LocalSplit>> MakeLocalSplit(const LocalAqt& config, const DotDims& dims, const Shape& lhs,
-                                                         const Shape& rhs);
+absl::StatusOr<std::optional<TiledDot>> MakeLocalTiling(const LocalAqt& config, const DotDims& dims, const Shape& lhs,
+                                                        const Shape& rhs);
 
 }  // namespace aqt::internal
 

@@ -24,35 +24,35 @@ namespace aqt {
 namespace {
 
 // The two rules, on AQT's own example: two contracting axes in crossed order.
-TEST(LocalSplit, CutsTheFirstOrTheLongestContractingAxis) {
+TEST(LocalTiling, CutsTheFirstOrTheLongestContractingAxis) {
   const DotDims dims{.lhs_contracting = {1, 3}, .rhs_contracting = {1, 0}};
   const Shape lhs{2, 8, 3, 12}, rhs{12, 8, 5};
-  const auto first = internal::MakeLocalSplit({.contraction_axis_shard_count = 4}, dims, lhs, rhs);
+  const auto first = internal::MakeLocalTiling({.contraction_axis_shard_count = 4}, dims, lhs, rhs);
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ((*first)->lhs.tiled_shape, (Shape{2, 4, 2, 3, 12}));
-  EXPECT_EQ((*first)->rhs.tiled_shape, (Shape{12, 4, 2, 5}));
+  EXPECT_EQ((*first)->lhs.shape, (Shape{2, 4, 2, 3, 12}));
+  EXPECT_EQ((*first)->rhs.shape, (Shape{12, 4, 2, 5}));
   EXPECT_EQ((*first)->dims, (DotDims{{2, 4}, {2, 0}, {1}, {1}}));
 
   const auto longest =
-      internal::MakeLocalSplit({.contraction_axis_shard_size = 4, .tile_largest_shape = true}, dims, lhs, rhs);
+      internal::MakeLocalTiling({.contraction_axis_shard_size = 4, .tile_largest_shape = true}, dims, lhs, rhs);
   ASSERT_TRUE(longest.ok()) << longest.status();
-  EXPECT_EQ((*longest)->lhs.tiled_shape, (Shape{2, 8, 3, 3, 4}));
-  EXPECT_EQ((*longest)->rhs.tiled_shape, (Shape{3, 4, 8, 5}));
+  EXPECT_EQ((*longest)->lhs.shape, (Shape{2, 8, 3, 3, 4}));
+  EXPECT_EQ((*longest)->rhs.shape, (Shape{3, 4, 8, 5}));
   EXPECT_EQ((*longest)->dims, (DotDims{{1, 4}, {2, 1}, {3}, {0}}));
 }
 
-TEST(LocalSplit, OfEqualAxesTheFirstOfLhsAndItsPartner) {
+TEST(LocalTiling, OfEqualAxesTheFirstOfLhsAndItsPartner) {
   const DotDims dims{.lhs_contracting = {2, 0}, .rhs_contracting = {0, 1}, .lhs_batch = {1}, .rhs_batch = {2}};
-  const auto split = internal::MakeLocalSplit({.contraction_axis_shard_size = 2, .tile_largest_shape = true}, dims,
+  const auto split = internal::MakeLocalTiling({.contraction_axis_shard_size = 2, .tile_largest_shape = true}, dims,
                                               {6, 3, 6}, {6, 6, 3});
   ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_EQ((*split)->lhs.tiled_shape, (Shape{3, 2, 3, 6}));
-  EXPECT_EQ((*split)->rhs.tiled_shape, (Shape{6, 3, 2, 3}));
+  EXPECT_EQ((*split)->lhs.shape, (Shape{3, 2, 3, 6}));
+  EXPECT_EQ((*split)->rhs.shape, (Shape{6, 3, 2, 3}));
   EXPECT_EQ((*split)->dims, (DotDims{{3, 1}, {0, 2}, {0, 2}, {1, 3}}));
 }
 
-TEST(LocalSplit, NothingIsCutWithoutContractingAxes) {
-  const auto split = internal::MakeLocalSplit({.contraction_axis_shard_count = 5}, {}, {3}, {4});
+TEST(LocalTiling, NothingIsCutWithoutContractingAxes) {
+  const auto split = internal::MakeLocalTiling({.contraction_axis_shard_count = 5}, {}, {3}, {4});
   ASSERT_TRUE(split.ok()) << split.status();
   EXPECT_FALSE(split->has_value());
 }

@@ -20,37 +20,43 @@ struct RowAxes {
   Axes axes;  // of the operand
 };
 
-RowAxes RowAxesOf(const Shape& operand, Side side, const DotDims& dims) {
-  const Axes& batch = side == Side::kLhs ? dims.lhs_batch : dims.rhs_batch;
-  const Axes& contracting = side == Side::kLhs ? dims.lhs_contracting : dims.rhs_contracting;
+RowAxes RowAxesOf(const Shape& operand, const OperandAxes& axes) {
   RowAxes rows;
-  rows.axes = batch;
-  const Axes remaining = RemainingAxes(operand.rank(), contracting, batch);
-  rows.axes.insert(rows.axes.end(), remaining.begin(), remaining.end());
+  rows.axes = axes.batch;
+  rows.axes.insert(rows.axes.end(), axes.rows.begin(), axes.rows.end());
   for (const int64_t axis : rows.axes) rows.shape.push_back(operand[axis]);
   return rows;
 }
 
+int64_t Count(const Shape& shape, const Axes& axes) {
+  int64_t count = 1;
+  for (const int64_t axis : axes) count *= shape[axis];
+  return count;
+}
+
 }  // namespace
 
-kernels::Operand KernelOperand(const ArrayRef& x, Side side, const DotDims& dims) {
+OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank) {
   const bool lhs = side == Side::kLhs;
-  const Axes& batch = lhs ? dims.lhs_batch : dims.rhs_batch;
-  const Axes& contracting = lhs ? dims.lhs_contracting : dims.rhs_contracting;
+  OperandAxes axes{.batch = lhs ? dims.lhs_batch : dims.rhs_batch,
+                   .k = lhs ? dims.lhs_contracting : dims.rhs_contracting};
+  axes.rows = RemainingAxes(rank, axes.k, axes.batch);
+  return axes;
+}
+
+kernels::Operand KernelOperand(const ArrayRef& x, const OperandAxes& axes) {
   kernels::Operand operand;
   operand.data = x.data;
   operand.dtype = x.dtype;
-  for (const int64_t axis : batch) operand.batch.Append(x.shape[axis], x.strides[axis]);
-  for (const int64_t axis : RemainingAxes(x.shape.rank(), contracting, batch)) {
-    operand.rows.Append(x.shape[axis], x.strides[axis]);
-  }
-  for (const int64_t axis : contracting) operand.k.Append(x.shape[axis], x.strides[axis]);
+  for (const int64_t axis : axes.batch) operand.batch.Append(x.shape[axis], x.strides[axis]);
+  for (const int64_t axis : axes.rows) operand.rows.Append(x.shape[axis], x.strides[axis]);
+  for (const int64_t axis : axes.k) operand.k.Append(x.shape[axis], x.strides[axis]);
   return operand;
 }
 
-OutputAxes KernelOutput(const MutableArrayRef& out, const DotDims& dims, int64_t lhs_rank) {
-  const int64_t batch = static_cast<int64_t>(dims.lhs_batch.size());
-  const int64_t rows_end = lhs_rank - static_cast<int64_t>(dims.lhs_contracting.size());
+OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs) {
+  const int64_t batch = static_cast<int64_t>(lhs.batch.size());
+  const int64_t rows_end = batch + static_cast<int64_t>(lhs.rows.size());
   OutputAxes axes;
   for (int64_t axis = 0; axis < out.shape.rank(); ++axis) {
     kernels::AxisGroup& group = axis < batch ? axes.batch : axis < rows_end ? axes.rows : axes.cols;
@@ -63,8 +69,12 @@ int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& o
   return operand.batch.Count() * format.PackedBytes(operand.rows.Count(), operand.k.Count());
 }
 
-void GatherScales(const ArrayRef& scale, const Shape& operand, Side side, const DotDims& dims, float* rows) {
-  const RowAxes row_axes = RowAxesOf(operand, side, dims);
+int64_t PanelBytes(const kernels::PanelFormat& format, const Shape& shape, const OperandAxes& axes) {
+  return Count(shape, axes.batch) * format.PackedBytes(Count(shape, axes.rows), Count(shape, axes.k));
+}
+
+void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {
+  const RowAxes row_axes = RowAxesOf(operand, axes);
   Strides strides;
   for (const int64_t axis : row_axes.axes) strides.push_back(scale.shape[axis] == 1 ? 0 : scale.strides[axis]);
   const StridesSpan spans[] = {strides};
@@ -74,8 +84,8 @@ void GatherScales(const ArrayRef& scale, const Shape& operand, Side side, const 
   FlushRow(scale.dtype, rows, row_axes.shape.num_elements());
 }
 
-void ScatterScales(const float* rows, Side side, const DotDims& dims, const MutableArrayRef& scale) {
-  const RowAxes row_axes = RowAxesOf(scale.shape, side, dims);
+void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale) {
+  const RowAxes row_axes = RowAxesOf(scale.shape, axes);
   Strides strides;
   for (const int64_t axis : row_axes.axes) strides.push_back(scale.strides[axis]);
   const StridesSpan spans[] = {strides};
@@ -108,13 +118,13 @@ std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
                                .subnormals_are_zero = true};
 }
 
-FusedScales FusedScalesOf(const QuantizeSpec& spec, Side side, const DotDims& dims) {
+FusedScales FusedScalesOf(const QuantizeSpec& spec, const OperandAxes& axes) {
   if (!std::holds_alternative<AbsMax>(spec.calibration)) return FusedScales::kNo;
   if (spec.num_scales() == 1 && spec.shared_axes.size() == static_cast<size_t>(spec.x.shape.rank())) {
     return FusedScales::kSingle;
   }
   Shape per_row = spec.x.shape;
-  for (const int64_t axis : side == Side::kLhs ? dims.lhs_contracting : dims.rhs_contracting) per_row[axis] = 1;
+  for (const int64_t axis : axes.k) per_row[axis] = 1;
   return per_row == spec.scale_shape ? FusedScales::kPerRow : FusedScales::kNo;
 }
 

@@ -9,7 +9,6 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
-#include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
@@ -17,37 +16,43 @@
 
 namespace aqt::internal {
 
-// A packed operand, kept by a PreparedOperand: what its bytes depend on, besides the qvalue.
-struct Panels {
-  kernels::PanelFormat format;
-  Axes contracting, batch;  // of the operand
-  std::shared_ptr<const void> data;
-
-  bool Fits(const kernels::PanelFormat& wanted, Side side, const DotDims& dims) const {
-    const bool lhs = side == Side::kLhs;
-    return format == wanted && contracting == (lhs ? dims.lhs_contracting : dims.rhs_contracting) &&
-           batch == (lhs ? dims.lhs_batch : dims.rhs_batch);
-  }
+// The axes of an operand as the kernels walk them; `rows` are the remaining ones.
+struct OperandAxes {
+  Axes batch = {}, rows = {}, k = {};
+  bool operator==(const OperandAxes&) const = default;
 };
+OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank);
 
-// x as the kernels see operand `side` of a contraction. Ranks up to AxisGroup::kMaxRank.
-kernels::Operand KernelOperand(const ArrayRef& x, Side side, const DotDims& dims);
+// x as the kernels see it. Ranks up to AxisGroup::kMaxRank.
+kernels::Operand KernelOperand(const ArrayRef& x, const OperandAxes& axes);
 
 // How the product's elements lie in memory, by batch, row (lhs) and column (rhs).
 struct OutputAxes {
   kernels::AxisGroup batch, rows, cols;
 };
-OutputAxes KernelOutput(const MutableArrayRef& out, const DotDims& dims, int64_t lhs_rank);
+OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs);
+
+// A packed operand, kept by a PreparedOperand: what its bytes depend on, besides the qvalue.
+struct Panels {
+  kernels::PanelFormat format;
+  OperandAxes axes;
+  std::shared_ptr<const void> data;
+
+  bool Fits(const kernels::PanelFormat& wanted, const OperandAxes& wanted_axes) const {
+    return format == wanted && axes == wanted_axes;
+  }
+};
 
 // Bytes of panels for all matrices of an operand.
 int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& operand);
+int64_t PanelBytes(const kernels::PanelFormat& format, const Shape& shape, const OperandAxes& axes);
 
-// Scales of operand `side` in the order [batch, rows], as floats: what the kernels' epilogue and kGiven read. `scale`
-// has the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.
+// Scales of an operand in the order [batch, rows], as floats: what the kernels' epilogue and kGiven read. `scale` has
+// the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.
 //   GatherScales: rows[i] = scale, subnormals of f32 and bf16 as zero
 //   ScatterScales: scale (dense, of the full [batch, rows] extents or one element) = rows[i]
-void GatherScales(const ArrayRef& scale, const Shape& operand, Side side, const DotDims& dims, float* rows);
-void ScatterScales(const float* rows, Side side, const DotDims& dims, const MutableArrayRef& scale);
+void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
+void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale);
 
 // Whether a * b is never subnormal for nonzero a and b from the two lists, which hold no subnormals.
 bool ProductsAreNormal(const float* a, int64_t a_count, const float* b, int64_t b_count);
@@ -56,8 +61,8 @@ bool ProductsAreNormal(const float* a, int64_t a_count, const float* b, int64_t 
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec);
 
 // How scales can be found while packing: AbsMax with one scale per [batch, row], or a single one.
-enum class FusedScales { kNo, kPerRow, kSingle };
-FusedScales FusedScalesOf(const QuantizeSpec& spec, Side side, const DotDims& dims);
+enum class FusedScales : uint8_t { kNo, kPerRow, kSingle };
+FusedScales FusedScalesOf(const QuantizeSpec& spec, const OperandAxes& axes);
 
 }  // namespace aqt::internal
 

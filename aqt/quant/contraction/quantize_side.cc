@@ -24,43 +24,29 @@
 
 namespace aqt::internal {
 
-absl::string_view ToString(Pass pass) {
-  switch (pass) {
-    case Pass::kFwd: return "fwd";
-    case Pass::kDlhs: return "dlhs";
-    case Pass::kDrhs: return "drhs";
-  }
-  return "?";
+Axes CalibrationAxes(CalibrationMode mode, const OperandAxes& axes) {
+  return mode == CalibrationMode::kContractingAxis ? axes.k : axes.rows;
 }
 
-const PassNames& NamesOf(Pass pass) {
-#define AQT_PASS_NAMES(pass)                                                                                           \
-  {                                                                                                                    \
-    {pass ".lhs.scale", pass ".lhs.bias", pass ".lhs.key", pass ".lhs.noise", pass ".lhs.qvalue", pass ".dg_lhs"},     \
-        {pass ".rhs.scale", pass ".rhs.bias", pass ".rhs.key", pass ".rhs.noise", pass ".rhs.qvalue", pass ".dg_rhs"}, \
-        pass ".accum"                                                                                                  \
-  }
-  static constexpr PassNames kPassNames[] = {AQT_PASS_NAMES("fwd"), AQT_PASS_NAMES("dlhs"), AQT_PASS_NAMES("drhs")};
-#undef AQT_PASS_NAMES
-  return kPassNames[static_cast<int>(pass)];
-}
-
-absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x,
-                                      absl::Span<const int64_t> axes) {
+absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x, OperandAxes axes,
+                                      absl::Span<const int64_t> shared) {
   SidePlan plan;
   plan.config = tensor;
   plan.x = x;
+  plan.axes = std::move(axes);
   plan.operand_dtype = x.dtype;
-  const std::string where = absl::StrCat(ToString(pass), side == Side::kLhs ? ".lhs" : ".rhs");
+  const std::string where = absl::StrCat(ToString(pass), ".", Name(side));
   AQT_RETURN_IF_ERROR(Annotate(ValidateTensor(tensor), where));
   if (pass == Pass::kFwd) AQT_RETURN_IF_ERROR(Annotate(ValidateForwardModes(tensor), where));
   AQT_RETURN_IF_ERROR(Annotate(ValidateQuantizer(tensor.quantizer), where));
   if (!IsQuantized(tensor.quantizer.numerics)) return plan;
 
-  absl::StatusOr<QuantizeSpec> spec = MakeQuantizeSpec(tensor.quantizer, x, axes);
+  absl::StatusOr<QuantizeSpec> spec = MakeQuantizeSpec(tensor.quantizer, x, shared);
   if (!spec.ok()) return Annotate(spec.status(), where);
   plan.spec = *std::move(spec);
   if (tensor.dequant_mode != DequantMode::kThisInput) plan.operand_dtype = plan.spec->q_dtype;
+  plan.step = FusedStep(*plan.spec);
+  plan.row_scales = FusedScalesOf(*plan.spec, plan.axes);
   return plan;
 }
 
@@ -90,7 +76,7 @@ absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor) {
   return absl::OkStatus();
 }
 
-absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor) {
+absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor) {
   const auto invalid = [&](absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(where, what)); };
   if (!plan.spec.has_value()) return invalid(": this side is not quantized");
   if (qtensor.tiling_state.has_value() && qtensor.tiling_state->tiled_shape != plan.x.shape) {
@@ -118,7 +104,7 @@ absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTe
 void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<StateSlot>& slots) {
   if (!plan.spec.has_value()) return;
   for (const Statistic& statistic : plan.spec->statistics) {
-    slots.push_back({.operand = absl::StrCat(ToString(pass), side == Side::kLhs ? ".lhs" : ".rhs"),
+    slots.push_back({.operand = absl::StrCat(ToString(pass), ".", Name(side)),
                      .side = side,
                      .name = std::string(statistic.name),
                      .initial = InitialValue(statistic),
@@ -145,9 +131,9 @@ absl::Status CheckStateArray(absl::string_view call, const char* which, const St
 }  // namespace
 
 absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
-                            const QuantizeSpec& spec, Side side, const Context& context, const Execution& runtime,
-                            const StateArrays& state, RawOperand* raw) {
-  raw->mode = ModeOf(context, side);
+                            const QuantizeSpec& spec, Side side, const Context& context, const Compat& compat,
+                            const StateArrays& state, CallOperand* operand) {
+  operand->mode = ModeOf(context, side);
   const auto complete = [&](const char* which, size_t count) {
     if (count == slots.size()) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
@@ -155,17 +141,17 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
         which, " arrays, not ", count, "; StateSlot::initial has those of the first call"));
   };
   AQT_RETURN_IF_ERROR(complete("old", state.old.size()));
-  const bool updates = UpdatesIn(raw->mode, spec.calibration);
+  const bool updates = UpdatesIn(operand->mode, spec.calibration);
   if (updates) AQT_RETURN_IF_ERROR(complete("updated", state.updated.size()));
   for (size_t i = 0; i < spec.statistics.size(); ++i) {
     const StateSlot& slot = slots[begin + i];
     AQT_RETURN_IF_ERROR(CheckStateArray(call, "old", slot, state.old[begin + i]));
-    raw->statistics.old[i] = state.old[begin + i].data;
+    operand->statistics.old[i] = state.old[begin + i].data;
     if (!updates) continue;
     AQT_RETURN_IF_ERROR(CheckStateArray(call, "updated", slot, state.updated[begin + i]));
-    raw->statistics.updated[i] = state.updated[begin + i].data;
+    operand->statistics.updated[i] = state.updated[begin + i].data;
   }
-  const absl::Status seen = CheckSeen(spec, raw->mode, runtime.semantics.compat, raw->statistics.old);
+  const absl::Status seen = CheckSeen(spec, operand->mode, compat, operand->statistics.old);
   if (seen.ok()) return seen;  // without an allocation
   return Annotate(seen, absl::StrCat(call, ": ", slots[begin].operand));
 }
@@ -176,6 +162,20 @@ double MaxMagnitude(const SidePlan& side) {
   return integer != nullptr && integer->clip ? std::min(container, ClipBound(*integer)) : container;
 }
 
+void AddQuantizeSlots(const SidePlan& plan, Side side, bool packs, SlotSizes& sizes) {
+  const bool lhs = side == Side::kLhs;
+  if (!plan.is_quantized() || (packs && plan.row_scales != FusedScales::kNo)) return;
+  const QuantizeSpec& spec = *plan.spec;
+  sizes.Add(OfSide(lhs, ScratchSlot::kLhsScaleWork),
+            std::max(spec.num_work_doubles() * static_cast<int64_t>(sizeof(double)),
+                     spec.num_scales() * static_cast<int64_t>(sizeof(float))));
+  sizes.Add(OfSide(lhs, ScratchSlot::kLhsScale), spec.num_scales() * SizeOf(spec.scale_dtype));
+  if (!packs) sizes.Add(OfSide(lhs, ScratchSlot::kLhsQvalue), plan.x.shape.num_elements() * SizeOf(spec.q_dtype));
+  if (plan.config.dequant_mode == DequantMode::kThisInput) {
+    sizes.Add(OfSide(lhs, ScratchSlot::kLhsOperand), plan.x.num_bytes());
+  }
+}
+
 QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef& quantized) {
   if (!plan_.spec.has_value()) return {.operand = calibrated, .qvalue = calibrated, .scale = {}};
   const QuantizeSpec& spec = *plan_.spec;
@@ -183,31 +183,31 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
   QuantizedSide out;
   absl::InlinedVector<ArrayRef, 1> bias;
   std::optional<ScaleAndQvalue> done;
-  if (in_.given == nullptr && calibrated.data == quantized.data) done = QuantizeByKernel(quantized);
+  if (in_.prepared == nullptr && calibrated.data == quantized.data) done = QuantizeByKernel(quantized);
   if (done.has_value()) {
     out.scale.push_back(done->scale);
-  } else if (in_.given != nullptr) {
-    for (const Array& scale : in_.given->scale) out.scale.push_back(scale);
-    for (const Array& b : in_.given->bias) bias.push_back(b);
+  } else if (in_.prepared != nullptr) {
+    for (const Array& scale : in_.prepared->scale) out.scale.push_back(scale);
+    for (const Array& b : in_.prepared->bias) bias.push_back(b);
   } else {
     out.scale.push_back(ComputeScaleOf(calibrated));
     if (spec.bias.has_value()) bias.push_back(*spec.bias);
   }
-  for (const ArrayRef& scale : out.scale) Observe(names_.scale, scale);
-  for (const ArrayRef& b : bias) Observe(names_.bias, in_.given != nullptr ? b : BroadcastTo(b, spec.bias_shape));
+  for (const ArrayRef& scale : out.scale) context_.Observe(names_.scale, scale);
+  for (const ArrayRef& b : bias)
+    context_.Observe(names_.bias, in_.prepared != nullptr ? b : BroadcastTo(b, spec.bias_shape));
 
   const Affine affine{.bias = bias, .scale = out.scale};
-  const ArrayRef q = done.has_value()                              ? done->qvalue
-                     : in_.given != nullptr && in_.given->IsFull() ? in_.given->qvalue->ref()
-                                                                   : ComputeQvalueOf(quantized, affine);
-  Observe(names_.qvalue, q);
+  const ArrayRef q = done.has_value()   ? done->qvalue
+                     : in_.has_qvalue() ? in_.prepared->qvalue->ref()
+                                        : ComputeQvalueOf(quantized, affine);
+  context_.Observe(names_.qvalue, q);
   out.qvalue = q;
   if (plan_.config.dequant_mode != DequantMode::kThisInput) {
     out.operand = q;
     return out;
   }
-  const MutableArrayRef operand(plan_.x.dtype, plan_.x.shape,
-                                Buffer(Workspace::kLhsOperand, Workspace::kRhsOperand, plan_.x.num_bytes()));
+  const MutableArrayRef operand(plan_.x.dtype, plan_.x.shape, Buffer(ScratchSlot::kLhsOperand, plan_.x.num_bytes()));
   DequantizeInto(q, affine, plan_.x.dtype, operand);
   out.operand = operand;
   return out;
@@ -215,23 +215,22 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
 
 std::optional<TensorDraws> SideQuantizer::Draws() const {
   if (!plan_.spec->draws_shape.has_value()) return std::nullopt;
-  return TensorDraws{*in_.key, layout_, *plan_.spec->draws_shape};
+  return TensorDraws{*in_.key, context_.semantics.prng_layout, *plan_.spec->draws_shape};
 }
 
 void* SideQuantizer::ScaleBuffer() {
   if (in_.keep_scale != nullptr) return in_.keep_scale;
-  return Buffer(Workspace::kLhsScale, Workspace::kRhsScale, plan_.spec->num_scales() * SizeOf(plan_.spec->scale_dtype));
+  return Buffer(ScratchSlot::kLhsScale, plan_.spec->num_scales() * SizeOf(plan_.spec->scale_dtype));
 }
 
 void* SideQuantizer::QvalueBuffer(const Aval& aval) {
   if (in_.keep_qvalue != nullptr) return in_.keep_qvalue;
-  return Buffer(Workspace::kLhsQvalue, Workspace::kRhsQvalue, aval.num_bytes());
+  return Buffer(ScratchSlot::kLhsQvalue, aval.num_bytes());
 }
 
 std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(const ArrayRef& x) {
   const QuantizeSpec& spec = *plan_.spec;
-  const std::optional<kernels::QuantizeStep> step = FusedStep(spec);
-  if (!step.has_value() || !std::holds_alternative<AbsMax>(spec.calibration) || in_.keep_mask != nullptr) {
+  if (!plan_.step.has_value() || !std::holds_alternative<AbsMax>(spec.calibration) || in_.keep_mask != nullptr) {
     return std::nullopt;
   }
   if (!x.IsDense() || x.shape.rank() > kernels::AxisGroup::kMaxRank || spec.shared_axes.empty()) return std::nullopt;
@@ -245,15 +244,14 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
   }
   const int64_t n = spec.num_scales();
   const Aval q_aval{spec.q_dtype, x.shape};
-  args.step = *step;
-  args.scale = static_cast<float*>(
-      Buffer(Workspace::kLhsScaleWork, Workspace::kRhsScaleWork, n * static_cast<int64_t>(sizeof(float))));
+  args.step = *plan_.step;
+  args.scale = static_cast<float*>(Buffer(ScratchSlot::kLhsScaleWork, n * static_cast<int64_t>(sizeof(float))));
   args.qvalues = static_cast<int8_t*>(QvalueBuffer(q_aval));
-  const kernels::Target target = runtime_.target.value_or(kernels::BestTarget());
+  const kernels::Target target = context_.target;
   kernels::QuantizePack(
       target, kernels::GemmS8(target).lhs, args,
-      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, runtime_.semantics.arithmetic, absmax, count); },
-      runtime_.executor);
+      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, count); },
+      context_.runtime.executor);
   void* scale = ScaleBuffer();
   StoreRow(spec.scale_dtype, args.scale, n, scale, 0, 1);
   return ScaleAndQvalue{ArrayRef(spec.scale_dtype, spec.scale_shape, scale),
@@ -262,13 +260,13 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
 
 ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
   const QuantizeSpec& spec = *plan_.spec;
-  double* work = static_cast<double*>(Buffer(Workspace::kLhsScaleWork, Workspace::kRhsScaleWork,
-                                             spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
+  double* work = static_cast<double*>(
+      Buffer(ScratchSlot::kLhsScaleWork, spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
   void* scale = ScaleBuffer();
   if (spec.has_state()) {
-    ComputeScaleWithState(spec, calibrated, in_.mode, runtime_.semantics.arithmetic, in_.statistics, work, scale);
+    ComputeScaleWithState(spec, calibrated, in_.mode, context_.semantics.arithmetic, in_.statistics, work, scale);
   } else {
-    ComputeScale(spec, calibrated, runtime_.semantics, Draws(), work, scale);
+    ComputeScale(spec, calibrated, context_.semantics, Draws(), work, scale);
   }
   return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
 }
@@ -285,15 +283,16 @@ ArrayRef SideQuantizer::ComputeQvalueOf(const ArrayRef& x, const Affine& affine)
 }
 
 void SideQuantizer::ObserveDraws(const TensorDraws& draws) {
-  if (runtime_.observer == nullptr) return;
+  if (context_.runtime.observer == nullptr) return;
   const uint32_t key[] = {draws.key.hi, draws.key.lo};
-  Observe(names_.key, ArrayRef(key, {2}));
+  context_.Observe(names_.key, ArrayRef(key, {2}));
   const auto* integer = std::get_if<IntSymmetric>(&plan_.spec->numerics);
   if (integer == nullptr) return;
   const int64_t n = draws.shape.num_elements();
-  float* noise = static_cast<float*>(workspace_.Get(Workspace::kNoise, n * static_cast<int64_t>(sizeof(float))));
+  float* noise =
+      static_cast<float*>(context_.workspace.Get(ScratchSlot::kNoise, n * static_cast<int64_t>(sizeof(float))));
   NoiseInto(integer->noise->kind, draws, noise);
-  Observe(names_.noise, ArrayRef(noise, draws.shape));
+  context_.Observe(names_.noise, ArrayRef(noise, draws.shape));
 }
 
 }  // namespace aqt::internal

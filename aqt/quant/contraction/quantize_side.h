@@ -17,9 +17,14 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/state_arrays.h"
 #include "aqt/quant/contraction/packed_side.h"
+#include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/contraction/workspace.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantize_spec.h"
@@ -27,32 +32,31 @@
 
 namespace aqt::internal {
 
-enum class Pass { kFwd, kDlhs, kDrhs };
-absl::string_view ToString(Pass pass);  // "fwd", "dlhs", "drhs"
-
-// Names that the observer receives, by pass and side.
-struct SideNames {
-  absl::string_view scale, bias, key, noise, qvalue, operand;
-};
-struct PassNames {
-  SideNames lhs, rhs;
-  absl::string_view accum;
-  const SideNames& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
-};
-const PassNames& NamesOf(Pass pass);
-
 // One operand, resolved.
 struct SidePlan {
   Tensor config;
-  Aval x;
+  Aval x;                             // tiled, if there is a tiling
+  OperandAxes axes;                   // by what the product does with them; of a convolution: none
   std::optional<QuantizeSpec> spec;   // null: not quantized
   DType operand_dtype = DType::kF32;  // of what the contraction receives
+  // How the vector kernels quantize it; null if they cannot. `row_scales`: whether they find the scales, too.
+  std::optional<kernels::QuantizeStep> step;
+  FusedScales row_scales = FusedScales::kNo;
+
+  bool is_quantized() const { return spec.has_value(); }
+  bool has_state() const { return spec.has_value() && spec->has_state(); }
+  bool draws() const { return spec.has_value() && spec->draws_shape.has_value(); }
+  // Whether its scales multiply the product.
+  bool scales_output() const { return spec.has_value() && config.dequant_mode == DequantMode::kOutput; }
 };
 
-// `axes` share a scale unless the quantizer names others. Checks everything that can be known without data and without
-// the other operand; messages begin with PASS.SIDE.
-absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x,
-                                      absl::Span<const int64_t> axes);
+// The axes of an operand with these axes that share a scale, unless its quantizer names others.
+Axes CalibrationAxes(CalibrationMode mode, const OperandAxes& axes);
+
+// `shared` axes share a scale unless the quantizer names others. Checks everything that can be known without data and
+// without the other operand; messages begin with PASS.SIDE.
+absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x, OperandAxes axes,
+                                      absl::Span<const int64_t> shared);
 
 // Multiplies the sparsity mask into the qvalue and removes it: a product reads qvalue * mask, and dequantizing gives
 // the same either way. Does nothing without a mask. InvalidArgument, beginning with `where`, for a mask that does not
@@ -61,26 +65,40 @@ absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor);
 
 // Whether `qtensor` can replace an operand; where the contraction applies the scales is not checked. InvalidArgument
 // and Unimplemented begin with `where`. Does not allocate if it can.
-absl::Status CheckGiven(absl::string_view where, const SidePlan& plan, const QTensor& qtensor);
+absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor);
 
 // The largest |qvalue| of an integer container.
 double MaxMagnitude(const SidePlan& side);
 
 // One operand of a call.
-struct RawOperand {
-  ArrayRef x;                      // planned aval; not read when `given` has a qvalue
-  const QTensor* given = nullptr;  // a qvalue, or only scales, from outside
-  const Panels* panels = nullptr;  // the qvalue of `given`, packed
-  std::optional<Key> key;          // of this operand
-  // Of a calibration with state, unless `given`.
+struct CallOperand {
+  ArrayRef x;                         // planned aval; not read when `prepared` has a qvalue
+  const QTensor* prepared = nullptr;  // a qvalue, or only scales, from outside
+  const Panels* panels = nullptr;     // the qvalue of `prepared`, packed
+  std::optional<Key> key;             // of this operand
+  // Of a calibration with state, unless `prepared`.
   QuantMode mode = QuantMode::kTrain;
   StatisticData statistics;
   // Where to store the qvalue, the scale and the clip mask (dense); null: nowhere.
   void* keep_qvalue = nullptr;
   void* keep_scale = nullptr;
   int8_t* keep_mask = nullptr;
-  // With mid scales, instead of the qvalue: numbers of the operand's dtype (ResidualSlot, dot_general.h).
+  // With mid scales, instead of the qvalue: numbers of the operand's dtype (ResidualSlot).
   void* keep_forward_operand = nullptr;
+
+  bool has_qvalue() const { return prepared != nullptr && prepared->IsFull(); }
+};
+
+// What a running call reads besides its operands.
+struct CallContext {
+  const Semantics& semantics;
+  kernels::Target target;
+  const Runtime& runtime;
+  Workspace& workspace;
+
+  void Observe(absl::string_view name, const ArrayRef& value) const {
+    if (runtime.observer != nullptr) runtime.observer->OnTensor(name, value);
+  }
 };
 
 // Adds the statistics of one operand, in order.
@@ -89,8 +107,12 @@ void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<St
 // Fills in the statistics of one operand, checked, and its mode; `slots` are those of the call, and this operand's
 // begin at `begin`. Errors begin with `call`. Does not allocate when there are none.
 absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
-                            const QuantizeSpec& spec, Side side, const Context& context, const Execution& runtime,
-                            const StateArrays& state, RawOperand* raw);
+                            const QuantizeSpec& spec, Side side, const Context& context, const Compat& compat,
+                            const StateArrays& state, CallOperand* operand);
+
+// What SideQuantizer needs for an operand. With `packs` its qvalues go straight into panels, and scales per row into the
+// epilogue.
+void AddQuantizeSlots(const SidePlan& plan, Side side, bool packs, SlotSizes& sizes);
 
 // A side after quantization.
 struct QuantizedSide {
@@ -103,14 +125,13 @@ struct QuantizedSide {
 // in outlives this object.
 class SideQuantizer {
  public:
-  SideQuantizer(const SidePlan& plan, Side side, const RawOperand& in, PrngLayout layout, const SideNames& names,
-                Workspace& workspace, const Execution& runtime)
-      : plan_(plan), side_(side), in_(in), layout_(layout), names_(names), workspace_(workspace), runtime_(runtime) {}
+  SideQuantizer(const SidePlan& plan, Side side, const CallOperand& in, const SideNames& names,
+                const CallContext& context)
+      : plan_(plan), side_(side), in_(in), names_(names), context_(context) {}
 
   // `calibrated` is what the scale is found for, `quantized` what is quantized: in.x, unless mid scales rescale it. A
   // side that is not quantized enters as `calibrated`.
   QuantizedSide Quantize(const ArrayRef& calibrated, const ArrayRef& quantized);
-  QuantizedSide Quantize() { return Quantize(in_.x, in_.x); }
   // Only the scale, in in.keep_scale if that is set.
   ArrayRef ComputeScaleOf(const ArrayRef& calibrated);
 
@@ -126,20 +147,15 @@ class SideQuantizer {
   void* QvalueBuffer(const Aval& aval);
   void ObserveDraws(const TensorDraws& draws);
   std::optional<TensorDraws> Draws() const;
-  void Observe(absl::string_view name, const ArrayRef& value) const {
-    if (runtime_.observer != nullptr) runtime_.observer->OnTensor(name, value);
-  }
-  void* Buffer(Workspace::Slot lhs, Workspace::Slot rhs, int64_t bytes) {
-    return workspace_.Get(side_ == Side::kLhs ? lhs : rhs, bytes);
+  void* Buffer(ScratchSlot lhs, int64_t bytes) {
+    return context_.workspace.Get(OfSide(side_ == Side::kLhs, lhs), bytes);
   }
 
   const SidePlan& plan_;
   const Side side_;
-  const RawOperand& in_;
-  const PrngLayout layout_;
+  const CallOperand& in_;
   const SideNames& names_;
-  Workspace& workspace_;
-  const Execution& runtime_;
+  const CallContext& context_;
 };
 
 }  // namespace aqt::internal

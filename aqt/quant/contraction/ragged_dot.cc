@@ -1,11 +1,37 @@
 #include "aqt/quant/contraction/ragged_dot.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/contraction/contraction_plan.h"
+#include "aqt/quant/contraction/one_shot.h"
+#include "aqt/quant/contraction/planned_contraction_impl.h"
+#include "aqt/quant/numerics/arith.h"
 
 namespace aqt {
+namespace {
+
+absl::Status CheckConfig(const DotGeneral& config, PlanPasses passes) {
+  const std::pair<const char*, const DotGeneralRaw*> raws[] = {
+      {"fwd", &config.fwd}, {"dlhs", &config.dlhs}, {"drhs", &config.drhs}};
+  for (const auto& [name, raw] : raws) {
+    if (passes == PlanPasses::kForwardOnly && raw != &config.fwd) continue;
+    if (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value() || raw->local_aqt.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt are not supported with groups"));
+    }
+    if (raw != &config.drhs && raw->rhs.dequant_mode == DequantMode::kOtherInput) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ".rhs: DEQUANT_MODE_OTHER_INPUT would multiply a scale per group into an operand without groups"));
+    }
+  }
+  if (config.tiling.has_value()) return absl::InvalidArgumentError("tiling is not supported with groups");
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                                   const PlanOptions& options) {
@@ -13,10 +39,24 @@ absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, cons
     return absl::InvalidArgumentError(absl::StrCat("ragged_dot: lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
                                                    "; expected lhs [m,k], rhs [groups,k,n]"));
   }
-  absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::MakeRagged(config, lhs, rhs, options);
+  if (lhs.dtype != rhs.dtype || !internal::IsArithmeticFloat(lhs.dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("ragged_dot: lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
+                                                   "; both must have one dtype, f32, bf16 or f16"));
+  }
+  AQT_RETURN_IF_ERROR(Annotate(CheckConfig(config, options.passes), "ragged_dot"));
+  // All groups share a scale: it is as if the group axis were contracted, too.
+  internal::ContractionShape shape{.name = "ragged_dot",
+                                   .lhs = lhs,
+                                   .rhs = rhs,
+                                   .out = {lhs.dtype, {lhs.shape[0], rhs.shape[2]}},
+                                   .dims = {.lhs_contracting = {1}, .rhs_contracting = {1, 0}},
+                                   .grouped = true};
+  absl::StatusOr<internal::ContractionPlan> plan = internal::ContractionPlan::Make(config, std::move(shape), options);
   if (!plan.ok()) return Annotate(plan.status(), "ragged_dot");
-  return RaggedDotPlan(*std::move(plan));
+  return RaggedDotPlan(std::make_shared<const Impl>(*std::move(plan)));
 }
+
+const DotGeneral& RaggedDotPlan::config() const { return impl().config(); }
 
 absl::Status RaggedDotPlan::CheckGroups(absl::Span<const int64_t> group_sizes) const {
   const auto error = [&](const auto&... parts) {
@@ -39,7 +79,7 @@ absl::Status RaggedDotPlan::Forward(const DotOperand& lhs, const DotOperand& rhs
                                     const Context& context, const MutableArrayRef& out, Residuals* residuals,
                                     const Runtime& runtime, const StateArrays& state) const {
   AQT_RETURN_IF_ERROR(CheckGroups(group_sizes));
-  return plan_.ForwardGroups(lhs, rhs, group_sizes, context, out, residuals, runtime, state);
+  return impl().Forward(lhs, rhs, group_sizes, context, out, residuals, runtime, state);
 }
 
 absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residuals,
@@ -48,18 +88,17 @@ absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residua
                                      const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
                                      const StateArrays& state) const {
   AQT_RETURN_IF_ERROR(CheckGroups(group_sizes));
-  return plan_.BackwardGroups(g, residuals, group_sizes, context, dlhs, drhs, runtime, state);
+  return impl().Backward(g, residuals, group_sizes, context, dlhs, drhs, runtime, state);
 }
 
 absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                          absl::Span<const int64_t> group_sizes, const Context& context,
                                          const PlanOptions& options, const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const RaggedDotPlan plan,
-                       RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(),
-                                           {PlanPasses::kForwardOnly, options.semantics, options.target}));
-  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval());
-  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, group_sizes, context, out.ref(), nullptr, runtime));
-  return std::move(out).Build();
+  return internal::RunOnce(
+      RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(), internal::WithPasses(options, PlanPasses::kForwardOnly)),
+      [&](const RaggedDotPlan& plan, const MutableArrayRef& out, Residuals* residuals) {
+        return plan.Forward(lhs, rhs, group_sizes, context, out, residuals, runtime);
+      });
 }
 
 absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
@@ -67,15 +106,16 @@ absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGen
                                                                     absl::Span<const int64_t> group_sizes,
                                                                     const Context& context, const PlanOptions& options,
                                                                     const Runtime& runtime) {
-  AQT_ASSIGN_OR_RETURN(const RaggedDotPlan plan,
-                       RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(),
-                                           {PlanPasses::kForwardAndBackward, options.semantics, options.target}));
-  ArrayBuilder out = ArrayBuilder::ForOverwrite(plan.out_aval()), dlhs = ArrayBuilder::ForOverwrite(plan.lhs_aval()),
-               drhs = ArrayBuilder::ForOverwrite(plan.rhs_aval());
-  Residuals residuals(Residuals::Operands::kBorrow);
-  AQT_RETURN_IF_ERROR(plan.Forward(lhs, rhs, group_sizes, context, out.ref(), &residuals, runtime));
-  AQT_RETURN_IF_ERROR(plan.Backward(g, residuals, group_sizes, context, dlhs.ref(), drhs.ref(), runtime));
-  return DotGeneralGradients{std::move(out).Build(), std::move(dlhs).Build(), std::move(drhs).Build()};
+  return internal::RunOnceWithGradients(
+      RaggedDotPlan::Make(config, lhs.aval(), rhs.aval(),
+                          internal::WithPasses(options, PlanPasses::kForwardAndBackward)),
+      [&](const RaggedDotPlan& plan, const MutableArrayRef& out, Residuals* residuals) {
+        return plan.Forward(lhs, rhs, group_sizes, context, out, residuals, runtime);
+      },
+      [&](const RaggedDotPlan& plan, const Residuals& residuals, const MutableArrayRef& dlhs,
+          const MutableArrayRef& drhs) {
+        return plan.Backward(g, residuals, group_sizes, context, dlhs, drhs, runtime);
+      });
 }
 
 }  // namespace aqt

@@ -22,38 +22,28 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/dot_dims.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
-#include "aqt/quant/contraction/dot_general.h"
-#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/planned_contraction.h"
+#include "aqt/quant/contraction/residuals.h"
 
 namespace aqt {
 
-// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first (per number of concurrent calls).
-class RaggedDotPlan {
+class RaggedDotPlan : public PlannedContraction {
  public:
   // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
   // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group.
   static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                             const PlanOptions& options = {});
 
-  const Aval& lhs_aval() const { return plan_.lhs_aval(); }
-  const Aval& rhs_aval() const { return plan_.rhs_aval(); }
-  const Aval& out_aval() const { return plan_.out_aval(); }
-  const PlanOptions& options() const { return plan_.options(); }
-  int64_t num_groups() const { return plan_.rhs_aval().shape[0]; }
-  absl::Span<const ResidualSlot> residuals() const { return plan_.residuals(); }
-  absl::Span<const StateSlot> forward_state() const { return plan_.forward_state(); }
-  absl::Span<const StateSlot> backward_state() const { return plan_.backward_state(); }
-  bool ForwardNeedsKey() const { return plan_.ForwardNeedsKey(); }
-  bool BackwardNeedsKey() const { return plan_.BackwardNeedsKey(); }
+  int64_t num_groups() const { return rhs_aval().shape[0]; }
+  const DotGeneral& config() const;
 
   // As those of DotGeneralPlan. InvalidArgument unless there are num_groups() sizes, none negative, of at most m rows
   // in all. Backward gets the sizes that Forward got.
@@ -64,19 +54,10 @@ class RaggedDotPlan {
                         const Context& context, const std::optional<MutableArrayRef>& dlhs,
                         const std::optional<MutableArrayRef>& drhs, const Runtime& runtime = {},
                         const StateArrays& state = {}) const;
-  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
-                                          const Runtime& runtime = {}) const {
-    return plan_.Prepare(side, value, context, runtime);
-  }
-  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const {
-    return plan_.Prepare(side, std::move(qtensor), runtime);
-  }
 
  private:
-  explicit RaggedDotPlan(DotGeneralPlan plan) : plan_(std::move(plan)) {}
+  using PlannedContraction::PlannedContraction;
   absl::Status CheckGroups(absl::Span<const int64_t> group_sizes) const;
-
-  DotGeneralPlan plan_;
 };
 
 // One-shot: plans (without gradients: the forward pass), runs, allocates the results. options.passes is not read.

@@ -1,107 +1,112 @@
 #ifndef AQT_QUANT_CONTRACTION_WORKSPACE_H_
 #define AQT_QUANT_CONTRACTION_WORKSPACE_H_
 
-// Scratch memory that is allocated once and reused. Internal.
+// The buffers of one call, by purpose. Internal.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <utility>
-#include <vector>
 
-#include "aqt/core/array.h"
-#include "aqt/kernels/target.h"
 #include "aqt/quant/config/runtime.h"
-#include "aqt/quant/config/semantics.h"
+#include "aqt/quant/contraction/scratch.h"
 
 namespace aqt::internal {
 
-// A running call: its Runtime, and what its plan was made for.
-struct Execution : Runtime {
-  Semantics semantics;
-  std::optional<kernels::Target> target;
+// clang-format off
+enum class ScratchSlot : uint8_t {
+  kLhsScaleWork, kRhsScaleWork,      // of ComputeScale
+  kLhsScale, kRhsScale,              // in scale_dtype
+  kLhsQvalue, kRhsQvalue,
+  kLhsOperand, kRhsOperand,          // dequantized, or multiplied by the other side's scale
+  kLhsGathered, kRhsGathered,        // [batch, rows, k]
+  kLhsConverted, kRhsConverted,      // to the dtype of the product; s32 as f32
+  kPadded,                           // what windows slide over
+  kLhsPacked, kRhsPacked,            // panels
+  kLhsEpilogueScale, kRhsEpilogueScale,
+  kRowScale,                         // of a piece of windows
+  kSums, kAccumulator,
+  kTiles,                            // products of tiles, before they are summed
+  kRepeated,                         // gradients of a repeated operand, before they are summed
+  kLhsMid, kRhsMid,                  // mid scales, and the operands divided by them
+  kLhsMidRatio, kRhsMidRatio,
+  kLhsRescaled, kRhsRescaled,
+  kScaledGradient, kForwardOperand,  // what a gradient multiplies
+  kClipMask, kNoise,
+  kLhsEinsum, kRhsEinsum,            // operands of an equation converted, then summed
+  kLhsEinsumSum, kRhsEinsumSum,
 };
-inline Execution MakeExecution(const PlanOptions& options, const Runtime& runtime) {
-  return {runtime, options.semantics, options.target};
+// clang-format on
+inline constexpr int kNumSlots = static_cast<int>(ScratchSlot::kRhsEinsumSum) + 1;
+
+// kLhs... or kRhs...: enumerators come in pairs.
+inline ScratchSlot OfSide(bool is_lhs, ScratchSlot lhs) {
+  return is_lhs ? lhs : static_cast<ScratchSlot>(static_cast<int>(lhs) + 1);
 }
 
-// One buffer per purpose; a buffer only grows. Contents are undefined after each Get.
+// What a call needs, by slot: known when it is planned.
+class SlotSizes {
+ public:
+  // At least `bytes` in this slot.
+  void Add(ScratchSlot slot, int64_t bytes) {
+    int64_t& size = bytes_[static_cast<int>(slot)];
+    size = std::max(size, Rounded(bytes));
+  }
+  int64_t bytes(ScratchSlot slot) const { return bytes_[static_cast<int>(slot)]; }
+  int64_t Total() const {
+    int64_t total = 0;
+    for (const int64_t bytes : bytes_) total += bytes;
+    return total;
+  }
+  static int64_t Rounded(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + 63) / 64 * 64; }
+
+ private:
+  std::array<int64_t, kNumSlots> bytes_ = {};
+};
+
+// The call's Scratch, or that of the thread.
+inline Scratch& ScratchOf(const Runtime& runtime) {
+  return runtime.scratch != nullptr ? *runtime.scratch : Scratch::OfThisThread();
+}
+
+// Buffers on the stack of a Scratch, given back when this object is destroyed. Contents are undefined after each Get.
 class Workspace {
  public:
-  // clang-format off
-  enum Slot {
-    kLhsScaleWork, kRhsScaleWork,    // of ComputeScale
-    kLhsScale, kRhsScale,            // in scale_dtype
-    kLhsQvalue, kRhsQvalue,
-    kLhsOperand, kRhsOperand,        // dequantized, or multiplied by the other side's scale
-    kLhsGathered, kRhsGathered,      // [batch, rows, k]
-    kLhsConverted, kRhsConverted,    // to the dtype of the product; s32 as f32
-    kLhsPacked, kRhsPacked,          // panels
-    kLhsEpilogueScale, kRhsEpilogueScale,
-    kSums, kAccumulator,
-    kParts,                          // of LocalAqt, dequantized
-    kTiles,                          // of a tiled contraction, before they are summed
-    kLhsMid, kRhsMid,                // mid scales, and the operands divided by them
-    kLhsMidRatio, kRhsMidRatio,
-    kLhsRescaled, kRhsRescaled,
-    kScaledGradient, kForwardOperand,  // use_fwd_quant
-    kClipMask, kNoise,
-    kNumSlots
-  };
-  // clang-format on
-  // At least max(bytes, 1) bytes, aligned to 64.
-  void* Get(Slot slot, int64_t bytes) {
-    Buffer& buffer = buffers_[slot];
-    if (buffer.memory == nullptr || buffer.bytes < bytes) {
-      buffer.memory = AllocateAligned(bytes > 0 ? bytes : 1);
-      buffer.bytes = bytes;
+  explicit Workspace(Scratch& scratch) : scratch_(scratch), begin_(scratch.top_) {}
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace() { scratch_.PopTo(begin_); }
+
+  // At least max(bytes, 1) bytes, aligned to 64. A slot that must grow gets new memory, and the old is lost until Clear:
+  // where sizes vary, ask for the largest first.
+  void* Get(ScratchSlot slot, int64_t bytes) {
+    Buffer& buffer = buffers_[static_cast<int>(slot)];
+    if (buffer.data == nullptr || buffer.bytes < bytes) {
+      buffer.bytes = SlotSizes::Rounded(bytes);
+      buffer.data = scratch_.Push(buffer.bytes);
     }
-    return buffer.memory.get();
+    return buffer.data;
+  }
+  // All of these slots, in these sizes.
+  void Take(const SlotSizes& sizes) {
+    for (int i = 0; i < kNumSlots; ++i) {
+      const ScratchSlot slot = static_cast<ScratchSlot>(i);
+      if (sizes.bytes(slot) > 0) Get(slot, sizes.bytes(slot));
+    }
+  }
+  // Gives all slots back: for the next pass of a call.
+  void Clear() {
+    buffers_ = {};
+    scratch_.PopTo(begin_);
   }
 
  private:
   struct Buffer {
-    std::shared_ptr<void> memory;
+    void* data = nullptr;
     int64_t bytes = 0;
   };
-  std::array<Buffer, kNumSlots> buffers_;
-};
-
-// Workspaces for concurrent calls; as many as there ever were at the same time.
-class WorkspacePool {
- public:
-  class Lease {
-   public:
-    Lease(WorkspacePool* pool, std::unique_ptr<Workspace> workspace) : pool_(pool), workspace_(std::move(workspace)) {}
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-    ~Lease() { pool_->Return(std::move(workspace_)); }
-    Workspace& operator*() const { return *workspace_; }
-    Workspace* operator->() const { return workspace_.get(); }
-
-   private:
-    WorkspacePool* pool_;
-    std::unique_ptr<Workspace> workspace_;
-  };
-
-  Lease Get() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return Lease(this, std::make_unique<Workspace>());
-    std::unique_ptr<Workspace> workspace = std::move(free_.back());
-    free_.pop_back();
-    return Lease(this, std::move(workspace));
-  }
-
- private:
-  void Return(std::unique_ptr<Workspace> workspace) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(workspace));
-  }
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> free_;
+  Scratch& scratch_;
+  const int64_t begin_;
+  std::array<Buffer, kNumSlots> buffers_ = {};
 };
 
 }  // namespace aqt::internal

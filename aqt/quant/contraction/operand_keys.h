@@ -1,0 +1,18 @@
+#ifndef AQT_QUANT_CONTRACTION_OPERAND_KEYS_H_
+#define AQT_QUANT_CONTRACTION_OPERAND_KEYS_H_
+
+#include "aqt/core/rng.h"
+
+namespace aqt {
+
+// The keys of the six operands of a contraction and its gradients: split(key, 3) gives fwd, dlhs, drhs; each
+// split(., 2) gives lhs, rhs.
+struct OperandKeys {
+  Key fwd_lhs, fwd_rhs, dlhs_lhs, dlhs_rhs, drhs_lhs, drhs_rhs;
+  bool operator==(const OperandKeys&) const = default;
+};
+OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitionable);
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONTRACTION_OPERAND_KEYS_H_

@@ -1,0 +1,72 @@
+#ifndef AQT_QUANT_CONTRACTION_PLANNED_CONTRACTION_H_
+#define AQT_QUANT_CONTRACTION_PLANNED_CONTRACTION_H_
+
+// What the plans of contractions (dot_general.h, conv_general.h, ragged_dot.h) have in common.
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/state_arrays.h"
+#include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/residuals.h"
+#include "aqt/quant/contraction/scratch.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt {
+
+// Immutable and thread-safe; cheap to copy. Everything is decided when it is made; calls do not allocate after the first
+// one with the same Scratch.
+class PlannedContraction {
+ public:
+  const Aval& lhs_aval() const;
+  const Aval& rhs_aval() const;
+  const Aval& out_aval() const;  // the dtype of the operands
+  const PlanOptions& options() const;
+  // What Forward writes into Residuals, in order.
+  absl::Span<const ResidualSlot> residuals() const;
+  // The statistics that Forward and Backward take, in order; empty when no calibration has state.
+  absl::Span<const StateSlot> forward_state() const;
+  absl::Span<const StateSlot> backward_state() const;
+  // Whether a call needs Context::key.
+  bool ForwardNeedsKey() const;
+  bool BackwardNeedsKey() const;
+  // What a call takes of a Scratch, at most: without an observer, a user's product or a prepared operand with several
+  // scales, which may take more.
+  int64_t scratch_bytes() const;
+
+  // What Prepare makes of an operand: dtypes and shapes, tiled if there is a tiling. InvalidArgument when fwd does not
+  // quantize it.
+  struct QuantizedAvals {
+    Aval qvalue, scale;
+  };
+  absl::StatusOr<QuantizedAvals> quantized_avals(Side side) const;
+
+  // Quantizes an operand once, as Forward would each time. The plan must quantize that side (InvalidArgument
+  // otherwise), by a calibration without state (FailedPrecondition otherwise: find its StaticScale, and prepare a
+  // QTensor).
+  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
+                                          const Runtime& runtime = {}) const;
+  // Takes a stored tensor: with a qvalue it replaces the operand, with only scales it replaces the calibration. A
+  // sparsity mask of zeros and ones is multiplied into the qvalue, for the gradients, too. InvalidArgument unless
+  // dtypes and shapes are those that this plan would compute.
+  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
+
+ protected:
+  struct Impl;
+  explicit PlannedContraction(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONTRACTION_PLANNED_CONTRACTION_H_

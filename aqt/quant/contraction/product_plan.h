@@ -1,0 +1,100 @@
+#ifndef AQT_QUANT_CONTRACTION_PRODUCT_PLAN_H_
+#define AQT_QUANT_CONTRACTION_PRODUCT_PLAN_H_
+
+// One quantized product, of any geometry: what a contraction does once forward and once for each gradient. Internal.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/contraction/contract.h"
+#include "aqt/quant/contraction/dot_tiling.h"
+#include "aqt/quant/contraction/packed_side.h"
+#include "aqt/quant/contraction/pass.h"
+#include "aqt/quant/contraction/quantize_side.h"
+#include "aqt/quant/contraction/windows.h"
+#include "aqt/quant/contraction/workspace.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt::internal {
+
+// A contraction in groups of rows (ragged_dot.h). kRows: lhs [m,k], rhs with a leading axis of groups, each of which is
+// multiplied with the rows of its group. kContracting: both have the rows as their axis 0, which is contracted group by
+// group; the product has a leading axis of groups.
+enum class Groups : uint8_t { kNone, kRows, kContracting };
+
+// How the operands meet. Dense: only `dims`.
+struct ProductGeometry {
+  DotDims dims = {};  // with groups: as if the group axis were contracted, so that groups share scales
+  Groups groups = Groups::kNone;
+  int64_t num_groups = 0;               // of kContracting
+  std::optional<Windows> windows = {};  // a convolution; then dims are empty
+};
+
+struct ProductPlan {
+  Pass pass = Pass::kFwd;
+  ProductGeometry geometry;       // of the tiled operands
+  std::optional<TiledDot> tiled;  // tiles of the configuration, or LocalAqt's: then all below is about tiled operands
+  SidePlan lhs, rhs;
+  Contraction contraction;  // of the quantized operands; with groups: of those of one group
+  Shape product_shape;
+  DType dtype = DType::kF32;  // of the float operands and of the result
+  std::optional<double> lhs_mid_alpha, rhs_mid_alpha;
+  // Whether the s8 kernels do it with the scales in their epilogue, unless a call asks for more: sums of bytes in s32,
+  // both sides dequantized on the product.
+  bool fuses = false;
+  kernels::Target target;
+
+  const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
+  bool NeedsKey() const { return lhs.draws() || rhs.draws(); }
+  bool HasState() const { return lhs.has_state() || rhs.has_state(); }
+  bool HasMidScales() const { return lhs_mid_alpha.has_value() || rhs_mid_alpha.has_value(); }
+
+  // A scale of one side in the layout of the product. InvalidArgument when it varies along an axis that is summed.
+  absl::StatusOr<ArrayRef> ScaleInOutput(Side side, const ArrayRef& scale) const;
+  // A scale of one side in the layout of the other operand.
+  absl::StatusOr<ArrayRef> ScaleInOther(Side side, const ArrayRef& scale) const;
+  // Whether the scales of a prepared operand can be applied where the configuration says.
+  absl::Status CheckScale(Side side, const ArrayRef& scale) const;
+
+  // What RunProduct needs, unless there is an observer, a user's product or a prepared operand with several scales.
+  void AddSlots(SlotSizes& sizes) const;
+};
+
+// Checks everything that can be known without data. Operands have the dtype `lhs.dtype`. Messages begin with the pass.
+// `tiled` is the tiling of `geometry.dims` and excludes a LocalAqt.
+absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
+                                            ProductGeometry geometry, std::optional<TiledDot> tiled,
+                                            const PlanOptions& options);
+
+struct ProductCall {
+  CallOperand lhs = {}, rhs = {};              // not tiled
+  absl::Span<const int64_t> group_sizes = {};  // with groups
+  MutableArrayRef out;                         // not tiled, any strides, `dtype`
+
+  CallOperand& side(Side s) { return s == Side::kLhs ? lhs : rhs; }
+  const CallOperand& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
+};
+
+// Preconditions: avals as planned, keys and statistics where needed.
+void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallContext& context);
+
+// Only what RunProduct does to the statistics; call.out is not written.
+void UpdateStatisticsOf(const ProductPlan& plan, const ProductCall& call, const CallContext& context);
+
+// The qvalue of `qtensor`, which replaces an operand of the plan, packed for the kernel that RunProduct will use; null
+// if it will not use one.
+std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, const QTensor& qtensor,
+                                           Executor* executor);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_CONTRACTION_PRODUCT_PLAN_H_

@@ -1,0 +1,425 @@
+// Runs a ProductPlan: the general way, or integer products with everything in the s8 kernels. Both give the same bits.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack.h"
+#include "aqt/kernels/panel_format.h"
+#include "aqt/quant/contraction/contract.h"
+#include "aqt/quant/contraction/gemm_call.h"
+#include "aqt/quant/contraction/packed_side.h"
+#include "aqt/quant/contraction/product_plan.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/row_ops.h"
+
+namespace aqt::internal {
+namespace {
+
+void* Advanced(void* data, int64_t bytes) { return static_cast<char*>(data) + bytes; }
+const void* Advanced(const void* data, int64_t bytes) { return static_cast<const char*>(data) + bytes; }
+
+// `count` elements of axis 0 of x.
+template <class Ref>
+Ref Rows(const Ref& x, int64_t first, int64_t count) {
+  Ref rows = x;
+  rows.data = Advanced(x.data, first * x.strides[0] * SizeOf(x.dtype));
+  rows.shape[0] = count;
+  return rows;
+}
+
+// Element `index` of axis 0, without that axis.
+template <class Ref>
+Ref Element(const Ref& x, int64_t index) {
+  return Ref(x.dtype, Shape(x.shape.extents().subspan(1)), Strides(x.strides.begin() + 1, x.strides.end()),
+             Advanced(x.data, index * x.strides[0] * SizeOf(x.dtype)));
+}
+
+class Run {
+ public:
+  Run(const ProductPlan& plan, const ProductCall& call, const CallContext& context)
+      : plan_(plan), call_(call), context_(context), names_(NamesOf(plan.pass)) {
+    calibrated_[0] = quantized_[0] = call.lhs.x;
+    calibrated_[1] = quantized_[1] = call.rhs.x;
+  }
+
+  void UpdateStatistics() {
+    if (plan_.HasMidScales()) RescaleOperands();
+    for (const Side side : kSides) {
+      if (plan_.side(side).has_state()) QuantizerOf(side).ComputeScaleOf(calibrated_[static_cast<int>(side)]);
+    }
+  }
+
+  void operator()() {
+    if (CanFuse()) {
+      RunFused();
+    } else {
+      RunGeneral();
+    }
+  }
+
+ private:
+  // ---- any configuration: each step a pass over memory
+
+  void RunGeneral() {
+    if (plan_.HasMidScales()) RescaleOperands();
+    QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
+    KeepForwardOperand(Side::kLhs, lhs);
+    KeepForwardOperand(Side::kRhs, rhs);
+    MultiplyIntoOther(Side::kLhs, lhs, rhs);
+    MultiplyIntoOther(Side::kRhs, rhs, lhs);
+    if (!plan_.geometry.windows.has_value() && lhs.operand.dtype == DType::kS4 && rhs.operand.dtype == DType::kS4) {
+      lhs.operand.dtype = rhs.operand.dtype = DType::kS8;  // as planned
+    }
+    context_.Observe(names_.lhs.operand, lhs.operand);
+    context_.Observe(names_.rhs.operand, rhs.operand);
+
+    const DType dtype = plan_.contraction.product;
+    const MutableArrayRef product(
+        dtype, plan_.product_shape,
+        context_.workspace.Get(ScratchSlot::kAccumulator, plan_.product_shape.num_elements() * SizeOf(dtype)));
+    if (plan_.geometry.groups == Groups::kNone) {
+      Multiply(lhs.operand, rhs.operand, plan_.geometry.dims, product);
+    } else {
+      MultiplyGroups(lhs.operand, rhs.operand, product);
+    }
+    context_.Observe(names_.accum, product);
+
+    absl::InlinedVector<ArrayRef, 2> scales;
+    AppendOutputScales(Side::kLhs, lhs, scales);
+    AppendOutputScales(Side::kRhs, rhs, scales);
+    DequantizeInto(product, {.scale = scales}, plan_.dtype, call_.out);
+    // Rows of no group are zero even if a scale is NaN.
+    if (plan_.geometry.groups == Groups::kRows) {
+      FillZeros(Rows(call_.out, GroupedRows(), call_.out.shape[0] - GroupedRows()));
+    }
+  }
+
+  void Multiply(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& product) {
+    if (context_.runtime.product != nullptr) {
+      context_.runtime.product->Contract(ToString(plan_.pass), lhs, rhs, dims, product);
+    } else {
+      Contract(plan_.contraction, lhs, rhs, product, context_.workspace, context_.runtime.executor);
+    }
+  }
+
+  int64_t GroupedRows() const {
+    return std::accumulate(call_.group_sizes.begin(), call_.group_sizes.end(), int64_t{0});
+  }
+
+  // A matrix product per group. `product` is dense.
+  void MultiplyGroups(const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& product) {
+    const bool by_rows = plan_.geometry.groups == Groups::kRows;
+    const auto matrix = [&](int64_t group, int64_t first, int64_t rows) {
+      return by_rows ? Element(rhs, group) : Rows(rhs, first, rows);
+    };
+    const auto result = [&](int64_t group, int64_t first, int64_t rows) {
+      return by_rows ? Rows(product, first, rows) : Element(product, group);
+    };
+    if (call_.group_sizes.empty()) return FillZeros(product);
+    // Buffers for the largest group: the others use them, too.
+    const int64_t largest = *std::max_element(call_.group_sizes.begin(), call_.group_sizes.end());
+    SlotSizes sizes;
+    AddContractSlots(plan_.contraction, Rows(lhs, 0, largest).aval(), matrix(0, 0, largest).aval(),
+                     result(0, 0, largest).shape.num_elements(), sizes);
+    context_.workspace.Take(sizes);
+    int64_t first = 0;
+    for (size_t i = 0; i < call_.group_sizes.size(); ++i) {
+      const int64_t group = static_cast<int64_t>(i), rows = call_.group_sizes[i];
+      Multiply(Rows(lhs, first, rows), matrix(group, first, rows), plan_.contraction.dims, result(group, first, rows));
+      first += rows;
+    }
+    if (by_rows) FillZeros(Rows(product, first, product.shape[0] - first));
+  }
+
+  void* Buffer(Side side, ScratchSlot lhs, int64_t bytes) {
+    return context_.workspace.Get(OfSide(side == Side::kLhs, lhs), bytes);
+  }
+  float* FloatBuffer(Side side, ScratchSlot lhs, int64_t n) {
+    return static_cast<float*>(Buffer(side, lhs, n * static_cast<int64_t>(sizeof(float))));
+  }
+
+  SideQuantizer QuantizerOf(Side side) {
+    return SideQuantizer(plan_.side(side), side, Input(side), names_.side(side), context_);
+  }
+  QuantizedSide QuantizeSide(Side side) {
+    const int i = static_cast<int>(side);
+    return QuantizerOf(side).Quantize(calibrated_[i], quantized_[i]);
+  }
+
+  // Mid scales: m = absmax over the remaining axes, to the power of alpha (1 without an alpha), per side. Each operand
+  // is divided by c = m / (m of the other side), which moves range from the side that varies more along the contracting
+  // axes to the other; in the product the two c cancel.
+  void RescaleOperands() {
+    const ArrayRef lhs = MidScale(Side::kLhs, plan_.lhs_mid_alpha), rhs = MidScale(Side::kRhs, plan_.rhs_mid_alpha);
+    Rescale(Side::kLhs, lhs, rhs);
+    Rescale(Side::kRhs, rhs, lhs);
+  }
+
+  ArrayRef MidScale(Side side, std::optional<double> alpha) {
+    const ArrayRef& x = Input(side).x;
+    Shape shape = x.shape;
+    for (const int64_t axis : plan_.side(side).axes.rows) shape[axis] = 1;
+    const int64_t n = shape.num_elements();
+    float* mid = FloatBuffer(side, ScratchSlot::kLhsMid, n);
+    std::fill(mid, mid + n, 1.0f);
+    if (alpha.has_value()) {
+      AbsMaxInto(x, shape, mid);
+      for (int64_t i = 0; i < n; ++i) mid[i] = mid[i] == 0 ? 1.0f : Power(x.dtype, mid[i], *alpha);
+    }
+    return ArrayRef(mid, shape);
+  }
+
+  void Rescale(Side side, const ArrayRef& own, const ArrayRef& other) {
+    const ArrayRef& x = Input(side).x;
+    const ArrayRef in_own_layout = BroadcastTo(*plan_.ScaleInOther(Other(side), other), own.shape);
+    const MutableArrayRef ratio(FloatBuffer(side, ScratchSlot::kLhsMidRatio, own.shape.num_elements()), own.shape);
+    DivideInto(own, in_own_layout, x.dtype, ratio);
+    const MutableArrayRef rescaled(x.dtype, x.shape, Buffer(side, ScratchSlot::kLhsRescaled, x.aval().num_bytes()));
+    // XLA divides by a broadcast operand as it divides by a constant: it multiplies by the reciprocal.
+    if (context_.semantics.arithmetic == Arithmetic::kXlaCompatible && own.shape != x.shape) {
+      DivideByBroadcastInto(x, ratio, x.dtype, rescaled);
+    } else {
+      DivideInto(x, ratio, x.dtype, rescaled);
+    }
+    ratio_[static_cast<int>(side)] = ratio;
+    calibrated_[static_cast<int>(side)] = rescaled;
+    if (!context_.semantics.compat.mid_scales_on_original_operands) quantized_[static_cast<int>(side)] = rescaled;
+  }
+
+  // What a backward pass with use_fwd_quant takes for an operand that was quantized under mid scales: its qvalues as
+  // numbers, times the ratio that the operand was divided by.
+  void KeepForwardOperand(Side side, const QuantizedSide& own) {
+    void* kept = Input(side).keep_forward_operand;
+    if (kept == nullptr) return;
+    const Aval& aval = plan_.side(side).x;
+    const MutableArrayRef operand(aval.dtype, aval.shape, kept);
+    DequantizeInto(own.qvalue, {}, aval.dtype, operand);
+    if (context_.semantics.compat.mid_scales_on_original_operands) return;
+    MultiplyInto(operand, ratio_[static_cast<int>(side)], aval.dtype, operand);
+  }
+
+  // DEQUANT_MODE_OTHER_INPUT: other.operand *= each scale of `own`, in the dtype of the other operand.
+  void MultiplyIntoOther(Side side, const QuantizedSide& own, QuantizedSide& other) {
+    if (!plan_.side(side).is_quantized() || plan_.side(side).config.dequant_mode != DequantMode::kOtherInput) return;
+    const Aval aval = other.operand.aval();
+    const MutableArrayRef product(aval.dtype, aval.shape,
+                                  Buffer(Other(side), ScratchSlot::kLhsOperand, aval.num_bytes()));
+    for (const ArrayRef& scale : own.scale) {
+      MultiplyInto(other.operand, *plan_.ScaleInOther(side, scale), aval.dtype, product);  // checked when planned
+      other.operand = product;
+    }
+  }
+
+  void AppendOutputScales(Side side, const QuantizedSide& own, absl::InlinedVector<ArrayRef, 2>& scales) const {
+    if (!plan_.side(side).scales_output()) return;
+    for (const ArrayRef& scale : own.scale) scales.push_back(*plan_.ScaleInOutput(side, scale));
+  }
+
+  // ---- integer products: panels, the s8 kernels, scales in their epilogue
+
+  // The scales of one side as the epilogue reads them: one per [batch, row], or one.
+  struct RowScales {
+    float* scale = nullptr;
+    int64_t count = 0;
+    bool single = false;
+    DType dtype = DType::kF32;
+  };
+  // One side as a kernel reads it.
+  struct PackedSide {
+    kernels::Operand source;
+    const void* panels = nullptr;
+    RowScales scales;
+  };
+
+  bool CanFuse() const {
+    if (!plan_.fuses || context_.runtime.observer != nullptr || context_.runtime.product != nullptr) return false;
+    for (const Side side : kSides) {
+      const QTensor* prepared = Input(side).prepared;
+      if (prepared != nullptr && prepared->scale.size() != 1) return false;
+    }
+    return true;
+  }
+
+  void RunFused() {
+    const kernels::GemmKernel& kernel = *plan_.contraction.gemm;
+    Executor* executor = context_.runtime.executor;
+    if (plan_.geometry.windows.has_value()) {
+      const QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
+      const RowScales example = Gathered(Side::kLhs, lhs.scale[0]), channel = Gathered(Side::kRhs, rhs.scale[0]);
+      ContractWindows(kernel, *plan_.geometry.windows, lhs.operand, rhs.operand, call_.out,
+                      {.example = example.scale, .channel = channel.scale, .epilogue = DtypesOf(example, channel)},
+                      context_.workspace, executor);
+      return;
+    }
+    const PackedSide lhs = PackSide(Side::kLhs, kernel.target, kernel.lhs);
+    const PackedSide rhs = PackSide(Side::kRhs, kernel.target, kernel.rhs);
+    GemmCall call;
+    call.lhs = lhs.source;
+    call.rhs = rhs.source;
+    call.lhs_panels = lhs.panels;
+    call.rhs_panels = rhs.panels;
+    call.out = call_.out.data;
+    call.out_dtype = plan_.dtype;
+    call.out_axes = KernelOutput(call_.out, plan_.lhs.axes);
+    call.epilogue = DtypesOf(lhs.scales, rhs.scales);
+    call.epilogue.lhs_scale = lhs.scales.scale;
+    call.epilogue.lhs_stride = lhs.scales.single ? 0 : 1;
+    call.epilogue.lhs_batch_stride = lhs.scales.single ? 0 : lhs.source.rows.Count();
+    call.epilogue.rhs_scale = rhs.scales.scale;
+    call.epilogue.rhs_stride = rhs.scales.single ? 0 : 1;
+    call.epilogue.rhs_batch_stride = rhs.scales.single ? 0 : rhs.source.rows.Count();
+    RunGemmCall(kernel, call, context_.workspace, executor);
+  }
+
+  // The roundings of an epilogue with these scales.
+  kernels::Epilogue DtypesOf(const RowScales& lhs, const RowScales& rhs) const {
+    kernels::Epilogue epilogue;
+    epilogue.sum_dtype = plan_.dtype;
+    epilogue.first_dtype = Promote(plan_.dtype, lhs.dtype);
+    epilogue.second_dtype = Promote(epilogue.first_dtype, rhs.dtype);
+    // A nonzero sum is at least 1, and a scale is not subnormal: only the second product can be subnormal. Usually it
+    // cannot, and the tiles have nothing to check.
+    epilogue.subnormals_are_zero = !ProductsAreNormal(lhs.scale, lhs.count, rhs.scale, rhs.count);
+    return epilogue;
+  }
+
+  const CallOperand& Input(Side side) const { return call_.side(side); }
+
+  RowScales ScaleRows(Side side, DType dtype) {
+    const SidePlan& own = plan_.side(side);
+    RowScales rows{.count = 1, .dtype = dtype};
+    for (const int64_t axis : own.axes.batch) rows.count *= own.x.shape[axis];
+    for (const int64_t axis : own.axes.rows) rows.count *= own.x.shape[axis];
+    rows.scale = FloatBuffer(side, ScratchSlot::kLhsEpilogueScale, rows.count);
+    return rows;
+  }
+  RowScales Gathered(Side side, const ArrayRef& scale) {
+    const RowScales rows = ScaleRows(side, scale.dtype);
+    GatherScales(scale, plan_.side(side).x.shape, plan_.side(side).axes, rows.scale);
+    return rows;
+  }
+
+  PackedSide PackSide(Side side, kernels::Target target, const kernels::PanelFormat& format) {
+    const CallOperand& in = Input(side);
+    const SidePlan& own = plan_.side(side);
+    const QuantizeSpec& spec = *own.spec;
+    PackedSide packed;
+    packed.source = KernelOperand(in.x, own.axes);
+    if (in.panels != nullptr && in.panels->Fits(format, own.axes)) {
+      packed.panels = in.panels->data.get();
+      packed.scales = Gathered(side, in.prepared->scale[0]);
+      return packed;
+    }
+    void* panels = Buffer(side, ScratchSlot::kLhsPacked, PanelBytes(format, packed.source));
+    packed.panels = panels;
+
+    // QuantizePack writes each qvalue at the place of its source, and writes no masks.
+    const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
+    if (!own.step.has_value() || kept_elsewhere || in.has_qvalue()) {
+      const QuantizedSide quantized = QuantizeSide(side);
+      PackOperand(*plan_.contraction.gemm, side, KernelOperand(quantized.operand, own.axes), panels,
+                  context_.runtime.executor);
+      packed.scales = Gathered(side, quantized.scale[0]);
+      return packed;
+    }
+    kernels::QuantizeArgs args;
+    args.src = packed.source;
+    args.step = *own.step;
+    args.qvalues = static_cast<int8_t*>(in.keep_qvalue);
+    args.panels = panels;
+    const bool finds_scales = in.prepared == nullptr && own.row_scales != FusedScales::kNo;
+    if (finds_scales) {
+      packed.scales = ScaleRows(side, spec.scale_dtype);
+      packed.scales.single = own.row_scales == FusedScales::kSingle;
+      if (packed.scales.single) packed.scales.count = 1;
+      args.scales =
+          packed.scales.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
+    } else {
+      packed.scales =
+          Gathered(side, in.prepared != nullptr ? in.prepared->scale[0].ref() : QuantizerOf(side).ComputeScaleOf(in.x));
+      args.scales = kernels::QuantizeArgs::Scales::kGiven;
+      args.scale_batch_stride = packed.source.rows.Count();
+      args.scale_row_stride = 1;
+    }
+    args.scale = packed.scales.scale;
+    args.step.scale_dtype = packed.scales.dtype;
+    args.step.product_dtype = Promote(in.x.dtype, packed.scales.dtype);
+    kernels::QuantizePack(
+        target, format, args,
+        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
+        context_.runtime.executor);
+    if (finds_scales && in.keep_scale != nullptr) {
+      ScatterScales(packed.scales.scale, own.axes, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));
+    }
+    return packed;
+  }
+
+  const ProductPlan& plan_;
+  const ProductCall& call_;
+  const CallContext& context_;
+  const PassNames& names_;
+  // What the scale of a side is found for, and what is quantized: the operand, unless mid scales rescale it.
+  ArrayRef calibrated_[2], quantized_[2];
+  ArrayRef ratio_[2];  // by which mid scales divide an operand
+};
+
+ProductCall Tiled(const TiledDot& tiled, const ProductCall& call) {
+  ProductCall result = call;
+  for (const Side side : kSides) {
+    CallOperand& operand = result.side(side);
+    if (!operand.has_qvalue()) operand.x = tiled.operand(side).View(operand.x);
+  }
+  return result;
+}
+
+}  // namespace
+
+void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallContext& context) {
+  if (!plan.tiled.has_value()) {
+    Run(plan, call, context)();
+    return;
+  }
+  ProductCall tiled = Tiled(*plan.tiled, call);
+  const MutableArrayRef sum = plan.tiled->OutView(call.out);
+  const bool sums = plan.tiled->num_sums > 0;
+  tiled.out = sums ? MutableArrayRef(plan.dtype, plan.product_shape,
+                                     context.workspace.Get(ScratchSlot::kTiles,
+                                                           plan.product_shape.num_elements() * SizeOf(plan.dtype)))
+                   : sum;
+  Run(plan, tiled, context)();
+  if (sums) SumLeadingInto(tiled.out, plan.tiled->num_sums, sum);
+}
+
+void UpdateStatisticsOf(const ProductPlan& plan, const ProductCall& call, const CallContext& context) {
+  if (plan.tiled.has_value()) {
+    const ProductCall tiled = Tiled(*plan.tiled, call);
+    Run(plan, tiled, context).UpdateStatistics();
+  } else {
+    Run(plan, call, context).UpdateStatistics();
+  }
+}
+
+std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, const QTensor& qtensor,
+                                           Executor* executor) {
+  const OperandAxes& axes = plan.side(side).axes;
+  const bool packs = plan.contraction.product == DType::kS32 && plan.contraction.gemm != nullptr;
+  if (!qtensor.IsFull() || !packs || plan.geometry.groups != Groups::kNone || plan.geometry.windows.has_value() ||
+      qtensor.qvalue->shape().rank() > kernels::AxisGroup::kMaxRank) {
+    return nullptr;
+  }
+  const kernels::GemmKernel& kernel = *plan.contraction.gemm;
+  const kernels::PanelFormat& format = side == Side::kLhs ? kernel.lhs : kernel.rhs;
+  const kernels::Operand operand = KernelOperand(*qtensor.qvalue, axes);
+  std::shared_ptr<void> data = AllocateAligned(PanelBytes(format, operand));
+  PackOperand(kernel, side, operand, data.get(), executor);
+  return std::make_shared<const Panels>(Panels{format, axes, std::move(data)});
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,57 @@
+#include "aqt/quant/contraction/residuals.h"
+
+#include <utility>
+
+#include "aqt/core/check.h"
+#include "aqt/quant/contraction/residuals_impl.h"
+
+namespace aqt {
+
+Residuals::Residuals(Operands operands) : impl_(std::make_unique<Impl>(Impl{.operands = operands})) {}
+Residuals::~Residuals() = default;
+Residuals::Residuals(Residuals&&) noexcept = default;
+Residuals& Residuals::operator=(Residuals&&) noexcept = default;
+
+int64_t Residuals::num_bytes() const {
+  int64_t bytes = 0;
+  for (const Impl::Slot& slot : impl_->slots) bytes += slot.owned != nullptr ? slot.aval.num_bytes() : 0;
+  return bytes;
+}
+
+std::vector<Array> Residuals::Release() && {
+  std::vector<Array> arrays;
+  for (Impl::Slot& slot : impl_->slots) {
+    arrays.push_back(slot.owned != nullptr ? Array(slot.aval, std::move(slot.owned)) : Array::CopyOf(slot.view));
+  }
+  impl_->slots.clear();
+  return arrays;
+}
+
+Residuals Residuals::FromArrays(absl::Span<const Array> arrays) {
+  Residuals residuals;
+  for (const Array& array : arrays) {
+    residuals.impl_->slots.push_back(
+        {.aval = array.aval(), .owned = nullptr, .shared = array.buffer(), .view = array.ref()});
+  }
+  return residuals;
+}
+
+void* Residuals::Impl::Reserve(size_t index, const Aval& aval) {
+  Slot& slot = slots[index];
+  if (slot.owned == nullptr || slot.aval != aval) {
+    slot = {.aval = aval, .owned = AllocateUninitialized(aval.num_bytes()), .shared = nullptr, .view = {}};
+    slot.view = ArrayRef(aval.dtype, aval.shape, slot.owned.get());
+  }
+  return slot.owned.get();
+}
+
+void Residuals::Impl::Keep(size_t index, const ArrayRef& operand, bool transient) {
+  if (operands == Operands::kBorrow && !transient) {
+    slots[index] = {.aval = operand.aval(), .owned = nullptr, .shared = nullptr, .view = operand};
+    return;
+  }
+  void* copy = Reserve(index, operand.aval());
+  AQT_CHECK(CopyArray(operand, MutableArrayRef(operand.dtype, operand.shape, copy)).ok());
+}
+
+}  // namespace aqt

@@ -1,0 +1,45 @@
+#ifndef AQT_QUANT_CONTRACTION_WINDOWS_H_
+#define AQT_QUANT_CONTRACTION_WINDOWS_H_
+
+// A convolution and its two gradients as matrix products: the windows are a strided operand of the packer. Internal.
+//
+// Rows slide over a padded array, columns are channels, batches are the feature groups:
+//   kFwd   rows: examples, positions of out     k: kernel, input channels     columns: output channels
+//   kDlhs  rows: examples, positions of lhs     k: kernel, output channels    columns: input channels
+//   kDrhs  rows: kernel, input channels         k: examples, positions        columns: output channels
+// Windows are packed in pieces of at most 8 MiB, or one group of one example if that is larger.
+
+#include "aqt/core/array.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/quant/contraction/conv_dims.h"
+#include "aqt/quant/contraction/pass.h"
+#include "aqt/quant/contraction/workspace.h"
+
+namespace aqt::internal {
+
+struct Windows {
+  ConvGeometry conv;
+  Pass pass = Pass::kFwd;
+};
+
+// A scale per example and one per output channel, for kFwd.
+struct WindowScales {
+  const float* example = nullptr;
+  const float* channel = nullptr;
+  kernels::Epilogue epilogue;  // the rest
+};
+
+// out = the product of lhs and rhs, summed as the kernel does: the raw sums (s32 or f32), or scaled. lhs is the input
+// of the convolution (kFwd) or g, rhs the kernel or, for kDrhs, the input of the convolution. Any strides.
+void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, const ArrayRef& lhs,
+                     const ArrayRef& rhs, const MutableArrayRef& out, const WindowScales& scales, Workspace& workspace,
+                     Executor* executor);
+
+// What it needs; `padded` is the dtype of the operand that windows slide over.
+void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, DType padded, bool scaled,
+                    SlotSizes& sizes);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_CONTRACTION_WINDOWS_H_

@@ -1,0 +1,102 @@
+// What a DotGeneralPlan costs: int8 forward and both gradients, a prepared weight with one row, and the overhead of the
+// smallest product. On one thread; each number is the best of many rounds in which the cases take turns.
+//
+//   bazel run //tests/benchmarks:dot_general_benchmark [-- SECONDS]
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aqt/core/array.h"
+#include "aqt/core/check.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/dot_general.h"
+
+namespace aqt::benchmarks {
+namespace {
+
+Array RandomArray(const Shape& shape, uint64_t seed) {
+  std::vector<float> values(shape.num_elements());
+  const RandomBits bits(MakeKey(seed), static_cast<int64_t>(values.size()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = UniformF32(bits.Bits32(static_cast<int64_t>(i))) - 0.5f;
+  return Array::FromSpan<float>(values, shape);
+}
+
+// One contraction [m,k] x [k,n] with its data.
+struct Problem {
+  Problem(const DotGeneral& config, int64_t m, int64_t k, int64_t n)
+      : lhs(RandomArray({m, k}, 1)),
+        rhs(RandomArray({k, n}, 2)),
+        g(RandomArray({m, n}, 3)),
+        plan(*DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims())),
+        out(plan.out_aval()),
+        dlhs(lhs.aval()),
+        drhs(rhs.aval()) {}
+
+  Array lhs, rhs, g;
+  DotGeneralPlan plan;
+  ArrayBuilder out, dlhs, drhs;
+  Residuals residuals;
+};
+
+struct Case {
+  std::string name;
+  std::function<void()> run;
+  double best = 1e30;
+};
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void AddTraining(const DotGeneral& config, int64_t m, int64_t k, int64_t n, std::vector<Case>& cases) {
+  auto p = std::make_shared<Problem>(config, m, k, n);
+  const std::string shape = std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n);
+  cases.push_back({shape + " forward", [p] { AQT_CHECK(p->plan.Forward(p->lhs, p->rhs, {}, p->out.ref()).ok()); }});
+  cases.push_back({shape + " forward and gradients", [p] {
+                     AQT_CHECK(p->plan.Forward(p->lhs, p->rhs, {}, p->out.ref(), &p->residuals).ok());
+                     AQT_CHECK(p->plan.Backward(p->g, p->residuals, {}, p->dlhs.ref(), p->drhs.ref()).ok());
+                   }});
+}
+
+void AddServing(const DotGeneral& config, int64_t m, int64_t k, int64_t n, std::vector<Case>& cases) {
+  auto p = std::make_shared<Problem>(config, m, k, n);
+  auto weight = std::make_shared<PreparedOperand>(*p->plan.Prepare(Side::kRhs, p->rhs));
+  cases.push_back({std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) + " prepared",
+                   [p, weight] { AQT_CHECK(p->plan.Forward(p->lhs, *weight, {}, p->out.ref()).ok()); }});
+}
+
+int Main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
+  const DotGeneral config = *FullyQuantized({.use_stochastic_rounding = false});
+  std::vector<Case> cases;
+  AddTraining(config, 1, 1, 1, cases);
+  AddTraining(config, 64, 64, 64, cases);
+  AddTraining(config, 512, 512, 512, cases);
+  AddServing(config, 1, 4096, 4096, cases);
+  const double end = Now() + seconds;
+  for (int round = 0; round < 3 || Now() < end; ++round) {
+    for (Case& c : cases) {
+      const int repeats = c.best < 1e-4 ? 50 : 1;
+      const double begin = Now();
+      for (int i = 0; i < repeats; ++i) c.run();
+      c.best = std::min(c.best, (Now() - begin) / repeats);
+    }
+  }
+  for (const Case& c : cases) std::printf("%-36s %10.2f us\n", c.name.c_str(), c.best * 1e6);
+  return 0;
+}
+
+}  // namespace
+}  // namespace aqt::benchmarks
+
+int main(int argc, char** argv) { return aqt::benchmarks::Main(argc, argv); }
