@@ -29,6 +29,7 @@
 #include "aqt/ops/functions.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/calibrations.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/semantics.h"

@@ -1,9 +1,9 @@
 #ifndef AQT_QUANT_CONFIG_CONFIG_H_
 #define AQT_QUANT_CONFIG_CONFIG_H_
 
-// What to quantize and how: plain structs without behaviour. The names are AQT's; builders are in builders.h. The
-// formulas behind each field are in docs/bits.md and next to the code that applies it (numerics.h, calibration.h,
-// quantizer.h, dot_general.h).
+// What to quantize and how: plain structs without behaviour. The names are AQT's; builders are in builders.h, the
+// ways to find a scale in calibrations.h. The formulas behind each field are in docs/bits.md and next to the code that
+// applies it (numerics.h, calibration.h, quantizer.h, dot_general.h).
 //
 //   DotGeneral { fwd, dlhs, drhs: DotGeneralRaw { lhs, rhs: Tensor { Quantizer { Numerics, Calibration } } } }
 //
@@ -15,13 +15,12 @@
 #include <ostream>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
+#include "aqt/quant/config/calibrations.h"
 #include "aqt/quant/config/tiling.h"
 
 namespace aqt {
@@ -104,81 +103,6 @@ struct Fp {
 };
 
 using Numerics = std::variant<NoNumerics, IntSymmetric, Fp8, Fp>;
-
-// ---- calibrations: how the scale of a tensor is found. po2_scale rounds each scale up to a power of two.
-
-// scale = max|x| * clipping_scale / quant_bound; an all-zero group has max 1.
-struct AbsMax {
-  std::optional<double> clipping_scale = std::nullopt;  // null and 0 mean 1
-  bool po2_scale = false;
-  bool operator==(const AbsMax&) const = default;
-};
-
-// scale = (sum|x|^p / count(x != 0))^(1/p) * clipping_scale / quant_bound; a bound of 0 becomes 1.
-struct AbsMean {
-  double p = 1;
-  double clipping_scale = 1;
-  bool po2_scale = false;
-  bool operator==(const AbsMean&) const = default;
-};
-
-// One number for all elements, or an array: of rank 0 for one number, or of the rank of x, to which it is broadcast.
-struct ConstantArray {
-  Array array;
-  friend bool operator==(const ConstantArray& a, const ConstantArray& b) { return BitEqual(a.array, b.array); }
-};
-using ConstantValue = std::variant<double, ConstantArray>;
-
-// scale = bound / quant_bound; a number as the bound must be > 0. bias is added to x before scaling and needs
-// kThisInput. Numbers are rounded to the dtype of x. An array bound is divided in its own dtype (rank 0: in the dtype
-// that it and x promote to) and gives the scale its shape; an array bias is rounded to the dtype of the scale.
-struct Constant {
-  ConstantValue bound = 1.0;
-  std::optional<ConstantValue> bias = std::nullopt;
-  bool po2_scale = false;
-  bool operator==(const Constant&) const = default;
-};
-
-// AbsMax times the candidate that gives the quantized group the best signal-to-noise ratio, the first of equal ones;
-// without candidates, AbsMax.
-struct SnrSearch {
-  std::vector<double> candidates = {};
-  bool po2_scale = false;
-  bool operator==(const SnrSearch&) const = default;
-};
-
-// The next three have state: statistics of the tensors seen so far, kept from call to call. calibration.h has the
-// formulas and says in which QuantMode they are updated.
-
-// scale = mean over the calibration batches of max|x| / quant_bound. For ranges that are fixed before serving.
-struct MeanOfAbsMax {
-  bool po2_scale = false;
-  bool operator==(const MeanOfAbsMax&) const = default;
-};
-
-// scale = (l1_dev_coeff * mean|x| + lp_dev_coeff * (mean|x|^lp)^(1/lp) + max_dev_coeff * max|x| + const_bound_coeff) /
-// quant_bound, each statistic an exponential moving average.
-struct WeightedStats {
-  double l1_dev_coeff = 0, lp_dev_coeff = 0, max_dev_coeff = 0, const_bound_coeff = 0;
-  // The initial statistics, weighted as update_count_prior elements.
-  double update_count_prior = 1, max_dev_prior = 0, mean_prior = 0, l1_dev_prior = 0, lp_dev_prior = 0;
-  int lp_order = 2;               // 1 .. 30
-  bool safe_divide = false;       // a mean over nothing is 0 instead of NaN
-  bool filter_zeros = true;       // zeros are not counted as elements
-  double ema_update_count = 100;  // >= 1: an update has the weight 1 / ema_update_count
-  bool po2_scale = false;
-  bool operator==(const WeightedStats&) const = default;
-};
-
-// scale = max over the last amax_history_length calls *before* this one of max|x| / quant_bound; one for the whole
-// tensor. x need not be read before it is quantized, which suits fp8 training.
-struct DelayedScaling {
-  int64_t amax_history_length = 1024;  // >= 1
-  bool po2_scale = false;
-  bool operator==(const DelayedScaling&) const = default;
-};
-
-using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch, MeanOfAbsMax, WeightedStats, DelayedScaling>;
 
 // ---- one tensor
 

@@ -21,10 +21,10 @@ using internal::Statistic;
 absl::StatusOr<QuantizeSpec> SpecWithState(const Quantizer& quantizer, const Aval& x, absl::Span<const int64_t> axes) {
   AQT_RETURN_IF_ERROR(internal::ValidateQuantizer(quantizer));
   if (!HasState(quantizer)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "calibration: ",
-        quantizer.calibration.has_value() ? internal::NameOf(*quantizer.calibration) : Describe(quantizer.numerics),
-        " has no state; use Calibrate"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("calibration: ",
+                     quantizer.calibration.has_value() ? NameOf(*quantizer.calibration) : Describe(quantizer.numerics),
+                     " has no state; use Calibrate"));
   }
   return internal::MakeQuantizeSpec(quantizer, x, axes);
 }
@@ -56,8 +56,7 @@ absl::StatusOr<internal::StatisticData> DataOf(const QuantizeSpec& spec, const C
 }  // namespace
 
 bool HasState(const Quantizer& quantizer) {
-  return IsQuantized(quantizer.numerics) && quantizer.calibration.has_value() &&
-         internal::UpdatesIn(QuantMode::kCalibrate, *quantizer.calibration);
+  return IsQuantized(quantizer.numerics) && quantizer.calibration.has_value() && HasState(*quantizer.calibration);
 }
 
 std::vector<std::string> StatisticNames(const Quantizer& quantizer) {

@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -64,9 +63,6 @@ void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void*
 
 // FailedPrecondition when a state that the call does not update has seen no batch, unless compat allows that.
 absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& compat, const void* const* statistics);
-
-// The name of a calibration for messages: "MeanOfAbsMax".
-absl::string_view NameOf(const Calibration& calibration);
 
 // For AbsMax calibration: turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as
 // floats.

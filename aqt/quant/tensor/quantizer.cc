@@ -49,8 +49,8 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
   AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(qtensor, x));
   AQT_ASSIGN_OR_RETURN(const internal::QuantizeSpec spec, internal::MakeQuantizeSpec(quantizer, tiled.aval(), axes));
   if (spec.has_state()) {
-    return absl::FailedPreconditionError(absl::StrCat("Calibrate: ", internal::NameOf(spec.calibration),
-                                                      " has state; use CalibrateWithState (calibration.h)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("Calibrate: ", NameOf(spec.calibration), " has state; use CalibrateWithState (calibration.h)"));
   }
   std::optional<internal::TensorDraws> draws;
   if (spec.draws_shape.has_value() && std::holds_alternative<SnrSearch>(spec.calibration)) {

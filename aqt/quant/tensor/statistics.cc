@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "aqt/kernels/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
@@ -16,10 +19,104 @@
 namespace aqt::internal {
 namespace {
 
+// Every state is updated in mode CALIBRATE.
+struct Timing {
+  bool updated_in_train;
+  bool read_before_update;
+};
+
+// ---- MeanOfAbsMax
+
 // Positions in a state.
 enum MeanSlot { kSumOfMax, kCount };
+
+absl::Status CheckFields(const MeanOfAbsMax&) { return absl::OkStatus(); }
+
+Statistics Arrays(const MeanOfAbsMax&, const Aval& x, const Shape& scale_shape) {
+  return {{"sum_of_max", {x.dtype, scale_shape}}, {"count", {DType::kS32, {}}}};
+}
+
+constexpr Timing TimingOf(const MeanOfAbsMax&) { return {.updated_in_train = false, .read_before_update = false}; }
+
+// The maxima, as floats.
+int64_t WorkDoubles(const MeanOfAbsMax&, int64_t num_scales) { return (num_scales + 1) / 2; }
+
+void Update(const MeanOfAbsMax&, const ArrayRef& x, const Shape& scale_shape, const StatisticData& data, double* work) {
+  const int64_t n = scale_shape.num_elements();
+  const int32_t count = *static_cast<const int32_t*>(data.old[kCount]);
+  float* absmax = reinterpret_cast<float*>(work);
+  AbsMaxInto(x, scale_shape, absmax);
+  // A full counter stays, and the mean with it.
+  const bool full = count == std::numeric_limits<int32_t>::max();
+  if (full) std::fill(absmax, absmax + n, 0.0f);
+  std::array<float, kPiece> sums;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t length = std::min(kPiece, n - i);
+    LoadRow(x.dtype, data.old[kSumOfMax], i, 1, length, sums.data());
+    AddRow(x.dtype, absmax + i, 1, sums.data(), length);
+    StoreRow(x.dtype, sums.data(), length, data.updated[kSumOfMax], i, 1);
+  }
+  *static_cast<int32_t*>(data.updated[kCount]) = full ? count : count + 1;
+}
+
+void FindBounds(const MeanOfAbsMax&, DType dtype, Arithmetic arithmetic, const void* const* statistics, int64_t n,
+                float* bounds) {
+  LoadRow(dtype, statistics[kSumOfMax], 0, 1, n, bounds);
+  VisitFloat(dtype, [&]<class T>() {
+    const float count = Arith<T>::Round(static_cast<float>(*static_cast<const int32_t*>(statistics[kCount])));
+    const bool divide = arithmetic == Arithmetic::kIeee || n == 1;
+    const float reciprocal = Reciprocal<T>(count);
+    for (int64_t i = 0; i < n; ++i) bounds[i] = divide ? Div<T>(bounds[i], count) : Mul<T>(bounds[i], reciprocal);
+  });
+}
+
+// ---- WeightedStats
+
 enum WeightedSlot { kSumOfOnes, kSumOfVals, kMaxOfAbsVals, kSumOfL1Vals, kSumOfLpVals, kNumWeighted };
-enum DelayedSlot { kHistory, kBound };
+
+absl::Status CheckFields(const WeightedStats& c) {
+  if (c.lp_order < 1 || c.lp_order > 30) {
+    return absl::InvalidArgumentError(absl::StrCat("WeightedStats: lp_order = ", c.lp_order, ", expected 1 to 30"));
+  }
+  if (!(c.ema_update_count >= 1) || std::isinf(c.ema_update_count)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("WeightedStats: ema_update_count = ", c.ema_update_count, ", expected a number >= 1"));
+  }
+  const std::pair<const char*, double> fields[] = {{"l1_dev_coeff", c.l1_dev_coeff},
+                                                   {"lp_dev_coeff", c.lp_dev_coeff},
+                                                   {"max_dev_coeff", c.max_dev_coeff},
+                                                   {"const_bound_coeff", c.const_bound_coeff},
+                                                   {"update_count_prior", c.update_count_prior},
+                                                   {"max_dev_prior", c.max_dev_prior},
+                                                   {"l1_dev_prior", c.l1_dev_prior},
+                                                   {"lp_dev_prior", c.lp_dev_prior}};
+  for (const auto& [name, value] : fields) {
+    if (value >= 0 && std::isfinite(value)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("WeightedStats: ", name, " = ", value, ", expected a number >= 0"));
+  }
+  if (!std::isfinite(c.mean_prior)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("WeightedStats: mean_prior = ", c.mean_prior, ", expected a number"));
+  }
+  if (c.l1_dev_coeff == 0 && c.lp_dev_coeff == 0 && c.max_dev_coeff == 0 && c.const_bound_coeff == 0) {
+    return absl::InvalidArgumentError(
+        "WeightedStats: all four coefficients are 0, so every bound would be 0; set max_dev_coeff: 1, for example");
+  }
+  return absl::OkStatus();
+}
+
+Statistics Arrays(const WeightedStats& c, const Aval&, const Shape& scale_shape) {
+  const Aval aval{DType::kF32, scale_shape};
+  return {{"sum_of_ones", aval, c.update_count_prior},
+          {"sum_of_vals", aval, c.mean_prior * c.update_count_prior},
+          {"max_of_abs_vals", aval, c.max_dev_prior},
+          {"sum_of_l1_vals", aval, c.l1_dev_prior * c.update_count_prior},
+          {"sum_of_lp_vals", aval, std::pow(c.lp_dev_prior, c.lp_order) * c.update_count_prior}};
+}
+
+constexpr Timing TimingOf(const WeightedStats&) { return {.updated_in_train = true, .read_before_update = false}; }
+
+int64_t WorkDoubles(const WeightedStats&, int64_t num_scales) { return kNumWeighted * num_scales; }
 
 // x^p, the multiplications of repeated squaring each rounded to T.
 template <class T>
@@ -42,26 +139,8 @@ float Root(float x, int order) {
   return FlushF32(static_cast<float>(kernels::Exp(static_cast<float>(1.0 / order) * kernels::Log(x))));
 }
 
-void UpdateMean(const ArrayRef& x, const Shape& scale_shape, const StatisticData& data, double* work) {
-  const int64_t n = scale_shape.num_elements();
-  const int32_t count = *static_cast<const int32_t*>(data.old[kCount]);
-  float* absmax = reinterpret_cast<float*>(work);
-  AbsMaxInto(x, scale_shape, absmax);
-  // A full counter stays, and the mean with it.
-  const bool full = count == std::numeric_limits<int32_t>::max();
-  if (full) std::fill(absmax, absmax + n, 0.0f);
-  std::array<float, kPiece> sums;
-  for (int64_t i = 0; i < n; i += kPiece) {
-    const int64_t length = std::min(kPiece, n - i);
-    LoadRow(x.dtype, data.old[kSumOfMax], i, 1, length, sums.data());
-    AddRow(x.dtype, absmax + i, 1, sums.data(), length);
-    StoreRow(x.dtype, sums.data(), length, data.updated[kSumOfMax], i, 1);
-  }
-  *static_cast<int32_t*>(data.updated[kCount]) = full ? count : count + 1;
-}
-
-void UpdateWeighted(const WeightedStats& calibration, const ArrayRef& x, const Shape& scale_shape,
-                    const StatisticData& data, double* work) {
+void Update(const WeightedStats& calibration, const ArrayRef& x, const Shape& scale_shape, const StatisticData& data,
+            double* work) {
   const int64_t n = scale_shape.num_elements();
   double* sums = work;  // [kNumWeighted, n]; the maxima instead of sums for kMaxOfAbsVals
   std::fill(sums, sums + kNumWeighted * n, 0.0);
@@ -105,46 +184,8 @@ void UpdateWeighted(const WeightedStats& calibration, const ArrayRef& x, const S
   }
 }
 
-// The largest of the history, or the old bound if that is not a finite positive number.
-float DelayedBound(const DelayedScaling& calibration, const void* const* statistics) {
-  const float* history = static_cast<const float*>(statistics[kHistory]);
-  float largest = 0;
-  for (int64_t i = 0; i < calibration.amax_history_length; ++i) {
-    if (!std::isfinite(history[i])) return *static_cast<const float*>(statistics[kBound]);
-    largest = std::max(largest, FlushF32(history[i]));
-  }
-  return largest > 0 ? largest : *static_cast<const float*>(statistics[kBound]);
-}
-
-// The history turns left by one, and its first element becomes max|x|: element 0 is the newest, the last one the second
-// newest.
-void UpdateDelayed(const DelayedScaling& calibration, const ArrayRef& x, const StatisticData& data, double* work) {
-  float* absmax = reinterpret_cast<float*>(work);
-  Shape one = x.shape;
-  for (int64_t axis = 0; axis < one.rank(); ++axis) one[axis] = 1;
-  AbsMaxInto(x, one, absmax);
-  const float bound = DelayedBound(calibration, data.old);
-  const int64_t n = calibration.amax_history_length;
-  const float* old = static_cast<const float*>(data.old[kHistory]);
-  float* updated = static_cast<float*>(data.updated[kHistory]);
-  const float first = old[0];
-  std::memmove(updated, old + 1, (n - 1) * sizeof(float));
-  updated[n - 1] = first;
-  updated[0] = *absmax;
-  *static_cast<float*>(data.updated[kBound]) = bound;
-}
-
-void MeanBounds(DType dtype, Arithmetic arithmetic, const void* const* statistics, int64_t n, float* bounds) {
-  LoadRow(dtype, statistics[kSumOfMax], 0, 1, n, bounds);
-  VisitFloat(dtype, [&]<class T>() {
-    const float count = Arith<T>::Round(static_cast<float>(*static_cast<const int32_t*>(statistics[kCount])));
-    const bool divide = arithmetic == Arithmetic::kIeee || n == 1;
-    const float reciprocal = Reciprocal<T>(count);
-    for (int64_t i = 0; i < n; ++i) bounds[i] = divide ? Div<T>(bounds[i], count) : Mul<T>(bounds[i], reciprocal);
-  });
-}
-
-void WeightedBounds(const WeightedStats& calibration, const void* const* statistics, int64_t n, float* bounds) {
+void FindBounds(const WeightedStats& calibration, DType, Arithmetic, const void* const* statistics, int64_t n,
+                float* bounds) {
   const auto value = [&](int slot, int64_t i) { return static_cast<const float*>(statistics[slot])[i]; };
   const auto coefficient = [](double c) { return HostConstant(DType::kF32, c); };
   for (int64_t i = 0; i < n; ++i) {
@@ -160,24 +201,84 @@ void WeightedBounds(const WeightedStats& calibration, const void* const* statist
   }
 }
 
+// ---- DelayedScaling
+
+enum DelayedSlot { kHistory, kBound };
+
+constexpr int64_t kMaxHistory = 1 << 20;
+
+absl::Status CheckFields(const DelayedScaling& c) {
+  if (c.amax_history_length >= 1 && c.amax_history_length <= kMaxHistory) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("DelayedScaling: amax_history_length = ", c.amax_history_length, ", expected 1 to ", kMaxHistory));
+}
+
+Statistics Arrays(const DelayedScaling& c, const Aval&, const Shape&) {
+  return {{"amax_history", {DType::kF32, {c.amax_history_length}}}, {"bound", {DType::kF32, {1}}}};
+}
+
+constexpr Timing TimingOf(const DelayedScaling&) { return {.updated_in_train = true, .read_before_update = true}; }
+
+// One maximum.
+int64_t WorkDoubles(const DelayedScaling&, int64_t) { return 1; }
+
+// The largest of the history, or the old bound if that is not a finite positive number.
+float DelayedBound(const DelayedScaling& calibration, const void* const* statistics) {
+  const float* history = static_cast<const float*>(statistics[kHistory]);
+  float largest = 0;
+  for (int64_t i = 0; i < calibration.amax_history_length; ++i) {
+    if (!std::isfinite(history[i])) return *static_cast<const float*>(statistics[kBound]);
+    largest = std::max(largest, FlushF32(history[i]));
+  }
+  return largest > 0 ? largest : *static_cast<const float*>(statistics[kBound]);
+}
+
+// The history turns left by one, and its first element becomes max|x|: element 0 is the newest, the last one the second
+// newest.
+void Update(const DelayedScaling& calibration, const ArrayRef& x, const Shape&, const StatisticData& data,
+            double* work) {
+  float* absmax = reinterpret_cast<float*>(work);
+  Shape one = x.shape;
+  for (int64_t axis = 0; axis < one.rank(); ++axis) one[axis] = 1;
+  AbsMaxInto(x, one, absmax);
+  const float bound = DelayedBound(calibration, data.old);
+  const int64_t n = calibration.amax_history_length;
+  const float* old = static_cast<const float*>(data.old[kHistory]);
+  float* updated = static_cast<float*>(data.updated[kHistory]);
+  const float first = old[0];
+  std::memmove(updated, old + 1, (n - 1) * sizeof(float));
+  updated[n - 1] = first;
+  updated[0] = *absmax;
+  *static_cast<float*>(data.updated[kBound]) = bound;
+}
+
+void FindBounds(const DelayedScaling& calibration, DType, Arithmetic, const void* const* statistics, int64_t,
+                float* bounds) {
+  *bounds = DelayedBound(calibration, statistics);
+}
+
+// ---- all of them
+
+// f(calibration) for one with state, otherwise nothing: {}. A calibration without the overloads above does not compile.
+template <class F>
+auto Visit(const Calibration& calibration, F f) {
+  using Result = std::invoke_result_t<F, const MeanOfAbsMax&>;
+  return std::visit(
+      [&]<class C>(const C& c) -> Result {
+        if constexpr (CalibrationTraits<C>::kHasState) return f(c);
+        else return Result();
+      },
+      calibration);
+}
+
 }  // namespace
 
+absl::Status CheckStatisticFields(const Calibration& calibration) {
+  return Visit(calibration, [](const auto& c) { return CheckFields(c); });
+}
+
 Statistics StatisticsOf(const Calibration& calibration, const Aval& x, const Shape& scale_shape) {
-  if (std::holds_alternative<MeanOfAbsMax>(calibration)) {
-    return {{"sum_of_max", {x.dtype, scale_shape}}, {"count", {DType::kS32, {}}}};
-  }
-  if (const auto* c = std::get_if<WeightedStats>(&calibration)) {
-    const Aval aval{DType::kF32, scale_shape};
-    return {{"sum_of_ones", aval, c->update_count_prior},
-            {"sum_of_vals", aval, c->mean_prior * c->update_count_prior},
-            {"max_of_abs_vals", aval, c->max_dev_prior},
-            {"sum_of_l1_vals", aval, c->l1_dev_prior * c->update_count_prior},
-            {"sum_of_lp_vals", aval, std::pow(c->lp_dev_prior, c->lp_order) * c->update_count_prior}};
-  }
-  if (const auto* c = std::get_if<DelayedScaling>(&calibration)) {
-    return {{"amax_history", {DType::kF32, {c->amax_history_length}}}, {"bound", {DType::kF32, {1}}}};
-  }
-  return {};
+  return Visit(calibration, [&](const auto& c) { return Arrays(c, x, scale_shape); });
 }
 
 Array InitialValue(const Statistic& statistic) {
@@ -190,14 +291,14 @@ Array InitialValue(const Statistic& statistic) {
 }
 
 bool UpdatesIn(QuantMode mode, const Calibration& calibration) {
-  if (std::holds_alternative<MeanOfAbsMax>(calibration)) return mode == QuantMode::kCalibrate;
-  if (std::holds_alternative<WeightedStats>(calibration) || std::holds_alternative<DelayedScaling>(calibration)) {
-    return mode == QuantMode::kTrain || mode == QuantMode::kCalibrate;
-  }
-  return false;
+  return Visit(calibration, [&](const auto& c) {
+    return mode == QuantMode::kCalibrate || (mode == QuantMode::kTrain && TimingOf(c).updated_in_train);
+  });
 }
 
-bool ReadsBeforeUpdate(const Calibration& calibration) { return std::holds_alternative<DelayedScaling>(calibration); }
+bool ReadsBeforeUpdate(const Calibration& calibration) {
+  return Visit(calibration, [](const auto& c) { return TimingOf(c).read_before_update; });
+}
 
 DType BoundDType(const Calibration& calibration, DType x) {
   const bool f32 = std::holds_alternative<WeightedStats>(calibration) ||
@@ -207,8 +308,7 @@ DType BoundDType(const Calibration& calibration, DType x) {
 }
 
 int64_t UpdateWorkDoubles(const Calibration& calibration, int64_t num_scales) {
-  if (std::holds_alternative<WeightedStats>(calibration)) return kNumWeighted * num_scales;
-  return (num_scales + 1) / 2;
+  return Visit(calibration, [&](const auto& c) { return WorkDoubles(c, num_scales); });
 }
 
 void UpdateStatistics(const Calibration& calibration, const ArrayRef& x, const Shape& scale_shape,
@@ -220,24 +320,12 @@ void UpdateStatistics(const Calibration& calibration, const ArrayRef& x, const S
     }
     return;
   }
-  if (std::holds_alternative<MeanOfAbsMax>(calibration)) {
-    UpdateMean(x, scale_shape, data, work);
-  } else if (const auto* weighted = std::get_if<WeightedStats>(&calibration)) {
-    UpdateWeighted(*weighted, x, scale_shape, data, work);
-  } else {
-    UpdateDelayed(std::get<DelayedScaling>(calibration), x, data, work);
-  }
+  Visit(calibration, [&](const auto& c) { Update(c, x, scale_shape, data, work); });
 }
 
 void BoundsOf(const Calibration& calibration, DType x, Arithmetic arithmetic, const void* const* statistics, int64_t n,
               float* bounds) {
-  if (std::holds_alternative<MeanOfAbsMax>(calibration)) {
-    MeanBounds(x, arithmetic, statistics, n, bounds);
-  } else if (const auto* weighted = std::get_if<WeightedStats>(&calibration)) {
-    WeightedBounds(*weighted, statistics, n, bounds);
-  } else {
-    *bounds = DelayedBound(std::get<DelayedScaling>(calibration), statistics);
-  }
+  Visit(calibration, [&](const auto& c) { FindBounds(c, x, arithmetic, statistics, n, bounds); });
 }
 
 bool IsUnseen(const Statistics& specs, const void* const* statistics) {

@@ -1,11 +1,13 @@
 #ifndef AQT_QUANT_TENSOR_STATISTICS_H_
 #define AQT_QUANT_TENSOR_STATISTICS_H_
 
-// The arrays that calibrations with state keep, and what is computed from them; see calibration.h. Internal.
+// The arrays that calibrations with state keep, and what is computed from them; see calibration.h. A calibration is
+// six overloads in statistics.cc. Internal.
 
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -24,6 +26,9 @@ struct Statistic {
   double initial = 0;  // of each element, before the first update
 };
 using Statistics = absl::InlinedVector<Statistic, 1>;
+
+// InvalidArgument for illegal fields of a calibration with state; OK for one without.
+absl::Status CheckStatisticFields(const Calibration& calibration);
 
 // The statistics of a calibration of tensors like x, in the order used everywhere; empty if it has no state.
 Statistics StatisticsOf(const Calibration& calibration, const Aval& x, const Shape& scale_shape);

@@ -1,0 +1,302 @@
+#include "aqt/quant/tensor/bounds.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/check.h"
+#include "aqt/core/rng.h"
+#include "aqt/kernels/scalar_math.h"
+#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/numerics/numerics_rows.h"
+#include "aqt/quant/numerics/row_ops.h"
+
+namespace aqt::internal {
+namespace {
+
+// What FindBounds reads besides the calibration; `work` has its WorkDoubles elements.
+struct BoundsInput {
+  const QuantizeSpec& spec;
+  const ArrayRef& x;
+  const Semantics& semantics;
+  const std::optional<TensorDraws>& draws;
+  double* work;
+};
+
+int64_t DoublesForFloats(int64_t n) { return (n + 1) / 2; }
+
+// bounds = bounds / quant_bound. Returns the dtype of the result.
+DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
+  // The bound of an 8-bit float is a bf16 scalar, which promotes f16 bounds to f32.
+  const bool widened = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics);
+  const DType dtype = widened ? DType::kF32 : bound_dtype;
+  // The number of all scales decides whether XLA divides.
+  const bool divide = arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
+  const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
+  VisitFloat(dtype, [&]<class T>() {
+    const float reciprocal = Reciprocal<T>(quant_bound);
+    for (int64_t i = 0; i < n; ++i) {
+      bounds[i] = divide ? Div<T>(bounds[i], quant_bound) : Mul<T>(bounds[i], reciprocal);
+    }
+  });
+  return dtype;
+}
+
+void ReplaceZeros(float* bounds, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) bounds[i] = bounds[i] == 0 ? 1.0f : bounds[i];
+}
+
+// bounds times a clipping scale, which is 1 where it is null or 0.
+void Clip(std::optional<double> clipping_scale, DType dtype, float* bounds, int64_t n) {
+  if (clipping_scale.value_or(0) == 0) return;
+  const float factor = HostConstant(dtype, *clipping_scale);
+  MulRow(dtype, &factor, 0, bounds, n);
+}
+
+// ---- AbsMax
+
+absl::Status CheckFields(const AbsMax& c) {
+  if (!c.clipping_scale.has_value() || !std::isnan(*c.clipping_scale)) return absl::OkStatus();
+  return absl::InvalidArgumentError("AbsMax: clipping_scale = nan, expected a number");
+}
+
+int64_t WorkDoubles(const AbsMax&, const QuantizeSpec&) { return 0; }
+
+void AbsMaxToBounds(const AbsMax& calibration, DType dtype, float* absmax, int64_t n) {
+  ReplaceZeros(absmax, n);
+  Clip(calibration.clipping_scale, dtype, absmax, n);
+}
+
+void FindBounds(const AbsMax& calibration, const BoundsInput& in, float* bounds) {
+  AbsMaxInto(in.x, in.spec.scale_shape, bounds);
+  AbsMaxToBounds(calibration, in.x.dtype, bounds, in.spec.num_scales());
+}
+
+// ---- AbsMean
+
+absl::Status CheckFields(const AbsMean& c) {
+  if (std::isfinite(c.p) && c.p != 0 && !std::isnan(c.clipping_scale)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("AbsMean: p = ", c.p, ", clipping_scale = ", c.clipping_scale,
+                                                 ", expected a finite p other than 0 and a number"));
+}
+
+// Sums and counts.
+int64_t WorkDoubles(const AbsMean&, const QuantizeSpec& spec) { return 2 * spec.num_scales(); }
+
+// The powers are summed in f64, in row-major order of x; every other step is rounded to the dtype of x.
+void FindBounds(const AbsMean& calibration, const BoundsInput& in, float* bounds) {
+  const QuantizeSpec& spec = in.spec;
+  const ArrayRef& x = in.x;
+  const int64_t n = spec.num_scales();
+  const DType dtype = spec.x.dtype;
+  double *sums = in.work, *counts = sums + n;
+  std::fill(sums, sums + 2 * n, 0.0);
+  const Strides groups = BroadcastStrides(spec.scale_shape, DenseStrides(spec.scale_shape), x.shape);
+  const StridesSpan strides[] = {x.strides, groups};
+  std::array<float, kPiece> piece;
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t count, int64_t) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), count, piece.data());
+    FlushRow(dtype, piece.data(), count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t group = offsets[1] + i * InnerStride(groups);
+      sums[group] += Power(dtype, std::fabs(piece[i]), calibration.p);
+      counts[group] += piece[i] != 0 ? 1 : 0;
+    }
+  });
+  VisitFloat(dtype, [&]<class T>() {
+    const float factor = HostConstant(dtype, calibration.clipping_scale);
+    for (int64_t i = 0; i < n; ++i) {
+      const float sum = Arith<T>::Round(Arith<T>::Flush(static_cast<float>(sums[i])));
+      const float mean = Div<T>(sum, counts[i] == 0 ? 1.0f : Arith<T>::Round(static_cast<float>(counts[i])));
+      const float bound = Mul<T>(Power(dtype, mean, 1 / calibration.p), factor);
+      bounds[i] = bound == 0 ? 1.0f : bound;
+    }
+  });
+}
+
+// ---- Constant
+
+absl::Status CheckFields(const Constant& c) {
+  const auto* bound = std::get_if<double>(&c.bound);
+  if (bound == nullptr || *bound > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Constant: bound = ", *bound, ", expected > 0"));
+}
+
+int64_t WorkDoubles(const Constant&, const QuantizeSpec&) { return 0; }
+
+void FindBounds(const Constant& calibration, const BoundsInput& in, float* bounds) {
+  const QuantizeSpec& spec = in.spec;
+  const int64_t n = spec.num_scales();
+  if (const auto* scalar = std::get_if<double>(&calibration.bound)) {
+    std::fill(bounds, bounds + n, HostConstant(spec.x.dtype, *scalar));
+    return;
+  }
+  // In its own dtype: spec.bound_dtype holds it exactly.
+  const Array& array = std::get<ConstantArray>(calibration.bound).array;
+  LoadRow(array.dtype(), array.data(), 0, array.shape().rank() == 0 ? 0 : 1, n, bounds);
+}
+
+// ---- SnrSearch
+
+absl::Status CheckFields(const SnrSearch& c) {
+  for (const double candidate : c.candidates) {
+    if (!std::isnan(candidate)) continue;
+    return absl::InvalidArgumentError("SnrSearch: candidate nan, expected a number");
+  }
+  return absl::OkStatus();
+}
+
+// What SnrSearch keeps per group.
+struct SnrWork {
+  float *absmax, *best, *top, *scale;
+  double *signal, *error;
+};
+
+int64_t WorkDoubles(const SnrSearch&, const QuantizeSpec& spec) {
+  return 4 * DoublesForFloats(spec.num_scales()) + 2 * spec.num_scales();
+}
+
+// For each group under work.scale: the sums of the squares of x and of the quantization error, in f64. With `rounded`
+// each error, square and sum is rounded to the dtype of x.
+void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional<TensorDraws>& draws, bool rounded,
+                const SnrWork& work) {
+  const int64_t n = spec.num_scales();
+  std::fill(work.signal, work.signal + n, 0.0);
+  std::fill(work.error, work.error + n, 0.0);
+  const Strides groups = BroadcastStrides(spec.scale_shape, DenseStrides(spec.scale_shape), x.shape);
+  std::optional<RandomBits> bits;
+  Strides draw_strides(x.shape.rank(), 0);
+  if (draws.has_value()) {
+    bits.emplace(draws->key, draws->shape.num_elements(), draws->layout);
+    draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
+  }
+  const StridesSpan strides[] = {x.strides, groups, draw_strides};
+  std::array<float, kPiece> original, y, scale, inverse;
+  std::array<double, kPiece> container;  // at least as many bytes as any container
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t count, int64_t) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), count, original.data());
+    LoadRow(DType::kF32, work.scale, offsets[1], InnerStride(groups), count, scale.data());
+    inverse = scale;
+    y = original;
+    InvertScaleRow(spec.scale_dtype, inverse.data(), count);
+    MulRow(spec.scaled_dtype, inverse.data(), 1, y.data(), count);
+    QuantizeRow(spec.numerics, spec.scaled_dtype, {bits ? &*bits : nullptr, offsets[2], InnerStride(draw_strides)},
+                y.data(), count);
+    StoreRow(spec.q_dtype, y.data(), count, container.data(), 0, 1);
+    LoadRow(spec.q_dtype, container.data(), 0, 1, count, y.data());
+    RoundRow(x.dtype, y.data(), count);
+    MulRow(spec.scaled_dtype, scale.data(), 1, y.data(), count);
+    RoundRow(x.dtype, y.data(), count);
+    FlushRow(x.dtype, original.data(), count);
+    VisitFloat(x.dtype, [&]<class T>() {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t group = offsets[1] + i * InnerStride(groups);
+        if (rounded) {
+          const float e = Sub<T>(original[i], y[i]);
+          work.signal[group] += Mul<T>(original[i], original[i]);
+          work.error[group] += Mul<T>(e, e);
+        } else {
+          const double e = static_cast<double>(original[i]) - y[i];
+          work.signal[group] += static_cast<double>(original[i]) * original[i];
+          work.error[group] += e * e;
+        }
+      }
+    });
+  });
+}
+
+// ln(1 + signal / error): the quotient in f64 and the rest in f32, or all in T.
+template <class T>
+float SignalToNoise(double signal, double error, bool rounded) {
+  if (!rounded) return static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal / error)));
+  const auto round = [](double v) { return Arith<T>::Round(Arith<T>::Flush(static_cast<float>(v))); };
+  return round(kernels::Log(Add<T>(1.0f, Div<T>(round(signal), round(error)))));
+}
+
+// bounds = absmax times the candidate with the largest ln(1 + signal / error), the first of equal ones, in f32. A group
+// whose ratio is NaN (all zeros) keeps 1 from there on.
+void FindBounds(const SnrSearch& calibration, const BoundsInput& in, float* bounds) {
+  const QuantizeSpec& spec = in.spec;
+  const ArrayRef& x = in.x;
+  const Semantics& semantics = in.semantics;
+  const bool rounded = semantics.compat.snr_rates_in_tensor_dtype;
+  const int64_t n = spec.num_scales();
+  const auto row = [&](int64_t i) { return reinterpret_cast<float*>(in.work + i * DoublesForFloats(n)); };
+  double* sums = in.work + 4 * DoublesForFloats(n);
+  const SnrWork work = {row(0), row(1), row(2), row(3), sums, sums + n};
+  AbsMaxInto(x, spec.scale_shape, work.absmax);
+  ReplaceZeros(work.absmax, n);
+  std::fill(work.best, work.best + n, 1.0f);
+  std::fill(work.top, work.top + n, 0.0f);
+  for (const double candidate : calibration.candidates) {
+    const float factor = HostConstant(x.dtype, candidate);
+    std::copy(work.absmax, work.absmax + n, work.scale);
+    MulRow(x.dtype, &factor, 0, work.scale, n);
+    if (semantics.compat.snr_rates_unrounded_scales) {
+      DivideByQuantBound(spec, x.dtype, semantics.arithmetic, work.scale, n);
+    } else {
+      ScalesFromBounds(spec, x.dtype, semantics.arithmetic, work.scale, n);
+    }
+    RoundRow(spec.scale_dtype, work.scale, n);
+    SumSquares(spec, x, in.draws, rounded, work);
+    for (int64_t i = 0; i < n; ++i) {
+      const float snr =
+          VisitFloat(x.dtype, [&]<class T>() { return SignalToNoise<T>(work.signal[i], work.error[i], rounded); });
+      if (snr > work.top[i]) work.best[i] = HostConstant(DType::kF32, candidate);
+      if (snr > work.top[i] || snr != snr) work.top[i] = snr;
+    }
+  }
+  std::copy(work.absmax, work.absmax + n, bounds);
+  MulRow(DType::kF32, work.best, 1, bounds, n);
+}
+
+// ---- all of them
+
+// f(calibration), for one without state. A calibration without the overloads above does not compile.
+template <class F>
+auto Visit(const Calibration& calibration, F f) {
+  using Result = std::invoke_result_t<F, const AbsMax&>;
+  return std::visit(
+      [&]<class C>(const C& c) -> Result {
+        AQT_CHECK(!CalibrationTraits<C>::kHasState);
+        if constexpr (CalibrationTraits<C>::kHasState) return Result();
+        else return f(c);
+      },
+      calibration);
+}
+
+}  // namespace
+
+absl::Status CheckBoundFields(const Calibration& calibration) {
+  return Visit(calibration, [](const auto& c) { return CheckFields(c); });
+}
+
+int64_t BoundsWorkDoubles(const QuantizeSpec& spec) {
+  return Visit(spec.calibration, [&](const auto& c) { return WorkDoubles(c, spec); });
+}
+
+void ComputeBounds(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
+                   const std::optional<TensorDraws>& draws, double* work, float* bounds) {
+  Visit(spec.calibration, [&](const auto& c) { FindBounds(c, {spec, x, semantics, draws, work}, bounds); });
+}
+
+void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
+  const DType dtype = DivideByQuantBound(spec, bound_dtype, arithmetic, bounds, n);
+  if (!HasPo2Scale(spec.calibration)) return;
+  for (int64_t i = 0; i < n; ++i) bounds[i] = CeilToPo2(dtype, bounds[i], arithmetic == Arithmetic::kIeee);
+}
+
+void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n) {
+  AbsMaxToBounds(std::get<AbsMax>(spec.calibration), spec.x.dtype, absmax, n);
+  ScalesFromBounds(spec, spec.bound_dtype, arithmetic, absmax, n);
+  RoundRow(spec.scale_dtype, absmax, n);
+}
+
+}  // namespace aqt::internal

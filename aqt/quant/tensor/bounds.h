@@ -1,0 +1,40 @@
+#ifndef AQT_QUANT_TENSOR_BOUNDS_H_
+#define AQT_QUANT_TENSOR_BOUNDS_H_
+
+// From a tensor to the bounds of its groups, for calibrations without state, and from bounds to scales. A calibration
+// is three overloads in bounds.cc: CheckFields, WorkDoubles and FindBounds. Internal; quantize_spec.h puts it together.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/quant/config/calibrations.h"
+#include "aqt/quant/config/semantics.h"
+#include "aqt/quant/numerics/numerics_rows.h"
+#include "aqt/quant/tensor/quantize_spec.h"
+
+namespace aqt::internal {
+
+// The functions below take only calibrations without state.
+
+// InvalidArgument for illegal fields.
+absl::Status CheckBoundFields(const Calibration& calibration);
+
+// Scratch memory of ComputeBounds.
+int64_t BoundsWorkDoubles(const QuantizeSpec& spec);
+
+// bounds[spec.num_scales()], numbers of spec.bound_dtype, from x. `draws` as for ComputeScale.
+void ComputeBounds(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
+                   const std::optional<TensorDraws>& draws, double* work, float* bounds);
+
+// ---- for every calibration
+
+// bounds[n] become scales of the spec, not yet rounded to scale_dtype: bound / quant_bound, then po2, each step in the
+// dtype of the bounds.
+void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_TENSOR_BOUNDS_H_
