@@ -17,6 +17,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/testing/calibrations.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -82,6 +83,18 @@ Quantizer IntQuantizer(Calibration calibration) {
   return {.numerics = IntSymmetric(), .calibration = std::move(calibration)};
 }
 
+// Gives a field another value than its default.
+void SetUnusual(double& field) { field = 4.0 / 3; }
+void SetUnusual(bool& field) { field = !field; }
+void SetUnusual(int& field) { field = 7; }
+void SetUnusual(int64_t& field) { field = 7; }
+void SetUnusual(std::vector<double>& field) { field = {0.1, 2}; }
+void SetUnusual(ConstantValue& field) { field = 0.25; }
+template <class T>
+void SetUnusual(std::optional<T>& field) {
+  SetUnusual(field.emplace());
+}
+
 // Every field of every message is written by at least one of these.
 std::vector<NamedConfig> Unusual() {
   std::vector<NamedConfig> configs;
@@ -119,13 +132,18 @@ std::vector<NamedConfig> Unusual() {
   configs.push_back(
       {"small float", OneTensor({.numerics = Fp{.format = format, .stochastic_rounding = true, .clip_gradient = true},
                                  .calibration = AbsMax{}})});
+  for (Calibration& calibration : testing::AllCalibrations()) {
+    testing::VisitFields(calibration, [](absl::string_view, auto& field) { SetUnusual(field); });
+    DotGeneral config = OneTensor(IntQuantizer(calibration));
+    config.fwd.lhs.dequant_mode = DequantMode::kThisInput;  // which a bias needs
+    configs.push_back({absl::StrCat("every field of ", NameOf(calibration)), config});
+  }
   configs.push_back(
       {"abs mean", OneTensor(IntQuantizer(AbsMean{.p = 1.0 / 3, .clipping_scale = 1e-310, .po2_scale = true}))});
   configs.push_back(
       {"snr", OneTensor(IntQuantizer(SnrSearch{.candidates = {0.1, std::nextafter(1.0, 2.0), 5e-324, 1e308, -0.0,
                                                               std::numeric_limits<double>::infinity()},
                                                .po2_scale = true}))});
-  configs.push_back({"mean of absmax", OneTensor(IntQuantizer(MeanOfAbsMax{.po2_scale = true}))});
   configs.push_back({"weighted stats", OneTensor(IntQuantizer(WeightedStats{.l1_dev_coeff = 0.1,
                                                                             .lp_dev_coeff = 0.2,
                                                                             .max_dev_coeff = 0.3,
@@ -141,8 +159,6 @@ std::vector<NamedConfig> Unusual() {
                                                                             .ema_update_count = 1.5,
                                                                             .po2_scale = true}))});
   configs.push_back({"weighted stats by default", OneTensor(IntQuantizer(WeightedStats{.max_dev_coeff = 1}))});
-  configs.push_back(
-      {"delayed scaling", OneTensor(IntQuantizer(DelayedScaling{.amax_history_length = 7, .po2_scale = true}))});
   configs.push_back({"delayed scaling by default", OneTensor(IntQuantizer(DelayedScaling{}))});
   const float inf = std::numeric_limits<float>::infinity();
   Constant constant = {
@@ -242,8 +258,8 @@ TEST(ConfigProtoTest, EveryFieldAndEnumValueIsWritten) {
   }
   EXPECT_EQ(missing.erase(std::string(ToString(CalibrationMode::kContractingAxis))), 1u);
   erase_words_of(ToText(FullyQuantized()));
-  EXPECT_THAT(missing, testing::ElementsAre("CALIBRATION_MODE_UNSPECIFIED", "DEQUANT_MODE_UNSPECIFIED",
-                                            "NOISE_KIND_UNSPECIFIED", "base", "clear"));
+  EXPECT_THAT(missing, ::testing::ElementsAre("CALIBRATION_MODE_UNSPECIFIED", "DEQUANT_MODE_UNSPECIFIED",
+                                              "NOISE_KIND_UNSPECIFIED", "base", "clear"));
   EXPECT_THAT(ToText(FullyQuantized()), HasSubstr(std::string(ToString(NoiseKind::kJaxUniform))));
 }
 

@@ -1,0 +1,15 @@
+#ifndef AQT_QUANT_TEXT_WRITE_CONFIG_H_
+#define AQT_QUANT_TEXT_WRITE_CONFIG_H_
+
+// Structs to messages. A field that has its fixed default is left out. Internal.
+
+#include "aqt/quant/config/config.h"
+#include "configs/quant.pb.h"
+
+namespace aqt::internal {
+
+void Write(const DotGeneral& dg, config::DotGeneral* out);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_TEXT_WRITE_CONFIG_H_
