@@ -13,87 +13,31 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
-#include "aqt/quant/numerics/fp_rows.h"
 #include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/reference/reference_value.h"
+#include "aqt/quant/reference/scale_reference.h"
 
 namespace aqt {
 namespace {
 
-using Index = std::vector<int64_t>;
-
-// A dense tensor whose elements are floats (or sums), held exactly in doubles.
-struct Value {
-  DType dtype = DType::kF32;
-  Index shape;
-  std::vector<double> data;
-
-  Value() = default;
-  Value(DType dtype_in, Index shape_in) : dtype(dtype_in), shape(std::move(shape_in)) {
-    int64_t n = 1;
-    for (const int64_t extent : shape) n *= extent;
-    data.resize(n);
-  }
-  // An axis of extent 1 takes any index.
-  size_t Position(const Index& index) const {
-    AQT_CHECK(index.size() == shape.size());
-    int64_t position = 0;
-    for (size_t axis = 0; axis < shape.size(); ++axis) {
-      position = position * shape[axis] + (shape[axis] == 1 ? 0 : index[axis]);
-    }
-    return position;
-  }
-  double& operator[](const Index& index) { return data[Position(index)]; }
-  float operator()(const Index& index) const { return static_cast<float>(data[Position(index)]); }
-};
-
-template <class F>
-void ForEach(const Index& shape, F f) {
-  Index index(shape.size(), 0);
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
-  while (true) {
-    f(index);
-    size_t axis = shape.size();
-    while (axis > 0 && ++index[axis - 1] == shape[axis - 1]) index[--axis] = 0;
-    if (axis == 0) return;
-  }
-}
-
-Value FromArray(const ArrayRef& x) {
-  Value value(x.dtype, Index(x.shape.begin(), x.shape.end()));
-  const Array dense = Cast(x, DType::kF64);
-  for (size_t i = 0; i < value.data.size(); ++i) value.data[i] = dense.View<double>()[i];
-  return value;
-}
-
-Array ToArray(const Value& value) { return Cast(Array::FromSpan<double>(value.data, Shape(value.shape)), value.dtype); }
-
-// ---- scalar operations in a dtype that is known at run time
-
-float Times(DType dtype, float a, float b) {
-  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Mul<T>(a, b); });
-}
-float Plus(DType dtype, float a, float b) {
-  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Add<T>(a, b); });
-}
-float Minus(DType dtype, float a, float b) {
-  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Sub<T>(a, b); });
-}
-float Over(DType dtype, float a, float b) {
-  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Div<T>(a, b); });
-}
-float Flush(DType dtype, float a) {
-  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Flush(a); });
-}
-float Round(DType dtype, float a) {
-  return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Round(a); });
-}
-
-// The conversion to a container.
-double Store(DType dtype, float v) {
-  return VisitDType(dtype, [&]<class T>() { return ConvertElement<double>(ConvertElement<T>(v)); });
-}
+using reference::Flush;
+using reference::ForEach;
+using reference::FromArray;
+using reference::Index;
+using reference::MakeScale;
+using reference::MakeTensorBits;
+using reference::Minus;
+using reference::Over;
+using reference::Plus;
+using reference::PowerOf;
+using reference::QuantizeOne;
+using reference::Round;
+using reference::Store;
+using reference::TensorBits;
+using reference::Times;
+using reference::ToArray;
+using reference::Value;
 
 // ---- one operand
 
@@ -102,165 +46,6 @@ struct Quantized {
   std::vector<int8_t> mask;  // 1 where not clipped; empty without clip_gradient
   bool has_scale = false;
 };
-
-// The random numbers of a tensor: one per index of `shape`.
-struct TensorBits {
-  RandomBits bits;
-  Value numbers;  // only its shape is used
-  int64_t Number(const Index& index) const { return static_cast<int64_t>(numbers.Position(index)); }
-};
-
-TensorBits MakeTensorBits(const Numerics& numerics, Index shape, const std::optional<Key>& key, PrngLayout layout) {
-  const auto* integer = std::get_if<IntSymmetric>(&numerics);
-  const int64_t rank = static_cast<int64_t>(shape.size());
-  if (integer != nullptr && integer->noise.has_value()) {
-    for (const int64_t axis : integer->noise->noise_sharing_axes) shape[axis < 0 ? axis + rank : axis] = 1;
-  }
-  Value numbers(DType::kF32, shape);
-  return {RandomBits(key.value_or(Key{}), static_cast<int64_t>(numbers.data.size()), layout), numbers};
-}
-
-float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBits* bits, int64_t number) {
-  if (const auto* fp8 = std::get_if<Fp8>(&numerics)) {
-    if (fp8->stochastic_rounding) {
-      const bool wide = dtype == DType::kF32;
-      const int drop = (wide ? 23 : 7) - fp8->mantissa_bits;
-      uint32_t pattern = __builtin_bit_cast(uint32_t, y) >> (wide ? 0 : 16);
-      pattern += (wide ? bits->Bits32(number) : bits->Bits16(number)) & ((1u << drop) - 1);
-      pattern = pattern >> drop << drop;
-      y = __builtin_bit_cast(float, pattern << (wide ? 0 : 16));
-    }
-    const float bound = static_cast<float>(MaxFinite(fp8->dtype));
-    return std::isnan(y) ? y : std::clamp(Flush(dtype, y), -bound, bound);
-  }
-  if (const auto* fp = std::get_if<Fp>(&numerics)) {
-    y = Round(DType::kBF16, y);
-    internal::RoundFpRow(fp->format, {.bits = fp->stochastic_rounding ? bits : nullptr, .first = number}, &y, 1);
-    return y;
-  }
-  const auto& n = std::get<IntSymmetric>(numerics);
-  if (n.noise.has_value()) {
-    const float noise = n.noise->kind == NoiseKind::kJaxUniform
-                            ? UniformF32(bits->Bits32(number)) - 0.5f
-                            : static_cast<float>((bits->Bits16(number) + 0.5) / 65536.0 - 0.5);
-    y = Round(dtype, internal::FlushF32(Flush(dtype, y) + noise));
-  }
-  if (n.clip && !std::isnan(y)) {
-    const float bound = internal::HostConstant(dtype, ClipBound(n));
-    y = std::clamp(Flush(dtype, y), -bound, bound);
-  }
-  if (n.round && n.preserve_zero) y = std::nearbyint(Flush(dtype, y));
-  if (n.round && !n.preserve_zero) y = Plus(dtype, std::floor(Flush(dtype, y)), 0.5f);
-  return y;
-}
-
-float Largest(float a, float b) { return std::isnan(a) || std::isnan(b) ? std::nanf("") : std::max(a, b); }
-
-// In extended precision, so that it rounds once.
-float PowerOf(DType dtype, float x, double p) {
-  const long double power = std::pow(static_cast<long double>(Flush(dtype, x)), internal::HostConstant(dtype, p));
-  return Round(dtype, Flush(dtype, static_cast<float>(power)));
-}
-
-// From bounds to scales, in place.
-void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, const Semantics& semantics,
-                    Value& bounds) {
-  const bool fp8_of_f16 = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
-  const DType dtype = fp8_of_f16 ? DType::kF32 : bound_dtype;
-  const bool ieee = semantics.arithmetic == Arithmetic::kIeee;
-  const float quant_bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
-  const float reciprocal = Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, quant_bound);
-  for (double& s : bounds.data) {
-    const float m = static_cast<float>(s);
-    float quotient = ieee || bounds.data.size() == 1 ? Over(dtype, m, quant_bound) : Times(dtype, m, reciprocal);
-    if (po2) quotient = internal::CeilToPo2(dtype, quotient, ieee);
-    s = Store(bounds.dtype, quotient);
-  }
-}
-
-Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
-                const Semantics& semantics) {
-  Index shape = x.shape;
-  for (const int64_t axis : shared) shape[axis] = 1;
-  Value scale(quantizer.scale_dtype.value_or(x.dtype), shape);
-  const DType scaled = internal::Promote(x.dtype, scale.dtype);
-  const bool po2 = std::visit([](const auto& c) { return c.po2_scale; }, *quantizer.calibration);
-  DType bound_dtype = x.dtype;
-  Value absmax = scale;
-  ForEach(x.shape, [&](const Index& i) { absmax[i] = Largest(absmax(i), std::fabs(x(i))); });
-  for (double& m : absmax.data) m = Flush(x.dtype, static_cast<float>(m)) == 0 ? 1 : m;
-
-  const auto multiply = [&](double m, double constant) {
-    return Times(x.dtype, static_cast<float>(m), internal::HostConstant(x.dtype, constant));
-  };
-  if (const auto* c = std::get_if<AbsMax>(&*quantizer.calibration)) {
-    scale.data = absmax.data;
-    for (double& m : scale.data) m = c->clipping_scale.value_or(0) == 0 ? m : multiply(m, *c->clipping_scale);
-  } else if (const auto* c = std::get_if<Constant>(&*quantizer.calibration)) {
-    if (const auto* array = std::get_if<ConstantArray>(&c->bound)) {
-      const Value bound = FromArray(array->array);
-      bound_dtype = bound.shape.empty() ? internal::Promote(x.dtype, bound.dtype) : bound.dtype;
-      if (!bound.shape.empty()) scale = Value(scale.dtype, bound.shape);
-      for (size_t i = 0; i < scale.data.size(); ++i) scale.data[i] = bound.data[bound.shape.empty() ? 0 : i];
-    } else {
-      for (double& m : scale.data) m = internal::HostConstant(x.dtype, std::get<double>(c->bound));
-    }
-  } else if (const auto* c = std::get_if<AbsMean>(&*quantizer.calibration)) {
-    Value counts = scale;
-    ForEach(x.shape, [&](const Index& i) {
-      const float magnitude = std::fabs(Flush(x.dtype, x(i)));
-      scale[i] += PowerOf(x.dtype, magnitude, c->p);
-      counts[i] += magnitude != 0 ? 1 : 0;
-    });
-    for (size_t i = 0; i < scale.data.size(); ++i) {
-      const float sum = Round(x.dtype, Flush(x.dtype, static_cast<float>(scale.data[i])));
-      const float count = Round(x.dtype, std::max(1.0f, static_cast<float>(counts.data[i])));
-      const double bound = multiply(PowerOf(x.dtype, Over(x.dtype, sum, count), 1 / c->p), c->clipping_scale);
-      scale.data[i] = bound == 0 ? 1 : bound;
-    }
-  } else {
-    const auto& search = std::get<SnrSearch>(*quantizer.calibration);
-    const DType q_dtype = QvalueDType(quantizer.numerics, scaled);
-    const bool rounded = semantics.compat.snr_rates_in_tensor_dtype;
-    Value best = scale, top = scale;
-    for (double& b : best.data) b = 1;
-    for (const double candidate : search.candidates) {
-      Value trial = scale, signal = scale, error = scale;
-      for (size_t i = 0; i < trial.data.size(); ++i) trial.data[i] = multiply(absmax.data[i], candidate);
-      BoundsToScales(quantizer, x.dtype, po2 && !semantics.compat.snr_rates_unrounded_scales, semantics, trial);
-      ForEach(x.shape, [&](const Index& i) {
-        const float inverse = Over(scale.dtype, 1.0f, trial(i));
-        const float y = Times(scaled, x(i), std::isinf(inverse) ? 1.0f : inverse);
-        const double q = Store(q_dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
-        const float back = Round(x.dtype, Times(scaled, Round(x.dtype, static_cast<float>(q)), trial(i)));
-        const double value = Flush(x.dtype, x(i));
-        if (rounded) {
-          const float difference = Minus(x.dtype, x(i), back);
-          signal[i] += Times(x.dtype, x(i), x(i));
-          error[i] += Times(x.dtype, difference, difference);
-        } else {
-          signal[i] += value * value;
-          error[i] += (value - back) * (value - back);
-        }
-      });
-      for (size_t i = 0; i < trial.data.size(); ++i) {
-        float snr = static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal.data[i] / error.data[i])));
-        if (rounded) {
-          const auto round = [&](double v) { return Round(x.dtype, Flush(x.dtype, static_cast<float>(v))); };
-          snr = round(kernels::Log(Plus(x.dtype, 1, Over(x.dtype, round(signal.data[i]), round(error.data[i])))));
-        }
-        if (snr > top.data[i]) best.data[i] = static_cast<float>(candidate);
-        if (!(snr <= top.data[i]) && !std::isnan(top.data[i])) top.data[i] = snr;
-      }
-    }
-    bound_dtype = DType::kF32;
-    for (size_t i = 0; i < scale.data.size(); ++i) {
-      scale.data[i] = Times(DType::kF32, static_cast<float>(absmax.data[i]), static_cast<float>(best.data[i]));
-    }
-  }
-  BoundsToScales(quantizer, bound_dtype, po2, semantics, scale);
-  return scale;
-}
 
 // `calibrated` is what the scale is found for, x what is quantized.
 Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting,
