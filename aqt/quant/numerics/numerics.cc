@@ -63,27 +63,39 @@ absl::Status Validate(const Numerics& numerics) {
 bool IsQuantized(const Numerics& numerics) { return !std::holds_alternative<NoNumerics>(numerics); }
 
 double QuantBound(const Numerics& numerics) {
-  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->preserve_max_val ? Edge(*n) - 0.5 : Edge(*n);
-  if (const auto* n = std::get_if<Fp8>(&numerics)) return MaxFinite(n->dtype);
-  if (const auto* n = std::get_if<Fp>(&numerics)) return internal::FpMax(n->format);
-  AQT_CHECK(!"quantized numerics");
-  return 0;
+  struct Visitor {
+    double operator()(const NoNumerics&) const {
+      AQT_CHECK(!"quantized numerics");
+      return 0;
+    }
+    double operator()(const IntSymmetric& n) const { return n.preserve_max_val ? Edge(n) - 0.5 : Edge(n); }
+    double operator()(const Fp8& n) const { return MaxFinite(n.dtype); }
+    double operator()(const Fp& n) const { return internal::FpMax(n.format); }
+  };
+  return std::visit(Visitor(), numerics);
 }
 
 double ClipBound(const IntSymmetric& numerics) { return numerics.round ? Edge(numerics) - 0.5 : Edge(numerics); }
 
 DType QvalueDType(const Numerics& numerics, DType scaled) {
-  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->dtype.value_or(scaled);
-  if (const auto* n = std::get_if<Fp8>(&numerics)) return n->dtype;
-  if (std::holds_alternative<Fp>(numerics)) return DType::kBF16;
-  return scaled;
+  struct Visitor {
+    DType scaled;
+    DType operator()(const NoNumerics&) const { return scaled; }
+    DType operator()(const IntSymmetric& n) const { return n.dtype.value_or(scaled); }
+    DType operator()(const Fp8& n) const { return n.dtype; }
+    DType operator()(const Fp&) const { return DType::kBF16; }
+  };
+  return std::visit(Visitor{scaled}, numerics);
 }
 
 bool NeedsKey(const Numerics& numerics) {
-  if (const auto* n = std::get_if<IntSymmetric>(&numerics)) return n->noise.has_value();
-  if (const auto* n = std::get_if<Fp8>(&numerics)) return n->stochastic_rounding;
-  if (const auto* n = std::get_if<Fp>(&numerics)) return n->stochastic_rounding;
-  return false;
+  struct Visitor {
+    bool operator()(const NoNumerics&) const { return false; }
+    bool operator()(const IntSymmetric& n) const { return n.noise.has_value(); }
+    bool operator()(const Fp8& n) const { return n.stochastic_rounding; }
+    bool operator()(const Fp& n) const { return n.stochastic_rounding; }
+  };
+  return std::visit(Visitor(), numerics);
 }
 
 absl::StatusOr<Shape> NoiseShape(const Noise& noise, const Shape& shape) {

@@ -93,22 +93,35 @@ void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out) {
 }
 
 void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
-  if (const auto* integer = std::get_if<IntSymmetric>(&numerics)) return QuantizeIntRow(*integer, dtype, draws, y, n);
-  if (const auto* fp8 = std::get_if<Fp8>(&numerics)) return QuantizeFp8Row(*fp8, dtype, draws, y, n);
-  if (const auto* fp = std::get_if<Fp>(&numerics)) {
-    RoundRow(DType::kBF16, y, n);
-    RoundFpRow(fp->format, draws, y, n);
-  }
+  struct Visitor {
+    DType dtype;
+    const Draws& draws;
+    float* y;
+    int64_t n;
+    void operator()(const NoNumerics&) const {}
+    void operator()(const IntSymmetric& integer) const { QuantizeIntRow(integer, dtype, draws, y, n); }
+    void operator()(const Fp8& fp8) const { QuantizeFp8Row(fp8, dtype, draws, y, n); }
+    void operator()(const Fp& fp) const {
+      RoundRow(DType::kBF16, y, n);
+      RoundFpRow(fp.format, draws, y, n);
+    }
+  };
+  std::visit(Visitor{dtype, draws, y, n}, numerics);
 }
 
 std::optional<float> GradientBound(const Numerics& numerics, DType dtype) {
-  if (const auto* integer = std::get_if<IntSymmetric>(&numerics); integer != nullptr && integer->clip_gradient) {
-    return HostConstant(dtype, ClipBound(*integer));
-  }
-  if (const auto* fp = std::get_if<Fp>(&numerics); fp != nullptr && fp->clip_gradient) {
-    return LargestWithoutNan(*fp, dtype);
-  }
-  return std::nullopt;
+  struct Visitor {
+    DType dtype;
+    std::optional<float> operator()(const NoNumerics&) const { return std::nullopt; }
+    std::optional<float> operator()(const IntSymmetric& n) const {
+      return n.clip_gradient ? std::optional(HostConstant(dtype, ClipBound(n))) : std::nullopt;
+    }
+    std::optional<float> operator()(const Fp8&) const { return std::nullopt; }
+    std::optional<float> operator()(const Fp& n) const {
+      return n.clip_gradient ? LargestWithoutNan(n, dtype) : std::nullopt;
+    }
+  };
+  return std::visit(Visitor{dtype}, numerics);
 }
 
 void ClipMaskRow(float bound, DType dtype, const float* y, int64_t n, int8_t* mask) {

@@ -49,10 +49,13 @@ absl::Status ValidateTensor(const Tensor& tensor) {
 
 std::optional<DType> ProductDType(const Tensor& tensor) {
   if (tensor.dequant_mode == DequantMode::kThisInput) return std::nullopt;
-  const Numerics& numerics = tensor.quantizer.numerics;
-  if (const auto* integer = std::get_if<IntSymmetric>(&numerics)) return integer->dtype;
-  if (const auto* fp8 = std::get_if<Fp8>(&numerics)) return fp8->dtype;
-  return std::nullopt;
+  struct Visitor {
+    std::optional<DType> operator()(const NoNumerics&) const { return std::nullopt; }
+    std::optional<DType> operator()(const IntSymmetric& n) const { return n.dtype; }
+    std::optional<DType> operator()(const Fp8& n) const { return n.dtype; }
+    std::optional<DType> operator()(const Fp&) const { return std::nullopt; }
+  };
+  return std::visit(Visitor(), tensor.quantizer.numerics);
 }
 
 absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {
