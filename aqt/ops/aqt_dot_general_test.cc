@@ -288,6 +288,28 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
 }
 
 // Without an expansion into basic operations it stays one operation, rather than losing its mid scales.
+TEST(AqtDotGeneralTest, SnrSearchThatRatesNoiseIsExpanded) {
+  Problem problem{{},
+                  DotGeneralMake(4, 8),
+                  MatMulDims(),
+                  RandomArray({DType::kF32, {3, 16}}, 1),
+                  RandomArray({DType::kF32, {16, 2}}, 2)};
+  Quantizer& quantizer = problem.config.fwd.lhs.quantizer;
+  std::get<IntSymmetric>(quantizer.numerics).noise = Noise{};
+  quantizer.calibration = SnrSearch{.candidates = {1.0, 0.8, 0.6, 0.4}};
+  absl::StatusOr<Program> fused = LossAndGradients(problem);
+  ASSERT_THAT(fused, IsOk());
+  absl::StatusOr<Program> expanded = Rewrite(*fused, ExpandAll);
+  ASSERT_THAT(expanded, IsOk());
+  for (const uint32_t seed : {3u, 4u, 5u}) {
+    const std::vector<Array> args = {problem.lhs, problem.rhs, KeyArray(seed)};
+    const absl::StatusOr<std::vector<Array>> got = Eval(*expanded, args), want = Eval(*fused, args);
+    ASSERT_THAT(got, IsOk());
+    ASSERT_THAT(want, IsOk());
+    for (size_t i = 0; i < want->size(); ++i) EXPECT_TRUE(BitEqual((*got)[i], (*want)[i])) << seed << " output " << i;
+  }
+}
+
 TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
   Problem problem{{},
                   DotGeneralMake(8, 8, {.use_fwd_quant = false}),

@@ -51,9 +51,10 @@ Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const V
   return FromF32(scale, quantizer.scale_dtype.value_or(x.dtype()));
 }
 
-Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics) {
+Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, const Value& key,
+              const Semantics& semantics) {
   const AbsMax* abs_max = std::get_if<AbsMax>(&*quantizer.calibration);
-  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, semantics);
+  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, key, semantics);
   return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), semantics.arithmetic);
 }
 
@@ -220,7 +221,7 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, co
     out.scale = calibrated.scale;
     out.statistics = std::move(calibrated.statistics);
   } else {
-    out.scale = ScaleOf(quantizer, side.x, axes, semantics);
+    out.scale = ScaleOf(quantizer, side.x, axes, side.key.value_or(Value()), semantics);
   }
   const ScaledValue scaled = ScaleValue(quantizer, side.x, *out.scale);
   if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {

@@ -227,12 +227,23 @@ Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLay
       [noise, shape, layout](absl::Span<const Array> in) { return MakeNoise(noise, shape, KeyOf(in[0]), layout); });
 }
 
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics) {
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Value& key,
+                      const Semantics& semantics) {
+  const bool draws = NeedsKey(quantizer.numerics) && std::holds_alternative<SnrSearch>(*quantizer.calibration);
+  std::vector<Value> operands = {x};
+  if (draws) operands.push_back(key);
   return BindOpaque(
-      "aqt_scale", CalibrationText(quantizer, axes, semantics), {x},
-      [quantizer, axes](absl::Span<const Aval> in) { return ScaleAval(quantizer, in[0], axes); },
+      "aqt_scale",
+      absl::StrCat(CalibrationText(quantizer, axes, semantics), draws ? LayoutText(semantics.prng_layout) : ""),
+      operands,
+      [quantizer, axes](absl::Span<const Aval> in) -> absl::StatusOr<Aval> {
+        if (in.size() > 1) AQT_RETURN_IF_ERROR(ExpectKey(in[1]));
+        return ScaleAval(quantizer, in[0], axes);
+      },
       [quantizer, axes, semantics](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, semantics));
+        Context context;
+        if (in.size() > 1) context.key = KeyOf(in[1]);
+        AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, in[0], axes, semantics, nullptr, context));
         return calibrated.scale[0];
       });
 }

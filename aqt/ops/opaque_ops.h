@@ -41,8 +41,10 @@ Value OperandKey(const Value& key, KeyRole role, PrngLayout layout);
 // f32 noise for an operand of `shape` (1 along the sharing axes), from the operand's key.
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout);
 
-// The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration.
-Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Semantics& semantics);
+// The scale of x over `axes`, or over the axes that the quantizer names: Calibrate() for any calibration. `key` is read
+// only by an SnrSearch that rates numerics with noise, and may be poisoned (Value()) otherwise.
+Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Value& key,
+                      const Semantics& semantics);
 
 // The same for a calibration with state, in one mode: the scale, and the statistics after the call (unchanged if the
 // mode updates nothing). CalibrateWithState() of arrays in the order of StatisticNames().
