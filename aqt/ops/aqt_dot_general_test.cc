@@ -29,6 +29,7 @@
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
+#include "aqt/testing/calibrations.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
@@ -80,6 +81,8 @@ Tensor RandomTensor(Random& random, bool backward) {
   tensor.quantizer.numerics = RandomNumerics(random, backward);
   if (random.Below(8) == 0) {
     tensor.quantizer.calibration = Constant{.bound = random.Uniform(0.5, 3)};
+  } else if (random.Below(4) == 0) {
+    tensor.quantizer.calibration = testing::DrawCalibration([&](int64_t n) { return random.Below(n); });
   } else {
     AbsMax abs_max{.clipping_scale = std::nullopt, .po2_scale = random.Below(6) == 0};
     if (random.Below(4) == 0) abs_max.clipping_scale = random.Uniform(0.3, 1.2);
@@ -254,10 +257,14 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   for (const char* feature :
        {"this_input", "other_input", "use_fwd_quant", "jax_uniform", "random_centered_uniform[0]", "fp8_e5m2",
         "int8:s8", ":s4", ":none", "half_integers", "preserve_max_val", "clip_gradient", "no_clip", "no_round",
-        "absmax*", "po2", "constant", "per_tensor", "scale=bf16", "-> s32", "-> f32", "-> bf16", "-> f16", "local count",
+        "absmax*", "po2", "per_tensor", "scale=bf16", "-> s32", "-> f32", "-> bf16", "-> f16", "local count",
         "largest", "tiles=(contracting", "remaining 0:2x"}) {
     // clang-format on
     features[feature] = 0;
+  }
+  for (const Calibration& calibration : testing::AllCalibrations()) {
+    const bool listed = std::holds_alternative<AbsMax>(calibration);  // as "absmax*"
+    if (!listed && !HasState(calibration)) features[std::string(NameOf(calibration))] = 0;
   }
   int legal = 0;
   for (int tries = 0; legal < kWanted && tries < 40 * kWanted; ++tries) {

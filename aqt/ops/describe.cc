@@ -34,6 +34,19 @@ std::string ValueText(const ConstantValue& value) {
   return absl::StrCat(array.aval().ToString(), " ", ContentsText(array));
 }
 
+std::string FieldText(double value) { return Number(value); }
+std::string FieldText(bool value) { return value ? "true" : "false"; }
+std::string FieldText(int value) { return absl::StrCat(value); }
+std::string FieldText(int64_t value) { return absl::StrCat(value); }
+std::string FieldText(const ConstantValue& value) { return ValueText(value); }
+std::string FieldText(const std::vector<double>& values) {
+  return absl::StrCat("[", absl::StrJoin(values, ",", [](std::string* out, double x) { *out += Number(x); }), "]");
+}
+template <class T>
+std::string FieldText(const std::optional<T>& value) {
+  return value.has_value() ? FieldText(*value) : "none";
+}
+
 }  // namespace
 
 std::string DescribeNoise(const Noise& noise) {
@@ -71,42 +84,22 @@ std::string DescribeNumerics(const Numerics& numerics) {
 
 namespace {
 
+// "SnrSearch(candidates=[0.5,1], po2_scale=true)", without fields that have their default; "absmax*0.5+po2" for AbsMax.
 std::string CalibrationText(const Calibration& calibration) {
-  const auto po2 = [](bool po2_scale) { return po2_scale ? "+po2" : ""; };
-  return std::visit(
-      Overload{
-          [&](const AbsMax& c) {
-            return absl::StrCat("absmax",
-                                c.clipping_scale.has_value() ? absl::StrCat("*", Number(*c.clipping_scale)) : "",
-                                po2(c.po2_scale));
-          },
-          [&](const AbsMean& c) {
-            return absl::StrCat("absmean(p=", Number(c.p), ")*", Number(c.clipping_scale), po2(c.po2_scale));
-          },
-          [&](const Constant& c) {
-            return absl::StrCat("constant(", ValueText(c.bound),
-                                c.bias.has_value() ? absl::StrCat(", bias=", ValueText(*c.bias)) : "", ")",
-                                po2(c.po2_scale));
-          },
-          [&](const SnrSearch& c) {
-            return absl::StrCat("snr(",
-                                absl::StrJoin(c.candidates, ",", [](std::string* out, double x) { *out += Number(x); }),
-                                ")", po2(c.po2_scale));
-          },
-          [&](const MeanOfAbsMax& c) { return absl::StrCat("mean_of_absmax", po2(c.po2_scale)); },
-          [&](const WeightedStats& c) {
-            return absl::StrCat(
-                "weighted_stats(l1=", Number(c.l1_dev_coeff), ", l", c.lp_order, "=", Number(c.lp_dev_coeff),
-                ", max=", Number(c.max_dev_coeff), ", const=", Number(c.const_bound_coeff),
-                ", priors=", Number(c.update_count_prior), ":", Number(c.max_dev_prior), ":", Number(c.mean_prior), ":",
-                Number(c.l1_dev_prior), ":", Number(c.lp_dev_prior), ", ema=", Number(c.ema_update_count),
-                c.safe_divide ? ", safe" : "", c.filter_zeros ? "" : ", with_zeros", ")", po2(c.po2_scale));
-          },
-          [&](const DelayedScaling& c) {
-            return absl::StrCat("delayed(", c.amax_history_length, ")", po2(c.po2_scale));
-          },
+  if (const auto* c = std::get_if<AbsMax>(&calibration)) {
+    return absl::StrCat("absmax", c->clipping_scale.has_value() ? absl::StrCat("*", Number(*c->clipping_scale)) : "",
+                        c->po2_scale ? "+po2" : "");
+  }
+  std::vector<std::string> fields;
+  std::visit(
+      [&]<class C>(const C& c) {
+        CalibrationTraits<C>::VisitFields(c, [&](absl::string_view name, const auto& value) {
+          if (!IsDefault<C>(name, value)) fields.push_back(absl::StrCat(name, "=", FieldText(value)));
+        });
       },
       calibration);
+  if (fields.empty()) return std::string(NameOf(calibration));
+  return absl::StrCat(NameOf(calibration), "(", absl::StrJoin(fields, ", "), ")");
 }
 
 std::string TensorText(const Tensor& tensor) {

@@ -26,6 +26,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/text/config_proto.h"
+#include "aqt/testing/calibrations.h"
 #include "aqt/testing/random.h"
 #include "aqt/transforms/inject_proto.h"
 #include "configs/embedded_text.h"
@@ -121,36 +122,26 @@ class Generator {
     return ConstantArray{testing::RandomArray({dtype, shape}, random_.Next())};
   }
 
+  // Draws a field by its type.
+  void Draw(double& field) { field = OneIn(8) ? random_.Uniform(-1, 1) : Positive(); }
+  void Draw(bool& field) { field = OneIn(2); }
+  void Draw(int& field) { field = static_cast<int>(random_.Below(33)); }
+  void Draw(int64_t& field) { field = random_.Below(2000); }
+  void Draw(ConstantValue& field) { field = Value(); }
+  void Draw(std::vector<double>& field) {
+    while (!OneIn(3)) field.push_back(Positive());
+  }
+  template <class T>
+  void Draw(std::optional<T>& field) {
+    Draw(field.emplace());
+  }
+
   Calibration SomeCalibration() {
-    const bool po2 = OneIn(2);
-    switch (random_.Below(7)) {
-      case 0: return AbsMean{.p = Positive(), .clipping_scale = Positive(), .po2_scale = po2};
-      case 1: {
-        Constant constant{.bound = Value(), .po2_scale = po2};
-        if (OneIn(3)) constant.bias = Value();
-        return constant;
-      }
-      case 2: {
-        SnrSearch search{.po2_scale = po2};
-        while (!OneIn(3)) search.candidates.push_back(Positive());
-        return search;
-      }
-      case 3: return MeanOfAbsMax{.po2_scale = po2};
-      case 4: {
-        WeightedStats stats{.max_dev_coeff = Positive(), .mean_prior = random_.Uniform(-1, 1), .po2_scale = po2};
-        if (OneIn(2)) stats.l1_dev_coeff = stats.lp_dev_prior = Positive();
-        if (OneIn(2)) stats.lp_dev_coeff = stats.max_dev_prior = Positive();
-        if (OneIn(2)) stats.const_bound_coeff = stats.l1_dev_prior = Positive();
-        if (OneIn(2)) stats.update_count_prior = stats.ema_update_count = 1 + Positive();
-        stats.lp_order = static_cast<int>(random_.Below(33));
-        stats.safe_divide = OneIn(2);
-        stats.filter_zeros = OneIn(2);
-        return stats;
-      }
-      case 5: return DelayedScaling{.amax_history_length = random_.Below(2000), .po2_scale = po2};
-      default:
-        return AbsMax{.clipping_scale = OneIn(2) ? std::optional<double>(Positive()) : std::nullopt, .po2_scale = po2};
-    }
+    Calibration calibration = Pick(testing::AllCalibrations());
+    testing::VisitFields(calibration, [this](absl::string_view, auto& field) {
+      if (OneIn(2)) Draw(field);
+    });
+    return calibration;
   }
 
   aqt::Tensor SomeTensor() {

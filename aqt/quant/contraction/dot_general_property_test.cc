@@ -30,6 +30,7 @@
 #include "aqt/quant/contraction/dot_general_test_util.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/reference/dot_general_reference.h"
+#include "aqt/testing/calibrations.h"
 #include "aqt/testing/same_bits.h"
 
 namespace aqt {
@@ -83,10 +84,8 @@ class Generator {
         Constant constant{.bound = Pick({0.7, 3.0}), .po2_scale = OneIn(3)};
         if (OneIn(3)) constant.bias = 0.3;
         q.calibration = constant;
-      } else if (OneIn(10)) {
-        q.calibration = AbsMean{.p = Pick({1.0, 2.0, 3.0, 0.3}), .clipping_scale = 2, .po2_scale = OneIn(4)};
-      } else if (OneIn(10)) {
-        q.calibration = SnrSearch{.candidates = {1.0, 0.9, 0.7, 0.5}, .po2_scale = OneIn(3)};
+      } else if (OneIn(3)) {
+        q.calibration = testing::DrawCalibration([this](int64_t n) { return Below(n); });
       }
       if (OneIn(6)) q.scale_dtype = Pick({DType::kF32, DType::kBF16, DType::kF16});
       if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
