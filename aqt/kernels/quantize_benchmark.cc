@@ -8,6 +8,8 @@
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/absmax.h"
 #include "aqt/kernels/absmax_reference.h"
+#include "aqt/kernels/e4m3.h"
+#include "aqt/kernels/e4m3_reference.h"
 #include "aqt/kernels/quantize.h"
 #include "aqt/kernels/quantize_reference.h"
 #include "aqt/kernels/quantize_testing.h"
@@ -81,6 +83,35 @@ void Dequantize(benchmark::State& state, bool plain, Target target) {
 }
 
 template <class T>
+void ToE4M3(benchmark::State& state, bool plain, Target target) {
+  Data<T> data(int64_t{1} << state.range(0));
+  std::vector<Float8E4M3FN> q(data.q.size());
+  const QuantizeE4M3Args args = {data.matrix(), {data.scales.data(), nullptr, 1, 0}, q.data(), kCols};
+  for (auto _ : state) {
+    if (plain) reference::QuantizeE4M3(args);
+    else QuantizeE4M3(args, target);
+    benchmark::ClobberMemory();
+  }
+  Report<T>(state, int64_t{1} << state.range(0));
+}
+
+template <class T>
+void FromE4M3(benchmark::State& state, bool plain, Target target) {
+  Data<T> data(int64_t{1} << state.range(0));
+  const std::vector<Float8E4M3FN> q(data.q.size(), {0x38});
+  DequantizeE4M3Args args = {q.data(), data.rows, kCols, kCols, 1, {data.scales.data(), nullptr, 1, 0}};
+  args.x = data.x.data();
+  args.dtype = kDTypeOf<T>;
+  args.row_stride = kCols;
+  for (auto _ : state) {
+    if (plain) reference::DequantizeE4M3(args);
+    else DequantizeE4M3(args, target);
+    benchmark::ClobberMemory();
+  }
+  Report<T>(state, int64_t{1} << state.range(0));
+}
+
+template <class T>
 void Register(bool plain, Target target) {
   const std::string name =
       std::string(ToString(kDTypeOf<T>)) + "/" + (plain ? std::string("reference") : std::string(ToString(target)));
@@ -98,6 +129,8 @@ void Register(bool plain, Target target) {
   add("quantize_divide_group32",
       [=](benchmark::State& s) { Quantize<T>(s, plain, target, QuantizeRule::kDivideByScale, 32); });
   add("dequantize_row", [=](benchmark::State& s) { Dequantize<T>(s, plain, target); });
+  add("quantize_e4m3_row", [=](benchmark::State& s) { ToE4M3<T>(s, plain, target); });
+  add("dequantize_e4m3_row", [=](benchmark::State& s) { FromE4M3<T>(s, plain, target); });
 }
 
 template <class T>

@@ -39,7 +39,7 @@ absl::StatusOr<AqtQuantizedWeight> AqtQuantizeWeightPerChannel(const ArrayRef& w
   const float half = static_cast<float>(1 << (bits - 1));
   ArrayBuilder q(DType::kS8, w.shape), scale(w.dtype, {x.rows, 1});
   std::vector<float> values(x.rows);  // absmax, then inverse scales
-  internal::ForEachRowBlock(executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
+  internal::ForEachRowBlock(executor, x.rows, x.cols, /*multiple=*/1, [&](int64_t first, int64_t n) {
     kernels::AbsMaxGroups(internal::RowsOf(x, first, n), x.cols, &values[first], target);
     internal::VisitFloat(w.dtype, [&]<class T>() {
       T* out = scale.Mutable<T>().data();

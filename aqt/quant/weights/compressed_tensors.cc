@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -17,10 +18,11 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/absmax.h"
 #include "aqt/kernels/absmax_reference.h"
+#include "aqt/kernels/e4m3.h"
+#include "aqt/kernels/e4m3_reference.h"
 #include "aqt/kernels/quantize.h"
 #include "aqt/kernels/quantize_reference.h"
 #include "aqt/quant/numerics/arith.h"
-#include "aqt/quant/weights/e4m3_rows.h"
 #include "aqt/quant/weights/weight_matrix.h"
 
 namespace aqt::compressed_tensors {
@@ -99,29 +101,24 @@ void JoinRows(int64_t rows, const Units& units, float* lo, float* hi) {
   }
 }
 
-// The scales of the rows from `first` on, as the kernels for integers see them.
+// The scales of the rows from `first` on, the first of a unit or of all rows, as the kernels see them.
 kernels::ScaleGrid GridOf(const Units& units, int64_t first, const float* scales, const int8_t* zero_points) {
-  const int64_t row_stride = units.rows == 1 ? units.per_row : 0;
-  AQT_DCHECK(row_stride > 0 || units.scale_shape.num_elements() == 1);
-  return {scales + first * row_stride,
-          zero_points == nullptr ? nullptr : zero_points + first * row_stride,
-          row_stride,
+  AQT_DCHECK(first % units.rows == 0 || units.scale_shape.num_elements() == 1);
+  const int64_t at = first / units.rows * units.per_row;
+  return {scales + at,
+          zero_points == nullptr ? nullptr : zero_points + at,
+          units.scale_shape.num_elements() == 1 ? 0 : units.per_row,
           units.per_row > 1,
-          1,
+          units.rows,
           std::max<int64_t>(units.cols, 1)};
 }
 
-// rows: those from `first` on.
-void QuantizeFloats(const FloatMatrix& rows, int64_t first, const Units& units, const float* scales,
-                    const Options& options, Float8E4M3FN* q) {
-  for (int64_t r = 0; r < rows.rows; ++r) {
-    for (int64_t c = 0; c < rows.cols; c += units.cols) {
-      const char* x =
-          static_cast<const char*>(rows.data) + (r * rows.row_stride + c * rows.col_stride) * SizeOf(rows.dtype);
-      aqt::internal::QuantizeE4M3(x, rows.dtype, rows.col_stride, std::min(units.cols, rows.cols - c),
-                                  scales[units.Of(first + r, c)], q + r * rows.cols + c, options.reference);
-    }
-  }
+// Calls f(first, n) for blocks of whole units, or of rows where all have one scale, in parallel when there is an
+// executor.
+void ForEachBlock(Executor* executor, int64_t rows, int64_t cols, const Units& units,
+                  absl::FunctionRef<void(int64_t, int64_t)> f) {
+  const int64_t multiple = units.scale_shape.num_elements() == 1 ? 1 : units.rows;
+  aqt::internal::ForEachRowBlock(executor, rows, cols, multiple, f);
 }
 
 absl::Status CheckPackedBits(absl::string_view operation, int num_bits) {
@@ -286,7 +283,7 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
 
   const int64_t groups = units.per_row;
   std::vector<float> lo(x.rows * groups), hi(x.rows * groups);
-  aqt::internal::ForEachRowBlock(options.executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
+  ForEachBlock(options.executor, x.rows, x.cols, units, [&](int64_t first, int64_t n) {
     RangesOf(aqt::internal::RowsOf(x, first, n), units.cols, scheme, options, &lo[first * groups], &hi[first * groups]);
   });
   if (units.rows > 1) JoinRows(x.rows, units, lo.data(), hi.data());
@@ -304,10 +301,16 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
     }
   });
 
-  aqt::internal::ForEachRowBlock(options.executor, x.rows, x.cols, [&](int64_t first, int64_t n) {
+  ForEachBlock(options.executor, x.rows, x.cols, units, [&](int64_t first, int64_t n) {
     const FloatMatrix rows = aqt::internal::RowsOf(x, first, n);
     if (scheme.type == ValueType::kFloat) {
-      QuantizeFloats(rows, first, units, hi.data(), options, q.Mutable<Float8E4M3FN>().data() + first * x.cols);
+      kernels::QuantizeE4M3Args args;
+      args.x = rows;
+      args.grid = GridOf(units, first, hi.data(), nullptr);
+      args.q = q.Mutable<Float8E4M3FN>().data() + first * x.cols;
+      args.q_row_stride = x.cols;
+      if (options.reference) kernels::reference::QuantizeE4M3(args);
+      else kernels::QuantizeE4M3(args, options.target);
       return;
     }
     kernels::QuantizeMatrixArgs args;
@@ -357,15 +360,17 @@ absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const Weig
   ArrayBuilder x(dtype, weight.q.shape());
   if (x.aval().num_bytes() == 0) return std::move(x).Build();
   char* const out = static_cast<char*>(x.data());
-  aqt::internal::ForEachRowBlock(options.executor, o, i, [&](int64_t first, int64_t n) {
+  ForEachBlock(options.executor, o, i, units, [&](int64_t first, int64_t n) {
     if (scheme.type == ValueType::kFloat) {
-      const Float8E4M3FN* q = weight.q.View<Float8E4M3FN>().data();
-      for (int64_t r = first; r < first + n; ++r) {
-        for (int64_t c = 0; c < i; c += units.cols) {
-          aqt::internal::DequantizeE4M3(q + r * i + c, std::min(units.cols, i - c), scales[units.Of(r, c)],
-                                        out + (r * i + c) * SizeOf(dtype), dtype);
-        }
-      }
+      kernels::DequantizeE4M3Args args;
+      args.q = weight.q.View<Float8E4M3FN>().data() + first * i;
+      args.rows = n;
+      args.cols = args.q_row_stride = args.row_stride = i;
+      args.grid = GridOf(units, first, scales, nullptr);
+      args.x = out + first * i * SizeOf(dtype);
+      args.dtype = dtype;
+      if (options.reference) kernels::reference::DequantizeE4M3(args);
+      else kernels::DequantizeE4M3(args, options.target);
       return;
     }
     kernels::DequantizeMatrixArgs args;

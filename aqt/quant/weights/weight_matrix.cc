@@ -24,10 +24,12 @@ kernels::FloatMatrix RowsOf(const kernels::FloatMatrix& x, int64_t first, int64_
   return rows;
 }
 
-void ForEachRowBlock(Executor* executor, int64_t rows, int64_t cols, absl::FunctionRef<void(int64_t, int64_t)> f) {
+void ForEachRowBlock(Executor* executor, int64_t rows, int64_t cols, int64_t multiple,
+                     absl::FunctionRef<void(int64_t, int64_t)> f) {
   if (executor == nullptr || executor->NumThreads() == 1) return f(0, rows);
   // 2^17 elements are tens of microseconds of work, far above the cost of handing out a block.
-  const int64_t block = std::max<int64_t>(1, (int64_t{1} << 17) / cols);
+  const int64_t least = std::max<int64_t>(1, (int64_t{1} << 17) / cols);
+  const int64_t block = (least + multiple - 1) / multiple * multiple;
   executor->ParallelFor((rows + block - 1) / block, [&](int64_t b) {
     const int64_t first = b * block;
     f(first, std::min(block, rows - first));
