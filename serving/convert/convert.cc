@@ -13,7 +13,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/io/safetensors.h"
 #include "serving/convert/carried_files.h"
-#include "serving/convert/weight_codec.h"
+#include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/finite.h"
 #include "serving/tools/parallel.h"

@@ -133,14 +133,6 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
 
 }  // namespace
 
-absl::string_view ToString(WeightRules rules) {
-  switch (rules) {
-    case WeightRules::kCompressedTensors: return "compressed_tensors";
-    case WeightRules::kAqt: return "aqt";
-  }
-  return "?";
-}
-
 absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source) {
   config::Convert message;
   google::protobuf::TextFormat::ParseInfoTree tree;

@@ -12,16 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "serving/formats/scheme.h"
+#include "serving/formats/weight_rules.h"
 
 namespace aqt::serving {
-
-// The arithmetic of quantizing a weight.
-enum class WeightRules : uint8_t {
-  kCompressedTensors,  // aqt/quant/weights/compressed_tensors.h
-  kAqt,                // aqt/quant/weights/aqt_weight.h
-};
-// "compressed_tensors" or "aqt", as on the command line.
-absl::string_view ToString(WeightRules rules);
 
 struct ConfigRule {
   std::string name;

@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 #include "serving/convert/convert_job.h"
 #include "serving/convert/job_test_util.h"
-#include "serving/convert/weight_codec.h"
+#include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/test_util.h"
 

@@ -1,4 +1,4 @@
-#include "serving/convert/weight_codec.h"
+#include "serving/formats/weight_codec.h"
 
 #include <algorithm>
 #include <cmath>

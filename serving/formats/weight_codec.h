@@ -1,5 +1,5 @@
-#ifndef AQT_SERVING_CONVERT_WEIGHT_CODEC_H_
-#define AQT_SERVING_CONVERT_WEIGHT_CODEC_H_
+#ifndef AQT_SERVING_FORMATS_WEIGHT_CODEC_H_
+#define AQT_SERVING_FORMATS_WEIGHT_CODEC_H_
 
 // Converts a weight, or a block of its rows, to and from the arrays that a checkpoint stores.
 
@@ -11,8 +11,8 @@
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
 #include "aqt/io/checkpoint.h"
-#include "serving/convert/convert_config.h"
 #include "serving/formats/scheme.h"
+#include "serving/formats/weight_rules.h"
 
 namespace aqt::serving {
 
@@ -45,4 +45,4 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, abs
 
 }  // namespace aqt::serving
 
-#endif  // AQT_SERVING_CONVERT_WEIGHT_CODEC_H_
+#endif  // AQT_SERVING_FORMATS_WEIGHT_CODEC_H_
