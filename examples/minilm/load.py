@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Loads two folders of all-MiniLM-L6-v2, float and converted, with transformers and compares their sentence embeddings.
 
-usage: load.py FLOAT_FOLDER CONVERTED_FOLDER
+usage: load.py FLOAT_FOLDER CONVERTED_FOLDER [--min-cosine X]
 
 Not part of the build: needs torch, transformers and compressed-tensors (pip install torch transformers compressed-tensors).
 transformers finds the quantization_config in the converted folder's config.json and runs the quantized model,
-quantization of the activations included.
+quantization of the activations included. With --min-cosine it fails if the embeddings of a sentence have a lower cosine.
 """
+import argparse
 import os
 import sys
 
@@ -43,16 +44,21 @@ def embed(folder):
 
 
 def main():
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description="Compares the sentence embeddings of two folders of all-MiniLM-L6-v2.")
+    parser.add_argument("float_folder")
+    parser.add_argument("converted_folder")
+    parser.add_argument("--min-cosine", type=float, metavar="X", help="fail if the embeddings of a sentence have a lower cosine")
+    options = parser.parse_args()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, compressed-tensors {compressed_tensors.__version__}")
-    reference, converted = embed(sys.argv[1]), embed(sys.argv[2])
+    reference, converted = embed(options.float_folder), embed(options.converted_folder)
     cosine = (reference * converted).sum(-1)
     print(f"cosine of the embeddings of {len(SENTENCES)} sentences: mean {cosine.mean():.5f}, min {cosine.min():.5f}")
     change = (reference @ reference.T - converted @ converted.T).abs().max()
     print(f"similarity cat/kitten {reference[0] @ reference[1]:.4f} -> {converted[0] @ converted[1]:.4f}, "
           f"cat/stocks {reference[0] @ reference[2]:.4f} -> {converted[0] @ converted[2]:.4f}; largest change of any pair {change:.4f}")
+    if options.min_cosine is not None and not cosine.min() >= options.min_cosine:
+        print(f"load.py: the smallest cosine is {cosine.min():.5f}, below {options.min_cosine}", file=sys.stderr)
+        return 1
     return 0
 
 
