@@ -56,6 +56,15 @@ struct SnrSearch {
   bool operator==(const SnrSearch&) const = default;
 };
 
+// scale = m * clipping_scale / quant_bound, where m is the smallest |x| of the group that at least `percentile` percent
+// of the |x| of the group do not exceed; m = 0 becomes 1. Larger values are clipped. 100 is AbsMax.
+struct Percentile {
+  double percentile = 99.9;                             // above 0, at most 100; the nearest millionth counts
+  std::optional<double> clipping_scale = std::nullopt;  // null and 0 mean 1
+  bool po2_scale = false;
+  bool operator==(const Percentile&) const = default;
+};
+
 // The next three have state: statistics of the tensors seen so far, kept from call to call. calibration.h has the
 // formulas and says in which QuantMode they are updated.
 
@@ -87,7 +96,8 @@ struct DelayedScaling {
   bool operator==(const DelayedScaling&) const = default;
 };
 
-using Calibration = std::variant<AbsMax, AbsMean, Constant, SnrSearch, MeanOfAbsMax, WeightedStats, DelayedScaling>;
+using Calibration =
+    std::variant<AbsMax, AbsMean, Constant, SnrSearch, Percentile, MeanOfAbsMax, WeightedStats, DelayedScaling>;
 
 // ---- what is the same for all calibrations
 
@@ -139,6 +149,18 @@ struct CalibrationTraits<SnrSearch> {
   static void VisitFields(auto& c, auto&& visit) {
     auto& [candidates, po2_scale] = c;
     visit("candidates", candidates);
+    visit("po2_scale", po2_scale);
+  }
+};
+
+template <>
+struct CalibrationTraits<Percentile> {
+  static constexpr absl::string_view kName = "Percentile";
+  static constexpr bool kHasState = false;
+  static void VisitFields(auto& c, auto&& visit) {
+    auto& [percentile, clipping_scale, po2_scale] = c;
+    visit("percentile", percentile);
+    visit("clipping_scale", clipping_scale);
     visit("po2_scale", po2_scale);
   }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <variant>
+#include <vector>
 
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
@@ -181,6 +182,26 @@ Value Bounds(const SnrSearch& c, const Groups& t, DType& bound_dtype) {
     scale.data[i] = Times(DType::kF32, static_cast<float>(absmax.data[i]), static_cast<float>(best.data[i]));
   }
   return scale;
+}
+
+// By the definition: the first magnitude, in ascending order, that at least the share of the group does not exceed.
+Value Bounds(const Percentile& c, const Groups& t, DType&) {
+  std::vector<std::vector<float>> groups(t.zeros.data.size());
+  ForEach(t.x.shape, [&](const Index& i) { groups[t.zeros.Position(i)].push_back(std::fabs(t.x(i))); });
+  Value bounds = t.absmax;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].empty() || std::isnan(bounds.data[g])) continue;
+    std::sort(groups[g].begin(), groups[g].end());
+    const auto reaches = [&](float m) {
+      const auto not_above = std::upper_bound(groups[g].begin(), groups[g].end(), m) - groups[g].begin();
+      return not_above * 100'000'000 >= std::llround(c.percentile * 1e6) * static_cast<int64_t>(groups[g].size());
+    };
+    const float found = *std::find_if(groups[g].begin(), groups[g].end(), reaches);
+    bounds.data[g] = Flush(t.x.dtype, found) == 0 ? 1 : found;
+  }
+  const double factor = c.clipping_scale.value_or(0);
+  for (double& m : bounds.data) m = factor == 0 ? m : Multiply(t.x.dtype, m, factor);
+  return bounds;
 }
 
 // Tests of those with state call only the plan.

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
 #include "aqt/core/rng.h"
 #include "aqt/kernels/scalar_math.h"
@@ -62,10 +63,12 @@ void Clip(std::optional<double> clipping_scale, DType dtype, float* bounds, int6
 
 // ---- AbsMax
 
-absl::Status CheckFields(const AbsMax& c) {
-  if (!c.clipping_scale.has_value() || !std::isnan(*c.clipping_scale)) return absl::OkStatus();
-  return absl::InvalidArgumentError("AbsMax: clipping_scale = nan, expected a number");
+absl::Status CheckClippingScale(absl::string_view name, std::optional<double> clipping_scale) {
+  if (!std::isnan(clipping_scale.value_or(0))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": clipping_scale = nan, expected a number"));
 }
+
+absl::Status CheckFields(const AbsMax& c) { return CheckClippingScale("AbsMax", c.clipping_scale); }
 
 int64_t WorkDoubles(const AbsMax&, const QuantizeSpec&) { return 0; }
 
@@ -255,6 +258,70 @@ void FindBounds(const SnrSearch& calibration, const BoundsInput& in, float* boun
   }
   std::copy(work.absmax, work.absmax + n, bounds);
   MulRow(DType::kF32, work.best, 1, bounds, n);
+}
+
+// ---- Percentile
+
+absl::Status CheckFields(const Percentile& c) {
+  if (!(c.percentile > 0 && c.percentile <= 100)) {
+    return absl::InvalidArgumentError(absl::StrCat("Percentile: percentile = ", c.percentile,
+                                                   ", expected a number above 0 and at most 100, in percent; such as "
+                                                   "99.9, or 100 for the largest magnitude"));
+  }
+  return CheckClippingScale("Percentile", c.clipping_scale);
+}
+
+// The magnitudes of one group.
+int64_t WorkDoubles(const Percentile&, const QuantizeSpec& spec) {
+  const int64_t n = spec.num_scales();
+  return n == 0 ? 0 : DoublesForFloats(spec.x.shape.num_elements() / n);
+}
+
+// ceil(percentile / 100 * n), at least 1, in integers: a double such as 99.9 is a little more than its decimals say, so
+// 99.9 / 100 * 1000 could be rounded up to 1000. The nearest millionth of a percent is what the decimals say.
+int64_t PercentileRank(double percentile, int64_t n) {
+  constexpr int64_t kAll = 100'000'000;  // millionths in 100 percent
+  const int64_t share = std::llround(percentile * 1e6);
+  // share * n could overflow; n = n / kAll * kAll + n % kAll.
+  const int64_t rank = share * (n / kAll) + (share * (n % kAll) + kAll - 1) / kAll;
+  return std::max<int64_t>(rank, 1);
+}
+
+// Selects, group by group. NaN is kept as AbsMaxInto keeps it.
+void FindBounds(const Percentile& calibration, const BoundsInput& in, float* bounds) {
+  const QuantizeSpec& spec = in.spec;
+  const ArrayRef& x = in.x;
+  float* magnitudes = reinterpret_cast<float*>(in.work);
+  Shape group_shape;
+  Strides group_strides;
+  for (int64_t axis = 0; axis < x.shape.rank(); ++axis) {
+    if (spec.scale_shape[axis] == x.shape[axis]) continue;
+    group_shape.push_back(x.shape[axis]);
+    group_strides.push_back(x.strides[axis]);
+  }
+  const StridesSpan in_group[] = {group_strides}, to_group[] = {x.strides};
+  const int64_t n = group_shape.num_elements();
+  const auto find = [&](int64_t first) {
+    float nan = 0, *end = magnitudes;
+    ForEachPiece(group_shape, in_group, [&](const int64_t* offsets, int64_t count, int64_t) {
+      LoadRow(x.dtype, x.data, first + offsets[0], InnerStride(group_strides), count, end);
+      for (float* m = end; m < end + count; ++m) {
+        *m = std::fabs(*m);
+        if (*m != *m) nan = *m;
+      }
+      end += count;
+    });
+    if (n == 0 || nan != nan) return nan;
+    float* found = magnitudes + PercentileRank(calibration.percentile, n) - 1;
+    std::nth_element(magnitudes, found, end);
+    return *found;
+  };
+  ForEachPiece(spec.scale_shape, to_group, [&](const int64_t* offsets, int64_t count, int64_t linear) {
+    for (int64_t i = 0; i < count; ++i) bounds[linear + i] = find(offsets[0] + i * InnerStride(x.strides));
+  });
+  FlushRow(x.dtype, bounds, spec.num_scales());
+  ReplaceZeros(bounds, spec.num_scales());
+  Clip(calibration.clipping_scale, x.dtype, bounds, spec.num_scales());
 }
 
 // ---- all of them

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -196,6 +197,79 @@ TEST(SnrSearch, RatesTinyAndLargeDataAsAnyOther) {
 TEST(SnrSearch, RoundsTheScaleOnce) {
   const Array x = Cast(Array::Of<float>({0.5f, 3.046875f}, {1, 2}), DType::kBF16);
   EXPECT_EQ(SnrScale(x, {0.7}, false, Compat()), 0x1.24p-2f);  // as in AQT 0.9.0; with three roundings 0x1.22p-2
+}
+
+// The bound that Percentile finds for one group, from its scale in f32 numerics with quant_bound 127.5.
+float PercentileBound(const std::vector<float>& x, double percentile) {
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = Percentile{.percentile = percentile};
+  const ArrayRef row(x.data(), {1, static_cast<int64_t>(x.size())});
+  const absl::StatusOr<QTensor> qt = Quantize(quantizer, row, {1});
+  EXPECT_TRUE(qt.ok()) << qt.status();
+  // Distinct small integers have distinct scales.
+  return std::round(Floats(qt->scale[0])[0] * 127.5f);
+}
+
+// Rank ceil(percentile / 100 * n) in ascending order, where the percentile means what its decimals say.
+TEST(Percentile, TakesTheNearestRank) {
+  std::vector<float> x(1000);
+  for (int i = 0; i < 1000; ++i) x[i] = static_cast<float>((i * 37 % 1000 + 1) * (i % 2 == 0 ? 1 : -1));  // 1 .. 1000
+  EXPECT_GT(99.9 / 100 * 1000, 999);  // a ceiling would be 1000
+  const std::pair<double, float> cases[] = {{99.9, 999}, {100, 1000}, {99.95, 1000}, {0.1, 1},  {0.10001, 2},
+                                            {0.3, 3},    {50, 500},   {50.01, 501},  {57, 570}, {1e-9, 1}};
+  for (const auto& [percentile, bound] : cases) EXPECT_EQ(PercentileBound(x, percentile), bound) << percentile;
+  EXPECT_EQ(PercentileBound({3, 1, 2}, 33.333333), 1);
+  EXPECT_EQ(PercentileBound({3, 1, 2}, 33.333334), 2);
+  EXPECT_EQ(PercentileBound({7}, 1), 7);
+  EXPECT_EQ(PercentileBound({2, -5, 2, 2}, 75), 2);        // equal magnitudes
+  EXPECT_EQ(PercentileBound({0, 0, 0, 9}, 75), 1);         // 0 becomes 1
+  EXPECT_EQ(PercentileBound({1e-40f, 1e-40f, 9}, 60), 1);  // subnormals are 0
+}
+
+// For each dtype and axes, with special values, dense and transposed; the groups agree with AbsMax of what is not above
+// the bound.
+TEST(Percentile, HundredIsAbsMaxBitForBit) {
+  const float specials[] = {0, -0.0f, 1e-40f, 6e-8f, 65504, INFINITY, -NAN};
+  const RandomBits bits(MakeKey(7), 1000);
+  for (int trial = 0; trial < 50; ++trial) {
+    std::vector<float> values(2 * 3 * 5);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint32_t word = bits.Bits32(trial * 20 + static_cast<int64_t>(i) % 20);
+      values[i] = word % 6 == 0 && trial % 2 == 0 ? specials[word / 6 % (trial % 4 == 0 ? 7 : 5)]
+                                                  : (UniformF32(word * 2654435761u + i) - 0.5f) * 8;
+    }
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const Array x = Cast(ArrayRef(values.data(), {2, 3, 5}), dtype);
+      const ArrayRef transposed(dtype, {5, 2, 3}, Strides{1, 15, 5}, x.data());
+      for (const Axes& axes : {Axes{}, Axes{0}, Axes{1}, Axes{2}, Axes{0, 2}, Axes{0, 1, 2}}) {
+        for (const ArrayRef& view : {x.ref(), transposed}) {
+          Quantizer quantizer = AbsMaxInt(8);
+          quantizer.calibration = AbsMax{.clipping_scale = 0.7};
+          const QTensor want = *Calibrate(quantizer, view, axes);
+          quantizer.calibration = Percentile{.percentile = 100, .clipping_scale = 0.7};
+          const absl::StatusOr<QTensor> got = Calibrate(quantizer, view, axes);
+          ASSERT_TRUE(got.ok()) << got.status();
+          ASSERT_TRUE(BitEqual(got->scale[0], want.scale[0])) << trial << ToString(dtype) << axes.size();
+        }
+      }
+    }
+  }
+  const Array empty = Array::Zeros(DType::kF32, {2, 0});
+  const Quantizer quantizer{.numerics = IntSymmetric{}, .calibration = Percentile{}};
+  EXPECT_TRUE(BitEqual(Calibrate(quantizer, empty, {1})->scale[0], Calibrate(AbsMaxInt(8), empty, {1})->scale[0]));
+  EXPECT_EQ(Calibrate(quantizer, empty, {0})->scale[0].shape(), (Shape{1, 0}));
+}
+
+// An outlier decides over AbsMax and not over the percentile.
+TEST(Percentile, ClipsAnOutlier) {
+  std::vector<float> x(1024, 0.5f);
+  x[77] = -100;
+  Quantizer quantizer = AbsMaxInt(8);
+  quantizer.calibration = Percentile{};
+  const QTensor qt = *Quantize(quantizer, ArrayRef(x.data(), {1, 1024}), {1});
+  EXPECT_EQ(Floats(qt.scale[0])[0], 0.5f / 127.5f);
+  EXPECT_EQ(Floats(*qt.qvalue)[77], -127);
+  EXPECT_EQ(Floats(*qt.qvalue)[0], 127);
 }
 
 TEST(Quantize, NegativeClippingScalesAndExponents) {
@@ -392,6 +466,18 @@ TEST(Validate, Calibrations) {
       {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}, "Constant: bound = -1, expected > 0"},
       {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = std::nan("")}},
        "AbsMax: clipping_scale = nan, expected a number"},
+      {{.numerics = IntSymmetric{}, .calibration = Percentile{.percentile = 0}},
+       "Percentile: percentile = 0, expected a number above 0 and at most 100, in percent; such as 99.9, or 100 for "
+       "the "
+       "largest magnitude"},
+      {{.numerics = IntSymmetric{}, .calibration = Percentile{.percentile = std::nan("")}},
+       "Percentile: percentile = nan, expected a number above 0 and at most 100, in percent; such as 99.9, or 100 for "
+       "the largest magnitude"},
+      {{.numerics = IntSymmetric{}, .calibration = Percentile{.percentile = 100.001}},
+       "Percentile: percentile = 100.001, expected a number above 0 and at most 100, in percent; such as 99.9, or 100 "
+       "for the largest magnitude"},
+      {{.numerics = IntSymmetric{}, .calibration = Percentile{.clipping_scale = std::nan("")}},
+       "Percentile: clipping_scale = nan, expected a number"},
       {{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 0}},
        "AbsMean: p = 0, clipping_scale = 1, expected a finite p other than 0 and a number"},
       {{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {std::nan("")}}},

@@ -36,6 +36,7 @@ constexpr std::tuple kMessageFields = {
     MessageField<AbsMean>{config::Quantizer::kAbsMeanFieldNumber},
     MessageField<Constant>{config::Quantizer::kConstantFieldNumber},
     MessageField<SnrSearch>{config::Quantizer::kSnrSearchFieldNumber},
+    MessageField<Percentile>{config::Quantizer::kPercentileFieldNumber},
     MessageField<MeanOfAbsMax>{config::Quantizer::kMeanOfAbsMaxFieldNumber},
     MessageField<WeightedStats>{config::Quantizer::kWeightedStatsFieldNumber},
     MessageField<DelayedScaling>{config::Quantizer::kDelayedScalingFieldNumber},
@@ -43,7 +44,7 @@ constexpr std::tuple kMessageFields = {
 static_assert(std::tuple_size_v<decltype(kMessageFields)> == std::variant_size_v<Calibration>);
 
 // Written even if they have their default, so that a text says what it does.
-constexpr absl::string_view kAlwaysWritten[] = {"p", "bound", "amax_history_length"};
+constexpr absl::string_view kAlwaysWritten[] = {"p", "bound", "percentile", "amax_history_length"};
 
 template <class C>
 const FieldDescriptor* FieldOf() {
