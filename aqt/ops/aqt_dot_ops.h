@@ -25,6 +25,10 @@
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_tiling.h"
+#include "aqt/quant/contraction/packed_side.h"
+#include "aqt/quant/contraction/pass.h"
+#include "aqt/quant/contraction/quantize_side.h"
+#include "aqt/quant/tensor/quantize_spec.h"
 
 namespace aqt {
 
@@ -58,15 +62,14 @@ struct AqtDot::Impl {
   }
   // The axes of one side, in its tiled shape, that share a scale.
   Axes shared_axes(Side side) const {
-    const DotDims own = side == Side::kLhs ? inner_dims() : inner_dims().Swapped();
     const int64_t rank = inner_rank(side);
-    return internal::SharedAxesOf(forward(side).quantizer, internal::CalibrationAxes(forward(side), own, rank), rank);
+    const Axes axes =
+        internal::CalibrationAxes(forward(side).calibration_mode, internal::OperandAxesOf(inner_dims(), side, rank));
+    return *internal::SharedAxesOf(forward(side).quantizer, axes, rank);  // the plan has checked them
   }
 };
 
 namespace internal {
-
-inline constexpr Side kSides[] = {Side::kLhs, Side::kRhs};
 
 // In basic operations: an operand tiled, its gradient untiled, the product untiled, and its gradient tiled.
 Value TileOperand(const AqtDot::Impl& dot, Side side, const Value& x);

@@ -14,11 +14,14 @@
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/local_aqt.h"
+#include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/product_types.h"
+#include "aqt/quant/contraction/quantize_side.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/numerics/numerics_rows.h"
 #include "aqt/quant/tensor/calibration.h"
+#include "aqt/quant/tensor/quantize_spec.h"
 
 namespace aqt::internal {
 namespace {
@@ -55,7 +58,7 @@ Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, cons
               const Semantics& semantics) {
   const AbsMax* abs_max = std::get_if<AbsMax>(&*quantizer.calibration);
   if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, key, semantics);
-  return AbsMaxScale(quantizer, *abs_max, x, SharedAxesOf(quantizer, axes, x.rank()), semantics.arithmetic);
+  return AbsMaxScale(quantizer, *abs_max, x, *SharedAxesOf(quantizer, axes, x.rank()), semantics.arithmetic);
 }
 
 // The bias of a Constant calibration, broadcastable to x of `dtype`: a number in the dtype of x, an array in that of
@@ -157,9 +160,11 @@ ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims
                         const Semantics& semantics) {
   const int64_t rank = side.given.has_value() ? side.given->qvalue.rank() : side.x.rank();
   ExpandedSide out;
-  out.quantized = side.given.has_value()
-                      ? *side.given
-                      : QuantizeValue(tensor.quantizer, side, CalibrationAxes(tensor, own, rank), semantics);
+  out.quantized =
+      side.given.has_value()
+          ? *side.given
+          : QuantizeValue(tensor.quantizer, side,
+                          CalibrationAxes(tensor.calibration_mode, OperandAxesOf(own, Side::kLhs, rank)), semantics);
   out.operand = out.quantized.qvalue;
   if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
     out.operand =
@@ -180,20 +185,6 @@ void MultiplyIntoOther(const ExpandedSide& own, Side side, const DotDims& dims, 
 }
 
 }  // namespace
-
-Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank) {
-  Axes all(rank);
-  for (int64_t axis = 0; axis < rank; ++axis) all[axis] = axis;
-  if (quantizer.calib_shared_axes.per_tensor) return all;
-  if (quantizer.calibration.has_value() && std::holds_alternative<DelayedScaling>(*quantizer.calibration)) return all;
-  if (quantizer.calib_shared_axes.axes.empty()) return axes;
-  return NormalizeAxes(quantizer.calib_shared_axes.axes, rank).value_or(Axes{});  // the plan has checked them
-}
-
-Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank) {
-  if (tensor.calibration_mode == CalibrationMode::kContractingAxis) return own.lhs_contracting;
-  return RemainingAxes(rank, own.lhs_contracting, own.lhs_batch);
-}
 
 ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale) {
   Value y = ToF32(x);

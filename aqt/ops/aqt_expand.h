@@ -34,12 +34,6 @@ ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& 
 // bool: where the gradient of the scaled values passes; the numerics have a GradientBound.
 Value NotClipped(const Numerics& numerics, const ScaledValue& scaled);
 
-// The axes that share a scale: `axes`, unless the quantizer names others.
-Axes SharedAxesOf(const Quantizer& quantizer, const Axes& axes, int64_t rank);
-
-// The axes of one side that share a scale by the calibration mode; `own` are the dims with this side as lhs.
-Axes CalibrationAxes(const Tensor& tensor, const DotDims& own, int64_t rank);
-
 // One side of a contraction: a float operand and the key that it draws with, or an already quantized operand.
 struct RawSide {
   Value x;  // the float operand; poisoned if `given` is set

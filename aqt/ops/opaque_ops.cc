@@ -20,6 +20,7 @@
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
+#include "aqt/quant/tensor/quantize_spec.h"
 #include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {
@@ -91,18 +92,8 @@ Key KeyOfRole(const OperandKeys& keys, KeyRole role) {
 }
 
 absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const Axes& axes) {
-  Aval out{quantizer.scale_dtype.value_or(x.dtype), x.shape};
-  const SharedAxes& shared = quantizer.calib_shared_axes;
-  AQT_ASSIGN_OR_RETURN(const Axes reduced, NormalizeAxes(shared.axes.empty() ? axes : shared.axes, out.shape.rank()));
-  const bool one = shared.per_tensor || std::holds_alternative<DelayedScaling>(*quantizer.calibration);
-  for (const int64_t axis : reduced) out.shape[axis] = 1;
-  for (int64_t axis = 0; one && axis < out.shape.rank(); ++axis) out.shape[axis] = 1;
-  // With an array bound the scale has the shape of the array.
-  if (const auto* constant = std::get_if<Constant>(&*quantizer.calibration)) {
-    const auto* bound = std::get_if<ConstantArray>(&constant->bound);
-    if (bound != nullptr && bound->array.shape().rank() > 0) out.shape = bound->array.shape();
-  }
-  return out;
+  AQT_ASSIGN_OR_RETURN(const QuantizeSpec spec, MakeQuantizeSpec(quantizer, x, axes));
+  return Aval{spec.scale_dtype, spec.scale_shape};
 }
 
 std::string CalibrationText(const Quantizer& quantizer, const Axes& axes, const Semantics& semantics) {

@@ -42,9 +42,8 @@ DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic
   const bool divide = arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
   VisitFloat(dtype, [&]<class T>() {
-    const float reciprocal = Reciprocal<T>(quant_bound);
     for (int64_t i = 0; i < n; ++i) {
-      bounds[i] = divide ? Div<T>(bounds[i], quant_bound) : Mul<T>(bounds[i], reciprocal);
+      bounds[i] = OverQuantBound<T>(bounds[i], quant_bound, divide);
     }
   });
   return dtype;

@@ -98,6 +98,17 @@ absl::Status ValidateQuantizer(const Quantizer& quantizer) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Axes> SharedAxesOf(const Quantizer& quantizer, absl::Span<const int64_t> calibration_axes,
+                                  int64_t rank) {
+  const SharedAxes& shared = quantizer.calib_shared_axes;
+  if (shared.per_tensor || std::holds_alternative<DelayedScaling>(*quantizer.calibration)) {
+    Axes all;
+    for (int64_t axis = 0; axis < rank; ++axis) all.push_back(axis);
+    return all;
+  }
+  return NormalizeAxes(shared.axes.empty() ? calibration_axes : absl::MakeConstSpan(shared.axes), rank);
+}
+
 absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const Aval& x,
                                               absl::Span<const int64_t> calibration_axes) {
   AQT_RETURN_IF_ERROR(ValidateQuantizer(quantizer));
@@ -110,15 +121,9 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
   spec.numerics = quantizer.numerics;
   spec.calibration = *quantizer.calibration;
   spec.x = x;
-  const SharedAxes& shared = quantizer.calib_shared_axes;
-  if (shared.per_tensor || std::holds_alternative<DelayedScaling>(spec.calibration)) {
-    for (int64_t axis = 0; axis < x.shape.rank(); ++axis) spec.shared_axes.push_back(axis);
-  } else {
-    absl::StatusOr<Axes> axes =
-        NormalizeAxes(shared.axes.empty() ? calibration_axes : absl::MakeConstSpan(shared.axes), x.shape.rank());
-    if (!axes.ok()) return Annotate(axes.status(), absl::StrCat("Quantizer: shared axes of ", x.ToString()));
-    spec.shared_axes = *std::move(axes);
-  }
+  absl::StatusOr<Axes> axes = SharedAxesOf(quantizer, calibration_axes, x.shape.rank());
+  if (!axes.ok()) return Annotate(axes.status(), absl::StrCat("Quantizer: shared axes of ", x.ToString()));
+  spec.shared_axes = *std::move(axes);
   spec.scale_shape = x.shape;
   for (const int64_t axis : spec.shared_axes) spec.scale_shape[axis] = 1;
   spec.scale_dtype = quantizer.scale_dtype.value_or(x.dtype);

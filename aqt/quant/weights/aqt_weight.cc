@@ -1,7 +1,6 @@
 #include "aqt/quant/weights/aqt_weight.h"
 
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,12 +18,8 @@ namespace {
 
 template <class T>
 float ScaleOf(float absmax, float quant_bound, bool divide) {
-  float bound = internal::Arith<T>::Flush(absmax);
-  if (bound == 0) bound = 1;
-  if (divide) return internal::Div<T>(bound, quant_bound);
-  float reciprocal = 1.0f / quant_bound;
-  if constexpr (std::is_same_v<T, Float16>) reciprocal = internal::Arith<T>::Round(reciprocal);
-  return internal::Mul<T>(bound, reciprocal);
+  const float bound = internal::Arith<T>::Flush(absmax);
+  return internal::OverQuantBound<T>(bound == 0 ? 1.0f : bound, quant_bound, divide);
 }
 
 }  // namespace
