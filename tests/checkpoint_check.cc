@@ -40,24 +40,23 @@ absl::StatusOr<ModelConfig> ReadConfig(const io::FileSystem& fs, const std::stri
 }
 
 // All bytes of a tensor.
-absl::StatusOr<std::vector<uint8_t>> ReadBytes(const io::Checkpoint& checkpoint, const io::Checkpoint::Tensor& tensor) {
-  std::vector<uint8_t> bytes(tensor.info->num_bytes());
+absl::StatusOr<std::vector<uint8_t>> ReadBytes(const io::Checkpoint& checkpoint, const io::TensorInfo& tensor) {
+  std::vector<uint8_t> bytes(tensor.num_bytes());
   AQT_RETURN_IF_ERROR(checkpoint.Read(tensor, 0, absl::MakeSpan(bytes)));
   return bytes;
 }
 
 absl::Status CompareTensors(const io::Checkpoint& expected, const io::Checkpoint& actual) {
-  for (const io::Checkpoint::Tensor& tensor : actual.tensors()) {
-    if (expected.Find(tensor.info->name) == nullptr)
-      return Different(absl::StrCat("unexpected tensor ", tensor.info->name));
+  for (const io::TensorInfo& tensor : actual.tensors()) {
+    if (expected.Find(tensor.name) == nullptr) return Different(absl::StrCat("unexpected tensor ", tensor.name));
   }
-  for (const io::Checkpoint::Tensor& tensor : expected.tensors()) {
-    const std::string& name = tensor.info->name;
-    const io::Checkpoint::Tensor* other = actual.Find(name);
+  for (const io::TensorInfo& tensor : expected.tensors()) {
+    const std::string& name = tensor.name;
+    const io::TensorInfo* other = actual.Find(name);
     if (other == nullptr) return Different(absl::StrCat("tensor ", name, " is missing"));
-    if (tensor.info->dtype != other->info->dtype || tensor.info->shape != other->info->shape) {
-      return Different(absl::StrCat(name, " is ", io::ToString(other->info->dtype), other->info->shape.ToString(),
-                                    ", not ", io::ToString(tensor.info->dtype), tensor.info->shape.ToString()));
+    if (tensor.dtype != other->dtype || tensor.shape != other->shape) {
+      return Different(absl::StrCat(name, " is ", io::ToString(other->dtype), other->shape.ToString(), ", not ",
+                                    io::ToString(tensor.dtype), tensor.shape.ToString()));
     }
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> a, ReadBytes(expected, tensor));
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> b, ReadBytes(actual, *other));
@@ -81,11 +80,11 @@ absl::Status CompareConfigs(const io::Checkpoint& input, const std::string& expe
   const auto is_module = [&input](absl::string_view module) { return serving::HasModule(input, module); };
   AQT_ASSIGN_OR_RETURN(RuleSet a_rules, RuleSet::FromQuantizationConfig(a, is_module));
   AQT_ASSIGN_OR_RETURN(RuleSet b_rules, RuleSet::FromQuantizationConfig(b, is_module));
-  for (const io::Checkpoint::Tensor& tensor : input.tensors()) {
-    AQT_ASSIGN_OR_RETURN(const Decision x, a_rules.Decide(*tensor.info, /*tied=*/false));
-    AQT_ASSIGN_OR_RETURN(const Decision y, b_rules.Decide(*tensor.info, /*tied=*/false));
+  for (const io::TensorInfo& tensor : input.tensors()) {
+    AQT_ASSIGN_OR_RETURN(const Decision x, a_rules.Decide(tensor, /*tied=*/false));
+    AQT_ASSIGN_OR_RETURN(const Decision y, b_rules.Decide(tensor, /*tied=*/false));
     if (x.scheme != y.scheme) {
-      return Different(absl::StrCat("quantization_config: ", tensor.info->name, " has the scheme ",
+      return Different(absl::StrCat("quantization_config: ", tensor.name, " has the scheme ",
                                     y.scheme.has_value() ? Describe(*y.scheme) : "none", ", not ",
                                     x.scheme.has_value() ? Describe(*x.scheme) : "none"));
     }
@@ -96,7 +95,7 @@ absl::Status CompareConfigs(const io::Checkpoint& input, const std::string& expe
 // The bytes of tensors in the largest file.
 int64_t LargestShard(const io::Checkpoint& checkpoint) {
   std::vector<int64_t> bytes(checkpoint.shards().size(), 0);
-  for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) bytes[tensor.shard] += tensor.info->num_bytes();
+  for (const io::TensorInfo& tensor : checkpoint.tensors()) bytes[tensor.shard] += tensor.num_bytes();
   return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 

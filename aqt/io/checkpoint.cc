@@ -104,6 +104,38 @@ absl::Status LeaveOut(const FileSystem& fs, const std::string& folder, const std
   return absl::OkStatus();
 }
 
+const std::string& NameOf(const SafetensorsReader& shard) { return shard.shards()[0].name; }
+
+// DataLoss unless the shards, sorted by name, hold the tensors that the index names, and no others.
+absl::Status CheckIndex(absl::string_view path, const std::vector<SafetensorsReader>& shards, WeightMap weight_map) {
+  const auto fail = [&](const std::string& tensor, absl::string_view cause) {
+    return absl::DataLossError(absl::StrCat("folder '", path, "', tensor ", QuoteForMessage(tensor), ": ", cause));
+  };
+  std::sort(weight_map.begin(), weight_map.end());
+  for (size_t shard = 0; shard < shards.size(); ++shard) {
+    for (const TensorInfo& info : shards[shard].tensors()) {
+      const auto it = std::lower_bound(weight_map.begin(), weight_map.end(), info.name,
+                                       [](const auto& entry, const std::string& name) { return entry.first < name; });
+      if (it == weight_map.end() || it->first != info.name) {
+        return fail(info.name, absl::StrCat("is in shard ", NameOf(shards[shard]), ", but not in ", kIndexFile));
+      }
+      // This also finds tensors that are in two shards.
+      if (it->second != NameOf(shards[shard])) {
+        return fail(info.name,
+                    absl::StrCat("is in shard ", NameOf(shards[shard]), ", but ", kIndexFile, " says ", it->second));
+      }
+    }
+  }
+  for (const auto& [tensor, file] : weight_map) {
+    const auto shard = std::lower_bound(shards.begin(), shards.end(), file,
+                                        [](const auto& reader, const std::string& f) { return NameOf(reader) < f; });
+    if (shard->Find(tensor) == nullptr) {
+      return fail(tensor, absl::StrCat(kIndexFile, " says that it is in shard ", file, ", but it is not"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<WeightMap> ParseIndex(absl::string_view json) {
@@ -135,85 +167,86 @@ absl::StatusOr<std::string> MakeIndex(WeightMap weight_map, int64_t total_size) 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_view path,
                                             const CheckpointOptions& options) {
   Checkpoint result;
-  result.path_ = std::string(path);
+  std::vector<std::string> warnings;
   AQT_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   result.is_folder_ = info.kind == FileKind::kFolder;
   if (result.is_folder_) {
-    AQT_RETURN_IF_ERROR(result.OpenFolder(fs, options));
+    AQT_RETURN_IF_ERROR(result.OpenFolder(fs, std::string(path), options, warnings));
   } else {
     AQT_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(fs, path));
-    result.shards_.push_back(std::move(reader));
-    result.shard_names_.emplace_back(BaseName(path));
+    result.readers_.push_back(std::move(reader));
   }
-  for (size_t shard = 0; shard < result.shards_.size(); ++shard) {
-    for (const TensorInfo& info : result.shards_[shard].tensors()) {
-      result.by_name_.push_back(static_cast<int32_t>(result.tensors_.size()));
-      result.tensors_.push_back({&info, static_cast<int>(shard)});
-      result.total_bytes_ += info.num_bytes();
+  std::vector<Shard> shards;
+  std::vector<TensorInfo> tensors;
+  for (const SafetensorsReader& reader : result.readers_) {
+    for (const TensorInfo& tensor : reader.tensors()) {
+      tensors.push_back(tensor);
+      tensors.back().shard = static_cast<int>(shards.size());
     }
+    shards.push_back(reader.shards()[0]);
   }
-  const std::vector<Tensor>& tensors = result.tensors_;
-  std::stable_sort(result.by_name_.begin(), result.by_name_.end(),
-                   [&](int32_t a, int32_t b) { return tensors[a].info->name < tensors[b].info->name; });
+  result.SetContents(std::string(path), std::move(shards), std::move(tensors), std::move(warnings));
   return result;
 }
 
-absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const CheckpointOptions& options) {
-  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path_));
+absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const std::string& path, const CheckpointOptions& options,
+                                    std::vector<std::string>& warnings) {
+  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
   const auto has = [&](absl::string_view name) { return std::binary_search(names.begin(), names.end(), name); };
 
   WeightMap weight_map;
+  std::vector<std::string> shard_names;  // sorted
   if (has(kIndexFile)) {
     has_index_ = true;
-    const std::string index_path = JoinPath(path_, kIndexFile);
+    const std::string index_path = JoinPath(path, kIndexFile);
     AQT_ASSIGN_OR_RETURN(const std::string json, ReadFile(fs, index_path, kMaxIndexBytes));
     absl::StatusOr<WeightMap> parsed = ParseIndex(json);
     if (!parsed.ok()) return Annotate(parsed.status(), absl::StrCat("cannot read index '", index_path, "'"));
     weight_map = *std::move(parsed);
     std::set<std::string> shards;
     for (const auto& [tensor, file] : weight_map) shards.insert(file);
-    shard_names_.assign(shards.begin(), shards.end());
+    shard_names.assign(shards.begin(), shards.end());
     if (has(kModelFile) && !shards.contains(kModelFile)) {
-      return absl::FailedPreconditionError(absl::StrCat("folder '", path_, "' has both ", kModelFile, " and ",
+      return absl::FailedPreconditionError(absl::StrCat("folder '", path, "' has both ", kModelFile, " and ",
                                                         kIndexFile, ", which does not name it; remove one of the two"));
     }
   } else if (has(kModelFile)) {
-    shard_names_ = {kModelFile};
+    shard_names = {kModelFile};
   } else {
-    std::copy_if(names.begin(), names.end(), std::back_inserter(shard_names_),
+    std::copy_if(names.begin(), names.end(), std::back_inserter(shard_names),
                  [](const std::string& name) { return name.front() != '.' && IsWeightFile(name); });
-    AQT_RETURN_IF_ERROR(LeaveOut(fs, path_, options.leave_out, shard_names_));
-    if (shard_names_.empty()) {
-      return absl::NotFoundError(absl::StrCat("folder '", path_, "' has no ", kWeightSuffix, " file"));
+    AQT_RETURN_IF_ERROR(LeaveOut(fs, path, options.leave_out, shard_names));
+    if (shard_names.empty()) {
+      return absl::NotFoundError(absl::StrCat("folder '", path, "' has no ", kWeightSuffix, " file"));
     }
-    if (shard_names_.size() > 1) {
-      return absl::FailedPreconditionError(absl::StrCat("folder '", path_, "' has neither ", kModelFile, " nor ",
+    if (shard_names.size() > 1) {
+      return absl::FailedPreconditionError(absl::StrCat("folder '", path, "' has neither ", kModelFile, " nor ",
                                                         kIndexFile, ", but several ", kWeightSuffix, " files (",
-                                                        ListSome(shard_names_), "); give the path of one"));
+                                                        ListSome(shard_names), "); give the path of one"));
     }
   }
 
   std::vector<std::string> missing;
-  for (const std::string& name : shard_names_) {
-    absl::StatusOr<SafetensorsReader> reader = SafetensorsReader::Open(fs, JoinPath(path_, name));
+  for (const std::string& name : shard_names) {
+    absl::StatusOr<SafetensorsReader> reader = SafetensorsReader::Open(fs, JoinPath(path, name));
     if (has_index_ && absl::IsNotFound(reader.status())) {
       missing.push_back(name);
       continue;
     }
     AQT_RETURN_IF_ERROR(reader.status());
-    shards_.push_back(*std::move(reader));
+    readers_.push_back(*std::move(reader));
   }
   if (!missing.empty()) {
-    return absl::NotFoundError(absl::StrCat("folder '", path_, "' lacks ", missing.size(), " of ", shard_names_.size(),
+    return absl::NotFoundError(absl::StrCat("folder '", path, "' lacks ", missing.size(), " of ", shard_names.size(),
                                             " shards that ", kIndexFile, " names (", ListSome(missing), ")"));
   }
-  if (has_index_) AQT_RETURN_IF_ERROR(CheckIndex(std::move(weight_map)));
+  if (has_index_) AQT_RETURN_IF_ERROR(CheckIndex(path, readers_, std::move(weight_map)));
 
   // Last, because there may be many folders below.
-  std::set<std::string> own(shard_names_.begin(), shard_names_.end());
+  std::set<std::string> own(shard_names.begin(), shard_names.end());
   if (has_index_) own.insert(kIndexFile);
-  AQT_ASSIGN_OR_RETURN(FolderFiles files, FindFolderFiles(fs, path_, own, options.leave_out));
-  warnings_ = std::move(files.warnings);
+  AQT_ASSIGN_OR_RETURN(FolderFiles files, FindFolderFiles(fs, path, own, options.leave_out));
+  warnings = std::move(files.warnings);
   for (std::string& name : files.names) {
     // Nested weights belong to a part of the model that is not ours to quantize (2_Dense/model.safetensors).
     const bool nested = name.find('/') != std::string::npos;
@@ -223,55 +256,8 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const CheckpointOption
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::CheckIndex(WeightMap weight_map) const {
-  const auto fail = [&](const std::string& tensor, absl::string_view cause) {
-    return absl::DataLossError(absl::StrCat("folder '", path_, "', tensor ", QuoteForMessage(tensor), ": ", cause));
-  };
-  std::sort(weight_map.begin(), weight_map.end());
-  for (size_t shard = 0; shard < shards_.size(); ++shard) {
-    for (const TensorInfo& info : shards_[shard].tensors()) {
-      const auto it = std::lower_bound(weight_map.begin(), weight_map.end(), info.name,
-                                       [](const auto& entry, const std::string& name) { return entry.first < name; });
-      if (it == weight_map.end() || it->first != info.name) {
-        return fail(info.name, absl::StrCat("is in shard ", shard_names_[shard], ", but not in ", kIndexFile));
-      }
-      // This also finds tensors that are in two shards.
-      if (it->second != shard_names_[shard]) {
-        return fail(info.name,
-                    absl::StrCat("is in shard ", shard_names_[shard], ", but ", kIndexFile, " says ", it->second));
-      }
-    }
-  }
-  for (const auto& [tensor, file] : weight_map) {
-    const auto shard = std::lower_bound(shard_names_.begin(), shard_names_.end(), file) - shard_names_.begin();
-    if (shards_[shard].Find(tensor) == nullptr) {
-      return fail(tensor, absl::StrCat(kIndexFile, " says that it is in shard ", file, ", but it is not"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-const Checkpoint::Tensor* Checkpoint::Find(absl::string_view name) const {
-  const auto it = std::lower_bound(by_name_.begin(), by_name_.end(), name, [&](int32_t i, absl::string_view n) {
-    return absl::string_view(tensors_[i].info->name) < n;
-  });
-  return it != by_name_.end() && tensors_[*it].info->name == name ? &tensors_[*it] : nullptr;
-}
-
-absl::Status Checkpoint::Read(const Tensor& tensor, int64_t offset, absl::Span<uint8_t> dst) const {
-  return shards_[tensor.shard].Read(*tensor.info, offset, dst);
-}
-
-absl::StatusOr<Array> Checkpoint::ReadArray(absl::string_view name) const {
-  const Tensor* tensor = Find(name);
-  if (tensor == nullptr) {
-    return absl::NotFoundError(absl::StrCat("'", path_, "' has no tensor ", QuoteForMessage(name)));
-  }
-  return ReadArray(*tensor);
-}
-
-absl::StatusOr<Array> Checkpoint::ReadArray(const Tensor& tensor) const {
-  return shards_[tensor.shard].ReadArray(*tensor.info);
+absl::Status Checkpoint::ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const {
+  return readers_[tensor.shard].Read(tensor, offset, dst);
 }
 
 }  // namespace aqt::io

@@ -17,9 +17,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
 #include "aqt/io/file.h"
 #include "aqt/io/safetensors.h"
+#include "aqt/io/tensor_source.h"
 
 namespace aqt::io {
 
@@ -44,38 +44,18 @@ struct CheckpointOptions {
   std::string leave_out;
 };
 
-class Checkpoint {
+// The tensors, and the files beside them. path() is as given to Open; a shard is a safetensors file.
+class Checkpoint final : public TensorSource {
  public:
-  struct Tensor {
-    const TensorInfo* info = nullptr;  // lives as long as the Checkpoint
-    int shard = 0;                     // index into shards()
-  };
-
   // NotFound if a file is missing; DataLoss if a file is damaged, or index and shards disagree (each tensor must be in
   // the shard that the index names, and in no other; each tensor of a shard must be in the index); FailedPrecondition
   // if a folder is ambiguous.
   static absl::StatusOr<Checkpoint> Open(const FileSystem& fs, absl::string_view path,
                                          const CheckpointOptions& options = {});
 
-  // As given to Open.
-  const std::string& path() const { return path_; }
   bool is_folder() const { return is_folder_; }
   // Whether there is an index file.
   bool has_index() const { return has_index_; }
-  // Sorted by file name.
-  const std::vector<SafetensorsReader>& shards() const { return shards_; }
-  const std::vector<std::string>& shard_names() const { return shard_names_; }
-  // Shard by shard, in the order of the data.
-  const std::vector<Tensor>& tensors() const { return tensors_; }
-  // Bytes of all tensors.
-  int64_t total_bytes() const { return total_bytes_; }
-
-  // Null if no tensor has this name. Logarithmic.
-  const Tensor* Find(absl::string_view name) const;
-  // See SafetensorsReader.
-  absl::Status Read(const Tensor& tensor, int64_t offset, absl::Span<uint8_t> dst) const;
-  absl::StatusOr<Array> ReadArray(absl::string_view name) const;
-  absl::StatusOr<Array> ReadArray(const Tensor& tensor) const;
 
   // The folder's other files, sorted, as paths relative to it ("config.json", "2_Dense/model.safetensors"), for a
   // converter to copy. Leaves out what FolderFiles (folder_files.h) does, the index, and *.safetensors files and
@@ -83,25 +63,18 @@ class Checkpoint {
   const std::vector<std::string>& other_files() const { return other_files_; }
   // The *.safetensors and *.safetensors.index.json files that other_files() leaves out as unused.
   const std::vector<std::string>& unused_weight_files() const { return unused_weight_files_; }
-  // Messages for users, about links and about files that other_files() leaves out.
-  const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   Checkpoint() = default;
-  absl::Status OpenFolder(const FileSystem& fs, const CheckpointOptions& options);
-  absl::Status CheckIndex(WeightMap weight_map) const;
+  absl::Status OpenFolder(const FileSystem& fs, const std::string& path, const CheckpointOptions& options,
+                          std::vector<std::string>& warnings);
+  absl::Status ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const override;
 
-  std::string path_;
   bool is_folder_ = false;
   bool has_index_ = false;
-  std::vector<SafetensorsReader> shards_;
-  std::vector<std::string> shard_names_;
-  std::vector<Tensor> tensors_;
-  std::vector<int32_t> by_name_;  // indices into tensors_, sorted by name
-  int64_t total_bytes_ = 0;
+  std::vector<SafetensorsReader> readers_;  // of the shards
   std::vector<std::string> other_files_;
   std::vector<std::string> unused_weight_files_;
-  std::vector<std::string> warnings_;
 };
 
 }  // namespace aqt::io

@@ -69,7 +69,7 @@ class CheckpointTest : public ::testing::Test {
 
 std::vector<std::string> Names(const Checkpoint& checkpoint) {
   std::vector<std::string> names;
-  for (const Checkpoint::Tensor& t : checkpoint.tensors()) names.push_back(absl::StrCat(t.shard, ":", t.info->name));
+  for (const TensorInfo& t : checkpoint.tensors()) names.push_back(absl::StrCat(t.shard, ":", t.name));
   return names;
 }
 
@@ -144,11 +144,11 @@ TEST_F(CheckpointTest, RecordedShards) {
   EXPECT_TRUE(BitEqual(c.ReadArray("layers.0.q_proj.weight_shape").value(), Array::Of<int64_t>({20, 64}, {2})));
   EXPECT_EQ(c.ReadArray("none").status().code(), Code::kNotFound);
   EXPECT_EQ(c.Find("none"), nullptr);
-  for (const Checkpoint::Tensor& t : c.tensors()) EXPECT_EQ(c.Find(t.info->name)->info, t.info);
+  for (const TensorInfo& t : c.tensors()) EXPECT_EQ(c.Find(t.name), &t);
 
   // The index that we write for it equals the original, except for the newline at the end.
   WeightMap map;
-  for (const Checkpoint::Tensor& t : c.tensors()) map.emplace_back(t.info->name, c.shard_names()[t.shard]);
+  for (const TensorInfo& t : c.tensors()) map.emplace_back(t.name, c.shard_names()[t.shard]);
   EXPECT_EQ(MakeIndex(map, c.total_bytes()).value(),
             ReadFile(LocalFileSystem(), JoinPath(kRecorded, kIndexFile), 1 << 20).value() + "\n");
 }

@@ -16,21 +16,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file's byte order is taken to be the machine's");
 
-std::vector<int32_t> SortByName(const std::vector<TensorInfo>& tensors) {
-  std::vector<int32_t> by_name(tensors.size());
-  for (size_t i = 0; i < by_name.size(); ++i) by_name[i] = static_cast<int32_t>(i);
-  std::sort(by_name.begin(), by_name.end(), [&](int32_t a, int32_t b) { return tensors[a].name < tensors[b].name; });
-  return by_name;
-}
-
-const TensorInfo* FindByName(const std::vector<TensorInfo>& tensors, const std::vector<int32_t>& by_name,
-                             absl::string_view name) {
-  const auto it = std::lower_bound(by_name.begin(), by_name.end(), name, [&](int32_t i, absl::string_view n) {
-    return absl::string_view(tensors[i].name) < n;
-  });
-  return it != by_name.end() && tensors[*it].name == name ? &tensors[*it] : nullptr;
-}
-
 // What a file that is not safetensors may be; "" if it is not recognised.
 absl::string_view GuessFormat(absl::string_view begin) {
   if (absl::StartsWith(begin, "version "))
@@ -77,50 +62,14 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const FileSystem& fs, 
   AQT_ASSIGN_OR_RETURN(reader.file_, fs.OpenForReading(path));
   absl::StatusOr<SafetensorsHeader> header = ReadHeader(*reader.file_, &reader.data_begin_);
   if (!header.ok()) return Annotate(header.status(), absl::StrCat("cannot read safetensors file '", path, "'"));
-  reader.header_ = *std::move(header);
-  reader.by_name_ = SortByName(reader.header_.tensors);
+  std::vector<Shard> shards;
+  shards.push_back({std::string(BaseName(path)), reader.file_->path(), std::move(header->metadata)});
+  reader.SetContents(reader.file_->path(), std::move(shards), std::move(header->tensors));
   return reader;
 }
 
-const TensorInfo* SafetensorsReader::Find(absl::string_view name) const {
-  return FindByName(header_.tensors, by_name_, name);
-}
-
-absl::Status SafetensorsReader::Read(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const {
-  const int64_t bytes = static_cast<int64_t>(dst.size());
-  if (offset < 0 || offset > tensor.num_bytes() || bytes > tensor.num_bytes() - offset) {
-    return absl::OutOfRangeError(absl::StrCat("'", path(), "', tensor ", QuoteForMessage(tensor.name), ": ", bytes,
-                                              " bytes at ", offset, " are not inside its ", tensor.num_bytes(),
-                                              " bytes"));
-  }
+absl::Status SafetensorsReader::ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const {
   return file_->Read(data_begin_ + tensor.begin + offset, dst);
-}
-
-absl::StatusOr<Array> SafetensorsReader::ReadArray(absl::string_view name) const {
-  const TensorInfo* tensor = Find(name);
-  if (tensor == nullptr) {
-    return absl::NotFoundError(absl::StrCat("'", path(), "' has no tensor ", QuoteForMessage(name)));
-  }
-  return ReadArray(*tensor);
-}
-
-absl::StatusOr<Array> SafetensorsReader::ReadArray(const TensorInfo& tensor) const {
-  const std::optional<DType> dtype = ToDType(tensor.dtype);
-  if (!dtype.has_value()) {
-    return absl::UnimplementedError(absl::StrCat("'", path(), "', tensor ", QuoteForMessage(tensor.name),
-                                                 ": no array type for ", ToString(tensor.dtype), "; read its bytes"));
-  }
-  ArrayBuilder builder(*dtype, tensor.shape);
-  const absl::Span<uint8_t> bytes = absl::MakeSpan(static_cast<uint8_t*>(builder.data()), tensor.num_bytes());
-  AQT_RETURN_IF_ERROR(Read(tensor, 0, bytes));
-  if (*dtype == DType::kBool) {
-    const auto bad = std::find_if(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte > 1; });
-    if (bad != bytes.end()) {
-      return absl::DataLossError(absl::StrCat("'", path(), "', tensor ", QuoteForMessage(tensor.name), ": element ",
-                                              bad - bytes.begin(), " of a BOOL is ", int{*bad}));
-    }
-  }
-  return std::move(builder).Build();
 }
 
 // ---- writing

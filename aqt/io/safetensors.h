@@ -12,8 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,72 +21,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/dtype.h"
-#include "aqt/core/shape.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensor_spec.h"
 
 namespace aqt::io {
-
-// The element types of the format. Its writer sorts tensors by this order, reversed.
-enum class FileDType : uint8_t {
-  kBool,
-  kF4,
-  kF6E2M3,
-  kF6E3M2,
-  kU8,
-  kI8,
-  kF8E5M2,
-  kF8E4M3,
-  kF8E8M0,
-  kF8E4M3FNUZ,
-  kF8E5M2FNUZ,
-  kI16,
-  kU16,
-  kF16,
-  kBF16,
-  kI32,
-  kU32,
-  kF32,
-  kC64,
-  kF64,
-  kI64,
-  kU64,
-};
-inline constexpr int kNumFileDTypes = 22;
-
-// Bits of one element in the file: 4 for F4, 6 for F6_*, 8 for BOOL, 64 for C64 (two f32), ...
-int BitWidth(FileDType dtype);
-// "BOOL", "F4", "F6_E2M3", ...: the text in the header.
-absl::string_view ToString(FileDType dtype);
-std::optional<FileDType> FileDTypeFromString(absl::string_view text);
-std::ostream& operator<<(std::ostream& os, FileDType dtype);
-// The dtype of these elements in memory. None for F4, F6_*, F8_E8M0, F8_*FNUZ, U16, C64, U64, which are only copied as
-// bytes.
-std::optional<DType> ToDType(FileDType dtype);
-// None for s2 and s4, which the format lacks.
-std::optional<FileDType> ToFileDType(DType dtype);
-
-// The size of a tensor in bytes. InvalidArgument if an extent is negative, the size exceeds 2^63 - 1 bits, or the bits
-// do not fill whole bytes (an odd number of F4).
-absl::StatusOr<int64_t> TensorBytes(FileDType dtype, const Shape& shape);
-
-struct TensorSpec {
-  std::string name;  // UTF-8; may be empty; not "__metadata__"
-  FileDType dtype = FileDType::kF32;
-  Shape shape;
-  bool operator==(const TensorSpec&) const = default;
-};
-
-struct TensorInfo : TensorSpec {
-  // Bytes [begin, end) of the data, which starts right after the header. May have any alignment.
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t num_bytes() const { return end - begin; }
-  bool operator==(const TensorInfo&) const = default;
-};
-
-// The header's `__metadata__`, in order.
-using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 struct SafetensorsHeader {
   Metadata metadata;
@@ -102,33 +39,21 @@ inline constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
 // unless the tensors tile the data exactly and every other rule of docs/formats-safetensors.md holds.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
 
-// An open file. Only the header is kept in memory; data is read on demand. Thread-safe.
-class SafetensorsReader {
+// An open file, with a single shard. Only the header is kept in memory; data is read on demand.
+class SafetensorsReader final : public TensorSource {
  public:
   // DataLoss if the file is damaged or not of this format; the errors of FileSystem::OpenForReading and Read.
   static absl::StatusOr<SafetensorsReader> Open(const FileSystem& fs, absl::string_view path);
 
-  const std::string& path() const { return file_->path(); }
-  const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
-  const Metadata& metadata() const { return header_.metadata; }
-  // Null if no tensor has this name. Logarithmic.
-  const TensorInfo* Find(absl::string_view name) const;
-
-  // Fills `dst` with the bytes from `offset` on, counted from the first byte of the tensor, which is one of tensors().
-  // OutOfRange if they are not all inside the tensor.
-  absl::Status Read(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const;
-  // The whole tensor. NotFound if no tensor has this name; Unimplemented if ToDType has no dtype for it; DataLoss if a
-  // BOOL is neither 0 nor 1.
-  absl::StatusOr<Array> ReadArray(absl::string_view name) const;
-  absl::StatusOr<Array> ReadArray(const TensorInfo& tensor) const;
+  // The header's `__metadata__`.
+  const Metadata& metadata() const { return shards()[0].metadata; }
 
  private:
   SafetensorsReader() = default;
+  absl::Status ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const override;
 
   std::unique_ptr<RandomAccessFile> file_;
   int64_t data_begin_ = 0;  // of the file
-  SafetensorsHeader header_;
-  std::vector<int32_t> by_name_;  // indices into tensors, sorted by name
 };
 
 struct SafetensorsWriterOptions {

@@ -20,6 +20,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/kernels/target.h"
 #include "serving/cli/effective_config.h"
+#include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
 #include "serving/convert/convert_config.h"
 #include "serving/convert/convert_job.h"
@@ -150,7 +151,9 @@ absl::Status RunInspect(const Flags& flags, const io::FileSystem& fs, const Cons
   InspectOptions options;
   options.stats = flags.stats;
   options.cancelled = console.interrupted;
-  AQT_ASSIGN_OR_RETURN(const InspectReport report, Inspect(fs, checkpoint, options));
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  AQT_ASSIGN_OR_RETURN(InspectReport report, Inspect(checkpoint, model, options));
+  report.other_files = checkpoint.other_files();
   if (flags.json) {
     console.out << InspectToJson(report);
   } else {
@@ -170,6 +173,7 @@ absl::Status RunPlan(const Flags& flags, const io::FileSystem& fs, const Console
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   PlanOptions options;
   AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
+  options.keep_shards = checkpoint.has_index();
   AQT_ASSIGN_OR_RETURN(const Plan plan, MakePlan(checkpoint, model, recipe, options));
   if (flags.json) {
     console.out << PlanToJson(plan);
@@ -249,7 +253,7 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   options.jobs = flags.jobs;
   options.cancelled = console.interrupted;
   if (flags.min_snr.has_value()) options.min_snr_db = *flags.min_snr;
-  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, output, options));
+  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, FilesToCarry(input), output, options));
   if (flags.json) {
     console.out << VerifyToJson(report);
   } else {

@@ -17,14 +17,14 @@ namespace {
 constexpr absl::string_view kMin = ".input_min";
 constexpr absl::string_view kMax = ".input_max";
 
-absl::StatusOr<float> ReadOne(const io::SafetensorsReader& reader, const std::string& name) {
-  const io::TensorInfo* info = reader.Find(name);
+absl::StatusOr<float> ReadOne(const io::TensorSource& source, const std::string& name) {
+  const io::TensorInfo* info = source.Find(name);
   if (info == nullptr) return absl::InvalidArgumentError(absl::StrCat(io::Printable(name), " is missing"));
   if (info->dtype != io::FileDType::kF32 || info->shape.num_elements() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(io::Printable(name), " is ", io::ToString(info->dtype),
                                                    info->shape.ToString(), "; F32[1] is expected"));
   }
-  AQT_ASSIGN_OR_RETURN(const Array array, reader.ReadArray(*info));
+  AQT_ASSIGN_OR_RETURN(const Array array, source.ReadArray(*info));
   const float value = array.View<float>()[0];
   if (!std::isfinite(value)) return absl::InvalidArgumentError(absl::StrCat(io::Printable(name), " is ", value));
   return value;
@@ -39,17 +39,17 @@ std::string ListSome(const std::vector<std::string>& names) {
                       names.size() > kShown ? absl::StrCat(" and ", names.size() - kShown, " more") : "");
 }
 
-absl::StatusOr<Calibration> ReadAll(const io::SafetensorsReader& reader) {
+absl::StatusOr<Calibration> ReadAll(const io::TensorSource& source) {
   Calibration calibration;
-  for (const io::TensorInfo& tensor : reader.tensors()) {
+  for (const io::TensorInfo& tensor : source.tensors()) {
     absl::string_view module = tensor.name;
     if (!absl::ConsumeSuffix(&module, kMin) && !absl::ConsumeSuffix(&module, kMax)) {
       return absl::InvalidArgumentError(absl::StrCat("unexpected tensor ", io::Printable(tensor.name),
                                                      "; names are <module>", kMin, " and <module>", kMax));
     }
     InputRange range;
-    AQT_ASSIGN_OR_RETURN(range.min, ReadOne(reader, absl::StrCat(module, kMin)));
-    AQT_ASSIGN_OR_RETURN(range.max, ReadOne(reader, absl::StrCat(module, kMax)));
+    AQT_ASSIGN_OR_RETURN(range.min, ReadOne(source, absl::StrCat(module, kMin)));
+    AQT_ASSIGN_OR_RETURN(range.max, ReadOne(source, absl::StrCat(module, kMax)));
     if (range.min > range.max) {
       return absl::InvalidArgumentError(
           absl::StrCat(io::Printable(module), ": ", kMin, " = ", range.min, " is above ", kMax, " = ", range.max));
@@ -68,7 +68,7 @@ absl::StatusOr<Calibration> ReadCalibration(const io::FileSystem& fs, absl::stri
   return calibration;
 }
 
-absl::Status CheckCalibration(const io::Checkpoint& checkpoint, const Plan& plan, const Calibration& calibration,
+absl::Status CheckCalibration(const io::TensorSource& source, const Plan& plan, const Calibration& calibration,
                               bool strict, std::vector<std::string>& warnings) {
   std::set<std::string> wanted;
   for (const TensorPlan& tensor : plan.tensors) {
@@ -79,7 +79,7 @@ absl::Status CheckCalibration(const io::Checkpoint& checkpoint, const Plan& plan
     if (!calibration.contains(module)) missing.push_back(module);
   }
   for (const auto& [module, range] : calibration) {
-    if (!wanted.contains(module)) (HasModule(checkpoint, module) ? floating : absent).push_back(module);
+    if (!wanted.contains(module)) (HasModule(source, module) ? floating : absent).push_back(module);
   }
   if (!missing.empty()) {
     return absl::InvalidArgumentError(

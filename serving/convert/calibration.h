@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensor_source.h"
 #include "serving/convert/plan.h"
 
 namespace aqt::serving {
@@ -31,7 +31,7 @@ absl::StatusOr<Calibration> ReadCalibration(const io::FileSystem& fs, absl::stri
 
 // InvalidArgument, naming the modules, if static inputs of the plan have no range, or if `strict` and there are ranges
 // of modules that the checkpoint does not have. Otherwise these, and ranges without effect, are added to `warnings`.
-absl::Status CheckCalibration(const io::Checkpoint& checkpoint, const Plan& plan, const Calibration& calibration,
+absl::Status CheckCalibration(const io::TensorSource& source, const Plan& plan, const Calibration& calibration,
                               bool strict, std::vector<std::string>& warnings);
 
 }  // namespace aqt::serving

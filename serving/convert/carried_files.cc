@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
@@ -49,29 +48,31 @@ absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path
 
 CarriedFiles FilesToCarry(const io::Checkpoint& input) {
   CarriedFiles files;
+  if (!input.is_folder()) return files;
+  files.folder = input.path();
   for (const std::string& name : input.other_files()) {
-    if (name == kConfigFile) continue;
-    (IsForeignWeightFile(name) ? files.foreign_weights : files.copied).push_back(name);
+    if (name == kConfigFile) files.has_config = true;
+    else (IsForeignWeightFile(name) ? files.foreign_weights : files.copied).push_back(name);
   }
   return files;
 }
 
-absl::StatusOr<int64_t> CarriedBytes(const io::FileSystem& fs, const io::Checkpoint& input) {
+absl::StatusOr<int64_t> CarriedBytes(const io::FileSystem& fs, const CarriedFiles& files) {
   int64_t bytes = 0;
-  for (const std::string& name : FilesToCarry(input).copied) {
-    AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(io::JoinPath(input.path(), name)));
+  for (const std::string& name : files.copied) {
+    AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(io::JoinPath(files.folder, name)));
     bytes += info.size;
   }
   return bytes;
 }
 
-absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const io::Checkpoint& input,
-                                                             const io::Checkpoint& output,
+absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const CarriedFiles& files,
+                                                             absl::string_view output,
                                                              const std::atomic<bool>* cancelled) {
   std::vector<std::string> problems;
-  for (const std::string& name : FilesToCarry(input).copied) {
+  for (const std::string& name : files.copied) {
     AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
-    const std::string copy = io::JoinPath(output.path(), name);
+    const std::string copy = io::JoinPath(output, name);
     const absl::StatusOr<io::FileInfo> info = fs.Stat(copy);
     if (!info.ok() && !absl::IsNotFound(info.status()) && !absl::IsFailedPrecondition(info.status())) {
       return info.status();
@@ -79,7 +80,7 @@ absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSyste
     if (!info.ok() || info->kind != io::FileKind::kRegular) {
       problems.push_back(absl::StrCat("the file ", io::Printable(name), " of the input is missing from the output"));
     } else if (HoldsWeights(name)) {
-      AQT_ASSIGN_OR_RETURN(const bool same, SameBytes(fs, io::JoinPath(input.path(), name), copy, cancelled));
+      AQT_ASSIGN_OR_RETURN(const bool same, SameBytes(fs, io::JoinPath(files.folder, name), copy, cancelled));
       if (!same) problems.push_back(absl::StrCat("the file ", io::Printable(name), " differs from the input's"));
     }
   }

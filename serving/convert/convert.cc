@@ -6,13 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/safetensors.h"
-#include "serving/convert/carried_files.h"
 #include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/finite.h"
@@ -48,7 +46,7 @@ void AddBlocks(const TensorPlan& tensor, int64_t count, int64_t bytes_each, int6
 }
 
 void AddBlocks(const TensorPlan& tensor, WeightRules rules, int jobs, std::vector<Block>& blocks) {
-  const io::TensorInfo& info = *tensor.input.info;
+  const io::TensorInfo& info = *tensor.input;
   if (!tensor.quantized()) {
     AddBlocks(tensor, info.num_bytes(), 1, kMaxBlock, 0, blocks);
     return;
@@ -91,9 +89,9 @@ class Buffers {
 };
 
 absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
-  const int64_t columns = tensor.input.info->shape[1];
+  const int64_t columns = tensor.input->shape[1];
   return absl::DataLossError(
-      absl::StrCat(io::Printable(tensor.name()), " ", tensor.input.info->shape.ToString(),
+      absl::StrCat(io::Printable(tensor.name()), " ", tensor.input->shape.ToString(),
                    " holds a NaN or an infinity at [", index / columns, ",", index % columns,
                    "]; repair it, or leave such weights in floating point with --non-finite keep"));
 }
@@ -101,7 +99,7 @@ absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
 // Writes the tensors of one output file.
 class ShardWriter {
  public:
-  ShardWriter(const io::Checkpoint& input, const Recipe& recipe, const Calibration& calibration,
+  ShardWriter(const io::TensorSource& input, const Recipe& recipe, const Calibration& calibration,
               const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers)
       : input_(input),
         recipe_(recipe),
@@ -122,17 +120,17 @@ class ShardWriter {
 
  private:
   absl::Status Copy(const Block& block, std::vector<uint8_t>& buffer) {
-    AQT_RETURN_IF_ERROR(input_.Read(block.tensor->input, block.begin, absl::MakeSpan(buffer)));
+    AQT_RETURN_IF_ERROR(input_.Read(*block.tensor->input, block.begin, absl::MakeSpan(buffer)));
     return OutputError(writer_.Write(block.tensor->name(), block.begin, buffer));
   }
 
   absl::Status Quantize(const Block& block, std::vector<uint8_t>& buffer) {
     const TensorPlan& tensor = *block.tensor;
-    const io::TensorInfo& info = *tensor.input.info;
+    const io::TensorInfo& info = *tensor.input;
     const Scheme& scheme = *tensor.decision.scheme;
     const int64_t columns = info.shape[1];
     const DType dtype = *io::ToDType(info.dtype);
-    AQT_RETURN_IF_ERROR(input_.Read(tensor.input, block.begin * columns * SizeOf(dtype), absl::MakeSpan(buffer)));
+    AQT_RETURN_IF_ERROR(input_.Read(*tensor.input, block.begin * columns * SizeOf(dtype), absl::MakeSpan(buffer)));
     const int64_t rows = block.end - block.begin;
     if (const int64_t bad = FirstNonFinite(buffer.data(), dtype, rows * columns); bad >= 0) {
       return NonFiniteError(tensor, block.begin * columns + bad);
@@ -163,7 +161,7 @@ class ShardWriter {
     return OutputError(writer_.Write(name, first_row * row_bytes, Bytes(array)));
   }
 
-  const io::Checkpoint& input_;
+  const io::TensorSource& input_;
   const Recipe& recipe_;
   const Calibration& calibration_;
   const ConvertOptions& options_;
@@ -172,7 +170,7 @@ class ShardWriter {
 };
 
 // The metadata of the input's files, and what made this one. The transformers library requires "format".
-io::Metadata OutputMetadata(const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
+io::Metadata OutputMetadata(const io::TensorSource& input, const Plan& plan, const Recipe& recipe,
                             const OutputPlace& place) {
   io::Metadata metadata;
   const auto set = [&metadata](absl::string_view key, std::string value) {
@@ -185,14 +183,14 @@ io::Metadata OutputMetadata(const io::Checkpoint& input, const Plan& plan, const
   set("aqt_config_digest", recipe.Digest());
   set("aqt_weight_rules", std::string(ToString(recipe.weight_rules)));
   if (place.is_file) set(kQuantizationConfigKey, QuantizationConfigToJson(plan.quantization_config));
-  for (const io::SafetensorsReader& shard : input.shards()) {
-    for (const auto& [key, value] : shard.metadata()) set(key, value);
+  for (const io::TensorSource::Shard& shard : input.shards()) {
+    for (const auto& [key, value] : shard.metadata) set(key, value);
   }
   set("format", "pt");
   return metadata;
 }
 
-absl::Status WriteShard(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan, const Recipe& recipe,
+absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input, const Plan& plan, const Recipe& recipe,
                         const Calibration& calibration, const ConvertOptions& options, int shard, Output& output) {
   std::vector<io::TensorSpec> specs;
   std::vector<Block> blocks;
@@ -218,22 +216,20 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::Checkpoint& input, c
 }
 
 // Writes config.json, the index and the files that are carried over.
-absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
-                       const ConvertOptions& options, Output& output, ConvertResult& result) {
+absl::Status WriteRest(const io::FileSystem& fs, const CarriedFiles& files, const Plan& plan,
+                       const ConvertOptions& options, Output& output) {
   const auto write = [&](absl::string_view name, absl::string_view text) -> absl::Status {
     AQT_ASSIGN_OR_RETURN(const std::string path, output.PathOf(name));
     return OutputError(io::WriteFile(fs, path, text));
   };
-  CarriedFiles files = FilesToCarry(input);
   for (const std::string& name : files.copied) {
     AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
     AQT_ASSIGN_OR_RETURN(const std::string to, output.PathOf(name));
-    AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, io::JoinPath(input.path(), name), to)));
+    AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, io::JoinPath(files.folder, name), to)));
   }
-  result.not_copied = std::move(files.foreign_weights);
   std::string config;
-  if (absl::c_linear_search(input.other_files(), kConfigFile)) {
-    AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, io::JoinPath(input.path(), kConfigFile), kMaxConfigBytes));
+  if (files.has_config) {
+    AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, io::JoinPath(files.folder, kConfigFile), kMaxConfigBytes));
   }
   if (plan.has_index) {
     io::WeightMap map;
@@ -250,23 +246,21 @@ absl::Status WriteRest(const io::FileSystem& fs, const io::Checkpoint& input, co
 
 }  // namespace
 
-absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
-                                      const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
-                                      const ConvertOptions& options) {
+absl::Status Convert(const io::FileSystem& fs, const io::TensorSource& input, const CarriedFiles& files,
+                     const Plan& plan, const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
+                     const ConvertOptions& options) {
   AQT_ASSIGN_OR_RETURN(Output output, Output::Create(fs, place));
-  ConvertResult result{plan.old_bytes, plan.new_bytes, {}};
   for (size_t shard = 0; shard < plan.shard_names.size(); ++shard) {
     AQT_RETURN_IF_ERROR(WriteShard(fs, input, plan, recipe, calibration, options, static_cast<int>(shard), output));
   }
   if (!place.is_file) {
-    AQT_RETURN_IF_ERROR(WriteRest(fs, input, plan, options, output, result));
+    AQT_RETURN_IF_ERROR(WriteRest(fs, files, plan, options, output));
     AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
   }
-  AQT_RETURN_IF_ERROR(output.Commit());
-  return result;
+  return output.Commit();
 }
 
-absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input, const Plan& plan,
+absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& input, const Plan& plan,
                                                     const ConvertOptions& options) {
   std::vector<Block> blocks;
   for (const TensorPlan& tensor : plan.tensors) {
@@ -283,8 +277,8 @@ absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input,
         std::vector<uint8_t> buffer = buffers.Take();
         buffer.resize(blocks[i].bytes);
         const TensorPlan& tensor = *blocks[i].tensor;
-        const DType dtype = *io::ToDType(tensor.input.info->dtype);
-        AQT_RETURN_IF_ERROR(input.Read(tensor.input, blocks[i].begin, absl::MakeSpan(buffer)));
+        const DType dtype = *io::ToDType(tensor.input->dtype);
+        AQT_RETURN_IF_ERROR(input.Read(*tensor.input, blocks[i].begin, absl::MakeSpan(buffer)));
         if (FirstNonFinite(buffer.data(), dtype, blocks[i].bytes / SizeOf(dtype)) >= 0) {
           const std::lock_guard<std::mutex> lock(mutex);
           found.insert(tensor.name());

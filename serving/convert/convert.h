@@ -13,9 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensor_source.h"
 #include "serving/convert/calibration.h"
+#include "serving/convert/carried_files.h"
 #include "serving/convert/output.h"
 #include "serving/convert/plan.h"
 #include "serving/tools/progress.h"
@@ -31,21 +32,16 @@ struct ConvertOptions {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-struct ConvertResult {
-  int64_t bytes_read = 0;  // of tensors
-  int64_t bytes_written = 0;
-  std::vector<std::string> not_copied;  // files of the input with its weights in other formats
-};
-
-// Assumes that all checks that need no weights have passed: the plan is for this checkpoint and recipe, the place is
-// from CheckOutput, the calibration went through CheckCalibration. On an error nothing is left behind, and what was at
-// the place is untouched. DataLoss, naming the tensor and the position, for a weight with a NaN or an infinity.
-absl::StatusOr<ConvertResult> Convert(const io::FileSystem& fs, const io::Checkpoint& input, const Plan& plan,
-                                      const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
-                                      const ConvertOptions& options);
+// `files` go to an output folder with the tensors; there may be none. Assumes that all checks that need no weights have
+// passed: the plan is for this source and recipe, the place is from CheckOutput, the calibration went through
+// CheckCalibration. On an error nothing is left behind, and what was at the place is untouched. DataLoss, naming the
+// tensor and the position, for a weight with a NaN or an infinity.
+absl::Status Convert(const io::FileSystem& fs, const io::TensorSource& input, const CarriedFiles& files,
+                     const Plan& plan, const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
+                     const ConvertOptions& options);
 
 // Of the weights that the plan quantizes, those that hold a NaN or an infinity. Reads them all.
-absl::StatusOr<std::set<std::string>> FindNonFinite(const io::Checkpoint& input, const Plan& plan,
+absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& input, const Plan& plan,
                                                     const ConvertOptions& options);
 
 }  // namespace aqt::serving

@@ -61,11 +61,13 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   PlanOptions plan_options;
   plan_options.single_file = place.is_file;
   plan_options.max_shard_bytes = job.max_shard_bytes;
+  plan_options.keep_shards = input.has_index();
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input, model, recipe, plan_options));
 
+  const CarriedFiles files = FilesToCarry(input);
   int64_t bytes = plan.new_bytes;
   if (!place.is_file) {
-    AQT_ASSIGN_OR_RETURN(const int64_t carried, CarriedBytes(fs, input));
+    AQT_ASSIGN_OR_RETURN(const int64_t carried, CarriedBytes(fs, files));
     bytes += carried;
   }
   AQT_RETURN_IF_ERROR(OutputError(CheckSpace(fs, place, bytes)));
@@ -93,10 +95,12 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
 
   const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(plan.old_bytes) : nullptr;
   options.progress = progress.get();
-  AQT_ASSIGN_OR_RETURN(const ConvertResult result, Convert(fs, input, plan, recipe, calibration, place, options));
-  for (const std::string& name : result.not_copied) {
-    report.warnings.push_back(
-        absl::StrCat(io::Printable(name), " was not copied: it holds the weights in another format"));
+  AQT_RETURN_IF_ERROR(Convert(fs, input, files, plan, recipe, calibration, place, options));
+  if (!place.is_file) {
+    for (const std::string& name : files.foreign_weights) {
+      report.warnings.push_back(
+          absl::StrCat(io::Printable(name), " was not copied: it holds the weights in another format"));
+    }
   }
   for (const std::string& name : input.unused_weight_files()) {
     report.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is not part of this checkpoint"));

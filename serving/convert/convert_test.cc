@@ -155,7 +155,7 @@ TEST_F(ConvertTest, StaticFloatInputs) {
   const io::Checkpoint out = *io::Checkpoint::Open(Fs(), job.output);
   EXPECT_TRUE(BitEqual(*out.ReadArray("a.input_scale"), Cast(Array::Of<float>({2}, {1}), DType::kBF16)));
   EXPECT_EQ(out.Find("a.input_zero_point"), nullptr);
-  EXPECT_EQ(out.Find("a.weight")->info->dtype, io::FileDType::kF8E4M3);
+  EXPECT_EQ(out.Find("a.weight")->dtype, io::FileDType::kF8E4M3);
 }
 
 TEST_F(ConvertTest, StaticInputsFromACalibration) {
@@ -207,7 +207,7 @@ TEST_F(ConvertTest, AFolderKeepsItsShardsAndFiles) {
   EXPECT_THAT(config, HasSubstr("\"Linear\""));
   const io::Checkpoint in = *io::Checkpoint::Open(Fs(), At("in")), out = *io::Checkpoint::Open(Fs(), At("out"));
   const auto* weight = out.Find("model.layers.0.self_attn.q_proj.weight");
-  EXPECT_EQ(weight->info->dtype, io::FileDType::kI8);
+  EXPECT_EQ(weight->dtype, io::FileDType::kI8);
   EXPECT_EQ(weight->shard, in.Find("model.layers.0.self_attn.q_proj.weight")->shard);
   EXPECT_EQ(out.Find("model.layers.0.self_attn.q_proj.weight_scale")->shard, weight->shard);
   EXPECT_EQ(*io::ReadFile(Fs(), At("in/pytorch_model.bin"), 100), "float weights") << "the input stays as it was";
@@ -228,8 +228,8 @@ TEST_F(ConvertTest, MaxShardSizeSplitsAndKeepsTheTensorsOfAWeightTogether) {
   EXPECT_THAT(DifferentTensors(At("out"), At("whole")), IsEmpty());
   for (const auto& tensor : out.tensors()) {
     const std::string packed = ".weight_packed";
-    if (absl::EndsWith(tensor.info->name, packed)) {
-      const std::string module = tensor.info->name.substr(0, tensor.info->name.size() - packed.size());
+    if (absl::EndsWith(tensor.name, packed)) {
+      const std::string module = tensor.name.substr(0, tensor.name.size() - packed.size());
       EXPECT_EQ(out.Find(module + ".weight_scale")->shard, tensor.shard);
       EXPECT_EQ(out.Find(module + ".weight_shape")->shard, tensor.shard);
     }
@@ -258,7 +258,7 @@ TEST_F(ConvertTest, AConvertedModelTellsHowItWasMade) {
   job.output = At("out.safetensors");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
   const io::Checkpoint file = *io::Checkpoint::Open(Fs(), At("out.safetensors"));
-  EXPECT_THAT(file.shards()[0].metadata(), Contains(std::make_pair(std::string("format"), std::string("pt"))));
+  EXPECT_THAT(file.shards()[0].metadata, Contains(std::make_pair(std::string("format"), std::string("pt"))));
   EXPECT_TRUE(ReadModelConfig(Fs(), file)->quantization_config.has_value());
   EXPECT_THAT(DifferentTensors(At("out"), At("out.safetensors")), IsEmpty());
 }
@@ -358,16 +358,16 @@ TEST_F(ConvertTest, EverythingElsePassesByteForByte) {
   job.output = At("out.safetensors");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
   const io::Checkpoint in = *io::Checkpoint::Open(Fs(), job.input), out = *io::Checkpoint::Open(Fs(), job.output);
-  for (const io::Checkpoint::Tensor& tensor : in.tensors()) {
-    if (tensor.info->name == "a.weight") continue;
-    const io::Checkpoint::Tensor* other = out.Find(tensor.info->name);
-    ASSERT_NE(other, nullptr) << tensor.info->name;
-    EXPECT_EQ(other->info->dtype, tensor.info->dtype);
-    EXPECT_EQ(other->info->shape, tensor.info->shape);
-    std::vector<uint8_t> a(tensor.info->num_bytes()), b(a.size());
+  for (const io::TensorInfo& tensor : in.tensors()) {
+    if (tensor.name == "a.weight") continue;
+    const io::TensorInfo* other = out.Find(tensor.name);
+    ASSERT_NE(other, nullptr) << tensor.name;
+    EXPECT_EQ(other->dtype, tensor.dtype);
+    EXPECT_EQ(other->shape, tensor.shape);
+    std::vector<uint8_t> a(tensor.num_bytes()), b(a.size());
     ASSERT_TRUE(in.Read(tensor, 0, absl::MakeSpan(a)).ok());
     ASSERT_TRUE(out.Read(*other, 0, absl::MakeSpan(b)).ok());
-    EXPECT_EQ(a, b) << tensor.info->name;
+    EXPECT_EQ(a, b) << tensor.name;
   }
 }
 

@@ -14,8 +14,6 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
-#include "serving/convert/plan.h"
-#include "serving/formats/quantization_config.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -26,11 +24,10 @@ constexpr int64_t kBlockElements = 1 << 17;
 
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 
-absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::Checkpoint& checkpoint,
-                                                        const io::Checkpoint::Tensor& tensor,
+absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::TensorSource& source, const io::TensorInfo& tensor,
                                                         const std::atomic<bool>* cancelled) {
-  const std::optional<DType> dtype = io::ToDType(tensor.info->dtype);
-  const int64_t n = tensor.info->shape.num_elements();
+  const std::optional<DType> dtype = io::ToDType(tensor.dtype);
+  const int64_t n = tensor.shape.num_elements();
   if (!dtype.has_value() || n == 0) return std::optional<TensorStats>();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   TensorStats stats{kInfinity, -kInfinity, 0};
@@ -41,7 +38,7 @@ absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::Checkpoint& ch
     const int64_t size = std::min(kBlockElements, n - begin);
     bytes.resize(size * SizeOf(*dtype));
     values.resize(size);
-    AQT_RETURN_IF_ERROR(checkpoint.Read(tensor, begin * SizeOf(*dtype), absl::MakeSpan(bytes)));
+    AQT_RETURN_IF_ERROR(source.Read(tensor, begin * SizeOf(*dtype), absl::MakeSpan(bytes)));
     if (*dtype == DType::kBool) {  // a byte other than 0 and 1 would not be a bool in memory
       std::transform(bytes.begin(), bytes.end(), values.begin(), [](uint8_t b) { return b != 0 ? 1.0 : 0.0; });
     } else {
@@ -84,35 +81,33 @@ std::string Number(double x) { return absl::StrFormat("%.6g", x); }
 
 }  // namespace
 
-absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
+absl::StatusOr<InspectReport> Inspect(const io::TensorSource& source, const ModelConfig& model,
                                       const InspectOptions& options) {
   InspectReport report;
-  report.path = checkpoint.path();
-  report.files = checkpoint.shard_names();
-  report.bytes = checkpoint.total_bytes();
-  report.other_files = checkpoint.other_files();
-  report.warnings = checkpoint.warnings();
+  report.path = source.path();
+  report.files = source.shard_names();
+  report.bytes = source.total_bytes();
+  report.warnings = source.warnings();
   std::map<io::FileDType, InspectReport::DTypeCount> dtypes;
-  for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
-    InspectReport::Tensor entry{*tensor.info, report.files[tensor.shard], std::nullopt};
+  for (const io::TensorInfo& tensor : source.tensors()) {
+    InspectReport::Tensor entry{tensor, report.files[tensor.shard], std::nullopt};
     if (options.stats) {
-      AQT_ASSIGN_OR_RETURN(entry.stats, ComputeStats(checkpoint, tensor, options.cancelled));
+      AQT_ASSIGN_OR_RETURN(entry.stats, ComputeStats(source, tensor, options.cancelled));
     }
-    InspectReport::DTypeCount& count = dtypes[tensor.info->dtype];
-    count.dtype = tensor.info->dtype;
+    InspectReport::DTypeCount& count = dtypes[tensor.dtype];
+    count.dtype = tensor.dtype;
     ++count.tensors;
-    count.bytes += tensor.info->num_bytes();
+    count.bytes += tensor.num_bytes();
     report.tensors.push_back(std::move(entry));
   }
   for (const auto& [dtype, count] : dtypes) report.dtypes.push_back(count);
   std::stable_sort(report.dtypes.begin(), report.dtypes.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  for (size_t i = 0; i < checkpoint.shards().size(); ++i) {
+  for (size_t i = 0; i < source.shards().size(); ++i) {
     const std::string prefix = report.files.size() > 1 ? absl::StrCat(report.files[i], ": ") : "";
-    for (const auto& [key, value] : checkpoint.shards()[i].metadata())
+    for (const auto& [key, value] : source.shards()[i].metadata)
       report.metadata.emplace_back(absl::StrCat(prefix, key), value);
   }
-  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   report.quantization = DescribeQuantization(model);
   return report;
 }

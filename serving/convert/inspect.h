@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "aqt/io/checkpoint.h"
-#include "aqt/io/file.h"
+#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensor_spec.h"
+#include "serving/formats/quantization_config.h"
 
 namespace aqt::serving {
 
@@ -42,8 +43,8 @@ struct InspectReport {
   int64_t bytes = 0;
   std::vector<std::pair<std::string, std::string>> metadata;  // {"file: key" or "key", value}
   std::string quantization;                                   // one line per group, or empty
-  std::vector<std::string> other_files;
-  std::vector<std::string> warnings;  // about links, and files that cannot be read
+  std::vector<std::string> other_files;                       // of the folder; for the caller to fill in
+  std::vector<std::string> warnings;                          // about links, and files that cannot be read
 };
 
 struct InspectOptions {
@@ -52,8 +53,8 @@ struct InspectOptions {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// DataLoss when the checkpoint is damaged.
-absl::StatusOr<InspectReport> Inspect(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
+// DataLoss when the source is damaged.
+absl::StatusOr<InspectReport> Inspect(const io::TensorSource& source, const ModelConfig& model,
                                       const InspectOptions& options);
 
 void PrintInspect(const InspectReport& report, std::ostream& out);

@@ -30,7 +30,7 @@ absl::StatusOr<bool> HoldsCheckpoint(const io::FileSystem& fs, absl::string_view
 bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
   const absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path);
   if (!checkpoint.ok()) return false;
-  for (const auto& [key, value] : checkpoint->shards()[0].metadata()) {
+  for (const auto& [key, value] : checkpoint->shards()[0].metadata) {
     if (key == kVersionKey) return true;
   }
   return false;
@@ -78,7 +78,7 @@ absl::Status CheckNotInput(const io::FileSystem& fs, const io::Checkpoint& input
   Collision collision(fs, path, out);
   AQT_RETURN_IF_ERROR(collision.Check(input.path(), Collision::kInput));
   std::vector<std::string> files;
-  for (const io::SafetensorsReader& shard : input.shards()) files.push_back(shard.path());
+  for (const io::TensorSource::Shard& shard : input.shards()) files.push_back(shard.path);
   if (input.is_folder()) {
     for (const char* name : {kConfigFile, io::kIndexFile}) files.push_back(io::JoinPath(input.path(), name));
     for (const auto* names : {&input.other_files(), &input.unused_weight_files()}) {

@@ -22,15 +22,15 @@ namespace {
 
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 
-absl::StatusOr<RuleSet> MakeRules(const io::Checkpoint& checkpoint, const Recipe& recipe) {
+absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const Recipe& recipe) {
   if (!recipe.like.has_value()) return RuleSet::FromConfig(*recipe.config);
-  return RuleSet::FromQuantizationConfig(
-      *recipe.like, [&checkpoint](absl::string_view module) { return HasModule(checkpoint, module); });
+  return RuleSet::FromQuantizationConfig(*recipe.like,
+                                         [&source](absl::string_view module) { return HasModule(source, module); });
 }
 
-bool HasStoredHead(const io::Checkpoint& checkpoint) {
-  for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
-    const std::optional<absl::string_view> module = ModuleOf(tensor.info->name);
+bool HasStoredHead(const io::TensorSource& source) {
+  for (const io::TensorInfo& tensor : source.tensors()) {
+    const std::optional<absl::string_view> module = ModuleOf(tensor.name);
     if (module.has_value() && IsHeadName(*module)) return true;
   }
   return false;
@@ -47,15 +47,15 @@ absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
                                                ": AQT's weight rules ", what, ", or the compressed_tensors rules"));
 }
 
-bool IsTied(const io::Checkpoint& checkpoint, const ModelConfig& model) {
+bool IsTied(const io::TensorSource& source, const ModelConfig& model) {
   if (model.tie_word_embeddings.has_value()) return *model.tie_word_embeddings;
-  return model.has_output_head && !HasStoredHead(checkpoint);
+  return model.has_output_head && !HasStoredHead(source);
 }
 
 // The module that a loader would take for a quantized one if `ignore` did not name it, or null: a weight of the class
 // Linear, as far as name and rank tell, or experts in one tensor.
 std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_left_out) {
-  const io::TensorInfo& info = *tensor.input.info;
+  const io::TensorInfo& info = *tensor.input;
   if (info.shape.rank() == 3) return info.name.substr(0, info.name.find_last_of('.'));
   const bool linear = tensor.decision.candidate && info.shape.rank() == 2 && !IsEmbeddingName(*ModuleOf(info.name));
   if (!linear || (only_left_out && !tensor.decision.left_out)) return std::nullopt;
@@ -64,7 +64,7 @@ std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_le
 
 // What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point, by
 // name. With several: every module by name.
-QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelConfig& model, const Plan& plan,
+QuantizationConfig DescribeOutput(const io::TensorSource& source, const ModelConfig& model, const Plan& plan,
                                   const Recipe& recipe) {
   const bool like = recipe.like.has_value();
   QuantizationConfig config;
@@ -90,7 +90,7 @@ QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelC
     modules[g].emplace_back(*ModuleOf(tensor.name()));
   }
   // A head that shares the embedding's tensor is a module of its own when the model is built.
-  if (IsTied(checkpoint, model) && !HasStoredHead(checkpoint)) ignore("lm_head");
+  if (IsTied(source, model) && !HasStoredHead(source)) ignore("lm_head");
   if (like) return config;
   if (config.groups.size() != 1) {
     for (size_t g = 0; g < config.groups.size(); ++g) {
@@ -105,8 +105,8 @@ QuantizationConfig DescribeOutput(const io::Checkpoint& checkpoint, const ModelC
   return config;
 }
 
-absl::Status AssignShards(const io::Checkpoint& checkpoint, const PlanOptions& options, Plan& plan) {
-  if (options.single_file || (options.max_shard_bytes == 0 && !checkpoint.has_index())) {
+absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
+  if (options.single_file || (options.max_shard_bytes == 0 && !options.keep_shards)) {
     plan.shard_names = {io::kModelFile};
     if (options.max_shard_bytes == 0 || plan.new_bytes <= options.max_shard_bytes) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--max-shard-size ", options.max_shard_bytes,
@@ -114,9 +114,9 @@ absl::Status AssignShards(const io::Checkpoint& checkpoint, const PlanOptions& o
                                                    " bytes; give a folder as output, which may hold several"));
   }
   if (options.max_shard_bytes == 0) {
-    plan.shard_names = checkpoint.shard_names();
+    plan.shard_names = source.shard_names();
     plan.has_index = true;
-    for (TensorPlan& tensor : plan.tensors) tensor.output_shard = tensor.input.shard;
+    for (TensorPlan& tensor : plan.tensors) tensor.output_shard = tensor.input->shard;
     return absl::OkStatus();
   }
   int shard = 0;
@@ -181,30 +181,29 @@ absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) 
 
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options) {
-  AQT_RETURN_IF_ERROR(CheckNotQuantized(checkpoint, model));
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(checkpoint, recipe));
-  const bool tied = IsTied(checkpoint, model);
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, recipe));
+  const bool tied = IsTied(source, model);
   Plan plan;
-  for (const io::Checkpoint::Tensor& input : checkpoint.tensors()) {
+  for (const io::TensorInfo& input : source.tensors()) {
     TensorPlan tensor;
-    tensor.input = input;
-    AQT_ASSIGN_OR_RETURN(tensor.decision, rules.Decide(*input.info, tied));
-    if (tensor.quantized() && options.keep_float.contains(input.info->name)) {
+    tensor.input = &input;
+    AQT_ASSIGN_OR_RETURN(tensor.decision, rules.Decide(input, tied));
+    if (tensor.quantized() && options.keep_float.contains(input.name)) {
       tensor.decision.scheme.reset();
       tensor.decision.left_out = true;
       tensor.decision.warning = "holds a NaN or an infinity: left in floating point";
     }
     if (tensor.quantized()) {
       AQT_RETURN_IF_ERROR(CheckWeightRules(recipe, tensor));
-      tensor.outputs =
-          OutputTensors(*tensor.decision.scheme, *ModuleOf(tensor.name()), input.info->dtype, input.info->shape);
+      tensor.outputs = OutputTensors(*tensor.decision.scheme, *ModuleOf(tensor.name()), input.dtype, input.shape);
       ++plan.num_quantized;
     } else {
-      tensor.outputs = {*input.info};
+      tensor.outputs = {input};
     }
-    tensor.old_bytes = input.info->num_bytes();
+    tensor.old_bytes = input.num_bytes();
     for (const io::TensorSpec& output : tensor.outputs) {
       AQT_ASSIGN_OR_RETURN(const int64_t bytes, io::TensorBytes(output.dtype, output.shape));
       tensor.new_bytes += bytes;
@@ -214,54 +213,57 @@ absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfi
     plan.tensors.push_back(std::move(tensor));
   }
   AQT_RETURN_IF_ERROR(CheckRules(rules, recipe, plan));
-  plan.warnings.insert(plan.warnings.end(), checkpoint.warnings().begin(), checkpoint.warnings().end());
+  plan.warnings.insert(plan.warnings.end(), source.warnings().begin(), source.warnings().end());
   AQT_RETURN_IF_ERROR(CheckNames(plan));
-  AQT_RETURN_IF_ERROR(AssignShards(checkpoint, options, plan));
-  plan.quantization_config = DescribeOutput(checkpoint, model, plan, recipe);
+  AQT_RETURN_IF_ERROR(AssignShards(source, options, plan));
+  plan.quantization_config = DescribeOutput(source, model, plan, recipe);
   return plan;
 }
 
-bool HasModule(const io::Checkpoint& checkpoint, absl::string_view module) {
-  return checkpoint.Find(absl::StrCat(module, kWeight)) != nullptr;
+bool HasModule(const io::TensorSource& source, absl::string_view module) {
+  return source.Find(absl::StrCat(module, kWeight)) != nullptr;
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
   ModelConfig config;
   if (!checkpoint.is_folder()) {
-    for (const auto& [key, value] : checkpoint.shards()[0].metadata()) {
+    for (const auto& [key, value] : checkpoint.shards()[0].metadata) {
       if (key == kQuantizationConfigKey) config.quantization_config = value;
     }
     return config;
   }
   const std::string path = io::JoinPath(checkpoint.path(), kConfigFile);
   AQT_ASSIGN_OR_RETURN(const bool exists, io::Exists(fs, path));
-  if (!exists) return config;
-  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
-  absl::StatusOr<ModelConfig> parsed = ParseModelConfig(text);
-  if (!parsed.ok()) return Annotate(parsed.status(), path);
-  return parsed;
+  if (exists) {
+    AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
+    absl::StatusOr<ModelConfig> parsed = ParseModelConfig(text);
+    if (!parsed.ok()) return Annotate(parsed.status(), path);
+    config = *std::move(parsed);
+  }
+  config.quantization_file = FindQuantizationFile(checkpoint.other_files());
+  return config;
 }
 
-absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view name) {
-  AQT_RETURN_IF_ERROR(CheckNotQuantized(checkpoint, model));
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(checkpoint, recipe));
-  const io::Checkpoint::Tensor* tensor = checkpoint.Find(name);
-  if (tensor == nullptr) tensor = checkpoint.Find(absl::StrCat(name, kWeight));
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, recipe));
+  const io::TensorInfo* tensor = source.Find(name);
+  if (tensor == nullptr) tensor = source.Find(absl::StrCat(name, kWeight));
   if (tensor == nullptr) {
     std::vector<std::string> similar;
-    for (const io::Checkpoint::Tensor& t : checkpoint.tensors()) {
-      if (similar.size() < 3 && absl::StrContains(t.info->name, name)) similar.push_back(io::Printable(t.info->name));
+    for (const io::TensorInfo& t : source.tensors()) {
+      if (similar.size() < 3 && absl::StrContains(t.name, name)) similar.push_back(io::Printable(t.name));
     }
     return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.path(), " has no tensor ", io::Printable(name),
+        absl::StrCat(source.path(), " has no tensor ", io::Printable(name),
                      similar.empty() ? "; `aqt inspect` lists them"
                                      : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
   }
   std::vector<std::string> trace;
-  absl::StatusOr<Decision> decision = rules.Decide(*tensor->info, IsTied(checkpoint, model), &trace);
-  std::string text = absl::StrCat(io::Printable(tensor->info->name), " ", io::ToString(tensor->info->dtype),
-                                  tensor->info->shape.ToString(), "\n");
+  absl::StatusOr<Decision> decision = rules.Decide(*tensor, IsTied(source, model), &trace);
+  std::string text =
+      absl::StrCat(io::Printable(tensor->name), " ", io::ToString(tensor->dtype), tensor->shape.ToString(), "\n");
   for (const std::string& line : trace) absl::StrAppend(&text, "  ", io::PrintableLine(line), "\n");
   if (!decision.ok()) {
     absl::StrAppend(&text, "  => error: ", io::PrintableLine(decision.status().message()), "\n");
@@ -275,7 +277,7 @@ absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const Mode
 void PrintPlan(const Plan& plan, std::ostream& out) {
   Table table({"tensor", "dtype", "shape", "scheme", "before", "after", "decided by"});
   for (const TensorPlan& t : plan.tensors) {
-    table.Add({t.name(), Std(io::ToString(t.input.info->dtype)), t.input.info->shape.ToString(),
+    table.Add({t.name(), Std(io::ToString(t.input->dtype)), t.input->shape.ToString(),
                t.quantized() ? Describe(*t.decision.scheme) : "-", HumanBytes(t.old_bytes), HumanBytes(t.new_bytes),
                t.decision.reason});
   }
@@ -301,8 +303,8 @@ std::string PlanToJson(const Plan& plan) {
                          {"shape", std::vector<int64_t>(output.shape.begin(), output.shape.end())}});
     }
     Json json = {{"name", t.name()},
-                 {"dtype", Std(io::ToString(t.input.info->dtype))},
-                 {"shape", std::vector<int64_t>(t.input.info->shape.begin(), t.input.info->shape.end())},
+                 {"dtype", Std(io::ToString(t.input->dtype))},
+                 {"shape", std::vector<int64_t>(t.input->shape.begin(), t.input->shape.end())},
                  {"scheme", t.quantized() ? Json(Describe(*t.decision.scheme)) : Json()},
                  {"decided_by", t.decision.reason},
                  {"warning", t.decision.warning.empty() ? Json() : Json(t.decision.warning)},

@@ -15,7 +15,8 @@
 #include "absl/strings/string_view.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensor_spec.h"
 #include "serving/convert/recipe.h"
 #include "serving/convert/rules.h"
 #include "serving/formats/quantization_config.h"
@@ -23,20 +24,21 @@
 namespace aqt::serving {
 
 struct PlanOptions {
-  bool single_file = false;          // all tensors go to one file, whatever the input's shards
-  int64_t max_shard_bytes = 0;       // bytes of tensors per file; 0: the shards of the input
+  bool single_file = false;          // all tensors go to one file, whatever else is said here
+  int64_t max_shard_bytes = 0;       // bytes of tensors per file; 0: no limit
+  bool keep_shards = false;          // without a limit: to files of the input's names, with an index
   std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
 };
 
 struct TensorPlan {
-  io::Checkpoint::Tensor input;
+  const io::TensorInfo* input = nullptr;  // lives as long as the source
   Decision decision;
   std::vector<io::TensorSpec> outputs;  // the input's own if it is carried over; see OutputTensors in scheme.h
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
   int output_shard = 0;
 
-  const std::string& name() const { return input.info->name; }
+  const std::string& name() const { return input->name; }
   bool quantized() const { return decision.scheme.has_value(); }
 };
 
@@ -53,21 +55,21 @@ struct Plan {
 
 // InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule cannot be followed. InvalidArgument if
 // nothing would be quantized, the recipe is strict and a rule has no effect, two outputs would have the same name, or
-// one file would exceed max_shard_bytes. Unimplemented if the checkpoint is quantized already (quantized_already.h).
-// The plan refers to `checkpoint`, which must outlive it.
-absl::StatusOr<Plan> MakePlan(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+// one file would exceed max_shard_bytes. Unimplemented if the model is quantized already (quantized_already.h).
+// The plan refers to `source`, which must outlive it.
+absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options = {});
 
 // Whether there is a weight of that module.
-bool HasModule(const io::Checkpoint& checkpoint, absl::string_view module);
+bool HasModule(const io::TensorSource& source, absl::string_view module);
 
-// Reads a folder's config.json, or for a single file the metadata in which a conversion keeps its quantization_config.
-// DataLoss if config.json is damaged.
+// What a folder's config.json and the names of the files beside it say, or for a single file the metadata in which a
+// conversion keeps its quantization_config. DataLoss if config.json is damaged.
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
 // One line per rule that Decide tries for the tensor of that name, then its decision. InvalidArgument, with similar
-// names, if the checkpoint does not have it; Unimplemented as in MakePlan.
-absl::StatusOr<std::string> Explain(const io::Checkpoint& checkpoint, const ModelConfig& model, const Recipe& recipe,
+// names, if the source does not have it; Unimplemented as in MakePlan.
+absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view tensor);
 
 // A table: tensor, shape, dtype, what decided, scheme, bytes before and after, and a warning; then totals.

@@ -15,7 +15,6 @@
 #include "aqt/io/printable.h"
 #include "aqt/quant/weights/compressed_tensors.h"
 #include "nlohmann/json.hpp"
-#include "serving/convert/carried_files.h"
 #include "serving/convert/plan.h"
 #include "serving/convert/rules.h"
 #include "serving/formats/quantization_config.h"
@@ -71,20 +70,19 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
 }
 
 // What differs; an empty string if the two are equal.
-absl::StatusOr<std::string> CompareBytes(const io::Checkpoint& input, const io::Checkpoint::Tensor& a,
-                                         const io::Checkpoint& output, const io::Checkpoint::Tensor* b,
+absl::StatusOr<std::string> CompareBytes(const io::TensorSource& input, const io::TensorInfo& a,
+                                         const io::TensorSource& output, const io::TensorInfo* b,
                                          const std::atomic<bool>* cancelled) {
-  const std::string name = io::Printable(a.info->name);
+  const std::string name = io::Printable(a.name);
   if (b == nullptr) return absl::StrCat(name, " is missing from the output");
-  if (a.info->dtype != b->info->dtype || a.info->shape != b->info->shape) {
-    return absl::StrCat(name, " was ", io::ToString(a.info->dtype), a.info->shape.ToString(), " and is ",
-                        io::ToString(b->info->dtype), b->info->shape.ToString(),
-                        ", though the quantization_config does not name it");
+  if (a.dtype != b->dtype || a.shape != b->shape) {
+    return absl::StrCat(name, " was ", io::ToString(a.dtype), a.shape.ToString(), " and is ", io::ToString(b->dtype),
+                        b->shape.ToString(), ", though the quantization_config does not name it");
   }
   std::vector<uint8_t> x, y;
-  for (int64_t at = 0; at < a.info->num_bytes(); at += kCompareBytes) {
+  for (int64_t at = 0; at < a.num_bytes(); at += kCompareBytes) {
     AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
-    x.resize(std::min(kCompareBytes, a.info->num_bytes() - at));
+    x.resize(std::min(kCompareBytes, a.num_bytes() - at));
     y.resize(x.size());
     AQT_RETURN_IF_ERROR(input.Read(a, at, absl::MakeSpan(x)));
     AQT_RETURN_IF_ERROR(output.Read(*b, at, absl::MakeSpan(y)));
@@ -101,23 +99,22 @@ struct Finding {
   std::string problem;
 };
 
-absl::Status VerifyTensor(const io::Checkpoint& input, const io::Checkpoint& output,
-                          const io::Checkpoint::Tensor& tensor, const std::atomic<bool>* cancelled, Finding& finding) {
+absl::Status VerifyTensor(const io::TensorSource& input, const io::TensorSource& output, const io::TensorInfo& tensor,
+                          const std::atomic<bool>* cancelled, Finding& finding) {
   AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
   if (!finding.scheme.has_value()) {
-    AQT_ASSIGN_OR_RETURN(finding.problem,
-                         CompareBytes(input, tensor, output, output.Find(tensor.info->name), cancelled));
+    AQT_ASSIGN_OR_RETURN(finding.problem, CompareBytes(input, tensor, output, output.Find(tensor.name), cancelled));
     return absl::OkStatus();
   }
-  const absl::string_view module = *ModuleOf(tensor.info->name);
-  const absl::StatusOr<DecodedWeight> decoded = DecodeWeight(output, module, *finding.scheme, tensor.info->shape);
+  const absl::string_view module = *ModuleOf(tensor.name);
+  const absl::StatusOr<DecodedWeight> decoded = DecodeWeight(output, module, *finding.scheme, tensor.shape);
   if (!decoded.ok()) {
-    finding.problem = absl::StrCat(io::Printable(tensor.info->name), ": ", decoded.status().message());
+    finding.problem = absl::StrCat(io::Printable(tensor.name), ": ", decoded.status().message());
     return absl::OkStatus();
   }
   AQT_ASSIGN_OR_RETURN(const Array original, input.ReadArray(tensor));
   finding.quality = Compare(original, *decoded, *finding.scheme);
-  finding.quality->name = tensor.info->name;
+  finding.quality->name = tensor.name;
   return absl::OkStatus();
 }
 
@@ -158,8 +155,8 @@ SnrSummary Summarize(const VerifyReport& report) {
 
 }  // namespace
 
-absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoint& input, const io::Checkpoint& output,
-                                    const VerifyOptions& options) {
+absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSource& input, const CarriedFiles& files,
+                                    const io::Checkpoint& output, const VerifyOptions& options) {
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, output));
   if (!model.quantization_config.has_value()) {
     return absl::DataLossError(absl::StrCat(output.path(), " has no quantization_config, in ",
@@ -173,11 +170,11 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
                        }));
 
   VerifyReport report;
-  const std::vector<io::Checkpoint::Tensor>& tensors = input.tensors();
+  const std::vector<io::TensorInfo>& tensors = input.tensors();
   std::vector<Finding> findings(tensors.size());
   std::set<std::string> expected;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const io::TensorInfo& info = *tensors[i].info;
+    const io::TensorInfo& info = tensors[i];
     const absl::StatusOr<Decision> decision = rules.Decide(info, /*tied=*/false);
     if (!decision.ok()) {
       findings[i].problem = absl::StrCat(decision.status().message());
@@ -196,7 +193,7 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
       static_cast<int64_t>(tensors.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       // A weight is held as the original and dequantized, each also as f32, and as stored, unpacked and in f32.
       [&](int64_t i) {
-        return findings[i].scheme.has_value() ? 22 * tensors[i].info->shape.num_elements() : 2 * kCompareBytes;
+        return findings[i].scheme.has_value() ? 22 * tensors[i].shape.num_elements() : 2 * kCompareBytes;
       },
       [&](int64_t i) {
         return findings[i].problem.empty() ? VerifyTensor(input, output, tensors[i], options.cancelled, findings[i])
@@ -214,15 +211,15 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoi
       ++report.num_carried;
     }
   }
-  for (const io::Checkpoint::Tensor& tensor : output.tensors()) {
-    if (!expected.contains(tensor.info->name)) {
-      report.problems.push_back(
-          absl::StrCat(io::Printable(tensor.info->name),
-                       " is in the output, but neither in the input nor part of a quantized weight"));
+  for (const io::TensorInfo& tensor : output.tensors()) {
+    if (!expected.contains(tensor.name)) {
+      report.problems.push_back(absl::StrCat(
+          io::Printable(tensor.name), " is in the output, but neither in the input nor part of a quantized weight"));
     }
   }
-  if (input.is_folder() && output.is_folder()) {
-    AQT_ASSIGN_OR_RETURN(std::vector<std::string> problems, CompareCarriedFiles(fs, input, output, options.cancelled));
+  if (output.is_folder()) {
+    AQT_ASSIGN_OR_RETURN(std::vector<std::string> problems,
+                         CompareCarriedFiles(fs, files, output.path(), options.cancelled));
     std::move(problems.begin(), problems.end(), std::back_inserter(report.problems));
   }
   if (report.weights.empty())

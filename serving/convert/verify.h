@@ -22,6 +22,8 @@
 #include "absl/status/statusor.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensor_source.h"
+#include "serving/convert/carried_files.h"
 #include "serving/formats/scheme.h"
 
 namespace aqt::serving {
@@ -49,10 +51,10 @@ struct VerifyReport {
   std::vector<std::string> problems;   // each names a tensor; empty when everything is as it should be
 };
 
-// DataLoss if a checkpoint is damaged or `output` has no quantization_config; InvalidArgument or Unimplemented if that
-// cannot be read.
-absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::Checkpoint& input, const io::Checkpoint& output,
-                                    const VerifyOptions& options);
+// `files` are those of the input, which an output folder must have. DataLoss if one of the two is damaged or `output`
+// has no quantization_config; InvalidArgument or Unimplemented if that cannot be read.
+absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSource& input, const CarriedFiles& files,
+                                    const io::Checkpoint& output, const VerifyOptions& options);
 
 // Minimum and mean are over the finite SNRs; the others are counted. In JSON, NaN is null and infinity is "inf".
 void PrintVerify(const VerifyReport& report, std::ostream& out);

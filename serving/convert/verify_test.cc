@@ -39,7 +39,7 @@ class VerifyTest : public FolderTest {
   }
   absl::StatusOr<VerifyReport> Run(VerifyOptions options = {}) {
     const io::Checkpoint in = *io::Checkpoint::Open(Fs(), At("in")), out = *io::Checkpoint::Open(Fs(), At("out"));
-    return Verify(Fs(), in, out, options);
+    return Verify(Fs(), in, FilesToCarry(in), out, options);
   }
   // Writes the output's tensors again, changed by `edit`.
   template <class Edit>
@@ -47,7 +47,7 @@ class VerifyTest : public FolderTest {
     NamedArrays tensors;
     {
       const io::Checkpoint out = *io::Checkpoint::Open(Fs(), At("out"));
-      for (const auto& tensor : out.tensors()) tensors.emplace_back(tensor.info->name, *out.ReadArray(tensor));
+      for (const auto& tensor : out.tensors()) tensors.emplace_back(tensor.name, *out.ReadArray(tensor));
     }
     edit(tensors);
     WriteTensors(At("out/model.safetensors"), tensors);

@@ -46,6 +46,8 @@ struct ModelConfig {
   // The text of `quantization_config` or `compression_config`, if there is one, also within `text_config`.
   std::optional<std::string> quantization_config;
   std::string quant_method;  // the one in there; empty if not given
+  // A file beside config.json that describes a quantization: see quantized_already.h. Empty if there is none.
+  std::string quantization_file;
 };
 // DataLoss with line and column as in io::ScanJsonObject. NaN, Infinity and numbers of any size are accepted.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);

@@ -52,34 +52,30 @@ constexpr Layout kLayouts[] = {
     {"_blocks", "MXFP4", true},
 };
 
-bool ShowsQuantization(const io::Checkpoint& checkpoint, const io::TensorInfo& info, const Layout& layout) {
+bool ShowsQuantization(const io::TensorSource& source, const io::TensorInfo& info, const Layout& layout) {
   absl::string_view module = info.name;
   if (!absl::ConsumeSuffix(&module, layout.suffix)) return false;
   if (layout.only_storage && !IsStorageType(info.dtype)) return false;
   if (!layout.of_weight) return true;
-  const io::Checkpoint::Tensor* weight = checkpoint.Find(absl::StrCat(module, kWeight));
-  return weight != nullptr && IsStorageType(weight->info->dtype);
+  const io::TensorInfo* weight = source.Find(absl::StrCat(module, kWeight));
+  return weight != nullptr && IsStorageType(weight->dtype);
 }
 
 // The evidence that the checkpoint is quantized, or an empty text.
-std::string Evidence(const io::Checkpoint& checkpoint, const ModelConfig& model) {
+std::string Evidence(const io::TensorSource& source, const ModelConfig& model) {
   if (model.quantization_config.has_value()) {
     return absl::StrCat("it has a quantization_config",
                         model.quant_method.empty() ? "" : absl::StrCat(" of ", io::Printable(model.quant_method)));
   }
-  for (const char* file : {"quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
-    const std::vector<std::string>& files = checkpoint.other_files();
-    if (std::find(files.begin(), files.end(), file) != files.end()) return absl::StrCat("there is a ", file);
-  }
+  if (!model.quantization_file.empty()) return absl::StrCat("there is a ", model.quantization_file);
   for (const Layout& layout : kLayouts) {
-    for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
-      if (ShowsQuantization(checkpoint, *tensor.info, layout)) {
-        return absl::StrCat("the tensor ", io::Printable(tensor.info->name), " is of ", layout.method);
+    for (const io::TensorInfo& tensor : source.tensors()) {
+      if (ShowsQuantization(source, tensor, layout)) {
+        return absl::StrCat("the tensor ", io::Printable(tensor.name), " is of ", layout.method);
       }
     }
   }
-  for (const io::Checkpoint::Tensor& tensor : checkpoint.tensors()) {
-    const io::TensorInfo& info = *tensor.info;
+  for (const io::TensorInfo& info : source.tensors()) {
     if (info.shape.rank() == 2 && ModuleOf(info.name).has_value() && IsStorageType(info.dtype)) {
       return absl::StrCat("the weight ", io::Printable(info.name), " is ", io::ToString(info.dtype),
                           info.shape.ToString());
@@ -90,10 +86,17 @@ std::string Evidence(const io::Checkpoint& checkpoint, const ModelConfig& model)
 
 }  // namespace
 
-absl::Status CheckNotQuantized(const io::Checkpoint& checkpoint, const ModelConfig& model) {
-  const std::string evidence = Evidence(checkpoint, model);
+std::string FindQuantizationFile(const std::vector<std::string>& files) {
+  for (const char* name : {"quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
+    if (std::find(files.begin(), files.end(), name) != files.end()) return name;
+  }
+  return "";
+}
+
+absl::Status CheckNotQuantized(const io::TensorSource& source, const ModelConfig& model) {
+  const std::string evidence = Evidence(source, model);
   if (evidence.empty()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(checkpoint.path(), " is quantized already: ", evidence,
+  return absl::UnimplementedError(absl::StrCat(source.path(), " is quantized already: ", evidence,
                                                "; start from the floating point original, or dequantize it first"));
 }
 

@@ -20,13 +20,15 @@ using ::testing::HasSubstr;
 class QuantizedAlreadyTest : public ::testing::Test {
  protected:
   // Checks a model that also has these.
-  absl::Status Check(const NamedArrays& more, const std::string& file = "", const ModelConfig& model = {}) {
+  absl::Status Check(const NamedArrays& more, const std::string& file = "", ModelConfig model = {}) {
     const std::string root = MakeTestFolder();
     NamedArrays tensors = SmallModel(DType::kBF16);
     tensors.insert(tensors.end(), more.begin(), more.end());
     WriteTensors(io::JoinPath(root, "model.safetensors"), tensors);
     if (!file.empty()) WriteText(io::JoinPath(root, file), "{}");
-    return CheckNotQuantized(*io::Checkpoint::Open(io::LocalFileSystem(), root), model);
+    const io::Checkpoint checkpoint = *io::Checkpoint::Open(io::LocalFileSystem(), root);
+    model.quantization_file = FindQuantizationFile(checkpoint.other_files());
+    return CheckNotQuantized(checkpoint, model);
   }
   void ExpectRefused(const absl::Status& status, const std::string& evidence) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << evidence << ": " << status;

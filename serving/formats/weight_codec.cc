@@ -39,16 +39,16 @@ bool AllFinite(const Array& scale) {
 }
 
 // A stored tensor of the expected type, or DataLoss.
-absl::StatusOr<Array> ReadExpected(const io::Checkpoint& checkpoint, const std::string& name,
-                                   std::optional<DType> dtype, const Shape& shape) {
-  const io::Checkpoint::Tensor* tensor = checkpoint.Find(name);
+absl::StatusOr<Array> ReadExpected(const io::TensorSource& source, const std::string& name, std::optional<DType> dtype,
+                                   const Shape& shape) {
+  const io::TensorInfo* tensor = source.Find(name);
   if (tensor == nullptr) return absl::DataLossError(absl::StrCat(io::Printable(name), " is missing"));
-  if (tensor->info->shape != shape || (dtype.has_value() && io::ToDType(tensor->info->dtype) != dtype)) {
-    return absl::DataLossError(absl::StrCat(io::Printable(name), " is ", io::ToString(tensor->info->dtype),
-                                            tensor->info->shape.ToString(), "; the scheme says ",
+  if (tensor->shape != shape || (dtype.has_value() && io::ToDType(tensor->dtype) != dtype)) {
+    return absl::DataLossError(absl::StrCat(io::Printable(name), " is ", io::ToString(tensor->dtype),
+                                            tensor->shape.ToString(), "; the scheme says ",
                                             dtype.has_value() ? ToString(*dtype) : "", shape.ToString()));
   }
-  return checkpoint.ReadArray(*tensor);
+  return source.ReadArray(*tensor);
 }
 
 }  // namespace
@@ -85,14 +85,14 @@ absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float m
   return EncodedInput{std::move(encoded.scale), std::move(encoded.zero_point)};
 }
 
-absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module,
+absl::StatusOr<DecodedWeight> DecodeWeight(const io::TensorSource& source, absl::string_view module,
                                            const Scheme& scheme, const Shape& shape, Executor* executor) {
   StoredTensors stored;
   for (const io::TensorSpec& spec : OutputTensors(scheme, module, io::FileDType::kF32, shape)) {
     std::string suffix = spec.name.substr(module.size());
     const bool is_scale = suffix == kWeightScale || suffix == kInputScale;
-    AQT_ASSIGN_OR_RETURN(Array array, ReadExpected(checkpoint, spec.name,
-                                                   is_scale ? std::nullopt : io::ToDType(spec.dtype), spec.shape));
+    AQT_ASSIGN_OR_RETURN(
+        Array array, ReadExpected(source, spec.name, is_scale ? std::nullopt : io::ToDType(spec.dtype), spec.shape));
     stored.emplace(std::move(suffix), std::move(array));
   }
   absl::StatusOr<ct::QuantizedWeight> weight = scheme.format->Decode(stored, scheme.weights, shape);

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
-#include "aqt/io/checkpoint.h"
+#include "aqt/io/tensor_source.h"
 #include "serving/formats/scheme.h"
 #include "serving/formats/weight_rules.h"
 
@@ -40,7 +40,7 @@ struct DecodedWeight {
   Array scale;        // as stored
   Array dequantized;  // dtype of the scale, [o, i]
 };
-absl::StatusOr<DecodedWeight> DecodeWeight(const io::Checkpoint& checkpoint, absl::string_view module,
+absl::StatusOr<DecodedWeight> DecodeWeight(const io::TensorSource& source, absl::string_view module,
                                            const Scheme& scheme, const Shape& shape, Executor* executor = nullptr);
 
 }  // namespace aqt::serving

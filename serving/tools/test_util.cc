@@ -126,14 +126,13 @@ void WriteShardedModel(const std::string& folder, DType dtype) {
 std::vector<std::string> DifferentTensors(const std::string& a, const std::string& b) {
   const io::Checkpoint x = *io::Checkpoint::Open(Fs(), a), y = *io::Checkpoint::Open(Fs(), b);
   std::set<std::string> names;
-  for (const auto& tensor : x.tensors()) names.insert(tensor.info->name);
-  for (const auto& tensor : y.tensors()) names.insert(tensor.info->name);
+  for (const auto& tensor : x.tensors()) names.insert(tensor.name);
+  for (const auto& tensor : y.tensors()) names.insert(tensor.name);
   std::vector<std::string> different;
   for (const std::string& name : names) {
     const auto* p = x.Find(name);
     const auto* q = y.Find(name);
-    if (p == nullptr || q == nullptr || p->info->dtype != q->info->dtype ||
-        !BitEqual(*x.ReadArray(*p), *y.ReadArray(*q))) {
+    if (p == nullptr || q == nullptr || p->dtype != q->dtype || !BitEqual(*x.ReadArray(*p), *y.ReadArray(*q))) {
       different.push_back(name);
     }
   }
