@@ -213,6 +213,18 @@ TEST_F(ConvertTest, AFolderKeepsItsShardsAndFiles) {
   EXPECT_EQ(*io::ReadFile(Fs(), At("in/pytorch_model.bin"), 100), "float weights") << "the input stays as it was";
 }
 
+TEST_F(ConvertTest, AFileOfAnotherMethodRefusesTheFolder) {
+  WriteSmallModel(At("in"), DType::kF32);
+  WriteText(At("in/quantize_config.json"), "{}");
+  const ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
+  for (const bool has_config : {true, false}) {
+    if (!has_config) RemoveIfThere(At("in/config.json"));
+    const absl::Status status = RunConvertJob(Fs(), job).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << has_config;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("there is a quantize_config.json")) << has_config;
+  }
+}
+
 TEST_F(ConvertTest, MaxShardSizeSplitsAndKeepsTheTensorsOfAWeightTogether) {
   WriteSmallModel(At("in"), DType::kF32);
   ConvertJob job = Job("schema: 1 base: 'w4a16_g32'");
