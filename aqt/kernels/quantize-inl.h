@@ -1,5 +1,5 @@
-// The loop of kernels that convert float matrices to and from 8-bit codes with a grid of scales (scale_grid.h). Included
-// once per Highway target, after hwy/highway.h. All targets give the same bits.
+// The loop of kernels that convert float matrices to and from 8-bit codes with a grid of scales (scale_grid.h).
+// Included once per Highway target, after hwy/highway.h. All targets give the same bits.
 
 #if defined(AQT_KERNELS_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_QUANTIZE_INL_H_
@@ -165,8 +165,8 @@ void ForEachPiece(const ScaleGrid& row, bool flush, int64_t begin, int64_t end, 
   }
 }
 
-// Calls run(in, n, scales, out) for pieces of rows that are contiguous on both sides, and have a single scale or one per
-// element. They run along the columns if `along_columns`, which should be the contiguous axis of the floats.
+// Calls run(in, n, scales, out) for pieces of rows that are contiguous on both sides, and have a single scale or one
+// per element. They run along the columns if `along_columns`, which should be the contiguous axis of the floats.
 template <class In, class Out, class Run>
 void ForEachRun(int64_t rows, int64_t cols, internal::Strided<const In> in, internal::Strided<Out> out, ScaleGrid grid,
                 bool along_columns, bool flush, Run run) {

@@ -50,7 +50,7 @@ struct Runtime {
   Executor* executor = nullptr;     // null: only the calling thread
   Observer* observer = nullptr;     // null: none
   PlainProduct* product = nullptr;  // null: the built-in kernels. Nothing is fused with a user's product.
-  Scratch* scratch = nullptr;       // memory for intermediates (contraction/scratch.h); null: that of the calling thread
+  Scratch* scratch = nullptr;       // memory for intermediates (contraction/scratch.h); null: that of the thread
 };
 
 // Which passes a plan has. kForwardOnly saves the planning of the backward contractions: dlhs and drhs of the

@@ -44,7 +44,7 @@ TEST(LocalTiling, CutsTheFirstOrTheLongestContractingAxis) {
 TEST(LocalTiling, OfEqualAxesTheFirstOfLhsAndItsPartner) {
   const DotDims dims{.lhs_contracting = {2, 0}, .rhs_contracting = {0, 1}, .lhs_batch = {1}, .rhs_batch = {2}};
   const auto split = internal::MakeLocalTiling({.contraction_axis_shard_size = 2, .tile_largest_shape = true}, dims,
-                                              {6, 3, 6}, {6, 6, 3});
+                                               {6, 3, 6}, {6, 6, 3});
   ASSERT_TRUE(split.ok()) << split.status();
   EXPECT_EQ((*split)->lhs.shape, (Shape{3, 2, 3, 6}));
   EXPECT_EQ((*split)->rhs.shape, (Shape{6, 3, 2, 3}));

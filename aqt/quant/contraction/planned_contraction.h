@@ -21,8 +21,8 @@
 
 namespace aqt {
 
-// Immutable and thread-safe; cheap to copy. Everything is decided when it is made; calls do not allocate after the first
-// one with the same Scratch.
+// Immutable and thread-safe; cheap to copy. Everything is decided when it is made; calls do not allocate after the
+// first one with the same Scratch.
 class PlannedContraction {
  public:
   const Aval& lhs_aval() const;

@@ -110,8 +110,8 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
                             const QuantizeSpec& spec, Side side, const Context& context, const Compat& compat,
                             const StateArrays& state, CallOperand* operand);
 
-// What SideQuantizer needs for an operand. With `packs` its qvalues go straight into panels, and scales per row into the
-// epilogue.
+// What SideQuantizer needs for an operand. With `packs` its qvalues go straight into panels, and scales per row into
+// the epilogue.
 void AddQuantizeSlots(const SidePlan& plan, Side side, bool packs, SlotSizes& sizes);
 
 // A side after quantization.

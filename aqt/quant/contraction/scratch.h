@@ -7,9 +7,9 @@
 //   scratch.Reserve(plan.scratch_bytes());         // optional: now, not in the first call
 //   plan.Forward(lhs, rhs, {}, out, nullptr, {.scratch = &scratch});
 //
-// A call takes what it needs and gives it back when it returns. What is kept is the most that a call has needed, however
-// many plans there are. A call inside a call (of an observer, or of a user's product) takes its memory behind the outer
-// one's.
+// A call takes what it needs and gives it back when it returns. What is kept is the most that a call has needed,
+// however many plans there are. A call inside a call (of an observer, or of a user's product) takes its memory behind
+// the outer one's.
 
 #include <cstdint>
 #include <memory>

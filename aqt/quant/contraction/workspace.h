@@ -76,8 +76,8 @@ class Workspace {
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace() { scratch_.PopTo(begin_); }
 
-  // At least max(bytes, 1) bytes, aligned to 64. A slot that must grow gets new memory, and the old is lost until Clear:
-  // where sizes vary, ask for the largest first.
+  // At least max(bytes, 1) bytes, aligned to 64. A slot that must grow gets new memory, and the old is lost until
+  // Clear: where sizes vary, ask for the largest first.
   void* Get(ScratchSlot slot, int64_t bytes) {
     Buffer& buffer = buffers_[static_cast<int>(slot)];
     if (buffer.data == nullptr || buffer.bytes < bytes) {

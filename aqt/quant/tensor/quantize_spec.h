@@ -44,8 +44,8 @@ struct QuantizeSpec {
 // See Validate(Quantizer) in quantizer.h.
 absl::Status ValidateQuantizer(const Quantizer& quantizer);
 
-// The axes of a tensor of this rank that share a scale: those that the quantizer names, or `calibration_axes`; all for a
-// scale per tensor. InvalidArgument for axes out of range.
+// The axes of a tensor of this rank that share a scale: those that the quantizer names, or `calibration_axes`; all for
+// a scale per tensor. InvalidArgument for axes out of range.
 absl::StatusOr<Axes> SharedAxesOf(const Quantizer& quantizer, absl::Span<const int64_t> calibration_axes, int64_t rank);
 
 // For quantized numerics. InvalidArgument and Unimplemented as ValidateQuantizer, and for axes that are out of range.

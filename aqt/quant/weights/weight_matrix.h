@@ -21,8 +21,8 @@ absl::StatusOr<kernels::FloatMatrix> WeightMatrix(absl::string_view operation, c
 // Rows [first, first + n) of x.
 kernels::FloatMatrix RowsOf(const kernels::FloatMatrix& x, int64_t first, int64_t n);
 
-// Calls f(first, n) for blocks of rows that cover [0, rows), in parallel when there is an executor. Each block begins at
-// a multiple of `multiple`.
+// Calls f(first, n) for blocks of rows that cover [0, rows), in parallel when there is an executor. Each block begins
+// at a multiple of `multiple`.
 void ForEachRowBlock(Executor* executor, int64_t rows, int64_t cols, int64_t multiple,
                      absl::FunctionRef<void(int64_t, int64_t)> f);
 
