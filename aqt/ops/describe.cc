@@ -21,10 +21,6 @@ std::string Word(absl::string_view identifier, absl::string_view prefix) {
   return absl::AsciiStrToLower(absl::StripPrefix(identifier, prefix));
 }
 
-std::string DTypeText(std::optional<DType> dtype) {
-  return dtype.has_value() ? std::string(ToString(*dtype)) : std::string("none");
-}
-
 // All digits of a double.
 std::string Number(double x) { return ContentsText(Array::Scalar(x)); }
 
@@ -46,43 +42,6 @@ template <class T>
 std::string FieldText(const std::optional<T>& value) {
   return value.has_value() ? FieldText(*value) : "none";
 }
-
-}  // namespace
-
-std::string DescribeNoise(const Noise& noise) {
-  const std::string axes = noise.noise_sharing_axes.empty() ? "" : List(noise.noise_sharing_axes);
-  return absl::StrCat(Word(ToString(noise.kind), "NOISE_KIND_"), axes);
-}
-
-std::string DescribeNumerics(const Numerics& numerics) {
-  return std::visit(Overload{
-                        [](const NoNumerics&) { return std::string("float"); },
-                        [](const IntSymmetric& n) {
-                          std::string text = absl::StrCat("int", n.bits, ":", DTypeText(n.dtype));
-                          if (!n.preserve_zero) text += "+half_integers";
-                          if (n.preserve_max_val) text += "+preserve_max_val";
-                          if (!n.clip) text += "+no_clip";
-                          if (n.clip_gradient) text += "+clip_gradient";
-                          if (!n.round) text += "+no_round";
-                          if (n.noise.has_value()) absl::StrAppend(&text, "+", DescribeNoise(*n.noise));
-                          return text;
-                        },
-                        [](const Fp8& n) {
-                          return absl::StrCat("fp8_e", n.exponent_bits, "m", n.mantissa_bits, ":", ToString(n.dtype),
-                                              n.stochastic_rounding ? "+stochastic" : "");
-                        },
-                        [](const Fp& n) {
-                          const FpFormat& f = n.format;
-                          return absl::StrCat("fp_e", f.nexp, "m", f.nmant, "_min", f.minexp, "_radix", f.radix,
-                                              f.has_subnormals ? "" : "+no_subnormals", f.has_two_nan ? "+two_nan" : "",
-                                              f.has_naninf ? "+naninf" : "", n.stochastic_rounding ? "+stochastic" : "",
-                                              n.clip_gradient ? "+clip_gradient" : "");
-                        },
-                    },
-                    numerics);
-}
-
-namespace {
 
 // "SnrSearch(candidates=[0.5,1], po2_scale=true)", without fields that have their default; "absmax*0.5+po2" for AbsMax.
 std::string CalibrationText(const Calibration& calibration) {
@@ -152,7 +111,7 @@ std::string RawText(const DotGeneralRaw& raw) {
 }  // namespace
 
 std::string DescribeQuantizer(const Quantizer& quantizer) {
-  std::string text = DescribeNumerics(quantizer.numerics);
+  std::string text = Describe(quantizer.numerics);
   if (quantizer.calibration.has_value()) absl::StrAppend(&text, " ", CalibrationText(*quantizer.calibration));
   if (quantizer.calib_shared_axes.per_tensor) text += " per_tensor";
   if (!quantizer.calib_shared_axes.axes.empty())

@@ -12,8 +12,6 @@ namespace aqt {
 //   fwd=(int8:s8 absmax * int8:s8 absmax -> s32), dlhs=(int8:s8+jax_uniform absmax * ...), drhs=float
 std::string DescribeConfig(const DotGeneral& config);
 std::string DescribeQuantizer(const Quantizer& quantizer);
-std::string DescribeNumerics(const Numerics& numerics);
-std::string DescribeNoise(const Noise& noise);
 
 }  // namespace aqt
 

@@ -209,7 +209,7 @@ Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
 
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout) {
   return BindOpaque(
-      "aqt_noise", absl::StrCat(DescribeNoise(noise), " for ", shape.ToString(), LayoutText(layout)), {key},
+      "aqt_noise", absl::StrCat(Describe(noise), " for ", shape.ToString(), LayoutText(layout)), {key},
       [noise, shape](absl::Span<const Aval> in) -> absl::StatusOr<Aval> {
         AQT_RETURN_IF_ERROR(ExpectKey(in[0]));
         AQT_ASSIGN_OR_RETURN(Shape out, NoiseShape(noise, shape));
@@ -261,7 +261,7 @@ Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value&
   std::vector<Value> operands = {scaled};
   if (draws) operands.push_back(key);
   return BindOpaque(
-      "aqt_qvalue", absl::StrCat(DescribeNumerics(numerics), LayoutText(layout)), operands,
+      "aqt_qvalue", absl::StrCat(Describe(numerics), LayoutText(layout)), operands,
       [numerics](absl::Span<const Aval> in) -> absl::StatusOr<Aval> {
         if (in.size() > 1) AQT_RETURN_IF_ERROR(ExpectKey(in[1]));
         return Aval{QvalueDType(numerics, in[0].dtype), in[0].shape};

@@ -1,17 +1,19 @@
 #include "aqt/quant/config/config.h"
 
+#include <variant>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace aqt {
 namespace {
 
-std::string DescribeInt(const IntSymmetric& n) {
-  std::string text = absl::StrCat("int", n.bits);
-  if (!n.preserve_zero) absl::StrAppend(&text, " without zero");
-  if (n.preserve_max_val) absl::StrAppend(&text, " preserve_max_val");
-  if (n.noise.has_value()) absl::StrAppend(&text, " with noise");
-  absl::StrAppend(&text, n.dtype.has_value() ? " in " : "", n.dtype.has_value() ? ToString(*n.dtype) : "");
-  return text;
+// "NOISE_KIND_JAX_UNIFORM" -> "jax_uniform".
+std::string Word(absl::string_view identifier, absl::string_view prefix) {
+  return absl::AsciiStrToLower(absl::StripPrefix(identifier, prefix));
 }
 
 }  // namespace
@@ -56,13 +58,35 @@ std::ostream& operator<<(std::ostream& os, DequantMode mode) { return os << std:
 std::ostream& operator<<(std::ostream& os, CalibrationMode mode) { return os << std::string(ToString(mode)); }
 std::ostream& operator<<(std::ostream& os, NoiseKind kind) { return os << std::string(ToString(kind)); }
 
+std::string Describe(const Noise& noise) {
+  const Axes& axes = noise.noise_sharing_axes;
+  return absl::StrCat(Word(ToString(noise.kind), "NOISE_KIND_"),
+                      axes.empty() ? "" : absl::StrCat("[", absl::StrJoin(axes, ","), "]"));
+}
+
 std::string Describe(const Numerics& numerics) {
   struct Visitor {
-    std::string operator()(const NoNumerics&) const { return "none"; }
-    std::string operator()(const IntSymmetric& n) const { return DescribeInt(n); }
-    std::string operator()(const Fp8& n) const { return std::string(ToString(n.dtype)); }
+    std::string operator()(const NoNumerics&) const { return "float"; }
+    std::string operator()(const IntSymmetric& n) const {
+      std::string text = absl::StrCat("int", n.bits, ":", n.dtype.has_value() ? ToString(*n.dtype) : "none");
+      if (!n.preserve_zero) text += "+half_integers";
+      if (n.preserve_max_val) text += "+preserve_max_val";
+      if (!n.clip) text += "+no_clip";
+      if (n.clip_gradient) text += "+clip_gradient";
+      if (!n.round) text += "+no_round";
+      if (n.noise.has_value()) absl::StrAppend(&text, "+", Describe(*n.noise));
+      return text;
+    }
+    std::string operator()(const Fp8& n) const {
+      return absl::StrCat("fp8_e", n.exponent_bits, "m", n.mantissa_bits, ":", ToString(n.dtype),
+                          n.stochastic_rounding ? "+stochastic" : "");
+    }
     std::string operator()(const Fp& n) const {
-      return absl::StrCat("e", n.format.nexp, "m", n.format.nmant, n.format.radix == 4 ? " radix 4" : "");
+      const FpFormat& f = n.format;
+      return absl::StrCat("fp_e", f.nexp, "m", f.nmant, "_min", f.minexp, "_radix", f.radix,
+                          f.has_subnormals ? "" : "+no_subnormals", f.has_two_nan ? "+two_nan" : "",
+                          f.has_naninf ? "+naninf" : "", n.stochastic_rounding ? "+stochastic" : "",
+                          n.clip_gradient ? "+clip_gradient" : "");
     }
   };
   return std::visit(Visitor(), numerics);

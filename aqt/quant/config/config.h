@@ -187,8 +187,10 @@ std::ostream& operator<<(std::ostream& os, DequantMode mode);
 std::ostream& operator<<(std::ostream& os, CalibrationMode mode);
 std::ostream& operator<<(std::ostream& os, NoiseKind kind);
 
-// One line for messages: "int8", "int4 preserve_max_val", "none", "e4m3fn".
+// One word for messages and for the text of programs, equal only for equal numerics: "float",
+// "int8:s8+preserve_max_val+jax_uniform", "fp8_e4m3:e4m3fn".
 std::string Describe(const Numerics& numerics);
+std::string Describe(const Noise& noise);  // "jax_uniform"; with sharing axes "jax_uniform[0]"
 
 }  // namespace aqt
 

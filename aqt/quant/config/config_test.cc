@@ -56,13 +56,16 @@ TEST(Config, TextOfEnums) {
 }
 
 TEST(Config, Describe) {
-  EXPECT_EQ(Describe(NoNumerics{}), "none");
-  EXPECT_EQ(Describe(IntSymmetric{}), "int8 in s8");
+  EXPECT_EQ(Describe(NoNumerics{}), "float");
+  EXPECT_EQ(Describe(IntSymmetric{}), "int8:s8");
   EXPECT_EQ(Describe(IntSymmetric{.bits = 12, .preserve_max_val = true, .noise = Noise{}, .dtype = std::nullopt}),
-            "int12 preserve_max_val with noise");
-  EXPECT_EQ(Describe(IntSymmetric{.bits = 1, .preserve_zero = false, .dtype = std::nullopt}), "int1 without zero");
-  EXPECT_EQ(Describe(Fp8{.dtype = DType::kE5M2}), "e5m2");
-  EXPECT_EQ(Describe(Fp{}), "e2m1");
+            "int12:none+preserve_max_val+jax_uniform");
+  EXPECT_EQ(Describe(IntSymmetric{.bits = 1, .preserve_zero = false, .dtype = std::nullopt}),
+            "int1:none+half_integers");
+  EXPECT_EQ(Describe(Fp8{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2}), "fp8_e5m2:e5m2");
+  EXPECT_EQ(Describe(Fp{}), "fp_e2m1_min0_radix2");
+  EXPECT_EQ(Describe(Noise{.kind = NoiseKind::kRandomCenteredUniform, .noise_sharing_axes = {0, -1}}),
+            "random_centered_uniform[0,-1]");
 }
 
 }  // namespace

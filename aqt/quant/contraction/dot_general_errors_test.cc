@@ -163,7 +163,7 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5}; })},
       {"dlhs.lhs: IntSymmetric: bits = 23, but 1 to 22 can be represented",
        With([](DotGeneral& c) { c.dlhs.lhs.quantizer.numerics = IntSymmetric{.bits = 23, .dtype = std::nullopt}; })},
-      {"fwd.lhs: Quantizer: int8 in s8 needs a calibration, such as AbsMax",
+      {"fwd.lhs: Quantizer: int8:s8 needs a calibration, such as AbsMax",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration.reset(); })},
       {"fwd.lhs: Constant: bound = 0, expected > 0",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},

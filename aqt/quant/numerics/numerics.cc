@@ -1,5 +1,6 @@
 #include "aqt/quant/numerics/numerics.h"
 
+#include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -168,4 +169,100 @@ absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef&
   return std::move(builder).Build();
 }
 
+// ---- rows (numerics_rows.h)
+
+namespace internal {
+namespace {
+
+// To the nearest integer, ties to even, with the sign of v. (nearbyint is a call without SSE4.1.)
+inline float RoundHalfEven(float v) {
+  const float magic = std::copysign(0x1p23f, v);
+  return std::fabs(v) < 0x1p23f ? std::copysign((v + magic) - magic, v) : v;
+}
+
+// min(max(y, -bound), bound) with subnormals as zero; NaN stays.
+template <class T>
+void ClampRow(float bound, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float v = Arith<T>::Flush(y[i]);
+    v = v < -bound ? -bound : v;
+    y[i] = v > bound ? bound : v;
+  }
+}
+
+void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+  if (numerics.noise.has_value()) {
+    AQT_DCHECK(draws.bits != nullptr);
+    std::array<float, kPiece> noise;
+    NoiseRow(numerics.noise->kind, draws, n, noise.data());
+    FlushRow(dtype, y, n);
+    for (int64_t i = 0; i < n; ++i) y[i] = FlushF32(y[i] + noise[i]);
+    RoundRow(dtype, y, n);
+  }
+  VisitFloat(dtype, [&]<class T>() {
+    if (numerics.clip) ClampRow<T>(HostConstant(dtype, ClipBound(numerics)), y, n);
+    if (!numerics.round) return;
+    if (numerics.preserve_zero) {
+      for (int64_t i = 0; i < n; ++i) y[i] = RoundHalfEven(Arith<T>::Flush(y[i]));
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i] = Add<T>(std::floor(Arith<T>::Flush(y[i])), 0.5f);
+    }
+  });
+}
+
+// Keeps `mantissa_bits` of the mantissa, rounded up with the probability given by the rest. May carry into exponents.
+void RoundMantissaRow(DType dtype, int mantissa_bits, const Draws& draws, float* y, int64_t n) {
+  // A bf16 value is the upper half of the f32 pattern: its 16 random bits belong there.
+  const bool wide = dtype == DType::kF32;
+  const int drop = (wide ? 23 : 7) - mantissa_bits;
+  const uint32_t tail = (1u << drop) - 1;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t index = draws.first + i * draws.stride;
+    const uint32_t random = (wide ? draws.bits->Bits32(index) : draws.bits->Bits16(index)) & tail;
+    const int shift = wide ? 0 : 16;
+    const uint32_t pattern = __builtin_bit_cast(uint32_t, y[i]) + (random << shift);
+    y[i] = __builtin_bit_cast(float, pattern & ~(tail << shift));
+  }
+}
+
+void QuantizeFp8Row(const Fp8& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+  if (numerics.stochastic_rounding) RoundMantissaRow(dtype, numerics.mantissa_bits, draws, y, n);
+  VisitFloat(dtype, [&]<class T>() { ClampRow<T>(static_cast<float>(QuantBound(numerics)), y, n); });
+}
+
+}  // namespace
+
+void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+  struct Visitor {
+    DType dtype;
+    const Draws& draws;
+    float* y;
+    int64_t n;
+    void operator()(const NoNumerics&) const {}
+    void operator()(const IntSymmetric& integer) const { QuantizeIntRow(integer, dtype, draws, y, n); }
+    void operator()(const Fp8& fp8) const { QuantizeFp8Row(fp8, dtype, draws, y, n); }
+    void operator()(const Fp& fp) const {
+      RoundRow(DType::kBF16, y, n);
+      RoundFpRow(fp.format, draws, y, n);
+    }
+  };
+  std::visit(Visitor{dtype, draws, y, n}, numerics);
+}
+
+std::optional<float> GradientBound(const Numerics& numerics, DType dtype) {
+  struct Visitor {
+    DType dtype;
+    std::optional<float> operator()(const NoNumerics&) const { return std::nullopt; }
+    std::optional<float> operator()(const IntSymmetric& n) const {
+      return n.clip_gradient ? std::optional(HostConstant(dtype, ClipBound(n))) : std::nullopt;
+    }
+    std::optional<float> operator()(const Fp8&) const { return std::nullopt; }
+    std::optional<float> operator()(const Fp& n) const {
+      return n.clip_gradient ? LargestWithoutNan(n, dtype) : std::nullopt;
+    }
+  };
+  return std::visit(Visitor{dtype}, numerics);
+}
+
+}  // namespace internal
 }  // namespace aqt

@@ -505,7 +505,7 @@ TEST(NumericsForward, RefusesWhatItCannotDo) {
             "NumericsForward: values have dtype s32, expected f32, bf16 or f16");
   const absl::Status no_key = NumericsForward(IntSymmetric{.noise = Noise{}}, f32, {}).status();
   EXPECT_EQ(no_key.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(no_key.message(), "NumericsForward: int8 with noise in s8 draws random numbers: set Context::key");
+  EXPECT_EQ(no_key.message(), "NumericsForward: int8:s8+jax_uniform draws random numbers: set Context::key");
   const absl::Status f16 =
       NumericsForward(Fp8{.stochastic_rounding = true}, Cast(f32, DType::kF16), {.key = MakeKey(0)}).status();
   EXPECT_EQ(f16.message(), "Fp8: stochastic rounding works on the bits of f32 and bf16, but the scaled values are f16");

@@ -49,13 +49,8 @@ absl::Status ValidateTensor(const Tensor& tensor) {
 
 std::optional<DType> ProductDType(const Tensor& tensor) {
   if (tensor.dequant_mode == DequantMode::kThisInput) return std::nullopt;
-  struct Visitor {
-    std::optional<DType> operator()(const NoNumerics&) const { return std::nullopt; }
-    std::optional<DType> operator()(const IntSymmetric& n) const { return n.dtype; }
-    std::optional<DType> operator()(const Fp8& n) const { return n.dtype; }
-    std::optional<DType> operator()(const Fp&) const { return std::nullopt; }
-  };
-  return std::visit(Visitor(), tensor.quantizer.numerics);
+  const DType dtype = QvalueDType(tensor.quantizer.numerics, /*scaled=*/DType::kF32);
+  return dtype == DType::kF32 ? std::nullopt : std::optional(dtype);
 }
 
 absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {

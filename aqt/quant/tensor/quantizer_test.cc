@@ -462,7 +462,7 @@ TEST(Validate, Calibrations) {
     std::string message;
   };
   const Case cases[] = {
-      {{.numerics = IntSymmetric{}}, "Quantizer: int8 in s8 needs a calibration, such as AbsMax"},
+      {{.numerics = IntSymmetric{}}, "Quantizer: int8:s8 needs a calibration, such as AbsMax"},
       {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}, "Constant: bound = -1, expected > 0"},
       {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = std::nan("")}},
        "AbsMax: clipping_scale = nan, expected a number"},
