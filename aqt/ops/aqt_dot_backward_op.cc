@@ -118,7 +118,7 @@ class BackwardOp : public CompositeBase {
     const DType dtype = dot_->plan.out_aval().dtype;
     const BackwardDotDims backward =
         MakeBackwardDotDims(dot_->inner_dims(), dot_->inner_rank(Side::kLhs), dot_->inner_rank(Side::kRhs), side);
-    RawSide g, y;
+    ProductSide g, y;
     g.x = TileProductGradient(*dot_, in[0]);
     if (raw.rhs.use_fwd_quant) {
       const Value scale =
@@ -139,7 +139,7 @@ class BackwardOp : public CompositeBase {
     g.mode = dot_->mode(Side::kLhs);
     y.statistics = StatisticsOf(lhs ? "dlhs.rhs" : "drhs.rhs", slots, statistics);
     y.mode = dot_->mode(Side::kRhs);
-    const RawResult result = LocalRawDot(raw, g, y, backward.dims, dtype, dot_->semantics());
+    const ExpandedProduct result = ExpandGradientProduct(raw, g, y, backward.dims, dtype, dot_->semantics());
     for (const QuantizedValue* operand : {&result.lhs, &result.rhs}) {
       next.insert(next.end(), operand->statistics.begin(), operand->statistics.end());
     }

@@ -133,25 +133,25 @@ class ForwardOp : public CompositeBase {
     for (size_t i = 0; i < order_.forward_state.size(); ++i) {
       statistics[order_.forward_state[i]] = in[order_.forward_at() + i];
     }
-    RawSide sides[2];
+    ProductSide sides[2];
     for (const Side side : kSides) {
-      RawSide& raw = sides[static_cast<int>(side)];
+      ProductSide& own = sides[static_cast<int>(side)];
       const Value& value = in[order_.at(side)];
       if (order_.quantized[static_cast<int>(side)]) {
-        raw.given = QuantizedValue{value, in[order_.at(side) + 1]};
+        own.prepared = QuantizedValue{value, in[order_.at(side) + 1]};
       } else {
-        raw.x = TileOperand(*dot_, side, value);
-        if (order_.has_scale[static_cast<int>(side)]) raw.scale = in[order_.at(side) + 1];
-        raw.statistics = StatisticsOf(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs", slots, statistics);
-        raw.mode = dot_->mode(side);
+        own.x = TileOperand(*dot_, side, value);
+        if (order_.has_scale[static_cast<int>(side)]) own.scale = in[order_.at(side) + 1];
+        own.statistics = StatisticsOf(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs", slots, statistics);
+        own.mode = dot_->mode(side);
         if (dot_->plan.ForwardNeedsKey()) {
-          raw.key = KeyFor(*dot_, order_.has_key ? &in.back() : nullptr,
+          own.key = KeyFor(*dot_, order_.has_key ? &in.back() : nullptr,
                            side == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs);
         }
       }
     }
-    const RawResult result = RawDot(dot_->plan.config().fwd, sides[0], sides[1], dot_->inner_dims(),
-                                    dot_->plan.out_aval().dtype, dot_->semantics());
+    const ExpandedProduct result = ExpandProduct(dot_->plan.config().fwd, sides[0], sides[1], dot_->inner_dims(),
+                                                 dot_->plan.out_aval().dtype, dot_->semantics());
     std::vector<Value> out = {UntileProduct(*dot_, result.out)};
     for (const Side side : kSides) {
       const std::vector<Value>& next = (side == Side::kLhs ? result.lhs : result.rhs).statistics;

@@ -35,7 +35,8 @@ namespace aqt {
 // One contraction, configured for its shapes. Immutable; cheap to copy.
 class AqtDot {
  public:
-  // One side: a float operand; a qvalue with its scale; a float operand with the scale that quantizes it.
+  // One side of a call, as values of a program: a float operand; a qvalue with its scale; a float operand with the
+  // scale that quantizes it.
   struct Operand {
     Value value;
     std::optional<Value> scale = std::nullopt;

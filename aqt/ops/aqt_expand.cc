@@ -114,7 +114,7 @@ Value WrapTo(const Value& x, int bits) {
   return x * shift / shift;
 }
 
-// The product of two operands.
+// The product of two qvalues, or of dequantized operands.
 Value Product(const Value& lhs, const Value& rhs, const DotDims& dims, const ProductTypes& types) {
   if (!IsFloat(types.product)) {
     const Value sums = ops::DotGeneral(lhs, rhs, dims, DType::kS32);
@@ -150,19 +150,19 @@ Value ScaleToOutput(const Value& scale, Side side, const DotDims& dims, int64_t 
   return ops::Reshape(ops::Transpose(scale, permutation), shape);
 }
 
-// A side on its way through the contraction.
+// A side after quantization.
 struct ExpandedSide {
   QuantizedValue quantized;
   Value operand;  // what the product receives
 };
 
-ExpandedSide ExpandSide(const Tensor& tensor, const RawSide& side, const DotDims& own, DType dtype,
+ExpandedSide ExpandSide(const Tensor& tensor, const ProductSide& side, const DotDims& own, DType dtype,
                         const Semantics& semantics) {
-  const int64_t rank = side.given.has_value() ? side.given->qvalue.rank() : side.x.rank();
+  const int64_t rank = side.prepared.has_value() ? side.prepared->qvalue.rank() : side.x.rank();
   ExpandedSide out;
   out.quantized =
-      side.given.has_value()
-          ? *side.given
+      side.prepared.has_value()
+          ? *side.prepared
           : QuantizeValue(tensor.quantizer, side,
                           CalibrationAxes(tensor.calibration_mode, OperandAxesOf(own, Side::kLhs, rank)), semantics);
   out.operand = out.quantized.qvalue;
@@ -201,7 +201,7 @@ Value NotClipped(const Numerics& numerics, const ScaledValue& scaled) {
   return ops::LessEqual(ops::Abs(FlushTo(scaled.dtype, scaled.held)), *GradientBound(numerics, scaled.dtype));
 }
 
-QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,
+QuantizedValue QuantizeValue(const Quantizer& quantizer, const ProductSide& side, const Axes& axes,
                              const Semantics& semantics) {
   if (!IsQuantized(quantizer.numerics)) return {side.x, std::nullopt};
   QuantizedValue out;
@@ -242,23 +242,23 @@ Value SumLeading(const Value& x, int64_t num_axes) {
   return FromF32(sum, x.dtype());
 }
 
-RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
-                      DType dtype, const Semantics& semantics) {
+ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
+                                      const DotDims& dims, DType dtype, const Semantics& semantics) {
   std::optional<TiledDot> tiled;
   if (config.local_aqt.has_value()) {
     tiled = *MakeLocalTiling(*config.local_aqt, dims, lhs.x.shape(), rhs.x.shape());  // the plan has checked it
   }
-  if (!tiled.has_value()) return RawDot(config, lhs, rhs, dims, dtype, semantics);
-  RawSide lhs_cut = lhs, rhs_cut = rhs;
+  if (!tiled.has_value()) return ExpandProduct(config, lhs, rhs, dims, dtype, semantics);
+  ProductSide lhs_cut = lhs, rhs_cut = rhs;
   lhs_cut.x = ops::Reshape(lhs.x, tiled->lhs.shape);
   rhs_cut.x = ops::Reshape(rhs.x, tiled->rhs.shape);
-  RawResult result = RawDot(config, lhs_cut, rhs_cut, tiled->dims, dtype, semantics);
+  ExpandedProduct result = ExpandProduct(config, lhs_cut, rhs_cut, tiled->dims, dtype, semantics);
   result.out = SumLeading(result.out, 1);
   return result;
 }
 
-RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs_in, const RawSide& rhs_in, const DotDims& dims,
-                 DType dtype, const Semantics& semantics) {
+ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lhs_in, const ProductSide& rhs_in,
+                              const DotDims& dims, DType dtype, const Semantics& semantics) {
   ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, semantics);
   ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, semantics);
   if (Scales(config.lhs, lhs, DequantMode::kOtherInput)) MultiplyIntoOther(lhs, Side::kLhs, dims, rhs);

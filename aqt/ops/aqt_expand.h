@@ -34,11 +34,12 @@ ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& 
 // bool: where the gradient of the scaled values passes; the numerics have a GradientBound.
 Value NotClipped(const Numerics& numerics, const ScaledValue& scaled);
 
-// One side of a contraction: a float operand and the key that it draws with, or an already quantized operand.
-struct RawSide {
-  Value x;  // the float operand; poisoned if `given` is set
+// One side of a product before it is quantized: a float operand and the key that it draws with, or `prepared`, an
+// operand that is quantized already.
+struct ProductSide {
+  Value x;  // the float operand; poisoned if `prepared` is set
   std::optional<Value> key = std::nullopt;
-  std::optional<QuantizedValue> given = std::nullopt;
+  std::optional<QuantizedValue> prepared = std::nullopt;
   std::optional<Value> scale = std::nullopt;  // instead of calibrating
   // Of a calibration with state, unless there is a scale.
   std::vector<Value> statistics = {};
@@ -46,25 +47,24 @@ struct RawSide {
 };
 
 // Calibrates side.x over `axes` (unless the quantizer names others) and quantizes it.
-QuantizedValue QuantizeValue(const Quantizer& quantizer, const RawSide& side, const Axes& axes,
+QuantizedValue QuantizeValue(const Quantizer& quantizer, const ProductSide& side, const Axes& axes,
                              const Semantics& semantics);
 
-// The result of a contraction, and its quantized operands.
-struct RawResult {
+// A product in basic operations, and its quantized operands.
+struct ExpandedProduct {
   Value out;
   QuantizedValue lhs, rhs;
 };
 // One product without gradient, of operands and result of `dtype`.
-RawResult RawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims, DType dtype,
-                 const Semantics& semantics);
+ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
+                              const DotDims& dims, DType dtype, const Semantics& semantics);
+// The same for a product of a gradient, whose float operands LocalAqt may cut; then the quantized operands are the cut
+// ones.
+ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
+                                      const DotDims& dims, DType dtype, const Semantics& semantics);
 
 // The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/numerics/row_ops.h) computes it.
 Value SumLeading(const Value& x, int64_t num_axes);
-
-// The same for a backward contraction of float operands, which LocalAqt may cut; then the quantized operands are those
-// of the cut ones.
-RawResult LocalRawDot(const DotGeneralRaw& config, const RawSide& lhs, const RawSide& rhs, const DotDims& dims,
-                      DType dtype, const Semantics& semantics);
 
 // The scale of one side in the layout of the other operand, of rank other_rank.
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);

@@ -69,9 +69,10 @@ class QuantizeOp : public CompositeBase {
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
-    RawSide raw{.x = TileOperand(*dot_, side_, in[0]), .key = KeyFor(*dot_, has_key_ ? &in.back() : nullptr, role)};
-    if (has_scale_) raw.scale = in[1];
-    const QuantizedValue out = QuantizeValue(quantizer(), raw, dot_->shared_axes(side_), dot_->semantics());
+    ProductSide operand{.x = TileOperand(*dot_, side_, in[0]),
+                        .key = KeyFor(*dot_, has_key_ ? &in.back() : nullptr, role)};
+    if (has_scale_) operand.scale = in[1];
+    const QuantizedValue out = QuantizeValue(quantizer(), operand, dot_->shared_axes(side_), dot_->semantics());
     return {out.qvalue, *out.scale};
   }
 
