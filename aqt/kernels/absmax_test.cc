@@ -70,7 +70,7 @@ TYPED_TEST(AbsMaxTest, RowsOfAllLengths) {
 }
 
 TYPED_TEST(AbsMaxTest, GroupsInEveryLayout) {
-  for (Layout layout : kLayouts) {
+  for (MatrixLayout layout : kMatrixLayouts) {
     for (auto [rows, cols] : {std::pair{1, 1}, {1, 37}, {37, 1}, {17, 64}, {65, 33}, {3, 1100}, {1100, 3}}) {
       const auto size = PlacementOf(layout, rows, cols).size;
       for (int64_t group : {1, 2, 16, 31, 32, 1000, 2000}) {
@@ -85,7 +85,7 @@ TYPED_TEST(AbsMaxTest, GroupsInEveryLayout) {
 // Any bit pattern, so most rows have no NaN and some have several, of both signs.
 TYPED_TEST(AbsMaxTest, NanWins) {
   const auto data = TestFloats<TypeParam>(400 * 43, Values::kAnyBits, 5);
-  for (Layout layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kReversed})
+  for (MatrixLayout layout : {MatrixLayout::kRowMajor, MatrixLayout::kTransposed, MatrixLayout::kReversed})
     for (int64_t group : {1, 7, 43}) ExpectAsReference(MatrixOf(data, layout, 400, 43), group);
   // A single NaN, at each place of a row.
   for (uint32_t sign : {0u, 1u}) {

@@ -22,7 +22,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // Quantizes on all targets and compares with the plain version; bytes between the results must not change.
-void ExpectQuantizedAsReference(QuantizeE4M3Args args, Layout q_layout) {
+void ExpectQuantizedAsReference(QuantizeE4M3Args args, MatrixLayout q_layout) {
   const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
   args.q_row_stride = p.row_stride;
   args.q_col_stride = p.col_stride;
@@ -75,7 +75,7 @@ TYPED_TEST(E4M3Test, QuantizeRowsOfAllLengthsAndStarts) {
       QuantizeE4M3Args args;
       args.x = {data.data() + offset, kDTypeOf<TypeParam>, 2, cols, cols, 1};
       args.grid = {scales.data(), nullptr, 1, 0};
-      ExpectQuantizedAsReference(args, Layout::kPaddedRows);
+      ExpectQuantizedAsReference(args, MatrixLayout::kPaddedRows);
     }
   }
 }
@@ -83,13 +83,13 @@ TYPED_TEST(E4M3Test, QuantizeRowsOfAllLengthsAndStarts) {
 TYPED_TEST(E4M3Test, QuantizeGridsAndLayouts) {
   const int64_t rows = 19, cols = 575;  // longer than the buffers of the strided paths
   const auto scales = ScalesOf<TypeParam>(rows * cols, Values::kUsual, 2);
-  for (Layout x_layout : kLayouts) {
+  for (MatrixLayout x_layout : kMatrixLayouts) {
     const auto data = TestFloats<TypeParam>(PlacementOf(x_layout, rows, cols).size, Values::kUsual, 4);
     for (const ScaleGrid& grid : Grids(scales, cols)) {
       QuantizeE4M3Args args;
       args.x = MatrixOf(data, x_layout, rows, cols);
       args.grid = grid;
-      for (Layout q_layout : kLayouts) {
+      for (MatrixLayout q_layout : kMatrixLayouts) {
         SCOPED_TRACE(testing::Message() << x_layout << " to " << q_layout << ", " << grid.col_group);
         ExpectQuantizedAsReference(args, q_layout);
       }
@@ -107,7 +107,7 @@ void CheckValuesAgainstScales(const std::vector<T>& data) {
     QuantizeE4M3Args args;
     args.x = {data.data(), kDTypeOf<T>, 1, n, n, 1};
     args.grid = {&scale, nullptr, 0, 0};
-    ExpectQuantizedAsReference(args, Layout::kRowMajor);
+    ExpectQuantizedAsReference(args, MatrixLayout::kRowMajor);
   }
 }
 TEST(QuantizeE4M3, AllBFloat16Codes) { CheckValuesAgainstScales(AllCodes<BFloat16>()); }
@@ -144,7 +144,7 @@ TEST(QuantizeE4M3, ValuesByHand) {
 // ---- DequantizeE4M3
 
 template <class T>
-void ExpectDequantizedAsReference(DequantizeE4M3Args args, Layout x_layout) {
+void ExpectDequantizedAsReference(DequantizeE4M3Args args, MatrixLayout x_layout) {
   const Placement p = PlacementOf(x_layout, args.rows, args.cols);
   args.dtype = kDTypeOf<T>;
   args.row_stride = p.row_stride;
@@ -165,18 +165,18 @@ TYPED_TEST(E4M3Test, DequantizeRowsOfAllLengths) {
   for (int64_t cols = 0; cols <= 70; ++cols) {
     const auto q = Codes(2 * cols + 1);
     DequantizeE4M3Args args = {q.data() + 1, 2, cols, cols, 1, {scales.data(), nullptr, 1, 0}};
-    ExpectDequantizedAsReference<TypeParam>(args, Layout::kPaddedRows);
+    ExpectDequantizedAsReference<TypeParam>(args, MatrixLayout::kPaddedRows);
   }
 }
 
 TYPED_TEST(E4M3Test, DequantizeGridsAndLayouts) {
   const int64_t rows = 19, cols = 575;
   const auto scales = ScalesOf<TypeParam>(rows * cols, Values::kUsual, 2);
-  for (Layout q_layout : kLayouts) {
+  for (MatrixLayout q_layout : kMatrixLayouts) {
     const Placement p = PlacementOf(q_layout, rows, cols);
     const auto q = Codes(p.size);
     for (const ScaleGrid& grid : Grids(scales, cols)) {
-      for (Layout x_layout : kLayouts) {
+      for (MatrixLayout x_layout : kMatrixLayouts) {
         SCOPED_TRACE(testing::Message() << q_layout << " to " << x_layout << ", " << grid.col_group);
         ExpectDequantizedAsReference<TypeParam>({q.data() + p.offset, rows, cols, p.row_stride, p.col_stride, grid},
                                                 x_layout);
@@ -192,7 +192,8 @@ void CheckDequantizeScales(const std::vector<T>& values) {
   std::vector<float> scales(rows);
   for (int64_t i = 0; i < rows; ++i) scales[i] = ToFloat(values[i]);
   const auto q = Codes(rows * step);
-  ExpectDequantizedAsReference<T>({q.data(), rows, cols, step, 1, {scales.data(), nullptr, 1, 0}}, Layout::kRowMajor);
+  ExpectDequantizedAsReference<T>({q.data(), rows, cols, step, 1, {scales.data(), nullptr, 1, 0}},
+                                  MatrixLayout::kRowMajor);
 }
 TEST(DequantizeE4M3, AllBFloat16Scales) { CheckDequantizeScales(AllCodes<BFloat16>()); }
 TEST(DequantizeE4M3, AllFloat16Scales) { CheckDequantizeScales(AllCodes<Float16>()); }

@@ -29,7 +29,7 @@ std::string Describe(const QuantizeMatrixArgs& args) {
 
 // Quantizes on all targets and compares with the plain version; bytes between the results must not change. `twin` is
 // the same grid in another form, or null.
-void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout, const ScaleGrid* twin) {
+void ExpectQuantizedAsReference(QuantizeMatrixArgs args, MatrixLayout q_layout, const ScaleGrid* twin) {
   const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
   args.q_row_stride = p.row_stride;
   args.q_col_stride = p.col_stride;
@@ -51,8 +51,8 @@ void ExpectQuantizedAsReference(QuantizeMatrixArgs args, Layout q_layout, const 
 }
 
 // Checks both rules, by default with the ranges of 2, 4 and 8 bits.
-void ExpectAllRulesAsReference(QuantizeMatrixArgs args, Layout q_layout, const std::vector<float>& clips = {1, 7, 127},
-                               const ScaleGrid* twin = nullptr) {
+void ExpectAllRulesAsReference(QuantizeMatrixArgs args, MatrixLayout q_layout,
+                               const std::vector<float>& clips = {1, 7, 127}, const ScaleGrid* twin = nullptr) {
   for (float clip : clips) {
     for (bool flush : {false, true}) {
       args.rule = QuantizeRule::kMultiplyByInverse;
@@ -102,7 +102,7 @@ TYPED_TEST(QuantizeTest, RowsOfAllLengthsAndStarts) {
       QuantizeMatrixArgs args;
       args.x = {data.data() + offset, kDTypeOf<TypeParam>, 2, cols, cols, 1};
       args.grid = {scales.data(), zero_points.data(), 1, 0};
-      ExpectAllRulesAsReference(args, Layout::kPaddedRows);
+      ExpectAllRulesAsReference(args, MatrixLayout::kPaddedRows);
     }
   }
 }
@@ -121,8 +121,9 @@ TYPED_TEST(QuantizeTest, GridsAndLayouts) {
       {scales.data(), zero_points.data(), 5, 1, 8, 16},  // blocks
       {scales.data(), nullptr, 1, 0, 4, 1},              // groups of rows
   };
-  for (Layout x_layout : kLayouts) {
-    for (Layout q_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered, Layout::kReversed}) {
+  for (MatrixLayout x_layout : kMatrixLayouts) {
+    for (MatrixLayout q_layout :
+         {MatrixLayout::kRowMajor, MatrixLayout::kTransposed, MatrixLayout::kScattered, MatrixLayout::kReversed}) {
       for (size_t g = 0; g < std::size(grids); ++g) {
         SCOPED_TRACE(testing::Message() << x_layout << " to " << q_layout << " grid " << g);
         const auto data = TestFloats<TypeParam>(PlacementOf(x_layout, rows, cols).size, Values::kUsual, 4);
@@ -140,11 +141,11 @@ TYPED_TEST(QuantizeTest, LongStridedRows) {
   const int64_t rows = 3, cols = 1031;
   const auto scales = ScalesOf<TypeParam>(rows * 9, Values::kUsual, 2);
   const auto data = TestFloats<TypeParam>(3 * rows * cols, Values::kUsual, 4);
-  for (Layout x_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered}) {
+  for (MatrixLayout x_layout : {MatrixLayout::kRowMajor, MatrixLayout::kTransposed, MatrixLayout::kScattered}) {
     QuantizeMatrixArgs args;
     args.x = MatrixOf(data, x_layout, rows, cols);
     args.grid = {scales.data(), nullptr, 9, 1, 1, 128};
-    for (Layout q_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered})
+    for (MatrixLayout q_layout : {MatrixLayout::kRowMajor, MatrixLayout::kTransposed, MatrixLayout::kScattered})
       ExpectAllRulesAsReference(args, q_layout);
   }
 }
@@ -162,7 +163,7 @@ void CheckValuesAgainstScales(const std::vector<T>& data, const std::vector<floa
     const std::vector<float> scale_per_element(n, scale);
     const std::vector<int8_t> zero_point_per_element(n, zero_point);
     const ScaleGrid per_element = {scale_per_element.data(), zero_point_per_element.data(), 0, 1};
-    ExpectAllRulesAsReference(args, Layout::kRowMajor, {127}, &per_element);
+    ExpectAllRulesAsReference(args, MatrixLayout::kRowMajor, {127}, &per_element);
   }
 }
 
@@ -236,7 +237,7 @@ TEST(Quantize, SubnormalsCountAsZeroOnRequest) {
 // ---- DequantizeMatrix
 
 template <class T>
-void ExpectDequantizedAsReference(DequantizeMatrixArgs args, Layout x_layout) {
+void ExpectDequantizedAsReference(DequantizeMatrixArgs args, MatrixLayout x_layout) {
   const Placement p = PlacementOf(x_layout, args.rows, args.cols);
   args.dtype = kDTypeOf<T>;
   args.row_stride = p.row_stride;
@@ -265,7 +266,7 @@ TYPED_TEST(QuantizeTest, DequantizeAllLengths) {
     args.rows = 2;
     args.cols = args.q_row_stride = cols;
     args.grid = {scales.data(), zero_points.data(), 1, 0};
-    ExpectDequantizedAsReference<TypeParam>(args, Layout::kPaddedRows);
+    ExpectDequantizedAsReference<TypeParam>(args, MatrixLayout::kPaddedRows);
   }
 }
 
@@ -277,8 +278,9 @@ TYPED_TEST(QuantizeTest, DequantizeGridsAndLayouts) {
       {scales.data(), zero_points.data(), 0, 0},        {scales.data(), zero_points.data(), 1, 0},
       {scales.data(), zero_points.data(), 0, 1},        {scales.data(), nullptr, cols, 1},
       {scales.data(), zero_points.data(), 3, 1, 1, 32}, {scales.data(), zero_points.data(), 5, 1, 8, 16}};
-  for (Layout q_layout : kLayouts) {
-    for (Layout x_layout : {Layout::kRowMajor, Layout::kTransposed, Layout::kScattered, Layout::kReversed}) {
+  for (MatrixLayout q_layout : kMatrixLayouts) {
+    for (MatrixLayout x_layout :
+         {MatrixLayout::kRowMajor, MatrixLayout::kTransposed, MatrixLayout::kScattered, MatrixLayout::kReversed}) {
       for (size_t g = 0; g < std::size(grids); ++g) {
         SCOPED_TRACE(testing::Message() << q_layout << " to " << x_layout << " grid " << g);
         const Placement p = PlacementOf(q_layout, rows, cols);
@@ -304,8 +306,8 @@ void CheckDequantizeScales(const std::vector<T>& codes) {
     args.rows = rows;
     args.cols = static_cast<int64_t>(q.size());
     args.grid = {scales.data(), zero_points.data(), 1, 0};
-    ExpectDequantizedAsReference<T>(args, Layout::kRowMajor);
-    ExpectDequantizedAsReference<T>(args, Layout::kTransposed);  // a scale per element of the inner loop
+    ExpectDequantizedAsReference<T>(args, MatrixLayout::kRowMajor);
+    ExpectDequantizedAsReference<T>(args, MatrixLayout::kTransposed);  // a scale per element of the inner loop
   }
 }
 TEST(Dequantize, AllBFloat16Scales) { CheckDequantizeScales(AllCodes<BFloat16>()); }

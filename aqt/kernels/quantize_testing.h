@@ -48,11 +48,12 @@ std::vector<T> AllCodes() {
   return result;
 }
 
-// Where the elements of a rows x cols matrix lie.
-enum class Layout { kRowMajor, kPaddedRows, kTransposed, kScattered, kReversed };
-inline constexpr Layout kLayouts[] = {Layout::kRowMajor, Layout::kPaddedRows, Layout::kTransposed, Layout::kScattered,
-                                      Layout::kReversed};
-inline std::ostream& operator<<(std::ostream& os, Layout layout) {
+// Where the elements of a rows x cols matrix lie in memory.
+enum class MatrixLayout { kRowMajor, kPaddedRows, kTransposed, kScattered, kReversed };
+inline constexpr MatrixLayout kMatrixLayouts[] = {MatrixLayout::kRowMajor, MatrixLayout::kPaddedRows,
+                                                  MatrixLayout::kTransposed, MatrixLayout::kScattered,
+                                                  MatrixLayout::kReversed};
+inline std::ostream& operator<<(std::ostream& os, MatrixLayout layout) {
   constexpr const char* kNames[] = {"row_major", "padded_rows", "transposed", "scattered", "reversed"};
   return os << kNames[static_cast<int>(layout)];
 }
@@ -60,19 +61,19 @@ inline std::ostream& operator<<(std::ostream& os, Layout layout) {
 struct Placement {
   int64_t offset, row_stride, col_stride, size;  // of the first element; the memory needed
 };
-inline Placement PlacementOf(Layout layout, int64_t rows, int64_t cols) {
+inline Placement PlacementOf(MatrixLayout layout, int64_t rows, int64_t cols) {
   switch (layout) {
-    case Layout::kRowMajor: return {0, cols, 1, rows * cols};
-    case Layout::kPaddedRows: return {1, cols + 3, 1, 1 + rows * (cols + 3)};  // no row is aligned
-    case Layout::kTransposed: return {0, 1, rows, rows * cols};
-    case Layout::kScattered: return {0, 3 * cols, 3, 3 * rows * cols};
-    case Layout::kReversed: break;
+    case MatrixLayout::kRowMajor: return {0, cols, 1, rows * cols};
+    case MatrixLayout::kPaddedRows: return {1, cols + 3, 1, 1 + rows * (cols + 3)};  // no row is aligned
+    case MatrixLayout::kTransposed: return {0, 1, rows, rows * cols};
+    case MatrixLayout::kScattered: return {0, 3 * cols, 3, 3 * rows * cols};
+    case MatrixLayout::kReversed: break;
   }
   return {std::max<int64_t>(rows * cols - 1, 0), -cols, -1, rows * cols};
 }
 
 template <class T>
-FloatMatrix MatrixOf(const std::vector<T>& data, Layout layout, int64_t rows, int64_t cols) {
+FloatMatrix MatrixOf(const std::vector<T>& data, MatrixLayout layout, int64_t rows, int64_t cols) {
   const Placement p = PlacementOf(layout, rows, cols);
   return {data.data() + p.offset, kDTypeOf<T>, rows, cols, p.row_stride, p.col_stride};
 }

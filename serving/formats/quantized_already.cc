@@ -25,13 +25,13 @@ bool IsStorageType(io::FileDType dtype) {
 }
 
 // How a method names its tensors. The first entry that fits decides.
-struct Layout {
+struct TensorNaming {
   absl::string_view suffix;
   const char* method;
   bool only_storage = false;  // floating point tensors have such names, too
   bool of_weight = false;     // only beside a <module>.weight of a storage type
 };
-constexpr Layout kLayouts[] = {
+constexpr TensorNaming kNamings[] = {
     {".g_idx", "GPTQ"},
     {".qweight", "GPTQ or AWQ"},
     {".qzeros", "GPTQ or AWQ"},
@@ -52,11 +52,11 @@ constexpr Layout kLayouts[] = {
     {"_blocks", "MXFP4", true},
 };
 
-bool ShowsQuantization(const io::TensorSource& source, const io::TensorInfo& info, const Layout& layout) {
+bool ShowsQuantization(const io::TensorSource& source, const io::TensorInfo& info, const TensorNaming& naming) {
   absl::string_view module = info.name;
-  if (!absl::ConsumeSuffix(&module, layout.suffix)) return false;
-  if (layout.only_storage && !IsStorageType(info.dtype)) return false;
-  if (!layout.of_weight) return true;
+  if (!absl::ConsumeSuffix(&module, naming.suffix)) return false;
+  if (naming.only_storage && !IsStorageType(info.dtype)) return false;
+  if (!naming.of_weight) return true;
   const io::TensorInfo* weight = source.Find(absl::StrCat(module, kWeight));
   return weight != nullptr && IsStorageType(weight->dtype);
 }
@@ -68,10 +68,10 @@ std::string Evidence(const io::TensorSource& source, const ModelConfig& model) {
                         model.quant_method.empty() ? "" : absl::StrCat(" of ", io::Printable(model.quant_method)));
   }
   if (!model.quantization_file.empty()) return absl::StrCat("there is a ", model.quantization_file);
-  for (const Layout& layout : kLayouts) {
+  for (const TensorNaming& naming : kNamings) {
     for (const io::TensorInfo& tensor : source.tensors()) {
-      if (ShowsQuantization(source, tensor, layout)) {
-        return absl::StrCat("the tensor ", io::Printable(tensor.name), " is of ", layout.method);
+      if (ShowsQuantization(source, tensor, naming)) {
+        return absl::StrCat("the tensor ", io::Printable(tensor.name), " is of ", naming.method);
       }
     }
   }

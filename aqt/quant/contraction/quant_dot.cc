@@ -30,8 +30,8 @@ absl::StatusOr<Bits> BitsOf(DType container) {
       absl::StrCat("a qvalue of ", ToString(container), ", expected s4, s8, e4m3fn, e5m2, f32, bf16 or f16"));
 }
 
-// One side on its way into the plan.
-struct Operand {
+// One side as the plan takes it.
+struct PlanInput {
   ArrayRef value;                         // of a float operand
   std::optional<Array> owned;             // the memory behind it, if it was converted
   std::optional<QTensor> quantized = {};  // instead of a float operand
@@ -40,8 +40,8 @@ struct Operand {
   Shape shape = {};
 };
 
-absl::StatusOr<Operand> Read(Side side, const QuantDotOperand& in) {
-  Operand operand;
+absl::StatusOr<PlanInput> Read(Side side, const QuantDotOperand& in) {
+  PlanInput operand;
   absl::Status status;
   if (in.qtensor == nullptr) {
     operand.value = in.array;
@@ -77,7 +77,7 @@ absl::StatusOr<Operand> Read(Side side, const QuantDotOperand& in) {
   return operand;
 }
 
-Tensor TensorOf(const Operand& operand, DequantMode mode) {
+Tensor TensorOf(const PlanInput& operand, DequantMode mode) {
   Tensor tensor;
   tensor.quantizer = QuantizerMake(operand.bits);
   if (!operand.quantized.has_value()) return tensor;
@@ -113,8 +113,8 @@ absl::StatusOr<Array> QuantDotGeneral(const QuantDotOperand& lhs, const QuantDot
     return absl::InvalidArgumentError(
         absl::StrCat("QuantDotGeneral: out_dtype is ", ToString(*options.out_dtype), ", expected f32, bf16 or f16"));
   }
-  AQT_ASSIGN_OR_RETURN(Operand left, Read(Side::kLhs, lhs));
-  AQT_ASSIGN_OR_RETURN(Operand right, Read(Side::kRhs, rhs));
+  AQT_ASSIGN_OR_RETURN(PlanInput left, Read(Side::kLhs, lhs));
+  AQT_ASSIGN_OR_RETURN(PlanInput right, Read(Side::kRhs, rhs));
   const DType dtype = internal::Promote(left.dtype, right.dtype);
   DotGeneral config;
   config.fwd.lhs = TensorOf(left, options.lhs_dequant_mode);
@@ -130,7 +130,7 @@ absl::StatusOr<Array> QuantDotGeneral(const QuantDotOperand& lhs, const QuantDot
   std::vector<PreparedOperand> prepared;
   prepared.reserve(2);
   std::vector<DotOperand> operands;
-  for (Operand* operand : {&left, &right}) {
+  for (PlanInput* operand : {&left, &right}) {
     if (operand->quantized.has_value()) {
       operand->quantized->dequant_dtype = dtype;
       AQT_ASSIGN_OR_RETURN(PreparedOperand p, plan.Prepare(operand == &left ? Side::kLhs : Side::kRhs,

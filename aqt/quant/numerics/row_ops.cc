@@ -33,8 +33,8 @@ int64_t LoadOperand(const ArrayRef& x, int64_t offset, int64_t stride, int64_t n
 }
 
 // The broadcast operands of an Affine over a shape, with their strides.
-struct Operands {
-  Operands(const Shape& shape, const Affine& affine) {
+struct AffineOperands {
+  AffineOperands(const Shape& shape, const Affine& affine) {
     for (const ArrayRef& bias : affine.bias) Append(bias, shape);
     if (affine.mask != nullptr) Append(*affine.mask, shape);
     for (const ArrayRef& scale : affine.scale) Append(scale, shape);
@@ -191,7 +191,7 @@ void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax) {
 
 void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan extra_strides,
                         absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f) {
-  const Operands operands(x.shape, affine);
+  const AffineOperands operands(x.shape, affine);
   const absl::InlinedVector<StridesSpan, 6> strides = operands.AllStrides({x.strides, extra_strides});
   std::array<float, kPiece> y, operand;
   ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
@@ -224,7 +224,7 @@ void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan ext
 }
 
 void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out) {
-  const Operands operands(q.shape, affine);
+  const AffineOperands operands(q.shape, affine);
   const absl::InlinedVector<StridesSpan, 6> strides = operands.AllStrides({q.strides, out.strides});
   // The views are biases, mask, scales; they are applied in the opposite order.
   const size_t first_scale = affine.bias.size() + (affine.mask != nullptr ? 1 : 0);

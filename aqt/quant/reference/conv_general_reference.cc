@@ -89,14 +89,15 @@ void ForEachProduct(const ConvGeometry& geometry, F f) {
   }
 }
 
-struct Operand {
+struct QuantizedOperand {
   QTensor qtensor;
   Array in_product, dequantized;
 };
 
-absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes, std::optional<Key> key,
-                                    const Context& context, const Semantics& semantics) {
-  Operand operand;
+absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes,
+                                                 std::optional<Key> key, const Context& context,
+                                                 const Semantics& semantics) {
+  QuantizedOperand operand;
   if (!IsQuantized(tensor.quantizer.numerics)) {
     operand.in_product = operand.dequantized = Array::CopyOf(x);
     return operand;
@@ -133,8 +134,10 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     return context.key.has_value() ? std::optional<Key>(SplitKey(*context.key, 2, side, semantics.prng_layout))
                                    : std::nullopt;
   };
-  AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.lhs, lhs, lhs_axes, key(0), context, semantics));
-  AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.rhs, rhs, rhs_axes, key(1), context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand l,
+                       QuantizeOperand(config.lhs, lhs, lhs_axes, key(0), context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand r,
+                       QuantizeOperand(config.rhs, rhs, rhs_axes, key(1), context, semantics));
   // A sum of integers that could not overflow s32 is exact.
   const auto is_byte = [](DType container) { return IsInteger(container) && container != DType::kS32; };
   bool exact = is_byte(l.in_product.dtype()) && is_byte(r.in_product.dtype());
@@ -165,7 +168,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     }
     y = RoundTo(dtype, y);
     DType wide = dtype;
-    const auto scale = [&](const Operand& operand, const Tensor& tensor, int64_t index) {
+    const auto scale = [&](const QuantizedOperand& operand, const Tensor& tensor, int64_t index) {
       if (operand.qtensor.scale.empty() || tensor.dequant_mode != DequantMode::kOutput) return;
       const Array& s = operand.qtensor.scale[0];
       wide = internal::Promote(wide, s.dtype());
@@ -204,7 +207,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     for (const Term& term : terms[x]) dlhs[x] = Step(false, dlhs[x], term.a, term.b);
   }
   const auto gradient = [&](const std::vector<double>& d, const Tensor& tensor, const ArrayRef& x,
-                            const Operand& operand) -> absl::StatusOr<Array> {
+                            const QuantizedOperand& operand) -> absl::StatusOr<Array> {
     const auto* integer = std::get_if<IntSymmetric>(&tensor.quantizer.numerics);
     if (integer != nullptr && semantics.compat.conv_integer_gradient_is_zero) return Array::Zeros(x.dtype, x.shape);
     const Array plain = FromSums(d, x.aval());

@@ -118,12 +118,13 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
 bool Has(const Axes& axes, int64_t axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
 
 // Where the axes of the product and of the sum are in the operands.
-struct Layout {
+struct ProductAxes {
   Index product_shape, sum_shape;
   // For each operand axis: its position in the product, or rank of the product + its position in the sum.
   Index lhs_source, rhs_source;
 
-  Layout(const DotDims& dims, const Index& lhs, const Index& rhs) : lhs_source(lhs.size()), rhs_source(rhs.size()) {
+  ProductAxes(const DotDims& dims, const Index& lhs, const Index& rhs)
+      : lhs_source(lhs.size()), rhs_source(rhs.size()) {
     for (size_t i = 0; i < dims.lhs_batch.size(); ++i) {
       lhs_source[dims.lhs_batch[i]] = rhs_source[dims.rhs_batch[i]] = static_cast<int64_t>(product_shape.size());
       product_shape.push_back(lhs[dims.lhs_batch[i]]);
@@ -175,10 +176,10 @@ DType Later(DType a, DType b) {
   return later;
 }
 
-Value Contract(const Quantized& lhs, const Quantized& rhs, const Layout& layout, std::optional<DType> accumulator) {
+Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& axes, std::optional<DType> accumulator) {
   DType a = lhs.operand.dtype, b = rhs.operand.dtype;
   if (a == DType::kS4 && b == DType::kS4) a = b = DType::kS8;
-  Value out(accumulator.value_or(Later(a, b)), layout.product_shape);
+  Value out(accumulator.value_or(Later(a, b)), axes.product_shape);
   const bool convert = a != b || (a == DType::kF16 && out.dtype == DType::kBF16);
   const auto operand = [&](DType dtype, float v) {
     if (convert && IsFloat(out.dtype)) {
@@ -187,12 +188,12 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const Layout& layout,
     }
     return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
   };
-  ForEach(layout.product_shape, [&](const Index& p) {
+  ForEach(axes.product_shape, [&](const Index& p) {
     int64_t integer_sum = 0;
     float float_sum = 0;
-    ForEach(layout.sum_shape, [&](const Index& s) {
-      const float l = operand(a, lhs.operand(Layout::Gather(layout.lhs_source, p, s)));
-      const float r = operand(b, rhs.operand(Layout::Gather(layout.rhs_source, p, s)));
+    ForEach(axes.sum_shape, [&](const Index& s) {
+      const float l = operand(a, lhs.operand(ProductAxes::Gather(axes.lhs_source, p, s)));
+      const float r = operand(b, rhs.operand(ProductAxes::Gather(axes.rhs_source, p, s)));
       if (IsInteger(out.dtype)) {
         integer_sum += static_cast<int64_t>(l) * static_cast<int64_t>(r);
       } else {
@@ -254,15 +255,16 @@ Value Rescaled(const Value& x, const Value& ratio, const Semantics& semantics) {
   return result;
 }
 
-struct RawResult {
+struct QuantizedProduct {
   Value out;
   Quantized lhs, rhs;
   std::optional<Value> lhs_ratio, rhs_ratio;  // by which the quantized operands were divided before
 };
 
-RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
-              const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Semantics& semantics) {
-  RawResult r;
+QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+                          const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
+                          const Semantics& semantics) {
+  QuantizedProduct r;
   Value lhs_calibrated = lhs, rhs_calibrated = rhs;
   if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
     const Value lhs_mid = MidScale(lhs, dims.lhs_contracting, dims.lhs_batch, config.lhs_mid_alpha);
@@ -286,19 +288,19 @@ RawResult Raw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, c
     MultiplyOther(r.rhs.scale, dims.rhs_contracting, dims.rhs_batch, dims.lhs_contracting, dims.lhs_batch,
                   r.lhs.operand);
   }
-  const Layout layout(dims, lhs.shape, rhs.shape);
-  const Value product = Contract(r.lhs, r.rhs, layout, config.dg_accumulator_dtype);
-  r.out = Value(lhs.dtype, layout.product_shape);
-  ForEach(layout.product_shape, [&](const Index& p) {
+  const ProductAxes axes(dims, lhs.shape, rhs.shape);
+  const Value product = Contract(r.lhs, r.rhs, axes, config.dg_accumulator_dtype);
+  r.out = Value(lhs.dtype, axes.product_shape);
+  ForEach(axes.product_shape, [&](const Index& p) {
     DType dtype = lhs.dtype;
     float y = Round(dtype, static_cast<float>(product.data[product.Position(p)]));
     const auto multiply = [&](const Tensor& tensor, const Quantized& side, const Index& source) {
       if (!side.has_scale || tensor.dequant_mode != DequantMode::kOutput) return;
       dtype = internal::Promote(dtype, side.scale.dtype);
-      y = Times(dtype, y, side.scale(Layout::Gather(source, p, {})));
+      y = Times(dtype, y, side.scale(ProductAxes::Gather(source, p, {})));
     };
-    multiply(config.lhs, r.lhs, layout.lhs_source);
-    multiply(config.rhs, r.rhs, layout.rhs_source);
+    multiply(config.lhs, r.lhs, axes.lhs_source);
+    multiply(config.rhs, r.rhs, axes.rhs_source);
     r.out[p] = Round(lhs.dtype, y);
   });
   return r;
@@ -330,10 +332,11 @@ Value SumFirst(const Value& x) {
   return sum;
 }
 
-Value LocalRaw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
-               const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Semantics& semantics) {
+Value MultiplyLocally(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+                      const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
+                      const Semantics& semantics) {
   if (!config.local_aqt.has_value() || dims.lhs_contracting.empty()) {
-    return Raw(config, lhs, rhs, dims, lhs_key, rhs_key, semantics).out;
+    return Multiply(config, lhs, rhs, dims, lhs_key, rhs_key, semantics).out;
   }
   const LocalAqt& local = *config.local_aqt;
   int64_t lhs_cut = dims.lhs_contracting[0], rhs_cut = dims.rhs_contracting[0];
@@ -352,11 +355,12 @@ Value LocalRaw(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, 
   cut.lhs_batch.insert(cut.lhs_batch.begin(), lhs_cut);
   cut.rhs_batch.insert(cut.rhs_batch.begin(), rhs_cut);
   return SumFirst(
-      Raw(config, CutAxis(lhs, lhs_cut, count), CutAxis(rhs, rhs_cut, count), cut, lhs_key, rhs_key, semantics).out);
+      Multiply(config, CutAxis(lhs, lhs_cut, count), CutAxis(rhs, rhs_cut, count), cut, lhs_key, rhs_key, semantics)
+          .out);
 }
 
 // The gradient of one operand, in that operand's layout.
-Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, const Value& lhs, const Value& rhs,
+Value Gradient(Side wrt, const DotGeneral& config, const QuantizedProduct& forward, const Value& lhs, const Value& rhs,
                const Value& g, const DotDims& dims, const std::optional<Key>& g_key, const std::optional<Key>& y_key,
                const Semantics& semantics) {
   const bool is_lhs = wrt == Side::kLhs;
@@ -374,7 +378,7 @@ Value Gradient(Side wrt, const DotGeneral& config, const RawResult& forward, con
     const std::optional<Value>& ratio = is_lhs ? forward.rhs_ratio : forward.lhs_ratio;
     if (ratio.has_value()) ForEach(y.shape, [&](const Index& i) { y[i] = Times(y.dtype, y(i), (*ratio)(i)); });
   }
-  const Value product = LocalRaw(raw, scaled_g, y, backward.dims, g_key, y_key, semantics);
+  const Value product = MultiplyLocally(raw, scaled_g, y, backward.dims, g_key, y_key, semantics);
   Value out(x.dtype, x.shape);
   ForEach(product.shape, [&](const Index& p) {
     Index i(x.shape.size());
@@ -450,8 +454,9 @@ Value SumInto(const Value& x, Index shape, F where) {
   return sum;
 }
 
-absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, const Value& rhs, const Value& g,
-                                          const DotDims& dims, const Context& context, const Semantics& semantics) {
+absl::StatusOr<DotGeneralGradients> TiledWithGradients(DotGeneral config, const Value& lhs, const Value& rhs,
+                                                       const Value& g, const DotDims& dims, const Context& context,
+                                                       const Semantics& semantics) {
   const DotTiling tiling = *config.tiling;
   config.tiling.reset();
   const auto repeats = [](const TensorTiling& other, const Value& x) {
@@ -476,7 +481,7 @@ absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, c
     inner.lhs_batch.push_back(static_cast<int64_t>(i));
     inner.rhs_batch.push_back(r.tile_axis[AxisOf(tiling.rhs.remaining_axes[i], rhs)]);
   }
-  const Layout outside(dims, lhs.shape, rhs.shape), inside(inner, l.x.shape, r.x.shape);
+  const ProductAxes outside(dims, lhs.shape, rhs.shape), inside(inner, l.x.shape, r.x.shape);
   const Index sums(inside.sum_shape.size(), 0);
   // The index in the result of an element of the tiled product.
   const auto where = [&](const Index& p) {
@@ -486,8 +491,8 @@ absl::StatusOr<DotGeneralGradients> Tiled(DotGeneral config, const Value& lhs, c
         if (source[a] < static_cast<int64_t>(to.size())) to[source[a]] = from[a];
       }
     };
-    place(l.Untiled(Layout::Gather(inside.lhs_source, p, sums)), outside.lhs_source);
-    place(r.Untiled(Layout::Gather(inside.rhs_source, p, sums)), outside.rhs_source);
+    place(l.Untiled(ProductAxes::Gather(inside.lhs_source, p, sums)), outside.lhs_source);
+    place(r.Untiled(ProductAxes::Gather(inside.rhs_source, p, sums)), outside.rhs_source);
     return to;
   };
   Value inner_g(g.dtype, inside.product_shape);
@@ -514,12 +519,12 @@ absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGe
     return absl::FailedPreconditionError("reference: set Context::key");
   }
   const Value lhs = FromArray(lhs_ref), rhs = FromArray(rhs_ref), g = FromArray(g_ref);
-  if (config.tiling.has_value()) return Tiled(config, lhs, rhs, g, dims, context, semantics);
+  if (config.tiling.has_value()) return TiledWithGradients(config, lhs, rhs, g, dims, context, semantics);
   const auto key = [&](int pass, int side) -> std::optional<Key> {
     if (!context.key.has_value()) return std::nullopt;
     return SplitKey(SplitKey(*context.key, 3, pass, semantics.prng_layout), 2, side, semantics.prng_layout);
   };
-  const RawResult forward = Raw(config.fwd, lhs, rhs, dims, key(0, 0), key(0, 1), semantics);
+  const QuantizedProduct forward = Multiply(config.fwd, lhs, rhs, dims, key(0, 0), key(0, 1), semantics);
   const Value dlhs = Gradient(Side::kLhs, config, forward, lhs, rhs, g, dims, key(1, 0), key(1, 1), semantics);
   const Value drhs = Gradient(Side::kRhs, config, forward, lhs, rhs, g, dims, key(2, 0), key(2, 1), semantics);
   return DotGeneralGradients{ToArray(forward.out), ToArray(dlhs), ToArray(drhs)};

@@ -29,16 +29,17 @@ float Times(DType dtype, float a, double b) {
   return internal::VisitFloat(dtype, [&]<class T>() { return internal::Mul<T>(a, static_cast<float>(b)); });
 }
 
-struct Operand {
+struct QuantizedOperand {
   QTensor qtensor;
   Array in_product, dequantized;
   std::vector<double> values, scale;  // of in_product; empty scale: nothing to apply to the result
   DType scale_dtype = DType::kF32;
 };
 
-absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes, std::optional<Key> key,
-                                    const Context& context, const Semantics& semantics) {
-  Operand operand;
+absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes,
+                                                 std::optional<Key> key, const Context& context,
+                                                 const Semantics& semantics) {
+  QuantizedOperand operand;
   if (!IsQuantized(tensor.quantizer.numerics)) {
     operand.in_product = Array::CopyOf(x);
   } else {
@@ -60,7 +61,7 @@ absl::StatusOr<Operand> MakeOperand(const Tensor& tensor, const ArrayRef& x, con
 // One element of a product: a sum of terms, then the scales of both sides.
 class Element {
  public:
-  Element(const DotGeneralRaw& raw, DType dtype, const Operand& a, const Operand& b)
+  Element(const DotGeneralRaw& raw, DType dtype, const QuantizedOperand& a, const QuantizedOperand& b)
       : dtype_(dtype), a_(a), b_(b), exact_(raw.dg_accumulator_dtype == DType::kS32) {
     const DType l = a.in_product.dtype(), r = b.in_product.dtype();
     accumulator_ = raw.dg_accumulator_dtype.value_or(Larger(l, r));
@@ -113,7 +114,7 @@ class Element {
   static float To(DType dtype, float v) {
     return VisitDType(dtype, [&]<class T>() { return ConvertElement<float>(ConvertElement<T>(v)); });
   }
-  float InProduct(const Operand& x, int64_t i) const {
+  float InProduct(const QuantizedOperand& x, int64_t i) const {
     float v = static_cast<float>(x.values[i]);
     if (converts_) v = To(accumulator_, v);
     const DType dtype = converts_ ? accumulator_ : x.in_product.dtype();
@@ -121,7 +122,7 @@ class Element {
   }
 
   const DType dtype_;
-  const Operand &a_, &b_;
+  const QuantizedOperand &a_, &b_;
   const bool exact_;
   DType accumulator_;
   bool converts_ = false, to_bf16_first_ = false;
@@ -139,12 +140,14 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
   const DType dtype = lhs.dtype;
   OperandKeys keys;
   if (context.key.has_value()) keys = SplitContextKey(*context.key, semantics.prng_layout);
-  AQT_ASSIGN_OR_RETURN(const Operand l, MakeOperand(config.fwd.lhs, lhs, {1}, keys.fwd_lhs, context, semantics));
-  AQT_ASSIGN_OR_RETURN(const Operand r, MakeOperand(config.fwd.rhs, rhs, {0, 1}, keys.fwd_rhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand l,
+                       QuantizeOperand(config.fwd.lhs, lhs, {1}, keys.fwd_lhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand r,
+                       QuantizeOperand(config.fwd.rhs, rhs, {0, 1}, keys.fwd_rhs, context, semantics));
 
   // What the backward passes read: g, times the forward scale of the saved operand if its qvalues are used.
   Array dlhs_g = Array::CopyOf(g), drhs_g = dlhs_g, saved_rhs = Array::CopyOf(rhs), saved_lhs = Array::CopyOf(lhs);
-  const auto scaled = [&](const Operand& operand, bool per_row) {
+  const auto scaled = [&](const QuantizedOperand& operand, bool per_row) {
     std::vector<float> values;
     const std::vector<double> from = Values(g), scale = Values(operand.qtensor.scale[0]);
     for (int64_t i = 0; i < m * n; ++i) {
@@ -161,14 +164,14 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
     drhs_g = scaled(l, true);
     saved_lhs = Cast(*l.qtensor.qvalue, dtype);
   }
-  AQT_ASSIGN_OR_RETURN(const Operand dl_g,
-                       MakeOperand(config.dlhs.lhs, dlhs_g, {1}, keys.dlhs_lhs, context, semantics));
-  AQT_ASSIGN_OR_RETURN(const Operand dl_y,
-                       MakeOperand(config.dlhs.rhs, saved_rhs, {0, 2}, keys.dlhs_rhs, context, semantics));
-  AQT_ASSIGN_OR_RETURN(const Operand dr_g,
-                       MakeOperand(config.drhs.lhs, drhs_g, {0}, keys.drhs_lhs, context, semantics));
-  AQT_ASSIGN_OR_RETURN(const Operand dr_y,
-                       MakeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand dl_g,
+                       QuantizeOperand(config.dlhs.lhs, dlhs_g, {1}, keys.dlhs_lhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand dl_y,
+                       QuantizeOperand(config.dlhs.rhs, saved_rhs, {0, 2}, keys.dlhs_rhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand dr_g,
+                       QuantizeOperand(config.drhs.lhs, drhs_g, {0}, keys.drhs_lhs, context, semantics));
+  AQT_ASSIGN_OR_RETURN(const QuantizedOperand dr_y,
+                       QuantizeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, semantics));
 
   std::vector<int64_t> group_of(m, -1);
   int64_t next = 0;
@@ -201,7 +204,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
     }
   }
   const auto straight = [&](const std::vector<double>& d, const Tensor& tensor, const ArrayRef& x,
-                            const Operand& operand) -> absl::StatusOr<Array> {
+                            const QuantizedOperand& operand) -> absl::StatusOr<Array> {
     const Array plain = Cast(Array::FromSpan<double>(d, x.shape), dtype);
     if (!IsQuantized(tensor.quantizer.numerics)) return plain;
     return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, semantics.arithmetic);

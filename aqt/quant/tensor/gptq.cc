@@ -34,8 +34,8 @@ void ForEachBlock(int64_t n, Executor* executor, F f) {
   for (int64_t block = 0; block < blocks; ++block) run(block);
 }
 
-// The axes of a tensor with the contracting ones moved to the end: [rows, features].
-struct Layout {
+// A tensor with its contracting axes moved to the end: [rows, features].
+struct FeaturesLast {
   Axes axes;
   int64_t rows = 1, features = 1;
 
@@ -60,22 +60,23 @@ struct Layout {
   }
 };
 
-absl::StatusOr<Layout> MakeLayout(const char* call, const Shape& shape, absl::Span<const int64_t> contracting_axes) {
+absl::StatusOr<FeaturesLast> MakeFeaturesLast(const char* call, const Shape& shape,
+                                              absl::Span<const int64_t> contracting_axes) {
   const absl::StatusOr<Axes> normalized = NormalizeAxes(contracting_axes, shape.rank());
   if (!normalized.ok()) return Annotate(normalized.status(), absl::StrCat(call, ": contracting axes"));
   const Axes& contracting = *normalized;
   if (contracting.empty()) return absl::InvalidArgumentError(absl::StrCat(call, ": there are no contracting axes"));
-  Layout layout;
+  FeaturesLast view;
   for (int64_t axis = 0; axis < shape.rank(); ++axis) {
     if (std::find(contracting.begin(), contracting.end(), axis) != contracting.end()) continue;
-    layout.axes.push_back(axis);
-    layout.rows *= shape[axis];
+    view.axes.push_back(axis);
+    view.rows *= shape[axis];
   }
   for (const int64_t axis : contracting) {
-    layout.axes.push_back(axis);
-    layout.features *= shape[axis];
+    view.axes.push_back(axis);
+    view.features *= shape[axis];
   }
-  return layout;
+  return view;
 }
 
 // [rows, features] in f64; InvalidArgument when a number is not finite.
@@ -235,26 +236,26 @@ absl::StatusOr<HessianState> UpdateHessian(const HessianState& state, const Arra
                                            absl::Span<const int64_t> contracting_axes, Executor* executor) {
   constexpr char kCall[] = "UpdateHessian";
   AQT_RETURN_IF_ERROR(CheckFloat(kCall, "x", x.dtype));
-  AQT_ASSIGN_OR_RETURN(const Layout layout, MakeLayout(kCall, x.shape, contracting_axes));
-  const int64_t n = layout.features;
+  AQT_ASSIGN_OR_RETURN(const FeaturesLast view, MakeFeaturesLast(kCall, x.shape, contracting_axes));
+  const int64_t n = view.features;
   if (state.sum.aval() != Aval{DType::kF64, {n, n}}) {
     return absl::InvalidArgumentError(absl::StrCat(kCall, ": x ", x.aval().ToString(), " has ", n,
                                                    " features, but the state is ", state.sum.aval().ToString()));
   }
-  AQT_ASSIGN_OR_RETURN(const Array rows, FiniteRows(kCall, "x", layout.Rows(x)));
+  AQT_ASSIGN_OR_RETURN(const Array rows, FiniteRows(kCall, "x", view.Rows(x)));
   ArrayBuilder sum(state.sum.aval());
   const double* old = state.sum.View<double>().data();
   const double* inputs = rows.View<double>().data();
   double* out = sum.Mutable<double>().data();
   ForEachBlock(n, executor, [&](int64_t first, int64_t end) {
     std::copy(old + first * n, old + end * n, out + first * n);
-    for (int64_t r = 0; r < layout.rows; ++r) {
+    for (int64_t r = 0; r < view.rows; ++r) {
       const double* input = inputs + r * n;
       // Products of two numbers of these dtypes are exact in f64, so both triangles get the same bits.
       for (int64_t i = first; i < end; ++i) kernels::AddScaled(input[i], input, out + i * n, n);
     }
   });
-  return HessianState{.sum = std::move(sum).Build(), .count = state.count + layout.rows};
+  return HessianState{.sum = std::move(sum).Build(), .count = state.count + view.rows};
 }
 
 absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayRef& w,
@@ -267,14 +268,14 @@ absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayR
     return absl::InvalidArgumentError(
         absl::StrCat(kCall, ": percdamp = ", options.percdamp, ", expected a number >= 0"));
   }
-  AQT_ASSIGN_OR_RETURN(const Layout layout, MakeLayout(kCall, w.shape, contracting_axes));
+  AQT_ASSIGN_OR_RETURN(const FeaturesLast view, MakeFeaturesLast(kCall, w.shape, contracting_axes));
   AQT_ASSIGN_OR_RETURN(const QTensor calibrated, Calibrate(quantizer, w, contracting_axes, semantics, options.tiling));
   AQT_ASSIGN_OR_RETURN(QTensor nearest, CalculateQvalue(quantizer, w, calibrated));
-  const int64_t n = layout.features;
+  const int64_t n = view.features;
   AQT_ASSIGN_OR_RETURN(const Array checked, CheckHessian(hessian, n));
-  AQT_ASSIGN_OR_RETURN(const Array weights, FiniteRows(kCall, "the weight", layout.Rows(w)));
+  AQT_ASSIGN_OR_RETURN(const Array weights, FiniteRows(kCall, "the weight", view.Rows(w)));
   GptqResult result;
-  result.rows = layout.rows;
+  result.rows = view.rows;
   if (w.shape.num_elements() == 0) {
     result.weight = std::move(nearest);
     return result;
@@ -287,19 +288,19 @@ absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayR
   const Shape tiled = nearest.qvalue->shape();
   const Array scale_of_each = Array::CopyOf(internal::BroadcastTo(calibrated.scale[0], tiled));
   AQT_ASSIGN_OR_RETURN(const Array untiled_scale, scale_of_each.Reshaped(w.shape));
-  const Array scale = layout.Rows(untiled_scale);
+  const Array scale = view.Rows(untiled_scale);
   AQT_ASSIGN_OR_RETURN(const Array untiled_nearest, nearest.qvalue->Reshaped(w.shape));
-  const Array nearest_rows = layout.Rows(untiled_nearest);
+  const Array nearest_rows = view.Rows(untiled_nearest);
   AQT_ASSIGN_OR_RETURN(const Array nearest_values, nearest.Dequantize());
-  const Array nearest_doubles = Cast(layout.Rows(nearest_values), DType::kF64);
+  const Array nearest_doubles = Cast(view.Rows(nearest_values), DType::kF64);
 
   ArrayBuilder qvalues(nearest_rows.aval());
   const int64_t row_bytes = n * SizeOf(nearest_rows.dtype());
   const Rounding rounding{quantizer, w.dtype, scale, order, factor.View<double>().data()};
-  std::vector<double> errors(layout.rows), nearest_errors(layout.rows);
-  std::vector<char> kept(layout.rows);
-  std::vector<absl::Status> failures((layout.rows + kBlock - 1) / kBlock);
-  ForEachBlock(layout.rows, executor, [&](int64_t first, int64_t end) {
+  std::vector<double> errors(view.rows), nearest_errors(view.rows);
+  std::vector<char> kept(view.rows);
+  std::vector<absl::Status> failures((view.rows + kBlock - 1) / kBlock);
+  ForEachBlock(view.rows, executor, [&](int64_t first, int64_t end) {
     const int64_t rows = end - first;
     const double* original = weights.View<double>().data() + first * n;
     std::vector<double> work(rows * n), differences(rows * n), nearest_difference(n);
@@ -327,7 +328,7 @@ absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayR
   result.error = std::accumulate(errors.begin(), errors.end(), 0.0);
   result.nearest_error = std::accumulate(nearest_errors.begin(), nearest_errors.end(), 0.0);
   result.weight = std::move(nearest);
-  AQT_ASSIGN_OR_RETURN(result.weight.qvalue, layout.Tensor(std::move(qvalues).Build(), w.shape).Reshaped(tiled));
+  AQT_ASSIGN_OR_RETURN(result.weight.qvalue, view.Tensor(std::move(qvalues).Build(), w.shape).Reshaped(tiled));
   return result;
 }
 
