@@ -17,12 +17,12 @@ namespace aqt::nn {
 namespace {
 
 // A parameter that Parameter() was asked for, to be initialized.
-struct Wanted {
+struct RequestedParameter {
   Slot slot;
   Aval aval;
   Initializer init;
 };
-thread_local std::vector<Wanted>* collector = nullptr;
+thread_local std::vector<RequestedParameter>* collector = nullptr;
 thread_local const SlotValues* eager_params = nullptr;
 
 absl::StatusOr<Value> EagerValue(const Slot& slot, const Aval& aval) {
@@ -74,14 +74,14 @@ Value Parameter(absl::string_view name, const Aval& aval, const Initializer& ini
 }
 
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key) {
-  std::vector<Wanted> wanted;
-  std::vector<Wanted>* const saved = std::exchange(collector, &wanted);
+  std::vector<RequestedParameter> requested;
+  std::vector<RequestedParameter>* const saved = std::exchange(collector, &requested);
   const absl::Status status = Trace(fn, inputs).status();
   collector = saved;
   AQT_RETURN_IF_ERROR(status);
   SlotValues params;
-  for (const Wanted& w : wanted) {
-    if (!params.contains(w.slot)) params.emplace(w.slot, w.init(w.aval, FoldInName(key, w.slot.path)));
+  for (const RequestedParameter& r : requested) {
+    if (!params.contains(r.slot)) params.emplace(r.slot, r.init(r.aval, FoldInName(key, r.slot.path)));
   }
   return params;
 }
