@@ -276,21 +276,15 @@ std::string VersionText() {
       ")\n");
 }
 
-ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
-  Flags flags;
-  flags.jobs = DefaultJobs();
-  CLI::App app("Quantizes model checkpoints (safetensors) for serving.", "aqt");
-  app.footer(kFooter);
-  app.require_subcommand(1);
-  bool version = false;
-  app.add_flag("--version", version, "print version and SIMD target")->trigger_on_parse();
-  app.set_help_all_flag("--help-all", "help of all commands");
-
+CLI::App* AddInspect(CLI::App& app, Flags& flags) {
   CLI::App* inspect = app.add_subcommand("inspect", "show what is in a checkpoint")->footer(kInspectExamples);
   inspect->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
   inspect->add_flag("--json", flags.json, "print JSON");
   inspect->add_flag("--stats", flags.stats, "read the tensors: smallest and largest value, NaNs");
+  return inspect;
+}
 
+CLI::App* AddPlan(CLI::App& app, Flags& flags) {
   CLI::App* plan =
       app.add_subcommand("plan", "show what convert would do; reads headers, writes nothing")->footer(kPlanExamples);
   plan->add_option("IN", flags.input, "a .safetensors file or a folder");
@@ -299,7 +293,10 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
   plan->add_flag("--print-effective-config", flags.print_config,
                  "print the configuration with its base filled in, and stop");
+  return plan;
+}
 
+CLI::App* AddConvert(CLI::App& app, Flags& flags) {
   CLI::App* convert = app.add_subcommand("convert", "write a quantized checkpoint")->footer(kConvertExamples);
   convert->add_option("IN", flags.input, "a .safetensors file or a folder");
   convert->add_option("OUT", flags.output, "a .safetensors file or a folder, which appears complete or not at all");
@@ -324,7 +321,10 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
       ->type_name("WHEN");
   convert->add_flag("--print-effective-config", flags.print_config,
                     "print the configuration with its base filled in, and stop");
+  return convert;
+}
 
+CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   CLI::App* verify =
       app.add_subcommand("verify", "compare a quantized checkpoint with its original")->footer(kVerifyExamples);
   verify->add_option("IN", flags.input, "the original")->required();
@@ -332,19 +332,59 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   verify->add_option("--min-snr", flags.min_snr, "fail if a weight's signal-to-noise ratio is lower")->type_name("DB");
   verify->add_flag("--json", flags.json, "print JSON");
   AddJobs(*verify, flags);
+  return verify;
+}
 
+CLI::App* AddExplain(CLI::App& app, Flags& flags) {
   CLI::App* explain =
       app.add_subcommand("explain", "show why a tensor is or is not quantized")->footer(kExplainExamples);
   explain->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
   explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
   AddRecipeFlags(*explain, flags);
+  return explain;
+}
 
+CLI::App* AddConfig(CLI::App& app, Flags& flags) {
   CLI::App* config =
       app.add_subcommand("config", "check a configuration and print it in full")->footer(kConfigExamples);
   config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();
   config->add_option("SOURCE", flags.input, "a preset or a textproto; without one, the presets are listed");
+  return config;
+}
+
+// Says what is wrong with the command line.
+void ReportParseError(const CLI::App& app, const std::vector<std::string>& args, const CLI::ParseError& e,
+                      const Console& console) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands({});
+  const bool known =
+      args.empty() || args[0][0] == '-' ||
+      std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return c->get_name() == args[0]; });
+  if (known) {
+    console.err << "error: " << io::PrintableLine(e.what()) << "\n";
+  } else {
+    console.err << "error: there is no command " << io::Printable(args[0]) << "; `aqt --help` lists them\n";
+  }
+  if (args.empty()) console.err << app.help();
+}
+
+ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
+  Flags flags;
+  flags.jobs = DefaultJobs();
+  CLI::App app("Quantizes model checkpoints (safetensors) for serving.", "aqt");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  bool version = false;
+  app.add_flag("--version", version, "print version and SIMD target")->trigger_on_parse();
+  app.set_help_all_flag("--help-all", "help of all commands");
+
+  const CLI::App* inspect = AddInspect(app, flags);
+  const CLI::App* plan = AddPlan(app, flags);
+  const CLI::App* convert = AddConvert(app, flags);
+  AddVerify(app, flags);  // what remains where no other is parsed
+  const CLI::App* explain = AddExplain(app, flags);
+  const CLI::App* config = AddConfig(app, flags);
 
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
@@ -355,16 +395,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
       console.out << VersionText();
       return ExitCode::kOk;
     }
-    const std::vector<CLI::App*> commands = app.get_subcommands({});
-    const bool known =
-        args.empty() || args[0][0] == '-' ||
-        std::any_of(commands.begin(), commands.end(), [&](const CLI::App* c) { return c->get_name() == args[0]; });
-    if (known) {
-      console.err << "error: " << io::PrintableLine(e.what()) << "\n";
-    } else {
-      console.err << "error: there is no command " << io::Printable(args[0]) << "; `aqt --help` lists them\n";
-    }
-    if (args.empty()) console.err << app.help();
+    ReportParseError(app, args, e, console);
     return ExitCode::kUsage;
   }
   if (const auto target = kernels::MaxTargetFromEnvironment(); !target.ok()) return Report(target.status(), console);

@@ -60,6 +60,64 @@ absl::StatusOr<Program> InMode(const ServedDotConfig& config, const Program& pro
                 frozen);
 }
 
+SlotValues Merged(SlotValues a, const SlotValues& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+// The statistics after all calibration batches. `known` has the other inputs of the program.
+absl::StatusOr<SlotValues> Calibrated(const ServedDotConfig& config, const Program& program,
+                                      const std::vector<aqt::Input>& operands, const Tensors& inputs,
+                                      const SlotValues& known, const Semantics& semantics) {
+  AQT_ASSIGN_OR_RETURN(const Program calibrate, InMode(config, program, semantics, QuantMode::kCalibrate));
+  SlotValues statistics;
+  nn::AddMissingStats(calibrate, statistics);
+  for (int64_t i = 0; i < config.calibration_batches; ++i) {
+    SlotValues values = Merged(known, statistics);
+    for (const aqt::Input& operand : operands) {
+      if (operand.slot.kind == SlotKind::kParam) continue;
+      AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, absl::StrCat("calibration_", operand.slot.path)));
+      values[operand.slot] = Part(batches, i);
+    }
+    AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(calibrate, values));
+    for (auto& [slot, value] : statistics) value = out.at(slot);
+  }
+  return statistics;
+}
+
+// A plan whose parameters are prepared operands gives the bits of the served program, `out`.
+absl::Status CheckPreparedPlan(const ServedDotConfig& config, const std::vector<aqt::Input>& operands,
+                               const SlotValues& values, const Context& context, const Semantics& semantics,
+                               const Array& out) {
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config.config, operands[0].aval, operands[1].aval, config.dims,
+                                            {.passes = PlanPasses::kForwardOnly, .semantics = semantics}));
+  std::optional<PreparedOperand> prepared[2];
+  std::optional<DotOperand> sides[2];
+  bool all_stateless = true;
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const int i = static_cast<int>(side);
+    const Slot& slot = operands[i].slot;
+    const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
+    all_stateless = all_stateless && !HasState(tensor.quantizer);
+    const Array& x = values.at(slot);
+    sides[i].emplace(x);
+    if (slot.kind != SlotKind::kParam || !IsQuantized(tensor.quantizer.numerics) || HasState(tensor.quantizer))
+      continue;
+    AQT_ASSIGN_OR_RETURN(prepared[i], plan.Prepare(side, x, context));
+    sides[i].emplace(*prepared[i]);
+  }
+  // A plan prepares an operand by itself, so without the mid scales that depend on both.
+  const DotGeneralRaw& fwd = config.config.fwd;
+  if (!all_stateless || fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) return absl::OkStatus();
+  ArrayBuilder builder(plan.out_aval());
+  AQT_RETURN_IF_ERROR(plan.Forward(*sides[0], *sides[1], context, builder.ref()));
+  if (!BitEqual(std::move(builder).Build(), out)) {
+    return absl::InternalError("a plan with prepared operands gives other bits than the served program");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Semantics& semantics) {
@@ -79,41 +137,25 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
                              return std::vector<Value>{ops::DotGeneral(in[0], in[1], config.dims)};
                            },
                            operands, {{OutSlot()}}));
-  const auto merged = [](SlotValues a, const SlotValues& b) {
-    a.insert(b.begin(), b.end());
-    return a;
-  };
-
   SlotValues known = params;
   Tensors tensors;
   if (config.calibration_batches > 0) {
-    AQT_ASSIGN_OR_RETURN(const Program calibrate, InMode(config, program, semantics, QuantMode::kCalibrate));
-    SlotValues statistics;
-    nn::AddMissingStats(calibrate, statistics);
-    for (int64_t i = 0; i < config.calibration_batches; ++i) {
-      SlotValues values = merged(data, merged(known, statistics));
-      for (const aqt::Input& operand : operands) {
-        if (operand.slot.kind == SlotKind::kParam) continue;
-        AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, absl::StrCat("calibration_", operand.slot.path)));
-        values[operand.slot] = Part(batches, i);
-      }
-      AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(calibrate, values));
-      for (auto& [slot, value] : statistics) value = out.at(slot);
-    }
+    AQT_ASSIGN_OR_RETURN(const SlotValues statistics,
+                         Calibrated(config, program, operands, inputs, Merged(data, known), semantics));
     for (const auto& [slot, value] : statistics) {
       // "dot/fwd.lhs/count" is stats.lhs.count.
       const std::vector<std::string> words = absl::StrSplit(slot.path, '/');
       tensors.emplace(absl::StrCat("stats.", absl::StripPrefix(words[1], "fwd."), ".", words[2]), value);
     }
-    known = merged(std::move(known), statistics);
+    known = Merged(std::move(known), statistics);
   }
   AQT_ASSIGN_OR_RETURN(const Program train, InMode(config, program, semantics, QuantMode::kTrain));
-  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, merged(known, data)));
+  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Merged(known, data)));
   AQT_ASSIGN_OR_RETURN(const Program convert, InMode(config, program, semantics, QuantMode::kConvert));
   AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data));
   AQT_ASSIGN_OR_RETURN(const Program serve, InMode(config, program, semantics, QuantMode::kServe, &frozen));
   // Not the parameters: those that are quantized are frozen.
-  SlotValues values = merged(frozen, data);
+  SlotValues values = Merged(frozen, data);
   for (const auto& [slot, value] : params) {
     const Side side = slot.path == "lhs" ? Side::kLhs : Side::kRhs;
     const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
@@ -127,37 +169,15 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
     return absl::InternalError("serving gives other bits than the quantized product");
   }
 
-  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
-                       DotGeneralPlan::Make(config.config, operands[0].aval, operands[1].aval, config.dims,
-                                            {.passes = PlanPasses::kForwardOnly, .semantics = semantics}));
-  std::optional<PreparedOperand> prepared[2];
-  std::optional<DotOperand> given[2];
-  bool all_stateless = true;
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
-    const int i = static_cast<int>(side);
-    const Slot& slot = operands[i].slot;
-    const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
+  for (const aqt::Input& operand : operands) {
+    const Side side = operand.slot.path == "lhs" ? Side::kLhs : Side::kRhs;
     for (const auto& [part, name] : {std::pair{FrozenPart::kValue, "qvalue"}, std::pair{FrozenPart::kScale, "scale"}}) {
       const auto tensor_part = frozen.find(FrozenSlot(kScope, side, part));
       if (tensor_part == frozen.end()) continue;
-      tensors.emplace(absl::StrCat("frozen.", slot.path, ".", name), tensor_part->second);
+      tensors.emplace(absl::StrCat("frozen.", operand.slot.path, ".", name), tensor_part->second);
     }
-    all_stateless = all_stateless && !HasState(tensor.quantizer);
-    const Array& x = (slot.kind == SlotKind::kParam ? params : data).at(slot);
-    given[i].emplace(x);
-    if (slot.kind != SlotKind::kParam || !IsQuantized(tensor.quantizer.numerics) || HasState(tensor.quantizer))
-      continue;
-    AQT_ASSIGN_OR_RETURN(prepared[i], plan.Prepare(side, x, context));
-    given[i].emplace(*prepared[i]);
   }
-  // A plan prepares an operand by itself, so without the mid scales that depend on both.
-  const DotGeneralRaw& fwd = config.config.fwd;
-  if (!all_stateless || fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) return tensors;
-  ArrayBuilder builder(plan.out_aval());
-  AQT_RETURN_IF_ERROR(plan.Forward(*given[0], *given[1], context, builder.ref()));
-  if (!BitEqual(std::move(builder).Build(), out)) {
-    return absl::InternalError("a plan with prepared operands gives other bits than the served program");
-  }
+  AQT_RETURN_IF_ERROR(CheckPreparedPlan(config, operands, Merged(params, data), context, semantics, out));
   return tensors;
 }
 

@@ -116,6 +116,45 @@ Array FromSums(const std::vector<double>& sums, const Aval& aval) {
   return Cast(ArrayRef(values.data(), aval.shape), aval.dtype);
 }
 
+// A sum of integers that could not overflow s32 is exact.
+bool IsExact(const DotGeneralRaw& config, const QuantizedOperand& l, const QuantizedOperand& r,
+             const ConvGeometry& geometry) {
+  const auto is_byte = [](DType container) { return IsInteger(container) && container != DType::kS32; };
+  if (!is_byte(l.in_product.dtype()) || !is_byte(r.in_product.dtype())) return false;
+  const auto largest = [](const Tensor& t, DType container) {
+    const auto* integer = std::get_if<IntSymmetric>(&t.quantizer.numerics);
+    const double held = -static_cast<double>(IntegerMin(container));
+    return integer != nullptr && integer->clip ? std::min<double>(held, ClipBound(*integer)) : held;
+  };
+  return static_cast<double>(geometry.SumLength()) * largest(config.lhs, l.in_product.dtype()) *
+             largest(config.rhs, r.in_product.dtype()) <=
+         std::numeric_limits<int32_t>::max();
+}
+
+// The sum for an element of lhs runs over kernel elements, then output channels: collected first, then added in order.
+std::vector<double> LhsGradientSums(const ConvGeometry& geometry, const std::vector<double>& cotangent,
+                                    const std::vector<double>& rhs, int64_t size) {
+  struct Term {
+    int64_t kernel, channel;
+    double a, b;
+  };
+  std::vector<std::vector<Term>> terms(size);
+  const int64_t channels = geometry.out_channels;
+  const int64_t per_kernel = channels * (geometry.in_channels / geometry.groups);
+  ForEachProduct(geometry, [&](int64_t x, int64_t k, int64_t o) {
+    if (x >= 0) terms[x].push_back({k / per_kernel, k % channels, cotangent[o], rhs[k]});
+  });
+  std::vector<double> dlhs(size, 0.0);
+  for (int64_t x = 0; x < size; ++x) {
+    // At most one output position has a given kernel element.
+    std::sort(terms[x].begin(), terms[x].end(), [](const Term& s, const Term& t) {
+      return s.kernel != t.kernel ? s.kernel < t.kernel : s.channel < t.channel;
+    });
+    for (const Term& term : terms[x]) dlhs[x] = Step(false, dlhs[x], term.a, term.b);
+  }
+  return dlhs;
+}
+
 }  // namespace
 
 absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
@@ -138,19 +177,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
                        QuantizeOperand(config.lhs, lhs, lhs_axes, key(0), context, semantics));
   AQT_ASSIGN_OR_RETURN(const QuantizedOperand r,
                        QuantizeOperand(config.rhs, rhs, rhs_axes, key(1), context, semantics));
-  // A sum of integers that could not overflow s32 is exact.
-  const auto is_byte = [](DType container) { return IsInteger(container) && container != DType::kS32; };
-  bool exact = is_byte(l.in_product.dtype()) && is_byte(r.in_product.dtype());
-  if (exact) {
-    const auto largest = [](const Tensor& t, DType container) {
-      const auto* integer = std::get_if<IntSymmetric>(&t.quantizer.numerics);
-      const double held = -static_cast<double>(IntegerMin(container));
-      return integer != nullptr && integer->clip ? std::min<double>(held, ClipBound(*integer)) : held;
-    };
-    exact = static_cast<double>(geometry.SumLength()) * largest(config.lhs, l.in_product.dtype()) *
-                largest(config.rhs, r.in_product.dtype()) <=
-            std::numeric_limits<int32_t>::max();
-  }
+  const bool exact = IsExact(config, l, r, geometry);
 
   const Shape out_shape = geometry.OutShape();
   const std::vector<double> a = ProductValues(l.in_product, dtype), b = ProductValues(r.in_product, dtype);
@@ -184,28 +211,11 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
 
   const std::vector<double> full_lhs = ProductValues(l.dequantized, dtype),
                             full_rhs = ProductValues(r.dequantized, dtype), cotangent = ProductValues(g, dtype);
-  std::vector<double> dlhs(lhs.shape.num_elements(), 0.0), drhs(rhs.shape.num_elements(), 0.0);
+  std::vector<double> drhs(rhs.shape.num_elements(), 0.0);
   ForEachProduct(geometry, [&](int64_t x, int64_t k, int64_t o) {
     drhs[k] = Step(false, drhs[k], x < 0 ? 0 : full_lhs[x], cotangent[o]);
   });
-  // The sum for an element of lhs runs over kernel elements, then output channels: collected first, then added in
-  // order.
-  struct Term {
-    int64_t kernel, channel;
-    double a, b;
-  };
-  std::vector<std::vector<Term>> terms(dlhs.size());
-  const int64_t per_kernel = channels * (geometry.in_channels / geometry.groups);
-  ForEachProduct(geometry, [&](int64_t x, int64_t k, int64_t o) {
-    if (x >= 0) terms[x].push_back({k / per_kernel, k % channels, cotangent[o], full_rhs[k]});
-  });
-  for (size_t x = 0; x < dlhs.size(); ++x) {
-    // At most one output position has a given kernel element.
-    std::sort(terms[x].begin(), terms[x].end(), [](const Term& s, const Term& t) {
-      return s.kernel != t.kernel ? s.kernel < t.kernel : s.channel < t.channel;
-    });
-    for (const Term& term : terms[x]) dlhs[x] = Step(false, dlhs[x], term.a, term.b);
-  }
+  const std::vector<double> dlhs = LhsGradientSums(geometry, cotangent, full_rhs, lhs.shape.num_elements());
   const auto gradient = [&](const std::vector<double>& d, const Tensor& tensor, const ArrayRef& x,
                             const QuantizedOperand& operand) -> absl::StatusOr<Array> {
     const auto* integer = std::get_if<IntSymmetric>(&tensor.quantizer.numerics);
