@@ -228,7 +228,7 @@ absl::Status CheckTiling(const std::vector<TensorInfo>& tensors, int64_t data_by
   const TensorInfo* previous = nullptr;
   for (const TensorInfo& t : tensors) {
     if (t.begin < covered) {
-      return Damaged(t.name, absl::StrCat("data begins at ", t.begin, " and overlaps that of tensor ",
+      return Damaged(t.name, absl::StrCat("data begins at ", t.begin, " and overlaps the data of tensor ",
                                           QuoteForMessage(previous->name), ", which ends at ", covered));
     }
     if (t.begin > covered) {

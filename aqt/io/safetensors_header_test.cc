@@ -98,7 +98,7 @@ TEST(ParseSafetensorsHeaderTest, Refuses) {
   const std::string b4 = R"({"dtype":"F32","shape":[2],"data_offsets":[4,12]})";
   const std::vector<Case> cases = {
       {absl::StrCat("{\"a\":", kA, ",\"b\":", b4, "}"), 12,
-       "tensor 'b': data begins at 4 and overlaps that of tensor 'a'"},
+       "tensor 'b': data begins at 4 and overlaps the data of tensor 'a'"},
       {absl::StrCat("{\"b\":", b4, "}"), 12, "tensor 'b': data begins at 4, and bytes 0 to 4 belong to no tensor"},
       {entry(R"("dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0])"), 0,
        "2^63-1 bits"},

@@ -61,8 +61,8 @@ Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, cons
   return AbsMaxScale(quantizer, *abs_max, x, *SharedAxesOf(quantizer, axes, x.rank()), semantics.arithmetic);
 }
 
-// The bias of a Constant calibration, broadcastable to x of `dtype`: a number in the dtype of x, an array in that of
-// the scale.
+// The bias of a Constant calibration, broadcastable to x of `dtype`: a number in the dtype of x, an array in the
+// dtype of the scale.
 struct Bias {
   Value held;
   DType dtype;

@@ -4,7 +4,7 @@
 // Carries out a plan: reads the input tensor by tensor, in blocks of rows, and writes a quantized checkpoint.
 //
 // Memory: blocks of rows share a budget of 16 MiB, whatever the number of threads; a weight with one scale for the
-// whole tensor is held whole, and one above the budget is processed alone. The bytes written depend on neither.
+// whole tensor is held in full, and one above the budget is processed by itself. The bytes written depend on neither.
 
 #include <atomic>
 #include <cstdint>

@@ -60,7 +60,7 @@ struct BlockCase {
 class ConvertBlocksTest : public ConvertTest, public ::testing::WithParamInterface<BlockCase> {};
 
 // Weights larger than a block get the bytes of encoding them whole, whatever the number of threads. 65536 columns of
-// f32 are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not get alone.
+// f32 are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not get on its own.
 TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
   const BlockCase& c = GetParam();
   const NamedArrays tensors = {{"tall.weight", MakeWeight(c.dtype, {5000, 96}, 1)},

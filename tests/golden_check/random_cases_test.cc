@@ -65,7 +65,7 @@ TEST(Refused, OursIsAskedToo) {
       EXPECT_FALSE(refused_case.error.empty());
       refused += Refuses(refused_case.golden_case, set->semantics);
     }
-    // What the original computes is no refusal.
+    // A case that the original computes is not refused.
     ASSERT_FALSE(family.cases.empty());
     EXPECT_FALSE(Refuses(family.cases[0], set->semantics)) << family.cases[0].name;
   }

@@ -99,7 +99,7 @@ struct Groups {
   Value zeros;   // of the shape and dtype of the scale
 };
 
-// One overload for each calibration: the bounds, and their dtype if it is not that of x.
+// One overload for each calibration: the bounds, and their dtype if it differs from the dtype of x.
 
 Value Bounds(const AbsMax& c, const Groups& t, DType&) {
   Value bounds = t.absmax;

@@ -14,7 +14,7 @@
 //   dequantized = (q - zero_point) * scale
 // round() goes to nearest, ties to even. Clamping comes before it, and qmin is reached: AQT's rule (aqt_weight.h),
 // which multiplies by an inverse and stays within +-qmax, gives other integers. A NaN makes the scale of its unit NaN
-// and its integers 0. An infinity makes the scale infinite; its own integer is 0, that of a finite w the zero point.
+// and its integers 0. An infinity makes the scale infinite; its own integer is 0, and a finite w gets the zero point.
 //
 // 8-bit floats (e4m3fn, symmetric only) have
 //   scale = max(-lo, hi) / 448, and the epsilon of T instead of 0
