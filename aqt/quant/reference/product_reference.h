@@ -1,0 +1,59 @@
+#ifndef AQT_QUANT_REFERENCE_PRODUCT_REFERENCE_H_
+#define AQT_QUANT_REFERENCE_PRODUCT_REFERENCE_H_
+
+// One quantized product, element by element: the forward one of dot_general_reference.h, or that of a gradient.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
+#include "aqt/quant/reference/reference_value.h"
+
+namespace aqt::reference {
+
+// One side after quantization. `operand` is what the product reads.
+struct Quantized {
+  Value q, scale, bias, operand;
+  std::vector<int8_t> mask;  // 1 where not clipped; empty without clip_gradient
+  bool has_scale = false;
+};
+
+// Where the axes of the product and of the sum are in the operands.
+struct ProductAxes {
+  Index product_shape, sum_shape;
+  // For each operand axis: its position in the product, or rank of the product + its position in the sum.
+  Index lhs_source, rhs_source;
+
+  ProductAxes(const DotDims& dims, const Index& lhs, const Index& rhs);
+  // The index in an operand, whose axes are at `source`, of an element of the product and of the sum.
+  static Index Gather(const Index& source, const Index& product, const Index& sum);
+};
+
+// Applies a scale of one operand to the other, axis by axis of the latter.
+void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch,
+                   const Axes& other_contracting, const Axes& other_batch, Value& other);
+
+// A product and its quantized sides.
+struct QuantizedProduct {
+  Value out;
+  Quantized lhs, rhs;
+  std::optional<Value> lhs_ratio, rhs_ratio;  // by which the quantized operands were divided before
+};
+
+// With mid scales. Keys are those of the operands.
+QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+                          const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
+                          const Semantics& semantics);
+
+// The same for the product of a gradient, cut as LocalAqt says.
+Value MultiplyLocally(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+                      const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Semantics& semantics);
+
+}  // namespace aqt::reference
+
+#endif  // AQT_QUANT_REFERENCE_PRODUCT_REFERENCE_H_
