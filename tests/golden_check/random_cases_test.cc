@@ -1,8 +1,6 @@
 // The recorded random configurations (tests/golden/random/README.md): results, refusals, and what differs by default.
 
-#include <sstream>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -13,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/golden_check/golden_case.h"
 #include "tests/golden_check/golden_check.h"
+#include "tests/golden_check/golden_check_testing.h"
 #include "tests/golden_check/manifest.h"
 
 namespace aqt::golden {
@@ -22,17 +21,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr char kRandom[] = "tests/golden/random", kFixed[] = "tests/golden/random/fixed.json";
-
-struct MainResult {
-  int code;
-  std::string out, err;
-};
-
-MainResult Main(const std::vector<std::string>& arguments) {
-  std::ostringstream out, err;
-  const int code = GoldenCheckMain(io::LocalFileSystem(), arguments, out, err);
-  return {code, out.str(), err.str()};
-}
 
 TEST(RandomCases, AllPass) {
   const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom), "--verbose"});
