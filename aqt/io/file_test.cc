@@ -1,20 +1,18 @@
 #include "aqt/io/file.h"
 
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/io/file_test_fixture.h"
 #include "aqt/io/file_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,27 +26,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
 
-constexpr OutputOptions kOverwrite{.overwrite = true};
-
 absl::Span<const uint8_t> Bytes(absl::string_view text) {
   return absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size());
 }
-
-class FileTest : public ::testing::Test {
- protected:
-  FileTest() {
-    folder_ = JoinPath(
-        ::testing::TempDir(),
-        absl::StrCat("file_test_", ::getpid(), "_", ::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    EXPECT_TRUE(LocalFileSystem().CreateFolder(folder_).ok());
-  }
-  std::string Path(absl::string_view name) const { return JoinPath(folder_, name); }
-  std::string Content(absl::string_view name) const { return ReadFile(LocalFileSystem(), Path(name), 1 << 24).value(); }
-  std::vector<std::string> Names() const { return LocalFileSystem().List(folder_).value(); }
-
-  std::string folder_;
-  FaultInjectingFileSystem faulty_;
-};
 
 TEST_F(FileTest, WritesInAnyOrderAndReadsBack) {
   const FileSystem& fs = LocalFileSystem();
@@ -301,223 +281,6 @@ TEST_F(FileTest, ThreadsWriteOneFile) {
   const std::string content = Content("a");
   ASSERT_EQ(content.size(), 4000u);
   for (int i = 0; i < 4000; ++i) ASSERT_EQ(content[i], 'a' + i / 10 % 26) << i;
-}
-
-TEST_F(FileTest, OutputFolderAppearsAtCommit) {
-  const FileSystem& fs = LocalFileSystem();
-  auto out = OutputFolder::Create(fs, Path("model/")).value();
-  EXPECT_EQ(out->path(), Path("model"));
-  ASSERT_TRUE(WriteFile(fs, JoinPath(out->temporary_path(), "a"), "x").ok());
-  ASSERT_TRUE(fs.CreateFolder(JoinPath(out->temporary_path(), "sub")).ok());
-  ASSERT_TRUE(WriteFile(fs, JoinPath(out->temporary_path(), "sub/b"), "y").ok());
-  EXPECT_FALSE(Exists(fs, Path("model")).value());
-  ASSERT_TRUE(out->Commit().ok());
-  out.reset();
-  EXPECT_THAT(Names(), ElementsAre("model"));
-  EXPECT_EQ(Content("model/sub/b"), "y");
-  EXPECT_EQ(OutputFolder::Create(fs, Path("model")).status().code(), Code::kAlreadyExists);
-  EXPECT_EQ(OutputFolder::Create(fs, Path("model/a")).status().code(), Code::kAlreadyExists);
-  EXPECT_EQ(OutputFolder::Create(fs, Path("none/model")).status().code(), Code::kNotFound);
-  EXPECT_EQ(OutputFolder::Create(fs, ".").status().code(), Code::kInvalidArgument);
-}
-
-TEST_F(FileTest, OutputFolderLeavesNothingWithoutCommit) {
-  ASSERT_TRUE(faulty_.CreateFolder(Path("empty")).ok());  // an empty folder may be there, and stays
-  for (const bool commit : {false, true}) {
-    auto out = OutputFolder::Create(faulty_, Path("empty")).value();
-    ASSERT_TRUE(faulty_.CreateFolder(JoinPath(out->temporary_path(), "sub")).ok());
-    ASSERT_TRUE(WriteFile(faulty_, JoinPath(out->temporary_path(), "sub/b"), "y").ok());
-    if (!commit) continue;
-    faulty_.FailNth(FileCall::kRename, 1, EIO);
-    EXPECT_FALSE(out->Commit().ok());
-  }
-  EXPECT_THAT(Names(), ElementsAre("empty"));
-  EXPECT_THAT(faulty_.List(Path("empty")).value(), IsEmpty());
-}
-
-// Puts a file "a" with this content into the folder `path`.
-void FillFolder(const FileSystem& fs, const std::string& path, absl::string_view content) {
-  ASSERT_TRUE(WriteFile(fs, JoinPath(path, "a"), content, kOverwrite).ok());
-}
-
-class ReplaceTest : public FileTest {
- protected:
-  // An old folder, with a folder in it, and a new one that will replace it.
-  void SetUpOld() {
-    const FileSystem& fs = LocalFileSystem();
-    for (const std::string& name : Names()) ASSERT_TRUE(RemoveTree(fs, Path(name)).ok());
-    ASSERT_TRUE(fs.CreateFolder(Path("model")).ok());
-    ASSERT_TRUE(fs.CreateFolder(Path("model/sub")).ok());
-    FillFolder(fs, Path("model/sub"), "old");
-    FillFolder(fs, Path("model"), "old");
-  }
-  absl::Status Replace() {
-    auto out = OutputFolder::Create(faulty_, Path("model"), kOverwrite).value();
-    FillFolder(LocalFileSystem(), out->temporary_path(), "new");
-    return out->Commit();
-  }
-  // How many complete folders with this content there are, under any name.
-  int Count(absl::string_view content) const {
-    int count = 0;
-    for (const std::string& name : Names()) {
-      const absl::StatusOr<std::string> a = ReadFile(LocalFileSystem(), Path(name + "/a"), 10);
-      const bool sub = Exists(LocalFileSystem(), Path(name + "/sub/a")).value();
-      count += a.ok() && *a == content && sub == (content == "old");
-    }
-    return count;
-  }
-};
-
-TEST_F(ReplaceTest, TheOldFolderIsExchangedOrMovedAside) {
-  for (const int unsupported : {0, EINVAL, ENOSYS, EOPNOTSUPP}) {
-    SetUpOld();
-    if (unsupported != 0) faulty_.FailNth(FileCall::kExchange, 1, unsupported);
-    const int64_t renames = faulty_.NumCalls(FileCall::kRename);
-    ASSERT_TRUE(Replace().ok());
-    EXPECT_EQ(faulty_.NumCalls(FileCall::kRename) - renames, unsupported == 0 ? 0 : 2);
-    EXPECT_THAT(Names(), ElementsAre("model"));
-    EXPECT_EQ(Count("new"), 1);
-  }
-}
-
-TEST_F(ReplaceTest, AnErrorNeverLeavesNeither) {
-  for (const bool exchange : {true, false}) {
-    for (const FileCall call : {FileCall::kExchange, FileCall::kRename, FileCall::kSyncFolder, FileCall::kOpen,
-                                FileCall::kStat, FileCall::kRemove, FileCall::kList, FileCall::kMountPoint}) {
-      if (!exchange && call == FileCall::kExchange) continue;
-      for (int n = 1;; ++n) {
-        SetUpOld();
-        faulty_.Clear();
-        auto out = OutputFolder::Create(faulty_, Path("model"), kOverwrite).value();
-        FillFolder(LocalFileSystem(), out->temporary_path(), "new");
-        if (!exchange) faulty_.FailAll(FileCall::kExchange, EINVAL);
-        const int64_t before = faulty_.NumCalls(call);
-        faulty_.FailNth(call, n, EIO);
-        const absl::Status status = out->Commit();
-        out.reset();
-        const std::string what = absl::StrCat(static_cast<int>(call), ", n = ", n, ": ", status.ToString());
-        if (faulty_.NumCalls(call) - before < n) {
-          EXPECT_TRUE(status.ok()) << what;
-          const bool unused = exchange && (call == FileCall::kRename || call == FileCall::kStat);
-          EXPECT_EQ(n == 1, unused) << what;
-          break;
-        }
-        const std::string at = Content("model/a");
-        if (call == FileCall::kRemove || call == FileCall::kList || call == FileCall::kMountPoint) {
-          EXPECT_EQ(at, "new") << what;  // the new one is safe: the old one may be removed
-        } else {
-          EXPECT_EQ(Count("old"), 1) << what;
-          EXPECT_EQ(Count("new"), at == "new" ? 1 : 0) << what;
-        }
-        if (at == "new" && !status.ok()) {
-          std::string other = Names()[0] == "model" ? Names()[1] : Names()[0];
-          EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("is complete"), HasSubstr(other))) << what;
-        }
-      }
-    }
-  }
-}
-
-// If flushing the folder fails after the exchange, the old copy is kept, and the error says under which name.
-TEST_F(ReplaceTest, AFlushThatFailsKeepsTheOldCopy) {
-  for (const bool exchange : {true, false}) {
-    SetUpOld();
-    ASSERT_TRUE(LocalFileSystem().CreateFolder(Path("model.aqt-old")).ok());  // of an earlier run
-    faulty_.Clear();
-    if (!exchange) faulty_.FailAll(FileCall::kExchange, EINVAL);
-    faulty_.FailNth(FileCall::kSyncFolder, exchange ? 1 : 2, EIO);
-    const absl::Status status = Replace();
-    EXPECT_THAT(std::string(status.message()), HasSubstr("kept as '" + Path("model.aqt-old-2") + "'"));
-    EXPECT_THAT(Names(), ElementsAre("model", "model.aqt-old", "model.aqt-old-2"));
-    EXPECT_EQ(Content("model/a"), "new");
-    EXPECT_EQ(Content("model.aqt-old-2/sub/a"), "old");
-  }
-}
-
-TEST_F(ReplaceTest, AnOldFolderThatHasGoneIsNoError) {
-  SetUpOld();
-  auto out = OutputFolder::Create(faulty_, Path("model"), kOverwrite).value();
-  FillFolder(faulty_, out->temporary_path(), "new");
-  ASSERT_TRUE(RemoveTree(faulty_, Path("model")).ok());
-  ASSERT_TRUE(out->Commit().ok());
-  EXPECT_THAT(Names(), ElementsAre("model"));
-}
-
-TEST_F(ReplaceTest, RemovingDoesNotLeaveTheTree) {
-  SetUpOld();
-  ASSERT_TRUE(LocalFileSystem().CreateFolder(Path("mine")).ok());
-  FillFolder(LocalFileSystem(), Path("mine"), "mine");
-  ASSERT_EQ(::symlink(Path("mine").c_str(), Path("model/link").c_str()), 0);
-  faulty_.SetMountPoint(Path("model/sub"));
-  EXPECT_FALSE(RemoveTree(faulty_, Path("model")).ok());
-  EXPECT_THAT(LocalFileSystem().List(Path("model")).value(), ElementsAre("sub"));
-  EXPECT_EQ(Content("model/sub/a"), "old") << "something mounted, which is not ours";
-  faulty_.Clear();
-  ASSERT_TRUE(RemoveTree(faulty_, Path("model")).ok());
-  EXPECT_EQ(Content("mine/a"), "mine");
-}
-
-TEST_F(FileTest, ALockKeepsOthersOut) {
-  const FileSystem& fs = LocalFileSystem();
-  auto lock = fs.Lock(Path("lock")).value();
-  for (int i = 0; i < 2; ++i) {
-    const absl::Status second = fs.Lock(Path("lock")).status();
-    EXPECT_EQ(second.code(), Code::kUnavailable);
-    EXPECT_THAT(std::string(second.message()),
-                AllOf(HasSubstr(Path("lock")), HasSubstr(absl::StrCat("process ", ::getpid()))));
-  }
-  EXPECT_TRUE(fs.Lock(Path("other")).ok());
-  lock.reset();
-  EXPECT_THAT(Names(), IsEmpty());
-  EXPECT_TRUE(fs.Lock(Path("lock")).ok());
-  // A file left by a killed process is not a lock, whatever it contains.
-  ASSERT_TRUE(WriteFile(fs, Path("lock"), absl::StrCat(::getppid(), "\n")).ok());
-  lock = fs.Lock(Path("lock")).value();
-  EXPECT_EQ(Content("lock"), absl::StrCat(::getpid(), "\n"));
-  lock.reset();
-  EXPECT_THAT(Names(), IsEmpty());
-}
-
-TEST_F(FileTest, ALockEndsWithItsProcess) {
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const auto lock = LocalFileSystem().Lock(Path("lock"));
-    const char ok = lock.ok() ? 1 : 0;
-    if (::write(ready[1], &ok, 1) == 1) ::pause();
-    ::_exit(1);
-  }
-  char ok = 0;
-  ASSERT_EQ(::read(ready[0], &ok, 1), 1);
-  ASSERT_EQ(ok, 1);
-  EXPECT_THAT(std::string(LocalFileSystem().Lock(Path("lock")).status().message()),
-              HasSubstr(absl::StrCat("process ", child)));
-  ASSERT_EQ(::kill(child, SIGKILL), 0);
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-  EXPECT_THAT(Names(), ElementsAre("lock"));
-  EXPECT_TRUE(LocalFileSystem().Lock(Path("lock")).ok());
-  EXPECT_THAT(Names(), IsEmpty());
-}
-
-TEST_F(FileTest, LocksAndFaults) {
-  for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP}) {  // a file system without locks
-    faulty_.FailNth(FileCall::kLock, 1, error);
-    EXPECT_TRUE(faulty_.Lock(Path("lock")).ok());
-  }
-  for (const FileCall call : {FileCall::kOpen, FileCall::kLock, FileCall::kStat}) {
-    for (const int n : {1, 2}) {
-      faulty_.Clear();
-      faulty_.FailNth(call, n, EIO);
-      EXPECT_EQ(faulty_.Lock(Path("lock")).ok(), n == 2 && call != FileCall::kStat);
-      EXPECT_THAT(Names(), IsEmpty());
-    }
-  }
-  faulty_.Clear();
-  faulty_.FailNth(FileCall::kOpen, 1, EROFS);
-  const absl::Status status = faulty_.Lock(Path("lock")).status();
-  EXPECT_EQ(status.code(), Code::kPermissionDenied);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Read-only file system"));
 }
 
 TEST_F(FileTest, LinksLoopsAndMountPoints) {
