@@ -18,18 +18,10 @@
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/tensor/qtensor.h"
+#include "aqt/quant/tensor/quantizer_testing.h"
 
 namespace aqt {
 namespace {
-
-Quantizer AbsMaxInt(int bits, std::optional<DType> container = DType::kS8) {
-  return {.numerics = IntSymmetric{.bits = bits, .dtype = container}, .calibration = AbsMax{}};
-}
-
-std::vector<float> Floats(const Array& x) {
-  const Array f32 = Cast(x, DType::kF32);
-  return {f32.View<float>().begin(), f32.View<float>().end()};
-}
 
 // AQT's public example: ten points from -10 to 10, preserve_max_val, no container.
 TEST(Quantize, PublicExample) {
@@ -128,75 +120,6 @@ TEST(Quantize, AbsMeanLeavesZerosOutOfTheCount) {
   EXPECT_EQ(Floats(Quantize(quantizer, x, {1})->scale[0]), (std::vector<float>{4 * inv, 1 * inv}));  // all zero: 1
   quantizer.calibration = AbsMean{.p = 2, .clipping_scale = 1};
   EXPECT_NEAR(Quantize(quantizer, x, {1})->scale[0].View<float>()[0], std::sqrt(5.0f) * inv, 1e-8f);
-}
-
-// 511 values up to 0.5 and one of 0.8: at 4 bits it pays to clip the large one.
-TEST(Quantize, SnrSearchClipsAnOutlier) {
-  std::vector<float> x(1024, 0.0f);
-  const RandomBits bits(MakeKey(4), 512);
-  for (int i = 0; i < 512; ++i) x[i] = UniformF32(bits.Bits32(i)) - 0.5f;
-  x[31] = 0.8f;
-  Quantizer quantizer = AbsMaxInt(4, DType::kS4);
-  const ArrayRef rows(x.data(), {2, 512});
-  const std::vector<float> absmax = Floats(Quantize(quantizer, rows, {1})->scale[0]);
-  quantizer.calibration = SnrSearch{.candidates = {1.0, 0.75, 0.1}};
-  const absl::StatusOr<QTensor> qt = Quantize(quantizer, rows, {1});
-  ASSERT_TRUE(qt.ok()) << qt.status();
-  EXPECT_FLOAT_EQ(qt->scale[0].View<float>()[0], 0.75f * absmax[0]);
-  EXPECT_EQ(qt->scale[0].View<float>()[1], absmax[1]);  // all zero: no ratio, so the bound stays
-  quantizer.calibration = SnrSearch{};
-  EXPECT_EQ(Floats(Quantize(quantizer, rows, {1})->scale[0]), absmax);
-}
-
-float SnrScale(const Array& x, std::vector<double> candidates, bool po2, const Compat& compat, int bits = 4,
-               std::optional<DType> scale_dtype = std::nullopt) {
-  Quantizer quantizer = AbsMaxInt(bits, std::nullopt);
-  quantizer.calibration = SnrSearch{.candidates = std::move(candidates), .po2_scale = po2};
-  quantizer.scale_dtype = scale_dtype;
-  const absl::StatusOr<QTensor> qt = Quantize(quantizer, x, {1}, {}, {.compat = compat});
-  return qt.ok() ? Floats(qt->scale[0])[0] : -1;
-}
-
-// AQT 0.9.0 on CPU gives 4. With 2 the squares of the errors sum up to 8, with 4 to 12.
-TEST(SnrSearch, RatesThePowerOfTwoThatIsUsed) {
-  const Array x = Array::Of<float>({1, -3, 5, 7, -2, 4, 6, 8}, {1, 8});
-  EXPECT_EQ(SnrScale(x, {1.0, 0.75, 0.5}, /*po2=*/true, Compat(), 3), 2);
-  EXPECT_EQ(SnrScale(x, {1.0, 0.75, 0.5}, /*po2=*/true, Compat::Original(), 3), 4);
-}
-
-TEST(SnrSearch, RatesTinyAndLargeDataAsAnyOther) {
-  // 511 values up to 0.5 and one of 0.75: with 4 bits it pays to clip that.
-  std::vector<float> x(512);
-  const RandomBits bits(MakeKey(4), 512);
-  for (int i = 0; i < 512; ++i) x[i] = std::round(256 * (UniformF32(bits.Bits32(i)) - 0.5f)) / 256;
-  x[31] = 0.75f;
-  struct Case {
-    DType dtype;
-    float magnitude;
-    bool original_finds_it;
-  };
-  // As in AQT 0.9.0 on CPU: the squares of 2^-76 vanish in f32, and the sum of the squares of 512 overflows in f16.
-  const Case cases[] = {{DType::kF32, 1, true},
-                        {DType::kF32, 0x1p-76f, false},
-                        {DType::kBF16, 1, true},
-                        {DType::kF16, 1, true},
-                        {DType::kF16, 512, false}};
-  for (const Case& c : cases) {
-    std::vector<float> scaled = x;
-    for (float& v : scaled) v *= c.magnitude;
-    const Array row = Cast(ArrayRef(scaled.data(), {1, 512}), c.dtype);
-    const float absmax = SnrScale(row, {}, false, Compat()), clipped = SnrScale(row, {0.75}, false, Compat());
-    EXPECT_LT(clipped, absmax) << ToString(c.dtype) << c.magnitude;
-    EXPECT_EQ(SnrScale(row, {1.0, 0.75}, false, Compat()), clipped) << ToString(c.dtype) << c.magnitude;
-    EXPECT_EQ(SnrScale(row, {1.0, 0.75}, false, Compat::Original()), c.original_finds_it ? clipped : absmax)
-        << ToString(c.dtype) << c.magnitude;
-  }
-}
-
-// absmax * factor and its quotient stay f32 for bf16 data; the scale is rounded once.
-TEST(SnrSearch, RoundsTheScaleOnce) {
-  const Array x = Cast(Array::Of<float>({0.5f, 3.046875f}, {1, 2}), DType::kBF16);
-  EXPECT_EQ(SnrScale(x, {0.7}, false, Compat()), 0x1.24p-2f);  // as in AQT 0.9.0; with three roundings 0x1.22p-2
 }
 
 // The bound that Percentile finds for one group, from its scale in f32 numerics with quant_bound 127.5.
@@ -386,54 +309,6 @@ TEST(Quantize, RoundTripIsWithinHalfAStep) {
     const absl::StatusOr<QTensor> large = Quantize(AbsMaxInt(n_bits), ArrayRef(scaled.data(), {6, 35}), {1});
     EXPECT_TRUE(BitEqual(*large->qvalue, *qt->qvalue));
   }
-}
-
-TEST(QTensor, ScaleBiasAndMask) {
-  // scale .5, bias 1, mask 1 0 1 on [1,2,3].
-  QTensor qt;
-  qt.scale.push_back(Array::Of<float>({0.5f}, {1}));
-  qt.bias.push_back(Array::Of<float>({1}, {1}));
-  qt.sparsity_mask = Array::Of<float>({1, 0, 1}, {3});
-  const Array x = Array::Of<float>({1, 2, 3}, {3});
-  const absl::StatusOr<QTensor> full = CalculateQvalue({.numerics = IntSymmetric{}, .calibration = AbsMax{}}, x, qt);
-  ASSERT_TRUE(full.ok()) << full.status();
-  EXPECT_EQ(Floats(*full->qvalue), (std::vector<float>{4, 0, 8}));
-  EXPECT_EQ(Floats(*full->Dequantize()), (std::vector<float>{1, -1, 3}));
-}
-
-TEST(QTensor, ScalesMultiplyOneByOne) {
-  // (q * s0) * s1, each product rounded.
-  QTensor qt;
-  qt.qvalue = Array::Of<int8_t>({97}, {1});
-  const float s0 = 0.0123456f, s1 = 7.654321f;
-  qt.scale = {Array::Of<float>({s0}, {1}), Array::Of<float>({s1}, {1})};
-  EXPECT_EQ(qt.Dequantize()->View<float>()[0], (97.0f * s0) * s1);
-}
-
-TEST(QTensor, Errors) {
-  QTensor qt;
-  EXPECT_EQ(qt.Dequantize().status().code(), absl::StatusCode::kFailedPrecondition);
-  qt.scale.push_back(Array::Of<float>({1, 2}, {2}));
-  EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2, 3}, {3})).status().message(),
-            "QTensor: scale f32[2] does not broadcast to the values' shape [3]");
-  EXPECT_EQ(qt.ScaledValue(Array::Of<int8_t>({1, 2}, {2})).status().message(),
-            "QTensor: values have dtype s8, expected f32, bf16 or f16");
-  qt.scale[0] = Array::Of<int8_t>({1, 2}, {2});
-  EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2}, {2})).status().message(),
-            "QTensor: a scale has dtype s8, expected f32, bf16 or f16");
-}
-
-TEST(QTensor, TilingsThatDoNotFit) {
-  const TilingState tiling = *TilingState::Make({4, 6}, std::vector<AxisTiling>{{.axis = 1, .tile_size = 2}});
-  const QTensor calibrated{.scale = {Array::Of<float>({1}, {1, 1, 1})}, .tiling_state = tiling};
-  absl::Status status = calibrated.ScaledValue(Array::Zeros(DType::kF32, {4, 5})).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "QTensor: the tensor has shape [4,5], its tiling is for [4,6]");
-  QTensor full = calibrated;
-  full.qvalue = Array::Zeros(DType::kS8, {4, 6});
-  status = full.Dequantize().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "QTensor: the qvalue has shape [4,6], its tiling gives [4,3,2]");
 }
 
 TEST(CalculateQvalue, RefusesWhatHasOne) {

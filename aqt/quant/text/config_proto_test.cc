@@ -5,13 +5,11 @@
 #include <limits>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "aqt/core/array.h"
@@ -26,7 +24,6 @@ namespace {
 
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 struct NamedConfig {
   std::string name;
@@ -329,161 +326,6 @@ TEST(ConfigProtoTest, BaseIsOverriddenFieldByField) {
   EXPECT_TRUE(read(R"(schema: 1 base: "fully_quantized_int8"
       clear: "dlhs.rhs.quantizer.int_symmetric.noise" clear: "drhs"
       fwd { lhs { quantizer { fp8 {} } } dg_accumulator_dtype: "none" })") == want);
-}
-
-struct ErrorCase {
-  std::string text, where, message;
-};
-
-TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
-  const std::string v4 = "schema: 1 base: 'config_v4'\n";
-  const std::string lhs = "schema: 1\nfwd { lhs { quantizer {\n";
-  for (const ErrorCase& c : std::vector<ErrorCase>{
-           {"", "1:1: ", "schema: 1"},
-           {"\n schema: 2", "2:2: ", "schema 2 is not known"},
-           {"schema: 1\n fwd { } dlhs { lhs: 3", "2:22: ", "Expected"},
-           {"schema: 1\nbase: 'config_v5'", "2:1: ", "no preset \"config_v5\"; presets are binary"},
-           {"schema: 1\n  clear: 'fwd'", "2:3: ", "there is no base"},
-           {v4 + "clear: 'dlhs' clear: 'fwd.lhs.use_fwd_quant'",
-            "2:15: ", "\"fwd.lhs.use_fwd_quant\" is not set by the base"},
-           {v4 + "clear: 'fwd.left'", "2:1: ", "\"fwd.left\" is not set"},
-           {v4 + "clear: 'base.fwd'", "2:1: ", "is not set"},
-           {lhs + "  int_symmetric { bits: 23 } abs_max {} } } }",
-            "2:13: ", "fwd.lhs.quantizer: IntSymmetric: bits = 23"},
-           {lhs + "  int_symmetric {} } } }", "2:13: ", "needs a calibration"},
-           {lhs + "  int_symmetric {\n dtype: 's3' } abs_max {} } } }",
-            "4:2: ", "\"s3\" is not a data type; expected s2"},
-           {lhs + "  int_symmetric {\n dtype: 'int8' } abs_max {} } } }", "4:2: ", "is not a data type; write \"s8\""},
-           {lhs + "  int_symmetric { dtype: 'e5m2' } abs_max {} } } }", "2:13: ", "container e5m2"},
-           {lhs + "  int_symmetric { bits: 0 } abs_max {} } } }", "2:13: ", "bits = 0, but 1 to 22"},
-           {lhs + "  fp { format { radix: 3 } } abs_max {} } } }", "2:13: ", "radix 3, expected 2 or 4"},
-           {lhs + "  fp { format { nexp: 8 } } abs_max {} } } }", "2:13: ", "nexp = 8, nmant = 1; expected 0 to 7"},
-           {lhs + "  fp { format { nexp: 0 nmant: 0 } } abs_max {} } } }", "2:13: ", "has no values"},
-           {lhs + "  int_symmetric {} abs_mean { p: 0 } } } }", "2:13: ", "AbsMean: p = 0"},
-           {lhs + "  int_symmetric {} abs_mean { clipping_scale: nan } } } }", "2:13: ", "clipping_scale = nan"},
-           {lhs + "  int_symmetric {} snr_search { candidates: [1, nan] } } } }", "2:13: ", "candidate nan"},
-           {lhs + "  int_symmetric {} constant { bound { number: nan } } } } }", "2:13: ", "bound = nan"},
-           {lhs + "  fp8 { dtype: 'none' } abs_max {} } } }", "3:9: ", "needs a dtype"},
-           {lhs + "  fp8 { mantissa_bits: 2 } abs_max {} } } }", "2:13: ", "exponent_bits = 4, mantissa_bits = 2"},
-           {lhs + "  scale_dtype: 's8' } } }", "2:13: ", "scale_dtype s8"},
-           {lhs + "  calib_shared_axes { per_tensor: true axes: 1 } } } }", "3:3: ", "exclude each other"},
-           {lhs + "  int_symmetric {} abs_max { clipping_scale: nan } } } }", "2:13: ", "clipping_scale = nan"},
-           {lhs + "  int_symmetric {} weighted_stats { lp_order: 31 max_dev_coeff: 1 } } } }",
-            "2:13: ", "lp_order = 31"},
-           {lhs + "  int_symmetric {} weighted_stats {} } } }", "2:13: ", "all four coefficients are 0"},
-           {lhs + "  int_symmetric {} delayed_scaling { amax_history_length: 0 } } } }",
-            "2:13: ", "amax_history_length = 0, expected 1 to 1048576"},
-           {lhs + "  int_symmetric {} constant { bound { } } } } }", "3:31: ", "needs number or array"},
-           {lhs + "  int_symmetric {} constant { bound { number: 0 } } } } }", "2:13: ", "bound = 0"},
-           {lhs + "  constant { bound { array { dtype: 's8' } } } } } }", "3:30: ", "f32, bf16 or f16"},
-           {lhs + "  constant { bound { array { values: 1 } } } } } }", "3:22: ", "needs a dtype"},
-           {lhs + "  constant { bias { array { dtype: 'f32' shape: -2 } } } } } }", "3:42: ", "-2"},
-           {lhs + "  constant { bias { array { dtype: 'f32' shape: [2, 2]\nvalues: [1, 2, 3] } } } } } }",
-            "4:1: ", "[2,2] has 4 elements, but there are 3"},
-           {v4 + "fwd {\n lhs { calibration_mode: CALIBRATION_MODE_REMAINING_AXIS } }",
-            "3:8: ", "fwd.lhs.calibration_mode: DEQUANT_MODE_OUTPUT with"},
-           {v4 + "fwd {\n rhs { dequant_mode: DEQUANT_MODE_OTHER_INPUT } }",
-            "3:8: ", "OTHER_INPUT with CALIBRATION_MODE_CONTRACTING"},
-           {v4 + "fwd {\n rhs { quantizer { constant { bias { number: 1 } } } } }",
-            "3:2: ", "a bias needs DEQUANT_MODE_THIS_INPUT"},
-           {v4 + "fwd {\n lhs { dequant_mode: 7 } }", "3:8: ", "7 is not a value of the enum DequantMode"},
-           {v4 + "drhs {\n dg_accumulator_dtype: 's32' }", "3:2: ", "lhs enters the product as a float"},
-           {v4 + "fwd {\n dg_accumulator_dtype: 's8' }", "3:2: ", "accumulator dtype s8, expected s32"},
-           {v4 + "fwd { rhs { dequant_mode: DEQUANT_MODE_THIS_INPUT }\n dg_accumulator_dtype: 's32' }",
-            "3:2: ", "rhs enters the product as a float"},
-           {v4 + "fwd {\n local_aqt {} }", "3:2: ", "only supported in dlhs and drhs"},
-           {v4 + "dlhs {\n local_aqt {} }", "3:2: ", "dlhs.local_aqt: local_aqt: needs a contraction_axis_shard_count"},
-           {v4 + "drhs {\n local_aqt { contraction_axis_shard_size: 2 } }", "3:2: ", "belongs to tile_largest_shape"},
-           {v4 + "drhs {\n local_aqt { tile_largest_shape: true } }", "3:2: ", "needs a contraction_axis_shard_size"},
-           {v4 + "drhs {\n local_aqt { contraction_axis_shard_count: 0 } }", "3:2: ", "= 0, expected at least 1"},
-           {v4 + "drhs {\n local_aqt { contraction_axis_shard_size: 2 contraction_axis_shard_count: 2 "
-                 "tile_largest_shape: true } }",
-            "3:2: ", "leave contraction_axis_shard_count out"},
-           {v4 + "drhs { local_aqt { contraction_axis_shard_count: 2 }\n rhs {\n"
-                 "   quantizer { calib_shared_axes { axes: 0 } } } }",
-            "4:4: ", "drhs.rhs.quantizer: calib_shared_axes cannot be set with local_aqt"},
-           {v4 + "drhs { lhs { dequant_mode: DEQUANT_MODE_THIS_INPUT\n"
-                 "  calibration_mode: CALIBRATION_MODE_REMAINING_AXIS }\n lhs_mid_alpha: 0.5 }",
-            "4:2: ", "but lhs has CALIBRATION_MODE_REMAINING_AXIS"},
-           {v4 + "fwd {\n rhs_mid_alpha: inf }", "3:2: ", "rhs_mid_alpha = inf, expected a finite number"},
-           {v4 + "tiling { lhs {\n contraction_axes { tile_size: 2 } } }", "",
-            "an axis to tile needs a number: axis: -1"},
-           {v4 + "tiling { lhs {\n contraction_axes { axis: 1 } } }", "", "axis 1 needs a tile_count or a tile_size"},
-           {v4 + "dlhs { lhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
-           {v4 + "fwd { rhs {\n  use_fwd_quant: true } }", "3:3: ", "only the rhs of dlhs and of drhs"},
-           {"schema: 1\ndlhs { rhs { use_fwd_quant: true } }", "2:14: ",
-            "dlhs.rhs.use_fwd_quant: use_fwd_quant takes the quantization of the operand in fwd, but that is not "
-            "quantized"},
-           // A field that the text leaves out has the position of the message around it.
-           {"schema: 1 base: 'fully_quantized_int8'\nfwd {\n rhs { quantizer { no_numerics {} } } }",
-            "1:1: ", "dlhs.rhs.use_fwd_quant"},
-           {"schema: 1 base: 'fully_quantized_int8'\nfwd {}\ndlhs {}\nclear: 'fwd.lhs'",
-            "1:1: ", "drhs.rhs.use_fwd_quant"},
-       }) {
-    const absl::Status status = DotGeneralFromText(c.text, "my.textproto").status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.text;
-    EXPECT_THAT(std::string(status.message()), StartsWith("my.textproto:" + c.where)) << c.text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message)) << c.text;
-  }
-}
-
-TEST(ConfigProtoTest, OldNamesLeadToTheNewOnes) {
-  const std::string tensor = "schema: 1 fwd { lhs { ";
-  const std::string quantizer = tensor + "quantizer { ";
-  for (const ErrorCase& c : std::vector<ErrorCase>{
-           {"schema: 1 fwd { dg_in_dtype: 's8' }", "", "int_symmetric { dtype: \"s8\" }"},
-           {"schema: 1 fwd { use_fake_quant: true }", "", "dequant_mode: DEQUANT_MODE_THIS_INPUT"},
-           {"schema: 1 fwd { dg_quantizer { } }", "", "Write lhs { quantizer { ... } } and rhs"},
-           {"schema: 1 fwd { lhs_mid { } }", "", "Write lhs_mid_alpha"},
-           {"schema: 1 fwd { rhs_mid { } }", "", "Write rhs_mid_alpha"},
-           {"schema: 1 fwd { jax_scope_name: 'aqt' }", "", "scopes are those of the program"},
-           {tensor + "use_fake_quant: true", "", "dequant_mode: DEQUANT_MODE_THIS_INPUT"},
-           {tensor + "numerics { }", "", "are in quantizer"},
-           {tensor + "int_symmetric { }", "", "Write quantizer { int_symmetric"},
-           {tensor + "calibration { }", "", "Write quantizer { abs_max"},
-           {tensor + "calib_shared_axes { }", "", "quantizer { calib_shared_axes"},
-           {tensor + "scale_stop_grad: true", "", "quantizer { scale_stop_grad"},
-           {tensor + "bits: 8", "", "quantizer { int_symmetric { bits"},
-           {tensor + "po2_scale: true", "", "abs_max { po2_scale: true }"},
-           {quantizer + "po2_scale: true", "", "abs_max { po2_scale: true }"},
-           {quantizer + "numerics { }", "", "int_symmetric { ... }, fp8 { ... }"},
-           {quantizer + "calibration { }", "", "abs_max {}, abs_mean {}"},
-           {quantizer + "bits: 8", "", "Write int_symmetric { bits"},
-           {quantizer + "context { }", "", "key, step and mode belong to each call"},
-           {quantizer + "IntNumerics { bits: 8 }", "", "Write int_symmetric."},
-           {quantizer + "int_numerics { bits: 8 }", "", "Write int_symmetric."},
-           {quantizer + "IntSymmetric { bits: 8 }", "", "Write int_symmetric."},
-           {quantizer + "NoNumerics { }", "", "Write no_numerics."},
-           {quantizer + "Fp8Numerics { }", "", "Write fp8."},
-           {quantizer + "FpNumerics { }", "", "Write fp."},
-           {quantizer + "int_symmetric { noise_fn: 1 }", "", "noise { kind"},
-           {quantizer + "int_symmetric { stochastic_rounding: true }", "", "noise { kind"},
-           {quantizer + "AbsMaxCalibration { }", "", "Write abs_max."},
-           {quantizer + "AbsMeanCalibration { }", "", "Write abs_mean."},
-           {quantizer + "ConstantCalibration { }", "", "Write constant."},
-           {quantizer + "SnrBasedAutoCalibration { }", "", "Write snr_search."},
-           {quantizer + "MeanOfAbsMaxCalibration { }", "", "Write mean_of_abs_max."},
-           {quantizer + "WeightedStatsCalibration { }", "", "Write weighted_stats."},
-           {quantizer + "DelayedScalingCalibration { }", "", "Write delayed_scaling."},
-           {quantizer + "delayed_scaling { quant_collection: 'aqt' }", "", "statistics are in slots of kind stat"},
-           {quantizer + "int_symmetric { noise { kind: jax.uniform } }", "", "Write NOISE_KIND_JAX_UNIFORM."},
-           {quantizer + "int_symmetric { noise { kind: \"jax.uniform\" } }", "", "Write NOISE_KIND_JAX_UNIFORM."},
-           {quantizer + "int_symmetric { noise { kind: \"custom-1\" } }", "",
-            "Write NOISE_KIND_RANDOM_CENTERED_UNIFORM."},
-           {quantizer + "int_symmetric { noise { kind: custom-1 } }", "", "Write NOISE_KIND_RANDOM_CENTERED_UNIFORM."},
-           {quantizer + "snr_search { auto_clip_search_config: 1 }", "", "Write candidates: [...]"},
-           {quantizer + "abs_max { scale: 2 }", "", "Write clipping_scale."},
-           {tensor + "dequant_mode: OUTPUT", "", "Write DEQUANT_MODE_OUTPUT."},
-           {tensor + "dequant_mode: THIS_INPUT", "", "Write DEQUANT_MODE_THIS_INPUT."},
-           {tensor + "dequant_mode: OTHER_INPUT", "", "Write DEQUANT_MODE_OTHER_INPUT."},
-           {tensor + "calibration_mode: CONTRACTING_AXIS", "", "Write CALIBRATION_MODE_CONTRACTING_AXIS."},
-           {tensor + "calibration_mode: REMAINING_AXIS", "", "Write CALIBRATION_MODE_REMAINING_AXIS."},
-       }) {
-    const absl::Status status = DotGeneralFromText(c.text).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.text;
-    EXPECT_THAT(std::string(status.message()), StartsWith("config:1:")) << c.text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message)) << c.text;
-  }
 }
 
 // A convolution is one contraction: the fwd of a configuration.
