@@ -15,14 +15,23 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/kernels/target.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
+
+inline const DotDims kBatched{.lhs_contracting = {2}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}};
+
+inline DotGeneral WithoutNoise(FullyQuantizedOptions options = {}) {
+  options.use_stochastic_rounding = false;
+  return *FullyQuantized(options);
+}
 
 // Uniform in (-1, 1) times `scale`, the same for the same seed.
 inline Array RandomArray(DType dtype, const Shape& shape, uint64_t seed, float scale = 1) {
