@@ -79,16 +79,10 @@ absl::string_view LayoutText(PrngLayout layout) {
   return layout == PrngLayout::kPartitionable ? "" : ", original_layout";
 }
 
-Key KeyOfRole(const OperandKeys& keys, KeyRole role) {
-  switch (role) {
-    case KeyRole::kFwdLhs: return keys.fwd_lhs;
-    case KeyRole::kFwdRhs: return keys.fwd_rhs;
-    case KeyRole::kDlhsLhs: return keys.dlhs_lhs;
-    case KeyRole::kDlhsRhs: return keys.dlhs_rhs;
-    case KeyRole::kDrhsLhs: return keys.drhs_lhs;
-    case KeyRole::kDrhsRhs: return keys.drhs_rhs;
-  }
-  return {};
+// Roles are in the order of passes, and of sides in each.
+Key KeyOfRole(Key key, KeyRole role, PrngLayout layout) {
+  const int index = static_cast<int>(role);
+  return SplitOperandKey(key, index / 2, index % 2 == 0 ? Side::kLhs : Side::kRhs, layout);
 }
 
 absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const Axes& axes) {
@@ -203,7 +197,7 @@ std::string ArithmeticText(const Semantics& semantics) {
 Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
   return BindOpaque("aqt_operand_key", absl::StrCat(kRoleNames[static_cast<int>(role)], LayoutText(layout)), {key},
                     InferKey, [role, layout](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-                      return ArrayOf(KeyOfRole(SplitContextKey(KeyOf(in[0]), layout), role));
+                      return ArrayOf(KeyOfRole(KeyOf(in[0]), role, layout));
                     });
 }
 

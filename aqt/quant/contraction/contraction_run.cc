@@ -16,20 +16,6 @@
 #include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt::internal {
-namespace {
-
-const Key& KeyIn(const OperandKeys& keys, Pass pass, Side side) {
-  const bool lhs = side == Side::kLhs;
-  switch (pass) {
-    case Pass::kFwd: return lhs ? keys.fwd_lhs : keys.fwd_rhs;
-    case Pass::kDlhs: return lhs ? keys.dlhs_lhs : keys.dlhs_rhs;
-    case Pass::kDrhs: break;
-  }
-  return lhs ? keys.drhs_lhs : keys.drhs_rhs;
-}
-
-}  // namespace
-
 // ---- checks
 
 absl::Status ContractionPlan::CheckArray(absl::string_view name, const Aval& got, const Aval& want) const {
@@ -134,7 +120,7 @@ std::optional<Key> ContractionPlan::KeyOf(const Context& context, Pass pass, Sid
   const PrngLayout layout = options_.semantics.prng_layout;
   // A convolution has one pass that draws.
   if (shape_.conv.has_value()) return SplitKey(*context.key, 2, static_cast<int64_t>(side), layout);
-  return KeyIn(SplitContextKey(*context.key, layout), pass, side);
+  return SplitOperandKey(*context.key, static_cast<int>(pass), side, layout);
 }
 
 ArrayRef ContractionPlan::View(Side side, const ArrayRef& x) const {

@@ -1,6 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_OPERAND_KEYS_H_
 #define AQT_QUANT_CONTRACTION_OPERAND_KEYS_H_
 
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/rng.h"
 
 namespace aqt {
@@ -12,6 +13,8 @@ struct OperandKeys {
   bool operator==(const OperandKeys&) const = default;
 };
 OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitionable);
+// One of them; `pass` is 0 for fwd, 1 for dlhs, 2 for drhs.
+Key SplitOperandKey(Key key, int pass, Side side, PrngLayout layout = PrngLayout::kPartitionable);
 
 }  // namespace aqt
 
