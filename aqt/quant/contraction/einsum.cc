@@ -11,6 +11,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/reduce.h"
 #include "aqt/quant/contraction/one_shot.h"
+#include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/contraction/workspace.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
@@ -24,8 +25,6 @@ using internal::Workspace;
 
 bool Has(const std::string& names, char letter) { return names.find(letter) != std::string::npos; }
 int64_t Find(const std::string& names, char letter) { return static_cast<int64_t>(names.find(letter)); }
-
-const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 
 // How the given operand becomes the one that DotGeneral reads.
 struct OperandPlan {
@@ -145,16 +144,17 @@ absl::StatusOr<OperandPlan> MakeOperand(absl::string_view equation, Side side, c
     const char letter = names[axis];
     const int64_t first = Find(names, letter);
     if (own.shape[axis] != own.shape[first]) {
-      return absl::InvalidArgumentError(absl::StrCat("einsum \"", equation, "\": '", std::string(1, letter), "' is ",
-                                                     own.shape[first], " and ", own.shape[axis], " in ", Name(side),
-                                                     " ", own.ToString(), "; a repeated letter needs equal extents"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "einsum \"", equation, "\": '", std::string(1, letter), "' is ", own.shape[first], " and ", own.shape[axis],
+          " in ", internal::Name(side), " ", own.ToString(), "; a repeated letter needs equal extents"));
     }
     if (Has(other_names, letter)) {
       const int64_t extent = other.shape[Find(other_names, letter)];
       if (extent != own.shape[axis] && extent != 1 && own.shape[axis] != 1) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "einsum \"", equation, "\": '", std::string(1, letter), "' is ", own.shape[axis], " in ", Name(side), " ",
-            own.ToString(), ", but ", extent, " in the other operand, ", other.ToString(), "; expected equal, or 1"));
+        return absl::InvalidArgumentError(absl::StrCat("einsum \"", equation, "\": '", std::string(1, letter), "' is ",
+                                                       own.shape[axis], " in ", internal::Name(side), " ",
+                                                       own.ToString(), ", but ", extent, " in the other operand, ",
+                                                       other.ToString(), "; expected equal, or 1"));
       }
       if (own.shape[axis] == 1 && extent != 1) continue;
     }
@@ -261,7 +261,7 @@ absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const Do
   }
   impl->plan = *std::move(plan);
   internal::SlotSizes sizes;
-  for (const Side side : {Side::kLhs, Side::kRhs}) impl->operand(side).AddSlots(side, sizes);
+  for (const Side side : internal::kSides) impl->operand(side).AddSlots(side, sizes);
   impl->scratch_bytes = sizes.Total() + impl->plan->scratch_bytes();
   return EinsumPlan(std::move(impl));
 }
@@ -289,10 +289,10 @@ absl::Status EinsumPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, c
                                  const StateArrays& state) const {
   const Impl& impl = *impl_;
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), impl.out));
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
+  for (const Side side : internal::kSides) {
     const DotOperand& x = side == Side::kLhs ? lhs : rhs;
     if (NeedsNoValue(x)) continue;
-    AQT_RETURN_IF_ERROR(CheckArray(Name(side), x.value.aval(), impl.operand(side).given));
+    AQT_RETURN_IF_ERROR(CheckArray(internal::Name(side), x.value.aval(), impl.operand(side).given));
   }
   Workspace workspace(internal::ScratchOf(runtime));
   const DotOperand a = impl.Used(Side::kLhs, lhs, workspace), b = impl.Used(Side::kRhs, rhs, workspace);
@@ -313,12 +313,12 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
   AQT_RETURN_IF_ERROR(CheckArray("g", g.aval(), impl.out));
   Workspace workspace(internal::ScratchOf(runtime));
   std::optional<MutableArrayRef> used[2];
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
+  for (const Side side : internal::kSides) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     if (!d.has_value()) continue;
     const OperandPlan& own = impl.operand(side);
     if (IsInteger(own.given.dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat("einsum: ", Name(side), " is ", own.given.ToString(),
+      return absl::InvalidArgumentError(absl::StrCat("einsum: ", internal::Name(side), " is ", own.given.ToString(),
                                                      ": integers have no gradient; do not request one"));
     }
     AQT_RETURN_IF_ERROR(CheckArray(side == Side::kLhs ? "dlhs" : "drhs", d->aval(), own.given));
@@ -329,14 +329,14 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
                            : own.View(*d);
   }
   // Zeros off diagonals are written before the product, which may be written between them.
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
+  for (const Side side : internal::kSides) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     const OperandPlan& own = impl.operand(side);
     if (d.has_value() && own.ViewShape().num_elements() != own.given.shape.num_elements()) internal::FillZeros(*d);
   }
   AQT_RETURN_IF_ERROR(impl.plan->Backward(Permuted(g, impl.equation.out, impl.product_names), residuals, context,
                                           used[impl.swapped ? 1 : 0], used[impl.swapped ? 0 : 1], runtime, state));
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
+  for (const Side side : internal::kSides) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     const OperandPlan& own = impl.operand(side);
     if (d.has_value() && own.materializes()) own.SpreadGradient(*used[static_cast<int>(side)], *d);
@@ -347,7 +347,7 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
 absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, const ArrayRef& value, const Context& context,
                                                     const Runtime& runtime) const {
   const Impl& impl = *impl_;
-  AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), impl.operand(side).given));
+  AQT_RETURN_IF_ERROR(CheckArray(internal::Name(side), value.aval(), impl.operand(side).given));
   Workspace workspace(internal::ScratchOf(runtime));
   return impl.plan->Prepare(impl.InProduct(side), impl.Used(side, value, workspace).value, context, runtime);
 }
@@ -356,7 +356,7 @@ absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, QTensor qtensor, 
   const Impl& impl = *impl_;
   if (!impl.operand(side).permutes_only()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "einsum: the equation takes a diagonal, a sum or a broadcast of ", Name(side), " ",
+        "einsum: the equation takes a diagonal, a sum or a broadcast of ", internal::Name(side), " ",
         impl.operand(side).given.ToString(), ", which a quantized tensor cannot replace; prepare the float operand"));
   }
   return impl.plan->Prepare(impl.InProduct(side), std::move(qtensor), runtime);

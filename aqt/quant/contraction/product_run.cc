@@ -74,9 +74,9 @@ class Run {
     KeepForwardOperand(Side::kRhs, rhs);
     MultiplyIntoOther(Side::kLhs, lhs, rhs);
     MultiplyIntoOther(Side::kRhs, rhs, lhs);
-    if (!plan_.geometry.windows.has_value() && lhs.operand.dtype == DType::kS4 && rhs.operand.dtype == DType::kS4) {
-      lhs.operand.dtype = rhs.operand.dtype = DType::kS8;  // as planned
-    }
+    // The plan may have widened 4-bit operands, which have a byte each.
+    if (lhs.operand.dtype == DType::kS4) lhs.operand.dtype = plan_.lhs.operand_dtype;
+    if (rhs.operand.dtype == DType::kS4) rhs.operand.dtype = plan_.rhs.operand_dtype;
     context_.Observe(names_.lhs.operand, lhs.operand);
     context_.Observe(names_.rhs.operand, rhs.operand);
 

@@ -8,13 +8,12 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {
 namespace {
-
-const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 
 // The bits of a container; no bits for floats.
 absl::StatusOr<Bits> BitsOf(DType container) {
@@ -73,7 +72,7 @@ absl::StatusOr<PlanInput> Read(Side side, const QuantDotOperand& in) {
     status = absl::InvalidArgumentError(absl::StrCat(operand.quantized.has_value() ? "dequant_dtype is " : "is ",
                                                      ToString(operand.dtype), ", expected f32, bf16 or f16"));
   }
-  if (!status.ok()) return Annotate(status, absl::StrCat("QuantDotGeneral: ", Name(side)));
+  if (!status.ok()) return Annotate(status, absl::StrCat("QuantDotGeneral: ", internal::Name(side)));
   return operand;
 }
 
