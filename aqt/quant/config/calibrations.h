@@ -101,9 +101,9 @@ using Calibration =
 
 // ---- what is the same for all calibrations
 
-// The name of a calibration, whether it has state, and its fields by name: text formats, program texts and random tests
-// go through these. VisitFields calls visit(name, field) for each field of a calibration, const or not. The structured
-// bindings make sure that none is left out.
+// The name of a calibration, whether it has state, whether its bounds are f32 whatever the dtype of the tensor, and its
+// fields by name: text formats, program texts and random tests go through these. VisitFields calls visit(name, field)
+// for each field of a calibration, const or not. The structured bindings make sure that none is left out.
 template <class C>
 struct CalibrationTraits;
 
@@ -111,6 +111,7 @@ template <>
 struct CalibrationTraits<AbsMax> {
   static constexpr absl::string_view kName = "AbsMax";
   static constexpr bool kHasState = false;
+  static constexpr bool kBoundsAreF32 = false;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [clipping_scale, po2_scale] = c;
     visit("clipping_scale", clipping_scale);
@@ -122,6 +123,7 @@ template <>
 struct CalibrationTraits<AbsMean> {
   static constexpr absl::string_view kName = "AbsMean";
   static constexpr bool kHasState = false;
+  static constexpr bool kBoundsAreF32 = false;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [p, clipping_scale, po2_scale] = c;
     visit("p", p);
@@ -134,6 +136,7 @@ template <>
 struct CalibrationTraits<Constant> {
   static constexpr absl::string_view kName = "Constant";
   static constexpr bool kHasState = false;
+  static constexpr bool kBoundsAreF32 = false;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [bound, bias, po2_scale] = c;
     visit("bound", bound);
@@ -146,6 +149,7 @@ template <>
 struct CalibrationTraits<SnrSearch> {
   static constexpr absl::string_view kName = "SnrSearch";
   static constexpr bool kHasState = false;
+  static constexpr bool kBoundsAreF32 = true;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [candidates, po2_scale] = c;
     visit("candidates", candidates);
@@ -157,6 +161,7 @@ template <>
 struct CalibrationTraits<Percentile> {
   static constexpr absl::string_view kName = "Percentile";
   static constexpr bool kHasState = false;
+  static constexpr bool kBoundsAreF32 = false;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [percentile, clipping_scale, po2_scale] = c;
     visit("percentile", percentile);
@@ -169,6 +174,7 @@ template <>
 struct CalibrationTraits<MeanOfAbsMax> {
   static constexpr absl::string_view kName = "MeanOfAbsMax";
   static constexpr bool kHasState = true;
+  static constexpr bool kBoundsAreF32 = false;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [po2_scale] = c;
     visit("po2_scale", po2_scale);
@@ -179,6 +185,7 @@ template <>
 struct CalibrationTraits<WeightedStats> {
   static constexpr absl::string_view kName = "WeightedStats";
   static constexpr bool kHasState = true;
+  static constexpr bool kBoundsAreF32 = true;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [l1_dev_coeff, lp_dev_coeff, max_dev_coeff, const_bound_coeff, update_count_prior, max_dev_prior, mean_prior,
            l1_dev_prior, lp_dev_prior, lp_order, safe_divide, filter_zeros, ema_update_count, po2_scale] = c;
@@ -203,6 +210,7 @@ template <>
 struct CalibrationTraits<DelayedScaling> {
   static constexpr absl::string_view kName = "DelayedScaling";
   static constexpr bool kHasState = true;
+  static constexpr bool kBoundsAreF32 = true;
   static void VisitFields(auto& c, auto&& visit) {
     auto& [amax_history_length, po2_scale] = c;
     visit("amax_history_length", amax_history_length);

@@ -43,14 +43,14 @@ class PlainProduct {
                         const MutableArrayRef& out) = 0;
 };
 
-// How one call runs. Changes no bits, except by `product`.
 class Scratch;
 
+// How one call runs. Changes no bits, except by `product`.
 struct Runtime {
   Executor* executor = nullptr;     // null: only the calling thread
   Observer* observer = nullptr;     // null: none
   PlainProduct* product = nullptr;  // null: the built-in kernels. Nothing is fused with a user's product.
-  Scratch* scratch = nullptr;       // memory for intermediates (contraction/scratch.h); null: that of the thread
+  Scratch* scratch = nullptr;       // memory for intermediates (contraction/scratch.h); null: the thread has one
 };
 
 // Which passes a plan has. kForwardOnly saves the planning of the backward contractions: dlhs and drhs of the

@@ -65,10 +65,10 @@ float Reciprocal(float c) {
   return std::is_same_v<T, Float16> ? Div<T>(1.0f, c) : Div<float>(1.0f, c);
 }
 
-// bound / quant_bound, or, as XLA on CPU divides several numbers by a constant, bound * Reciprocal(quant_bound).
+// x / c, or, as XLA on CPU divides several numbers by a constant, x * Reciprocal(c).
 template <class T>
-float OverQuantBound(float bound, float quant_bound, bool divide) {
-  return divide ? Div<T>(bound, quant_bound) : Mul<T>(bound, Reciprocal<T>(quant_bound));
+float OverConstant(float x, float c, bool divide) {
+  return divide ? Div<T>(x, c) : Mul<T>(x, Reciprocal<T>(c));
 }
 
 // 1 / s in the dtype of s, or 1 where that is infinite: what x is multiplied by.

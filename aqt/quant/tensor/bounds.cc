@@ -31,8 +31,6 @@ struct BoundsInput {
   double* work;
 };
 
-int64_t DoublesForFloats(int64_t n) { return (n + 1) / 2; }
-
 // bounds = bounds / quant_bound. Returns the dtype of the result.
 DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
   // The bound of an 8-bit float is a bf16 scalar, which promotes f16 bounds to f32.
@@ -43,7 +41,7 @@ DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
   VisitFloat(dtype, [&]<class T>() {
     for (int64_t i = 0; i < n; ++i) {
-      bounds[i] = OverQuantBound<T>(bounds[i], quant_bound, divide);
+      bounds[i] = OverConstant<T>(bounds[i], quant_bound, divide);
     }
   });
   return dtype;

@@ -17,6 +17,9 @@
 
 namespace aqt::internal {
 
+// Scratch memory is counted in doubles: so many hold n floats.
+inline int64_t DoublesForFloats(int64_t n) { return (n + 1) / 2; }
+
 // The functions below take only calibrations without state.
 
 // InvalidArgument for illegal fields.

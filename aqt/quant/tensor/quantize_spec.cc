@@ -139,15 +139,15 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
 }
 
 int64_t QuantizeSpec::num_work_doubles() const {
-  const int64_t n = num_scales(), bounds = (n + 1) / 2;
-  return bounds + (has_state() ? UpdateWorkDoubles(calibration, n) : BoundsWorkDoubles(*this));
+  const int64_t n = num_scales();
+  return DoublesForFloats(n) + (has_state() ? UpdateWorkDoubles(calibration, n) : BoundsWorkDoubles(*this));
 }
 
 void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
                   const std::optional<TensorDraws>& draws, double* work, void* scale) {
   const int64_t n = spec.num_scales();
   float* bounds = reinterpret_cast<float*>(work);
-  ComputeBounds(spec, x, semantics, draws, work + (n + 1) / 2, bounds);
+  ComputeBounds(spec, x, semantics, draws, work + DoublesForFloats(n), bounds);
   ScalesFromBounds(spec, spec.bound_dtype, semantics.arithmetic, bounds, n);
   StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
 }

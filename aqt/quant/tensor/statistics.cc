@@ -65,8 +65,7 @@ void FindBounds(const MeanOfAbsMax&, DType dtype, Arithmetic arithmetic, const v
   VisitFloat(dtype, [&]<class T>() {
     const float count = Arith<T>::Round(static_cast<float>(*static_cast<const int32_t*>(statistics[kCount])));
     const bool divide = arithmetic == Arithmetic::kIeee || n == 1;
-    const float reciprocal = Reciprocal<T>(count);
-    for (int64_t i = 0; i < n; ++i) bounds[i] = divide ? Div<T>(bounds[i], count) : Mul<T>(bounds[i], reciprocal);
+    for (int64_t i = 0; i < n; ++i) bounds[i] = OverConstant<T>(bounds[i], count, divide);
   });
 }
 
@@ -301,10 +300,8 @@ bool ReadsBeforeUpdate(const Calibration& calibration) {
 }
 
 DType BoundDType(const Calibration& calibration, DType x) {
-  const bool f32 = std::holds_alternative<WeightedStats>(calibration) ||
-                   std::holds_alternative<DelayedScaling>(calibration) ||
-                   std::holds_alternative<SnrSearch>(calibration);
-  return f32 ? DType::kF32 : x;
+  return std::visit([&]<class C>(const C&) { return CalibrationTraits<C>::kBoundsAreF32 ? DType::kF32 : x; },
+                    calibration);
 }
 
 int64_t UpdateWorkDoubles(const Calibration& calibration, int64_t num_scales) {

@@ -19,7 +19,7 @@ namespace {
 template <class T>
 float ScaleOf(float absmax, float quant_bound, bool divide) {
   const float bound = internal::Arith<T>::Flush(absmax);
-  return internal::OverQuantBound<T>(bound == 0 ? 1.0f : bound, quant_bound, divide);
+  return internal::OverConstant<T>(bound == 0 ? 1.0f : bound, quant_bound, divide);
 }
 
 }  // namespace
@@ -32,7 +32,8 @@ absl::StatusOr<AqtQuantizedWeight> AqtQuantizeWeightPerChannel(const ArrayRef& w
   }
   AQT_ASSIGN_OR_RETURN(const kernels::FloatMatrix x, internal::WeightMatrix("AqtQuantizeWeightPerChannel", w));
   const float half = static_cast<float>(1 << (bits - 1));
-  ArrayBuilder q(DType::kS8, w.shape), scale(w.dtype, {x.rows, 1});
+  ArrayBuilder q = ArrayBuilder::ForOverwrite({DType::kS8, w.shape});
+  ArrayBuilder scale = ArrayBuilder::ForOverwrite({w.dtype, {x.rows, 1}});
   std::vector<float> values(x.rows);  // absmax, then inverse scales
   internal::ForEachRowBlock(executor, x.rows, x.cols, /*multiple=*/1, [&](int64_t first, int64_t n) {
     kernels::AbsMaxGroups(internal::RowsOf(x, first, n), x.cols, &values[first], target);
