@@ -72,7 +72,7 @@ absl::StatusOr<Array> TensorSource::ReadArray(const TensorInfo& tensor) const {
     return absl::UnimplementedError(
         absl::StrCat(Describe(tensor), ": no array type for ", ToString(tensor.dtype), "; read its bytes"));
   }
-  ArrayBuilder builder(*dtype, tensor.shape);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite({*dtype, tensor.shape});
   const absl::Span<uint8_t> bytes = absl::MakeSpan(static_cast<uint8_t*>(builder.data()), tensor.num_bytes());
   AQT_RETURN_IF_ERROR(Read(tensor, 0, bytes));
   if (*dtype == DType::kBool) {

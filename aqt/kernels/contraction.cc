@@ -137,11 +137,11 @@ void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, con
   const Groups a = GroupsOf(lhs, dims.lhs_contracting, dims.lhs_batch);
   const Groups b = GroupsOf(rhs, dims.rhs_contracting, dims.rhs_batch);
   if (lhs.dtype == DType::kF64) {
-    ArrayBuilder sums(DType::kF64, out.shape);
+    ArrayBuilder sums = ArrayBuilder::ForOverwrite({DType::kF64, out.shape});
     RunPlain<double>(lhs, a, rhs, b, sums.Mutable<double>().data());
     AQT_CHECK(CastArray(sums.ref(), out).ok());
   } else if (IsFloat(lhs.dtype)) {
-    ArrayBuilder sums(DType::kF32, out.dtype == DType::kF32 ? Shape{0} : out.shape);
+    ArrayBuilder sums = ArrayBuilder::ForOverwrite({DType::kF32, out.dtype == DType::kF32 ? Shape{0} : out.shape});
     const MutableArrayRef target = out.dtype == DType::kF32 ? out : sums.ref();
     RunKernel(GemmF32(BestTarget()), lhs, a, rhs, b, DType::kF32, target.data, executor);
     if (target.data != out.data) AQT_CHECK(CastArray(target, out).ok());

@@ -32,8 +32,6 @@ using aqt::internal::Arith;
 using aqt::internal::VisitFloat;
 using kernels::FloatMatrix;
 
-constexpr float kMaxE4M3 = 448;
-
 int QMin(const WeightScheme& scheme) { return -(1 << (scheme.num_bits - 1)); }
 int QMax(const WeightScheme& scheme) { return (1 << (scheme.num_bits - 1)) - 1; }
 DType TypeOf(const WeightScheme& scheme) { return scheme.type == ValueType::kFloat ? DType::kE4M3FN : DType::kS8; }
@@ -57,7 +55,7 @@ ScaleAndZero ScaleOf(float lo, float hi, const WeightScheme& scheme) {
   const float steps = static_cast<float>(QMax(scheme) - QMin(scheme));
   ScaleAndZero result = {0, 0};
   if (scheme.symmetric) {
-    result.scale = kRound(std::max(-lo, hi) / (scheme.type == ValueType::kFloat ? kMaxE4M3 : steps / 2));
+    result.scale = kRound(std::max(-lo, hi) / (scheme.type == ValueType::kFloat ? RangeOf(scheme).max : steps / 2));
   } else {
     result.scale = kRound(kRound(hi - lo) / steps);
     // With a scale of 0 the quotient is NaN, and so the zero point is 0: the epsilon comes later.
@@ -270,7 +268,10 @@ absl::StatusOr<Units> UnitsOf(const WeightScheme& scheme, int64_t o, int64_t i) 
 }
 
 ValueRange RangeOf(const WeightScheme& scheme) {
-  if (scheme.type == ValueType::kFloat) return {-kMaxE4M3, kMaxE4M3, 32};
+  if (scheme.type == ValueType::kFloat) {
+    const float max = static_cast<float>(MaxFinite(DType::kE4M3FN));
+    return {-max, max, 32};
+  }
   return {static_cast<float>(QMin(scheme)), static_cast<float>(QMax(scheme)), 1};
 }
 
@@ -289,7 +290,9 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
   if (units.rows > 1) JoinRows(x.rows, units, lo.data(), hi.data());
 
   const int64_t num_units = units.scale_shape.num_elements();
-  ArrayBuilder q(TypeOf(scheme), w.shape), scale(w.dtype, units.scale_shape), zero_point(DType::kS8, units.scale_shape);
+  ArrayBuilder q = ArrayBuilder::ForOverwrite({TypeOf(scheme), w.shape});
+  ArrayBuilder scale = ArrayBuilder::ForOverwrite({w.dtype, units.scale_shape});
+  ArrayBuilder zero_point = ArrayBuilder::ForOverwrite({DType::kS8, units.scale_shape});
   int8_t* zero_points = zero_point.Mutable<int8_t>().data();
   VisitFloat(w.dtype, [&]<class T>() {
     T* out = scale.Mutable<T>().data();
@@ -301,6 +304,7 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
     }
   });
 
+  const ValueRange range = RangeOf(scheme);
   ForEachBlock(options.executor, x.rows, x.cols, units, [&](int64_t first, int64_t n) {
     const FloatMatrix rows = aqt::internal::RowsOf(x, first, n);
     if (scheme.type == ValueType::kFloat) {
@@ -317,8 +321,8 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
     args.x = rows;
     args.rule = kernels::QuantizeRule::kDivideByScale;
     args.grid = GridOf(units, first, hi.data(), scheme.symmetric ? nullptr : zero_points);
-    args.lo = static_cast<float>(QMin(scheme));
-    args.hi = static_cast<float>(QMax(scheme));
+    args.lo = range.min;
+    args.hi = range.max;
     args.q = q.Mutable<int8_t>().data() + first * x.cols;
     args.q_row_stride = x.cols;
     if (options.reference) kernels::reference::QuantizeMatrix(args);
@@ -357,31 +361,29 @@ absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const Weig
   const Array scale = Cast(weight.scale, DType::kF32);
   const float* scales = scale.View<float>().data();
   const int8_t* zero_points = scheme.symmetric ? nullptr : weight.zero_point->View<int8_t>().data();
-  ArrayBuilder x(dtype, weight.q.shape());
+  ArrayBuilder x = ArrayBuilder::ForOverwrite({dtype, weight.q.shape()});
   if (x.aval().num_bytes() == 0) return std::move(x).Build();
   char* const out = static_cast<char*>(x.data());
-  ForEachBlock(options.executor, o, i, units, [&](int64_t first, int64_t n) {
-    if (scheme.type == ValueType::kFloat) {
-      kernels::DequantizeE4M3Args args;
-      args.q = weight.q.View<Float8E4M3FN>().data() + first * i;
-      args.rows = n;
-      args.cols = args.q_row_stride = args.row_stride = i;
-      args.grid = GridOf(units, first, scales, nullptr);
-      args.x = out + first * i * SizeOf(dtype);
-      args.dtype = dtype;
-      if (options.reference) kernels::reference::DequantizeE4M3(args);
-      else kernels::DequantizeE4M3(args, options.target);
-      return;
-    }
-    kernels::DequantizeMatrixArgs args;
-    args.q = weight.q.View<int8_t>().data() + first * i;
+  // Rows [first, first + n), for the kernels of either type.
+  const auto rows_of = [&]<class Args>(const auto* q, const int8_t* zeros, int64_t first, int64_t n, Args args) {
+    args.q = q + first * i;
     args.rows = n;
     args.cols = args.q_row_stride = args.row_stride = i;
-    args.grid = GridOf(units, first, scales, zero_points);
+    args.grid = GridOf(units, first, scales, zeros);
     args.x = out + first * i * SizeOf(dtype);
     args.dtype = dtype;
-    if (options.reference) kernels::reference::DequantizeMatrix(args);
-    else kernels::DequantizeMatrix(args, options.target);
+    return args;
+  };
+  ForEachBlock(options.executor, o, i, units, [&](int64_t first, int64_t n) {
+    if (scheme.type == ValueType::kFloat) {
+      const auto args = rows_of(weight.q.View<Float8E4M3FN>().data(), nullptr, first, n, kernels::DequantizeE4M3Args());
+      if (options.reference) kernels::reference::DequantizeE4M3(args);
+      else kernels::DequantizeE4M3(args, options.target);
+    } else {
+      const auto args = rows_of(weight.q.View<int8_t>().data(), zero_points, first, n, kernels::DequantizeMatrixArgs());
+      if (options.reference) kernels::reference::DequantizeMatrix(args);
+      else kernels::DequantizeMatrix(args, options.target);
+    }
   });
   return std::move(x).Build();
 }
@@ -398,7 +400,7 @@ absl::StatusOr<Array> UnpackInts(const ArrayRef& words, int num_bits, int64_t i)
   AQT_RETURN_IF_ERROR(CheckPackedBits("UnpackInts", num_bits));
   AQT_RETURN_IF_ERROR(CheckMatrix("UnpackInts", words, DType::kS32));
   AQT_RETURN_IF_ERROR(CheckWords("UnpackInts", words.shape[1], num_bits, i));
-  ArrayBuilder q(DType::kS8, {words.shape[0], i});
+  ArrayBuilder q = ArrayBuilder::ForOverwrite({DType::kS8, {words.shape[0], i}});
   UnpackRows(words, num_bits, q.ref());
   return std::move(q).Build();
 }
@@ -416,7 +418,7 @@ absl::StatusOr<Array> UnpackZeroPoints(const ArrayRef& words, int num_bits, int6
   AQT_RETURN_IF_ERROR(CheckPackedBits("UnpackZeroPoints", num_bits));
   AQT_RETURN_IF_ERROR(CheckMatrix("UnpackZeroPoints", words, DType::kS32));
   AQT_RETURN_IF_ERROR(CheckWords("UnpackZeroPoints", words.shape[0], num_bits, o));
-  ArrayBuilder zero_point(DType::kS8, {o, words.shape[1]});
+  ArrayBuilder zero_point = ArrayBuilder::ForOverwrite({DType::kS8, {o, words.shape[1]}});
   UnpackRows(Transposed(words), num_bits, Transposed(zero_point.ref()));
   return std::move(zero_point).Build();
 }
