@@ -15,9 +15,7 @@ namespace {
 constexpr float kMax = 448;  // the largest finite value
 constexpr Float8E4M3FN kNaN = {0x7f};
 
-float ScaleAt(const ScaleGrid& grid, int64_t r, int64_t c) {
-  return grid.scale[r / grid.row_group * grid.row_stride + c / grid.col_group * grid.col_stride];
-}
+float ScaleAt(const ScaleGrid& grid, int64_t r, int64_t c) { return grid.scale[GridIndex(grid, r, c)]; }
 
 }  // namespace
 

@@ -37,14 +37,6 @@ void ExpectQuantizedAsReference(QuantizeE4M3Args args, MatrixLayout q_layout) {
   }
 }
 
-template <class T>
-std::vector<float> ScalesOf(int64_t n, Values values, uint32_t seed) {
-  std::vector<float> scales(n);
-  const std::vector<T> data = TestFloats<T>(n, values, seed);
-  for (int64_t i = 0; i < n; ++i) scales[i] = std::fabs(ToFloat(data[i]));
-  return scales;
-}
-
 std::vector<Float8E4M3FN> Codes(int64_t n) {
   std::vector<Float8E4M3FN> codes(n);
   for (int64_t i = 0; i < n; ++i) codes[i].bits = static_cast<uint8_t>(i * 37);

@@ -11,10 +11,6 @@
 namespace aqt::kernels::reference {
 namespace {
 
-int64_t GridIndex(const ScaleGrid& grid, int64_t r, int64_t c) {
-  return r / grid.row_group * grid.row_stride + c / grid.col_group * grid.col_stride;
-}
-
 float ZeroPoint(const ScaleGrid& grid, int64_t index) {
   return grid.zero_point == nullptr ? 0.0f : static_cast<float>(grid.zero_point[index]);
 }
@@ -27,6 +23,10 @@ float RoundHalfEven(float v) {
 }
 
 }  // namespace
+
+int64_t GridIndex(const ScaleGrid& grid, int64_t r, int64_t c) {
+  return r / grid.row_group * grid.row_stride + c / grid.col_group * grid.col_stride;
+}
 
 float RoundToDType(float v, DType dtype) {
   switch (dtype) {

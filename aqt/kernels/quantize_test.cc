@@ -73,14 +73,6 @@ void ExpectAllRulesAsReference(QuantizeMatrixArgs args, MatrixLayout q_layout,
   }
 }
 
-template <class T>
-std::vector<float> ScalesOf(int64_t n, Values values, uint32_t seed) {
-  std::vector<float> scales(n);
-  const std::vector<T> data = TestFloats<T>(n, values, seed);
-  for (int64_t i = 0; i < n; ++i) scales[i] = std::fabs(ToFloat(data[i]));
-  return scales;
-}
-
 std::vector<int8_t> Int8s(int64_t n, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<int8_t> result(n);

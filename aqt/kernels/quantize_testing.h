@@ -4,6 +4,7 @@
 // Float data and matrix layouts for the tests of absmax.h and quantize.h.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <ostream>
@@ -41,6 +42,15 @@ std::vector<T> TestFloats(int64_t n, Values values, uint32_t seed) {
 }
 
 // The values of all 65536 bit patterns of a 16-bit type.
+// Positive numbers of T held in f32.
+template <class T>
+std::vector<float> ScalesOf(int64_t n, Values values, uint32_t seed) {
+  std::vector<float> scales(n);
+  const std::vector<T> data = TestFloats<T>(n, values, seed);
+  for (int64_t i = 0; i < n; ++i) scales[i] = std::fabs(ToFloat(data[i]));
+  return scales;
+}
+
 template <class T>
 std::vector<T> AllCodes() {
   std::vector<T> result(65536);

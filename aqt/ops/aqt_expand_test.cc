@@ -33,6 +33,7 @@
 #include "aqt/testing/calibrations.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
+#include "aqt/testing/same_bits.h"
 #include "aqt/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -210,19 +211,6 @@ int CountComposites(const Program& program) {
          CountOps(program, "aqt_dot_general_bwd") + CountOps(program, "aqt_quantize");
 }
 
-// NaNs are equal, whatever their bits.
-bool SameBits(const Array& a, const Array& b) {
-  if (BitEqual(a, b)) return true;
-  if (a.aval() != b.aval() || !IsFloat(a.dtype())) return false;
-  const Array x = Cast(a, DType::kF64), y = Cast(b, DType::kF64);
-  for (int64_t i = 0; i < x.num_elements(); ++i) {
-    const double p = x.View<double>()[i], q = y.View<double>()[i];
-    if (p != p && q != q) continue;
-    if (__builtin_bit_cast(uint64_t, p) != __builtin_bit_cast(uint64_t, q)) return false;
-  }
-  return true;
-}
-
 TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   constexpr int kWanted = 500;
   Random random(20240607);
@@ -268,7 +256,6 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   for (const auto& [feature, count] : features) EXPECT_GE(count, 5) << feature;
 }
 
-// Without an expansion into basic operations it stays one operation, rather than losing its mid scales.
 TEST(AqtDotGeneralTest, SnrSearchThatRatesNoiseIsExpanded) {
   Problem problem{{},
                   DotGeneralMake(4, 8),
@@ -291,6 +278,7 @@ TEST(AqtDotGeneralTest, SnrSearchThatRatesNoiseIsExpanded) {
   }
 }
 
+// Without an expansion into basic operations it stays one operation, rather than losing its mid scales.
 TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
   Problem problem{{},
                   DotGeneralMake(8, 8, {.use_fwd_quant = false}),

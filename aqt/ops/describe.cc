@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 
 namespace aqt {
@@ -16,7 +15,7 @@ namespace {
 
 std::string List(const Axes& axes) { return absl::StrCat("[", absl::StrJoin(axes, ","), "]"); }
 
-// "NOISE_KIND_JAX_UNIFORM" -> "jax_uniform".
+// "DEQUANT_MODE_THIS_INPUT" -> "this_input".
 std::string Word(absl::string_view identifier, absl::string_view prefix) {
   return absl::AsciiStrToLower(absl::StripPrefix(identifier, prefix));
 }

@@ -18,27 +18,20 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/core/rng.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/testing/random.h"
 
 namespace aqt::benchmarks {
 namespace {
 
-Array RandomArray(const Shape& shape, uint64_t seed) {
-  std::vector<float> values(shape.num_elements());
-  const RandomBits bits(MakeKey(seed), static_cast<int64_t>(values.size()));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = UniformF32(bits.Bits32(static_cast<int64_t>(i))) - 0.5f;
-  return Array::FromSpan<float>(values, shape);
-}
-
 // One contraction [m,k] x [k,n] with its data.
 struct Problem {
   Problem(const DotGeneral& config, int64_t m, int64_t k, int64_t n)
-      : lhs(RandomArray({m, k}, 1)),
-        rhs(RandomArray({k, n}, 2)),
-        g(RandomArray({m, n}, 3)),
+      : lhs(testing::RandomArray({DType::kF32, {m, k}}, 1, -0.5, 0.5)),
+        rhs(testing::RandomArray({DType::kF32, {k, n}}, 2, -0.5, 0.5)),
+        g(testing::RandomArray({DType::kF32, {m, n}}, 3, -0.5, 0.5)),
         plan(*DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims())),
         out(plan.out_aval()),
         dlhs(lhs.aval()),

@@ -41,6 +41,7 @@
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/testing/random.h"
+#include "aqt/testing/same_bits.h"
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/expand.h"
 #include "aqt/transforms/fold.h"
@@ -230,19 +231,6 @@ std::vector<Value> Build(Bytes bytes, absl::Span<const Value> in) {
     loss = loss + ops::ReduceSum(ops::Cast(values[i], DType::kF32));
   }
   return {loss, values.back()};
-}
-
-// NaNs are equal, whatever their bits.
-bool SameBits(const Array& a, const Array& b) {
-  if (BitEqual(a, b)) return true;
-  if (a.aval() != b.aval() || !IsFloat(a.dtype())) return false;
-  const Array x = Cast(a, DType::kF64), y = Cast(b, DType::kF64);
-  for (int64_t i = 0; i < x.num_elements(); ++i) {
-    const double p = x.View<double>()[i], q = y.View<double>()[i];
-    if (p != p && q != q) continue;
-    if (__builtin_bit_cast(uint64_t, p) != __builtin_bit_cast(uint64_t, q)) return false;
-  }
-  return true;
 }
 
 SlotValues Evaluated(const Program& program, SlotValues values) {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensor_spec.h"
 #include "serving/convert/rules.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/scheme.h"

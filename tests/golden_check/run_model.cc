@@ -105,11 +105,6 @@ absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_gene
   return keys;
 }
 
-SlotValues Union(SlotValues a, const SlotValues& b) {
-  a.insert(b.begin(), b.end());
-  return a;
-}
-
 // The statistics that the calibrations have after all batches, from the quantized outputs of the layers before.
 absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotValues& params, const SlotValues& keys,
                                       const Aval& x, const Tensors& inputs, const Semantics& semantics) {
@@ -231,6 +226,11 @@ class Batches {
 };
 
 }  // namespace
+
+SlotValues Union(SlotValues a, const SlotValues& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
 
 absl::StatusOr<SlotValues> Frozen(const Program& convert, const SlotValues& known, const SlotValues& data,
                                   SlotValues* out) {

@@ -60,11 +60,6 @@ absl::StatusOr<Program> InMode(const ServedDotConfig& config, const Program& pro
                 frozen);
 }
 
-SlotValues Merged(SlotValues a, const SlotValues& b) {
-  a.insert(b.begin(), b.end());
-  return a;
-}
-
 // The statistics after all calibration batches. `known` has the other inputs of the program.
 absl::StatusOr<SlotValues> Calibrated(const ServedDotConfig& config, const Program& program,
                                       const std::vector<aqt::Input>& operands, const Tensors& inputs,
@@ -73,7 +68,7 @@ absl::StatusOr<SlotValues> Calibrated(const ServedDotConfig& config, const Progr
   SlotValues statistics;
   nn::AddMissingStats(calibrate, statistics);
   for (int64_t i = 0; i < config.calibration_batches; ++i) {
-    SlotValues values = Merged(known, statistics);
+    SlotValues values = Union(known, statistics);
     for (const aqt::Input& operand : operands) {
       if (operand.slot.kind == SlotKind::kParam) continue;
       AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, absl::StrCat("calibration_", operand.slot.path)));
@@ -141,21 +136,21 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
   Tensors tensors;
   if (config.calibration_batches > 0) {
     AQT_ASSIGN_OR_RETURN(const SlotValues statistics,
-                         Calibrated(config, program, operands, inputs, Merged(data, known), semantics));
+                         Calibrated(config, program, operands, inputs, Union(data, known), semantics));
     for (const auto& [slot, value] : statistics) {
       // "dot/fwd.lhs/count" is stats.lhs.count.
       const std::vector<std::string> words = absl::StrSplit(slot.path, '/');
       tensors.emplace(absl::StrCat("stats.", absl::StripPrefix(words[1], "fwd."), ".", words[2]), value);
     }
-    known = Merged(std::move(known), statistics);
+    known = Union(std::move(known), statistics);
   }
   AQT_ASSIGN_OR_RETURN(const Program train, InMode(config, program, semantics, QuantMode::kTrain));
-  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Merged(known, data)));
+  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(known, data)));
   AQT_ASSIGN_OR_RETURN(const Program convert, InMode(config, program, semantics, QuantMode::kConvert));
   AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data));
   AQT_ASSIGN_OR_RETURN(const Program serve, InMode(config, program, semantics, QuantMode::kServe, &frozen));
   // Not the parameters: those that are quantized are frozen.
-  SlotValues values = Merged(frozen, data);
+  SlotValues values = Union(frozen, data);
   for (const auto& [slot, value] : params) {
     const Side side = slot.path == "lhs" ? Side::kLhs : Side::kRhs;
     const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
@@ -177,7 +172,7 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
       tensors.emplace(absl::StrCat("frozen.", operand.slot.path, ".", name), tensor_part->second);
     }
   }
-  AQT_RETURN_IF_ERROR(CheckPreparedPlan(config, operands, Merged(params, data), context, semantics, out));
+  AQT_RETURN_IF_ERROR(CheckPreparedPlan(config, operands, Union(params, data), context, semantics, out));
   return tensors;
 }
 

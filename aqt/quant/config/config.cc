@@ -9,14 +9,6 @@
 #include "absl/strings/strip.h"
 
 namespace aqt {
-namespace {
-
-// "NOISE_KIND_JAX_UNIFORM" -> "jax_uniform".
-std::string Word(absl::string_view identifier, absl::string_view prefix) {
-  return absl::AsciiStrToLower(absl::StripPrefix(identifier, prefix));
-}
-
-}  // namespace
 
 absl::string_view ToString(QuantMode mode) {
   switch (mode) {
@@ -60,7 +52,7 @@ std::ostream& operator<<(std::ostream& os, NoiseKind kind) { return os << std::s
 
 std::string Describe(const Noise& noise) {
   const Axes& axes = noise.noise_sharing_axes;
-  return absl::StrCat(Word(ToString(noise.kind), "NOISE_KIND_"),
+  return absl::StrCat(absl::AsciiStrToLower(absl::StripPrefix(ToString(noise.kind), "NOISE_KIND_")),
                       axes.empty() ? "" : absl::StrCat("[", absl::StrJoin(axes, ","), "]"));
 }
 

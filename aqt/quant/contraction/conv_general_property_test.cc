@@ -51,16 +51,9 @@ struct Case {
   std::string text;
 };
 
-class Generator {
+class Generator : public Choices {
  public:
-  explicit Generator(uint64_t seed) : engine_(seed) {}
-  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
-  bool OneIn(int64_t n) { return Below(n) == 0; }
-  template <class T>
-  T Pick(std::initializer_list<T> values) {
-    return *(values.begin() + Below(static_cast<int64_t>(values.size())));
-  }
-  uint64_t Bits() { return engine_(); }
+  using Choices::Choices;
 
   // About every twelfth element is a special value.
   Array WithSpecialValues(const Array& x) {
@@ -125,7 +118,6 @@ class Generator {
     if (OneIn(8)) return aqt::Bits::E4M3();
     return Pick({8, 8, 8, 4, 2, 1, 12});
   }
-  std::mt19937_64 engine_;
 };
 
 struct ConvResults {
@@ -203,13 +195,13 @@ TEST(ConvGeneralPlan, ExamplesAreIndependent) {
     for (const kernels::Target target : kernels::SupportedTargets()) {
       const ConvGeneralPlan on_target =
           *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims, {.target = target});
-      const ConvResults alone = RunConv(on_target, lhs, rhs, g, {}, {});
+      const ConvResults single = RunConv(on_target, lhs, rhs, g, {}, {});
       // Sums of integers are the same on every target; the gradients are float sums.
-      EXPECT_TRUE(bits != Bits(8) || BitEqual(alone.out, want.out)) << target;
+      EXPECT_TRUE(bits != Bits(8) || BitEqual(single.out, want.out)) << target;
       for (const int threads : {1, 2, 7}) {
         kernels::ThreadPool pool(threads);
         const ConvResults got = RunConv(on_target, lhs, rhs, g, {}, {.executor = &pool});
-        EXPECT_TRUE(BitEqual(got.out, alone.out) && BitEqual(got.dlhs, alone.dlhs) && BitEqual(got.drhs, alone.drhs))
+        EXPECT_TRUE(BitEqual(got.out, single.out) && BitEqual(got.dlhs, single.dlhs) && BitEqual(got.drhs, single.drhs))
             << threads << " threads, " << target;
       }
     }

@@ -36,16 +36,9 @@
 namespace aqt {
 namespace {
 
-class Generator {
+class Generator : public Choices {
  public:
-  explicit Generator(uint64_t seed) : engine_(seed) {}
-
-  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
-  bool OneIn(int64_t n) { return Below(n) == 0; }
-  template <class T>
-  T Pick(std::initializer_list<T> values) {
-    return *(values.begin() + Below(static_cast<int64_t>(values.size())));
-  }
+  using Choices::Choices;
 
   Numerics RandomNumerics() {
     if (OneIn(6)) return NoNumerics{};
@@ -252,8 +245,6 @@ class Generator {
     return Cast(ArrayRef(values.data(), shape), dtype);
   }
 
-  uint64_t Bits() { return engine_(); }
-
  private:
   // Shuffles the axes of one operand and notes where the batch and contracting ones went.
   void Place(const std::vector<int64_t>& batch, const std::vector<int64_t>& free, const std::vector<int64_t>& contract,
@@ -272,8 +263,6 @@ class Generator {
     batch_axes.assign(where.begin(), where.begin() + static_cast<int64_t>(batch.size()));
     contract_axes.assign(where.end() - static_cast<int64_t>(contract.size()), where.end());
   }
-
-  std::mt19937_64 engine_;
 };
 
 // Makes most random configurations legal; Make refuses the others, which are skipped.

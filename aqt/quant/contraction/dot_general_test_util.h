@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +44,22 @@ inline Array RandomArray(DType dtype, const Shape& shape, uint64_t seed, float s
   }
   return Cast(ArrayRef(values.data(), shape), dtype);
 }
+
+// Random choices for property tests; the same seed gives the same on one standard library.
+class Choices {
+ public:
+  explicit Choices(uint64_t seed) : engine_(seed) {}
+  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
+  bool OneIn(int64_t n) { return Below(n) == 0; }
+  template <class T>
+  T Pick(std::initializer_list<T> values) {
+    return *(values.begin() + Below(static_cast<int64_t>(values.size())));
+  }
+  uint64_t Bits() { return engine_(); }
+
+ protected:
+  std::mt19937_64 engine_;
+};
 
 // Equal values: NaN equals NaN, -0 equals +0.
 inline bool SameValues(const Array& a, const Array& b) {

@@ -105,16 +105,9 @@ TEST(RaggedDotPlan, ErrorsNameGroupSizes) {
 
 // ---- properties
 
-class Generator {
+class Generator : public Choices {
  public:
-  explicit Generator(uint64_t seed) : engine_(seed) {}
-  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine_); }
-  bool OneIn(int64_t n) { return Below(n) == 0; }
-  template <class T>
-  T Pick(std::initializer_list<T> values) {
-    return *(values.begin() + Below(static_cast<int64_t>(values.size())));
-  }
-  uint64_t Bits() { return engine_(); }
+  using Choices::Choices;
 
   DotGeneralRaw Raw() {
     DotGeneralRaw raw = DotGeneralRawMake(RandomBits(), RandomBits());
@@ -150,7 +143,6 @@ class Generator {
     if (OneIn(8)) return aqt::Bits::E4M3();
     return Pick({8, 8, 8, 4, 2, 1, 12});
   }
-  std::mt19937_64 engine_;
 };
 
 TEST(RaggedProperty, PlanEqualsReference) {
