@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensor_spec.h"
 #include "serving/convert/convert_config.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/scheme.h"

@@ -70,13 +70,18 @@ absl::Status CheckFields(absl::string_view where, const Json& object, std::initi
   return absl::OkStatus();
 }
 
+// Null unless it is an integer that fits.
+std::optional<int64_t> AsInt64(const Json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > kMaxInt64) return std::nullopt;
+  return value.get<int64_t>();
+}
+
 absl::StatusOr<int64_t> Int(absl::string_view where, const Json& object, const char* key, int64_t otherwise) {
   const Json& value = At(object, key);
   if (value.is_null()) return otherwise;
-  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > kMaxInt64)) {
-    return Wrong(Path(where, key), value, "an integer");
-  }
-  return value.get<int64_t>();
+  if (const std::optional<int64_t> n = AsInt64(value)) return *n;
+  return Wrong(Path(where, key), value, "an integer");
 }
 
 absl::StatusOr<bool> Bool(absl::string_view where, const Json& object, const char* key, bool otherwise) {
@@ -148,12 +153,7 @@ absl::StatusOr<std::array<int64_t, 2>> ParseBlock(absl::string_view where, const
     good = parts.size() == 2 && absl::SimpleAtoi(parts[0], &block[0]) && absl::SimpleAtoi(parts[1], &block[1]);
   } else if (value.is_array() && value.size() == 2) {
     good = true;
-    for (size_t i = 0; i < 2; ++i) {
-      const Json& size = value[i];
-      if (size.is_number_integer() && (!size.is_number_unsigned() || size.get<uint64_t>() <= kMaxInt64)) {
-        block[i] = size.get<int64_t>();
-      }
-    }
+    for (size_t i = 0; i < 2; ++i) block[i] = AsInt64(value[i]).value_or(0);
   }
   if (good && block[0] > 0 && block[1] > 0) return block;
   return Wrong(path, value, "[rows, columns], both positive, with strategy \"block\"");
