@@ -19,7 +19,7 @@ namespace aqt::io {
 
 inline constexpr OutputOptions kOverwrite{.overwrite = true};
 
-// Each test has a folder of its own.
+// Each test has its own folder.
 class FileTest : public ::testing::Test {
  protected:
   FileTest() {

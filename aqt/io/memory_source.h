@@ -27,7 +27,7 @@ class MemorySource final : public TensorSource {
  private:
   absl::Status ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const override;
 
-  std::vector<Array> arrays_;  // that of a tensor is at its `begin`
+  std::vector<Array> arrays_;  // a tensor's is at its `begin`
   mutable std::atomic<int64_t> largest_read_ = 0;
 };
 
