@@ -1,18 +1,48 @@
 #include "aqt/quant/contraction/contract.h"
 
 #include <cstdint>
+#include <tuple>
+#include <vector>
 
 #include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/kernels/gemm_f32.h"
 #include "aqt/kernels/gemm_s8.h"
 #include "aqt/kernels/operand.h"
-#include "aqt/quant/contraction/contract_s32.h"
-#include "aqt/quant/contraction/gemm_call.h"
-#include "aqt/quant/contraction/product_types.h"
 #include "aqt/quant/numerics/row_ops.h"
 
 namespace aqt::internal {
 namespace {
+
+// ---- dtypes
+
+// Greatest exponent, bits of precision, least exponent (of the smallest subnormal; 0 for integers).
+struct Range {
+  int max_exponent, precision, min_exponent;
+};
+
+Range RangeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kE4M3FN: return {8, 4, -9};
+    case DType::kE5M2: return {15, 3, -16};
+    case DType::kF16: return {15, 11, -24};
+    case DType::kBF16: return {127, 8, -133};
+    case DType::kF32: return {127, 24, -149};
+    default: break;
+  }
+  AQT_DCHECK(IsInteger(dtype));
+  // -2^(bits - 1) is a power of two.
+  return {BitWidth(dtype) - 1, BitWidth(dtype) - 1, 0};
+}
+
+DType Larger(DType a, DType b) {
+  const auto rank = [](DType dtype) {
+    const Range range = RangeOf(dtype);
+    return std::make_tuple(IsFloat(dtype), range.max_exponent, range.precision);
+  };
+  return rank(a) >= rank(b) ? a : b;
+}
 
 ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, ScratchSlot slot, Workspace& workspace) {
   const Aval aval{dtype, x.shape};
@@ -68,7 +98,70 @@ void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rh
   RunGemmCall(*contraction.gemm, call, workspace, executor);
 }
 
+// ---- operands wider than a byte
+
+// The operand as s32 in the order [batch, rows, k].
+std::vector<int32_t> Gathered(const ArrayRef& x, const Axes& batch, const Axes& contracting) {
+  ArrayRef view = x;
+  view.shape = Shape();
+  view.strides.clear();
+  const auto append = [&](const Axes& axes) {
+    for (const int64_t axis : axes) {
+      view.shape.push_back(x.shape[axis]);
+      view.strides.push_back(x.strides[axis]);
+    }
+  };
+  append(batch);
+  append(RemainingAxes(x.shape.rank(), contracting, batch));
+  append(contracting);
+  std::vector<int32_t> values(x.shape.num_elements());
+  AQT_CHECK(CastArray(view, MutableArrayRef(DType::kS32, view.shape, values.data())).ok());
+  return values;
+}
+
+int64_t Extent(const Shape& shape, const Axes& axes) {
+  int64_t extent = 1;
+  for (const int64_t axis : axes) extent *= shape[axis];
+  return extent;
+}
+
+// out (s32, dense) = lhs x rhs, each of them s2, s4, s8 or s32, at least one s32. Exact; wraps past 2^31. For unusual
+// containers: plain loops, without the vector kernels.
+void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out) {
+  AQT_DCHECK(out.IsDense() && out.dtype == DType::kS32);
+  const std::vector<int32_t> a = Gathered(lhs, dims.lhs_batch, dims.lhs_contracting);
+  const std::vector<int32_t> b = Gathered(rhs, dims.rhs_batch, dims.rhs_contracting);
+  const int64_t k = Extent(lhs.shape, dims.lhs_contracting), batch = Extent(lhs.shape, dims.lhs_batch);
+  const int64_t m = Extent(lhs.shape, RemainingAxes(lhs.shape.rank(), dims.lhs_contracting, dims.lhs_batch));
+  const int64_t n = Extent(rhs.shape, RemainingAxes(rhs.shape.rank(), dims.rhs_contracting, dims.rhs_batch));
+  int32_t* sums = static_cast<int32_t*>(out.data);
+  for (int64_t i = 0; i < batch * m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      const int32_t* row = a.data() + i * k;
+      const int32_t* column = b.data() + (i / m * n + j) * k;
+      uint32_t sum = 0;
+      for (int64_t l = 0; l < k; ++l) sum += static_cast<uint32_t>(row[l]) * static_cast<uint32_t>(column[l]);
+      *sums++ = static_cast<int32_t>(sum);
+    }
+  }
+}
+
 }  // namespace
+
+ProductTypes ProductTypesOf(DType lhs, DType rhs, std::optional<DType> accumulator) {
+  ProductTypes types;
+  types.product = accumulator.value_or(Larger(lhs, rhs));
+  if (!IsFloat(types.product)) return types;
+  types.converts_operands = lhs != rhs || (lhs == DType::kF16 && types.product == DType::kBF16);
+  types.rounds_to_bf16_first = lhs == DType::kBF16 && rhs == DType::kBF16 && types.product == DType::kF16;
+  return types;
+}
+
+bool HoldsAllOf(DType to, DType from) {
+  const Range wide = RangeOf(to), narrow = RangeOf(from);
+  return wide.max_exponent >= narrow.max_exponent && wide.precision >= narrow.precision &&
+         wide.min_exponent <= narrow.min_exponent;
+}
 
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
                             kernels::Target target) {

@@ -17,7 +17,25 @@
 
 namespace aqt::internal {
 
-// What is known about it before there are data. The dtype of the product says how products are summed:
+// The dtypes of a product of two operands, as XLA on CPU computes lax.dot_general. Every contraction follows this rule.
+struct ProductTypes {
+  // T, of the product: the accumulator dtype if there is one; else the operand dtype with the larger (greatest
+  // exponent, mantissa bits), where a float ranks above an integer, and the wider of two integers is taken.
+  DType product = DType::kF32;
+  // Whether both operands are converted to T before they are multiplied (to an infinity if too large for it): a float
+  // product of different dtypes, and one of f16 into bf16.
+  bool converts_operands = false;
+  // Whether the sum is rounded to bf16 before it is rounded to T: bf16 operands into f16.
+  bool rounds_to_bf16_first = false;
+};
+
+// Operands: s2 .. s32, e4m3fn, e5m2, bf16, f16, f32. accumulator: null, s32 (two integers), f32, bf16 or f16.
+ProductTypes ProductTypesOf(DType lhs, DType rhs, std::optional<DType> accumulator);
+
+// Whether the float dtype `to` has every number of `from`, so that a conversion changes nothing.
+bool HoldsAllOf(DType to, DType from);
+
+// What is known about a contraction before there are data. The dtype of the product says how products are summed:
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
 //   f32 .. e5m2  in f32, in ascending order of k, then rounded once. Targets with FMA round once per step, kScalar
@@ -35,8 +53,7 @@ struct Contraction {
   bool sums_are_integers() const { return IsInteger(product); }
 };
 
-// By dimension numbers, as XLA on CPU computes lax.dot_general (product_types.h). Operands: s2, s4, s8, s32, e4m3fn,
-// e5m2, bf16, f16, f32.
+// By dimension numbers, as XLA on CPU computes lax.dot_general. Operands: s2, s4, s8, s32, e4m3fn, e5m2, bf16, f16, f32.
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
                             kernels::Target target);
 // Of windows: s32 sums of two integers of at most a byte, or f32 sums of operands in `dtype`, rounded to `product`.

@@ -15,7 +15,6 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/target.h"
-#include "aqt/quant/contraction/product_types.h"
 #include "aqt/quant/contraction/scratch.h"
 #include "aqt/quant/contraction/workspace.h"
 

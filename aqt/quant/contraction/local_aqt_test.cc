@@ -1,4 +1,4 @@
-#include "aqt/quant/contraction/local_aqt.h"
+#include "aqt/quant/contraction/dot_tiling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,8 @@
 #ifndef AQT_QUANT_CONTRACTION_OPERAND_KEYS_H_
 #define AQT_QUANT_CONTRACTION_OPERAND_KEYS_H_
 
+#include <cstdint>
+
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/rng.h"
 
@@ -12,9 +14,15 @@ struct OperandKeys {
   Key fwd_lhs, fwd_rhs, dlhs_lhs, dlhs_rhs, drhs_lhs, drhs_rhs;
   bool operator==(const OperandKeys&) const = default;
 };
-OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitionable);
 // One of them; `pass` is 0 for fwd, 1 for dlhs, 2 for drhs.
-Key SplitOperandKey(Key key, int pass, Side side, PrngLayout layout = PrngLayout::kPartitionable);
+inline Key SplitOperandKey(Key key, int pass, Side side, PrngLayout layout = PrngLayout::kPartitionable) {
+  return SplitKey(SplitKey(key, 3, pass, layout), 2, static_cast<int64_t>(side), layout);
+}
+inline OperandKeys SplitContextKey(Key key, PrngLayout layout = PrngLayout::kPartitionable) {
+  const auto operand = [&](int pass, Side side) { return SplitOperandKey(key, pass, side, layout); };
+  return {operand(0, Side::kLhs), operand(0, Side::kRhs), operand(1, Side::kLhs),
+          operand(1, Side::kRhs), operand(2, Side::kLhs), operand(2, Side::kRhs)};
+}
 
 }  // namespace aqt
 

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_PACKED_SIDE_H_
 #define AQT_QUANT_CONTRACTION_PACKED_SIDE_H_
 
-// Between arrays and the matrix kernels: axis groups, panels, scales per row. Internal.
+// Between arrays and the matrix kernels: axis groups, panels, calls of a kernel, scales per row. Internal.
 
 #include <cstdint>
 #include <memory>
@@ -9,9 +9,13 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
+#include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
+#include "aqt/quant/contraction/workspace.h"
 #include "aqt/quant/tensor/quantize_spec.h"
 
 namespace aqt::internal {
@@ -46,6 +50,23 @@ struct Panels {
 // Bytes of panels for all matrices of an operand.
 int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& operand);
 int64_t PanelBytes(const kernels::PanelFormat& format, const Shape& shape, const OperandAxes& axes);
+
+// out[b, m, n] = epilogue(sum over k of lhs[b, m, k] * rhs[b, n, k])
+struct GemmCall {
+  kernels::Operand lhs, rhs;
+  // The operands as the kernel's panels; those that are null are packed first.
+  const void* lhs_panels = nullptr;
+  const void* rhs_panels = nullptr;
+  void* out = nullptr;
+  DType out_dtype = DType::kF32;
+  OutputAxes out_axes;
+  kernels::Epilogue epilogue;
+};
+void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace, Executor* executor);
+
+// x packed for one side of the kernel. Subnormal f32 and bf16 operands of a product of floats become zero.
+void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Operand& x, void* panels,
+                 Executor* executor);
 
 // Scales of an operand in the order [batch, rows], as floats: what the kernels' epilogue and kGiven read. `scale` has
 // the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.

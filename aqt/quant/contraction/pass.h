@@ -13,7 +13,14 @@ namespace aqt::internal {
 // kDlhs: g x rhs, kDrhs: g x lhs. In both, g is the product's lhs.
 enum class Pass : uint8_t { kFwd, kDlhs, kDrhs };
 inline constexpr int kNumPasses = 3;
-absl::string_view ToString(Pass pass);  // "fwd", "dlhs", "drhs"
+inline absl::string_view ToString(Pass pass) {
+  switch (pass) {
+    case Pass::kFwd: return "fwd";
+    case Pass::kDlhs: return "dlhs";
+    case Pass::kDrhs: return "drhs";
+  }
+  return "?";
+}
 
 inline const char* Name(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
 inline constexpr Side kSides[] = {Side::kLhs, Side::kRhs};
@@ -27,7 +34,17 @@ struct PassNames {
   absl::string_view accum;
   const SideNames& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
 };
-const PassNames& NamesOf(Pass pass);
+inline const PassNames& NamesOf(Pass pass) {
+#define AQT_PASS_NAMES(pass)                                                                                           \
+  {                                                                                                                    \
+    {pass ".lhs.scale", pass ".lhs.bias", pass ".lhs.key", pass ".lhs.noise", pass ".lhs.qvalue", pass ".dg_lhs"},     \
+        {pass ".rhs.scale", pass ".rhs.bias", pass ".rhs.key", pass ".rhs.noise", pass ".rhs.qvalue", pass ".dg_rhs"}, \
+        pass ".accum"                                                                                                  \
+  }
+  static constexpr PassNames kPassNames[] = {AQT_PASS_NAMES("fwd"), AQT_PASS_NAMES("dlhs"), AQT_PASS_NAMES("drhs")};
+#undef AQT_PASS_NAMES
+  return kPassNames[static_cast<int>(pass)];
+}
 
 }  // namespace aqt::internal
 

@@ -13,7 +13,6 @@
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
 #include "aqt/quant/contraction/contract.h"
-#include "aqt/quant/contraction/gemm_call.h"
 #include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/product_plan.h"
 #include "aqt/quant/numerics/arith.h"

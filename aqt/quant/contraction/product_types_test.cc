@@ -1,4 +1,4 @@
-#include "aqt/quant/contraction/product_types.h"
+#include "aqt/quant/contraction/contract.h"
 
 #include <cmath>
 #include <optional>

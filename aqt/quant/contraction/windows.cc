@@ -7,7 +7,7 @@
 #include "absl/types/span.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pad.h"
-#include "aqt/quant/contraction/gemm_call.h"
+#include "aqt/quant/contraction/packed_side.h"
 
 namespace aqt::internal {
 namespace {

@@ -1,11 +1,16 @@
-#include "aqt/quant/contraction/residuals.h"
+// What the plans take and keep: prepared operands and residuals.
 
 #include <utility>
 
 #include "aqt/core/check.h"
+#include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/prepared_operand_impl.h"
+#include "aqt/quant/contraction/residuals.h"
 #include "aqt/quant/contraction/residuals_impl.h"
 
 namespace aqt {
+
+const QTensor& PreparedOperand::qtensor() const { return impl_->qtensor; }
 
 Residuals::Residuals(Operands operands) : impl_(std::make_unique<Impl>(Impl{.operands = operands})) {}
 Residuals::~Residuals() = default;
