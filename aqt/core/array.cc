@@ -81,6 +81,23 @@ absl::Status CheckSameShape(const ArrayRef& src, const MutableArrayRef& dst) {
       absl::StrCat("copy: shapes differ: source ", src.aval().ToString(), ", destination ", dst.aval().ToString()));
 }
 
+// to[i * to_stride] = from[i * from_stride], converted, for i < n.
+using ConvertRowFn = void (*)(const void* from, int64_t from_stride, void* to, int64_t to_stride, int64_t n,
+                              Overflow overflow);
+
+template <class From, class To>
+void ConvertRow(const void* from, int64_t from_stride, void* to, int64_t to_stride, int64_t n, Overflow overflow) {
+  const From* x = static_cast<const From*>(from);
+  To* y = static_cast<To*>(to);
+  for (int64_t i = 0; i < n; ++i) y[i * to_stride] = ConvertElement<To>(x[i * from_stride], overflow);
+}
+
+ConvertRowFn ConvertRowOf(DType from, DType to) {
+  return VisitDType(from, [&]<class From>() -> ConvertRowFn {
+    return VisitDType(to, [&]<class To>() -> ConvertRowFn { return &ConvertRow<From, To>; });
+  });
+}
+
 }  // namespace
 
 absl::Status CopyArray(const ArrayRef& src, const MutableArrayRef& dst) {
@@ -98,14 +115,21 @@ absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow
     if (bytes > 0) std::memcpy(dst.data, src.data, bytes);
     return absl::OkStatus();
   }
-  VisitDType(src.dtype, [&]<class From>() {
-    VisitDType(dst.dtype, [&]<class To>() {
-      const From* from = src.As<From>();
-      To* to = dst.As<To>();
-      ForEachIndex(src.shape, src.strides, dst.strides,
-                   [&](int64_t i, int64_t j) { to[j] = ConvertElement<To>(from[i], overflow); });
-    });
-  });
+  if (src.shape.num_elements() == 0) return absl::OkStatus();
+  // A row at a time: the walk over the other axes is compiled once, not for each pair of dtypes.
+  const int64_t rank = src.shape.rank();
+  const ConvertRowFn convert = ConvertRowOf(src.dtype, dst.dtype);
+  if (rank == 0) {
+    convert(src.data, 1, dst.data, 1, 1, overflow);
+    return absl::OkStatus();
+  }
+  const Shape outer(src.shape.extents().first(rank - 1));
+  ForEachIndex(outer, absl::MakeConstSpan(src.strides).first(rank - 1),
+               absl::MakeConstSpan(dst.strides).first(rank - 1), [&](int64_t i, int64_t j) {
+                 convert(static_cast<const char*>(src.data) + i * SizeOf(src.dtype), src.strides[rank - 1],
+                         static_cast<char*>(dst.data) + j * SizeOf(dst.dtype), dst.strides[rank - 1],
+                         src.shape[rank - 1], overflow);
+               });
   return absl::OkStatus();
 }
 
