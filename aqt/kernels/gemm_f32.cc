@@ -2,6 +2,7 @@
 #include "aqt/kernels/gemm_f32.h"
 
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "aqt/kernels/gemm_driver.h"
@@ -14,18 +15,38 @@
 
 #include "aqt/kernels/gemm_tile-inl.h"
 
+#ifndef AQT_KERNELS_GEMM_F32_ONCE_
+#define AQT_KERNELS_GEMM_F32_ONCE_
+namespace aqt::kernels {
+namespace {
+
+// f(element), as a constant.
+template <class F>
+const GemmKernel* ByRhsElement(PanelFormat::Element rhs, const F& f) {
+  using Element = PanelFormat::Element;
+  switch (rhs) {
+    case Element::kBF16: return f(std::integral_constant<Element, Element::kBF16>());
+    case Element::kS8: return f(std::integral_constant<Element, Element::kS8>());
+    default: return f(std::integral_constant<Element, Element::kF32>());
+  }
+}
+
+}  // namespace
+}  // namespace aqt::kernels
+#endif  // AQT_KERNELS_GEMM_F32_ONCE_
+
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
+template <PanelFormat::Element kRhsElement>
 struct FmaOps {
   static constexpr Target kTarget = HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512;
   using Acc = float;
   static constexpr int32_t kMr = HWY_TARGET == HWY_AVX2 ? 6 : 12;  // 12 of 16, 24 of 32 registers are accumulators
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, kMr, 1};
-  static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, PanelFormat::Element::kF32, false,
-                                       HWY_MAX_BYTES / 2, 1};
+  static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, kRhsElement, false, HWY_MAX_BYTES / 2, 1};
   static constexpr int64_t kWideRhsElementBytes = 0;
   static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 192;  // rhs 16 or 24 KiB, lhs 6 or 9
 
@@ -36,16 +57,33 @@ struct FmaOps {
   }
   template <bool kWide>
   static HWY_INLINE V LoadRhs(const char* p) {
-    return hn::LoadU(hn::ScalableTag<float>(), reinterpret_cast<const float*>(p));
+    const hn::ScalableTag<float> d;
+    if constexpr (kRhsElement == PanelFormat::Element::kF32) {
+      return hn::LoadU(d, reinterpret_cast<const float*>(p));
+    } else if constexpr (kRhsElement == PanelFormat::Element::kBF16) {
+      const hn::Rebind<uint16_t, decltype(d)> d16;
+      const hn::RebindToUnsigned<decltype(d)> d32;
+      return hn::BitCast(d,
+                         hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)))));
+    } else {
+      const hn::Rebind<int8_t, decltype(d)> d8;
+      const hn::RebindToSigned<decltype(d)> d32;
+      return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+    }
   }
   static HWY_INLINE V Step(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
 };
 
-const GemmKernel* F32Kernel() {
-  using Tile = VectorTile<FmaOps>;
+template <PanelFormat::Element kRhsElement>
+const GemmKernel* KernelOf() {
+  using Tile = VectorTile<FmaOps<kRhsElement>>;
   static constexpr GemmKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512", Tile::kTarget, Tile::kLhs,
                                          Tile::kRhs, &internal::GemmBlock<Tile>};
   return &kKernel;
+}
+
+const GemmKernel* F32Kernel(PanelFormat::Element rhs) {
+  return ByRhsElement(rhs, [](auto e) { return KernelOf<e()>(); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -58,14 +96,25 @@ namespace aqt::kernels {
 namespace {
 
 // Plain C++; multiplies, then adds.
+template <PanelFormat::Element kRhsElement>
 struct ScalarTile {
   static constexpr Target kTarget = Target::kScalar;
   using Acc = float;
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, 6, 1};
-  static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, PanelFormat::Element::kF32, false, 16, 1};
+  static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, kRhsElement, false, 16, 1};
   static constexpr int64_t kWideRhsElementBytes = 0;
   static constexpr int64_t kBlockGroups = 256;
   static constexpr int kNr = kRhs.width;
+
+  static float Load(const char* rhs, int64_t i) {
+    if constexpr (kRhsElement == PanelFormat::Element::kF32) {
+      return reinterpret_cast<const float*>(rhs)[i];
+    } else if constexpr (kRhsElement == PanelFormat::Element::kBF16) {
+      return ToFloat(reinterpret_cast<const BFloat16*>(rhs)[i]);
+    } else {
+      return reinterpret_cast<const int8_t*>(rhs)[i];
+    }
+  }
 
   template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
@@ -75,7 +124,8 @@ struct ScalarTile {
       for (int j = 0; j < kNr; ++j) sums[r][j] = init == nullptr ? 0.0f : init[r * init_stride + j];
     }
     for (int64_t g = 0; g < groups; ++g) {
-      const float* b = reinterpret_cast<const float*>(rhs) + g * kNr;
+      float b[kNr];
+      for (int j = 0; j < kNr; ++j) b[j] = Load(rhs, g * kNr + j);
       const char* step = lhs + g / PanelFormat::kStepGroups * kLhs.width * 64 + g % PanelFormat::kStepGroups * 4;
       for (int r = 0; r < R; ++r) {
         const float a = *reinterpret_cast<const float*>(step + r * 64);
@@ -99,20 +149,36 @@ struct ScalarTile {
   }
 };
 
-constexpr GemmKernel kScalar = {"scalar", ScalarTile::kTarget, ScalarTile::kLhs, ScalarTile::kRhs,
-                                &internal::GemmBlock<ScalarTile>};
+template <PanelFormat::Element kRhsElement>
+const GemmKernel* ScalarKernel() {
+  using Tile = ScalarTile<kRhsElement>;
+  static constexpr GemmKernel kKernel = {"scalar", Tile::kTarget, Tile::kLhs, Tile::kRhs, &internal::GemmBlock<Tile>};
+  return &kKernel;
+}
 
 }  // namespace
 
-const GemmKernel& GemmF32(Target target) {
+const GemmKernel& GemmF32(Target target, PanelFormat::Element rhs) {
 #if HWY_TARGETS & HWY_AVX3
-  if (target >= Target::kAvx512) return *N_AVX3::F32Kernel();
+  if (target >= Target::kAvx512) return *N_AVX3::F32Kernel(rhs);
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  if (target >= Target::kAvx2) return *N_AVX2::F32Kernel();
+  if (target >= Target::kAvx2) return *N_AVX2::F32Kernel(rhs);
 #endif
   static_cast<void>(target);
-  return kScalar;
+  return *ByRhsElement(rhs, [](auto e) { return ScalarKernel<e()>(); });
+}
+
+PanelFormat::Element NarrowestF32Panels(DType dtype) {
+  switch (dtype) {
+    case DType::kS8:
+    case DType::kS4:
+    case DType::kS2: return PanelFormat::Element::kS8;
+    case DType::kBF16:
+    case DType::kE4M3FN:
+    case DType::kE5M2: return PanelFormat::Element::kBF16;
+    default: return PanelFormat::Element::kF32;
+  }
 }
 
 absl::Span<const GemmKernel* const> AllGemmF32() {

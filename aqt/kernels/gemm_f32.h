@@ -9,14 +9,21 @@
 // |error| <= k * 2^-24 / (1 - k * 2^-24) * sum |lhs * rhs| with FMA (k + 1 instead of k without).
 
 #include "absl/types/span.h"
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
 
 namespace aqt::kernels {
 
-const GemmKernel& GemmF32(Target target);
+// The kernel whose rhs panels hold `rhs`: kF32, or kBF16 or kS8 for an rhs that these hold exactly. Narrow panels are
+// widened as they are read: less memory traffic for an rhs that is packed once, and the same bits.
+const GemmKernel& GemmF32(Target target, PanelFormat::Element rhs = PanelFormat::Element::kF32);
 
-// Every kernel that this machine can run.
+// The narrowest element that holds all values of a dtype: s8, s4, s2 -> kS8; bf16, e4m3fn, e5m2 -> kBF16; else kF32.
+PanelFormat::Element NarrowestF32Panels(DType dtype);
+
+// Every kernel that this machine can run, with f32 panels.
 absl::Span<const GemmKernel* const> AllGemmF32();
 
 }  // namespace aqt::kernels

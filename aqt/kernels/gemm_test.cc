@@ -330,6 +330,32 @@ TEST_P(GemmF32Test, SumsAreStepsInTheOrderOfK) {
   }
 }
 
+// An rhs in bf16 or s8 panels gives the bits of f32 panels with the same values.
+TEST_P(GemmF32Test, NarrowPanelsGiveTheSameBits) {
+  const GemmKernel& wide = *GetParam();
+  for (const Shape& s : kShapes) {
+    const std::vector<float> lhs = RandomF32(s.batch * s.m * s.k, 31);
+    const std::vector<int8_t> integers = RandomS8(s.batch * s.n * s.k, 32);
+    std::vector<BFloat16> floats;
+    for (const float x : RandomF32(s.batch * s.n * s.k, 33)) floats.push_back(RoundToBFloat16(x));
+    const std::vector<float> unread(s.batch * s.n * s.k);
+    const auto run = [&](const GemmKernel& kernel, DType dtype, const void* rhs) {
+      Product product(wide, s, DType::kF32, lhs.data(), unread.data());
+      product.rhs = Packed(kernel.target, kernel.rhs, Operand::Dense(rhs, dtype, s.n, s.k, s.batch));
+      product.args.rhs = product.rhs.data();
+      product.args.rhs_batch_bytes = kernel.rhs.PackedBytes(s.n, s.k);
+      return product.Run<float>(kernel);
+    };
+    const GemmKernel& bf16 = GemmF32(wide.target, PanelFormat::Element::kBF16);
+    const GemmKernel& s8 = GemmF32(wide.target, PanelFormat::Element::kS8);
+    ASSERT_EQ(bf16.rhs.ElementBytes() + s8.rhs.ElementBytes(), 3);
+    EXPECT_EQ(run(bf16, DType::kBF16, floats.data()), run(wide, DType::kBF16, floats.data()))
+        << ::testing::PrintToString(s);
+    EXPECT_EQ(run(s8, DType::kS8, integers.data()), run(wide, DType::kS8, integers.data()))
+        << ::testing::PrintToString(s);
+  }
+}
+
 TEST_P(GemmF32Test, NanAndInfinityFollowIeee) {
   const GemmKernel& kernel = *GetParam();
   const Shape s = {1, 3, 20, 40};

@@ -1,5 +1,6 @@
 #include "aqt/kernels/interleave.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -175,6 +176,11 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
   if (k_stride != 1) {
     int8_t* to = reinterpret_cast<int8_t*>(out);
     for (int64_t g = 0; g < groups; ++g, block += format.k_group * k_stride) {
+      if (format.k_group == 1) {
+        std::memcpy(to, block, width);
+        to += width;
+        continue;
+      }
       for (int64_t r = 0; r < width; r += 16, to += 16 * format.k_group) {
         if (format.k_group == 2) Zip<2>(block + r, k_stride, to);
         else Zip<4>(block + r, k_stride, to);
@@ -184,7 +190,8 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
     // Whole steps, except for the last groups, which the panel may have no room for.
     const auto transpose = [&](const int8_t* from, int64_t count, char* to) {
       const char* src = reinterpret_cast<const char*>(from);
-      if (format.k_group == 2) TransposeUnits<uint16_t>(src, row_stride, width, count, to, group_bytes);
+      if (format.k_group == 1) TransposeUnits<uint8_t>(src, row_stride, width, count, to, group_bytes);
+      else if (format.k_group == 2) TransposeUnits<uint16_t>(src, row_stride, width, count, to, group_bytes);
       else TransposeUnits<uint32_t>(src, row_stride, width, count, to, group_bytes);
     };
     constexpr int64_t kMaxGroupBytes = 128, kStep = PanelFormat::kStepGroups;
@@ -202,9 +209,37 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
   Correct(reinterpret_cast<const int8_t*>(out), groups, width, correction);
 }
 
+// The upper halves of n floats: exact for those that bf16 has.
+void NarrowToBF16(const float* from, int64_t n, char* to) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint16_t upper = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, from[i]) >> 16);
+    std::memcpy(to + 2 * i, &upper, 2);
+  }
+}
+
+void InterleaveBF16(const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
+                    int64_t k1, char* panel) {
+  AQT_DCHECK(format.layout == PanelFormat::Layout::kInterleaved && format.width <= 32);
+  const int64_t width = format.width;
+  char* out = panel + k0 * 2 * width;
+  if (k_stride != 1) {
+    for (int64_t k = k0; k < k1; ++k, out += 2 * width, block += k_stride) NarrowToBF16(block, width, out);
+    return;
+  }
+  float columns[4 * 32];
+  for (int64_t k = 0; k < k1 - k0; k += 4, out += 8 * width) {
+    TransposeUnits<uint32_t>(reinterpret_cast<const char*>(block + k), row_stride * 4, width, 4,
+                             reinterpret_cast<char*>(columns), 4 * width);
+    NarrowToBF16(columns, std::min<int64_t>(4, k1 - k0 - k) * width, out);
+  }
+}
+
 void InterleaveF32(const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
                    int64_t k1, char* panel) {
   const int64_t width = format.width;
+  if (format.element == PanelFormat::Element::kBF16) {
+    return InterleaveBF16(format, block, row_stride, k_stride, k0, k1, panel);
+  }
   char* out = panel + k0 * 4 * width;
   if (format.layout == PanelFormat::Layout::kRowSteps) {
     AQT_DCHECK(k_stride == 1);

@@ -20,7 +20,8 @@ void Transpose(Target target, const float* src, int64_t src_stride, int64_t rows
 // Writes the part [k0, k1) of one panel along k: element (r, k) for r < format.width comes from
 // block[r * row_stride + (k - k0) * k_stride]. One of the strides is 1; for the layout kRowSteps it is k_stride. k0 is
 // a multiple of a step (16 groups); the block is padded with zeros from k1 to the next whole step. Blocks are s8 for
-// the integer formats and f32 for kF32. The correction, if there is one, starts at k0 = 0 and accumulates over calls.
+// the integer formats, and f32 for kF32 and kBF16, which holds their upper halves. The correction, if there is one,
+// starts at k0 = 0 and accumulates over calls.
 void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
                 int64_t k0, int64_t k1, char* panel);
 void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,

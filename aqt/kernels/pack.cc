@@ -1,6 +1,7 @@
 #include "aqt/kernels/pack.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -71,6 +72,17 @@ void ForEachPiece(const Operand& src, const Block& block, const F& f) {
   });
 }
 
+// The values of an 8-bit float, by its bits.
+template <class T>
+const std::array<float, 256>& ValuesOf() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> v;
+    for (int i = 0; i < 256; ++i) v[i] = ToFloat(T{static_cast<uint8_t>(i)});
+    return v;
+  }();
+  return values;
+}
+
 // dst = src for a matrix with any strides on either side, converting each element.
 template <class To, class From>
 void CopyMatrix(const From* src, int64_t src_row, int64_t src_col, int64_t rows, int64_t cols, To* dst, int64_t dst_row,
@@ -79,6 +91,13 @@ void CopyMatrix(const From* src, int64_t src_row, int64_t src_col, int64_t rows,
     std::swap(rows, cols);
     std::swap(src_row, src_col);
     std::swap(dst_row, dst_col);
+  }
+  if constexpr (std::is_same_v<From, Float8E4M3FN> || std::is_same_v<From, Float8E5M2>) {
+    const float* values = ValuesOf<From>().data();
+    for (int64_t r = 0; r < rows; ++r, src += src_row, dst += dst_row) {
+      for (int64_t c = 0; c < cols; ++c) dst[c * dst_col] = values[src[c * src_col].bits];
+    }
+    return;
   }
   for (int64_t r = 0; r < rows; ++r, src += src_row, dst += dst_row) {
     if (std::is_same_v<To, From> && src_col == 1 && dst_col == 1) {
@@ -331,7 +350,7 @@ void AbsMaxScale::operator()(float* absmax_to_scale, int64_t count) const {
 
 void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule,
                   Executor* executor) {
-  AQT_DCHECK(format.element != PanelFormat::Element::kF32);
+  AQT_DCHECK(format.element != PanelFormat::Element::kF32 && format.element != PanelFormat::Element::kBF16);
   const Operand& src = args.src;
   const int64_t rows = src.rows.Count();
   const bool flush = args.step.subnormals_are_zero;
@@ -382,7 +401,7 @@ void Pack(Target target, const PanelFormat& format, const Operand& src, void* pa
   const Packer packer(target, format, src, panels);
   const auto begin = [](int64_t, int64_t) {};
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
-    if (format.element == PanelFormat::Element::kF32) {
+    if (format.element == PanelFormat::Element::kF32 || format.element == PanelFormat::Element::kBF16) {
       packer.Run<float>(b, i, begin, [&](const Block& block, float* stage) {
         StageF32(src, block, stage);
         if (flush) FlushStage(block, stage);

@@ -41,6 +41,18 @@ std::vector<PanelFormat> Formats(bool floats) {
   return formats;
 }
 
+// The formats of the f32 kernels that hold all values of a dtype.
+std::vector<PanelFormat> FormatsFor(DType dtype) {
+  using Element = PanelFormat::Element;
+  std::vector<PanelFormat> formats = Formats(true);
+  const Element narrowest = NarrowestF32Panels(dtype);
+  for (const Target target : SupportedTargets()) {
+    if (narrowest != Element::kF32) formats.push_back(GemmF32(target, Element::kBF16).rhs);
+    if (narrowest == Element::kS8) formats.push_back(GemmF32(target, Element::kS8).rhs);
+  }
+  return formats;
+}
+
 std::string Describe(const PanelFormat& f) {
   return "layout " + std::to_string(static_cast<int>(f.layout)) + ", element " +
          std::to_string(static_cast<int>(f.element)) + ", width " + std::to_string(f.width) + ", group " +
@@ -206,7 +218,7 @@ void ExpectFloatPanels(Target target, const std::vector<T>& values, DType dtype)
     for (int64_t b = 0; b < src.batch.Count(); ++b)
       for (int64_t r = 0; r < src.rows.Count(); ++r)
         for (int64_t i = 0; i < src.k.Count(); ++i) q.push_back(ReferenceLoad(src, b, r, i));
-    for (const PanelFormat& format : Formats(true)) {
+    for (const PanelFormat& format : FormatsFor(dtype)) {
       ExpectPanels(format, Packed(target, format, src), c, q);
       if (::testing::Test::HasFatalFailure()) return;
     }
@@ -248,7 +260,7 @@ TEST_P(PackTest, SubnormalsAreZeroWhenAsked) {
   EXPECT_EQ(first, 0x1p-24f);
 }
 
-TEST_P(PackTest, ConvertsToF32Exactly) {
+TEST_P(PackTest, ConvertsExactly) {
   constexpr int64_t kCount = 1 << 15;
   ExpectFloatPanels(GetParam(), Values<float>(kCount, 2), DType::kF32);
   ExpectFloatPanels(GetParam(), Values<BFloat16>(kCount, 3), DType::kBF16);

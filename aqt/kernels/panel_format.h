@@ -23,6 +23,7 @@ struct PanelFormat {
     kS8,
     kU8Offset,  // value + 128: the unsigned operand of a u8 x s8 dot product
     kS16,       // s8 values, sign extended
+    kBF16,      // for f32 kernels, which widen it, like kS8
     kF32,
   };
 
@@ -40,7 +41,8 @@ struct PanelFormat {
     switch (element) {
       case Element::kS8:
       case Element::kU8Offset: return 1;
-      case Element::kS16: return 2;
+      case Element::kS16:
+      case Element::kBF16: return 2;
       case Element::kF32: return 4;
     }
     return 0;

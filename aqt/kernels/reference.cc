@@ -93,6 +93,7 @@ float ReferenceUnpack(const PanelFormat& format, const void* panels, int64_t k, 
     case PanelFormat::Element::kS8: return *reinterpret_cast<const int8_t*>(from);
     case PanelFormat::Element::kU8Offset: return *reinterpret_cast<const uint8_t*>(from) - 128;
     case PanelFormat::Element::kS16: return *reinterpret_cast<const int16_t*>(from);
+    case PanelFormat::Element::kBF16: return ToFloat(*reinterpret_cast<const BFloat16*>(from));
     case PanelFormat::Element::kF32: return *reinterpret_cast<const float*>(from);
   }
   AQT_CHECK(!"an element type");
