@@ -1,5 +1,6 @@
-// What a DotGeneralPlan costs: int8 forward and both gradients, a prepared weight with one row, and the overhead of the
-// smallest product. On one thread; each number is the best of many rounds in which the cases take turns.
+// What a DotGeneralPlan costs: int8 forward and both gradients, one row and 64 with a weight of every kind, prepared or
+// packed anew in each call, and the overhead of the smallest product. On one thread; each number is the best of many
+// rounds in which the cases take turns.
 //
 //   bazel run //tests/benchmarks:dot_general_benchmark [-- SECONDS]
 
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,11 +63,18 @@ void AddTraining(const DotGeneral& config, int64_t m, int64_t k, int64_t n, std:
                    }});
 }
 
-void AddServing(const DotGeneral& config, int64_t m, int64_t k, int64_t n, std::vector<Case>& cases) {
+// The weight packed once, and packed from its qvalues in each call.
+void AddServing(const std::string& kind, const DotGeneral& config, int64_t m, int64_t k, int64_t n,
+                std::vector<Case>& cases) {
   auto p = std::make_shared<Problem>(config, m, k, n);
   auto weight = std::make_shared<PreparedOperand>(*p->plan.Prepare(Side::kRhs, p->rhs));
-  cases.push_back({std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) + " prepared",
-                   [p, weight] { AQT_CHECK(p->plan.Forward(p->lhs, *weight, {}, p->out.ref()).ok()); }});
+  const std::string name = std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) + " " + kind;
+  cases.push_back(
+      {name + " prepared", [p, weight] { AQT_CHECK(p->plan.Forward(p->lhs, *weight, {}, p->out.ref()).ok()); }});
+  cases.push_back({name + " packed", [p, weight] {
+                     const PreparedOperand packed = *p->plan.Prepare(Side::kRhs, weight->qtensor());
+                     AQT_CHECK(p->plan.Forward(p->lhs, packed, {}, p->out.ref()).ok());
+                   }});
 }
 
 int Main(int argc, char** argv) {
@@ -75,7 +84,13 @@ int Main(int argc, char** argv) {
   AddTraining(config, 1, 1, 1, cases);
   AddTraining(config, 64, 64, 64, cases);
   AddTraining(config, 512, 512, 512, cases);
-  AddServing(config, 1, 4096, 4096, cases);
+  for (const int64_t m : {1, 64}) {
+    AddServing("int8", config, m, 4096, 4096, cases);
+    AddServing("int8 weights", DotGeneralMake(std::nullopt, 8), m, 4096, 4096, cases);
+    AddServing("int4 weights", DotGeneralMake(std::nullopt, 4), m, 4096, 4096, cases);
+    AddServing("fp8", DotGeneralMake(Bits::E4M3(), Bits::E4M3()), m, 4096, 4096, cases);
+    AddServing("fp8 weights", DotGeneralMake(std::nullopt, Bits::E4M3()), m, 4096, 4096, cases);
+  }
   const double end = Now() + seconds;
   for (int round = 0; round < 3 || Now() < end; ++round) {
     for (Case& c : cases) {
@@ -85,7 +100,7 @@ int Main(int argc, char** argv) {
       c.best = std::min(c.best, (Now() - begin) / repeats);
     }
   }
-  for (const Case& c : cases) std::printf("%-36s %10.2f us\n", c.name.c_str(), c.best * 1e6);
+  for (const Case& c : cases) std::printf("%-40s %10.2f us\n", c.name.c_str(), c.best * 1e6);
   return 0;
 }
 

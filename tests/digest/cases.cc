@@ -46,6 +46,20 @@ PlanPasses Passes(bool forward_only) {
 }
 
 // The parts that plans have under the same names.
+absl::Status CheckQuantized(const PlannedContraction& plan, Side side) { return plan.quantized_avals(side).status(); }
+absl::Status CheckQuantized(const EinsumPlan& plan, Side side) {
+  const bool is_lhs = (side == Side::kLhs) != plan.swapped();
+  return CheckQuantized(plan.dot_general(), is_lhs ? Side::kLhs : Side::kRhs);
+}
+
+// As when the digests were recorded: a side that is not quantized was refused. Prepared floats have tests of their own.
+template <class Plan>
+absl::StatusOr<PreparedOperand> PrepareQuantized(const Plan& plan, Side side, const ArrayRef& value,
+                                                 const Context& context, const Runtime& runtime) {
+  if (const absl::Status status = CheckQuantized(plan, side); !status.ok()) return status;
+  return plan.Prepare(side, value, context, runtime);
+}
+
 template <class Plan>
 Contraction MakeContraction(const Plan& plan) {
   Contraction c{.lhs = plan.lhs_aval(), .rhs = plan.rhs_aval(), .out = plan.out_aval()};
@@ -54,7 +68,7 @@ Contraction MakeContraction(const Plan& plan) {
     return plan.Forward(lhs, rhs, context, out, residuals, runtime, state);
   };
   c.prepare = [plan](Side side, const ArrayRef& value, const Context& context, const Runtime& runtime) {
-    return plan.Prepare(side, value, context, runtime);
+    return PrepareQuantized(plan, side, value, context, runtime);
   };
   return c;
 }
@@ -259,7 +273,7 @@ Case DrawRagged(uint64_t seed) {
         };
       }
       c.prepare = [plan = *plan](Side side, const ArrayRef& value, const Context& context, const Runtime& runtime) {
-        return plan.Prepare(side, value, context, runtime);
+        return PrepareQuantized(plan, side, value, context, runtime);
       };
       AddPrepareQTensor(*plan, c);
       c.forward_state = Copy(plan->forward_state());

@@ -4,6 +4,7 @@
 // What a plan is made for (PlanOptions), and how a call runs (Runtime: threads, an observer, a user-supplied product).
 // config.h says what is computed.
 
+#include <cstdint>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -45,12 +46,18 @@ class PlainProduct {
 
 class Scratch;
 
+// How many operands of products were packed for the kernels: by a Prepare, or by a call that got them unpacked.
+struct PackCounts {
+  int64_t lhs = 0, rhs = 0;
+};
+
 // How one call runs. Changes no bits, except by `product`.
 struct Runtime {
   Executor* executor = nullptr;     // null: only the calling thread
   Observer* observer = nullptr;     // null: none
   PlainProduct* product = nullptr;  // null: the built-in kernels. Nothing is fused with a user's product.
   Scratch* scratch = nullptr;       // memory for intermediates (contraction/scratch.h); null: the thread has one
+  PackCounts* packs = nullptr;      // added to; for tests and profiles
 };
 
 // Which passes a plan has. kForwardOnly saves the planning of the backward contractions: dlhs and drhs of the

@@ -1,6 +1,7 @@
 #include "aqt/quant/contraction/contract.h"
 
 #include <cstdint>
+#include <memory>
 #include <tuple>
 #include <vector>
 
@@ -81,21 +82,38 @@ kernels::Operand KernelOrGathered(const ArrayRef& x, Side side, const OperandAxe
   return kernels::Operand::Dense(gathered.data, x.dtype, extents[1], extents[2], extents[0]);
 }
 
+int64_t Extent(const Shape& shape, const Axes& axes) {
+  int64_t extent = 1;
+  for (const int64_t axis : axes) extent *= shape[axis];
+  return extent;
+}
+
+// The operand for the kernels, of which only the extents are read if it is packed.
+kernels::Operand OperandOf(const ArrayRef& x, Side side, const OperandAxes& axes, bool is_packed,
+                           Workspace& workspace) {
+  if (!is_packed) return KernelOrGathered(x, side, axes, workspace);
+  return kernels::Operand::Dense(nullptr, x.dtype, Extent(x.shape, axes.rows), Extent(x.shape, axes.k),
+                                 Extent(x.shape, axes.batch));
+}
+
 // The sums themselves, dense.
-void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, DType dtype, const Shape& shape,
-         void* sums, Workspace& workspace, Executor* executor) {
+void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
+         DType dtype, const Shape& shape, void* sums, Workspace& workspace, const Runtime& runtime) {
   const MutableArrayRef out(dtype, shape, sums);
+  const kernels::GemmKernel& kernel = packed.rhs != nullptr ? *contraction.gemm_of_packed_rhs : *contraction.gemm;
   if (contraction.windows.has_value()) {
-    return ContractWindows(*contraction.gemm, *contraction.windows, lhs, rhs, out, {}, workspace, executor);
+    return ContractWindows(kernel, *contraction.windows, lhs, rhs, packed.rhs, out, {}, workspace, runtime);
   }
   GemmCall call;
-  call.lhs = KernelOrGathered(lhs, Side::kLhs, contraction.lhs, workspace);
-  call.rhs = KernelOrGathered(rhs, Side::kRhs, contraction.rhs, workspace);
+  call.lhs = OperandOf(lhs, Side::kLhs, contraction.lhs, packed.lhs != nullptr, workspace);
+  call.rhs = OperandOf(rhs, Side::kRhs, contraction.rhs, packed.rhs != nullptr, workspace);
+  call.lhs_panels = packed.lhs;
+  call.rhs_panels = packed.rhs;
   call.out = sums;
   call.out_dtype = dtype;
   const int64_t batch = call.lhs.batch.Count(), m = call.lhs.rows.Count(), n = call.rhs.rows.Count();
   call.out_axes = {kernels::AxisGroup::Of(batch, m * n), kernels::AxisGroup::Of(m, n), kernels::AxisGroup::Of(n, 1)};
-  RunGemmCall(*contraction.gemm, call, workspace, executor);
+  RunGemmCall(kernel, call, workspace, runtime);
 }
 
 // ---- operands wider than a byte
@@ -119,12 +137,6 @@ std::vector<int32_t> Gathered(const ArrayRef& x, const Axes& batch, const Axes& 
   return values;
 }
 
-int64_t Extent(const Shape& shape, const Axes& axes) {
-  int64_t extent = 1;
-  for (const int64_t axis : axes) extent *= shape[axis];
-  return extent;
-}
-
 // out (s32, dense) = lhs x rhs, each of them s2, s4, s8 or s32, at least one s32. Exact; wraps past 2^31. For unusual
 // containers: plain loops, without the vector kernels.
 void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out) {
@@ -144,6 +156,17 @@ void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, 
       *sums++ = static_cast<int32_t>(sum);
     }
   }
+}
+
+// The matrix kernels of a product with this rhs.
+void SetKernels(DType rhs, kernels::Target target, Contraction& contraction) {
+  if (contraction.sums_are_integers()) {
+    contraction.gemm = contraction.gemm_of_packed_rhs = &kernels::GemmS8(target);
+    return;
+  }
+  contraction.gemm = &kernels::GemmF32(target);
+  contraction.gemm_of_packed_rhs =
+      &kernels::GemmF32(target, kernels::NarrowestF32Panels(PackedDType(contraction, rhs)));
 }
 
 }  // namespace
@@ -173,37 +196,60 @@ Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rh
                           .rounds_to_bf16_first = types.rounds_to_bf16_first};
   if (types.converts_operands) contraction.converts_to = product;
   const bool wide = lhs.dtype == DType::kS32 || rhs.dtype == DType::kS32;
-  if (!contraction.sums_are_integers()) {
-    contraction.gemm = &kernels::GemmF32(target);
-  } else if (!wide) {
-    contraction.gemm = &kernels::GemmS8(target);
-  }
+  if (!contraction.sums_are_integers() || !wide) SetKernels(rhs.dtype, target, contraction);
   return contraction;
 }
 
-Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType product, kernels::Target target) {
+Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType rhs, DType product,
+                                  kernels::Target target) {
   Contraction contraction{.windows = windows, .product = product};
-  if (contraction.sums_are_integers()) {
-    contraction.gemm = &kernels::GemmS8(target);
-  } else {
-    contraction.converts_to = dtype;
-    contraction.gemm = &kernels::GemmF32(target);
-  }
+  if (!contraction.sums_are_integers()) contraction.converts_to = dtype;
+  SetKernels(rhs, target, contraction);
   return contraction;
+}
+
+DType PackedDType(const Contraction& contraction, DType operand) {
+  return contraction.sums_are_integers() ? operand : ConvertedDType(contraction, operand).value_or(operand);
+}
+
+const kernels::PanelFormat& PackedFormat(const Contraction& contraction, Side side) {
+  return side == Side::kLhs ? contraction.gemm->lhs : contraction.gemm_of_packed_rhs->rhs;
+}
+
+std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side, const ArrayRef& x,
+                                      const OperandAxes& axes, const Runtime& runtime) {
+  Workspace workspace(ScratchOf(runtime));
+  const bool is_lhs = side == Side::kLhs;
+  const DType dtype = PackedDType(contraction, x.dtype);
+  const ArrayRef converted =
+      dtype == x.dtype ? x : CastIntoSlot(x, dtype, OfSide(is_lhs, ScratchSlot::kLhsConverted), workspace);
+  const kernels::Operand operand = contraction.windows.has_value() ? WindowKernel(contraction.windows->conv, converted)
+                                                                   : KernelOrGathered(converted, side, axes, workspace);
+  const kernels::GemmKernel& kernel = is_lhs ? *contraction.gemm : *contraction.gemm_of_packed_rhs;
+  std::shared_ptr<void> panels = AllocateUninitialized(PackedBytes(contraction, side, x.shape, axes));
+  PackOperand(kernel, side, operand, panels.get(), runtime);
+  return panels;
+}
+
+int64_t PackedBytes(const Contraction& contraction, Side side, const Shape& x, const OperandAxes& axes) {
+  const kernels::PanelFormat& format = PackedFormat(contraction, side);
+  if (!contraction.windows.has_value()) return PanelBytes(format, x, axes);
+  const int64_t groups = contraction.windows->conv.groups;
+  return groups * format.PackedBytes(Extent(x, axes.rows) / groups, Extent(x, axes.k));
 }
 
 void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
-              Workspace& workspace, Executor* executor) {
+              Workspace& workspace, const Runtime& runtime, const PackedOperands& packed) {
   AQT_DCHECK(out.IsDense() && out.dtype == contraction.product);
   if (contraction.gemm == nullptr) return ContractS32(lhs, rhs, contraction.dims, out);
   const int64_t n = out.shape.num_elements();
   if (out.dtype == DType::kS32) {
-    return Sum(contraction, lhs, rhs, DType::kS32, out.shape, out.data, workspace, executor);
+    return Sum(contraction, lhs, rhs, packed, DType::kS32, out.shape, out.data, workspace, runtime);
   }
   // Sums of four bytes each, then narrowed.
   if (contraction.sums_are_integers()) {
     int32_t* sums = static_cast<int32_t*>(workspace.Get(ScratchSlot::kSums, n * 4));
-    Sum(contraction, lhs, rhs, DType::kS32, out.shape, sums, workspace, executor);
+    Sum(contraction, lhs, rhs, packed, DType::kS32, out.shape, sums, workspace, runtime);
     const int unused_bits = 32 - BitWidth(out.dtype);
     int8_t* narrow = static_cast<int8_t*>(out.data);
     for (int64_t i = 0; i < n; ++i) {
@@ -212,13 +258,13 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
     }
     return;
   }
-  const auto converted = [&](const ArrayRef& x, ScratchSlot slot) {
-    const std::optional<DType> dtype = ConvertedDType(contraction, x.dtype);
+  const auto converted = [&](const ArrayRef& x, const void* panels, ScratchSlot slot) {
+    const std::optional<DType> dtype = panels != nullptr ? std::nullopt : ConvertedDType(contraction, x.dtype);
     return dtype.has_value() ? CastIntoSlot(x, *dtype, slot, workspace) : x;
   };
   float* sums = static_cast<float*>(out.dtype == DType::kF32 ? out.data : workspace.Get(ScratchSlot::kSums, n * 4));
-  Sum(contraction, converted(lhs, ScratchSlot::kLhsConverted), converted(rhs, ScratchSlot::kRhsConverted), DType::kF32,
-      out.shape, sums, workspace, executor);
+  Sum(contraction, converted(lhs, packed.lhs, ScratchSlot::kLhsConverted),
+      converted(rhs, packed.rhs, ScratchSlot::kRhsConverted), packed, DType::kF32, out.shape, sums, workspace, runtime);
   FlushRow(DType::kF32, sums, n);
   if (contraction.rounds_to_bf16_first) RoundRow(DType::kBF16, sums, n);
   if (sums != out.data) StoreRow(out.dtype, sums, n, out.data, 0, 1);

@@ -3,14 +3,17 @@
 
 // The plain contraction of two arrays: the product that a quantized contraction quantizes for. Internal.
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/core/executor.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
+#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/windows.h"
 #include "aqt/quant/contraction/workspace.h"
@@ -49,19 +52,38 @@ struct Contraction {
   std::optional<DType> converts_to = {};
   bool rounds_to_bf16_first = false;          // the sum, before it is rounded to the product's dtype
   const kernels::GemmKernel* gemm = nullptr;  // null: an operand is s32, and so is the product
+  // The same for an rhs that is packed ahead of time: of floats, one that reads the narrowest panels that hold it.
+  const kernels::GemmKernel* gemm_of_packed_rhs = nullptr;
 
   bool sums_are_integers() const { return IsInteger(product); }
 };
 
-// By dimension numbers, as XLA on CPU computes lax.dot_general. Operands: s2, s4, s8, s32, e4m3fn, e5m2, bf16, f16, f32.
+// By dimension numbers, as XLA on CPU computes lax.dot_general. Operands: s2, s4, s8, s32, e4m3fn, e5m2, bf16, f16 or
+// f32.
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
                             kernels::Target target);
 // Of windows: s32 sums of two integers of at most a byte, or f32 sums of operands in `dtype`, rounded to `product`.
-Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType product, kernels::Target target);
+Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType rhs, DType product,
+                                  kernels::Target target);
+
+// Operands that are packed already; null: they are packed in the call. Only the dtype and the shape of the array of a
+// packed operand are read.
+struct PackedOperands {
+  const void* lhs = nullptr;
+  const void* rhs = nullptr;
+};
 
 // out = lhs x rhs, dense in the layout of the product (DotOutputShape), of the product's dtype. Any strides.
 void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
-              Workspace& workspace, Executor* executor);
+              Workspace& workspace, const Runtime& runtime, const PackedOperands& packed = {});
+
+// The dtype of an operand in its panels, and their format. Not for a product of s32.
+DType PackedDType(const Contraction& contraction, DType operand);
+const kernels::PanelFormat& PackedFormat(const Contraction& contraction, Side side);
+// An operand packed ahead of time along `axes`, or, of windows, as their kernel.
+std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side, const ArrayRef& x,
+                                      const OperandAxes& axes, const Runtime& runtime);
+int64_t PackedBytes(const Contraction& contraction, Side side, const Shape& x, const OperandAxes& axes);
 
 // What it needs for operands of these avals.
 void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,

@@ -34,7 +34,7 @@ void ContractOn(kernels::Target target, const Array& lhs, const Array& rhs, cons
   Scratch scratch;
   {
     Workspace workspace(scratch);
-    Contract(contraction, lhs, rhs, out, workspace, /*executor=*/nullptr);
+    Contract(contraction, lhs, rhs, out, workspace, Runtime());
   }
   EXPECT_EQ(scratch.num_bytes(), sizes.Total()) << "it took more than was planned";
 }

@@ -80,6 +80,10 @@ class ContractionPlan {
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context,
                                           const Runtime& runtime) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime) const;
+  // Preparing in two steps, for those who store the panels: their size, null if this operand is not packed ahead of
+  // time; and an operand without values from panels that Prepare made.
+  std::optional<int64_t> PanelBytesOf(Side side) const;
+  absl::StatusOr<PreparedOperand> FromPanels(Side side, const Array& panels, absl::Span<const Array> scale) const;
 
  private:
   // ---- planning (contraction_plan.cc)
@@ -106,19 +110,22 @@ class ContractionPlan {
   absl::Status CheckArray(absl::string_view name, const Aval& got, const Aval& want) const;
   absl::Status CheckHasGradients(absl::string_view what) const;
   absl::Status CheckKey(const char* call, bool needed, const Context& context) const;
-  absl::Status CheckPrepared(Side side, const QTensor& qtensor) const;
+  absl::Status CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const;
+  // The operand of `prepared` as the kernels of this plan read it; null if it has to be packed from its values.
+  // FailedPrecondition if it has none.
+  absl::StatusOr<const void*> UsablePanels(Side side, const PreparedOperand& prepared, const Runtime& runtime) const;
   absl::Status CheckResiduals(const Residuals& residuals) const;
   // Whether the gradients of a contraction with a prepared operand are defined. Returns the scale that the operand
   // would have had if quantized here, if its gradient needs that.
-  absl::StatusOr<std::optional<Array>> CheckPreparedGradient(Side side, const QTensor& prepared, const ArrayRef& value,
-                                                             const Context& context) const;
+  absl::StatusOr<std::optional<Array>> CheckPreparedGradient(Side side, const CallOperand& operand,
+                                                             const ArrayRef& value, const Context& context) const;
   std::optional<Key> KeyOf(const Context& context, Pass pass, Side side) const;
   // An operand as the forward product sees it.
   ArrayRef View(Side side, const ArrayRef& x) const;
   // The mask that Forward would keep, from the float operand and its forward scale.
   void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const;
-  absl::Status FillOperand(Side side, const DotOperand& operand, const Context& context, const StateArrays& state,
-                           CallOperand& result) const;
+  absl::Status FillOperand(Side side, const DotOperand& operand, const Context& context, const Runtime& runtime,
+                           const StateArrays& state, CallOperand& result) const;
   absl::Status KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                              Residuals::Impl& kept, ProductCall& call) const;
   void FillGradientOperands(Side side, const ArrayRef& g, const Residuals::Impl& residuals, const CallContext& context,

@@ -38,9 +38,9 @@ absl::Status ContractionPlan::CheckKey(const char* call, bool needed, const Cont
 }
 
 // Does not allocate when the tensor fits.
-absl::Status ContractionPlan::CheckPrepared(Side side, const QTensor& qtensor) const {
+absl::Status ContractionPlan::CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const {
   const absl::string_view where = tensor_name_[static_cast<int>(side)];
-  AQT_RETURN_IF_ERROR(internal::CheckPrepared(where, fwd_.side(side), qtensor));
+  AQT_RETURN_IF_ERROR(internal::CheckPrepared(where, fwd_.side(side), qtensor, packed));
   if (fwd_.HasMidScales()) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": with mid alphas a quantized operand depends on the other one"));
@@ -50,6 +50,20 @@ absl::Status ContractionPlan::CheckPrepared(Side side, const QTensor& qtensor) c
     if (!fits.ok()) return Annotate(fits, where);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<const void*> ContractionPlan::UsablePanels(Side side, const PreparedOperand& prepared,
+                                                          const Runtime& runtime) const {
+  const Panels* panels = prepared.impl().panels.get();
+  if (panels == nullptr) return nullptr;
+  const bool plain_call = runtime.observer == nullptr && runtime.product == nullptr;
+  const bool fits = fwd_.panels(side) == panels->key;
+  if (plain_call && fits) return panels->data.get();
+  if (prepared.qtensor().IsFull()) return nullptr;
+  return absl::FailedPreconditionError(absl::StrCat(
+      tensor_name_[static_cast<int>(side)], " has no values (PreparedOperand::WithoutValues), but they are needed: ",
+      fits ? "an Observer or a user's product is set"
+           : "it is packed for a contraction along other axes, in other dtypes or for another instruction set"));
 }
 
 absl::Status ContractionPlan::CheckResiduals(const Residuals& residuals) const {
@@ -68,9 +82,15 @@ absl::Status ContractionPlan::CheckResiduals(const Residuals& residuals) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side side, const QTensor& prepared,
+absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side side, const CallOperand& operand,
                                                                             const ArrayRef& value,
                                                                             const Context& context) const {
+  const QTensor& prepared = *operand.prepared;
+  if (operand.has_qvalue() && !prepared.IsFull()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        tensor_name_[static_cast<int>(side)], " has no values (PreparedOperand::WithoutValues), which gradients need"));
+  }
+  if (!fwd_.side(side).is_quantized()) return std::optional<Array>();  // it is the float operand
   if (shape_.conv.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
         shape_.name, ": the gradient of a prepared operand is not defined; pass the float operand, or no Residuals"));
@@ -95,14 +115,14 @@ absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side
                      "fwd.allow_dummy_gradient_into_qtensor to pass its gradient on as if it had been quantized here"));
   }
   if (ResidualIndex(side, ResidualKind::kValue) < 0 && !ClipsGradient(side)) return scale;
-  if (value.data == nullptr && operand(side).shape.num_elements() > 0) {
+  if (value.data == nullptr && this->operand(side).shape.num_elements() > 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(where(),
                      " with a qvalue, but the gradients need its float operand, too: pass both, or set "
                      "use_fwd_quant in ",
                      side == Side::kLhs ? "drhs.rhs" : "dlhs.rhs"));
   }
-  AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), operand(side)));
+  AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), this->operand(side)));
   if (!ClipsGradient(side)) return scale;
   Context operand_context = context;
   operand_context.key = KeyOf(context, Pass::kFwd, side);
@@ -141,16 +161,17 @@ void ContractionPlan::ComputeClipMask(Side side, const ArrayRef& operand, const 
 
 // A prepared operand may come from another plan.
 absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, const Context& context,
-                                          const StateArrays& state, CallOperand& result) const {
+                                          const Runtime& runtime, const StateArrays& state, CallOperand& result) const {
   const SidePlan& plan = fwd_.side(side);
   const Aval& want = this->operand(side);
   if (operand.prepared != nullptr) {
     result.prepared = &operand.prepared->qtensor();
-    result.panels = operand.prepared->impl().panels.get();
-    AQT_RETURN_IF_ERROR(CheckPrepared(side, *result.prepared));
+    AQT_RETURN_IF_ERROR(CheckPrepared(side, *result.prepared, operand.prepared->impl().panels.get()));
+    AQT_ASSIGN_OR_RETURN(result.panels, UsablePanels(side, *operand.prepared, runtime));
   }
   if (result.has_qvalue()) {
-    result.x = ArrayRef(want.dtype, plan.x.shape, nullptr);
+    const bool is_value = !plan.is_quantized() && result.prepared->IsFull();
+    result.x = is_value ? result.prepared->qvalue->ref() : ArrayRef(want.dtype, plan.x.shape, nullptr);
   } else {
     result.x = operand.value;
     AQT_RETURN_IF_ERROR(CheckArray(Name(side), operand.value.aval(), want));
@@ -169,7 +190,7 @@ absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOper
     if (call.side(side).prepared == nullptr) continue;
     const ArrayRef& value = side == Side::kLhs ? lhs.value : rhs.value;
     AQT_ASSIGN_OR_RETURN(own_scale[static_cast<int>(side)],
-                         CheckPreparedGradient(side, *call.side(side).prepared, value, context));
+                         CheckPreparedGradient(side, call.side(side), value, context));
   }
   kept.slots.resize(residuals_.size());
   for (size_t i = 0; i < residuals_.size(); ++i) {
@@ -177,7 +198,10 @@ absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOper
     const DotOperand& operand = slot.side == Side::kLhs ? lhs : rhs;
     CallOperand& in = call.side(slot.side);
     switch (slot.kind) {
-      case ResidualKind::kValue: kept.Keep(i, operand.value, operand.transient); break;
+      case ResidualKind::kValue:
+        if (in.has_qvalue() && !fwd_.side(slot.side).is_quantized()) kept.Keep(i, *in.prepared->qvalue);
+        else kept.Keep(i, operand.value, operand.transient);
+        break;
       case ResidualKind::kQvalue:
         if (in.has_qvalue()) {
           kept.Keep(i, *in.prepared->qvalue);
@@ -219,8 +243,8 @@ absl::Status ContractionPlan::Forward(const DotOperand& lhs, const DotOperand& r
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), shape_.out));
   if (residuals != nullptr) AQT_RETURN_IF_ERROR(CheckHasGradients("Forward is given Residuals"));
   ProductCall call{.group_sizes = group_sizes, .out = out};
-  AQT_RETURN_IF_ERROR(FillOperand(Side::kLhs, lhs, context, state, call.lhs));
-  AQT_RETURN_IF_ERROR(FillOperand(Side::kRhs, rhs, context, state, call.rhs));
+  AQT_RETURN_IF_ERROR(FillOperand(Side::kLhs, lhs, context, runtime, state, call.lhs));
+  AQT_RETURN_IF_ERROR(FillOperand(Side::kRhs, rhs, context, runtime, state, call.rhs));
   if (residuals != nullptr) {
     if (residuals->impl() == nullptr) *residuals = Residuals();  // it was moved from
     AQT_RETURN_IF_ERROR(KeepResiduals(lhs, rhs, context, *residuals->impl(), call));
@@ -358,8 +382,7 @@ absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayR
   AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), operand(side)));
   const SidePlan& plan = fwd_.side(side);
   if (!plan.is_quantized()) {
-    return absl::InvalidArgumentError(absl::StrCat(shape_.name, ": ", shape_.conv.has_value() ? "" : "fwd.", Name(side),
-                                                   " is not quantized; there is nothing to prepare"));
+    return Prepare(side, QTensor{.qvalue = Array::CopyOf(View(side, value)), .dequant_dtype = value.dtype}, runtime);
   }
   Context operand_context = context;
   operand_context.key = KeyOf(context, Pass::kFwd, side);
@@ -370,10 +393,32 @@ absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayR
 
 absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   AQT_RETURN_IF_ERROR(ApplySparsityMask(tensor_name_[static_cast<int>(side)], qtensor));
-  AQT_RETURN_IF_ERROR(CheckPrepared(side, qtensor));
+  AQT_RETURN_IF_ERROR(CheckPrepared(side, qtensor, /*packed=*/nullptr));
   PreparedOperand::Impl prepared{.qtensor = std::move(qtensor), .panels = nullptr};
-  prepared.panels = PackPrepared(fwd_, side, prepared.qtensor, runtime.executor);
+  prepared.panels = PackPrepared(fwd_, side, prepared.qtensor, runtime);
   return PreparedOperand(std::make_shared<const PreparedOperand::Impl>(std::move(prepared)));
+}
+
+std::optional<int64_t> ContractionPlan::PanelBytesOf(Side side) const {
+  const std::optional<PanelKey>& key = fwd_.panels(side);
+  if (!key.has_value()) return std::nullopt;
+  return PackedBytes(fwd_.contraction, side, fwd_.side(side).x.shape, key->axes);
+}
+
+absl::StatusOr<PreparedOperand> ContractionPlan::FromPanels(Side side, const Array& panels,
+                                                            absl::Span<const Array> scale) const {
+  const SidePlan& own = fwd_.side(side);
+  const std::optional<int64_t> bytes = PanelBytesOf(side);
+  if (!bytes.has_value() || panels.num_bytes() != *bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor_name_[static_cast<int>(side)], " has panels of ",
+                                                   panels.num_bytes(), " bytes, expected ", bytes.value_or(0)));
+  }
+  const Aval source{own.is_quantized() ? own.spec->q_dtype : own.x.dtype, own.x.shape};
+  const Panels packed{.key = *fwd_.panels(side), .source = source, .data = panels.buffer(), .bytes = *bytes};
+  QTensor qtensor{.scale = {scale.begin(), scale.end()}, .dequant_dtype = own.x.dtype};
+  AQT_RETURN_IF_ERROR(CheckPrepared(side, qtensor, &packed));
+  return PreparedOperand(std::make_shared<const PreparedOperand::Impl>(
+      PreparedOperand::Impl{.qtensor = std::move(qtensor), .panels = std::make_shared<const Panels>(packed)}));
 }
 
 }  // namespace aqt::internal

@@ -24,6 +24,7 @@
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/einsum.h"
 #include "aqt/quant/contraction/ragged_dot.h"
+#include "aqt/quant/tensor/qtensor.h"
 
 namespace aqt {
 namespace {
@@ -320,11 +321,13 @@ TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
   ASSERT_TRUE(mid.ok());
   expect(mid->Prepare(Side::kLhs, lhs).status(), kInvalid,
          "DotGeneral: the tensor for fwd.lhs: with mid alphas a quantized operand depends on the other one");
-  EXPECT_EQ(DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs.aval(), rhs.aval(), MatMulDims())
-                ->Prepare(Side::kLhs, lhs)
-                .status()
-                .message(),
-            "DotGeneral: fwd.lhs is not quantized; there is nothing to prepare");
+  const absl::StatusOr<DotGeneralPlan> plain =
+      DotGeneralPlan::Make(DefaultUnquantizedConfig(), lhs.aval(), rhs.aval(), MatMulDims());
+  ASSERT_TRUE(plain.ok());
+  expect(plain->Prepare(Side::kLhs, QTensor{}).status(), kInvalid,
+         "DotGeneral: the tensor for fwd.lhs: this side is not quantized");
+  expect(plain->Prepare(Side::kLhs, QTensor{.qvalue = rhs}).status(), kInvalid,
+         "DotGeneral: the tensor for fwd.lhs is f32[8,5], but the plan is for f32[4,8]");
 }
 
 // In Make of every kind of plan; calls need not check it. Runs on machines without VNNI, and with --config=scalar.

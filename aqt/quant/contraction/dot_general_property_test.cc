@@ -335,7 +335,7 @@ std::string Text(const DotGeneralRaw& raw) {
 TEST(Property, PlanEqualsReference) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), num_cases = FromEnvironment("AQT_TEST_CASES", 300);
   kernels::ThreadPool pool(3);
-  int64_t legal = 0, packed = 0, cut = 0, tiled = 0;
+  int64_t legal = 0, packed = 0, cut = 0, tiled = 0, prepared = 0;
   for (int64_t i = 0; i < num_cases; ++i) {
     const uint64_t seed = static_cast<uint64_t>(first_seed + i);
     Generator random(seed);
@@ -413,6 +413,21 @@ TEST(Property, PlanEqualsReference) {
         EXPECT_TRUE(SameBits(got.drhs, unobserved->drhs)) << target;
         if (::testing::Test::HasFailure()) return;
       }
+      // Prepared, each side gives the same bits, with only what the kernels read if that is all it keeps.
+      for (const Side side : {Side::kLhs, Side::kRhs}) {
+        const bool is_lhs = side == Side::kLhs;
+        const absl::StatusOr<PreparedOperand> whole =
+            on_target.Prepare(side, is_lhs ? lhs : rhs, context, {.executor = &pool});
+        if (!whole.ok()) continue;  // a calibration with state, mid alphas
+        ++prepared;
+        const PreparedOperand weight = whole->WithoutValues();
+        ArrayBuilder out(on_target.out_aval());
+        ASSERT_EQ(is_lhs ? on_target.Forward(weight, rhs, context, out.ref(), nullptr, {.executor = &pool})
+                         : on_target.Forward(lhs, weight, context, out.ref(), nullptr, {.executor = &pool}),
+                  absl::OkStatus());
+        EXPECT_TRUE(SameBits(std::move(out).Build(), unobserved->out)) << target << (is_lhs ? " lhs" : " rhs");
+        if (::testing::Test::HasFailure()) return;
+      }
     }
   }
   // The generator covers enough.
@@ -421,6 +436,7 @@ TEST(Property, PlanEqualsReference) {
     EXPECT_GE(packed, num_cases / 2);
     EXPECT_GE(cut, num_cases / 10);
     EXPECT_GE(tiled, num_cases / 10);
+    EXPECT_GE(prepared, num_cases);
   }
 }
 

@@ -3,6 +3,7 @@
 
 // What the forward pass of a contraction takes on a side.
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -12,13 +13,25 @@
 namespace aqt {
 
 // An operand fixed ahead of time (a weight), or only its scales (a static activation range): what a plan's Prepare
-// returns. Immutable; cheap to copy. For a product of integers it also holds the qvalues as the kernels of one target
-// read them: the qvalues' size again, rounded up to whole panels. Plans for other targets take it, too, but pack it in
-// each call. Plans that differ only in the other operand's shape (the batch) can share it.
+// returns. Immutable; cheap to copy. Plans that differ only in the other operand's free axes (the batch) can share it.
+//
+// Besides the tensor it holds what the kernels of one instruction set read, so that a call packs nothing: a byte for
+// each integer of up to 8 bits, two for bf16 and the 8-bit floats, four for other floats and where a side is
+// dequantized before the product. A plan for which this form does not fit (other axes, dtypes or instructions) packs
+// the tensor in each call. There is no such form for lhs of a convolution and of a ragged contraction, and for an
+// operand that takes the scales of the other one (DEQUANT_MODE_OTHER_INPUT there).
 class PreparedOperand {
  public:
   PreparedOperand() = default;
+  // Without a qvalue if it holds only scales, or after WithoutValues. A float operand is its qvalue, without scales.
   const QTensor& qtensor() const;
+
+  // The size of the form that the kernels read; 0 if there is none.
+  int64_t panel_bytes() const;
+  // Only that form and the scales: half of the memory. Calls that need the values fail with FailedPrecondition: those
+  // with Residuals, with an Observer or a user's product, and of plans for which the form does not fit. Without such a
+  // form it stays as it is.
+  PreparedOperand WithoutValues() const;
 
   // For the plans.
   struct Impl;

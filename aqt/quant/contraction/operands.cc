@@ -12,6 +12,15 @@ namespace aqt {
 
 const QTensor& PreparedOperand::qtensor() const { return impl_->qtensor; }
 
+int64_t PreparedOperand::panel_bytes() const { return impl_->panels != nullptr ? impl_->panels->bytes : 0; }
+
+PreparedOperand PreparedOperand::WithoutValues() const {
+  if (impl_->panels == nullptr) return *this;
+  Impl packed = *impl_;
+  packed.qtensor.qvalue.reset();
+  return PreparedOperand(std::make_shared<const Impl>(std::move(packed)));
+}
+
 Residuals::Residuals(Operands operands) : impl_(std::make_unique<Impl>(Impl{.operands = operands})) {}
 Residuals::~Residuals() = default;
 Residuals::Residuals(Residuals&&) noexcept = default;

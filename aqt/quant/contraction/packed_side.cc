@@ -75,17 +75,23 @@ int64_t PanelBytes(const kernels::PanelFormat& format, const Shape& shape, const
 }
 
 void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Operand& x, void* panels,
-                 Executor* executor) {
-  kernels::Pack(kernel.target, side == Side::kLhs ? kernel.lhs : kernel.rhs, x, panels, executor,
+                 const Runtime& runtime) {
+  CountPack(side, runtime);
+  kernels::Pack(kernel.target, side == Side::kLhs ? kernel.lhs : kernel.rhs, x, panels, runtime.executor,
                 /*subnormals_are_zero=*/true);
 }
 
-void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace, Executor* executor) {
+void CountPack(Side side, const Runtime& runtime) {
+  if (runtime.packs != nullptr) ++(side == Side::kLhs ? runtime.packs->lhs : runtime.packs->rhs);
+}
+
+void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
+                 const Runtime& runtime) {
   const auto panels = [&](Side side, const kernels::Operand& x, const void* packed) {
     if (packed != nullptr) return packed;
     const bool lhs = side == Side::kLhs;
     void* buffer = workspace.Get(OfSide(lhs, ScratchSlot::kLhsPacked), PanelBytes(lhs ? kernel.lhs : kernel.rhs, x));
-    PackOperand(kernel, side, x, buffer, executor);
+    PackOperand(kernel, side, x, buffer, runtime);
     return static_cast<const void*>(buffer);
   };
   kernels::GemmArgs args;
@@ -103,7 +109,7 @@ void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Worksp
   args.out_rows = call.out_axes.rows;
   args.out_cols = call.out_axes.cols;
   args.epilogue = call.epilogue;
-  kernels::RunGemm(kernel, args, executor);
+  kernels::RunGemm(kernel, args, runtime.executor);
 }
 
 void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {

@@ -10,11 +10,11 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/core/executor.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
+#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/workspace.h"
 #include "aqt/quant/tensor/quantize_spec.h"
 
@@ -36,15 +36,23 @@ struct OutputAxes {
 };
 OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs);
 
-// A packed operand, kept by a PreparedOperand: what its bytes depend on, besides the qvalue.
-struct Panels {
+// What the bytes of a packed operand depend on, besides the tensor that was packed.
+struct PanelKey {
   kernels::PanelFormat format;
   OperandAxes axes;
-  std::shared_ptr<const void> data;
+  int64_t feature_groups = 1;  // of a convolution's kernel
+  // What was packed: the tensor's qvalue or value, perhaps dequantized, then converted to this dtype.
+  bool dequantized = false;
+  DType dtype = DType::kF32;
+  bool operator==(const PanelKey&) const = default;
+};
 
-  bool Fits(const kernels::PanelFormat& wanted, const OperandAxes& wanted_axes) const {
-    return format == wanted && axes == wanted_axes;
-  }
+// A packed operand, kept by a PreparedOperand.
+struct Panels {
+  PanelKey key;
+  Aval source;  // of the qvalue or value
+  std::shared_ptr<const void> data;
+  int64_t bytes = 0;
 };
 
 // Bytes of panels for all matrices of an operand.
@@ -62,11 +70,13 @@ struct GemmCall {
   OutputAxes out_axes;
   kernels::Epilogue epilogue;
 };
-void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace, Executor* executor);
+void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace, const Runtime& runtime);
 
 // x packed for one side of the kernel. Subnormal f32 and bf16 operands of a product of floats become zero.
 void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Operand& x, void* panels,
-                 Executor* executor);
+                 const Runtime& runtime);
+// To be called where an operand is packed in another way.
+void CountPack(Side side, const Runtime& runtime);
 
 // Scales of an operand in the order [batch, rows], as floats: what the kernels' epilogue and kGiven read. `scale` has
 // the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.

@@ -48,14 +48,14 @@ class PlannedContraction {
   };
   absl::StatusOr<QuantizedAvals> quantized_avals(Side side) const;
 
-  // Quantizes an operand once, as Forward would each time. The plan must quantize that side (InvalidArgument
-  // otherwise), by a calibration without state (FailedPrecondition otherwise: find its StaticScale, and prepare a
-  // QTensor).
+  // Quantizes and packs an operand once, as Forward would each time; a float operand that the plan does not quantize is
+  // only packed. FailedPrecondition for a calibration with state: find its StaticScale, and prepare a QTensor.
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const;
-  // Takes a stored tensor: with a qvalue it replaces the operand, with only scales it replaces the calibration. A
-  // sparsity mask of zeros and ones is multiplied into the qvalue, for the gradients, too. InvalidArgument unless
-  // dtypes and shapes are those that this plan would compute.
+  // Takes a stored tensor: with a qvalue it replaces the operand, with only scales it replaces the calibration; of a
+  // side that is not quantized, the qvalue is the float operand, and there are no scales. A sparsity mask of zeros and
+  // ones is multiplied into the qvalue, for the gradients, too. InvalidArgument unless dtypes and shapes are those that
+  // this plan would compute.
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
 
  protected:

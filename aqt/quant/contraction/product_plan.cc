@@ -119,7 +119,7 @@ Shape ProductShape(const ProductGeometry& geometry, const Shape& lhs, const Shap
 Contraction ContractionOf(const ProductPlan& plan, DType product) {
   const ProductGeometry& geometry = plan.geometry;
   if (geometry.windows.has_value()) {
-    return MakeWindowContraction(*geometry.windows, plan.dtype, product, plan.target);
+    return MakeWindowContraction(*geometry.windows, plan.dtype, plan.rhs.operand_dtype, product, plan.target);
   }
   const Aval lhs{plan.lhs.operand_dtype, plan.lhs.x.shape}, rhs{plan.rhs.operand_dtype, plan.rhs.x.shape};
   if (geometry.groups == Groups::kNone) return MakeContraction(geometry.dims, lhs, rhs, product, plan.target);
@@ -131,6 +131,22 @@ Contraction ContractionOf(const ProductPlan& plan, DType product) {
     matrix.shape = Shape(rhs.shape.extents().subspan(1));
   }
   return MakeContraction(dims, lhs, matrix, product, plan.target);
+}
+
+std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
+  const SidePlan &own = plan.side(side), &other = plan.side(Other(side));
+  const ProductGeometry& geometry = plan.geometry;
+  if (plan.pass != Pass::kFwd || plan.contraction.gemm == nullptr || plan.HasMidScales()) return std::nullopt;
+  if (other.is_quantized() && other.config.dequant_mode == DequantMode::kOtherInput) return std::nullopt;
+  const bool is_dense = !geometry.windows.has_value() && geometry.groups == Groups::kNone;
+  if (side == Side::kLhs && !is_dense) return std::nullopt;
+  PanelKey key{.format = PackedFormat(plan.contraction, side),
+               .axes = own.axes,
+               .dequantized = own.is_quantized() && own.config.dequant_mode == DequantMode::kThisInput,
+               .dtype = PackedDType(plan.contraction, own.operand_dtype)};
+  if (geometry.windows.has_value()) key.feature_groups = geometry.windows->conv.groups;
+  if (geometry.groups == Groups::kRows) key.axes = {.batch = {0}, .rows = {2}, .k = {1}};  // a matrix per group
+  return key;
 }
 
 bool Fuses(const ProductPlan& plan) {
@@ -233,6 +249,8 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     plan.contraction = ContractionOf(plan, product);
   }
   plan.fuses = Fuses(plan);
+  plan.lhs_panels = PanelKeyOf(plan, Side::kLhs);
+  plan.rhs_panels = PanelKeyOf(plan, Side::kRhs);
   return plan;
 }
 

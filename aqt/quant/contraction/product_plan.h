@@ -52,8 +52,12 @@ struct ProductPlan {
   // both sides dequantized on the product.
   bool fuses = false;
   kernels::Target target;
+  // How a prepared operand is packed ahead of time. Null if it cannot be: windows slide over it, its rows are those of
+  // groups that only a call knows, scales of the other side are multiplied into it, or the product has no kernel.
+  std::optional<PanelKey> lhs_panels, rhs_panels;
 
   const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
+  const std::optional<PanelKey>& panels(Side s) const { return s == Side::kLhs ? lhs_panels : rhs_panels; }
   bool NeedsKey() const { return lhs.draws() || rhs.draws(); }
   bool HasState() const { return lhs.has_state() || rhs.has_state(); }
   bool HasMidScales() const { return lhs_mid_alpha.has_value() || rhs_mid_alpha.has_value(); }
@@ -90,10 +94,10 @@ void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallCont
 // Only what RunProduct does to the statistics; call.out is not written.
 void UpdateStatisticsOf(const ProductPlan& plan, const ProductCall& call, const CallContext& context);
 
-// The qvalue of `qtensor`, which replaces an operand of the plan, packed for the kernel that RunProduct will use; null
-// if it will not use one.
+// The qvalue or value of `qtensor`, which replaces an operand of the plan, as the kernel of RunProduct reads it; null
+// if it is not packed ahead of time.
 std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, const QTensor& qtensor,
-                                           Executor* executor);
+                                           const Runtime& runtime);
 
 }  // namespace aqt::internal
 

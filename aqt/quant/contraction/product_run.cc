@@ -17,12 +17,16 @@
 #include "aqt/quant/contraction/product_plan.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
+#include "aqt/quant/tensor/qtensor_internal.h"
 
 namespace aqt::internal {
 namespace {
 
 void* Advanced(void* data, int64_t bytes) { return static_cast<char*>(data) + bytes; }
-const void* Advanced(const void* data, int64_t bytes) { return static_cast<const char*>(data) + bytes; }
+// Null (of a packed operand) stays null.
+const void* Advanced(const void* data, int64_t bytes) {
+  return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
+}
 
 // `count` elements of axis 0 of x.
 template <class Ref>
@@ -84,7 +88,8 @@ class Run {
         dtype, plan_.product_shape,
         context_.workspace.Get(ScratchSlot::kAccumulator, plan_.product_shape.num_elements() * SizeOf(dtype)));
     if (plan_.geometry.groups == Groups::kNone) {
-      Multiply(lhs.operand, rhs.operand, plan_.geometry.dims, product);
+      Multiply(lhs.operand, rhs.operand, {Input(Side::kLhs).panels, Input(Side::kRhs).panels}, plan_.geometry.dims,
+               product);
     } else {
       MultiplyGroups(lhs.operand, rhs.operand, product);
     }
@@ -100,11 +105,12 @@ class Run {
     }
   }
 
-  void Multiply(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& product) {
+  void Multiply(const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed, const DotDims& dims,
+                const MutableArrayRef& product) {
     if (context_.runtime.product != nullptr) {
       context_.runtime.product->Contract(ToString(plan_.pass), lhs, rhs, dims, product);
     } else {
-      Contract(plan_.contraction, lhs, rhs, product, context_.workspace, context_.runtime.executor);
+      Contract(plan_.contraction, lhs, rhs, product, context_.workspace, context_.runtime, packed);
     }
   }
 
@@ -121,6 +127,12 @@ class Run {
     const auto result = [&](int64_t group, int64_t first, int64_t rows) {
       return by_rows ? Rows(product, first, rows) : Element(product, group);
     };
+    const auto packed = [&](int64_t group) -> PackedOperands {
+      const void* panels = Input(Side::kRhs).panels;
+      if (panels == nullptr) return {};
+      const int64_t k = rhs.shape[1], n = rhs.shape[2];
+      return {.rhs = Advanced(panels, group * PackedFormat(plan_.contraction, Side::kRhs).PackedBytes(n, k))};
+    };
     if (call_.group_sizes.empty()) return FillZeros(product);
     // Buffers for the largest group: the others use them, too.
     const int64_t largest = *std::max_element(call_.group_sizes.begin(), call_.group_sizes.end());
@@ -131,7 +143,8 @@ class Run {
     int64_t first = 0;
     for (size_t i = 0; i < call_.group_sizes.size(); ++i) {
       const int64_t group = static_cast<int64_t>(i), rows = call_.group_sizes[i];
-      Multiply(Rows(lhs, first, rows), matrix(group, first, rows), plan_.contraction.dims, result(group, first, rows));
+      Multiply(Rows(lhs, first, rows), matrix(group, first, rows), packed(group), plan_.contraction.dims,
+               result(group, first, rows));
       first += rows;
     }
     if (by_rows) FillZeros(Rows(product, first, product.shape[0] - first));
@@ -148,6 +161,13 @@ class Run {
     return SideQuantizer(plan_.side(side), side, Input(side), names_.side(side), context_);
   }
   QuantizedSide QuantizeSide(Side side) {
+    const CallOperand& in = Input(side);
+    if (in.panels != nullptr) {  // the products read only its shape and its scales
+      QuantizedSide packed;
+      packed.operand = packed.qvalue = ArrayRef(plan_.side(side).operand_dtype, plan_.side(side).x.shape, nullptr);
+      for (const Array& scale : in.prepared->scale) packed.scale.push_back(scale);
+      return packed;
+    }
     const int i = static_cast<int>(side);
     return QuantizerOf(side).Quantize(calibrated_[i], quantized_[i]);
   }
@@ -248,13 +268,12 @@ class Run {
 
   void RunFused() {
     const kernels::GemmKernel& kernel = *plan_.contraction.gemm;
-    Executor* executor = context_.runtime.executor;
     if (plan_.geometry.windows.has_value()) {
       const QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
       const RowScales example = Gathered(Side::kLhs, lhs.scale[0]), channel = Gathered(Side::kRhs, rhs.scale[0]);
-      ContractWindows(kernel, *plan_.geometry.windows, lhs.operand, rhs.operand, call_.out,
+      ContractWindows(kernel, *plan_.geometry.windows, lhs.operand, rhs.operand, Input(Side::kRhs).panels, call_.out,
                       {.example = example.scale, .channel = channel.scale, .epilogue = DtypesOf(example, channel)},
-                      context_.workspace, executor);
+                      context_.workspace, context_.runtime);
       return;
     }
     const PackedSide lhs = PackSide(Side::kLhs, kernel.target, kernel.lhs);
@@ -274,7 +293,7 @@ class Run {
     call.epilogue.rhs_scale = rhs.scales.scale;
     call.epilogue.rhs_stride = rhs.scales.single ? 0 : 1;
     call.epilogue.rhs_batch_stride = rhs.scales.single ? 0 : rhs.source.rows.Count();
-    RunGemmCall(kernel, call, context_.workspace, executor);
+    RunGemmCall(kernel, call, context_.workspace, context_.runtime);
   }
 
   // The roundings of an epilogue with these scales.
@@ -311,8 +330,8 @@ class Run {
     const QuantizeSpec& spec = *own.spec;
     PackedSide packed;
     packed.source = KernelOperand(in.x, own.axes);
-    if (in.panels != nullptr && in.panels->Fits(format, own.axes)) {
-      packed.panels = in.panels->data.get();
+    if (in.panels != nullptr) {
+      packed.panels = in.panels;
       packed.scales = Gathered(side, in.prepared->scale[0]);
       return packed;
     }
@@ -323,8 +342,7 @@ class Run {
     const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
     if (!own.step.has_value() || kept_elsewhere || in.has_qvalue()) {
       const QuantizedSide quantized = QuantizeSide(side);
-      PackOperand(*plan_.contraction.gemm, side, KernelOperand(quantized.operand, own.axes), panels,
-                  context_.runtime.executor);
+      PackOperand(*plan_.contraction.gemm, side, KernelOperand(quantized.operand, own.axes), panels, context_.runtime);
       packed.scales = Gathered(side, quantized.scale[0]);
       return packed;
     }
@@ -350,6 +368,7 @@ class Run {
     args.scale = packed.scales.scale;
     args.step.scale_dtype = packed.scales.dtype;
     args.step.product_dtype = Promote(in.x.dtype, packed.scales.dtype);
+    CountPack(side, context_.runtime);
     kernels::QuantizePack(
         target, format, args,
         [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
@@ -406,19 +425,25 @@ void UpdateStatisticsOf(const ProductPlan& plan, const ProductCall& call, const 
 }
 
 std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, const QTensor& qtensor,
-                                           Executor* executor) {
-  const OperandAxes& axes = plan.side(side).axes;
-  const bool packs = plan.contraction.product == DType::kS32 && plan.contraction.gemm != nullptr;
-  if (!qtensor.IsFull() || !packs || plan.geometry.groups != Groups::kNone || plan.geometry.windows.has_value() ||
-      qtensor.qvalue->shape().rank() > kernels::AxisGroup::kMaxRank) {
-    return nullptr;
+                                           const Runtime& runtime) {
+  const std::optional<PanelKey>& key = plan.panels(side);
+  if (!qtensor.IsFull() || !key.has_value()) return nullptr;
+  const SidePlan& own = plan.side(side);
+  ArrayRef operand = *qtensor.qvalue;
+  Array dequantized;
+  if (key->dequantized) {
+    ArrayBuilder builder = ArrayBuilder::ForOverwrite(own.x);
+    DequantizeInto(operand, AffineOf(qtensor).get(), own.x.dtype, builder.ref());
+    dequantized = std::move(builder).Build();
+    operand = dequantized;
   }
-  const kernels::GemmKernel& kernel = *plan.contraction.gemm;
-  const kernels::PanelFormat& format = side == Side::kLhs ? kernel.lhs : kernel.rhs;
-  const kernels::Operand operand = KernelOperand(*qtensor.qvalue, axes);
-  std::shared_ptr<void> data = AllocateAligned(PanelBytes(format, operand));
-  PackOperand(kernel, side, operand, data.get(), executor);
-  return std::make_shared<const Panels>(Panels{format, axes, std::move(data)});
+  if (operand.dtype == DType::kS4) operand.dtype = own.operand_dtype;  // perhaps widened; a byte each
+  return std::make_shared<const Panels>(Panels{
+      .key = *key,
+      .source = qtensor.qvalue->aval(),
+      .data = PackAhead(plan.contraction, side, operand, key->axes, runtime),
+      .bytes = PackedBytes(plan.contraction, side, own.x.shape, key->axes),
+  });
 }
 
 }  // namespace aqt::internal

@@ -76,9 +76,17 @@ absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor) {
+absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor,
+                           const Panels* packed) {
   const auto invalid = [&](absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(where, what)); };
-  if (!plan.spec.has_value()) return invalid(": this side is not quantized");
+  const Aval* value = qtensor.IsFull() ? &qtensor.qvalue->aval() : packed != nullptr ? &packed->source : nullptr;
+  if (!plan.spec.has_value()) {
+    if (value == nullptr || !qtensor.scale.empty() || !qtensor.bias.empty()) {
+      return invalid(": this side is not quantized");
+    }
+    if (*value == plan.x) return absl::OkStatus();
+    return invalid(absl::StrCat(" is ", value->ToString(), ", but the plan is for ", plan.x.ToString()));
+  }
   if (qtensor.tiling_state.has_value() && qtensor.tiling_state->tiled_shape != plan.x.shape) {
     return invalid(absl::StrCat(" is tiled as ", qtensor.tiling_state->tiled_shape.ToString(), ", but the plan is for ",
                                 plan.x.shape.ToString(), "; give the configuration the same tiling"));
@@ -94,9 +102,9 @@ absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const 
     return invalid(absl::StrCat(": its scales would give qvalues of dtype ", ToString(dtype), ", but the plan is for ",
                                 ToString(plan.spec->q_dtype)));
   }
-  if (qtensor.IsFull() && (qtensor.qvalue->dtype() != dtype || qtensor.qvalue->shape() != plan.x.shape)) {
-    return invalid(absl::StrCat(" has the qvalue ", qtensor.qvalue->aval().ToString(), ", expected ",
-                                Aval{dtype, plan.x.shape}.ToString()));
+  if (value != nullptr && (value->dtype != dtype || value->shape != plan.x.shape)) {
+    return invalid(
+        absl::StrCat(" has the qvalue ", value->ToString(), ", expected ", Aval{dtype, plan.x.shape}.ToString()));
   }
   return absl::OkStatus();
 }

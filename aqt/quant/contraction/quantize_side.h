@@ -63,9 +63,10 @@ absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor
 // fit the qvalue or holds numbers other than 0 and 1; Unimplemented for a mask without a qvalue.
 absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor);
 
-// Whether `qtensor` can replace an operand; where the contraction applies the scales is not checked. InvalidArgument
-// and Unimplemented begin with `where`. Does not allocate if it can.
-absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor);
+// Whether `qtensor` can replace an operand; where the contraction applies the scales is not checked. `packed` is its
+// packed form, null if there is none; a qvalue may be only there. InvalidArgument and Unimplemented begin with `where`.
+// Does not allocate if it can.
+absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor, const Panels* packed);
 
 // The largest |qvalue| of an integer container.
 double MaxMagnitude(const SidePlan& side);
@@ -73,8 +74,8 @@ double MaxMagnitude(const SidePlan& side);
 // One operand of a call.
 struct CallOperand {
   ArrayRef x;                         // planned aval; not read when `prepared` has a qvalue
-  const QTensor* prepared = nullptr;  // a qvalue, or only scales, from outside
-  const Panels* panels = nullptr;     // the qvalue of `prepared`, packed
+  const QTensor* prepared = nullptr;  // from outside: a qvalue with scales, only scales, or a float value
+  const void* panels = nullptr;       // the operand itself, packed
   std::optional<Key> key;             // of this operand
   // Of a calibration with state, unless `prepared`.
   QuantMode mode = QuantMode::kTrain;
@@ -86,7 +87,8 @@ struct CallOperand {
   // With mid scales, instead of the qvalue: numbers of the operand's dtype (ResidualSlot).
   void* keep_forward_operand = nullptr;
 
-  bool has_qvalue() const { return prepared != nullptr && prepared->IsFull(); }
+  // Whether it replaces the operand.
+  bool has_qvalue() const { return panels != nullptr || (prepared != nullptr && prepared->IsFull()); }
 };
 
 // What a running call reads besides its operands.

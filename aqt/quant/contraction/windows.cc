@@ -167,6 +167,18 @@ ArrayRef PadSpatial(const ArrayRef& x, const Paddings& paddings, Workspace& work
   return padded;
 }
 
+// The columns of the forward product: the kernel's output channels.
+void SetKernel(const ConvGeometry& conv, const ArrayRef& rhs, WindowProduct& p) {
+  const int64_t spatial = static_cast<int64_t>(conv.axes.size()), channels = conv.out_channels / conv.groups;
+  const int64_t channel = rhs.strides[spatial + 1];
+  p.rhs = rhs.data;
+  p.rhs_dtype = rhs.dtype;
+  p.groups = conv.groups;
+  p.rhs_group = channels * channel;
+  p.rhs_columns = {channels, channel};
+  p.rhs_window = AxesOf(rhs.shape, rhs.strides, 0, spatial + 1);
+}
+
 class Builder {
  public:
   Builder(const ConvGeometry& conv, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out)
@@ -175,12 +187,7 @@ class Builder {
   // lhs_ is the padded input.
   WindowProduct Forward() const {
     WindowProduct p = InputWindows(lhs_);
-    p.rhs = rhs_.data;
-    p.rhs_dtype = rhs_.dtype;
-    const int64_t channel = rhs_.strides[spatial_ + 1];
-    p.rhs_group = group_out() * channel;
-    p.rhs_columns = {group_out(), channel};
-    p.rhs_window = AxesOf(rhs_.shape, rhs_.strides, 0, spatial_ + 1);
+    SetKernel(conv_, rhs_, p);
     SetOutput(group_out(), p);
     return p;
   }
@@ -279,17 +286,25 @@ class Builder {
   const MutableArrayRef& out_;
 };
 
-void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const WindowProduct& p,
-         const WindowScales& scales, Workspace& workspace, Executor* executor) {
+kernels::Operand RhsOf(const WindowProduct& p) {
   kernels::Operand rhs;
   rhs.data = p.rhs;
   rhs.dtype = p.rhs_dtype;
   rhs.batch.Append(p.groups, p.rhs_group);
   rhs.rows.Append(p.rhs_columns.size, p.rhs_columns.stride);
   Append(p.rhs_window, rhs.k);
+  return rhs;
+}
+
+void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const WindowProduct& p,
+         const void* rhs_panels, const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
+  const kernels::Operand rhs = RhsOf(p);
   const int64_t columns = extents.columns, positions = extents.positions;
-  char* rhs_panels = static_cast<char*>(workspace.Get(ScratchSlot::kRhsPacked, extents.RhsPanelBytes()));
-  PackOperand(kernel, Side::kRhs, rhs, rhs_panels, executor);
+  if (rhs_panels == nullptr) {
+    void* packed = workspace.Get(ScratchSlot::kRhsPacked, extents.RhsPanelBytes());
+    PackOperand(kernel, Side::kRhs, rhs, packed, runtime);
+    rhs_panels = packed;
+  }
   float* row_scale = nullptr;
   if (scales.example != nullptr) {
     row_scale = static_cast<float*>(
@@ -310,7 +325,7 @@ void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const 
       Append(p.lhs_positions, call.lhs.rows);
       Append(p.lhs_window, call.lhs.k);
       call.rhs = rhs;
-      call.rhs_panels = rhs_panels + g * extents.rhs_bytes;
+      call.rhs_panels = static_cast<const char*>(rhs_panels) + g * extents.rhs_bytes;
       call.out = static_cast<char*>(p.out) + (e * p.out_example + g * p.out_group) * SizeOf(p.out_dtype);
       call.out_dtype = p.out_dtype;
       call.out_axes.batch.Append(groups, p.out_group);
@@ -323,7 +338,7 @@ void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const 
         call.epilogue.rhs_scale = scales.channel + g * columns;
         call.epilogue.rhs_batch_stride = columns;
       }
-      RunGemmCall(kernel, call, workspace, executor);
+      RunGemmCall(kernel, call, workspace, runtime);
     }
   }
 }
@@ -331,15 +346,21 @@ void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const 
 }  // namespace
 
 void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, const ArrayRef& lhs,
-                     const ArrayRef& rhs, const MutableArrayRef& out, const WindowScales& scales, Workspace& workspace,
-                     Executor* executor) {
+                     const ArrayRef& rhs, const void* rhs_panels, const MutableArrayRef& out,
+                     const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
   const bool slides_over_rhs = windows.pass == Pass::kDrhs;
-  const ArrayRef padded = PadSpatial(slides_over_rhs ? rhs : lhs, PaddingsOf(windows), workspace, executor);
+  const ArrayRef padded = PadSpatial(slides_over_rhs ? rhs : lhs, PaddingsOf(windows), workspace, runtime.executor);
   const Builder builder(windows.conv, slides_over_rhs ? lhs : padded, slides_over_rhs ? padded : rhs, out);
   const WindowProduct product = windows.pass == Pass::kFwd    ? builder.Forward()
                                 : windows.pass == Pass::kDlhs ? builder.Dlhs()
                                                               : builder.Drhs();
-  Run(kernel, ExtentsOf(kernel, windows), product, scales, workspace, executor);
+  Run(kernel, ExtentsOf(kernel, windows), product, rhs_panels, scales, workspace, runtime);
+}
+
+kernels::Operand WindowKernel(const ConvGeometry& conv, const ArrayRef& rhs) {
+  WindowProduct p;
+  SetKernel(conv, rhs, p);
+  return RhsOf(p);
 }
 
 void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, DType padded, bool scaled,

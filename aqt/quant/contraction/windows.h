@@ -10,8 +10,9 @@
 // Windows are packed in pieces of at most 8 MiB, or one group of one example if that is larger.
 
 #include "aqt/core/array.h"
-#include "aqt/core/executor.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/contraction/workspace.h"
@@ -32,9 +33,13 @@ struct WindowScales {
 
 // out = the product of lhs and rhs, summed as the kernel does: the raw sums (s32 or f32), or scaled. lhs is the input
 // of the convolution (kFwd) or g, rhs the kernel or, for kDrhs, the input of the convolution. Any strides.
+// Of kFwd the kernel may be packed already (WindowKernel): then only its shape is read.
 void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, const ArrayRef& lhs,
-                     const ArrayRef& rhs, const MutableArrayRef& out, const WindowScales& scales, Workspace& workspace,
-                     Executor* executor);
+                     const ArrayRef& rhs, const void* rhs_panels, const MutableArrayRef& out,
+                     const WindowScales& scales, Workspace& workspace, const Runtime& runtime);
+
+// The kernel of the convolution as ContractWindows packs it for kFwd.
+kernels::Operand WindowKernel(const ConvGeometry& conv, const ArrayRef& rhs);
 
 // What it needs; `padded` is the dtype of the operand that windows slide over.
 void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, DType padded, bool scaled,
