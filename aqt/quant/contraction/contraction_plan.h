@@ -62,6 +62,8 @@ class ContractionPlan {
   const DotGeneral& config() const { return config_; }
   const PlanOptions& options() const { return options_; }
   const ProductPlan& forward() const { return fwd_; }
+  // The gradient of `side`, if the plan has gradients.
+  const GradientPlan& gradient(Side side) const { return side == Side::kLhs ? dlhs_ : drhs_; }
   absl::Span<const ResidualSlot> residuals() const { return residuals_; }
   absl::Span<const StateSlot> forward_state() const { return state_[0]; }
   absl::Span<const StateSlot> backward_state() const { return state_[1]; }
@@ -96,8 +98,7 @@ class ContractionPlan {
   const DotGeneralRaw& raw(Pass pass) const {
     return pass == Pass::kFwd ? config_.fwd : pass == Pass::kDlhs ? config_.dlhs : config_.drhs;
   }
-  // The gradient of `side`, and the one that reads `side` as its other operand.
-  const GradientPlan& gradient(Side side) const { return side == Side::kLhs ? dlhs_ : drhs_; }
+  // The gradient that reads `side` as its other operand.
   const GradientPlan& reader(Side side) const { return gradient(Other(side)); }
   int ResidualIndex(Side side, ResidualKind kind) const {
     return residual_index_[static_cast<int>(side)][static_cast<int>(kind)];

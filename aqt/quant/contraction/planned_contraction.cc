@@ -6,6 +6,8 @@
 
 namespace aqt {
 
+const internal::ContractionPlan& internal::EngineOf(const PlannedContraction& plan) { return *plan.impl_; }
+
 const Aval& PlannedContraction::lhs_aval() const { return impl_->shape().lhs; }
 const Aval& PlannedContraction::rhs_aval() const { return impl_->shape().rhs; }
 const Aval& PlannedContraction::out_aval() const { return impl_->shape().out; }

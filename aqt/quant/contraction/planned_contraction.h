@@ -21,6 +21,13 @@
 
 namespace aqt {
 
+class PlannedContraction;
+namespace internal {
+class ContractionPlan;
+// The engine behind a plan (planned_contraction_impl.h).
+const ContractionPlan& EngineOf(const PlannedContraction& plan);
+}  // namespace internal
+
 // Immutable and thread-safe; cheap to copy. Everything is decided when it is made; calls do not allocate after the
 // first one with the same Scratch.
 class PlannedContraction {
@@ -64,6 +71,7 @@ class PlannedContraction {
   const Impl& impl() const { return *impl_; }
 
  private:
+  friend const internal::ContractionPlan& internal::EngineOf(const PlannedContraction& plan);
   std::shared_ptr<const Impl> impl_;
 };
 

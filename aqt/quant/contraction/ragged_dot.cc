@@ -58,7 +58,7 @@ absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, cons
 
 const DotGeneral& RaggedDotPlan::config() const { return impl().config(); }
 
-absl::Status RaggedDotPlan::CheckGroups(absl::Span<const int64_t> group_sizes) const {
+absl::Status RaggedDotPlan::CheckGroupSizes(absl::Span<const int64_t> group_sizes) const {
   const auto error = [&](const auto&... parts) {
     return absl::InvalidArgumentError(
         absl::StrCat("ragged_dot: group_sizes = [", absl::StrJoin(group_sizes, ","), "]: ", parts...));
@@ -78,7 +78,7 @@ absl::Status RaggedDotPlan::CheckGroups(absl::Span<const int64_t> group_sizes) c
 absl::Status RaggedDotPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                                     const Context& context, const MutableArrayRef& out, Residuals* residuals,
                                     const Runtime& runtime, const StateArrays& state) const {
-  AQT_RETURN_IF_ERROR(CheckGroups(group_sizes));
+  AQT_RETURN_IF_ERROR(CheckGroupSizes(group_sizes));
   return impl().Forward(lhs, rhs, group_sizes, context, out, residuals, runtime, state);
 }
 
@@ -87,7 +87,7 @@ absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residua
                                      const std::optional<MutableArrayRef>& dlhs,
                                      const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
                                      const StateArrays& state) const {
-  AQT_RETURN_IF_ERROR(CheckGroups(group_sizes));
+  AQT_RETURN_IF_ERROR(CheckGroupSizes(group_sizes));
   return impl().Backward(g, residuals, group_sizes, context, dlhs, drhs, runtime, state);
 }
 

@@ -45,8 +45,10 @@ class RaggedDotPlan : public PlannedContraction {
   int64_t num_groups() const { return rhs_aval().shape[0]; }
   const DotGeneral& config() const;
 
-  // As those of DotGeneralPlan. InvalidArgument unless there are num_groups() sizes, none negative, of at most m rows
-  // in all. Backward gets the sizes that Forward got.
+  // InvalidArgument unless there are num_groups() sizes, none negative, of at most m rows in all.
+  absl::Status CheckGroupSizes(absl::Span<const int64_t> group_sizes) const;
+
+  // As those of DotGeneralPlan, and of CheckGroupSizes. Backward gets the sizes that Forward got.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                        const Context& context, const MutableArrayRef& out, Residuals* residuals = nullptr,
                        const Runtime& runtime = {}, const StateArrays& state = {}) const;
@@ -57,7 +59,6 @@ class RaggedDotPlan : public PlannedContraction {
 
  private:
   using PlannedContraction::PlannedContraction;
-  absl::Status CheckGroups(absl::Span<const int64_t> group_sizes) const;
 };
 
 // One-shot: plans (without gradients: the forward pass), runs, allocates the results. options.passes is not read.
