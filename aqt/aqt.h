@@ -26,6 +26,8 @@
 #include "aqt/nn/sgd.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/trainer.h"
+#include "aqt/ops/contraction_dims.h"
+#include "aqt/ops/contractions.h"
 #include "aqt/ops/functions.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/builders.h"

@@ -13,13 +13,16 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/ops/quant_math.h"
-#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/contraction_plan.h"
+#include "aqt/quant/contraction/pass.h"
+#include "aqt/quant/contraction/residuals.h"
 #include "aqt/quant/numerics/numerics_rows.h"
 
 namespace aqt::internal {
@@ -30,41 +33,42 @@ using Impl = AqtDot::Impl;
 class BackwardOp : public CompositeBase {
  public:
   BackwardOp(std::shared_ptr<const Impl> dot, bool has_key)
-      : dot_(std::move(dot)), has_key_(has_key), updated_(dot_->UpdatedPositions(dot_->plan.backward_state())) {}
+      : dot_(std::move(dot)), has_key_(has_key), updated_(dot_->UpdatedPositions(dot_->plan().backward_state())) {}
 
-  std::string Name() const override { return "aqt_dot_general_bwd"; }
+  std::string Name() const override { return absl::StrCat(dot_->name, "_bwd"); }
   std::string Attributes() const override { return dot_->attributes; }
   int num_outputs() const override { return 2 + static_cast<int>(updated_.size()); }
   std::vector<std::optional<Array>> InitialStatistics() const override {
-    std::vector<std::optional<Array>> initial(state_at() + dot_->plan.backward_state().size() + (has_key_ ? 1 : 0));
-    for (size_t i = 0; i < dot_->plan.backward_state().size(); ++i) {
-      initial[state_at() + i] = dot_->plan.backward_state()[i].initial;
+    std::vector<std::optional<Array>> initial(state_at() + dot_->plan().backward_state().size() + (has_key_ ? 1 : 0));
+    for (size_t i = 0; i < dot_->plan().backward_state().size(); ++i) {
+      initial[state_at() + i] = dot_->plan().backward_state()[i].initial;
     }
     return initial;
   }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
-    const absl::Span<const ResidualSlot> residuals = dot_->plan.residuals();
-    const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
+    const absl::Span<const ResidualSlot> residuals = dot_->plan().residuals();
+    const absl::Span<const StateSlot> slots = dot_->plan().backward_state();
     const size_t expected = state_at() + slots.size() + (has_key_ ? 1 : 0);
     if (in.size() != expected) {
       return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
     }
-    AQT_RETURN_IF_ERROR(ExpectAval("the gradient of the output", in[0], dot_->plan.out_aval()));
+    AQT_RETURN_IF_ERROR(ExpectAval("the gradient of the output", in[0], dot_->plan().out_aval()));
     for (size_t i = 0; i < residuals.size(); ++i) {
       AQT_RETURN_IF_ERROR(ExpectAval("a residual", in[1 + i], residuals[i].aval));
     }
+    if (has_groups()) AQT_RETURN_IF_ERROR(CheckGroupSizesAval(*dot_, in[groups_at()]));
     for (size_t i = 0; i < slots.size(); ++i) {
       AQT_RETURN_IF_ERROR(ExpectAval("a statistic", in[state_at() + i], slots[i].initial.aval()));
     }
     if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
-    std::vector<Aval> out = {dot_->plan.lhs_aval(), dot_->plan.rhs_aval()};
+    std::vector<Aval> out = {dot_->plan().lhs_aval(), dot_->plan().rhs_aval()};
     for (const size_t position : updated_) out.push_back(slots[position].initial.aval());
     return out;
   }
 
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
-    const Residuals residuals = Residuals::FromArrays(in.subspan(1, dot_->plan.residuals().size()));
+    const Residuals residuals = Residuals::FromArrays(in.subspan(1, dot_->plan().residuals().size()));
     std::optional<ArrayBuilder> out[2];
     std::optional<MutableArrayRef> refs[2];
     for (const Side side : kSides) {
@@ -73,12 +77,13 @@ class BackwardOp : public CompositeBase {
       out[i] = ArrayBuilder::ForOverwrite(dot_->aval(side));
       refs[i] = out[i]->ref();
     }
-    const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
+    const absl::Span<const StateSlot> slots = dot_->plan().backward_state();
     const std::vector<ArrayRef> old(in.begin() + state_at(), in.begin() + state_at() + slots.size());
     UpdatedState updated(slots);
     for (const size_t position : updated_) updated.Add(slots[position], position);
-    AQT_RETURN_IF_ERROR(dot_->plan.Backward(in[0], residuals, ContextOf(*dot_, has_key_ ? &in.back() : nullptr),
-                                            refs[0], refs[1], CurrentRuntime(), {old, updated.refs}));
+    AQT_RETURN_IF_ERROR(dot_->Backward(in[0], residuals, has_groups() ? &in[groups_at()] : nullptr,
+                                       ContextOf(*dot_, has_key_ ? &in.back() : nullptr), refs[0], refs[1],
+                                       {old, updated.refs}));
     std::vector<Array> results;
     for (std::optional<ArrayBuilder>& builder : out) {
       results.push_back(builder.has_value() ? std::move(*builder).Build() : Array());
@@ -87,9 +92,7 @@ class BackwardOp : public CompositeBase {
     return results;
   }
 
-  bool has_expansion() const override {
-    return !HasMidAlphas(dot_->plan.config().dlhs) && !HasMidAlphas(dot_->plan.config().drhs);
-  }
+  bool has_expansion() const override { return !HasMidAlphas(dot_->config.dlhs) && !HasMidAlphas(dot_->config.drhs); }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     std::vector<Value> out(2), next;
     for (const Side side : kSides) out[static_cast<int>(side)] = Gradient(side, in, next);
@@ -98,10 +101,12 @@ class BackwardOp : public CompositeBase {
   }
 
  private:
-  size_t state_at() const { return 1 + dot_->plan.residuals().size(); }
+  bool has_groups() const { return dot_->ragged() != nullptr; }
+  size_t groups_at() const { return 1 + dot_->plan().residuals().size(); }
+  size_t state_at() const { return groups_at() + (has_groups() ? 1 : 0); }
 
   const Value* Residual(Side side, ResidualKind kind, absl::Span<const Value> in) const {
-    const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
+    const absl::Span<const ResidualSlot> slots = dot_->plan().residuals();
     for (size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].side == side && slots[i].kind == kind) return &in[1 + i];
     }
@@ -113,39 +118,46 @@ class BackwardOp : public CompositeBase {
   Value Gradient(Side side, absl::Span<const Value> in, std::vector<Value>& next) const {
     const bool lhs = side == Side::kLhs;
     const Side other = Other(side);
-    const DotGeneral& config = dot_->plan.config();
-    const DotGeneralRaw& raw = lhs ? config.dlhs : config.drhs;
-    const DType dtype = dot_->plan.out_aval().dtype;
-    const BackwardDotDims backward =
-        MakeBackwardDotDims(dot_->inner_dims(), dot_->inner_rank(Side::kLhs), dot_->inner_rank(Side::kRhs), side);
+    const DotGeneralRaw& raw = lhs ? dot_->config.dlhs : dot_->config.drhs;
+    const DType dtype = dot_->plan().out_aval().dtype;
+    const GradientPlan& plan = dot_->engine().gradient(side);
+    if (plan.is_zero) return Zeros(dot_->aval(side));
+    ExpandedMeeting meeting{plan.product.geometry, SumTypesOf(plan.product),
+                            GroupEndsOf(*dot_, has_groups() ? &in[groups_at()] : nullptr)};
+    meeting.geometry.dims = plan.dims;
     ProductSide g, y;
     g.x = TileProductGradient(*dot_, in[0]);
-    if (raw.rhs.use_fwd_quant) {
-      const Value scale =
-          ScaleToOther(*Residual(other, ResidualKind::kScale, in), Side::kRhs, backward.dims, g.x.rank());
-      g.x = FromF32(MulIn(dtype, ToF32(g.x), RoundTo(dtype, ToF32(scale))), dtype);
-      y.x = ops::Cast(ToF32(*Residual(other, ResidualKind::kQvalue, in)), dtype);
-    } else {
-      y.x = TileOperand(*dot_, other, *Residual(other, ResidualKind::kValue, in));
+    switch (plan.other) {
+      case OtherOperand::kFloat: y.x = TileOperand(*dot_, other, *Residual(other, ResidualKind::kValue, in)); break;
+      case OtherOperand::kForwardQvalue: {
+        const Value scale = ScaleToOther(*Residual(other, ResidualKind::kScale, in), Side::kRhs, plan.dims, g.x.rank());
+        g.x = FromF32(MulIn(dtype, ToF32(g.x), RoundTo(dtype, ToF32(scale))), dtype);
+        y.x = ops::Cast(ToF32(*Residual(other, ResidualKind::kQvalue, in)), dtype);
+        break;
+      }
+      case OtherOperand::kDequantized:
+        y.x = Dequantized(dot_->forward(other).quantizer, *Residual(other, ResidualKind::kQvalue, in),
+                          *Residual(other, ResidualKind::kScale, in), dtype);
+        break;
     }
-    if (dot_->plan.BackwardNeedsKey()) {
+    if (dot_->plan().BackwardNeedsKey()) {
       const Value* key = has_key_ ? &in.back() : nullptr;
-      g.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsLhs : KeyRole::kDrhsLhs);
-      y.key = KeyFor(*dot_, key, lhs ? KeyRole::kDlhsRhs : KeyRole::kDrhsRhs);
+      g.key = KeyFor(*dot_, key, lhs ? Pass::kDlhs : Pass::kDrhs, Side::kLhs);
+      y.key = KeyFor(*dot_, key, lhs ? Pass::kDlhs : Pass::kDrhs, Side::kRhs);
     }
-    const absl::Span<const StateSlot> slots = dot_->plan.backward_state();
+    const absl::Span<const StateSlot> slots = dot_->plan().backward_state();
     const absl::Span<const Value> statistics = in.subspan(state_at(), slots.size());
     g.statistics = StatisticsOf(lhs ? "dlhs.lhs" : "drhs.lhs", slots, statistics);
     g.mode = dot_->mode(Side::kLhs);
     y.statistics = StatisticsOf(lhs ? "dlhs.rhs" : "drhs.rhs", slots, statistics);
     y.mode = dot_->mode(Side::kRhs);
-    const ExpandedProduct result = ExpandGradientProduct(raw, g, y, backward.dims, dtype, dot_->semantics());
+    const ExpandedProduct result = ExpandGradientProduct(raw, g, y, meeting, dtype, dot_->semantics());
     for (const QuantizedValue* operand : {&result.lhs, &result.rhs}) {
       next.insert(next.end(), operand->statistics.begin(), operand->statistics.end());
     }
     const Value& product = result.out;
-    Axes permutation(backward.to_operand.size());
-    for (size_t j = 0; j < permutation.size(); ++j) permutation[backward.to_operand[j]] = static_cast<int64_t>(j);
+    Axes permutation(plan.to_operand.size());
+    for (size_t j = 0; j < permutation.size(); ++j) permutation[plan.to_operand[j]] = static_cast<int64_t>(j);
     const Value gradient = ops::Transpose(product, permutation);
 
     const Quantizer& quantizer = dot_->forward(side).quantizer;

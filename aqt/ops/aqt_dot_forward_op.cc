@@ -20,7 +20,10 @@
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/opaque_ops.h"
-#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/pass.h"
+#include "aqt/quant/contraction/product_plan.h"
+#include "aqt/quant/contraction/residuals.h"
 #include "aqt/quant/tensor/qtensor.h"
 
 namespace aqt::internal {
@@ -39,11 +42,11 @@ class ForwardOp : public CompositeBase {
         backward_slots_(std::move(backward_slots)),
         name_(std::move(name)) {
     for (const size_t position : order_.forward_state) {
-      if (dot_->Updates(dot_->plan.forward_state()[position])) updated_.push_back(position);
+      if (dot_->Updates(dot_->plan().forward_state()[position])) updated_.push_back(position);
     }
   }
 
-  std::string Name() const override { return with_residuals_ ? "aqt_dot_general_fwd" : "aqt_dot_general"; }
+  std::string Name() const override { return with_residuals_ ? absl::StrCat(dot_->name, "_fwd") : dot_->name; }
   std::string Attributes() const override {
     std::string text = dot_->attributes;
     for (const Side side : kSides) {
@@ -57,16 +60,16 @@ class ForwardOp : public CompositeBase {
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(order_.size());
     for (size_t i = 0; i < order_.forward_state.size(); ++i) {
-      initial[order_.forward_at() + i] = dot_->plan.forward_state()[order_.forward_state[i]].initial;
+      initial[order_.forward_at() + i] = dot_->plan().forward_state()[order_.forward_state[i]].initial;
     }
     for (size_t i = 0; i < order_.backward_state; ++i) {
-      initial[order_.backward_at() + i] = dot_->plan.backward_state()[i].initial;
+      initial[order_.backward_at() + i] = dot_->plan().backward_state()[i].initial;
     }
     return initial;
   }
   // out, updated statistics, residuals.
   int num_outputs() const override {
-    return static_cast<int>(1 + updated_.size() + (with_residuals_ ? dot_->plan.residuals().size() : 0));
+    return static_cast<int>(1 + updated_.size() + (with_residuals_ ? dot_->plan().residuals().size() : 0));
   }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
@@ -78,15 +81,16 @@ class ForwardOp : public CompositeBase {
         AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[order_.at(side)], dot_->aval(side)));
       }
     }
+    if (order_.has_groups) AQT_RETURN_IF_ERROR(CheckGroupSizesAval(*dot_, in[order_.groups_at()]));
     const std::vector<std::optional<Array>> initial = InitialStatistics();
     for (size_t i = order_.forward_at(); i < order_.key_at(); ++i) {
       AQT_RETURN_IF_ERROR(ExpectAval("a statistic", in[i], initial[i]->aval()));
     }
     if (order_.has_key) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
-    std::vector<Aval> out = {dot_->plan.out_aval()};
-    for (const size_t position : updated_) out.push_back(dot_->plan.forward_state()[position].initial.aval());
+    std::vector<Aval> out = {dot_->plan().out_aval()};
+    for (const size_t position : updated_) out.push_back(dot_->plan().forward_state()[position].initial.aval());
     if (with_residuals_) {
-      for (const ResidualSlot& slot : dot_->plan.residuals()) out.push_back(slot.aval);
+      for (const ResidualSlot& slot : dot_->plan().residuals()) out.push_back(slot.aval);
     }
     return out;
   }
@@ -104,31 +108,37 @@ class ForwardOp : public CompositeBase {
       QTensor qtensor{.scale = {in[order_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
       const bool quantized = order_.quantized[static_cast<int>(side)];
       if (quantized) qtensor.qvalue = value;
-      AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan.Prepare(side, std::move(qtensor)));
+      AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan().Prepare(side, std::move(qtensor)));
       prepared.push_back(std::move(operand));
       operands.push_back(quantized ? DotOperand(prepared.back()) : DotOperand(value, prepared.back()));
     }
-    const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
+    const absl::Span<const StateSlot> slots = dot_->plan().forward_state();
     std::vector<ArrayRef> old(slots.size());
     for (size_t i = 0; i < order_.forward_state.size(); ++i) {
       old[order_.forward_state[i]] = in[order_.forward_at() + i];
     }
     UpdatedState updated(slots);
     for (const size_t position : updated_) updated.Add(slots[position], position);
-    ArrayBuilder out = ArrayBuilder::ForOverwrite(dot_->plan.out_aval());
+    ArrayBuilder out = ArrayBuilder::ForOverwrite(dot_->plan().out_aval());
     Residuals residuals(Residuals::Operands::kBorrow);
-    AQT_RETURN_IF_ERROR(
-        dot_->plan.Forward(operands[0], operands[1], ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out.ref(),
-                           with_residuals_ ? &residuals : nullptr, CurrentRuntime(), {old, updated.refs}));
+    AQT_RETURN_IF_ERROR(dot_->Forward(operands[0], operands[1], order_.has_groups ? &in[order_.groups_at()] : nullptr,
+                                      ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out.ref(),
+                                      with_residuals_ ? &residuals : nullptr, {old, updated.refs}));
     std::vector<Array> results = {std::move(out).Build()};
     for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
     if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
     return results;
   }
 
-  bool has_expansion() const override { return !HasMidAlphas(dot_->plan.config().fwd); }
+  // How the operands meet, if this is a float operation of its own.
+  std::optional<PlannedDims> float_dims() const {
+    if (with_residuals_ || dot_->name != KindOf(dot_->dims)) return std::nullopt;
+    return dot_->dims;
+  }
+
+  bool has_expansion() const override { return !HasMidAlphas(dot_->config.fwd); }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
-    const absl::Span<const StateSlot> slots = dot_->plan.forward_state();
+    const absl::Span<const StateSlot> slots = dot_->plan().forward_state();
     std::vector<Value> statistics(slots.size());
     for (size_t i = 0; i < order_.forward_state.size(); ++i) {
       statistics[order_.forward_state[i]] = in[order_.forward_at() + i];
@@ -144,14 +154,16 @@ class ForwardOp : public CompositeBase {
         if (order_.has_scale[static_cast<int>(side)]) own.scale = in[order_.at(side) + 1];
         own.statistics = StatisticsOf(side == Side::kLhs ? "fwd.lhs" : "fwd.rhs", slots, statistics);
         own.mode = dot_->mode(side);
-        if (dot_->plan.ForwardNeedsKey()) {
-          own.key = KeyFor(*dot_, order_.has_key ? &in.back() : nullptr,
-                           side == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs);
+        if (dot_->plan().ForwardNeedsKey()) {
+          own.key = KeyFor(*dot_, order_.has_key ? &in.back() : nullptr, Pass::kFwd, side);
         }
       }
     }
-    const ExpandedProduct result = ExpandProduct(dot_->plan.config().fwd, sides[0], sides[1], dot_->inner_dims(),
-                                                 dot_->plan.out_aval().dtype, dot_->semantics());
+    const ProductPlan& product = dot_->engine().forward();
+    const ExpandedMeeting meeting{product.geometry, SumTypesOf(product),
+                                  GroupEndsOf(*dot_, order_.has_groups ? &in[order_.groups_at()] : nullptr)};
+    const ExpandedProduct result =
+        ExpandProduct(dot_->config.fwd, sides[0], sides[1], meeting, dot_->plan().out_aval().dtype, dot_->semantics());
     std::vector<Value> out = {UntileProduct(*dot_, result.out)};
     for (const Side side : kSides) {
       const std::vector<Value>& next = (side == Side::kLhs ? result.lhs : result.rhs).statistics;
@@ -161,7 +173,7 @@ class ForwardOp : public CompositeBase {
       }
     }
     if (!with_residuals_) return out;
-    for (const ResidualSlot& slot : dot_->plan.residuals()) {
+    for (const ResidualSlot& slot : dot_->plan().residuals()) {
       const QuantizedValue& quantized = slot.side == Side::kLhs ? result.lhs : result.rhs;
       const Value& x = in[order_.at(slot.side)];
       switch (slot.kind) {
@@ -176,7 +188,8 @@ class ForwardOp : public CompositeBase {
     return out;
   }
 
-  bool has_gradient() const override { return true; }
+  // What quantizes nothing has second derivatives: those of the expansions.
+  bool has_gradient() const override { return !(with_residuals_ && dot_->is_float()); }
   Forward GradForward(absl::Span<const Value> in) const override;
   std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
                                                  absl::Span<const Value> cotangents) const override;
@@ -199,7 +212,7 @@ class ForwardOp : public CompositeBase {
 };
 
 void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const {
-  const absl::Span<const ResidualSlot> slots = dot_->plan.residuals();
+  const absl::Span<const ResidualSlot> slots = dot_->plan().residuals();
   std::vector<Array> arrays = std::move(residuals).Release();
   for (size_t i = 0; i < slots.size(); ++i) {
     results.push_back(slots[i].kind == ResidualKind::kValue ? in[order_.at(slots[i].side)] : std::move(arrays[i]));
@@ -219,12 +232,12 @@ Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
         "an operand is already quantized (mode CONVERT or SERVE) and has no gradient; train with float operands");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  if (dot_->plan.BackwardNeedsKey() && !order_.has_key) {
+  if (dot_->plan().BackwardNeedsKey() && !order_.has_key) {
     const absl::Status status = absl::FailedPreconditionError(
         "the gradient rounds stochastically and draws random numbers, but the operation has no key; give it one");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  if (order_.backward_state != dot_->plan.backward_state().size()) {
+  if (order_.backward_state != dot_->plan().backward_state().size()) {
     const absl::Status status = absl::FailedPreconditionError(
         "the gradient has calibrations with state, but the operation has no statistics for it; both sides must be in "
         "mode TRAIN");
@@ -234,6 +247,7 @@ Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
   std::vector<Value> out = Bind(CompositeOp{op}, in, here);
   const auto residuals = out.begin() + num_outputs();
   Forward forward{.outputs = {out.begin(), residuals}, .residuals = {residuals, out.end()}};
+  if (order_.has_groups) forward.residuals.push_back(in[order_.groups_at()]);
   forward.residuals.insert(forward.residuals.end(), in.begin() + order_.backward_at(), in.end());
   return forward;
 }
@@ -248,7 +262,7 @@ std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value
   out[0] = results[0];
   out[1] = results[1];
   size_t next = 2;
-  for (const size_t position : dot_->UpdatedPositions(dot_->plan.backward_state())) {
+  for (const size_t position : dot_->UpdatedPositions(dot_->plan().backward_state())) {
     WriteSlot(backward_slots_[position], results[next++]);
   }
   return out;
@@ -263,3 +277,14 @@ std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Imp
 }
 
 }  // namespace aqt::internal
+
+namespace aqt {
+
+std::optional<PlannedDims> FloatDimsOf(const Op& op) {
+  const CompositeOp* composite = std::get_if<CompositeOp>(&op);
+  if (composite == nullptr) return std::nullopt;
+  const auto* forward = dynamic_cast<const internal::ForwardOp*>(composite->impl.get());
+  return forward != nullptr ? forward->float_dims() : std::nullopt;
+}
+
+}  // namespace aqt

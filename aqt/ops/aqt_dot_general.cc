@@ -16,12 +16,38 @@
 #include "aqt/ops/aqt_dot_ops.h"
 #include "aqt/ops/describe.h"
 #include "aqt/ops/opaque_ops.h"
-#include "aqt/quant/contraction/dot_tiling.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
 
 namespace aqt {
 namespace {
+
+using Plan = decltype(AqtDot::Impl::door);
+
+// A convolution has no quantized gradients: what asks for them would be ignored.
+absl::Status CheckConvConfig(const DotGeneral& config) {
+  const auto error = [](absl::string_view field, absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("conv_general: the configuration sets ", field, ", but ", why, ": leave it out"));
+  };
+  constexpr absl::string_view kGradients = "the gradients of a convolution are not quantized";
+  if (config.dlhs != DotGeneralRaw{}) return error("dlhs", kGradients);
+  if (config.drhs != DotGeneralRaw{}) return error("drhs", kGradients);
+  if (config.tiling.has_value()) return error("tiling", "a convolution has no tiles");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Plan> MakePlan(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
+                              const PlanOptions& options) {
+  if (const DotDims* dot = std::get_if<DotDims>(&dims)) {
+    return DotGeneralPlan::Make(config, lhs, rhs, *dot, options);
+  }
+  if (const ConvDims* conv = std::get_if<ConvDims>(&dims)) {
+    AQT_RETURN_IF_ERROR(CheckConvConfig(config));
+    return ConvGeneralPlan::Make(config.fwd, lhs, rhs, *conv, options);
+  }
+  return RaggedDotPlan::Make(config, lhs, rhs, options);
+}
 
 bool HasBias(const Quantizer& quantizer) {
   const Constant* constant =
@@ -31,38 +57,46 @@ bool HasBias(const Quantizer& quantizer) {
 
 }  // namespace
 
-absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
+absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
                                     const Semantics& semantics, const Modes& modes) {
-  AQT_ASSIGN_OR_RETURN(DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs, rhs, dims, {.semantics = semantics}));
-  std::string attributes = absl::StrCat("dims=", dims.ToString(), ", ", DescribeConfig(config));
+  const PlanOptions options{.semantics = semantics};
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(config, lhs, rhs, dims, options));
+  Impl impl{std::move(plan), dims, config, modes, absl::StrCat("aqt_", KindOf(dims)), DescribeDims(dims)};
+  std::string& attributes = impl.attributes;
+  absl::StrAppend(&attributes, attributes.empty() ? "" : ", ", DescribeConfig(config));
   if (semantics.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
   attributes += internal::ArithmeticText(semantics);
-  std::optional<internal::TiledDot> tiled;
-  if (config.tiling.has_value()) {
-    AQT_ASSIGN_OR_RETURN(tiled, internal::MakeTiledDot(*config.tiling, dims, lhs.shape, rhs.shape));
-  }
-  const bool has_state = !plan.forward_state().empty() || !plan.backward_state().empty();
+  const bool has_state = !impl.plan().forward_state().empty() || !impl.plan().backward_state().empty();
   for (const Side side : internal::kSides) {
-    const QuantMode mode = side == Side::kLhs ? modes.lhs : modes.rhs;
-    if (!has_state || mode == QuantMode::kTrain) continue;
-    absl::StrAppend(&attributes, ", ", side == Side::kLhs ? "lhs" : "rhs", " in ", ToString(mode));
+    if (!has_state || impl.mode(side) == QuantMode::kTrain) continue;
+    absl::StrAppend(&attributes, ", ", side == Side::kLhs ? "lhs" : "rhs", " in ", ToString(impl.mode(side)));
   }
-  return AqtDot(std::make_shared<const Impl>(Impl{std::move(plan), modes, std::move(attributes), std::move(tiled)}));
+  return AqtDot(std::make_shared<const Impl>(std::move(impl)));
 }
 
-const DotGeneralPlan& AqtDot::plan() const { return impl_->plan; }
+absl::StatusOr<AqtDot> AqtDot::MakeFloat(const Aval& lhs, const Aval& rhs, const PlannedDims& dims) {
+  if (std::holds_alternative<DotDims>(dims)) return Make({}, lhs, rhs, dims);
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan({}, lhs, rhs, dims, {}));
+  return AqtDot(std::make_shared<const Impl>(
+      Impl{std::move(plan), dims, DotGeneral(), Modes(), std::string(KindOf(dims)), DescribeDims(dims)}));
+}
 
-AqtDot::Result AqtDot::ApplyWithState(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key,
-                                      const State& state, const SourceLine& where) const {
+const PlannedContraction& AqtDot::plan() const { return impl_->plan(); }
+const std::string& AqtDot::name() const { return impl_->name; }
+
+AqtDot::Result AqtDot::ApplyWithState(const Arguments& arguments, const SourceLine& where) const {
   internal::OperandOrder order;
   std::vector<Value> operands;
   for (const Side side : internal::kSides) {
-    const Operand& operand = side == Side::kLhs ? lhs : rhs;
+    const Operand& operand = side == Side::kLhs ? arguments.lhs : arguments.rhs;
     order.has_scale[static_cast<int>(side)] = operand.scale.has_value();
     order.quantized[static_cast<int>(side)] = operand.scale.has_value() && operand.is_quantized;
     operands.push_back(operand.value);
     if (operand.scale.has_value()) operands.push_back(*operand.scale);
   }
+  order.has_groups = arguments.group_sizes.has_value();
+  if (order.has_groups) operands.push_back(*arguments.group_sizes);
+  const State& state = arguments.state;
   const absl::Span<const StateSlot> slots = plan().forward_state();
   for (size_t i = 0; i < slots.size(); ++i) {
     if (order.has_scale[static_cast<int>(slots[i].side)]) continue;
@@ -71,13 +105,19 @@ AqtDot::Result AqtDot::ApplyWithState(const Operand& lhs, const Operand& rhs, co
   }
   order.backward_state = state.backward.size();
   operands.insert(operands.end(), state.backward.begin(), state.backward.end());
-  order.has_key = key.has_value();
-  if (key.has_value()) operands.push_back(*key);
+  order.has_key = arguments.key.has_value();
+  if (order.has_key) operands.push_back(*arguments.key);
   Result result{Value(), std::vector<std::optional<Value>>(slots.size())};
   const auto refuse = [&](absl::string_view message) {
-    result.out = Refuse(absl::FailedPreconditionError(message), "aqt_dot_general", operands, where);
+    result.out = Refuse(absl::FailedPreconditionError(message), impl_->name, operands, where);
     return result;
   };
+  if (order.has_groups != (impl_->ragged() != nullptr)) {
+    result.out = Refuse(absl::InvalidArgumentError(order.has_groups ? "has no groups of rows; leave out group_sizes"
+                                                                    : "has groups of rows; give it group_sizes"),
+                        impl_->name, operands, where);
+    return result;
+  }
   if (ForwardNeedsKey() && !order.has_key) {
     return refuse("rounds stochastically and draws random numbers; give it a key");
   }

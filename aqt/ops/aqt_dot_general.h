@@ -7,10 +7,11 @@
 //   aqt_dot_general_bwd(g, residuals...[, key]) -> dlhs, drhs
 //   aqt_quantize(x[, scale][, key]) -> qvalue, scale          an operand ahead of time (a weight, for serving)
 //   aqt_static_scale(statistics...) -> scale                  the scale of a calibration with state
-// A side of aqt_dot_general may be (qvalue, scale) instead of a float operand, or (float operand, scale). Calibrations
-// with state (quant/tensor/calibration.h) add operands, the statistics, and outputs, those that are updated. Each runs
-// DotGeneralPlan and expands into basic operations with the same bits. Only the gradients that something uses are
-// computed.
+// The same for a convolution (quant/contraction/conv_general.h): aqt_conv; and for a ragged contraction
+// (quant/contraction/ragged_dot.h): aqt_ragged_dot, with group_sizes s32[groups] behind rhs and behind the residuals.
+// A side may be (qvalue, scale) instead of a float operand, or (float operand, scale). Calibrations with state
+// (quant/tensor/calibration.h) add operands, the statistics, and outputs, those that are updated. Each runs the plan of
+// its kind and expands into basic operations with the same bits. Only the gradients that something uses are computed.
 
 #include <memory>
 #include <optional>
@@ -22,17 +23,19 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
-#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/planned_contraction.h"
 
 namespace aqt {
 
-// One contraction, configured for its shapes. Immutable; cheap to copy.
+// One contraction of any kind, configured for its shapes. Immutable; cheap to copy.
 class AqtDot {
  public:
   // One side of a call, as values of a program: a float operand; a qvalue with its scale; a float operand with the
@@ -55,32 +58,44 @@ class AqtDot {
     std::optional<std::string> name = std::nullopt;  // Composite::instance_name() of the equation
   };
 
-  // Errors as for DotGeneralPlan::Make.
-  static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                     const Semantics& semantics, const Modes& modes);
-  static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const DotDims& dims,
-                                     const Semantics& semantics = {}) {
+  // Errors as for DotGeneralPlan::Make, ConvGeneralPlan::Make and RaggedDotPlan::Make. A convolution is configured by
+  // config.fwd; InvalidArgument for a dlhs, drhs or tiling, which it does not have.
+  static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                     const PlannedDims& dims, const Semantics& semantics, const Modes& modes);
+  static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                     const PlannedDims& dims, const Semantics& semantics = {}) {
     return Make(config, lhs, rhs, dims, semantics, Modes());
   }
+  // What quantizes nothing. Its operations are named without "aqt_", except for that of a dot_general, which is a basic
+  // operation already; this one has the bits of a DotGeneralPlan (subnormal operands are zero).
+  static absl::StatusOr<AqtDot> MakeFloat(const Aval& lhs, const Aval& rhs, const PlannedDims& dims);
 
-  const DotGeneralPlan& plan() const;
+  const PlannedContraction& plan() const;
+  // Of the operation: "aqt_dot_general", "aqt_conv", "aqt_ragged_dot", ...
+  const std::string& name() const;
   // Whether the forward pass, or a gradient of it, draws random numbers.
   bool ForwardNeedsKey() const { return plan().ForwardNeedsKey(); }
   bool NeedsKey() const { return plan().ForwardNeedsKey() || plan().BackwardNeedsKey(); }
 
-  // lhs x rhs. `key`, u32[2], is AQT's context key: split into one for each operand of the three contractions.
-  // Poisoned: InvalidArgument when operands are not as configured; FailedPrecondition when the forward pass needs a key
-  // or statistics and gets none, when a gradient does, and for a gradient with an operand that comes with a scale;
-  // Unimplemented for a gradient of a gradient.
+  // What the contraction is applied to. `group_sizes` only for a ragged one. `key`, u32[2], is AQT's context key: split
+  // into one for each operand of the three contractions (of a convolution: one for lhs, one for rhs).
+  struct Arguments {
+    Operand lhs, rhs;
+    std::optional<Value> group_sizes = std::nullopt;
+    std::optional<Value> key = std::nullopt;
+    State state = {};
+  };
   struct Result {
     Value out;
     std::vector<std::optional<Value>>
         forward_state;  // by forward_state(): the next statistics, null where none are updated
   };
-  Result ApplyWithState(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const State& state,
-                        const SourceLine& where) const;
+  // lhs x rhs. Poisoned: InvalidArgument when operands are not as configured; FailedPrecondition when the forward pass
+  // needs a key or statistics and gets none, when a gradient does, and for a gradient with an operand that comes with a
+  // scale; Unimplemented for a gradient of a gradient, unless nothing is quantized.
+  Result ApplyWithState(const Arguments& arguments, const SourceLine& where) const;
   Value Apply(const Operand& lhs, const Operand& rhs, const std::optional<Value>& key, const SourceLine& where) const {
-    return ApplyWithState(lhs, rhs, key, {}, where).out;
+    return ApplyWithState({.lhs = lhs, .rhs = rhs, .key = key}, where).out;
   }
 
   // Quantizes one side as Apply would, with `scale` if there is one (a calibration with state needs it). Poisoned where
@@ -92,7 +107,7 @@ class AqtDot {
   Value StaticScale(Side side, absl::Span<const Value> statistics) const;
 
   // What Quantize gives. InvalidArgument when the side is not quantized; Unimplemented when its calibration has a bias.
-  using QuantizedAvals = DotGeneralPlan::QuantizedAvals;
+  using QuantizedAvals = PlannedContraction::QuantizedAvals;
   absl::StatusOr<QuantizedAvals> QuantizedAvalsOf(Side side) const;
 
   struct Impl;
@@ -101,6 +116,10 @@ class AqtDot {
   explicit AqtDot(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;
 };
+
+// How the operands of a contraction meet that quantizes nothing (MakeFloat, but not of a dot_general), or null for any
+// other operation.
+std::optional<PlannedDims> FloatDimsOf(const Op& op);
 
 namespace ops {
 

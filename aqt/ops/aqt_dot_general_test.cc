@@ -17,6 +17,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/ops/aqt_dot_testing.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/contraction/dot_general.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,22 +24,36 @@
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/semantics.h"
+#include "aqt/quant/config/state_arrays.h"
+#include "aqt/quant/contraction/contraction_plan.h"
+#include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/dot_operand.h"
 #include "aqt/quant/contraction/dot_tiling.h"
-#include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/pass.h"
-#include "aqt/quant/contraction/quantize_side.h"
-#include "aqt/quant/tensor/quantize_spec.h"
+#include "aqt/quant/contraction/planned_contraction.h"
+#include "aqt/quant/contraction/ragged_dot.h"
+#include "aqt/quant/contraction/residuals.h"
 
 namespace aqt {
 
 struct AqtDot::Impl {
-  DotGeneralPlan plan;
+  std::variant<DotGeneralPlan, ConvGeneralPlan, RaggedDotPlan> door;
+  PlannedDims dims;
+  DotGeneral config;
   AqtDot::Modes modes;
+  std::string name;  // of the operation without gradient
   std::string attributes;
-  std::optional<internal::TiledDot> tiled;
 
-  const Semantics& semantics() const { return plan.options().semantics; }
+  const PlannedContraction& plan() const {
+    return std::visit([](const PlannedContraction& own) -> const PlannedContraction& { return own; }, door);
+  }
+  const internal::ContractionPlan& engine() const { return internal::EngineOf(plan()); }
+  const RaggedDotPlan* ragged() const { return std::get_if<RaggedDotPlan>(&door); }
+  bool is_conv() const { return std::holds_alternative<ConvGeneralPlan>(door); }
+  bool is_float() const { return config == DotGeneral{}; }
+
+  const Semantics& semantics() const { return plan().options().semantics; }
   QuantMode mode(Side side) const { return side == Side::kLhs ? modes.lhs : modes.rhs; }
   bool Updates(const StateSlot& slot) const { return slot.UpdatedIn(mode(slot.side)); }
   // The positions of the statistics that a call updates.
@@ -50,23 +65,20 @@ struct AqtDot::Impl {
     return positions;
   }
 
-  const Aval& aval(Side side) const { return side == Side::kLhs ? plan.lhs_aval() : plan.rhs_aval(); }
-  const Tensor& forward(Side side) const { return side == Side::kLhs ? plan.config().fwd.lhs : plan.config().fwd.rhs; }
-  // The dims of the contraction of the tiled operands.
-  const DotDims& inner_dims() const { return tiled.has_value() ? tiled->dims : plan.dims(); }
-  int64_t inner_rank(Side side) const {
-    return tiled.has_value() ? tiled->operand(side).shape.rank() : aval(side).shape.rank();
-  }
-  Aval inner_aval(Side side) const {
-    return {aval(side).dtype, tiled.has_value() ? tiled->operand(side).shape : aval(side).shape};
-  }
-  // The axes of one side, in its tiled shape, that share a scale.
-  Axes shared_axes(Side side) const {
-    const int64_t rank = inner_rank(side);
-    const Axes axes =
-        internal::CalibrationAxes(forward(side).calibration_mode, internal::OperandAxesOf(inner_dims(), side, rank));
-    return *internal::SharedAxesOf(forward(side).quantizer, axes, rank);  // the plan has checked them
-  }
+  const Aval& aval(Side side) const { return side == Side::kLhs ? plan().lhs_aval() : plan().rhs_aval(); }
+  const Tensor& forward(Side side) const { return side == Side::kLhs ? config.fwd.lhs : config.fwd.rhs; }
+  const std::optional<internal::TiledDot>& tiled() const { return engine().forward().tiled; }
+  // An operand as it is quantized: tiled, if there is a tiling.
+  const Aval& inner_aval(Side side) const { return engine().forward().side(side).x; }
+  // The axes of one side, in its tiled shape, that share a scale. The side is quantized.
+  const Axes& shared_axes(Side side) const { return engine().forward().side(side).spec->shared_axes; }
+
+  // Those of the plan; `group_sizes` is null unless the contraction is ragged.
+  absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Array* group_sizes, const Context& context,
+                       const MutableArrayRef& out, Residuals* residuals, const StateArrays& state) const;
+  absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Array* group_sizes, const Context& context,
+                        const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
+                        const StateArrays& state) const;
 };
 
 namespace internal {
@@ -86,20 +98,26 @@ absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want);
 // Of an evaluation: with the key u32[2] if there is one.
 Context ContextOf(const AqtDot::Impl& dot, const Array* key);
 Runtime CurrentRuntime();
-// The key of one operand of an expansion.
-std::optional<Value> KeyFor(const AqtDot::Impl& dot, const Value* key, KeyRole role);
+// The role of one operand, and its key in an expansion.
+KeyRole RoleOf(const AqtDot::Impl& dot, Pass pass, Side side);
+std::optional<Value> KeyFor(const AqtDot::Impl& dot, const Value* key, Pass pass, Side side);
+// Of an expansion, from the operand group_sizes; poisoned unless the contraction is ragged.
+Value GroupEndsOf(const AqtDot::Impl& dot, const Value* group_sizes);
+absl::Status CheckGroupSizesAval(const AqtDot::Impl& dot, const Aval& group_sizes);
 
-// Which operands an equation has: for each side one or two; the statistics of sides without a scale; optionally those
-// of the gradient; optionally a key.
+// Which operands an equation has: for each side one or two; optionally group_sizes; the statistics of sides without a
+// scale; optionally those of the gradient; optionally a key.
 struct OperandOrder {
   bool has_scale[2] = {false, false};
   bool quantized[2] = {false, false};  // has a scale, and the operand is a qvalue
-  std::vector<size_t> forward_state;   // positions in the plan's forward_state()
-  size_t backward_state = 0;           // number of statistics
+  bool has_groups = false;
+  std::vector<size_t> forward_state;  // positions in the plan's forward_state()
+  size_t backward_state = 0;          // number of statistics
   bool has_key = false;
 
   size_t at(Side side) const { return side == Side::kLhs ? 0 : has_scale[0] ? 2 : 1; }
-  size_t forward_at() const { return at(Side::kRhs) + (has_scale[1] ? 2 : 1); }
+  size_t groups_at() const { return at(Side::kRhs) + (has_scale[1] ? 2 : 1); }
+  size_t forward_at() const { return groups_at() + (has_groups ? 1 : 0); }
   size_t backward_at() const { return forward_at() + forward_state.size(); }
   size_t key_at() const { return backward_at() + backward_state; }
   size_t size() const { return key_at() + (has_key ? 1 : 0); }
@@ -120,11 +138,11 @@ struct UpdatedState {
   std::vector<MutableArrayRef> refs;  // by slot
 };
 
-// aqt_dot_general; where a gradient is taken, it becomes aqt_dot_general_fwd. `backward_slots` are the names of the
-// gradient's statistics.
+// The operation <name>, such as aqt_dot_general; where a gradient is taken, it becomes <name>_fwd. `backward_slots` are
+// the names of the gradient's statistics.
 std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Impl> dot, OperandOrder order,
                                                std::vector<Slot> backward_slots, std::optional<std::string> name);
-// aqt_dot_general_bwd: (g, residuals, statistics[, key]) -> dlhs, drhs, and the statistics that it updates.
+// <name>_bwd: (g, residuals[, group_sizes], statistics[, key]) -> dlhs, drhs, and the statistics that it updates.
 std::shared_ptr<const Composite> MakeBackwardOp(std::shared_ptr<const AqtDot::Impl> dot, bool has_key);
 // aqt_quantize: (x[, scale][, key]) -> qvalue, scale.
 std::shared_ptr<const Composite> MakeQuantizeOp(std::shared_ptr<const AqtDot::Impl> dot, Side side, bool has_scale,

@@ -1,6 +1,8 @@
 #include "aqt/ops/aqt_expand.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -16,6 +18,7 @@
 #include "aqt/quant/contraction/contract.h"
 #include "aqt/quant/contraction/dot_tiling.h"
 #include "aqt/quant/contraction/packed_side.h"
+#include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/contraction/quantize_side.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -114,19 +117,25 @@ Value WrapTo(const Value& x, int bits) {
   return x * shift / shift;
 }
 
+SumTypes DenseTypes(DType lhs, DType rhs, std::optional<DType> accumulator) {
+  const ProductTypes types = ProductTypesOf(lhs, rhs, accumulator);
+  return {types.product, types.converts_operands ? std::optional<DType>(types.product) : std::nullopt,
+          types.rounds_to_bf16_first};
+}
+
 // The product of two qvalues, or of dequantized operands.
-Value Product(const Value& lhs, const Value& rhs, const DotDims& dims, const ProductTypes& types) {
+Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting, const SumTypes& types) {
   if (!IsFloat(types.product)) {
-    const Value sums = ops::DotGeneral(lhs, rhs, dims, DType::kS32);
+    const Value sums = ExpandSums(meeting, lhs, rhs);
     return types.product == DType::kS32 ? sums : ops::Cast(WrapTo(sums, BitWidth(types.product)), types.product);
   }
   const auto operand = [&](const Value& x) {
-    const bool converted = types.converts_operands && !HoldsAllOf(types.product, x.dtype());
-    const DType dtype = converted ? types.product : x.dtype();
+    const bool converted = types.converts_to.has_value() && !HoldsAllOf(*types.converts_to, x.dtype());
+    const DType dtype = converted ? *types.converts_to : x.dtype();
     const Value held = converted ? ToF32(FromF32(ToF32(x), dtype)) : ToF32(x);
     return dtype == DType::kF32 || dtype == DType::kBF16 ? ops::Flush(held) : held;
   };
-  const Value sums = ops::Flush(ops::DotGeneral(operand(lhs), operand(rhs), dims));
+  const Value sums = ops::Flush(ExpandSums(meeting, operand(lhs), operand(rhs)));
   return FromF32(types.rounds_to_bf16_first ? RoundTo(DType::kBF16, sums) : sums, types.product);
 }
 
@@ -139,7 +148,7 @@ Value ScaleToOutput(const Value& scale, Side side, const DotDims& dims, int64_t 
   permutation.insert(permutation.end(), remaining.begin(), remaining.end());
   permutation.insert(permutation.end(), own.lhs_contracting.begin(), own.lhs_contracting.end());
   Shape shape;
-  const int64_t others = other_rank - static_cast<int64_t>(dims.lhs_batch.size() + dims.lhs_contracting.size());
+  const int64_t others = other_rank - static_cast<int64_t>(own.rhs_batch.size() + own.rhs_contracting.size());
   const auto append_others = [&] {
     for (int64_t i = 0; i < others; ++i) shape.push_back(1);
   };
@@ -156,15 +165,23 @@ struct ExpandedSide {
   Value operand;  // what the product receives
 };
 
-ExpandedSide ExpandSide(const Tensor& tensor, const ProductSide& side, const DotDims& own, DType dtype,
-                        const Semantics& semantics) {
-  const int64_t rank = side.prepared.has_value() ? side.prepared->qvalue.rank() : side.x.rank();
+// The axes that share a scale, unless the quantizer names others. In a convolution: all except for the example (lhs) or
+// the output channel (rhs).
+Axes SharedBy(const Tensor& tensor, const ProductGeometry& geometry, Side side, int64_t rank) {
+  if (!geometry.windows.has_value()) {
+    return CalibrationAxes(tensor.calibration_mode, OperandAxesOf(geometry.dims, side, rank));
+  }
+  Axes axes(rank - 1);
+  std::iota(axes.begin(), axes.end(), side == Side::kLhs ? 1 : 0);
+  return axes;
+}
+
+ExpandedSide ExpandSide(const Tensor& tensor, const ProductSide& in, const ProductGeometry& geometry, Side side,
+                        DType dtype, const Semantics& semantics) {
   ExpandedSide out;
-  out.quantized =
-      side.prepared.has_value()
-          ? *side.prepared
-          : QuantizeValue(tensor.quantizer, side,
-                          CalibrationAxes(tensor.calibration_mode, OperandAxesOf(own, Side::kLhs, rank)), semantics);
+  out.quantized = in.prepared.has_value()
+                      ? *in.prepared
+                      : QuantizeValue(tensor.quantizer, in, SharedBy(tensor, geometry, side, in.x.rank()), semantics);
   out.operand = out.quantized.qvalue;
   if (out.quantized.scale.has_value() && tensor.dequant_mode == DequantMode::kThisInput) {
     out.operand =
@@ -242,49 +259,79 @@ Value SumLeading(const Value& x, int64_t num_axes) {
   return FromF32(sum, x.dtype());
 }
 
+SumTypes SumTypesOf(const ProductPlan& plan) {
+  const Contraction& contraction = plan.contraction;
+  return {contraction.product, contraction.converts_to, contraction.rounds_to_bf16_first};
+}
+
+Value ExpandSums(const ExpandedMeeting& meeting, const Value& lhs, const Value& rhs) {
+  const ProductGeometry& geometry = meeting.geometry;
+  if (geometry.windows.has_value()) return ExpandWindowSums(*geometry.windows, lhs, rhs);
+  if (geometry.groups != Groups::kNone) return ExpandGroupSums(geometry, meeting.group_ends, lhs, rhs);
+  return ops::DotGeneral(lhs, rhs, geometry.dims);
+}
+
+Value Zeros(const Aval& aval) { return ops::BroadcastTo(Operand(0.0).As(aval.dtype), aval.shape); }
+
+Value Dequantized(const Quantizer& quantizer, const Value& qvalue, const Value& scale, DType dtype) {
+  return FromF32(HeldDequantized(qvalue, {scale}, BiasOf(quantizer, dtype), dtype), dtype);
+}
+
 ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
-                                      const DotDims& dims, DType dtype, const Semantics& semantics) {
+                                      const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics) {
   std::optional<TiledDot> tiled;
   if (config.local_aqt.has_value()) {
-    tiled = *MakeLocalTiling(*config.local_aqt, dims, lhs.x.shape(), rhs.x.shape());  // the plan has checked it
+    // The plan has checked it.
+    tiled = *MakeLocalTiling(*config.local_aqt, meeting.geometry.dims, lhs.x.shape(), rhs.x.shape());
   }
-  if (!tiled.has_value()) return ExpandProduct(config, lhs, rhs, dims, dtype, semantics);
+  if (!tiled.has_value()) return ExpandProduct(config, lhs, rhs, meeting, dtype, semantics);
   ProductSide lhs_cut = lhs, rhs_cut = rhs;
   lhs_cut.x = ops::Reshape(lhs.x, tiled->lhs.shape);
   rhs_cut.x = ops::Reshape(rhs.x, tiled->rhs.shape);
-  ExpandedProduct result = ExpandProduct(config, lhs_cut, rhs_cut, tiled->dims, dtype, semantics);
+  ExpandedMeeting cut = meeting;
+  cut.geometry.dims = tiled->dims;
+  ExpandedProduct result = ExpandProduct(config, lhs_cut, rhs_cut, cut, dtype, semantics);
   result.out = SumLeading(result.out, 1);
   return result;
 }
 
 ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lhs_in, const ProductSide& rhs_in,
-                              const DotDims& dims, DType dtype, const Semantics& semantics) {
-  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, dims, dtype, semantics);
-  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, dims.Swapped(), dtype, semantics);
+                              const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics) {
+  const ProductGeometry& geometry = meeting.geometry;
+  const DotDims& dims = geometry.dims;
+  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, geometry, Side::kLhs, dtype, semantics);
+  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, geometry, Side::kRhs, dtype, semantics);
   if (Scales(config.lhs, lhs, DequantMode::kOtherInput)) MultiplyIntoOther(lhs, Side::kLhs, dims, rhs);
   if (Scales(config.rhs, rhs, DequantMode::kOtherInput)) MultiplyIntoOther(rhs, Side::kRhs, dims, lhs);
   // AQT on CPU widens two 4-bit operands.
   const bool widened = lhs.operand.dtype() == DType::kS4 && rhs.operand.dtype() == DType::kS4;
   const DType lhs_dtype = widened ? DType::kS8 : lhs.operand.dtype();
   const DType rhs_dtype = widened ? DType::kS8 : rhs.operand.dtype();
-  const Value product =
-      Product(lhs.operand, rhs.operand, dims, ProductTypesOf(lhs_dtype, rhs_dtype, config.dg_accumulator_dtype));
+  const SumTypes types = geometry.windows.has_value() ? meeting.window_types
+                                                      : DenseTypes(lhs_dtype, rhs_dtype, config.dg_accumulator_dtype);
+  const Value product = Product(lhs.operand, rhs.operand, meeting, types);
   std::vector<Value> scales;
-  if (Scales(config.lhs, lhs, DequantMode::kOutput)) {
-    scales.push_back(ScaleToOutput(*lhs.quantized.scale, Side::kLhs, dims, rhs.operand.rank()));
+  for (const Side side : kSides) {
+    const ExpandedSide& own = side == Side::kLhs ? lhs : rhs;
+    if (!Scales(side == Side::kLhs ? config.lhs : config.rhs, own, DequantMode::kOutput)) continue;
+    const Value& scale = *own.quantized.scale;
+    // That of a convolution has the axes of the product.
+    scales.push_back(geometry.windows.has_value()
+                         ? scale
+                         : ScaleToOutput(scale, side, dims, (side == Side::kLhs ? rhs : lhs).operand.rank()));
   }
-  if (Scales(config.rhs, rhs, DequantMode::kOutput)) {
-    scales.push_back(ScaleToOutput(*rhs.quantized.scale, Side::kRhs, dims, lhs.operand.rank()));
-  }
-  return {FromF32(HeldDequantized(product, scales, std::nullopt, dtype), dtype), lhs.quantized, rhs.quantized};
+  Value out = FromF32(HeldDequantized(product, scales, std::nullopt, dtype), dtype);
+  // Even if a scale is NaN.
+  if (geometry.groups == Groups::kRows) out = ZeroOutsideOfGroups(out, meeting.group_ends);
+  return {out, lhs.quantized, rhs.quantized};
 }
 
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank) {
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
+  const size_t pairs = std::min(own.lhs_contracting.size(), own.rhs_contracting.size());
   // (axis of the other operand, own axis)
   std::vector<std::pair<int64_t, int64_t>> places;
-  for (size_t i = 0; i < own.lhs_contracting.size(); ++i)
-    places.emplace_back(own.rhs_contracting[i], own.lhs_contracting[i]);
+  for (size_t i = 0; i < pairs; ++i) places.emplace_back(own.rhs_contracting[i], own.lhs_contracting[i]);
   for (size_t i = 0; i < own.lhs_batch.size(); ++i) places.emplace_back(own.rhs_batch[i], own.lhs_batch[i]);
   std::sort(places.begin(), places.end());
   Axes permutation;
@@ -294,7 +341,9 @@ Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t o
     permutation.push_back(axis);
     shape[other_axis] = scale.shape()[axis];
   }
-  const Axes remaining = RemainingAxes(scale.rank(), own.lhs_contracting, own.lhs_batch);  // all of extent 1
+  // The rest has extent 1.
+  const Axes remaining = RemainingAxes(scale.rank(), own.lhs_contracting, own.lhs_batch);
+  permutation.insert(permutation.end(), own.lhs_contracting.begin() + pairs, own.lhs_contracting.end());
   permutation.insert(permutation.end(), remaining.begin(), remaining.end());
   return ops::Reshape(ops::Transpose(scale, permutation), shape);
 }

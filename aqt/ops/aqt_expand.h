@@ -9,12 +9,16 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
+#include "aqt/quant/contraction/product_plan.h"
+#include "aqt/quant/contraction/windows.h"
 
 namespace aqt::internal {
 
@@ -50,6 +54,31 @@ struct ProductSide {
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const ProductSide& side, const Axes& axes,
                              const Semantics& semantics);
 
+// How the sums of a product are found, as a ProductPlan does.
+struct SumTypes {
+  DType product = DType::kF32;
+  std::optional<DType> converts_to = std::nullopt;  // operands of float sums, unless it holds them
+  bool rounds_to_bf16_first = false;                // the sums, before they are rounded to `product`
+};
+SumTypes SumTypesOf(const ProductPlan& plan);
+
+// How the operands of a product meet.
+struct ExpandedMeeting {
+  ProductGeometry geometry;
+  SumTypes window_types;  // of a convolution; those of others follow from the operands
+  Value group_ends = {};  // with groups: for each the row behind its last one, s32[groups]
+};
+
+// The raw sums of two operands of one dtype f32, or of integers: f32 or s32.
+Value ExpandSums(const ExpandedMeeting& meeting, const Value& lhs, const Value& rhs);
+// Those of a convolution and its gradients, and those of groups.
+Value ExpandWindowSums(const Windows& windows, const Value& lhs, const Value& rhs);
+Value ExpandGroupSums(const ProductGeometry& geometry, const Value& group_ends, const Value& lhs, const Value& rhs);
+// x [rows, columns] with zeros where a row belongs to no group.
+Value ZeroOutsideOfGroups(const Value& x, const Value& group_ends);
+
+Value Zeros(const Aval& aval);
+
 // A product in basic operations, and its quantized operands.
 struct ExpandedProduct {
   Value out;
@@ -57,16 +86,19 @@ struct ExpandedProduct {
 };
 // One product without gradient, of operands and result of `dtype`.
 ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
-                              const DotDims& dims, DType dtype, const Semantics& semantics);
+                              const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);
 // The same for a product of a gradient, whose float operands LocalAqt may cut; then the quantized operands are the cut
 // ones.
 ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
-                                      const DotDims& dims, DType dtype, const Semantics& semantics);
+                                      const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);
+
+// qvalue * scale, without the bias of the quantizer's calibration, rounded to `dtype`.
+Value Dequantized(const Quantizer& quantizer, const Value& qvalue, const Value& scale, DType dtype);
 
 // The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/numerics/row_ops.h) computes it.
 Value SumLeading(const Value& x, int64_t num_axes);
 
-// The scale of one side in the layout of the other operand, of rank other_rank.
+// The scale of one side in the layout of the other operand, of rank other_rank. Axes without a partner have extent 1.
 Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t other_rank);
 
 }  // namespace aqt::internal

@@ -24,6 +24,7 @@
 #include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_dot_testing.h"
+#include "aqt/ops/contraction_problems.h"
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/builders.h"
@@ -48,71 +49,6 @@ using ::aqt::testing::RandomArray;
 using ::aqt::testing::TraceWith;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
-
-Numerics RandomNumerics(Random& random, bool backward) {
-  if (random.Below(5) == 0) return NoNumerics{};
-  if (random.Below(6) == 0) {
-    return random.Below(2) == 0 ? Fp8{} : Fp8{.dtype = DType::kE5M2, .exponent_bits = 5, .mantissa_bits = 2};
-  }
-  IntSymmetric n;
-  n.bits = static_cast<int>(1 + random.Below(8));
-  n.preserve_zero = n.bits > 1 && random.Below(5) != 0;
-  n.preserve_max_val = random.Below(4) == 0;
-  n.clip = random.Below(8) != 0;
-  n.clip_gradient = !backward && random.Below(3) == 0;
-  n.round = random.Below(10) != 0;
-  if (random.Below(backward ? 2 : 5) == 0) {
-    n.noise = Noise{.kind = random.Below(2) == 0 ? NoiseKind::kJaxUniform : NoiseKind::kRandomCenteredUniform};
-    if (random.Below(3) == 0) n.noise->noise_sharing_axes = {0};
-  }
-  n.dtype = std::nullopt;
-  if (n.preserve_zero && n.round && random.Below(4) != 0)
-    n.dtype = n.bits <= 4 && random.Below(2) == 0 ? DType::kS4 : DType::kS8;
-  return n;
-}
-
-Tensor RandomTensor(Random& random, bool backward) {
-  Tensor tensor;
-  tensor.quantizer.numerics = RandomNumerics(random, backward);
-  if (random.Below(8) == 0) {
-    tensor.quantizer.calibration = Constant{.bound = random.Uniform(0.5, 3)};
-  } else if (random.Below(4) == 0) {
-    tensor.quantizer.calibration = testing::DrawCalibration([&](int64_t n) { return random.Below(n); });
-  } else {
-    AbsMax abs_max{.clipping_scale = std::nullopt, .po2_scale = random.Below(6) == 0};
-    if (random.Below(4) == 0) abs_max.clipping_scale = random.Uniform(0.3, 1.2);
-    tensor.quantizer.calibration = abs_max;
-  }
-  if (random.Below(6) == 0) {
-    tensor.quantizer.calib_shared_axes.per_tensor = true;
-    if (backward && random.Below(3) == 0) tensor.calibration_mode = CalibrationMode::kRemainingAxis;
-  }
-  if (random.Below(8) == 0) tensor.quantizer.scale_dtype = random.Below(2) == 0 ? DType::kF32 : DType::kBF16;
-  switch (random.Below(6)) {
-    case 0: tensor.dequant_mode = DequantMode::kThisInput; break;
-    case 1:
-      tensor.dequant_mode = DequantMode::kOtherInput;
-      tensor.calibration_mode = CalibrationMode::kRemainingAxis;
-      break;
-    default: break;
-  }
-  return tensor;
-}
-
-DotGeneralRaw RandomRaw(Random& random, bool backward) {
-  DotGeneralRaw raw;
-  raw.lhs = RandomTensor(random, backward);
-  raw.rhs = RandomTensor(random, backward);
-  if (backward) raw.rhs.use_fwd_quant = random.Below(3) == 0;
-  switch (random.Below(4)) {
-    case 0:
-      raw.dg_accumulator_dtype = std::vector<DType>{DType::kF32, DType::kBF16, DType::kF16}[random.Below(3)];
-      break;
-    case 1: raw.dg_accumulator_dtype = std::nullopt; break;
-    default: raw.dg_accumulator_dtype = DType::kS32; break;
-  }
-  return raw;
-}
 
 // Extents of 0 to 19 with a taste for small ones; rank up to 6, operands and result of up to 2000 elements.
 Problem RandomProblem(Random& random) {
@@ -201,11 +137,6 @@ bool IsSmall(const Problem& problem) {
          DotOutputShape(problem.dims, problem.lhs.shape(), problem.rhs.shape()).num_elements() <= kMaxElements;
 }
 
-std::vector<Value> ExpandAll(const Equation& eqn, In operands) {
-  const CompositeOp* op = std::get_if<CompositeOp>(&eqn.op);
-  return op != nullptr && op->impl->has_expansion() ? op->impl->Expand(operands) : BindAgain(eqn, operands);
-}
-
 int CountComposites(const Program& program) {
   return CountOps(program, "aqt_dot_general") + CountOps(program, "aqt_dot_general_fwd") +
          CountOps(program, "aqt_dot_general_bwd") + CountOps(program, "aqt_quantize");
@@ -291,32 +222,6 @@ TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
   absl::StatusOr<Program> expanded = Rewrite(*fused, ExpandAll);
   ASSERT_THAT(expanded, IsOk());
   EXPECT_EQ(CountComposites(*expanded), 1);  // the forward one
-}
-
-// Calibrations with state for some of the six operands.
-void AddStates(Random& random, DotGeneral& config) {
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
-    for (Tensor* tensor : {&raw->lhs, &raw->rhs}) {
-      if (random.Below(2) == 0) continue;
-      tensor->quantizer.calib_shared_axes.axes = {};
-      switch (random.Below(3)) {
-        case 0: tensor->quantizer.calibration = MeanOfAbsMax{.po2_scale = random.Below(4) == 0}; break;
-        case 1:
-          tensor->quantizer.calibration = WeightedStats{.l1_dev_coeff = 1, .lp_dev_coeff = 0.5, .ema_update_count = 2};
-          break;
-        default: tensor->quantizer.calibration = DelayedScaling{.amax_history_length = 1 + random.Below(3)}; break;
-      }
-    }
-  }
-}
-
-// Statistics as they are after some calls.
-SlotValues SomeStats(const Program& program, Random& random) {
-  SlotValues stats = InitialStats(program);
-  for (auto& [slot, array] : stats) {
-    array = array.dtype() == DType::kS32 ? Array::Scalar<int32_t>(3) : RandomArray(array.aval(), random.Next(), 0.5, 2);
-  }
-  return stats;
 }
 
 TEST(AqtDotGeneralTest, FusedIsExpandedWithStatistics) {

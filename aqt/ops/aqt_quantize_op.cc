@@ -16,7 +16,8 @@
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/describe.h"
 #include "aqt/ops/opaque_ops.h"
-#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantizer.h"
 
@@ -43,7 +44,7 @@ class QuantizeOp : public CompositeBase {
     if (in.size() != expected) {
       return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
     }
-    AQT_ASSIGN_OR_RETURN(const AqtDot::QuantizedAvals out, dot_->plan.quantized_avals(side_));
+    AQT_ASSIGN_OR_RETURN(const AqtDot::QuantizedAvals out, dot_->plan().quantized_avals(side_));
     AQT_RETURN_IF_ERROR(ExpectAval("the operand", in[0], dot_->aval(side_)));
     if (has_scale_) AQT_RETURN_IF_ERROR(ExpectAval("the scale", in[1], out.scale));
     if (has_key_) AQT_RETURN_IF_ERROR(ExpectAval("the key", in.back(), KeyAval()));
@@ -54,23 +55,21 @@ class QuantizeOp : public CompositeBase {
     Context context = ContextOf(*dot_, has_key_ ? &in.back() : nullptr);
     if (has_scale_) {
       if (context.key.has_value()) {
-        const OperandKeys keys = SplitContextKey(*context.key, dot_->semantics().prng_layout);
-        context.key = side_ == Side::kLhs ? keys.fwd_lhs : keys.fwd_rhs;
+        context.key = OperandKey(*context.key, RoleOf(*dot_, Pass::kFwd, side_), dot_->semantics().prng_layout);
       }
-      const ArrayRef x = dot_->tiled.has_value() ? dot_->tiled->operand(side_).View(in[0]) : in[0].ref();
+      const ArrayRef x = dot_->tiled().has_value() ? dot_->tiled()->operand(side_).View(in[0]) : in[0].ref();
       QTensor scaled{.scale = {in[1]}, .dequant_dtype = x.dtype};
       AQT_ASSIGN_OR_RETURN(const QTensor qtensor,
                            CalculateQvalue(quantizer(), x, std::move(scaled), context, dot_->semantics()));
       return std::vector<Array>{*qtensor.qvalue, in[1]};
     }
-    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared, dot_->plan.Prepare(side_, in[0], context, CurrentRuntime()));
+    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared, dot_->plan().Prepare(side_, in[0], context, CurrentRuntime()));
     return std::vector<Array>{*prepared.qtensor().qvalue, prepared.qtensor().scale[0]};
   }
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
-    const KeyRole role = side_ == Side::kLhs ? KeyRole::kFwdLhs : KeyRole::kFwdRhs;
     ProductSide operand{.x = TileOperand(*dot_, side_, in[0]),
-                        .key = KeyFor(*dot_, has_key_ ? &in.back() : nullptr, role)};
+                        .key = KeyFor(*dot_, has_key_ ? &in.back() : nullptr, Pass::kFwd, side_)};
     if (has_scale_) operand.scale = in[1];
     const QuantizedValue out = QuantizeValue(quantizer(), operand, dot_->shared_axes(side_), dot_->semantics());
     return {out.qvalue, *out.scale};

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <source_location>
 #include <utility>
@@ -17,7 +18,8 @@
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/describe.h"
-#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/operand_keys.h"
+#include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
 #include "aqt/quant/tensor/quantize_spec.h"
@@ -77,12 +79,6 @@ Array ArrayOf(Key key) { return Array::Of<uint32_t>({key.hi, key.lo}, {2}); }
 
 absl::string_view LayoutText(PrngLayout layout) {
   return layout == PrngLayout::kPartitionable ? "" : ", original_layout";
-}
-
-// Roles are in the order of passes, and of sides in each.
-Key KeyOfRole(Key key, KeyRole role, PrngLayout layout) {
-  const int index = static_cast<int>(role);
-  return SplitOperandKey(key, index / 2, index % 2 == 0 ? Side::kLhs : Side::kRhs, layout);
 }
 
 absl::StatusOr<Aval> ScaleAval(const Quantizer& quantizer, const Aval& x, const Axes& axes) {
@@ -179,7 +175,8 @@ class StaticScaleOp : public OpaqueOp {
   std::vector<std::optional<Array>> initial_;
 };
 
-constexpr const char* kRoleNames[] = {"fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rhs", "drhs.lhs", "drhs.rhs"};
+constexpr const char* kRoleNames[] = {"fwd.lhs",  "fwd.rhs",  "dlhs.lhs", "dlhs.rhs",
+                                      "drhs.lhs", "drhs.rhs", "lhs",      "rhs"};
 
 }  // namespace
 
@@ -197,8 +194,33 @@ std::string ArithmeticText(const Semantics& semantics) {
 Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
   return BindOpaque("aqt_operand_key", absl::StrCat(kRoleNames[static_cast<int>(role)], LayoutText(layout)), {key},
                     InferKey, [role, layout](absl::Span<const Array> in) -> absl::StatusOr<Array> {
-                      return ArrayOf(KeyOfRole(KeyOf(in[0]), role, layout));
+                      return ArrayOf(OperandKey(KeyOf(in[0]), role, layout));
                     });
+}
+
+// Roles are in the order of passes, and of sides in each; a convolution has one pass that draws.
+Key OperandKey(Key key, KeyRole role, PrngLayout layout) {
+  const int pass = static_cast<int>(role) / 2, side = static_cast<int>(role) % 2;
+  if (pass == kNumPasses) return SplitKey(key, 2, side, layout);
+  return SplitOperandKey(key, pass, side == 0 ? Side::kLhs : Side::kRhs, layout);
+}
+
+std::vector<int64_t> GroupSizesOf(const Array& group_sizes) {
+  const absl::Span<const int32_t> sizes = group_sizes.View<int32_t>();
+  return {sizes.begin(), sizes.end()};
+}
+
+Value GroupEnds(const RaggedDotPlan& plan, const Value& group_sizes) {
+  return BindOpaque(
+      "ragged_group_ends", absl::StrCat("rows=", plan.lhs_aval().shape[0]), {group_sizes},
+      [](absl::Span<const Aval> in) -> absl::StatusOr<Aval> { return in[0]; },
+      [plan](absl::Span<const Array> in) -> absl::StatusOr<Array> {
+        const std::vector<int64_t> sizes = GroupSizesOf(in[0]);
+        AQT_RETURN_IF_ERROR(plan.CheckGroupSizes(sizes));
+        ArrayBuilder ends = ArrayBuilder::ForOverwrite(in[0].aval());
+        std::partial_sum(sizes.begin(), sizes.end(), ends.Mutable<int32_t>().begin());
+        return std::move(ends).Build();
+      });
 }
 
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout) {

@@ -10,11 +10,13 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "aqt/core/array.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
+#include "aqt/quant/contraction/ragged_dot.h"
 
 namespace aqt {
 
@@ -32,11 +34,17 @@ namespace internal {
 // ", ieee, compat=...": what differs from the default, except the layout of keys. For attributes of operations.
 std::string ArithmeticText(const Semantics& semantics);
 
-// The six operands of a contraction and its gradients, in the order of OperandKeys.
-enum class KeyRole : uint8_t { kFwdLhs, kFwdRhs, kDlhsLhs, kDlhsRhs, kDrhsLhs, kDrhsRhs };
+// The six operands of a contraction and its gradients, in the order of OperandKeys; and the two of a convolution.
+enum class KeyRole : uint8_t { kFwdLhs, kFwdRhs, kDlhsLhs, kDlhsRhs, kDrhsLhs, kDrhsRhs, kConvLhs, kConvRhs };
 
 // The key of one operand, split off the key of the contraction (SplitContextKey).
 Value OperandKey(const Value& key, KeyRole role, PrngLayout layout);
+Key OperandKey(Key key, KeyRole role, PrngLayout layout);
+
+// group_sizes s32[groups] as an array of numbers.
+std::vector<int64_t> GroupSizesOf(const Array& group_sizes);
+// For each group the row behind its last one, s32[groups]; an evaluation fails as the plan does on sizes that do not fit.
+Value GroupEnds(const RaggedDotPlan& plan, const Value& group_sizes);
 
 // f32 noise for an operand of `shape` (1 along the sharing axes), from the operand's key.
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout);

@@ -2,16 +2,24 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/name_key.h"
+#include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_dot_general.h"
+#include "aqt/ops/contraction_dims.h"
+#include "aqt/ops/einsum_values.h"
 #include "aqt/ops/opaque_ops.h"
+#include "aqt/quant/contraction/einsum.h"
+#include "aqt/quant/contraction/einsum_lowering.h"
 #include "aqt/quant/tensor/calibration.h"
 
 namespace aqt {
@@ -99,7 +107,7 @@ AqtDot::Operand OperandOf(const AqtDot& dot, Side side, const QuantizedDotOption
   if (IsFrozen(options, side, QuantMode::kServe)) {
     const absl::StatusOr<AqtDot::QuantizedAvals> avals = dot.QuantizedAvalsOf(side);
     if (!avals.ok()) {
-      const Value refused = Refuse(avals.status(), "aqt_dot_general", {x}, where);
+      const Value refused = Refuse(avals.status(), dot.name(), {x}, where);
       return {refused, refused};
     }
     if (scale_only) return {x, InputSlot(scale_slot, avals->scale), /*is_quantized=*/false};
@@ -130,37 +138,88 @@ Slot StatSlot(absl::string_view name, const StateSlot& slot) {
   return {SlotKind::kStat, PathOf(name, absl::StrCat(slot.operand, "/", slot.name))};
 }
 
-Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, const QuantizedDotOptions& options,
-                   absl::string_view name, const SourceLine& where) {
-  for (const Value& operand : {lhs, rhs}) {
-    if (!operand.status().ok()) return operand;
-  }
-  if (const absl::Status status = CheckModes(options); !status.ok()) {
-    return Refuse(status, "aqt_dot_general", {lhs, rhs}, where);
-  }
-  if (!TakeName(name)) {
-    return Refuse(
-        absl::AlreadyExistsError(absl::StrCat("a contraction named \"", name,
-                                              "\" already exists, and the two would share noise, statistics and "
-                                              "frozen tensors; NextContractionName() gives each its own")),
-        "aqt_dot_general", {lhs, rhs}, where);
-  }
-  const absl::StatusOr<AqtDot> dot = AqtDot::Make(options.config, lhs.aval(), rhs.aval(), dims, options.semantics,
-                                                  {options.lhs_mode, options.rhs_mode});
-  if (!dot.ok()) return Refuse(dot.status(), "aqt_dot_general", {lhs, rhs}, where);
+namespace {
+
+absl::Status NameIsTaken(absl::string_view name) {
+  return absl::AlreadyExistsError(absl::StrCat("a contraction named \"", name,
+                                               "\" already exists, and the two would share noise, statistics and "
+                                               "frozen tensors; NextContractionName() gives each its own"));
+}
+
+// A contraction that has a plan. `context` stands before messages about it.
+Value Planned(absl::Span<const Value> operands, const PlannedDims& dims, const QuantizedDotOptions& options,
+              absl::string_view name, const SourceLine& where, absl::string_view context = "") {
+  const std::string op = absl::StrCat("aqt_", KindOf(dims));
+  const auto refuse = [&](const absl::Status& status) {
+    return Refuse(context.empty() ? status : Annotate(status, context), op, operands, where);
+  };
+  if (const absl::Status status = CheckModes(options); !status.ok()) return refuse(status);
+  if (!TakeName(name)) return refuse(NameIsTaken(name));
+  const absl::StatusOr<AqtDot> dot = AqtDot::Make(options.config, operands[0].aval(), operands[1].aval(), dims,
+                                                  options.semantics, {options.lhs_mode, options.rhs_mode});
+  if (!dot.ok()) return refuse(dot.status());
   const bool trains =
       options.with_gradient && options.lhs_mode == QuantMode::kTrain && options.rhs_mode == QuantMode::kTrain;
-  std::optional<Value> key;
-  if (trains ? dot->NeedsKey() : dot->ForwardNeedsKey()) key = KeyOf(options, name);
-  const AqtDot::State state = StateOf(*dot, options, trains, name);
-  const AqtDot::Operand left = OperandOf(*dot, Side::kLhs, options, lhs, key, state, name, where);
-  const AqtDot::Operand right = OperandOf(*dot, Side::kRhs, options, rhs, key, state, name, where);
-  const AqtDot::Result result = dot->ApplyWithState(left, right, key, state, where);
+  AqtDot::Arguments arguments;
+  if (trains ? dot->NeedsKey() : dot->ForwardNeedsKey()) arguments.key = KeyOf(options, name);
+  arguments.state = StateOf(*dot, options, trains, name);
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    (side == Side::kLhs ? arguments.lhs : arguments.rhs) = OperandOf(
+        *dot, side, options, operands[side == Side::kLhs ? 0 : 1], arguments.key, arguments.state, name, where);
+  }
+  if (operands.size() > 2) arguments.group_sizes = operands[2];
+  const AqtDot::Result result = dot->ApplyWithState(arguments, where);
   for (size_t i = 0; i < result.forward_state.size(); ++i) {
     if (result.forward_state[i].has_value())
       WriteSlot(StatSlot(name, dot->plan().forward_state()[i]), *result.forward_state[i]);
   }
   return result.out;
+}
+
+// For a product whose operands are exchanged.
+QuantizedDotOptions Swapped(QuantizedDotOptions options) {
+  options.config = SwapOperands(std::move(options.config), options.semantics.compat.einsum_keeps_mid_alphas);
+  std::swap(options.lhs_mode, options.rhs_mode);
+  std::swap(options.lhs_freezer, options.rhs_freezer);
+  return options;
+}
+
+Value Einsum(absl::Span<const Value> operands, const std::string& equation, const QuantizedDotOptions& options,
+             absl::string_view name, const SourceLine& where) {
+  const absl::StatusOr<internal::EinsumLowering> lowering =
+      internal::LowerEinsum(equation, operands[0].aval(), operands[1].aval());
+  if (!lowering.ok()) return Refuse(lowering.status(), "einsum", operands, where);
+  const QuantizedDotOptions in_product = lowering->swapped ? Swapped(options) : options;
+  const CallSite site(where);
+  return internal::EinsumValue(
+      *lowering, operands[0], operands[1], [&](const Value& lhs, const Value& rhs, const DotDims& dims) {
+        return Planned({lhs, rhs}, dims, in_product, name, where, internal::ProductOf(equation, *lowering));
+      });
+}
+
+}  // namespace
+
+Value QuantizedContraction(absl::Span<const Value> operands, const ContractionDims& dims,
+                           const QuantizedDotOptions& options, absl::string_view name, const SourceLine& where) {
+  for (const Value& operand : operands) {
+    if (!operand.status().ok()) return operand;
+  }
+  const size_t expected = std::holds_alternative<RaggedDims>(dims) ? 3 : 2;
+  if (operands.size() != expected) {
+    return Refuse(absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", operands.size())),
+                  KindOf(dims), operands, where);
+  }
+  return std::visit(
+      [&]<class D>(const D& own) {
+        if constexpr (std::is_same_v<D, EinsumDims>) return Einsum(operands, own.equation, options, name, where);
+        else return Planned(operands, own, options, name, where);
+      },
+      dims);
+}
+
+Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, const QuantizedDotOptions& options,
+                   absl::string_view name, const SourceLine& where) {
+  return QuantizedContraction({lhs, rhs}, dims, options, name, where);
 }
 
 }  // namespace aqt

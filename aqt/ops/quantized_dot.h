@@ -1,21 +1,23 @@
 #ifndef AQT_OPS_QUANTIZED_DOT_H_
 #define AQT_OPS_QUANTIZED_DOT_H_
 
-// What replaces a dot_general when a model is quantized, by a rule (transforms/inject.h) or by a layer itself: both
+// What replaces a contraction when a model is quantized, by a rule (transforms/inject.h) or by a layer itself: both
 // give the same equations.
 
 #include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
-#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/config/state_arrays.h"
 
 namespace aqt {
 
@@ -61,10 +63,20 @@ Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part);
 // The input, or output, that holds a statistic.
 Slot StatSlot(absl::string_view name, const StateSlot& slot);
 
-// lhs x rhs, quantized. A key becomes an input of the trace if the configuration draws random numbers: in the forward
-// pass, or in a gradient (see with_gradient). `where` is the caller's line. Result and errors as for AqtDot; and
-// AlreadyExists if a contraction of the trace already has the name: the two would share their noise, statistics and
-// frozen tensors.
+// lhs x rhs, quantized; a ragged contraction has a third operand, group_sizes (contractions.h has the float ones). A key
+// becomes an input of the trace if the configuration draws random numbers: in the forward pass, or in a gradient (see
+// with_gradient). `where` is the caller's line.
+//   dot_general, ragged_dot   as the configuration says
+//   conv      config.fwd; InvalidArgument for a dlhs, drhs or tiling
+//   einsum    lhs and rhs of the options are the operands of the equation. Where the product is rhs x lhs, everything
+//             is exchanged for it (EinsumPlan), and the names of statistics and frozen tensors are the product's, as in
+//             AQT: a weight that is rhs of the equation is then stored as "<name>/qlhs/value"
+// Result and errors as for AqtDot; and AlreadyExists if a contraction of the trace already has the name: the two would
+// share their noise, statistics and frozen tensors.
+Value QuantizedContraction(absl::Span<const Value> operands, const ContractionDims& dims,
+                           const QuantizedDotOptions& options, absl::string_view name, const SourceLine& where);
+
+// The same for a dot_general.
 Value QuantizedDot(const Value& lhs, const Value& rhs, const DotDims& dims, const QuantizedDotOptions& options,
                    absl::string_view name, const SourceLine& where);
 

@@ -1,0 +1,49 @@
+#include "aqt/ops/contraction_dims.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace aqt {
+namespace {
+
+std::string Describe(const DotDims& dims) { return absl::StrCat("dims=", dims.ToString()); }
+
+std::string Describe(const ConvDims& dims) {
+  std::string text = "padding=";
+  if (dims.padding == ConvPadding::kExplicit) {
+    const auto pair = [](std::string* out, const std::pair<int64_t, int64_t>& p) {
+      absl::StrAppend(out, "(", p.first, ",", p.second, ")");
+    };
+    absl::StrAppend(&text, "[", absl::StrJoin(dims.explicit_padding, ",", pair), "]");
+  } else {
+    absl::StrAppend(&text, ToString(dims.padding));
+  }
+  const auto append = [&](absl::string_view name, const Axes& values) {
+    if (std::all_of(values.begin(), values.end(), [](int64_t value) { return value == 1; })) return;
+    absl::StrAppend(&text, ", ", name, "=[", absl::StrJoin(values, ","), "]");
+  };
+  append("strides", dims.window_strides);
+  append("lhs_dilation", dims.lhs_dilation);
+  append("rhs_dilation", dims.rhs_dilation);
+  if (dims.feature_group_count != 1) absl::StrAppend(&text, ", groups=", dims.feature_group_count);
+  return text;
+}
+
+std::string Describe(const RaggedDims&) { return ""; }
+
+constexpr absl::string_view kKinds[] = {"dot_general", "conv", "ragged_dot", "einsum"};
+
+}  // namespace
+
+absl::string_view KindOf(const ContractionDims& dims) { return kKinds[dims.index()]; }
+absl::string_view KindOf(const PlannedDims& dims) { return kKinds[dims.index()]; }
+
+std::string DescribeDims(const PlannedDims& dims) {
+  return std::visit([](const auto& own) { return Describe(own); }, dims);
+}
+
+}  // namespace aqt

@@ -1,0 +1,22 @@
+#ifndef AQT_OPS_EINSUM_VALUES_H_
+#define AQT_OPS_EINSUM_VALUES_H_
+
+// An einsum in operations of a program, around a product of one's choice: float or quantized. Internal.
+
+#include "absl/functional/function_ref.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/graph/value.h"
+#include "aqt/quant/contraction/einsum_lowering.h"
+
+namespace aqt::internal {
+
+// The product of two operands of one float dtype; they may be those of the equation exchanged (EinsumLowering::swapped).
+using EinsumProduct = absl::FunctionRef<Value(const Value& lhs, const Value& rhs, const DotDims& dims)>;
+
+// The result of the equation for lhs and rhs: diagonals, conversions and sums of each operand, the product, and its axes
+// in the order of the result. The bits, and those of the gradients, are EinsumPlan's if the product's are.
+Value EinsumValue(const EinsumLowering& lowering, const Value& lhs, const Value& rhs, EinsumProduct product);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_OPS_EINSUM_VALUES_H_
