@@ -10,11 +10,11 @@
 
 namespace aqt::internal {
 
-// The product of two operands of one float dtype; they may be those of the equation exchanged (EinsumLowering::swapped).
+// The product of two operands of one float dtype: those of the equation, or these exchanged (EinsumLowering::swapped).
 using EinsumProduct = absl::FunctionRef<Value(const Value& lhs, const Value& rhs, const DotDims& dims)>;
 
-// The result of the equation for lhs and rhs: diagonals, conversions and sums of each operand, the product, and its axes
-// in the order of the result. The bits, and those of the gradients, are EinsumPlan's if the product's are.
+// The result of the equation for lhs and rhs: diagonals, conversions and sums of each operand, the product, and its
+// axes in the order of the result. The bits, and those of the gradients, are EinsumPlan's if the product's are.
 Value EinsumValue(const EinsumLowering& lowering, const Value& lhs, const Value& rhs, EinsumProduct product);
 
 }  // namespace aqt::internal

@@ -43,7 +43,8 @@ Key OperandKey(Key key, KeyRole role, PrngLayout layout);
 
 // group_sizes s32[groups] as an array of numbers.
 std::vector<int64_t> GroupSizesOf(const Array& group_sizes);
-// For each group the row behind its last one, s32[groups]; an evaluation fails as the plan does on sizes that do not fit.
+// For each group the row behind its last one, s32[groups]. An evaluation fails as the plan does on sizes that do not
+// fit.
 Value GroupEnds(const RaggedDotPlan& plan, const Value& group_sizes);
 
 // f32 noise for an operand of `shape` (1 along the sharing axes), from the operand's key.

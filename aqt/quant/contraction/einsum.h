@@ -45,8 +45,8 @@ namespace aqt {
 absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 
 // The same configuration for a product whose operands are exchanged: fwd.lhs <-> fwd.rhs, dlhs <-> drhs. The backward
-// contractions do not change inside: their lhs is the incoming gradient. The mid alphas of fwd are exchanged, too, unless
-// `keeps_mid_alphas` (Compat::einsum_keeps_mid_alphas).
+// contractions do not change inside: their lhs is the incoming gradient. The mid alphas of fwd are exchanged, too,
+// unless `keeps_mid_alphas` (Compat::einsum_keeps_mid_alphas).
 DotGeneral SwapOperands(DotGeneral config, bool keeps_mid_alphas = false);
 
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first one with
