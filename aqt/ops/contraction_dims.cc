@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +42,13 @@ constexpr absl::string_view kKinds[] = {"dot_general", "conv", "ragged_dot", "ei
 
 absl::string_view KindOf(const ContractionDims& dims) { return kKinds[dims.index()]; }
 absl::string_view KindOf(const PlannedDims& dims) { return kKinds[dims.index()]; }
+
+absl::Status ValidateKind(absl::string_view kind) {
+  if (std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds)) return absl::OkStatus();
+  const auto quoted = [](std::string* out, absl::string_view name) { absl::StrAppend(out, "\"", name, "\""); };
+  return absl::InvalidArgumentError(
+      absl::StrCat("op \"", kind, "\" cannot be quantized; ", absl::StrJoin(kKinds, ", ", quoted), " can"));
+}
 
 std::string DescribeDims(const PlannedDims& dims) {
   return std::visit([](const auto& own) { return Describe(own); }, dims);

@@ -4,6 +4,7 @@
 #include <string>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/quant/contraction/conv_dims.h"
@@ -30,6 +31,9 @@ using PlannedDims = std::variant<DotDims, ConvDims, RaggedDims>;
 // "dot_general", "conv", "ragged_dot", "einsum".
 absl::string_view KindOf(const ContractionDims& dims);
 absl::string_view KindOf(const PlannedDims& dims);
+
+// InvalidArgument, naming those that there are, for another kind.
+absl::Status ValidateKind(absl::string_view kind);
 
 // For the text of a program: "dims=(([1],[0]),([],[]))"; "padding=SAME, strides=[2,2], groups=4", without what is 1;
 // nothing for a ragged contraction.

@@ -129,6 +129,13 @@ std::string NextContractionName() {
   return ContractionName(CurrentScope(), ordinal);
 }
 
+Side SideInProduct(const ContractionDims& dims, const Aval& lhs, const Aval& rhs, Side side) {
+  const EinsumDims* einsum = std::get_if<EinsumDims>(&dims);
+  if (einsum == nullptr) return side;
+  const absl::StatusOr<internal::EinsumLowering> lowering = internal::LowerEinsum(einsum->equation, lhs, rhs);
+  return lowering.ok() ? lowering->InProduct(side) : side;
+}
+
 Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part) {
   return {SlotKind::kFrozen, PathOf(name, absl::StrCat(side == Side::kLhs ? "qlhs" : "qrhs", "/",
                                                        part == FrozenPart::kValue ? "value" : "scale"))};

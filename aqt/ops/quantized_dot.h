@@ -56,16 +56,19 @@ std::string ContractionName(absl::string_view scope, int ordinal);
 // The first such name of the current scope that no QuantizedDot of the active trace has.
 std::string NextContractionName();
 
-// The input or output that holds the quantized form of one side.
+// The side of the product on which an operand of the contraction is: the other one where an einsum exchanges them.
+Side SideInProduct(const ContractionDims& dims, const Aval& lhs, const Aval& rhs, Side side);
+
+// The input or output that holds the quantized form of one side of the product.
 enum class FrozenPart { kValue, kScale };
 Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part);
 
 // The input, or output, that holds a statistic.
 Slot StatSlot(absl::string_view name, const StateSlot& slot);
 
-// lhs x rhs, quantized; a ragged contraction has a third operand, group_sizes (contractions.h has the float ones). A key
-// becomes an input of the trace if the configuration draws random numbers: in the forward pass, or in a gradient (see
-// with_gradient). `where` is the caller's line.
+// lhs x rhs, quantized; a ragged contraction has a third operand, group_sizes (contractions.h has the float ones). A
+// key becomes an input of the trace if the configuration draws random numbers: in the forward pass, or in a gradient
+// (see with_gradient). `where` is the caller's line.
 //   dot_general, ragged_dot   as the configuration says
 //   conv      config.fwd; InvalidArgument for a dlhs, drhs or tiling
 //   einsum    lhs and rhs of the options are the operands of the equation. Where the product is rhs x lhs, everything

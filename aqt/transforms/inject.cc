@@ -15,6 +15,8 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/rewrite.h"
+#include "aqt/ops/contraction_dims.h"
+#include "aqt/ops/contractions.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/tensor/calibration.h"
 #include "re2/re2.h"
@@ -40,10 +42,7 @@ absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfi
                        "\" is not a valid regular expression: ", patterns.back()->error()));
     }
     for (const std::string& op : rule.ops) {
-      if (op != "dot_general") {
-        return absl::InvalidArgumentError(absl::StrCat("inject: ", RuleName(config, i), ": op \"", op,
-                                                       "\" cannot be quantized; \"dot_general\" can"));
-      }
+      AQT_RETURN_IF_ERROR(Annotate(ValidateKind(op), absl::StrCat("inject: ", RuleName(config, i))));
     }
   }
   return patterns;
@@ -85,19 +84,18 @@ class Injector {
   }
 
   absl::StatusOr<std::vector<Value>> Rule(const Equation& eqn, absl::Span<const Value> operands) {
-    const DotGeneralOp* dot = std::get_if<DotGeneralOp>(&eqn.op);
-    if (dot == nullptr) return BindAgain(eqn, operands);
-    const std::string& scope = program_.scope(eqn);
-    const int rule = FindRule(eqn);
+    const std::optional<ContractionDims> dims = ContractionOf(eqn.op);
+    if (!dims.has_value()) return BindAgain(eqn, operands);
+    const int rule = FindRule(eqn, *dims);
+    const auto aval = [](std::string* out, const Value& operand) { *out += operand.aval().ToString(); };
     report_.contractions.push_back(
-        {NameFor(scope), absl::StrCat(operands[0].aval().ToString(), ", ", operands[1].aval().ToString()), rule, {}});
+        {std::string(KindOf(*dims)), NameFor(program_.scope(eqn)), absl::StrJoin(operands, ", ", aval), rule, {}});
     if (rule < 0) return BindAgain(eqn, operands);
     ++report_.hits[rule];
     if (!config_.rules[rule].dot_general.has_value()) return BindAgain(eqn, operands);
-    AQT_ASSIGN_OR_RETURN(const QuantizedDotOptions options, OptionsFor(config_.rules[rule], eqn));
-    const Value out =
-        QuantizedDot(operands[0], operands[1], dot->dims, options, report_.contractions.back().name, eqn.where);
-    return std::vector<Value>{ops::Cast(out, dot->out)};
+    AQT_ASSIGN_OR_RETURN(const QuantizedDotOptions options, OptionsFor(config_.rules[rule], eqn, *dims));
+    const Value out = QuantizedContraction(operands, *dims, options, report_.contractions.back().name, eqn.where);
+    return std::vector<Value>{ops::Cast(out, program_.aval(eqn.out[0]).dtype)};
   }
 
   absl::Status Finish() {
@@ -141,11 +139,11 @@ class Injector {
     }
   }
 
-  int FindRule(const Equation& eqn) const {
+  int FindRule(const Equation& eqn, const ContractionDims& dims) const {
     const std::string& scope = program_.scope(eqn);
     for (size_t i = 0; i < config_.rules.size(); ++i) {
       const InjectRule& rule = config_.rules[i];
-      if (std::find(rule.ops.begin(), rule.ops.end(), "dot_general") != rule.ops.end() &&
+      if (std::find(rule.ops.begin(), rule.ops.end(), KindOf(dims)) != rule.ops.end() &&
           HasOrigin(rule.lhs_origin, from_params_[eqn.in[0]]) && HasOrigin(rule.rhs_origin, from_params_[eqn.in[1]]) &&
           RE2::FullMatch(scope, *patterns_[i])) {
         return static_cast<int>(i);
@@ -169,7 +167,8 @@ class Injector {
     return from_params_[operand] || !HasState(tensor.quantizer) ? FreezerMode::kValueAndScale : FreezerMode::kScale;
   }
 
-  absl::StatusOr<QuantizedDotOptions> OptionsFor(const InjectRule& rule, const Equation& eqn) {
+  absl::StatusOr<QuantizedDotOptions> OptionsFor(const InjectRule& rule, const Equation& eqn,
+                                                 const ContractionDims& dims) {
     const QuantMode lhs_mode = ModeOf(rule.lhs_mode, rule.dot_general->fwd.lhs, eqn.in[0]);
     const QuantMode rhs_mode = ModeOf(rule.rhs_mode, rule.dot_general->fwd.rhs, eqn.in[1]);
     const bool trains = config_.param_mode == QuantMode::kTrain && config_.data_mode == QuantMode::kTrain &&
@@ -192,8 +191,9 @@ class Injector {
     for (const Side side : {Side::kLhs, Side::kRhs}) {
       FreezerMode& freezer = side == Side::kLhs ? options.lhs_freezer : options.rhs_freezer;
       if ((side == Side::kLhs ? lhs_mode : rhs_mode) != QuantMode::kServe || frozen_ == nullptr) continue;
+      const Side in_product = SideInProduct(dims, program_.aval(eqn.in[0]), program_.aval(eqn.in[1]), side);
       for (const FrozenPart part : {FrozenPart::kValue, FrozenPart::kScale}) {
-        const Slot slot = FrozenSlot(report_.contractions.back().name, side, part);
+        const Slot slot = FrozenSlot(report_.contractions.back().name, in_product, part);
         const bool needed =
             freezer == FreezerMode::kValueAndScale || (freezer == FreezerMode::kScale && part == FrozenPart::kScale);
         if (!needed || frozen_->contains(slot)) continue;
@@ -226,7 +226,7 @@ class Injector {
 std::string InjectReport::ToString(const InjectConfig& config) const {
   std::string text;
   for (const Contraction& c : contractions) {
-    absl::StrAppend(&text, "  dot_general [", c.name, "] (", c.operands,
+    absl::StrAppend(&text, "  ", c.op, " [", c.name, "] (", c.operands,
                     "): ", c.rule < 0 ? std::string("no rule") : RuleName(config, c.rule));
     if (c.rule >= 0 && !config.rules[c.rule].dot_general.has_value()) text += ", stays as it is";
     if (!c.requantized.empty()) absl::StrAppend(&text, ", requantizes ", absl::StrJoin(c.requantized, " and "));

@@ -8,6 +8,11 @@
 //   config.rules.push_back({.scope = "mlp/.*", .dot_general = FullyQuantized()});
 //   absl::StatusOr<Program> quantized = Inject(program, config);
 //
+// A rule names the operations that it quantizes: "dot_general" unless it says otherwise, "conv", "ragged_dot" and
+// "einsum" (ops/contractions.h). lhs and rhs are the operands of the operation; those of an einsum are the operands of
+// its equation, in whichever order they are multiplied (QuantizedContraction says what is exchanged). A convolution is
+// quantized by dot_general.fwd, such as ConvGeneralDilatedMake gives; dlhs, drhs and a tiling are refused.
+//
 // Inject before taking gradients, so that each quantized contraction brings its own backward pass.
 
 #include <optional>
@@ -34,7 +39,7 @@ struct InjectRule {
   std::string name = "";  // for messages; "rule <number>" when empty
   // The rule hits an equation if all of these match.
   std::string scope = ".*";                        // regular expression (RE2) for the whole scope
-  std::vector<std::string> ops = {"dot_general"};  // the operation's name
+  std::vector<std::string> ops = {"dot_general"};  // the operation's name is one of these
   OperandOrigin lhs_origin = OperandOrigin::kAny, rhs_origin = OperandOrigin::kAny;
 
   // How to quantize it; if unset, it stays as it is.
@@ -68,6 +73,7 @@ struct InjectConfig {
 
 struct InjectReport {
   struct Contraction {
+    std::string op;                        // "dot_general", "conv", "ragged_dot" or "einsum"
     std::string name;                      // the first ContractionName of the scope that no other contraction has
     std::string operands;                  // "f32[2,3], f32[3,4]"
     int rule;                              // position of the rule that hit it; -1: none

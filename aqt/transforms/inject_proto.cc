@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/ops/contraction_dims.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/text/config_proto.h"
 #include "configs/config_text.h"
@@ -83,10 +84,8 @@ absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Pla
   }
   if (message.ops_size() > 0) rule.ops.assign(message.ops().begin(), message.ops().end());
   for (int i = 0; i < message.ops_size(); ++i) {
-    if (message.ops(i) != "dot_general") {
-      return place.In(message, "ops", i)
-          .Error(absl::StrCat("op \"", message.ops(i), "\" cannot be quantized; \"dot_general\" can"));
-    }
+    const absl::Status known = ValidateKind(message.ops(i));
+    if (!known.ok()) return place.In(message, "ops", i).Error(known.message());
   }
   if (message.has_lhs_origin()) {
     AQT_RETURN_IF_ERROR(ReadEnum(kOrigins, message.lhs_origin(), place.In(message, "lhs_origin"), &rule.lhs_origin));

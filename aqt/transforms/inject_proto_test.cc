@@ -98,7 +98,7 @@ TEST(InjectProtoTest, ErrorsHaveAPlace) {
            {"schema: 1\nrules { keep: false }", {"rules.txt:2:", "keep can only be true"}},
            {"schema: 1\nrules {\n  scope: \"a(\" keep: true\n}",
             {"rules.txt:3:", "\"a(\" is not a valid regular expression"}},
-           {"schema: 1\nrules { keep: true\n ops: \"conv\" }", {"rules.txt:3:", "op \"conv\""}},
+           {"schema: 1\nrules { keep: true\n ops: \"relu\" }", {"rules.txt:3:", "op \"relu\""}},
            {"schema: 1\nrules { keep: true lhs_mode: QUANT_MODE_UNSPECIFIED }", {"rules.txt:2:", "UNSPECIFIED"}},
            {"schema: 1\nrules {\n dot_general {\n base: \"int9\" } }", {"rules.txt:4:", "int9"}},
        }) {
@@ -156,7 +156,12 @@ TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
                                 .scope = "(.*/)?(mlp|ffn|feed_forward)(/.*)?",
                                 .rhs_origin = OperandOrigin::kParam,
                                 .dot_general = int4_weights};
+  const InjectRule conv{
+      .name = "convolutions", .ops = {"conv"}, .dot_general = DotGeneralMake(8, 8, {.use_fwd_quant = false})};
+  const InjectRule others{
+      .name = "other contractions", .ops = {"dot_general", "einsum", "ragged_dot"}, .dot_general = FullyQuantized()};
   const std::vector<std::pair<std::string, InjectConfig>> presets = {
+      {"int8_all", {.rules = {conv, others}, .strict = false}},
       {"int8_but_head", {.rules = {head, rest}, .strict = false}},
       {"mixed_int4_int8", {.rules = {head, feed_forward, rest}, .strict = false}}};
   std::vector<std::string> names;
@@ -169,7 +174,8 @@ TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
   }
   EXPECT_EQ(InjectPresetNames(), names);
   EXPECT_THAT(InjectConfigFromPreset("int3"),
-              FailsWith(absl::StatusCode::kInvalidArgument, {"no preset \"int3\"; presets are int8_but_head, mixed"}));
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"no preset \"int3\"; presets are int8_all, int8_but_head, mixed"}));
 }
 
 TEST(InjectProtoTest, OtherNamesLeadToTheRightOnes) {

@@ -132,8 +132,10 @@ TEST(InjectTest, WrongRulesAreRefused) {
   EXPECT_THAT(Inject(Traced(2), config),
               FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "\"mlp/(\"", "not a valid regular expression"}));
   config = All(Int8());
-  config.rules[0].ops = {"conv"};
-  EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument, {"rule 1", "op \"conv\""}));
+  config.rules[0].ops = {"relu"};
+  EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                   {"rule 1", "op \"relu\" cannot be quantized",
+                                                    "\"dot_general\", \"conv\", \"ragged_dot\", \"einsum\" can"}));
   config = All(Int8());
   config.rules[0].lhs_mode = QuantMode::kCalibrate;
   EXPECT_THAT(Inject(Traced(2), config), FailsWith(absl::StatusCode::kInvalidArgument,
