@@ -21,6 +21,7 @@
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
 #include "aqt/kernels/thread_pool.h"
+#include "aqt/nn/conv.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/parameter.h"
 #include "aqt/nn/sgd.h"
