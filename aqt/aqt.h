@@ -49,6 +49,7 @@
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantizer.h"
 #include "aqt/quant/text/config_proto.h"
+#include "aqt/runtime/prepared_program.h"
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/expand.h"
 #include "aqt/transforms/fold.h"

@@ -1,5 +1,6 @@
 #include "aqt/ops/aqt_dot_ops.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/opaque_ops.h"
+#include "aqt/ops/packed_contraction.h"
 #include "aqt/quant/contraction/dot_operand.h"
 #include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/contraction/product_plan.h"
@@ -54,6 +56,9 @@ class ForwardOp : public CompositeBase {
       if (!order_.has_scale[i] || order_.quantized[i]) continue;
       absl::StrAppend(&text, ", ", side == Side::kLhs ? "lhs" : "rhs", " by a given scale");
     }
+    for (const Side side : kSides) {
+      if (order_.packed[static_cast<int>(side)]) absl::StrAppend(&text, ", ", internal::Name(side), " packed");
+    }
     return text;
   }
   std::optional<std::string> instance_name() const override { return name_; }
@@ -77,7 +82,11 @@ class ForwardOp : public CompositeBase {
       return absl::InvalidArgumentError(absl::StrCat("takes ", order_.size(), " operands, got ", in.size()));
     }
     for (const Side side : kSides) {
-      if (!order_.quantized[static_cast<int>(side)]) {
+      const int i = static_cast<int>(side);
+      if (order_.packed[i]) {
+        const Aval panels{DType::kU8, {*dot_->engine().PanelBytesOf(side)}};
+        AQT_RETURN_IF_ERROR(ExpectAval("a packed operand", in[order_.at(side)], panels));
+      } else if (!order_.quantized[i]) {
         AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[order_.at(side)], dot_->aval(side)));
       }
     }
@@ -101,14 +110,22 @@ class ForwardOp : public CompositeBase {
     std::vector<DotOperand> operands;
     for (const Side side : kSides) {
       const Array& value = in[order_.at(side)];
-      if (!order_.has_scale[static_cast<int>(side)]) {
+      const bool has_scale = order_.has_scale[static_cast<int>(side)];
+      if (order_.packed[static_cast<int>(side)]) {
+        const absl::Span<const Array> scale = in.subspan(order_.at(side) + 1, has_scale ? 1 : 0);
+        AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->engine().FromPanels(side, value, scale));
+        prepared.push_back(std::move(operand));
+        operands.emplace_back(prepared.back());
+        continue;
+      }
+      if (!has_scale) {
         operands.emplace_back(value);
         continue;
       }
       QTensor qtensor{.scale = {in[order_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
       const bool quantized = order_.quantized[static_cast<int>(side)];
       if (quantized) qtensor.qvalue = value;
-      AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan().Prepare(side, std::move(qtensor)));
+      AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan().Prepare(side, std::move(qtensor), CurrentRuntime()));
       prepared.push_back(std::move(operand));
       operands.push_back(quantized ? DotOperand(prepared.back()) : DotOperand(value, prepared.back()));
     }
@@ -132,11 +149,35 @@ class ForwardOp : public CompositeBase {
 
   // How the operands meet, if this is a float operation of its own.
   std::optional<PlannedDims> float_dims() const {
-    if (with_residuals_ || dot_->name != KindOf(dot_->dims)) return std::nullopt;
+    if (with_residuals_ || is_packed() || dot_->name != KindOf(dot_->dims)) return std::nullopt;
     return dot_->dims;
   }
 
-  bool has_expansion() const override { return !HasMidAlphas(dot_->config.fwd); }
+  // Binds the operation again with the operands packed that replace a side and are `is_fixed`; null if there are none.
+  std::optional<std::vector<Value>> BindPacked(absl::Span<const Value> in, absl::Span<const bool> is_fixed,
+                                               const SourceLine& where) const {
+    if (with_residuals_ || order_.backward_state > 0) return std::nullopt;
+    OperandOrder order = order_;
+    std::vector<Value> operands(in.begin(), in.end());
+    for (const Side side : kSides) {
+      const int i = static_cast<int>(side);
+      const size_t at = order_.at(side), count = order_.has_scale[i] ? 2 : 1;
+      const bool replaces_side =
+          order_.quantized[i] || (!order_.has_scale[i] && !dot_->engine().forward().side(side).is_quantized());
+      const absl::Span<const bool> fixed = is_fixed.subspan(at, count);
+      const bool all_fixed = std::all_of(fixed.begin(), fixed.end(), [](bool own) { return own; });
+      if (order_.packed[i] || !replaces_side || !all_fixed || !dot_->engine().PanelBytesOf(side).has_value()) continue;
+      const CompositeOp pack{MakePackOp(dot_, side, order_.has_scale[i])};
+      operands[at] = Bind(pack, in.subspan(at, count), where)[0];
+      order.packed[i] = true;
+    }
+    if (!order.packed[0] && !order.packed[1]) return std::nullopt;
+    const CompositeOp op{std::make_shared<ForwardOp>(dot_, order, false, backward_slots_, name_)};
+    return Bind(op, operands, where);
+  }
+
+  bool is_packed() const { return order_.packed[0] || order_.packed[1]; }
+  bool has_expansion() const override { return !is_packed() && !HasMidAlphas(dot_->config.fwd); }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const absl::Span<const StateSlot> slots = dot_->plan().forward_state();
     std::vector<Value> statistics(slots.size());
@@ -227,7 +268,7 @@ Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
         "contraction in float");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
   }
-  if (order_.has_scale[0] || order_.has_scale[1]) {
+  if (order_.has_scale[0] || order_.has_scale[1] || is_packed()) {
     const absl::Status status = absl::FailedPreconditionError(
         "an operand is already quantized (mode CONVERT or SERVE) and has no gradient; train with float operands");
     return {.outputs = {Refuse(status, Name(), in, here)}, .residuals = {}};
@@ -280,11 +321,24 @@ std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Imp
 
 namespace aqt {
 
-std::optional<PlannedDims> FloatDimsOf(const Op& op) {
+namespace {
+
+const internal::ForwardOp* ForwardOpOf(const Op& op) {
   const CompositeOp* composite = std::get_if<CompositeOp>(&op);
-  if (composite == nullptr) return std::nullopt;
-  const auto* forward = dynamic_cast<const internal::ForwardOp*>(composite->impl.get());
+  return composite != nullptr ? dynamic_cast<const internal::ForwardOp*>(composite->impl.get()) : nullptr;
+}
+
+}  // namespace
+
+std::optional<PlannedDims> FloatDimsOf(const Op& op) {
+  const internal::ForwardOp* forward = ForwardOpOf(op);
   return forward != nullptr ? forward->float_dims() : std::nullopt;
+}
+
+std::optional<std::vector<Value>> BindPacked(const Op& op, absl::Span<const Value> operands,
+                                             absl::Span<const bool> is_fixed, const SourceLine& where) {
+  const internal::ForwardOp* forward = ForwardOpOf(op);
+  return forward != nullptr ? forward->BindPacked(operands, is_fixed, where) : std::nullopt;
 }
 
 }  // namespace aqt

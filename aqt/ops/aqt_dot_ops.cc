@@ -9,6 +9,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
+#include "aqt/ops/packed_contraction.h"
 
 namespace aqt {
 
@@ -90,7 +91,11 @@ Context ContextOf(const AqtDot::Impl& dot, const Array* key) {
   return context;
 }
 
-Runtime CurrentRuntime() { return {.executor = CurrentExecutor()}; }
+namespace {
+thread_local PackCounts* current_packs = nullptr;
+}  // namespace
+
+Runtime CurrentRuntime() { return {.executor = CurrentExecutor(), .packs = current_packs}; }
 
 KeyRole RoleOf(const AqtDot::Impl& dot, Pass pass, Side side) {
   constexpr KeyRole kRoles[][2] = {{KeyRole::kFwdLhs, KeyRole::kFwdRhs},
@@ -123,3 +128,10 @@ std::vector<Value> StatisticsOf(absl::string_view operand, absl::Span<const Stat
 }
 
 }  // namespace aqt::internal
+
+namespace aqt {
+
+CountPacks::CountPacks() : outer_(std::exchange(internal::current_packs, &counts_)) {}
+CountPacks::~CountPacks() { internal::current_packs = outer_; }
+
+}  // namespace aqt

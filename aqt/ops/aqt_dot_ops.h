@@ -105,11 +105,12 @@ std::optional<Value> KeyFor(const AqtDot::Impl& dot, const Value* key, Pass pass
 Value GroupEndsOf(const AqtDot::Impl& dot, const Value* group_sizes);
 absl::Status CheckGroupSizesAval(const AqtDot::Impl& dot, const Aval& group_sizes);
 
-// Which operands an equation has: for each side one or two; optionally group_sizes; the statistics of sides without a
-// scale; optionally those of the gradient; optionally a key.
+// Which operands an equation has: for each side one or two, the first of which may be packed (aqt_pack); optionally
+// group_sizes; the statistics of sides without a scale; optionally those of the gradient; optionally a key.
 struct OperandOrder {
   bool has_scale[2] = {false, false};
   bool quantized[2] = {false, false};  // has a scale, and the operand is a qvalue
+  bool packed[2] = {false, false};     // what aqt_pack makes of a qvalue, or of the operand of a float side
   bool has_groups = false;
   std::vector<size_t> forward_state;  // positions in the plan's forward_state()
   size_t backward_state = 0;          // number of statistics
@@ -147,6 +148,9 @@ std::shared_ptr<const Composite> MakeBackwardOp(std::shared_ptr<const AqtDot::Im
 // aqt_quantize: (x[, scale][, key]) -> qvalue, scale.
 std::shared_ptr<const Composite> MakeQuantizeOp(std::shared_ptr<const AqtDot::Impl> dot, Side side, bool has_scale,
                                                 bool has_key);
+// aqt_pack: (qvalue, scale) or (x) -> u8[bytes], the operand as the kernels of this machine read it. The engine packs
+// this side.
+std::shared_ptr<const Composite> MakePackOp(std::shared_ptr<const AqtDot::Impl> dot, Side side, bool has_scale);
 
 }  // namespace internal
 }  // namespace aqt

@@ -63,8 +63,8 @@ class QuantizeOp : public CompositeBase {
                            CalculateQvalue(quantizer(), x, std::move(scaled), context, dot_->semantics()));
       return std::vector<Array>{*qtensor.qvalue, in[1]};
     }
-    AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared, dot_->plan().Prepare(side_, in[0], context, CurrentRuntime()));
-    return std::vector<Array>{*prepared.qtensor().qvalue, prepared.qtensor().scale[0]};
+    AQT_ASSIGN_OR_RETURN(const QTensor qtensor, dot_->engine().QuantizeOperand(side_, in[0], context));
+    return std::vector<Array>{*qtensor.qvalue, qtensor.scale[0]};
   }
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {

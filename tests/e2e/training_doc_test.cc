@@ -59,9 +59,14 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
   AQT_ASSIGN_OR_RETURN(Program one_row, Trace(ModelFn, {{x.slot, {DType::kF32, {1, 64}}}}));
   AQT_ASSIGN_OR_RETURN(Program serve, Inject(one_row, config, &file.state));
   const Program program = Dce(serve, {.drop_inputs = {SlotKind::kParam}});  // drops the inputs of the float kernels
-  file.state[x.slot] = pixels;
+  SlotValues inputs = file.state;
+  inputs[x.slot] = pixels;
 
-  AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(program, file.state));
+  AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(program, inputs));
+
+  AQT_ASSIGN_OR_RETURN(PreparedProgram prepared, PreparedProgram::Make({program}, file.state));
+  AQT_ASSIGN_OR_RETURN(SlotValues logits, prepared.Eval({{x.slot, pixels}}));
+  EXPECT_TRUE(BitEqual(logits.begin()->second, out.begin()->second));
   return out.begin()->second;
 }
 // clang-format on
@@ -104,7 +109,7 @@ TEST(TrainingDoc, ThePageHasThisCode) {
     ++blocks;
     EXPECT_TRUE(absl::StrContains(source, Lines(block))) << "not in this test:\n" << block;
   }
-  EXPECT_EQ(blocks, 5);
+  EXPECT_EQ(blocks, 6);
 }
 
 }  // namespace

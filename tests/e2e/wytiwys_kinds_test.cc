@@ -29,6 +29,7 @@
 #include "aqt/nn/trainer.h"
 #include "aqt/ops/contractions.h"
 #include "aqt/ops/functions.h"
+#include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/dce.h"
@@ -217,6 +218,13 @@ class WytiwysKindsTest : public ::testing::TestWithParam<Case> {
     EXPECT_THAT(out, IsOk());
     return out.ok() ? out->at(kLogits) : Array();
   }
+
+  static Array RunPrepared(const PreparedProgram& prepared, SlotValues inputs) {
+    inputs.insert_or_assign({SlotKind::kKey, "aqt"}, Array::Zeros(DType::kU32, {2}));
+    const absl::StatusOr<SlotValues> out = prepared.Eval(inputs);
+    EXPECT_THAT(out, IsOk());
+    return out.ok() ? out->at(kLogits) : Array();
+  }
 };
 
 TEST_P(WytiwysKindsTest, ServedLogitsAreTheTrainedOnes) {
@@ -270,11 +278,16 @@ TEST_P(WytiwysKindsTest, ServedLogitsAreTheTrainedOnes) {
     ASSERT_THAT(serve, IsOk());
     const Program served = Dce(*serve, {.drop_inputs = {SlotKind::kParam}});
     EXPECT_TRUE(served.InputsOfKind(SlotKind::kStat).empty());
+    const absl::StatusOr<PreparedProgram> prepared = PreparedProgram::Make({served}, stored);
+    ASSERT_THAT(prepared, IsOk());
     for (int64_t first = 0; first + rows <= kBatch; first += rows) {
       const SlotValues examples = Examples(x, first, first + rows);
       const Array wanted = RowsOf(want, first, first + rows);
       EXPECT_TRUE(BitEqual(Run(served, stored, examples), wanted)) << rows << " rows from " << first;
+      EXPECT_TRUE(BitEqual(RunPrepared(*prepared, examples), wanted)) << rows << " rows from " << first << ", prepared";
       const UseExecutor threads(&pool);
+      EXPECT_TRUE(BitEqual(RunPrepared(*prepared, examples), wanted))
+          << rows << " rows from " << first << ", prepared, two threads";
       EXPECT_TRUE(BitEqual(Run(served, stored, examples), wanted)) << rows << " rows from " << first << ", two threads";
     }
   }

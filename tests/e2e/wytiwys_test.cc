@@ -31,6 +31,7 @@
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/ops/functions.h"
+#include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/dce.h"
@@ -209,6 +210,13 @@ class WytiwysTest : public ::testing::TestWithParam<Case> {
     EXPECT_THAT(out, IsOk());
     return out->at(kLogits);
   }
+
+  static Array RunPrepared(const PreparedProgram& prepared, const Array& x) {
+    const SlotValues inputs = {{kX, x}, {{SlotKind::kKey, "aqt"}, Array::Zeros(DType::kU32, {2})}};
+    const absl::StatusOr<SlotValues> out = prepared.Eval(inputs);
+    EXPECT_THAT(out, IsOk());
+    return out.ok() ? out->at(kLogits) : Array();
+  }
 };
 
 TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
@@ -276,9 +284,12 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
     EXPECT_TRUE(served.InputsOfKind(SlotKind::kStat).empty());
     absl::StatusOr<Program> train = Injected(ModelFn, {XInput(dtype, rows)}, {kLogits}, QuantMode::kTrain);
     ASSERT_THAT(train, IsOk());
+    const absl::StatusOr<PreparedProgram> prepared = PreparedProgram::Make({served}, file->state);
+    ASSERT_THAT(prepared, IsOk());
     for (int64_t first = 0; first + rows <= kBatch; first += rows) {
       const Array part = Rows(x, first, first + rows), logits = Run(served, file->state, part);
       EXPECT_TRUE(BitEqual(logits, Run(*train, params, part))) << rows << " rows from " << first;
+      EXPECT_TRUE(BitEqual(logits, RunPrepared(*prepared, part))) << rows << " rows from " << first << ", prepared";
       if (GetParam().per_example || rows == kBatch) {
         EXPECT_TRUE(BitEqual(logits, Rows(want, first, first + rows))) << rows << " rows from " << first;
       }
@@ -287,6 +298,7 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
     const UseExecutor threads(&pool);
     const Array part = Rows(x, 0, rows), logits = Run(served, file->state, part);
     EXPECT_TRUE(BitEqual(logits, Run(*train, params, part))) << rows << " rows on two threads";
+    EXPECT_TRUE(BitEqual(logits, RunPrepared(*prepared, part))) << rows << " rows on two threads, prepared";
     if (rows == kBatch) {
       EXPECT_TRUE(BitEqual(logits, want)) << "on two threads";
       EXPECT_GT(pool.calls, 0);  // smaller products are not worth a second thread

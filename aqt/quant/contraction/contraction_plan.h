@@ -81,6 +81,8 @@ class ContractionPlan {
                         const StateArrays& state) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context,
                                           const Runtime& runtime) const;
+  // What Prepare packs: the operand quantized, or as it is if the plan does not quantize it.
+  absl::StatusOr<QTensor> QuantizeOperand(Side side, const ArrayRef& value, const Context& context) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime) const;
   // Preparing in two steps, for those who store the panels: their size, null if this operand is not packed ahead of
   // time; and an operand without values from panels that Prepare made.

@@ -377,17 +377,20 @@ absl::Status ContractionPlan::Backward(const ArrayRef& g, const Residuals& resid
 
 // ---- preparing
 
-absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayRef& value, const Context& context,
-                                                         const Runtime& runtime) const {
+absl::StatusOr<QTensor> ContractionPlan::QuantizeOperand(Side side, const ArrayRef& value,
+                                                         const Context& context) const {
   AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), operand(side)));
   const SidePlan& plan = fwd_.side(side);
-  if (!plan.is_quantized()) {
-    return Prepare(side, QTensor{.qvalue = Array::CopyOf(View(side, value)), .dequant_dtype = value.dtype}, runtime);
-  }
+  const ArrayRef view = View(side, value);
+  if (!plan.is_quantized()) return QTensor{.qvalue = Array::CopyOf(view), .dequant_dtype = value.dtype};
   Context operand_context = context;
   operand_context.key = KeyOf(context, Pass::kFwd, side);
-  AQT_ASSIGN_OR_RETURN(QTensor qtensor, Quantize(plan.config.quantizer, View(side, value), plan.spec->shared_axes,
-                                                 operand_context, options_.semantics));
+  return Quantize(plan.config.quantizer, view, plan.spec->shared_axes, operand_context, options_.semantics);
+}
+
+absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayRef& value, const Context& context,
+                                                         const Runtime& runtime) const {
+  AQT_ASSIGN_OR_RETURN(QTensor qtensor, QuantizeOperand(side, value, context));
   return Prepare(side, std::move(qtensor), runtime);
 }
 

@@ -1,0 +1,189 @@
+#include "aqt/runtime/prepared_program.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/eval_op.h"
+#include "aqt/graph/rewrite.h"
+#include "aqt/ops/packed_contraction.h"
+
+namespace aqt {
+namespace {
+
+// For each variable, whether it depends only on constants and on inputs with a value.
+std::vector<bool> FixedVars(const Program& program, const SlotValues& values) {
+  std::vector<bool> fixed(program.vars.size(), false);
+  for (const Program::Port& port : program.inputs) fixed[port.var] = values.contains(port.slot);
+  for (const auto& [var, array] : program.consts) fixed[var] = true;
+  for (const Equation& eqn : program.eqns) {
+    const bool all = std::all_of(eqn.in.begin(), eqn.in.end(), [&](VarId var) { return fixed[var]; });
+    for (const VarId var : eqn.out) fixed[var] = all;
+  }
+  return fixed;
+}
+
+// The program with the fixed operands of contractions packed by equations of their own.
+absl::StatusOr<Program> WithPackedOperands(const Program& program, const SlotValues& values) {
+  const std::vector<bool> fixed = FixedVars(program, values);
+  return Rewrite(program,
+                 [&](const Equation& eqn, absl::Span<const Value> operands) -> absl::StatusOr<std::vector<Value>> {
+                   absl::InlinedVector<bool, 6> is_fixed;
+                   for (const VarId var : eqn.in) is_fixed.push_back(fixed[var]);
+                   std::optional<std::vector<Value>> packed = BindPacked(eqn.op, operands, is_fixed, eqn.where);
+                   return packed.has_value() ? *std::move(packed) : BindAgain(eqn, operands);
+                 });
+}
+
+// Evaluates the fixed equations and makes constants of what the others need of them.
+absl::StatusOr<Program> Precomputed(const Program& program, const SlotValues& values) {
+  const std::vector<bool> fixed = FixedVars(program, values);
+  std::vector<std::optional<Array>> known(program.vars.size());
+  for (const auto& [var, array] : program.consts) known[var] = array;
+  Program rest = program;
+  rest.consts.clear();
+  rest.eqns.clear();
+  for (const Program::Port& port : program.inputs) {
+    if (fixed[port.var]) known[port.var] = values.at(port.slot);
+  }
+  std::vector<bool> used(program.vars.size(), false);
+  for (const Program::Port& port : program.outputs) used[port.var] = true;
+  for (const Equation& eqn : program.eqns) {
+    const bool is_fixed = std::all_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return fixed[var]; });
+    if (!is_fixed) {
+      for (const VarId var : eqn.in) used[var] = true;
+      rest.eqns.push_back(eqn);
+      continue;
+    }
+    std::vector<Array> in;
+    for (const VarId var : eqn.in) in.push_back(*known[var]);
+    absl::StatusOr<std::vector<Array>> out = EvalOp(eqn.op, in);
+    if (!out.ok()) return DescribeError(out.status(), program, eqn);
+    for (size_t i = 0; i < out->size(); ++i) known[eqn.out[i]] = std::move((*out)[i]);
+  }
+  for (size_t var = 0; var < known.size(); ++var) {
+    if (used[var] && known[var].has_value()) rest.consts.emplace(static_cast<VarId>(var), *known[var]);
+  }
+  const auto goes = [&](const Program::Port& port) { return fixed[port.var] || !used[port.var]; };
+  rest.inputs.erase(std::remove_if(rest.inputs.begin(), rest.inputs.end(), goes), rest.inputs.end());
+  AQT_RETURN_IF_ERROR(Check(rest));
+  return rest;
+}
+
+std::string Describe(const Program& program) {
+  return absl::StrJoin(program.inputs, ", ", [&](std::string* text, const Program::Port& port) {
+    absl::StrAppend(text, port.slot.ToString(), " ", program.aval(port.var).ToString());
+  });
+}
+
+}  // namespace
+
+struct PreparedProgram::Impl {
+  struct Variant {
+    Program whole, rest;
+  };
+  // An array of Make, which is not held.
+  struct Given {
+    Aval aval;
+    const void* data;
+    std::weak_ptr<const void> buffer;
+    bool Is(const Array& array) const { return !buffer.expired() && array.aval() == aval && array.data() == data; }
+  };
+  std::vector<Variant> variants;
+  absl::btree_map<Slot, Given> given;
+  SlotValues kept;
+  int64_t num_bytes = 0;
+
+  // Whether `inputs` has another array for an input that Make got a value for.
+  bool IsOverridden(const SlotValues& inputs) const {
+    return std::any_of(inputs.begin(), inputs.end(), [&](const auto& input) {
+      const auto it = given.find(input.first);
+      return it != given.end() && !it->second.Is(input.second);
+    });
+  }
+  absl::StatusOr<const Variant*> Find(const SlotValues& inputs) const;
+  absl::StatusOr<SlotValues> EvalWhole(const Variant& variant, const SlotValues& inputs, const EvalHooks& hooks) const;
+};
+
+absl::StatusOr<const PreparedProgram::Impl::Variant*> PreparedProgram::Impl::Find(const SlotValues& inputs) const {
+  if (variants.size() == 1) return &variants[0];  // it says itself what does not fit
+  for (const Variant& variant : variants) {
+    const auto fits = [&](const Program::Port& port) {
+      const auto it = inputs.find(port.slot);
+      return it != inputs.end() && it->second.aval() == variant.rest.aval(port.var);
+    };
+    if (std::all_of(variant.rest.inputs.begin(), variant.rest.inputs.end(), fits)) return &variant;
+  }
+  const auto describe = [](std::string* text, const Variant& variant) { *text += Describe(variant.rest); };
+  SlotValues open = inputs;
+  for (const auto& [slot, given_array] : given) open.erase(slot);
+  const auto describe_input = [](std::string* text, const auto& input) {
+    absl::StrAppend(text, input.first.ToString(), " ", input.second.aval().ToString());
+  };
+  return absl::InvalidArgumentError(absl::StrCat("no program is prepared for the inputs ",
+                                                 absl::StrJoin(open, ", ", describe_input), "; there are programs for ",
+                                                 absl::StrJoin(variants, "; ", describe)));
+}
+
+absl::StatusOr<SlotValues> PreparedProgram::Impl::EvalWhole(const Variant& variant, const SlotValues& inputs,
+                                                            const EvalHooks& hooks) const {
+  SlotValues values = inputs;
+  values.insert(kept.begin(), kept.end());
+  for (const Program::Port& port : variant.whole.inputs) {
+    if (values.contains(port.slot) || !given.contains(port.slot)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("another array than the prepared one is given for an input, and then ", port.slot.ToString(),
+                     " is needed, too; give it, or prepare with keep_values"));
+  }
+  return EvalSlots(variant.whole, values, hooks);
+}
+
+absl::StatusOr<PreparedProgram> PreparedProgram::Make(absl::Span<const Program> programs, const SlotValues& values,
+                                                      const PrepareOptions& options) {
+  if (programs.empty()) return absl::InvalidArgumentError("prepare: there is no program");
+  Impl impl;
+  absl::flat_hash_set<const void*> counted;
+  for (const Program& program : programs) {
+    for (const Program::Port& port : program.inputs) {
+      const auto it = values.find(port.slot);
+      if (it == values.end()) continue;
+      const Array& array = it->second;
+      if (array.aval() != program.aval(port.var)) {
+        return absl::InvalidArgumentError(absl::StrCat("prepare: input ", port.slot.ToString(), " is ",
+                                                       program.aval(port.var).ToString(), ", the value is ",
+                                                       array.aval().ToString()));
+      }
+      impl.given.insert({port.slot, {array.aval(), array.data(), array.buffer()}});
+      if (options.keep_values) impl.kept.insert(*it);
+    }
+    AQT_ASSIGN_OR_RETURN(const Program packed, WithPackedOperands(program, values));
+    AQT_ASSIGN_OR_RETURN(Program rest, Precomputed(packed, values));
+    for (const auto& [var, array] : rest.consts) {
+      if (counted.insert(array.data()).second) impl.num_bytes += array.num_bytes();
+    }
+    impl.variants.push_back({program, std::move(rest)});
+  }
+  return PreparedProgram(std::make_shared<const Impl>(std::move(impl)));
+}
+
+absl::StatusOr<SlotValues> PreparedProgram::Eval(const SlotValues& inputs, const EvalHooks& hooks) const {
+  AQT_ASSIGN_OR_RETURN(const Impl::Variant* variant, impl_->Find(inputs));
+  if (impl_->IsOverridden(inputs)) return impl_->EvalWhole(*variant, inputs, hooks);
+  return EvalSlots(variant->rest, inputs, hooks);
+}
+
+int PreparedProgram::num_programs() const { return static_cast<int>(impl_->variants.size()); }
+const Program& PreparedProgram::program(int index) const { return impl_->variants[index].rest; }
+int64_t PreparedProgram::num_bytes() const { return impl_->num_bytes; }
+
+}  // namespace aqt

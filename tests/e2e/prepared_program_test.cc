@@ -1,0 +1,271 @@
+// Prepared programs of every kind of contraction and operand (aqt/runtime/prepared_program.h).
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/op.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/kernels/thread_pool.h"
+#include "aqt/ops/contractions.h"
+#include "aqt/ops/packed_contraction.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/runtime/prepared_program.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/dce.h"
+#include "aqt/transforms/fold.h"
+#include "aqt/transforms/inject.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
+using ::aqt::testing::StatusIs;
+using Values = std::vector<Value>;
+
+const Slot kX{SlotKind::kData, "x"}, kY{SlotKind::kData, "y"};
+
+// A convolution, then a weight as rhs and one as lhs: x [B,6,6,8] -> [B,10].
+Values Model(absl::Span<const Value> in) {
+  const auto weight = [](const char* name, const Shape& shape) {
+    return InputSlot({SlotKind::kParam, name}, {DType::kF32, shape});
+  };
+  Value h;
+  {
+    const NamedScope scope("conv");
+    h = ops::Conv(in[0], weight("conv/kernel", {3, 3, 4, 16}), {.feature_group_count = 2});
+  }
+  const int64_t batch = in[0].shape()[0];
+  h = ops::Reshape(h, {batch, 4 * 4 * 16});
+  {
+    const NamedScope scope("right");
+    h = ops::DotGeneral(h, weight("right/kernel", {256, 40}), MatMulDims());
+  }
+  const NamedScope scope("left");
+  return {ops::Transpose(
+      ops::DotGeneral(weight("left/kernel", {10, 40}), h, {.lhs_contracting = {1}, .rhs_contracting = {1}}), {1, 0})};
+}
+
+Program ModelOf(int64_t batch) { return *Trace(Model, {{kX, {DType::kF32, {batch, 6, 6, 8}}}}, {kY}); }
+
+SlotValues Params() {
+  SlotValues params;
+  uint64_t seed = 1;
+  const Program program = ModelOf(1);
+  for (const int i : program.InputsOfKind(SlotKind::kParam)) {
+    const Program::Port& port = program.inputs[i];
+    params.emplace(port.slot, RandomArray(program.aval(port.var), seed++, -0.5, 0.5));
+  }
+  return params;
+}
+
+// The rules that quantize everything in one way, where `swapped` is for a weight as lhs.
+InjectConfig Rules(const DotGeneral& config, const DotGeneral& swapped, QuantMode mode) {
+  DotGeneral conv;
+  conv.fwd = config.fwd;
+  InjectConfig rules;
+  rules.rules.push_back({.ops = {"conv"}, .dot_general = conv});
+  rules.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = config});
+  rules.rules.push_back({.lhs_origin = OperandOrigin::kParam, .dot_general = swapped});
+  rules.param_mode = mode;
+  rules.semantics.arithmetic = Arithmetic::kIeee;
+  return rules;
+}
+
+struct Kind {
+  const char* name;
+  Bits data, weights;
+};
+const Kind kKinds[] = {{"int8", 8, 8},
+                       {"int4", 4, 4},
+                       {"fp8", Bits::E4M3(), Bits::E4M3()},
+                       {"int8 weights", std::nullopt, 8},
+                       {"fp8 weights", std::nullopt, Bits::E5M2()}};
+
+struct Served {
+  SlotValues frozen;
+  InjectConfig rules;
+  Program Of(int64_t batch) const {
+    return Dce(*Inject(ModelOf(batch), rules, &frozen), {.drop_inputs = {SlotKind::kParam}});
+  }
+};
+
+Served Serve(const Kind& kind) {
+  const DotGeneral config = DotGeneralMake(kind.data, kind.weights), swapped = DotGeneralMake(kind.weights, kind.data);
+  const Program convert = *Inject(ModelOf(1), Rules(config, swapped, QuantMode::kConvert));
+  return {Fold(convert, Params())->values, Rules(config, swapped, QuantMode::kServe)};
+}
+
+SlotValues Data(int64_t batch, uint64_t seed) {
+  return {{kX, RandomArray({DType::kF32, {batch, 6, 6, 8}}, seed, -1, 1)}};
+}
+
+Array EvalWhole(const Program& program, SlotValues values, const SlotValues& data) {
+  values.insert(data.begin(), data.end());
+  return EvalSlots(program, values)->at(kY);
+}
+
+// How often each operation runs.
+struct OpCounter {
+  std::map<std::string, int> counts;
+  EvalHooks hooks() {
+    return {.on_outputs = [this](const Equation& eqn, absl::Span<const Array>) { ++counts[OpName(eqn.op)]; }};
+  }
+};
+
+TEST(PreparedProgram, GivesTheBitsOfEvalAndPacksNoWeightAgain) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    const Served served = Serve(kind);
+    const std::vector<Program> programs = {served.Of(1), served.Of(7)};
+    const absl::StatusOr<PreparedProgram> prepared = PreparedProgram::Make(programs, served.frozen);
+    ASSERT_THAT(prepared, IsOk());
+    EXPECT_EQ(prepared->num_programs(), 2);
+    for (const int threads : {1, 2}) {
+      kernels::ThreadPool pool(threads);
+      const UseExecutor use(&pool);
+      for (const uint64_t seed : {10u, 11u}) {
+        for (int i = 0; i < 2; ++i) {
+          const SlotValues data = Data(i == 0 ? 1 : 7, seed);
+          OpCounter ops;
+          const CountPacks packs;
+          const absl::StatusOr<SlotValues> out = prepared->Eval(data, ops.hooks());
+          ASSERT_THAT(out, IsOk());
+          // Three activations: two on the left, the last on the right. Convolutions pack theirs in pieces.
+          EXPECT_EQ(packs.counts().rhs, 1);
+          EXPECT_GE(packs.counts().lhs, 2);
+          EXPECT_EQ(ops.counts["aqt_pack"] + ops.counts["aqt_quantize"], 0);
+          EXPECT_EQ(ops.counts["aqt_conv"], 1);
+          EXPECT_EQ(ops.counts["aqt_dot_general"], 2);
+          EXPECT_TRUE(BitEqual(out->at(kY), EvalWhole(programs[i], served.frozen, data)));
+        }
+      }
+    }
+  }
+}
+
+TEST(PreparedProgram, AnotherArrayGivesItsResult) {
+  const Served served = Serve(kKinds[0]);
+  const Program program = served.Of(2);
+  const PreparedProgram prepared = *PreparedProgram::Make({program}, served.frozen);
+  const SlotValues data = Data(2, 5);
+  const Array before = prepared.Eval(data)->at(kY);
+  const Slot weight{SlotKind::kFrozen, "right/qrhs/value"};
+  ASSERT_TRUE(served.frozen.contains(weight));
+  SlotValues changed = data, same = data, all = served.frozen;
+  const Array other = RandomArray(served.frozen.at(weight).aval(), 77);
+  changed.emplace(weight, other);
+  same.insert(*served.frozen.find(weight));
+  all.insert_or_assign(weight, other);
+  const Array with_other = prepared.Eval(changed)->at(kY);
+  EXPECT_TRUE(BitEqual(with_other, EvalWhole(program, all, data)));
+  EXPECT_FALSE(BitEqual(with_other, before));
+  OpCounter ops;
+  EXPECT_TRUE(BitEqual(prepared.Eval(same, ops.hooks())->at(kY), before));
+  EXPECT_EQ(ops.counts.size(), prepared.program(0).eqns.size() - 1);  // aqt_dot_general runs twice
+  // The call before left nothing behind.
+  EXPECT_TRUE(BitEqual(prepared.Eval(data)->at(kY), before));
+}
+
+// Programs that hold one weight share its panels, whoever prepares them; without keep_values nothing else stays.
+TEST(PreparedProgram, HoldsPanelsOnceAndNothingElse) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    Served served = Serve(kind);
+    const Program one = served.Of(1), many = served.Of(64);
+    const PreparedProgram first = *PreparedProgram::Make({one}, served.frozen, {.keep_values = false});
+    const PreparedProgram second = *PreparedProgram::Make({many}, served.frozen, {.keep_values = false});
+    std::vector<const void*> panels[2];
+    for (int i = 0; i < 2; ++i) {
+      for (const auto& [var, array] : (i == 0 ? first : second).program(0).consts) {
+        if (array.dtype() == DType::kU8) panels[i].push_back(array.data());
+      }
+      EXPECT_EQ(panels[i].size(), 3u);
+    }
+    EXPECT_EQ(panels[0], panels[1]);
+    EXPECT_EQ(first.num_bytes(), second.num_bytes());
+    std::weak_ptr<const void> qvalue = served.frozen.at({SlotKind::kFrozen, "right/qrhs/value"}).buffer();
+    served.frozen.clear();
+    EXPECT_TRUE(qvalue.expired());
+    EXPECT_THAT(first.Eval(Data(1, 3)), IsOk());
+  }
+}
+
+// Scales are f32: 32 + 40 + 10 numbers, for 16 output channels of the convolution in two groups.
+TEST(PreparedProgram, ItsSizeIsThatOfThePanelsAndScales) {
+  const Served served = Serve({"int8 weights", std::nullopt, 8});
+  const PreparedProgram prepared = *PreparedProgram::Make({served.Of(1)}, served.frozen);
+  int64_t scales = 0, panels = 0;
+  for (const auto& [var, array] : prepared.program(0).consts) {
+    (array.dtype() == DType::kU8 ? panels : scales) += array.num_bytes();
+  }
+  EXPECT_EQ(scales, (16 + 40 + 10) * 4);
+  EXPECT_EQ(prepared.num_bytes(), panels + scales);
+}
+
+TEST(PreparedProgram, ErrorsNameWhatDoesNotFit) {
+  const Served served = Serve(kKinds[0]);
+  const std::vector<Program> programs = {served.Of(1), served.Of(4)};
+  EXPECT_THAT(PreparedProgram::Make({}, served.frozen),
+              StatusIs(absl::StatusCode::kInvalidArgument, "prepare: there is no program"));
+  SlotValues wrong = served.frozen;
+  wrong.insert_or_assign({SlotKind::kFrozen, "right/qrhs/value"}, Array::Zeros(DType::kS8, {2, 2}));
+  EXPECT_THAT(PreparedProgram::Make(programs, wrong),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "prepare: input frozen \"right/qrhs/value\" is s8[256,40], the value is s8[2,2]"));
+  const PreparedProgram prepared = *PreparedProgram::Make(programs, served.frozen);
+  EXPECT_THAT(prepared.Eval(Data(2, 1)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "no program is prepared for the inputs data \"x\" f32[2,6,6,8]; there are programs for data "
+                       "\"x\" f32[1,6,6,8]; data \"x\" f32[4,6,6,8]"));
+  const PreparedProgram single = *PreparedProgram::Make({programs[0]}, served.frozen, {.keep_values = false});
+  EXPECT_THAT(single.Eval({}), StatusIs(absl::StatusCode::kNotFound, ::testing::HasSubstr("data \"x\"")));
+  SlotValues changed = Data(1, 1);
+  changed.emplace(Slot{SlotKind::kFrozen, "right/qrhs/value"}, Array::Zeros(DType::kS8, {256, 40}));
+  EXPECT_THAT(single.Eval(changed), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                             ::testing::HasSubstr("is needed, too; give it, or prepare with "
+                                                                  "keep_values")));
+}
+
+// What has no contraction, or no weight, is evaluated as it is; equations of known values run once.
+TEST(PreparedProgram, TakesAnyProgram) {
+  const auto fn = [](absl::Span<const Value> in) -> Values {
+    const Value scale = InputSlot({SlotKind::kFrozen, "scale"}, {DType::kF32, {}});
+    return {in[0] * ops::Exp(scale) + ops::DotGeneral(in[0], in[0], {.lhs_contracting = {0}, .rhs_contracting = {0}}),
+            ops::Exp(scale)};
+  };
+  const Slot e{SlotKind::kData, "e"};
+  const Program program = *Trace(fn, {{kX, {DType::kF32, {3}}}}, {kY, e});
+  const SlotValues frozen = {{Slot{SlotKind::kFrozen, "scale"}, Array::Scalar(0.5f)}};
+  const PreparedProgram prepared = *PreparedProgram::Make({program}, frozen);
+  const SlotValues data = {{kX, Array::Of<float>({1, 2, 3}, {3})}};
+  SlotValues all = data;
+  all.insert(frozen.begin(), frozen.end());
+  OpCounter ops;
+  const absl::StatusOr<SlotValues> got = prepared.Eval(data, ops.hooks()), want = EvalSlots(program, all);
+  ASSERT_THAT(got, IsOk());
+  EXPECT_TRUE(BitEqual(got->at(kY), want->at(kY)) && BitEqual(got->at(e), want->at(e)));
+  EXPECT_EQ(ops.counts.count("exp"), 0u);
+}
+
+}  // namespace
+}  // namespace aqt
