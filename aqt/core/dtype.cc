@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <ostream>
 
 namespace aqt {
 namespace {

@@ -8,8 +8,8 @@
 // never go through f32.
 
 #include <cstdint>
+#include <iosfwd>
 #include <optional>
-#include <ostream>
 #include <string>
 
 #include "absl/strings/string_view.h"

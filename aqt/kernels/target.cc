@@ -1,6 +1,7 @@
 #include "aqt/kernels/target.h"
 
 #include <cstdlib>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #endif
 
 #include "aqt/core/check.h"
+#include "aqt/kernels/target_name.h"
 
 namespace aqt::kernels {
 namespace {

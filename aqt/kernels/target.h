@@ -8,9 +8,8 @@
 // depend on the target.
 
 #include <cstdint>
-#include <ostream>
+#include <iosfwd>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -28,20 +27,13 @@ enum class Target : uint8_t {
 absl::string_view ToString(Target target);
 std::ostream& operator<<(std::ostream& os, Target target);
 
-// The target with this name. InvalidArgument, listing the names, for any other text.
-absl::StatusOr<Target> TargetFromString(absl::string_view text);
-
 // Targets that this build contains and this machine can run, in ascending order; the first is kScalar, the only one in
 // a build with AQT_SCALAR_ONLY. Not capped by the environment.
 absl::Span<const Target> SupportedTargets();
 bool IsSupported(Target target);
 
-// The environment variable AQT_MAX_TARGET, read once: the highest target that BestTarget() may return, kAvx512Vnni if
-// it is unset or empty. InvalidArgument if its text is not the name of a target; programs call this when they start, to
-// report the mistake.
-absl::StatusOr<Target> MaxTargetFromEnvironment();
-
-// The highest supported target that MaxTargetFromEnvironment() allows; if that is an error, the highest supported one.
+// The highest supported target that the environment allows (MaxTargetFromEnvironment in target_name.h); if that is an
+// error, the highest supported one.
 Target BestTarget();
 
 }  // namespace aqt::kernels

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "aqt/kernels/target_name.h"
 #include "gtest/gtest.h"
 
 namespace aqt::kernels {

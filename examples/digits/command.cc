@@ -25,7 +25,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/program.h"
-#include "aqt/kernels/target.h"
+#include "aqt/kernels/target_name.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/quant/config/config.h"

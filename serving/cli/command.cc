@@ -18,7 +18,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/printable.h"
-#include "aqt/kernels/target.h"
+#include "aqt/kernels/target_name.h"
 #include "serving/cli/effective_config.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
