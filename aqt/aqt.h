@@ -54,6 +54,7 @@
 #include "aqt/transforms/expand.h"
 #include "aqt/transforms/fold.h"
 #include "aqt/transforms/inject.h"
+#include "aqt/transforms/inject_outline.h"
 #include "aqt/transforms/inject_proto.h"
 #include "aqt/transforms/pipeline.h"
 // IWYU pragma: end_exports

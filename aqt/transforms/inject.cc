@@ -1,11 +1,10 @@
 #include "aqt/transforms/inject.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -19,34 +18,10 @@
 #include "aqt/ops/contractions.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/tensor/calibration.h"
-#include "re2/re2.h"
+#include "aqt/transforms/inject_rules.h"
 
 namespace aqt {
 namespace {
-
-std::string RuleName(const InjectConfig& config, size_t i) {
-  return config.rules[i].name.empty() ? absl::StrCat("rule ", i + 1)
-                                      : absl::StrCat("rule \"", config.rules[i].name, "\"");
-}
-
-absl::StatusOr<std::vector<std::unique_ptr<RE2>>> CompileRules(const InjectConfig& config) {
-  std::vector<std::unique_ptr<RE2>> patterns;
-  for (size_t i = 0; i < config.rules.size(); ++i) {
-    const InjectRule& rule = config.rules[i];
-    RE2::Options options;
-    options.set_log_errors(false);
-    patterns.push_back(std::make_unique<RE2>(rule.scope, options));
-    if (!patterns.back()->ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("inject: ", RuleName(config, i), ": scope \"", rule.scope,
-                       "\" is not a valid regular expression: ", patterns.back()->error()));
-    }
-    for (const std::string& op : rule.ops) {
-      AQT_RETURN_IF_ERROR(Annotate(ValidateKind(op), absl::StrCat("inject: ", RuleName(config, i))));
-    }
-  }
-  return patterns;
-}
 
 // For each variable, whether it depends only on parameters, frozen inputs and constants.
 std::vector<bool> FromParams(const Program& program) {
@@ -62,17 +37,12 @@ std::vector<bool> FromParams(const Program& program) {
   return from_params;
 }
 
-bool HasOrigin(OperandOrigin wanted, bool from_params) {
-  return wanted == OperandOrigin::kAny || (wanted == OperandOrigin::kParam) == from_params;
-}
-
 class Injector {
  public:
-  Injector(const Program& program, const InjectConfig& config, std::vector<std::unique_ptr<RE2>> patterns,
-           const SlotValues* frozen)
+  Injector(const Program& program, const InjectConfig& config, internal::RuleMatcher matcher, const SlotValues* frozen)
       : program_(program),
         config_(config),
-        patterns_(std::move(patterns)),
+        matcher_(std::move(matcher)),
         frozen_(frozen),
         from_params_(FromParams(program)) {
     report_.hits.assign(config.rules.size(), 0);
@@ -86,12 +56,13 @@ class Injector {
   absl::StatusOr<std::vector<Value>> Rule(const Equation& eqn, absl::Span<const Value> operands) {
     const std::optional<ContractionDims> dims = ContractionOf(eqn.op);
     if (!dims.has_value()) return BindAgain(eqn, operands);
-    const int rule = FindRule(eqn, *dims);
+    const internal::Candidate candidate{
+        std::string(KindOf(*dims)), program_.scope(eqn), {from_params_[eqn.in[0]], from_params_[eqn.in[1]]}};
+    const int rule = matcher_.Find(candidate);
     const auto aval = [](std::string* out, const Value& operand) { *out += operand.aval().ToString(); };
-    report_.contractions.push_back(
-        {std::string(KindOf(*dims)), NameFor(program_.scope(eqn)), absl::StrJoin(operands, ", ", aval), rule, {}});
+    internal::AddContraction(config_, candidate, NameFor(candidate.scope), absl::StrJoin(operands, ", ", aval), rule,
+                             report_);
     if (rule < 0) return BindAgain(eqn, operands);
-    ++report_.hits[rule];
     if (!config_.rules[rule].dot_general.has_value()) return BindAgain(eqn, operands);
     AQT_ASSIGN_OR_RETURN(const QuantizedDotOptions options, OptionsFor(config_.rules[rule], eqn, *dims));
     const Value out = QuantizedContraction(operands, *dims, options, report_.contractions.back().name, eqn.where);
@@ -99,19 +70,15 @@ class Injector {
   }
 
   absl::Status Finish() {
-    for (size_t i = 0; i < config_.rules.size(); ++i) {
-      if (report_.hits[i] == 0) report_.unmatched.push_back(RuleName(config_, i));
-    }
+    AQT_RETURN_IF_ERROR(internal::CheckAllHit(config_, report_));
     if (!config_.strict) return absl::OkStatus();
     const bool wants = config_.param_mode == QuantMode::kCalibrate || config_.data_mode == QuantMode::kCalibrate;
-    if (report_.unmatched.empty() && wants && !calibrates_) {
+    if (wants && !calibrates_) {
       return absl::InvalidArgumentError(absl::StrCat("inject: QUANT_MODE_CALIBRATE updates statistics, but ",
                                                      WhyNoneCalibrates(), "; the program's contractions:\n",
                                                      report_.ToString(config_)));
     }
-    if (report_.unmatched.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("inject: hit nothing: ", absl::StrJoin(report_.unmatched, ", "),
-                                                   "; the program's contractions:\n", report_.ToString(config_)));
+    return absl::OkStatus();
   }
 
   InjectReport TakeReport() { return std::move(report_); }
@@ -139,29 +106,6 @@ class Injector {
     }
   }
 
-  int FindRule(const Equation& eqn, const ContractionDims& dims) const {
-    const std::string& scope = program_.scope(eqn);
-    for (size_t i = 0; i < config_.rules.size(); ++i) {
-      const InjectRule& rule = config_.rules[i];
-      if (std::find(rule.ops.begin(), rule.ops.end(), KindOf(dims)) != rule.ops.end() &&
-          HasOrigin(rule.lhs_origin, from_params_[eqn.in[0]]) && HasOrigin(rule.rhs_origin, from_params_[eqn.in[1]]) &&
-          RE2::FullMatch(scope, *patterns_[i])) {
-        return static_cast<int>(i);
-      }
-    }
-    return -1;
-  }
-
-  QuantMode ModeOf(const std::optional<QuantMode>& mode, const Tensor& tensor, VarId operand) const {
-    if (mode.has_value()) return *mode;
-    if (std::holds_alternative<NoNumerics>(tensor.quantizer.numerics)) return QuantMode::kTrain;
-    const bool has_state = HasState(tensor.quantizer);
-    const QuantMode wanted = from_params_[operand] ? config_.param_mode
-                             : has_state           ? config_.data_mode
-                                                   : QuantMode::kTrain;
-    return wanted == QuantMode::kCalibrate && !has_state ? QuantMode::kTrain : wanted;
-  }
-
   // A weight is stored whole. For an activation there is only a scale to store, if its calibration has state.
   FreezerMode FreezerOf(const Tensor& tensor, VarId operand) const {
     return from_params_[operand] || !HasState(tensor.quantizer) ? FreezerMode::kValueAndScale : FreezerMode::kScale;
@@ -169,8 +113,10 @@ class Injector {
 
   absl::StatusOr<QuantizedDotOptions> OptionsFor(const InjectRule& rule, const Equation& eqn,
                                                  const ContractionDims& dims) {
-    const QuantMode lhs_mode = ModeOf(rule.lhs_mode, rule.dot_general->fwd.lhs, eqn.in[0]);
-    const QuantMode rhs_mode = ModeOf(rule.rhs_mode, rule.dot_general->fwd.rhs, eqn.in[1]);
+    const QuantMode lhs_mode =
+        internal::ModeOf(config_, rule.lhs_mode, rule.dot_general->fwd.lhs, from_params_[eqn.in[0]]);
+    const QuantMode rhs_mode =
+        internal::ModeOf(config_, rule.rhs_mode, rule.dot_general->fwd.rhs, from_params_[eqn.in[1]]);
     const bool trains = config_.param_mode == QuantMode::kTrain && config_.data_mode == QuantMode::kTrain &&
                         lhs_mode == QuantMode::kTrain && rhs_mode == QuantMode::kTrain;
     for (const Side side : {Side::kLhs, Side::kRhs}) {
@@ -211,7 +157,7 @@ class Injector {
 
   const Program& program_;
   const InjectConfig& config_;
-  const std::vector<std::unique_ptr<RE2>> patterns_;
+  const internal::RuleMatcher matcher_;
   const SlotValues* frozen_;
   const std::vector<bool> from_params_;
   absl::flat_hash_map<std::string, int> ordinals_;           // by scope
@@ -223,23 +169,10 @@ class Injector {
 
 }  // namespace
 
-std::string InjectReport::ToString(const InjectConfig& config) const {
-  std::string text;
-  for (const Contraction& c : contractions) {
-    absl::StrAppend(&text, "  ", c.op, " [", c.name, "] (", c.operands,
-                    "): ", c.rule < 0 ? std::string("no rule") : RuleName(config, c.rule));
-    if (c.rule >= 0 && !config.rules[c.rule].dot_general.has_value()) text += ", stays as it is";
-    if (!c.requantized.empty()) absl::StrAppend(&text, ", requantizes ", absl::StrJoin(c.requantized, " and "));
-    text += "\n";
-  }
-  for (const std::string& rule : unmatched) absl::StrAppend(&text, "  ", rule, " hit nothing\n");
-  return text;
-}
-
 absl::StatusOr<Program> Inject(const Program& program, const InjectConfig& config, const SlotValues* frozen,
                                InjectReport* report) {
-  AQT_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RE2>> patterns, CompileRules(config));
-  Injector injector(program, config, std::move(patterns), frozen);
+  AQT_ASSIGN_OR_RETURN(internal::RuleMatcher matcher, internal::RuleMatcher::Make(config));
+  Injector injector(program, config, std::move(matcher), frozen);
   absl::StatusOr<Program> result = Rewrite(
       program, [&](const Equation& eqn, absl::Span<const Value> operands) { return injector.Rule(eqn, operands); });
   const absl::Status unmatched = injector.Finish();

@@ -73,16 +73,18 @@ struct InjectConfig {
 
 struct InjectReport {
   struct Contraction {
-    std::string op;                        // "dot_general", "conv", "ragged_dot" or "einsum"
-    std::string name;                      // the first ContractionName of the scope that no other contraction has
-    std::string operands;                  // "f32[2,3], f32[3,4]"
-    int rule;                              // position of the rule that hit it; -1: none
-    std::vector<std::string> requantized;  // sides that allow_requantize quantizes each time
+    std::string op;        // "dot_general", "conv", "ragged_dot" or "einsum"
+    std::string name;      // the first ContractionName of the scope that no other contraction has
+    std::string operands;  // "f32[2,3], f32[3,4]"
+    int rule;              // position of the rule that hit it; -1: none
+    std::string lhs = {},
+                rhs = {};  // what it becomes: "int8:s8", "float", "int4:s4 in QUANT_MODE_SERVE"; "" if it stays
+    std::vector<std::string> requantized = {};  // sides that allow_requantize quantizes each time
   };
   std::vector<Contraction> contractions;
   std::vector<int> hits;               // by rule
   std::vector<std::string> unmatched;  // names of the rules without hits
-  // One line for each contraction and unmatched rule.
+  // Kind by kind, how many are quantized, and a line for each; then one for each unmatched rule.
   std::string ToString(const InjectConfig& config) const;
 };
 

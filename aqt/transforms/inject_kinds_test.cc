@@ -105,11 +105,15 @@ TEST(InjectKindsTest, OnlyNamedOperationsAreHit) {
   ASSERT_THAT(program, IsOk());
   EXPECT_EQ(CountOps(*program, "aqt_dot_general"), 1);
   EXPECT_EQ(report.ToString(config),
+            "conv: 0 of 1 quantized\n"
             "  conv [conv] (f32[6,4,4], f32[3,2,8]): no rule\n"
+            "einsum: 0 of 2 quantized\n"
             "  einsum [swapped] (f32[6,4,8], f32[8,5]): no rule\n"
             "  einsum [kept] (f32[5,6,4], f32[5,4,6]): no rule\n"
+            "ragged_dot: 0 of 1 quantized\n"
             "  ragged_dot [experts] (f32[6,6], f32[2,6,3], s32[2]): no rule\n"
-            "  dot_general [head] (f32[6,3], f32[3,2]): rule 1\n");
+            "dot_general: 1 of 1 quantized\n"
+            "  dot_general [head] (f32[6,3], f32[3,2]): rule 1: lhs int8:s8, rhs int8:s8\n");
 }
 
 TEST(InjectKindsTest, EachKindIsQuantized) {

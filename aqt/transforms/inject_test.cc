@@ -90,7 +90,8 @@ TEST(InjectTest, TheFirstRuleThatHitsDecides) {
   EXPECT_EQ(CountOps(*program, "dot_general"), 1);
   EXPECT_THAT(report.hits, ElementsAre(1, 1));
   EXPECT_EQ(report.ToString(config),
-            "  dot_general [mlp/fc1] (f32[2,6], f32[6,5]): rule 2\n"
+            "dot_general: 1 of 2 quantized\n"
+            "  dot_general [mlp/fc1] (f32[2,6], f32[6,5]): rule 2: lhs int8:s8, rhs int8:s8\n"
             "  dot_general [mlp/fc2] (f32[4,5], f32[2,5]): rule \"keep the last\", stays as it is\n");
 }
 

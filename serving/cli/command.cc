@@ -79,11 +79,12 @@ constexpr char kExplainExamples[] = R"(Examples:
 constexpr char kConfigExamples[] = R"(Examples:
   aqt config dot_general                        # the presets
   aqt config dot_general config_v4              # one of them, whole
-  aqt config inject my.textproto                # checked, with every base filled in)";
+  aqt config inject my.textproto                # checked, with every base filled in
+  aqt config inject int8_all --program model.txt   # what it would do to a program)";
 
 // The arguments of all subcommands.
 struct Flags {
-  std::string input, output, tensor, kind;
+  std::string input, output, tensor, kind, program;
   std::string preset, config, scheme_from, rules, non_finite;
   std::string calibration, max_shard_size;
   std::string progress = "auto";
@@ -184,9 +185,21 @@ absl::Status RunPlan(const Flags& flags, const io::FileSystem& fs, const Console
 }
 
 absl::Status RunConfig(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (!flags.program.empty() && (flags.kind != "inject" || flags.input.empty())) {
+    return absl::InvalidArgumentError(
+        "--program says what an inject configuration would do: use it as in `aqt config inject SOURCE --program FILE`");
+  }
   if (flags.input.empty()) {
     console.out << absl::StrJoin(PresetNames(flags.kind), "\n") << "\n";
     return absl::OkStatus();
+  }
+  if (!flags.program.empty()) {
+    std::vector<std::string> unmatched;
+    AQT_ASSIGN_OR_RETURN(const std::string report, InjectionReport(fs, flags.input, flags.program, &unmatched));
+    console.out << report;
+    if (unmatched.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        absl::StrJoin(unmatched, ", "), " hit nothing, which is an error unless the configuration has strict: false"));
   }
   AQT_ASSIGN_OR_RETURN(const std::string text, EffectiveConfig(fs, flags.kind, flags.input));
   console.out << text;
@@ -351,6 +364,8 @@ CLI::App* AddConfig(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();
   config->add_option("SOURCE", flags.input, "a preset or a textproto; without one, the presets are listed");
+  config->add_option("--program", flags.program,
+                     "inject only: the text of a program (ToText); show what the rules would do to it");
   return config;
 }
 

@@ -369,6 +369,30 @@ TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {
   EXPECT_THAT(DifferentTensors("a", "c"), IsEmpty());
 }
 
+TEST_F(CommandTest, WhatInjectWouldDoToAProgram) {
+  WriteText("model.txt",
+            "in %0: f32[1,64] data \"x\"\n"
+            "in %1: f32[64,10] param \"fc/kernel\"\n"
+            "%2: f32[1,10] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @fc\n"
+            "out %2 data \"logits\"\n");
+  WriteText("rules.textproto", "schema: 1 rules { name: 'all' dot_general { base: 'int8_fwd' } }");
+  EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.txt"}), 0);
+  EXPECT_EQ(out_,
+            "dot_general: 1 of 1 quantized\n"
+            "  dot_general [fc] (f32[1,64], f32[64,10]): rule \"all\": lhs int8:s8, rhs int8:s8\n");
+  WriteText("rules.textproto", "schema: 1 rules { name: 'none' scope: 'other' dot_general { base: 'int8_fwd' } }");
+  EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.txt"}), 2);
+  EXPECT_THAT(out_, HasSubstr("[fc] (f32[1,64], f32[64,10]): no rule\nrule \"none\" hit nothing\n"));
+  EXPECT_THAT(err_, HasSubstr("rule \"none\" hit nothing, which is an error unless the configuration has strict"));
+  WriteText("model.txt", "no program");
+  EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.txt"}), 2);
+  EXPECT_THAT(err_, HasSubstr("model.txt: line 1, \"no program\": this is not a line of a program's text"));
+  EXPECT_EQ(Run({"config", "dot_general", "int8_fwd", "--program", "model.txt"}), 2);
+  EXPECT_THAT(err_, HasSubstr("aqt config inject SOURCE --program FILE"));
+  EXPECT_NE(Run({"config", "inject", "rules.textproto", "--program", "missing.txt"}), 0);
+  EXPECT_THAT(err_, HasSubstr("missing.txt"));
+}
+
 TEST_F(CommandTest, ProgressGoesToStandardError) {
   EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic"}), 0);
   EXPECT_THAT(err_, Not(HasSubstr("\r"))) << "no bar without a terminal";

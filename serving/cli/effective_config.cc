@@ -1,12 +1,14 @@
 #include "serving/cli/effective_config.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/text/config_proto.h"
+#include "aqt/transforms/inject_outline.h"
 #include "aqt/transforms/inject_proto.h"
 #include "serving/convert/convert_config.h"
 #include "serving/convert/recipe.h"
@@ -14,6 +16,8 @@
 
 namespace aqt::serving {
 namespace {
+
+constexpr int64_t kMaxProgramBytes = int64_t{1} << 30;
 
 absl::StatusOr<std::string> OfPreset(const io::FileSystem& fs, absl::string_view kind, absl::string_view name) {
   if (kind == "dot_general") {
@@ -55,15 +59,34 @@ std::vector<std::string> PresetNames(absl::string_view kind) {
   return kind == "inject" ? InjectPresetNames() : ConvertPresetNames();
 }
 
+namespace {
+
+// Whether the source is a preset; InvalidArgument if it is neither that nor a file.
+absl::StatusOr<bool> IsPreset(const io::FileSystem& fs, absl::string_view kind, absl::string_view source) {
+  const std::vector<std::string> presets = PresetNames(kind);
+  if (std::find(presets.begin(), presets.end(), source) != presets.end()) return true;
+  if (!absl::IsNotFound(fs.Stat(source).status())) return false;
+  return absl::InvalidArgumentError(absl::StrCat(source, " is neither a file nor a preset of ", kind, "; presets are ",
+                                                 absl::StrJoin(presets, ", ")));
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind,
                                             absl::string_view source) {
-  const std::vector<std::string> presets = PresetNames(kind);
-  if (std::find(presets.begin(), presets.end(), source) != presets.end()) return OfPreset(fs, kind, source);
-  if (absl::IsNotFound(fs.Stat(source).status())) {
-    return absl::InvalidArgumentError(absl::StrCat(source, " is neither a file nor a preset of ", kind,
-                                                   "; presets are ", absl::StrJoin(presets, ", ")));
-  }
-  return OfFile(fs, kind, source);
+  AQT_ASSIGN_OR_RETURN(const bool is_preset, IsPreset(fs, kind, source));
+  return is_preset ? OfPreset(fs, kind, source) : OfFile(fs, kind, source);
+}
+
+absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::string_view source,
+                                            absl::string_view program_file, std::vector<std::string>* unmatched) {
+  AQT_ASSIGN_OR_RETURN(const std::string config_text, EffectiveConfig(fs, "inject", source));
+  AQT_ASSIGN_OR_RETURN(const InjectConfig config, InjectConfigFromText(config_text, source));
+  AQT_ASSIGN_OR_RETURN(const std::string program, io::ReadFile(fs, program_file, kMaxProgramBytes));
+  absl::StatusOr<InjectReport> report = ReportInjection(program, config);
+  if (!report.ok()) return Annotate(report.status(), program_file);
+  if (config.strict) *unmatched = report->unmatched;
+  return report->ToString(config);
 }
 
 }  // namespace aqt::serving
