@@ -12,21 +12,33 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
+#include "aqt/ops/aqt_dot_general.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/random.h"
 
 namespace aqt::benchmarks {
 namespace {
+
+const Slot kX{SlotKind::kData, "x"}, kY{SlotKind::kData, "y"};
 
 // One contraction [m,k] x [k,n] with its data.
 struct Problem {
@@ -63,7 +75,20 @@ void AddTraining(const DotGeneral& config, int64_t m, int64_t k, int64_t n, std:
                    }});
 }
 
-// The weight packed once, and packed from its qvalues in each call.
+// A program that serves this contraction.
+absl::StatusOr<PreparedProgram> Served(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                       const QTensor& weight) {
+  const Slot value{SlotKind::kFrozen, "value"}, scale{SlotKind::kFrozen, "scale"};
+  AQT_ASSIGN_OR_RETURN(const AqtDot dot, AqtDot::Make(config, lhs, rhs, MatMulDims()));
+  const auto model = [&](absl::Span<const Value> in) -> std::vector<Value> {
+    const AqtDot::Operand stored{InputSlot(value, weight.qvalue->aval()), InputSlot(scale, weight.scale[0].aval())};
+    return {dot.Apply({in[0]}, stored, std::nullopt, std::source_location::current())};
+  };
+  AQT_ASSIGN_OR_RETURN(const Program program, Trace(model, {{kX, lhs}}, {kY}));
+  return PreparedProgram::Make({program}, {{value, *weight.qvalue}, {scale, weight.scale[0]}});
+}
+
+// The weight packed once, by the plan and in a program, and packed from its qvalues in each call.
 void AddServing(const std::string& kind, const DotGeneral& config, int64_t m, int64_t k, int64_t n,
                 std::vector<Case>& cases) {
   auto p = std::make_shared<Problem>(config, m, k, n);
@@ -71,6 +96,9 @@ void AddServing(const std::string& kind, const DotGeneral& config, int64_t m, in
   const std::string name = std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) + " " + kind;
   cases.push_back(
       {name + " prepared", [p, weight] { AQT_CHECK(p->plan.Forward(p->lhs, *weight, {}, p->out.ref()).ok()); }});
+  auto served = std::make_shared<PreparedProgram>(*Served(config, p->lhs.aval(), p->rhs.aval(), weight->qtensor()));
+  const SlotValues data = {{kX, p->lhs}};
+  cases.push_back({name + " prepared program", [served, data] { AQT_CHECK(served->Eval(data).ok()); }});
   cases.push_back({name + " packed", [p, weight] {
                      const PreparedOperand packed = *p->plan.Prepare(Side::kRhs, weight->qtensor());
                      AQT_CHECK(p->plan.Forward(p->lhs, packed, {}, p->out.ref()).ok());
@@ -100,7 +128,7 @@ int Main(int argc, char** argv) {
       c.best = std::min(c.best, (Now() - begin) / repeats);
     }
   }
-  for (const Case& c : cases) std::printf("%-40s %10.2f us\n", c.name.c_str(), c.best * 1e6);
+  for (const Case& c : cases) std::printf("%-44s %10.2f us\n", c.name.c_str(), c.best * 1e6);
   return 0;
 }
 
