@@ -6,8 +6,7 @@
 // A caller that quantizes the lhs in each call and packs the rhs once:
 //   const GemmKernel& kernel = GemmS8(BestTarget());
 //   Pack(kernel.target, kernel.rhs, weights, rhs_panels, executor);
-//   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, AbsMaxScale(),
-//                executor);
+//   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, rule, executor);
 //   RunGemm(kernel, args, executor);
 
 #include <cstdint>

@@ -337,17 +337,6 @@ float AbsMaxOfAll(Target target, const Operand& src, bool flush, Executor* execu
 
 }  // namespace
 
-void AbsMaxScale::operator()(float* absmax_to_scale, int64_t count) const {
-  const float bound = Round(quant_bound, dtype);
-  const float reciprocal = Round(1.0f / bound, dtype == DType::kF16 ? DType::kF16 : DType::kF32);
-  for (int64_t i = 0; i < count; ++i) {
-    const float m = absmax_to_scale[i] == 0.0f ? 1.0f : absmax_to_scale[i];
-    const float scale = divide ? m / bound : m * reciprocal;
-    absmax_to_scale[i] =
-        Flush(Round(Flush(scale, subnormals_are_zero), dtype), subnormals_are_zero && dtype != DType::kF16);
-  }
-}
-
 void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule,
                   Executor* executor) {
   AQT_DCHECK(format.element != PanelFormat::Element::kF32 && format.element != PanelFormat::Element::kBF16);

@@ -21,20 +21,6 @@ namespace aqt::kernels {
 // Turns `count` abs-max values into scales, in place. May be called from any thread of the executor.
 using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>;
 
-// The scale of AQT's AbsMax calibration without clipping_scale and po2:
-//   bound = absmax, or 1 if that is 0;  scale = R(bound * R(1 / quant_bound)), or, with `divide`,
-//   R(bound / quant_bound),
-// where R rounds to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
-// subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity are unchanged.
-struct AbsMaxScale {
-  float quant_bound = 127.5f;
-  DType dtype = DType::kF32;
-  bool divide = false;
-  bool subnormals_are_zero = true;
-
-  void operator()(float* absmax_to_scale, int64_t count) const;
-};
-
 // The step from a real value x with scale s to a qvalue:
 //   inv = R_scale_dtype(1 / s), or 1 if that is infinite;  y = R_product_dtype(x * inv);
 //   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))

@@ -33,6 +33,17 @@ float AbsMax(const Operand& src, int64_t b0, int64_t b1, int64_t r0, int64_t r1,
 
 }  // namespace
 
+void AbsMaxScale::operator()(float* absmax_to_scale, int64_t count) const {
+  const float bound = Round(quant_bound, dtype);
+  const float reciprocal = Round(1.0f / bound, dtype == DType::kF16 ? DType::kF16 : DType::kF32);
+  for (int64_t i = 0; i < count; ++i) {
+    const float m = absmax_to_scale[i] == 0.0f ? 1.0f : absmax_to_scale[i];
+    const float scale = divide ? m / bound : m * reciprocal;
+    absmax_to_scale[i] =
+        Flush(Round(Flush(scale, subnormals_are_zero), dtype), subnormals_are_zero && dtype != DType::kF16);
+  }
+}
+
 float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i) {
   const int64_t at = src.batch.Offset(b) + src.rows.Offset(r) + src.k.Offset(i);
   switch (src.dtype) {

@@ -6,12 +6,28 @@
 
 #include <cstdint>
 
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
 
 namespace aqt::kernels {
+
+// The scale of AQT's AbsMax calibration without clipping_scale and po2, as a ScaleRule for tests and benchmarks. (The
+// library's is ScalesFromAbsMax in quant/tensor.)
+//   bound = absmax, or 1 if that is 0;  scale = R(bound * R(1 / quant_bound)), or, with `divide`,
+//   R(bound / quant_bound),
+// where R rounds to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
+// subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity are unchanged.
+struct AbsMaxScale {
+  float quant_bound = 127.5f;
+  DType dtype = DType::kF32;
+  bool divide = false;
+  bool subnormals_are_zero = true;
+
+  void operator()(float* absmax_to_scale, int64_t count) const;
+};
 
 // Element (b, r, i) of an operand; exact for every dtype that Pack takes.
 float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i);

@@ -24,6 +24,7 @@
 #include "aqt/kernels/gemm_s8.h"
 #include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/pack.h"
+#include "aqt/kernels/reference.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
 #include "tests/benchmarks/machine_roof.h"
