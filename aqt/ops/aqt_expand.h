@@ -92,7 +92,7 @@ ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lh
 ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
                                       const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);
 
-// qvalue * scale, without the bias of the quantizer's calibration, rounded to `dtype`.
+// qvalue * scale - the bias of the quantizer's calibration, if it has one; rounded to `dtype`.
 Value Dequantized(const Quantizer& quantizer, const Value& qvalue, const Value& scale, DType dtype);
 
 // The sum of x over its first `num_axes` axes, as SumLeadingInto (quant/numerics/row_ops.h) computes it.

@@ -36,18 +36,26 @@ std::string Describe(const ConvDims& dims) {
 
 std::string Describe(const RaggedDims&) { return ""; }
 
-constexpr absl::string_view kKinds[] = {"dot_general", "conv", "ragged_dot", "einsum"};
+absl::string_view NameOf(const DotDims&) { return "dot_general"; }
+absl::string_view NameOf(const ConvDims&) { return "conv"; }
+absl::string_view NameOf(const RaggedDims&) { return "ragged_dot"; }
+absl::string_view NameOf(const EinsumDims&) { return "einsum"; }
 
 }  // namespace
 
-absl::string_view KindOf(const ContractionDims& dims) { return kKinds[dims.index()]; }
-absl::string_view KindOf(const PlannedDims& dims) { return kKinds[dims.index()]; }
+absl::string_view KindOf(const ContractionDims& dims) {
+  return std::visit([](const auto& own) { return NameOf(own); }, dims);
+}
+absl::string_view KindOf(const PlannedDims& dims) {
+  return std::visit([](const auto& own) { return NameOf(own); }, dims);
+}
 
 absl::Status ValidateKind(absl::string_view kind) {
-  if (std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds)) return absl::OkStatus();
+  const absl::string_view kinds[] = {NameOf(DotDims()), NameOf(ConvDims()), NameOf(RaggedDims()), NameOf(EinsumDims())};
+  if (std::find(std::begin(kinds), std::end(kinds), kind) != std::end(kinds)) return absl::OkStatus();
   const auto quoted = [](std::string* out, absl::string_view name) { absl::StrAppend(out, "\"", name, "\""); };
   return absl::InvalidArgumentError(
-      absl::StrCat("op \"", kind, "\" cannot be quantized; ", absl::StrJoin(kKinds, ", ", quoted), " can"));
+      absl::StrCat("op \"", kind, "\" cannot be quantized; ", absl::StrJoin(kinds, ", ", quoted), " can"));
 }
 
 std::string DescribeDims(const PlannedDims& dims) {
