@@ -2,12 +2,14 @@
 
 #include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/quant/config/semantics.h"
@@ -16,6 +18,7 @@
 #include "configs/embedded_text.h"
 #include "configs/inject.pb.h"
 #include "configs/inject_presets.h"
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/text_format.h"
 #include "re2/re2.h"
 
@@ -50,6 +53,13 @@ std::vector<config::Rename> Renames() {
   const absl::Span<const config::Rename> inner = DotGeneralRenames();
   all.insert(all.end(), inner.begin(), inner.end());
   return all;
+}
+
+// The field of the same name in the proto.
+const google::protobuf::FieldDescriptor* InProto(const CompatField& field) {
+  const auto* found = config::Compat::descriptor()->FindFieldByName(std::string(field.name));
+  AQT_CHECK(found != nullptr);
+  return found;
 }
 
 // Converts a proto's enum value to the struct's.
@@ -143,11 +153,9 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
     AQT_RETURN_IF_ERROR(
         ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.semantics.arithmetic));
   }
-  Compat& compat = out.semantics.compat;
-  compat.mid_scales_on_original_operands = message.compat().mid_scales_on_original_operands();
-  compat.read_unseen_calibration = message.compat().read_unseen_calibration();
-  compat.snr_rates_unrounded_scales = message.compat().snr_rates_unrounded_scales();
-  compat.snr_rates_in_tensor_dtype = message.compat().snr_rates_in_tensor_dtype();
+  for (const CompatField& field : CompatFields()) {
+    out.semantics.compat.*field.member = message.compat().GetReflection()->GetBool(message.compat(), InProto(field));
+  }
   return out;
 }
 
@@ -200,11 +208,11 @@ std::string ToText(const InjectConfig& config) {
   if (config.semantics.arithmetic != defaults.semantics.arithmetic) {
     message.set_arithmetic(static_cast<config::Arithmetic>(NumberOf(kArithmetics, config.semantics.arithmetic)));
   }
-  const Compat& compat = config.semantics.compat;
-  if (compat.mid_scales_on_original_operands) message.mutable_compat()->set_mid_scales_on_original_operands(true);
-  if (compat.read_unseen_calibration) message.mutable_compat()->set_read_unseen_calibration(true);
-  if (compat.snr_rates_unrounded_scales) message.mutable_compat()->set_snr_rates_unrounded_scales(true);
-  if (compat.snr_rates_in_tensor_dtype) message.mutable_compat()->set_snr_rates_in_tensor_dtype(true);
+  for (const CompatField& field : CompatFields()) {
+    if (!(config.semantics.compat.*field.member)) continue;
+    config::Compat* compat = message.mutable_compat();
+    compat->GetReflection()->SetBool(compat, InProto(field), true);
+  }
   return config::PrintText(message);
 }
 

@@ -49,6 +49,9 @@ TEST(InjectProtoTest, ReadsEveryField) {
         read_unseen_calibration: true
         snr_rates_unrounded_scales: true
         snr_rates_in_tensor_dtype: true
+        einsum_keeps_mid_alphas: true
+        conv_integer_gradient_is_zero: true
+        conv_ignores_accumulator_dtype: true
       })");
   ASSERT_THAT(config, IsOk());
   InjectConfig want;
@@ -68,6 +71,9 @@ TEST(InjectProtoTest, ReadsEveryField) {
   want.semantics = {.arithmetic = Arithmetic::kIeee,
                     .compat = {.mid_scales_on_original_operands = true,
                                .read_unseen_calibration = true,
+                               .einsum_keeps_mid_alphas = true,
+                               .conv_integer_gradient_is_zero = true,
+                               .conv_ignores_accumulator_dtype = true,
                                .snr_rates_unrounded_scales = true,
                                .snr_rates_in_tensor_dtype = true},
                     .prng_layout = PrngLayout::kOriginal};
