@@ -196,6 +196,28 @@ TEST(InjectKindsTest, AMissingFrozenTensorIsNamed) {
   }
 }
 
+// The side is the equation's, though the tensor has the product's name.
+TEST(InjectKindsTest, AMissingFrozenTensorIsRequantized) {
+  absl::StatusOr<Folded> folded = Fold(*Inject(Traced(), All(QuantMode::kConvert)), Params());
+  ASSERT_THAT(folded, IsOk());
+  folded->values.erase({SlotKind::kFrozen, "swapped/qlhs/scale"});
+  InjectConfig config = All(QuantMode::kServe);
+  config.allow_requantize = true;
+  InjectReport report;
+  const absl::StatusOr<Program> program = Inject(Traced(), config, &folded->values, &report);
+  ASSERT_THAT(program, IsOk());
+  EXPECT_THAT(report.contractions[1].requantized, ElementsAre("rhs"));
+  SlotValues values = Params();
+  values.merge(folded->values);
+  values[kX] = RandomArray({DType::kF32, {6, 4, 4}}, 9);
+  values[kGroups] = Array::Of<int32_t>({2, 3}, {2});
+  const absl::StatusOr<SlotValues> want = EvalSlots(*Inject(Traced(), All()), values),
+                                   got = EvalSlots(*program, values);
+  ASSERT_THAT(want, IsOk());
+  ASSERT_THAT(got, IsOk());
+  EXPECT_TRUE(BitEqual(got->at(kOut), want->at(kOut)));
+}
+
 // A configuration that a kind does not have is refused, with the scope and the line.
 TEST(InjectKindsTest, IllegalConfigurations) {
   InjectConfig config = All();

@@ -1,4 +1,5 @@
-// Input: bytes that say how to build a program, of basic operations and quantized contractions. Whatever they build:
+// Input: bytes that say how to build a program, of basic operations and contractions of all kinds, quantized or not.
+// Whatever they build:
 //   - InferOp accepts or refuses each operation, however wild its parameters;
 //   - what is traced evaluates, and Expand, Dce and Fold keep its bits;
 //   - Inject with int8 rules gives a program that evaluates, whose expansion has its bits, and which, converted and
@@ -13,6 +14,7 @@
 #include <source_location>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +26,7 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
@@ -36,10 +39,14 @@
 #include "aqt/kernels/elementwise.h"
 #include "aqt/kernels/reduce.h"
 #include "aqt/ops/aqt_dot_general.h"
+#include "aqt/ops/contraction_dims.h"
+#include "aqt/ops/contractions.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/conv_dims.h"
+#include "aqt/quant/contraction/einsum.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/same_bits.h"
 #include "aqt/transforms/dce.h"
@@ -180,6 +187,102 @@ DotGeneral AnyConfig(Bytes& bytes) {
   }
 }
 
+// One contraction: how, and of what.
+struct AnyContraction {
+  ContractionDims dims;
+  std::vector<Value> operands;
+};
+
+// A convolution of x [batch, spatial..., channels] with a constant, in up to two groups.
+std::optional<AnyContraction> AnyConv(Bytes& bytes, const Value& x) {
+  const int64_t spatial = x.rank() - 2, channels = x.rank() > 0 ? x.shape()[x.rank() - 1] : 0;
+  if (spatial < 1 || spatial > 3) return std::nullopt;
+  ConvDims dims;
+  dims.feature_group_count = channels % 2 == 0 ? 1 + bytes.Below(2) : 1;
+  dims.padding = bytes.Flip() ? ConvPadding::kSame : ConvPadding::kExplicit;
+  Shape kernel;
+  for (int64_t i = 0; i < spatial; ++i) {
+    kernel.push_back(bytes.Below(4));
+    dims.window_strides.push_back(1 + bytes.Below(3));
+    dims.rhs_dilation.push_back(1 + bytes.Below(2));
+    if (dims.padding == ConvPadding::kSame) continue;
+    dims.lhs_dilation.push_back(1 + bytes.Below(2));
+    dims.explicit_padding.push_back({bytes.Below(5) - 2, bytes.Below(5) - 2});
+  }
+  kernel.push_back(channels / dims.feature_group_count);
+  kernel.push_back(bytes.Below(3) * dims.feature_group_count);
+  return AnyContraction{dims, {x, Value(testing::RandomArray({x.dtype(), kernel}, bytes.Next()))}};
+}
+
+// A ragged contraction of the rows of x with a constant; some rows may belong to no group.
+std::optional<AnyContraction> AnyRagged(Bytes& bytes, const Value& x) {
+  if (x.rank() == 0) return std::nullopt;
+  const int64_t k = x.shape()[x.rank() - 1], groups = bytes.Below(4);
+  int64_t rows = 1;
+  for (const int64_t extent : x.shape().extents().first(x.rank() - 1)) rows *= extent;
+  ArrayBuilder sizes(DType::kS32, {groups});
+  int64_t left = rows;
+  for (int32_t& size : sizes.Mutable<int32_t>()) {
+    size = static_cast<int32_t>(bytes.Below(left + 1));
+    left -= size;
+  }
+  const Array matrices = testing::RandomArray({x.dtype(), {groups, k, bytes.Below(4)}}, bytes.Next());
+  return AnyContraction{RaggedDims(), {ops::Reshape(x, {rows, k}), Value(matrices), Value(std::move(sizes).Build())}};
+}
+
+// An einsum whose letters may be repeated, summed over and in any order.
+AnyContraction AnyEinsum(Bytes& bytes, const Value& lhs, const Value& rhs) {
+  std::vector<std::pair<char, int64_t>> letters;
+  const auto term = [&](const Shape& shape) {
+    std::string text;
+    for (const int64_t extent : shape) {
+      const size_t at = bytes.Below(static_cast<int64_t>(letters.size()) + 1);
+      if (at == letters.size() || letters[at].second != extent) {
+        letters.emplace_back(static_cast<char>('a' + letters.size()), extent);
+        text += letters.back().first;
+      } else {
+        text += letters[at].first;
+      }
+    }
+    return text;
+  };
+  const std::string first = term(lhs.shape()), second = term(rhs.shape());
+  std::string out;
+  for (const auto& [letter, extent] : letters) {
+    if (bytes.Flip()) out.insert(bytes.Flip() ? 0 : out.size(), 1, letter);
+  }
+  return {EinsumDims{absl::StrCat(first, ",", second, "->", out)}, {lhs, rhs}};
+}
+
+// The float operation.
+Value FloatContraction(const ContractionDims& dims, absl::Span<const Value> in) {
+  if (const auto* conv = std::get_if<ConvDims>(&dims)) return ops::Conv(in[0], in[1], *conv);
+  if (const auto* einsum = std::get_if<EinsumDims>(&dims)) return ops::Einsum(einsum->equation, in[0], in[1]);
+  return ops::RaggedDot(in[0], in[1], in[2]);
+}
+
+std::optional<AnyContraction> AnyComposite(Bytes& bytes, const Value& lhs, const Value& rhs) {
+  switch (bytes.Below(3)) {
+    case 0: return AnyConv(bytes, lhs);
+    case 1: return AnyRagged(bytes, lhs);
+    default: return AnyEinsum(bytes, lhs, rhs);
+  }
+}
+
+// The aval of the result, or why there is none.
+absl::StatusOr<Aval> OutOf(const AnyContraction& contraction, const DotGeneral& config) {
+  const Aval& lhs = contraction.operands[0].aval();
+  const Aval& rhs = contraction.operands[1].aval();
+  if (const EinsumDims* einsum = std::get_if<EinsumDims>(&contraction.dims)) {
+    AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(einsum->equation, config, lhs, rhs));
+    return plan.out_aval();
+  }
+  const ConvDims* conv = std::get_if<ConvDims>(&contraction.dims);
+  AQT_ASSIGN_OR_RETURN(const AqtDot dot,
+                       AqtDot::Make(config, lhs, rhs, conv != nullptr ? PlannedDims(*conv) : RaggedDims()));
+  return dot.plan().out_aval();
+}
+
 // Whether a transform gave a program. An error must be the caller's, not an internal one.
 bool Transformed(const absl::StatusOr<Program>& program) {
   AQT_CHECK(program.status().code() != absl::StatusCode::kInternal);
@@ -194,11 +297,26 @@ std::vector<Value> Build(Bytes bytes, absl::Span<const Value> in) {
   int written = 0;
   for (int step = 0; step < 16 && !bytes.empty(); ++step) {
     const NamedScope scope(bytes.Below(4) == 0 ? "a" : absl::StrCat("s", step));
-    const uint8_t choice = bytes.Below(8);
+    const int64_t choice = bytes.Below(10);
     if (choice == 7) {
       const Value& value = values[bytes.Below(static_cast<int64_t>(values.size()))];
       const SlotKind kind = bytes.Flip() ? SlotKind::kFrozen : SlotKind::kData;
       WriteSlot({kind, absl::StrCat("written_", written++)}, value);
+      continue;
+    }
+    if (choice >= 8) {  // a contraction that is a composite, plain or quantized
+      const Value lhs = values[bytes.Below(static_cast<int64_t>(values.size()))],
+                  rhs = values[bytes.Below(static_cast<int64_t>(values.size()))];
+      const std::optional<AnyContraction> any = AnyComposite(bytes, lhs, rhs);
+      if (!any.has_value()) continue;
+      QuantizedDotOptions options;
+      if (choice == 9) options.config = AnyConfig(bytes);
+      if (std::holds_alternative<ConvDims>(any->dims)) options.config = {.fwd = options.config.fwd};
+      const absl::StatusOr<Aval> out = OutOf(*any, options.config);
+      if (!out.ok() || !IsSmall(out->shape)) continue;
+      values.push_back(choice == 8 ? FloatContraction(any->dims, any->operands)
+                                   : QuantizedContraction(any->operands, any->dims, options, NextContractionName(),
+                                                          std::source_location::current()));
       continue;
     }
     if (choice >= 5) {  // a contraction, plain or quantized
@@ -298,7 +416,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckExpanded(*program, values);
   CheckFolded(*program, values, params);
 
-  InjectConfig config{.rules = {{.dot_general = DotGeneralMake(8, 8)}}, .strict = false};
+  InjectConfig config{.rules = {{.ops = {"dot_general", "ragged_dot", "einsum"}, .dot_general = DotGeneralMake(8, 8)},
+                                {.ops = {"conv"}, .dot_general = DotGeneral{.fwd = DotGeneralRawMake(8, 8)}}},
+                      .strict = false};
   if (const absl::StatusOr<Program> injected = Inject(*program, config); Transformed(injected)) {
     CheckExpanded(*injected, values);
     config.param_mode = QuantMode::kConvert;
