@@ -102,6 +102,15 @@ TEST(ContractionTest, EmptyExtents) {
         Product(MatMulDims(), Array::Zeros(DType::kF32, {m, k}), Array::Zeros(DType::kF32, {k, n}), DType::kF32);
     EXPECT_TRUE(BitEqual(got, Array::Zeros(DType::kF32, {m, n})));
   }
+  // No operand has an element, however many rows it has: nothing is packed for them.
+  const int64_t many = int64_t{1} << 40;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kS8, DType::kS32, DType::kF64}) {
+    const Array none = Array::Zeros(dtype, {0, 0}), rows = Array::Zeros(dtype, {0, many});
+    const DType out = IsFloat(dtype) ? dtype : DType::kS32;
+    EXPECT_EQ(Product(MatMulDims(), none, rows, out).aval(), (Aval{out, {0, many}}));
+    EXPECT_EQ(Product({.lhs_contracting = {0}, .rhs_contracting = {1}}, rows, none, out).aval(),
+              (Aval{out, {many, 0}}));
+  }
 }
 
 TEST(ContractionTest, ARowDoesNotDependOnItsNeighbours) {

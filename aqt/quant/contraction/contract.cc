@@ -241,6 +241,7 @@ int64_t PackedBytes(const Contraction& contraction, Side side, const Shape& x, c
 void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Workspace& workspace, const Runtime& runtime, const PackedOperands& packed) {
   AQT_DCHECK(out.IsDense() && out.dtype == contraction.product);
+  if (out.shape.num_elements() == 0) return;  // an operand without elements may have 2^40 rows
   if (contraction.gemm == nullptr) return ContractS32(lhs, rhs, contraction.dims, out);
   const int64_t n = out.shape.num_elements();
   if (out.dtype == DType::kS32) {
@@ -272,7 +273,7 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
 
 void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,
                       SlotSizes& sizes) {
-  if (contraction.gemm == nullptr) return;
+  if (contraction.gemm == nullptr || product_elements == 0) return;
   const bool integers = contraction.sums_are_integers();
   if (contraction.product != (integers ? DType::kS32 : DType::kF32))
     sizes.Add(ScratchSlot::kSums, product_elements * 4);

@@ -137,6 +137,7 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
   const SidePlan &own = plan.side(side), &other = plan.side(Other(side));
   const ProductGeometry& geometry = plan.geometry;
   if (plan.pass != Pass::kFwd || plan.contraction.gemm == nullptr || plan.HasMidScales()) return std::nullopt;
+  if (own.x.shape.num_elements() == 0) return std::nullopt;  // it may have 2^40 rows
   if (other.is_quantized() && other.config.dequant_mode == DequantMode::kOtherInput) return std::nullopt;
   const bool is_dense = !geometry.windows.has_value() && geometry.groups == Groups::kNone;
   if (side == Side::kLhs && !is_dense) return std::nullopt;
@@ -152,6 +153,7 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
 bool Fuses(const ProductPlan& plan) {
   const Contraction& contraction = plan.contraction;
   if (contraction.product != DType::kS32 || contraction.gemm == nullptr || plan.HasMidScales()) return false;
+  if (plan.product_shape.num_elements() == 0) return false;
   if (!plan.lhs.scales_output() || !plan.rhs.scales_output()) return false;
   if (plan.geometry.windows.has_value()) return true;
   if (plan.geometry.groups != Groups::kNone) return false;

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -17,6 +19,7 @@
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/dot_operand.h"
 #include "aqt/quant/contraction/einsum.h"
 #include "aqt/quant/contraction/ragged_dot.h"
 #include "aqt/quant/tensor/qtensor.h"
@@ -49,6 +52,22 @@ TEST(ShapeOverflowTest, DotGeneral) {
   EXPECT_THAT(Dot({-1, 2}, {2, 1}), FailsWith(kInvalid, {"negative extent"}));
   EXPECT_THAT(Dot({1, -2}, {-2, 1}), FailsWith(kInvalid, {"negative extent"}));
   EXPECT_THAT(Dot({k20, k20}, {k20, k20}, DefaultUnquantizedConfig()), IsOk());
+}
+
+// 2^40 rows without an element: nothing is packed or reserved for them.
+TEST(ShapeOverflowTest, OperandsWithoutElements) {
+  const Array lhs = Array::Zeros(DType::kF32, {0, 0}), rhs = Array::Zeros(DType::kF32, {0, k40});
+  for (const DotGeneral& config : {DefaultUnquantizedConfig(), DotGeneralMake(8, std::nullopt)}) {
+    const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
+    ASSERT_THAT(plan, IsOk());
+    EXPECT_LT(plan->scratch_bytes(), 1 << 20);
+    ArrayBuilder out(plan->out_aval());
+    EXPECT_THAT(plan->Forward(lhs, rhs, {}, out.ref()), IsOk());
+    const absl::StatusOr<PreparedOperand> prepared = plan->Prepare(Side::kRhs, rhs);
+    ASSERT_THAT(prepared, IsOk());
+    EXPECT_EQ(prepared->panel_bytes(), 0);
+    EXPECT_THAT(plan->Forward(lhs, *prepared, {}, out.ref()), IsOk());
+  }
 }
 
 // Tiles and shards are axes of the other operand and of the product.
