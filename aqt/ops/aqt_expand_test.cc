@@ -2,10 +2,8 @@
 
 #include "aqt/ops/aqt_dot_general.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -28,7 +26,6 @@
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/builders.h"
-#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
 #include "aqt/testing/calibrations.h"
@@ -49,93 +46,6 @@ using ::aqt::testing::RandomArray;
 using ::aqt::testing::TraceWith;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
-
-// Extents of 0 to 19 with a taste for small ones; rank up to 6, operands and result of up to 2000 elements.
-Problem RandomProblem(Random& random) {
-  Problem problem;
-  if (random.Below(3) == 0) problem.semantics.arithmetic = Arithmetic::kIeee;
-  if (random.Below(3) == 0) problem.semantics.prng_layout = PrngLayout::kOriginal;
-  if (random.Below(6) == 0) {
-    problem.config = FullyQuantized();
-  } else {
-    problem.config = {RandomRaw(random, false), RandomRaw(random, true), RandomRaw(random, true)};
-  }
-  const DType dtype = std::vector<DType>{DType::kF32, DType::kF32, DType::kBF16, DType::kF16}[random.Below(4)];
-  struct Axis {
-    int64_t extent;
-    int kind;  // 0 batch, 1 contracting, 2 remaining
-    int pair;
-  };
-  const auto extent = [&]() -> int64_t {
-    const int64_t pick = random.Below(20);
-    return pick == 0 ? 0 : pick < 4 ? 1 : pick < 14 ? 1 + random.Below(6) : 1 + random.Below(19);
-  };
-  std::vector<Axis> sides[2];
-  const int64_t batch = random.Below(3) == 0 ? 1 + random.Below(2) : 0,
-                contracting = random.Below(8) == 0 ? 0 : 1 + random.Below(2);
-  for (int i = 0; i < batch + contracting; ++i) {
-    const Axis axis{extent(), i < batch ? 0 : 1, i};
-    sides[0].push_back(axis);
-    sides[1].push_back(axis);
-  }
-  for (std::vector<Axis>& side : sides) {
-    for (int64_t i = random.Below(3); i > 0; --i) side.push_back({extent(), 2, -1});
-    for (size_t i = side.size(); i > 1; --i) std::swap(side[i - 1], side[random.Below(static_cast<int64_t>(i))]);
-  }
-  Shape shapes[2];
-  for (int s = 0; s < 2; ++s) {
-    for (const Axis& axis : sides[s]) shapes[s].push_back(axis.extent);
-  }
-  for (int pair = 0; pair < batch + contracting; ++pair) {
-    int64_t at[2];
-    for (int s = 0; s < 2; ++s) {
-      at[s] = std::find_if(sides[s].begin(), sides[s].end(), [&](const Axis& a) { return a.pair == pair; }) -
-              sides[s].begin();
-    }
-    (pair < batch ? problem.dims.lhs_batch : problem.dims.lhs_contracting).push_back(at[0]);
-    (pair < batch ? problem.dims.rhs_batch : problem.dims.rhs_contracting).push_back(at[1]);
-  }
-  if (random.Below(5) == 0) {
-    // Two tiles of each even axis; the first contracting axis in tiles of one place.
-    DotTiling& tiling = problem.config.tiling.emplace();
-    for (size_t i = 0; i < problem.dims.lhs_contracting.size(); ++i) {
-      const int64_t axis = problem.dims.lhs_contracting[i], other = problem.dims.rhs_contracting[i];
-      if (i > 0 && shapes[0][axis] % 2 != 0) continue;
-      AxisTiling tiles;
-      (i > 0 ? tiles.tile_count : tiles.tile_size) = i > 0 ? 2 : 1;
-      tiles.axis = axis;
-      tiling.lhs.contraction_axes.push_back(tiles);
-      tiles.axis = other;
-      tiling.rhs.contraction_axes.push_back(tiles);
-    }
-    for (int s = 0; s < 2; ++s) {
-      for (size_t axis = 0; axis < sides[s].size(); ++axis) {
-        if (sides[s][axis].kind != 2 || sides[s][axis].extent % 2 != 0) continue;
-        TensorTiling& tensor = s == 0 ? tiling.lhs : tiling.rhs;
-        tensor.remaining_axes.push_back({.axis = static_cast<int64_t>(axis), .tile_count = 2});
-      }
-    }
-  }
-  // LocalAqt cuts dlhs by an extent that fits half of the time, and drhs by one that always does.
-  if (random.Below(4) == 0) {
-    problem.config.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 1 + random.Below(4)};
-    problem.config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1, .tile_largest_shape = true};
-    for (DotGeneralRaw* raw : {&problem.config.dlhs, &problem.config.drhs}) {
-      raw->lhs.quantizer.calib_shared_axes = raw->rhs.quantizer.calib_shared_axes = {};
-    }
-  }
-  // Mostly ordinary numbers; sometimes tiny ones (subnormal products), zeros, ties.
-  const double magnitude = std::vector<double>{1, 1, 1, 3, 1e-3, 1e-20, 1e-38, 0}[random.Below(8)];
-  problem.lhs = RandomArray({dtype, shapes[0]}, random.Next(), -magnitude, magnitude);
-  problem.rhs = RandomArray({dtype, shapes[1]}, random.Next());
-  return problem;
-}
-
-bool IsSmall(const Problem& problem) {
-  constexpr int64_t kMaxElements = 2000;
-  return problem.lhs.num_elements() <= kMaxElements && problem.rhs.num_elements() <= kMaxElements &&
-         DotOutputShape(problem.dims, problem.lhs.shape(), problem.rhs.shape()).num_elements() <= kMaxElements;
-}
 
 int CountComposites(const Program& program) {
   return CountOps(program, "aqt_dot_general") + CountOps(program, "aqt_dot_general_fwd") +
@@ -161,7 +71,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedBitForBit) {
   }
   int legal = 0;
   for (int tries = 0; legal < kWanted && tries < 40 * kWanted; ++tries) {
-    const Problem problem = RandomProblem(random);
+    const Problem problem = RandomDotProblem(random);
     if (!IsSmall(problem)) continue;
     if (!AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims).ok()) continue;
     ++legal;
@@ -229,7 +139,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedWithStatistics) {
   Random random(4711);
   int legal = 0, written = 0;
   for (int tries = 0; legal < kWanted && tries < 60 * kWanted; ++tries) {
-    Problem problem = RandomProblem(random);
+    Problem problem = RandomDotProblem(random);
     AddStates(random, problem.config);
     if (!IsSmall(problem)) continue;
     const absl::StatusOr<AqtDot> dot =
@@ -279,7 +189,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedInEveryMode) {
   Random random(815);
   int legal = 0, written = 0, served = 0;
   for (int tries = 0; legal < kWanted && tries < 60 * kWanted; ++tries) {
-    Problem problem = RandomProblem(random);
+    Problem problem = RandomDotProblem(random);
     AddStates(random, problem.config);
     if (!IsSmall(problem)) continue;
     const absl::StatusOr<AqtDot> dot =
@@ -346,7 +256,7 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
   Random random(5);
   int legal = 0;
   for (int tries = 0; legal < 100 && tries < 10000; ++tries) {
-    const Problem problem = RandomProblem(random);
+    const Problem problem = RandomDotProblem(random);
     absl::StatusOr<AqtDot> dot =
         AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims, problem.semantics);
     const auto quantized = [](const Tensor& tensor) {

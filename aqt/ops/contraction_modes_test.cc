@@ -3,7 +3,6 @@
 // case.
 
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -24,6 +23,7 @@
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
+#include "aqt/testing/environment.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/same_bits.h"
 #include "aqt/testing/status_matchers.h"
@@ -33,15 +33,11 @@
 namespace aqt {
 namespace {
 
+using ::aqt::testing::FromEnvironment;
 using ::aqt::testing::IsOk;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 using Draw = ContractionProblem (*)(Random&);
-
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoll(text);
-}
 
 bool ConfigHasState(const DotGeneral& config) {
   for (const DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {

@@ -3,7 +3,9 @@
 
 // Random contractions of all kinds, for tests of their operations.
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -29,19 +31,22 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_dot_testing.h"
 #include "aqt/ops/contraction_dims.h"
-#include "aqt/ops/contractions.h"
 #include "aqt/ops/describe.h"
 #include "aqt/ops/quantized_dot.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
+#include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/quant/contraction/random_equation.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/testing/calibrations.h"
+#include "aqt/testing/contractions.h"
 #include "aqt/testing/random.h"
 
 namespace aqt {
 
+using ::aqt::testing::FloatContraction;
 using ::aqt::testing::Random;
 
 inline Numerics RandomNumerics(Random& random, bool backward) {
@@ -160,6 +165,7 @@ struct ContractionProblem {
   std::string ToString() const {
     std::string text = absl::StrCat(KindOf(dims), " ", lhs.aval().ToString(), " x ", rhs.aval().ToString());
     if (group_sizes.has_value()) absl::StrAppend(&text, " groups ", ContentsText(*group_sizes));
+    if (const auto* dot = std::get_if<DotDims>(&dims)) absl::StrAppend(&text, " ", dot->ToString());
     if (const auto* conv = std::get_if<ConvDims>(&dims)) absl::StrAppend(&text, " ", DescribeDims(*conv));
     if (const auto* einsum = std::get_if<EinsumDims>(&dims)) absl::StrAppend(&text, " ", einsum->equation);
     return absl::StrCat(text, " ", DescribeConfig(config));
@@ -182,14 +188,6 @@ inline std::vector<Input> InputsFor(const ContractionProblem& problem) {
   std::vector<Input> inputs = {{LhsSlot(), problem.lhs.aval()}, {RhsSlot(), problem.rhs.aval()}};
   if (problem.group_sizes.has_value()) inputs.push_back({GroupsSlot(), problem.group_sizes->aval()});
   return inputs;
-}
-
-// lhs, rhs[, group_sizes] as the float operation.
-inline Value FloatContraction(const ContractionDims& dims, absl::Span<const Value> in) {
-  if (const auto* dot = std::get_if<DotDims>(&dims)) return ops::DotGeneral(in[0], in[1], *dot);
-  if (const auto* conv = std::get_if<ConvDims>(&dims)) return ops::Conv(in[0], in[1], *conv);
-  if (const auto* einsum = std::get_if<EinsumDims>(&dims)) return ops::Einsum(einsum->equation, in[0], in[1]);
-  return ops::RaggedDot(in[0], in[1], in[2]);
 }
 
 // What multiplies the output in the loss: the gradient of the output.
@@ -250,6 +248,102 @@ inline void FillOperands(Random& random, const Shape& lhs, const Shape& rhs, Con
   if (!problem.is_float() || random.Below(2) == 0) return;
   problem.lhs = WithSpecialValues(random, problem.lhs);
   problem.rhs = WithSpecialValues(random, problem.rhs);
+}
+
+// Extents of 0 to 19 with a taste for small ones; rank up to 6, operands and result of up to 2000 elements.
+inline Problem RandomDotProblem(Random& random) {
+  Problem problem;
+  if (random.Below(3) == 0) problem.semantics.arithmetic = Arithmetic::kIeee;
+  if (random.Below(3) == 0) problem.semantics.prng_layout = PrngLayout::kOriginal;
+  if (random.Below(6) == 0) {
+    problem.config = FullyQuantized();
+  } else {
+    problem.config = {RandomRaw(random, false), RandomRaw(random, true), RandomRaw(random, true)};
+  }
+  const DType dtype = RandomFloat(random);
+  struct Axis {
+    int64_t extent;
+    int kind;  // 0 batch, 1 contracting, 2 remaining
+    int pair;
+  };
+  const auto extent = [&]() -> int64_t {
+    const int64_t pick = random.Below(20);
+    return pick == 0 ? 0 : pick < 4 ? 1 : pick < 14 ? 1 + random.Below(6) : 1 + random.Below(19);
+  };
+  std::vector<Axis> sides[2];
+  const int64_t batch = random.Below(3) == 0 ? 1 + random.Below(2) : 0,
+                contracting = random.Below(8) == 0 ? 0 : 1 + random.Below(2);
+  for (int i = 0; i < batch + contracting; ++i) {
+    const Axis axis{extent(), i < batch ? 0 : 1, i};
+    sides[0].push_back(axis);
+    sides[1].push_back(axis);
+  }
+  for (std::vector<Axis>& side : sides) {
+    for (int64_t i = random.Below(3); i > 0; --i) side.push_back({extent(), 2, -1});
+    for (size_t i = side.size(); i > 1; --i) std::swap(side[i - 1], side[random.Below(static_cast<int64_t>(i))]);
+  }
+  Shape shapes[2];
+  for (int s = 0; s < 2; ++s) {
+    for (const Axis& axis : sides[s]) shapes[s].push_back(axis.extent);
+  }
+  for (int pair = 0; pair < batch + contracting; ++pair) {
+    int64_t at[2];
+    for (int s = 0; s < 2; ++s) {
+      at[s] = std::find_if(sides[s].begin(), sides[s].end(), [&](const Axis& a) { return a.pair == pair; }) -
+              sides[s].begin();
+    }
+    (pair < batch ? problem.dims.lhs_batch : problem.dims.lhs_contracting).push_back(at[0]);
+    (pair < batch ? problem.dims.rhs_batch : problem.dims.rhs_contracting).push_back(at[1]);
+  }
+  if (random.Below(5) == 0) {
+    // Two tiles of each even axis; the first contracting axis in tiles of one place.
+    DotTiling& tiling = problem.config.tiling.emplace();
+    for (size_t i = 0; i < problem.dims.lhs_contracting.size(); ++i) {
+      const int64_t axis = problem.dims.lhs_contracting[i], other = problem.dims.rhs_contracting[i];
+      if (i > 0 && shapes[0][axis] % 2 != 0) continue;
+      AxisTiling tiles;
+      (i > 0 ? tiles.tile_count : tiles.tile_size) = i > 0 ? 2 : 1;
+      tiles.axis = axis;
+      tiling.lhs.contraction_axes.push_back(tiles);
+      tiles.axis = other;
+      tiling.rhs.contraction_axes.push_back(tiles);
+    }
+    for (int s = 0; s < 2; ++s) {
+      for (size_t axis = 0; axis < sides[s].size(); ++axis) {
+        if (sides[s][axis].kind != 2 || sides[s][axis].extent % 2 != 0) continue;
+        TensorTiling& tensor = s == 0 ? tiling.lhs : tiling.rhs;
+        tensor.remaining_axes.push_back({.axis = static_cast<int64_t>(axis), .tile_count = 2});
+      }
+    }
+  }
+  // LocalAqt cuts dlhs by an extent that fits half of the time, and drhs by one that always does.
+  if (random.Below(4) == 0) {
+    problem.config.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 1 + random.Below(4)};
+    problem.config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1, .tile_largest_shape = true};
+    for (DotGeneralRaw* raw : {&problem.config.dlhs, &problem.config.drhs}) {
+      raw->lhs.quantizer.calib_shared_axes = raw->rhs.quantizer.calib_shared_axes = {};
+    }
+  }
+  const double magnitude = RandomMagnitude(random);
+  problem.lhs = ::aqt::testing::RandomArray({dtype, shapes[0]}, random.Next(), -magnitude, magnitude);
+  problem.rhs = ::aqt::testing::RandomArray({dtype, shapes[1]}, random.Next());
+  return problem;
+}
+
+inline bool IsSmall(const Problem& problem) {
+  constexpr int64_t kMaxElements = 2000;
+  return problem.lhs.num_elements() <= kMaxElements && problem.rhs.num_elements() <= kMaxElements &&
+         DotOutputShape(problem.dims, problem.lhs.shape(), problem.rhs.shape()).num_elements() <= kMaxElements;
+}
+
+// The same, small ones; sometimes nothing is quantized.
+inline ContractionProblem RandomDotContraction(Random& random) {
+  Problem problem;
+  do {
+    problem = RandomDotProblem(random);
+  } while (!IsSmall(problem));
+  if (random.Below(4) == 0) problem.config = {};
+  return {problem.semantics, problem.config, problem.dims, problem.lhs, problem.rhs};
 }
 
 // 1 to 3 spatial axes, groups, strides, dilations and paddings of all kinds; sometimes nothing is quantized.

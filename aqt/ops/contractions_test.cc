@@ -4,7 +4,6 @@
 #include "aqt/ops/contractions.h"
 
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,6 +34,7 @@
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/einsum.h"
 #include "aqt/quant/contraction/ragged_dot.h"
+#include "aqt/testing/environment.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/same_bits.h"
@@ -47,16 +47,12 @@ namespace {
 
 using ::aqt::testing::CountOps;
 using ::aqt::testing::FailsWith;
+using ::aqt::testing::FromEnvironment;
 using ::aqt::testing::IsOk;
 using ::aqt::testing::RandomArray;
 using ::aqt::testing::TraceWith;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
-
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoll(text);
-}
 
 // Output and gradients by the plan of the problem's kind.
 absl::StatusOr<std::vector<Array>> RunPlan(const ContractionProblem& problem) {
