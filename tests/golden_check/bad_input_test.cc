@@ -146,6 +146,9 @@ TEST(Arguments, BadOnesPrintTheUsage) {
 TEST(Arguments, BadOnesAreNamed) {
   const std::string dir = absl::StrCat("--golden_dir=", kStock);
   EXPECT_THAT(Main({dir, "--famlies=readme"}).err, StartsWith("golden_check: unknown argument --famlies=readme\n"));
+  EXPECT_THAT(Main({dir, "--ways=plan,packed"}).err,
+              StartsWith("golden_check: there is no way \"packed\"; there are plan, program and prepared\n"));
+  EXPECT_THAT(Main({dir, "--ways=plan,plan"}).err, StartsWith("golden_check: the way plan comes twice\n"));
   EXPECT_THAT(Main({dir, "--compat=both"}).err, StartsWith("golden_check: unknown argument --compat=both\n"));
   EXPECT_THAT(Main({"--verbose"}).err, StartsWith("golden_check: --golden_dir is missing\n"));
   EXPECT_THAT(Main({dir, "--fixed=f"}).err, StartsWith("golden_check: --fixed needs --compat=default\n"));

@@ -20,6 +20,8 @@
 #include "tests/golden_check/golden_check.h"
 #include "tests/golden_check/golden_check_testing.h"
 #include "tests/golden_check/manifest.h"
+#include "tests/golden_check/run_case.h"
+#include "tests/golden_check/way.h"
 
 namespace aqt::golden {
 namespace {
@@ -73,9 +75,11 @@ TEST(FixedList, OtherResultsThanListedFail) {
       } else {
         other.tensors[name].sha256 = std::string(64, '0');
       }
-      EXPECT_THAT(CheckCase(golden_case, set->semantics, {.fixed = &other}).reason, StartsWith(name));
+      EXPECT_THAT(CheckCase(golden_case, set->semantics, {.ways = {Way::kPlan}, .fixed = &other}).reason,
+                  StartsWith(name));
       other.tensors.erase(name);
-      EXPECT_THAT(CheckCase(golden_case, set->semantics, {.fixed = &other}).reason, StartsWith(name));
+      EXPECT_THAT(CheckCase(golden_case, set->semantics, {.ways = {Way::kPlan}, .fixed = &other}).reason,
+                  StartsWith(name));
     }
     set->semantics.compat = Compat::Original();
   }
@@ -114,8 +118,8 @@ TEST(FixedList, WhatIsWrittenIsRead) {
 
 TEST(FixedList, ARefusalIsOneWithThisCode) {
   const FixedCase refused{.compat = {"read_unseen_calibration"}, .tensors = {}, .error = "FAILED_PRECONDITION"};
-  const auto check = [&](const absl::StatusOr<Tensors>& result) {
-    const auto runner = [&](const GoldenCase&, const Semantics&, Given&) { return result; };
+  const auto check = [&](const absl::StatusOr<Computed>& result) {
+    const auto runner = [&](const GoldenCase&, const Semantics&, Given&, Way) { return result; };
     GoldenCase golden_case{.name = "small",
                            .family = "f",
                            .feature = "quantize",

@@ -1,9 +1,12 @@
 #include "tests/golden_check/golden_check.h"
 #include "aqt/quant/config/semantics.h"
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -24,6 +27,7 @@
 #include "tests/golden_check/golden_check_testing.h"
 #include "tests/golden_check/manifest.h"
 #include "tests/golden_check/through_text.h"
+#include "tests/golden_check/way.h"
 
 namespace aqt::golden {
 namespace {
@@ -31,38 +35,75 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAreArray;
 
 // ---- the recorded cases
 
-// Every case of the part that is copied here passes; `minimum` keeps the part from shrinking unseen.
-void ExpectAllPass(const std::string& dir, const std::map<std::string, int>& minimum) {
+// What programs refuse on purpose: to store operands that cannot be stored. By case.
+using Refusals = std::map<std::string, std::string>;
+constexpr char kBias[] =
+    "aqt_quantize [contraction]: an operand with a calibration bias cannot be quantized ahead of time";
+constexpr char kMidAlphas[] =
+    "aqt_dot_general [contraction]: DotGeneral: the tensor for fwd.lhs: with mid alphas a quantized operand depends on "
+    "the other one";
+
+// Every case of the part that is copied here passes, and programs refuse exactly these; `minimum` keeps the part from
+// shrinking unseen.
+void ExpectAllPass(const std::string& dir, const std::map<std::string, int>& minimum, const Refusals& refusals) {
   const MainResult result = Main({absl::StrCat("--golden_dir=", dir), "--verbose"});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
+  std::vector<std::string> refused, want_refused;
+  for (const auto& [name, reason] : refusals) {
+    for (const char* way : {"program", "prepared program"}) {
+      want_refused.push_back(absl::StrCat("REFUSED ", name, " as a ", way,
+                                          ": fwd.lhs.scale, fwd.lhs.qvalue, fwd.rhs.scale, fwd.rhs.qvalue: ", reason));
+    }
+  }
   std::map<std::string, int> passed;
   for (const absl::string_view line : absl::StrSplit(result.out, '\n', absl::SkipEmpty())) {
+    if (absl::StartsWith(line, "REFUSED ")) {
+      refused.emplace_back(line);
+      continue;
+    }
     EXPECT_TRUE(absl::EndsWith(line, ", failed 0, not supported 0")) << line;
     const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" ,:"), absl::SkipEmpty());
     if (words.size() > 2 && words[1] == "passed") passed[words[0]] = std::stoi(words[2]);
   }
+  EXPECT_THAT(refused, UnorderedElementsAreArray(want_refused));
   for (const auto& [family, count] : minimum) EXPECT_GE(passed[family], count) << family;
 }
 
 TEST(GoldenCases, StockXlaAllPass) {
-  ExpectAllPass(kStock, {{"int_numerics", 45},
-                         {"fp8_numerics", 12},
-                         {"fp_numerics", 45},
-                         {"calibration", 22},
-                         {"dot_general", 35},
-                         {"stochastic_rounding", 20},
-                         {"local_aqt_tiling", 16},
-                         {"einsum_conv_ragged", 25},
-                         {"serving", 6},
-                         {"training", 4},
-                         {"readme", 4}});
+  ExpectAllPass(kStock,
+                {{"int_numerics", 45},
+                 {"fp8_numerics", 12},
+                 {"fp_numerics", 45},
+                 {"calibration", 22},
+                 {"dot_general", 35},
+                 {"stochastic_rounding", 20},
+                 {"local_aqt_tiling", 16},
+                 {"einsum_conv_ragged", 25},
+                 {"serving", 6},
+                 {"training", 4},
+                 {"readme", 4}},
+                {{"dot_general.fake_const_bias.col.f32", kBias},
+                 {"dot_general.fake_const_bias.one.f16", kBias},
+                 {"dot_general.mid_alpha05.outer.f32", kMidAlphas}});
 }
 
 TEST(GoldenCases, IeeeAllPass) {
-  ExpectAllPass(kIeee, {{"int_numerics", 40}, {"calibration", 15}, {"dot_general", 28}, {"serving", 6}, {"readme", 3}});
+  ExpectAllPass(kIeee, {{"int_numerics", 40}, {"calibration", 15}, {"dot_general", 28}, {"serving", 6}, {"readme", 3}},
+                {{"dot_general.fake_const_bias.col.f32", kBias}, {"dot_general.mid_alpha05.outer.f32", kMidAlphas}});
+}
+
+TEST(GoldenCases, OnlyTheWaysAskedForAreRun) {
+  const std::string dir = absl::StrCat("--golden_dir=", kStock);
+  const MainResult plans = Main({dir, "--families=einsum_conv_ragged,serving", "--ways=plan"});
+  EXPECT_EQ(plans.code, 0) << plans.out << plans.err;
+  EXPECT_THAT(plans.out, HasSubstr("\nserving: passed 0, failed 0, not supported 0\n"));
+  EXPECT_THAT(plans.out, HasSubstr("\nleft out, without these ways: 7\n"));
+  EXPECT_THAT(Main({dir, "--families=serving", "--ways=prepared,program"}).out,
+              StartsWith("serving: passed 7, failed 0, not supported 0\n"));
 }
 
 TEST(GoldenCases, OnlyTheFamiliesAskedForAreRead) {
@@ -75,10 +116,20 @@ TEST(GoldenCases, OnlyTheFamiliesAskedForAreRead) {
 
 // ---- the checker sees a library that computes something else
 
-class MutationTest : public ::testing::TestWithParam<const char*> {
+bool HasWay(const GoldenCase& golden_case, Way way) {
+  const std::vector<Way> ways = WaysOf(golden_case);
+  return std::find(ways.begin(), ways.end(), way) != ways.end();
+}
+
+struct Recording {
+  const char* dir;
+  Way way;  // the only one in which cases run
+};
+
+class MutationTest : public ::testing::TestWithParam<Recording> {
  protected:
   MutationTest() {
-    if (GetParam() != kStock) return;
+    if (GetParam().dir != kStock) return;
     for (const char* family : {"local_aqt_tiling", "einsum_conv_ragged", "training"}) families_.push_back(family);
   }
 
@@ -86,13 +137,14 @@ class MutationTest : public ::testing::TestWithParam<const char*> {
   std::vector<std::string> families_ = {"int_numerics", "dot_general", "serving", "readme"};
   // How many of the cases that `mutate` changes (and returns true for) then fail. The others are named.
   int CountFailures(const std::function<bool(GoldenCase&)>& mutate) {
-    absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), GetParam(), families_);
+    const auto& [dir, way] = GetParam();
+    absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), dir, families_);
     EXPECT_TRUE(set.ok()) << set.status();
     int failures = 0;
     for (GoldenFamily& family : set->families) {
       for (GoldenCase& golden_case : family.cases) {
-        if (!mutate(golden_case)) continue;
-        const bool failed = CheckCase(golden_case, set->semantics).verdict == Verdict::kFailed;
+        if (!HasWay(golden_case, way) || !mutate(golden_case)) continue;
+        const bool failed = CheckCase(golden_case, set->semantics, {.ways = {way}}).verdict == Verdict::kFailed;
         EXPECT_TRUE(failed) << golden_case.name;
         failures += failed;
       }
@@ -101,8 +153,12 @@ class MutationTest : public ::testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(, MutationTest, ::testing::Values(kStock, kIeee),
-                         [](const auto& info) { return info.param == kStock ? "stock" : "ieee"; });
+INSTANTIATE_TEST_SUITE_P(, MutationTest,
+                         ::testing::Values(Recording{kStock, Way::kPlan}, Recording{kIeee, Way::kPlan},
+                                           Recording{kStock, Way::kProgram}, Recording{kStock, Way::kPrepared}),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.dir == kStock ? "stock_" : "ieee_", ToString(info.param.way));
+                         });
 
 // Calls f on each quantizer that the case uses; returns whether a call returned true.
 bool ForEachQuantizer(GoldenCase& golden_case, const std::function<bool(Quantizer&)>& f) {
@@ -164,8 +220,8 @@ TEST_P(MutationTest, AnotherRoundingFails) {
 }
 
 // A library that forgets to multiply one scale onto the product, and shows everything else as it was.
-TEST_P(MutationTest, AScaleThatIsNotAppliedFails) {
-  absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), GetParam(), {"dot_general"});
+TEST(Mutation, AScaleThatIsNotAppliedFails) {
+  absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), kStock, {"dot_general"});
   ASSERT_TRUE(set.ok()) << set.status();
   int seen = 0;
   for (GoldenCase& golden_case : set->families[0].cases) {
@@ -175,21 +231,72 @@ TEST_P(MutationTest, AScaleThatIsNotAppliedFails) {
     };
     if (!scaled(config.fwd.lhs) || !scaled(config.fwd.rhs)) continue;
     bool differs = false;
-    const auto forget = [&](const GoldenCase& c, const Semantics& semantics, Given& given) -> absl::StatusOr<Tensors> {
-      absl::StatusOr<Tensors> tensors = RunCase(c, semantics, given);
-      if (!tensors.ok()) return tensors;
-      const Array unscaled = Cast(tensors->at("fwd.accum"), tensors->at("out").dtype());
-      differs = Compare(unscaled, tensors->at("out"), {}).has_value();
-      tensors->at("out") = unscaled;
-      return tensors;
+    const auto forget = [&](const GoldenCase& c, const Semantics& semantics, Given& given,
+                            Way way) -> absl::StatusOr<Computed> {
+      absl::StatusOr<Computed> computed = RunCase(c, semantics, given, way);
+      if (!computed.ok()) return computed;
+      Tensors& tensors = computed->tensors;
+      const Array unscaled = Cast(tensors.at("fwd.accum"), tensors.at("out").dtype());
+      differs = Compare(unscaled, tensors.at("out"), {}).has_value();
+      tensors.at("out") = unscaled;
+      return computed;
     };
-    const CaseResult result = CheckCase(golden_case, set->semantics, {.runner = forget});
+    const CaseResult result = CheckCase(golden_case, set->semantics, {.runner = forget, .ways = {Way::kPlan}});
     if (!differs) continue;
     ++seen;
     EXPECT_EQ(result.verdict, Verdict::kFailed) << golden_case.name;
     EXPECT_THAT(result.reason, StartsWith("out ")) << golden_case.name;
   }
   EXPECT_GE(seen, 15);
+}
+
+// `value` with another bit in its last byte.
+Array WithFlippedBit(const Array& value) {
+  ArrayBuilder builder(value.dtype(), value.shape());
+  std::memcpy(builder.data(), value.data(), value.num_bytes());
+  static_cast<char*>(builder.data())[value.num_bytes() - 1] ^= 1;
+  return std::move(builder).Build();
+}
+
+// One bit of one tensor is wrong in one way.
+TEST(Mutation, AWrongBitInOneWayFails) {
+  absl::StatusOr<GoldenSet> set =
+      LoadGolden(io::LocalFileSystem(), kStock, {"dot_general", "einsum_conv_ragged", "serving", "training"});
+  ASSERT_TRUE(set.ok()) << set.status();
+  std::map<std::string, int> seen;
+  for (const GoldenFamily& family : set->families) {
+    for (size_t i = 0; i < family.cases.size(); ++i) {
+      const GoldenCase& golden_case = family.cases[i];
+      const std::vector<Way> ways = WaysOf(golden_case);
+      for (const Way way : ways) {
+        const ExpectedTensor& tensor = golden_case.expected[i % golden_case.expected.size()];
+        if (!IsShown(golden_case, way, tensor.name) || tensor.value.num_bytes() == 0) continue;
+        bool changed = false;
+        const auto flip = [&](const GoldenCase& c, const Semantics& semantics, Given& given,
+                              Way run_way) -> absl::StatusOr<Computed> {
+          absl::StatusOr<Computed> computed = RunCase(c, semantics, given, run_way);
+          if (!computed.ok() || run_way != way || !computed->tensors.contains(tensor.name)) return computed;
+          Array& value = computed->tensors.at(tensor.name);
+          value = WithFlippedBit(value);
+          changed = true;
+          return computed;
+        };
+        const CaseResult result = CheckCase(golden_case, set->semantics, {.runner = flip});
+        if (!changed) continue;
+        SCOPED_TRACE(absl::StrCat(golden_case.name, ", ", tensor.name, " as ", ToString(way)));
+        ++seen[absl::StrCat(family.name, " ", ToString(way))];
+        EXPECT_EQ(result.verdict, Verdict::kFailed);
+        if (way == ways[0]) continue;  // the others may be the ones that differ
+        const char* label = way == Way::kProgram ? "as a program: " : "as a prepared program: ";
+        EXPECT_THAT(result.reason, StartsWith(absl::StrCat(label, tensor.name, " ")));
+      }
+    }
+  }
+  for (const char* run : {"dot_general plan", "dot_general program", "dot_general prepared", "einsum_conv_ragged plan",
+                          "einsum_conv_ragged program", "einsum_conv_ragged prepared", "serving program",
+                          "serving prepared", "training program", "training prepared"}) {
+    EXPECT_GE(seen[run], 2) << run;
+  }
 }
 
 // One tile for each axis, and one shard: the right product, with the scales of another one.
@@ -257,7 +364,7 @@ TEST(BothWays, TheReasonTellsWhichOne) {
       .inputs = {},
       .expected = {{"y", Array::Scalar(4.0f), {.kind = Tolerance::Kind::kRtol, .value = 0.5}}}};
   // A library that returns the bits of the numerics, and a text with other bits.
-  const auto runner = [](const GoldenCase& c, const Semantics&, Given&) -> absl::StatusOr<Tensors> {
+  const auto runner = [](const GoldenCase& c, const Semantics&, Given&, Way) -> absl::StatusOr<Computed> {
     const int bits = std::get<IntSymmetric>(std::get<NumericsConfig>(*c.config).numerics).bits;
     return Tensors{{"y", Array::Scalar(static_cast<float>(bits))}};
   };
@@ -290,7 +397,7 @@ GoldenCase SmallCase() {
 
 TEST(CheckCase, GivenTensorsTakeThePlaceOfComputedOnes) {
   int runs = 0;
-  const auto runner = [&](const GoldenCase&, const Semantics&, Given& given) -> absl::StatusOr<Tensors> {
+  const auto runner = [&](const GoldenCase&, const Semantics&, Given& given, Way) -> absl::StatusOr<Computed> {
     ++runs;
     const Array scale = Array::Scalar(2.5f);
     return Tensors{{"scale", scale}, {"y", Array::Scalar(given.Or("scale", scale).View<float>()[0] + 1)}};
@@ -313,7 +420,7 @@ TEST(CheckCase, GivenTensorsTakeThePlaceOfComputedOnes) {
 TEST(CheckCase, ZerosOfTheOtherSignAreCountedAndPass) {
   GoldenCase golden_case = SmallCase();
   golden_case.expected = {{"y", Array::Of<float>({0.0f, -0.0f, -0.0f, 1.0f}, {4}), {}}};
-  const auto runner = [](const GoldenCase&, const Semantics&, Given&) -> absl::StatusOr<Tensors> {
+  const auto runner = [](const GoldenCase&, const Semantics&, Given&, Way) -> absl::StatusOr<Computed> {
     return Tensors{{"y", Array::Of<float>({-0.0f, 0.0f, -0.0f, 1.0f}, {4})}};
   };
   const CaseResult result = CheckCase(golden_case, {}, {.runner = runner});
@@ -322,8 +429,8 @@ TEST(CheckCase, ZerosOfTheOtherSignAreCountedAndPass) {
 }
 
 TEST(CheckCase, ErrorsDecideTheVerdict) {
-  const auto with = [](absl::StatusOr<Tensors> result) {
-    const auto runner = [&](const GoldenCase&, const Semantics&, Given&) { return result; };
+  const auto with = [](absl::StatusOr<Computed> result) {
+    const auto runner = [&](const GoldenCase&, const Semantics&, Given&, Way) { return result; };
     return CheckCase(SmallCase(), {}, {.runner = runner});
   };
   CaseResult result = with(absl::UnimplementedError("no such thing"));

@@ -66,14 +66,48 @@ absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, 
   return std::move(builder).Build();
 }
 
-absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Semantics& semantics, Given& given) {
+namespace {
+
+absl::StatusOr<Computed> RunContraction(const DotGeneralConfig& config, const Tensors& inputs,
+                                        const Semantics& semantics, Way way) {
+  return RunAsProgram(config.dims, config.config, inputs, semantics, way);
+}
+absl::StatusOr<Computed> RunContraction(const EinsumConfig& config, const Tensors& inputs, const Semantics& semantics,
+                                        Way way) {
+  AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
+  AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
+  AQT_ASSIGN_OR_RETURN(const DotGeneral sides, ConfigOfEquation(config, lhs.aval(), rhs.aval(), semantics));
+  return RunAsProgram(EinsumDims{config.equation}, sides, inputs, semantics, way);
+}
+absl::StatusOr<Computed> RunContraction(const ConvGeneralConfig& config, const Tensors& inputs,
+                                        const Semantics& semantics, Way way) {
+  return RunAsProgram(config.dims, {.fwd = config.config}, inputs, semantics, way);
+}
+absl::StatusOr<Computed> RunContraction(const RaggedDotConfig& config, const Tensors& inputs,
+                                        const Semantics& semantics, Way way) {
+  return RunAsProgram(RaggedDims(), {.fwd = config.config}, inputs, semantics, way);
+}
+
+}  // namespace
+
+absl::StatusOr<Computed> RunCase(const GoldenCase& golden_case, const Semantics& semantics, Given& given, Way way) {
   AQT_RETURN_IF_ERROR(golden_case.config.status());
   const Tensors& inputs = golden_case.inputs;
   return std::visit(
-      [&](const auto& config) -> absl::StatusOr<Tensors> {
+      [&](const auto& config) -> absl::StatusOr<Computed> {
         using Config = std::decay_t<decltype(config)>;
-        if constexpr (std::is_same_v<Config, QuantizeConfig> || std::is_same_v<Config, DotGeneralConfig> ||
-                      std::is_same_v<Config, ServingConfig> || std::is_same_v<Config, TrainingConfig>) {
+        if constexpr (std::is_same_v<Config, ServingConfig> || std::is_same_v<Config, TrainingConfig>) {
+          return Run(config, inputs, semantics, given, way);
+        } else if constexpr (std::is_same_v<Config, MlpConfig> || std::is_same_v<Config, ServedDotConfig>) {
+          return Run(config, inputs, semantics, way);
+        } else if constexpr (std::is_same_v<Config, DotGeneralConfig>) {
+          if (way != Way::kPlan) return RunContraction(config, inputs, semantics, way);
+          return Run(config, inputs, semantics, given);
+        } else if constexpr (std::is_same_v<Config, EinsumConfig> || std::is_same_v<Config, ConvGeneralConfig> ||
+                             std::is_same_v<Config, RaggedDotConfig>) {
+          if (way != Way::kPlan) return RunContraction(config, inputs, semantics, way);
+          return Run(config, inputs, semantics);
+        } else if constexpr (std::is_same_v<Config, QuantizeConfig>) {
           return Run(config, inputs, semantics, given);
         } else if constexpr (std::is_same_v<Config, RandomConfig>) {
           return Run(config, golden_case);

@@ -3,6 +3,7 @@
 
 // Computes a recorded case by the library's public API.
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,9 +11,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/ops/contraction_dims.h"
 #include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/semantics.h"
 #include "tests/golden_check/golden_case.h"
+#include "tests/golden_check/way.h"
 
 namespace aqt::golden {
 
@@ -35,14 +38,24 @@ class Given {
   std::set<std::string> used_;
 };
 
-// The tensors of the case under the names of the manifest; some that are not expected may be among them. The errors of
-// the library are passed on: Unimplemented means not supported.
-absl::StatusOr<Tensors> RunCase(const GoldenCase& golden_case, const Semantics& semantics, Given& given);
+// What a run computes.
+struct Computed {
+  Computed() = default;
+  Computed(Tensors tensors_in) : tensors(std::move(tensors_in)) {}
+
+  Tensors tensors;  // under the names of the manifest; some that are not expected may be among them
+  // What this way refuses on purpose, and why. By tensor.
+  std::map<std::string, std::string, std::less<>> refused = {};
+};
+
+// Runs the case in one of its ways (WaysOf). The errors of the library are passed on: Unimplemented means not
+// supported.
+absl::StatusOr<Computed> RunCase(const GoldenCase& golden_case, const Semantics& semantics, Given& given, Way way);
 
 // ---- its parts
 
 // In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged
-// contractions; keys and noise; models; contractions that are served; the hand-written product of AQT's README.
+// contractions; keys and noise; the hand-written product of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Semantics& semantics,
                             Given& given);
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Semantics& semantics);
@@ -58,13 +71,21 @@ absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inpu
 absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs, const Semantics& semantics);
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
 absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Semantics& semantics);
-absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Semantics& semantics);
-absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Semantics& semantics,
-                            Given& given);
-absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Semantics& semantics);
-absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Semantics& semantics,
-                            Given& given);
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Semantics& semantics);
+// Models, and contractions that are served.
+absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Semantics& semantics, Way way);
+absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Semantics& semantics,
+                            Given& given, Way way);
+absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Semantics& semantics, Way way);
+absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Semantics& semantics,
+                            Given& given, Way way);
+
+// A contraction of any kind as a program: trained, converted and served. `config` has the operands of the operation.
+absl::StatusOr<Computed> RunAsProgram(const ContractionDims& dims, const DotGeneral& config, const Tensors& inputs,
+                                      const Semantics& semantics, Way way);
+// The configuration with the operands of the equation.
+absl::StatusOr<DotGeneral> ConfigOfEquation(const EinsumConfig& config, const Aval& lhs, const Aval& rhs,
+                                            const Semantics& semantics);
 
 // Keeps a copy of everything.
 class Recorder final : public Observer {

@@ -14,17 +14,20 @@
 
 namespace aqt::golden {
 
+absl::StatusOr<DotGeneral> ConfigOfEquation(const EinsumConfig& config, const Aval& lhs, const Aval& rhs,
+                                            const Semantics& semantics) {
+  if (!config.of_product) return config.config;
+  AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(config.equation, DefaultUnquantizedConfig(), lhs, rhs,
+                                                               {.semantics = semantics}));
+  return plan.swapped() ? SwapOperands(config.config) : config.config;
+}
+
 absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   const PlanOptions options{.semantics = semantics};
-  DotGeneral sides = config.config;
-  if (config.of_product) {
-    AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(config.equation, DefaultUnquantizedConfig(),
-                                                                 lhs.aval(), rhs.aval(), options));
-    if (plan.swapped()) sides = SwapOperands(sides);
-  }
+  AQT_ASSIGN_OR_RETURN(const DotGeneral sides, ConfigOfEquation(config, lhs.aval(), rhs.aval(), semantics));
   if (const auto g = inputs.find("g"); g != inputs.end()) {
     AQT_ASSIGN_OR_RETURN(DotGeneralGradients results,
                          QuantizedEinsumWithGradients(config.equation, sides, lhs, rhs, g->second, context, options));

@@ -21,7 +21,6 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/eval.h"
 #include "aqt/graph/grad.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
@@ -34,10 +33,10 @@
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/transforms/dce.h"
-#include "aqt/transforms/fold.h"
 #include "aqt/transforms/inject.h"
-#include "tests/golden_check/frozen.h"
+#include "tests/golden_check/program_run.h"
 #include "tests/golden_check/run_case.h"
+#include "tests/golden_check/way.h"
 
 namespace aqt::golden {
 namespace {
@@ -107,7 +106,7 @@ absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_gene
 
 // The statistics that the calibrations have after all batches, from the quantized outputs of the layers before.
 absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotValues& params, const SlotValues& keys,
-                                      const Aval& x, const Tensors& inputs, const Semantics& semantics) {
+                                      const Aval& x, const Tensors& inputs, const Semantics& semantics, Way way) {
   if (!config.calibration_batches.has_value()) return SlotValues();
   AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, "calibration_batches"));
   const Shape& shape = batches.shape();
@@ -123,10 +122,11 @@ absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotVal
                        Quantized(model, config.dot_general, config.layers, semantics, QuantMode::kCalibrate));
   SlotValues statistics;
   nn::AddMissingStats(calibrate, statistics);
+  AQT_ASSIGN_OR_RETURN(const ProgramRun run, ProgramRun::Make(way, calibrate, params));
   for (int64_t i = 0; i < shape[0]; ++i) {
-    SlotValues values = Union(Union(params, keys), statistics);
+    SlotValues values = Union(keys, statistics);
     values[Data("x")] = Part(batches, i);
-    AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(calibrate, values));
+    AQT_ASSIGN_OR_RETURN(const SlotValues out, run.Eval(values));
     for (auto& [slot, value] : statistics) value = out.at(slot);
   }
   return statistics;
@@ -227,36 +227,20 @@ class Batches {
 
 }  // namespace
 
-SlotValues Union(SlotValues a, const SlotValues& b) {
-  a.insert(b.begin(), b.end());
-  return a;
-}
-
-absl::StatusOr<SlotValues> Frozen(const Program& convert, const SlotValues& known, const SlotValues& data,
-                                  SlotValues* out) {
-  AQT_ASSIGN_OR_RETURN(Folded folded, Fold(convert, known));
-  AQT_ASSIGN_OR_RETURN(SlotValues results, EvalSlots(folded.program, Union(folded.values, data)));
-  for (const auto& [slot, value] : results) {
-    if (slot.kind == SlotKind::kFrozen) folded.values.emplace(slot, value);
-  }
-  if (out != nullptr) *out = std::move(results);
-  return std::move(folded.values);
-}
-
-absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Semantics& semantics) {
+absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Semantics& semantics, Way way) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
-  AQT_ASSIGN_OR_RETURN(SlotValues values, Params(config.layers, inputs, "kernel", "bias"));
-  AQT_ASSIGN_OR_RETURN(const SlotValues keys, ForwardKeys(config.dot_general, config.layers, inputs));
+  AQT_ASSIGN_OR_RETURN(const SlotValues params, Params(config.layers, inputs, "kernel", "bias"));
+  AQT_ASSIGN_OR_RETURN(SlotValues data, ForwardKeys(config.dot_general, config.layers, inputs));
   AQT_ASSIGN_OR_RETURN(const Program model, Trace([&](Inputs in) { return Values{Model(config.layers, in[0])}; },
                                                   {{Data("x"), x.aval()}}, {{Data("out")}}));
   AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(model, config.dot_general, config.layers, semantics));
-  values[Data("x")] = x;
-  AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(quantized, Union(std::move(values), keys)));
+  data[Data("x")] = x;
+  AQT_ASSIGN_OR_RETURN(SlotValues out, Evaluate(way, quantized, params, data));
   return Tensors{{"out", out.at(Data("out"))}};
 }
 
 absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Semantics& semantics,
-                            Given& given) {
+                            Given& given, Way way) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
   AQT_ASSIGN_OR_RETURN(const SlotValues params, Params(config.layers, inputs, "kernel", "bias"));
   AQT_ASSIGN_OR_RETURN(SlotValues data, ForwardKeys(config.dot_general, config.layers, inputs));
@@ -273,18 +257,18 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
                                                   {{Data("x"), x.aval()}}, {{Data("out")}}));
 
   AQT_ASSIGN_OR_RETURN(const Program train, Quantized(model, config.dot_general, config.layers, semantics));
-  AQT_ASSIGN_OR_RETURN(const SlotValues statistics, Statistics(config, params, data, x.aval(), inputs, semantics));
+  AQT_ASSIGN_OR_RETURN(const SlotValues statistics, Statistics(config, params, data, x.aval(), inputs, semantics, way));
   const SlotValues known = Union(params, statistics);
-  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(known, data)));
+  AQT_ASSIGN_OR_RETURN(const SlotValues trained, Evaluate(way, train, known, data));
 
   AQT_ASSIGN_OR_RETURN(const Program convert,
                        Quantized(model, config.dot_general, config.layers, semantics, QuantMode::kConvert));
   SlotValues converted;
-  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data, &converted));
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(way, convert, known, data, &converted));
   AQT_ASSIGN_OR_RETURN(Program serve,
                        Quantized(model, config.dot_general, config.layers, semantics, QuantMode::kServe, &frozen));
   serve = Dce(serve, {.drop_inputs = {SlotKind::kParam}});
-  AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, Union(Union(frozen, params), data)));
+  AQT_ASSIGN_OR_RETURN(const SlotValues served, Evaluate(way, serve, Union(frozen, params), data));
 
   if (!BitEqual(converted.at(Data("out")), served.at(Data("out")))) {
     return absl::InternalError("the folded program gives other bits than serving from its frozen tensors");
@@ -298,7 +282,7 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
   tensors.emplace("train_mode_output", trained.at(Data("out")));
   if (config.calibration_batches.has_value()) {
     tensors.emplace("train_mode_output_with_static_scales", trained.at(Data("out")));
-    AQT_ASSIGN_OR_RETURN(const SlotValues unquantized, EvalSlots(model, Union(params, data)));
+    AQT_ASSIGN_OR_RETURN(const SlotValues unquantized, Evaluate(way, model, params, data));
     tensors.emplace("float_output", unquantized.at(Data("out")));
     AddStatistics(statistics, config.layers.size(), tensors);
   }
@@ -320,7 +304,7 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
 }
 
 absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs, const Semantics& semantics,
-                            Given& given) {
+                            Given& given, Way way) {
   AQT_ASSIGN_OR_RETURN(const Batches batches, Batches::Make(config, inputs));
   AQT_ASSIGN_OR_RETURN(SlotValues params, Params(config.layers, inputs, "w", "b"));
   const std::vector<aqt::Input> data = {{Data("x"), batches.x_aval()}, {Data("labels"), batches.labels_aval()}};
@@ -335,8 +319,8 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
   // The first step, in parts: the loss, its gradient by the logits, and the gradients by the parameters that follow
   // from it.
   Tensors tensors;
-  const SlotValues first = Union(batches.Of(0), params);
-  AQT_ASSIGN_OR_RETURN(const SlotValues forward, EvalSlots(quantized, first));
+  const SlotValues first = batches.Of(0);
+  AQT_ASSIGN_OR_RETURN(const SlotValues forward, Evaluate(way, quantized, params, first));
   const Array& logits = forward.at(Data("logits"));
   tensors.emplace("step0.loss", Reshaped(forward.at(Data("loss")), {1}));
   tensors.emplace("step0.logits", logits);
@@ -344,8 +328,10 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
                        Trace([](Inputs in) { return Values{ops::SoftmaxCrossEntropy(in[0], in[1])}; },
                              {{Data("logits"), logits.aval()}, data[1]}));
   AQT_ASSIGN_OR_RETURN(const Program head_grad, Grad(head, {0}));
-  AQT_ASSIGN_OR_RETURN(const std::vector<Array> dlogits, Eval(head_grad, {logits, first.at(Data("labels"))}));
-  tensors.emplace("step0.dlogits", dlogits[0]);
+  AQT_ASSIGN_OR_RETURN(const SlotValues head_out,
+                       Evaluate(way, head_grad, {{data[1].slot, first.at(data[1].slot)}}, {{Data("logits"), logits}}));
+  const Array& dlogits = head_out.at(Data("grad(logits)"));
+  tensors.emplace("step0.dlogits", dlogits);
   // d(sum(logits * g)) is the backward pass of g.
   AQT_ASSIGN_OR_RETURN(Program pull_back,
                        Trace([&](Inputs in) { return Values{ops::ReduceSum(Model(config.layers, in[0]) * in[1])}; },
@@ -353,8 +339,8 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
   AQT_ASSIGN_OR_RETURN(pull_back, Quantized(pull_back, config.dot_general, config.layers, semantics));
   AQT_ASSIGN_OR_RETURN(pull_back, Grad(pull_back, pull_back.InputsOfKind(SlotKind::kParam)));
   SlotValues pulled = first;
-  pulled[Data("g")] = given.Or("step0.dlogits", dlogits[0]);
-  AQT_ASSIGN_OR_RETURN(const SlotValues gradients, EvalSlots(pull_back, pulled));
+  pulled[Data("g")] = given.Or("step0.dlogits", dlogits);
+  AQT_ASSIGN_OR_RETURN(const SlotValues gradients, Evaluate(way, pull_back, params, pulled));
   for (size_t i = 0; i < config.layers.size(); ++i) {
     tensors.emplace(absl::StrCat("step0.dw", i), gradients.at(Data(absl::StrCat("grad(", LayerName(i), "/kernel)"))));
     tensors.emplace(absl::StrCat("step0.db", i), gradients.at(Data(absl::StrCat("grad(", LayerName(i), "/bias)"))));
@@ -365,9 +351,11 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
                        nn::TrainStep(quantized, {.learning_rate = config.learning_rate, .momentum = config.momentum}));
   SlotValues state = params;
   nn::AddMissingStats(step, state);
+  // Prepared with the first state, whose arrays each later step replaces.
+  AQT_ASSIGN_OR_RETURN(const ProgramRun run, ProgramRun::Make(way, step, state));
   ArrayBuilder losses(DType::kF32, {config.steps});
   for (int64_t t = 0; t < config.steps; ++t) {
-    AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(step, Union(batches.Of(t), state)));
+    AQT_ASSIGN_OR_RETURN(SlotValues out, run.Eval(Union(batches.Of(t), state)));
     losses.Mutable<float>()[t] = out.at(Data("loss")).View<float>()[0];
     for (auto& [slot, value] : state) value = out.at(slot);
     for (size_t i = 0; i < config.layers.size(); ++i) {

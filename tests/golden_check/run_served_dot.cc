@@ -18,7 +18,6 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
-#include "aqt/graph/eval.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
@@ -31,8 +30,9 @@
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
 #include "aqt/transforms/inject.h"
-#include "tests/golden_check/frozen.h"
+#include "tests/golden_check/program_run.h"
 #include "tests/golden_check/run_case.h"
+#include "tests/golden_check/way.h"
 
 namespace aqt::golden {
 namespace {
@@ -60,21 +60,23 @@ absl::StatusOr<Program> InMode(const ServedDotConfig& config, const Program& pro
                 frozen);
 }
 
-// The statistics after all calibration batches. `known` has the other inputs of the program.
+// The statistics after all calibration batches.
 absl::StatusOr<SlotValues> Calibrated(const ServedDotConfig& config, const Program& program,
                                       const std::vector<aqt::Input>& operands, const Tensors& inputs,
-                                      const SlotValues& known, const Semantics& semantics) {
+                                      const SlotValues& params, const SlotValues& data, const Semantics& semantics,
+                                      Way way) {
   AQT_ASSIGN_OR_RETURN(const Program calibrate, InMode(config, program, semantics, QuantMode::kCalibrate));
   SlotValues statistics;
   nn::AddMissingStats(calibrate, statistics);
+  AQT_ASSIGN_OR_RETURN(const ProgramRun run, ProgramRun::Make(way, calibrate, params));
   for (int64_t i = 0; i < config.calibration_batches; ++i) {
-    SlotValues values = Union(known, statistics);
+    SlotValues values = Union(data, statistics);
     for (const aqt::Input& operand : operands) {
       if (operand.slot.kind == SlotKind::kParam) continue;
       AQT_ASSIGN_OR_RETURN(const Array batches, Input(inputs, absl::StrCat("calibration_", operand.slot.path)));
       values[operand.slot] = Part(batches, i);
     }
-    AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(calibrate, values));
+    AQT_ASSIGN_OR_RETURN(const SlotValues out, run.Eval(values));
     for (auto& [slot, value] : statistics) value = out.at(slot);
   }
   return statistics;
@@ -115,7 +117,7 @@ absl::Status CheckPreparedPlan(const ServedDotConfig& config, const std::vector<
 
 }  // namespace
 
-absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Semantics& semantics) {
+absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs, const Semantics& semantics, Way way) {
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   SlotValues params, data{{{SlotKind::kKey, kScope}, KeyArray(context.key.value_or(Key{}))}};
   std::vector<aqt::Input> operands;
@@ -136,7 +138,7 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
   Tensors tensors;
   if (config.calibration_batches > 0) {
     AQT_ASSIGN_OR_RETURN(const SlotValues statistics,
-                         Calibrated(config, program, operands, inputs, Union(data, known), semantics));
+                         Calibrated(config, program, operands, inputs, params, data, semantics, way));
     for (const auto& [slot, value] : statistics) {
       // "dot/fwd.lhs/count" is stats.lhs.count.
       const std::vector<std::string> words = absl::StrSplit(slot.path, '/');
@@ -145,18 +147,18 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
     known = Union(std::move(known), statistics);
   }
   AQT_ASSIGN_OR_RETURN(const Program train, InMode(config, program, semantics, QuantMode::kTrain));
-  AQT_ASSIGN_OR_RETURN(const SlotValues trained, EvalSlots(train, Union(known, data)));
+  AQT_ASSIGN_OR_RETURN(const SlotValues trained, Evaluate(way, train, known, data));
   AQT_ASSIGN_OR_RETURN(const Program convert, InMode(config, program, semantics, QuantMode::kConvert));
-  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(convert, known, data));
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(way, convert, known, data));
   AQT_ASSIGN_OR_RETURN(const Program serve, InMode(config, program, semantics, QuantMode::kServe, &frozen));
   // Not the parameters: those that are quantized are frozen.
-  SlotValues values = Union(frozen, data);
+  SlotValues values = frozen;
   for (const auto& [slot, value] : params) {
     const Side side = slot.path == "lhs" ? Side::kLhs : Side::kRhs;
     const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
     values[slot] = IsQuantized(tensor.quantizer.numerics) ? Array::Zeros(value.dtype(), value.shape()) : value;
   }
-  AQT_ASSIGN_OR_RETURN(const SlotValues served, EvalSlots(serve, values));
+  AQT_ASSIGN_OR_RETURN(const SlotValues served, Evaluate(way, serve, values, data));
   const Array& out = served.at(OutSlot());
   tensors.emplace("served_output", out);
   tensors.emplace("train_mode_output", trained.at(OutSlot()));
