@@ -335,8 +335,12 @@ CaseResult CheckCase(const GoldenCase& golden_case, const Semantics& semantics, 
   const std::vector<Way> ways = WaysAmong(golden_case, options.ways);
   if (ways.empty()) return {Verdict::kNotSupported, "the case has none of these ways"};
   std::vector<std::pair<std::string, CaseResult>> results;
+  // A rule is refused where it is illegal, even if no step of this case reads that.
+  GoldenCase lean = golden_case;
+  if (golden_case.config.ok()) lean.config = WithoutWhatHasNoEffect(golden_case);
   Runs structs, text;
-  const CaseResult first = CheckRuns(golden_case, semantics, options.runner, ways[0], options.fixed, structs);
+  const CaseResult first =
+      CheckRuns(ways[0] == Way::kPlan ? golden_case : lean, semantics, options.runner, ways[0], options.fixed, structs);
   if (first.verdict == Verdict::kNotSupported || !golden_case.config.ok()) return first;
   results.emplace_back(LabelOf(ways[0]), first);
 
@@ -351,14 +355,12 @@ CaseResult CheckCase(const GoldenCase& golden_case, const Semantics& semantics, 
     results.emplace_back(label, std::move(result));
   };
   GoldenCase read = golden_case;
-  read.config = ThroughText(WithoutWhatHasNoEffect(golden_case), options.to_text);
+  read.config = ThroughText(*lean.config, options.to_text);
   if (read.config.ok()) {
     check("from the text", read, ways[0], text);
   } else {
     results.push_back({"from the text", {Verdict::kFailed, read.config.status().ToString()}});
   }
-  GoldenCase lean = golden_case;
-  lean.config = WithoutWhatHasNoEffect(golden_case);
   for (size_t i = 1; i < ways.size(); ++i) {
     Runs runs;
     check(LabelOf(ways[i]), lean, ways[i], runs);

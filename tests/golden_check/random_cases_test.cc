@@ -31,6 +31,14 @@ TEST(RandomCases, AllPass) {
 }
 
 // docs/differences-from-aqt.md says why each of these is accepted.
+TEST(RandomCases, ProgramsPassWithoutPlans) {
+  for (const char* way : {"program", "prepared"}) {
+    const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom), absl::StrCat("--ways=", way)});
+    EXPECT_THAT(result.out, HasSubstr("\npassed 193, failed 0, not supported 0\n")) << way;
+    EXPECT_THAT(result.out, HasSubstr("\nleft out, without these ways: 7\n")) << way;
+  }
+}
+
 TEST(RandomCases, WhatTheOriginalRefusesIsRefused) {
   const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom), "--verbose"});
   for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
