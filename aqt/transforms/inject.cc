@@ -70,8 +70,12 @@ class Injector {
   }
 
   absl::Status Finish() {
-    AQT_RETURN_IF_ERROR(internal::CheckAllHit(config_, report_));
+    internal::AddUnmatched(config_, report_);
     if (!config_.strict) return absl::OkStatus();
+    if (!report_.unmatched.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("inject: hit nothing: ", absl::StrJoin(report_.unmatched, ", "),
+                                                     "; the program's contractions:\n", report_.ToString(config_)));
+    }
     const bool wants = config_.param_mode == QuantMode::kCalibrate || config_.data_mode == QuantMode::kCalibrate;
     if (wants && !calibrates_) {
       return absl::InvalidArgumentError(absl::StrCat("inject: QUANT_MODE_CALIBRATE updates statistics, but ",

@@ -83,9 +83,7 @@ class Outline {
   }
 
   InjectReport Finish() {
-    for (size_t i = 0; i < config_.rules.size(); ++i) {
-      if (report_.hits[i] == 0) report_.unmatched.push_back(internal::RuleName(config_, i));
-    }
+    internal::AddUnmatched(config_, report_);
     return std::move(report_);
   }
 

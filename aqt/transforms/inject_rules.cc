@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
@@ -97,13 +98,10 @@ void AddContraction(const InjectConfig& config, const Candidate& candidate, std:
   report.contractions.push_back(std::move(contraction));
 }
 
-absl::Status CheckAllHit(const InjectConfig& config, InjectReport& report) {
+void AddUnmatched(const InjectConfig& config, InjectReport& report) {
   for (size_t i = 0; i < config.rules.size(); ++i) {
     if (report.hits[i] == 0) report.unmatched.push_back(RuleName(config, i));
   }
-  if (!config.strict || report.unmatched.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("inject: hit nothing: ", absl::StrJoin(report.unmatched, ", "),
-                                                 "; the program's contractions:\n", report.ToString(config)));
 }
 
 }  // namespace aqt::internal

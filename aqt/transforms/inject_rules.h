@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/quant/config/config.h"
@@ -54,8 +53,8 @@ std::string DescribeSide(const InjectConfig& config, const InjectRule& rule, Sid
 void AddContraction(const InjectConfig& config, const Candidate& candidate, std::string name, std::string operands,
                     int rule, InjectReport& report);
 
-// Fills in `unmatched`. InvalidArgument, with the report, if the configuration is strict and there are any.
-absl::Status CheckAllHit(const InjectConfig& config, InjectReport& report);
+// Fills in `unmatched`, when all contractions are in the report.
+void AddUnmatched(const InjectConfig& config, InjectReport& report);
 
 }  // namespace aqt::internal
 

@@ -34,6 +34,11 @@ absl::StatusOr<std::string> OfPreset(const io::FileSystem& fs, absl::string_view
   return recipe.Text();
 }
 
+absl::StatusOr<InjectConfig> InjectConfigOfFile(const io::FileSystem& fs, absl::string_view path) {
+  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
+  return InjectConfigFromText(text, path);
+}
+
 absl::StatusOr<std::string> OfFile(const io::FileSystem& fs, absl::string_view kind, absl::string_view path) {
   if (kind == "convert") {
     RecipeSource source;
@@ -41,12 +46,12 @@ absl::StatusOr<std::string> OfFile(const io::FileSystem& fs, absl::string_view k
     AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, source));
     return recipe.Text();
   }
-  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
   if (kind == "dot_general") {
+    AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
     AQT_ASSIGN_OR_RETURN(const DotGeneral config, DotGeneralFromText(text, path));
     return ToText(config);
   }
-  AQT_ASSIGN_OR_RETURN(const InjectConfig config, InjectConfigFromText(text, path));
+  AQT_ASSIGN_OR_RETURN(const InjectConfig config, InjectConfigOfFile(fs, path));
   return ToText(config);
 }
 
@@ -80,8 +85,9 @@ absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::stri
 
 absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::string_view source,
                                             absl::string_view program_file, std::vector<std::string>* unmatched) {
-  AQT_ASSIGN_OR_RETURN(const std::string config_text, EffectiveConfig(fs, "inject", source));
-  AQT_ASSIGN_OR_RETURN(const InjectConfig config, InjectConfigFromText(config_text, source));
+  AQT_ASSIGN_OR_RETURN(const bool is_preset, IsPreset(fs, "inject", source));
+  AQT_ASSIGN_OR_RETURN(const InjectConfig config,
+                       is_preset ? InjectConfigFromPreset(source) : InjectConfigOfFile(fs, source));
   AQT_ASSIGN_OR_RETURN(const std::string program, io::ReadFile(fs, program_file, kMaxProgramBytes));
   absl::StatusOr<InjectReport> report = ReportInjection(program, config);
   if (!report.ok()) return Annotate(report.status(), program_file);
