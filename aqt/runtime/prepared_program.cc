@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/depends_on.h"
 #include "aqt/graph/eval_op.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/ops/packed_contraction.h"
@@ -23,14 +24,7 @@ namespace {
 
 // For each variable, whether it depends only on constants and on inputs with a value.
 std::vector<bool> FixedVars(const Program& program, const SlotValues& values) {
-  std::vector<bool> fixed(program.vars.size(), false);
-  for (const Program::Port& port : program.inputs) fixed[port.var] = values.contains(port.slot);
-  for (const auto& [var, array] : program.consts) fixed[var] = true;
-  for (const Equation& eqn : program.eqns) {
-    const bool all = std::all_of(eqn.in.begin(), eqn.in.end(), [&](VarId var) { return fixed[var]; });
-    for (const VarId var : eqn.out) fixed[var] = all;
-  }
-  return fixed;
+  return DependsOnlyOn(program, [&](const Slot& slot) { return values.contains(slot); });
 }
 
 // The program with the fixed operands of contractions packed by equations of their own.

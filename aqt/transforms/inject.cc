@@ -1,6 +1,5 @@
 #include "aqt/transforms/inject.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/depends_on.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
@@ -25,16 +25,8 @@ namespace {
 
 // For each variable, whether it depends only on parameters, frozen inputs and constants.
 std::vector<bool> FromParams(const Program& program) {
-  std::vector<bool> from_params(program.vars.size(), false);
-  for (const Program::Port& port : program.inputs) {
-    from_params[port.var] = port.slot.kind == SlotKind::kParam || port.slot.kind == SlotKind::kFrozen;
-  }
-  for (const auto& [var, array] : program.consts) from_params[var] = true;
-  for (const Equation& eqn : program.eqns) {
-    const bool all = std::all_of(eqn.in.begin(), eqn.in.end(), [&](VarId var) { return from_params[var]; });
-    for (VarId var : eqn.out) from_params[var] = all;
-  }
-  return from_params;
+  return DependsOnlyOn(
+      program, [](const Slot& slot) { return slot.kind == SlotKind::kParam || slot.kind == SlotKind::kFrozen; });
 }
 
 class Injector {
