@@ -1,6 +1,5 @@
 #include "aqt/kernels/interleave.h"
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -38,9 +37,9 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   }
 }
 
-// Interleaves kGroup lines of 16 rows: for each row, a byte of each line side by side.
-template <int kGroup>
-void Zip(const int8_t* lines, int64_t stride, int8_t* out) {
+// Interleaves kGroup lines of 16 rows: for each row, an element of each line side by side.
+template <int kGroup, class T>
+void Zip(const T* lines, int64_t stride, T* out) {
   for (int r = 0; r < 16; ++r) {
     for (int i = 0; i < kGroup; ++i) *out++ = lines[i * stride + r];
   }
@@ -83,16 +82,22 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   for (int i = 0; i < kUnits; ++i) hn::StoreU(a[i], d, reinterpret_cast<Unit*>(dst + i * dst_bytes));
 }
 
-template <int kGroup>
-void Zip(const int8_t* lines, int64_t stride, int8_t* out) {
-  const hn::FixedTag<int8_t, 16> d8;
-  const hn::FixedTag<int16_t, 8> d16;
-  const auto line = [&](int i) { return hn::LoadU(d8, lines + i * stride); };
+template <int kGroup, class T>
+void Zip(const T* lines, int64_t stride, T* out) {
   if constexpr (kGroup == 2) {
-    hn::StoreU(hn::InterleaveLower(d8, line(0), line(1)), d8, out);
-    hn::StoreU(hn::InterleaveUpper(d8, line(0), line(1)), d8, out + 16);
+    constexpr int64_t kLanes = 16 / sizeof(T);
+    const hn::FixedTag<T, kLanes> d;
+    for (int64_t r = 0; r < 16; r += kLanes, out += 2 * kLanes) {
+      const auto a = hn::LoadU(d, lines + r), b = hn::LoadU(d, lines + stride + r);
+      hn::StoreU(hn::InterleaveLower(d, a, b), d, out);
+      hn::StoreU(hn::InterleaveUpper(d, a, b), d, out + kLanes);
+    }
   } else {
-    const auto store = [&](auto lower, auto upper, int8_t* to) {
+    static_assert(sizeof(T) == 1);
+    const hn::FixedTag<T, 16> d8;
+    const hn::FixedTag<int16_t, 8> d16;
+    const auto line = [&](int i) { return hn::LoadU(d8, lines + i * stride); };
+    const auto store = [&](auto lower, auto upper, T* to) {
       const auto a = hn::BitCast(d16, lower), b = hn::BitCast(d16, upper);
       hn::StoreU(hn::BitCast(d8, hn::InterleaveLower(d16, a, b)), d8, to);
       hn::StoreU(hn::BitCast(d8, hn::InterleaveUpper(d16, a, b)), d8, to + 16);
@@ -137,10 +142,14 @@ void TransposeUnits(const char* src, int64_t src_bytes, int64_t rows, int64_t co
 template <class Out, class T>
 void RowSteps(const T* block, int64_t row_stride, int64_t steps, int64_t width, char* out) {
   constexpr int64_t kStepK = 64 / sizeof(Out);
-  Out line[kStepK];
   for (int64_t s = 0; s < steps; ++s, block += kStepK) {
     for (int64_t r = 0; r < width; ++r, out += 64) {
       const T* from = block + r * row_stride;
+      if constexpr (std::is_same_v<Out, T>) {
+        std::memcpy(out, from, 64);
+        continue;
+      }
+      Out line[kStepK];
       for (int64_t i = 0; i < kStepK; ++i) {
         if constexpr (std::is_same_v<Out, uint8_t>) line[i] = static_cast<uint8_t>(from[i] ^ 0x80);  // + 128
         else line[i] = from[i];
@@ -150,9 +159,47 @@ void RowSteps(const T* block, int64_t row_stride, int64_t steps, int64_t width, 
   }
 }
 
+// The layout kInterleaved: groups of kGroup elements, row after row.
+template <int kGroup, class T>
+void Groups(const T* block, int64_t row_stride, int64_t k_stride, int64_t groups, int64_t width, T* out) {
+  const int64_t group_size = width * kGroup;
+  if (k_stride != 1) {
+    for (int64_t g = 0; g < groups; ++g, block += kGroup * k_stride, out += group_size) {
+      if constexpr (kGroup == 1) {
+        std::memcpy(out, block, width * sizeof(T));
+      } else {
+        for (int64_t r = 0; r < width; r += 16) Zip<kGroup>(block + r, k_stride, out + r * kGroup);
+      }
+    }
+    return;
+  }
+  using Unit = std::conditional_t<kGroup * sizeof(T) == 4, uint32_t,
+                                  std::conditional_t<kGroup * sizeof(T) == 2, uint16_t, uint8_t>>;
+  const auto transpose = [&](const T* from, int64_t count, T* to) {
+    TransposeUnits<Unit>(reinterpret_cast<const char*>(from), row_stride * sizeof(T), width, count,
+                         reinterpret_cast<char*>(to), group_size * sizeof(T));
+  };
+  // Whole steps, except for the last groups, which the panel may have no room for.
+  constexpr int64_t kMaxWidth = 64, kStep = PanelFormat::kStepGroups;
+  AQT_DCHECK(width <= kMaxWidth);
+  const int64_t whole = groups / kStep * kStep;
+  transpose(block, whole, out);
+  if (whole < groups) {
+    T step[kMaxWidth * kGroup * kStep];
+    transpose(block + whole * kGroup, kStep, step);
+    std::memcpy(out + whole * group_size, step, (groups - whole) * group_size * sizeof(T));
+  }
+}
+
 void TransposeS8(const int8_t* src, int64_t src_stride, int64_t rows, int64_t cols, int8_t* dst, int64_t dst_stride) {
   TransposeUnits<uint8_t>(reinterpret_cast<const char*>(src), src_stride, rows, cols, reinterpret_cast<char*>(dst),
                           dst_stride);
+}
+
+void TransposeBF16(const BFloat16* src, int64_t src_stride, int64_t rows, int64_t cols, BFloat16* dst,
+                   int64_t dst_stride) {
+  TransposeUnits<uint16_t>(reinterpret_cast<const char*>(src), src_stride * 2, rows, cols, reinterpret_cast<char*>(dst),
+                           dst_stride * 2);
 }
 
 void TransposeF32(const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst, int64_t dst_stride) {
@@ -171,88 +218,43 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
     else RowSteps<uint8_t>(block, row_stride, steps, width, out);
     return;
   }
-  const int64_t group_bytes = width * format.k_group;
-  char* out = panel + format.HeaderBytes() + first_group * group_bytes;
-  if (k_stride != 1) {
-    int8_t* to = reinterpret_cast<int8_t*>(out);
-    for (int64_t g = 0; g < groups; ++g, block += format.k_group * k_stride) {
-      if (format.k_group == 1) {
-        std::memcpy(to, block, width);
-        to += width;
-        continue;
-      }
-      for (int64_t r = 0; r < width; r += 16, to += 16 * format.k_group) {
-        if (format.k_group == 2) Zip<2>(block + r, k_stride, to);
-        else Zip<4>(block + r, k_stride, to);
-      }
-    }
-  } else {
-    // Whole steps, except for the last groups, which the panel may have no room for.
-    const auto transpose = [&](const int8_t* from, int64_t count, char* to) {
-      const char* src = reinterpret_cast<const char*>(from);
-      if (format.k_group == 1) TransposeUnits<uint8_t>(src, row_stride, width, count, to, group_bytes);
-      else if (format.k_group == 2) TransposeUnits<uint16_t>(src, row_stride, width, count, to, group_bytes);
-      else TransposeUnits<uint32_t>(src, row_stride, width, count, to, group_bytes);
-    };
-    constexpr int64_t kMaxGroupBytes = 128, kStep = PanelFormat::kStepGroups;
-    const int64_t whole = groups / kStep * kStep;
-    transpose(block, whole, out);
-    if (whole < groups) {
-      char step[kMaxGroupBytes * kStep];
-      transpose(block + whole * format.k_group, kStep, step);
-      std::memcpy(out + whole * group_bytes, step, (groups - whole) * group_bytes);
-    }
+  int8_t* out = reinterpret_cast<int8_t*>(panel + format.HeaderBytes()) + first_group * width * format.k_group;
+  switch (format.k_group) {
+    case 1: Groups<1>(block, row_stride, k_stride, groups, width, out); break;
+    case 2: Groups<2>(block, row_stride, k_stride, groups, width, out); break;
+    default: Groups<4>(block, row_stride, k_stride, groups, width, out); break;
   }
   if (!format.has_correction) return;
   int32_t* correction = reinterpret_cast<int32_t*>(panel);
   if (k0 == 0) std::memset(correction, 0, width * sizeof(int32_t));
-  Correct(reinterpret_cast<const int8_t*>(out), groups, width, correction);
+  Correct(out, groups, width, correction);
 }
 
-// The upper halves of n floats: exact for those that bf16 has.
-void NarrowToBF16(const float* from, int64_t n, char* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint16_t upper = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, from[i]) >> 16);
-    std::memcpy(to + 2 * i, &upper, 2);
-  }
-}
-
-void InterleaveBF16(const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
+void InterleaveBF16(const PanelFormat& format, const BFloat16* block, int64_t row_stride, int64_t k_stride, int64_t k0,
                     int64_t k1, char* panel) {
-  AQT_DCHECK(format.layout == PanelFormat::Layout::kInterleaved && format.width <= 32);
-  const int64_t width = format.width;
-  char* out = panel + k0 * 2 * width;
-  if (k_stride != 1) {
-    for (int64_t k = k0; k < k1; ++k, out += 2 * width, block += k_stride) NarrowToBF16(block, width, out);
-    return;
-  }
-  float columns[4 * 32];
-  for (int64_t k = 0; k < k1 - k0; k += 4, out += 8 * width) {
-    TransposeUnits<uint32_t>(reinterpret_cast<const char*>(block + k), row_stride * 4, width, 4,
-                             reinterpret_cast<char*>(columns), 4 * width);
-    NarrowToBF16(columns, std::min<int64_t>(4, k1 - k0 - k) * width, out);
+  const int64_t groups = CeilDiv(k1 - k0, format.k_group), width = format.width;
+  const auto* from = reinterpret_cast<const uint16_t*>(block);
+  auto* out = reinterpret_cast<uint16_t*>(panel) + k0 * width;
+  if (format.layout == PanelFormat::Layout::kRowSteps) {
+    AQT_DCHECK(k_stride == 1 && format.k_group == 2);
+    RowSteps<uint16_t>(from, row_stride, CeilDiv(groups, PanelFormat::kStepGroups), width, panel + k0 * 2 * width);
+  } else if (format.k_group == 1) {
+    Groups<1>(from, row_stride, k_stride, groups, width, out);
+  } else {
+    Groups<2>(from, row_stride, k_stride, groups, width, out);
   }
 }
 
 void InterleaveF32(const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
                    int64_t k1, char* panel) {
+  AQT_DCHECK(format.k_group == 1);
   const int64_t width = format.width;
-  if (format.element == PanelFormat::Element::kBF16) {
-    return InterleaveBF16(format, block, row_stride, k_stride, k0, k1, panel);
-  }
-  char* out = panel + k0 * 4 * width;
+  auto* out = reinterpret_cast<float*>(panel) + k0 * width;
   if (format.layout == PanelFormat::Layout::kRowSteps) {
     AQT_DCHECK(k_stride == 1);
-    return RowSteps<float>(block, row_stride, CeilDiv(k1 - k0, PanelFormat::kStepGroups), width, out);
-  }
-  if (k_stride != 1) {
-    for (int64_t k = k0; k < k1; ++k, out += 4 * width, block += k_stride) std::memcpy(out, block, 4 * width);
-    return;
-  }
-  const int64_t whole = (k1 - k0) / 4 * 4;
-  TransposeUnits<uint32_t>(reinterpret_cast<const char*>(block), row_stride * 4, width, whole, out, 4 * width);
-  for (int64_t k = whole; k < k1 - k0; ++k) {
-    for (int64_t r = 0; r < width; ++r) std::memcpy(out + (k * width + r) * 4, block + r * row_stride + k, 4);
+    RowSteps<float>(block, row_stride, CeilDiv(k1 - k0, PanelFormat::kStepGroups), width, reinterpret_cast<char*>(out));
+  } else {
+    Groups<1>(block, row_stride, k_stride, k1 - k0, width, out);
   }
 }
 
@@ -268,6 +270,11 @@ void Transpose(Target target, const int8_t* src, int64_t src_stride, int64_t row
   AQT_HWY_DISPATCH(target, TransposeS8)(src, src_stride, rows, cols, dst, dst_stride);
 }
 
+void Transpose(Target target, const BFloat16* src, int64_t src_stride, int64_t rows, int64_t cols, BFloat16* dst,
+               int64_t dst_stride) {
+  AQT_HWY_DISPATCH(target, TransposeBF16)(src, src_stride, rows, cols, dst, dst_stride);
+}
+
 void Transpose(Target target, const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst,
                int64_t dst_stride) {
   AQT_HWY_DISPATCH(target, TransposeF32)(src, src_stride, rows, cols, dst, dst_stride);
@@ -276,6 +283,11 @@ void Transpose(Target target, const float* src, int64_t src_stride, int64_t rows
 void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
                 int64_t k0, int64_t k1, char* panel) {
   AQT_HWY_DISPATCH(target, InterleaveS8)(format, block, row_stride, k_stride, k0, k1, panel);
+}
+
+void Interleave(Target target, const PanelFormat& format, const BFloat16* block, int64_t row_stride, int64_t k_stride,
+                int64_t k0, int64_t k1, char* panel) {
+  AQT_HWY_DISPATCH(target, InterleaveBF16)(format, block, row_stride, k_stride, k0, k1, panel);
 }
 
 void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,

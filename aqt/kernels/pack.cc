@@ -1,7 +1,6 @@
 #include "aqt/kernels/pack.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -9,6 +8,7 @@
 
 #include "aqt/core/check.h"
 #include "aqt/kernels/absmax.h"
+#include "aqt/kernels/decode.h"
 #include "aqt/kernels/interleave.h"
 #include "aqt/kernels/quantize.h"
 
@@ -51,7 +51,7 @@ const void* Advance(const void* data, DType dtype, int64_t elements) {
   return static_cast<const char*>(data) + elements * SizeOf(dtype);
 }
 
-// ---- staging: a block of an operand in the packed operand's element type (s8 or f32), dense, in L1
+// ---- staging: a block of an operand in the packed operand's element type (s8, bf16 or f32), dense, in L1
 
 // Elements to stage: rows [r0, r1) by k [k0, k1) of matrix b, to (r - r0) * row_stride + (k - k0) * k_stride.
 struct Block {
@@ -72,17 +72,6 @@ void ForEachPiece(const Operand& src, const Block& block, const F& f) {
   });
 }
 
-// The values of an 8-bit float, by its bits.
-template <class T>
-const std::array<float, 256>& ValuesOf() {
-  static const std::array<float, 256> values = [] {
-    std::array<float, 256> v;
-    for (int i = 0; i < 256; ++i) v[i] = ToFloat(T{static_cast<uint8_t>(i)});
-    return v;
-  }();
-  return values;
-}
-
 // dst = src for a matrix with any strides on either side, converting each element.
 template <class To, class From>
 void CopyMatrix(const From* src, int64_t src_row, int64_t src_col, int64_t rows, int64_t cols, To* dst, int64_t dst_row,
@@ -91,13 +80,6 @@ void CopyMatrix(const From* src, int64_t src_row, int64_t src_col, int64_t rows,
     std::swap(rows, cols);
     std::swap(src_row, src_col);
     std::swap(dst_row, dst_col);
-  }
-  if constexpr (std::is_same_v<From, Float8E4M3FN> || std::is_same_v<From, Float8E5M2>) {
-    const float* values = ValuesOf<From>().data();
-    for (int64_t r = 0; r < rows; ++r, src += src_row, dst += dst_row) {
-      for (int64_t c = 0; c < cols; ++c) dst[c * dst_col] = values[src[c * src_col].bits];
-    }
-    return;
   }
   for (int64_t r = 0; r < rows; ++r, src += src_row, dst += dst_row) {
     if (std::is_same_v<To, From> && src_col == 1 && dst_col == 1) {
@@ -117,40 +99,18 @@ void StageS8(const Operand& src, const Block& block, int8_t* stage) {
   });
 }
 
+// T is float or BFloat16.
 template <class T>
-void StageF32As(const Operand& src, const Block& block, float* stage) {
+void StageFloat(Target target, const Operand& src, const Block& block, bool subnormals_are_zero, T* stage) {
+  const bool by_k = block.k_stride == 1;
   ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
-    CopyMatrix(static_cast<const T*>(src.data) + from, src.rows.InnerStride(), src.k.InnerStride(), rows, cols,
-               stage + to, block.row_stride, block.k_stride);
+    const int64_t row = src.rows.InnerStride(), col = src.k.InnerStride();
+    const void* data = Advance(src.data, src.dtype, from);
+    Decode(target,
+           by_k ? DecodeArgs{data, src.dtype, row, col, rows, cols, subnormals_are_zero}
+                : DecodeArgs{data, src.dtype, col, row, cols, rows, subnormals_are_zero},
+           stage + to, by_k ? block.row_stride : block.k_stride);
   });
-}
-
-void StageF32(const Operand& src, const Block& block, float* stage) {
-  switch (src.dtype) {
-    case DType::kF32: return StageF32As<float>(src, block, stage);
-    case DType::kBF16: return StageF32As<BFloat16>(src, block, stage);
-    case DType::kF16: return StageF32As<Float16>(src, block, stage);
-    case DType::kE4M3FN: return StageF32As<Float8E4M3FN>(src, block, stage);
-    case DType::kE5M2: return StageF32As<Float8E5M2>(src, block, stage);
-    case DType::kS2:
-    case DType::kS4:
-    case DType::kS8: return StageF32As<int8_t>(src, block, stage);
-    default: AQT_CHECK(!"Pack: f32 panels take f32, bf16, f16, fp8, s8, s4 and s2");
-  }
-}
-
-// Subnormals of a staged block become zeros.
-void FlushStage(const Block& block, float* stage) {
-  const int64_t n =
-      block.k_stride == 1 ? (block.r1 - block.r0) * block.row_stride : (block.k1 - block.k0) * block.k_stride;
-  constexpr int64_t kStep = 16;  // strides are multiples of it; a loop of fixed length is vectorized
-  AQT_DCHECK(n % kStep == 0);
-  for (int64_t i = 0; i < n; i += kStep) {
-    for (int64_t j = i; j < i + kStep; ++j) {
-      const uint32_t bits = __builtin_bit_cast(uint32_t, stage[j]);
-      stage[j] = __builtin_bit_cast(float, (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits);
-    }
-  }
 }
 
 // inverse[(r - r0) * inverse_stride] belongs to row r. `flush`: whether subnormal x must be set to zero.
@@ -249,7 +209,7 @@ class Packer {
 
   int64_t TasksPerMatrix() const { return (format_.NumPanels(rows_) + task_panels_ - 1) / task_panels_; }
 
-  // Packs task i of matrix b. begin(r0, r1) is called before stage for these rows. T is int8_t or float.
+  // Packs task i of matrix b. begin(r0, r1) is called before stage for these rows. T is int8_t, BFloat16 or float.
   template <class T, class Begin, class Stage>
   void Run(int64_t b, int64_t i, const Begin& begin, const Stage& stage) const {
     const int64_t first = i * task_panels_, last = std::min(first + task_panels_, format_.NumPanels(rows_));
@@ -274,7 +234,8 @@ class Packer {
       const int64_t k1 = std::min(k_, k0 + chunk);
       const int64_t padded_k = (k1 - k0 + step_k - 1) / step_k * step_k;
       int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : pitch;
-      if (r1 - r0 < pitch || k1 - k0 < padded_k) std::memset(staged, 0, pitch * padded_k * sizeof(T));
+      if (r1 - r0 < pitch || k1 - k0 < padded_k)
+        std::memset(static_cast<void*>(staged), 0, pitch * padded_k * sizeof(T));
       stage(Block{b, r0, r1, k0, k1, row_stride, k_stride}, staged);
       if (panels_ == nullptr) continue;
       if (transpose) {
@@ -386,17 +347,17 @@ void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, flo
 
 void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
           bool subnormals_are_zero) {
-  const bool flush = subnormals_are_zero && (src.dtype == DType::kF32 || src.dtype == DType::kBF16);
   const Packer packer(target, format, src, panels);
   const auto begin = [](int64_t, int64_t) {};
+  const auto stage_float = [&](const Block& block, auto* stage) {
+    StageFloat(target, src, block, subnormals_are_zero, stage);
+  };
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
-    if (format.element == PanelFormat::Element::kF32 || format.element == PanelFormat::Element::kBF16) {
-      packer.Run<float>(b, i, begin, [&](const Block& block, float* stage) {
-        StageF32(src, block, stage);
-        if (flush) FlushStage(block, stage);
-      });
-    } else {
-      packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) { StageS8(src, block, stage); });
+    switch (format.element) {
+      case PanelFormat::Element::kF32: return packer.Run<float>(b, i, begin, stage_float);
+      case PanelFormat::Element::kBF16: return packer.Run<BFloat16>(b, i, begin, stage_float);
+      default:
+        return packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) { StageS8(src, block, stage); });
     }
   });
 }

@@ -61,8 +61,8 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
 // subnormal maximum with subnormals_are_zero. The source is f32, bf16 or f16.
 void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor);
 
-// Packs values without changing them. Formats of integer elements take s8, s4 and s2; kBF16 takes bf16, e4m3fn and
-// e5m2; kF32 takes all of these, f32 and f16, converted exactly. With subnormals_are_zero a subnormal f32 or bf16
+// Packs values without changing them. Formats of integer elements take s8, s4 and s2; kBF16 takes these,
+// bf16, e4m3fn and e5m2; kF32 takes all of these, f32 and f16, converted exactly. With subnormals_are_zero a subnormal f32 or bf16
 // becomes a zero with its sign.
 void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
           bool subnormals_are_zero = false);

@@ -41,14 +41,19 @@ std::vector<PanelFormat> Formats(bool floats) {
   return formats;
 }
 
-// The formats of the f32 kernels that hold all values of a dtype.
+// The float formats that hold all values of a dtype: of the f32 kernels, and pairs of bf16.
 std::vector<PanelFormat> FormatsFor(DType dtype) {
   using Element = PanelFormat::Element;
+  using Layout = PanelFormat::Layout;
   std::vector<PanelFormat> formats = Formats(true);
   const Element narrowest = NarrowestF32Panels(dtype);
   for (const Target target : SupportedTargets()) {
     if (narrowest != Element::kF32) formats.push_back(GemmF32(target, Element::kBF16).rhs);
     if (narrowest == Element::kS8) formats.push_back(GemmF32(target, Element::kS8).rhs);
+  }
+  if (narrowest != Element::kF32) {
+    for (const int32_t width : {8, 12, 32}) formats.push_back({Layout::kRowSteps, Element::kBF16, false, width, 2});
+    for (const int32_t width : {16, 32}) formats.push_back({Layout::kInterleaved, Element::kBF16, false, width, 2});
   }
   return formats;
 }
@@ -444,6 +449,14 @@ TEST_P(PackTest, EqualBytesForAnyTargetAndNumberOfThreads) {
       }
     }
     for (const PanelFormat& format : Formats(true)) {
+      ThreadPool pool(2);
+      EXPECT_TRUE(Packed(GetParam(), format, src, &pool) == Packed(Target::kScalar, format, src)) << Describe(format);
+    }
+  }
+  const std::vector<Float8E4M3FN> codes = Values<Float8E4M3FN>(batch * rows * k, 12);
+  for (const Operand& src : {Operand::Dense(codes.data(), DType::kE4M3FN, rows, k, batch),
+                             Operand::Transposed(codes.data(), DType::kE4M3FN, rows, k, batch)}) {
+    for (const PanelFormat& format : FormatsFor(DType::kE4M3FN)) {
       ThreadPool pool(2);
       EXPECT_TRUE(Packed(GetParam(), format, src, &pool) == Packed(Target::kScalar, format, src)) << Describe(format);
     }
