@@ -9,8 +9,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/kernels/gemm.h"
-#include "aqt/kernels/gemm_f32.h"
-#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/target.h"
@@ -98,6 +97,11 @@ void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, c
   RunGemm(kernel, args, executor);
 }
 
+const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs) {
+  const GemmTypes types{.sums = sums, .lhs = NarrowestElement(lhs.dtype), .rhs = NarrowestElement(rhs.dtype)};
+  return ChooseGemm(types, BestTarget(), Count(lhs, a.free));
+}
+
 // ---- plain loops
 
 // out = [B,M,K] x [B,K,N], [B,M,N], row by row, so that the inner loop runs over contiguous elements.
@@ -144,10 +148,10 @@ void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, con
   } else if (IsFloat(lhs.dtype)) {
     ArrayBuilder sums = ArrayBuilder::ForOverwrite({DType::kF32, out.dtype == DType::kF32 ? Shape{0} : out.shape});
     const MutableArrayRef target = out.dtype == DType::kF32 ? out : sums.ref();
-    RunKernel(GemmF32(BestTarget()), lhs, a, rhs, b, DType::kF32, target.data, executor);
+    RunKernel(Kernel(GemmSums::kF32, lhs, a, rhs), lhs, a, rhs, b, DType::kF32, target.data, executor);
     if (target.data != out.data) AQT_CHECK(CastArray(target, out).ok());
   } else if (IsByteInteger(lhs.dtype) && IsByteInteger(rhs.dtype)) {
-    RunKernel(GemmS8(BestTarget()), lhs, a, rhs, b, DType::kS32, out.data, executor);
+    RunKernel(Kernel(GemmSums::kS32, lhs, a, rhs), lhs, a, rhs, b, DType::kS32, out.data, executor);
   } else {
     RunPlain<int32_t>(lhs, a, rhs, b, out.As<int32_t>());
   }

@@ -11,8 +11,8 @@ namespace aqt::kernels {
 
 // out = lhs . rhs over `dims`; out is dense. Each output element is a sum over the contracting axes, row-major in the
 // order of dims.lhs_contracting. By dtype of the operands, the sum's type and rounding are
-//   f16, bf16, f32      f32, in ascending order from +0, on the machine's best target (gemm_f32.h: one rounding per
-//                       step with FMA, two without; the same bits on all targets with FMA)
+//   f16, bf16, f32      f32, in ascending order from +0, on the machine's best target. Its steps are those of
+//                       gemm_table.h: f16 and f32 have the same bits on all targets with FMA
 //   f64                 f64, the same order, each product and each sum rounded
 //   integers to 32 bits s32, exact modulo 2^32
 // The sum is rounded once to out.dtype: a float for float operands, s32 for integers. An empty sum is 0. An element's

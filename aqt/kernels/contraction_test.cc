@@ -79,10 +79,24 @@ TEST(ContractionTest, NineAxes) {
 }
 
 TEST(ContractionTest, SmallFloatsSumInF32AndRoundOnce) {
-  const Array a = Random(DType::kBF16, {3, 300}, 3), b = Random(DType::kBF16, {300, 5}, 4);
-  const Array wide = Product(MatMulDims(), Cast(a, DType::kF32), Cast(b, DType::kF32), DType::kF32);
-  EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kBF16), Cast(wide, DType::kBF16)));
-  EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kF32), wide));
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const Array a = Random(dtype, {3, 300}, 3), b = Random(dtype, {300, 5}, 4);
+    const Array sums = Product(MatMulDims(), a, b, DType::kF32);
+    EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, dtype), Cast(sums, dtype)));
+    const Array exact = Product(MatMulDims(), Cast(a, DType::kF64), Cast(b, DType::kF64), DType::kF64);
+    for (int64_t i = 0; i < 15; ++i) {
+      double magnitude = 0;
+      for (int64_t k = 0; k < 300; ++k) {
+        magnitude += std::fabs(Cast(a, DType::kF64).View<double>()[i / 5 * 300 + k] *
+                               Cast(b, DType::kF64).View<double>()[k * 5 + i % 5]);
+      }
+      // gemm_table.h: at most 302 roundings.
+      EXPECT_LE(std::fabs(sums.View<float>()[i] - exact.View<double>()[i]), 303 * 0x1p-24 * magnitude);
+    }
+  }
+  const Array a = Random(DType::kF16, {3, 300}, 3), b = Random(DType::kF16, {300, 5}, 4);
+  EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kF32),
+                       Product(MatMulDims(), Cast(a, DType::kF32), Cast(b, DType::kF32), DType::kF32)));
 }
 
 TEST(ContractionTest, IntegersAreExactAndMayDiffer) {

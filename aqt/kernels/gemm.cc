@@ -17,8 +17,6 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// An lhs block of this size shares L2 (1 MiB or more on the servers we tune for) with rhs panels.
-constexpr int64_t kBlockBytes = 384 << 10;
 // Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
 constexpr double kMinParallelWork = 2e6;
 constexpr int64_t kTasksPerThread = 4;
@@ -34,8 +32,8 @@ void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor)
 
   // Panels per task: all columns of a block of rows that fits L2; cut further, first by columns, until all threads have
   // work.
-  const int64_t fit = kBlockBytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
-  const int64_t max_panels = internal::kMaxBlockRows / mr;
+  const int64_t fit = kernel.block_bytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
+  const int64_t max_panels = kernel.block_rows / mr;
   int64_t m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels));
   int64_t n_tasks = 1;
   if (threads > 1) {

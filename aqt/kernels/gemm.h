@@ -4,7 +4,7 @@
 // The matrix product of packed operands, common to all element types:
 //   out[b, m, n] = epilogue(sum over k of lhs[b, m, k] * rhs[b, n, k])
 // A caller that quantizes the lhs in each call and packs the rhs once:
-//   const GemmKernel& kernel = GemmS8(BestTarget());
+//   const GemmKernel& kernel = ChooseGemm({}, BestTarget(), m);  // gemm_table.h
 //   Pack(kernel.target, kernel.rhs, weights, rhs_panels, executor);
 //   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, rule, executor);
 //   RunGemm(kernel, args, executor);
@@ -61,13 +61,21 @@ struct GemmArgs {
   Epilogue epilogue;
 };
 
+enum class GemmSums : uint8_t { kS32, kF32 };
+
 // One way to compute the product. All objects are constants with static lifetime.
 struct GemmKernel {
-  const char* name;  // "avx2", "emulated_avx2", ...
-  Target target;     // the instructions it uses; also the target to pack for
+  const char* name;  // "s8_avx512_vnni", "f32_avx2", "emulated_s8_avx2", ...
+  GemmSums sums;
+  Target target;  // the capabilities that it needs; also the target to pack for
   PanelFormat lhs, rhs;
-  // One part of the work: rows [m0, m1), at most 192, and columns [n0, n1) of matrix b; m0 and n0 are multiples of the
-  // panel widths.
+  bool emulated;  // plain C++ with the arithmetic of another kernel, for tests
+  // What it costs: products per cycle of a core where all goes well. Rows beyond the last multiple of row_unit cost as
+  // much as row_unit of them.
+  int32_t products_per_cycle, row_unit;
+  // The largest part of the work in rows, a multiple of lhs.width, and in bytes of lhs panels.
+  int32_t block_rows, block_bytes;
+  // One part of the work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel widths.
   void (*block)(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
 };
 

@@ -9,6 +9,7 @@
 //   Acc                        int32_t or float
 //   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
 //   kBlockGroups               groups of k for which an rhs and an lhs panel fit L1 together, a multiple of 16
+//   kProductsPerCycle          GemmKernel::products_per_cycle
 //   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
 //   Widen(rhs, groups, wide)   makes that form
 //   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/panel_format.h"
@@ -29,7 +31,9 @@
 namespace aqt::kernels::internal {
 
 // The largest block of rows; its partial sums for one rhs panel fit on the stack.
-inline constexpr int64_t kMaxBlockRows = 192;
+inline constexpr int32_t kMaxBlockRows = 192;
+// An lhs block of this size shares L2 (1 MiB or more on the servers we tune for) with rhs panels.
+inline constexpr int32_t kBlockBytes = 384 << 10;
 
 // Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
@@ -57,6 +61,8 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
   // Widening a block costs about as much as it saves one tile.
   const bool widen = kCanWiden && m1 - m0 >= 4 * kMr;
+  // An lhs that is stored as it is needs no correction.
+  constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;
 
   const int64_t groups = Tile::kLhs.NumGroups(args.k);
   const int64_t lhs_panel_bytes = Tile::kLhs.PanelBytes(args.k), rhs_panel_bytes = Tile::kRhs.PanelBytes(args.k);
@@ -84,7 +90,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
     const int64_t cols = std::min(kNr, n1 - n);
     const bool in_registers = plain_f32 && cols == kNr;
     if (in_registers) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
-    const Acc* start = kHeaderBytes == 0 ? nullptr : reinterpret_cast<const Acc*>(rhs);
+    const Acc* start = kCorrects ? reinterpret_cast<const Acc*>(rhs) : nullptr;
     int64_t g = 0;
     do {
       const int64_t count = std::min(block_groups, groups - g);
@@ -120,6 +126,22 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
       g += count;
     } while (g < groups);
   }
+}
+
+// The kernel of a tile policy.
+template <class Tile>
+constexpr GemmKernel GemmOf(const char* name, bool emulated = false) {
+  return {.name = name,
+          .sums = std::is_same_v<typename Tile::Acc, int32_t> ? GemmSums::kS32 : GemmSums::kF32,
+          .target = Tile::kTarget,
+          .lhs = Tile::kLhs,
+          .rhs = Tile::kRhs,
+          .emulated = emulated,
+          .products_per_cycle = Tile::kProductsPerCycle,
+          .row_unit = 1,
+          .block_rows = kMaxBlockRows / Tile::kLhs.width * Tile::kLhs.width,
+          .block_bytes = kBlockBytes,
+          .block = &GemmBlock<Tile>};
 }
 
 }  // namespace aqt::kernels::internal

@@ -1,11 +1,8 @@
 // The f32 kernels.
-#include "aqt/kernels/gemm_f32.h"
-
 #include <cstring>
-#include <type_traits>
-#include <vector>
 
 #include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/gemm_rows.h"
 #include "aqt/kernels/target_highway.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,26 +11,6 @@
 #include "hwy/highway.h"
 
 #include "aqt/kernels/gemm_tile-inl.h"
-
-#ifndef AQT_KERNELS_GEMM_F32_ONCE_
-#define AQT_KERNELS_GEMM_F32_ONCE_
-namespace aqt::kernels {
-namespace {
-
-// f(element), as a constant.
-template <class F>
-const GemmKernel* ByRhsElement(PanelFormat::Element rhs, const F& f) {
-  using Element = PanelFormat::Element;
-  switch (rhs) {
-    case Element::kBF16: return f(std::integral_constant<Element, Element::kBF16>());
-    case Element::kS8: return f(std::integral_constant<Element, Element::kS8>());
-    default: return f(std::integral_constant<Element, Element::kF32>());
-  }
-}
-
-}  // namespace
-}  // namespace aqt::kernels
-#endif  // AQT_KERNELS_GEMM_F32_ONCE_
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -44,6 +21,7 @@ template <PanelFormat::Element kRhsElement>
 struct FmaOps {
   static constexpr Target kTarget = HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512;
   using Acc = float;
+  static constexpr int32_t kProductsPerCycle = HWY_MAX_BYTES / 2;
   static constexpr int32_t kMr = HWY_TARGET == HWY_AVX2 ? 6 : 12;  // 12 of 16, 24 of 32 registers are accumulators
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, kMr, 1};
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, kRhsElement, false, HWY_MAX_BYTES / 2, 1};
@@ -75,16 +53,19 @@ struct FmaOps {
 };
 
 template <PanelFormat::Element kRhsElement>
-const GemmKernel* KernelOf() {
-  using Tile = VectorTile<FmaOps<kRhsElement>>;
-  static constexpr GemmKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512", Tile::kTarget, Tile::kLhs,
-                                         Tile::kRhs, &internal::GemmBlock<Tile>};
-  return &kKernel;
+constexpr GemmKernel KernelOf(const char* name) {
+  return internal::GemmOf<VectorTile<FmaOps<kRhsElement>>>(name);
 }
 
-const GemmKernel* F32Kernel(PanelFormat::Element rhs) {
-  return ByRhsElement(rhs, [](auto e) { return KernelOf<e()>(); });
-}
+#if HWY_TARGET == HWY_AVX2
+#define AQT_NAME(types) types "_avx2"
+#else
+#define AQT_NAME(types) types "_avx512"
+#endif
+constexpr GemmKernel kF32 = KernelOf<PanelFormat::Element::kF32>(AQT_NAME("f32"));
+constexpr GemmKernel kF32xBF16 = KernelOf<PanelFormat::Element::kBF16>(AQT_NAME("f32xbf16"));
+constexpr GemmKernel kF32xS8 = KernelOf<PanelFormat::Element::kS8>(AQT_NAME("f32xs8"));
+#undef AQT_NAME
 
 }  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels
@@ -92,7 +73,7 @@ HWY_AFTER_NAMESPACE();
 #endif
 
 #if HWY_ONCE
-namespace aqt::kernels {
+namespace aqt::kernels::internal {
 namespace {
 
 // Plain C++; multiplies, then adds.
@@ -100,6 +81,7 @@ template <PanelFormat::Element kRhsElement>
 struct ScalarTile {
   static constexpr Target kTarget = Target::kScalar;
   using Acc = float;
+  static constexpr int32_t kProductsPerCycle = 1;
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, 6, 1};
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, kRhsElement, false, 16, 1};
   static constexpr int64_t kWideRhsElementBytes = 0;
@@ -149,49 +131,30 @@ struct ScalarTile {
   }
 };
 
-template <PanelFormat::Element kRhsElement>
-const GemmKernel* ScalarKernel() {
-  using Tile = ScalarTile<kRhsElement>;
-  static constexpr GemmKernel kKernel = {"scalar", Tile::kTarget, Tile::kLhs, Tile::kRhs, &internal::GemmBlock<Tile>};
-  return &kKernel;
-}
+constexpr GemmKernel kScalar = GemmOf<ScalarTile<PanelFormat::Element::kF32>>("f32_scalar");
+constexpr GemmKernel kScalarBF16 = GemmOf<ScalarTile<PanelFormat::Element::kBF16>>("f32xbf16_scalar");
+constexpr GemmKernel kScalarS8 = GemmOf<ScalarTile<PanelFormat::Element::kS8>>("f32xs8_scalar");
 
 }  // namespace
 
-const GemmKernel& GemmF32(Target target, PanelFormat::Element rhs) {
+GemmRows F32Gemms() {
+  static constexpr const GemmKernel* kAll[] = {
 #if HWY_TARGETS & HWY_AVX3
-  if (target >= Target::kAvx512) return *N_AVX3::F32Kernel(rhs);
+    &N_AVX3::kF32,
+    &N_AVX3::kF32xBF16,
+    &N_AVX3::kF32xS8,
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  if (target >= Target::kAvx2) return *N_AVX2::F32Kernel(rhs);
+    &N_AVX2::kF32,
+    &N_AVX2::kF32xBF16,
+    &N_AVX2::kF32xS8,
 #endif
-  static_cast<void>(target);
-  return *ByRhsElement(rhs, [](auto e) { return ScalarKernel<e()>(); });
+    &kScalar,
+    &kScalarBF16,
+    &kScalarS8,
+  };
+  return kAll;
 }
 
-PanelFormat::Element NarrowestF32Panels(DType dtype) {
-  switch (dtype) {
-    case DType::kS8:
-    case DType::kS4:
-    case DType::kS2: return PanelFormat::Element::kS8;
-    case DType::kBF16:
-    case DType::kE4M3FN:
-    case DType::kE5M2: return PanelFormat::Element::kBF16;
-    default: return PanelFormat::Element::kF32;
-  }
-}
-
-absl::Span<const GemmKernel* const> AllGemmF32() {
-  static const auto* const all = [] {
-    auto* kernels = new std::vector<const GemmKernel*>;
-    for (Target target : SupportedTargets()) {
-      const GemmKernel* kernel = &GemmF32(target);
-      if (kernel->target == target) kernels->push_back(kernel);
-    }
-    return kernels;
-  }();
-  return *all;
-}
-
-}  // namespace aqt::kernels
+}  // namespace aqt::kernels::internal
 #endif  // HWY_ONCE

@@ -1,5 +1,6 @@
 #include "aqt/kernels/gemm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -7,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
-#include "aqt/kernels/gemm_f32.h"
-#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
@@ -40,6 +41,18 @@ const Shape kShapes[] = {
     {3, 6, 16, 16},    {2, 37, 65, 129}, {1, 2, 3, 257},  {1, 3, 19, 769}, {1, 7, 40, 1023},   {1, 8, 32, 1024},
     {1, 17, 35, 1025}, {2, 5, 18, 1537}, {1, 1, 7, 2081}, {1, 200, 3, 9},  {1, 193, 17, 1601},
 };
+
+// The rows of the table with these sums and this element in both panels' values.
+std::vector<const GemmKernel*> Rows(GemmSums sums, PanelFormat::Element lhs, PanelFormat::Element rhs) {
+  std::vector<const GemmKernel*> rows;
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    if (kernel->sums != sums) continue;
+    if (sums == GemmSums::kF32 && (kernel->lhs.element != lhs || kernel->rhs.element != rhs)) continue;
+    rows.push_back(kernel);
+  }
+  return rows;
+}
+using Element = PanelFormat::Element;
 
 // A product with both operands packed from dense values.
 struct Product {
@@ -245,28 +258,68 @@ TEST_P(GemmS8Test, EqualForAnyNumberOfThreads) {
 
 std::string KernelName(const ::testing::TestParamInfo<const GemmKernel*>& info) { return info.param->name; }
 
-INSTANTIATE_TEST_SUITE_P(All, GemmS8Test, ::testing::ValuesIn(AllGemmS8().begin(), AllGemmS8().end()), KernelName);
+INSTANTIATE_TEST_SUITE_P(All, GemmS8Test, ::testing::ValuesIn(Rows(GemmSums::kS32, {}, {})), KernelName);
 
-TEST(GemmS8KernelsTest, EachTargetHasItsKernel) {
-  for (Target target : SupportedTargets()) {
-    const GemmKernel& kernel = GemmS8(target);
-    EXPECT_LE(kernel.target, target);
-    if (target == Target::kScalar) EXPECT_STREQ(kernel.name, "emulated_avx2");
-    else EXPECT_EQ(kernel.target, target) << kernel.name;
+TEST(GemmTableTest, EachTargetHasItsKernels) {
+  const auto name = [](Target target, const GemmTypes& types, int64_t rows) -> std::string {
+    const GemmKernel& kernel = ChooseGemm(types, target, rows);
+    EXPECT_TRUE(target.Includes(kernel.target)) << kernel.name;
+    return kernel.name;
+  };
+  const GemmTypes s8 = {}, f32 = {GemmSums::kF32, Element::kF32, Element::kF32};
+  const GemmTypes bf16 = {GemmSums::kF32, Element::kBF16, Element::kBF16};
+  GemmTypes weights = {GemmSums::kF32, Element::kF32, Element::kS8, /*rhs_is_packed_ahead=*/true};
+  struct Case {
+    Target target;
+    std::string s8_row, s8, bf16, f32;
+  };
+  const Case cases[] = {
+      {Target::kScalar, "emulated_s8_avx2", "emulated_s8_avx2", "f32_scalar", "f32_scalar"},
+      {Target::kAvx2, "s8_avx2", "s8_avx2", "f32_avx2", "f32_avx2"},
+      {Target::kAvxVnni, "s8_avx_vnni", "s8_avx_vnni", "f32_avx2", "f32_avx2"},
+      {Target::kAvx512, "s8_avx512", "s8_avx512", "f32_avx512", "f32_avx512"},
+      {Target::kAvx512Vnni, "s8_avx512_vnni", "s8_avx512_vnni", "f32_avx512", "f32_avx512"},
+      {Target::kAvx512Bf16, "s8_avx512_vnni", "s8_avx512_vnni", "bf16_avx512_bf16", "f32_avx512"},
+      {Target::kAmx, "s8_avx512_vnni", "s8_amx", "bf16_amx", "f32_avx512"},
+      {Target::kAmx.Without(Capability::kAmxInt8), "s8_avx512_vnni", "s8_avx512_vnni", "bf16_amx", "f32_avx512"},
+  };
+  for (const Case& c : cases) {
+    if (!IsSupported(c.target)) continue;
+    EXPECT_EQ(name(c.target, s8, 1), c.s8_row);
+    EXPECT_EQ(name(c.target, s8, 3), c.s8);
+    EXPECT_EQ(name(c.target, s8, 4096), c.s8);
+    for (const int64_t rows : {1, 4096}) {
+      EXPECT_EQ(name(c.target, bf16, rows), c.bf16);
+      EXPECT_EQ(name(c.target, f32, rows), c.f32);
+      EXPECT_EQ(name(c.target, weights, rows), "f32xs8" + c.f32.substr(3));
+    }
+    // Panels of an rhs serve any number of rows.
+    for (int64_t rows = 1; rows < 100; ++rows) {
+      EXPECT_EQ(ChooseGemm(s8, c.target, rows).rhs, ChooseGemm(s8, c.target, 1).rhs) << c.target << " " << rows;
+    }
   }
 }
 
 // Testing the emulated tiles is pointless unless their formats are those of the SIMD tiles.
-TEST(GemmS8KernelsTest, EmulatedTilesHaveTheGeometryOfTheRealOnes) {
-  for (const GemmKernel* kernel : AllGemmS8()) {
-    if (std::string(kernel->name).rfind("emulated_", 0) == 0) continue;
+TEST(GemmTableTest, EmulatedTilesHaveTheGeometryOfTheRealOnes) {
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    if (kernel->emulated || kernel->lhs.element == Element::kF32) continue;
     const GemmKernel* twin = nullptr;
-    for (const GemmKernel* other : AllGemmS8()) {
-      if (other->name == std::string("emulated_") + kernel->name) twin = other;
+    for (const GemmKernel* other : AllGemmKernels()) {
+      if (other->name == absl::StrCat("emulated_", kernel->name)) twin = other;
     }
     ASSERT_NE(twin, nullptr) << kernel->name;
+    EXPECT_TRUE(twin->emulated);
     EXPECT_EQ(twin->lhs, kernel->lhs);
     EXPECT_EQ(twin->rhs, kernel->rhs);
+    EXPECT_EQ(twin->sums, kernel->sums);
+  }
+}
+
+TEST(GemmTableTest, BlocksAreWholePanels) {
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    EXPECT_EQ(kernel->block_rows % kernel->lhs.width, 0) << kernel->name;
+    EXPECT_GT(kernel->products_per_cycle, 0) << kernel->name;
   }
 }
 
@@ -279,7 +332,7 @@ TEST_P(GemmF32Test, ErrorsStayBelowTheBound) {
     std::vector<double> want(s.batch * s.m * s.n), magnitude(want.size());
     ReferenceGemmF32(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data(), magnitude.data());
     const std::vector<float> got = Product(kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(kernel);
-    // gemm_f32.h: k + 1 roundings, each with a relative error of at most 2^-24.
+    // gemm_table.h: k + 1 roundings, each with a relative error of at most 2^-24.
     const double steps = static_cast<double>(s.k + 1) * 0x1p-24, bound = steps / (1 - steps);
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_LE(std::fabs(got[i] - want[i]), bound * magnitude[i]) << ::testing::PrintToString(s) << ", element " << i;
@@ -330,6 +383,14 @@ TEST_P(GemmF32Test, SumsAreStepsInTheOrderOfK) {
   }
 }
 
+// The row with the arithmetic of `wide` that reads narrower rhs panels.
+const GemmKernel* Narrow(const GemmKernel& wide, Element rhs) {
+  for (const GemmKernel* kernel : Rows(GemmSums::kF32, Element::kF32, rhs)) {
+    if (kernel->target == wide.target) return kernel;
+  }
+  return nullptr;
+}
+
 // An rhs in bf16 or s8 panels gives the bits of f32 panels with the same values.
 TEST_P(GemmF32Test, NarrowPanelsGiveTheSameBits) {
   const GemmKernel& wide = *GetParam();
@@ -346,8 +407,8 @@ TEST_P(GemmF32Test, NarrowPanelsGiveTheSameBits) {
       product.args.rhs_batch_bytes = kernel.rhs.PackedBytes(s.n, s.k);
       return product.Run<float>(kernel);
     };
-    const GemmKernel& bf16 = GemmF32(wide.target, PanelFormat::Element::kBF16);
-    const GemmKernel& s8 = GemmF32(wide.target, PanelFormat::Element::kS8);
+    const GemmKernel& bf16 = *Narrow(wide, Element::kBF16);
+    const GemmKernel& s8 = *Narrow(wide, Element::kS8);
     ASSERT_EQ(bf16.rhs.ElementBytes() + s8.rhs.ElementBytes(), 3);
     EXPECT_EQ(run(bf16, DType::kBF16, floats.data()), run(wide, DType::kBF16, floats.data()))
         << ::testing::PrintToString(s);
@@ -387,7 +448,99 @@ TEST_P(GemmF32Test, ScalesAndNarrowOutputs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GemmF32Test, ::testing::ValuesIn(AllGemmF32().begin(), AllGemmF32().end()), KernelName);
+INSTANTIATE_TEST_SUITE_P(All, GemmF32Test, ::testing::ValuesIn(Rows(GemmSums::kF32, Element::kF32, Element::kF32)),
+                         KernelName);
+
+// ---- bf16
+
+class GemmBf16Test : public ::testing::TestWithParam<const GemmKernel*> {};
+
+// Values of all magnitudes, with zeros, subnormals and products that underflow.
+std::vector<BFloat16> RandomBf16(int64_t n, uint64_t seed) {
+  std::vector<BFloat16> values;
+  const std::vector<float> x = RandomF32(n, seed), e = RandomF32(n, seed + 1000);
+  for (int64_t i = 0; i < n; ++i) {
+    const int kind = static_cast<int>(std::fabs(e[i]) * 1e4f) % 16;
+    const float scale = kind == 0 ? 0.0f : kind == 1 ? 0x1p-70f : kind == 2 ? 0x1p-130f : kind == 3 ? 0x1p30f : 1.0f;
+    values.push_back(RoundToBFloat16(x[i] * scale));
+  }
+  return values;
+}
+
+// The sum of one element as gemm_table.h says.
+float Bf16Sum(const GemmKernel& kernel, const BFloat16* lhs, const BFloat16* rhs, int64_t k) {
+  const auto flushed = [](float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; };
+  const auto fma = [&](int64_t i, float sum) {
+    if (i >= k) return sum;
+    return flushed(std::fma(flushed(ToFloat(lhs[i])), flushed(ToFloat(rhs[i])), sum));
+  };
+  float sum = 0;
+  if (kernel.lhs.width == 32) {  // bf16_amx
+    for (int64_t first = 0; first < k; first += 32) {
+      float even = 0, odd = 0;
+      for (int64_t i = first; i < std::min(k, first + 32); i += 2) {
+        even = fma(i, even);
+        odd = fma(i + 1, odd);
+      }
+      sum = flushed(sum + flushed(even + odd));
+    }
+  } else {
+    for (int64_t i = 0; i < k; i += 2) sum = fma(i, fma(i + 1, sum));
+  }
+  return sum;
+}
+
+TEST_P(GemmBf16Test, SumsAreTheStepsOfTheTable) {
+  const GemmKernel& kernel = *GetParam();
+  for (const Shape& s : kShapes) {
+    const std::vector<BFloat16> lhs = RandomBf16(s.batch * s.m * s.k, 41), rhs = RandomBf16(s.batch * s.n * s.k, 42);
+    Product product(kernel, s, DType::kBF16, lhs.data(), rhs.data());
+    const std::vector<float> got = product.Run<float>(kernel);
+    ThreadPool pool(3);
+    EXPECT_EQ(product.Run<float>(kernel, &pool), got);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(got.size()); i += 1 + i % 3) {
+      const int64_t row = i / s.n, column = i / (s.m * s.n) * s.n + i % s.n;
+      wrong += got[i] != Bf16Sum(kernel, lhs.data() + row * s.k, rhs.data() + column * s.k, s.k);
+    }
+    EXPECT_EQ(wrong, 0) << ::testing::PrintToString(s);
+  }
+}
+
+TEST_P(GemmBf16Test, ErrorsStayBelowTheBound) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {1, 33, 40, 1300};
+  std::vector<float> lhs = RandomF32(s.m * s.k, 43), rhs = RandomF32(s.n * s.k, 44);
+  for (float& x : lhs) x = ToFloat(RoundToBFloat16(x));
+  for (float& x : rhs) x = ToFloat(RoundToBFloat16(x));
+  std::vector<double> want(s.m * s.n), magnitude(want.size());
+  ReferenceGemmF32(1, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data(), magnitude.data());
+  std::vector<BFloat16> a, b;
+  for (const float x : lhs) a.push_back(RoundToBFloat16(x));
+  for (const float x : rhs) b.push_back(RoundToBFloat16(x));
+  const std::vector<float> got = Product(kernel, s, DType::kBF16, a.data(), b.data()).Run<float>(kernel);
+  const double steps = static_cast<double>(s.k + 2) * 0x1p-24, bound = steps / (1 - steps);
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_LE(std::fabs(got[i] - want[i]), bound * magnitude[i] + s.k * 0x1p-126) << i;
+  }
+}
+
+TEST_P(GemmBf16Test, NanAndInfinityStayInTheirRows) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {1, 35, 37, 70};
+  std::vector<BFloat16> lhs(s.m * s.k, RoundToBFloat16(1)), rhs(s.n * s.k, RoundToBFloat16(1));
+  lhs[0] = RoundToBFloat16(kInf);
+  lhs[s.k + 69] = RoundToBFloat16(std::nanf(""));
+  const std::vector<float> out = Product(kernel, s, DType::kBF16, lhs.data(), rhs.data()).Run<float>(kernel);
+  for (int64_t n = 0; n < s.n; ++n) {
+    EXPECT_EQ(out[n], kInf);
+    EXPECT_TRUE(std::isnan(out[s.n + n]));
+    for (int64_t m = 2; m < s.m; ++m) EXPECT_EQ(out[m * s.n + n], 70.0f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GemmBf16Test, ::testing::ValuesIn(Rows(GemmSums::kF32, Element::kBF16, Element::kBF16)),
+                         KernelName);
 
 }  // namespace
 }  // namespace aqt::kernels

@@ -215,6 +215,7 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
     AQT_DCHECK(k_stride == 1);
     char* out = panel + first_group * 4 * width;
     if (format.element == PanelFormat::Element::kS16) RowSteps<int16_t>(block, row_stride, steps, width, out);
+    else if (format.element == PanelFormat::Element::kS8) RowSteps<int8_t>(block, row_stride, steps, width, out);
     else RowSteps<uint8_t>(block, row_stride, steps, width, out);
     return;
   }

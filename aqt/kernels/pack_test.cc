@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -13,8 +14,7 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
-#include "aqt/kernels/gemm_f32.h"
-#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/panel_format.h"
@@ -28,34 +28,28 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The formats of all kernels, each once.
-std::vector<PanelFormat> Formats(bool floats) {
+// The formats of all kernels with these sums, each once; of the float ones, with these elements.
+std::vector<PanelFormat> Formats(GemmSums sums, std::initializer_list<PanelFormat::Element> elements) {
   std::vector<PanelFormat> formats;
-  for (const GemmKernel* kernel : floats ? AllGemmF32() : AllGemmS8()) {
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    if (kernel->sums != sums) continue;
     for (const PanelFormat& format : {kernel->lhs, kernel->rhs}) {
-      bool known = false;
-      for (const PanelFormat& f : formats) known |= f == format;
-      if (!known) formats.push_back(format);
+      if (elements.size() > 0 && std::count(elements.begin(), elements.end(), format.element) == 0) continue;
+      if (std::count(formats.begin(), formats.end(), format) == 0) formats.push_back(format);
     }
   }
   return formats;
 }
+std::vector<PanelFormat> IntegerFormats() { return Formats(GemmSums::kS32, {}); }
 
-// The float formats that hold all values of a dtype: of the f32 kernels, and pairs of bf16.
+// The formats of the float kernels that hold all values of a dtype.
 std::vector<PanelFormat> FormatsFor(DType dtype) {
   using Element = PanelFormat::Element;
-  using Layout = PanelFormat::Layout;
-  std::vector<PanelFormat> formats = Formats(true);
-  const Element narrowest = NarrowestF32Panels(dtype);
-  for (const Target target : SupportedTargets()) {
-    if (narrowest != Element::kF32) formats.push_back(GemmF32(target, Element::kBF16).rhs);
-    if (narrowest == Element::kS8) formats.push_back(GemmF32(target, Element::kS8).rhs);
+  switch (NarrowestElement(dtype)) {
+    case Element::kS8: return Formats(GemmSums::kF32, {Element::kF32, Element::kBF16, Element::kS8});
+    case Element::kBF16: return Formats(GemmSums::kF32, {Element::kF32, Element::kBF16});
+    default: return Formats(GemmSums::kF32, {Element::kF32});
   }
-  if (narrowest != Element::kF32) {
-    for (const int32_t width : {8, 12, 32}) formats.push_back({Layout::kRowSteps, Element::kBF16, false, width, 2});
-    for (const int32_t width : {16, 32}) formats.push_back({Layout::kInterleaved, Element::kBF16, false, width, 2});
-  }
-  return formats;
 }
 
 std::string Describe(const PanelFormat& f) {
@@ -187,7 +181,7 @@ TEST_P(PackTest, PutsS8IntoPlace) {
     for (int64_t b = 0; b < src.batch.Count(); ++b)
       for (int64_t r = 0; r < src.rows.Count(); ++r)
         for (int64_t i = 0; i < src.k.Count(); ++i) q.push_back(static_cast<int8_t>(ReferenceLoad(src, b, r, i)));
-    for (const PanelFormat& format : Formats(false)) {
+    for (const PanelFormat& format : IntegerFormats()) {
       ExpectPanels(format, Packed(GetParam(), format, src), c, q);
       if (HasFatalFailure()) return;
     }
@@ -205,7 +199,7 @@ TEST_P(PackTest, StridesMayBeZero) {
     c.src.k = AxisGroup::Of(k, same_rows ? 1 : 0);
     std::vector<int8_t> q;
     for (int64_t i = 0; i < rows * k; ++i) q.push_back(same_rows ? row[i % k] : column[i / k]);
-    for (const PanelFormat& format : Formats(false)) {
+    for (const PanelFormat& format : IntegerFormats()) {
       ExpectPanels(format, Packed(GetParam(), format, c.src), c, q);
       if (HasFatalFailure()) return;
     }
@@ -232,7 +226,7 @@ void ExpectFloatPanels(Target target, const std::vector<T>& values, DType dtype)
 
 // Only subnormals of f32 and bf16 are flushed, only on request, and wherever they are.
 TEST_P(PackTest, SubnormalsAreZeroWhenAsked) {
-  const PanelFormat format = Formats(true)[0];
+  const PanelFormat format = FormatsFor(DType::kF32)[0];
   constexpr int64_t kRows = 37, kK = 61;
   std::vector<float> x(kRows * kK), flushed;
   for (size_t i = 0; i < x.size(); ++i) x[i] = i % 3 == 0 ? -1e-39f : i % 3 == 1 ? 0x1p-126f : static_cast<float>(i);
@@ -340,7 +334,7 @@ void ExpectQuantized(Target target, const Case& c, const std::vector<T>& values,
 
 template <class T>
 void ExpectAllQuantized(Target target) {
-  const std::vector<PanelFormat> formats = Formats(false);
+  const std::vector<PanelFormat> formats = IntegerFormats();
   int64_t i = 0;
   for (const Case& c : AllCases()) {
     const std::vector<T> values = Values<T>(c.count + 2, 9);
@@ -377,9 +371,9 @@ TEST_P(PackTest, SpecialRows) {
   for (int64_t i = 0; i < n * k; ++i) transposed[i % k * n + i / k] = dense[i];
   for (const Setting& setting : Settings(DType::kF32)) {
     Case c{"special rows", Operand::Dense(nullptr, DType::kF32, n, k), 0, n * k};
-    ExpectQuantized(GetParam(), c, dense, setting, QuantizeArgs::Scales::kPerRow, Formats(false));
+    ExpectQuantized(GetParam(), c, dense, setting, QuantizeArgs::Scales::kPerRow, IntegerFormats());
     c.src = Operand::Transposed(nullptr, DType::kF32, n, k);
-    ExpectQuantized(GetParam(), c, transposed, setting, QuantizeArgs::Scales::kPerRow, Formats(false));
+    ExpectQuantized(GetParam(), c, transposed, setting, QuantizeArgs::Scales::kPerRow, IntegerFormats());
   }
   // The expected values, by the rules of AQT.
   QuantizeArgs args;
@@ -388,7 +382,7 @@ TEST_P(PackTest, SpecialRows) {
   std::vector<int8_t> q(n * k);
   args.scale = scale.data();
   args.qvalues = q.data();
-  QuantizePack(GetParam(), Formats(false)[0], args, AbsMaxScale(), nullptr);
+  QuantizePack(GetParam(), IntegerFormats()[0], args, AbsMaxScale(), nullptr);
   EXPECT_EQ(scale[0], 1.0f / 127.5f);
   EXPECT_TRUE(std::isnan(scale[1]));
   EXPECT_EQ(scale[2], kInf);
@@ -427,7 +421,7 @@ TEST_P(PackTest, EqualBytesForAnyTargetAndNumberOfThreads) {
   const std::vector<float> values = Values<float>(batch * rows * k, 11);
   for (const Operand& src : {Operand::Dense(values.data(), DType::kF32, rows, k, batch),
                              Operand::Transposed(values.data(), DType::kF32, rows, k, batch)}) {
-    for (const PanelFormat& format : Formats(false)) {
+    for (const PanelFormat& format : IntegerFormats()) {
       for (const auto scales : {QuantizeArgs::Scales::kPerRow, QuantizeArgs::Scales::kSingle}) {
         const auto run = [&](Target target, Executor* executor, std::vector<float>& scale) {
           AlignedBytes panels(batch * format.PackedBytes(rows, k));
@@ -448,7 +442,7 @@ TEST_P(PackTest, EqualBytesForAnyTargetAndNumberOfThreads) {
         }
       }
     }
-    for (const PanelFormat& format : Formats(true)) {
+    for (const PanelFormat& format : FormatsFor(DType::kF32)) {
       ThreadPool pool(2);
       EXPECT_TRUE(Packed(GetParam(), format, src, &pool) == Packed(Target::kScalar, format, src)) << Describe(format);
     }
@@ -463,7 +457,7 @@ TEST_P(PackTest, EqualBytesForAnyTargetAndNumberOfThreads) {
   }
 }
 
-std::string TargetName(const ::testing::TestParamInfo<Target>& info) { return std::string(ToString(info.param)); }
+std::string TargetName(const ::testing::TestParamInfo<Target>& info) { return ToString(info.param); }
 
 INSTANTIATE_TEST_SUITE_P(Targets, PackTest, ::testing::ValuesIn(SupportedTargets().begin(), SupportedTargets().end()),
                          TargetName);

@@ -47,9 +47,9 @@
 
 // A pointer to the version of function f for a Target; used inside aqt::kernels after all targets are compiled
 // (HWY_ONCE).
-#define AQT_HWY_DISPATCH(target, f)                                \
-  ((target) >= ::aqt::kernels::Target::kAvx512 ? AQT_HWY_AVX512(f) \
-   : (target) == ::aqt::kernels::Target::kAvx2 ? AQT_HWY_AVX2(f)   \
-                                               : AQT_HWY_BASELINE(f))
+#define AQT_HWY_DISPATCH(target, f)                                      \
+  ((target).Has(::aqt::kernels::Capability::kAvx512) ? AQT_HWY_AVX512(f) \
+   : (target).Has(::aqt::kernels::Capability::kAvx2) ? AQT_HWY_AVX2(f)   \
+                                                     : AQT_HWY_BASELINE(f))
 
 #endif  // AQT_KERNELS_TARGET_HIGHWAY_H_

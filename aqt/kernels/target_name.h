@@ -9,12 +9,13 @@
 
 namespace aqt::kernels {
 
-// The target with this name. InvalidArgument, listing the names, for any other text.
+// The target with this name, without the capabilities that follow it: "amx", "amx,-amx_bf16", "avx512_vnni". What needs
+// a removed capability goes with it. InvalidArgument, listing the names, for any other text.
 absl::StatusOr<Target> TargetFromString(absl::string_view text);
 
-// The environment variable AQT_MAX_TARGET, read once: the highest target that BestTarget() may return, kAvx512Vnni if
-// it is unset or empty. InvalidArgument if its text is not the name of a target; programs call this when they start, to
-// report the mistake.
+// What the environment variable AQT_MAX_TARGET allows, as TargetFromString reads it; without a name ("-amx_bf16")
+// everything but the removed capabilities, and everything if it is unset or empty. Read once. InvalidArgument if it
+// cannot be read; programs call this when they start, to report the mistake.
 absl::StatusOr<Target> MaxTargetFromEnvironment();
 
 }  // namespace aqt::kernels

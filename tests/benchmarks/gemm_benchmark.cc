@@ -20,8 +20,7 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
-#include "aqt/kernels/gemm_f32.h"
-#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/reference.h"
@@ -124,8 +123,9 @@ class Forward {
 
 void Main(const std::vector<Shape>& shapes) {
   const Target target = kernels::BestTarget();
-  const GemmKernel& s8 = kernels::GemmS8(target);
-  const GemmKernel& f32 = kernels::GemmF32(target);
+  const GemmKernel& s8 = kernels::ChooseGemm({}, target, /*rows=*/1024);
+  const GemmKernel& f32 = kernels::ChooseGemm(
+      {kernels::GemmSums::kF32, kernels::PanelFormat::Element::kF32, kernels::PanelFormat::Element::kF32}, target, 1024);
   const int cpus = std::max(1, static_cast<int>(std::min<unsigned>(2, std::thread::hardware_concurrency())));
   kernels::ThreadPool pool(2);
   std::vector<int> pinned(2);

@@ -63,8 +63,8 @@ Roof Measure(const char* instruction, int products, void (*loop)()) {
 
 Roof F32Roof(kernels::Target target) {
 #ifdef __x86_64__
-  if (target >= kernels::Target::kAvx512) return Measure("vfmadd231ps zmm", 16, Fma512);
-  if (target >= kernels::Target::kAvx2) return Measure("vfmadd231ps ymm", 8, Fma256);
+  if (target.Has(kernels::Capability::kAvx512)) return Measure("vfmadd231ps zmm", 16, Fma512);
+  if (target.Has(kernels::Capability::kAvx2)) return Measure("vfmadd231ps ymm", 8, Fma256);
 #endif
   static_cast<void>(target);
   return {};
@@ -72,9 +72,9 @@ Roof F32Roof(kernels::Target target) {
 
 Roof S8Roof(kernels::Target target) {
 #ifdef __x86_64__
-  if (target >= kernels::Target::kAvx512Vnni) return Measure("vpdpbusd zmm", 64, Dot512);
-  if (target >= kernels::Target::kAvx512) return Measure("vpmaddwd + vpaddd zmm", 32, Madd512);
-  if (target >= kernels::Target::kAvx2) return Measure("vpmaddwd + vpaddd ymm", 16, Madd256);
+  if (target.Has(kernels::Capability::kAvx512Vnni)) return Measure("vpdpbusd zmm", 64, Dot512);
+  if (target.Has(kernels::Capability::kAvx512)) return Measure("vpmaddwd + vpaddd zmm", 32, Madd512);
+  if (target.Has(kernels::Capability::kAvx2)) return Measure("vpmaddwd + vpaddd ymm", 16, Madd256);
 #endif
   static_cast<void>(target);
   return {};

@@ -8,8 +8,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/gemm_f32.h"
-#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/quant/numerics/row_ops.h"
 
@@ -158,15 +157,14 @@ void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, 
   }
 }
 
-// The matrix kernels of a product with this rhs.
-void SetKernels(DType rhs, kernels::Target target, Contraction& contraction) {
-  if (contraction.sums_are_integers()) {
-    contraction.gemm = contraction.gemm_of_packed_rhs = &kernels::GemmS8(target);
-    return;
-  }
-  contraction.gemm = &kernels::GemmF32(target);
-  contraction.gemm_of_packed_rhs =
-      &kernels::GemmF32(target, kernels::NarrowestF32Panels(PackedDType(contraction, rhs)));
+// The matrix kernels of a product of operands with these dtypes and this many rows.
+void SetKernels(DType lhs, DType rhs, int64_t rows, kernels::Target target, Contraction& contraction) {
+  kernels::GemmTypes types{.sums = contraction.sums_are_integers() ? kernels::GemmSums::kS32 : kernels::GemmSums::kF32,
+                           .lhs = kernels::NarrowestElement(PackedDType(contraction, lhs)),
+                           .rhs = kernels::NarrowestElement(PackedDType(contraction, rhs))};
+  contraction.gemm = &kernels::ChooseGemm(types, target, rows);
+  types.rhs_is_packed_ahead = true;
+  contraction.gemm_of_packed_rhs = &kernels::ChooseGemm(types, target, rows);
 }
 
 }  // namespace
@@ -196,15 +194,17 @@ Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rh
                           .rounds_to_bf16_first = types.rounds_to_bf16_first};
   if (types.converts_operands) contraction.converts_to = product;
   const bool wide = lhs.dtype == DType::kS32 || rhs.dtype == DType::kS32;
-  if (!contraction.sums_are_integers() || !wide) SetKernels(rhs.dtype, target, contraction);
+  if (!contraction.sums_are_integers() || !wide) {
+    SetKernels(lhs.dtype, rhs.dtype, Extent(lhs.shape, contraction.lhs.rows), target, contraction);
+  }
   return contraction;
 }
 
-Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType rhs, DType product,
+Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType lhs, DType rhs, DType product,
                                   kernels::Target target) {
   Contraction contraction{.windows = windows, .product = product};
   if (!contraction.sums_are_integers()) contraction.converts_to = dtype;
-  SetKernels(rhs, target, contraction);
+  SetKernels(lhs, rhs, RowsOf(windows), target, contraction);
   return contraction;
 }
 

@@ -41,8 +41,9 @@ bool HoldsAllOf(DType to, DType from);
 // What is known about a contraction before there are data. The dtype of the product says how products are summed:
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
-//   f32 .. e5m2  in f32, in ascending order of k, then rounded once. Targets with FMA round once per step, kScalar
-//                twice (gemm_f32.h). Subnormal f32 and bf16 operands are zero, and so are subnormal f32 sums.
+//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; the steps depend on the target and on whether
+//                both operands fit bf16 (gemm_table.h). Subnormal f32 and bf16 operands are zero, and so are subnormal
+//                f32 sums.
 struct Contraction {
   std::optional<Windows> windows = {};  // of a convolution; else by the dims
   DotDims dims = {};
@@ -63,7 +64,7 @@ struct Contraction {
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
                             kernels::Target target);
 // Of windows: s32 sums of two integers of at most a byte, or f32 sums of operands in `dtype`, rounded to `product`.
-Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType rhs, DType product,
+Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType lhs, DType rhs, DType product,
                                   kernels::Target target);
 
 // Operands that are packed already; null: they are packed in the call. Only the dtype and the shape of the array of a

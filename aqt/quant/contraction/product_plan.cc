@@ -119,7 +119,8 @@ Shape ProductShape(const ProductGeometry& geometry, const Shape& lhs, const Shap
 Contraction ContractionOf(const ProductPlan& plan, DType product) {
   const ProductGeometry& geometry = plan.geometry;
   if (geometry.windows.has_value()) {
-    return MakeWindowContraction(*geometry.windows, plan.dtype, plan.rhs.operand_dtype, product, plan.target);
+    return MakeWindowContraction(*geometry.windows, plan.dtype, plan.lhs.operand_dtype, plan.rhs.operand_dtype, product,
+                                 plan.target);
   }
   const Aval lhs{plan.lhs.operand_dtype, plan.lhs.x.shape}, rhs{plan.rhs.operand_dtype, plan.rhs.x.shape};
   if (geometry.groups == Groups::kNone) return MakeContraction(geometry.dims, lhs, rhs, product, plan.target);

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/gemm.h"
-#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/target.h"
@@ -257,7 +257,7 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
   args.qvalues = static_cast<int8_t*>(QvalueBuffer(q_aval));
   const kernels::Target target = context_.target;
   kernels::QuantizePack(
-      target, kernels::GemmS8(target).lhs, args,
+      target, kernels::ChooseGemm({}, target, /*rows=*/1).lhs, args,
       [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, count); },
       context_.runtime.executor);
   void* scale = ScaleBuffer();

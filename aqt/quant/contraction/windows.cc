@@ -357,6 +357,15 @@ void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, 
   Run(kernel, ExtentsOf(kernel, windows), product, rhs_panels, scales, workspace, runtime);
 }
 
+int64_t RowsOf(const Windows& windows) {
+  const ConvGeometry& conv = windows.conv;
+  int64_t rows = windows.pass == Pass::kDrhs ? conv.in_channels / conv.groups : conv.batch;
+  for (const ConvAxis& axis : conv.axes) {
+    rows *= windows.pass == Pass::kFwd ? axis.out : windows.pass == Pass::kDlhs ? axis.in : axis.kernel;
+  }
+  return rows;
+}
+
 kernels::Operand WindowKernel(const ConvGeometry& conv, const ArrayRef& rhs) {
   WindowProduct p;
   SetKernel(conv, rhs, p);

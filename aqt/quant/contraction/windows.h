@@ -38,6 +38,9 @@ void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, 
                      const ArrayRef& rhs, const void* rhs_panels, const MutableArrayRef& out,
                      const WindowScales& scales, Workspace& workspace, const Runtime& runtime);
 
+// The rows of its matrix products, over all examples.
+int64_t RowsOf(const Windows& windows);
+
 // The kernel of the convolution as ContractWindows packs it for kFwd.
 kernels::Operand WindowKernel(const ConvGeometry& conv, const ArrayRef& rhs);
 

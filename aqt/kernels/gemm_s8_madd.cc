@@ -1,14 +1,10 @@
-// The s8 kernels of AVX2 and AVX-512 without VNNI, and the table of all s8 kernels.
-#include "aqt/kernels/gemm_s8.h"
-
-#include <vector>
-
+// The s8 kernels of AVX2 and AVX-512 without VNNI.
 #include "aqt/kernels/gemm_driver.h"
-#include "aqt/kernels/gemm_s8_internal.h"
+#include "aqt/kernels/gemm_rows.h"
 #include "aqt/kernels/target_highway.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "aqt/kernels/gemm_s8.cc"
+#define HWY_TARGET_INCLUDE "aqt/kernels/gemm_s8_madd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
@@ -26,8 +22,11 @@ namespace HWY_NAMESPACE {
 struct MaddOps {
   static constexpr Target kTarget = HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512;
   using Acc = int32_t;
-  static constexpr PanelFormat kLhs = HWY_TARGET == HWY_AVX2 ? internal::kAvx2Lhs : internal::kAvx512Lhs;
-  static constexpr PanelFormat kRhs = HWY_TARGET == HWY_AVX2 ? internal::kAvx2Rhs : internal::kAvx512Rhs;
+  static constexpr int32_t kProductsPerCycle = HWY_MAX_BYTES / 2;
+  static constexpr PanelFormat kLhs =
+      HWY_TARGET == HWY_AVX2 ? internal::format::kAvx2Lhs : internal::format::kAvx512Lhs;
+  static constexpr PanelFormat kRhs =
+      HWY_TARGET == HWY_AVX2 ? internal::format::kAvx2Rhs : internal::format::kAvx512Rhs;
   static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 192;  // wide rhs 16 or 24 KiB, lhs 6 KiB
   static constexpr int64_t kWideRhsElementBytes = 2;
 
@@ -57,12 +56,7 @@ struct MaddOps {
   }
 };
 
-const GemmKernel* S8Kernel() {
-  using Tile = VectorTile<MaddOps>;
-  static constexpr GemmKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512", Tile::kTarget, Tile::kLhs,
-                                         Tile::kRhs, &internal::GemmBlock<Tile>};
-  return &kKernel;
-}
+constexpr GemmKernel kS8Madd = internal::GemmOf<VectorTile<MaddOps>>(HWY_TARGET == HWY_AVX2 ? "s8_avx2" : "s8_avx512");
 
 }  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels
@@ -70,31 +64,19 @@ HWY_AFTER_NAMESPACE();
 #endif
 
 #if HWY_ONCE
-namespace aqt::kernels {
+namespace aqt::kernels::internal {
 
-const GemmKernel& GemmS8(Target target) {
-  if (target >= Target::kAvx512Vnni && internal::GemmS8Vnni() != nullptr) return *internal::GemmS8Vnni();
+GemmRows S8MaddGemms() {
 #if HWY_TARGETS & HWY_AVX3
-  if (target >= Target::kAvx512) return *N_AVX3::S8Kernel();
+  static constexpr const GemmKernel* kAll[] = {&N_AVX3::kS8Madd, &N_AVX2::kS8Madd};
+  return kAll;
+#elif HWY_TARGETS & HWY_AVX2
+  static constexpr const GemmKernel* kAll[] = {&N_AVX2::kS8Madd};
+  return kAll;
+#else
+  return {};
 #endif
-#if HWY_TARGETS & HWY_AVX2
-  if (target >= Target::kAvx2) return *N_AVX2::S8Kernel();
-#endif
-  return *internal::EmulatedGemmS8()[0];
 }
 
-absl::Span<const GemmKernel* const> AllGemmS8() {
-  static const auto* const all = [] {
-    auto* kernels = new std::vector<const GemmKernel*>;
-    for (const GemmKernel* kernel : internal::EmulatedGemmS8()) kernels->push_back(kernel);
-    for (Target target : SupportedTargets()) {
-      const GemmKernel* kernel = &GemmS8(target);
-      if (kernel->target == target && target != Target::kScalar) kernels->push_back(kernel);
-    }
-    return kernels;
-  }();
-  return *all;
-}
-
-}  // namespace aqt::kernels
+}  // namespace aqt::kernels::internal
 #endif  // HWY_ONCE

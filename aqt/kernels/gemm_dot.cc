@@ -1,0 +1,97 @@
+// The kernels of dot product instructions: s8 with AVX-VNNI and AVX-512 VNNI, bf16 with AVX-512 BF16.
+#include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/gemm_rows.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/gemm_dot.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/gemm_tile-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+
+// What the operands of all dot products have in common: groups of four bytes.
+template <class T>
+struct FourByteGroups {
+  using Acc = T;
+  using V = hn::Vec<hn::ScalableTag<T>>;
+  static constexpr int64_t kWideRhsElementBytes = 0;
+
+  static HWY_INLINE V Broadcast(const char* p) {
+    const hn::ScalableTag<T> d;
+    return hn::BitCast(d, hn::Set(hn::ScalableTag<int32_t>(), LoadGroup(p)));
+  }
+  template <bool kWide>
+  static HWY_INLINE V LoadRhs(const char* p) {
+    return hn::LoadU(hn::ScalableTag<T>(), reinterpret_cast<const T*>(p));
+  }
+};
+
+// vpdpbusd adds four u8 x s8 products (at most 4 * 255 * 128 in magnitude) to an s32 modulo 2^32, without saturation.
+// The lhs is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and so removes the
+// offset.
+struct VnniOps : FourByteGroups<int32_t> {
+  static constexpr bool kIs512 = HWY_TARGET == HWY_AVX3;
+  static constexpr Target kTarget = kIs512 ? Target::kAvx512Vnni : Target::kAvxVnni;
+  static constexpr int32_t kProductsPerCycle = 2 * HWY_MAX_BYTES;
+  static constexpr PanelFormat kLhs = kIs512 ? internal::format::kVnniLhs : internal::format::kAvxVnniLhs;
+  static constexpr PanelFormat kRhs = kIs512 ? internal::format::kVnniRhs : internal::format::kAvxVnniRhs;
+  static constexpr int64_t kBlockGroups = kIs512 ? 192 : 256;  // 24 or 16 KiB of rhs, 6 KiB of lhs
+
+  // Assembly, because Highway 1.0.3 has VNNI only in AVX3_DL, which requires more than VNNI and whose attributes name
+  // another feature, and because GCC 12 copies accumulators around the intrinsic until two of them are spilled.
+  static HWY_INLINE V Step(V a, V b, V sum) {
+#if HWY_TARGET == HWY_AVX3
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+#else
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "x"(b.raw));
+#endif
+    return sum;
+  }
+};
+constexpr GemmKernel kS8Vnni =
+    internal::GemmOf<VectorTile<VnniOps>>(VnniOps::kIs512 ? "s8_avx512_vnni" : "s8_avx_vnni");
+
+#if HWY_TARGET == HWY_AVX3
+// vdpbf16ps adds two bf16 products to an f32, the odd one first, each with one rounding.
+struct Bf16Ops : FourByteGroups<float> {
+  static constexpr Target kTarget = Target::kAvx512 | Target{Capability::kAvx512Bf16};
+  static constexpr int32_t kProductsPerCycle = HWY_MAX_BYTES;
+  static constexpr PanelFormat kLhs = internal::format::kDotBf16Lhs, kRhs = internal::format::kDotBf16Rhs;
+  static constexpr int64_t kBlockGroups = 192;  // rhs 24 KiB, lhs 9
+
+  static HWY_INLINE V Step(V a, V b, V sum) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+};
+constexpr GemmKernel kBf16Dot = internal::GemmOf<VectorTile<Bf16Ops>>("bf16_avx512_bf16");
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+
+GemmRows DotGemms() {
+#if HWY_TARGETS & HWY_AVX3
+  static constexpr const GemmKernel* kAll[] = {&N_AVX3::kS8Vnni, &N_AVX3::kBf16Dot, &N_AVX2::kS8Vnni};
+  return kAll;
+#elif HWY_TARGETS & HWY_AVX2
+  static constexpr const GemmKernel* kAll[] = {&N_AVX2::kS8Vnni};
+  return kAll;
+#else
+  return {};
+#endif
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE
