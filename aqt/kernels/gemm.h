@@ -35,14 +35,13 @@ struct Epilogue {
   int64_t rhs_stride = 1, rhs_batch_stride = 0;
   // f32, bf16 or f16.
   DType sum_dtype = DType::kF32, first_dtype = DType::kF32, second_dtype = DType::kF32;
-  // After steps 2 and 3 a subnormal f32 becomes a zero with its sign (like XLA on CPU).
+  // Step 3 comes before step 2. For a caller who exchanges lhs and rhs, so that the output is contiguous along columns.
+  bool rhs_first = false;
+  // Before step 1 and after steps 2 and 3 a subnormal f32 becomes a zero with its sign (like XLA on CPU).
   bool subnormals_are_zero = false;
 
-  // True if all steps are in f32 and none flushes: tiles do these in registers.
-  bool IsPlainF32() const {
-    return !subnormals_are_zero && sum_dtype == DType::kF32 && first_dtype == DType::kF32 &&
-           second_dtype == DType::kF32;
-  }
+  // Whether all steps are in f32: tiles do these in registers.
+  bool IsF32() const { return sum_dtype == DType::kF32 && first_dtype == DType::kF32 && second_dtype == DType::kF32; }
 };
 
 struct GemmArgs {

@@ -114,15 +114,27 @@ AQT_AMX inline void ZeroSums() {
 AQT_AMX inline __m512 LoadF32(const int32_t* sums) { return _mm512_cvtepi32_ps(_mm512_load_si512(sums)); }
 AQT_AMX inline __m512 LoadF32(const float* sums) { return _mm512_load_ps(sums); }
 
+// A subnormal number as a zero with its sign.
+template <bool kFlush>
+AQT_AMX inline __m512 Flushed(__m512 x) {
+  if constexpr (!kFlush) return x;
+  const __m512 sign = _mm512_set1_ps(-0.0f);
+  const __mmask16 subnormal = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(0x1p-126f), _CMP_LT_OQ);
+  return _mm512_mask_and_ps(x, subnormal, x, sign);
+}
+
 // out[r * out_stride + j] = float(sum) * row_scale[r] * col_scale[j], rounded after each operation, for 32 columns.
-template <class Acc>
-AQT_AMX inline void ScaleRows(const Acc* sums, int64_t rows, const float* row_scale, const float* col_scale, float* out,
-                              int64_t out_stride) {
-  const __m512 c0 = _mm512_loadu_ps(col_scale), c1 = _mm512_loadu_ps(col_scale + 16);
+template <bool kFlush, class Acc>
+AQT_AMX inline void ScaleRows(const Acc* sums, int64_t rows, const TileScales& scales, float* out, int64_t out_stride) {
+  const __m512 c0 = _mm512_loadu_ps(scales.col), c1 = _mm512_loadu_ps(scales.col + 16);
   for (int64_t r = 0; r < rows; ++r, sums += kCols, out += out_stride) {
-    const __m512 row = _mm512_set1_ps(row_scale[r]);
-    _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_mul_ps(LoadF32(sums), row), c0));
-    _mm512_storeu_ps(out + 16, _mm512_mul_ps(_mm512_mul_ps(LoadF32(sums + 16), row), c1));
+    const __m512 row = _mm512_set1_ps(scales.row[r]);
+    const __m512 x0 = Flushed<kFlush>(LoadF32(sums)), x1 = Flushed<kFlush>(LoadF32(sums + 16));
+    const __m512 first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
+    const __m512 first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
+    const __m512 y0 = Flushed<kFlush>(_mm512_mul_ps(x0, first0)), y1 = Flushed<kFlush>(_mm512_mul_ps(x1, first1));
+    _mm512_storeu_ps(out, Flushed<kFlush>(_mm512_mul_ps(y0, second0)));
+    _mm512_storeu_ps(out + 16, Flushed<kFlush>(_mm512_mul_ps(y1, second1)));
   }
 }
 
@@ -134,8 +146,9 @@ Finish FinishOf(const GemmArgs& args, GemmSums sums) {
   if (!rows_of_columns) return Finish::kGeneral;
   const Epilogue& epi = args.epilogue;
   if (args.out_dtype == DType::kS32) return Finish::kStore;
-  if (args.out_dtype != DType::kF32 || !epi.IsPlainF32()) return Finish::kGeneral;
+  if (args.out_dtype != DType::kF32 || !epi.IsF32()) return Finish::kGeneral;
   const bool scales = epi.lhs_scale != nullptr || epi.rhs_scale != nullptr;
+  // Sums of bf16 are never subnormal.
   return sums == GemmSums::kF32 && !scales ? Finish::kStore : Finish::kScale;
 }
 
@@ -217,7 +230,9 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
         }
         if (!last) continue;
         if (finish == Finish::kScale) {
-          ScaleRows(finished, rows, row_scales + (m - m0), col_scales, reinterpret_cast<float*>(out), row_stride);
+          const auto scale_rows = epi.subnormals_are_zero ? &ScaleRows<true, Acc> : &ScaleRows<false, Acc>;
+          scale_rows(finished, rows, {row_scales + (m - m0), col_scales, epi.rhs_first}, reinterpret_cast<float*>(out),
+                     row_stride);
         } else {
           FinishTile(Target::kAvx512, args, b, m, rows, n, cols, finished, kCols);
         }

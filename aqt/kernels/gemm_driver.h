@@ -15,9 +15,9 @@
 //   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
 //       out[r * kNr + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R, j < kNr;
 //       out may alias init
-//   Multiply<R, kWide>(lhs, rhs, groups, init, init_stride, row_scale, col_scale, out, out_stride)
-//       the same sum v, then out[r * out_stride + j] = float(v) * row_scale[r] * col_scale[j], rounded after each
-//       operation
+//   Multiply<R, kWide, kFlush>(lhs, rhs, groups, init, init_stride, scales, out, out_stride)
+//       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], rounded after each operation; with
+//       kFlush a subnormal number becomes a zero before and after each product
 // for R in {1, 2, 4, kLhs.width}; kWide only with the last of these, and only if there is a wide form.
 
 #include <algorithm>
@@ -48,6 +48,25 @@ void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64
 void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const float* sums, int64_t stride);
 
+// A subnormal number as a zero with its sign, if `flush`.
+inline float FlushedIf(bool flush, float x) {
+  return flush && __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+}
+
+// The scales of a tile's rows and columns, and whether those of the columns are multiplied first.
+struct TileScales {
+  const float* row;
+  const float* col;
+  bool col_first;
+};
+
+// The end of a tile policy's Multiply, for policies in plain C++.
+inline float Scaled(bool flush, float sum, const TileScales& scales, int64_t r, int64_t j) {
+  const float first = scales.col_first ? scales.col[j] : scales.row[r];
+  const float second = scales.col_first ? scales.row[r] : scales.col[j];
+  return FlushedIf(flush, FlushedIf(flush, FlushedIf(flush, sum) * first) * second);
+}
+
 // GemmKernel::block.
 template <class Tile>
 void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
@@ -75,7 +94,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   const int64_t block_groups = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
 
   const Epilogue& epi = args.epilogue;
-  const bool plain_f32 = args.out_dtype == DType::kF32 && epi.IsPlainF32() && args.out_rows.rank <= 1 &&
+  const bool plain_f32 = args.out_dtype == DType::kF32 && epi.IsF32() && args.out_rows.rank <= 1 &&
                          args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
   const int64_t row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0];
   const float* lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
@@ -110,8 +129,10 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
             Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums);
           } else if (in_registers && rows == R) {
             float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
-            Tile::template Multiply<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, row_scales + (m - m0),
-                                              col_scales, out, row_stride);
+            const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true>
+                                                          : &Tile::template Multiply<R, kWide, false>;
+            multiply(lhs_block, rhs_groups, count, init, init_stride,
+                     TileScales{row_scales + (m - m0), col_scales, epi.rhs_first}, out, row_stride);
           } else {
             Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
             FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);

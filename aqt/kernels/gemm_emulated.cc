@@ -55,15 +55,15 @@ struct EmulatedTile {
     std::memcpy(out, sums, sizeof(sums));
   }
 
-  template <int R, bool kWide>
+  template <int R, bool kWide, bool kFlush>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
-                       const float* row_scale, const float* col_scale, float* out, int64_t out_stride) {
+                       const TileScales& scales, float* out, int64_t out_stride) {
     int32_t sums[R * kNr];
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
         const float x = static_cast<float>(sums[r * kNr + j]);
-        out[r * out_stride + j] = x * row_scale[r] * col_scale[j];
+        out[r * out_stride + j] = Scaled(kFlush, x, scales, r, j);
       }
     }
   }
@@ -128,13 +128,13 @@ struct EmulatedBf16Tile {
     std::memcpy(out, sums, sizeof(sums));
   }
 
-  template <int R, bool kWide>
+  template <int R, bool kWide, bool kFlush>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
-                       const float* row_scale, const float* col_scale, float* out, int64_t out_stride) {
+                       const TileScales& scales, float* out, int64_t out_stride) {
     float sums[R * kNr];
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
     for (int64_t i = 0; i < R * kNr; ++i) {
-      out[i / kNr * out_stride + i % kNr] = sums[i] * row_scale[i / kNr] * col_scale[i % kNr];
+      out[i / kNr * out_stride + i % kNr] = Scaled(kFlush, sums[i], scales, i / kNr, i % kNr);
     }
   }
 };

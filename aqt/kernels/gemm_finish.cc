@@ -56,14 +56,17 @@ void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const
                 const float* col_scales, T* out) {
   const FloatTag d;
   for (int64_t j = 0; j < padded_cols; j += static_cast<int64_t>(hn::Lanes(d))) {
-    FloatVec v = Round(LoadSums(sums + j), epi.sum_dtype);
+    FloatVec v = LoadSums(sums + j);
+    if (epi.subnormals_are_zero) v = Flush(v);
+    v = Round(v, epi.sum_dtype);
     const auto times = [&](FloatVec scale, DType dtype) {
       v = hn::Mul(v, scale);
       if (epi.subnormals_are_zero) v = Flush(v);
       v = Round(v, dtype);
     };
+    if (epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
     if (row_scale != nullptr) times(hn::Set(d, *row_scale), epi.first_dtype);
-    if (col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
+    if (!epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
     StoreLine(v, out + j);
   }
 }

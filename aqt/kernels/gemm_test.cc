@@ -130,11 +130,12 @@ TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
   rhs_scale[8] = 0x1p-125f;
   Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
   Epilogue& epi = product.args.epilogue;
-  for (int scales = 0; scales < 6; ++scales) {
+  for (int scales = 0; scales < 12; ++scales) {
     epi = Epilogue();
+    epi.rhs_first = scales >= 6;
     epi.lhs_scale = scales % 2 == 1 ? lhs_scale.data() : nullptr;
-    epi.rhs_scale = scales / 2 == 1 || scales / 2 == 2 ? rhs_scale.data() : nullptr;
-    if (scales / 2 == 2) {  // one scale for a side, shared by the whole batch
+    epi.rhs_scale = scales / 2 % 3 != 0 ? rhs_scale.data() : nullptr;
+    if (scales / 2 % 3 == 2) {  // one scale for a side, shared by the whole batch
       epi.lhs_stride = 0;
     } else {
       epi.lhs_batch_stride = s.m;
@@ -446,6 +447,33 @@ TEST_P(GemmF32Test, ScalesAndNarrowOutputs) {
     EXPECT_EQ(scaled[i], sums[i] * scale[i % s.n]);
     EXPECT_EQ(narrow[i], RoundToBFloat16(ToFloat(RoundToBFloat16(sums[i])) * scale[i % s.n]));
   }
+}
+
+// Sums and products below 2^-126, in registers and in partial tiles.
+TEST_P(GemmF32Test, SubnormalsBecomeZerosIfAsked) {
+  const GemmKernel& kernel = *GetParam();
+  const Shape s = {1, 15, 70, 3};
+  std::vector<float> lhs(s.m * s.k), rhs = RandomF32(s.n * s.k, 30), lhs_scale(s.m), rhs_scale = RandomF32(s.n, 35);
+  for (int64_t i = 0; i < s.m * s.k; ++i) lhs[i] = std::ldexp(1.0f, static_cast<int>(-120 - i / s.k));
+  for (int64_t m = 0; m < s.m; ++m) lhs_scale[m] = m % 3 == 0 ? 1.0f : m % 3 == 1 ? 0x1p-8f : 0x1p8f;
+  Product product(kernel, s, DType::kF32, lhs.data(), rhs.data());
+  const std::vector<float> sums = product.Run<float>(kernel);
+  Epilogue& epi = product.args.epilogue;
+  int64_t flushed = 0;
+  for (const bool scaled : {false, true}) {
+    epi.lhs_scale = scaled ? lhs_scale.data() : nullptr;
+    epi.rhs_scale = scaled ? rhs_scale.data() : nullptr;
+    for (const bool flush : {false, true}) {
+      epi.subnormals_are_zero = flush;
+      const std::vector<float> got = product.Run<float>(kernel);
+      for (int64_t i = 0; i < s.m * s.n; ++i) {
+        const float want = ReferenceEpilogue(product.args, 0, i / s.n, i % s.n, sums[i]);
+        ASSERT_EQ(__builtin_bit_cast(uint32_t, got[i]), __builtin_bit_cast(uint32_t, want)) << i;
+        flushed += flush && want == 0;
+      }
+    }
+  }
+  EXPECT_GT(flushed, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GemmF32Test, ::testing::ValuesIn(Rows(GemmSums::kF32, Element::kF32, Element::kF32)),

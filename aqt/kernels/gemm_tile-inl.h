@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/panel_format.h"
 #include "hwy/highway.h"
 
@@ -93,20 +94,30 @@ struct VectorTile : Ops {
     else return hn::ConvertTo(hn::ScalableTag<float>(), v);
   }
 
-  template <int R, bool kWide>
+  // A subnormal number as a zero with its sign.
+  template <bool kFlush, class VF>
+  static HWY_INLINE VF Flushed(VF v) {
+    if constexpr (!kFlush) return v;
+    const hn::ScalableTag<float> d;
+    return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
+  }
+
+  template <int R, bool kWide, bool kFlush>
   static HWY_NOINLINE void Multiply(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
-                                    int64_t init_stride, const float* row_scale, const float* col_scale, float* out,
+                                    int64_t init_stride, const internal::TileScales& scales, float* out,
                                     int64_t out_stride) {
     Sums<R> s;
     Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
     const hn::ScalableTag<float> df;
-    const auto c0 = hn::LoadU(df, col_scale), c1 = hn::LoadU(df, col_scale + kLanes);
+    const auto c0 = hn::LoadU(df, scales.col), c1 = hn::LoadU(df, scales.col + kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const auto row = hn::Set(df, row_scale[r]);
-      const auto x0 = ToF32(s.v[r][0]), x1 = ToF32(s.v[r][1]);
-      const auto y0 = hn::Mul(hn::Mul(x0, row), c0);
-      const auto y1 = hn::Mul(hn::Mul(x1, row), c1);
+      const auto row = hn::Set(df, scales.row[r]);
+      const auto x0 = Flushed<kFlush>(ToF32(s.v[r][0])), x1 = Flushed<kFlush>(ToF32(s.v[r][1]));
+      const auto first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
+      const auto first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
+      const auto y0 = Flushed<kFlush>(hn::Mul(Flushed<kFlush>(hn::Mul(x0, first0)), second0));
+      const auto y1 = Flushed<kFlush>(hn::Mul(Flushed<kFlush>(hn::Mul(x1, first1)), second1));
       hn::StoreU(y0, df, out + r * out_stride);
       hn::StoreU(y1, df, out + r * out_stride + kLanes);
     }

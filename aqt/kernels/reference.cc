@@ -143,10 +143,17 @@ void ReferenceGemmF32(int64_t batch, int64_t m, int64_t n, int64_t k, const floa
 
 float ReferenceEpilogue(const GemmArgs& args, int64_t b, int64_t m, int64_t n, float sum) {
   const Epilogue& epi = args.epilogue;
-  float v = Round(sum, epi.sum_dtype);
+  float v = Round(Flush(sum, epi.subnormals_are_zero), epi.sum_dtype);
   const auto times = [&](float scale, DType dtype) { v = Round(Flush(v * scale, epi.subnormals_are_zero), dtype); };
-  if (epi.lhs_scale != nullptr) times(epi.lhs_scale[b * epi.lhs_batch_stride + m * epi.lhs_stride], epi.first_dtype);
-  if (epi.rhs_scale != nullptr) times(epi.rhs_scale[b * epi.rhs_batch_stride + n * epi.rhs_stride], epi.second_dtype);
+  const auto times_lhs = [&] {
+    if (epi.lhs_scale != nullptr) times(epi.lhs_scale[b * epi.lhs_batch_stride + m * epi.lhs_stride], epi.first_dtype);
+  };
+  const auto times_rhs = [&] {
+    if (epi.rhs_scale != nullptr) times(epi.rhs_scale[b * epi.rhs_batch_stride + n * epi.rhs_stride], epi.second_dtype);
+  };
+  if (epi.rhs_first) times_rhs();
+  times_lhs();
+  if (!epi.rhs_first) times_rhs();
   return Round(v, args.out_dtype);
 }
 

@@ -125,7 +125,8 @@ void Main(const std::vector<Shape>& shapes) {
   const Target target = kernels::BestTarget();
   const GemmKernel& s8 = kernels::ChooseGemm({}, target, /*rows=*/1024);
   const GemmKernel& f32 = kernels::ChooseGemm(
-      {kernels::GemmSums::kF32, kernels::PanelFormat::Element::kF32, kernels::PanelFormat::Element::kF32}, target, 1024);
+      {kernels::GemmSums::kF32, kernels::PanelFormat::Element::kF32, kernels::PanelFormat::Element::kF32}, target,
+      1024);
   const int cpus = std::max(1, static_cast<int>(std::min<unsigned>(2, std::thread::hardware_concurrency())));
   kernels::ThreadPool pool(2);
   std::vector<int> pinned(2);

@@ -95,24 +95,46 @@ kernels::Operand OperandOf(const ArrayRef& x, Side side, const OperandAxes& axes
                                  Extent(x.shape, axes.batch));
 }
 
-// The sums themselves, dense.
-void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
-         DType dtype, const Shape& shape, void* sums, Workspace& workspace, const Runtime& runtime) {
-  const MutableArrayRef out(dtype, shape, sums);
+// The product of operands as the kernels take them.
+void RunKernel(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
+               const kernels::Epilogue& epilogue, const MutableArrayRef& out, const OutputAxes& out_axes,
+               Workspace& workspace, const Runtime& runtime) {
   const kernels::GemmKernel& kernel = packed.rhs != nullptr ? *contraction.gemm_of_packed_rhs : *contraction.gemm;
   if (contraction.windows.has_value()) {
-    return ContractWindows(kernel, *contraction.windows, lhs, rhs, packed.rhs, out, {}, workspace, runtime);
+    const WindowScales scales{.example = epilogue.lhs_scale, .channel = epilogue.rhs_scale, .epilogue = epilogue};
+    return ContractWindows(kernel, *contraction.windows, lhs, rhs, packed.rhs, out, scales, workspace, runtime);
   }
   GemmCall call;
   call.lhs = OperandOf(lhs, Side::kLhs, contraction.lhs, packed.lhs != nullptr, workspace);
   call.rhs = OperandOf(rhs, Side::kRhs, contraction.rhs, packed.rhs != nullptr, workspace);
   call.lhs_panels = packed.lhs;
   call.rhs_panels = packed.rhs;
-  call.out = sums;
-  call.out_dtype = dtype;
-  const int64_t batch = call.lhs.batch.Count(), m = call.lhs.rows.Count(), n = call.rhs.rows.Count();
-  call.out_axes = {kernels::AxisGroup::Of(batch, m * n), kernels::AxisGroup::Of(m, n), kernels::AxisGroup::Of(n, 1)};
+  call.out = out.data;
+  call.out_dtype = out.dtype;
+  call.out_axes = out_axes;
+  call.epilogue = epilogue;
+  if (contraction.exchanges_operands) call.ExchangeOperands();
   RunGemmCall(kernel, call, workspace, runtime);
+}
+
+// The sums, dense.
+void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
+         const kernels::Epilogue& epilogue, const MutableArrayRef& sums, Workspace& workspace, const Runtime& runtime) {
+  OutputAxes axes;
+  if (!contraction.windows.has_value()) {
+    const int64_t batch = Extent(lhs.shape, contraction.lhs.batch), m = Extent(lhs.shape, contraction.lhs.rows);
+    const int64_t n = Extent(rhs.shape, contraction.rhs.rows);
+    axes = {kernels::AxisGroup::Of(batch, m * n), kernels::AxisGroup::Of(m, n), kernels::AxisGroup::Of(n, 1)};
+  }
+  RunKernel(contraction, lhs, rhs, packed, epilogue, sums, axes, workspace, runtime);
+}
+
+// An operand of a product of floats as the kernels take it.
+ArrayRef Converted(const Contraction& contraction, Side side, const ArrayRef& x, const void* panels,
+                   Workspace& workspace) {
+  const std::optional<DType> dtype = panels != nullptr ? std::nullopt : ConvertedDType(contraction, x.dtype);
+  if (!dtype.has_value()) return x;
+  return CastIntoSlot(x, *dtype, OfSide(side == Side::kLhs, ScratchSlot::kLhsConverted), workspace);
 }
 
 // ---- operands wider than a byte
@@ -185,17 +207,20 @@ bool HoldsAllOf(DType to, DType from) {
 }
 
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
-                            kernels::Target target) {
+                            kernels::Target target, bool exchanges_operands) {
   const ProductTypes types = ProductTypesOf(lhs.dtype, rhs.dtype, product);
   Contraction contraction{.dims = dims,
                           .lhs = OperandAxesOf(dims, Side::kLhs, lhs.shape.rank()),
                           .rhs = OperandAxesOf(dims, Side::kRhs, rhs.shape.rank()),
                           .product = product,
-                          .rounds_to_bf16_first = types.rounds_to_bf16_first};
+                          .rounds_to_bf16_first = types.rounds_to_bf16_first,
+                          .exchanges_operands = exchanges_operands};
   if (types.converts_operands) contraction.converts_to = product;
   const bool wide = lhs.dtype == DType::kS32 || rhs.dtype == DType::kS32;
   if (!contraction.sums_are_integers() || !wide) {
-    SetKernels(lhs.dtype, rhs.dtype, Extent(lhs.shape, contraction.lhs.rows), target, contraction);
+    const int64_t m = Extent(lhs.shape, contraction.lhs.rows), n = Extent(rhs.shape, contraction.rhs.rows);
+    if (exchanges_operands) SetKernels(rhs.dtype, lhs.dtype, n, target, contraction);
+    else SetKernels(lhs.dtype, rhs.dtype, m, target, contraction);
   }
   return contraction;
 }
@@ -244,13 +269,11 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
   if (out.shape.num_elements() == 0) return;  // an operand without elements may have 2^40 rows
   if (contraction.gemm == nullptr) return ContractS32(lhs, rhs, contraction.dims, out);
   const int64_t n = out.shape.num_elements();
-  if (out.dtype == DType::kS32) {
-    return Sum(contraction, lhs, rhs, packed, DType::kS32, out.shape, out.data, workspace, runtime);
-  }
+  if (out.dtype == DType::kS32) return Sum(contraction, lhs, rhs, packed, {}, out, workspace, runtime);
   // Sums of four bytes each, then narrowed.
   if (contraction.sums_are_integers()) {
     int32_t* sums = static_cast<int32_t*>(workspace.Get(ScratchSlot::kSums, n * 4));
-    Sum(contraction, lhs, rhs, packed, DType::kS32, out.shape, sums, workspace, runtime);
+    Sum(contraction, lhs, rhs, packed, {}, MutableArrayRef(DType::kS32, out.shape, sums), workspace, runtime);
     const int unused_bits = 32 - BitWidth(out.dtype);
     int8_t* narrow = static_cast<int8_t*>(out.data);
     for (int64_t i = 0; i < n; ++i) {
@@ -259,24 +282,31 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
     }
     return;
   }
-  const auto converted = [&](const ArrayRef& x, const void* panels, ScratchSlot slot) {
-    const std::optional<DType> dtype = panels != nullptr ? std::nullopt : ConvertedDType(contraction, x.dtype);
-    return dtype.has_value() ? CastIntoSlot(x, *dtype, slot, workspace) : x;
-  };
   float* sums = static_cast<float*>(out.dtype == DType::kF32 ? out.data : workspace.Get(ScratchSlot::kSums, n * 4));
-  Sum(contraction, converted(lhs, packed.lhs, ScratchSlot::kLhsConverted),
-      converted(rhs, packed.rhs, ScratchSlot::kRhsConverted), packed, DType::kF32, out.shape, sums, workspace, runtime);
-  FlushRow(DType::kF32, sums, n);
+  Sum(contraction, Converted(contraction, Side::kLhs, lhs, packed.lhs, workspace),
+      Converted(contraction, Side::kRhs, rhs, packed.rhs, workspace), packed, {.subnormals_are_zero = true},
+      MutableArrayRef(DType::kF32, out.shape, sums), workspace, runtime);
   if (contraction.rounds_to_bf16_first) RoundRow(DType::kBF16, sums, n);
   if (sums != out.data) StoreRow(out.dtype, sums, n, out.data, 0, 1);
 }
 
+void ContractScaled(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs,
+                    const kernels::Epilogue& epilogue, const MutableArrayRef& out, Workspace& workspace,
+                    const Runtime& runtime, const PackedOperands& packed) {
+  const bool integers = contraction.sums_are_integers();
+  const ArrayRef a = integers ? lhs : Converted(contraction, Side::kLhs, lhs, packed.lhs, workspace);
+  const ArrayRef b = integers ? rhs : Converted(contraction, Side::kRhs, rhs, packed.rhs, workspace);
+  RunKernel(contraction, a, b, packed, epilogue, out,
+            contraction.windows.has_value() ? OutputAxes() : KernelOutput(out, contraction.lhs), workspace, runtime);
+}
+
 void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,
-                      SlotSizes& sizes) {
+                      bool scaled, SlotSizes& sizes) {
   if (contraction.gemm == nullptr || product_elements == 0) return;
   const bool integers = contraction.sums_are_integers();
-  if (contraction.product != (integers ? DType::kS32 : DType::kF32))
+  if (!scaled && contraction.product != (integers ? DType::kS32 : DType::kF32)) {
     sizes.Add(ScratchSlot::kSums, product_elements * 4);
+  }
   DType slid = DType::kF32;
   for (const Side side : kSides) {
     const bool is_lhs = side == Side::kLhs;
@@ -292,12 +322,13 @@ void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Ava
     if (HasTooManyAxes(x.shape)) {
       sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsGathered), x.shape.num_elements() * SizeOf(dtype.value_or(x.dtype)));
     }
-    sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsPacked),
-              PanelBytes(is_lhs ? contraction.gemm->lhs : contraction.gemm->rhs, x.shape,
+    const bool is_kernel_lhs = KernelSide(contraction, side) == Side::kLhs;
+    sizes.Add(OfSide(is_kernel_lhs, ScratchSlot::kLhsPacked),
+              PanelBytes(is_kernel_lhs ? contraction.gemm->lhs : contraction.gemm->rhs, x.shape,
                          is_lhs ? contraction.lhs : contraction.rhs));
   }
   if (contraction.windows.has_value()) {
-    AddWindowSlots(*contraction.gemm, *contraction.windows, slid, /*scaled=*/false, sizes);
+    AddWindowSlots(*contraction.gemm, *contraction.windows, slid, scaled, sizes);
   }
 }
 

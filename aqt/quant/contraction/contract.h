@@ -51,7 +51,9 @@ struct Contraction {
   DType product = DType::kF32;
   // Both operands of a product of floats are converted to this dtype first, unless it holds all of their numbers.
   std::optional<DType> converts_to = {};
-  bool rounds_to_bf16_first = false;          // the sum, before it is rounded to the product's dtype
+  bool rounds_to_bf16_first = false;  // the sum, before it is rounded to the product's dtype
+  // The kernel takes the rhs for its lhs, since the output is contiguous along rows. Nothing is packed ahead of time.
+  bool exchanges_operands = false;
   const kernels::GemmKernel* gemm = nullptr;  // null: an operand is s32, and so is the product
   // The same for an rhs that is packed ahead of time: of floats, one that reads the narrowest panels that hold it.
   const kernels::GemmKernel* gemm_of_packed_rhs = nullptr;
@@ -62,7 +64,7 @@ struct Contraction {
 // By dimension numbers, as XLA on CPU computes lax.dot_general. Operands: s2, s4, s8, s32, e4m3fn, e5m2, bf16, f16 or
 // f32.
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
-                            kernels::Target target);
+                            kernels::Target target, bool exchanges_operands = false);
 // Of windows: s32 sums of two integers of at most a byte, or f32 sums of operands in `dtype`, rounded to `product`.
 Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType lhs, DType rhs, DType product,
                                   kernels::Target target);
@@ -78,6 +80,18 @@ struct PackedOperands {
 void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Workspace& workspace, const Runtime& runtime, const PackedOperands& packed = {});
 
+// The same with an epilogue, and an `out` of f32, bf16 or f16 with any strides and at most AxisGroup::kMaxRank axes.
+// With windows the scale of lhs is one per example, and that of rhs one per output channel; else both are in the order
+// of the epilogue.
+void ContractScaled(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs,
+                    const kernels::Epilogue& epilogue, const MutableArrayRef& out, Workspace& workspace,
+                    const Runtime& runtime, const PackedOperands& packed = {});
+
+// The kernel's side that an operand is on.
+inline Side KernelSide(const Contraction& contraction, Side side) {
+  return contraction.exchanges_operands ? Other(side) : side;
+}
+
 // The dtype of an operand in its panels, and their format. Not for a product of s32.
 DType PackedDType(const Contraction& contraction, DType operand);
 const kernels::PanelFormat& PackedFormat(const Contraction& contraction, Side side);
@@ -86,9 +100,9 @@ std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side,
                                       const OperandAxes& axes, const Runtime& runtime);
 int64_t PackedBytes(const Contraction& contraction, Side side, const Shape& x, const OperandAxes& axes);
 
-// What it needs for operands of these avals.
+// What they need for operands of these avals; `scaled`: ContractScaled.
 void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,
-                      SlotSizes& sizes);
+                      bool scaled, SlotSizes& sizes);
 
 }  // namespace aqt::internal
 

@@ -69,6 +69,12 @@ GradientGeometry GradientGeometryOf(const ContractionShape& shape, const Product
       MakeBackwardDotDims(fwd.geometry.dims, fwd.lhs.x.shape.rank(), fwd.rhs.x.shape.rank(), side);
   geometry.product.dims = dims.dims;
   geometry.to_operand = dims.to_operand;
+  const auto rank = static_cast<int64_t>(dims.to_operand.size());
+  const auto last = std::find(dims.to_operand.begin(), dims.to_operand.end(), rank - 1);
+  const int64_t batch = static_cast<int64_t>(dims.dims.lhs_batch.size());
+  const int64_t rows = fwd.product_shape.rank() - batch - static_cast<int64_t>(dims.dims.lhs_contracting.size());
+  geometry.product.out_is_contiguous_along_rows = !fwd.tiled.has_value() && last - dims.to_operand.begin() >= batch &&
+                                                  last - dims.to_operand.begin() < batch + rows;
   return geometry;
 }
 

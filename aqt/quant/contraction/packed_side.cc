@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <variant>
 
 #include "aqt/core/check.h"
@@ -83,6 +84,17 @@ void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Op
 
 void CountPack(Side side, const Runtime& runtime) {
   if (runtime.packs != nullptr) ++(side == Side::kLhs ? runtime.packs->lhs : runtime.packs->rhs);
+}
+
+void GemmCall::ExchangeOperands() {
+  std::swap(lhs, rhs);
+  std::swap(lhs_panels, rhs_panels);
+  std::swap(out_axes.rows, out_axes.cols);
+  std::swap(epilogue.lhs_scale, epilogue.rhs_scale);
+  std::swap(epilogue.lhs_stride, epilogue.rhs_stride);
+  std::swap(epilogue.lhs_batch_stride, epilogue.rhs_batch_stride);
+  std::swap(epilogue.first_dtype, epilogue.second_dtype);
+  epilogue.rhs_first = !epilogue.rhs_first;
 }
 
 void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,

@@ -69,6 +69,9 @@ struct GemmCall {
   DType out_dtype = DType::kF32;
   OutputAxes out_axes;
   kernels::Epilogue epilogue;
+
+  // out^T = rhs x lhs instead, with the same bits.
+  void ExchangeOperands();
 };
 void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace, const Runtime& runtime);
 

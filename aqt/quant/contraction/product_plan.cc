@@ -123,7 +123,9 @@ Contraction ContractionOf(const ProductPlan& plan, DType product) {
                                  plan.target);
   }
   const Aval lhs{plan.lhs.operand_dtype, plan.lhs.x.shape}, rhs{plan.rhs.operand_dtype, plan.rhs.x.shape};
-  if (geometry.groups == Groups::kNone) return MakeContraction(geometry.dims, lhs, rhs, product, plan.target);
+  if (geometry.groups == Groups::kNone) {
+    return MakeContraction(geometry.dims, lhs, rhs, product, plan.target, geometry.out_is_contiguous_along_rows);
+  }
   const DotDims& all = geometry.dims;
   DotDims dims{.lhs_contracting = {all.lhs_contracting[0]}, .rhs_contracting = {all.rhs_contracting[0]}};
   Aval matrix = rhs;
@@ -151,11 +153,20 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
   return key;
 }
 
+// Whether all that follows the sums can be done in the kernels' epilogue.
 bool Fuses(const ProductPlan& plan) {
   const Contraction& contraction = plan.contraction;
-  if (contraction.product != DType::kS32 || contraction.gemm == nullptr || plan.HasMidScales()) return false;
+  if (contraction.gemm == nullptr || plan.HasMidScales()) return false;
   if (plan.product_shape.num_elements() == 0) return false;
-  if (!plan.lhs.scales_output() || !plan.rhs.scales_output()) return false;
+  if (contraction.product == DType::kS32) {
+    if (!plan.lhs.scales_output() || !plan.rhs.scales_output()) return false;
+  } else {
+    if (!IsArithmeticFloat(contraction.product) || contraction.rounds_to_bf16_first) return false;
+    if (contraction.product != DType::kF32 && !HoldsAllOf(plan.dtype, contraction.product)) return false;
+    for (const SidePlan* side : {&plan.lhs, &plan.rhs}) {
+      if (side->is_quantized() && side->config.dequant_mode == DequantMode::kOtherInput) return false;
+    }
+  }
   if (plan.geometry.windows.has_value()) return true;
   if (plan.geometry.groups != Groups::kNone) return false;
   for (const Shape* shape : {&plan.lhs.x.shape, &plan.rhs.x.shape, &plan.product_shape}) {
@@ -215,6 +226,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
   Aval lhs = lhs_in, rhs = rhs_in;
   if (plan.tiled.has_value()) {
     plan.geometry.dims = plan.tiled->dims;
+    plan.geometry.out_is_contiguous_along_rows = false;  // the product of tiles goes elsewhere first
     lhs.shape = plan.tiled->lhs.shape;
     rhs.shape = plan.tiled->rhs.shape;
   }
@@ -270,13 +282,18 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
   for (const Side s : kSides) {
     const bool is_lhs = s == Side::kLhs;
     const SidePlan& own = side(s);
-    AddQuantizeSlots(own, s, /*packs=*/fuses && !geometry.windows.has_value() && own.step.has_value(), sizes);
+    const bool packs_integers = fuses && contraction.sums_are_integers() && !geometry.windows.has_value();
+    AddQuantizeSlots(own, s, /*packs=*/packs_integers && own.step.has_value(), sizes);
     if (fuses) {
-      sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsEpilogueScale),
-                count(own.x.shape, own.axes.batch) * count(own.x.shape, own.axes.rows) * kFloat);
-      if (!geometry.windows.has_value()) {
-        sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsPacked),
-                  PanelBytes(is_lhs ? contraction.gemm->lhs : contraction.gemm->rhs, own.x.shape, own.axes));
+      if (own.scales_output()) {
+        sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsEpilogueScale),
+                  count(own.x.shape, own.axes.batch) * count(own.x.shape, own.axes.rows) * kFloat);
+      }
+      if (packs_integers) {
+        const kernels::GemmKernel& kernel = *contraction.gemm;
+        sizes.Add(
+            OfSide(is_lhs, ScratchSlot::kLhsPacked),
+            PanelBytes(KernelSide(contraction, s) == Side::kLhs ? kernel.lhs : kernel.rhs, own.x.shape, own.axes));
       }
       continue;
     }
@@ -291,14 +308,17 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
       sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsOperand), own.x.shape.num_elements() * SizeOf(own.operand_dtype));
     }
   }
-  if (fuses && geometry.windows.has_value()) {
-    AddWindowSlots(*contraction.gemm, *geometry.windows, lhs.operand_dtype, /*scaled=*/true, sizes);
+  if (fuses) {
+    if (contraction.sums_are_integers() && !geometry.windows.has_value()) return;
+    AddContractSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, {rhs.operand_dtype, rhs.x.shape},
+                     product_shape.num_elements(), /*scaled=*/true, sizes);
+    return;
   }
-  if (fuses) return;
   sizes.Add(ScratchSlot::kAccumulator, product_shape.num_elements() * SizeOf(contraction.product));
   Aval matrix{rhs.operand_dtype, rhs.x.shape};
   if (geometry.groups == Groups::kRows) matrix.shape = Shape(rhs.x.shape.extents().subspan(1));
-  AddContractSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, matrix, product_shape.num_elements(), sizes);
+  AddContractSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, matrix, product_shape.num_elements(),
+                   /*scaled=*/false, sizes);
 }
 
 }  // namespace aqt::internal

@@ -37,6 +37,8 @@ struct ProductGeometry {
   Groups groups = Groups::kNone;
   int64_t num_groups = 0;               // of kContracting
   std::optional<Windows> windows = {};  // a convolution; then dims are empty
+  // Dense: the result will lie in memory with rows of lhs as its fastest axis. Only speed depends on it.
+  bool out_is_contiguous_along_rows = false;
 };
 
 struct ProductPlan {
@@ -48,8 +50,8 @@ struct ProductPlan {
   Shape product_shape;
   DType dtype = DType::kF32;  // of the float operands and of the result
   std::optional<double> lhs_mid_alpha, rhs_mid_alpha;
-  // Whether the s8 kernels do it with the scales in their epilogue, unless a call asks for more: sums of bytes in s32,
-  // both sides dequantized on the product.
+  // Whether the kernels' epilogue does all that follows the sums, unless a call asks for more: of bytes in s32, both
+  // sides dequantized on the product; of floats, no scale multiplied into the other operand.
   bool fuses = false;
   kernels::Target target;
   // How a prepared operand is packed ahead of time. Null if it cannot be: windows slide over it, its rows are those of

@@ -138,7 +138,7 @@ class Run {
     const int64_t largest = *std::max_element(call_.group_sizes.begin(), call_.group_sizes.end());
     SlotSizes sizes;
     AddContractSlots(plan_.contraction, Rows(lhs, 0, largest).aval(), matrix(0, 0, largest).aval(),
-                     result(0, 0, largest).shape.num_elements(), sizes);
+                     result(0, 0, largest).shape.num_elements(), /*scaled=*/false, sizes);
     context_.workspace.Take(sizes);
     int64_t first = 0;
     for (size_t i = 0; i < call_.group_sizes.size(); ++i) {
@@ -241,12 +241,13 @@ class Run {
     for (const ArrayRef& scale : own.scale) scales.push_back(*plan_.ScaleInOutput(side, scale));
   }
 
-  // ---- integer products: panels, the s8 kernels, scales in their epilogue
+  // ---- products whose scales are multiplied in the epilogue of the kernels
 
   // The scales of one side as the epilogue reads them: one per [batch, row], or one.
   struct RowScales {
     float* scale = nullptr;
-    int64_t count = 0;
+    int64_t count = 0;  // of all matrices
+    int64_t rows = 0;   // of one matrix
     bool single = false;
     DType dtype = DType::kF32;
   };
@@ -267,17 +268,27 @@ class Run {
   }
 
   void RunFused() {
-    const kernels::GemmKernel& kernel = *plan_.contraction.gemm;
-    if (plan_.geometry.windows.has_value()) {
-      const QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
-      const RowScales example = Gathered(Side::kLhs, lhs.scale[0]), channel = Gathered(Side::kRhs, rhs.scale[0]);
-      ContractWindows(kernel, *plan_.geometry.windows, lhs.operand, rhs.operand, Input(Side::kRhs).panels, call_.out,
-                      {.example = example.scale, .channel = channel.scale, .epilogue = DtypesOf(example, channel)},
-                      context_.workspace, context_.runtime);
-      return;
+    const bool integers = plan_.contraction.sums_are_integers();
+    if (integers && !plan_.geometry.windows.has_value()) return RunIntegers();
+    QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
+    const RowScales lhs_scales = OutputScales(Side::kLhs, lhs), rhs_scales = OutputScales(Side::kRhs, rhs);
+    for (QuantizedSide* side : {&lhs, &rhs}) {  // the plan may have widened 4-bit operands, which have a byte each
+      if (side->operand.dtype == DType::kS4)
+        side->operand.dtype = plan_.side(side == &lhs ? Side::kLhs : Side::kRhs).operand_dtype;
     }
-    const PackedSide lhs = PackSide(Side::kLhs, kernel.target, kernel.lhs);
-    const PackedSide rhs = PackSide(Side::kRhs, kernel.target, kernel.rhs);
+    ContractScaled(plan_.contraction, lhs.operand, rhs.operand, EpilogueOf(lhs_scales, rhs_scales), call_.out,
+                   context_.workspace, context_.runtime, {Input(Side::kLhs).panels, Input(Side::kRhs).panels});
+  }
+
+  // The scales that multiply the product; none if the side has no such scale.
+  RowScales OutputScales(Side side, const QuantizedSide& quantized) {
+    return plan_.side(side).scales_output() ? Gathered(side, quantized.scale[0]) : RowScales();
+  }
+
+  // Integers go into panels as they are quantized.
+  void RunIntegers() {
+    const kernels::GemmKernel& kernel = *plan_.contraction.gemm;
+    const PackedSide lhs = PackSide(Side::kLhs, kernel), rhs = PackSide(Side::kRhs, kernel);
     GemmCall call;
     call.lhs = lhs.source;
     call.rhs = rhs.source;
@@ -286,25 +297,29 @@ class Run {
     call.out = call_.out.data;
     call.out_dtype = plan_.dtype;
     call.out_axes = KernelOutput(call_.out, plan_.lhs.axes);
-    call.epilogue = DtypesOf(lhs.scales, rhs.scales);
-    call.epilogue.lhs_scale = lhs.scales.scale;
-    call.epilogue.lhs_stride = lhs.scales.single ? 0 : 1;
-    call.epilogue.lhs_batch_stride = lhs.scales.single ? 0 : lhs.source.rows.Count();
-    call.epilogue.rhs_scale = rhs.scales.scale;
-    call.epilogue.rhs_stride = rhs.scales.single ? 0 : 1;
-    call.epilogue.rhs_batch_stride = rhs.scales.single ? 0 : rhs.source.rows.Count();
+    call.epilogue = EpilogueOf(lhs.scales, rhs.scales);
+    if (plan_.contraction.exchanges_operands) call.ExchangeOperands();
     RunGemmCall(kernel, call, context_.workspace, context_.runtime);
   }
 
-  // The roundings of an epilogue with these scales.
-  kernels::Epilogue DtypesOf(const RowScales& lhs, const RowScales& rhs) const {
+  // The epilogue with these scales, either of which may be missing.
+  kernels::Epilogue EpilogueOf(const RowScales& lhs, const RowScales& rhs) const {
+    const DType product = plan_.contraction.product;
     kernels::Epilogue epilogue;
-    epilogue.sum_dtype = plan_.dtype;
-    epilogue.first_dtype = Promote(plan_.dtype, lhs.dtype);
-    epilogue.second_dtype = Promote(epilogue.first_dtype, rhs.dtype);
-    // A nonzero sum is at least 1, and a scale is not subnormal: only the second product can be subnormal. Usually it
-    // cannot, and the tiles have nothing to check.
-    epilogue.subnormals_are_zero = !ProductsAreNormal(lhs.scale, lhs.count, rhs.scale, rhs.count);
+    // The product's dtype where that rounds; the plan's holds all of it.
+    epilogue.sum_dtype = product == DType::kS32 || product == DType::kF32 ? plan_.dtype : product;
+    epilogue.first_dtype = lhs.scale == nullptr ? plan_.dtype : Promote(plan_.dtype, lhs.dtype);
+    epilogue.second_dtype = rhs.scale == nullptr ? epilogue.first_dtype : Promote(epilogue.first_dtype, rhs.dtype);
+    epilogue.lhs_scale = lhs.scale;
+    epilogue.lhs_stride = lhs.single ? 0 : 1;
+    epilogue.lhs_batch_stride = lhs.single ? 0 : lhs.rows;
+    epilogue.rhs_scale = rhs.scale;
+    epilogue.rhs_stride = rhs.single ? 0 : 1;
+    epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
+    // A nonzero sum of integers is at least 1, and a scale is not subnormal: only the second product can be subnormal.
+    // Usually it cannot, and the tiles have nothing to check.
+    epilogue.subnormals_are_zero =
+        !plan_.contraction.sums_are_integers() || !ProductsAreNormal(lhs.scale, lhs.count, rhs.scale, rhs.count);
     return epilogue;
   }
 
@@ -312,9 +327,10 @@ class Run {
 
   RowScales ScaleRows(Side side, DType dtype) {
     const SidePlan& own = plan_.side(side);
-    RowScales rows{.count = 1, .dtype = dtype};
+    RowScales rows{.rows = 1, .dtype = dtype};
+    for (const int64_t axis : own.axes.rows) rows.rows *= own.x.shape[axis];
+    rows.count = rows.rows;
     for (const int64_t axis : own.axes.batch) rows.count *= own.x.shape[axis];
-    for (const int64_t axis : own.axes.rows) rows.count *= own.x.shape[axis];
     rows.scale = FloatBuffer(side, ScratchSlot::kLhsEpilogueScale, rows.count);
     return rows;
   }
@@ -324,7 +340,9 @@ class Run {
     return rows;
   }
 
-  PackedSide PackSide(Side side, kernels::Target target, const kernels::PanelFormat& format) {
+  PackedSide PackSide(Side side, const kernels::GemmKernel& kernel) {
+    const Side kernel_side = KernelSide(plan_.contraction, side);
+    const kernels::PanelFormat& format = kernel_side == Side::kLhs ? kernel.lhs : kernel.rhs;
     const CallOperand& in = Input(side);
     const SidePlan& own = plan_.side(side);
     const QuantizeSpec& spec = *own.spec;
@@ -342,7 +360,7 @@ class Run {
     const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
     if (!own.step.has_value() || kept_elsewhere || in.has_qvalue()) {
       const QuantizedSide quantized = QuantizeSide(side);
-      PackOperand(*plan_.contraction.gemm, side, KernelOperand(quantized.operand, own.axes), panels, context_.runtime);
+      PackOperand(kernel, kernel_side, KernelOperand(quantized.operand, own.axes), panels, context_.runtime);
       packed.scales = Gathered(side, quantized.scale[0]);
       return packed;
     }
@@ -370,7 +388,7 @@ class Run {
     args.step.product_dtype = Promote(in.x.dtype, packed.scales.dtype);
     CountPack(side, context_.runtime);
     kernels::QuantizePack(
-        target, format, args,
+        kernel.target, format, args,
         [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
         context_.runtime.executor);
     if (finds_scales && in.keep_scale != nullptr) {

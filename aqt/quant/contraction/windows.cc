@@ -334,10 +334,10 @@ void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const 
       call.out_axes.cols.Append(columns, p.out_column);
       call.epilogue = scales.epilogue;
       call.epilogue.lhs_scale = row_scale;
-      if (scales.channel != nullptr) {
-        call.epilogue.rhs_scale = scales.channel + g * columns;
-        call.epilogue.rhs_batch_stride = columns;
-      }
+      call.epilogue.lhs_stride = call.epilogue.rhs_stride = 1;
+      call.epilogue.lhs_batch_stride = 0;
+      call.epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
+      call.epilogue.rhs_batch_stride = columns;
       RunGemmCall(kernel, call, workspace, runtime);
     }
   }

@@ -28,7 +28,7 @@ struct Windows {
 struct WindowScales {
   const float* example = nullptr;
   const float* channel = nullptr;
-  kernels::Epilogue epilogue;  // the rest
+  kernels::Epilogue epilogue;  // the rest; its scales and strides are not read
 };
 
 // out = the product of lhs and rhs, summed as the kernel does: the raw sums (s32 or f32), or scaled. lhs is the input
