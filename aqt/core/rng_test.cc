@@ -1,5 +1,6 @@
 #include "aqt/core/rng.h"
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -95,6 +96,40 @@ TEST(RandomBits, FillIsOneByOne) {
         for (int64_t i = 0; i < n; ++i) EXPECT_EQ(words[i], bits.Bits32(first + i)) << i;
       }
     }
+  }
+}
+
+// FIPS 197, appendix B: the first round of the example, whose bytes are written in the order of memory.
+FastBits::Words WordsOf(const std::array<uint8_t, 16>& bytes) {
+  FastBits::Words words = {};
+  for (int i = 0; i < 16; ++i) words[i / 4] |= static_cast<uint32_t>(bytes[i]) << (8 * (i % 4));
+  return words;
+}
+
+TEST(FastBits, AesRoundKnownAnswers) {
+  const FastBits::Words start =
+      WordsOf({0x19, 0x3d, 0xe3, 0xbe, 0xa0, 0xf4, 0xe2, 0x2b, 0x9a, 0xc6, 0x8d, 0x2a, 0xe9, 0xf8, 0x48, 0x08});
+  const FastBits::Words key =
+      WordsOf({0xa0, 0xfa, 0xfe, 0x17, 0x88, 0x54, 0x2c, 0xb1, 0x23, 0xa3, 0x39, 0x39, 0x2a, 0x6c, 0x76, 0x05});
+  EXPECT_EQ(FastBits::AesRound(start, key),
+            WordsOf({0xa4, 0x9c, 0x7f, 0xf2, 0x68, 0x9f, 0x35, 0x2b, 0x6b, 0x5b, 0xea, 0x43, 0x02, 0x6a, 0x50, 0x49}));
+}
+
+TEST(FastBits, IsThreeRoundsOverTheCounter) {
+  const Key key{3, 4};
+  const FastBits bits(key);
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(bits.even_key()[i], Threefry2x32(key, 0, i)[0]);
+    EXPECT_EQ(bits.odd_key()[i], Threefry2x32(key, 0, i)[1]);
+  }
+  for (const int64_t i : {int64_t{0}, int64_t{6}, (int64_t{1} << 36) + 7}) {
+    FastBits::Words x = bits.even_key();
+    x[0] ^= static_cast<uint32_t>(i / 4);
+    x[1] ^= static_cast<uint32_t>(i / 4 >> 32);
+    for (const FastBits::Words& round : {bits.odd_key(), bits.even_key(), bits.odd_key()})
+      x = FastBits::AesRound(x, round);
+    EXPECT_EQ(bits.Block(static_cast<uint64_t>(i / 4)), x);
+    EXPECT_EQ(bits.Bits32(i), x[i % 4]);
   }
 }
 
