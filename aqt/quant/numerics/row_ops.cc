@@ -49,17 +49,67 @@ struct AffineOperands {
   absl::InlinedVector<ArrayRef, 4> views;  // biases, mask, scales
 };
 
+// Pieces of a line: of the last axis.
+int64_t PiecesPerLine(const Shape& shape) {
+  return shape.rank() == 0 ? 1 : (shape[shape.rank() - 1] + kPiece - 1) / kPiece;
+}
+
+// ForEachPiece for the pieces [begin, end).
+template <class F>
+void ForPieces(const Shape& shape, absl::Span<const StridesSpan> strides, int64_t begin, int64_t end, const F& f) {
+  const int64_t outer_rank = std::max<int64_t>(shape.rank() - 1, 0);
+  const int64_t n = shape.rank() == 0 ? 1 : shape[outer_rank], per_line = PiecesPerLine(shape);
+  absl::InlinedVector<int64_t, kInlineRank> index(outer_rank, 0);
+  absl::InlinedVector<int64_t, 8> line(strides.size(), 0), offsets(strides.size(), 0);
+  int64_t lines_before = begin / per_line;
+  for (int64_t axis = outer_rank - 1, rest = lines_before; axis >= 0; --axis) {
+    index[axis] = rest % shape[axis];
+    rest /= shape[axis];
+    for (size_t j = 0; j < strides.size(); ++j) line[j] += index[axis] * strides[j][axis];
+  }
+  int64_t first = begin % per_line * kPiece;
+  for (int64_t piece = begin; piece < end; ++lines_before) {
+    for (; first < n && piece < end; first += kPiece, ++piece) {
+      for (size_t j = 0; j < strides.size(); ++j) offsets[j] = line[j] + first * InnerStride(strides[j]);
+      f(offsets.data(), std::min(kPiece, n - first), lines_before * n + first);
+    }
+    first = 0;
+    for (int64_t axis = outer_rank - 1; axis >= 0; --axis) {
+      for (size_t j = 0; j < strides.size(); ++j) line[j] += strides[j][axis];
+      if (++index[axis] < shape[axis]) break;
+      for (size_t j = 0; j < strides.size(); ++j) line[j] -= strides[j][axis] * shape[axis];
+      index[axis] = 0;
+    }
+  }
+}
+
+// Calls run(begin, end) for ranges of the pieces of `shape` that cover all of them, in parallel if it is worth it.
+template <class Run>
+void ForPieceRanges(const Shape& shape, Executor* executor, const Run& run) {
+  constexpr int64_t kMinParallelElements = 64 << 10, kTaskElements = 16 << 10;
+  const int64_t elements = shape.num_elements();
+  if (elements == 0) return;
+  const int64_t line = shape.rank() == 0 ? 1 : shape[shape.rank() - 1];
+  const int64_t pieces = elements / line * PiecesPerLine(shape);
+  if (executor == nullptr || elements < kMinParallelElements) return run(int64_t{0}, pieces);
+  const int64_t tasks = std::min(pieces, (elements + kTaskElements - 1) / kTaskElements);
+  executor->ParallelFor(tasks, [&](int64_t i) { run(pieces * i / tasks, pieces * (i + 1) / tasks); });
+}
+
 void CombineInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out,
-                 void (*combine)(DType, const float*, int64_t, float*, int64_t)) {
+                 void (*combine)(DType, const float*, int64_t, float*, int64_t), Executor* executor = nullptr) {
   const ArrayRef operand_view = BroadcastTo(b, a.shape);
   const StridesSpan strides[] = {a.strides, operand_view.strides, out.strides};
-  std::array<float, kPiece> y, operand;
-  ForEachPiece(a.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
-    LoadRow(a.dtype, a.data, offsets[0], InnerStride(a.strides), n, y.data());
-    const int64_t stride = LoadOperand(operand_view, offsets[1], InnerStride(operand_view.strides), n, operand.data());
-    RoundRow(dtype, operand.data(), stride == 0 ? 1 : n);
-    combine(dtype, operand.data(), stride, y.data(), n);
-    StoreRow(out.dtype, y.data(), n, out.data, offsets[2], InnerStride(out.strides));
+  ForPieceRanges(a.shape, executor, [&](int64_t begin, int64_t end) {
+    std::array<float, kPiece> y, operand;
+    ForPieces(a.shape, strides, begin, end, [&](const int64_t* offsets, int64_t n, int64_t) {
+      LoadRow(a.dtype, a.data, offsets[0], InnerStride(a.strides), n, y.data());
+      const int64_t stride =
+          LoadOperand(operand_view, offsets[1], InnerStride(operand_view.strides), n, operand.data());
+      RoundRow(dtype, operand.data(), stride == 0 ? 1 : n);
+      combine(dtype, operand.data(), stride, y.data(), n);
+      StoreRow(out.dtype, y.data(), n, out.data, offsets[2], InnerStride(out.strides));
+    });
   });
 }
 
@@ -135,28 +185,7 @@ ArrayRef BroadcastTo(const ArrayRef& x, const Shape& target) {
 
 void ForEachPiece(const Shape& shape, absl::Span<const StridesSpan> strides,
                   absl::FunctionRef<void(const int64_t* offsets, int64_t n, int64_t linear)> f) {
-  if (shape.num_elements() == 0) return;
-  const int64_t outer_rank = std::max<int64_t>(shape.rank() - 1, 0);
-  const int64_t n = shape.rank() == 0 ? 1 : shape[outer_rank];
-  absl::InlinedVector<int64_t, kInlineRank> index(outer_rank, 0);
-  absl::InlinedVector<int64_t, 8> row(strides.size(), 0), offsets(strides.size(), 0);
-  int64_t linear = 0;
-  while (true) {
-    for (int64_t first = 0; first < n; first += kPiece) {
-      for (size_t j = 0; j < strides.size(); ++j) offsets[j] = row[j] + first * InnerStride(strides[j]);
-      const int64_t count = std::min(kPiece, n - first);
-      f(offsets.data(), count, linear);
-      linear += count;
-    }
-    int64_t axis = outer_rank - 1;
-    for (; axis >= 0; --axis) {
-      for (size_t j = 0; j < strides.size(); ++j) row[j] += strides[j][axis];
-      if (++index[axis] < shape[axis]) break;
-      for (size_t j = 0; j < strides.size(); ++j) row[j] -= strides[j][axis] * shape[axis];
-      index[axis] = 0;
-    }
-    if (axis < 0) return;
-  }
+  ForPieceRanges(shape, nullptr, [&](int64_t begin, int64_t end) { ForPieces(shape, strides, begin, end, f); });
 }
 
 DType ScaledDType(DType x, const Affine& affine) {
@@ -190,69 +219,75 @@ void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax) {
 }
 
 void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan extra_strides,
-                        absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f) {
+                        absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f,
+                        Executor* executor) {
   const AffineOperands operands(x.shape, affine);
   const absl::InlinedVector<StridesSpan, 6> strides = operands.AllStrides({x.strides, extra_strides});
-  std::array<float, kPiece> y, operand;
-  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
-    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), n, y.data());
-    DType dtype = x.dtype;
-    size_t next = 0;
-    const auto load = [&]() {
-      const ArrayRef& view = operands.views[next];
-      const int64_t stride = LoadOperand(view, offsets[2 + next], InnerStride(view.strides), n, operand.data());
-      ++next;
-      return stride;
-    };
-    for (const ArrayRef& bias : affine.bias) {
-      const int64_t stride = load();
-      dtype = Promote(dtype, bias.dtype);
-      AddRow(dtype, operand.data(), stride, y.data(), n);
-    }
-    if (affine.mask != nullptr) {
-      const int64_t stride = load();
-      MulRow(dtype, operand.data(), stride, y.data(), n);
-    }
-    for (const ArrayRef& scale : affine.scale) {
-      const int64_t stride = load();
-      InvertScaleRow(scale.dtype, operand.data(), stride == 0 ? 1 : n);
-      dtype = Promote(dtype, scale.dtype);
-      MulRow(dtype, operand.data(), stride, y.data(), n);
-    }
-    f(y.data(), n, linear, offsets[1]);
+  ForPieceRanges(x.shape, executor, [&](int64_t begin, int64_t end) {
+    std::array<float, kPiece> y, operand;
+    ForPieces(x.shape, strides, begin, end, [&](const int64_t* offsets, int64_t n, int64_t linear) {
+      LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), n, y.data());
+      DType dtype = x.dtype;
+      size_t next = 0;
+      const auto load = [&]() {
+        const ArrayRef& view = operands.views[next];
+        const int64_t stride = LoadOperand(view, offsets[2 + next], InnerStride(view.strides), n, operand.data());
+        ++next;
+        return stride;
+      };
+      for (const ArrayRef& bias : affine.bias) {
+        const int64_t stride = load();
+        dtype = Promote(dtype, bias.dtype);
+        AddRow(dtype, operand.data(), stride, y.data(), n);
+      }
+      if (affine.mask != nullptr) {
+        const int64_t stride = load();
+        MulRow(dtype, operand.data(), stride, y.data(), n);
+      }
+      for (const ArrayRef& scale : affine.scale) {
+        const int64_t stride = load();
+        InvertScaleRow(scale.dtype, operand.data(), stride == 0 ? 1 : n);
+        dtype = Promote(dtype, scale.dtype);
+        MulRow(dtype, operand.data(), stride, y.data(), n);
+      }
+      f(y.data(), n, linear, offsets[1]);
+    });
   });
 }
 
-void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out) {
+void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out,
+                    Executor* executor) {
   const AffineOperands operands(q.shape, affine);
   const absl::InlinedVector<StridesSpan, 6> strides = operands.AllStrides({q.strides, out.strides});
   // The views are biases, mask, scales; they are applied in the opposite order.
   const size_t first_scale = affine.bias.size() + (affine.mask != nullptr ? 1 : 0);
-  std::array<float, kPiece> y, operand;
-  ForEachPiece(q.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
-    LoadRow(q.dtype, q.data, offsets[0], InnerStride(q.strides), n, y.data());
-    RoundRow(dtype, y.data(), n);
-    DType wide = dtype;
-    const auto load = [&](size_t i) {
-      const ArrayRef& view = operands.views[i];
-      return LoadOperand(view, offsets[2 + i], InnerStride(view.strides), n, operand.data());
-    };
-    for (size_t i = 0; i < affine.scale.size(); ++i) {
-      const int64_t stride = load(first_scale + i);
-      wide = Promote(wide, affine.scale[i].dtype);
-      MulRow(wide, operand.data(), stride, y.data(), n);
-    }
-    if (affine.mask != nullptr) {
-      const int64_t stride = load(affine.bias.size());
-      MulRow(wide, operand.data(), stride, y.data(), n);
-    }
-    for (size_t i = 0; i < affine.bias.size(); ++i) {
-      const int64_t stride = load(i);
-      wide = Promote(wide, affine.bias[i].dtype);
-      SubRow(wide, operand.data(), stride, y.data(), n);
-    }
-    RoundRow(dtype, y.data(), n);
-    StoreRow(out.dtype, y.data(), n, out.data, offsets[1], InnerStride(out.strides));
+  ForPieceRanges(q.shape, executor, [&](int64_t begin, int64_t end) {
+    std::array<float, kPiece> y, operand;
+    ForPieces(q.shape, strides, begin, end, [&](const int64_t* offsets, int64_t n, int64_t) {
+      LoadRow(q.dtype, q.data, offsets[0], InnerStride(q.strides), n, y.data());
+      RoundRow(dtype, y.data(), n);
+      DType wide = dtype;
+      const auto load = [&](size_t i) {
+        const ArrayRef& view = operands.views[i];
+        return LoadOperand(view, offsets[2 + i], InnerStride(view.strides), n, operand.data());
+      };
+      for (size_t i = 0; i < affine.scale.size(); ++i) {
+        const int64_t stride = load(first_scale + i);
+        wide = Promote(wide, affine.scale[i].dtype);
+        MulRow(wide, operand.data(), stride, y.data(), n);
+      }
+      if (affine.mask != nullptr) {
+        const int64_t stride = load(affine.bias.size());
+        MulRow(wide, operand.data(), stride, y.data(), n);
+      }
+      for (size_t i = 0; i < affine.bias.size(); ++i) {
+        const int64_t stride = load(i);
+        wide = Promote(wide, affine.bias[i].dtype);
+        SubRow(wide, operand.data(), stride, y.data(), n);
+      }
+      RoundRow(dtype, y.data(), n);
+      StoreRow(out.dtype, y.data(), n, out.data, offsets[1], InnerStride(out.strides));
+    });
   });
 }
 
@@ -279,8 +314,8 @@ void FillZeros(const MutableArrayRef& out) {
   AQT_CHECK(CastArray(ArrayRef(DType::kF32, out.shape, none, &zero), out).ok());
 }
 
-void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {
-  CombineInto(a, b, dtype, out, MulRow);
+void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out, Executor* executor) {
+  CombineInto(a, b, dtype, out, MulRow, executor);
 }
 
 void DivideByBroadcastInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out) {

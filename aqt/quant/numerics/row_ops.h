@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
 #include "aqt/core/shape.h"
 
 namespace aqt::internal {
@@ -65,12 +66,15 @@ DType ScaledDType(DType x, const Affine& affine);
 void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax);
 
 // Reads x piece by piece as scaled values y in ScaledDType(x): f(y, n, linear, offset), where `offset` is the element
-// offset of the piece under `extra_strides` (of x's rank). f may overwrite y.
+// offset of the piece under `extra_strides` (of x's rank). f may overwrite y. With an executor the pieces of a large x
+// are read in any order, on any of its threads.
 void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan extra_strides,
-                        absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f);
+                        absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f,
+                        Executor* executor = nullptr);
 
 // out = the dequantized q: cast to `dtype`, scaled, masked, minus bias, cast to the dtype of out. Shapes are equal.
-void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out);
+void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const MutableArrayRef& out,
+                    Executor* executor = nullptr);
 
 // out = the sum of x, dense, over its first `num_axes` axes, from +0 in row-major order in f32, each sum rounded
 // (subnormals are zero); one rounding to the dtype of out at the end.
@@ -81,7 +85,8 @@ void FillZeros(const MutableArrayRef& out);
 
 // out = R(a * b), or R(a / b), in `dtype`, stored in the dtype of out. b, rounded to `dtype`, broadcasts to a; a and
 // out have one shape.
-void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
+void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out,
+                  Executor* executor = nullptr);
 void DivideInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
 // out = R(a * Reciprocal(b)) (arith.h).
 void DivideByBroadcastInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);
