@@ -85,10 +85,6 @@ Key FoldIn(Key key, uint32_t data) {
   return {hi, lo};
 }
 
-void RandomBits::Fill32(int64_t first, int64_t n, uint32_t* out) const {
-  for (int64_t j = 0; j < n; ++j) out[j] = Bits32(first + j);
-}
-
 uint32_t RandomBits::PartitionableWord(int64_t i) const {
   const auto [a, b] = Threefry2x32(key_, static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(i));
   return a ^ b;

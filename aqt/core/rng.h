@@ -54,8 +54,6 @@ class RandomBits {
     if (layout_ == PrngLayout::kPartitionable) return static_cast<uint16_t>(PartitionableWord(i));
     return static_cast<uint16_t>(OriginalWord(i / 2, (size_ + 1) / 2) >> (16 * (i % 2)));
   }
-  // out[j] = Bits32(first + j) for j < n.
-  void Fill32(int64_t first, int64_t n, uint32_t* out) const;
   uint8_t Bits8(int64_t i) const {
     if (layout_ == PrngLayout::kPartitionable) return static_cast<uint8_t>(PartitionableWord(i));
     return static_cast<uint8_t>(OriginalWord(i / 4, (size_ + 3) / 4) >> (8 * (i % 4)));

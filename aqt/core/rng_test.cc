@@ -85,20 +85,6 @@ TEST(RandomBits, PartitionableNumberDependsOnItsIndexAlone) {
   }
 }
 
-TEST(RandomBits, FillIsOneByOne) {
-  for (const PrngLayout layout : {PrngLayout::kPartitionable, PrngLayout::kOriginal}) {
-    for (const int64_t n : {0, 1, 31, 32, 33, 100}) {
-      for (const int64_t first : {int64_t{0}, int64_t{7}, (int64_t{1} << 32) - 20}) {
-        if (layout == PrngLayout::kOriginal && first > 7) continue;
-        const RandomBits bits({5, 6}, first + n, layout);
-        std::vector<uint32_t> words(n);
-        bits.Fill32(first, n, words.data());
-        for (int64_t i = 0; i < n; ++i) EXPECT_EQ(words[i], bits.Bits32(first + i)) << i;
-      }
-    }
-  }
-}
-
 // FIPS 197, appendix B: the first round of the example, whose bytes are written in the order of memory.
 FastBits::Words WordsOf(const std::array<uint8_t, 16>& bytes) {
   FastBits::Words words = {};

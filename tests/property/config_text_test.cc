@@ -107,7 +107,9 @@ class Generator {
         n.dtype = Pick<std::optional<DType>>(
             {std::nullopt, DType::kS2, DType::kS4, DType::kS8, DType::kS32, DType::kF32, DType::kBF16, DType::kF16});
         if (OneIn(3)) {
-          n.noise = Noise{Pick<NoiseKind>({NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform}), SomeAxes()};
+          n.noise =
+              Noise{Pick<NoiseKind>({NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform, NoiseKind::kFast}),
+                    SomeAxes()};
         }
         return n;
       }

@@ -41,6 +41,7 @@ absl::string_view ToString(NoiseKind kind) {
   switch (kind) {
     case NoiseKind::kJaxUniform: return "NOISE_KIND_JAX_UNIFORM";
     case NoiseKind::kRandomCenteredUniform: return "NOISE_KIND_RANDOM_CENTERED_UNIFORM";
+    case NoiseKind::kFast: return "NOISE_KIND_FAST";
   }
   return "?";
 }

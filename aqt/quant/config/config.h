@@ -45,7 +45,10 @@ enum class CalibrationMode { kContractingAxis = 1, kRemainingAxis = 2 };
 
 // Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits.
 // kRandomCenteredUniform ("custom-1"): 16 bits, symmetric around zero, from -0.49999237 to 0.49999237 inclusive.
-enum class NoiseKind { kJaxUniform = 1, kRandomCenteredUniform = 2 };
+// kFast, not in AQT: 22 bits, symmetric around zero, from -0.49999988 to 0.49999988 inclusive; FastBits of core/rng.h,
+// some ten times as fast to draw as the others, which are Threefry-2x32. Other numbers than AQT's, in both PrngLayouts
+// the same.
+enum class NoiseKind { kJaxUniform = 1, kRandomCenteredUniform = 2, kFast = 3 };
 struct Noise {
   NoiseKind kind = NoiseKind::kJaxUniform;
   Axes noise_sharing_axes = {};  // axes along which one draw is shared; negative ones count from the end

@@ -54,7 +54,7 @@ class Generator : public Choices {
     n.clip = !OneIn(8);
     n.round = !OneIn(10);
     n.clip_gradient = OneIn(3);
-    if (OneIn(4)) n.noise = Noise{Pick({NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform})};
+    if (OneIn(4)) n.noise = Noise{Pick({NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform, NoiseKind::kFast})};
     if (n.noise.has_value() && OneIn(2)) n.noise->noise_sharing_axes = {Pick<int64_t>({0, -1})};
     n.dtype = n.bits == 4 ? DType::kS4 : DType::kS8;
     if (n.bits > 8 || !n.preserve_zero || OneIn(8)) n.dtype = std::nullopt;

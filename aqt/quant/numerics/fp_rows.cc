@@ -1,11 +1,13 @@
 #include "aqt/quant/numerics/fp_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/quant/numerics/arith.h"
 
 namespace aqt::internal {
@@ -106,10 +108,12 @@ std::optional<float> LargestWithoutNan(const Fp& numerics, DType dtype) {
 }
 
 void RoundFpRow(const FpFormat& format, const Draws& draws, float* y, int64_t n) {
-  const bool stochastic = draws.bits != nullptr;
+  const bool stochastic = draws.numbers != nullptr;
+  std::array<uint32_t, kPiece> random = {};
+  if (stochastic) kernels::FillRandom(*draws.numbers, draws.first, draws.stride, n, random.data(), draws.target);
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t random = stochastic ? draws.bits->Bits16(draws.first + i * draws.stride) : 0;
-    y[i] = format.radix == 4 ? RoundRadix4(stochastic, random, y[i]) : RoundRadix2(format, stochastic, random, y[i]);
+    y[i] =
+        format.radix == 4 ? RoundRadix4(stochastic, random[i], y[i]) : RoundRadix2(format, stochastic, random[i], y[i]);
   }
 }
 

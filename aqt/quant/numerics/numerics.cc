@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/fp_rows.h"
 #include "aqt/quant/numerics/numerics_rows.h"
@@ -192,9 +193,9 @@ void ClampRow(float bound, float* y, int64_t n) {
 
 void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
   if (numerics.noise.has_value()) {
-    AQT_DCHECK(draws.bits != nullptr);
+    AQT_DCHECK(draws.numbers != nullptr);
     std::array<float, kPiece> noise;
-    NoiseRow(numerics.noise->kind, draws, n, noise.data());
+    kernels::FillNoise(*draws.numbers, draws.first, draws.stride, n, noise.data(), draws.target);
     FlushRow(dtype, y, n);
     for (int64_t i = 0; i < n; ++i) y[i] = FlushF32(y[i] + noise[i]);
     RoundRow(dtype, y, n);
@@ -216,11 +217,11 @@ void RoundMantissaRow(DType dtype, int mantissa_bits, const Draws& draws, float*
   const bool wide = dtype == DType::kF32;
   const int drop = (wide ? 23 : 7) - mantissa_bits;
   const uint32_t tail = (1u << drop) - 1;
+  const int shift = wide ? 0 : 16;
+  std::array<uint32_t, kPiece> random;
+  kernels::FillRandom(*draws.numbers, draws.first, draws.stride, n, random.data(), draws.target);
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t index = draws.first + i * draws.stride;
-    const uint32_t random = (wide ? draws.bits->Bits32(index) : draws.bits->Bits16(index)) & tail;
-    const int shift = wide ? 0 : 16;
-    const uint32_t pattern = __builtin_bit_cast(uint32_t, y[i]) + (random << shift);
+    const uint32_t pattern = __builtin_bit_cast(uint32_t, y[i]) + ((random[i] & tail) << shift);
     y[i] = __builtin_bit_cast(float, pattern & ~(tail << shift));
   }
 }

@@ -12,23 +12,21 @@
 
 namespace aqt::internal {
 
-void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out) {
-  AQT_DCHECK(n <= kPiece);
-  std::array<uint32_t, kPiece> words;
-  if (kind == NoiseKind::kJaxUniform) {
-    if (draws.stride == 1) {
-      draws.bits->Fill32(draws.first, n, words.data());
-    } else {
-      for (int64_t i = 0; i < n; ++i) words[i] = draws.bits->Bits32(draws.first + i * draws.stride);
-    }
-    for (int64_t i = 0; i < n; ++i) out[i] = UniformF32(words[i]) - 0.5f;
-    return;
+kernels::RandomNumbers NoiseNumbers(NoiseKind kind, const TensorDraws& draws) {
+  const RandomBits bits(draws.key, draws.shape.num_elements(), draws.layout);
+  switch (kind) {
+    case NoiseKind::kJaxUniform: return kernels::RandomNumbers::Bits32(bits);
+    case NoiseKind::kRandomCenteredUniform: return kernels::RandomNumbers::Bits16(bits);
+    case NoiseKind::kFast: return kernels::RandomNumbers::Fast(draws.key);
   }
-  // 16 bits as the upper mantissa of a number in [1, 2), less 1.5 and half of the last of those bits: symmetric.
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = draws.bits->Bits16(draws.first + i * draws.stride);
-    out[i] = __builtin_bit_cast(float, (bits << 7) | 0x3F800000u) - (1.5f - 0x1p-17f);
-  }
+  AQT_CHECK(!"a kind of noise");
+}
+
+kernels::RandomNumbers NumbersOf(const Numerics& numerics, DType scaled, const TensorDraws& draws) {
+  if (const auto* integer = std::get_if<IntSymmetric>(&numerics)) return NoiseNumbers(integer->noise->kind, draws);
+  const RandomBits bits(draws.key, draws.shape.num_elements(), draws.layout);
+  const bool wide = std::holds_alternative<Fp8>(numerics) && scaled == DType::kF32;
+  return wide ? kernels::RandomNumbers::Bits32(bits) : kernels::RandomNumbers::Bits16(bits);
 }
 
 void ClipMaskRow(float bound, DType dtype, const float* y, int64_t n, int8_t* mask) {
@@ -51,29 +49,29 @@ absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const 
 }
 
 void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
-                  const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask) {
+                  const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask,
+                  const Execution& execution) {
   const DType dtype = ScaledDType(x.dtype, affine);
-  std::optional<RandomBits> bits;
+  std::optional<kernels::RandomNumbers> numbers;
   Strides draw_strides(x.shape.rank(), 0);
   if (draws.has_value()) {
-    bits.emplace(draws->key, draws->shape.num_elements(), draws->layout);
+    numbers = NumbersOf(numerics, dtype, *draws);
     draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
   }
   AQT_DCHECK(q.IsDense());
   const std::optional<float> gradient_bound = GradientBound(numerics, dtype);
-  ForEachScaledPiece(x, affine, draw_strides, [&](float* y, int64_t n, int64_t linear, int64_t draw_offset) {
+  const auto quantize = [&](float* y, int64_t n, int64_t linear, int64_t draw_offset) {
     if (mask != nullptr) ClipMaskRow(*gradient_bound, dtype, y, n, mask + linear);
-    QuantizeRow(numerics, dtype, {bits ? &*bits : nullptr, draw_offset, InnerStride(draw_strides)}, y, n);
+    const Draws row{numbers.has_value() ? &*numbers : nullptr, draw_offset, InnerStride(draw_strides),
+                    execution.target};
+    QuantizeRow(numerics, dtype, row, y, n);
     StoreRow(q.dtype, y, n, q.data, linear, 1);
-  });
+  };
+  ForEachScaledPiece(x, affine, draw_strides, quantize, execution.executor);
 }
 
-void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out) {
-  const int64_t n = draws.shape.num_elements();
-  const RandomBits bits(draws.key, n, draws.layout);
-  for (int64_t first = 0; first < n; first += kPiece) {
-    NoiseRow(kind, {.bits = &bits, .first = first, .stride = 1}, std::min(kPiece, n - first), out + first);
-  }
+void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out, kernels::Target target) {
+  kernels::FillNoise(NoiseNumbers(kind, draws), 0, 1, draws.shape.num_elements(), out, target);
 }
 
 // XLA on CPU turns a product with a predicate into a select, but not for bf16, which it computes in f32.

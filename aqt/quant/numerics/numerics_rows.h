@@ -9,21 +9,22 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
 #include "aqt/core/rng.h"
+#include "aqt/kernels/noise.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/row_ops.h"
 
 namespace aqt::internal {
 
-// Where the random numbers of a piece come from: element i has number `first + i * stride` of `bits`.
+// Where the random numbers of a piece come from: element i has number `first + i * stride`.
 struct Draws {
-  const RandomBits* bits = nullptr;  // null: no randomness
+  const kernels::RandomNumbers* numbers = nullptr;  // null: no randomness
   int64_t first = 0, stride = 0;
+  kernels::Target target = kernels::Target::kScalar;
 };
-
-// out[i] = noise, in f32; n <= kPiece.
-void NoiseRow(NoiseKind kind, const Draws& draws, int64_t n, float* out);
 
 // y, of dtype `dtype`, becomes the qvalue before its conversion to the container, which StoreRow does. n <= kPiece.
 void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n);
@@ -45,13 +46,24 @@ struct TensorDraws {
   Shape shape;  // of DrawsShape
 };
 
+// The noise of one kind, and what numerics draw for scaled values of dtype `scaled`.
+kernels::RandomNumbers NoiseNumbers(NoiseKind kind, const TensorDraws& draws);
+kernels::RandomNumbers NumbersOf(const Numerics& numerics, DType scaled, const TensorDraws& draws);
+
+// Where whole tensors are worked on. Neither changes a bit.
+struct Execution {
+  kernels::Target target = kernels::BestTarget();
+  Executor* executor = nullptr;
+};
+
 // q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow(GradientBound). `draws`
 // is needed where DrawsShape is not null. q is dense and has the shape of x.
 void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
-                  const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask);
+                  const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask,
+                  const Execution& execution = {});
 
 // The noise that QuantizeInto adds, f32, dense in draws.shape.
-void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out);
+void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out, kernels::Target target = kernels::BestTarget());
 
 // Whether clipping chooses between the gradient and +0, or multiplies by 1 or 0: like XLA on CPU it chooses in f32 and
 // f16 and multiplies in bf16; kIeee multiplies.

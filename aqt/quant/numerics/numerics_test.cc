@@ -176,7 +176,7 @@ TEST(MakeNoise, RecordedValues) {
 }
 
 TEST(MakeNoise, IsCenteredAndBounded) {
-  for (const NoiseKind kind : {NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform}) {
+  for (const NoiseKind kind : {NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform, NoiseKind::kFast}) {
     const absl::StatusOr<Array> noise = MakeNoise({.kind = kind}, {100000}, MakeKey(9));
     ASSERT_TRUE(noise.ok());
     double sum = 0;

@@ -7,12 +7,26 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/kernels/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/fp_rows.h"
 #include "aqt/quant/numerics/numerics.h"
 
 namespace aqt::reference {
+namespace {
+
+float NoiseOf(NoiseKind kind, const RandomBits& bits, int64_t number) {
+  switch (kind) {
+    case NoiseKind::kJaxUniform: return UniformF32(bits.Bits32(number)) - 0.5f;
+    case NoiseKind::kRandomCenteredUniform: return static_cast<float>((bits.Bits16(number) + 0.5) / 65536.0 - 0.5);
+    case NoiseKind::kFast:
+      return static_cast<float>(((FastBits(bits.key()).Bits32(number) >> 10) + 0.5) / 4194304.0 - 0.5);
+  }
+  AQT_CHECK(!"a kind of noise");
+}
+
+}  // namespace
 
 TensorBits MakeTensorBits(const Numerics& numerics, Index shape, const std::optional<Key>& key, PrngLayout layout) {
   const auto* integer = std::get_if<IntSymmetric>(&numerics);
@@ -39,15 +53,15 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
   }
   if (const auto* fp = std::get_if<Fp>(&numerics)) {
     y = Round(DType::kBF16, y);
-    internal::RoundFpRow(fp->format, {.bits = fp->stochastic_rounding ? bits : nullptr, .first = number}, &y, 1);
+    internal::Draws draws{.first = number};
+    std::optional<kernels::RandomNumbers> numbers;
+    if (fp->stochastic_rounding) draws.numbers = &numbers.emplace(kernels::RandomNumbers::Bits16(*bits));
+    internal::RoundFpRow(fp->format, draws, &y, 1);
     return y;
   }
   const auto& n = std::get<IntSymmetric>(numerics);
   if (n.noise.has_value()) {
-    const float noise = n.noise->kind == NoiseKind::kJaxUniform
-                            ? UniformF32(bits->Bits32(number)) - 0.5f
-                            : static_cast<float>((bits->Bits16(number) + 0.5) / 65536.0 - 0.5);
-    y = Round(dtype, internal::FlushF32(Flush(dtype, y) + noise));
+    y = Round(dtype, internal::FlushF32(Flush(dtype, y) + NoiseOf(n.noise->kind, *bits, number)));
   }
   if (n.clip && !std::isnan(y)) {
     const float bound = internal::HostConstant(dtype, ClipBound(n));

@@ -171,10 +171,10 @@ void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional
   std::fill(work.signal, work.signal + n, 0.0);
   std::fill(work.error, work.error + n, 0.0);
   const Strides groups = BroadcastStrides(spec.scale_shape, DenseStrides(spec.scale_shape), x.shape);
-  std::optional<RandomBits> bits;
+  std::optional<kernels::RandomNumbers> numbers;
   Strides draw_strides(x.shape.rank(), 0);
   if (draws.has_value()) {
-    bits.emplace(draws->key, draws->shape.num_elements(), draws->layout);
+    numbers = NumbersOf(spec.numerics, spec.scaled_dtype, *draws);
     draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
   }
   const StridesSpan strides[] = {x.strides, groups, draw_strides};
@@ -187,8 +187,9 @@ void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional
     y = original;
     InvertScaleRow(spec.scale_dtype, inverse.data(), count);
     MulRow(spec.scaled_dtype, inverse.data(), 1, y.data(), count);
-    QuantizeRow(spec.numerics, spec.scaled_dtype, {bits ? &*bits : nullptr, offsets[2], InnerStride(draw_strides)},
-                y.data(), count);
+    const Draws row{numbers.has_value() ? &*numbers : nullptr, offsets[2], InnerStride(draw_strides),
+                    kernels::BestTarget()};
+    QuantizeRow(spec.numerics, spec.scaled_dtype, row, y.data(), count);
     StoreRow(spec.q_dtype, y.data(), count, container.data(), 0, 1);
     LoadRow(spec.q_dtype, container.data(), 0, 1, count, y.data());
     RoundRow(x.dtype, y.data(), count);

@@ -108,6 +108,8 @@ std::vector<NamedConfig> Unusual() {
                    .scale_dtype = DType::kBF16,
                    .calibration = AbsMax{.clipping_scale = 0.1, .po2_scale = true}};
   configs.push_back({"every int field", OneTensor(all)});
+  std::get<IntSymmetric>(all.numerics).noise->kind = NoiseKind::kFast;
+  configs.push_back({"fast noise", OneTensor(all)});
   all.numerics = IntSymmetric{.bits = 1, .preserve_zero = true, .dtype = DType::kS8};
   all.calib_shared_axes = {.per_tensor = true};
   configs.push_back({"per tensor, one bit with zero", OneTensor(all)});
@@ -267,7 +269,7 @@ TEST(ConfigProtoTest, EnumsHaveTheirTextFormAndDefaults) {
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->fwd.lhs.dequant_mode, mode);
   }
-  for (const auto kind : {NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform}) {
+  for (const auto kind : {NoiseKind::kJaxUniform, NoiseKind::kRandomCenteredUniform, NoiseKind::kFast}) {
     const auto config = DotGeneralFromText(
         absl::StrCat(head, "fwd { lhs { quantizer { int_symmetric { noise { kind: ", ToString(kind), " } } } } }"));
     ASSERT_TRUE(config.ok()) << config.status();

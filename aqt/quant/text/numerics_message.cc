@@ -13,9 +13,17 @@ namespace {
 
 // ---- structs to messages
 
+config::NoiseKind ToMessage(NoiseKind kind) {
+  switch (kind) {
+    case NoiseKind::kJaxUniform: return config::NOISE_KIND_JAX_UNIFORM;
+    case NoiseKind::kRandomCenteredUniform: return config::NOISE_KIND_RANDOM_CENTERED_UNIFORM;
+    case NoiseKind::kFast: return config::NOISE_KIND_FAST;
+  }
+  return config::NOISE_KIND_UNSPECIFIED;
+}
+
 void Write(const Noise& noise, config::Noise* out) {
-  const bool uniform = noise.kind == NoiseKind::kJaxUniform;
-  out->set_kind(uniform ? config::NOISE_KIND_JAX_UNIFORM : config::NOISE_KIND_RANDOM_CENTERED_UNIFORM);
+  out->set_kind(ToMessage(noise.kind));
   out->mutable_noise_sharing_axes()->Add(noise.noise_sharing_axes.begin(), noise.noise_sharing_axes.end());
 }
 
@@ -71,6 +79,7 @@ std::optional<DType> DefaultContainer(const IntSymmetric& n) {
 Noise ReadNoise(const config::Noise& m) {
   Noise noise;
   if (m.kind() == config::NOISE_KIND_RANDOM_CENTERED_UNIFORM) noise.kind = NoiseKind::kRandomCenteredUniform;
+  if (m.kind() == config::NOISE_KIND_FAST) noise.kind = NoiseKind::kFast;
   noise.noise_sharing_axes = Axes(m.noise_sharing_axes().begin(), m.noise_sharing_axes().end());
   return noise;
 }
