@@ -113,7 +113,7 @@ absl::Span<const FastBlocks> AllFastBlocks() {
 
 FastBlocks FastBlocksFor(Target target) {
   const absl::Span<const FastBlocks> all = AllFastBlocks();
-  const size_t allowed = target >= Target::kAvx512 ? 3 : target >= Target::kAvx2 ? 2 : 1;
+  const size_t allowed = target.Has(Capability::kAvx512) ? 3 : target.Has(Capability::kAvx2) ? 2 : 1;
   return all[std::min(allowed, all.size()) - 1];
 }
 

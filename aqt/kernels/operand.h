@@ -5,6 +5,7 @@
 // dimension numbers has this form without a copy: rows are its remaining axes, and k its contracting axes.
 
 #include <cstdint>
+#include <utility>
 
 #include "aqt/core/dtype.h"
 
@@ -61,6 +62,21 @@ struct Operand {
     return {data, dtype, AxisGroup::Of(batch, rows * k), AxisGroup::Of(rows, 1), AxisGroup::Of(k, rows)};
   }
 };
+
+// Adds an axis to two groups with the same sizes, which stay the same: merged only if both can be.
+inline void AppendToBoth(int64_t axis_size, int64_t first_stride, int64_t second_stride, AxisGroup& first,
+                         AxisGroup& second) {
+  if (axis_size == 1) return;
+  const auto merges = [&](const AxisGroup& group, int64_t axis_stride) {
+    return group.rank > 0 && group.stride[group.rank - 1] == axis_size * axis_stride;
+  };
+  const bool merge = merges(first, first_stride) && merges(second, second_stride);
+  for (const auto& [group, axis_stride] : {std::pair(&first, first_stride), std::pair(&second, second_stride)}) {
+    if (!merge) group->size[group->rank++] = 1;
+    group->size[group->rank - 1] *= axis_size;
+    group->stride[group->rank - 1] = axis_stride;
+  }
+}
 
 inline void AxisGroup::Append(int64_t axis_size, int64_t axis_stride) {
   if (axis_size == 1) return;

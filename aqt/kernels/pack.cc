@@ -118,7 +118,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
                     int64_t inverse_stride, bool flush, int8_t* stage) {
   const Operand& src = args.src;
   const QuantizeStep& step = args.step;
-  ForEachPiece(src, block, [&](int64_t r, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
+  ForEachPiece(src, block, [&](int64_t r, int64_t rows, int64_t k, int64_t cols, int64_t from, int64_t to) {
     QuantizeMatrixArgs q;
     q.x = {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()};
     q.grid.scale = inverse + (r - block.r0) * inverse_stride;
@@ -129,6 +129,11 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
     q.q = stage + to;
     q.q_row_stride = block.row_stride;
     q.q_col_stride = block.k_stride;
+    if (args.noise != nullptr) {
+      const NoiseOperand& noise = *args.noise;
+      q.noise = {&noise.numbers, noise.batch.Offset(block.b) + noise.rows.Offset(r) + noise.k.Offset(k),
+                 noise.rows.InnerStride(), noise.k.InnerStride()};
+    }
     if (step.product_dtype == src.dtype) return QuantizeMatrix(q, target);
     // The product is f32 and not rounded to the source's dtype: quantize an f32 copy, a strip of rows or columns at a
     // time.
@@ -143,6 +148,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
         part.x = {strip, DType::kF32, by_rows ? 1 : n, by_rows ? n : 1, by_rows ? n : 1, by_rows ? 1 : n};
         part.grid.scale += dr * inverse_stride;
         part.q += dr * q.q_row_stride + dc * q.q_col_stride;
+        part.noise.first += dr * q.noise.row_stride + dc * q.noise.col_stride;
         const int64_t at = dr * q.x.row_stride + dc * q.x.col_stride,
                       stride = by_rows ? q.x.col_stride : q.x.row_stride;
         if (src.dtype == DType::kBF16) {
@@ -316,7 +322,9 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
   const Packer packer(target, format, src, args.panels);
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
     float inverse[kTaskRows];
-    // A subnormal x can only round to something other than 0 if it is multiplied by more than 2^125.
+    // A subnormal x can only round to something other than 0 if it is multiplied by more than 2^125, and change the sum
+    // with noise that rounds to something else, at least about 1/2, if it is multiplied by more than 2^100.
+    const float harmless = args.noise != nullptr ? 0x1p99f : 0x1p124f;
     bool large_inverse = false;
     const auto begin = [&](int64_t r0, int64_t r1) {
       float* scale = args.scale + b * batch_stride + r0 * row_stride;
@@ -327,7 +335,7 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
       large_inverse = false;
       for (int64_t r = 0; r < r1 - r0; ++r) {
         inverse[r] = InverseScale(scale[r * row_stride], args.step);
-        large_inverse |= std::fabs(inverse[r]) > 0x1p124f;
+        large_inverse |= std::fabs(inverse[r]) > harmless;
       }
     };
     packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) {

@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
@@ -23,12 +24,20 @@ using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>
 
 // The step from a real value x with scale s to a qvalue:
 //   inv = R_scale_dtype(1 / s), or 1 if that is infinite;  y = R_product_dtype(x * inv);
+//   y = R_product_dtype(y + noise)          with QuantizeArgs::noise
 //   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))
 struct QuantizeStep {
   float clip_bound = 127.0f;          // an integer in [0, 127]
   DType scale_dtype = DType::kF32;    // f32, bf16 or f16
   DType product_dtype = DType::kF32;  // f32, bf16 or f16: the wider of the source's and the scale's
   bool subnormals_are_zero = true;    // f32 subnormals of x, 1 / s and s (like XLA on CPU); else gradual underflow
+};
+
+// The noise of an operand: element (b, r, i) gets the noise made of number batch.Offset(b) + rows.Offset(r) +
+// k.Offset(i). Each group has the sizes of the operand's.
+struct NoiseOperand {
+  RandomNumbers numbers;
+  AxisGroup batch = {}, rows = {}, k = {};
 };
 
 struct QuantizeArgs {
@@ -44,6 +53,8 @@ struct QuantizeArgs {
   float* scale = nullptr;
   int64_t scale_batch_stride = 0;
   int64_t scale_row_stride = 0;
+
+  const NoiseOperand* noise = nullptr;  // null: none
 
   // If not null, the qvalues are also written here, each at the element offset of its source: a tensor with the layout
   // of src. The source's strides must then address each element only once.

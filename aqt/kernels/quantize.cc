@@ -1,7 +1,9 @@
 #include "aqt/kernels/quantize.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
@@ -14,6 +16,7 @@
 #include "hwy/highway.h"
 
 #include "aqt/kernels/convert-inl.h"
+#include "aqt/kernels/noise-inl.h"
 #include "aqt/kernels/quantize-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -62,6 +65,34 @@ struct DivideByScale {
   }
 };
 
+// The scales of a run, with the noise of its elements as their `zero`.
+template <RandomNumbers::Kind kind, class Scales>
+struct WithNoise {
+  const Scales& scales;
+  const uint32_t* numbers;
+
+  ScaleAndZero At(FloatTag d, int64_t i) const { return {scales.At(d, i).scale, ToNoise<kind>::Apply(d, numbers + i)}; }
+  ScaleAndZero Rest(FloatTag d, int64_t i, int64_t n) const {
+    uint32_t padded[kMaxLanes] = {};
+    std::copy(numbers + i, numbers + i + n, padded);
+    return {scales.Rest(d, i, n).scale, ToNoise<kind>::Apply(d, padded)};
+  }
+};
+
+// MultiplyByInverse with WithNoise.
+template <class T, bool kFlush>
+struct MultiplyAndAddNoise {
+  Clamp clamp;
+
+  template <class D>
+  void Apply(D d, const T* in, const ScaleAndZero& s, int8_t* q) const {
+    FloatVec x = LoadFloat(d, in);
+    if constexpr (kFlush) x = Flush(d, x);
+    const FloatVec y = RoundLanes<T>::Apply(d, hn::Mul(x, s.scale));
+    clamp.RoundAndStore(d, RoundLanes<T>::Apply(d, hn::Add(y, s.zero)), q);
+  }
+};
+
 template <class T>
 struct MultiplyByScale {
   template <class D>
@@ -71,12 +102,68 @@ struct MultiplyByScale {
   }
 };
 
+// Rows of args.x, or columns where these are contiguous, a piece at a time: its numbers are drawn into L1.
+template <RandomNumbers::Kind kind, bool kFlush, class T>
+void QuantizeWithNoise(const QuantizeMatrixArgs& args, Target target) {
+  const FloatMatrix& x = args.x;
+  int64_t rows = x.rows, cols = x.cols;
+  internal::Strided<const T> in = {static_cast<const T*>(x.data), x.row_stride, x.col_stride};
+  internal::Strided<int8_t> out = {args.q, args.q_row_stride, args.q_col_stride};
+  NoiseMatrix noise = args.noise;
+  ScaleGrid grid = args.grid;
+  if (x.row_stride == 1 && x.col_stride != 1) {
+    std::swap(rows, cols);
+    in = in.Transposed();
+    out = out.Transposed();
+    grid = internal::Transposed(grid);
+    std::swap(noise.row_stride, noise.col_stride);
+  }
+  const MultiplyAndAddNoise<T, kFlush> body = {{args.lo, args.hi}};
+  const bool gather = in.col_stride != 1, scatter = out.col_stride != 1;
+  uint32_t numbers[internal::kChunk];
+  T gathered[internal::kChunk];
+  int8_t results[internal::kChunk];
+  for (int64_t r = 0; r < rows; ++r) {
+    const ScaleGrid grid_row = internal::GridRow(grid, r);
+    for (int64_t c = 0; c < cols; c += internal::kChunk) {
+      const int64_t n = std::min(internal::kChunk, cols - c);
+      FillRandom(*noise.numbers, noise.first + r * noise.row_stride + c * noise.col_stride, noise.col_stride, n,
+                 numbers, target);
+      const T* from = in.Row(r) + c * in.col_stride;
+      if (gather) internal::Gather(from, in.col_stride, n, gathered);
+      const T* values = gather ? gathered : from;
+      int8_t* to = out.Row(r) + c * out.col_stride;
+      int8_t* q = scatter ? results : to;
+      ForEachPiece(grid_row, kFlush, c, c + n, [&]<class Scales>(int64_t first, int64_t count, const Scales& scales) {
+        const int64_t at = first - c;
+        ForEachVector(values + at, count, WithNoise<kind, Scales>{scales, numbers + at}, q + at, body);
+      });
+      if (scatter) internal::Scatter(results, n, out.col_stride, to);
+    }
+  }
+}
+
 template <class T>
-void QuantizeOf(const QuantizeMatrixArgs& args) {
+void QuantizeWithNoiseOf(const QuantizeMatrixArgs& args, bool flush, Target target) {
+  using Kind = RandomNumbers::Kind;
+  const auto run = [&]<Kind kind>() {
+    if (flush) QuantizeWithNoise<kind, true, T>(args, target);
+    else QuantizeWithNoise<kind, false, T>(args, target);
+  };
+  switch (args.noise.numbers->kind()) {
+    case Kind::kBits32: return run.template operator()<Kind::kBits32>();
+    case Kind::kBits16: return run.template operator()<Kind::kBits16>();
+    case Kind::kFast: return run.template operator()<Kind::kFast>();
+  }
+}
+
+template <class T>
+void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const FloatMatrix& x = args.x;
   const Clamp clamp = {args.lo, args.hi};
   const bool divide = args.rule == QuantizeRule::kDivideByScale;
   const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
+  if (args.noise.numbers != nullptr) return QuantizeWithNoiseOf<T>(args, flush, target);
   // By value: a store of an int8_t might change what a reference leads to.
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
     if (divide) ForEachVector(in, n, scales, out, DivideByScale<T>{clamp});
@@ -99,11 +186,11 @@ void DequantizeOf(const DequantizeMatrixArgs& args) {
                         });
 }
 
-void QuantizeAny(const QuantizeMatrixArgs& args) {
+void QuantizeAny(const QuantizeMatrixArgs& args, Target target) {
   switch (args.x.dtype) {
-    case DType::kF32: return QuantizeOf<float>(args);
-    case DType::kBF16: return QuantizeOf<BFloat16>(args);
-    case DType::kF16: return QuantizeOf<Float16>(args);
+    case DType::kF32: return QuantizeOf<float>(args, target);
+    case DType::kBF16: return QuantizeOf<BFloat16>(args, target);
+    case DType::kF16: return QuantizeOf<Float16>(args, target);
     default: AQT_CHECK(!"QuantizeMatrix: dtype is f32, bf16 or f16");
   }
 }
@@ -127,7 +214,8 @@ namespace aqt::kernels {
 void QuantizeMatrix(const QuantizeMatrixArgs& args, Target target) {
   AQT_DCHECK(-128 <= args.lo && args.lo <= args.hi && args.hi <= 127);
   AQT_DCHECK(args.rule == QuantizeRule::kDivideByScale || args.grid.zero_point == nullptr);
-  AQT_HWY_DISPATCH(target, QuantizeAny)(args);
+  AQT_DCHECK(args.rule == QuantizeRule::kMultiplyByInverse || args.noise.numbers == nullptr);
+  AQT_HWY_DISPATCH(target, QuantizeAny)(args, target);
 }
 
 void DequantizeMatrix(const DequantizeMatrixArgs& args, Target target) {

@@ -5,6 +5,7 @@
 //
 // With T the dtype of the floats and R(v) the rounding of the f32 value v to T (nearest, ties to even):
 //   kMultiplyByInverse (AQT):             q = round(clamp(R(x * inv_scale), lo, hi))
+//     with noise:                         q = round(clamp(R(R(x * inv_scale) + noise), lo, hi))
 //   kDivideByScale (compressed-tensors):  q = round(clamp(R(R(x / scale) + zero_point), lo, hi))
 //   DequantizeMatrix (both):              x = R(R(q - zero_point) * scale)
 // round() goes to the nearest integer, ties to even. A NaN before round() gives q = 0; a NaN result of
@@ -13,19 +14,28 @@
 //
 // With `flush_subnormals` (AQT's arithmetic is XLA's) subnormal f32 and bf16 x and scales are treated as zero; f16
 // subnormals never are. Results need no such rule: a subnormal quotient or product rounds to the integer 0, and a
-// nonzero integer times a normal scale is normal. The comparison is explicit; the processor's own flush mode is not
+// nonzero integer times a normal scale is normal; noise hides it or is 0, too. The comparison is explicit; the processor's own flush mode is not
 // touched and should be off.
 
 #include <cstdint>
 
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/absmax.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/kernels/scale_grid.h"
 #include "aqt/kernels/target.h"
 
 namespace aqt::kernels {
 
 enum class QuantizeRule : uint8_t { kMultiplyByInverse, kDivideByScale };
+
+// The noise of a matrix: element (r, c) gets the noise made of number first + r * row_stride + c * col_stride.
+struct NoiseMatrix {
+  const RandomNumbers* numbers = nullptr;  // null: no noise
+  int64_t first = 0;
+  int64_t row_stride = 0;
+  int64_t col_stride = 0;
+};
 
 struct QuantizeMatrixArgs {
   FloatMatrix x;
@@ -36,6 +46,7 @@ struct QuantizeMatrixArgs {
   float lo = -127;
   float hi = 127;
   bool flush_subnormals = false;  // kMultiplyByInverse only
+  NoiseMatrix noise;              // kMultiplyByInverse only
   // Element (r, c) goes to q[r * q_row_stride + c * q_col_stride].
   int8_t* q = nullptr;
   int64_t q_row_stride = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "aqt/core/check.h"
+#include "aqt/core/rng.h"
 
 namespace aqt::kernels {
 namespace {
@@ -59,6 +60,18 @@ float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i) {
   }
 }
 
+float ReferenceNoise(const NoiseOperand& noise, int64_t b, int64_t r, int64_t i) {
+  const int64_t number = noise.batch.Offset(b) + noise.rows.Offset(r) + noise.k.Offset(i);
+  const RandomNumbers& numbers = noise.numbers;
+  switch (numbers.kind()) {
+    case RandomNumbers::Kind::kBits32: return UniformF32(numbers.bits().Bits32(number)) - 0.5f;
+    case RandomNumbers::Kind::kBits16: return static_cast<float>((numbers.bits().Bits16(number) + 0.5) / 65536 - 0.5);
+    case RandomNumbers::Kind::kFast:
+      return static_cast<float>(((numbers.fast().Bits32(number) >> 10) + 0.5) / 4194304 - 0.5);
+  }
+  AQT_CHECK(!"a kind of numbers");
+}
+
 void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q) {
   const Operand& src = args.src;
   const QuantizeStep& step = args.step;
@@ -81,7 +94,8 @@ void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q) {
       float inverse = Flush(Round(1.0f / Flush(*scale, flush), step.scale_dtype), flush);
       if (std::isinf(inverse)) inverse = 1.0f;
       for (int64_t i = 0; i < k; ++i) {
-        const float y = Round(Flush(ReferenceLoad(src, b, r, i), flush) * inverse, step.product_dtype);
+        float y = Round(Flush(ReferenceLoad(src, b, r, i), flush) * inverse, step.product_dtype);
+        if (args.noise != nullptr) y = Round(y + ReferenceNoise(*args.noise, b, r, i), step.product_dtype);
         *q++ =
             std::isnan(y) ? 0 : static_cast<int8_t>(std::nearbyint(std::clamp(y, -step.clip_bound, step.clip_bound)));
       }

@@ -32,6 +32,9 @@ struct AbsMaxScale {
 // Element (b, r, i) of an operand; exact for every dtype that Pack takes.
 float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i);
 
+// The noise of element (b, r, i), number by number.
+float ReferenceNoise(const NoiseOperand& noise, int64_t b, int64_t r, int64_t i);
+
 // What QuantizePack computes: args.scale as described there, and q[B, rows, k]. args.panels and args.qvalues are
 // ignored.
 void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q);

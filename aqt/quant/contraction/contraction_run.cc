@@ -279,14 +279,15 @@ void ContractionPlan::FillGradientOperands(Side side, const ArrayRef& g, const R
     absl::InlinedVector<ArrayRef, 1> bias;
     if (own_bias.has_value()) bias.push_back(*own_bias);
     DequantizeInto(residual(ResidualKind::kQvalue), {.bias = bias, .scale = absl::MakeConstSpan(&scale, 1)},
-                   operand.dtype, value);
+                   operand.dtype, value, context.runtime.executor);
     return;
   }
   const Aval gradient = g.aval();
   const MutableArrayRef scaled(gradient.dtype, gradient.shape,
                                context.workspace.Get(ScratchSlot::kScaledGradient, gradient.num_bytes()));
-  MultiplyInto(g, *ForwardScaleInGradient(plan, scale), g.dtype, scaled);  // checked when planned
-  DequantizeInto(residual(ResidualKind::kQvalue), {}, operand.dtype, value);
+  MultiplyInto(g, *ForwardScaleInGradient(plan, scale), g.dtype, scaled,
+               context.runtime.executor);  // checked when planned
+  DequantizeInto(residual(ResidualKind::kQvalue), {}, operand.dtype, value, context.runtime.executor);
   call.lhs.x = scaled;
 }
 

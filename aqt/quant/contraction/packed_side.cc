@@ -56,6 +56,23 @@ kernels::Operand KernelOperand(const ArrayRef& x, const OperandAxes& axes) {
   return operand;
 }
 
+NoisyOperand KernelOperand(const ArrayRef& x, const OperandAxes& axes, const kernels::RandomNumbers& numbers,
+                           const Shape& draws) {
+  NoisyOperand operand{.source = {}, .noise = {.numbers = numbers}};
+  operand.source.data = x.data;
+  operand.source.dtype = x.dtype;
+  const Strides strides = BroadcastStrides(draws, DenseStrides(draws), x.shape);
+  const auto append = [&](const Axes& group, kernels::AxisGroup& source, kernels::AxisGroup& noise) {
+    for (const int64_t axis : group) {
+      kernels::AppendToBoth(x.shape[axis], x.strides[axis], strides[axis], source, noise);
+    }
+  };
+  append(axes.batch, operand.source.batch, operand.noise.batch);
+  append(axes.rows, operand.source.rows, operand.noise.rows);
+  append(axes.k, operand.source.k, operand.noise.k);
+  return operand;
+}
+
 OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs) {
   const int64_t batch = static_cast<int64_t>(lhs.batch.size());
   const int64_t rows_end = batch + static_cast<int64_t>(lhs.rows.size());
@@ -160,7 +177,7 @@ bool ProductsAreNormal(const float* a, int64_t a_count, const float* b, int64_t 
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
   const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
   if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return std::nullopt;
-  if (integer->noise.has_value() || spec.bias.has_value()) return std::nullopt;
+  if (spec.bias.has_value()) return std::nullopt;
   if (spec.q_dtype != DType::kS8 && spec.q_dtype != DType::kS4) return std::nullopt;
   if (integer->bits > BitWidth(spec.q_dtype)) return std::nullopt;  // the container saturates
   return kernels::QuantizeStep{.clip_bound = static_cast<float>(ClipBound(*integer)),

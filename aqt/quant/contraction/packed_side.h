@@ -11,6 +11,7 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
@@ -29,6 +30,14 @@ OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank);
 
 // x as the kernels see it. Ranks up to AxisGroup::kMaxRank.
 kernels::Operand KernelOperand(const ArrayRef& x, const OperandAxes& axes);
+
+// The same with the noise of x: `numbers` of a dense tensor of the shape `draws`, which broadcasts to x.
+struct NoisyOperand {
+  kernels::Operand source;
+  kernels::NoiseOperand noise;
+};
+NoisyOperand KernelOperand(const ArrayRef& x, const OperandAxes& axes, const kernels::RandomNumbers& numbers,
+                           const Shape& draws);
 
 // How the product's elements lie in memory, by batch, row (lhs) and column (rhs).
 struct OutputAxes {
@@ -91,7 +100,7 @@ void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArra
 // Whether a * b is never subnormal for nonzero a and b from the two lists, which hold no subnormals.
 bool ProductsAreNormal(const float* a, int64_t a_count, const float* b, int64_t b_count);
 
-// How QuantizePack can do what QuantizeInto would: integers of at most 8 bits, clipped, rounded, without noise or bias.
+// How QuantizePack can do what QuantizeInto would: integers of at most 8 bits, clipped, rounded, without bias.
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec);
 
 // How scales can be found while packing: AbsMax with one scale per [batch, row], or a single one.

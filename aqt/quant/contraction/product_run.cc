@@ -98,7 +98,7 @@ class Run {
     absl::InlinedVector<ArrayRef, 2> scales;
     AppendOutputScales(Side::kLhs, lhs, scales);
     AppendOutputScales(Side::kRhs, rhs, scales);
-    DequantizeInto(product, {.scale = scales}, plan_.dtype, call_.out);
+    DequantizeInto(product, {.scale = scales}, plan_.dtype, call_.out, context_.runtime.executor);
     // Rows of no group are zero even if a scale is NaN.
     if (plan_.geometry.groups == Groups::kRows) {
       FillZeros(Rows(call_.out, GroupedRows(), call_.out.shape[0] - GroupedRows()));
@@ -231,7 +231,8 @@ class Run {
     const MutableArrayRef product(aval.dtype, aval.shape,
                                   Buffer(Other(side), ScratchSlot::kLhsOperand, aval.num_bytes()));
     for (const ArrayRef& scale : own.scale) {
-      MultiplyInto(other.operand, *plan_.ScaleInOther(side, scale), aval.dtype, product);  // checked when planned
+      MultiplyInto(other.operand, *plan_.ScaleInOther(side, scale), aval.dtype, product,
+                   context_.runtime.executor);  // checked when planned
       other.operand = product;
     }
   }
@@ -365,7 +366,12 @@ class Run {
       return packed;
     }
     kernels::QuantizeArgs args;
-    args.src = packed.source;
+    std::optional<NoisyOperand> noisy;
+    if (const std::optional<TensorDraws> draws = QuantizerOf(side).Draws(); draws.has_value()) {
+      noisy = KernelOperand(in.x, own.axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
+      args.noise = &noisy->noise;
+    }
+    args.src = noisy.has_value() ? noisy->source : packed.source;
     args.step = *own.step;
     args.qvalues = static_cast<int8_t*>(in.keep_qvalue);
     args.panels = panels;

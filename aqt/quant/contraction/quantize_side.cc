@@ -205,6 +205,9 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
   for (const ArrayRef& b : bias)
     context_.Observe(names_.bias, in_.prepared != nullptr ? b : BroadcastTo(b, spec.bias_shape));
 
+  if (!in_.has_qvalue()) {
+    if (const std::optional<TensorDraws> draws = Draws(); draws.has_value()) ObserveDraws(*draws);
+  }
   const Affine affine{.bias = bias, .scale = out.scale};
   const ArrayRef q = done.has_value()   ? done->qvalue
                      : in_.has_qvalue() ? in_.prepared->qvalue->ref()
@@ -216,7 +219,7 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
     return out;
   }
   const MutableArrayRef operand(plan_.x.dtype, plan_.x.shape, Buffer(ScratchSlot::kLhsOperand, plan_.x.num_bytes()));
-  DequantizeInto(q, affine, plan_.x.dtype, operand);
+  DequantizeInto(q, affine, plan_.x.dtype, operand, context_.runtime.executor);
   out.operand = operand;
   return out;
 }
@@ -243,13 +246,18 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
   }
   if (!x.IsDense() || x.shape.rank() > kernels::AxisGroup::kMaxRank || spec.shared_axes.empty()) return std::nullopt;
   // One row per scale, in row-major order like the scales.
-  kernels::QuantizeArgs args;
-  args.src.data = x.data;
-  args.src.dtype = x.dtype;
+  OperandAxes axes;
   for (int64_t axis = 0; axis < x.shape.rank(); ++axis) {
     const bool shared = std::find(spec.shared_axes.begin(), spec.shared_axes.end(), axis) != spec.shared_axes.end();
-    (shared ? args.src.k : args.src.rows).Append(x.shape[axis], x.strides[axis]);
+    (shared ? axes.k : axes.rows).push_back(axis);
   }
+  kernels::QuantizeArgs args;
+  std::optional<NoisyOperand> noisy;
+  if (const std::optional<TensorDraws> draws = Draws(); draws.has_value()) {
+    noisy = KernelOperand(x, axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
+    args.noise = &noisy->noise;
+  }
+  args.src = noisy.has_value() ? noisy->source : KernelOperand(x, axes);
   const int64_t n = spec.num_scales();
   const Aval q_aval{spec.q_dtype, x.shape};
   args.step = *plan_.step;
@@ -283,10 +291,9 @@ ArrayRef SideQuantizer::ComputeQvalueOf(const ArrayRef& x, const Affine& affine)
   const QuantizeSpec& spec = *plan_.spec;
   const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(x.dtype, affine)), x.shape};
   void* q = QvalueBuffer(q_aval);
-  const std::optional<TensorDraws> draws = Draws();
-  if (draws.has_value()) ObserveDraws(*draws);
   const MutableArrayRef q_ref(q_aval.dtype, q_aval.shape, q);
-  QuantizeInto(spec.numerics, x, affine, draws, q_ref, in_.keep_mask);
+  QuantizeInto(spec.numerics, x, affine, Draws(), q_ref, in_.keep_mask,
+               {.target = context_.target, .executor = context_.runtime.executor});
   return q_ref;
 }
 
@@ -299,7 +306,7 @@ void SideQuantizer::ObserveDraws(const TensorDraws& draws) {
   const int64_t n = draws.shape.num_elements();
   float* noise =
       static_cast<float*>(context_.workspace.Get(ScratchSlot::kNoise, n * static_cast<int64_t>(sizeof(float))));
-  NoiseInto(integer->noise->kind, draws, noise);
+  NoiseInto(integer->noise->kind, draws, noise, context_.target);
   context_.Observe(names_.noise, ArrayRef(noise, draws.shape));
 }
 

@@ -136,6 +136,8 @@ class SideQuantizer {
   QuantizedSide Quantize(const ArrayRef& calibrated, const ArrayRef& quantized);
   // Only the scale, in in.keep_scale if that is set.
   ArrayRef ComputeScaleOf(const ArrayRef& calibrated);
+  // What its numerics draw, if they do.
+  std::optional<TensorDraws> Draws() const;
 
  private:
   ArrayRef ComputeQvalueOf(const ArrayRef& x, const Affine& affine);
@@ -148,7 +150,6 @@ class SideQuantizer {
   void* ScaleBuffer();
   void* QvalueBuffer(const Aval& aval);
   void ObserveDraws(const TensorDraws& draws);
-  std::optional<TensorDraws> Draws() const;
   void* Buffer(ScratchSlot lhs, int64_t bytes) {
     return context_.workspace.Get(OfSide(side_ == Side::kLhs, lhs), bytes);
   }
