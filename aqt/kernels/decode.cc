@@ -203,12 +203,12 @@ HWY_INLINE void DecodeVector(const From* src, float* dst) {
 template <bool kFlush, class From, class To>
 HWY_INLINE void DecodeRun(const From* src, int64_t count, To* dst) {
   constexpr int64_t kN = kStep<From, To>;
+  if (count <= 0) return;
   if (count < kN) {
-    From in[kN] = {};
-    To out[kN];
-    std::copy(src, src + count, in);
-    DecodeVector<kFlush>(in, out);
-    std::copy(out, out + count, dst);
+    alignas(64) char in[kN * sizeof(From)] = {}, out[kN * sizeof(To)];  // they may have constructors
+    std::memcpy(in, src, count * sizeof(From));
+    DecodeVector<kFlush>(reinterpret_cast<const From*>(in), reinterpret_cast<To*>(out));
+    std::memcpy(static_cast<void*>(dst), out, count * sizeof(To));
     return;
   }
   for (int64_t i = 0; i + kN <= count; i += kN) DecodeVector<kFlush>(src + i, dst + i);
@@ -217,20 +217,31 @@ HWY_INLINE void DecodeRun(const From* src, int64_t count, To* dst) {
 
 template <bool kFlush, class From, class To>
 void DecodeLines(const DecodeArgs& args, To* dst, int64_t dst_line) {
+  constexpr int64_t kLinesAhead = 8, kCacheLine = 64 / sizeof(From);
   const From* src = static_cast<const From*>(args.src);
   for (int64_t line = 0; line < args.lines; ++line, src += args.src_line, dst += dst_line) {
+    if (args.prefetch) {  // beyond the end of the source, too, which does no harm
+      const From* ahead = src + kLinesAhead * args.src_line;
+      for (int64_t i = 0; i < args.count; i += kCacheLine) __builtin_prefetch(ahead + i * args.src_step);
+    }
     if (args.src_step == 1) {
       if constexpr (std::is_same_v<From, To> && !kFlush) std::memcpy(dst, src, args.count * sizeof(To));
       else DecodeRun<kFlush>(src, args.count, dst);
       continue;
     }
-    constexpr int64_t kGathered = 256;
-    From gathered[kGathered];
-    for (int64_t i = 0; i < args.count; i += kGathered) {
-      const int64_t n = std::min(kGathered, args.count - i);
-      const From* from = src + i * args.src_step;
-      for (int64_t j = 0; j < n; ++j) gathered[j] = from[j * args.src_step];
-      DecodeRun<kFlush>(gathered, n, dst + i);
+    if constexpr (std::is_same_v<From, To> && !kFlush) {
+      for (int64_t i = 0; i < args.count; ++i) dst[i] = src[i * args.src_step];
+      continue;
+    } else {
+      constexpr int64_t kGathered = 256;
+      alignas(From) char bytes[kGathered * sizeof(From)];  // From may have a constructor
+      From* const gathered = reinterpret_cast<From*>(bytes);
+      for (int64_t i = 0; i < args.count; i += kGathered) {
+        const int64_t n = std::min(kGathered, args.count - i);
+        const From* from = src + i * args.src_step;
+        for (int64_t j = 0; j < n; ++j) gathered[j] = from[j * args.src_step];
+        DecodeRun<kFlush>(gathered, n, dst + i);
+      }
     }
   }
 }
@@ -258,6 +269,10 @@ void DecodeTo(const DecodeArgs& args, To* dst, int64_t dst_line) {
   AQT_CHECK(!"Decode: f32 takes f32, bf16, f16, fp8, s8, s4 and s2; bf16 takes them except f32 and f16");
 }
 
+void DecodeToS8(const DecodeArgs& args, int8_t* dst, int64_t dst_line) {
+  AQT_DCHECK(IsByteInteger(args.dtype));
+  DecodeLines<false, int8_t>(args, dst, dst_line);
+}
 void DecodeToF32(const DecodeArgs& args, float* dst, int64_t dst_line) { DecodeTo(args, dst, dst_line); }
 void DecodeToBF16(const DecodeArgs& args, BFloat16* dst, int64_t dst_line) { DecodeTo(args, dst, dst_line); }
 
@@ -267,6 +282,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace aqt::kernels {
+
+void Decode(Target target, const DecodeArgs& args, int8_t* dst, int64_t dst_line) {
+  AQT_HWY_DISPATCH(target, DecodeToS8)(args, dst, dst_line);
+}
 
 void Decode(Target target, const DecodeArgs& args, float* dst, int64_t dst_line) {
   AQT_HWY_DISPATCH(target, DecodeToF32)(args, dst, dst_line);

@@ -31,6 +31,7 @@ float Expected(From x, bool subnormals_are_zero) {
 }
 
 float AsFloat(float x) { return x; }
+float AsFloat(int8_t x) { return x; }
 float AsFloat(BFloat16 x) { return ToFloat(x); }
 
 class DecodeTest : public ::testing::TestWithParam<Target> {
@@ -116,6 +117,7 @@ TEST_P(DecodeTest, EveryE5M2) {
 
 TEST_P(DecodeTest, EveryInteger) {
   for (const DType dtype : {DType::kS8, DType::kS4, DType::kS2}) {
+    ExpectDecoded<int8_t>(AllCodes<int8_t>(), dtype);
     ExpectDecoded<float>(AllCodes<int8_t>(), dtype);
     ExpectDecoded<BFloat16>(AllCodes<int8_t>(), dtype);
   }

@@ -37,11 +37,31 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   }
 }
 
+// Transposes 16 x 16 units of 4 bytes: unit r of line c goes to to[r] + 4 * c, exclusive-or `flip`.
+void TransposeDwords(const char* lines, int64_t line_bytes, uint32_t flip, char* const* to) {
+  for (int64_t c = 0; c < 16; ++c, lines += line_bytes) {
+    for (int64_t r = 0; r < 16; ++r) {
+      uint32_t unit;
+      std::memcpy(&unit, lines + 4 * r, 4);
+      unit ^= flip;
+      std::memcpy(to[r] + 4 * c, &unit, 4);
+    }
+  }
+}
+
 // Interleaves kGroup lines of 16 rows: for each row, an element of each line side by side.
 template <int kGroup, class T>
 void Zip(const T* lines, int64_t stride, T* out) {
   for (int r = 0; r < 16; ++r) {
     for (int i = 0; i < kGroup; ++i) *out++ = lines[i * stride + r];
+  }
+}
+
+// The same for two lines of s8, widened to s16.
+void ZipWidened(const int8_t* lines, int64_t stride, int16_t* out) {
+  for (int r = 0; r < 16; ++r) {
+    *out++ = lines[r];
+    *out++ = lines[stride + r];
   }
 }
 
@@ -82,6 +102,69 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   for (int i = 0; i < kUnits; ++i) hn::StoreU(a[i], d, reinterpret_cast<Unit*>(dst + i * dst_bytes));
 }
 
+// Transposes the 4 x 4 units of 4 bytes in each block of 16 bytes.
+template <class D, class V>
+HWY_INLINE void TransposeInBlocks(D d, V (&v)[4]) {
+  const hn::Repartition<uint64_t, D> d64;
+  const auto a = hn::BitCast(d64, hn::InterleaveLower(d, v[0], v[1]));
+  const auto b = hn::BitCast(d64, hn::InterleaveUpper(d, v[0], v[1]));
+  const auto e = hn::BitCast(d64, hn::InterleaveLower(d, v[2], v[3]));
+  const auto f = hn::BitCast(d64, hn::InterleaveUpper(d, v[2], v[3]));
+  v[0] = hn::BitCast(d, hn::InterleaveLower(d64, a, e));
+  v[1] = hn::BitCast(d, hn::InterleaveUpper(d64, a, e));
+  v[2] = hn::BitCast(d, hn::InterleaveLower(d64, b, f));
+  v[3] = hn::BitCast(d, hn::InterleaveUpper(d64, b, f));
+}
+
+#if HWY_TARGET == HWY_AVX3
+
+// Gathers blocks of 16 bytes from four lines while loading, so that only two rounds of shuffles remain.
+void TransposeDwords(const char* lines, int64_t line_bytes, uint32_t flip, char* const* to) {
+  const hn::ScalableTag<uint32_t> d;
+  const auto flips = hn::Set(d, flip);
+#pragma GCC unroll 4
+  for (int64_t q = 0; q < 4; ++q) {
+    hn::Vec<decltype(d)> v[4];
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < 4; ++i) {
+      const auto block = [&](int64_t c) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines + (4 * c + i) * line_bytes + 16 * q));
+      };
+      __m512i raw = _mm512_castsi128_si512(block(0));
+      raw = _mm512_inserti32x4(raw, block(1), 1);
+      raw = _mm512_inserti32x4(raw, block(2), 2);
+      v[i].raw = _mm512_inserti32x4(raw, block(3), 3);
+    }
+    TransposeInBlocks(d, v);
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < 4; ++i) hn::StoreU(hn::Xor(v[i], flips), d, reinterpret_cast<uint32_t*>(to[4 * q + i]));
+  }
+}
+
+#else
+
+void TransposeDwords(const char* lines, int64_t line_bytes, uint32_t flip, char* const* to) {
+  const hn::FixedTag<uint32_t, 4> d;
+  const auto flips = hn::Set(d, flip);
+  for (int64_t q = 0; q < 4; ++q) {
+#pragma GCC unroll 4
+    for (int64_t c = 0; c < 4; ++c) {
+      hn::Vec<decltype(d)> v[4];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; ++i) {
+        v[i] = hn::LoadU(d, reinterpret_cast<const uint32_t*>(lines + (4 * c + i) * line_bytes + 16 * q));
+      }
+      TransposeInBlocks(d, v);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; ++i) {
+        hn::StoreU(hn::Xor(v[i], flips), d, reinterpret_cast<uint32_t*>(to[4 * q + i] + 16 * c));
+      }
+    }
+  }
+}
+
+#endif
+
 template <int kGroup, class T>
 void Zip(const T* lines, int64_t stride, T* out) {
   if constexpr (kGroup == 2) {
@@ -107,6 +190,16 @@ void Zip(const T* lines, int64_t stride, T* out) {
   }
 }
 
+void ZipWidened(const int8_t* lines, int64_t stride, int16_t* out) {
+  const hn::FixedTag<int16_t, 8> d;
+  const hn::FixedTag<int8_t, 8> d8;
+  for (int64_t r = 0; r < 16; r += 8, out += 16) {
+    const auto a = hn::PromoteTo(d, hn::LoadU(d8, lines + r)), b = hn::PromoteTo(d, hn::LoadU(d8, lines + stride + r));
+    hn::StoreU(hn::InterleaveLower(d, a, b), d, out);
+    hn::StoreU(hn::InterleaveUpper(d, a, b), d, out + 8);
+  }
+}
+
 void Correct(const int8_t* groups_of_rows, int64_t groups, int64_t width, int32_t* correction) {
   const hn::ScalableTag<int32_t> d32;
   const hn::Repartition<int16_t, decltype(d32)> d16;
@@ -125,22 +218,29 @@ void Correct(const int8_t* groups_of_rows, int64_t groups, int64_t width, int32_
 
 #endif  // HWY_TARGET
 
-// dst[c, r] = src[r, c] for units of 1, 2 or 4 bytes; distances in bytes.
+// dst[c, r] = src[r, c] for units of 1, 2 or 4 bytes; distances in bytes. rows and cols are multiples of 16.
 template <class Unit>
 void TransposeUnits(const char* src, int64_t src_bytes, int64_t rows, int64_t cols, char* dst, int64_t dst_bytes) {
-  constexpr int64_t kUnits = 16 / sizeof(Unit);
-  AQT_DCHECK(rows % kUnits == 0 && cols % kUnits == 0);
-  for (int64_t r = 0; r < rows; r += kUnits) {
-    for (int64_t c = 0; c < cols; c += kUnits) {
-      TransposeBlock<Unit>(src + r * src_bytes + c * static_cast<int64_t>(sizeof(Unit)), src_bytes,
-                           dst + c * dst_bytes + r * static_cast<int64_t>(sizeof(Unit)), dst_bytes);
+  constexpr int64_t kUnits = sizeof(Unit) == 4 ? 16 : 16 / sizeof(Unit);
+  // Line by line of the result.
+  for (int64_t c = 0; c < cols; c += kUnits) {
+    for (int64_t r = 0; r < rows; r += kUnits) {
+      const char* from = src + r * src_bytes + c * static_cast<int64_t>(sizeof(Unit));
+      char* to = dst + c * dst_bytes + r * static_cast<int64_t>(sizeof(Unit));
+      if constexpr (sizeof(Unit) == 4) {
+        char* lines[16];
+        for (int64_t i = 0; i < 16; ++i) lines[i] = to + i * dst_bytes;
+        TransposeDwords(from, src_bytes, 0, lines);
+      } else {
+        TransposeBlock<Unit>(from, src_bytes, to, dst_bytes);
+      }
     }
   }
 }
 
-// The layout kRowSteps: steps of 64 bytes per row.
+// The layout kRowSteps, from a block that is contiguous along k: steps of 64 bytes per row.
 template <class Out, class T>
-void RowSteps(const T* block, int64_t row_stride, int64_t steps, int64_t width, char* out) {
+void RowStepsAlongK(const T* block, int64_t row_stride, int64_t steps, int64_t width, char* out) {
   constexpr int64_t kStepK = 64 / sizeof(Out);
   for (int64_t s = 0; s < steps; ++s, block += kStepK) {
     for (int64_t r = 0; r < width; ++r, out += 64) {
@@ -156,6 +256,57 @@ void RowSteps(const T* block, int64_t row_stride, int64_t steps, int64_t width, 
       }
       std::memcpy(out, line, 64);
     }
+  }
+}
+
+// The same from a block that is contiguous along rows: groups first, then their transpose.
+template <class Out, class T>
+void RowStepsAlongRows(const T* block, int64_t k_stride, int64_t steps, const Panels& panels, int64_t width,
+                       char* out) {
+  constexpr int kGroup = 4 / sizeof(Out);
+  constexpr int64_t kGroups = PanelFormat::kStepGroups;
+  constexpr uint32_t kFlip = std::is_same_v<Out, uint8_t> ? 0x80808080 : 0;  // + 128
+  const int64_t rows = panels.count * width;
+  char* line = out;      // of row r
+  int64_t left = width;  // rows of its panel from r on
+  for (int64_t r0 = 0; r0 < rows; r0 += 16) {
+    char beyond[64];  // rows beyond the last panel
+    char* to[16];
+    for (int64_t i = 0; i < 16; ++i) {
+      to[i] = r0 + i < rows ? line : beyond;
+      line += 64;
+      if (--left == 0) {
+        left = width;
+        line += panels.bytes - width * 64;
+      }
+    }
+    const T* from = block + r0;
+    for (int64_t s = 0; s < steps; ++s) {
+      if constexpr (kGroup == 1) {
+        TransposeDwords(reinterpret_cast<const char*>(from), k_stride * 4, kFlip, to);
+        from += kGroups * k_stride;
+      } else {
+        alignas(64) Out groups[kGroups * 16 * kGroup];
+        for (int64_t g = 0; g < kGroups; ++g, from += kGroup * k_stride) {
+          Out* const group = groups + g * 16 * kGroup;
+          if constexpr (sizeof(Out) == sizeof(T)) Zip<kGroup>(from, k_stride, reinterpret_cast<T*>(group));
+          else ZipWidened(from, k_stride, group);
+        }
+        TransposeDwords(reinterpret_cast<const char*>(groups), 64, kFlip, to);
+      }
+      for (int64_t i = 0; i < 16 && r0 + i < rows; ++i) to[i] += width * 64;
+    }
+  }
+}
+
+template <class Out, class T>
+void RowSteps(const PanelFormat& format, const T* block, int64_t row_stride, int64_t k_stride, int64_t k0, int64_t k1,
+              const Panels& panels) {
+  const int64_t steps = CeilDiv(CeilDiv(k1 - k0, format.k_group), PanelFormat::kStepGroups);
+  char* const out = panels.first + k0 / format.k_group * 4 * format.width;
+  if (k_stride != 1) return RowStepsAlongRows<Out>(block, k_stride, steps, panels, format.width, out);
+  for (int64_t p = 0; p < panels.count; ++p) {
+    RowStepsAlongK<Out>(block + p * format.width * row_stride, row_stride, steps, format.width, out + p * panels.bytes);
   }
 }
 
@@ -191,72 +342,62 @@ void Groups(const T* block, int64_t row_stride, int64_t k_stride, int64_t groups
   }
 }
 
-void TransposeS8(const int8_t* src, int64_t src_stride, int64_t rows, int64_t cols, int8_t* dst, int64_t dst_stride) {
-  TransposeUnits<uint8_t>(reinterpret_cast<const char*>(src), src_stride, rows, cols, reinterpret_cast<char*>(dst),
-                          dst_stride);
-}
-
-void TransposeBF16(const BFloat16* src, int64_t src_stride, int64_t rows, int64_t cols, BFloat16* dst,
-                   int64_t dst_stride) {
-  TransposeUnits<uint16_t>(reinterpret_cast<const char*>(src), src_stride * 2, rows, cols, reinterpret_cast<char*>(dst),
-                           dst_stride * 2);
-}
-
-void TransposeF32(const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst, int64_t dst_stride) {
-  TransposeUnits<uint32_t>(reinterpret_cast<const char*>(src), src_stride * 4, rows, cols, reinterpret_cast<char*>(dst),
-                           dst_stride * 4);
+// Calls f(block of the panel, panel) for all panels.
+template <class T, class F>
+void ForEachPanel(const PanelFormat& format, const T* block, int64_t row_stride, const Panels& panels, const F& f) {
+  for (int64_t p = 0; p < panels.count; ++p) f(block + p * format.width * row_stride, panels.first + p * panels.bytes);
 }
 
 void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride, int64_t k0,
-                  int64_t k1, char* panel) {
-  const int64_t groups = CeilDiv(k1 - k0, format.k_group), steps = CeilDiv(groups, PanelFormat::kStepGroups);
-  const int64_t width = format.width, first_group = k0 / format.k_group;
+                  int64_t k1, const Panels& panels) {
   if (format.layout == PanelFormat::Layout::kRowSteps) {
-    AQT_DCHECK(k_stride == 1);
-    char* out = panel + first_group * 4 * width;
-    if (format.element == PanelFormat::Element::kS16) RowSteps<int16_t>(block, row_stride, steps, width, out);
-    else if (format.element == PanelFormat::Element::kS8) RowSteps<int8_t>(block, row_stride, steps, width, out);
-    else RowSteps<uint8_t>(block, row_stride, steps, width, out);
-    return;
+    if (format.element == PanelFormat::Element::kS16) {
+      return RowSteps<int16_t>(format, block, row_stride, k_stride, k0, k1, panels);
+    }
+    if (format.element == PanelFormat::Element::kS8) {
+      return RowSteps<int8_t>(format, block, row_stride, k_stride, k0, k1, panels);
+    }
+    return RowSteps<uint8_t>(format, block, row_stride, k_stride, k0, k1, panels);
   }
-  int8_t* out = reinterpret_cast<int8_t*>(panel + format.HeaderBytes()) + first_group * width * format.k_group;
-  switch (format.k_group) {
-    case 1: Groups<1>(block, row_stride, k_stride, groups, width, out); break;
-    case 2: Groups<2>(block, row_stride, k_stride, groups, width, out); break;
-    default: Groups<4>(block, row_stride, k_stride, groups, width, out); break;
-  }
-  if (!format.has_correction) return;
-  int32_t* correction = reinterpret_cast<int32_t*>(panel);
-  if (k0 == 0) std::memset(correction, 0, width * sizeof(int32_t));
-  Correct(out, groups, width, correction);
+  const int64_t width = format.width, groups = CeilDiv(k1 - k0, format.k_group), first_group = k0 / format.k_group;
+  ForEachPanel(format, block, row_stride, panels, [&](const int8_t* from, char* panel) {
+    int8_t* out = reinterpret_cast<int8_t*>(panel + format.HeaderBytes()) + first_group * width * format.k_group;
+    switch (format.k_group) {
+      case 1: Groups<1>(from, row_stride, k_stride, groups, width, out); break;
+      case 2: Groups<2>(from, row_stride, k_stride, groups, width, out); break;
+      default: Groups<4>(from, row_stride, k_stride, groups, width, out); break;
+    }
+    if (!format.has_correction) return;
+    int32_t* correction = reinterpret_cast<int32_t*>(panel);
+    if (k0 == 0) std::memset(correction, 0, width * sizeof(int32_t));
+    Correct(out, groups, width, correction);
+  });
 }
 
 void InterleaveBF16(const PanelFormat& format, const BFloat16* block, int64_t row_stride, int64_t k_stride, int64_t k0,
-                    int64_t k1, char* panel) {
-  const int64_t groups = CeilDiv(k1 - k0, format.k_group), width = format.width;
-  const auto* from = reinterpret_cast<const uint16_t*>(block);
-  auto* out = reinterpret_cast<uint16_t*>(panel) + k0 * width;
+                    int64_t k1, const Panels& panels) {
+  const auto* bits = reinterpret_cast<const uint16_t*>(block);
   if (format.layout == PanelFormat::Layout::kRowSteps) {
-    AQT_DCHECK(k_stride == 1 && format.k_group == 2);
-    RowSteps<uint16_t>(from, row_stride, CeilDiv(groups, PanelFormat::kStepGroups), width, panel + k0 * 2 * width);
-  } else if (format.k_group == 1) {
-    Groups<1>(from, row_stride, k_stride, groups, width, out);
-  } else {
-    Groups<2>(from, row_stride, k_stride, groups, width, out);
+    AQT_DCHECK(format.k_group == 2);
+    return RowSteps<uint16_t>(format, bits, row_stride, k_stride, k0, k1, panels);
   }
+  const int64_t width = format.width, groups = CeilDiv(k1 - k0, format.k_group);
+  ForEachPanel(format, bits, row_stride, panels, [&](const uint16_t* from, char* panel) {
+    auto* out = reinterpret_cast<uint16_t*>(panel) + k0 * width;
+    if (format.k_group == 1) Groups<1>(from, row_stride, k_stride, groups, width, out);
+    else Groups<2>(from, row_stride, k_stride, groups, width, out);
+  });
 }
 
 void InterleaveF32(const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
-                   int64_t k1, char* panel) {
+                   int64_t k1, const Panels& panels) {
   AQT_DCHECK(format.k_group == 1);
-  const int64_t width = format.width;
-  auto* out = reinterpret_cast<float*>(panel) + k0 * width;
   if (format.layout == PanelFormat::Layout::kRowSteps) {
-    AQT_DCHECK(k_stride == 1);
-    RowSteps<float>(block, row_stride, CeilDiv(k1 - k0, PanelFormat::kStepGroups), width, reinterpret_cast<char*>(out));
-  } else {
-    Groups<1>(block, row_stride, k_stride, k1 - k0, width, out);
+    return RowSteps<float>(format, block, row_stride, k_stride, k0, k1, panels);
   }
+  ForEachPanel(format, block, row_stride, panels, [&](const float* from, char* panel) {
+    Groups<1>(from, row_stride, k_stride, k1 - k0, format.width, reinterpret_cast<float*>(panel) + k0 * format.width);
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -266,34 +407,19 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace aqt::kernels::internal {
 
-void Transpose(Target target, const int8_t* src, int64_t src_stride, int64_t rows, int64_t cols, int8_t* dst,
-               int64_t dst_stride) {
-  AQT_HWY_DISPATCH(target, TransposeS8)(src, src_stride, rows, cols, dst, dst_stride);
-}
-
-void Transpose(Target target, const BFloat16* src, int64_t src_stride, int64_t rows, int64_t cols, BFloat16* dst,
-               int64_t dst_stride) {
-  AQT_HWY_DISPATCH(target, TransposeBF16)(src, src_stride, rows, cols, dst, dst_stride);
-}
-
-void Transpose(Target target, const float* src, int64_t src_stride, int64_t rows, int64_t cols, float* dst,
-               int64_t dst_stride) {
-  AQT_HWY_DISPATCH(target, TransposeF32)(src, src_stride, rows, cols, dst, dst_stride);
-}
-
 void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, char* panel) {
-  AQT_HWY_DISPATCH(target, InterleaveS8)(format, block, row_stride, k_stride, k0, k1, panel);
+                int64_t k0, int64_t k1, const Panels& panels) {
+  AQT_HWY_DISPATCH(target, InterleaveS8)(format, block, row_stride, k_stride, k0, k1, panels);
 }
 
 void Interleave(Target target, const PanelFormat& format, const BFloat16* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, char* panel) {
-  AQT_HWY_DISPATCH(target, InterleaveBF16)(format, block, row_stride, k_stride, k0, k1, panel);
+                int64_t k0, int64_t k1, const Panels& panels) {
+  AQT_HWY_DISPATCH(target, InterleaveBF16)(format, block, row_stride, k_stride, k0, k1, panels);
 }
 
 void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, char* panel) {
-  AQT_HWY_DISPATCH(target, InterleaveF32)(format, block, row_stride, k_stride, k0, k1, panel);
+                int64_t k0, int64_t k1, const Panels& panels) {
+  AQT_HWY_DISPATCH(target, InterleaveF32)(format, block, row_stride, k_stride, k0, k1, panels);
 }
 
 }  // namespace aqt::kernels::internal

@@ -92,24 +92,21 @@ void CopyMatrix(const From* src, int64_t src_row, int64_t src_col, int64_t rows,
   }
 }
 
-void StageS8(const Operand& src, const Block& block, int8_t* stage) {
-  ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
-    CopyMatrix(static_cast<const int8_t*>(src.data) + from, src.rows.InnerStride(), src.k.InnerStride(), rows, cols,
-               stage + to, block.row_stride, block.k_stride);
-  });
-}
-
-// T is float or BFloat16.
+// T is int8_t, BFloat16 or float.
 template <class T>
-void StageFloat(Target target, const Operand& src, const Block& block, bool subnormals_are_zero, T* stage) {
+void StageExact(Target target, const Operand& src, const Block& block, bool subnormals_are_zero, T* stage) {
   const bool by_k = block.k_stride == 1;
   ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
-    const int64_t row = src.rows.InnerStride(), col = src.k.InnerStride();
-    const void* data = Advance(src.data, src.dtype, from);
-    Decode(target,
-           by_k ? DecodeArgs{data, src.dtype, row, col, rows, cols, subnormals_are_zero}
-                : DecodeArgs{data, src.dtype, col, row, cols, rows, subnormals_are_zero},
-           stage + to, by_k ? block.row_stride : block.k_stride);
+    DecodeArgs args;
+    args.src = Advance(src.data, src.dtype, from);
+    args.dtype = src.dtype;
+    args.subnormals_are_zero = subnormals_are_zero;
+    args.src_line = by_k ? src.rows.InnerStride() : src.k.InnerStride();
+    args.src_step = by_k ? src.k.InnerStride() : src.rows.InnerStride();
+    args.lines = by_k ? rows : cols;
+    args.count = by_k ? cols : rows;
+    args.prefetch = !by_k;
+    Decode(target, args, stage + to, by_k ? block.row_stride : block.k_stride);
   });
 }
 
@@ -195,10 +192,12 @@ void AbsMaxOfRows(Target target, const Operand& src, int64_t b, int64_t r0, int6
 // Rows that one task packs: a multiple of all panel widths, and whole cache lines of a source that is contiguous along
 // rows.
 constexpr int64_t kTaskRows = 96;
-// A staged block and its transpose fit L1.
-constexpr int64_t kStageBytes = 12 << 10;
+// For large sources that are contiguous along rows: longer pieces of them.
+constexpr int64_t kMaxTaskRows = 2 * kTaskRows;
+// A staged block fits L1 beside the panels' lines that it becomes.
+constexpr int64_t kStageBytes = 24 << 10;
 
-// Walks a packed operand: calls stage(block, buffer) for blocks of at most kTaskRows rows and moves the staged elements
+// Walks a packed operand: calls stage(block, buffer) for blocks of at most kMaxTaskRows rows and moves the staged elements
 // into panels.
 class Packer {
  public:
@@ -208,8 +207,8 @@ class Packer {
         panels_(static_cast<char*>(panels)),
         rows_(src.rows.Count()),
         k_(src.k.Count()),
-        task_panels_(kTaskRows / format.width),
-        by_k_(src.k.InnerStride() == 1 || src.rows.InnerStride() != 1) {
+        by_k_(src.k.InnerStride() == 1 || src.rows.InnerStride() != 1),
+        task_panels_((by_k_ || rows_ < 8 * kMaxTaskRows ? kTaskRows : kMaxTaskRows) / format.width) {
     AQT_DCHECK(kTaskRows % format.width == 0);
   }
 
@@ -230,31 +229,22 @@ class Packer {
     const int64_t width = format_.width, padded_rows = (p1 - p0) * width;
     const int64_t r0 = p0 * width, r1 = std::min(rows_, p1 * width);
     begin(r0, r1);
-    const bool transpose = !by_k_ && format_.layout == PanelFormat::Layout::kRowSteps;
-    alignas(64) T staged[kStageBytes / sizeof(T)], transposed[kStageBytes / sizeof(T)];
+    alignas(64) char staged_bytes[kStageBytes];  // T may have a constructor
+    T* const staged = reinterpret_cast<T*>(staged_bytes);
     // Whole steps of 16 groups, as many as fit.
     const int64_t step_k = PanelFormat::kStepGroups * format_.k_group;
-    const int64_t pitch = (padded_rows + 15) / 16 * 16;  // Transpose moves 16 x 16
+    const int64_t pitch = (padded_rows + 15) / 16 * 16;
     const int64_t chunk = kStageBytes / int64_t{sizeof(T)} / pitch / step_k * step_k;
     for (int64_t k0 = 0; k0 < k_; k0 += chunk) {
       const int64_t k1 = std::min(k_, k0 + chunk);
       const int64_t padded_k = (k1 - k0 + step_k - 1) / step_k * step_k;
-      int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : pitch;
-      if (r1 - r0 < pitch || k1 - k0 < padded_k)
-        std::memset(static_cast<void*>(staged), 0, pitch * padded_k * sizeof(T));
+      const int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : pitch;
+      if (r1 - r0 < pitch || k1 - k0 < padded_k) std::memset(staged_bytes, 0, pitch * padded_k * sizeof(T));
       stage(Block{b, r0, r1, k0, k1, row_stride, k_stride}, staged);
       if (panels_ == nullptr) continue;
-      if (transpose) {
-        internal::Transpose(target_, staged, pitch, padded_k, pitch, transposed, padded_k);
-        row_stride = padded_k;
-        k_stride = 1;
-      }
-      const T* block = transpose ? transposed : staged;
-      for (int64_t p = p0; p < p1; ++p) {
-        char* panel = panels_ + b * format_.PackedBytes(rows_, k_) + p * format_.PanelBytes(k_);
-        internal::Interleave(target_, format_, block + (p - p0) * format_.width * row_stride, row_stride, k_stride, k0,
-                             k1, panel);
-      }
+      char* const first = panels_ + b * format_.PackedBytes(rows_, k_) + p0 * format_.PanelBytes(k_);
+      internal::Interleave(target_, format_, staged, row_stride, k_stride, k0, k1,
+                           {first, p1 - p0, format_.PanelBytes(k_)});
     }
     if (panels_ != nullptr && k_ == 0 && format_.has_correction) {
       for (int64_t p = p0; p < p1; ++p) {
@@ -266,8 +256,9 @@ class Packer {
   const Target target_;
   const PanelFormat& format_;
   char* const panels_;
-  const int64_t rows_, k_, task_panels_;
+  const int64_t rows_, k_;
   const bool by_k_;
+  const int64_t task_panels_;
 };
 
 // Runs f(b, i) for all matrices and tasks, on one thread if the operand has too few elements to be worth a wake-up.
@@ -321,7 +312,7 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
                                                                              : 0;
   const Packer packer(target, format, src, args.panels);
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
-    float inverse[kTaskRows];
+    float inverse[kMaxTaskRows];
     // A subnormal x can only round to something other than 0 if it is multiplied by more than 2^125, and change the sum
     // with noise that rounds to something else, at least about 1/2, if it is multiplied by more than 2^100.
     const float harmless = args.noise != nullptr ? 0x1p99f : 0x1p124f;
@@ -357,15 +348,12 @@ void Pack(Target target, const PanelFormat& format, const Operand& src, void* pa
           bool subnormals_are_zero) {
   const Packer packer(target, format, src, panels);
   const auto begin = [](int64_t, int64_t) {};
-  const auto stage_float = [&](const Block& block, auto* stage) {
-    StageFloat(target, src, block, subnormals_are_zero, stage);
-  };
+  const auto stage = [&](const Block& block, auto* to) { StageExact(target, src, block, subnormals_are_zero, to); };
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
     switch (format.element) {
-      case PanelFormat::Element::kF32: return packer.Run<float>(b, i, begin, stage_float);
-      case PanelFormat::Element::kBF16: return packer.Run<BFloat16>(b, i, begin, stage_float);
-      default:
-        return packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) { StageS8(src, block, stage); });
+      case PanelFormat::Element::kF32: return packer.Run<float>(b, i, begin, stage);
+      case PanelFormat::Element::kBF16: return packer.Run<BFloat16>(b, i, begin, stage);
+      default: return packer.Run<int8_t>(b, i, begin, stage);
     }
   });
 }
