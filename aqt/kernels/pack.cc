@@ -11,6 +11,7 @@
 #include "aqt/kernels/decode.h"
 #include "aqt/kernels/interleave.h"
 #include "aqt/kernels/quantize.h"
+#include "aqt/kernels/quantize_fp8.h"
 
 namespace aqt::kernels {
 namespace {
@@ -159,11 +160,43 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
   });
 }
 
+// The same to 8-bit floats: their codes.
+void StageCodes(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
+                int64_t inverse_stride, uint8_t* codes) {
+  const Operand& src = args.src;
+  ForEachPiece(src, block, [&](int64_t r, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
+    QuantizeFp8Args q;
+    q.x = {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()};
+    q.product_dtype = args.step.product_dtype;
+    q.grid.scale = inverse + (r - block.r0) * inverse_stride;
+    q.grid.row_stride = inverse_stride;
+    q.flush_subnormals = args.step.subnormals_are_zero;
+    q.q_dtype = args.step.q_dtype;
+    q.q = codes + to;
+    q.q_row_stride = block.row_stride;
+    q.q_col_stride = block.k_stride;
+    QuantizeFp8(q, target);
+  });
+}
+
+// The values of staged codes. T is BFloat16 or float.
+template <class T>
+void StageCodeValues(Target target, DType dtype, const Block& block, const uint8_t* codes, T* stage) {
+  const bool by_k = block.k_stride == 1;
+  DecodeArgs args;
+  args.src = codes;
+  args.dtype = dtype;
+  args.src_line = by_k ? block.row_stride : block.k_stride;
+  args.lines = by_k ? block.r1 - block.r0 : block.k1 - block.k0;
+  args.count = by_k ? block.k1 - block.k0 : block.r1 - block.r0;
+  Decode(target, args, stage, args.src_line);
+}
+
 // Writes the qvalues of a staged block to the offsets of their sources.
-void StoreQvalues(const Operand& src, const Block& block, const int8_t* stage, int8_t* qvalues) {
+void StoreQvalues(const Operand& src, const Block& block, const void* stage, void* qvalues) {
   ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t at, int64_t from) {
-    CopyMatrix(stage + from, block.row_stride, block.k_stride, rows, cols, qvalues + at, src.rows.InnerStride(),
-               src.k.InnerStride());
+    CopyMatrix(static_cast<const int8_t*>(stage) + from, block.row_stride, block.k_stride, rows, cols,
+               static_cast<int8_t*>(qvalues) + at, src.rows.InnerStride(), src.k.InnerStride());
   });
 }
 
@@ -297,7 +330,10 @@ float AbsMaxOfAll(Target target, const Operand& src, bool flush, Executor* execu
 
 void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule,
                   Executor* executor) {
-  AQT_DCHECK(format.element != PanelFormat::Element::kF32 && format.element != PanelFormat::Element::kBF16);
+  const bool float_panels =
+      format.element == PanelFormat::Element::kF32 || format.element == PanelFormat::Element::kBF16;
+  AQT_DCHECK(args.panels == nullptr || float_panels == IsFloat(args.step.q_dtype));
+  static_cast<void>(float_panels);
   const Operand& src = args.src;
   const int64_t rows = src.rows.Count();
   const bool flush = args.step.subnormals_are_zero;
@@ -329,6 +365,17 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
         large_inverse |= std::fabs(inverse[r]) > harmless;
       }
     };
+    if (IsFloat(args.step.q_dtype)) {
+      const auto stage = [&](const Block& block, auto* values) {
+        alignas(64) uint8_t codes[kStageBytes / sizeof(BFloat16)];
+        StageCodes(target, args, block, inverse, row_stride == 0 ? 0 : 1, codes);
+        if (args.qvalues != nullptr) StoreQvalues(src, block, codes, args.qvalues);
+        if (args.panels != nullptr) StageCodeValues(target, args.step.q_dtype, block, codes, values);
+      };
+      if (format.element == PanelFormat::Element::kF32) packer.Run<float>(b, i, begin, stage);
+      else packer.Run<BFloat16>(b, i, begin, stage);
+      return;
+    }
     packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) {
       StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, flush && large_inverse, stage);
       if (args.qvalues != nullptr) StoreQvalues(src, block, stage, args.qvalues);

@@ -26,8 +26,11 @@ using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>
 //   inv = R_scale_dtype(1 / s), or 1 if that is infinite;  y = R_product_dtype(x * inv);
 //   y = R_product_dtype(y + noise)          with QuantizeArgs::noise
 //   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))
+// or, to 8-bit floats,
+//   q = the 8-bit float nearest to clamp(y, -max, max), ties to even; NaN stays NaN
 struct QuantizeStep {
-  float clip_bound = 127.0f;          // an integer in [0, 127]
+  DType q_dtype = DType::kS8;         // or e4m3fn, e5m2
+  float clip_bound = 127.0f;          // an integer in [0, 127]; not for 8-bit floats
   DType scale_dtype = DType::kF32;    // f32, bf16 or f16
   DType product_dtype = DType::kF32;  // f32, bf16 or f16: the wider of the source's and the scale's
   bool subnormals_are_zero = true;    // f32 subnormals of x, 1 / s and s (like XLA on CPU); else gradual underflow
@@ -57,9 +60,9 @@ struct QuantizeArgs {
   const NoiseOperand* noise = nullptr;  // null: none
 
   // If not null, the qvalues are also written here, each at the element offset of its source: a tensor with the layout
-  // of src. The source's strides must then address each element only once.
-  int8_t* qvalues = nullptr;
-  // If not null, the packed operand in `format` (whose element is not kF32).
+  // of src, a byte per element. The source's strides must then address each element only once.
+  void* qvalues = nullptr;
+  // If not null, the packed operand in `format`: of integers; of 8-bit floats kBF16 or kF32.
   void* panels = nullptr;
 };
 

@@ -12,7 +12,7 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
-#include "aqt/kernels/gemm_s8.h"
+#include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/noise.h"
 #include "aqt/kernels/operand.h"
@@ -136,7 +136,7 @@ void CheckOne(uint32_t seed) {
 
   ThreadPool pool(3);
   for (const Target target : SupportedTargets()) {
-    const GemmKernel& kernel = GemmS8(target);
+    const GemmKernel& kernel = ChooseGemm({}, target, 64);
     for (const PanelFormat& format : {kernel.lhs, kernel.rhs}) {
       SCOPED_TRACE(ToString(target));
       AlignedBytes panels(batch * format.PackedBytes(rows, k));
@@ -186,7 +186,7 @@ TEST(QuantizePackWithNoise, SubnormalsAreZero) {
       args.step.subnormals_are_zero = subnormals_are_zero;
       args.noise = &noise;
       args.qvalues = to.data();
-      QuantizePack(target, GemmS8(target).lhs, args, AbsMaxScale(), nullptr);
+      QuantizePack(target, ChooseGemm({}, target, 64).lhs, args, AbsMaxScale(), nullptr);
     };
     run(x, true, q[0]);
     run(zeros, true, q[1]);

@@ -279,12 +279,32 @@ struct Setting {
 // Steps for a source of dtype T: scales of its own dtype and of f32, other bounds, both kinds of arithmetic.
 std::vector<Setting> Settings(DType dtype) {
   return {
-      {"8 bits", {127.5f, dtype}, {127, dtype, dtype}},
-      {"8 bits, f32 scales", {127.5f, DType::kF32}, {127, DType::kF32, DType::kF32}},
-      {"4 bits", {7.5f, dtype}, {7, dtype, dtype}},
-      {"2 bits divided", {1.5f, dtype, true}, {1, dtype, dtype}},
-      {"8 bits IEEE", {127.0f, dtype, true, false}, {127, dtype, dtype, false}},
+      {"8 bits", {127.5f, dtype}, {DType::kS8, 127, dtype, dtype}},
+      {"8 bits, f32 scales", {127.5f, DType::kF32}, {DType::kS8, 127, DType::kF32, DType::kF32}},
+      {"4 bits", {7.5f, dtype}, {DType::kS8, 7, dtype, dtype}},
+      {"2 bits divided", {1.5f, dtype, true}, {DType::kS8, 1, dtype, dtype}},
+      {"8 bits IEEE", {127.0f, dtype, true, false}, {DType::kS8, 127, dtype, dtype, false}},
   };
+}
+
+std::vector<Setting> Float8Settings(DType dtype) {
+  return {
+      {"e4m3fn", {448.0f, dtype}, {.q_dtype = DType::kE4M3FN, .scale_dtype = dtype, .product_dtype = dtype}},
+      {"e4m3fn, f32 scales", {448.0f, DType::kF32}, {.q_dtype = DType::kE4M3FN}},
+      {"e5m2", {57344.0f, dtype}, {.q_dtype = DType::kE5M2, .scale_dtype = dtype, .product_dtype = dtype}},
+      {"e5m2 IEEE",
+       {57344.0f, dtype, true, false},
+       {.q_dtype = DType::kE5M2, .scale_dtype = dtype, .product_dtype = dtype, .subnormals_are_zero = false}},
+  };
+}
+
+std::vector<float> ValuesOf(const std::vector<int8_t>& codes, DType dtype) {
+  std::vector<float> values;
+  for (const int8_t code : codes) {
+    const auto bits = static_cast<uint8_t>(code);
+    values.push_back(dtype == DType::kE5M2 ? ToFloat(Float8E5M2{bits}) : ToFloat(Float8E4M3FN{bits}));
+  }
+  return values;
 }
 
 template <class T>
@@ -319,13 +339,16 @@ void ExpectQuantized(Target target, const Case& c, const std::vector<T>& values,
       ASSERT_TRUE(SameBits(scale[i], want_scale[i]))
           << trace << ": scale " << i << ": " << scale[i] << ", want " << want_scale[i];
     }
-    ExpectPanels(format, panels, c, want);
+    if (IsFloat(args.step.q_dtype)) ExpectPanels(format, panels, c, ValuesOf(want, args.step.q_dtype));
+    else ExpectPanels(format, panels, c, want);
     if (::testing::Test::HasFatalFailure()) return;
     int64_t i = 0, others = 0;
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t j = 0; j < k; ++j)
-          ASSERT_EQ(args.qvalues[args.src.batch.Offset(b) + args.src.rows.Offset(r) + args.src.k.Offset(j)], want[i++])
+          ASSERT_EQ(static_cast<int8_t*>(
+                        args.qvalues)[args.src.batch.Offset(b) + args.src.rows.Offset(r) + args.src.k.Offset(j)],
+                    want[i++])
               << trace;
     for (int8_t q : qvalues) others += q == 99;
     ASSERT_GE(others, static_cast<int64_t>(values.size()) - batch * rows * k) << trace;  // nothing else was written
@@ -333,12 +356,11 @@ void ExpectQuantized(Target target, const Case& c, const std::vector<T>& values,
 }
 
 template <class T>
-void ExpectAllQuantized(Target target) {
-  const std::vector<PanelFormat> formats = IntegerFormats();
+void ExpectAllQuantized(Target target, const std::vector<PanelFormat>& formats, const std::vector<Setting>& settings) {
   int64_t i = 0;
   for (const Case& c : AllCases()) {
     const std::vector<T> values = Values<T>(c.count + 2, 9);
-    for (const Setting& setting : Settings(kDTypeOf<T>)) {
+    for (const Setting& setting : settings) {
       // One format and one kind of scales at a time, in turn: all combinations occur.
       const auto scales = static_cast<QuantizeArgs::Scales>(i / 6 % 3);
       ExpectQuantized(target, c, values, setting, scales, {formats[i++ % formats.size()]});
@@ -347,9 +369,22 @@ void ExpectAllQuantized(Target target) {
   }
 }
 
+template <class T>
+void ExpectAllQuantized(Target target) {
+  ExpectAllQuantized<T>(target, IntegerFormats(), Settings(kDTypeOf<T>));
+}
+
+template <class T>
+void ExpectAllQuantizedToFloat8(Target target) {
+  ExpectAllQuantized<T>(target, FormatsFor(DType::kE4M3FN), Float8Settings(kDTypeOf<T>));
+}
+
 TEST_P(PackTest, QuantizesF32) { ExpectAllQuantized<float>(GetParam()); }
 TEST_P(PackTest, QuantizesBF16) { ExpectAllQuantized<BFloat16>(GetParam()); }
 TEST_P(PackTest, QuantizesF16) { ExpectAllQuantized<Float16>(GetParam()); }
+TEST_P(PackTest, QuantizesF32ToFloat8) { ExpectAllQuantizedToFloat8<float>(GetParam()); }
+TEST_P(PackTest, QuantizesBF16ToFloat8) { ExpectAllQuantizedToFloat8<BFloat16>(GetParam()); }
+TEST_P(PackTest, QuantizesF16ToFloat8) { ExpectAllQuantizedToFloat8<Float16>(GetParam()); }
 
 // Rows whose abs-max is special, in both orientations.
 TEST_P(PackTest, SpecialRows) {

@@ -32,6 +32,17 @@ float AbsMax(const Operand& src, int64_t b0, int64_t b1, int64_t r0, int64_t r1,
   return max;
 }
 
+// The byte of a qvalue.
+int8_t Quantized(float y, const QuantizeStep& step) {
+  if (step.q_dtype == DType::kE4M3FN) {
+    return static_cast<int8_t>(ConvertElement<Float8E4M3FN>(y, Overflow::kSaturate).bits);
+  }
+  if (step.q_dtype == DType::kE5M2) {
+    return static_cast<int8_t>(ConvertElement<Float8E5M2>(y, Overflow::kSaturate).bits);
+  }
+  return std::isnan(y) ? 0 : static_cast<int8_t>(std::nearbyint(std::clamp(y, -step.clip_bound, step.clip_bound)));
+}
+
 }  // namespace
 
 void AbsMaxScale::operator()(float* absmax_to_scale, int64_t count) const {
@@ -96,8 +107,7 @@ void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q) {
       for (int64_t i = 0; i < k; ++i) {
         float y = Round(Flush(ReferenceLoad(src, b, r, i), flush) * inverse, step.product_dtype);
         if (args.noise != nullptr) y = Round(y + ReferenceNoise(*args.noise, b, r, i), step.product_dtype);
-        *q++ =
-            std::isnan(y) ? 0 : static_cast<int8_t>(std::nearbyint(std::clamp(y, -step.clip_bound, step.clip_bound)));
+        *q++ = Quantized(y, step);
       }
     }
   }

@@ -35,8 +35,8 @@ float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i);
 // The noise of element (b, r, i), number by number.
 float ReferenceNoise(const NoiseOperand& noise, int64_t b, int64_t r, int64_t i);
 
-// What QuantizePack computes: args.scale as described there, and q[B, rows, k]. args.panels and args.qvalues are
-// ignored.
+// What QuantizePack computes: args.scale as described there, and q[B, rows, k], the bytes of the qvalues. args.panels
+// and args.qvalues are ignored.
 void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q);
 
 // Element (r, i) of one packed matrix [rows, k] of any format, without the offset of kU8Offset.

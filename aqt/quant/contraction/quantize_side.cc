@@ -262,7 +262,7 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
   const Aval q_aval{spec.q_dtype, x.shape};
   args.step = *plan_.step;
   args.scale = static_cast<float*>(Buffer(ScratchSlot::kLhsScaleWork, n * static_cast<int64_t>(sizeof(float))));
-  args.qvalues = static_cast<int8_t*>(QvalueBuffer(q_aval));
+  args.qvalues = QvalueBuffer(q_aval);
   const kernels::Target target = context_.target;
   kernels::QuantizePack(
       target, kernels::ChooseGemm({}, target, /*rows=*/1).lhs, args,

@@ -1,0 +1,84 @@
+#include "aqt/kernels/quantize_fp8.h"
+
+#include <cstdint>
+#include <type_traits>
+
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/target.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/quantize_fp8.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/convert-inl.h"
+#include "aqt/kernels/float8-inl.h"
+#include "aqt/kernels/quantize-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// From: the dtype of x; Product: of the scaled values; Fp8: of the result.
+template <class From, class Product, class Fp8>
+struct MultiplyToFp8 {
+  float smallest;  // smaller magnitudes of x count as zero
+
+  template <class D>
+  HWY_INLINE void Apply(D d, const From* in, const ScaleAndZero& s, uint8_t* q) const {
+    const FloatVec loaded = LoadFloat(d, in);
+    const auto tiny = hn::Lt(hn::Abs(loaded), hn::Set(d, smallest));
+    const FloatVec x = hn::IfThenElse(tiny, hn::And(loaded, hn::Set(d, -0.0f)), loaded);
+    StoreFloat8<Fp8>(d, RoundLanes<Product>::Apply(d, hn::Mul(x, s.scale)), q);
+  }
+};
+
+template <class From, class Product, class Fp8>
+void QuantizeFp8Of(const QuantizeFp8Args& args) {
+  const FloatMatrix& x = args.x;
+  const bool flush = args.flush_subnormals && !std::is_same_v<From, Float16>;
+  const MultiplyToFp8<From, Product, Fp8> body = {flush ? internal::kSmallestNormal : 0.0f};
+  ForEachRun<From, uint8_t>(
+      x.rows, x.cols, {static_cast<const From*>(x.data), x.row_stride, x.col_stride},
+      {args.q, args.q_row_stride, args.q_col_stride}, args.grid, x.row_stride == 1 && x.col_stride != 1,
+      /*flush=*/false,
+      [=](const From* in, int64_t n, const auto& scales, uint8_t* out) { ForEachVector(in, n, scales, out, body); });
+}
+
+template <class From>
+void QuantizeFp8From(const QuantizeFp8Args& args) {
+  const bool e5m2 = args.q_dtype == DType::kE5M2;
+  if (args.product_dtype == args.x.dtype) {
+    return e5m2 ? QuantizeFp8Of<From, From, Float8E5M2>(args) : QuantizeFp8Of<From, From, Float8E4M3FN>(args);
+  }
+  AQT_DCHECK(args.product_dtype == DType::kF32);
+  return e5m2 ? QuantizeFp8Of<From, float, Float8E5M2>(args) : QuantizeFp8Of<From, float, Float8E4M3FN>(args);
+}
+
+void QuantizeFp8Any(const QuantizeFp8Args& args) {
+  switch (args.x.dtype) {
+    case DType::kF32: return QuantizeFp8From<float>(args);
+    case DType::kBF16: return QuantizeFp8From<BFloat16>(args);
+    case DType::kF16: return QuantizeFp8From<Float16>(args);
+    default: AQT_CHECK(!"QuantizeFp8: dtype is f32, bf16 or f16");
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels {
+
+void QuantizeFp8(const QuantizeFp8Args& args, Target target) {
+  AQT_DCHECK(args.q_dtype == DType::kE4M3FN || args.q_dtype == DType::kE5M2);
+  AQT_DCHECK(args.grid.zero_point == nullptr);
+  AQT_HWY_DISPATCH(target, QuantizeFp8Any)(args);
+}
+
+}  // namespace aqt::kernels
+#endif  // HWY_ONCE
