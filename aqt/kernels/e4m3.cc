@@ -13,36 +13,13 @@
 #include "hwy/highway.h"
 
 #include "aqt/kernels/convert-inl.h"
+#include "aqt/kernels/float8-inl.h"
 #include "aqt/kernels/quantize-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// The codes of y, rounded to nearest, ties to even, and clamped. The bits of |y| are compared as integers, which order
-// like the floats, with NaN on top.
-template <class D, class V>
-void StoreE4M3(D d, V y, Float8E4M3FN* q) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const auto bits = hn::BitCast(di, y);
-  const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
-  const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
-  const auto clamped = hn::Min(magnitude, hn::Set(di, 0x43e00000));  // 448
-  // Codes below 2^-6 count multiples of 2^-9, which is the last bit of a float in [2^14, 2^15).
-  const auto shifted = hn::Add(hn::BitCast(d, clamped), hn::Set(d, 0x1p14f));
-  const auto small = hn::Sub(hn::BitCast(di, shifted), hn::Set(di, 0x46800000));
-  // The others keep three bits after the leading one; the bias falls from 127 to 7.
-  const auto odd = hn::And(hn::ShiftRight<20>(clamped), hn::Set(di, 1));
-  const auto up = hn::Add(hn::Add(clamped, hn::Set(di, 0x7ffff)), odd);
-  const auto normal = hn::Sub(hn::ShiftRight<20>(up), hn::Set(di, 120 << 3));
-  const auto code = hn::IfThenElse(hn::Lt(clamped, hn::Set(di, 0x3c800000)), small, normal);  // 2^-6
-  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(di, 0x80));
-  const auto result = hn::IfThenElse(is_nan, hn::Set(di, 0x7f), hn::Or(code, sign));
-  const hn::Rebind<uint8_t, D> d8;
-  hn::StoreU(hn::U8FromU32(hn::BitCast(du, result)), d8, reinterpret_cast<uint8_t*>(q));
-}
 
 // Exact, subnormals included.
 template <class D>
@@ -62,8 +39,9 @@ hn::Vec<D> LoadE4M3(D d, const Float8E4M3FN* q) {
 template <class T>
 struct DivideToE4M3 {
   template <class D>
-  void Apply(D d, const T* in, const ScaleAndZero& s, Float8E4M3FN* q) const {
-    StoreE4M3(d, RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale)), q);
+  HWY_INLINE void Apply(D d, const T* in, const ScaleAndZero& s, Float8E4M3FN* q) const {
+    const FloatVec y = RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale));
+    StoreFloat8<Float8E4M3FN>(d, y, reinterpret_cast<uint8_t*>(q));
   }
 };
 

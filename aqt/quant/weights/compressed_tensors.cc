@@ -132,6 +132,19 @@ absl::Status CheckMatrix(absl::string_view operation, const ArrayRef& x, DType d
 
 int64_t WordsFor(int64_t values, int num_bits) { return (values * num_bits + 31) / 32; }
 
+// The eight integers of a word that holds 4 bits of each; null if one is outside of [-8, 7].
+std::optional<uint32_t> PackNibbles(const int8_t* q) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < 8; ++i) bytes |= static_cast<uint64_t>(static_cast<uint8_t>(q[i])) << (8 * i);
+  // + 8 in each byte, without a carry into the next.
+  constexpr uint64_t kEach = 0x0101010101010101u;
+  bytes = ((bytes & 0x7f * kEach) + 8 * kEach) ^ (bytes & 0x80 * kEach);
+  if ((bytes & 0xf0 * kEach) != 0) return std::nullopt;
+  bytes = (bytes | bytes >> 4) & 0x00ff00ff00ff00ffu;
+  bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffffu;
+  return static_cast<uint32_t>(bytes | bytes >> 16);
+}
+
 // s8 [rows, cols] -> s32 [rows, words], both with any strides.
 absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bits, const MutableArrayRef& out) {
   const int low = -(1 << (num_bits - 1)), high = (1 << (num_bits - 1)) - 1;
@@ -140,7 +153,15 @@ absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bi
     int32_t* words = out.As<int32_t>() + r * out.strides[0];
     uint64_t stream = 0;  // the bits not yet written, fewer than 32 between values
     int used = 0;
-    for (int64_t c = 0; c < q.shape[1]; ++c) {
+    int64_t c = 0;
+    if (num_bits == 4 && q.strides[1] == 1) {
+      for (; c + 8 <= q.shape[1]; c += 8, words += out.strides[1]) {
+        const std::optional<uint32_t> word = PackNibbles(in + c);
+        if (!word.has_value()) break;  // found again below
+        *words = static_cast<int32_t>(*word);
+      }
+    }
+    for (; c < q.shape[1]; ++c) {
       const int value = in[c * q.strides[1]];
       if (value < low || value > high) {
         return absl::InvalidArgumentError(absl::StrCat(operation, ": value ", value, " at [", r, ",", c,

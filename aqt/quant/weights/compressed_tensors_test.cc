@@ -399,6 +399,23 @@ TEST(PackInts, RoundTripOfEveryWidth) {
   }
 }
 
+// Eight values at a time, whatever they are and wherever one of them is out of range.
+TEST(PackInts, EveryValueOfEveryNibble) {
+  for (int64_t at = 0; at < 19; ++at) {
+    for (int value = -128; value <= 127; ++value) {
+      std::vector<int8_t> q(19, -3);
+      q[at] = static_cast<int8_t>(value);
+      const auto words = PackInts(ArrayRef(q.data(), {1, 19}), 4);
+      if (value < -8 || value > 7) {
+        ExpectError(words.status(), kInvalid,
+                    absl::StrCat("value ", value, " at [0,", at, "] is outside [-8,7]"));
+      } else {
+        EXPECT_TRUE(BitEqual(*UnpackInts(*words, 4, 19), Array::CopyOf(ArrayRef(q.data(), {1, 19}))));
+      }
+    }
+  }
+}
+
 TEST(PackInts, Errors) {
   const Array q = Array::Of<int8_t>({0, 7, 8, 0}, {2, 2}), words = Array::Zeros(DType::kS32, {2, 3});
   ExpectError(PackInts(q, 4).status(), kInvalid, "value 8 at [1,0] is outside [-8,7]");
