@@ -52,9 +52,9 @@ struct GemmTypes {
   bool rhs_is_packed_ahead = false;
 };
 
-// The kernel that is expected to be the fastest on a target for products of `rows` rows. For sums of integers it depends
-// on the rows, as a few are not worth a tile; but all that are chosen for a target read the same rhs panels. For sums of
-// floats it does not depend on them, nor do its bits depend on rhs_is_packed_ahead.
+// The kernel that is expected to be the fastest on a target for products of `rows` rows. For sums of integers it
+// depends on the rows, as a few are not worth a tile; but all that are chosen for a target read the same rhs panels.
+// For sums of floats it does not depend on them, nor do its bits depend on rhs_is_packed_ahead.
 const GemmKernel& ChooseGemm(const GemmTypes& types, Target target, int64_t rows);
 
 // The narrowest element that holds all values of a dtype: s8, s4, s2 -> kS8; bf16, e4m3fn, e5m2 -> kBF16; else kF32.

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/panel_format.h"
@@ -66,12 +67,34 @@ struct VectorTile : Ops {
       s.v[r][0] = init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride);
       s.v[r][1] = init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride + kLanes);
     }
+    // A few rows have too few sums to hide the latency of an addition (4 or 5 cycles, 2 additions per cycle). Integers
+    // may be added in any order.
+    constexpr bool kSplits = std::is_integral_v<Acc> && R * kLanes <= 32 && R <= 2;
+    [[maybe_unused]] Sums<R> more[3];
+    if constexpr (kSplits) {
+      for (Sums<R>& sums : more) {
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) sums.v[r][0] = sums.v[r][1] = hn::Zero(d);
+      }
+    }
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
       for (int64_t q = 0; q < 64; q += 16, rhs += 4 * kGroupBytes) {
 #pragma GCC unroll 4
-        for (int u = 0; u < 4; ++u) Group<kWide>(lhs + q + 4 * u, rhs + u * kGroupBytes, s);
+        for (int u = 0; u < 4; ++u) {
+          if constexpr (kSplits) Group<kWide>(lhs + q + 4 * u, rhs + u * kGroupBytes, u == 0 ? s : more[u - 1]);
+          else Group<kWide>(lhs + q + 4 * u, rhs + u * kGroupBytes, s);
+        }
       }
       lhs += kLhsStepBytes;
+    }
+    if constexpr (kSplits) {
+      for (const Sums<R>& sums : more) {
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+          s.v[r][0] = hn::Add(s.v[r][0], sums.v[r][0]);
+          s.v[r][1] = hn::Add(s.v[r][1], sums.v[r][1]);
+        }
+      }
     }
     for (; groups > 0; --groups, lhs += 4, rhs += kGroupBytes) Group<kWide>(lhs, rhs, s);
   }
