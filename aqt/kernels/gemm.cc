@@ -1,8 +1,11 @@
 #include "aqt/kernels/gemm.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 
 #include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/verbose.h"
 
 namespace aqt::kernels {
 namespace internal {
@@ -21,10 +24,18 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr double kMinParallelWork = 2e6;
 constexpr int64_t kTasksPerThread = 4;
 
-}  // namespace
+// Reports a product that took `seconds`; 0 if that was not measured. One call per line, so that threads do not mix.
+void Report(const GemmKernel& kernel, const GemmArgs& args, double seconds) {
+  char time[64] = "";
+  if (seconds > 0) {
+    const double operations = 2.0 * args.batch * args.m * args.n * args.k;
+    std::snprintf(time, sizeof(time), " %.1f us %.0f GOP/s", seconds * 1e6, operations / seconds * 1e-9);
+  }
+  std::fprintf(stderr, "aqt: %s %lld x %lld x %lld x %lld%s\n", kernel.name, static_cast<long long>(args.batch),
+               static_cast<long long>(args.m), static_cast<long long>(args.n), static_cast<long long>(args.k), time);
+}
 
-void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
+void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const int64_t mr = kernel.lhs.width, nr = kernel.rhs.width;
   const int64_t m_panels = kernel.lhs.NumPanels(args.m), n_panels = kernel.rhs.NumPanels(args.n);
   const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
@@ -53,6 +64,23 @@ void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor)
   } else {
     executor->ParallelFor(tasks, task);
   }
+}
+
+}  // namespace
+
+void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
+  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
+  static const Verbosity verbosity = VerbosityFromEnvironment().value_or(Verbosity::kOff);
+  if (verbosity == Verbosity::kOff) return Run(kernel, args, executor);
+  if (verbosity == Verbosity::kDispatch) {
+    Report(kernel, args, 0);
+    return Run(kernel, args, executor);
+  }
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  Run(kernel, args, executor);
+  const std::chrono::duration<double> seconds = Clock::now() - begin;
+  Report(kernel, args, std::max(seconds.count(), 1e-9));
 }
 
 }  // namespace aqt::kernels

@@ -26,6 +26,7 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/program.h"
 #include "aqt/kernels/target_name.h"
+#include "aqt/kernels/verbose.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/quant/config/config.h"
@@ -382,6 +383,7 @@ absl::Status RunServe(const Console& console, const Dataset& data) {
 absl::Status Do(const Flags& flags, const aqt::io::FileSystem& fs, std::ostream& out) {
   const Console console{out, flags, fs};
   if (const auto target = aqt::kernels::MaxTargetFromEnvironment(); !target.ok()) return target.status();
+  if (const auto verbosity = aqt::kernels::VerbosityFromEnvironment(); !verbosity.ok()) return verbosity.status();
   AQT_ASSIGN_OR_RETURN(const Dataset data, ReadDataset(flags.data.empty() ? kShippedData : UserPath(flags.data)));
   if (!flags.serve.empty()) return RunServe(console, data);
   std::vector<Config> configs;

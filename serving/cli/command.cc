@@ -19,6 +19,7 @@
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/printable.h"
 #include "aqt/kernels/target_name.h"
+#include "aqt/kernels/verbose.h"
 #include "serving/cli/effective_config.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
@@ -414,6 +415,9 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
     return ExitCode::kUsage;
   }
   if (const auto target = kernels::MaxTargetFromEnvironment(); !target.ok()) return Report(target.status(), console);
+  if (const auto verbosity = kernels::VerbosityFromEnvironment(); !verbosity.ok()) {
+    return Report(verbosity.status(), console);
+  }
   if (inspect->parsed()) return Report(RunInspect(flags, fs, console), console);
   if (plan->parsed()) return Report(RunPlan(flags, fs, console), console);
   if (convert->parsed()) return Report(RunConvert(flags, fs, console), console);
