@@ -368,6 +368,17 @@ def _debian_benchmark_impl(rctx):
 
 debian_benchmark = repository_rule(implementation = _debian_benchmark_impl, local = True)
 
+# --------------------------------------------------------------------- onednn
+
+# A peer of the benchmarks, not needed: without the package the library is empty.
+def _debian_onednn_impl(rctx):
+    build = _lib("onednn")
+    if rctx.path("/usr/include/dnnl.hpp").exists:
+        build = _lib("onednn", linkopts = ["-ldnnl"], defines = ["AQT_HAVE_ONEDNN"])
+    _write(rctx, "onednn", {"BUILD.bazel": build})
+
+debian_onednn = repository_rule(implementation = _debian_onednn_impl, local = True)
+
 # ----------------------------------------------------------------------- json
 
 def _debian_json_impl(rctx):

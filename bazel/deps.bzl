@@ -16,6 +16,7 @@ load(
     "debian_googletest",
     "debian_highway",
     "debian_json",
+    "debian_onednn",
     "debian_protobuf",
     "debian_re2",
     "debian_rules_cc",
@@ -41,5 +42,6 @@ def aqt_dependencies():
     maybe(debian_protobuf, name = "com_google_protobuf")
     maybe(debian_benchmark, name = "com_google_benchmark")
     maybe(debian_json, name = "nlohmann_json")
+    maybe(debian_onednn, name = "onednn")  # optional
     maybe(debian_cli11, name = "cli11")
     maybe(debian_re2, name = "com_googlesource_code_re2")

@@ -13,6 +13,7 @@ aqt_dependencies(), a repository that the calling WORKSPACE has declared before 
 
 load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_archive")
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
+load("//bazel:debian.bzl", "debian_onednn")
 
 _GITHUB = "https://github.com/"
 
@@ -121,3 +122,4 @@ def aqt_http_dependencies():
         sha256 = "a22461d13119ac5c78f205d3df1db13403e58ce1bb1794edc9313677313f4a9d",
         url = _GITHUB + "nlohmann/json/releases/download/v3.11.3/include.zip",
     )
+    maybe(debian_onednn, name = "onednn")  # a peer of the benchmarks: taken from the system, empty without it

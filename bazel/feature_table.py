@@ -9,7 +9,7 @@ A row of the JSON file:
    "feature": "...",                               what a user gets
    "state": "done" | "part" | "planned" | "left out",
    "tests": ["//aqt/quant/numerics:numerics_test IntSymmetric.Bounds", "//examples/quickstart:quickstart_test"],
-   "benchmark": "//tests/benchmarks:gemm_benchmark",       may be missing
+   "benchmark": "//tests/benchmarks:gemm",                 may be missing
    "doc": "docs/quantization.md#a-contraction",
    "note": "..."}                                          what is missing; for part and left out
 

@@ -72,6 +72,7 @@ OUTSIDE = {
     "@cli11": "serving/cli examples",
     "@com_google_googletest": "aqt/testing",
     "@com_google_benchmark": "",
+    "@onednn": "",
 }
 FOR_TESTS = {"@eigen", "@com_google_googletest", "@com_google_benchmark", "@com_google_protobuf", "@nlohmann_json"}
 
@@ -108,8 +109,8 @@ def within(folder, names):
 
 
 def is_test(target):
-    """Tests, and what only tests use, may use more; so may benchmarks."""
-    return target.testonly or target.rule.endswith("_test") or target.name.endswith("_benchmark")
+    """Tests, and what only tests use, may use more."""
+    return target.testonly or target.rule.endswith("_test")
 
 
 def sees_protobuf(target):

@@ -301,12 +301,17 @@ void ContractScaled(const Contraction& contraction, const ArrayRef& lhs, const A
 }
 
 void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,
-                      bool scaled, SlotSizes& sizes) {
+                      SlotSizes& sizes) {
   if (contraction.gemm == nullptr || product_elements == 0) return;
-  const bool integers = contraction.sums_are_integers();
-  if (!scaled && contraction.product != (integers ? DType::kS32 : DType::kF32)) {
+  if (contraction.product != (contraction.sums_are_integers() ? DType::kS32 : DType::kF32)) {
     sizes.Add(ScratchSlot::kSums, product_elements * 4);
   }
+  AddContractScaledSlots(contraction, lhs, rhs, /*has_lhs_scale=*/false, sizes);
+}
+
+void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, bool has_lhs_scale,
+                            SlotSizes& sizes) {
+  const bool integers = contraction.sums_are_integers();
   DType slid = DType::kF32;
   for (const Side side : kSides) {
     const bool is_lhs = side == Side::kLhs;
@@ -328,7 +333,7 @@ void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Ava
                          is_lhs ? contraction.lhs : contraction.rhs));
   }
   if (contraction.windows.has_value()) {
-    AddWindowSlots(*contraction.gemm, *contraction.windows, slid, scaled, sizes);
+    AddWindowSlots(*contraction.gemm, *contraction.windows, slid, /*scaled=*/has_lhs_scale, sizes);
   }
 }
 

@@ -100,9 +100,11 @@ std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side,
                                       const OperandAxes& axes, const Runtime& runtime);
 int64_t PackedBytes(const Contraction& contraction, Side side, const Shape& x, const OperandAxes& axes);
 
-// What they need for operands of these avals; `scaled`: ContractScaled.
+// What Contract needs for operands of these avals, and ContractScaled; the latter with a scale of lhs or without.
 void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,
-                      bool scaled, SlotSizes& sizes);
+                      SlotSizes& sizes);
+void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, bool has_lhs_scale,
+                            SlotSizes& sizes);
 
 }  // namespace aqt::internal
 

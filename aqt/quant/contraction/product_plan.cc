@@ -310,8 +310,8 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
   }
   if (fuses) {
     if (contraction.sums_are_integers() && !geometry.windows.has_value()) return;
-    AddContractSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, {rhs.operand_dtype, rhs.x.shape},
-                     product_shape.num_elements(), /*scaled=*/true, sizes);
+    AddContractScaledSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, {rhs.operand_dtype, rhs.x.shape},
+                           /*has_lhs_scale=*/lhs.scales_output(), sizes);
     return;
   }
   sizes.Add(ScratchSlot::kAccumulator, product_shape.num_elements() * SizeOf(contraction.product));

@@ -138,7 +138,7 @@ class Run {
     const int64_t largest = *std::max_element(call_.group_sizes.begin(), call_.group_sizes.end());
     SlotSizes sizes;
     AddContractSlots(plan_.contraction, Rows(lhs, 0, largest).aval(), matrix(0, 0, largest).aval(),
-                     result(0, 0, largest).shape.num_elements(), /*scaled=*/false, sizes);
+                     result(0, 0, largest).shape.num_elements(), sizes);
     context_.workspace.Take(sizes);
     int64_t first = 0;
     for (size_t i = 0; i < call_.group_sizes.size(); ++i) {

@@ -1,0 +1,85 @@
+// The forward pass of a DotGeneralPlan with f32 in and out, the weights quantized and packed beforehand:
+//   dynamic       int8 activations quantized in the call; int8 weights, int4, and int4 in groups of 128
+//   weights_only  f32 activations; weights of 8 bits (w8), 4 bits (w4), and 4 bits in groups of 128 (w4_g128)
+//   fp8           both sides e4m3
+//   prepare       quantizing and packing the weights
+// and the f32 products of gemm, which ratio_f32 compares with.
+//
+//   bazel run //tests/benchmarks:dot_general [-- --filter weights_only --shapes 1x4096x4096]
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "aqt/core/array.h"
+#include "aqt/core/check.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/executor.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/tiling.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "tests/benchmarks/products.h"
+#include "tests/benchmarks/suite.h"
+
+namespace aqt::benchmarks {
+namespace {
+
+constexpr int64_t kGroup = 128;
+
+// A scale for each group of 128 along k.
+DotGeneral Grouped(DotGeneral config) {
+  config.tiling = *DotTilingFromEinsum("mk,kn->mn", {{'k', kGroup}});
+  return config;
+}
+
+absl::StatusOr<Call> Prepare(const DotGeneral& config, OperandsPtr data, Executor* executor) {
+  const Product& p = data->product();
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config, p.x(), p.w(), p.dims(), {.passes = PlanPasses::kForwardOnly}));
+  const Array w = data->w();
+  return [=] { AQT_CHECK(plan.Prepare(Side::kRhs, w, {}, {.executor = executor}).ok()); };
+}
+
+absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
+  AQT_ASSIGN_OR_RETURN(const Product p, Product::Parse(shape));
+  const auto data = std::make_shared<Operands>(p);
+  AddF32Products(data, rows);
+  const int64_t weights = p.batch * p.k * p.n;
+  const auto add = [&](const std::string& cls, const std::string& dtype, const DotGeneral& config, Work work) {
+    work.ops = p.ops();
+    rows.push_back({"forward", cls, p.name(), dtype, "aqt", work,
+                    [=](Executor* executor) { return PlanForward(config, data, true, executor); }});
+  };
+  const bool groups = p.batch == 1 && p.k % kGroup == 0;
+  const Work s8 = {.unit = Work::Unit::kS8, .reads = weights}, s4 = {.unit = Work::Unit::kS8, .reads = weights / 2};
+  // A float is three digits of 8 bits, which costs less than one product of floats.
+  const Work digits8 = {.unit = Work::Unit::kS8, .passes = 3, .reads = weights};
+  const Work digits4 = {.unit = Work::Unit::kS8, .passes = 3, .reads = weights / 2};
+  add("dynamic", "int8", DotGeneralMake(8, 8), s8);
+  add("dynamic", "int4", DotGeneralMake(8, 4), s4);
+  if (groups) add("dynamic", "int4_g128", Grouped(DotGeneralMake(8, 4)), s4);
+  add("weights_only", "w8", DotGeneralMake(std::nullopt, 8), digits8);
+  add("weights_only", "w4", DotGeneralMake(std::nullopt, 4), digits4);
+  if (groups) add("weights_only", "w4_g128", Grouped(DotGeneralMake(std::nullopt, 4)), digits4);
+  add("fp8", "e4m3", ConfigFwdFp8(), {.unit = Work::Unit::kBf16, .reads = weights});
+  rows.push_back({"prepare", "prepare", p.name(), "int8", "aqt", {.copies = 4 * weights}, [=](Executor* executor) {
+                    return Prepare(DotGeneralMake(8, 8), data, executor);
+                  }});
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace aqt::benchmarks
+
+int main(int argc, char** argv) {
+  return aqt::benchmarks::SuiteMain(argc, argv,
+                                    {"1x1x1", "37x129x65", "64x64x64", "256x256x256", "512x512x512", "1024x1024x1024",
+                                     "2048x2048x2048", "512x1024x4096", "512x4096x1024", "1x4096x4096", "8x4096x4096",
+                                     "256x4096x4096", "1x4096x11008", "16x128x64x128"},
+                                    aqt::benchmarks::Add);
+}
