@@ -125,7 +125,10 @@ void CheckOne(uint32_t seed) {
   args.noise = &noise;
   const DType scale_dtype = random.Pick<DType>({kDTypeOf<T>, DType::kF32});
   const bool eight = random.OneIn(2);
-  args.step = {eight ? 127.0f : 7.0f, scale_dtype, scale_dtype, /*subnormals_are_zero=*/!random.OneIn(4)};
+  args.step = {.clip_bound = eight ? 127.0f : 7.0f,
+               .scale_dtype = scale_dtype,
+               .product_dtype = scale_dtype,
+               .subnormals_are_zero = !random.OneIn(4)};
   const AbsMaxScale rule{eight ? 127.5f : 7.5f, scale_dtype};
   args.scales = random.Pick<QuantizeArgs::Scales>({QuantizeArgs::Scales::kPerRow, QuantizeArgs::Scales::kSingle});
   const int64_t batch = args.src.batch.Count(), rows = args.src.rows.Count(), k = args.src.k.Count();

@@ -317,8 +317,7 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
   sizes.Add(ScratchSlot::kAccumulator, product_shape.num_elements() * SizeOf(contraction.product));
   Aval matrix{rhs.operand_dtype, rhs.x.shape};
   if (geometry.groups == Groups::kRows) matrix.shape = Shape(rhs.x.shape.extents().subspan(1));
-  AddContractSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, matrix, product_shape.num_elements(),
-                   /*scaled=*/false, sizes);
+  AddContractSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, matrix, product_shape.num_elements(), sizes);
 }
 
 }  // namespace aqt::internal
