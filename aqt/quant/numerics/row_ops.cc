@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
@@ -118,7 +119,13 @@ void CombineInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const Mutabl
 void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, float* out) {
   VisitDType(dtype, [&]<class T>() {
     const T* in = static_cast<const T*>(data) + offset;
-    for (int64_t i = 0; i < n; ++i) out[i] = ConvertElement<float>(in[i * stride]);
+    if constexpr (std::is_integral_v<T> && sizeof(T) <= 4) {  // loops that become vectors
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i * stride]);
+    } else if constexpr (internal::kIsNibble<T>) {
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i * stride].value);
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i] = ConvertElement<float>(in[i * stride]);
+    }
   });
 }
 
@@ -129,6 +136,11 @@ void StoreRow(DType dtype, const float* in, int64_t n, void* data, int64_t offse
       for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToBFloat16(in[i]);
     } else if constexpr (std::is_same_v<T, Float16>) {
       for (int64_t i = 0; i < n; ++i) out[i * stride] = RoundToFloat16(in[i]);
+    } else if constexpr (std::is_same_v<T, int8_t>) {
+      for (int64_t i = 0; i < n; ++i) {
+        const float v = in[i] != in[i] ? 0.0f : in[i];
+        out[i * stride] = static_cast<int8_t>(static_cast<int32_t>(v < -128.0f ? -128.0f : v > 127.0f ? 127.0f : v));
+      }
     } else {
       for (int64_t i = 0; i < n; ++i) out[i * stride] = ConvertElement<T>(in[i]);
     }
