@@ -145,13 +145,29 @@ void MaxInto(const T* HWY_RESTRICT x, int64_t n, BitsOf<T>* HWY_RESTRICT max) {
   for (; r < n; ++r) max[r] = std::max(max[r], MaxOfRun<Key>(x + r, 1));
 }
 
+// The same for four such columns, `stride` apart.
+template <class Key, class T>
+void MaxOfFourInto(const T* HWY_RESTRICT x, int64_t stride, int64_t n, BitsOf<T>* HWY_RESTRICT max) {
+  const hn::ScalableTag<BitsOf<T>> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t r = 0;
+  for (; r + lanes <= n; r += lanes) {
+    const auto key = [&](int64_t column) { return Key::Of(d, LoadBits(d, x + column * stride + r)); };
+    const auto four = hn::Max(hn::Max(key(0), key(1)), hn::Max(key(2), key(3)));
+    hn::StoreU(hn::Max(hn::LoadU(d, max + r), four), d, max + r);
+  }
+  for (int64_t column = 0; r < n && column < 4; ++column) MaxInto<Key>(x + column * stride + r, n - r, max + r);
+}
+
 // max[j] = max of Key over columns [begin, end) of row first + j, for j in [0, n), n <= kChunk.
 template <class Key, class T>
 void MaxOfRows(const FloatMatrix& x, int64_t first, int64_t n, int64_t begin, int64_t end, BitsOf<T>* max) {
   const T* data = static_cast<const T*>(x.data) + first * x.row_stride;
   std::fill(max, max + n, Key::kLowest);
   if (RunsAlongColumns(x)) {
-    for (int64_t c = begin; c < end; ++c) MaxInto<Key>(data + c * x.col_stride, n, max);
+    int64_t c = begin;
+    for (; c + 4 <= end; c += 4) MaxOfFourInto<Key>(data + c * x.col_stride, x.col_stride, n, max);
+    for (; c < end; ++c) MaxInto<Key>(data + c * x.col_stride, n, max);
     return;
   }
   for (int64_t j = 0; j < n; ++j) {

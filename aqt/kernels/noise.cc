@@ -13,8 +13,6 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
-#include "aqt/kernels/noise-inl.h"
-
 #ifndef AQT_KERNELS_NOISE_ONCE_
 #define AQT_KERNELS_NOISE_ONCE_
 namespace aqt::kernels::internal {
@@ -204,6 +202,24 @@ void FillSelected(Key key, const Counters& counters, Select select, int64_t n, u
   fill(rest, n - whole, last);
   std::copy(last, last + (n - whole), out + whole);
 }
+
+// The noise made of a vector of numbers (noise.h): their bits become the mantissa of a number in [1, 2).
+template <RandomNumbers::Kind kind>
+struct ToNoise {
+  template <class D>
+  static hn::Vec<D> Apply(D d, const uint32_t* numbers) {
+    const hn::RebindToUnsigned<D> du;
+    const auto w = hn::LoadU(du, numbers);
+    const auto one = hn::Set(du, 0x3F800000u);
+    if constexpr (kind == RandomNumbers::Kind::kBits32) {
+      return hn::Sub(hn::BitCast(d, hn::Or(hn::ShiftRight<9>(w), one)), hn::Set(d, 1.5f));
+    } else if constexpr (kind == RandomNumbers::Kind::kBits16) {
+      return hn::Sub(hn::BitCast(d, hn::Or(hn::ShiftLeft<7>(w), one)), hn::Set(d, 1.5f - 0x1p-17f));
+    } else {
+      return hn::Sub(hn::BitCast(d, hn::Or(hn::ShiftRight<9>(w), hn::Set(du, 0x3F800001u))), hn::Set(d, 1.5f));
+    }
+  }
+};
 
 template <RandomNumbers::Kind kind>
 void NoiseOf(const uint32_t* numbers, int64_t n, float* out) {

@@ -111,9 +111,39 @@ void StageExact(Target target, const Operand& src, const Block& block, bool subn
   });
 }
 
-// inverse[(r - r0) * inverse_stride] belongs to row r. `flush`: whether subnormal x must be set to zero.
+// Elements of the source that pass through L1 as f32 at once.
+constexpr int64_t kStrip = 1024;
+
+// Whether it can matter for the abs-max, or, with an inverse that is not large, for qvalues, that subnormal elements and
+// products of factors are zero. Not where factors only shrink: what is subnormal stays so, and the abs-max is flushed at
+// the end. But a bf16 product may be rounded up to a normal number.
+bool FlushesProducts(const QuantizeArgs& args) {
+  const Operand& src = args.src;
+  if (args.k_factor == nullptr || !args.step.subnormals_are_zero) return false;
+  const auto shrinks = [](float factor) { return std::fabs(factor) <= 1.0f; };
+  return src.dtype == DType::kBF16 ||
+         !std::all_of(args.k_factor, args.k_factor + src.batch.Count() * src.k.Count(), shrinks);
+}
+
+// n elements along k, or along the rows, from element `at` of the source on, whose k is `k`.
+// `flush`: whether subnormal elements and products must be set to zero.
+void LoadStrip(Target target, const QuantizeArgs& args, int64_t b, int64_t k, int64_t at, bool along_k, bool flush,
+               int64_t n, float* strip) {
+  const Operand& src = args.src;
+  Line line = {.data = Advance(src.data, src.dtype, at), .dtype = src.dtype};
+  line.stride = along_k ? src.k.InnerStride() : src.rows.InnerStride();
+  if (args.k_factor != nullptr) {
+    line.factor = args.k_factor + b * src.k.Count() + k;
+    line.factor_stride = along_k ? 1 : 0;
+    line.flush_subnormals = flush;
+  }
+  LoadLine(line, n, strip, target);
+}
+
+// inverse[(r - r0) * inverse_stride] belongs to row r. `flush`: whether subnormal x must be set to zero;
+// `flush_products`: see FlushesProducts.
 void StageQuantized(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
-                    int64_t inverse_stride, bool flush, int8_t* stage) {
+                    int64_t inverse_stride, bool flush, bool flush_products, int8_t* stage) {
   const Operand& src = args.src;
   const QuantizeStep& step = args.step;
   ForEachPiece(src, block, [&](int64_t r, int64_t rows, int64_t k, int64_t cols, int64_t from, int64_t to) {
@@ -132,28 +162,22 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
       q.noise = {&noise.numbers, noise.batch.Offset(block.b) + noise.rows.Offset(r) + noise.k.Offset(k),
                  noise.rows.InnerStride(), noise.k.InnerStride()};
     }
-    if (step.product_dtype == src.dtype) return QuantizeMatrix(q, target);
-    // The product is f32 and not rounded to the source's dtype: quantize an f32 copy, a strip of rows or columns at a
-    // time.
-    constexpr int64_t kStrip = 1024;
+    if (step.product_dtype == src.dtype && args.k_factor == nullptr) return QuantizeMatrix(q, target);
+    // Others pass through f32, a strip of rows or columns at a time.
+    q.product_dtype = step.product_dtype;
     float strip[kStrip];
     const bool by_rows = block.k_stride == 1;
     const int64_t lines = by_rows ? rows : cols, length = by_rows ? cols : rows;
     for (int64_t line = 0; line < lines; ++line) {
       for (int64_t i = 0; i < length; i += kStrip) {
         const int64_t dr = by_rows ? line : i, dc = by_rows ? i : line, n = std::min(kStrip, length - i);
+        LoadStrip(target, args, block.b, k + dc, from + dr * q.x.row_stride + dc * q.x.col_stride, by_rows,
+                  flush || flush_products, n, strip);
         QuantizeMatrixArgs part = q;
         part.x = {strip, DType::kF32, by_rows ? 1 : n, by_rows ? n : 1, by_rows ? n : 1, by_rows ? 1 : n};
         part.grid.scale += dr * inverse_stride;
         part.q += dr * q.q_row_stride + dc * q.q_col_stride;
         part.noise.first += dr * q.noise.row_stride + dc * q.noise.col_stride;
-        const int64_t at = dr * q.x.row_stride + dc * q.x.col_stride,
-                      stride = by_rows ? q.x.col_stride : q.x.row_stride;
-        if (src.dtype == DType::kBF16) {
-          CopyMatrix(static_cast<const BFloat16*>(q.x.data) + at, 0, stride, 1, n, strip, 0, 1);
-        } else {
-          CopyMatrix(static_cast<const Float16*>(q.x.data) + at, 0, stride, 1, n, strip, 0, 1);
-        }
         QuantizeMatrix(part, target);
       }
     }
@@ -202,22 +226,65 @@ void StoreQvalues(const Operand& src, const Block& block, const void* stage, voi
 
 // ---- abs-max
 
-// absmax[r - r0] = max over k of |x[b, r, k]|.
-void AbsMaxOfRows(Target target, const Operand& src, int64_t b, int64_t r0, int64_t r1, bool flush, float* absmax) {
-  std::fill(absmax, absmax + (r1 - r0), 0.0f);
-  constexpr int64_t kStrip = 256;
-  float strip[kStrip];
-  const Block block = {b, r0, r1, 0, src.k.Count(), 1, 0};
-  ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t, int64_t cols, int64_t from, int64_t to) {
-    for (int64_t i = 0; i < rows; i += kStrip) {
-      const int64_t n = std::min(kStrip, rows - i), stride = src.rows.InnerStride();
-      AbsMaxGroups({Advance(src.data, src.dtype, from + i * stride), src.dtype, n, cols, stride, src.k.InnerStride()},
-                   cols, strip, target);
-      for (int64_t j = 0; j < n; ++j) absmax[to + i + j] = MaxOrNan(absmax[to + i + j], strip[j]);
+// absmax[i] = the larger of absmax[i] and the abs-max of row i of x; NaN if there is one.
+void AbsMaxInto(Target target, const FloatMatrix& x, float* absmax) {
+  constexpr int64_t kRows = 256;
+  float rows[kRows];
+  for (int64_t i = 0; i < x.rows; i += kRows) {
+    const int64_t n = std::min(kRows, x.rows - i);
+    AbsMaxGroups({Advance(x.data, x.dtype, i * x.row_stride), x.dtype, n, x.cols, x.row_stride, x.col_stride}, x.cols,
+                 rows, target);
+    for (int64_t j = 0; j < n; ++j) absmax[i + j] = MaxOrNan(absmax[i + j], rows[j]);
+  }
+}
+
+// The same for rows [r, r + rows) and k [k, k + cols) of matrix b, which begin at element `from` of the source, through
+// strips of f32.
+void AbsMaxOfStrips(Target target, const QuantizeArgs& args, bool flush, int64_t b, int64_t k, int64_t rows,
+                    int64_t cols, int64_t from, float* absmax) {
+  const int64_t row_stride = args.src.rows.InnerStride(), k_stride = args.src.k.InnerStride();
+  float strips[kStrip * 4];
+  if (k_stride == 1 || row_stride != 1) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < cols; i += kStrip) {
+        const int64_t n = std::min(kStrip, cols - i);
+        LoadStrip(target, args, b, k + i, from + r * row_stride + i * k_stride, /*along_k=*/true, flush, n, strips);
+        AbsMaxInto(target, {strips, DType::kF32, 1, n, n, 1}, absmax + r);
+      }
     }
+    return;
+  }
+  // Rows are contiguous: several strips of them at once.
+  constexpr int64_t kWidth = 256, kLines = kStrip * 4 / kWidth;
+  for (int64_t r = 0; r < rows; r += kWidth) {
+    const int64_t n = std::min(kWidth, rows - r);
+    for (int64_t i = 0; i < cols; i += kLines) {
+      const int64_t lines = std::min(kLines, cols - i);
+      for (int64_t j = 0; j < lines; ++j) {
+        LoadStrip(target, args, b, k + i + j, from + r * row_stride + (i + j) * k_stride, /*along_k=*/false, flush, n,
+                  strips + j * kWidth);
+      }
+      AbsMaxInto(target, {strips, DType::kF32, n, lines, 1, kWidth}, absmax + r);
+    }
+  }
+}
+
+// absmax[r - r0] = max over k of |x[b, r, k]|, times the factors.
+void AbsMaxOfRows(Target target, const QuantizeArgs& args, bool flush_products, int64_t b, int64_t r0, int64_t r1,
+                  float* absmax) {
+  const Operand& src = args.src;
+  std::fill(absmax, absmax + (r1 - r0), 0.0f);
+  const Block block = {b, r0, r1, 0, src.k.Count(), 1, 0};
+  ForEachPiece(src, block, [&](int64_t, int64_t rows, int64_t k, int64_t cols, int64_t from, int64_t to) {
+    if (IsByteInteger(src.dtype) || args.k_factor != nullptr) {
+      return AbsMaxOfStrips(target, args, flush_products, b, k, rows, cols, from, absmax + to);
+    }
+    AbsMaxInto(target,
+               {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()},
+               absmax + to);
   });
   // Subnormals of f16 are normal in f32, which the arithmetic uses.
-  for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = Flush(absmax[r], flush);
+  for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = Flush(absmax[r], args.step.subnormals_are_zero);
 }
 
 // ---- blocks
@@ -308,14 +375,15 @@ void ForEachTask(const Operand& src, int64_t tasks_per_matrix, Executor* executo
 }
 
 // The absolute maximum of all elements.
-float AbsMaxOfAll(Target target, const Operand& src, bool flush, Executor* executor) {
+float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, Executor* executor) {
+  const Operand& src = args.src;
   // Non-negative floats are ordered like their bits, with NaN above all.
   std::atomic<uint32_t> max_bits = 0;
   const int64_t rows = src.rows.Count();
   ForEachTask(src, (rows + kTaskRows - 1) / kTaskRows, executor, [&](int64_t b, int64_t i) {
     float absmax[kTaskRows];
     const int64_t r0 = i * kTaskRows, r1 = std::min(rows, r0 + kTaskRows);
-    AbsMaxOfRows(target, src, b, r0, r1, flush, absmax);
+    AbsMaxOfRows(target, args, flush_products, b, r0, r1, absmax);
     float max = 0;
     for (int64_t r = 0; r < r1 - r0; ++r) max = MaxOrNan(max, absmax[r]);
     const uint32_t bits = __builtin_bit_cast(uint32_t, max);
@@ -336,9 +404,9 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
   static_cast<void>(float_panels);
   const Operand& src = args.src;
   const int64_t rows = src.rows.Count();
-  const bool flush = args.step.subnormals_are_zero;
+  const bool flush = args.step.subnormals_are_zero, flush_products = FlushesProducts(args);
   if (args.scales == QuantizeArgs::Scales::kSingle) {
-    *args.scale = AbsMaxOfAll(target, src, flush, executor);
+    *args.scale = AbsMaxOfAll(target, args, flush_products, executor);
     rule(args.scale, 1);
   }
   const bool per_row = args.scales == QuantizeArgs::Scales::kPerRow;
@@ -356,7 +424,7 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
     const auto begin = [&](int64_t r0, int64_t r1) {
       float* scale = args.scale + b * batch_stride + r0 * row_stride;
       if (per_row) {
-        AbsMaxOfRows(target, src, b, r0, r1, flush, scale);
+        AbsMaxOfRows(target, args, flush_products, b, r0, r1, scale);
         rule(scale, r1 - r0);
       }
       large_inverse = false;
@@ -377,7 +445,8 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
       return;
     }
     packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) {
-      StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, flush && large_inverse, stage);
+      StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, flush && large_inverse, flush_products,
+                     stage);
       if (args.qvalues != nullptr) StoreQvalues(src, block, stage, args.qvalues);
     });
   });
@@ -385,9 +454,12 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
 
 void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor) {
   const int64_t rows = src.rows.Count();
+  QuantizeArgs args;
+  args.src = src;
+  args.step.subnormals_are_zero = subnormals_are_zero;
   ForEachTask(src, (rows + kTaskRows - 1) / kTaskRows, executor, [&](int64_t b, int64_t i) {
     const int64_t r0 = i * kTaskRows, r1 = std::min(rows, r0 + kTaskRows);
-    AbsMaxOfRows(target, src, b, r0, r1, subnormals_are_zero, absmax + b * rows + r0);
+    AbsMaxOfRows(target, args, /*flush_products=*/false, b, r0, r1, absmax + b * rows + r0);
   });
 }
 

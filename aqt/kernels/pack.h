@@ -23,6 +23,7 @@ namespace aqt::kernels {
 using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>;
 
 // The step from a real value x with scale s to a qvalue:
+//   x = R_source_dtype(x * k_factor)       with QuantizeArgs::k_factor, also before the abs-max
 //   inv = R_scale_dtype(1 / s), or 1 if that is infinite;  y = R_product_dtype(x * inv);
 //   y = R_product_dtype(y + noise)          with QuantizeArgs::noise
 //   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))
@@ -44,8 +45,11 @@ struct NoiseOperand {
 };
 
 struct QuantizeArgs {
-  Operand src;  // f32, bf16 or f16
+  Operand src;  // f32, bf16, f16, or integers of a byte (s8, s4) as numbers
   QuantizeStep step;
+  // If not null, element (b, r, i) is first multiplied by k_factor[b * k + i], a value of the source's dtype, which is a
+  // float one; with subnormals_are_zero none is a subnormal f32 or bf16.
+  const float* k_factor = nullptr;
 
   enum class Scales : uint8_t {
     kPerRow,  // scale[b * rows + r] = rule(absmax of the row over k)

@@ -1,10 +1,11 @@
-// Packing with noise: every combination against plain loops.
+// Packing with noise, factors along k, and integers as numbers: every combination against plain loops.
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -83,17 +84,22 @@ Problem DrawProblem(Random& random) {
 template <class T>
 std::vector<T> Values(int64_t n, Random& random) {
   std::vector<T> values(n);
-  const float scale = random.OneIn(6) ? 0x1p-118f : 1.0f;  // inverses that lift subnormals to the size of the noise
-  for (T& v : values) {
-    float x = static_cast<float>(random.Below(2001) - 1000) * 0.001f;
-    if (random.OneIn(20)) x = random.Pick<float>({0.0f, -0.0f, 0x1p-9f, -0x1p-10f, 1.0f, 0.5f});
-    v = RoundTo<T>(x * scale);
+  if constexpr (std::is_same_v<T, int8_t>) {
+    for (T& v : values) v = static_cast<int8_t>(random.Below(256) - 128);
+    return values;
+  } else {
+    const float scale = random.OneIn(6) ? 0x1p-118f : 1.0f;  // inverses that lift subnormals to the size of the noise
+    for (T& v : values) {
+      float x = static_cast<float>(random.Below(2001) - 1000) * 0.001f;
+      if (random.OneIn(20)) x = random.Pick<float>({0.0f, -0.0f, 0x1p-9f, -0x1p-10f, 1.0f, 0.5f});
+      v = RoundTo<T>(x * scale);
+    }
+    if (random.OneIn(8)) {
+      values[random.Below(n)] = RoundTo<T>(
+          random.Pick<float>({std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}));
+    }
+    return values;
   }
-  if (random.OneIn(8)) {
-    values[random.Below(n)] = RoundTo<T>(
-        random.Pick<float>({std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}));
-  }
-  return values;
 }
 
 RandomNumbers DrawNumbers(const Problem& p, Random& random) {
@@ -122,8 +128,21 @@ void CheckOne(uint32_t seed) {
   for (size_t i = 0; i < p.sizes.size(); ++i) {
     AppendToBoth(p.sizes[i], p.strides[i], p.numbers[i], *sources[p.groups[i]], *draws[p.groups[i]]);
   }
-  args.noise = &noise;
-  const DType scale_dtype = random.Pick<DType>({kDTypeOf<T>, DType::kF32});
+  if (!random.OneIn(4)) args.noise = &noise;
+  constexpr bool kInteger = std::is_same_v<T, int8_t>;
+  std::vector<float> factor(p.elements);
+  if constexpr (kInteger) {
+    if (random.OneIn(2)) args.src.dtype = DType::kS4;
+  } else {
+    const float largest = random.OneIn(2) ? 1.0f : 0x1p12f;
+    for (float& f : factor) {
+      f = ToFloat(RoundTo<T>(random.OneIn(9) ? random.Pick<float>({0.0f, 0x1p-8f, 0x1p-14f, largest})
+                                             : static_cast<float>(random.Below(1000)) * 0.001f));
+    }
+    if (random.OneIn(2)) args.k_factor = factor.data();
+  }
+  const DType own = kInteger ? random.Pick<DType>({DType::kBF16, DType::kF16}) : kDTypeOf<T>;
+  const DType scale_dtype = random.Pick<DType>({own, DType::kF32});
   const bool eight = random.OneIn(2);
   args.step = {.clip_bound = eight ? 127.0f : 7.0f,
                .scale_dtype = scale_dtype,
@@ -165,15 +184,16 @@ void CheckOne(uint32_t seed) {
 
 template <class T>
 void CheckMany(uint32_t seed) {
-  for (uint32_t i = 0; i < 120 && !::testing::Test::HasFatalFailure(); ++i) CheckOne<T>(seed + i);
+  for (uint32_t i = 0; i < 80 && !::testing::Test::HasFatalFailure(); ++i) CheckOne<T>(seed + i);
 }
 
-TEST(QuantizePackWithNoise, F32) { CheckMany<float>(1000); }
-TEST(QuantizePackWithNoise, BF16) { CheckMany<BFloat16>(2000); }
-TEST(QuantizePackWithNoise, F16) { CheckMany<Float16>(3000); }
+TEST(QuantizePackAll, Integers) { CheckMany<int8_t>(4000); }
+TEST(QuantizePackAll, F32) { CheckMany<float>(1000); }
+TEST(QuantizePackAll, BF16) { CheckMany<BFloat16>(2000); }
+TEST(QuantizePackAll, F16) { CheckMany<Float16>(3000); }
 
 // A subnormal x counts as zero even where 1 / scale would lift it to the size of the noise.
-TEST(QuantizePackWithNoise, SubnormalsAreZero) {
+TEST(QuantizePackAll, SubnormalsAreZeroWithNoise) {
   constexpr int64_t kK = 4096;
   std::vector<float> x(kK, 0x1.8p-127f), zeros(kK, 0.0f);
   float scale = 0x1p-126f;
@@ -197,6 +217,45 @@ TEST(QuantizePackWithNoise, SubnormalsAreZero) {
     EXPECT_EQ(q[0], q[1]);
     EXPECT_NE(q[0], q[2]);
   }
+}
+
+// Subnormal elements and products count as zero also where a factor lifts them, or rounding does.
+template <class T>
+void CheckFactors(const std::vector<float>& values, const std::vector<float>& factor) {
+  const int64_t k = static_cast<int64_t>(factor.size()), rows = static_cast<int64_t>(values.size()) / k;
+  std::vector<T> by_row, by_k(values.size());
+  for (const float v : values) by_row.push_back(RoundTo<T>(v));
+  for (int64_t i = 0; i < rows * k; ++i) by_k[i % k * rows + i / k] = by_row[i];
+  for (const bool transposed : {false, true}) {
+    QuantizeArgs args;
+    args.src = transposed ? Operand::Transposed(by_k.data(), kDTypeOf<T>, rows, k)
+                          : Operand::Dense(by_row.data(), kDTypeOf<T>, rows, k);
+    args.step = {127, kDTypeOf<T>, kDTypeOf<T>};
+    args.k_factor = factor.data();
+    const AbsMaxScale rule{127.5f, kDTypeOf<T>};
+    std::vector<float> want_scale(rows), scale(rows);
+    std::vector<int8_t> want(rows * k), q(rows * k);
+    args.scale = want_scale.data();
+    ReferenceQuantize(args, rule, want.data());
+    for (const Target target : SupportedTargets()) {
+      args.scale = scale.data();
+      args.qvalues = q.data();
+      QuantizePack(target, GemmS8(target).lhs, args, rule, nullptr);
+      EXPECT_EQ(scale, want_scale) << target << transposed;
+      for (int64_t i = 0; i < rows * k; ++i) {
+        EXPECT_EQ(q[transposed ? i % k * rows + i / k : i], want[i]) << target << transposed << i;
+      }
+    }
+  }
+}
+
+TEST(QuantizePackAll, SubnormalsAreZeroWithFactors) {
+  // A subnormal element whose product is normal: alone in its row, and beside a smaller normal product.
+  CheckFactors<float>({0x1.8p-127f, 0x1.8p-127f, 0x1p-118f, 0x1.8p-127f}, {1.0f, 0x1p12f});
+  // Products of normal numbers that are subnormal, among others.
+  CheckFactors<float>({0x1p-120f, 0x1p-121f, 0x1p-110f, 0x1p-121f}, {0x1p-8f, 0x1p-8f});
+  // 129/128 * 127/128 < 1 rounds to 1 in bf16.
+  CheckFactors<BFloat16>({0x1.02p-126f, 0x1.02p-126f, 0x1p-120f, 0x1.02p-126f}, {0x1.fcp-1f, 0x1.fcp-1f});
 }
 
 TEST(AppendToBoth, MergesOnlyWhereBothDo) {

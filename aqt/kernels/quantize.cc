@@ -7,6 +7,7 @@
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/target_highway.h"
 
@@ -16,7 +17,6 @@
 #include "hwy/highway.h"
 
 #include "aqt/kernels/convert-inl.h"
-#include "aqt/kernels/noise-inl.h"
 #include "aqt/kernels/quantize-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,15 +42,16 @@ struct Clamp {
   }
 };
 
-template <class T, bool kFlush>
+// R rounds to P.
+template <class P, bool kFlush>
 struct MultiplyByInverse {
   Clamp clamp;
 
-  template <class D>
+  template <class D, class T>
   void Apply(D d, const T* in, const ScaleAndZero& s, int8_t* q) const {
     FloatVec x = LoadFloat(d, in);
     if constexpr (kFlush) x = Flush(d, x);
-    clamp.RoundAndStore(d, RoundLanes<T>::Apply(d, hn::Mul(x, s.scale)), q);
+    clamp.RoundAndStore(d, RoundLanes<P>::Apply(d, hn::Mul(x, s.scale)), q);
   }
 };
 
@@ -66,30 +67,31 @@ struct DivideByScale {
 };
 
 // The scales of a run, with the noise of its elements as their `zero`.
-template <RandomNumbers::Kind kind, class Scales>
+template <class Scales>
 struct WithNoise {
   const Scales& scales;
-  const uint32_t* numbers;
+  const float* noise;
 
-  ScaleAndZero At(FloatTag d, int64_t i) const { return {scales.At(d, i).scale, ToNoise<kind>::Apply(d, numbers + i)}; }
+  ScaleAndZero At(FloatTag d, int64_t i) const { return {scales.At(d, i).scale, hn::LoadU(d, noise + i)}; }
   ScaleAndZero Rest(FloatTag d, int64_t i, int64_t n) const {
-    uint32_t padded[kMaxLanes] = {};
-    std::copy(numbers + i, numbers + i + n, padded);
-    return {scales.Rest(d, i, n).scale, ToNoise<kind>::Apply(d, padded)};
+    float padded[kMaxLanes] = {};
+    std::copy(noise + i, noise + i + n, padded);
+    return {scales.Rest(d, i, n).scale, hn::LoadU(d, padded)};
   }
 };
 
 // MultiplyByInverse with WithNoise.
-template <class T, bool kFlush>
+template <class P>
 struct MultiplyAndAddNoise {
   Clamp clamp;
+  bool flush;
 
-  template <class D>
+  template <class D, class T>
   void Apply(D d, const T* in, const ScaleAndZero& s, int8_t* q) const {
     FloatVec x = LoadFloat(d, in);
-    if constexpr (kFlush) x = Flush(d, x);
-    const FloatVec y = RoundLanes<T>::Apply(d, hn::Mul(x, s.scale));
-    clamp.RoundAndStore(d, RoundLanes<T>::Apply(d, hn::Add(y, s.zero)), q);
+    if (flush) x = Flush(d, x);
+    const FloatVec y = RoundLanes<P>::Apply(d, hn::Mul(x, s.scale));
+    clamp.RoundAndStore(d, RoundLanes<P>::Apply(d, hn::Add(y, s.zero)), q);
   }
 };
 
@@ -102,9 +104,9 @@ struct MultiplyByScale {
   }
 };
 
-// Rows of args.x, or columns where these are contiguous, a piece at a time: its numbers are drawn into L1.
-template <RandomNumbers::Kind kind, bool kFlush, class T>
-void QuantizeWithNoise(const QuantizeMatrixArgs& args, Target target) {
+// Rows of args.x, or columns where these are contiguous, a piece at a time: its noise is drawn into L1.
+template <class P, class T>
+void QuantizeWithNoise(const QuantizeMatrixArgs& args, bool flush, Target target) {
   const FloatMatrix& x = args.x;
   int64_t rows = x.rows, cols = x.cols;
   internal::Strided<const T> in = {static_cast<const T*>(x.data), x.row_stride, x.col_stride};
@@ -118,57 +120,43 @@ void QuantizeWithNoise(const QuantizeMatrixArgs& args, Target target) {
     grid = internal::Transposed(grid);
     std::swap(noise.row_stride, noise.col_stride);
   }
-  const MultiplyAndAddNoise<T, kFlush> body = {{args.lo, args.hi}};
+  const MultiplyAndAddNoise<P> body = {{args.lo, args.hi}, flush};
   const bool gather = in.col_stride != 1, scatter = out.col_stride != 1;
-  uint32_t numbers[internal::kChunk];
+  float drawn[internal::kChunk];
   T gathered[internal::kChunk];
   int8_t results[internal::kChunk];
   for (int64_t r = 0; r < rows; ++r) {
     const ScaleGrid grid_row = internal::GridRow(grid, r);
     for (int64_t c = 0; c < cols; c += internal::kChunk) {
       const int64_t n = std::min(internal::kChunk, cols - c);
-      FillRandom(*noise.numbers, noise.first + r * noise.row_stride + c * noise.col_stride, noise.col_stride, n,
-                 numbers, target);
+      FillNoise(*noise.numbers, noise.first + r * noise.row_stride + c * noise.col_stride, noise.col_stride, n, drawn,
+                target);
       const T* from = in.Row(r) + c * in.col_stride;
       if (gather) internal::Gather(from, in.col_stride, n, gathered);
       const T* values = gather ? gathered : from;
       int8_t* to = out.Row(r) + c * out.col_stride;
       int8_t* q = scatter ? results : to;
-      ForEachPiece(grid_row, kFlush, c, c + n, [&]<class Scales>(int64_t first, int64_t count, const Scales& scales) {
+      ForEachPiece(grid_row, flush, c, c + n, [&]<class Scales>(int64_t first, int64_t count, const Scales& scales) {
         const int64_t at = first - c;
-        ForEachVector(values + at, count, WithNoise<kind, Scales>{scales, numbers + at}, q + at, body);
+        ForEachVector(values + at, count, WithNoise<Scales>{scales, drawn + at}, q + at, body);
       });
       if (scatter) internal::Scatter(results, n, out.col_stride, to);
     }
   }
 }
 
-template <class T>
-void QuantizeWithNoiseOf(const QuantizeMatrixArgs& args, bool flush, Target target) {
-  using Kind = RandomNumbers::Kind;
-  const auto run = [&]<Kind kind>() {
-    if (flush) QuantizeWithNoise<kind, true, T>(args, target);
-    else QuantizeWithNoise<kind, false, T>(args, target);
-  };
-  switch (args.noise.numbers->kind()) {
-    case Kind::kBits32: return run.template operator()<Kind::kBits32>();
-    case Kind::kBits16: return run.template operator()<Kind::kBits16>();
-    case Kind::kFast: return run.template operator()<Kind::kFast>();
-  }
-}
-
-template <class T>
+template <class P, class T>
 void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const FloatMatrix& x = args.x;
   const Clamp clamp = {args.lo, args.hi};
   const bool divide = args.rule == QuantizeRule::kDivideByScale;
   const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
-  if (args.noise.numbers != nullptr) return QuantizeWithNoiseOf<T>(args, flush, target);
+  if (args.noise.numbers != nullptr) return QuantizeWithNoise<P, T>(args, flush, target);
   // By value: a store of an int8_t might change what a reference leads to.
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
     if (divide) ForEachVector(in, n, scales, out, DivideByScale<T>{clamp});
-    else if (flush && scales.SubnormalsMatter()) ForEachVector(in, n, scales, out, MultiplyByInverse<T, true>{clamp});
-    else ForEachVector(in, n, scales, out, MultiplyByInverse<T, false>{clamp});
+    else if (flush && scales.SubnormalsMatter()) ForEachVector(in, n, scales, out, MultiplyByInverse<P, true>{clamp});
+    else ForEachVector(in, n, scales, out, MultiplyByInverse<P, false>{clamp});
   };
   ForEachRun<T, int8_t>(x.rows, x.cols, {static_cast<const T*>(x.data), x.row_stride, x.col_stride},
                         {args.q, args.q_row_stride, args.q_col_stride}, args.grid,
@@ -188,10 +176,91 @@ void DequantizeOf(const DequantizeMatrixArgs& args) {
 
 void QuantizeAny(const QuantizeMatrixArgs& args, Target target) {
   switch (args.x.dtype) {
-    case DType::kF32: return QuantizeOf<float>(args, target);
-    case DType::kBF16: return QuantizeOf<BFloat16>(args, target);
-    case DType::kF16: return QuantizeOf<Float16>(args, target);
+    case DType::kF32:
+      switch (args.product_dtype.value_or(DType::kF32)) {
+        case DType::kBF16: return QuantizeOf<BFloat16, float>(args, target);
+        case DType::kF16: return QuantizeOf<Float16, float>(args, target);
+        default: return QuantizeOf<float, float>(args, target);
+      }
+    case DType::kBF16: return QuantizeOf<BFloat16, BFloat16>(args, target);
+    case DType::kF16: return QuantizeOf<Float16, Float16>(args, target);
     default: AQT_CHECK(!"QuantizeMatrix: dtype is f32, bf16 or f16");
+  }
+}
+
+template <class D>
+FloatVec LoadFloat(D d, const int8_t* x) {
+  return LoadInts(d, x);
+}
+
+// What becomes of a vector of elements, given their factors.
+struct LoadPlain {
+  template <class D, class T>
+  static FloatVec Apply(D d, const T* in, FloatVec) {
+    return LoadFloat(d, in);
+  }
+};
+
+// R(in * factor).
+template <bool kFlush>
+struct LoadProduct {
+  template <class D, class T>
+  static FloatVec Apply(D d, const T* in, FloatVec factor) {
+    FloatVec x = LoadFloat(d, in);
+    if constexpr (kFlush) x = Flush(d, x);
+    FloatVec y = hn::Mul(x, factor);
+    if constexpr (kFlush) y = Flush(d, y);
+    return RoundLanes<T>::Apply(d, y);
+  }
+};
+
+template <class Load, class T>
+void LoadRun(const T* in, int64_t n, const float* factor, int64_t factor_stride, float* out) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const FloatVec same = factor == nullptr ? hn::Zero(d) : hn::Set(d, factor[0]);
+  const bool varies = factor != nullptr && factor_stride != 0;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(Load::Apply(d, in + i, varies ? hn::LoadU(d, factor + i) : same), d, out + i);
+  }
+  if (i == n) return;
+  T padded[kMaxLanes] = {};
+  float factors[kMaxLanes] = {}, result[kMaxLanes];
+  std::copy(in + i, in + n, padded);
+  if (varies) std::copy(factor + i, factor + n, factors);
+  hn::StoreU(Load::Apply(d, padded, varies ? hn::LoadU(d, factors) : same), d, result);
+  std::copy(result, result + (n - i), out + i);
+}
+
+template <class T>
+void LoadLineOf(const Line& line, int64_t n, float* out) {
+  const T* data = static_cast<const T*>(line.data);
+  T gathered[internal::kChunk];
+  const int64_t step = line.stride == 1 ? n : internal::kChunk;
+  for (int64_t i = 0; i < n; i += step) {
+    const int64_t count = std::min(step, n - i);
+    if (line.stride != 1) internal::Gather(data + i * line.stride, line.stride, count, gathered);
+    const T* in = line.stride == 1 ? data : gathered;
+    if constexpr (!std::is_same_v<T, int8_t>) {
+      if (line.factor != nullptr) {
+        const bool flush = line.flush_subnormals && !std::is_same_v<T, Float16>;
+        const float* factor = line.factor + i * line.factor_stride;
+        if (flush) LoadRun<LoadProduct<true>>(in, count, factor, line.factor_stride, out + i);
+        else LoadRun<LoadProduct<false>>(in, count, factor, line.factor_stride, out + i);
+        continue;
+      }
+    }
+    LoadRun<LoadPlain>(in, count, nullptr, 0, out + i);
+  }
+}
+
+void LoadAnyLine(const Line& line, int64_t n, float* out) {
+  switch (line.dtype) {
+    case DType::kF32: return LoadLineOf<float>(line, n, out);
+    case DType::kBF16: return LoadLineOf<BFloat16>(line, n, out);
+    case DType::kF16: return LoadLineOf<Float16>(line, n, out);
+    default: return LoadLineOf<int8_t>(line, n, out);
   }
 }
 
@@ -216,6 +285,11 @@ void QuantizeMatrix(const QuantizeMatrixArgs& args, Target target) {
   AQT_DCHECK(args.rule == QuantizeRule::kDivideByScale || args.grid.zero_point == nullptr);
   AQT_DCHECK(args.rule == QuantizeRule::kMultiplyByInverse || args.noise.numbers == nullptr);
   AQT_HWY_DISPATCH(target, QuantizeAny)(args, target);
+}
+
+void LoadLine(const Line& line, int64_t n, float* out, Target target) {
+  AQT_DCHECK(line.factor == nullptr || !IsByteInteger(line.dtype));
+  if (n > 0) AQT_HWY_DISPATCH(target, LoadAnyLine)(line, n, out);
 }
 
 void DequantizeMatrix(const DequantizeMatrixArgs& args, Target target) {

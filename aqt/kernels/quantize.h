@@ -18,6 +18,7 @@
 // touched and should be off.
 
 #include <cstdint>
+#include <optional>
 
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/absmax.h"
@@ -39,6 +40,8 @@ struct NoiseMatrix {
 
 struct QuantizeMatrixArgs {
   FloatMatrix x;
+  // Of R, if not that of x; only for an x of f32 and kMultiplyByInverse.
+  std::optional<DType> product_dtype;
   QuantizeRule rule = QuantizeRule::kMultiplyByInverse;
   // kMultiplyByInverse: grid.scale holds inverse scales, and grid.zero_point is null.
   ScaleGrid grid;
@@ -53,6 +56,21 @@ struct QuantizeMatrixArgs {
   int64_t q_col_stride = 1;
 };
 void QuantizeMatrix(const QuantizeMatrixArgs& args, Target target = BestTarget());
+
+// n elements of a line, `stride` apart, of f32, bf16, f16 or integers of a byte each (s8, s4, s2).
+struct Line {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t stride = 1;
+  // If not null, element i is multiplied by factor[i * factor_stride] and rounded to `dtype`, a float one.
+  const float* factor = nullptr;
+  int64_t factor_stride = 0;  // 0 or 1
+  // Subnormal elements and products of f32 and bf16 become zeros.
+  bool flush_subnormals = false;
+};
+
+// out[i] = element i, for i < n.
+void LoadLine(const Line& line, int64_t n, float* out, Target target = BestTarget());
 
 struct DequantizeMatrixArgs {
   const int8_t* q = nullptr;

@@ -18,12 +18,23 @@ float Round(float x, DType dtype) {
 
 float Flush(float x, bool flush) { return flush && std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
 
-float AbsMax(const Operand& src, int64_t b0, int64_t b1, int64_t r0, int64_t r1, bool flush) {
+// Element (b, r, i) times its factor.
+float LoadScaled(const QuantizeArgs& args, int64_t b, int64_t r, int64_t i) {
+  const Operand& src = args.src;
+  const bool flush = args.step.subnormals_are_zero;
+  const float x = Flush(ReferenceLoad(src, b, r, i), flush);
+  if (args.k_factor == nullptr) return x;
+  return Round(Flush(x * args.k_factor[b * src.k.Count() + i], flush && src.dtype != DType::kF16), src.dtype);
+}
+
+float AbsMax(const QuantizeArgs& args, int64_t b0, int64_t b1, int64_t r0, int64_t r1) {
+  const Operand& src = args.src;
+  const bool flush = args.step.subnormals_are_zero;
   float max = 0;
   for (int64_t b = b0; b < b1; ++b) {
     for (int64_t r = r0; r < r1; ++r) {
       for (int64_t i = 0; i < src.k.Count(); ++i) {
-        const float x = std::fabs(Flush(ReferenceLoad(src, b, r, i), flush));
+        const float x = std::fabs(Flush(LoadScaled(args, b, r, i), flush));
         if (std::isnan(x)) return x;
         max = std::max(max, x);
       }
@@ -89,7 +100,7 @@ void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q) {
   const bool flush = step.subnormals_are_zero;
   const int64_t batch = src.batch.Count(), rows = src.rows.Count(), k = src.k.Count();
   if (args.scales == QuantizeArgs::Scales::kSingle) {
-    *args.scale = AbsMax(src, 0, batch, 0, rows, flush);
+    *args.scale = AbsMax(args, 0, batch, 0, rows);
     rule(args.scale, 1);
   }
   for (int64_t b = 0; b < batch; ++b) {
@@ -97,7 +108,7 @@ void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q) {
       float* scale = args.scale;
       if (args.scales == QuantizeArgs::Scales::kPerRow) {
         scale += b * rows + r;
-        *scale = AbsMax(src, b, b + 1, r, r + 1, flush);
+        *scale = AbsMax(args, b, b + 1, r, r + 1);
         rule(scale, 1);
       } else if (args.scales == QuantizeArgs::Scales::kGiven) {
         scale += b * args.scale_batch_stride + r * args.scale_row_stride;
@@ -105,7 +116,7 @@ void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q) {
       float inverse = Flush(Round(1.0f / Flush(*scale, flush), step.scale_dtype), flush);
       if (std::isinf(inverse)) inverse = 1.0f;
       for (int64_t i = 0; i < k; ++i) {
-        float y = Round(Flush(ReferenceLoad(src, b, r, i), flush) * inverse, step.product_dtype);
+        float y = Round(Flush(LoadScaled(args, b, r, i), flush) * inverse, step.product_dtype);
         if (args.noise != nullptr) y = Round(y + ReferenceNoise(*args.noise, b, r, i), step.product_dtype);
         *q++ = Quantized(y, step);
       }
