@@ -178,6 +178,29 @@ absl::StatusOr<ArrayRef> ContractionPlan::ForwardScaleInGradient(const GradientP
   return ScaleToOther(scale, Side::kRhs, gradient.dims, fwd_.product_shape.rank());
 }
 
+bool ContractionPlan::QuantizesIntoPanels(Side side, Side operand) const {
+  const GradientPlan& plan = gradient(side);
+  const ProductPlan& product = plan.product;
+  return plan.other == OtherOperand::kForwardQvalue && product.fuses && product.contraction.product == DType::kS32 &&
+         !product.tiled.has_value() && !product.geometry.windows.has_value() && product.side(operand).PacksDirectly();
+}
+
+bool ContractionPlan::MultipliesWhilePacking(Side side) const {
+  if (!QuantizesIntoPanels(side, Side::kLhs)) return false;
+  const QuantizeSpec& spec = *fwd_.side(Other(side)).spec;
+  const ArrayRef scale = *ForwardScaleInGradient(
+      gradient(side), ArrayRef(spec.scale_dtype, spec.scale_shape, nullptr));  // checked when planned
+  for (const int64_t axis : gradient(side).product.lhs.axes.rows) {
+    if (scale.shape[axis] != 1) return false;
+  }
+  return true;
+}
+
+bool ContractionPlan::PacksQvalue(Side side) const {
+  return QuantizesIntoPanels(side, Side::kRhs) && IsByteInteger(fwd_.side(Other(side)).spec->q_dtype) &&
+         !fwd_.HasMidScales();
+}
+
 int64_t ContractionPlan::CountScratch() const {
   SlotSizes forward;
   fwd_.AddSlots(forward);
@@ -189,10 +212,16 @@ int64_t ContractionPlan::CountScratch() const {
     if (plan.is_zero) continue;
     SlotSizes sizes;
     plan.product.AddSlots(sizes);
-    if (plan.other == OtherOperand::kForwardQvalue) {
+    if (MultipliesWhilePacking(side)) {
+      int64_t factors = 1;
+      for (const Axes* group : {&plan.product.lhs.axes.batch, &plan.product.lhs.axes.k}) {
+        for (const int64_t axis : *group) factors *= fwd_.product_shape[axis];
+      }
+      sizes.Add(ScratchSlot::kScaledGradient, factors * static_cast<int64_t>(sizeof(float)));
+    } else if (plan.other == OtherOperand::kForwardQvalue) {
       sizes.Add(ScratchSlot::kScaledGradient, fwd_.product_shape.num_elements() * size);
     }
-    if (plan.other != OtherOperand::kFloat) {
+    if (plan.other != OtherOperand::kFloat && !PacksQvalue(side)) {
       sizes.Add(ScratchSlot::kForwardOperand, fwd_.side(Other(side)).x.shape.num_elements() * size);
     }
     const int64_t elements = fwd_.side(side).x.shape.num_elements();

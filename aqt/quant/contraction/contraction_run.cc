@@ -270,25 +270,34 @@ void ContractionPlan::FillGradientOperands(Side side, const ArrayRef& g, const R
     return;
   }
   const Aval operand{this->operand(other).dtype, fwd_.side(other).x.shape};
+  const ArrayRef& scale = residual(ResidualKind::kScale);
+  const bool plain_call = context.runtime.observer == nullptr && context.runtime.product == nullptr;
+  if (plain_call && MultipliesWhilePacking(side)) {
+    call.lhs.factor = *ForwardScaleInGradient(plan, scale);  // checked when planned
+  } else if (plan.other == OtherOperand::kForwardQvalue) {
+    const Aval gradient = g.aval();
+    const MutableArrayRef scaled(gradient.dtype, gradient.shape,
+                                 context.workspace.Get(ScratchSlot::kScaledGradient, gradient.num_bytes()));
+    MultiplyInto(g, *ForwardScaleInGradient(plan, scale), g.dtype, scaled, context.runtime.executor);
+    call.lhs.x = scaled;
+  }
+  if (plain_call && PacksQvalue(side)) {
+    call.rhs.x = ArrayRef(operand.dtype, operand.shape, nullptr);
+    call.rhs.integers = residual(ResidualKind::kQvalue);
+    return;
+  }
   const MutableArrayRef value(operand.dtype, operand.shape,
                               context.workspace.Get(ScratchSlot::kForwardOperand, operand.num_bytes()));
   call.rhs.x = value;
-  const ArrayRef& scale = residual(ResidualKind::kScale);
+  absl::InlinedVector<ArrayRef, 1> bias;
+  absl::Span<const ArrayRef> scales;
   if (plan.other == OtherOperand::kDequantized) {
     const std::optional<Array>& own_bias = fwd_.side(other).spec->bias;
-    absl::InlinedVector<ArrayRef, 1> bias;
     if (own_bias.has_value()) bias.push_back(*own_bias);
-    DequantizeInto(residual(ResidualKind::kQvalue), {.bias = bias, .scale = absl::MakeConstSpan(&scale, 1)},
-                   operand.dtype, value, context.runtime.executor);
-    return;
+    scales = absl::MakeConstSpan(&scale, 1);
   }
-  const Aval gradient = g.aval();
-  const MutableArrayRef scaled(gradient.dtype, gradient.shape,
-                               context.workspace.Get(ScratchSlot::kScaledGradient, gradient.num_bytes()));
-  MultiplyInto(g, *ForwardScaleInGradient(plan, scale), g.dtype, scaled,
-               context.runtime.executor);  // checked when planned
-  DequantizeInto(residual(ResidualKind::kQvalue), {}, operand.dtype, value, context.runtime.executor);
-  call.lhs.x = scaled;
+  DequantizeInto(residual(ResidualKind::kQvalue), {.bias = bias, .scale = scales}, operand.dtype, value,
+                 context.runtime.executor);
 }
 
 void ContractionPlan::RunGradient(Side side, const MutableArrayRef& result, const Residuals::Impl& residuals,

@@ -141,7 +141,7 @@ void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Worksp
   kernels::RunGemm(kernel, args, runtime.executor);
 }
 
-void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {
+void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {
   const RowAxes row_axes = RowAxesOf(operand, axes);
   Strides strides;
   for (const int64_t axis : row_axes.axes) strides.push_back(scale.shape[axis] == 1 ? 0 : scale.strides[axis]);
@@ -149,7 +149,11 @@ void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes
   ForEachPiece(row_axes.shape, spans, [&](const int64_t* offsets, int64_t n, int64_t linear) {
     LoadRow(scale.dtype, scale.data, offsets[0], InnerStride(strides), n, rows + linear);
   });
-  FlushRow(scale.dtype, rows, row_axes.shape.num_elements());
+}
+
+void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {
+  GatherRows(scale, operand, axes, rows);
+  FlushRow(scale.dtype, rows, RowAxesOf(operand, axes).shape.num_elements());
 }
 
 void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale) {

@@ -95,6 +95,8 @@ void CountPack(Side side, const Runtime& runtime);
 //   GatherScales: rows[i] = scale, subnormals of f32 and bf16 as zero
 //   ScatterScales: scale (dense, of the full [batch, rows] extents or one element) = rows[i]
 void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
+// The same without the zeros.
+void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
 void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale);
 
 // Whether a * b is never subnormal for nonzero a and b from the two lists, which hold no subnormals.

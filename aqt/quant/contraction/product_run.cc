@@ -348,7 +348,8 @@ class Run {
     const SidePlan& own = plan_.side(side);
     const QuantizeSpec& spec = *own.spec;
     PackedSide packed;
-    packed.source = KernelOperand(in.x, own.axes);
+    const ArrayRef& x = in.integers.data != nullptr ? in.integers : in.x;
+    packed.source = KernelOperand(x, own.axes);
     if (in.panels != nullptr) {
       packed.panels = in.panels;
       packed.scales = Gathered(side, in.prepared->scale[0]);
@@ -368,11 +369,12 @@ class Run {
     kernels::QuantizeArgs args;
     std::optional<NoisyOperand> noisy;
     if (const std::optional<TensorDraws> draws = QuantizerOf(side).Draws(); draws.has_value()) {
-      noisy = KernelOperand(in.x, own.axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
+      noisy = KernelOperand(x, own.axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
       args.noise = &noisy->noise;
     }
     args.src = noisy.has_value() ? noisy->source : packed.source;
     args.step = *own.step;
+    if (in.factor.data != nullptr) args.k_factor = FactorAlongK(own, in);
     args.qvalues = static_cast<int8_t*>(in.keep_qvalue);
     args.panels = panels;
     const bool finds_scales = in.prepared == nullptr && own.row_scales != FusedScales::kNo;
@@ -401,6 +403,21 @@ class Run {
       ScatterScales(packed.scales.scale, own.axes, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));
     }
     return packed;
+  }
+
+  // The factor of the lhs of a gradient by batch and k, in its dtype.
+  const float* FactorAlongK(const SidePlan& own, const CallOperand& in) {
+    const OperandAxes axes{.batch = own.axes.batch, .rows = own.axes.k, .k = own.axes.rows};
+    int64_t n = 1;
+    for (const Axes* group : {&axes.batch, &axes.rows}) {
+      for (const int64_t axis : *group) n *= own.x.shape[axis];
+    }
+    float* factor = static_cast<float*>(
+        context_.workspace.Get(ScratchSlot::kScaledGradient, n * static_cast<int64_t>(sizeof(float))));
+    GatherRows(in.factor, own.x.shape, axes, factor);
+    RoundRow(own.x.dtype, factor, n);
+    FlushRow(own.x.dtype, factor, n);
+    return factor;
   }
 
   const ProductPlan& plan_;

@@ -44,6 +44,8 @@ struct SidePlan {
   FusedScales row_scales = FusedScales::kNo;
 
   bool is_quantized() const { return spec.has_value(); }
+  // Whether scales and qvalues are found while it is packed for a product that fuses, and so without a float array.
+  bool PacksDirectly() const { return step.has_value() && row_scales != FusedScales::kNo; }
   bool has_state() const { return spec.has_value() && spec->has_state(); }
   bool draws() const { return spec.has_value() && spec->draws_shape.has_value(); }
   // Whether its scales multiply the product.
@@ -73,7 +75,12 @@ double MaxMagnitude(const SidePlan& side);
 
 // One operand of a call.
 struct CallOperand {
-  ArrayRef x;                         // planned aval; not read when `prepared` has a qvalue
+  ArrayRef x;  // planned aval; not read when `prepared` has a qvalue
+  // Instead of the data of x, where the side PacksDirectly and there is no observer or user's product: integers of a
+  // byte each, whose values are x.
+  ArrayRef integers;
+  // There, too: x is first multiplied by this array, rounded to its dtype. Has extent 1 along the axes of the rows.
+  ArrayRef factor;
   const QTensor* prepared = nullptr;  // from outside: a qvalue with scales, only scales, or a float value
   const void* panels = nullptr;       // the operand itself, packed
   std::optional<Key> key;             // of this operand

@@ -88,8 +88,8 @@ int64_t HeapBytes() {
 // A plan holds its configuration and what it has decided, not the memory of its calls.
 TEST(Scratch, AHundredPlansNeedNoMoreThanOne) {
   constexpr int64_t kPlan = 32 << 10;
-  const Array lhs = RandomArray(DType::kF32, {256, 512}, 1), rhs = RandomArray(DType::kF32, {512, 256}, 2),
-              g = RandomArray(DType::kF32, {256, 256}, 3);
+  const Array lhs = RandomArray(DType::kF32, {512, 512}, 1), rhs = RandomArray(DType::kF32, {512, 512}, 2),
+              g = RandomArray(DType::kF32, {512, 512}, 3);
   const DotGeneral config = FullyQuantized({.use_stochastic_rounding = false}).value();
   Scratch scratch;
   int64_t scratch_of_one = 0, heap_of_one = 0;
