@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,6 +63,35 @@ TEST(Fp8, AllCodesAreFixedPointsAndOverflowSaturates) {
   EXPECT_EQ(Forward(e5m2, {0.1234567f, 100, 0.01f, -2.9098532f, 1.3707844f}),
             (std::vector<float>{0.125f, 96, 10.0f / 1024, -3, 1.25f}));
   EXPECT_EQ(Forward(Fp8{}, {1.3707844f, 113, 114}), (std::vector<float>{1.375f, 112, 112}));
+}
+
+// Rows are stored many values at a time, unless one of them is NaN.
+TEST(Fp8, RowsRoundLikeSingleValues) {
+  for (const DType dtype : {DType::kE4M3FN, DType::kE5M2}) {
+    const bool e4m3 = dtype == DType::kE4M3FN;
+    const Fp8 n = e4m3 ? Fp8{} : Fp8{.dtype = dtype, .exponent_bits = 5, .mantissa_bits = 2};
+    const float max = static_cast<float>(QuantBound(n));
+    std::mt19937 random(7);
+    std::vector<float> values;
+    for (int i = 0; i < 20000; ++i) {
+      // Every third has few bits, so that ties are among them.
+      const uint32_t bits = static_cast<uint32_t>(random()) & (i % 3 == 0 ? 0xfff80000u : 0xffffffffu);
+      const float v = __builtin_bit_cast(float, bits);
+      if (!std::isnan(v) || i > 10000) values.push_back(v);
+    }
+    const std::vector<float> got = Forward(n, values);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) {
+        ASSERT_TRUE(std::isnan(got[i])) << values[i];
+        continue;
+      }
+      const float clamped = std::clamp(values[i], -max, max);
+      const float want =
+          e4m3 ? ToFloat(ConvertElement<Float8E4M3FN>(clamped)) : ToFloat(ConvertElement<Float8E5M2>(clamped));
+      ASSERT_EQ(got[i], want) << values[i];
+      ASSERT_EQ(std::signbit(got[i]), std::signbit(want)) << values[i];
+    }
+  }
 }
 
 TEST(Fp8, StochasticRoundingIsUnbiased) {

@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
+#include "aqt/kernels/quantize_fp8.h"
 #include "aqt/quant/numerics/arith.h"
 
 namespace aqt::internal {
@@ -21,6 +22,24 @@ void Combine(const float* x, int64_t x_stride, float* y, int64_t n, Op op) {
   } else {
     for (int64_t i = 0; i < n; ++i) y[i] = op(y[i], x[i]);
   }
+}
+
+// Whether it could: contiguous 8-bit floats, none of them beyond the largest finite one. (Saturating and converting
+// differ only there, and in the sign of NaN.)
+bool StoreFloat8Row(DType dtype, const float* in, int64_t n, uint8_t* out, int64_t stride) {
+  if ((dtype != DType::kE4M3FN && dtype != DType::kE5M2) || stride != 1) return false;
+  const float max = static_cast<float>(MaxFinite(dtype));
+  bool fits = true;
+  for (int64_t i = 0; i < n; ++i) fits &= std::fabs(in[i]) <= max;
+  if (!fits) return false;
+  const float one = 1;
+  kernels::QuantizeFp8Args args;
+  args.x = {in, DType::kF32, 1, n, n, 1};
+  args.grid.scale = &one;
+  args.q_dtype = dtype;
+  args.q = out;
+  kernels::QuantizeFp8(args);
+  return true;
 }
 
 // Loads a piece of a broadcast operand: one element when its inner stride is 0. Returns the stride for Combine.
@@ -130,6 +149,7 @@ void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int6
 }
 
 void StoreRow(DType dtype, const float* in, int64_t n, void* data, int64_t offset, int64_t stride) {
+  if (StoreFloat8Row(dtype, in, n, static_cast<uint8_t*>(data) + offset, stride)) return;
   VisitDType(dtype, [&]<class T>() {
     T* out = static_cast<T*>(data) + offset;
     if constexpr (std::is_same_v<T, BFloat16>) {
