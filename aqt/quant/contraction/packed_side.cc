@@ -166,19 +166,27 @@ void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArra
   });
 }
 
-bool ProductsAreNormal(const float* a, int64_t a_count, const float* b, int64_t b_count) {
+bool ProductsAreNormal(double least, const float* a, int64_t a_count, const float* b, int64_t b_count) {
   const auto smallest = [](const float* values, int64_t count) {
-    float least = std::numeric_limits<float>::infinity();
+    float result = std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < count; ++i) {
       const float magnitude = std::fabs(values[i]);
-      least = magnitude != 0 && magnitude < least ? magnitude : least;
+      result = magnitude != 0 && magnitude < result ? magnitude : result;
     }
-    return least;
+    return result;
   };
-  return static_cast<double>(smallest(a, a_count)) * smallest(b, b_count) >= 0x1p-125;
+  const double first = least * smallest(a, a_count);
+  return first >= 0x1p-125 && first * smallest(b, b_count) >= 0x1p-125;
 }
 
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
+  if (const auto* fp8 = std::get_if<Fp8>(&spec.numerics); fp8 != nullptr) {
+    if (fp8->stochastic_rounding || spec.bias.has_value() || spec.q_dtype == DType::kBF16) return std::nullopt;
+    return kernels::QuantizeStep{.q_dtype = spec.q_dtype,
+                                 .scale_dtype = spec.scale_dtype,
+                                 .product_dtype = spec.scaled_dtype,
+                                 .subnormals_are_zero = true};
+  }
   const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
   if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return std::nullopt;
   if (spec.bias.has_value()) return std::nullopt;

@@ -175,6 +175,14 @@ bool Fuses(const ProductPlan& plan) {
   return true;
 }
 
+bool PacksAsQuantized(const ProductPlan& plan) {
+  if (!plan.fuses || plan.geometry.windows.has_value()) return false;
+  if (plan.contraction.sums_are_integers()) return true;
+  const auto is_float8 = [](DType dtype) { return dtype == DType::kE4M3FN || dtype == DType::kE5M2; };
+  return plan.contraction.product == DType::kF32 && plan.lhs.scales_output() && plan.rhs.scales_output() &&
+         is_float8(plan.lhs.operand_dtype) && is_float8(plan.rhs.operand_dtype);
+}
+
 }  // namespace
 
 absl::StatusOr<ArrayRef> ProductPlan::ScaleInOutput(Side s, const ArrayRef& scale) const {
@@ -264,6 +272,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     plan.contraction = ContractionOf(plan, product);
   }
   plan.fuses = Fuses(plan);
+  plan.packs_as_quantized = PacksAsQuantized(plan);
   plan.lhs_panels = PanelKeyOf(plan, Side::kLhs);
   plan.rhs_panels = PanelKeyOf(plan, Side::kRhs);
   return plan;
@@ -282,14 +291,13 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
   for (const Side s : kSides) {
     const bool is_lhs = s == Side::kLhs;
     const SidePlan& own = side(s);
-    const bool packs_integers = fuses && contraction.sums_are_integers() && !geometry.windows.has_value();
-    AddQuantizeSlots(own, s, /*packs=*/packs_integers && own.step.has_value(), sizes);
+    AddQuantizeSlots(own, s, /*packs=*/packs_as_quantized && own.step.has_value(), sizes);
     if (fuses) {
       if (own.scales_output()) {
         sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsEpilogueScale),
                   count(own.x.shape, own.axes.batch) * count(own.x.shape, own.axes.rows) * kFloat);
       }
-      if (packs_integers) {
+      if (packs_as_quantized) {
         const kernels::GemmKernel& kernel = *contraction.gemm;
         sizes.Add(
             OfSide(is_lhs, ScratchSlot::kLhsPacked),
@@ -309,7 +317,7 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
     }
   }
   if (fuses) {
-    if (contraction.sums_are_integers() && !geometry.windows.has_value()) return;
+    if (packs_as_quantized) return;
     AddContractScaledSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, {rhs.operand_dtype, rhs.x.shape},
                            /*has_lhs_scale=*/lhs.scales_output(), sizes);
     return;

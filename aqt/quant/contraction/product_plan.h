@@ -53,6 +53,8 @@ struct ProductPlan {
   // Whether the kernels' epilogue does all that follows the sums, unless a call asks for more: of bytes in s32, both
   // sides dequantized on the product; of floats, no scale multiplied into the other operand.
   bool fuses = false;
+  // Whether, besides, both operands are quantized to bytes (integers or 8-bit floats) straight into panels.
+  bool packs_as_quantized = false;
   kernels::Target target;
   // How a prepared operand is packed ahead of time. Null if it cannot be: windows slide over it, its rows are those of
   // groups that only a call knows, scales of the other side are multiplied into it, or the product has no kernel.

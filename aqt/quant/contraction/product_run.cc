@@ -1,4 +1,5 @@
-// Runs a ProductPlan: the general way, or integer products with everything in the s8 kernels. Both give the same bits.
+// Runs a ProductPlan: the general way, or products of integers and of 8-bit floats with everything in the kernels. Both
+// give the same bits.
 
 #include <algorithm>
 #include <cstdint>
@@ -43,6 +44,9 @@ Ref Element(const Ref& x, int64_t index) {
   return Ref(x.dtype, Shape(x.shape.extents().subspan(1)), Strides(x.strides.begin() + 1, x.strides.end()),
              Advanced(x.data, index * x.strides[0] * SizeOf(x.dtype)));
 }
+
+// Of two e5m2, whose smallest is 2^-16. All sums are multiples of it.
+constexpr double kSmallestFloat8Product = 0x1p-32;
 
 class Run {
  public:
@@ -269,14 +273,12 @@ class Run {
   }
 
   void RunFused() {
-    const bool integers = plan_.contraction.sums_are_integers();
-    if (integers && !plan_.geometry.windows.has_value()) return RunIntegers();
+    if (plan_.packs_as_quantized) return RunBytes();
     QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
     const RowScales lhs_scales = OutputScales(Side::kLhs, lhs), rhs_scales = OutputScales(Side::kRhs, rhs);
-    for (QuantizedSide* side : {&lhs, &rhs}) {  // the plan may have widened 4-bit operands, which have a byte each
-      if (side->operand.dtype == DType::kS4)
-        side->operand.dtype = plan_.side(side == &lhs ? Side::kLhs : Side::kRhs).operand_dtype;
-    }
+    // The plan may have widened 4-bit operands, which have a byte each.
+    if (lhs.operand.dtype == DType::kS4) lhs.operand.dtype = plan_.lhs.operand_dtype;
+    if (rhs.operand.dtype == DType::kS4) rhs.operand.dtype = plan_.rhs.operand_dtype;
     ContractScaled(plan_.contraction, lhs.operand, rhs.operand, EpilogueOf(lhs_scales, rhs_scales), call_.out,
                    context_.workspace, context_.runtime, {Input(Side::kLhs).panels, Input(Side::kRhs).panels});
   }
@@ -286,9 +288,10 @@ class Run {
     return plan_.side(side).scales_output() ? Gathered(side, quantized.scale[0]) : RowScales();
   }
 
-  // Integers go into panels as they are quantized.
-  void RunIntegers() {
-    const kernels::GemmKernel& kernel = *plan_.contraction.gemm;
+  // Operands go into panels as they are quantized.
+  void RunBytes() {
+    const kernels::GemmKernel& kernel =
+        Input(Side::kRhs).panels != nullptr ? *plan_.contraction.gemm_of_packed_rhs : *plan_.contraction.gemm;
     const PackedSide lhs = PackSide(Side::kLhs, kernel), rhs = PackSide(Side::kRhs, kernel);
     GemmCall call;
     call.lhs = lhs.source;
@@ -317,10 +320,12 @@ class Run {
     epilogue.rhs_scale = rhs.scale;
     epilogue.rhs_stride = rhs.single ? 0 : 1;
     epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
-    // A nonzero sum of integers is at least 1, and a scale is not subnormal: only the second product can be subnormal.
-    // Usually it cannot, and the tiles have nothing to check.
-    epilogue.subnormals_are_zero =
-        !plan_.contraction.sums_are_integers() || !ProductsAreNormal(lhs.scale, lhs.count, rhs.scale, rhs.count);
+    // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them is
+    // subnormal, and the tiles have nothing to check.
+    const double smallest = plan_.contraction.sums_are_integers() ? 1 : kSmallestFloat8Product;
+    epilogue.subnormals_are_zero = !plan_.packs_as_quantized && !plan_.contraction.sums_are_integers()
+                                       ? true
+                                       : !ProductsAreNormal(smallest, lhs.scale, lhs.count, rhs.scale, rhs.count);
     return epilogue;
   }
 
@@ -375,7 +380,7 @@ class Run {
     args.src = noisy.has_value() ? noisy->source : packed.source;
     args.step = *own.step;
     if (in.factor.data != nullptr) args.k_factor = FactorAlongK(own, in);
-    args.qvalues = static_cast<int8_t*>(in.keep_qvalue);
+    args.qvalues = in.keep_qvalue;
     args.panels = panels;
     const bool finds_scales = in.prepared == nullptr && own.row_scales != FusedScales::kNo;
     if (finds_scales) {

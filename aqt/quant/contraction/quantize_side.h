@@ -148,8 +148,8 @@ class SideQuantizer {
 
  private:
   ArrayRef ComputeQvalueOf(const ArrayRef& x, const Affine& affine);
-  // Both at once by the vector kernels, if these give the same bits: AbsMax scales, integers of at most 8 bits, a dense
-  // operand. Otherwise null.
+  // Both at once by the vector kernels, if these give the same bits: AbsMax scales, integers and floats of at most 8
+  // bits (FusedStep), a dense operand. Otherwise null.
   struct ScaleAndQvalue {
     ArrayRef scale, qvalue;
   };
