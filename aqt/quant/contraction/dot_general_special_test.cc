@@ -88,9 +88,10 @@ TEST(ClipGradient, OfASmallFloatThatIsNaN) {
   }
 }
 
-// An observer prevents fusion. Results have the same bits; a NaN stays a NaN. Here s32 sums meet infinite scales (from
-// infinite bounds; in f16 also from finite ones beyond its range).
-TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {
+// An observer prevents fusion. Results have the same bits; a NaN stays a NaN. Here sums meet infinite scales (from
+// infinite bounds; in f16 also from finite ones beyond its range), and, where all elements are tiny, scales that give
+// subnormal products.
+void ExpectNoBitChangedByAnObserver(bool float8, float size) {
   const float specials[] = {1, -1, 0, 1e37f, -1e37f, 3e38f, 6e4f, kInf, -kInf, kNaN, 1e-39f};
   const int64_t count = static_cast<int64_t>(std::size(specials));
   int64_t nans = 0;
@@ -102,9 +103,13 @@ TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {
         // Each row of lhs, and the first columns of rhs, has one special element.
         for (int64_t r = 0; r < 6; ++r) left[r * 9 + (r + seed) % 9] = specials[(r + seed) % count];
         for (int64_t c = 0; c < 6; ++c) right[((c + 2 * seed) % 9) * 6 + c] = specials[(c * 5 + seed) % count];
+        for (std::vector<float>* x : {&left, &right}) {
+          for (float& v : *x) v *= size;
+        }
         const Array lhs = Cast(ArrayRef(left.data(), {6, 9}), dtype), rhs = Cast(ArrayRef(right.data(), {9, 6}), dtype);
         const Array g = Cast(ArrayRef(left.data(), {6, 6}), dtype);
-        DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = seed % 2 == 0});
+        const Bits bits = float8 ? Bits::E4M3() : Bits(8), bwd_bits = float8 ? Bits::E5M2() : Bits(8);
+        DotGeneral config = DotGeneralMake(bits, bits, {.bwd_bits = bwd_bits, .use_fwd_quant = seed % 2 == 0});
         for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.drhs.rhs}) {
           tensor->quantizer.scale_dtype = scale_dtype;
         }
@@ -125,6 +130,15 @@ TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {
     }
   }
   EXPECT_GT(nans, 0);
+}
+
+TEST(Observer, ChangesNoBitOfInfinitiesAndNaN) {
+  ExpectNoBitChangedByAnObserver(/*float8=*/false, 1);
+  ExpectNoBitChangedByAnObserver(/*float8=*/true, 1);
+}
+TEST(Observer, ChangesNoBitOfTinyProducts) {
+  ExpectNoBitChangedByAnObserver(/*float8=*/false, 7e-20f);
+  ExpectNoBitChangedByAnObserver(/*float8=*/true, 7e-20f);
 }
 
 // Unquantized operands: subnormal elements are zeros before the product, not only the sums after it.
