@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Measures our benchmarks and other libraries on this machine, in turns, and writes one table.
+
+  ./bazelw build //tests/benchmarks:all
+  tests/benchmarks/compare.py --python VENV/bin/python --out docs/performance.json
+  tests/benchmarks/performance_page.py
+
+Each round starts every benchmark and every runner in peers/ once, pinned to the same CPUs, when the machine is quiet. A row's
+time is the least of all rounds. --python is the interpreter that has the peers' packages (onnxruntime, onnx, ai-edge-litert,
+flatbuffers, mkl, jax, aqtp, torch); a runner whose packages are missing is skipped with a message. Eigen and oneDNN are rows
+of our own benchmarks.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+import performance_page  # noqa: E402  pylint: disable=wrong-import-position
+
+BENCHMARKS = ("gemm", "dot_general", "train_step", "conv")
+ROW_ERROR = re.compile(r"[\w]+/[\w-]+/\w+/\d+/[^ ]+: ")  # a program says what is wrong with one row
+PEERS = tuple(sorted(path.stem.removeprefix("run_") for path in (HERE / "peers").glob("run_*.py")))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", default="1", help="numbers of threads, as in 1,2")
+    parser.add_argument("--filter", default="", help="only rows with a match of this expression in class/shape/dtype/threads/who; "
+                                                     "of peers, the classes and shapes that these rows have")
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {', '.join(PEERS)}; empty for none")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter for the peers")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "bazel-bin/tests/benchmarks", help="where our benchmarks are")
+    parser.add_argument("--cpus", default="", help="CPUs to use, as in 0,1; by default the first ones")
+    parser.add_argument("--inner", type=int, default=5, help="rounds inside one run of our benchmarks")
+    parser.add_argument("--milliseconds", type=float, default=10, help="for each row of ours and inner round")
+    parser.add_argument("--seconds", type=float, default=0.1, help="for each row of a peer and round")
+    parser.add_argument("--wait", type=float, default=60, help="seconds to wait for a quiet machine before each run")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds that one run may take")
+    parser.add_argument("--out", type=pathlib.Path, help="the JSON file; the table is printed in any case")
+    return parser.parse_args()
+
+
+# ---- the machine
+
+def busy_seconds():
+    """CPU time that all processes have used since the machine started."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, irq, soft = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_quiet(limit):
+    """Returns whether others left the machine alone for half a second within `limit` seconds."""
+    end = time.monotonic() + limit
+    while True:
+        before, start = busy_seconds(), time.monotonic()
+        time.sleep(0.5)
+        if (busy_seconds() - before) / (time.monotonic() - start) < 0.1:
+            return True
+        if time.monotonic() > end:
+            return False
+
+
+def first_line(path, default="?"):
+    try:
+        return pathlib.Path(path).read_text(encoding="ascii").splitlines()[0].strip()
+    except (OSError, IndexError):
+        return default
+
+
+def describe_machine(cpus):
+    """What a reader needs to know to compare."""
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        info = dict(map(str.strip, line.split(":", 1)) for line in file if ":" in line)
+    flags = set(info.get("flags", "").split())
+    wanted = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+    caches = []
+    for folder in sorted(pathlib.Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        if first_line(folder / "type") != "Instruction":
+            caches.append(f"L{first_line(folder / 'level')} {first_line(folder / 'size')}")
+    return {
+        "processor": f"{info.get('model name', '?')}, family {info.get('cpu family', '?')}, model {info.get('model', '?')}",
+        "instructions": ", ".join(name for name in wanted if name in flags),
+        "caches": ", ".join(caches),
+        "CPUs": f"{', '.join(map(str, cpus))} of {os.cpu_count()}",
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+# ---- running
+
+class Runs:
+    """Starts programs one after the other on the same CPUs, and remembers what disturbed them."""
+
+    def __init__(self, args, cpus):
+        self.args, self.cpus, self.count, self.disturbed = args, cpus, 0, []
+
+    def start(self, name, command, threads, measured=True):
+        """The exit status and the output of a program."""
+        cpus = set(self.cpus[:threads])
+        env = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), PYTHONDONTWRITEBYTECODE="1")
+        quiet = not measured or wait_until_quiet(self.args.wait)
+        own, before, start = children_seconds(), busy_seconds(), time.monotonic()
+        try:
+            done = subprocess.run(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=self.args.limit, check=False, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+            code, out, errors = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired as late:
+            # What it has printed so far counts.
+            code, out, errors = 0, (late.stdout or b"").decode(), f"stopped after {self.args.limit:g} s"
+        taken = time.monotonic() - start
+        self.count += measured
+        others = max(0.0, busy_seconds() - before - (children_seconds() - own)) / max(taken, 1e-3)
+        if measured and (others > 0.1 or not quiet):
+            self.disturbed.append(f"{name}: others used {others:.2f} CPUs")
+        for line in errors.splitlines():
+            if code != 0 or ROW_ERROR.match(line):
+                print(f"  {name}: {line}", file=sys.stderr)
+        if measured:
+            print(f"  {name}, {threads} threads: {taken:.0f} s, others {others:.2f} CPUs", file=sys.stderr, flush=True)
+        if code != 0:
+            print(f"  {name}: exit status {code}", file=sys.stderr)
+        return code, out
+
+
+def children_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def ours(runs, args, name, rows, threads):
+    """Times of these rows of a benchmark: [{"row", "us", "roof"}], and the machine's roofs."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = pathlib.Path(scratch, "out.json")
+        chosen = "^(" + "|".join(re.escape(row) for row in rows) + ")$"
+        code, _ = runs.start(name, [args.bin / name, "--threads", threads, "--rounds", args.inner, "--milliseconds",
+                                args.milliseconds, "--filter", chosen, "--json", file], threads)
+        if code != 0:
+            return [], {}
+        data = json.loads(file.read_text(encoding="utf-8"))
+    found = []
+    for run in data["benchmarks"]:
+        row = {"row": run["name"], "us": run["real_time"]}
+        if "roof" in run:
+            row["roof"] = run["roof"]
+        found.append(row)
+    return found, {key: value for key, value in data["context"].items() if key.startswith(("roof_", "target"))}
+
+
+def peer(runs, args, name, rows, threads):
+    shapes = {}
+    for row in rows:
+        cls, shape = row.split("/")[:2]
+        shapes.setdefault(cls, {})[shape] = None
+    # What a runner has printed before it failed is good.
+    _, out = runs.start(name, [args.python, HERE / f"peers/run_{name}.py", "--threads", threads, "--seconds", args.seconds,
+                            "--rows", json.dumps({cls: list(names) for cls, names in shapes.items()})], threads)
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def merge(best, found):
+    """Keeps the best time of each row, and that of every round."""
+    for row in found:
+        old = best.get(row["row"])
+        times = (old["rounds_us"] if old else []) + [row["us"]]
+        best[row["row"]] = dict(row if old is None or row["us"] < old["us"] else old, rounds_us=times)
+
+
+def available(runs, args, names):
+    """Those of the peers that can start."""
+    found = []
+    for name in names:
+        if name not in PEERS:
+            sys.exit(f"--peers: there is no peer {name}; expected one of {', '.join(PEERS)}")
+        if runs.start(name, [args.python, HERE / f"peers/run_{name}.py", "--rows", "{}"], 1, measured=False)[0] != 0:
+            print(f"{name}: skipped, its packages are missing for {args.python}", file=sys.stderr)
+        else:
+            found.append(name)
+    return found
+
+
+def main():
+    args = arguments()
+    counts = [int(count) for count in args.threads.split(",")]
+    cpus = [int(cpu) for cpu in args.cpus.split(",")] if args.cpus else sorted(os.sched_getaffinity(0))[:max(counts)]
+    if len(cpus) < max(counts):
+        sys.exit(f"--threads: {max(counts)} threads, but only {len(cpus)} CPUs")
+    for name in BENCHMARKS:
+        if not (args.bin / name).exists():
+            sys.exit(f"{args.bin / name} is missing: run  ./bazelw build //tests/benchmarks:all")
+    runs = Runs(args, cpus)
+    peers = available(runs, args, [name for name in args.peers.split(",") if name])
+
+    wanted = {}  # (benchmark, threads) -> rows; a row that two benchmarks have belongs to the first
+    for threads in counts:
+        seen = set()
+        for name in BENCHMARKS:
+            _, listed = runs.start(name, [args.bin / name, "--list", "--threads", threads], threads, measured=False)
+            rows = [row for row in listed.split() if re.search(args.filter, row) and row not in seen]
+            seen.update(rows)
+            wanted[name, threads] = rows
+
+    best, roofs, start = {}, {}, time.monotonic()
+    for number in range(args.rounds):
+        print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
+        for threads in counts:
+            every_row = [row for (_, count), rows in wanted.items() if count == threads for row in rows]
+            for name in BENCHMARKS:
+                if wanted[name, threads]:
+                    found, context = ours(runs, args, name, wanted[name, threads], threads)
+                    merge(best, found)
+                    roofs.update(context)
+            for name in peers:
+                if every_row:
+                    merge(best, peer(runs, args, name, every_row, threads))
+
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], stdout=subprocess.PIPE, text=True, check=False)
+    data = {
+        "machine": {**describe_machine(cpus), **roofs},
+        "command": " ".join(["tests/benchmarks/compare.py", *map(shlex.quote, sys.argv[1:])]),
+        "commit": commit.stdout.strip(),
+        "date": datetime.date.today().isoformat(),
+        "rounds": args.rounds,
+        "minutes": round((time.monotonic() - start) / 60, 1),
+        "runs": runs.count,
+        "disturbed": runs.disturbed,
+        "rows": [best[name] for name in sorted(best)],
+    }
+    if args.out:
+        # One row in a line: changes are easy to see.
+        text = json.dumps({key: value for key, value in data.items() if key != "rows"}, indent=1)
+        rows = ",\n".join(json.dumps(row) for row in data["rows"])
+        args.out.write_text(f'{text[:-2]},\n "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+    print(performance_page.page(data))
+    for line in runs.disturbed:
+        print(f"disturbed: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

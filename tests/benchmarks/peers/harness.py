@@ -1,0 +1,72 @@
+"""What the peers' runners share: which rows to run, and how they are timed.
+
+A runner measures one library. compare.py starts it with the classes and shapes of our own benchmarks, and reads a line of
+JSON for each row: {"row": "class/shape/dtype/threads/who", "us": best time of a call in microseconds}.
+"""
+import argparse
+import json
+import re
+import sys
+import time
+
+
+def parse_product(shape):
+    """(batch, m, k, n) of "512x1024x4096" or "16x128x64x128"."""
+    sizes = [int(size) for size in shape.split("x")]
+    return (1, *sizes) if len(sizes) == 3 else tuple(sizes)
+
+
+def parse_conv(shape):
+    """(batch, height, width, in, kernel, out) of "8x28x28x128-3x128"."""
+    return tuple(int(size) for size in re.split("[x-]", shape))
+
+
+class Harness:
+    """The command line of a runner."""
+
+    def __init__(self, description, argv=None):
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("--rows", type=json.loads, default={"product": ["256x256x256"], "dynamic": ["256x256x256"]},
+                            help='classes and their shapes, as in {"product": ["512x512x512"]}')
+        parser.add_argument("--threads", type=int, default=1)
+        parser.add_argument("--seconds", type=float, default=0.1, help="time for each row, at least three calls")
+        parser.add_argument("--filter", default="", help="an expression that the name of a row must have a match of")
+        self.args = parser.parse_args(argv)
+        self.threads = self.args.threads
+        self.filter = re.compile(self.args.filter)
+
+    def shapes(self, *classes):
+        """The shapes of these classes, each once."""
+        return list(dict.fromkeys(shape for name in classes for shape in self.args.rows.get(name, ())))
+
+    def name(self, cls, shape, dtype, who):
+        """The row's name if it is wanted, or None."""
+        name = f"{cls}/{shape}/{dtype}/{self.threads}/{who}"
+        return name if shape in self.args.rows.get(cls, ()) and self.filter.search(name) else None
+
+    def row(self, cls, shape, dtype, who, make):
+        """Times the function that make() returns, if the row is wanted. A library that cannot do it has no such row."""
+        name = self.name(cls, shape, dtype, who)
+        if name is None:
+            return
+        try:
+            seconds = best_seconds(make(), self.args.seconds)
+        except Exception as error:  # pylint: disable=broad-except
+            print(f"{name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr, flush=True)
+            return
+        print(json.dumps({"row": name, "us": round(seconds * 1e6, 3)}), flush=True)
+
+
+def best_seconds(run, budget):
+    """The best time of a call: at least three, and as many as fit into the budget."""
+    run()
+    start = time.perf_counter()
+    run()
+    inner = max(1, int(1e-4 / max(time.perf_counter() - start, 1e-8)))  # clocks are too coarse for less
+    best, end, count = float("inf"), time.perf_counter() + budget, 0
+    while count < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        for _ in range(inner):
+            run()
+        best, count = min(best, (time.perf_counter() - start) / inner), count + 1
+    return best

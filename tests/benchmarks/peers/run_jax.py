@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""JAX on XLA (PyPI: jax), and with aqtp also AQT, whose arithmetic ours is ("jax-aqt")."""
+import functools
+import os
+
+import harness
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def compiled(f, *args):
+    import jax
+    g = jax.jit(f)
+    return lambda: jax.block_until_ready(g(*args))
+
+
+def step_of(dot):
+    """Forward and both gradients."""
+    import jax
+
+    def step(x, w, g):
+        out, vjp = jax.vjp(dot, x, w)
+        return out, *vjp(g)
+    return step
+
+
+def quantized_rows(x, axis):
+    import jax.numpy as jnp
+    scale = jnp.max(jnp.abs(x), axis=axis, keepdims=True) / 127.0
+    return jnp.clip(jnp.round(x / scale), -127, 127).astype(jnp.int8), scale
+
+
+def products(h, shape, aqt_config):
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+    who, batch_m_k_n = f"jax-{jax.__version__}", harness.parse_product(shape)
+    batch, m, k, n = batch_m_k_n
+    lead, b = ((), ()) if batch == 1 else ((batch,), (0,))
+    dims = (((len(b) + 1,), (len(b),)), (b, b))
+    key = jax.random.PRNGKey(0)
+    x, w, g = (jax.random.normal(key, (*lead, *size)) for size in ((m, k), (k, n), (m, n)))
+    dot = lambda x, w, dtype=None: lax.dot_general(x, w, dims, preferred_element_type=dtype)
+    h.row("product", shape, "f32", who, lambda: compiled(dot, x, w))
+    for dtype, name, out in ((jnp.bfloat16, "bf16", jnp.float32), (jnp.int8, "s8", jnp.int32)):
+        h.row("product", shape, name, who, lambda dtype=dtype, out=out: compiled(
+            functools.partial(dot, dtype=out), (x * 40).astype(dtype), (w * 40).astype(dtype)))
+    h.row("fp8", shape, "e4m3", who, lambda: compiled(functools.partial(dot, dtype=jnp.float32),
+                                                     x.astype(jnp.float8_e4m3fn), w.astype(jnp.float8_e4m3fn)))
+
+    def dynamic(x, qw, sw):
+        qx, sx = quantized_rows(x, x.ndim - 1)
+        return dot(qx, qw, jnp.int32).astype(jnp.float32) * sx * sw
+
+    h.row("dynamic", shape, "int8", who, lambda: compiled(dynamic, x, *quantized_rows(w, w.ndim - 2)))
+    h.row("step", shape, "f32", who, lambda: compiled(step_of(dot), x, w, g))
+    if aqt_config is None:
+        return
+    configs = {
+        "int8": dict(fwd_bits=8, bwd_bits=8, use_stochastic_rounding=False),
+        "int8_noise": dict(fwd_bits=8, bwd_bits=8, use_stochastic_rounding=True),
+        "fp8": dict(fwd_bits="e4m3", bwd_bits="e5m2", use_stochastic_rounding=False),
+    }
+    for name, fields in configs.items():
+        def quantized(x, w, fields=fields):
+            config = aqt_config.set_context(aqt_config.fully_quantized(**fields), jax.random.PRNGKey(1), 0)
+            return config(x, w, dims)
+        h.row("step", shape, name, who + "-aqt", lambda quantized=quantized: compiled(step_of(quantized), x, w, g))
+
+
+def main():
+    h = harness.Harness(__doc__)
+    # XLA's threads are as many as the CPUs that the process may use.
+    os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:h.threads]))
+    try:
+        from aqt.jax.v2 import config as aqt_config
+    except ImportError:
+        aqt_config = None
+    for shape in h.shapes("product", "dynamic", "fp8", "step"):
+        products(h, shape, aqt_config)
+
+
+if __name__ == "__main__":
+    main()
