@@ -127,12 +127,12 @@ class Runs:
         if measured and (others > 0.1 or not quiet):
             self.disturbed.append(f"{name}: others used {others:.2f} CPUs")
         for line in errors.splitlines():
-            if code != 0 or ROW_ERROR.match(line):
-                print(f"  {name}: {line}", file=sys.stderr)
+            if ROW_ERROR.match(line):
+                print(f"  {line}", file=sys.stderr)
+        if code != 0:
+            print(f"  {name}: exit status {code}: {(errors.strip() or 'no message').splitlines()[-1]}", file=sys.stderr)
         if measured:
             print(f"  {name}, {threads} threads: {taken:.0f} s, others {others:.2f} CPUs", file=sys.stderr, flush=True)
-        if code != 0:
-            print(f"  {name}: exit status {code}", file=sys.stderr)
         return code, out
 
 

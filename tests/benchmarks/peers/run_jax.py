@@ -70,8 +70,9 @@ def products(h, shape, aqt_config):
 
 def main():
     h = harness.Harness(__doc__)
-    # XLA's threads are as many as the CPUs that the process may use.
+    # XLA's threads are as many as the CPUs that the process may use when it starts.
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:h.threads]))
+    import jax  # noqa: F401  pylint: disable=unused-import
     try:
         from aqt.jax.v2 import config as aqt_config
     except ImportError:
