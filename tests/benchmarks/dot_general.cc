@@ -2,6 +2,7 @@
 //   dynamic       int8 activations quantized in the call; int8 weights, int4, and int4 in groups of 128
 //   weights_only  f32 activations; weights of 8 bits (w8), 4 bits (w4), and 4 bits in groups of 128 (w4_g128)
 //   fp8           both sides e4m3
+//   (who "aqt:program": the same in a PreparedProgram)
 //   prepare       quantizing and packing the weights
 // and the f32 products of gemm, which ratio_f32 compares with.
 //
@@ -9,20 +10,29 @@
 
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
+#include "aqt/ops/aqt_dot_general.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/tensor/qtensor.h"
+#include "aqt/runtime/prepared_program.h"
 #include "tests/benchmarks/products.h"
 #include "tests/benchmarks/suite.h"
 
@@ -35,6 +45,29 @@ constexpr int64_t kGroup = 128;
 DotGeneral Grouped(DotGeneral config) {
   config.tiling = *DotTilingFromEinsum("mk,kn->mn", {{'k', kGroup}});
   return config;
+}
+
+// A program of this one contraction, which serves the prepared weights.
+absl::StatusOr<Call> Served(const DotGeneral& config, OperandsPtr data, Executor* executor) {
+  if (executor != nullptr) return absl::UnavailableError("one thread is enough to see what a program costs");
+  const Product& p = data->product();
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config, p.x(), p.w(), p.dims(), {.passes = PlanPasses::kForwardOnly}));
+  AQT_ASSIGN_OR_RETURN(const PreparedOperand prepared, plan.Prepare(Side::kRhs, data->w()));
+  const QTensor& weight = prepared.qtensor();
+  AQT_ASSIGN_OR_RETURN(const AqtDot dot, AqtDot::Make(config, p.x(), p.w(), p.dims()));
+  const Slot x{SlotKind::kData, "x"}, y{SlotKind::kData, "y"};
+  const Slot value{SlotKind::kFrozen, "value"}, scale{SlotKind::kFrozen, "scale"};
+  const auto model = [&](absl::Span<const Value> in) -> std::vector<Value> {
+    const AqtDot::Operand stored{InputSlot(value, weight.qvalue->aval()), InputSlot(scale, weight.scale[0].aval())};
+    return {dot.Apply({in[0]}, stored, std::nullopt, std::source_location::current())};
+  };
+  AQT_ASSIGN_OR_RETURN(const Program program, Trace(model, {{x, p.x()}}, {y}));
+  AQT_ASSIGN_OR_RETURN(PreparedProgram served,
+                       PreparedProgram::Make({program}, {{value, *weight.qvalue}, {scale, weight.scale[0]}}));
+  const auto state = std::make_shared<PreparedProgram>(std::move(served));
+  const SlotValues inputs = {{x, data->x()}};
+  return [=] { AQT_CHECK(state->Eval(inputs).ok()); };
 }
 
 absl::StatusOr<Call> Prepare(const DotGeneral& config, OperandsPtr data, Executor* executor) {
@@ -55,6 +88,13 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
     rows.push_back({"forward", cls, p.name(), dtype, "aqt", work,
                     [=](Executor* executor) { return PlanForward(config, data, true, executor); }});
   };
+  // A program costs the same for every shape: few rows show it.
+  const auto add_program = [&](const std::string& cls, const std::string& dtype, const DotGeneral& config) {
+    if (p.m > 8 || p.batch > 1) return;
+    rows.push_back({"forward", cls, p.name(), dtype, "aqt:program", {.ops = p.ops()}, [=](Executor* executor) {
+                      return Served(config, data, executor);
+                    }});
+  };
   const bool groups = p.batch == 1 && p.k % kGroup == 0;
   const Work s8 = {.unit = Work::Unit::kS8, .reads = weights}, s4 = {.unit = Work::Unit::kS8, .reads = weights / 2};
   // A float is three digits of 8 bits, which costs less than one product of floats.
@@ -67,6 +107,9 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
   add("weights_only", "w4", DotGeneralMake(std::nullopt, 4), digits4);
   if (groups) add("weights_only", "w4_g128", Grouped(DotGeneralMake(std::nullopt, 4)), digits4);
   add("fp8", "e4m3", ConfigFwdFp8(), {.unit = Work::Unit::kBf16, .reads = weights});
+  add_program("dynamic", "int8", DotGeneralMake(8, 8));
+  add_program("weights_only", "w8", DotGeneralMake(std::nullopt, 8));
+  add_program("fp8", "e4m3", ConfigFwdFp8());
   rows.push_back({"prepare", "prepare", p.name(), "int8", "aqt", {.copies = 4 * weights}, [=](Executor* executor) {
                     return Prepare(DotGeneralMake(8, 8), data, executor);
                   }});
