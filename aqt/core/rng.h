@@ -73,9 +73,9 @@ class RandomBits {
 };
 
 // Random words of our own, about eight times as fast as Threefry-2x32 where the processor has AES instructions. Number
-// i is word i % 4 of the block of the counter i / 4, so it depends only on the key and i. A block is the counter, as the
-// lower 64 of 128 bits, xor an even key, then three rounds of AES (as AESENC does them) with an odd, the even and the
-// odd key. The two keys are eight words of Threefry-2x32. Good for noise; neither cryptography nor AQT's numbers.
+// i is word i % 4 of the block of the counter i / 4, so it depends only on the key and i. A block is the counter, as
+// the lower 64 of 128 bits, xor an even key, then three rounds of AES (as AESENC does them) with an odd, the even and
+// the odd key. The two keys are eight words of Threefry-2x32. Good for noise; neither cryptography nor AQT's numbers.
 class FastBits {
  public:
   using Words = std::array<uint32_t, 4>;  // a block; word 0 has the lowest bits

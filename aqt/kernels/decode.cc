@@ -20,9 +20,9 @@
 namespace aqt::kernels {
 namespace {
 
-// An 8-bit float widens to bf16 by shifting its magnitude and rebiasing its exponent: bits = (magnitude << shift) + bias.
-// Subnormals, infinities and NaN do not; all of them have magnitudes below `small` or the largest `special` ones, and
-// differ in their last four bits, which index the halves of their bf16.
+// An 8-bit float widens to bf16 by shifting its magnitude and rebiasing its exponent: bits = (magnitude << shift) +
+// bias. Subnormals, infinities and NaN do not; all of them have magnitudes below `small` or the largest `special` ones,
+// and differ in their last four bits, which index the halves of their bf16.
 template <class T>
 struct Float8Bits;
 template <>

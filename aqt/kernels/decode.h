@@ -15,8 +15,8 @@ namespace aqt::kernels {
 // To s8: from s8, s4 and s2.
 //
 // Infinities, NaN and subnormals keep their values; an e4m3fn or e5m2 NaN becomes the quiet NaN with its sign. With
-// `subnormals_are_zero` a subnormal f32 or bf16 becomes a zero with its sign. All targets give the same bits. Contiguous
-// elements (src_step = 1) are fastest.
+// `subnormals_are_zero` a subnormal f32 or bf16 becomes a zero with its sign. All targets give the same bits.
+// Contiguous elements (src_step = 1) are fastest.
 struct DecodeArgs {
   const void* src = nullptr;
   DType dtype = DType::kF32;

@@ -50,8 +50,8 @@ HWY_INLINE void StoreFloat8(D d, V y, uint8_t* q) {
   const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
   const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
   const auto clamped = hn::Min(magnitude, hn::BitCast(di, hn::Set(d, Format::kMax)));
-  // 2^e with the value's exponent e, or the smallest normal's. Adding 2^(e + kShift) makes the last bit of the sum worth
-  // 2^(e - kMantissaBits), which is what the code counts in: normal and subnormal codes alike.
+  // 2^e with the value's exponent e, or the smallest normal's. Adding 2^(e + kShift) makes the last bit of the sum
+  // worth 2^(e - kMantissaBits), which is what the code counts in: normal and subnormal codes alike.
   const auto power = hn::Max(hn::And(clamped, hn::Set(di, 0x7f800000)), hn::Set(di, kFirst << 23));
   const auto magic = hn::Add(power, hn::Set(di, kShift << 23));
   const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(d, clamped), hn::BitCast(d, magic)));

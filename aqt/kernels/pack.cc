@@ -114,9 +114,9 @@ void StageExact(Target target, const Operand& src, const Block& block, bool subn
 // Elements of the source that pass through L1 as f32 at once.
 constexpr int64_t kStrip = 1024;
 
-// Whether it can matter for the abs-max, or, with an inverse that is not large, for qvalues, that subnormal elements and
-// products of factors are zero. Not where factors only shrink: what is subnormal stays so, and the abs-max is flushed at
-// the end. But a bf16 product may be rounded up to a normal number.
+// Whether it can matter for the abs-max, or, with an inverse that is not large, for qvalues, that subnormal elements
+// and products of factors are zero. Not where factors only shrink: what is subnormal stays so, and the abs-max is
+// flushed at the end. But a bf16 product may be rounded up to a normal number.
 bool FlushesProducts(const QuantizeArgs& args) {
   const Operand& src = args.src;
   if (args.k_factor == nullptr || !args.step.subnormals_are_zero) return false;
@@ -297,8 +297,8 @@ constexpr int64_t kMaxTaskRows = 2 * kTaskRows;
 // A staged block fits L1 beside the panels' lines that it becomes.
 constexpr int64_t kStageBytes = 24 << 10;
 
-// Walks a packed operand: calls stage(block, buffer) for blocks of at most kMaxTaskRows rows and moves the staged elements
-// into panels.
+// Walks a packed operand: calls stage(block, buffer) for blocks of at most kMaxTaskRows rows and moves the staged
+// elements into panels.
 class Packer {
  public:
   Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)

@@ -47,8 +47,8 @@ struct NoiseOperand {
 struct QuantizeArgs {
   Operand src;  // f32, bf16, f16, or integers of a byte (s8, s4) as numbers
   QuantizeStep step;
-  // If not null, element (b, r, i) is first multiplied by k_factor[b * k + i], a value of the source's dtype, which is a
-  // float one; with subnormals_are_zero none is a subnormal f32 or bf16.
+  // If not null, element (b, r, i) is first multiplied by k_factor[b * k + i], a value of the source's dtype, which is
+  // a float one; with subnormals_are_zero none is a subnormal f32 or bf16.
   const float* k_factor = nullptr;
 
   enum class Scales : uint8_t {
@@ -80,8 +80,8 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
 void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, float* absmax, Executor* executor);
 
 // Packs values without changing them. Formats of integer elements take s8, s4 and s2; kBF16 takes these,
-// bf16, e4m3fn and e5m2; kF32 takes all of these, f32 and f16, converted exactly. With subnormals_are_zero a subnormal f32 or bf16
-// becomes a zero with its sign.
+// bf16, e4m3fn and e5m2; kF32 takes all of these, f32 and f16, converted exactly. With subnormals_are_zero a subnormal
+// f32 or bf16 becomes a zero with its sign.
 void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
           bool subnormals_are_zero = false);
 

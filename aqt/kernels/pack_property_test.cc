@@ -240,7 +240,7 @@ void CheckFactors(const std::vector<float>& values, const std::vector<float>& fa
     for (const Target target : SupportedTargets()) {
       args.scale = scale.data();
       args.qvalues = q.data();
-      QuantizePack(target, GemmS8(target).lhs, args, rule, nullptr);
+      QuantizePack(target, ChooseGemm({}, target, 64).lhs, args, rule, nullptr);
       EXPECT_EQ(scale, want_scale) << target << transposed;
       for (int64_t i = 0; i < rows * k; ++i) {
         EXPECT_EQ(q[transposed ? i % k * rows + i / k : i], want[i]) << target << transposed << i;

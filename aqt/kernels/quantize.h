@@ -14,8 +14,8 @@
 //
 // With `flush_subnormals` (AQT's arithmetic is XLA's) subnormal f32 and bf16 x and scales are treated as zero; f16
 // subnormals never are. Results need no such rule: a subnormal quotient or product rounds to the integer 0, and a
-// nonzero integer times a normal scale is normal; noise hides it or is 0, too. The comparison is explicit; the processor's own flush mode is not
-// touched and should be off.
+// nonzero integer times a normal scale is normal; noise hides it or is 0, too. The comparison is explicit; the
+// processor's own flush mode is not touched and should be off.
 
 #include <cstdint>
 #include <optional>

@@ -108,11 +108,11 @@ class ContractionPlan {
   bool ClipsGradient(Side side) const;
   // The forward scale of the operand that a gradient reads, in the layout of g.
   absl::StatusOr<ArrayRef> ForwardScaleInGradient(const GradientPlan& gradient, const ArrayRef& scale) const;
-  // Whether an operand of a gradient that uses the forward quantization goes into panels without a float array, unless a
-  // call asks for more.
+  // Whether an operand of a gradient that uses the forward quantization goes into panels without a float array, unless
+  // a call asks for more.
   bool QuantizesIntoPanels(Side side, Side operand) const;
-  // Whether the gradient's product, unless a call asks for more, multiplies g by that scale while it packs it, and packs
-  // the forward qvalue as it is, both without a float array.
+  // Whether the gradient's product, unless a call asks for more, multiplies g by that scale while it packs it, and
+  // packs the forward qvalue as it is, both without a float array.
   bool MultipliesWhilePacking(Side side) const;
   bool PacksQvalue(Side side) const;
 

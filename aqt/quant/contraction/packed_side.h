@@ -99,8 +99,8 @@ void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes
 void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
 void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale);
 
-// Whether x * a and x * a * b are never subnormal for |x| >= least and nonzero a and b from the two lists, which hold no
-// subnormals.
+// Whether x * a and x * a * b are never subnormal for |x| >= least and nonzero a and b from the two lists, which hold
+// no subnormals.
 bool ProductsAreNormal(double least, const float* a, int64_t a_count, const float* b, int64_t b_count);
 
 // How QuantizePack can do what QuantizeInto would: integers of at most 8 bits, clipped, rounded, without bias; 8-bit

@@ -320,12 +320,12 @@ class Run {
     epilogue.rhs_scale = rhs.scale;
     epilogue.rhs_stride = rhs.single ? 0 : 1;
     epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
-    // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them is
-    // subnormal, and the tiles have nothing to check.
-    const double smallest = plan_.contraction.sums_are_integers() ? 1 : kSmallestFloat8Product;
-    epilogue.subnormals_are_zero = !plan_.packs_as_quantized && !plan_.contraction.sums_are_integers()
-                                       ? true
-                                       : !ProductsAreNormal(smallest, lhs.scale, lhs.count, rhs.scale, rhs.count);
+    // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them
+    // is subnormal, and the tiles have nothing to check.
+    const bool integers = plan_.contraction.sums_are_integers();
+    epilogue.subnormals_are_zero =
+        !(integers || plan_.packs_as_quantized) ||
+        !ProductsAreNormal(integers ? 1 : kSmallestFloat8Product, lhs.scale, lhs.count, rhs.scale, rhs.count);
     return epilogue;
   }
 

@@ -407,8 +407,7 @@ TEST(PackInts, EveryValueOfEveryNibble) {
       q[at] = static_cast<int8_t>(value);
       const auto words = PackInts(ArrayRef(q.data(), {1, 19}), 4);
       if (value < -8 || value > 7) {
-        ExpectError(words.status(), kInvalid,
-                    absl::StrCat("value ", value, " at [0,", at, "] is outside [-8,7]"));
+        ExpectError(words.status(), kInvalid, absl::StrCat("value ", value, " at [0,", at, "] is outside [-8,7]"));
       } else {
         EXPECT_TRUE(BitEqual(*UnpackInts(*words, 4, 19), Array::CopyOf(ArrayRef(q.data(), {1, 19}))));
       }
