@@ -1,0 +1,214 @@
+#include "aqt/kernels/digits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "aqt/kernels/digits_internal.h"
+#include "aqt/kernels/gemm_driver.h"
+
+namespace aqt::kernels {
+namespace {
+
+using internal::DigitGroupArgs;
+using internal::DigitKernel;
+using internal::DigitLayers;
+using internal::DigitLine;
+using internal::kDigits;
+using internal::kHalfColumns;
+using internal::kPanelColumns;
+
+// Rows whose digits are in memory at the same time. Their sums for a panel, 32 KiB, stay in L1 or L2.
+constexpr int64_t kBlockRows = 128;
+// Below this many multiplications a second thread costs more than it saves.
+constexpr double kMinParallelWork = 1e6;
+constexpr int64_t kMinParallelSplit = 32 << 10;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t RoundUp64(int64_t bytes) { return CeilDiv(bytes, 64) * 64; }
+
+// The digits of one group for a block of rows.
+struct GroupLayout {
+  GroupLayout(const DigitKernel& kernel, const DigitFormat& format, int64_t rows) {
+    const int64_t max_lines = rows * kMaxDigitLayers;
+    lines = 64;
+    special = lines + RoundUp64(max_lines * int64_t{sizeof(DigitLine)});
+    digits = special + RoundUp64(rows);
+    bytes = digits + RoundUp64(CeilDiv(max_lines, kernel.tile_rows) * kernel.TileBytes(format.GroupPitch()));
+  }
+  // Offsets. At 0 lies the number of lines.
+  int64_t lines, special, digits, bytes;
+};
+
+struct GroupView {
+  GroupView(const GroupLayout& layout, char* scratch, int64_t g)
+      : num_lines(reinterpret_cast<int64_t*>(scratch + g * layout.bytes)),
+        lines(reinterpret_cast<DigitLine*>(scratch + g * layout.bytes + layout.lines)),
+        special(scratch + g * layout.bytes + layout.special),
+        digits(scratch + g * layout.bytes + layout.digits) {}
+  int64_t* num_lines;
+  DigitLine* lines;
+  char* special;  // by row: whether an element is infinite or NaN
+  char* digits;
+};
+
+class Product {
+ public:
+  Product(Target target, const DigitArgs& args, int64_t rows)
+      : target_(target),
+        args_(args),
+        kernel_(internal::DigitKernelFor(target, args.format, rows)),
+        layout_(kernel_, args.format, rows),
+        groups_(args.format.NumGroups()),
+        pitch_(args.format.GroupPitch()) {
+    finish_.batch = args.lhs.batch.Count();
+    finish_.m = args.lhs.rows.Count();
+    finish_.n = args.format.n;
+    finish_.k = args.format.k;
+    finish_.out = args.out;
+    finish_.out_dtype = args.out_dtype;
+    finish_.out_batch = args.out_batch;
+    finish_.out_rows = args.out_rows;
+    finish_.out_cols = args.out_cols;
+    finish_.epilogue = args.epilogue;
+  }
+
+  int64_t scratch_bytes() const { return groups_ * layout_.bytes; }
+
+  // The digits of group g in rows [m0, m0 + rows) of matrix b.
+  void Split(int64_t b, int64_t m0, int64_t rows, int64_t g) const {
+    const DigitFormat::Group group = args_.format.GroupAt(g);
+    const GroupView to = Group(g);
+    const int32_t offset = 1 << (args_.format.bits - 1);
+    alignas(64) float values[kMaxDigitGroup];
+    DigitLayers layers;
+    int64_t line = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      internal::LoadDigitSource(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, values);
+      internal::SplitDigits(target_, values, pitch_, layers);
+      to.special[r] = layers.is_finite ? 0 : 1;
+      for (int64_t i = 0; i < layers.count; ++i, ++line) {
+        DigitLine& own = to.lines[line];
+        own.row = static_cast<int32_t>(r);
+        own.unit = layers.unit[i];
+        for (int64_t d = 0; d < kDigits; ++d) own.start[d] = -offset * layers.digit_sum[i][d];
+        internal::PlaceDigits(target_, kernel_, layers.digits[i], pitch_, line, to.digits);
+      }
+    }
+    *to.num_lines = line;
+  }
+
+  // The product of the block's rows and one panel.
+  void Multiply(int64_t b, int64_t m0, int64_t rows, int64_t panel) const {
+    const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, args_.format.n - n0);
+    alignas(64) float sums[kBlockRows * kPanelColumns];
+    DigitGroupArgs call;
+    call.bits = args_.format.bits;
+    call.pitch = pitch_;
+    call.sums = sums;
+    call.half_stride = rows * kHalfColumns;
+    std::fill(sums, sums + rows * kPanelColumns, 0.0f);
+    bool special[kBlockRows] = {};
+    bool any_special = false;
+    for (int64_t g = 0; g < groups_; ++g) {
+      const GroupView from = Group(g);
+      call.weights = Weights(b, panel, g);
+      call.scales = Scales(call.weights);
+      call.lines = from.lines;
+      call.num_lines = *from.num_lines;
+      call.digits = from.digits;
+      kernel_.group(call);
+      for (int64_t r = 0; r < rows; ++r) {
+        special[r] |= from.special[r] != 0;
+        any_special |= special[r];
+      }
+    }
+    if (any_special) {
+      for (int64_t r = 0; r < rows; ++r) {
+        if (special[r]) SumNonFinite(b, m0 + r, r, panel, sums + r * kHalfColumns, call.half_stride);
+      }
+    }
+    for (int64_t half = 0; half * kHalfColumns < columns; ++half) {
+      internal::FinishTile(target_, finish_, b, m0, rows, n0 + half * kHalfColumns,
+                           std::min(kHalfColumns, columns - half * kHalfColumns), sums + half * call.half_stride,
+                           kHalfColumns);
+    }
+  }
+
+ private:
+  GroupView Group(int64_t g) const { return GroupView(layout_, static_cast<char*>(args_.scratch), g); }
+
+  const uint8_t* Weights(int64_t b, int64_t panel, int64_t g) const {
+    return static_cast<const uint8_t*>(args_.rhs) + b * args_.rhs_batch_bytes + panel * args_.format.PanelBytes() +
+           g * args_.format.GroupBytes();
+  }
+  const float* Scales(const uint8_t* weights) const {
+    if (!args_.format.has_scales()) return nullptr;
+    return reinterpret_cast<const float*>(weights + args_.format.GroupWeightBytes());
+  }
+
+  // The sums of one row and panel over the infinite and NaN elements of the row.
+  void SumNonFinite(int64_t b, int64_t m, int64_t row, int64_t panel, float* sums, int64_t half_stride) const {
+    const auto sum = [&](int64_t c) -> float& { return sums[c / kHalfColumns * half_stride + c % kHalfColumns]; };
+    for (int64_t c = 0; c < kPanelColumns; ++c) sum(c) = 0;
+    const int bits = args_.format.bits, blocks = 8 / bits;
+    for (int64_t g = 0; g < groups_; ++g) {
+      if (Group(g).special[row] == 0) continue;
+      const DigitFormat::Group group = args_.format.GroupAt(g);
+      alignas(64) float values[kMaxDigitGroup];
+      internal::LoadDigitSource(target_, args_.lhs, b, m, group.begin, group.size, pitch_, values);
+      const uint8_t* weights = Weights(b, panel, g);
+      const float* scales = Scales(weights);
+      for (int64_t k = 0; k < group.size; ++k) {
+        if (std::isfinite(values[k])) continue;
+        const uint8_t* block = weights + k / 4 / blocks * 4 * kPanelColumns + k % 4;
+        const int64_t shift = k / 4 % blocks * bits;
+        for (int64_t c = 0; c < kPanelColumns; ++c) {
+          const int q = (block[4 * c] >> shift & ((1 << bits) - 1)) - (1 << (bits - 1));
+          const float term = values[k] * static_cast<float>(q);
+          sum(c) += scales == nullptr ? term : term * scales[c];
+        }
+      }
+    }
+  }
+
+  const Target target_;
+  const DigitArgs& args_;
+  const DigitKernel& kernel_;
+  const GroupLayout layout_;
+  const int64_t groups_, pitch_;
+  GemmArgs finish_;
+};
+
+template <class F>
+void ForEach(int64_t tasks, bool parallel, Executor* executor, const F& f) {
+  if (parallel && executor != nullptr && tasks > 1) {
+    executor->ParallelFor(tasks, f);
+  } else {
+    for (int64_t i = 0; i < tasks; ++i) f(i);
+  }
+}
+
+}  // namespace
+
+int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t rows) {
+  return Product(target, DigitArgs{.format = format}, std::min(rows, kBlockRows)).scratch_bytes();
+}
+
+void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
+  const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count(), groups = args.format.NumGroups();
+  if (batch == 0 || m == 0 || args.format.n == 0) return;
+  const Product product(target, args, std::min(m, kBlockRows));
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t m0 = 0; m0 < m; m0 += kBlockRows) {
+      const int64_t rows = std::min(kBlockRows, m - m0);
+      const double work = static_cast<double>(rows) * args.format.k * args.format.n;
+      ForEach(groups, rows * args.format.k >= kMinParallelSplit, executor,
+              [&](int64_t g) { product.Split(b, m0, rows, g); });
+      ForEach(args.format.NumPanels(), work >= kMinParallelWork, executor,
+              [&](int64_t panel) { product.Multiply(b, m0, rows, panel); });
+    }
+  }
+}
+
+}  // namespace aqt::kernels

@@ -1,0 +1,88 @@
+#ifndef AQT_KERNELS_DIGITS_INTERNAL_H_
+#define AQT_KERNELS_DIGITS_INTERNAL_H_
+
+// Shared by the files of digits.
+
+#include <cstdint>
+
+#include "aqt/kernels/digits.h"
+#include "aqt/kernels/target.h"
+
+namespace aqt::kernels::internal {
+
+inline constexpr int64_t kDigits = 3;
+inline constexpr int64_t kPanelColumns = DigitFormat::kPanelColumns;
+// Sums are kept as two halves of a panel, because FinishTile (gemm_driver.h) takes 32 columns.
+inline constexpr int64_t kHalfColumns = 32;
+
+// How the digits of a group lie in memory: tiles of `tile_rows` layers (each belongs to a row of x), in one of these
+// layouts. "Word" is the same digit of four consecutive k, a byte each.
+enum class DigitLayout : uint8_t {
+  kWords,  // for each four k, row after row: 3 words, 4 bytes unused
+  kPairs,  // for each four k, row after row, digit after digit: k 0 and 2 as s16, then k 1 and 3
+  kTiles,  // for each 64 k, digit after digit, row after row: 64 bytes
+};
+
+// One layer: a row of x in one group.
+struct DigitLine {
+  int32_t row;             // of the block of rows
+  float unit;              // u
+  int32_t start[kDigits];  // -2^(bits - 1) * sum of the digits: makes up for the offset of the weights
+};
+
+struct DigitGroupArgs {
+  const uint8_t* weights;  // a group of a panel
+  const float* scales;     // kPanelColumns of them, or null
+  int bits;
+  int64_t pitch;  // of the group: k with padding
+  const DigitLine* lines;
+  int64_t num_lines;
+  const char* digits;
+  // sums[half * half_stride + row * kHalfColumns + column] += R(R(t * u) * s) for all lines, in their order.
+  float* sums;
+  int64_t half_stride;
+};
+
+struct DigitKernel {
+  const char* name;
+  DigitLayout layout;
+  int64_t tile_rows;
+  void (*group)(const DigitGroupArgs& args);
+
+  int64_t TileBytes(int64_t pitch) const {
+    const int64_t bytes_per_k = layout == DigitLayout::kWords ? 4 : layout == DigitLayout::kPairs ? 6 : 3;
+    return tile_rows * bytes_per_k * pitch;
+  }
+};
+
+// The kernel for `lines` lines per group.
+const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t lines);
+
+// Each is null where the build lacks it.
+const DigitKernel* DigitsVnni();
+const DigitKernel& DigitsEmulated();
+
+// Weights of fewer bits as bytes, 64 columns by `pitch` k.
+void DecodeDigitWeights(Target target, const uint8_t* packed, int bits, int64_t pitch, uint8_t* bytes);
+
+// `count` elements of x, converted to f32, with zeros up to `pitch`, a multiple of 16.
+void LoadDigitSource(Target target, const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count,
+                     int64_t pitch, float* values);
+
+// One layer of a group, as 32-bit numbers: bytes 0 to 2 are the digits.
+struct DigitLayers {
+  int64_t count = 0;  // 0 if all elements are zero, or if some are not finite
+  bool is_finite = true;
+  float unit[kMaxDigitLayers];
+  int32_t digit_sum[kMaxDigitLayers][kDigits];
+  alignas(64) uint32_t digits[kMaxDigitLayers][kMaxDigitGroup];
+};
+void SplitDigits(Target target, const float* values, int64_t pitch, DigitLayers& layers);
+
+// Puts the digits of a layer at place `line` of the group.
+void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,
+                 char* group);
+
+}  // namespace aqt::kernels::internal
+
+#endif  // AQT_KERNELS_DIGITS_INTERNAL_H_

@@ -1,0 +1,242 @@
+// Digits on AVX2 and on AVX-512 without VNNI, the portable kernel, and the choice among all.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "aqt/kernels/digits_internal.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/digits_madd.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/digits_finish-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels::internal {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+// vpmaddwd on weights and digits as s16: exact, where vpmaddubsw would saturate.
+constexpr int kVectors = 4;
+constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 2 : 1;  // 24 or 12 sums, of 32 or 16 registers
+
+using D32 = hn::ScalableTag<int32_t>;
+using D16 = hn::Repartition<int16_t, D32>;
+using DU16 = hn::RebindToUnsigned<D16>;
+using V32 = hn::Vec<D32>;
+using V16 = hn::Vec<D16>;
+
+constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
+constexpr int64_t kPassColumns = kVectors * kLanes;  // 32 or 64
+constexpr int64_t kPairBytes = kDigits * 8;
+
+HWY_INLINE V16 Pair(const char* p) {
+  int32_t pair;
+  std::memcpy(&pair, p, 4);
+  return hn::BitCast(D16(), hn::Set(D32(), pair));
+}
+
+HWY_INLINE void Step(V16 weights, V16 pair, V32& sum) {
+  V32 unused = sum;
+  sum = hn::ReorderWidenMulAccumulate(D32(), weights, pair, sum, unused);
+  // As in gemm_s8.cc.
+  __asm__("" : "+v"(sum.raw));
+}
+
+// Of four k, 0 and 2 are the low bytes of 16 bits.
+template <int kBits, int kBlock, int R>
+HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT pairs,
+                      V32 (&s)[R][kDigits][kVectors]) {
+  const auto mask = hn::Set(DU16(), (1 << kBits) - 1);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const auto packed = hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(weights + 4 * kLanes * v));
+    const V16 even = hn::BitCast(D16(), hn::And(hn::ShiftRight<kBits * kBlock>(packed), mask));
+    auto high = hn::ShiftRight<8 + kBits * kBlock>(packed);
+    if constexpr (kBits * (kBlock + 1) < 8) high = hn::And(high, mask);
+    const V16 odd = hn::BitCast(D16(), high);
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
+      for (int i = 0; i < kDigits; ++i) {
+        const char* at = pairs + kPairBytes * r + 8 * i;
+        Step(even, Pair(at), s[r][i][v]);
+        Step(odd, Pair(at + 4), s[r][i][v]);
+      }
+    }
+  }
+}
+
+template <int kBits, int R>
+HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const char* HWY_RESTRICT first_pair) {
+  constexpr int kBlocks = 8 / kBits;
+  constexpr int64_t kBlockBytes = kPairBytes * kTileRows;
+  for (int64_t c = 0; c < kPanelColumns; c += kPassColumns) {
+    const uint8_t* weights = args.weights + 4 * c;
+    const char* pairs = first_pair;
+    V32 s[R][kDigits][kVectors];
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
+      for (int i = 0; i < kDigits; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) s[r][i][v] = hn::Set(D32(), lines[r].start[i]);
+      }
+    }
+    for (int64_t k = 0; k < args.pitch;
+         k += 4 * kBlocks, weights += 4 * kPanelColumns, pairs += kBlocks * kBlockBytes) {
+      Block<kBits, 0>(weights, pairs, s);
+      if constexpr (kBlocks >= 2) Block<kBits, 1>(weights, pairs + kBlockBytes, s);
+      if constexpr (kBlocks == 4) {
+        Block<kBits, 2>(weights, pairs + 2 * kBlockBytes, s);
+        Block<kBits, 3>(weights, pairs + 3 * kBlockBytes, s);
+      }
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+      float* sums = args.sums + lines[r].row * kHalfColumns;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t column = c + kLanes * v;
+        AddGroup(s[r][0][v], s[r][1][v], s[r][2][v], lines[r].unit,
+                 args.scales == nullptr ? nullptr : args.scales + column,
+                 sums + column / kHalfColumns * args.half_stride + column % kHalfColumns);
+      }
+    }
+  }
+}
+
+template <int kBits>
+void Lines(const DigitGroupArgs& args) {
+  const int64_t tile_bytes = kTileRows * 6 * args.pitch;
+  const char* pairs = args.digits;
+  int64_t i = 0;
+  for (; i + kTileRows <= args.num_lines; i += kTileRows, pairs += tile_bytes) {
+    Tile<kBits, kTileRows>(args, args.lines + i, pairs);
+  }
+  if (i < args.num_lines) Tile<kBits, 1>(args, args.lines + i, pairs);
+}
+
+void MaddGroup(const DigitGroupArgs& args) {
+  switch (args.bits) {
+    case 8: return Lines<8>(args);
+    case 4: return Lines<4>(args);
+    default: return Lines<2>(args);
+  }
+}
+
+const DigitKernel* MaddKernel() {
+  static constexpr DigitKernel kKernel = {HWY_TARGET == HWY_AVX2 ? "avx2" : "avx512", DigitLayout::kPairs, kTileRows,
+                                          &MaddGroup};
+  return &kKernel;
+}
+
+#endif  // HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+#if HWY_TARGET == HWY_SCALAR
+void Decode(const uint8_t* packed, int bits, int64_t pitch, uint8_t* bytes) {
+  const int64_t blocks = 8 / bits;
+  for (int64_t k = 0; k < pitch; k += 4 * blocks, packed += 4 * kPanelColumns) {
+    for (int64_t block = 0; block < blocks; ++block, bytes += 4 * kPanelColumns) {
+      for (int64_t i = 0; i < 4 * kPanelColumns; ++i) {
+        bytes[i] = static_cast<uint8_t>(packed[i] >> (bits * block) & ((1 << bits) - 1));
+      }
+    }
+  }
+}
+#else
+template <int kBits>
+void DecodeAs(const uint8_t* HWY_RESTRICT packed, int64_t pitch, uint8_t* HWY_RESTRICT bytes) {
+  const hn::ScalableTag<uint16_t> d;
+  const auto mask = hn::Set(d, ((1 << kBits) - 1) * 0x0101);
+  const int64_t lane_bytes = 2 * static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kBlockBytes = 4 * kPanelColumns;
+  for (int64_t k = 0; k < pitch; k += 32 / kBits, packed += kBlockBytes, bytes += 8 / kBits * kBlockBytes) {
+    for (int64_t i = 0; i < kBlockBytes; i += lane_bytes) {
+      const auto v = hn::LoadU(d, reinterpret_cast<const uint16_t*>(packed + i));
+      const auto store = [&](auto shifted, int64_t block) {
+        hn::StoreU(hn::And(shifted, mask), d, reinterpret_cast<uint16_t*>(bytes + block * kBlockBytes + i));
+      };
+      store(v, 0);
+      store(hn::ShiftRight<kBits>(v), 1);
+      if constexpr (kBits == 2) {
+        store(hn::ShiftRight<4>(v), 2);
+        store(hn::ShiftRight<6>(v), 3);
+      }
+    }
+  }
+}
+void Decode(const uint8_t* packed, int bits, int64_t pitch, uint8_t* bytes) {
+  if (bits == 4) DecodeAs<4>(packed, pitch, bytes);
+  else DecodeAs<2>(packed, pitch, bytes);
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels::internal
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+namespace {
+
+// Plain C++, for every machine.
+void EmulatedGroup(const DigitGroupArgs& args) {
+  const uint8_t* weights = args.weights;
+  alignas(64) uint8_t bytes[kMaxDigitGroup * kPanelColumns];
+  if (args.bits < 8) {
+    DecodeDigitWeights(Target::kScalar, weights, args.bits, args.pitch, bytes);
+    weights = bytes;
+  }
+  for (int64_t line = 0; line < args.num_lines; ++line) {
+    const DigitLine& own = args.lines[line];
+    const int8_t* words = reinterpret_cast<const int8_t*>(args.digits) + line * args.pitch * 4;
+    int32_t sums[kDigits][kPanelColumns];
+    for (int64_t i = 0; i < kDigits; ++i) {
+      std::fill(sums[i], sums[i] + kPanelColumns, own.start[i]);
+      for (int64_t k = 0; k < args.pitch; k += 4) {
+        const int8_t* word = words + 4 * k + 4 * i;
+        const uint8_t* block = weights + k * kPanelColumns;
+        for (int64_t c = 0; c < kPanelColumns; ++c) {
+          sums[i][c] += word[0] * block[4 * c] + word[1] * block[4 * c + 1] + word[2] * block[4 * c + 2] +
+                        word[3] * block[4 * c + 3];
+        }
+      }
+    }
+    for (int64_t c = 0; c < kPanelColumns; ++c) {
+      float& out = args.sums[c / kHalfColumns * args.half_stride + own.row * kHalfColumns + c % kHalfColumns];
+      const float low = static_cast<float>(sums[0][c] + 256 * sums[1][c]);
+      float term = (65536.0f * static_cast<float>(sums[2][c]) + low) * own.unit;
+      if (args.scales != nullptr) term *= args.scales[c];
+      out += term;
+    }
+  }
+}
+
+}  // namespace
+
+const DigitKernel& DigitsEmulated() {
+  static constexpr DigitKernel kKernel = {"emulated", DigitLayout::kWords, 1, &EmulatedGroup};
+  return kKernel;
+}
+
+const DigitKernel& DigitKernelFor(Target target, const DigitFormat&, int64_t) {
+  if (target.Has(Capability::kAvx512Vnni) && DigitsVnni() != nullptr) return *DigitsVnni();
+#if HWY_TARGETS & HWY_AVX3
+  if (target.Has(Capability::kAvx512)) return *N_AVX3::MaddKernel();
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (target.Has(Capability::kAvx2)) return *N_AVX2::MaddKernel();
+#endif
+  return DigitsEmulated();
+}
+
+void DecodeDigitWeights(Target target, const uint8_t* packed, int bits, int64_t pitch, uint8_t* bytes) {
+  AQT_HWY_DISPATCH(target, Decode)(packed, bits, pitch, bytes);
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE

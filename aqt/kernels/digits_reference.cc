@@ -1,0 +1,91 @@
+#include "aqt/kernels/digits_reference.h"
+
+#include <cmath>
+#include <vector>
+
+namespace aqt::kernels {
+namespace {
+
+struct Layer {
+  double unit;
+  std::vector<int64_t> v;  // by position in the group
+};
+
+// The layers of finite elements.
+std::vector<Layer> LayersOf(absl::Span<const float> x) {
+  std::vector<Layer> layers;
+  std::vector<float> left(x.begin(), x.end());
+  for (float& element : left) element = std::fabs(element) < 0x1p-126f ? 0.0f : element;
+  for (;;) {
+    float largest = 0;
+    int64_t nonzero = 0, large = 0;
+    for (const float element : left) largest = std::fmax(largest, std::fabs(element));
+    if (largest == 0) return layers;
+    const double limit = std::ldexp(1.0, std::ilogb(largest) - kDigitLayerBits);
+    for (const float element : left) {
+      nonzero += element != 0;
+      large += element != 0 && std::fabs(element) >= limit;
+    }
+    const bool is_last = 2 * large >= nonzero || static_cast<int64_t>(layers.size()) == kMaxDigitLayers - 1;
+    Layer layer{std::ldexp(1.0, std::ilogb(largest) - 22), {}};
+    if (std::nearbyint(largest / layer.unit) > 8355711) layer.unit *= 2;
+    for (float& element : left) {
+      const bool belongs = is_last || std::fabs(element) >= limit;
+      layer.v.push_back(belongs ? static_cast<int64_t>(std::nearbyint(element / layer.unit)) : 0);
+      if (belongs) element = 0;
+    }
+    layers.push_back(layer);
+  }
+}
+
+// The digit in [-128, 127] with the lowest weight; v becomes the rest.
+int64_t TakeDigit(int64_t& v) {
+  int64_t digit = ((v % 256) + 256) % 256;
+  if (digit >= 128) digit -= 256;
+  v = (v - digit) / 256;
+  return digit;
+}
+
+}  // namespace
+
+float ReferenceDigitSum(const DigitFormat& format, absl::Span<const float> x, absl::Span<const int8_t> q,
+                        absl::Span<const float> scales) {
+  float not_finite = 0;
+  bool is_finite = true;
+  for (int64_t k = 0; k < format.k; ++k) {
+    if (std::isfinite(x[k])) continue;
+    is_finite = false;
+    const float term = x[k] * static_cast<float>(q[k]);
+    not_finite += scales.empty() ? term : term * scales[k / format.scale_group];
+  }
+  if (!is_finite) return not_finite;
+
+  float sum = 0;
+  for (int64_t g = 0; g < format.NumGroups(); ++g) {
+    const DigitFormat::Group group = format.GroupAt(g);
+    for (const Layer& layer : LayersOf(x.subspan(group.begin, group.size))) {
+      int64_t s[3] = {};
+      for (int64_t k = 0; k < group.size; ++k) {
+        int64_t v = layer.v[k];
+        for (int64_t& digit_sum : s) digit_sum += TakeDigit(v) * q[group.begin + k];
+      }
+      const float low = static_cast<float>(s[0] + 256 * s[1]);
+      const float t = static_cast<float>(65536.0 * static_cast<double>(s[2]) + low);
+      float term = static_cast<float>(t * layer.unit);
+      if (!scales.empty()) term = term * scales[group.scale];
+      sum = sum + term;
+    }
+  }
+  return sum;
+}
+
+int64_t ReferenceDigitLayers(const DigitFormat& format, absl::Span<const float> x) {
+  int64_t count = 0;
+  for (int64_t g = 0; g < format.NumGroups(); ++g) {
+    const DigitFormat::Group group = format.GroupAt(g);
+    count += static_cast<int64_t>(LayersOf(x.subspan(group.begin, group.size)).size());
+  }
+  return count;
+}
+
+}  // namespace aqt::kernels

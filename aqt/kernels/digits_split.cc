@@ -1,0 +1,212 @@
+// From floats to digits.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/digits_internal.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/digits_split.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/convert-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels::internal {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using kernels::HWY_NAMESPACE::LoadFloat;
+
+using F32 = hn::ScalableTag<float>;
+using U32 = hn::RebindToUnsigned<F32>;
+using S32 = hn::RebindToSigned<F32>;
+
+constexpr uint32_t kSmallestNormal = 0x00800000u, kInfinity = 0x7f800000u;
+
+template <class T>
+void LoadAs(const Operand& x, int64_t base, int64_t begin, int64_t count, int64_t pitch, float* values) {
+  const T* from = static_cast<const T*>(x.data) + base;
+  const F32 d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  if (x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1)) {
+    from += x.k.Offset(begin);
+    for (; i + lanes <= count; i += lanes) hn::StoreU(LoadFloat(d, from + i), d, values + i);
+    for (; i < count; ++i) values[i] = ToFloat(from[i]);
+  } else {
+    for (; i < count; ++i) values[i] = ToFloat(from[x.k.Offset(begin + i)]);
+  }
+  std::fill(values + i, values + pitch, 0.0f);
+}
+
+void Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, float* values) {
+  const int64_t base = x.batch.Offset(b) + x.rows.Offset(row);
+  switch (x.dtype) {
+    case DType::kF32: return LoadAs<float>(x, base, begin, count, pitch, values);
+    case DType::kBF16: return LoadAs<BFloat16>(x, base, begin, count, pitch, values);
+    case DType::kF16: return LoadAs<Float16>(x, base, begin, count, pitch, values);
+    default: AQT_CHECK(!"MultiplyDigits: lhs is f32, bf16 or f16");
+  }
+}
+
+hn::Vec<U32> Magnitude(hn::Vec<U32> bits) { return hn::And(bits, hn::Set(U32(), 0x7fffffffu)); }
+
+// The largest magnitude that does not exceed `limit`, as bits.
+uint32_t MaxUpTo(const float* values, int64_t pitch, uint32_t limit) {
+  const U32 d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto max = hn::Zero(d);
+  for (int64_t i = 0; i < pitch; i += lanes) {
+    const auto bits = Magnitude(hn::LoadU(d, reinterpret_cast<const uint32_t*>(values) + i));
+    // As signed numbers: magnitudes have no sign bit, and AVX2 compares only these.
+    const S32 ds;
+    const auto above = hn::Gt(hn::BitCast(ds, bits), hn::Set(ds, static_cast<int32_t>(limit)));
+    const auto kept = hn::IfThenZeroElse(above, hn::BitCast(ds, bits));
+    max = hn::BitCast(d, hn::Max(hn::BitCast(ds, max), kept));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, max));
+}
+
+struct Counts {
+  int64_t large, nonzero;
+};
+
+// Digits of the elements whose magnitudes lie in [begin, end), zeros for the others; how many magnitudes are in
+// [large, end) and in [kSmallestNormal, end).
+Counts SplitLayer(const float* values, int64_t pitch, uint32_t begin, uint32_t end, uint32_t large, float factor,
+                  float second_factor, uint32_t* digits, int32_t* digit_sum) {
+  const F32 df;
+  const U32 du;
+  const S32 ds;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  auto sum0 = hn::Zero(ds), sum1 = sum0, sum2 = sum0, num_large = sum0, num_nonzero = sum0;
+  const auto first = hn::Set(ds, static_cast<int32_t>(begin) - 1), last = hn::Set(ds, static_cast<int32_t>(end));
+  const auto first_large = hn::Set(ds, static_cast<int32_t>(large) - 1);
+  const auto first_normal = hn::Set(ds, static_cast<int32_t>(kSmallestNormal) - 1);
+  const auto times = hn::Set(df, factor), times_again = hn::Set(df, second_factor);
+  const auto bias = hn::Set(ds, 0x808080);
+  for (int64_t i = 0; i < pitch; i += lanes) {
+    const auto x = hn::LoadU(df, values + i);
+    const auto bits = hn::BitCast(ds, Magnitude(hn::BitCast(du, x)));
+    const auto below = hn::Lt(bits, last);
+    num_large = hn::Sub(num_large, hn::VecFromMask(ds, hn::And(below, hn::Gt(bits, first_large))));
+    num_nonzero = hn::Sub(num_nonzero, hn::VecFromMask(ds, hn::And(below, hn::Gt(bits, first_normal))));
+    const auto member = hn::RebindMask(df, hn::And(below, hn::Gt(bits, first)));
+    const auto scaled = hn::Mul(hn::Mul(hn::IfThenElseZero(member, x), times), times_again);
+    // Adding 128 to each digit makes bytes without borrows; flipping their top bits takes it away again.
+    const auto v = hn::Xor(hn::Add(hn::NearestInt(scaled), bias), bias);
+    hn::StoreU(hn::BitCast(du, v), du, digits + i);
+    sum0 = hn::Add(sum0, hn::ShiftRight<24>(hn::ShiftLeft<24>(v)));
+    sum1 = hn::Add(sum1, hn::ShiftRight<24>(hn::ShiftLeft<16>(v)));
+    sum2 = hn::Add(sum2, hn::ShiftRight<24>(hn::ShiftLeft<8>(v)));
+  }
+  digit_sum[0] = hn::GetLane(hn::SumOfLanes(ds, sum0));
+  digit_sum[1] = hn::GetLane(hn::SumOfLanes(ds, sum1));
+  digit_sum[2] = hn::GetLane(hn::SumOfLanes(ds, sum2));
+  return {hn::GetLane(hn::SumOfLanes(ds, num_large)), hn::GetLane(hn::SumOfLanes(ds, num_nonzero))};
+}
+
+void Split(const float* values, int64_t pitch, DigitLayers& layers) {
+  layers.count = 0;
+  layers.is_finite = true;
+  uint32_t max = MaxUpTo(values, pitch, 0x7fffffffu);
+  if (max >= kInfinity) {
+    layers.is_finite = false;
+    return;
+  }
+  uint32_t end = kInfinity;
+  while (max >= kSmallestNormal) {
+    const int64_t i = layers.count++;
+    // The exponent of 2^e >= max * 2^23 / 8355711.5 (see digits.h), biased.
+    const int exponent = static_cast<int>((max + 0x10101u) >> 23);
+    const int shift = 149 - exponent;  // x / u = x * 2^shift, which may overflow as one factor
+    layers.unit[i] = std::ldexp(1.0f, -shift);
+    const float factor = std::ldexp(1.0f, shift / 2), second_factor = std::ldexp(1.0f, shift - shift / 2);
+    constexpr uint32_t kWindow = uint32_t{kDigitLayerBits} << 23;
+    const uint32_t top = max & 0x7f800000u;
+    const uint32_t large = std::max(top > kWindow ? top - kWindow : 0, kSmallestNormal);
+    const Counts counts = SplitLayer(values, pitch, kSmallestNormal, end, large, factor, second_factor,
+                                     layers.digits[i], layers.digit_sum[i]);
+    if (2 * counts.large >= counts.nonzero || layers.count == kMaxDigitLayers) return;
+    SplitLayer(values, pitch, large, end, large, factor, second_factor, layers.digits[i], layers.digit_sum[i]);
+    end = large;
+    max = MaxUpTo(values, pitch, end - 1);
+  }
+}
+
+// Blocks of 16 bytes, four digits of four k, transposed: words.
+#if HWY_TARGET == HWY_SCALAR
+void Words(const uint32_t* digits, uint8_t* words) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(digits);
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) words[4 * j + i] = bytes[4 * i + j];
+  }
+}
+#else
+void Words(const uint32_t* digits, uint8_t* words) {
+  const hn::FixedTag<uint8_t, 16> d;
+  alignas(16) static constexpr uint8_t kTransposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  const auto bytes = hn::LoadU(d, reinterpret_cast<const uint8_t*>(digits));
+  hn::StoreU(hn::TableLookupBytes(bytes, hn::Load(d, kTransposed)), d, words);
+}
+#endif
+
+void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line, char* group) {
+  const int64_t rows = kernel.tile_rows, row = line % rows;
+  char* tile = group + line / rows * kernel.TileBytes(pitch);
+  switch (kernel.layout) {
+    case DigitLayout::kWords:
+      for (int64_t k = 0; k < pitch; k += 4) {
+        Words(digits + k, reinterpret_cast<uint8_t*>(tile) + (k / 4 * rows + row) * 16);
+      }
+      return;
+    case DigitLayout::kPairs:
+      for (int64_t k = 0; k < pitch; k += 4) {
+        alignas(16) int8_t words[16];
+        Words(digits + k, reinterpret_cast<uint8_t*>(words));
+        int16_t pairs[kDigits * 4];
+        for (int64_t i = 0; i < kDigits; ++i) {
+          for (int64_t j = 0; j < 4; ++j) pairs[4 * i + j / 2 + j % 2 * 2] = words[4 * i + j];
+        }
+        std::memcpy(tile + (k / 4 * rows + row) * sizeof(pairs), pairs, sizeof(pairs));
+      }
+      return;
+    case DigitLayout::kTiles:
+      for (int64_t k = 0; k < pitch; k += 64) {
+        for (int64_t i = 0; i < kDigits; ++i) {
+          auto* to = reinterpret_cast<uint8_t*>(tile) + ((k / 64 * kDigits + i) * rows + row) * 64;
+          for (int64_t j = 0; j < 64; ++j) to[j] = static_cast<uint8_t>(digits[k + j] >> (8 * i));
+        }
+      }
+      return;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels::internal
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+
+void LoadDigitSource(Target target, const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count,
+                     int64_t pitch, float* values) {
+  AQT_HWY_DISPATCH(target, Load)(x, b, row, begin, count, pitch, values);
+}
+
+void SplitDigits(Target target, const float* values, int64_t pitch, DigitLayers& layers) {
+  AQT_HWY_DISPATCH(target, Split)(values, pitch, layers);
+}
+
+void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,
+                 char* group) {
+  AQT_HWY_DISPATCH(target, Place)(kernel, digits, pitch, line, group);
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE

@@ -1,0 +1,338 @@
+#include "aqt/kernels/digits.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <ostream>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/digits_reference.h"
+#include "aqt/kernels/gemm_test_util.h"
+#include "aqt/kernels/operand.h"
+#include "aqt/kernels/target.h"
+#include "aqt/kernels/thread_pool.h"
+
+namespace aqt::kernels {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Case {
+  int64_t batch, m, n, k, scale_group;
+  int bits;
+  bool shares_weights = false;
+};
+
+void PrintTo(const Case& c, std::ostream* os) {
+  *os << c.batch << " x " << c.m << " x " << c.n << " x " << c.k << ", groups of " << c.scale_group << ", " << c.bits
+      << " bits";
+}
+
+// Floats of very different sizes, zeros and subnormals among them, so that groups have one, two and three layers.
+std::vector<float> WildF32(int64_t n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t kind = rng() % 64;
+    const float spread = i / 700 % 3 == 0 ? 0.0f : i / 700 % 3 == 1 ? 3.0f : 9.0f;
+    values[i] = normal(rng) * std::exp(spread * normal(rng));
+    if (kind == 0) values[i] = 0;
+    if (kind == 1) values[i] *= 1e6f;
+    if (kind == 2) values[i] *= 1e-30f;
+    if (kind == 3) values[i] *= 1e-38f;
+  }
+  return values;
+}
+
+// Weights that fit the bits.
+std::vector<int8_t> Weights(int64_t n, int bits, uint32_t seed) {
+  std::vector<int8_t> values = RandomS8(n, seed);
+  for (int8_t& v : values) v = static_cast<int8_t>(v >> (8 - bits));
+  return values;
+}
+
+// Any value of a test, in memory.
+std::vector<char> Stored(const std::vector<float>& values, DType dtype) {
+  std::vector<char> bytes(values.size() * SizeOf(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kBF16) {
+      const BFloat16 v = RoundToBFloat16(values[i]);
+      std::memcpy(bytes.data() + 2 * i, &v, 2);
+    } else if (dtype == DType::kF16) {
+      const Float16 v = RoundToFloat16(values[i]);
+      std::memcpy(bytes.data() + 2 * i, &v, 2);
+    } else {
+      std::memcpy(bytes.data() + 4 * i, &values[i], 4);
+    }
+  }
+  return bytes;
+}
+
+std::vector<float> Rounded(std::vector<float> values, DType dtype) {
+  for (float& v : values) {
+    if (dtype == DType::kBF16) v = ToFloat(RoundToBFloat16(v));
+    if (dtype == DType::kF16) v = ToFloat(RoundToFloat16(v));
+  }
+  return values;
+}
+
+struct Problem {
+  explicit Problem(const Case& c, uint32_t seed = 1)
+      : c(c),
+        format{.bits = c.bits, .n = c.n, .k = c.k, .scale_group = c.scale_group},
+        x(WildF32(c.batch * c.m * c.k, seed)),
+        q(Weights((c.shares_weights ? 1 : c.batch) * c.n * c.k, c.bits, seed)),
+        scales(RandomF32((c.shares_weights ? 1 : c.batch) * format.NumScaleGroups() * c.n, seed)) {}
+
+  std::vector<float> Expected(const std::vector<float>& values) const {
+    std::vector<float> sums(c.batch * c.m * c.n);
+    const int64_t scale_groups = format.NumScaleGroups();
+    for (int64_t b = 0; b < c.batch; ++b) {
+      const int64_t w = c.shares_weights ? 0 : b;
+      for (int64_t m = 0; m < c.m; ++m) {
+        for (int64_t n = 0; n < c.n; ++n) {
+          std::vector<float> own;
+          for (int64_t g = 0; c.scale_group != 0 && g < scale_groups; ++g) {
+            own.push_back(scales[(w * scale_groups + g) * c.n + n]);
+          }
+          sums[(b * c.m + m) * c.n + n] =
+              ReferenceDigitSum(format, absl::MakeConstSpan(values).subspan((b * c.m + m) * c.k, c.k),
+                                absl::MakeConstSpan(q).subspan((w * c.n + n) * c.k, c.k), own);
+        }
+      }
+    }
+    return sums;
+  }
+
+  AlignedBytes Panels(const Operand& weights, Executor* executor = nullptr) const {
+    AlignedBytes panels((c.shares_weights ? 1 : c.batch) * format.PackedBytes());
+    PackDigitWeights(format, weights,
+                     {.data = scales.data(), .batch_stride = format.NumScaleGroups() * c.n, .group_stride = c.n},
+                     panels.data(), executor);
+    return panels;
+  }
+  AlignedBytes Panels(Executor* executor = nullptr) const {
+    return Panels(Operand::Dense(q.data(), DType::kS8, c.n, c.k, c.shares_weights ? 1 : c.batch), executor);
+  }
+
+  std::vector<float> Run(Target target, const Operand& lhs, const AlignedBytes& panels,
+                         Executor* executor = nullptr) const {
+    std::vector<float> sums(c.batch * c.m * c.n, -1.0f);
+    AlignedBytes scratch(DigitScratchBytes(target, format, c.m));
+    DigitArgs args{.lhs = lhs, .format = format, .rhs = panels.data()};
+    args.rhs_batch_bytes = c.shares_weights ? 0 : format.PackedBytes();
+    args.out = sums.data();
+    args.out_batch = AxisGroup::Of(c.batch, c.m * c.n);
+    args.out_rows = AxisGroup::Of(c.m, c.n);
+    args.out_cols = AxisGroup::Of(c.n, 1);
+    args.scratch = scratch.data();
+    MultiplyDigits(target, args, executor);
+    return sums;
+  }
+  Operand Lhs(const std::vector<float>& values) const {
+    return Operand::Dense(values.data(), DType::kF32, c.m, c.k, c.batch);
+  }
+
+  Case c;
+  DigitFormat format;
+  std::vector<float> x;
+  std::vector<int8_t> q;
+  std::vector<float> scales;
+};
+
+// Equal bits; NaNs are equal to each other.
+void ExpectSame(const std::vector<float>& actual, const std::vector<float>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (std::isnan(expected[i])) {
+      ASSERT_TRUE(std::isnan(actual[i])) << "at " << i;
+    } else {
+      ASSERT_EQ(__builtin_bit_cast(uint32_t, actual[i]), __builtin_bit_cast(uint32_t, expected[i]))
+          << actual[i] << " instead of " << expected[i] << " at " << i;
+    }
+  }
+}
+
+class DigitsTest : public testing::TestWithParam<Case> {};
+
+TEST_P(DigitsTest, EqualsTheReferenceOnEveryTarget) {
+  const Problem p(GetParam());
+  const std::vector<float> expected = p.Expected(p.x);
+  const AlignedBytes panels = p.Panels();
+  for (const Target target : SupportedTargets()) {
+    SCOPED_TRACE(target);
+    ExpectSame(p.Run(target, p.Lhs(p.x), panels), expected);
+  }
+}
+
+TEST_P(DigitsTest, DoesNotDependOnThreads) {
+  const Problem p(GetParam());
+  ThreadPool pool(3);
+  const AlignedBytes panels = p.Panels();
+  EXPECT_TRUE(p.Panels(&pool) == panels);
+  ExpectSame(p.Run(BestTarget(), p.Lhs(p.x), panels, &pool), p.Run(BestTarget(), p.Lhs(p.x), panels));
+}
+
+TEST_P(DigitsTest, TakesBothOrientations) {
+  const Case& c = GetParam();
+  const Problem p(c);
+  std::vector<float> x(p.x.size());
+  std::vector<int8_t> q(p.q.size());
+  const int64_t weight_batch = c.shares_weights ? 1 : c.batch;
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t k = 0; k < c.k; ++k) {
+      for (int64_t m = 0; m < c.m; ++m) x[(b * c.k + k) * c.m + m] = p.x[(b * c.m + m) * c.k + k];
+      for (int64_t n = 0; n < c.n && b < weight_batch; ++n) q[(b * c.k + k) * c.n + n] = p.q[(b * c.n + n) * c.k + k];
+    }
+  }
+  const AlignedBytes panels = p.Panels(Operand::Transposed(q.data(), DType::kS8, c.n, c.k, weight_batch));
+  ASSERT_TRUE(panels == p.Panels());
+  ExpectSame(p.Run(BestTarget(), Operand::Transposed(x.data(), DType::kF32, c.m, c.k, c.batch), panels),
+             p.Expected(p.x));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DigitsTest,
+    testing::Values(Case{1, 1, 1, 1, 0, 8}, Case{1, 1, 1, 1, 1, 4}, Case{0, 1, 1, 1, 0, 8}, Case{1, 0, 3, 3, 0, 8},
+                    Case{1, 2, 0, 3, 0, 8}, Case{1, 2, 3, 0, 0, 8}, Case{1, 2, 3, 0, 4, 4}, Case{1, 2, 65, 16, 0, 8},
+                    Case{1, 3, 64, 127, 0, 8}, Case{1, 2, 33, 128, 0, 4}, Case{1, 5, 31, 129, 0, 2},
+                    Case{2, 3, 70, 700, 0, 8}, Case{2, 4, 130, 513, 0, 4, true}, Case{1, 7, 64, 384, 128, 4},
+                    Case{1, 3, 96, 391, 128, 4}, Case{2, 2, 20, 100, 32, 8}, Case{1, 3, 20, 100, 33, 2},
+                    Case{1, 4, 40, 1100, 512, 8}, Case{1, 2, 66, 700, 300, 4}, Case{1, 17, 65, 2100, 0, 8},
+                    Case{1, 131, 70, 300, 64, 4}, Case{1, 131, 3, 128, 7, 8}, Case{1, 1, 640, 1024, 0, 4},
+                    Case{3, 33, 65, 192, 0, 2}));
+
+TEST(DigitsTest, ReadsEveryFloatDtype) {
+  const Problem p({1, 5, 70, 700, 0, 8});
+  const AlignedBytes panels = p.Panels();
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(dtype);
+    std::vector<float> values = Rounded(p.x, dtype);
+    for (float& v : values) v = std::isinf(v) ? 1.0f : v;
+    const std::vector<float> expected = p.Expected(values);
+    const std::vector<char> x = Stored(values, dtype);
+    for (const Target target : SupportedTargets()) {
+      SCOPED_TRACE(target);
+      ExpectSame(p.Run(target, Operand::Dense(x.data(), dtype, p.c.m, p.c.k), panels), expected);
+    }
+  }
+}
+
+// A row has the same bits in a batch of any size.
+TEST(DigitsTest, RowsDoNotDependOnEachOther) {
+  const Problem p({1, 150, 70, 600, 0, 4});
+  const AlignedBytes panels = p.Panels();
+  for (const Target target : SupportedTargets()) {
+    SCOPED_TRACE(target);
+    const std::vector<float> all = p.Run(target, p.Lhs(p.x), panels);
+    for (const int64_t row : {0, 1, 17, 127, 128, 149}) {
+      Problem one({1, 1, 70, 600, 0, 4});
+      one.x.assign(p.x.begin() + row * 600, p.x.begin() + (row + 1) * 600);
+      ExpectSame(one.Run(target, one.Lhs(one.x), panels),
+                 std::vector<float>(all.begin() + row * 70, all.begin() + (row + 1) * 70));
+    }
+  }
+}
+
+TEST(DigitsTest, KeepsTheKindOfInfiniteAndNanSums) {
+  Problem p({1, 12, 70, 400, 0, 8});
+  for (int64_t n = 0; n < 70; ++n) p.q[n * 400 + 300] = static_cast<int8_t>(n % 3 - 1);
+  const auto row = [&](int64_t m) { return p.x.data() + m * 400; };
+  row(1)[300] = kInf;
+  row(2)[300] = -kInf;
+  row(3)[17] = kNan;
+  row(4)[300] = kInf;
+  row(4)[17] = kInf;
+  row(5)[300] = kInf;
+  row(5)[17] = -kInf;
+  row(6)[399] = kInf;
+  row(7)[0] = -kNan;
+  const auto kind = [](float v) { return std::isnan(v) ? 3 : std::isinf(v) ? (v > 0 ? 1 : 2) : 0; };
+  const AlignedBytes panels = p.Panels();
+  for (const Target target : SupportedTargets()) {
+    SCOPED_TRACE(target);
+    const std::vector<float> sums = p.Run(target, p.Lhs(p.x), panels);
+    ExpectSame(sums, p.Expected(p.x));
+    for (int64_t m = 0; m < 12; ++m) {
+      for (int64_t n = 0; n < 70; ++n) {
+        float loop = 0;
+        for (int64_t k = 0; k < 400; ++k) loop += row(m)[k] * static_cast<float>(p.q[n * 400 + k]);
+        EXPECT_EQ(kind(sums[m * 70 + n]), kind(loop)) << m << ", " << n;
+      }
+    }
+  }
+}
+
+TEST(DigitsTest, SubnormalsAreZero) {
+  Problem p({1, 2, 3, 40, 0, 8});
+  for (float& v : p.x) v = 0x1p-127f;
+  const AlignedBytes panels = p.Panels();
+  for (const Target target : SupportedTargets()) {
+    ExpectSame(p.Run(target, p.Lhs(p.x), panels), std::vector<float>(6, 0.0f));
+  }
+}
+
+// Powers of two at both ends of the range, exactly.
+TEST(DigitsTest, TakesTheWholeRange) {
+  for (const int exponent : {-126, -125, -110, -64, 0, 64, 104, 105, 110, 127}) {
+    SCOPED_TRACE(exponent);
+    Problem p({1, 1, 3, 5, 0, 8});
+    for (size_t i = 0; i < p.x.size(); ++i) p.x[i] = std::ldexp(i == 2 ? -1.75f : 1.0f, exponent);
+    p.q = {1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, -1, 0, 0, 0};
+    const AlignedBytes panels = p.Panels();
+    for (const Target target : SupportedTargets()) {
+      ExpectSame(p.Run(target, p.Lhs(p.x), panels), {p.x[0], p.x[2], 0.0f});
+    }
+  }
+}
+
+// The largest magnitudes that three digits hold, and the next ones.
+TEST(DigitsTest, LargestDigits) {
+  for (const float largest : {8355710.0f, 8355711.0f, 8355711.5f, 8355712.0f, 8388607.5f, 8388608.0f}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      Problem p({1, 1, 2, 4, 0, 8});
+      p.x = {sign * largest, 1.0f, -1.0f, 0.5f};
+      p.q = {127, -128, 127, -128, -128, 1, 1, 1};
+      const AlignedBytes panels = p.Panels();
+      for (const Target target : SupportedTargets()) ExpectSame(p.Run(target, p.Lhs(p.x), panels), p.Expected(p.x));
+    }
+  }
+}
+
+TEST(DigitsTest, RunsTheEpilogueAndStoresAnyLayout) {
+  const Problem p({1, 3, 70, 300, 128, 4});
+  const AlignedBytes panels = p.Panels();
+  const std::vector<float> sums = p.Expected(p.x);
+  const std::vector<float> row_scales = {0.5f, 3.0f, 1.25f};
+  const std::vector<float> column_scales = RandomF32(70, 9);
+  for (const Target target : SupportedTargets()) {
+    SCOPED_TRACE(target);
+    std::vector<BFloat16> out(3 * 70);
+    AlignedBytes scratch(DigitScratchBytes(target, p.format, 3));
+    DigitArgs args{.lhs = p.Lhs(p.x), .format = p.format, .rhs = panels.data()};
+    args.out = out.data();
+    args.out_dtype = DType::kBF16;
+    args.out_rows = AxisGroup::Of(3, 1);
+    args.out_cols = AxisGroup::Of(70, 3);
+    args.epilogue.lhs_scale = row_scales.data();
+    args.epilogue.rhs_scale = column_scales.data();
+    args.scratch = scratch.data();
+    MultiplyDigits(target, args, nullptr);
+    for (int64_t m = 0; m < 3; ++m) {
+      for (int64_t n = 0; n < 70; ++n) {
+        const float scaled = sums[m * 70 + n] * row_scales[m];
+        EXPECT_EQ(out[n * 3 + m].bits, RoundToBFloat16(scaled * column_scales[n]).bits) << m << ", " << n;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aqt::kernels

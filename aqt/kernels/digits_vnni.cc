@@ -1,0 +1,144 @@
+// Digits on AVX-512 VNNI.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "aqt/kernels/digits_internal.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/digits_vnni.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/digits_finish-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels::internal {
+namespace HWY_NAMESPACE {
+
+constexpr int kVectors = 4;  // of 16 columns
+constexpr int64_t kTileRows = 2;
+
+using D32 = hn::ScalableTag<int32_t>;
+using D16 = hn::Repartition<uint16_t, D32>;
+using V32 = hn::Vec<D32>;
+
+HWY_INLINE V32 LoadWeights(const uint8_t* p) { return hn::LoadU(D32(), reinterpret_cast<const int32_t*>(p)); }
+
+// The weights of one block of four k out of 8 / kBits that share their bytes.
+template <int kBits, int kBlock>
+HWY_INLINE V32 Unpack(V32 packed) {
+  if constexpr (kBits == 8) return packed;
+  const auto shifted = hn::BitCast(D32(), hn::ShiftRight<kBits * kBlock>(hn::BitCast(D16(), packed)));
+  return hn::And(shifted, hn::Set(D32(), ((1 << kBits) - 1) * 0x01010101));
+}
+
+// Assembly, as in gemm_s8_vnni.cc.
+HWY_INLINE void Step(V32 weights, V32 word, V32& sum) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
+}
+
+template <int R>
+struct Sums {
+  V32 v[R][kDigits][kVectors];
+};
+
+template <int kBits, int kBlock, int R>
+HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<R>& s) {
+  V32 w[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) w[v] = Unpack<kBits, kBlock>(LoadWeights(weights + 64 * v));
+#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
+    for (int i = 0; i < kDigits; ++i) {
+      int32_t word;
+      std::memcpy(&word, words + 16 * r + 4 * i, 4);
+      const V32 broadcast = hn::Set(D32(), word);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) Step(w[v], broadcast, s.v[r][i][v]);
+    }
+  }
+}
+
+template <int kBits, int R>
+HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* HWY_RESTRICT weights, const DigitLine* lines,
+                       const char* HWY_RESTRICT words) {
+  constexpr int kBlocks = 8 / kBits;
+  constexpr int64_t kWordBytes = 16 * kTileRows;
+  Sums<R> s;
+#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
+    for (int i = 0; i < kDigits; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) s.v[r][i][v] = hn::Set(D32(), lines[r].start[i]);
+    }
+  }
+  for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
+    Block<kBits, 0>(weights, words, s);
+    if constexpr (kBlocks >= 2) Block<kBits, 1>(weights, words + kWordBytes, s);
+    if constexpr (kBlocks == 4) {
+      Block<kBits, 2>(weights, words + 2 * kWordBytes, s);
+      Block<kBits, 3>(weights, words + 3 * kWordBytes, s);
+    }
+  }
+#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) {
+    float* sums = args.sums + lines[r].row * kHalfColumns;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      AddGroup(s.v[r][0][v], s.v[r][1][v], s.v[r][2][v], lines[r].unit,
+               args.scales == nullptr ? nullptr : args.scales + 16 * v, sums + v / 2 * args.half_stride + v % 2 * 16);
+    }
+  }
+}
+
+template <int kBits>
+void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
+  const int64_t tile_bytes = kTileRows * 4 * args.pitch;
+  const char* words = args.digits;
+  int64_t i = 0;
+  for (; i + 2 <= args.num_lines; i += 2, words += tile_bytes) Tile<kBits, 2>(args, weights, args.lines + i, words);
+  if (i < args.num_lines) Tile<kBits, 1>(args, weights, args.lines + i, words);
+}
+
+void VnniGroup(const DigitGroupArgs& args) {
+  // With more tiles it pays to unpack the weights once.
+  if (args.bits < 8 && args.num_lines > kTileRows) {
+    alignas(64) uint8_t bytes[kMaxDigitGroup * kPanelColumns];
+    DecodeDigitWeights(Target::kAvx512Vnni, args.weights, args.bits, args.pitch, bytes);
+    return Lines<8>(args, bytes);
+  }
+  switch (args.bits) {
+    case 8: return Lines<8>(args, args.weights);
+    case 4: return Lines<4>(args, args.weights);
+    default: return Lines<2>(args, args.weights);
+  }
+}
+
+const DigitKernel* VnniKernel() {
+  static constexpr DigitKernel kKernel = {"avx512_vnni", DigitLayout::kWords, kTileRows, &VnniGroup};
+  return &kKernel;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels::internal
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+
+const DigitKernel* DigitsVnni() {
+#if HWY_TARGETS & HWY_AVX3
+  return N_AVX3::VnniKernel();
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE
