@@ -18,8 +18,9 @@ using internal::kDigits;
 using internal::kHalfColumns;
 using internal::kPanelColumns;
 
-// Rows whose digits are in memory at the same time. Their sums for a panel, 32 KiB, stay in L1 or L2.
-constexpr int64_t kBlockRows = 128;
+// Rows whose digits are in memory at the same time. Their sums for a panel (16 KiB), the digits of a group (24 KiB as
+// tiles) and its weights (8 KiB) are what a kernel goes over again and again.
+constexpr int64_t kBlockRows = 64;
 // Below this many multiplications a second thread costs more than it saves.
 constexpr double kMinParallelWork = 1e6;
 constexpr int64_t kMinParallelSplit = 32 << 10;

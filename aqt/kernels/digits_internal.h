@@ -55,11 +55,12 @@ struct DigitKernel {
   }
 };
 
-// The kernel for `lines` lines per group.
-const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t lines);
+// The kernel for blocks of this many rows.
+const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows);
 
 // Each is null where the build lacks it.
 const DigitKernel* DigitsVnni();
+const DigitKernel* DigitsAmx();  // for groups whose pitch is a multiple of 64
 const DigitKernel& DigitsEmulated();
 
 // Weights of fewer bits as bytes, 64 columns by `pitch` k.

@@ -223,7 +223,12 @@ const DigitKernel& DigitsEmulated() {
   return kKernel;
 }
 
-const DigitKernel& DigitKernelFor(Target target, const DigitFormat&, int64_t) {
+const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows) {
+  const DigitKernel* amx = DigitsAmx();
+  if (amx != nullptr && target.Has(Capability::kAmxInt8) && target.Has(Capability::kAvx512) && rows >= amx->tile_rows &&
+      format.GroupPitch() % 64 == 0) {
+    return *amx;
+  }
   if (target.Has(Capability::kAvx512Vnni) && DigitsVnni() != nullptr) return *DigitsVnni();
 #if HWY_TARGETS & HWY_AVX3
   if (target.Has(Capability::kAvx512)) return *N_AVX3::MaddKernel();
