@@ -209,6 +209,36 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{1, 131, 70, 300, 64, 4}, Case{1, 131, 3, 128, 7, 8}, Case{2, 16, 64, 640, 0, 4},
                     Case{1, 79, 100, 256, 0, 2}, Case{1, 1, 640, 1024, 0, 4}, Case{3, 33, 65, 192, 0, 2}));
 
+// Operands whose axes are not contiguous, or several in one group.
+TEST(DigitsTest, TakesAnyStrides) {
+  const Problem p({1, 20, 64, 256, 0, 4});
+  const AlignedBytes panels = p.Panels();
+  std::vector<float> x(20 * 256 * 2);
+  std::vector<int8_t> q(64 * 256 * 3);
+  for (int64_t i = 0; i < 20 * 256; ++i) x[2 * i] = p.x[i];
+  for (int64_t i = 0; i < 64 * 256; ++i) q[3 * i] = p.q[i];
+  Operand lhs{x.data(), DType::kF32, {}, AxisGroup::Of(20, 512), AxisGroup::Of(256, 2)};
+  Operand weights{q.data(), DType::kS8, {}, AxisGroup::Of(64, 3 * 256), AxisGroup::Of(256, 3)};
+  EXPECT_TRUE(p.Panels(weights) == panels);
+  ExpectSame(p.Run(BestTarget(), lhs, panels), p.Expected(p.x));
+
+  // k as [8, 32], the other order in memory: element (i, j) of k is at j * 8 + i.
+  for (int64_t r = 0; r < 64; ++r) {
+    for (int64_t k = 0; k < 256; ++k) {
+      q[r * 256 + k % 32 * 8 + k / 32] = p.q[r * 256 + k];
+      if (r < 20) x[r * 256 + k % 32 * 8 + k / 32] = p.x[r * 256 + k];
+    }
+  }
+  lhs.rows = AxisGroup::Of(20, 256);
+  weights.rows = AxisGroup::Of(64, 256);
+  lhs.k = AxisGroup::Of(8, 1);
+  lhs.k.Append(32, 8);
+  weights.k = lhs.k;
+  ASSERT_EQ(lhs.k.rank, 2);
+  EXPECT_TRUE(p.Panels(weights) == panels);
+  ExpectSame(p.Run(BestTarget(), lhs, panels), p.Expected(p.x));
+}
+
 TEST(DigitsTest, ReadsEveryFloatDtype) {
   const Problem p({1, 5, 70, 700, 0, 8});
   const AlignedBytes panels = p.Panels();

@@ -100,8 +100,15 @@ template <int kBits>
 void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t tile_bytes = kTileRows * 4 * args.pitch;
   const char* words = args.digits;
+  // The weights of the next group follow. With one tile the processor's own prefetching is better.
+  const int64_t group_bytes = args.pitch * kPanelColumns * args.bits / 8;
+  const int64_t tiles = (args.num_lines + 1) / 2, share = tiles < 2 ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
+  const uint8_t* next = args.weights + group_bytes;
   int64_t i = 0;
-  for (; i + 2 <= args.num_lines; i += 2, words += tile_bytes) Tile<kBits, 2>(args, weights, args.lines + i, words);
+  for (; i + 2 <= args.num_lines; i += 2, words += tile_bytes, next += share) {
+    for (int64_t j = 0; j < share; j += 64) __builtin_prefetch(next + j);
+    Tile<kBits, 2>(args, weights, args.lines + i, words);
+  }
   if (i < args.num_lines) Tile<kBits, 1>(args, weights, args.lines + i, words);
 }
 
