@@ -217,10 +217,14 @@ bool IsDotInteger(DType dtype) {
   return IsByteInteger(dtype) || dtype == DType::kU8 || dtype == DType::kS16 || dtype == DType::kS32;
 }
 
+// Those that an rhs of integers of a byte may meet.
+bool IsSmallDotFloat(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32; }
+
 Result Infer(const DotGeneralOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 2));
   const bool integers = IsDotInteger(in[0].dtype) && IsDotInteger(in[1].dtype);
-  if (!integers) {
+  const bool mixed = IsSmallDotFloat(in[0].dtype) && IsByteInteger(in[1].dtype);
+  if (!integers && !mixed) {
     if (in[0].dtype != in[1].dtype) {
       return Invalid("dtypes differ: lhs ", in[0].ToString(), ", rhs ", in[1].ToString(), "; cast one of them");
     }

@@ -8,6 +8,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/digits.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
@@ -59,17 +60,21 @@ struct Packed {
   int64_t matrix_bytes;
 };
 
+// The operand as the kernels see it; a copy, kept by `gathered`, if it has more axes than they take.
+Operand OperandOf(const ArrayRef& x, const Groups& groups, Array& gathered) {
+  if (x.shape.rank() <= AxisGroup::kMaxRank) {
+    return {x.data, x.dtype, GroupOf(x, groups.batch), GroupOf(x, groups.free), GroupOf(x, groups.contract)};
+  }
+  gathered = Gather(x, x.dtype, groups.batch, groups.free, groups.contract);
+  return Operand::Dense(gathered.data(), x.dtype, Count(x, groups.free), Count(x, groups.contract),
+                        Count(x, groups.batch));
+}
+
 Packed PackOperand(const GemmKernel& kernel, const PanelFormat& format, const ArrayRef& x, const Groups& groups,
                    Executor* executor) {
   const int64_t batch = Count(x, groups.batch), rows = Count(x, groups.free), k = Count(x, groups.contract);
-  Operand operand;
   Array gathered;
-  if (x.shape.rank() <= AxisGroup::kMaxRank) {
-    operand = {x.data, x.dtype, GroupOf(x, groups.batch), GroupOf(x, groups.free), GroupOf(x, groups.contract)};
-  } else {
-    gathered = Gather(x, x.dtype, groups.batch, groups.free, groups.contract);
-    operand = Operand::Dense(gathered.data(), x.dtype, rows, k, batch);
-  }
+  const Operand operand = OperandOf(x, groups, gathered);
   Packed packed{nullptr, format.PackedBytes(rows, k)};
   packed.panels = AllocateAligned(batch * packed.matrix_bytes);
   Pack(kernel.target, format, operand, packed.panels.get(), executor);
@@ -100,6 +105,28 @@ void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, c
 const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs) {
   const GemmTypes types{.sums = sums, .lhs = NarrowestElement(lhs.dtype), .rhs = NarrowestElement(rhs.dtype)};
   return ChooseGemm(types, BestTarget(), Count(lhs, a.free));
+}
+
+// Sums of floats times integers.
+void RunDigits(const ArrayRef& floats, const Groups& a, const ArrayRef& integers, const Groups& b, float* sums,
+               Executor* executor) {
+  const Target target = BestTarget();
+  Array gathered_floats, gathered_integers;
+  const int64_t batch = Count(floats, a.batch), rows = Count(floats, a.free), columns = Count(integers, b.free);
+  DigitArgs args;
+  args.format = {.bits = BitWidth(integers.dtype), .n = columns, .k = Count(floats, a.contract)};
+  const std::shared_ptr<void> panels = AllocateAligned(batch * args.format.PackedBytes());
+  PackDigitWeights(args.format, OperandOf(integers, b, gathered_integers), {}, panels.get(), executor);
+  const std::shared_ptr<void> scratch = AllocateAligned(DigitScratchBytes(target, args.format, rows));
+  args.lhs = OperandOf(floats, a, gathered_floats);
+  args.rhs = panels.get();
+  args.rhs_batch_bytes = args.format.PackedBytes();
+  args.out = sums;
+  args.out_batch = AxisGroup::Of(batch, rows * columns);
+  args.out_rows = AxisGroup::Of(rows, columns);
+  args.out_cols = AxisGroup::Of(columns, 1);
+  args.scratch = scratch.get();
+  MultiplyDigits(target, args, executor);
 }
 
 // ---- plain loops
@@ -148,7 +175,11 @@ void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, con
   } else if (IsFloat(lhs.dtype)) {
     ArrayBuilder sums = ArrayBuilder::ForOverwrite({DType::kF32, out.dtype == DType::kF32 ? Shape{0} : out.shape});
     const MutableArrayRef target = out.dtype == DType::kF32 ? out : sums.ref();
-    RunKernel(Kernel(GemmSums::kF32, lhs, a, rhs), lhs, a, rhs, b, DType::kF32, target.data, executor);
+    if (IsInteger(rhs.dtype)) {
+      RunDigits(lhs, a, rhs, b, static_cast<float*>(target.data), executor);
+    } else {
+      RunKernel(Kernel(GemmSums::kF32, lhs, a, rhs), lhs, a, rhs, b, DType::kF32, target.data, executor);
+    }
     if (target.data != out.data) AQT_CHECK(CastArray(target, out).ok());
   } else if (IsByteInteger(lhs.dtype) && IsByteInteger(rhs.dtype)) {
     RunKernel(Kernel(GemmSums::kS32, lhs, a, rhs), lhs, a, rhs, b, DType::kS32, out.data, executor);

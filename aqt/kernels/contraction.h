@@ -13,13 +13,15 @@ namespace aqt::kernels {
 // order of dims.lhs_contracting. By dtype of the operands, the sum's type and rounding are
 //   f16, bf16, f32      f32, in ascending order from +0, on the machine's best target. Its steps are those of
 //                       gemm_table.h: f16 and f32 have the same bits on all targets with FMA
+//   such an lhs with s8, s4 or s2
+//                       as digits.h says, the same bits on all targets
 //   f64                 f64, the same order, each product and each sum rounded
 //   integers to 32 bits s32, exact modulo 2^32
 // The sum is rounded once to out.dtype: a float for float operands, s32 for integers. An empty sum is 0. An element's
 // bits depend only on its own row and column: not on the other rows, the batch, or the number of threads.
 //
-// Precondition: ValidateDotDims(dims, ...), matching shapes and dtypes. Allocates packed copies of both operands. With
-// a null executor everything runs on the calling thread.
+// Precondition: ValidateDotDims(dims, ...), matching shapes, and dtypes as above. Allocates packed copies of both
+// operands. With a null executor everything runs on the calling thread.
 void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Executor* executor = nullptr);
 

@@ -65,6 +65,7 @@ absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, c
   std::string& attributes = impl.attributes;
   absl::StrAppend(&attributes, attributes.empty() ? "" : ", ", DescribeConfig(config));
   if (semantics.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
+  if (semantics.weight_only == WeightOnly::kFloat) attributes += ", float_sums";
   attributes += internal::ArithmeticText(semantics);
   const bool has_state = !impl.plan().forward_state().empty() || !impl.plan().backward_state().empty();
   for (const Side side : internal::kSides) {

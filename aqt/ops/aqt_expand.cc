@@ -124,7 +124,8 @@ SumTypes DenseTypes(DType lhs, DType rhs, std::optional<DType> accumulator) {
 }
 
 // The product of two qvalues, or of dequantized operands.
-Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting, const SumTypes& types) {
+Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting, const SumTypes& types,
+              WeightOnly weight_only) {
   if (!IsFloat(types.product)) {
     const Value sums = ExpandSums(meeting, lhs, rhs);
     return types.product == DType::kS32 ? sums : ops::Cast(WrapTo(sums, BitWidth(types.product)), types.product);
@@ -135,7 +136,9 @@ Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting
     const Value held = converted ? ToF32(FromF32(ToF32(x), dtype)) : ToF32(x);
     return dtype == DType::kF32 || dtype == DType::kBF16 ? ops::Flush(held) : held;
   };
-  const Value sums = ops::Flush(ExpandSums(meeting, operand(lhs), operand(rhs)));
+  const bool on_digits = weight_only == WeightOnly::kDigits && !meeting.geometry.windows.has_value() &&
+                         MeetOnDigits(lhs.dtype(), rhs.dtype(), types.product);
+  const Value sums = ops::Flush(ExpandSums(meeting, operand(lhs), on_digits ? rhs : operand(rhs)));
   return FromF32(types.rounds_to_bf16_first ? RoundTo(DType::kBF16, sums) : sums, types.product);
 }
 
@@ -278,7 +281,9 @@ Value Dequantized(const Quantizer& quantizer, const Value& qvalue, const Value& 
 }
 
 ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
-                                      const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics) {
+                                      const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics_in) {
+  Semantics semantics = semantics_in;
+  semantics.weight_only = WeightOnly::kFloat;
   std::optional<TiledDot> tiled;
   if (config.local_aqt.has_value()) {
     // The plan has checked it.
@@ -309,7 +314,7 @@ ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lh
   const DType rhs_dtype = widened ? DType::kS8 : rhs.operand.dtype();
   const SumTypes types = geometry.windows.has_value() ? meeting.window_types
                                                       : DenseTypes(lhs_dtype, rhs_dtype, config.dg_accumulator_dtype);
-  const Value product = Product(lhs.operand, rhs.operand, meeting, types);
+  const Value product = Product(lhs.operand, rhs.operand, meeting, types, semantics.weight_only);
   std::vector<Value> scales;
   for (const Side side : kSides) {
     const ExpandedSide& own = side == Side::kLhs ? lhs : rhs;

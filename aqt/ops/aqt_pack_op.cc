@@ -27,11 +27,11 @@ namespace {
 std::string ToText(const PanelKey& key) {
   const kernels::PanelFormat& f = key.format;
   const auto axes = [](const Axes& list) { return absl::StrJoin(list, ","); };
-  return absl::StrCat("layout ", static_cast<int>(f.layout), ", element ", static_cast<int>(f.element),
-                      f.has_correction ? ", corrected" : "", ", width ", f.width, ", group ", f.k_group, ", axes [",
-                      axes(key.axes.batch), "][", axes(key.axes.rows), "][", axes(key.axes.k), "], ",
-                      key.feature_groups, " feature groups, ", key.dequantized ? "dequantized " : "",
-                      ToString(key.dtype));
+  return absl::StrCat(key.digits ? "for digits, " : "", "layout ", static_cast<int>(f.layout), ", element ",
+                      static_cast<int>(f.element), f.has_correction ? ", corrected" : "", ", width ", f.width,
+                      ", group ", f.k_group, ", axes [", axes(key.axes.batch), "][", axes(key.axes.rows), "][",
+                      axes(key.axes.k), "], ", key.feature_groups, " feature groups, ",
+                      key.dequantized ? "dequantized " : "", ToString(key.dtype));
 }
 
 class PackOp : public CompositeBase {

@@ -18,6 +18,14 @@ static_assert(sizeof(Compat) == std::size(kCompatFields), "a field of Compat has
 
 }  // namespace
 
+absl::string_view ToString(WeightOnly weight_only) {
+  switch (weight_only) {
+    case WeightOnly::kDigits: return "WEIGHT_ONLY_DIGITS";
+    case WeightOnly::kFloat: return "WEIGHT_ONLY_FLOAT";
+  }
+  return "?";
+}
+
 absl::string_view ToString(Arithmetic arithmetic) {
   switch (arithmetic) {
     case Arithmetic::kXlaCompatible: return "ARITHMETIC_XLA_COMPATIBLE";

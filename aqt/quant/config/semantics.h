@@ -23,6 +23,17 @@ enum class Arithmetic {
 };
 absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBLE", "ARITHMETIC_IEEE"
 
+// How a contraction of a float lhs with an rhs of integers (weight-only quantization) sums its products in the forward
+// pass. All others of a float and an integer, gradients and convolutions among them, are kFloat.
+enum class WeightOnly {
+  // Exactly, on the integer units, in groups of k (aqt/kernels/digits.h): the same bits on every machine, many times
+  // faster for few rows, and for ordinary data with a smaller error than kFloat.
+  kDigits,
+  // The integers become floats, and the product is that of floats.
+  kFloat,
+};
+absl::string_view ToString(WeightOnly weight_only);  // "WEIGHT_ONLY_DIGITS", "WEIGHT_ONLY_FLOAT"
+
 // Deliberate differences from the original systems; all false by default, all true in Original().
 struct Compat {
   // Mid scales: quantize the original operands with scales calibrated on the rescaled ones. By default the rescaled
@@ -64,6 +75,7 @@ struct Semantics {
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   Compat compat = {};
   PrngLayout prng_layout = PrngLayout::kPartitionable;  // how keys are split and numbers are drawn
+  WeightOnly weight_only = WeightOnly::kDigits;
   bool operator==(const Semantics&) const = default;
 };
 

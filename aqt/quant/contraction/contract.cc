@@ -8,6 +8,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/digits.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/quant/numerics/row_ops.h"
@@ -95,10 +96,47 @@ kernels::Operand OperandOf(const ArrayRef& x, Side side, const OperandAxes& axes
                                  Extent(x.shape, axes.batch));
 }
 
+// ---- a float lhs and an rhs of integers on digits
+
+kernels::DigitFormat DigitFormatOf(const Contraction& contraction, const Shape& rhs, const OperandAxes& axes) {
+  return {.bits = contraction.digit_bits, .n = Extent(rhs, axes.rows), .k = Extent(rhs, axes.k)};
+}
+
+// `rhs_panels` is null if the rhs is not packed yet.
+void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const void* rhs_panels,
+               const kernels::Epilogue& epilogue, const MutableArrayRef& out, const OutputAxes& out_axes,
+               Workspace& workspace, const Runtime& runtime) {
+  kernels::DigitArgs args;
+  args.format = DigitFormatOf(contraction, rhs.shape, contraction.rhs);
+  args.lhs = KernelOrGathered(lhs, Side::kLhs, contraction.lhs, workspace);
+  if (rhs_panels == nullptr) {
+    void* panels = workspace.Get(ScratchSlot::kRhsPacked, args.lhs.batch.Count() * args.format.PackedBytes());
+    CountPack(Side::kRhs, runtime);
+    kernels::PackDigitWeights(args.format, KernelOrGathered(rhs, Side::kRhs, contraction.rhs, workspace), {}, panels,
+                              runtime.executor);
+    rhs_panels = panels;
+  }
+  args.rhs = rhs_panels;
+  args.rhs_batch_bytes = args.format.PackedBytes();
+  const int64_t m = args.lhs.rows.Count();
+  args.scratch = workspace.Get(ScratchSlot::kLhsPacked, kernels::DigitScratchBytes(contraction.target, args.format, m));
+  CountPack(Side::kLhs, runtime);
+  args.out = out.data;
+  args.out_dtype = out.dtype;
+  args.out_batch = out_axes.batch;
+  args.out_rows = out_axes.rows;
+  args.out_cols = out_axes.cols;
+  args.epilogue = epilogue;
+  kernels::MultiplyDigits(contraction.target, args, runtime.executor);
+}
+
 // The product of operands as the kernels take them.
 void RunKernel(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
                const kernels::Epilogue& epilogue, const MutableArrayRef& out, const OutputAxes& out_axes,
                Workspace& workspace, const Runtime& runtime) {
+  if (contraction.on_digits()) {
+    return RunDigits(contraction, lhs, rhs, packed.rhs, epilogue, out, out_axes, workspace, runtime);
+  }
   const kernels::GemmKernel& kernel = packed.rhs != nullptr ? *contraction.gemm_of_packed_rhs : *contraction.gemm;
   if (contraction.windows.has_value()) {
     const WindowScales scales{.example = epilogue.lhs_scale, .channel = epilogue.rhs_scale, .epilogue = epilogue};
@@ -207,7 +245,7 @@ bool HoldsAllOf(DType to, DType from) {
 }
 
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
-                            kernels::Target target, bool exchanges_operands) {
+                            kernels::Target target, bool exchanges_operands, WeightOnly weight_only) {
   const ProductTypes types = ProductTypesOf(lhs.dtype, rhs.dtype, product);
   Contraction contraction{.dims = dims,
                           .lhs = OperandAxesOf(dims, Side::kLhs, lhs.shape.rank()),
@@ -216,6 +254,11 @@ Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rh
                           .rounds_to_bf16_first = types.rounds_to_bf16_first,
                           .exchanges_operands = exchanges_operands};
   if (types.converts_operands) contraction.converts_to = product;
+  if (weight_only == WeightOnly::kDigits && MeetOnDigits(lhs.dtype, rhs.dtype, product)) {
+    contraction.digit_bits = BitWidth(rhs.dtype);
+    contraction.exchanges_operands = exchanges_operands = false;  // digits store any layout
+  }
+  contraction.target = target;
   const bool wide = lhs.dtype == DType::kS32 || rhs.dtype == DType::kS32;
   if (!contraction.sums_are_integers() || !wide) {
     const int64_t m = Extent(lhs.shape, contraction.lhs.rows), n = Extent(rhs.shape, contraction.rhs.rows);
@@ -223,6 +266,13 @@ Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rh
     else SetKernels(lhs.dtype, rhs.dtype, m, target, contraction);
   }
   return contraction;
+}
+
+bool MeetOnDigits(DType lhs, DType rhs, DType product) {
+  const auto is_float = [](DType dtype) {
+    return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+  };
+  return is_float(lhs) && IsByteInteger(rhs) && is_float(product);
 }
 
 Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType lhs, DType rhs, DType product,
@@ -248,6 +298,13 @@ std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side,
   const DType dtype = PackedDType(contraction, x.dtype);
   const ArrayRef converted =
       dtype == x.dtype ? x : CastIntoSlot(x, dtype, OfSide(is_lhs, ScratchSlot::kLhsConverted), workspace);
+  if (side == Side::kRhs && contraction.on_digits()) {
+    const kernels::Operand integers = KernelOrGathered(x, side, axes, workspace);
+    std::shared_ptr<void> panels = AllocateUninitialized(PackedBytes(contraction, side, x.shape, axes));
+    CountPack(side, runtime);
+    kernels::PackDigitWeights(DigitFormatOf(contraction, x.shape, axes), integers, {}, panels.get(), runtime.executor);
+    return panels;
+  }
   const kernels::Operand operand = contraction.windows.has_value() ? WindowKernel(contraction.windows->conv, converted)
                                                                    : KernelOrGathered(converted, side, axes, workspace);
   const kernels::GemmKernel& kernel = is_lhs ? *contraction.gemm : *contraction.gemm_of_packed_rhs;
@@ -257,6 +314,9 @@ std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side,
 }
 
 int64_t PackedBytes(const Contraction& contraction, Side side, const Shape& x, const OperandAxes& axes) {
+  if (side == Side::kRhs && contraction.on_digits()) {
+    return Extent(x, axes.batch) * DigitFormatOf(contraction, x, axes).PackedBytes();
+  }
   const kernels::PanelFormat& format = PackedFormat(contraction, side);
   if (!contraction.windows.has_value()) return PanelBytes(format, x, axes);
   const int64_t groups = contraction.windows->conv.groups;
@@ -327,6 +387,7 @@ void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, con
     if (HasTooManyAxes(x.shape)) {
       sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsGathered), x.shape.num_elements() * SizeOf(dtype.value_or(x.dtype)));
     }
+    if (contraction.on_digits()) continue;
     const bool is_kernel_lhs = KernelSide(contraction, side) == Side::kLhs;
     sizes.Add(OfSide(is_kernel_lhs, ScratchSlot::kLhsPacked),
               PanelBytes(is_kernel_lhs ? contraction.gemm->lhs : contraction.gemm->rhs, x.shape,
@@ -334,6 +395,12 @@ void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, con
   }
   if (contraction.windows.has_value()) {
     AddWindowSlots(*contraction.gemm, *contraction.windows, slid, /*scaled=*/has_lhs_scale, sizes);
+  }
+  if (contraction.on_digits()) {
+    sizes.Add(ScratchSlot::kRhsPacked, PackedBytes(contraction, Side::kRhs, rhs.shape, contraction.rhs));
+    sizes.Add(ScratchSlot::kLhsPacked,
+              kernels::DigitScratchBytes(contraction.target, DigitFormatOf(contraction, rhs.shape, contraction.rhs),
+                                         Extent(lhs.shape, contraction.lhs.rows)));
   }
 }
 

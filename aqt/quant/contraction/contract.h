@@ -14,6 +14,7 @@
 #include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/windows.h"
 #include "aqt/quant/contraction/workspace.h"
@@ -43,7 +44,8 @@ bool HoldsAllOf(DType to, DType from);
 //   s2, s4, s8   the exact sum, wrapped to that many bits
 //   f32 .. e5m2  in f32, in ascending order of k, then rounded once; the steps depend on the target and on whether
 //                both operands fit bf16 (gemm_table.h). Subnormal f32 and bf16 operands are zero, and so are subnormal
-//                f32 sums.
+//                f32 sums. On digits the sum is that of kernels/digits.h instead, the same on all
+//                targets.
 struct Contraction {
   std::optional<Windows> windows = {};  // of a convolution; else by the dims
   DotDims dims = {};
@@ -54,17 +56,26 @@ struct Contraction {
   bool rounds_to_bf16_first = false;  // the sum, before it is rounded to the product's dtype
   // The kernel takes the rhs for its lhs, since the output is contiguous along rows. Nothing is packed ahead of time.
   bool exchanges_operands = false;
+  // Bits of the integers of the rhs if they meet the floats of the lhs on digits (kernels/digits.h); 0 if `gemm`
+  // multiplies.
+  int digit_bits = 0;
+  kernels::Target target = {};                // of digits
   const kernels::GemmKernel* gemm = nullptr;  // null: an operand is s32, and so is the product
   // The same for an rhs that is packed ahead of time: of floats, one that reads the narrowest panels that hold it.
   const kernels::GemmKernel* gemm_of_packed_rhs = nullptr;
 
+  bool on_digits() const { return digit_bits != 0; }
   bool sums_are_integers() const { return IsInteger(product); }
 };
 
 // By dimension numbers, as XLA on CPU computes lax.dot_general. Operands: s2, s4, s8, s32, e4m3fn, e5m2, bf16, f16 or
-// f32.
+// f32. `weight_only`: of a product of floats and integers.
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
-                            kernels::Target target, bool exchanges_operands = false);
+                            kernels::Target target, bool exchanges_operands = false,
+                            WeightOnly weight_only = WeightOnly::kFloat);
+// Whether a float lhs and integers of at most a byte may meet on digits. (A float rhs is a weight, prepared once: it
+// would become digits in each call.)
+bool MeetOnDigits(DType lhs, DType rhs, DType product);
 // Of windows: s32 sums of two integers of at most a byte, or f32 sums of operands in `dtype`, rounded to `product`.
 Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType lhs, DType rhs, DType product,
                                   kernels::Target target);
@@ -92,7 +103,7 @@ inline Side KernelSide(const Contraction& contraction, Side side) {
   return contraction.exchanges_operands ? Other(side) : side;
 }
 
-// The dtype of an operand in its panels, and their format. Not for a product of s32.
+// The dtype of an operand in its panels, and their format (not of digits). Not for a product of s32.
 DType PackedDType(const Contraction& contraction, DType operand);
 const kernels::PanelFormat& PackedFormat(const Contraction& contraction, Side side);
 // An operand packed ahead of time along `axes`, or, of windows, as their kernel.

@@ -360,7 +360,8 @@ TEST(Property, PlanEqualsReference) {
     const Context context{.key = MakeKey(random.Bits())};
     const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
                               .compat = random.OneIn(2) ? Compat::Original() : Compat{},
-                              .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal})};
+                              .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal}),
+                              .weight_only = random.Pick({WeightOnly::kDigits, WeightOnly::kFloat})};
 
     absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims);
     if (!plan.ok()) {

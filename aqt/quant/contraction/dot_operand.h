@@ -16,10 +16,11 @@ namespace aqt {
 // returns. Immutable; cheap to copy. Plans that differ only in the other operand's free axes (the batch) can share it.
 //
 // Besides the tensor it holds what the kernels of one instruction set read, so that a call packs nothing: a byte for
-// each integer of up to 8 bits, two for bf16 and the 8-bit floats, four for other floats and where a side is
-// dequantized before the product. A plan for which this form does not fit (other axes, dtypes or instructions) packs
-// the tensor in each call. There is no such form for lhs of a convolution and of a ragged contraction, and for an
-// operand that takes the scales of the other one (DEQUANT_MODE_OTHER_INPUT there).
+// each integer of up to 8 bits (8, 4 or 2 bits where a float lhs meets it: WeightOnly::kDigits), two for bf16 and the
+// 8-bit floats, four for other floats and where a side is dequantized before the product. A plan for which this form
+// does not fit (other axes, dtypes or instructions) packs the tensor in each call. There is no such form for lhs of a
+// convolution, of a ragged contraction and of WeightOnly::kDigits, and for an operand that takes the scales of the
+// other one (DEQUANT_MODE_OTHER_INPUT there).
 class PreparedOperand {
  public:
   PreparedOperand() = default;

@@ -116,15 +116,17 @@ Shape ProductShape(const ProductGeometry& geometry, const Shape& lhs, const Shap
   return grouped;
 }
 
-Contraction ContractionOf(const ProductPlan& plan, DType product) {
+Contraction ContractionOf(const ProductPlan& plan, DType product, WeightOnly weight_only) {
   const ProductGeometry& geometry = plan.geometry;
   if (geometry.windows.has_value()) {
     return MakeWindowContraction(*geometry.windows, plan.dtype, plan.lhs.operand_dtype, plan.rhs.operand_dtype, product,
                                  plan.target);
   }
   const Aval lhs{plan.lhs.operand_dtype, plan.lhs.x.shape}, rhs{plan.rhs.operand_dtype, plan.rhs.x.shape};
+  if (plan.pass != Pass::kFwd) weight_only = WeightOnly::kFloat;
   if (geometry.groups == Groups::kNone) {
-    return MakeContraction(geometry.dims, lhs, rhs, product, plan.target, geometry.out_is_contiguous_along_rows);
+    return MakeContraction(geometry.dims, lhs, rhs, product, plan.target, geometry.out_is_contiguous_along_rows,
+                           weight_only);
   }
   const DotDims& all = geometry.dims;
   DotDims dims{.lhs_contracting = {all.lhs_contracting[0]}, .rhs_contracting = {all.rhs_contracting[0]}};
@@ -133,7 +135,7 @@ Contraction ContractionOf(const ProductPlan& plan, DType product) {
     --dims.rhs_contracting[0];
     matrix.shape = Shape(rhs.shape.extents().subspan(1));
   }
-  return MakeContraction(dims, lhs, matrix, product, plan.target);
+  return MakeContraction(dims, lhs, matrix, product, plan.target, /*exchanges_operands=*/false, weight_only);
 }
 
 std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
@@ -144,7 +146,10 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
   if (other.is_quantized() && other.config.dequant_mode == DequantMode::kOtherInput) return std::nullopt;
   const bool is_dense = !geometry.windows.has_value() && geometry.groups == Groups::kNone;
   if (side == Side::kLhs && !is_dense) return std::nullopt;
+  const bool digits = plan.contraction.on_digits();
+  if (digits && side == Side::kLhs) return std::nullopt;  // it becomes digits in each call
   PanelKey key{.format = PackedFormat(plan.contraction, side),
+               .digits = digits,
                .axes = own.axes,
                .dequantized = own.is_quantized() && own.config.dequant_mode == DequantMode::kThisInput,
                .dtype = PackedDType(plan.contraction, own.operand_dtype)};
@@ -261,7 +266,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
   if (plan.geometry.windows.has_value()) {
     AQT_ASSIGN_OR_RETURN(const DType product,
                          WindowAccumulator(plan, config.dg_accumulator_dtype, options.semantics.compat));
-    plan.contraction = ContractionOf(plan, product);
+    plan.contraction = ContractionOf(plan, product, options.semantics.weight_only);
   } else {
     // As AQT on CPU does: two 4-bit operands are widened.
     if (plan.lhs.operand_dtype == DType::kS4 && plan.rhs.operand_dtype == DType::kS4) {
@@ -269,7 +274,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     }
     AQT_RETURN_IF_ERROR(Annotate(ValidateAccumulator(config), ToString(pass)));
     AQT_ASSIGN_OR_RETURN(const DType product, DenseAccumulator(plan, config.dg_accumulator_dtype));
-    plan.contraction = ContractionOf(plan, product);
+    plan.contraction = ContractionOf(plan, product, options.semantics.weight_only);
   }
   plan.fuses = Fuses(plan);
   plan.packs_as_quantized = PacksAsQuantized(plan);

@@ -135,7 +135,8 @@ class Run {
       const void* panels = Input(Side::kRhs).panels;
       if (panels == nullptr) return {};
       const int64_t k = rhs.shape[1], n = rhs.shape[2];
-      return {.rhs = Advanced(panels, group * PackedFormat(plan_.contraction, Side::kRhs).PackedBytes(n, k))};
+      return {.rhs =
+                  Advanced(panels, group * PackedBytes(plan_.contraction, Side::kRhs, {k, n}, plan_.contraction.rhs))};
     };
     if (call_.group_sizes.empty()) return FillZeros(product);
     // Buffers for the largest group: the others use them, too.

@@ -5,8 +5,9 @@
 // the rounding to small floats) and the random bits with the plan, and nothing else: no kernels, no strides, no reused
 // buffers.
 //
-// Integer contractions agree with the plan in every bit. Floating point ones are summed in f32 in ascending order of k,
-// multiply and add rounded separately, as the plan does on Target::kScalar; other targets fuse them.
+// Contractions of integers agree with the plan in every bit, and so do forward products of integers and floats, unless
+// the semantics say WeightOnly::kFloat. Others are summed in f32 in ascending order of k, multiply and add rounded
+// separately, as the plan does on Target::kScalar; other targets fuse them.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

@@ -8,6 +8,8 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
+#include "aqt/kernels/digits.h"
+#include "aqt/kernels/digits_reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/reference/scale_reference.h"
@@ -92,7 +94,16 @@ DType Later(DType a, DType b) {
   return later;
 }
 
-Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& axes, std::optional<DType> accumulator) {
+// Whether integers of at most a byte meet f32, bf16 or f16 in a float product.
+bool MeetOnDigits(DType lhs, DType rhs, DType product) {
+  const auto is_float = [](DType dtype) {
+    return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+  };
+  return is_float(lhs) && IsByteInteger(rhs) && is_float(product);
+}
+
+Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& axes, std::optional<DType> accumulator,
+               WeightOnly weight_only) {
   DType a = lhs.operand.dtype, b = rhs.operand.dtype;
   if (a == DType::kS4 && b == DType::kS4) a = b = DType::kS8;
   Value out(accumulator.value_or(Later(a, b)), axes.product_shape);
@@ -104,18 +115,28 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& ax
     }
     return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
   };
+  const bool on_digits = weight_only == WeightOnly::kDigits && MeetOnDigits(a, b, out.dtype);
   ForEach(axes.product_shape, [&](const Index& p) {
     int64_t integer_sum = 0;
     float float_sum = 0;
+    std::vector<float> floats;
+    std::vector<int8_t> integers;
     ForEach(axes.sum_shape, [&](const Index& s) {
       const float l = operand(a, lhs.operand(ProductAxes::Gather(axes.lhs_source, p, s)));
       const float r = operand(b, rhs.operand(ProductAxes::Gather(axes.rhs_source, p, s)));
-      if (IsInteger(out.dtype)) {
+      if (on_digits) {
+        floats.push_back(l);
+        integers.push_back(static_cast<int8_t>(r));
+      } else if (IsInteger(out.dtype)) {
         integer_sum += static_cast<int64_t>(l) * static_cast<int64_t>(r);
       } else {
         float_sum += l * r;
       }
     });
+    if (on_digits) {
+      const kernels::DigitFormat format{.bits = BitWidth(b), .n = 1, .k = static_cast<int64_t>(floats.size())};
+      float_sum = kernels::ReferenceDigitSum(format, floats, integers, {});
+    }
     if (IsInteger(out.dtype)) {
       // Wraps to the width of the accumulator.
       const int unused = 64 - BitWidth(out.dtype);
@@ -270,7 +291,7 @@ QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const V
                   r.lhs.operand);
   }
   const ProductAxes axes(dims, lhs.shape, rhs.shape);
-  const Value product = Contract(r.lhs, r.rhs, axes, config.dg_accumulator_dtype);
+  const Value product = Contract(r.lhs, r.rhs, axes, config.dg_accumulator_dtype, semantics.weight_only);
   r.out = Value(lhs.dtype, axes.product_shape);
   ForEach(axes.product_shape, [&](const Index& p) {
     DType dtype = lhs.dtype;
@@ -289,7 +310,9 @@ QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const V
 
 Value MultiplyLocally(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
                       const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
-                      const Semantics& semantics) {
+                      const Semantics& semantics_in) {
+  Semantics semantics = semantics_in;
+  semantics.weight_only = WeightOnly::kFloat;
   if (!config.local_aqt.has_value() || dims.lhs_contracting.empty()) {
     return Multiply(config, lhs, rhs, dims, lhs_key, rhs_key, semantics).out;
   }

@@ -1,5 +1,6 @@
 #include "aqt/quant/reference/ragged_dot_reference.h"
 
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -9,6 +10,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/digits_reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/qtensor.h"
@@ -61,15 +63,22 @@ absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const Arr
 // One element of a product: a sum of terms, then the scales of both sides.
 class Element {
  public:
-  Element(const DotGeneralRaw& raw, DType dtype, const QuantizedOperand& a, const QuantizedOperand& b)
+  // `digits`: a float lhs meets an rhs of integers on digits.
+  Element(const DotGeneralRaw& raw, DType dtype, const QuantizedOperand& a, const QuantizedOperand& b,
+          bool digits = false)
       : dtype_(dtype), a_(a), b_(b), exact_(raw.dg_accumulator_dtype == DType::kS32) {
     const DType l = a.in_product.dtype(), r = b.in_product.dtype();
     accumulator_ = raw.dg_accumulator_dtype.value_or(Larger(l, r));
     converts_ = !exact_ && (l != r || (l == DType::kF16 && accumulator_ == DType::kBF16));
+    const auto is_float = [](DType d) { return d == DType::kF32 || d == DType::kBF16 || d == DType::kF16; };
+    digits_ = digits && is_float(l) && IsByteInteger(r) && is_float(accumulator_);
     to_bf16_first_ = l == DType::kBF16 && r == DType::kBF16 && accumulator_ == DType::kF16;
   }
   void Add(int64_t a, int64_t b) {
-    if (exact_) {
+    if (digits_) {
+      floats_.push_back(InProduct(a_, a));
+      integers_.push_back(static_cast<int8_t>(b_.values[b]));
+    } else if (exact_) {
       sum_ += a_.values[a] * b_.values[b];
     } else {
       const float product = InProduct(a_, a) * InProduct(b_, b);
@@ -78,6 +87,10 @@ class Element {
   }
   double Finish(int64_t a_scale, int64_t b_scale) const {
     float y = static_cast<float>(sum_);
+    if (digits_) {
+      y = kernels::ReferenceDigitSum({.bits = BitWidth(b_.in_product.dtype()), .n = 1, .k = std::ssize(floats_)},
+                                     floats_, integers_, {});
+    }
     if (!exact_) {
       y = internal::FlushF32(y);
       if (to_bf16_first_) y = Round(DType::kBF16, y);
@@ -126,7 +139,10 @@ class Element {
   const bool exact_;
   DType accumulator_;
   bool converts_ = false, to_bf16_first_ = false;
+  bool digits_ = false;
   double sum_ = 0;
+  std::vector<float> floats_;
+  std::vector<int8_t> integers_;
 };
 
 }  // namespace
@@ -182,7 +198,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
   for (int64_t row = 0; row < next; ++row) {
     const int64_t matrix = group_of[row] * k * n;
     for (int64_t c = 0; c < n; ++c) {
-      Element e(config.fwd, dtype, l, r);
+      Element e(config.fwd, dtype, l, r, semantics.weight_only == WeightOnly::kDigits);
       for (int64_t i = 0; i < k; ++i) e.Add(row * k + i, matrix + i * n + c);
       out[row * n + c] = e.Finish(row, c);
     }

@@ -4,7 +4,8 @@
 // ragged_dot.h by loops over all indices, for DEQUANT_MODE_OUTPUT and DEQUANT_MODE_THIS_INPUT: the oracle of its tests.
 // It quantizes with quantizer.h and shares scalar operations with the plan, and nothing else.
 //
-// Sums of integers agree with the plan in every bit; those of floats are in f32 in ascending order, multiply and add
+// Sums of integers agree with the plan in every bit, and so do forward sums of a float lhs and an integer rhs, unless
+// the semantics say WeightOnly::kFloat; others are in f32 in ascending order, multiply and add
 // rounded separately, as the plan does on Target::kScalar.
 
 #include <cstdint>
