@@ -1,7 +1,9 @@
 #include "aqt/quant/weights/compressed_tensors.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -132,17 +134,21 @@ absl::Status CheckMatrix(absl::string_view operation, const ArrayRef& x, DType d
 
 int64_t WordsFor(int64_t values, int num_bits) { return (values * num_bits + 31) / 32; }
 
-// The eight integers of a word that holds 4 bits of each; null if one is outside of [-8, 7].
-std::optional<uint32_t> PackNibbles(const int8_t* q) {
-  uint64_t bytes = 0;
-  for (int i = 0; i < 8; ++i) bytes |= static_cast<uint64_t>(static_cast<uint8_t>(q[i])) << (8 * i);
-  // + 8 in each byte, without a carry into the next.
+// Packs n words of eight 4-bit integers each; false, with meaningless words, if one is outside of [-8, 7].
+bool PackNibbles(const int8_t* q, int64_t n, int32_t* words) {
   constexpr uint64_t kEach = 0x0101010101010101u;
-  bytes = ((bytes & 0x7f * kEach) + 8 * kEach) ^ (bytes & 0x80 * kEach);
-  if ((bytes & 0xf0 * kEach) != 0) return std::nullopt;
-  bytes = (bytes | bytes >> 4) & 0x00ff00ff00ff00ffu;
-  bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffffu;
-  return static_cast<uint32_t>(bytes | bytes >> 16);
+  uint64_t outside = 0;
+  for (int64_t i = 0; i < n; ++i, q += 8) {
+    uint64_t bytes;
+    std::memcpy(&bytes, q, 8);
+    // + 8 in each byte, without a carry into the next: 0 to 15 if it is in range.
+    bytes = ((bytes & 0x7f * kEach) + 8 * kEach) ^ (bytes & 0x80 * kEach);
+    outside |= bytes;
+    bytes = (bytes | bytes >> 4) & 0x00ff00ff00ff00ffu;
+    bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffffu;
+    words[i] = static_cast<int32_t>(static_cast<uint32_t>(bytes | bytes >> 16));
+  }
+  return (outside & 0xf0 * kEach) == 0;
 }
 
 // s8 [rows, cols] -> s32 [rows, words], both with any strides.
@@ -154,11 +160,12 @@ absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bi
     uint64_t stream = 0;  // the bits not yet written, fewer than 32 between values
     int used = 0;
     int64_t c = 0;
-    if (num_bits == 4 && q.strides[1] == 1) {
-      for (; c + 8 <= q.shape[1]; c += 8, words += out.strides[1]) {
-        const std::optional<uint32_t> word = PackNibbles(in + c);
-        if (!word.has_value()) break;  // found again below
-        *words = static_cast<int32_t>(*word);
+    if (num_bits == 4 && q.strides[1] == 1 && out.strides[1] == 1) {
+      static_assert(std::endian::native == std::endian::little);
+      const int64_t whole = q.shape[1] / 8;
+      if (PackNibbles(in, whole, words)) {  // otherwise the loop below finds which one
+        words += whole;
+        c = whole * 8;
       }
     }
     for (; c < q.shape[1]; ++c) {
