@@ -100,6 +100,17 @@ def describe_machine(cpus):
     }
 
 
+def command_line(words):
+    """How to measure the same again, without the paths of this machine."""
+    kept, skip = [], False
+    for word in words:
+        path = re.match("--(python|bin|out)(=|$)", word)
+        if not path and not skip:
+            kept.append(shlex.quote(word))
+        skip = bool(path) and "=" not in word
+    return " ".join(["tests/benchmarks/compare.py", *kept])
+
+
 # ---- running
 
 class Runs:
@@ -230,7 +241,7 @@ def main():
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], stdout=subprocess.PIPE, text=True, check=False)
     data = {
         "machine": {**describe_machine(cpus), **roofs},
-        "command": " ".join(["tests/benchmarks/compare.py", *map(shlex.quote, sys.argv[1:])]),
+        "command": command_line(sys.argv[1:]),
         "commit": commit.stdout.strip(),
         "date": datetime.date.today().isoformat(),
         "rounds": args.rounds,

@@ -53,6 +53,7 @@ class Page(unittest.TestCase):
         self.assertIn("| 512x512x512 | 7.00 | 50 % | two (3 products) | 21.0 | 3.00 |\n", text)
         self.assertIn("| 1024x1024x1024 | 40.0 |  | two (3 products) | 30.0 | **0.75** |\n", text)
         self.assertIn("| rounds | 3; during 1 of 8 runs other processes used the machine |\n", text)
+        self.assertIn("\n| 1 | training step, int8 against f32 | 1024x1024x1024 | two (3 products) | **0.75** |\n", text)
         self.assertNotIn("37x129x65", text)
         self.assertNotIn("2 threads", text)
         self.assertNotIn("weights only", text)
@@ -63,6 +64,7 @@ class Page(unittest.TestCase):
         text = performance_page.page(data_of(rows))
         self.assertIn("\n| `step/int8` | 2 | 30.0 | 20.0 | 1.50 |\n", text)
         self.assertEqual(text.count("| 2 |"), 1)
+        self.assertIn("\nNowhere.\n", text)
 
     def test_picture(self):
         root = xml.etree.ElementTree.fromstring(performance_page.picture(data_of(ROWS)))
@@ -89,6 +91,12 @@ class Merge(unittest.TestCase):
         compare.merge(best, [{"row": "a", "us": 4.0, "roof": 0.3}])
         self.assertEqual(best, {"a": {"row": "a", "us": 2.0, "roof": 0.2, "rounds_us": [3.0, 2.0, 4.0]},
                                 "b": {"row": "b", "us": 1.0, "rounds_us": [1.0]}})
+
+
+class CommandLine(unittest.TestCase):
+    def test_names_no_paths(self):
+        words = ["--python", "/a/b", "--rounds", "3", "--out=/c", "--filter", "a|b", "--bin", "/d"]
+        self.assertEqual(compare.command_line(words), "tests/benchmarks/compare.py --rounds 3 --filter 'a|b'")
 
 
 class Peers(unittest.TestCase):

@@ -193,6 +193,11 @@ def page(data):
         mean = geomean([line.ratio for line in found])
         lines.append(f"| {threads} | {comparison.title} | {len(found)} | {ratio(mean)} | {ratio(worst.ratio)} | {worst.shape} "
                      f"| {peers} |")
+    ahead = [(threads, comparison, line) for threads, comparison, found in entries for line in found if line.ratio < 0.995]
+    lines += ["", "## Where a peer is faster", ""]
+    lines += ["| threads | | shape | peer | ratio |", "|---|---|---|---|---|"] if ahead else ["Nowhere."]
+    lines += [f"| {threads} | {comparison.title} | {line.shape} | {line.peer} | {ratio(line.ratio)} |"
+              for threads, comparison, line in sorted(ahead, key=lambda entry: (entry[0], entry[2].ratio))]
     if scaled := scaling(data):
         lines += ["", "## Threads", "", "Ours on 512x1024x4096: time on one thread, on several, and their ratio.", "",
                   "| | threads | us, one thread | us | times faster |", "|---|---|---|---|---|"]
@@ -213,7 +218,7 @@ def picture(data):
     """The text of docs/performance.svg: a bar from 1 to the geometric mean for each comparison on one thread, and a line from
     the lowest ratio to the highest, on a logarithmic scale."""
     entries = [(comparison.title, [line.ratio for line in found]) for threads, comparison, found in summary(data) if threads == 1]
-    left, width, row, top = 470, 420, 20, 40
+    left, width, row, top = 500, 420, 20, 40
     values = [value for _, ratios in entries for value in ratios] + [0.5, 2.0]
     low, high = math.log2(min(values)), math.log2(max(values))
     x = lambda value: left + width * (math.log2(value) - low) / (high - low)
