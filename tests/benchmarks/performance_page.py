@@ -40,6 +40,10 @@ def batched(shape):
     return sizes(shape)[0] > 1
 
 
+def small(shape):
+    return sizes(shape)[0] == 1 and 16 <= min(sizes(shape)[1:]) and max(sizes(shape)[1:]) < 256
+
+
 def large_steps(shape):
     return min(sizes(shape)[1:]) >= 512
 
@@ -63,6 +67,7 @@ COMPARISONS = (
     Comparison("dynamic int8, few rows", "dynamic/int8", (("dynamic/int8", 1),), m_between(1, 16)),
     Comparison("dynamic int8 against f32, M >= 128", "dynamic/int8", F32, MANY),
     Comparison("dynamic int8 against f32, batch of small products", "dynamic/int8", F32, batched),
+    Comparison("dynamic int8, small", "dynamic/int8", (("dynamic/int8", 1), *F32), small),
     Comparison("training step, int8 against f32", "step/int8", F32_STEP, large_steps),
     Comparison("training step, int8 with AQT's noise against f32", "step/int8_noise", F32_STEP, large_steps),
     Comparison("training step, int8 with fast noise against f32", "step/int8_fast", F32_STEP, large_steps),
