@@ -9,12 +9,13 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True  # the source tree stays as it is
-sys.path[:0] = [str(ROOT / "bazel"), str(ROOT / "tests" / "arrows")]
+sys.path[:0] = [str(ROOT / "bazel"), str(ROOT / "tests" / "arrows"), str(ROOT / "tests" / "benchmarks")]
 import arrows  # noqa: E402
 import api_page  # noqa: E402
 import build_files  # noqa: E402
 import config_reference  # noqa: E402
 import feature_table  # noqa: E402
+import performance_page  # noqa: E402
 import room_picture  # noqa: E402
 
 
@@ -56,6 +57,13 @@ class ConfigReference(unittest.TestCase):
         for line in ["int32 a = 1; // beside", "map<string, int32> a = 1;", "reserved 3;"]:
             with self.subTest(line=line), self.assertRaisesRegex(ValueError, "line 3: cannot read"):
                 config_reference.parse(head + "message M {\n  " + line + "\n}")
+
+
+class Performance(unittest.TestCase):
+    def test_page_and_picture_are_those_of_the_measurements(self):
+        data = json.loads(read(performance_page.DATA))
+        for path, text in performance_page.texts(data).items():
+            self.assertEqual(read(path), text, "run tests/benchmarks/performance_page.py")
 
 
 class Features(unittest.TestCase):
