@@ -130,11 +130,18 @@ Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting
     const Value sums = ExpandSums(meeting, lhs, rhs);
     return types.product == DType::kS32 ? sums : ops::Cast(WrapTo(sums, BitWidth(types.product)), types.product);
   }
-  const auto operand = [&](const Value& x) {
+  const auto operand_dtype = [&](const Value& x) {
     const bool converted = types.converts_to.has_value() && !HoldsAllOf(*types.converts_to, x.dtype());
-    const DType dtype = converted ? *types.converts_to : x.dtype();
-    const Value held = converted ? ToF32(FromF32(ToF32(x), dtype)) : ToF32(x);
-    return dtype == DType::kF32 || dtype == DType::kBF16 ? ops::Flush(held) : held;
+    return converted ? *types.converts_to : x.dtype();
+  };
+  // Operands that fit bf16 are multiplied as such, which can change the order of a sum.
+  const bool in_bf16 =
+      meeting.geometry.groups != Groups::kContracting && MeetInBf16(operand_dtype(lhs), operand_dtype(rhs));
+  const auto operand = [&](const Value& x) {
+    const DType dtype = operand_dtype(x);
+    const Value held = dtype == x.dtype() ? ToF32(x) : ToF32(FromF32(ToF32(x), dtype));
+    const Value flushed = dtype == DType::kF32 || dtype == DType::kBF16 ? ops::Flush(held) : held;
+    return in_bf16 ? FromF32(flushed, DType::kBF16) : flushed;
   };
   const bool on_digits = weight_only == WeightOnly::kDigits && !meeting.geometry.windows.has_value() &&
                          MeetOnDigits(lhs.dtype(), rhs.dtype(), types.product);
@@ -267,11 +274,15 @@ SumTypes SumTypesOf(const ProductPlan& plan) {
   return {contraction.product, contraction.converts_to, contraction.rounds_to_bf16_first};
 }
 
+Value SumOf(const Value& lhs, const Value& rhs, const DotDims& dims) {
+  return ops::DotGeneral(lhs, rhs, dims, IsInteger(lhs.dtype()) ? DType::kS32 : DType::kF32);
+}
+
 Value ExpandSums(const ExpandedMeeting& meeting, const Value& lhs, const Value& rhs) {
   const ProductGeometry& geometry = meeting.geometry;
   if (geometry.windows.has_value()) return ExpandWindowSums(*geometry.windows, lhs, rhs);
   if (geometry.groups != Groups::kNone) return ExpandGroupSums(geometry, meeting.group_ends, lhs, rhs);
-  return ops::DotGeneral(lhs, rhs, geometry.dims);
+  return SumOf(lhs, rhs, geometry.dims);
 }
 
 Value Zeros(const Aval& aval) { return ops::BroadcastTo(Operand(0.0).As(aval.dtype), aval.shape); }

@@ -69,12 +69,14 @@ struct ExpandedMeeting {
   Value group_ends = {};  // with groups: for each the row behind its last one, s32[groups]
 };
 
-// The raw sums of two operands of one dtype f32, or of integers: f32 or s32. Without windows also of f32 with
+// The raw sums of two operands of one dtype f32 or bf16, or of integers: f32 or s32. Without windows also of f32 with
 // integers of at most a byte: f32.
 Value ExpandSums(const ExpandedMeeting& meeting, const Value& lhs, const Value& rhs);
 // Those of a convolution and its gradients, and those of groups.
 Value ExpandWindowSums(const Windows& windows, const Value& lhs, const Value& rhs);
 Value ExpandGroupSums(const ProductGeometry& geometry, const Value& group_ends, const Value& lhs, const Value& rhs);
+// Those of a product with these dimension numbers.
+Value SumOf(const Value& lhs, const Value& rhs, const DotDims& dims);
 // x [rows, columns] with zeros where a row belongs to no group.
 Value ZeroOutsideOfGroups(const Value& x, const Value& group_ends);
 

@@ -45,7 +45,7 @@ Value SumsByRows(const DotDims& dims, const Value& group_ends, const Value& lhs,
   const DotDims matrix{.lhs_contracting = {dims.lhs_contracting[0]}, .rhs_contracting = {dims.rhs_contracting[0] - 1}};
   Value out = Zeros({IsFloat(lhs.dtype()) ? DType::kF32 : DType::kS32, {m, columns}});
   for (int64_t group = groups; group-- > 0;) {
-    const Value product = ops::DotGeneral(lhs, Element(rhs, group), matrix);
+    const Value product = SumOf(lhs, Element(rhs, group), matrix);
     out = ops::Select(IsBefore(rows, group_ends, group), product, out);
   }
   return out;
@@ -65,8 +65,7 @@ Value SumsOverRows(int64_t groups, const Value& group_ends, const Value& lhs, co
       const Value before_end = ops::Select(IsBefore(rows, group_ends, group), x, zero);
       return group == 0 ? before_end : ops::Select(IsBefore(rows, group_ends, group - 1), zero, before_end);
     };
-    parts.push_back(
-        ops::Reshape(ops::DotGeneral(masked(lhs, 0.0), masked(rhs, is_float ? -0.0 : 0.0), dims), {1, n, k}));
+    parts.push_back(ops::Reshape(SumOf(masked(lhs, 0.0), masked(rhs, is_float ? -0.0 : 0.0), dims), {1, n, k}));
   }
   return ops::Concatenate(parts, 0);
 }

@@ -130,7 +130,7 @@ Value ExpandWindowSums(const Windows& windows, const Value& lhs, const Value& rh
                        .rhs_contracting = Range(0, element),
                        .lhs_batch = {group},
                        .rhs_batch = {element}};
-    const Value sums = ops::DotGeneral(WindowsOf(rhs, InputSlides(conv), conv.groups), ops::Reshape(lhs, shape), dims);
+    const Value sums = SumOf(WindowsOf(rhs, InputSlides(conv), conv.groups), ops::Reshape(lhs, shape), dims);
     return ops::Reshape(ops::Transpose(sums, {1, 2, 0, 3}), conv.RhsShape());
   }
   // rhs is the kernel: [window elements, group_in, groups, group_out].
@@ -143,7 +143,7 @@ Value ExpandWindowSums(const Windows& windows, const Value& lhs, const Value& rh
                      .lhs_batch = {group},
                      .rhs_batch = {2}};
   const Slides slides = forward ? InputSlides(conv) : GradientSlides(conv);
-  const Value sums = ops::DotGeneral(WindowsOf(lhs, slides, conv.groups), kernel, dims);
+  const Value sums = SumOf(WindowsOf(lhs, slides, conv.groups), kernel, dims);
   Axes permutation = Range(1, element + 1);
   permutation.push_back(0);
   permutation.push_back(element + 1);

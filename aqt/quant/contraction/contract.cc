@@ -218,10 +218,12 @@ void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, 
 }
 
 // The matrix kernels of a product of operands with these dtypes and this many rows.
-void SetKernels(DType lhs, DType rhs, int64_t rows, kernels::Target target, Contraction& contraction) {
+void SetKernels(DType lhs, DType rhs, int64_t rows, kernels::Target target, bool adds_one_by_one,
+                Contraction& contraction) {
   kernels::GemmTypes types{.sums = contraction.sums_are_integers() ? kernels::GemmSums::kS32 : kernels::GemmSums::kF32,
                            .lhs = kernels::NarrowestElement(PackedDType(contraction, lhs)),
                            .rhs = kernels::NarrowestElement(PackedDType(contraction, rhs))};
+  if (adds_one_by_one && types.sums == kernels::GemmSums::kF32) types.lhs = kernels::PanelFormat::Element::kF32;
   contraction.gemm = &kernels::ChooseGemm(types, target, rows);
   types.rhs_is_packed_ahead = true;
   contraction.gemm_of_packed_rhs = &kernels::ChooseGemm(types, target, rows);
@@ -245,27 +247,33 @@ bool HoldsAllOf(DType to, DType from) {
 }
 
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
-                            kernels::Target target, bool exchanges_operands, WeightOnly weight_only) {
+                            kernels::Target target, const ContractionOptions& options) {
   const ProductTypes types = ProductTypesOf(lhs.dtype, rhs.dtype, product);
   Contraction contraction{.dims = dims,
                           .lhs = OperandAxesOf(dims, Side::kLhs, lhs.shape.rank()),
                           .rhs = OperandAxesOf(dims, Side::kRhs, rhs.shape.rank()),
                           .product = product,
                           .rounds_to_bf16_first = types.rounds_to_bf16_first,
-                          .exchanges_operands = exchanges_operands};
+                          .exchanges_operands = options.exchanges_operands};
   if (types.converts_operands) contraction.converts_to = product;
-  if (weight_only == WeightOnly::kDigits && MeetOnDigits(lhs.dtype, rhs.dtype, product)) {
+  if (options.weight_only == WeightOnly::kDigits && MeetOnDigits(lhs.dtype, rhs.dtype, product)) {
     contraction.digit_bits = BitWidth(rhs.dtype);
-    contraction.exchanges_operands = exchanges_operands = false;  // digits store any layout
+    contraction.exchanges_operands = false;  // digits store any layout
   }
   contraction.target = target;
   const bool wide = lhs.dtype == DType::kS32 || rhs.dtype == DType::kS32;
   if (!contraction.sums_are_integers() || !wide) {
     const int64_t m = Extent(lhs.shape, contraction.lhs.rows), n = Extent(rhs.shape, contraction.rhs.rows);
-    if (exchanges_operands) SetKernels(rhs.dtype, lhs.dtype, n, target, contraction);
-    else SetKernels(lhs.dtype, rhs.dtype, m, target, contraction);
+    const bool exchanges = contraction.exchanges_operands;
+    SetKernels(exchanges ? rhs.dtype : lhs.dtype, exchanges ? lhs.dtype : rhs.dtype, exchanges ? n : m, target,
+               options.adds_one_by_one, contraction);
   }
   return contraction;
+}
+
+bool MeetInBf16(DType lhs, DType rhs) {
+  const auto fits = [](DType dtype) { return kernels::NarrowestElement(dtype) != kernels::PanelFormat::Element::kF32; };
+  return fits(lhs) && fits(rhs);
 }
 
 bool MeetOnDigits(DType lhs, DType rhs, DType product) {
@@ -279,7 +287,7 @@ Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType lhs
                                   kernels::Target target) {
   Contraction contraction{.windows = windows, .product = product};
   if (!contraction.sums_are_integers()) contraction.converts_to = dtype;
-  SetKernels(lhs, rhs, RowsOf(windows), target, contraction);
+  SetKernels(lhs, rhs, RowsOf(windows), target, /*adds_one_by_one=*/false, contraction);
   return contraction;
 }
 

@@ -70,9 +70,16 @@ struct Contraction {
 
 // By dimension numbers, as XLA on CPU computes lax.dot_general. Operands: s2, s4, s8, s32, e4m3fn, e5m2, bf16, f16 or
 // f32. `weight_only`: of a product of floats and integers.
+struct ContractionOptions {
+  bool exchanges_operands = false;
+  WeightOnly weight_only = WeightOnly::kFloat;
+  // Floats are added one by one, so that the sum over a part of k is that over all k with zeros elsewhere.
+  bool adds_one_by_one = false;
+};
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
-                            kernels::Target target, bool exchanges_operands = false,
-                            WeightOnly weight_only = WeightOnly::kFloat);
+                            kernels::Target target, const ContractionOptions& options = {});
+// Whether the kernels take both operands for bf16, which can change the order of a sum (gemm_table.h).
+bool MeetInBf16(DType lhs, DType rhs);
 // Whether a float lhs and integers of at most a byte may meet on digits. (A float rhs is a weight, prepared once: it
 // would become digits in each call.)
 bool MeetOnDigits(DType lhs, DType rhs, DType product);

@@ -125,8 +125,8 @@ Contraction ContractionOf(const ProductPlan& plan, DType product, WeightOnly wei
   const Aval lhs{plan.lhs.operand_dtype, plan.lhs.x.shape}, rhs{plan.rhs.operand_dtype, plan.rhs.x.shape};
   if (plan.pass != Pass::kFwd) weight_only = WeightOnly::kFloat;
   if (geometry.groups == Groups::kNone) {
-    return MakeContraction(geometry.dims, lhs, rhs, product, plan.target, geometry.out_is_contiguous_along_rows,
-                           weight_only);
+    return MakeContraction(geometry.dims, lhs, rhs, product, plan.target,
+                           {.exchanges_operands = geometry.out_is_contiguous_along_rows, .weight_only = weight_only});
   }
   const DotDims& all = geometry.dims;
   DotDims dims{.lhs_contracting = {all.lhs_contracting[0]}, .rhs_contracting = {all.rhs_contracting[0]}};
@@ -135,7 +135,8 @@ Contraction ContractionOf(const ProductPlan& plan, DType product, WeightOnly wei
     --dims.rhs_contracting[0];
     matrix.shape = Shape(rhs.shape.extents().subspan(1));
   }
-  return MakeContraction(dims, lhs, matrix, product, plan.target, /*exchanges_operands=*/false, weight_only);
+  return MakeContraction(dims, lhs, matrix, product, plan.target,
+                         {.weight_only = weight_only, .adds_one_by_one = geometry.groups == Groups::kContracting});
 }
 
 std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
