@@ -74,6 +74,7 @@ constexpr int64_t kIterations = 20000;
 #define AQT_MADD256(r) "vpmaddwd %%ymm0, %%ymm1, %%ymm14\n\tvpaddd %%ymm14, %%ymm" #r ", %%ymm" #r "\n\t"
 #define AQT_MADD512(r) "vpmaddwd %%zmm0, %%zmm1, %%zmm14\n\tvpaddd %%zmm14, %%zmm" #r ", %%zmm" #r "\n\t"
 #define AQT_DOT512(r) "vpdpbusd %%zmm0, %%zmm1, %%zmm" #r "\n\t"
+#define AQT_DOT256(r) "%{vex%} vpdpbusd %%ymm0, %%ymm1, %%ymm" #r "\n\t"
 #define AQT_BF16_DOT512(r) "vdpbf16ps %%zmm0, %%zmm1, %%zmm" #r "\n\t"
 
 // Eight tiles of 16 rows of 64 bytes.
@@ -94,6 +95,7 @@ void Fma256() { AQT_LOOP(AQT_FMA256); }
 void Fma512() { AQT_LOOP(AQT_FMA512); }
 void Madd256() { AQT_LOOP(AQT_MADD256); }
 void Madd512() { AQT_LOOP(AQT_MADD512); }
+void Dot256() { AQT_LOOP(AQT_DOT256); }
 void Dot512() { AQT_LOOP(AQT_DOT512); }
 void Bf16Dot512() { AQT_LOOP(AQT_BF16_DOT512); }
 void TileS8() { AQT_TILE_LOOP("tdpbssd"); }
@@ -120,6 +122,7 @@ Roof S8(const Instructions& has) {
   if (has.amx_int8) return Measure("tdpbssd", 16 * 16 * 64, kTileInstructions, TileS8);
   if (has.vnni) return Measure("vpdpbusd zmm", 64, kVectorInstructions, Dot512);
   if (has.avx512) return Measure("vpmaddwd + vpaddd zmm", 32, kVectorInstructions, Madd512);
+  if (has.avx_vnni) return Measure("vpdpbusd ymm", 32, kVectorInstructions, Dot256);
   if (has.avx2) return Measure("vpmaddwd + vpaddd ymm", 16, kVectorInstructions, Madd256);
   return {};
 }
@@ -194,6 +197,7 @@ std::shared_ptr<char> Touched(int64_t bytes) {
 Instructions InstructionsOf(kernels::Target target) {
   using kernels::Capability;
   return {.avx2 = target.Has(Capability::kAvx2),
+          .avx_vnni = target.Has(Capability::kAvxVnni),
           .avx512 = target.Has(Capability::kAvx512),
           .vnni = target.Has(Capability::kAvx512Vnni),
           .bf16 = target.Has(Capability::kAvx512Bf16),
@@ -220,6 +224,7 @@ std::vector<Roof> AllRoofs() {
   add(F32(vector));
   add(Bf16(vector));
   add(S8({.avx2 = has.avx2}));
+  add(S8({.avx2 = has.avx2, .avx_vnni = has.avx_vnni}));
   add(S8(vector));
   add(Bf16(has));
   add(S8(has));

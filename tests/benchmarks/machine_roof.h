@@ -15,7 +15,7 @@ namespace aqt::benchmarks {
 
 // The vector and tile instructions that matter here.
 struct Instructions {
-  bool avx2 = false, avx512 = false, vnni = false, bf16 = false, amx_int8 = false, amx_bf16 = false;
+  bool avx2 = false, avx_vnni = false, avx512 = false, vnni = false, bf16 = false, amx_int8 = false, amx_bf16 = false;
 };
 Instructions InstructionsOf(kernels::Target target);
 

@@ -25,7 +25,9 @@
 #include "aqt/kernels/absmax_reference.h"
 #include "aqt/kernels/e4m3.h"
 #include "aqt/kernels/e4m3_reference.h"
+#include "aqt/kernels/gemm.h"
 #include "aqt/kernels/gemm_table.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/quantize.h"
@@ -146,9 +148,9 @@ Call ConvertInt4(const DataPtr& d, Executor* executor) {
   };
 }
 
-Call Threefry(int64_t n, PrngLayout layout) {
-  const auto words = std::make_shared<std::vector<uint32_t>>(n);
-  return [=] { RandomBits(MakeKey(1), n, layout).Fill32(0, n, words->data()); };
+Call Noise(int64_t n, const kernels::RandomNumbers& numbers) {
+  const auto noise = std::make_shared<std::vector<float>>(n);
+  return [=] { kernels::FillNoise(numbers, 0, 1, n, noise->data()); };
 }
 
 absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
@@ -197,8 +199,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
     add("quantize_pack", "aqt", Bytes::kCopied, QuantizePack);
     add("convert_int4_g128", "aqt", Bytes::kRead, ConvertInt4);
   }
-  for (const auto& [name, layout] : {std::pair("threefry_partitionable", PrngLayout::kPartitionable),
-                                     std::pair("threefry_original", PrngLayout::kOriginal)}) {
+  const auto add_noise = [&](const std::string& name, const kernels::RandomNumbers& numbers) {
     rows.push_back({"",
                     "noise",
                     shape,
@@ -207,9 +208,15 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
                     {.ops = static_cast<double>(r * c)},
                     [=](Executor* executor) -> absl::StatusOr<Call> {
                       if (executor != nullptr) return absl::UnavailableError("takes one thread");
-                      return Threefry(r * c, layout);
+                      return Noise(r * c, numbers);
                     }});
-  }
+  };
+  using kernels::RandomNumbers;
+  const Key key = MakeKey(1);
+  add_noise("threefry_partitionable", RandomNumbers::Bits32(RandomBits(key, r * c, PrngLayout::kPartitionable)));
+  add_noise("threefry_original", RandomNumbers::Bits32(RandomBits(key, r * c, PrngLayout::kOriginal)));
+  add_noise("custom_1", RandomNumbers::Bits16(RandomBits(key, r * c)));
+  add_noise("fast", RandomNumbers::Fast(key));
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 // backward pass. dtype says what the three products are computed in:
 //   int8          FullyQuantized, rounding to nearest
 //   int8_noise    with AQT's noise (stochastic rounding) on both operands of both gradients
+//   int8_fast     the same with NOISE_KIND_FAST
 //   fp8           e4m3 forward, e5m2 backward
 //
 //   bazel run //tests/benchmarks:train_step [-- --threads 1,2]
@@ -70,6 +71,9 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
   };
   quantized("int8", Work::Unit::kS8, *FullyQuantized({.use_stochastic_rounding = false}));
   quantized("int8_noise", Work::Unit::kS8, FullyQuantized());
+  DotGeneral fast = FullyQuantized();
+  SetStochasticRounding(fast, true, true, NoiseKind::kFast);
+  quantized("int8_fast", Work::Unit::kS8, fast);
   quantized("fp8", Work::Unit::kBf16,
             *FullyQuantized({.fwd_bits = Bits::E4M3(), .bwd_bits = Bits::E5M2(), .use_stochastic_rounding = false}));
   return absl::OkStatus();
