@@ -32,12 +32,13 @@ constexpr QuantMode kModes[] = {QuantMode::kTrain, QuantMode::kCalibrate, QuantM
 constexpr OperandOrigin kOrigins[] = {OperandOrigin::kAny, OperandOrigin::kParam, OperandOrigin::kData};
 constexpr PrngLayout kLayouts[] = {PrngLayout::kPartitionable, PrngLayout::kOriginal};
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kXlaCompatible, Arithmetic::kIeee};
+constexpr WeightOnly kWeightOnly[] = {WeightOnly::kDigits, WeightOnly::kFloat};
 
 // Names that AQT, InjectConfig or the converter's configuration use, and what to write here instead.
 constexpr config::Rename kRenames[] = {
     {"Inject", "rule", "rules { ... }"},
-    {"Inject", "quant_rules", "prng_layout and arithmetic themselves"},
-    {"Inject", "semantics", "arithmetic, compat and prng_layout themselves"},
+    {"Inject", "quant_rules", "prng_layout, arithmetic and weight_only themselves"},
+    {"Inject", "semantics", "arithmetic, compat, prng_layout and weight_only themselves"},
     {"Inject", "base", "a dot_general { base: ... } in each rule; a whole Inject has no base"},
     {"InjectRule", "match", "scope"},
     {"InjectRule", "base", "dot_general { base: ... }"},
@@ -153,6 +154,10 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
     AQT_RETURN_IF_ERROR(
         ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.semantics.arithmetic));
   }
+  if (message.has_weight_only()) {
+    AQT_RETURN_IF_ERROR(
+        ReadEnum(kWeightOnly, message.weight_only(), place.In(message, "weight_only"), &out.semantics.weight_only));
+  }
   for (const CompatField& field : CompatFields()) {
     out.semantics.compat.*field.member = message.compat().GetReflection()->GetBool(message.compat(), InProto(field));
   }
@@ -207,6 +212,9 @@ std::string ToText(const InjectConfig& config) {
   }
   if (config.semantics.arithmetic != defaults.semantics.arithmetic) {
     message.set_arithmetic(static_cast<config::Arithmetic>(NumberOf(kArithmetics, config.semantics.arithmetic)));
+  }
+  if (config.semantics.weight_only != defaults.semantics.weight_only) {
+    message.set_weight_only(static_cast<config::WeightOnly>(NumberOf(kWeightOnly, config.semantics.weight_only)));
   }
   for (const CompatField& field : CompatFields()) {
     if (!(config.semantics.compat.*field.member)) continue;

@@ -44,6 +44,7 @@ TEST(InjectProtoTest, ReadsEveryField) {
       shared_key_slot: "keys"
       prng_layout: PRNG_LAYOUT_ORIGINAL
       arithmetic: ARITHMETIC_IEEE
+      weight_only: WEIGHT_ONLY_FLOAT
       compat {
         mid_scales_on_original_operands: true
         read_unseen_calibration: true
@@ -76,7 +77,8 @@ TEST(InjectProtoTest, ReadsEveryField) {
                                .conv_ignores_accumulator_dtype = true,
                                .snr_rates_unrounded_scales = true,
                                .snr_rates_in_tensor_dtype = true},
-                    .prng_layout = PrngLayout::kOriginal};
+                    .prng_layout = PrngLayout::kOriginal,
+                    .weight_only = WeightOnly::kFloat};
   EXPECT_TRUE(*config == want);
   absl::StatusOr<InjectConfig> again = InjectConfigFromText(ToText(*config));
   ASSERT_THAT(again, IsOk());
@@ -188,8 +190,8 @@ TEST(InjectProtoTest, OtherNamesLeadToTheRightOnes) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"schema: 1 rule { }", "Write rules { ... }."},
       {"schema: 1 base: 'int8_but_head'", "a whole Inject has no base"},
-      {"schema: 1 quant_rules { }", "Write prng_layout and arithmetic themselves."},
-      {"schema: 1 semantics { }", "Write arithmetic, compat and prng_layout themselves."},
+      {"schema: 1 quant_rules { }", "Write prng_layout, arithmetic and weight_only themselves."},
+      {"schema: 1 semantics { }", "Write arithmetic, compat, prng_layout and weight_only themselves."},
       {"schema: 1 rules { match: 'a' }", "Write scope."},
       {"schema: 1 rules { base: 'config_v4' }", "Write dot_general { base: ... }."},
       {"schema: 1 param_mode: TRAIN", "Write QUANT_MODE_TRAIN."},
