@@ -230,7 +230,7 @@ void CheckFactors(const std::vector<float>& values, const std::vector<float>& fa
     QuantizeArgs args;
     args.src = transposed ? Operand::Transposed(by_k.data(), kDTypeOf<T>, rows, k)
                           : Operand::Dense(by_row.data(), kDTypeOf<T>, rows, k);
-    args.step = {127, kDTypeOf<T>, kDTypeOf<T>};
+    args.step = {.clip_bound = 127, .scale_dtype = kDTypeOf<T>, .product_dtype = kDTypeOf<T>};
     args.k_factor = factor.data();
     const AbsMaxScale rule{127.5f, kDTypeOf<T>};
     std::vector<float> want_scale(rows), scale(rows);

@@ -15,8 +15,9 @@
 int main(int argc, char** argv) {
   std::set<std::string> groups(argv + 1, argv + argc);
   const bool details = !groups.empty();
-  if (!details && !aqt::kernels::IsSupported(aqt::kernels::Target::kAvx512Vnni)) {
-    std::cerr << "print: this machine has no avx512_vnni; the lines will lack digests\n";
+  if (!details && (!aqt::kernels::IsSupported(aqt::kernels::Target::kAmx) ||
+                   !aqt::kernels::IsSupported(aqt::kernels::Target::kAvx512Bf16))) {
+    std::cerr << "print: this machine lacks amx or avx512_bf16; the lines will lack digests\n";
   }
   bool good = true;
   for (const aqt::digest::Kind& kind : aqt::digest::Kinds()) {
