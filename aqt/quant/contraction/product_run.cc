@@ -268,7 +268,8 @@ class Run {
     if (!plan_.fuses || context_.runtime.observer != nullptr || context_.runtime.product != nullptr) return false;
     for (const Side side : kSides) {
       const QTensor* prepared = Input(side).prepared;
-      if (prepared != nullptr && prepared->scale.size() != 1) return false;
+      // A float has no scale, and more than one do not fit the epilogue.
+      if (prepared != nullptr && plan_.side(side).scales_output() && prepared->scale.size() != 1) return false;
     }
     return true;
   }
