@@ -16,6 +16,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config/semantics.h"
+#include "aqt/testing/same_bits.h"
 #include "tests/golden_check/compare.h"
 #include "tests/golden_check/manifest.h"
 #include "tests/golden_check/way.h"
@@ -120,7 +121,7 @@ std::optional<std::string> FirstDifference(const Runs& a, const Runs& b, bool ot
         if (other_way) continue;
         return absl::StrCat(name, " did not come out");
       }
-      if (BitEqual(value, other->second)) continue;
+      if (SameBits(value, other->second)) continue;
       return absl::StrCat(name, " has other bits than ", other_way ? "in the first way" : "from the structs");
     }
   }

@@ -10,12 +10,13 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/conv_general.h"
+#include "aqt/testing/same_bits.h"
 #include "tests/golden_check/run_case.h"
 
 namespace aqt::golden {
 
 absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors intermediate) {
-  if (!BitEqual(out, observed)) return absl::InternalError("out has other bits with an observer than without");
+  if (!SameBits(out, observed)) return absl::InternalError("out has other bits with an observer than without");
   Tensors tensors{{"out", std::move(out)}};
   for (auto& [name, value] : intermediate) {
     tensors.emplace(std::string(absl::StripPrefix(name, "fwd.")), std::move(value));
