@@ -6,6 +6,7 @@
 
 #if defined(__x86_64__) && !defined(AQT_SCALAR_ONLY)
 #define AQT_HAS_AES_INSTRUCTIONS 1
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define AQT_HAS_AES_INSTRUCTIONS 0
@@ -91,15 +92,25 @@ __attribute__((target("avx512f,avx512dq,vaes,aes"))) void VaesBlocks(const FastB
   }
 }
 
+// By cpuid: clang 16 does not know "vaes" in __builtin_cpu_supports.
+bool HasAes() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 25 & 1) != 0;
+}
+bool HasVaes() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 9 & 1) != 0;
+}
+
 #endif  // AQT_HAS_AES_INSTRUCTIONS
 
 // Each needs what the previous ones need.
 std::vector<FastBlocks> Detect() {
   std::vector<FastBlocks> result = {PortableBlocks};
 #if AQT_HAS_AES_INSTRUCTIONS
-  if (!IsSupported(Target::kAvx2) || !__builtin_cpu_supports("aes")) return result;
+  if (!IsSupported(Target::kAvx2) || !HasAes()) return result;
   result.push_back(AesBlocks);
-  if (IsSupported(Target::kAvx512) && __builtin_cpu_supports("vaes")) result.push_back(VaesBlocks);
+  if (IsSupported(Target::kAvx512) && HasVaes()) result.push_back(VaesBlocks);
 #endif
   return result;
 }
