@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/kernels/amx_tiles.h"
 #include "aqt/kernels/digits_internal.h"
 #include "aqt/kernels/target_highway.h"
 
@@ -23,12 +24,6 @@ constexpr int64_t kTileRows = 16, kBlockColumns = 32;
 constexpr int64_t kTileBytes = 1024, kWeightStride = 4 * kPanelColumns;
 
 using D32 = hn::ScalableTag<int32_t>;
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 // Assembly, because Highway's attributes for this target do not name AMX. Tiles 0 to 5 are sums, 6 digits, 7 weights.
 HWY_INLINE void LoadConfig(const TileConfig& config) { __asm__ volatile("ldtilecfg %0" : : "m"(config)); }

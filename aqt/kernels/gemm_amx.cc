@@ -9,6 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "aqt/kernels/amx_tiles.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_rows.h"
 #include "aqt/kernels/target_highway.h"
@@ -31,14 +32,6 @@ constexpr int64_t kBlockSteps = 8;
 // A block of rows: its lhs panels (512 KiB) and the partial sums of one rhs panel (64 KiB) stay in L2.
 constexpr int32_t kAmxBlockRows = 512, kAmxBlockBytes = 512 << 10;
 
-// All eight registers as full tiles.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 constexpr TileConfig kConfig;
 
 struct S8Ops {
