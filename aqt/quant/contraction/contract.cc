@@ -11,6 +11,7 @@
 #include "aqt/kernels/digits.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
+#include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
 
 namespace aqt::internal {
@@ -167,12 +168,12 @@ void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rh
   RunKernel(contraction, lhs, rhs, packed, epilogue, sums, axes, workspace, runtime);
 }
 
-// An operand of a product of floats as the kernels take it.
+// An operand as the kernels take it. One that is packed has its dtype already; `panels` is null otherwise.
 ArrayRef Converted(const Contraction& contraction, Side side, const ArrayRef& x, const void* panels,
                    Workspace& workspace) {
-  const std::optional<DType> dtype = panels != nullptr ? std::nullopt : ConvertedDType(contraction, x.dtype);
-  if (!dtype.has_value()) return x;
-  return CastIntoSlot(x, *dtype, OfSide(side == Side::kLhs, ScratchSlot::kLhsConverted), workspace);
+  const DType dtype = PackedDType(contraction, x.dtype);
+  if (panels != nullptr || dtype == x.dtype) return x;
+  return CastIntoSlot(x, dtype, OfSide(side == Side::kLhs, ScratchSlot::kLhsConverted), workspace);
 }
 
 // ---- operands wider than a byte
@@ -277,10 +278,7 @@ bool MeetInBf16(DType lhs, DType rhs) {
 }
 
 bool MeetOnDigits(DType lhs, DType rhs, DType product) {
-  const auto is_float = [](DType dtype) {
-    return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-  };
-  return is_float(lhs) && IsByteInteger(rhs) && is_float(product);
+  return IsArithmeticFloat(lhs) && IsByteInteger(rhs) && IsArithmeticFloat(product);
 }
 
 Contraction MakeWindowContraction(const Windows& windows, DType dtype, DType lhs, DType rhs, DType product,
@@ -303,9 +301,7 @@ std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side,
                                       const OperandAxes& axes, const Runtime& runtime) {
   Workspace workspace(ScratchOf(runtime));
   const bool is_lhs = side == Side::kLhs;
-  const DType dtype = PackedDType(contraction, x.dtype);
-  const ArrayRef converted =
-      dtype == x.dtype ? x : CastIntoSlot(x, dtype, OfSide(is_lhs, ScratchSlot::kLhsConverted), workspace);
+  const ArrayRef converted = Converted(contraction, side, x, /*panels=*/nullptr, workspace);
   if (side == Side::kRhs && contraction.on_digits()) {
     const kernels::Operand integers = KernelOrGathered(x, side, axes, workspace);
     std::shared_ptr<void> panels = AllocateUninitialized(PackedBytes(contraction, side, x.shape, axes));
@@ -361,10 +357,8 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
 void ContractScaled(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs,
                     const kernels::Epilogue& epilogue, const MutableArrayRef& out, Workspace& workspace,
                     const Runtime& runtime, const PackedOperands& packed) {
-  const bool integers = contraction.sums_are_integers();
-  const ArrayRef a = integers ? lhs : Converted(contraction, Side::kLhs, lhs, packed.lhs, workspace);
-  const ArrayRef b = integers ? rhs : Converted(contraction, Side::kRhs, rhs, packed.rhs, workspace);
-  RunKernel(contraction, a, b, packed, epilogue, out,
+  RunKernel(contraction, Converted(contraction, Side::kLhs, lhs, packed.lhs, workspace),
+            Converted(contraction, Side::kRhs, rhs, packed.rhs, workspace), packed, epilogue, out,
             contraction.windows.has_value() ? OutputAxes() : KernelOutput(out, contraction.lhs), workspace, runtime);
 }
 
