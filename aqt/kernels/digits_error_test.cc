@@ -1,4 +1,4 @@
-// The error of digits.h against sums in f64, beside that of a loop of f32.
+// The error of digits.h against sums in f64, beside that of an f32 loop.
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,7 @@ struct DataCase {
   int cases;
 };
 
-// The root of the mean square error over the columns, divided by that of a loop of f32, is below 1 on average. (Not in
+// The root of the mean square error over the columns, divided by that of an f32 loop, is below 1 on average. (Not in
 // every single row: an outlier may come so late in the loop that few of its sums are large. Short rows show it most.)
 constexpr double kMaxMeanRatio = 1;
 

@@ -35,7 +35,7 @@ HWY_INLINE V32 Unpack(V32 packed) {
   return hn::And(shifted, hn::Set(D32(), ((1 << kBits) - 1) * 0x01010101));
 }
 
-// Assembly, as in gemm_s8_vnni.cc.
+// Assembly, as in gemm_dot.cc.
 HWY_INLINE void Step(V32 weights, V32 word, V32& sum) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
 }

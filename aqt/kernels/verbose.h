@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_VERBOSE_H_
 #define AQT_KERNELS_VERBOSE_H_
 
-// What the matrix kernels report on standard error, by the environment variable AQT_VERBOSE:
+// What the matrix kernels (gemm.h; not digits.h) report on standard error, by the environment variable AQT_VERBOSE:
 //
 //   AQT_VERBOSE=dispatch   a line per product: aqt: s8_amx 1 x 512 x 4096 x 1024
 //                          (the kernel; batch x rows x columns x k)
