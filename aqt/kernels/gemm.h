@@ -72,7 +72,8 @@ struct GemmKernel {
   // What it costs: products per cycle of a core where all goes well. Rows beyond the last multiple of row_unit cost as
   // much as row_unit of them.
   int32_t products_per_cycle, row_unit;
-  // The largest part of the work in rows, a multiple of lhs.width, and in bytes of lhs panels.
+  // The largest part of the work in rows, a multiple of lhs.width, and in bytes of lhs panels (as far as rows of this
+  // k fit).
   int32_t block_rows, block_bytes;
   // One part of the work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel widths.
   void (*block)(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);

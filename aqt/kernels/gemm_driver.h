@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_GEMM_DRIVER_H_
 #define AQT_KERNELS_GEMM_DRIVER_H_
 
-// The loops around a tile: blocking over k, tails, scales, and storing finished tiles. One template for all kernels;
-// only the tile policy differs.
+// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. One template for all
+// kernels; only the tile policy differs.
 //
 // A tile policy has
 //   kTarget                    the instructions it may use
@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "aqt/kernels/gemm.h"
@@ -30,10 +31,15 @@
 
 namespace aqt::kernels::internal {
 
-// The largest block of rows; its partial sums for one rhs panel fit on the stack.
+// The sizes of blocks, for L1 of 32 KiB and L2 of 1 MiB or more:
+//   - kBlockGroups of k: the rhs panel stays in L1 (16 to 24 KiB) while lhs panels (6 to 9 KiB) stream past it;
+//   - kMaxBlockRows: each byte of the rhs is multiplied with so many rows, which hides its way from L3;
+//   - if all of k of these rows exceeds kBlockBytes, it does not stay in L2 from one panel of columns to the next. Then
+//     kChunkPanels of them are summed together, block of k by block of k: an lhs block (192 x 128 floats: 96 KiB) and
+//     the partial sums (192 x 128 floats: 96 KiB, on the stack) stay in L2, and the lhs comes from L3 once in a chunk.
 inline constexpr int32_t kMaxBlockRows = 192;
-// An lhs block of this size shares L2 (1 MiB or more on the servers we tune for) with rhs panels.
 inline constexpr int32_t kBlockBytes = 384 << 10;
+inline constexpr int64_t kChunkPanels = 4;
 
 // Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
@@ -102,47 +108,54 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   float row_scales[kMaxBlockRows], col_scales[kNr];
   if (plain_f32) LoadScales(lhs_scale, epi.lhs_stride, m0, m1 - m0, row_scales);
 
-  alignas(64) Acc partial[kMaxBlockRows * kNr];
+  const int64_t lhs_bytes = (m1 - m0 + kMr - 1) / kMr * lhs_panel_bytes;
+  const int64_t chunk = num_blocks == 1 || lhs_bytes <= kBlockBytes ? kNr : kChunkPanels * kNr;
+
+  alignas(64) Acc partial[kChunkPanels * kMaxBlockRows * kNr];
   alignas(64) Acc finished[kMr * kNr];
   alignas(64) char wide[kCanWiden ? Tile::kBlockGroups * kNr * Tile::kRhs.k_group * Tile::kWideRhsElementBytes : 1];
-  for (int64_t n = n0; n < n1; n += kNr, rhs += rhs_panel_bytes) {
-    const int64_t cols = std::min(kNr, n1 - n);
-    const bool in_registers = plain_f32 && cols == kNr;
-    if (in_registers) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
-    const Acc* start = kCorrects ? reinterpret_cast<const Acc*>(rhs) : nullptr;
+  for (int64_t chunk0 = n0; chunk0 < n1; chunk0 += chunk) {
+    const int64_t chunk1 = std::min(n1, chunk0 + chunk);
     int64_t g = 0;
     do {
       const int64_t count = std::min(block_groups, groups - g);
       const bool last = g + count == groups;
-      const char* rhs_block = rhs + kHeaderBytes + g * kRhsGroupBytes;
-      const char* lhs_block = lhs + g * 4 * kMr;
-      if constexpr (kCanWiden) {
-        if (widen) Tile::Widen(rhs_block, count, wide);
-      }
-      for (int64_t m = m0; m < m1; m += kMr, lhs_block += lhs_panel_bytes) {
-        const int64_t rows = std::min(kMr, m1 - m);
-        Acc* sums = partial + (m - m0) * kNr;
-        const Acc* init = g == 0 ? start : sums;
-        const int64_t init_stride = g == 0 ? 0 : kNr;
-        const auto run = [&]<int R, bool kWide>(const char* rhs_groups) {
-          if (!last) {
-            Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums);
-          } else if (in_registers && rows == R) {
-            float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
-            const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true>
-                                                          : &Tile::template Multiply<R, kWide, false>;
-            multiply(lhs_block, rhs_groups, count, init, init_stride,
-                     TileScales{row_scales + (m - m0), col_scales, epi.rhs_first}, out, row_stride);
-          } else {
-            Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
-            FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
-          }
-        };
-        if (rows == 1) run.template operator()<1, false>(rhs_block);
-        else if (rows == 2) run.template operator()<2, false>(rhs_block);
-        else if (rows <= 4) run.template operator()<4, false>(rhs_block);
-        else if (!widen) run.template operator()<kMr, false>(rhs_block);
-        else run.template operator()<kMr, kCanWiden>(wide);
+      for (int64_t n = chunk0; n < chunk1; n += kNr) {
+        const int64_t cols = std::min(kNr, n1 - n);
+        const bool in_registers = plain_f32 && cols == kNr;
+        if (last && in_registers) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
+        const char* rhs_panel = rhs + (n - n0) / kNr * rhs_panel_bytes;
+        const char* rhs_block = rhs_panel + kHeaderBytes + g * kRhsGroupBytes;
+        const char* lhs_block = lhs + g * 4 * kMr;
+        if constexpr (kCanWiden) {
+          if (widen) Tile::Widen(rhs_block, count, wide);
+        }
+        Acc* sums = partial + (n - chunk0) * kMaxBlockRows;
+        const Acc* start = kCorrects ? reinterpret_cast<const Acc*>(rhs_panel) : nullptr;
+        for (int64_t m = m0; m < m1; m += kMr, lhs_block += lhs_panel_bytes, sums += kMr * kNr) {
+          const int64_t rows = std::min(kMr, m1 - m);
+          const Acc* init = g == 0 ? start : sums;
+          const int64_t init_stride = g == 0 ? 0 : kNr;
+          const auto run = [&]<int R, bool kWide>(const char* rhs_groups) {
+            if (!last) {
+              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums);
+            } else if (in_registers && rows == R) {
+              float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
+              const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true>
+                                                            : &Tile::template Multiply<R, kWide, false>;
+              multiply(lhs_block, rhs_groups, count, init, init_stride,
+                       TileScales{row_scales + (m - m0), col_scales, epi.rhs_first}, out, row_stride);
+            } else {
+              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
+              FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
+            }
+          };
+          if (rows == 1) run.template operator()<1, false>(rhs_block);
+          else if (rows == 2) run.template operator()<2, false>(rhs_block);
+          else if (rows <= 4) run.template operator()<4, false>(rhs_block);
+          else if (!widen) run.template operator()<kMr, false>(rhs_block);
+          else run.template operator()<kMr, kCanWiden>(wide);
+        }
       }
       g += count;
     } while (g < groups);
@@ -161,7 +174,7 @@ constexpr GemmKernel GemmOf(const char* name, bool emulated = false) {
           .products_per_cycle = Tile::kProductsPerCycle,
           .row_unit = 1,
           .block_rows = kMaxBlockRows / Tile::kLhs.width * Tile::kLhs.width,
-          .block_bytes = kBlockBytes,
+          .block_bytes = std::numeric_limits<int32_t>::max(),
           .block = &GemmBlock<Tile>};
 }
 

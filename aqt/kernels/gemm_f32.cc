@@ -26,7 +26,7 @@ struct FmaOps {
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, kMr, 1};
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, kRhsElement, false, HWY_MAX_BYTES / 2, 1};
   static constexpr int64_t kWideRhsElementBytes = 0;
-  static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 192;  // rhs 16 or 24 KiB, lhs 6 or 9
+  static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 128;  // rhs 16 KiB, lhs 6
 
   using V = hn::Vec<hn::ScalableTag<float>>;
 
