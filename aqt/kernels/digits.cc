@@ -76,37 +76,54 @@ class Product {
 
   int64_t scratch_bytes() const { return groups_ * layout_.bytes; }
 
-  // The digits of group g in rows [m0, m0 + rows) of matrix b.
-  void Split(int64_t b, int64_t m0, int64_t rows, int64_t g) const {
-    const DigitFormat::Group group = args_.format.GroupAt(g);
-    const GroupView to = Group(g);
-    const int32_t offset = 1 << (args_.format.bits - 1);
-    alignas(64) float values[kMaxDigitGroup];
-    DigitLayers layers;
-    int64_t line = 0;
-    for (int64_t r = 0; r < rows; ++r) {
-      internal::LoadDigitSource(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, values);
-      internal::SplitDigits(target_, values, pitch_, layers);
-      to.special[r] = layers.is_finite ? 0 : 1;
-      for (int64_t i = 0; i < layers.count; ++i, ++line) {
-        DigitLine& own = to.lines[line];
-        own.row = static_cast<int32_t>(r);
-        own.unit = layers.unit[i];
-        for (int64_t d = 0; d < kDigits; ++d) own.start[d] = -offset * layers.digit_sum[i][d];
-        internal::PlaceDigits(target_, kernel_, layers.digits[i], pitch_, line, to.digits);
+  // Parts of the work of Split: scale groups, or groups if there are no scales.
+  int64_t num_splits() const { return args_.format.has_scales() ? args_.format.NumScaleGroups() : groups_; }
+
+  // The digits of a part in rows [m0, m0 + rows) of matrix b.
+  void Split(int64_t b, int64_t m0, int64_t rows, int64_t part) const {
+    const int64_t share = groups_ / std::max<int64_t>(1, num_splits());
+    const bool has_scales = args_.format.has_scales();
+    DigitLine* last_line[kBlockRows] = {};
+    bool special[kBlockRows] = {};
+    for (int64_t g = part * share; g < (part + 1) * share; ++g) {
+      const DigitFormat::Group group = args_.format.GroupAt(g);
+      const GroupView to = Group(g);
+      alignas(64) float values[kMaxDigitGroup];
+      DigitLayers layers;
+      int64_t line = 0;
+      for (int64_t r = 0; r < rows; ++r) {
+        internal::LoadDigitSource(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, values);
+        internal::SplitDigits(target_, values, pitch_, layers);
+        to.special[r] = layers.is_finite ? 0 : 1;
+        special[r] |= !layers.is_finite;
+        // With scales a row of zeros has a line, too, since the scale may be infinite.
+        const bool is_end = has_scales && g == (part + 1) * share - 1;
+        if (is_end && layers.count == 0 && last_line[r] == nullptr && !special[r]) AddZeros(layers);
+        for (int64_t i = 0; i < layers.count; ++i, ++line) {
+          DigitLine& own = to.lines[line];
+          PlaceLine(r, layers, i, own);
+          own.is_first = last_line[r] == nullptr;
+          own.is_last = false;
+          last_line[r] = &own;
+          internal::PlaceDigits(target_, kernel_, layers.digits[i], pitch_, line, to.digits);
+        }
       }
+      *to.num_lines = line;
     }
-    *to.num_lines = line;
+    for (int64_t r = 0; r < rows; ++r) {
+      if (last_line[r] != nullptr && !special[r]) last_line[r]->is_last = true;
+    }
   }
 
   // The product of the block's rows and one panel.
   void Multiply(int64_t b, int64_t m0, int64_t rows, int64_t panel) const {
     const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, args_.format.n - n0);
-    alignas(64) float sums[kBlockRows * kPanelColumns];
+    alignas(64) float sums[kBlockRows * kPanelColumns], parts[kBlockRows * kPanelColumns];
     DigitGroupArgs call;
     call.bits = args_.format.bits;
     call.pitch = pitch_;
     call.sums = sums;
+    call.parts = parts;
     call.half_stride = rows * kHalfColumns;
     std::fill(sums, sums + rows * kPanelColumns, 0.0f);
     bool special[kBlockRows] = {};
@@ -123,11 +140,13 @@ class Product {
         special[r] |= from.special[r] != 0;
         any_special |= special[r];
       }
-    }
-    if (any_special) {
+      const bool is_end = g == groups_ - 1 || args_.format.GroupAt(g).scale != args_.format.GroupAt(g + 1).scale;
+      if (!is_end || !any_special) continue;
       for (int64_t r = 0; r < rows; ++r) {
-        if (special[r]) SumNonFinite(b, m0 + r, r, panel, sums + r * kHalfColumns, call.half_stride);
+        if (special[r]) SumNonFinite(b, m0 + r, r, panel, g, sums + r * kHalfColumns, call.half_stride);
+        special[r] = false;
       }
+      any_special = false;
     }
     for (int64_t half = 0; half * kHalfColumns < columns; ++half) {
       internal::FinishTile(target_, finish_, b, m0, rows, n0 + half * kHalfColumns,
@@ -148,28 +167,47 @@ class Product {
     return reinterpret_cast<const float*>(weights + args_.format.GroupWeightBytes());
   }
 
-  // The sums of one row and panel over the infinite and NaN elements of the row.
-  void SumNonFinite(int64_t b, int64_t m, int64_t row, int64_t panel, float* sums, int64_t half_stride) const {
-    const auto sum = [&](int64_t c) -> float& { return sums[c / kHalfColumns * half_stride + c % kHalfColumns]; };
-    for (int64_t c = 0; c < kPanelColumns; ++c) sum(c) = 0;
+  static void AddZeros(DigitLayers& layers) {
+    layers.count = 1;
+    layers.unit[0] = 0;
+    std::fill(layers.digit_sum[0], layers.digit_sum[0] + kDigits, 0);
+    std::fill(layers.digits[0], layers.digits[0] + kMaxDigitGroup, 0u);
+  }
+
+  void PlaceLine(int64_t row, const DigitLayers& layers, int64_t i, DigitLine& line) const {
+    const int32_t offset = 1 << (args_.format.bits - 1);
+    line.row = static_cast<int32_t>(row);
+    line.unit = layers.unit[i];
+    for (int64_t d = 0; d < kDigits; ++d) line.start[d] = -offset * layers.digit_sum[i][d];
+  }
+
+  // The sums of one row and panel over the infinite and NaN elements of the row: of all groups, or, with scales, added
+  // to the sums, of the scale group that ends with group `last`.
+  void SumNonFinite(int64_t b, int64_t m, int64_t row, int64_t panel, int64_t last, float* sums,
+                    int64_t half_stride) const {
     const int bits = args_.format.bits, blocks = 8 / bits;
-    for (int64_t g = 0; g < groups_; ++g) {
-      if (Group(g).special[row] == 0) continue;
+    const int64_t scale = args_.format.GroupAt(last).scale;
+    float part[kPanelColumns] = {};
+    for (int64_t g = 0; g <= last; ++g) {
       const DigitFormat::Group group = args_.format.GroupAt(g);
+      if (group.scale != scale || Group(g).special[row] == 0) continue;
       alignas(64) float values[kMaxDigitGroup];
       internal::LoadDigitSource(target_, args_.lhs, b, m, group.begin, group.size, pitch_, values);
       const uint8_t* weights = Weights(b, panel, g);
-      const float* scales = Scales(weights);
       for (int64_t k = 0; k < group.size; ++k) {
         if (std::isfinite(values[k])) continue;
         const uint8_t* block = weights + k / 4 / blocks * 4 * kPanelColumns + k % 4;
         const int64_t shift = k / 4 % blocks * bits;
         for (int64_t c = 0; c < kPanelColumns; ++c) {
           const int q = (block[4 * c] >> shift & ((1 << bits) - 1)) - (1 << (bits - 1));
-          const float term = values[k] * static_cast<float>(q);
-          sum(c) += scales == nullptr ? term : term * scales[c];
+          part[c] += values[k] * static_cast<float>(q);
         }
       }
+    }
+    const float* scales = Scales(Weights(b, panel, last));
+    for (int64_t c = 0; c < kPanelColumns; ++c) {
+      float& sum = sums[c / kHalfColumns * half_stride + c % kHalfColumns];
+      sum = scales == nullptr ? part[c] : internal::AddScaled(sum, part[c], scales[c]);
     }
   }
 
@@ -197,15 +235,15 @@ int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t rows
 }
 
 void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
-  const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count(), groups = args.format.NumGroups();
+  const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
   if (batch == 0 || m == 0 || args.format.n == 0) return;
   const Product product(target, args, std::min(m, kBlockRows));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t m0 = 0; m0 < m; m0 += kBlockRows) {
       const int64_t rows = std::min(kBlockRows, m - m0);
       const double work = static_cast<double>(rows) * args.format.k * args.format.n;
-      ForEach(groups, rows * args.format.k >= kMinParallelSplit, executor,
-              [&](int64_t g) { product.Split(b, m0, rows, g); });
+      ForEach(product.num_splits(), rows * args.format.k >= kMinParallelSplit, executor,
+              [&](int64_t part) { product.Split(b, m0, rows, part); });
       ForEach(args.format.NumPanels(), work >= kMinParallelWork, executor,
               [&](int64_t panel) { product.Multiply(b, m0, rows, panel); });
     }

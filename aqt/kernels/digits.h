@@ -20,16 +20,19 @@
 //   v = d0 + 256 d1 + 65536 d2    with digits in [-128, 127]
 //   S_i = sum of d_i * q          exact, |S_i| <= 2^21
 //   t = R(65536 S2 + R(S0 + 256 S1))
-//   sum = R(sum + R(R(t * u) * s))   without scales R(sum + R(t * u))
-// where R rounds to f32, and the sum starts at +0 and takes the groups in ascending order, and the layers of a group
-// from the large to the small. All of this is followed by Epilogue (gemm.h).
+//   p = R(p + R(t * u))
+// where R rounds to f32, and p starts at +0 and takes the groups in ascending order, and the layers of a group from the
+// large to the small. Without scales p is the sum. With scales each scale group has a p of its own, and
+//   sum = F(sum + F(F(p) * s))
+// in ascending order from +0 on, where F rounds to f32 and makes a zero of a subnormal number: the sum of the products
+// of tiles that are dequantized one by one. All of this is followed by Epilogue (gemm.h).
 //
-// A row with an infinite or NaN element has the sum over only these elements of (x * q) * s in f32, so it is infinite
-// or NaN where, and with the sign with which, a loop of f32 would be. Other rows are not affected.
+// If a row has infinite or NaN elements, p is the sum over only these of x * q in f32, so it is infinite or NaN where,
+// and with the sign with which, a loop of f32 would be. Other rows, and the other scale groups, are not affected.
 //
 // The error, with G groups, T_g the terms of group g, and eps = 2^-24, if nothing over- or underflows:
 //   |sum - exact| <= sum over g of |s_g| (sum over layers of 1.2e-7 A_layer * (sum over its k of |q_k|))
-//                    + (G L + 4) eps * sum over g of (sum over layers of |t u s|)
+//                    + (G L + 5) eps * sum over g of (sum over layers of |t u s|)
 // The first term is what the digits drop, the second what is rounded later; a loop of f32 has K eps sum |x q s|. At
 // least half of the elements of a layer, unless it is the last allowed one, are larger than A / 128, so the first term
 // is small beside sum |x q s| unless q vanishes at just these.

@@ -89,11 +89,9 @@ HWY_INLINE void FinishBlock(const DigitGroupArgs& args, const BlockSums& sums, i
   const D32 d;
   for (int64_t r = 0; r < count; ++r) {
     const DigitLine& line = args.lines[first + r];
-    float* out = args.sums + half * args.half_stride + line.row * kHalfColumns;
     for (int64_t c = 0; c < 2; ++c) {
       const auto sum = [&](int64_t i) { return hn::Add(hn::Load(d, sums[i][c][r]), hn::Set(d, line.start[i])); };
-      AddGroup(sum(0), sum(1), sum(2), line.unit,
-               args.scales == nullptr ? nullptr : args.scales + half * kHalfColumns + 16 * c, out + 16 * c);
+      FinishLine(args, line, sum(0), sum(1), sum(2), half, 16 * c);
     }
   }
 }
@@ -116,7 +114,7 @@ void AmxGroup(const DigitGroupArgs& args) {
     FinishBlock(args, sums[i % 2], first, std::min(kTileRows, args.num_lines - first), i % 2);
   };
   // The weights of the next group follow.
-  const int64_t group_bytes = args.pitch * kPanelColumns * args.bits / 8;
+  const int64_t group_bytes = GroupBytes(args);
   const int64_t share = (group_bytes / 64 + blocks - 1) / std::max<int64_t>(blocks, 1) * 64;
   const uint8_t* next = args.weights + group_bytes;
   for (int64_t i = 0; i < blocks; ++i, next += share) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "aqt/kernels/digits_internal.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,16 +18,36 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// sums += R(R(t * unit) * scales), t = R(65536 s2 + R(s0 + 256 s1)). Scales are null if absent.
-HWY_INLINE void AddGroup(hn::Vec<hn::ScalableTag<int32_t>> s0, hn::Vec<hn::ScalableTag<int32_t>> s1,
-                         hn::Vec<hn::ScalableTag<int32_t>> s2, float unit, const float* scales, float* sums) {
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<float>> x) {
+  const hn::ScalableTag<float> d;
+  return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-126f)), x);
+}
+
+// What digits.h says of R(t * u), t = R(65536 s2 + R(s0 + 256 s1)), for the columns that begin at `column` of `half`. A
+// zero's sign does not matter: sums begin at +0.
+HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, hn::Vec<hn::ScalableTag<int32_t>> s0,
+                           hn::Vec<hn::ScalableTag<int32_t>> s1, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
+                           int64_t column) {
   const hn::ScalableTag<float> d;
   const auto low = hn::ConvertTo(d, hn::Add(s0, hn::ShiftLeft<8>(s1)));  // below 2^31
   // The product is exact, so that a fused addition gives the same bits.
   const auto t = hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low);
-  auto term = hn::Mul(t, hn::Set(d, unit));
-  if (scales != nullptr) term = hn::Mul(term, hn::LoadU(d, scales));
-  hn::StoreU(hn::Add(hn::LoadU(d, sums), term), d, sums);
+  auto term = hn::Mul(t, hn::Set(d, line.unit));
+  const int64_t at = half * args.half_stride + line.row * kHalfColumns + column;
+  float* sums = args.sums + at;
+  if (args.scales == nullptr) {
+    hn::StoreU(hn::Add(hn::LoadU(d, sums), term), d, sums);
+    return;
+  }
+  float* part = args.parts + at;
+  if (!line.is_first) term = hn::Add(hn::LoadU(d, part), term);
+  if (!line.is_last) {
+    hn::StoreU(term, d, part);
+    return;
+  }
+  const auto scales = hn::LoadU(d, args.scales + half * kHalfColumns + column);
+  const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), scales));
+  hn::StoreU(NormalOrZero(hn::Add(hn::LoadU(d, sums), product)), d, sums);
 }
 
 }  // namespace HWY_NAMESPACE

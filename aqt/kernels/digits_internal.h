@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "aqt/kernels/digits.h"
+#include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/target.h"
 
 namespace aqt::kernels::internal {
@@ -28,7 +29,14 @@ struct DigitLine {
   int32_t row;             // of the block of rows
   float unit;              // u
   int32_t start[kDigits];  // -2^(bits - 1) * sum of the digits: makes up for the offset of the weights
+  // With scales: whether this is the first and the last line of the row in a scale group.
+  bool is_first, is_last;
 };
+
+// F(sum + F(F(part) * scale)) of digits.h.
+inline float AddScaled(float sum, float part, float scale) {
+  return FlushedIf(true, sum + FlushedIf(true, FlushedIf(true, part) * scale));
+}
 
 struct DigitGroupArgs {
   const uint8_t* weights;  // a group of a panel
@@ -38,10 +46,17 @@ struct DigitGroupArgs {
   const DigitLine* lines;
   int64_t num_lines;
   const char* digits;
-  // sums[half * half_stride + row * kHalfColumns + column] += R(R(t * u) * s) for all lines, in their order.
+  // Of all lines, in their order, at [half * half_stride + row * kHalfColumns + column]. Without scales they are added
+  // to `sums`. With scales they are added in `parts`, from the first to the last, and then to `sums` (digits.h).
   float* sums;
+  float* parts;
   int64_t half_stride;
 };
+
+// From a group of a panel to the next.
+inline int64_t GroupBytes(const DigitGroupArgs& args) {
+  return kPanelColumns * (args.pitch * args.bits / 8 + (args.scales == nullptr ? 0 : int64_t{sizeof(float)}));
+}
 
 struct DigitKernel {
   const char* name;

@@ -97,13 +97,10 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const
     }
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
-      float* sums = args.sums + lines[r].row * kHalfColumns;
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         const int64_t column = c + kLanes * v;
-        AddGroup(s[r][0][v], s[r][1][v], s[r][2][v], lines[r].unit,
-                 args.scales == nullptr ? nullptr : args.scales + column,
-                 sums + column / kHalfColumns * args.half_stride + column % kHalfColumns);
+        FinishLine(args, lines[r], s[r][0][v], s[r][1][v], s[r][2][v], column / kHalfColumns, column % kHalfColumns);
       }
     }
   }
@@ -207,11 +204,16 @@ void EmulatedGroup(const DigitGroupArgs& args) {
       }
     }
     for (int64_t c = 0; c < kPanelColumns; ++c) {
-      float& out = args.sums[c / kHalfColumns * args.half_stride + own.row * kHalfColumns + c % kHalfColumns];
+      const int64_t at = c / kHalfColumns * args.half_stride + own.row * kHalfColumns + c % kHalfColumns;
       const float low = static_cast<float>(sums[0][c] + 256 * sums[1][c]);
       float term = (65536.0f * static_cast<float>(sums[2][c]) + low) * own.unit;
-      if (args.scales != nullptr) term *= args.scales[c];
-      out += term;
+      if (args.scales == nullptr) {
+        args.sums[at] += term;
+        continue;
+      }
+      if (!own.is_first) term += args.parts[at];
+      args.parts[at] = term;
+      if (own.is_last) args.sums[at] = AddScaled(args.sums[at], term, args.scales[c]);
     }
   }
 }

@@ -46,35 +46,41 @@ int64_t TakeDigit(int64_t& v) {
   return digit;
 }
 
+float Flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+
 }  // namespace
 
 float ReferenceDigitSum(const DigitFormat& format, absl::Span<const float> x, absl::Span<const int8_t> q,
                         absl::Span<const float> scales) {
-  float not_finite = 0;
-  bool is_finite = true;
-  for (int64_t k = 0; k < format.k; ++k) {
-    if (std::isfinite(x[k])) continue;
-    is_finite = false;
-    const float term = x[k] * static_cast<float>(q[k]);
-    not_finite += scales.empty() ? term : term * scales[k / format.scale_group];
-  }
-  if (!is_finite) return not_finite;
-
   float sum = 0;
-  for (int64_t g = 0; g < format.NumGroups(); ++g) {
-    const DigitFormat::Group group = format.GroupAt(g);
-    for (const Layer& layer : LayersOf(x.subspan(group.begin, group.size))) {
-      int64_t s[3] = {};
+  for (int64_t i = 0; i < format.NumScaleGroups(); ++i) {
+    float part = 0, not_finite = 0;
+    bool is_finite = true;
+    for (int64_t g = 0; g < format.NumGroups(); ++g) {
+      const DigitFormat::Group group = format.GroupAt(g);
+      if (group.scale != i) continue;
+      const absl::Span<const float> own = x.subspan(group.begin, group.size);
       for (int64_t k = 0; k < group.size; ++k) {
-        int64_t v = layer.v[k];
-        for (int64_t& digit_sum : s) digit_sum += TakeDigit(v) * q[group.begin + k];
+        if (std::isfinite(own[k])) continue;
+        is_finite = false;
+        not_finite += own[k] * static_cast<float>(q[group.begin + k]);
       }
-      const float low = static_cast<float>(s[0] + 256 * s[1]);
-      const float t = static_cast<float>(65536.0 * static_cast<double>(s[2]) + low);
-      float term = static_cast<float>(t * layer.unit);
-      if (!scales.empty()) term = term * scales[group.scale];
-      sum = sum + term;
+      if (!is_finite) continue;
+      for (const Layer& layer : LayersOf(own)) {
+        int64_t s[3] = {};
+        for (int64_t k = 0; k < group.size; ++k) {
+          int64_t v = layer.v[k];
+          for (int64_t& digit_sum : s) digit_sum += TakeDigit(v) * q[group.begin + k];
+        }
+        const float low = static_cast<float>(s[0] + 256 * s[1]);
+        const float t = static_cast<float>(65536.0 * static_cast<double>(s[2]) + low);
+        part += static_cast<float>(t * layer.unit);
+      }
     }
+    if (!is_finite) part = not_finite;
+    if (scales.empty()) return part;
+    const float product = Flushed(Flushed(part) * scales[i]);
+    sum = Flushed(sum + product);
   }
   return sum;
 }

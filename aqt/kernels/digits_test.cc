@@ -300,6 +300,39 @@ TEST(DigitsTest, KeepsTheKindOfInfiniteAndNanSums) {
   }
 }
 
+// Each scale group is a sum of its own: what is not finite in it, its zeros and its scale stay in it.
+TEST(DigitsTest, ScaleGroupsAreSumsOfTheirOwn) {
+  for (const int64_t scale_group : {100, 256}) {
+    SCOPED_TRACE(scale_group);
+    Problem p({1, 20, 70, 1000, scale_group, 4});
+    const float scales[] = {kInf, kNan, 0.0f, -0.0f, 0x1p-130f, -2.5f, 0x1p-126f, 3e38f};
+    for (int64_t i = 0; i < 8; ++i) {
+      for (int64_t g = 0; g < p.format.NumScaleGroups(); ++g) {
+        if ((g + i) % 3 == 0) p.scales[g * 70 + 8 * i + g] = scales[i];
+      }
+    }
+    const auto row = [&](int64_t m) { return p.x.data() + m * 1000; };
+    std::fill(row(1), row(1) + 300, 0.0f);
+    std::fill(row(2), row(2) + 1000, 0.0f);
+    row(3)[300] = kInf;
+    row(4)[17] = kNan;
+    row(5)[150] = kInf;
+    row(5)[250] = -kInf;
+    row(6)[700] = kInf;
+    row(6)[1] = -kInf;
+    for (int64_t k = 0; k < 1000; ++k) row(7)[k] *= 0x1p-125f;
+    for (int64_t k = 0; k < 1000; ++k) row(8)[k] *= 0x1p+100f;
+    row(9)[999] = -kInf;
+    std::fill(row(10), row(10) + 130, 0.0f);
+    const std::vector<float> expected = p.Expected(p.x);
+    const AlignedBytes panels = p.Panels();
+    for (const Target target : SupportedTargets()) {
+      SCOPED_TRACE(target);
+      ExpectSame(p.Run(target, p.Lhs(p.x), panels), expected);
+    }
+  }
+}
+
 TEST(DigitsTest, SubnormalsAreZero) {
   Problem p({1, 2, 3, 40, 0, 8});
   for (float& v : p.x) v = 0x1p-127f;

@@ -87,11 +87,9 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* HWY_RESTRICT w
   }
 #pragma GCC unroll 2
   for (int r = 0; r < R; ++r) {
-    float* sums = args.sums + lines[r].row * kHalfColumns;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      AddGroup(s.v[r][0][v], s.v[r][1][v], s.v[r][2][v], lines[r].unit,
-               args.scales == nullptr ? nullptr : args.scales + 16 * v, sums + v / 2 * args.half_stride + v % 2 * 16);
+      FinishLine(args, lines[r], s.v[r][0][v], s.v[r][1][v], s.v[r][2][v], v / 2, v % 2 * 16);
     }
   }
 }
@@ -101,7 +99,7 @@ void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t tile_bytes = kTileRows * 4 * args.pitch;
   const char* words = args.digits;
   // The weights of the next group follow. With one tile the processor's own prefetching is better.
-  const int64_t group_bytes = args.pitch * kPanelColumns * args.bits / 8;
+  const int64_t group_bytes = GroupBytes(args);
   const int64_t tiles = (args.num_lines + 1) / 2, share = tiles < 2 ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
   const uint8_t* next = args.weights + group_bytes;
   int64_t i = 0;

@@ -27,11 +27,12 @@ namespace {
 std::string ToText(const PanelKey& key) {
   const kernels::PanelFormat& f = key.format;
   const auto axes = [](const Axes& list) { return absl::StrJoin(list, ","); };
-  return absl::StrCat(key.digits ? "for digits, " : "", "layout ", static_cast<int>(f.layout), ", element ",
-                      static_cast<int>(f.element), f.has_correction ? ", corrected" : "", ", width ", f.width,
-                      ", group ", f.k_group, ", axes [", axes(key.axes.batch), "][", axes(key.axes.rows), "][",
-                      axes(key.axes.k), "], ", key.feature_groups, " feature groups, ",
-                      key.dequantized ? "dequantized " : "", ToString(key.dtype));
+  return absl::StrCat(key.digits ? absl::StrCat("for digits in groups of ", key.scale_group, ", ") : "", "layout ",
+                      static_cast<int>(f.layout), ", element ", static_cast<int>(f.element),
+                      f.has_correction ? ", corrected" : "", ", width ", f.width, ", group ", f.k_group, ", axes [",
+                      axes(key.axes.batch), "][", axes(key.axes.rows), "][", axes(key.axes.k), "], ",
+                      key.feature_groups, " feature groups, ", key.dequantized ? "dequantized " : "",
+                      ToString(key.dtype));
 }
 
 class PackOp : public CompositeBase {
@@ -75,7 +76,8 @@ class PackOp : public CompositeBase {
       const Panels& panels = *prepared.impl().panels;
       return Array(Aval{DType::kU8, {panels.bytes}}, panels.data);
     };
-    AQT_ASSIGN_OR_RETURN(Array panels, PanelCache::OfProcess().Get(key_.dequantized ? in : in.first(1), form, pack));
+    const bool reads_scale = key_.dequantized || key_.scale_group != 0;
+    AQT_ASSIGN_OR_RETURN(Array panels, PanelCache::OfProcess().Get(reads_scale ? in : in.first(1), form, pack));
     return std::vector<Array>{std::move(panels)};
   }
 

@@ -100,7 +100,15 @@ kernels::Operand OperandOf(const ArrayRef& x, Side side, const OperandAxes& axes
 // ---- a float lhs and an rhs of integers on digits
 
 kernels::DigitFormat DigitFormatOf(const Contraction& contraction, const Shape& rhs, const OperandAxes& axes) {
-  return {.bits = contraction.digit_bits, .n = Extent(rhs, axes.rows), .k = Extent(rhs, axes.k)};
+  return {.bits = contraction.digit_bits,
+          .n = Extent(rhs, axes.rows),
+          .k = Extent(rhs, axes.k),
+          .scale_group = contraction.scale_group};
+}
+
+// Scales of [group, batch, column].
+kernels::DigitScales GroupScales(const float* scales, int64_t batch, int64_t n) {
+  return {.data = scales, .batch_stride = n, .group_stride = batch * n};
 }
 
 // `rhs_panels` is null if the rhs is not packed yet.
@@ -113,7 +121,8 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
   if (rhs_panels == nullptr) {
     void* panels = workspace.Get(ScratchSlot::kRhsPacked, args.lhs.batch.Count() * args.format.PackedBytes());
     CountPack(Side::kRhs, runtime);
-    kernels::PackDigitWeights(args.format, KernelOrGathered(rhs, Side::kRhs, contraction.rhs, workspace), {}, panels,
+    kernels::PackDigitWeights(args.format, KernelOrGathered(rhs, Side::kRhs, contraction.rhs, workspace),
+                              GroupScales(epilogue.rhs_scale, args.lhs.batch.Count(), args.format.n), panels,
                               runtime.executor);
     rhs_panels = panels;
   }
@@ -128,6 +137,7 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
   args.out_rows = out_axes.rows;
   args.out_cols = out_axes.cols;
   args.epilogue = epilogue;
+  if (args.format.has_scales()) args.epilogue.rhs_scale = nullptr;  // done with the groups
   kernels::MultiplyDigits(contraction.target, args, runtime.executor);
 }
 
@@ -298,7 +308,7 @@ const kernels::PanelFormat& PackedFormat(const Contraction& contraction, Side si
 }
 
 std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side, const ArrayRef& x,
-                                      const OperandAxes& axes, const Runtime& runtime) {
+                                      const OperandAxes& axes, const float* group_scales, const Runtime& runtime) {
   Workspace workspace(ScratchOf(runtime));
   const bool is_lhs = side == Side::kLhs;
   const ArrayRef converted = Converted(contraction, side, x, /*panels=*/nullptr, workspace);
@@ -306,7 +316,9 @@ std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side,
     const kernels::Operand integers = KernelOrGathered(x, side, axes, workspace);
     std::shared_ptr<void> panels = AllocateUninitialized(PackedBytes(contraction, side, x.shape, axes));
     CountPack(side, runtime);
-    kernels::PackDigitWeights(DigitFormatOf(contraction, x.shape, axes), integers, {}, panels.get(), runtime.executor);
+    const kernels::DigitFormat format = DigitFormatOf(contraction, x.shape, axes);
+    kernels::PackDigitWeights(format, integers, GroupScales(group_scales, integers.batch.Count(), format.n),
+                              panels.get(), runtime.executor);
     return panels;
   }
   const kernels::Operand operand = contraction.windows.has_value() ? WindowKernel(contraction.windows->conv, converted)

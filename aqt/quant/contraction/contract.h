@@ -59,6 +59,8 @@ struct Contraction {
   // Bits of the integers of the rhs if they meet the floats of the lhs on digits (kernels/digits.h); 0 if `gemm`
   // multiplies.
   int digit_bits = 0;
+  // Of digits: that of kernels::DigitFormat. If not 0, each group of k has a scale of its own, a tile's.
+  int64_t scale_group = 0;
   kernels::Target target = {};                // of digits
   const kernels::GemmKernel* gemm = nullptr;  // null: an operand is s32, and so is the product
   // The same for an rhs that is packed ahead of time: of floats, one that reads the narrowest panels that hold it.
@@ -100,7 +102,8 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
 
 // The same with an epilogue, and an `out` of f32, bf16 or f16 with any strides and at most AxisGroup::kMaxRank axes.
 // With windows the scale of lhs is one per example, and that of rhs one per output channel; else both are in the order
-// of the epilogue.
+// of the epilogue. With scale groups the scales of rhs are those of [group, batch, row], and are read from its panels
+// if it is packed.
 void ContractScaled(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs,
                     const kernels::Epilogue& epilogue, const MutableArrayRef& out, Workspace& workspace,
                     const Runtime& runtime, const PackedOperands& packed = {});
@@ -113,9 +116,10 @@ inline Side KernelSide(const Contraction& contraction, Side side) {
 // The dtype of an operand in its panels, and their format (not of digits). Not for a product of s32.
 DType PackedDType(const Contraction& contraction, DType operand);
 const kernels::PanelFormat& PackedFormat(const Contraction& contraction, Side side);
-// An operand packed ahead of time along `axes`, or, of windows, as their kernel.
+// An operand packed ahead of time along `axes`, or, of windows, as their kernel; with scale groups, its scales as for
+// ContractScaled.
 std::shared_ptr<const void> PackAhead(const Contraction& contraction, Side side, const ArrayRef& x,
-                                      const OperandAxes& axes, const Runtime& runtime);
+                                      const OperandAxes& axes, const float* group_scales, const Runtime& runtime);
 int64_t PackedBytes(const Contraction& contraction, Side side, const Shape& x, const OperandAxes& axes);
 
 // What Contract needs for operands of these avals, and ContractScaled; the latter with a scale of lhs or without.

@@ -415,7 +415,7 @@ absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, QTensor qten
 std::optional<int64_t> ContractionPlan::PanelBytesOf(Side side) const {
   const std::optional<PanelKey>& key = fwd_.panels(side);
   if (!key.has_value()) return std::nullopt;
-  return PackedBytes(fwd_.contraction, side, fwd_.side(side).x.shape, key->axes);
+  return PackedBytes(fwd_.fused_contraction(), side, fwd_.side(side).x.shape, key->axes);
 }
 
 absl::StatusOr<PreparedOperand> ContractionPlan::FromPanels(Side side, const Array& panels,

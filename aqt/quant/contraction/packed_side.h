@@ -48,7 +48,8 @@ OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs);
 // What the bytes of a packed operand depend on, besides the tensor that was packed.
 struct PanelKey {
   kernels::PanelFormat format;
-  bool digits = false;  // a DigitFormat of the operand's extents and the bits of `dtype` instead
+  bool digits = false;      // a DigitFormat of the operand's extents and the bits of `dtype` instead
+  int64_t scale_group = 0;  // of digits: DigitFormat::scale_group; if not 0, the panels hold the scales, too
   OperandAxes axes;
   int64_t feature_groups = 1;  // of a convolution's kernel
   // What was packed: the tensor's qvalue or value, perhaps dequantized, then converted to this dtype.

@@ -151,7 +151,8 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
   if (digits && side == Side::kLhs) return std::nullopt;  // it becomes digits in each call
   PanelKey key{.format = PackedFormat(plan.contraction, side),
                .digits = digits,
-               .axes = own.axes,
+               .scale_group = plan.fused_contraction().scale_group,
+               .axes = plan.summed_tiles.has_value() ? plan.summed_tiles->rhs : own.axes,
                .dequantized = own.is_quantized() && own.config.dequant_mode == DequantMode::kThisInput,
                .dtype = PackedDType(plan.contraction, own.operand_dtype)};
   if (geometry.windows.has_value()) key.feature_groups = geometry.windows->conv.groups;
@@ -179,6 +180,22 @@ bool Fuses(const ProductPlan& plan) {
     if (shape->rank() > kernels::AxisGroup::kMaxRank) return false;
   }
   return true;
+}
+
+// The tiles of contracting axes are groups of k. Their parts of the sum are rounded to f32 only.
+std::optional<Contraction> SummedTiles(const ProductPlan& plan) {
+  const Contraction& part = plan.contraction;
+  if (!plan.fuses || !plan.tiled.has_value() || plan.tiled->num_sums == 0 || !part.on_digits()) return std::nullopt;
+  if (plan.dtype != DType::kF32 || part.product != DType::kF32 || !plan.rhs.scales_output()) return std::nullopt;
+  Contraction sum = part;
+  sum.scale_group = 1;
+  for (const int64_t axis : part.rhs.k) sum.scale_group *= plan.rhs.x.shape[axis];
+  for (OperandAxes* axes : {&sum.lhs, &sum.rhs}) {
+    const auto first_batch = axes->batch.begin() + plan.tiled->num_sums;
+    axes->k.insert(axes->k.begin(), axes->batch.begin(), first_batch);
+    axes->batch.erase(axes->batch.begin(), first_batch);
+  }
+  return sum;
 }
 
 bool PacksAsQuantized(const ProductPlan& plan) {
@@ -279,6 +296,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
   }
   plan.fuses = Fuses(plan);
   plan.packs_as_quantized = PacksAsQuantized(plan);
+  plan.summed_tiles = SummedTiles(plan);
   plan.lhs_panels = PanelKeyOf(plan, Side::kLhs);
   plan.rhs_panels = PanelKeyOf(plan, Side::kRhs);
   return plan;
@@ -291,7 +309,7 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
     for (const int64_t axis : axes) n *= shape[axis];
     return n;
   };
-  if (tiled.has_value() && tiled->num_sums > 0) {
+  if (tiled.has_value() && tiled->num_sums > 0 && !summed_tiles.has_value()) {
     sizes.Add(ScratchSlot::kTiles, product_shape.num_elements() * SizeOf(dtype));
   }
   for (const Side s : kSides) {
@@ -324,7 +342,7 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
   }
   if (fuses) {
     if (packs_as_quantized) return;
-    AddContractScaledSlots(contraction, {lhs.operand_dtype, lhs.x.shape}, {rhs.operand_dtype, rhs.x.shape},
+    AddContractScaledSlots(fused_contraction(), {lhs.operand_dtype, lhs.x.shape}, {rhs.operand_dtype, rhs.x.shape},
                            /*has_lhs_scale=*/lhs.scales_output(), sizes);
     return;
   }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/kernels/gemm.h"
@@ -63,6 +64,7 @@ class Run {
     }
   }
 
+  // call.out is the product; or, if SumsTiles(), the sum over its tiles.
   void operator()() {
     if (CanFuse()) {
       RunFused();
@@ -70,6 +72,7 @@ class Run {
       RunGeneral();
     }
   }
+  bool SumsTiles() const { return plan_.summed_tiles.has_value() && CanFuse(); }
 
  private:
   // ---- any configuration: each step a pass over memory
@@ -277,11 +280,14 @@ class Run {
   void RunFused() {
     if (plan_.packs_as_quantized) return RunBytes();
     QuantizedSide lhs = QuantizeSide(Side::kLhs), rhs = QuantizeSide(Side::kRhs);
-    const RowScales lhs_scales = OutputScales(Side::kLhs, lhs), rhs_scales = OutputScales(Side::kRhs, rhs);
+    const Contraction& contraction = plan_.fused_contraction();
+    const bool scales_are_packed = contraction.scale_group != 0 && Input(Side::kRhs).panels != nullptr;
+    const RowScales lhs_scales = OutputScales(Side::kLhs, lhs);
+    const RowScales rhs_scales = scales_are_packed ? RowScales() : OutputScales(Side::kRhs, rhs);
     // The plan may have widened 4-bit operands, which have a byte each.
     if (lhs.operand.dtype == DType::kS4) lhs.operand.dtype = plan_.lhs.operand_dtype;
     if (rhs.operand.dtype == DType::kS4) rhs.operand.dtype = plan_.rhs.operand_dtype;
-    ContractScaled(plan_.contraction, lhs.operand, rhs.operand, EpilogueOf(lhs_scales, rhs_scales), call_.out,
+    ContractScaled(contraction, lhs.operand, rhs.operand, EpilogueOf(lhs_scales, rhs_scales), call_.out,
                    context_.workspace, context_.runtime, {Input(Side::kLhs).panels, Input(Side::kRhs).panels});
   }
 
@@ -454,12 +460,13 @@ void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallCont
   }
   ProductCall tiled = Tiled(*plan.tiled, call);
   const MutableArrayRef sum = plan.tiled->OutView(call.out);
-  const bool sums = plan.tiled->num_sums > 0;
+  Run run(plan, tiled, context);
+  const bool sums = plan.tiled->num_sums > 0 && !run.SumsTiles();
   tiled.out = sums ? MutableArrayRef(plan.dtype, plan.product_shape,
                                      context.workspace.Get(ScratchSlot::kTiles,
                                                            plan.product_shape.num_elements() * SizeOf(plan.dtype)))
                    : sum;
-  Run(plan, tiled, context)();
+  run();
   if (sums) SumLeadingInto(tiled.out, plan.tiled->num_sums, sum);
 }
 
@@ -476,6 +483,7 @@ std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, c
                                            const Runtime& runtime) {
   const std::optional<PanelKey>& key = plan.panels(side);
   if (!qtensor.IsFull() || !key.has_value()) return nullptr;
+  if (key->scale_group != 0 && qtensor.scale.size() != 1) return nullptr;
   const SidePlan& own = plan.side(side);
   ArrayRef operand = *qtensor.qvalue;
   Array dequantized;
@@ -486,11 +494,21 @@ std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, c
     operand = dequantized;
   }
   if (operand.dtype == DType::kS4) operand.dtype = own.operand_dtype;  // perhaps widened; a byte each
+  std::vector<float> group_scales;
+  if (key->scale_group != 0) {
+    int64_t count = 1;
+    for (const Axes* axes : {&own.axes.batch, &own.axes.rows}) {
+      for (const int64_t axis : *axes) count *= own.x.shape[axis];
+    }
+    group_scales.resize(count);
+    GatherScales(qtensor.scale[0], own.x.shape, own.axes, group_scales.data());
+  }
+  const Contraction& contraction = plan.fused_contraction();
   return std::make_shared<const Panels>(Panels{
       .key = *key,
       .source = qtensor.qvalue->aval(),
-      .data = PackAhead(plan.contraction, side, operand, key->axes, runtime),
-      .bytes = PackedBytes(plan.contraction, side, own.x.shape, key->axes),
+      .data = PackAhead(contraction, side, operand, key->axes, group_scales.data(), runtime),
+      .bytes = PackedBytes(contraction, side, own.x.shape, key->axes),
   });
 }
 

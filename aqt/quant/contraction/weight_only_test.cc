@@ -4,19 +4,24 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
+#include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
+#include "aqt/quant/contraction/dot_operand.h"
 #include "aqt/testing/same_bits.h"
 
 namespace aqt {
@@ -54,6 +59,52 @@ TEST(WeightOnly, ARowHasItsBitsOfTheBatch) {
     const Array one = Array::FromSpan<float>(lhs.View<float>().subspan(row * kK, kK), {1, kK});
     const Array want = Array::FromSpan<float>(all.View<float>().subspan(row * kColumns, kColumns), {1, kColumns});
     EXPECT_TRUE(BitEqual(Forward(Plan(4, one, rhs), one, rhs), want));
+  }
+}
+
+struct TiledProblem {
+  const char* name;
+  Shape lhs, rhs;
+  DotDims dims;
+  const char* equation;
+  std::vector<std::pair<char, int64_t>> tiles;
+};
+
+// The tiles of k become groups of the kernel. An observer asks for the products of the tiles, which are then summed.
+TEST(WeightOnly, TilesOfKInOneProduct) {
+  const DotDims batched{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
+  const DotDims crossed{.lhs_contracting = {2, 3}, .rhs_contracting = {1, 0}};
+  const TiledProblem problems[] = {
+      {"groups of 128", {5, 384}, {384, 70}, MatMulDims(), "ab,bc->ac", {{'b', 128}}},
+      {"longer than a group of digits", {20, 600}, {600, 33}, MatMulDims(), "ab,bc->ac", {{'b', 300}}},
+      {"tiles of columns, too", {3, 96}, {96, 64}, MatMulDims(), "ab,bc->ac", {{'b', 32}, {'c', 16}}},
+      {"all", {4, 96}, {96, 60}, MatMulDims(), "ab,bc->ac", {{'a', 2}, {'b', 24}, {'c', 20}}},
+      {"batch", {2, 4, 60}, {2, 60, 8}, batched, "nab,nbc->nac", {{'b', 20}}},
+      {"two axes of k", {2, 3, 4, 6}, {6, 4, 5}, crossed, "xyab,bac->xyc", {{'b', 2}, {'a', 2}}},
+      {"one of two axes of k", {2, 3, 4, 6}, {6, 4, 5}, crossed, "xyab,bac->xyc", {{'b', 2}}},
+  };
+  for (const TiledProblem& problem : problems) {
+    for (const int bits : {8, 4, 2}) {
+      SCOPED_TRACE(absl::StrCat(problem.name, ", ", bits, " bits"));
+      const Array lhs = RandomArray(DType::kF32, problem.lhs, 1), rhs = RandomArray(DType::kF32, problem.rhs, 2);
+      DotGeneral config = DotGeneralMake(std::nullopt, bits);
+      config.tiling = *DotTilingFromEinsum(problem.equation, problem.tiles);
+      for (const kernels::Target target : kernels::SupportedTargets()) {
+        const DotGeneralPlan plan =
+            *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), problem.dims, {.target = target});
+        Recorder observer;
+        ArrayBuilder want(plan.out_aval());
+        ASSERT_EQ(plan.Forward(lhs, rhs, {}, want.ref(), nullptr, {.observer = &observer}), absl::OkStatus());
+        const Array sums = std::move(want).Build();
+        ASSERT_TRUE(BitEqual(Forward(plan, lhs, rhs), sums)) << target;
+        const PreparedOperand weights = *plan.Prepare(Side::kRhs, rhs);
+        ASSERT_GT(weights.panel_bytes(), 0);
+        ArrayBuilder out(plan.out_aval());
+        const PreparedOperand panels = weights.WithoutValues();
+        ASSERT_EQ(plan.Forward(lhs, panels, {}, out.ref()), absl::OkStatus());
+        ASSERT_TRUE(BitEqual(std::move(out).Build(), sums)) << target << ", prepared";
+      }
+    }
   }
 }
 
