@@ -186,7 +186,8 @@ bool Fuses(const ProductPlan& plan) {
 std::optional<Contraction> SummedTiles(const ProductPlan& plan) {
   const Contraction& part = plan.contraction;
   if (!plan.fuses || !plan.tiled.has_value() || plan.tiled->num_sums == 0 || !part.on_digits()) return std::nullopt;
-  if (plan.dtype != DType::kF32 || part.product != DType::kF32 || !plan.rhs.scales_output()) return std::nullopt;
+  if (plan.dtype != DType::kF32 || part.product != DType::kF32) return std::nullopt;
+  if (plan.lhs.scales_output() || !plan.rhs.scales_output()) return std::nullopt;
   Contraction sum = part;
   sum.scale_group = 1;
   for (const int64_t axis : part.rhs.k) sum.scale_group *= plan.rhs.x.shape[axis];
