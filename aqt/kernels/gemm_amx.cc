@@ -24,8 +24,8 @@ namespace aqt::kernels::internal {
 namespace {
 
 constexpr int64_t kRows = 32, kCols = 32;
-constexpr int64_t kStepBytes = 2048;       // of a panel of either side: 64 bytes of k for 32 rows
-constexpr int64_t kRhsStride = 4 * kCols;  // from group to group
+constexpr int64_t kStepBytes = 2048;  // of a panel of either side: 64 bytes of k for 32 rows
+constexpr int64_t kGroupBytes = 4 * kCols, kRhsStride = kGroupBytes;  // of the rhs, from group to group
 // Steps for which an rhs panel stays in L1 (48 KiB) while lhs panels stream past it: 16 KiB of each. With 16 steps L1
 // thrashes: 40 % slower at 1024^3.
 constexpr int64_t kBlockSteps = 8;
@@ -34,14 +34,17 @@ constexpr int32_t kAmxBlockRows = 512, kAmxBlockBytes = 512 << 10;
 
 constexpr TileConfig kConfig;
 
+template <PanelFormat::Element kRhsElement>
 struct S8Ops {
   using Acc = int32_t;
+  static constexpr bool kIsS8 = true;
   static constexpr Target kTarget = Target::kAvx512Vnni | Target{Capability::kAmxInt8};
-  static constexpr PanelFormat kLhs = format::kAmxS8Lhs, kRhs = format::kVnniRhs;
+  static constexpr PanelFormat kLhs = format::kAmxS8Lhs, kRhs = format::With(kRhsElement, format::kVnniRhs);
   static constexpr int32_t kProductsPerCycle = 1024;
 };
 struct Bf16Ops {
   using Acc = float;
+  static constexpr bool kIsS8 = false;
   static constexpr Target kTarget = Target::kAvx512Vnni | Target{Capability::kAmxBf16};
   static constexpr PanelFormat kLhs = format::kAmxBf16Lhs, kRhs = format::kDotBf16Rhs;
   static constexpr int32_t kProductsPerCycle = 512;
@@ -50,11 +53,11 @@ struct Bf16Ops {
 // Registers: sums 0 1 (rows 0-15; columns 0-15, 16-31), 2 3 (rows 16-31); lhs 4 5; rhs 6 7.
 
 // A macro, because GCC's intrinsics paste the numbers of registers.
-#define AQT_TILE_MULTIPLY(sums, lhs, rhs)     \
-  if constexpr (std::is_same_v<Ops, S8Ops>) { \
-    _tile_dpbssd(sums, lhs, rhs);             \
-  } else {                                    \
-    _tile_dpbf16ps(sums, lhs, rhs);           \
+#define AQT_TILE_MULTIPLY(sums, lhs, rhs) \
+  if constexpr (Ops::kIsS8) {             \
+    _tile_dpbssd(sums, lhs, rhs);         \
+  } else {                                \
+    _tile_dpbf16ps(sums, lhs, rhs);       \
   }
 
 // Adds the products of `steps` steps; the lower rows only if kHalf.
@@ -145,11 +148,30 @@ Finish FinishOf(const GemmArgs& args, GemmSums sums) {
   return sums == GemmSums::kF32 && !scales ? Finish::kStore : Finish::kScale;
 }
 
+// Panels of 4 bits as bytes, with zeros up to whole steps.
+AQT_AMX inline void DecodeS4(const char* from, int64_t groups, char* to) {
+  const __m512i low = _mm512_set1_epi8(15), sign = _mm512_set1_epi8(8);
+  const int64_t pairs = (groups + 1) / 2;
+  for (int64_t i = 0; i < pairs; ++i, from += kGroupBytes, to += 2 * kGroupBytes) {
+    for (int64_t j = 0; j < kGroupBytes; j += 64) {
+      const __m512i bytes = _mm512_loadu_si512(from + j);
+      const __m512i even = _mm512_and_si512(bytes, low), odd = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
+      _mm512_storeu_si512(to + j, _mm512_sub_epi8(_mm512_xor_si512(even, sign), sign));
+      _mm512_storeu_si512(to + kGroupBytes + j, _mm512_sub_epi8(_mm512_xor_si512(odd, sign), sign));
+    }
+  }
+  const int64_t padding = (PanelFormat::kStepGroups - 2 * pairs % PanelFormat::kStepGroups) % PanelFormat::kStepGroups;
+  std::memset(to, 0, padding * kGroupBytes);
+  // GCC's loads of tiles do not say that they read memory.
+  __asm__ volatile("" : : "r"(to) : "memory");
+}
+
 // GemmKernel::block.
 template <class Ops>
 AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
   using Acc = typename Ops::Acc;
-  constexpr int64_t kStepGroups = PanelFormat::kStepGroups, kGroupBytes = kRhsStride;
+  constexpr int64_t kStepGroups = PanelFormat::kStepGroups;
+  constexpr bool kIsS4 = Ops::kRhs.element == PanelFormat::Element::kS4;
   static_assert(Ops::kLhs.width == kRows && Ops::kRhs.width == kCols);
   const int64_t groups = Ops::kRhs.NumGroups(args.k), steps = (groups + kStepGroups - 1) / kStepGroups;
   const int64_t lhs_panel_bytes = Ops::kLhs.PanelBytes(args.k), rhs_panel_bytes = Ops::kRhs.PanelBytes(args.k);
@@ -158,7 +180,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
   // Blocks of equal size, so that the last one is not a short remainder.
   const int64_t num_blocks = std::max<int64_t>(1, (steps + kBlockSteps - 1) / kBlockSteps);
   const int64_t block_steps = (steps + num_blocks - 1) / num_blocks;
-  const int64_t whole_steps = groups / kStepGroups;
+  const int64_t whole_steps = kIsS4 ? steps : groups / kStepGroups;
 
   const Finish full_finish = FinishOf(args, std::is_same_v<Acc, float> ? GemmSums::kF32 : GemmSums::kS32);
   const Epilogue& epi = args.epilogue;
@@ -170,6 +192,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
   }
   alignas(64) Acc partial[kAmxBlockRows * kCols];
   alignas(64) Acc finished[kRows * kCols];
+  alignas(64) char decoded[kIsS4 ? kBlockSteps * kStepBytes : 1];
   alignas(64) char tail[kStepBytes];  // the groups after the last whole step; then zeros
   if (whole_steps < steps) std::memset(tail, 0, sizeof(tail));
 
@@ -191,7 +214,11 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
     do {
       const int64_t end = std::min(steps, s + block_steps), whole_end = std::min(end, whole_steps);
       const bool last = end == steps;
-      const char* rhs_block = groups_of_rhs + s * kStepBytes;
+      const char* rhs_block = groups_of_rhs + Ops::kRhs.GroupBytes(s * kStepGroups);
+      if constexpr (kIsS4) {
+        DecodeS4(rhs_block, std::min(groups, end * kStepGroups) - s * kStepGroups, decoded);
+        rhs_block = decoded;
+      }
       for (int64_t m = m0; m < m1; m += kRows) {
         const int64_t rows = std::min(kRows, m1 - m);
         const char* lhs_block = lhs + (m - m0) / kRows * lhs_panel_bytes + s * kStepBytes;
@@ -251,13 +278,14 @@ constexpr GemmKernel KernelOf(const char* name) {
           .block = &Block<Ops>};
 }
 
-constexpr GemmKernel kS8 = KernelOf<S8Ops>("s8_amx");
+constexpr GemmKernel kS8 = KernelOf<S8Ops<PanelFormat::Element::kS8>>("s8_amx");
+constexpr GemmKernel kS8xS4 = KernelOf<S8Ops<PanelFormat::Element::kS4>>("s8xs4_amx");
 constexpr GemmKernel kBf16 = KernelOf<Bf16Ops>("bf16_amx");
 
 }  // namespace
 
 GemmRows AmxGemms() {
-  static constexpr const GemmKernel* kAll[] = {&kS8, &kBf16};
+  static constexpr const GemmKernel* kAll[] = {&kS8, &kS8xS4, &kBf16};
   return kAll;
 }
 

@@ -20,28 +20,46 @@ template <class T>
 struct FourByteGroups {
   using Acc = T;
   using V = hn::Vec<hn::ScalableTag<T>>;
-  static constexpr int64_t kWideRhsElementBytes = 0;
 
   static HWY_INLINE V Broadcast(const char* p) {
     const hn::ScalableTag<T> d;
     return hn::BitCast(d, hn::Set(hn::ScalableTag<int32_t>(), LoadGroup(p)));
   }
-  template <bool kWide>
-  static HWY_INLINE V LoadRhs(const char* p) {
-    return hn::LoadU(hn::ScalableTag<T>(), reinterpret_cast<const T*>(p));
-  }
+  static HWY_INLINE V Load(const char* p) { return hn::LoadU(hn::ScalableTag<T>(), reinterpret_cast<const T*>(p)); }
 };
 
 // vpdpbusd adds four u8 x s8 products (at most 4 * 255 * 128 in magnitude) to an s32 modulo 2^32, without saturation.
 // The lhs is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and so removes the
 // offset.
+template <PanelFormat::Element kRhsElement>
 struct VnniOps : FourByteGroups<int32_t> {
   static constexpr bool kIs512 = HWY_TARGET == HWY_AVX3;
   static constexpr Target kTarget = kIs512 ? Target::kAvx512Vnni : Target::kAvxVnni;
   static constexpr int32_t kProductsPerCycle = 2 * HWY_MAX_BYTES;
   static constexpr PanelFormat kLhs = kIs512 ? internal::format::kVnniLhs : internal::format::kAvxVnniLhs;
-  static constexpr PanelFormat kRhs = kIs512 ? internal::format::kVnniRhs : internal::format::kAvxVnniRhs;
+  static constexpr PanelFormat kRhs =
+      internal::format::With(kRhsElement, kIs512 ? internal::format::kVnniRhs : internal::format::kAvxVnniRhs);
+  static constexpr bool kIsS4 = kRhsElement == PanelFormat::Element::kS4;
+  static constexpr int64_t kWideRhsElementBytes = kIsS4 ? 1 : 0;
   static constexpr int64_t kBlockGroups = kIs512 ? 192 : 256;  // 24 or 16 KiB of rhs, 6 KiB of lhs
+
+  template <bool kWide, int kPart>
+  static HWY_INLINE V LoadRhs(const char* p) {
+    if constexpr (kWide || !kIsS4) return Load(p);
+    const hn::Repartition<int8_t, hn::ScalableTag<int32_t>> d8;
+    return hn::BitCast(hn::ScalableTag<int32_t>(), DecodeS4<kPart>(d8, hn::BitCast(d8, Load(p))));
+  }
+  static void Widen(const char* rhs, int64_t groups, char* wide) {
+    constexpr int64_t kBytes = HWY_MAX_BYTES;  // half a group
+    const auto store = [](V v, char* to)
+                           HWY_ATTR { hn::StoreU(v, hn::ScalableTag<int32_t>(), reinterpret_cast<int32_t*>(to)); };
+    for (int64_t g = 0; g < groups; g += 2, rhs += 2 * kBytes, wide += 4 * kBytes) {
+      for (int64_t i = 0; i < 2; ++i) {
+        store(LoadRhs<false, 0>(rhs + i * kBytes), wide + i * kBytes);
+        if (g + 1 < groups) store(LoadRhs<false, 1>(rhs + i * kBytes), wide + (2 + i) * kBytes);
+      }
+    }
+  }
 
   // Assembly, because Highway 1.0.3 has VNNI only in AVX3_DL, which requires more than VNNI and whose attributes name
   // another feature, and because GCC 12 copies accumulators around the intrinsic until two of them are spilled.
@@ -54,8 +72,14 @@ struct VnniOps : FourByteGroups<int32_t> {
     return sum;
   }
 };
-constexpr GemmKernel kS8Vnni =
-    internal::GemmOf<VectorTile<VnniOps>>(VnniOps::kIs512 ? "s8_avx512_vnni" : "s8_avx_vnni");
+#if HWY_TARGET == HWY_AVX3
+#define AQT_NAME(types) types "_avx512_vnni"
+#else
+#define AQT_NAME(types) types "_avx_vnni"
+#endif
+constexpr GemmKernel kS8Vnni = internal::GemmOf<VectorTile<VnniOps<PanelFormat::Element::kS8>>>(AQT_NAME("s8"));
+constexpr GemmKernel kS8xS4Vnni = internal::GemmOf<VectorTile<VnniOps<PanelFormat::Element::kS4>>>(AQT_NAME("s8xs4"));
+#undef AQT_NAME
 
 #if HWY_TARGET == HWY_AVX3
 // vdpbf16ps adds two bf16 products to an f32, the odd one first, each with one rounding.
@@ -64,6 +88,12 @@ struct Bf16Ops : FourByteGroups<float> {
   static constexpr int32_t kProductsPerCycle = HWY_MAX_BYTES;
   static constexpr PanelFormat kLhs = internal::format::kDotBf16Lhs, kRhs = internal::format::kDotBf16Rhs;
   static constexpr int64_t kBlockGroups = 192;  // rhs 24 KiB, lhs 9
+  static constexpr int64_t kWideRhsElementBytes = 0;
+
+  template <bool kWide, int kPart>
+  static HWY_INLINE V LoadRhs(const char* p) {
+    return Load(p);
+  }
 
   static HWY_INLINE V Step(V a, V b, V sum) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
@@ -83,10 +113,11 @@ namespace aqt::kernels::internal {
 
 GemmRows DotGemms() {
 #if HWY_TARGETS & HWY_AVX3
-  static constexpr const GemmKernel* kAll[] = {&N_AVX3::kS8Vnni, &N_AVX3::kBf16Dot, &N_AVX2::kS8Vnni};
+  static constexpr const GemmKernel* kAll[] = {&N_AVX3::kS8Vnni, &N_AVX3::kS8xS4Vnni, &N_AVX3::kBf16Dot,
+                                               &N_AVX2::kS8Vnni, &N_AVX2::kS8xS4Vnni};
   return kAll;
 #elif HWY_TARGETS & HWY_AVX2
-  static constexpr const GemmKernel* kAll[] = {&N_AVX2::kS8Vnni};
+  static constexpr const GemmKernel* kAll[] = {&N_AVX2::kS8Vnni, &N_AVX2::kS8xS4Vnni};
   return kAll;
 #else
   return {};

@@ -78,7 +78,6 @@ template <class Tile>
 void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
   using Acc = typename Tile::Acc;
   constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
-  constexpr int64_t kRhsGroupBytes = kNr * Tile::kRhs.k_group * Tile::kRhs.ElementBytes();
   constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
   static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
   static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
@@ -125,7 +124,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
         const bool in_registers = plain_f32 && cols == kNr;
         if (last && in_registers) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
         const char* rhs_panel = rhs + (n - n0) / kNr * rhs_panel_bytes;
-        const char* rhs_block = rhs_panel + kHeaderBytes + g * kRhsGroupBytes;
+        const char* rhs_block = rhs_panel + kHeaderBytes + Tile::kRhs.GroupBytes(g);
         const char* lhs_block = lhs + g * 4 * kMr;
         if constexpr (kCanWiden) {
           if (widen) Tile::Widen(rhs_block, count, wide);

@@ -23,24 +23,39 @@ struct EmulatedTile {
   using Lhs = std::conditional_t<kLhs.element == PanelFormat::Element::kS16, int16_t,
                                  std::conditional_t<kLhs.element == PanelFormat::Element::kS8, int8_t, uint8_t>>;
 
+  // Element i of group g.
+  static int8_t Load(const char* rhs, int64_t g, int64_t i) {
+    constexpr int64_t kElements = kNr * kGroup;
+    if constexpr (kRhs.element != PanelFormat::Element::kS4) return static_cast<int8_t>(rhs[g * kElements + i]);
+    const int bits = static_cast<uint8_t>(rhs[g / 2 * kElements + i]) >> (g % 2 * 4) & 15;
+    return static_cast<int8_t>(bits < 8 ? bits : bits - 16);
+  }
+
+  using WideRhs = std::conditional_t<kWideBytes == 2, int16_t, int8_t>;
   static void Widen(const char* rhs, int64_t groups, char* wide) {
-    for (int64_t i = 0; i < groups * kNr * kGroup; ++i) {
-      const int16_t value = static_cast<int8_t>(rhs[i]);
-      std::memcpy(wide + 2 * i, &value, 2);
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t i = 0; i < kNr * kGroup; ++i, wide += sizeof(WideRhs)) {
+        const WideRhs value = Load(rhs, g, i);
+        std::memcpy(wide, &value, sizeof(value));
+      }
     }
   }
 
   template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
                          int32_t* out) {
-    using Rhs = std::conditional_t<kWide, int16_t, int8_t>;
+    using Rhs = std::conditional_t<kWide, WideRhs, int8_t>;
     uint32_t sums[R][kNr];  // wraps, as the instructions do
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) sums[r][j] = init == nullptr ? 0 : static_cast<uint32_t>(init[r * init_stride + j]);
     }
     for (int64_t g = 0; g < groups; ++g) {
       Rhs b[kNr * kGroup];
-      std::memcpy(b, rhs + g * static_cast<int64_t>(sizeof(b)), sizeof(b));
+      if constexpr (kWide) {
+        std::memcpy(b, rhs + g * static_cast<int64_t>(sizeof(b)), sizeof(b));
+      } else {
+        for (int64_t i = 0; i < kNr * kGroup; ++i) b[i] = Load(rhs, g, i);
+      }
       const char* step = lhs + g / PanelFormat::kStepGroups * kLhs.width * 64 + g % PanelFormat::kStepGroups * 4;
       for (int r = 0; r < R; ++r) {
         Lhs a[kGroup];
@@ -151,13 +166,24 @@ constexpr GemmKernel kAvx512 =
     Emulated<EmulatedTile<format::kAvx512Lhs, format::kAvx512Rhs, 192, 2>>("emulated_s8_avx512");
 constexpr GemmKernel kVnni = Emulated<EmulatedTile<format::kVnniLhs, format::kVnniRhs, 192>>("emulated_s8_avx512_vnni");
 constexpr GemmKernel kAmx = Emulated<EmulatedTile<format::kAmxS8Lhs, format::kVnniRhs, 128>>("emulated_s8_amx");
+constexpr GemmKernel kAvx2S4 =
+    Emulated<EmulatedTile<format::kAvx2Lhs, format::kAvx2RhsS4, 256, 2>>("emulated_s8xs4_avx2");
+constexpr GemmKernel kAvxVnniS4 =
+    Emulated<EmulatedTile<format::kAvxVnniLhs, format::kAvxVnniRhsS4, 256, 1>>("emulated_s8xs4_avx_vnni");
+constexpr GemmKernel kAvx512S4 =
+    Emulated<EmulatedTile<format::kAvx512Lhs, format::kAvx512RhsS4, 192, 2>>("emulated_s8xs4_avx512");
+constexpr GemmKernel kVnniS4 =
+    Emulated<EmulatedTile<format::kVnniLhs, format::kVnniRhsS4, 192, 1>>("emulated_s8xs4_avx512_vnni");
+constexpr GemmKernel kAmxS4 =
+    Emulated<EmulatedTile<format::kAmxS8Lhs, format::kVnniRhsS4, 128, 1>>("emulated_s8xs4_amx");
 constexpr GemmKernel kBf16 = Emulated<EmulatedBf16Tile<DotBf16>>("emulated_bf16_avx512_bf16");
 constexpr GemmKernel kBf16Amx = Emulated<EmulatedBf16Tile<AmxBf16>>("emulated_bf16_amx");
 
 }  // namespace
 
 GemmRows EmulatedGemms() {
-  static constexpr const GemmKernel* kAll[] = {&kAvx2, &kAvxVnni, &kAvx512, &kVnni, &kAmx, &kBf16, &kBf16Amx};
+  static constexpr const GemmKernel* kAll[] = {&kAvx2,      &kAvxVnni,  &kAvx512, &kVnni,  &kAmx,  &kAvx2S4,
+                                               &kAvxVnniS4, &kAvx512S4, &kVnniS4, &kAmxS4, &kBf16, &kBf16Amx};
   return kAll;
 }
 

@@ -33,7 +33,7 @@ struct FmaOps {
   static HWY_INLINE V Broadcast(const char* p) {
     return hn::Set(hn::ScalableTag<float>(), *reinterpret_cast<const float*>(p));
   }
-  template <bool kWide>
+  template <bool kWide, int kPart>
   static HWY_INLINE V LoadRhs(const char* p) {
     const hn::ScalableTag<float> d;
     if constexpr (kRhsElement == PanelFormat::Element::kF32) {

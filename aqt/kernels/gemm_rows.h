@@ -24,6 +24,12 @@ namespace format {
 using Layout = PanelFormat::Layout;
 using Element = PanelFormat::Element;
 
+// The same with another element.
+constexpr PanelFormat With(Element element, PanelFormat format) {
+  format.element = element;
+  return format;
+}
+
 // s8_avx2: 6 x 16 takes 12 accumulators, 2 rhs vectors, the broadcast lhs and a product: all 16 registers.
 inline constexpr PanelFormat kAvx2Lhs = {Layout::kRowSteps, Element::kS16, false, 6, 2};
 inline constexpr PanelFormat kAvx2Rhs = {Layout::kInterleaved, Element::kS8, false, 16, 2};
@@ -36,6 +42,9 @@ inline constexpr PanelFormat kAvxVnniRhs = {Layout::kInterleaved, Element::kS8, 
 // s8_avx512_vnni: 8 x 32; 2 rhs loads and 8 broadcasts for 16 products.
 inline constexpr PanelFormat kVnniLhs = {Layout::kRowSteps, Element::kU8Offset, false, 8, 4};
 inline constexpr PanelFormat kVnniRhs = {Layout::kInterleaved, Element::kS8, true, 32, 4};
+// The rhs of s8xs4_*: the same with 4 bits.
+inline constexpr PanelFormat kAvx2RhsS4 = With(Element::kS4, kAvx2Rhs), kAvx512RhsS4 = With(Element::kS4, kAvx512Rhs);
+inline constexpr PanelFormat kAvxVnniRhsS4 = With(Element::kS4, kAvxVnniRhs), kVnniRhsS4 = With(Element::kS4, kVnniRhs);
 // s8_amx: a step of an lhs panel is two tiles of 16 rows x 64 bytes; 16 groups of an rhs panel are two tiles of 16
 // groups x 64 bytes side by side. The rhs is that of VNNI, which a product of few rows takes instead: its correction
 // is not read.

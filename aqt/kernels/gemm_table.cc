@@ -13,9 +13,10 @@ using Element = PanelFormat::Element;
 // Whether panels of an element hold all values of another one.
 bool Holds(Element panels, Element values) {
   switch (panels) {
+    case Element::kS4: return values == Element::kS4;
     case Element::kS8:
     case Element::kU8Offset:
-    case Element::kS16: return values == Element::kS8;
+    case Element::kS16: return values == Element::kS8 || values == Element::kS4;
     case Element::kBF16: return values != Element::kF32;
     case Element::kF32: return true;
   }
@@ -30,11 +31,11 @@ double Cost(const GemmKernel& kernel, int64_t rows) {
 
 // Whether `a` is to be taken rather than `b`; both can run.
 bool Precedes(const GemmKernel& a, const GemmKernel& b, const GemmTypes& types, int64_t rows) {
-  if (types.sums == GemmSums::kS32) return Cost(a, rows) < Cost(b, rows);
-  // The rows must not decide: the kernels' bits differ.
-  if (a.products_per_cycle != b.products_per_cycle) return a.products_per_cycle > b.products_per_cycle;
-  return types.rhs_is_packed_ahead ? a.rhs.ElementBytes() < b.rhs.ElementBytes()
-                                   : a.rhs.ElementBytes() > b.rhs.ElementBytes();
+  // Of floats the rows must not decide: the kernels' bits differ.
+  if (types.sums == GemmSums::kF32) rows = a.row_unit * b.row_unit;
+  if (Cost(a, rows) != Cost(b, rows)) return Cost(a, rows) < Cost(b, rows);
+  return types.rhs_is_packed_ahead ? a.rhs.ElementBits() < b.rhs.ElementBits()
+                                   : a.rhs.ElementBits() > b.rhs.ElementBits();
 }
 
 const std::vector<const GemmKernel*>& Table() {
@@ -67,9 +68,9 @@ const GemmKernel& ChooseGemm(const GemmTypes& types, Target target, int64_t rows
 
 Element NarrowestElement(DType dtype) {
   switch (dtype) {
-    case DType::kS8:
+    case DType::kS8: return Element::kS8;
     case DType::kS4:
-    case DType::kS2: return Element::kS8;
+    case DType::kS2: return Element::kS4;
     case DType::kBF16:
     case DType::kE4M3FN:
     case DType::kE5M2: return Element::kBF16;

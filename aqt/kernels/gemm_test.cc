@@ -85,12 +85,21 @@ struct Product {
   GemmArgs args;
 };
 
+// Any values that the rhs of the kernel holds.
+std::vector<int8_t> RandomRhs(const GemmKernel& kernel, int64_t n, uint32_t seed) {
+  std::vector<int8_t> values = RandomS8(n, seed);
+  if (kernel.rhs.element == Element::kS4) {
+    for (int8_t& v : values) v = static_cast<int8_t>(v >> 4);
+  }
+  return values;
+}
+
 class GemmS8Test : public ::testing::TestWithParam<const GemmKernel*> {};
 
 TEST_P(GemmS8Test, SumsAreExact) {
   const GemmKernel& kernel = *GetParam();
   for (const Shape& s : kShapes) {
-    const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 1), rhs = RandomS8(s.batch * s.n * s.k, 2);
+    const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 1), rhs = RandomRhs(kernel, s.batch * s.n * s.k, 2);
     std::vector<int32_t> want(s.batch * s.m * s.n);
     ReferenceGemmS8(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data());
     EXPECT_EQ(Product(kernel, s, DType::kS8, lhs.data(), rhs.data()).Run<int32_t>(kernel), want)
@@ -110,9 +119,12 @@ TEST_P(GemmS8Test, LargestSumsAreExactAndLargerOnesWrap) {
                         Case{kMaxExactSymmetricK, -127, 127, -2147479576},
                         Case{kMaxExactK + 1, -128, -128, std::numeric_limits<int32_t>::min()}}) {
     const Shape s = {1, 2, 2, c.k};
-    const std::vector<int8_t> lhs(2 * c.k, c.lhs), rhs(2 * c.k, c.rhs);
+    const bool is_s4 = kernel.rhs.element == Element::kS4;  // then the rhs is -8 or 7
+    const int8_t right = is_s4 ? static_cast<int8_t>(c.rhs >> 4) : c.rhs;
+    const int32_t want = is_s4 ? static_cast<int32_t>(c.k) * c.lhs * right : c.want;
+    const std::vector<int8_t> lhs(2 * c.k, c.lhs), rhs(2 * c.k, right);
     EXPECT_EQ(Product(kernel, s, DType::kS8, lhs.data(), rhs.data()).Run<int32_t>(kernel),
-              std::vector<int32_t>(4, c.want))
+              std::vector<int32_t>(4, want))
         << c.k << " x " << int{c.lhs} << " x " << int{c.rhs};
   }
 }
@@ -120,7 +132,7 @@ TEST_P(GemmS8Test, LargestSumsAreExactAndLargerOnesWrap) {
 TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
   const GemmKernel& kernel = *GetParam();
   const Shape s = {2, 19, 50, 1100};
-  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 3), rhs = RandomS8(s.batch * s.n * s.k, 4);
+  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 3), rhs = RandomRhs(kernel, s.batch * s.n * s.k, 4);
   std::vector<int32_t> sums(s.batch * s.m * s.n);
   ReferenceGemmS8(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), sums.data());
   std::vector<float> lhs_scale = RandomF32(s.batch * s.m, 5), rhs_scale = RandomF32(s.batch * s.n, 6);
@@ -172,11 +184,12 @@ TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
 
 TEST_P(GemmS8Test, SumsThatF32CannotHoldAreRoundedToNearestEven) {
   const GemmKernel& kernel = *GetParam();
-  // Sums 2^24 + {0 .. 3}: 1024 * 128 * 128 and a 1025th product.
-  const Shape s = {1, 1, 32, 1025};
-  std::vector<int8_t> lhs(s.k, -128), rhs(s.n * s.k, -128);
-  lhs[1024] = 1;
-  for (int64_t n = 0; n < s.n; ++n) rhs[n * s.k + 1024] = static_cast<int8_t>(n % 4);
+  // Sums 2^24 + {0 .. 3}: equal products, 1024 * 128 * 128 or 16384 * 128 * 8, and another one.
+  const bool is_s4 = kernel.rhs.element == Element::kS4;
+  const Shape s = {1, 1, 32, is_s4 ? 16385 : 1025};
+  std::vector<int8_t> lhs(s.k, -128), rhs(s.n * s.k, is_s4 ? -8 : -128);
+  lhs.back() = 1;
+  for (int64_t n = 0; n < s.n; ++n) rhs[(n + 1) * s.k - 1] = static_cast<int8_t>(n % 4);
   const std::vector<float> out = Product(kernel, s, DType::kS8, lhs.data(), rhs.data()).Run<float>(kernel);
   for (int64_t n = 0; n < s.n; ++n) EXPECT_EQ(out[n], 0x1p24f + (n % 4 == 3 ? 4 : n % 4 == 2 ? 2 : 0)) << n;
 }
@@ -184,7 +197,7 @@ TEST_P(GemmS8Test, SumsThatF32CannotHoldAreRoundedToNearestEven) {
 TEST_P(GemmS8Test, WritesAnyLayoutAndNothingElse) {
   const GemmKernel& kernel = *GetParam();
   const Shape s = {2, 12, 34, 70};
-  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 7), rhs = RandomS8(s.batch * s.n * s.k, 8);
+  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 7), rhs = RandomRhs(kernel, s.batch * s.n * s.k, 8);
   std::vector<int32_t> sums(s.batch * s.m * s.n);
   ReferenceGemmS8(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), sums.data());
   Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
@@ -233,7 +246,7 @@ TEST_P(GemmS8Test, WritesAnyLayoutAndNothingElse) {
 TEST_P(GemmS8Test, OneMatrixForAllOfTheBatch) {
   const GemmKernel& kernel = *GetParam();
   const Shape s = {3, 7, 20, 40};
-  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 9), rhs = RandomS8(s.n * s.k, 10);
+  const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 9), rhs = RandomRhs(kernel, s.n * s.k, 10);
   std::vector<int8_t> repeated;
   for (int b = 0; b < 3; ++b) repeated.insert(repeated.end(), rhs.begin(), rhs.end());
   Product product(kernel, s, DType::kS8, lhs.data(), repeated.data());
@@ -246,7 +259,7 @@ TEST_P(GemmS8Test, EqualForAnyNumberOfThreads) {
   const GemmKernel& kernel = *GetParam();
   for (const Shape& s :
        {Shape{1, 131, 133, 129}, Shape{1, 1, 2100, 1030}, Shape{5, 33, 65, 257}, Shape{1, 2100, 1, 1030}}) {
-    const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 11), rhs = RandomS8(s.batch * s.n * s.k, 12);
+    const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 11), rhs = RandomRhs(kernel, s.batch * s.n * s.k, 12);
     const std::vector<float> scale = RandomF32(2100, 13);
     Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
     product.args.epilogue.lhs_scale = product.args.epilogue.rhs_scale = scale.data();
@@ -271,6 +284,9 @@ TEST(GemmTableTest, EachTargetHasItsKernels) {
   const GemmTypes s8 = {}, f32 = {GemmSums::kF32, Element::kF32, Element::kF32};
   const GemmTypes bf16 = {GemmSums::kF32, Element::kBF16, Element::kBF16};
   GemmTypes weights = {GemmSums::kF32, Element::kF32, Element::kS8, /*rhs_is_packed_ahead=*/true};
+  const GemmTypes s4 = {GemmSums::kS32, Element::kS8, Element::kS4};
+  GemmTypes s4_ahead = s4;
+  s4_ahead.rhs_is_packed_ahead = true;
   struct Case {
     Target target;
     std::string s8_row, s8, bf16, f32;
@@ -295,9 +311,17 @@ TEST(GemmTableTest, EachTargetHasItsKernels) {
       EXPECT_EQ(name(c.target, f32, rows), c.f32);
       EXPECT_EQ(name(c.target, weights, rows), "f32xs8" + c.f32.substr(3));
     }
+    // 4 bits are kept where that pays: ahead of time.
+    if (c.target != Target::kScalar) {
+      EXPECT_EQ(name(c.target, s4, 1), c.s8_row);
+      EXPECT_EQ(name(c.target, s4_ahead, 1), "s8xs4" + c.s8_row.substr(2));
+      EXPECT_EQ(name(c.target, s4_ahead, 4096), "s8xs4" + c.s8.substr(2));
+    }
     // Panels of an rhs serve any number of rows.
-    for (int64_t rows = 1; rows < 100; ++rows) {
-      EXPECT_EQ(ChooseGemm(s8, c.target, rows).rhs, ChooseGemm(s8, c.target, 1).rhs) << c.target << " " << rows;
+    for (const GemmTypes& types : {s8, s4_ahead}) {
+      for (int64_t rows = 1; rows < 100; ++rows) {
+        EXPECT_EQ(ChooseGemm(types, c.target, rows).rhs, ChooseGemm(types, c.target, 1).rhs) << c.target << " " << rows;
+      }
     }
   }
 }
@@ -315,6 +339,27 @@ TEST(GemmTableTest, EmulatedTilesHaveTheGeometryOfTheRealOnes) {
     EXPECT_EQ(twin->lhs, kernel->lhs);
     EXPECT_EQ(twin->rhs, kernel->rhs);
     EXPECT_EQ(twin->sums, kernel->sums);
+  }
+}
+
+// More rows than fit L2 with this k are summed in chunks of columns, block of k by block of k. A few rows are not.
+TEST(GemmTableTest, ChunksOfColumnsChangeNothing) {
+  const Shape all = {1, 131, 133, 3001}, few = {1, 7, 133, 3001};
+  const std::vector<float> lhs = RandomF32(all.m * all.k, 51), rhs = RandomF32(all.n * all.k, 52);
+  const std::vector<int8_t> lhs_s8 = RandomS8(all.m * all.k, 53);
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    if (kernel->emulated) continue;
+    SCOPED_TRACE(kernel->name);
+    const bool integers = kernel->sums == GemmSums::kS32, bf16 = kernel->lhs.element == Element::kBF16;
+    const std::vector<int8_t> rhs_s8 = RandomRhs(*kernel, all.n * all.k, 54);
+    const auto run = [&](const Shape& s) {
+      if (integers || bf16) return Product(*kernel, s, DType::kS8, lhs_s8.data(), rhs_s8.data()).Run<float>(*kernel);
+      if (kernel->rhs.element != Element::kF32) return std::vector<float>(s.m * s.n);
+      return Product(*kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(*kernel);
+    };
+    std::vector<float> sums = run(all);
+    sums.resize(few.m * few.n);
+    EXPECT_EQ(sums, run(few));
   }
 }
 
@@ -411,7 +456,7 @@ TEST_P(GemmF32Test, NarrowPanelsGiveTheSameBits) {
     };
     const GemmKernel& bf16 = *Narrow(wide, Element::kBF16);
     const GemmKernel& s8 = *Narrow(wide, Element::kS8);
-    ASSERT_EQ(bf16.rhs.ElementBytes() + s8.rhs.ElementBytes(), 3);
+    ASSERT_EQ(bf16.rhs.ElementBits() + s8.rhs.ElementBits(), 24);
     EXPECT_EQ(run(bf16, DType::kBF16, floats.data()), run(wide, DType::kBF16, floats.data()))
         << ::testing::PrintToString(s);
     EXPECT_EQ(run(s8, DType::kS8, integers.data()), run(wide, DType::kS8, integers.data()))

@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Ops has
 //   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = 2 * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
-//   LoadRhs<kWide>(p)                 one group of kLanes rows of the rhs
+//   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs; of groups that share their bytes, number kPart
 //   Step(a, b, sum)                   sum + the products of one group, lane by lane
 template <class Ops>
 struct VectorTile : Ops {
@@ -36,19 +36,22 @@ struct VectorTile : Ops {
   static constexpr int64_t kLanes = Ops::kRhs.width / 2;
   static_assert(kLanes == HWY_MAX_BYTES / 4);
   static constexpr int64_t kLhsStepBytes = int64_t{Ops::kLhs.width} * 64;
+  // Groups of the rhs that share their bytes, and those bytes for kLanes rows.
   template <bool kWide>
-  static constexpr int64_t kRhsVectorBytes = kLanes* Ops::kRhs.k_group*(kWide ? Ops::kWideRhsElementBytes
-                                                                              : Ops::kRhs.ElementBytes());
+  static constexpr int kShared = kWide ? 1 : Ops::kRhs.SharedGroups();
+  template <bool kWide>
+  static constexpr int64_t kRhsVectorBytes = kWide ? kLanes* Ops::kRhs.k_group* Ops::kWideRhsElementBytes
+                                                   : Ops::kRhs.GroupBytes(kShared<false>) / 2;
 
   template <int R>
   struct Sums {
     V v[R][2];
   };
 
-  template <bool kWide, int R>
+  template <bool kWide, int kPart, int R>
   static HWY_INLINE void Group(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, Sums<R>& s) {
-    const auto b0 = Ops::template LoadRhs<kWide>(rhs);
-    const auto b1 = Ops::template LoadRhs<kWide>(rhs + kRhsVectorBytes<kWide>);
+    const auto b0 = Ops::template LoadRhs<kWide, kPart>(rhs);
+    const auto b1 = Ops::template LoadRhs<kWide, kPart>(rhs + kRhsVectorBytes<kWide>);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const auto a = Ops::Broadcast(lhs + r * 64);
@@ -60,7 +63,9 @@ struct VectorTile : Ops {
   template <bool kWide, int R>
   static HWY_INLINE void Sum(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, int64_t groups,
                              const Acc* init, int64_t init_stride, Sums<R>& s) {
+    // Of the groups that share their bytes.
     constexpr int64_t kGroupBytes = 2 * kRhsVectorBytes<kWide>;
+    constexpr int kParts = kShared<kWide>;
     const D d;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -78,12 +83,15 @@ struct VectorTile : Ops {
       }
     }
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
-      for (int64_t q = 0; q < 64; q += 16, rhs += 4 * kGroupBytes) {
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; ++u) {
-          if constexpr (kSplits) Group<kWide>(lhs + q + 4 * u, rhs + u * kGroupBytes, u == 0 ? s : more[u - 1]);
-          else Group<kWide>(lhs + q + 4 * u, rhs + u * kGroupBytes, s);
-        }
+      for (int64_t q = 0; q < 64; q += 16, rhs += 4 / kParts * kGroupBytes) {
+        const auto group = [&]<int kIndex>() HWY_ATTR {
+          Sums<R>& sums = kSplits && kIndex > 0 ? more[kIndex == 0 ? 0 : kIndex - 1] : s;
+          Group<kWide, kIndex % kParts>(lhs + q + 4 * kIndex, rhs + kIndex / kParts * kGroupBytes, sums);
+        };
+        group.template operator()<0>();
+        group.template operator()<1>();
+        group.template operator()<2>();
+        group.template operator()<3>();
       }
       lhs += kLhsStepBytes;
     }
@@ -96,7 +104,12 @@ struct VectorTile : Ops {
         }
       }
     }
-    for (; groups > 0; --groups, lhs += 4, rhs += kGroupBytes) Group<kWide>(lhs, rhs, s);
+    for (; groups > 0; groups -= kParts, lhs += 4 * kParts, rhs += kGroupBytes) {
+      Group<kWide, 0>(lhs, rhs, s);
+      if constexpr (kParts == 2) {
+        if (groups > 1) Group<kWide, 1>(lhs + 4, rhs, s);
+      }
+    }
   }
 
   template <int R, bool kWide>
@@ -146,6 +159,15 @@ struct VectorTile : Ops {
     }
   }
 };
+
+// The values of one of two groups with common bytes, as s8.
+template <int kPart, class D, class V = hn::Vec<D>>
+HWY_INLINE V DecodeS4(D d8, V bytes) {
+  const hn::Repartition<uint16_t, D> d16;
+  if constexpr (kPart == 1) bytes = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes)));
+  const auto sign = hn::Set(d8, 8);
+  return hn::Sub(hn::Xor(hn::And(bytes, hn::Set(d8, 15)), sign), sign);
+}
 
 // The four bytes of a group.
 HWY_INLINE int32_t LoadGroup(const char* p) {

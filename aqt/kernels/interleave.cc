@@ -16,6 +16,7 @@
 namespace aqt::kernels::internal {
 namespace {
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t kMaxS4Bytes = 24 << 10;  // of a block before it is packed into 4 bits
 }  // namespace
 }  // namespace aqt::kernels::internal
 #endif  // AQT_KERNELS_INTERLEAVE_ONCE_
@@ -348,6 +349,15 @@ void ForEachPanel(const PanelFormat& format, const T* block, int64_t row_stride,
   for (int64_t p = 0; p < panels.count; ++p) f(block + p * format.width * row_stride, panels.first + p * panels.bytes);
 }
 
+// Pairs of groups of `size` bytes, which fit 4 bits.
+void StoreS4(const int8_t* bytes, int64_t groups, int64_t size, uint8_t* to) {
+  for (int64_t g = 0; g < groups; g += 2, bytes += 2 * size, to += size) {
+    for (int64_t i = 0; i < size; ++i) {
+      to[i] = static_cast<uint8_t>((bytes[i] & 15) | (g + 1 < groups ? bytes[size + i] << 4 : 0));
+    }
+  }
+}
+
 void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride, int64_t k0,
                   int64_t k1, const Panels& panels) {
   if (format.layout == PanelFormat::Layout::kRowSteps) {
@@ -360,13 +370,18 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
     return RowSteps<uint8_t>(format, block, row_stride, k_stride, k0, k1, panels);
   }
   const int64_t width = format.width, groups = CeilDiv(k1 - k0, format.k_group), first_group = k0 / format.k_group;
+  const bool is_s4 = format.element == PanelFormat::Element::kS4;
+  alignas(64) int8_t bytes[kMaxS4Bytes];
+  AQT_DCHECK(!is_s4 || groups * width * format.k_group <= kMaxS4Bytes);
   ForEachPanel(format, block, row_stride, panels, [&](const int8_t* from, char* panel) {
-    int8_t* out = reinterpret_cast<int8_t*>(panel + format.HeaderBytes()) + first_group * width * format.k_group;
+    char* const to = panel + format.HeaderBytes() + format.GroupBytes(first_group);
+    int8_t* const out = is_s4 ? bytes : reinterpret_cast<int8_t*>(to);
     switch (format.k_group) {
       case 1: Groups<1>(from, row_stride, k_stride, groups, width, out); break;
       case 2: Groups<2>(from, row_stride, k_stride, groups, width, out); break;
       default: Groups<4>(from, row_stride, k_stride, groups, width, out); break;
     }
+    if (is_s4) StoreS4(bytes, groups, width * format.k_group, reinterpret_cast<uint8_t*>(to));
     if (!format.has_correction) return;
     int32_t* correction = reinterpret_cast<int32_t*>(panel);
     if (k0 == 0) std::memset(correction, 0, width * sizeof(int32_t));

@@ -40,12 +40,15 @@ std::vector<PanelFormat> Formats(GemmSums sums, std::initializer_list<PanelForma
   }
   return formats;
 }
-std::vector<PanelFormat> IntegerFormats() { return Formats(GemmSums::kS32, {}); }
+using Element = PanelFormat::Element;
+std::vector<PanelFormat> IntegerFormats() {
+  return Formats(GemmSums::kS32, {Element::kS8, Element::kU8Offset, Element::kS16});
+}
 
 // The formats of the float kernels that hold all values of a dtype.
 std::vector<PanelFormat> FormatsFor(DType dtype) {
-  using Element = PanelFormat::Element;
   switch (NarrowestElement(dtype)) {
+    case Element::kS4:
     case Element::kS8: return Formats(GemmSums::kF32, {Element::kF32, Element::kBF16, Element::kS8});
     case Element::kBF16: return Formats(GemmSums::kF32, {Element::kF32, Element::kBF16});
     default: return Formats(GemmSums::kF32, {Element::kF32});
@@ -184,6 +187,28 @@ TEST_P(PackTest, PutsS8IntoPlace) {
     for (const PanelFormat& format : IntegerFormats()) {
       ExpectPanels(format, Packed(GetParam(), format, src), c, q);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(PackTest, IntegersOfFourBits) {
+  const std::vector<PanelFormat> formats = Formats(GemmSums::kS32, {Element::kS4});
+  ASSERT_FALSE(formats.empty());
+  std::vector<int8_t> values = RandomS8(5000, 14);
+  for (int8_t& v : values) v = static_cast<int8_t>(v >> 4);
+  for (const Case& c : AllCases()) {
+    if (c.count >= static_cast<int64_t>(values.size())) continue;
+    Operand src = c.src;
+    src.data = values.data() + c.start;
+    src.dtype = DType::kS4;
+    std::vector<int8_t> q;
+    for (int64_t b = 0; b < src.batch.Count(); ++b)
+      for (int64_t r = 0; r < src.rows.Count(); ++r)
+        for (int64_t i = 0; i < src.k.Count(); ++i) q.push_back(static_cast<int8_t>(ReferenceLoad(src, b, r, i)));
+    for (const PanelFormat& format : formats) {
+      ExpectPanels(format, Packed(GetParam(), format, src), c, q);
+      if (HasFatalFailure()) return;
+      EXPECT_TRUE(Packed(GetParam(), format, src) == Packed(Target::kScalar, format, src)) << Describe(format);
     }
   }
 }

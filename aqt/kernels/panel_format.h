@@ -20,6 +20,9 @@ struct PanelFormat {
     kInterleaved,
   };
   enum class Element : uint8_t {
+    // Only of an rhs for s8 kernels, kInterleaved. Two groups share their bytes: at each place the value of the even one
+    // has the low four bits, that of the next one the high ones.
+    kS4,
     kS8,
     kU8Offset,  // value + 128: the unsigned operand of a u8 x s8 dot product
     kS16,       // s8 values, sign extended
@@ -37,15 +40,23 @@ struct PanelFormat {
 
   static constexpr int64_t kStepGroups = 16;
 
-  constexpr int64_t ElementBytes() const {
+  constexpr int64_t ElementBits() const {
     switch (element) {
+      case Element::kS4: return 4;
       case Element::kS8:
-      case Element::kU8Offset: return 1;
+      case Element::kU8Offset: return 8;
       case Element::kS16:
-      case Element::kBF16: return 2;
-      case Element::kF32: return 4;
+      case Element::kBF16: return 16;
+      case Element::kF32: return 32;
     }
     return 0;
+  }
+  // Groups that share their bytes.
+  constexpr int64_t SharedGroups() const { return element == Element::kS4 ? 2 : 1; }
+  // Bytes of `groups` groups of the layout kInterleaved; with shared bytes, from an even group on.
+  constexpr int64_t GroupBytes(int64_t groups) const {
+    const int64_t shared = SharedGroups();
+    return (groups + shared - 1) / shared * (shared * width * k_group * ElementBits() / 8);
   }
   constexpr int64_t NumPanels(int64_t rows) const { return (rows + width - 1) / width; }
   constexpr int64_t NumGroups(int64_t k) const { return (k + k_group - 1) / k_group; }
@@ -54,7 +65,7 @@ struct PanelFormat {
   constexpr int64_t PanelBytes(int64_t k) const {
     const int64_t groups = NumGroups(k);
     if (layout == Layout::kRowSteps) return (groups + kStepGroups - 1) / kStepGroups * width * 64;
-    return HeaderBytes() + RoundUp64(groups * width * k_group * ElementBytes());
+    return HeaderBytes() + RoundUp64(GroupBytes(groups));
   }
   // Bytes of one packed matrix [rows, k]: the size of the workspace, and the distance between matrices of a batch.
   constexpr int64_t PackedBytes(int64_t rows, int64_t k) const { return NumPanels(rows) * PanelBytes(k); }

@@ -133,9 +133,15 @@ float ReferenceUnpack(const PanelFormat& format, const void* panels, int64_t k, 
   } else {
     element = (group * format.width + row) * format.k_group + in_group;
   }
-  const char* from = static_cast<const char*>(panels) + r / format.width * format.PanelBytes(k) + format.HeaderBytes() +
-                     element * format.ElementBytes();
+  const char* data = static_cast<const char*>(panels) + r / format.width * format.PanelBytes(k) + format.HeaderBytes();
+  if (format.element == PanelFormat::Element::kS4) {
+    const int64_t group_size = int64_t{format.width} * format.k_group, at = element % group_size;
+    const int bits = static_cast<uint8_t>(data[group / 2 * group_size + at]) >> (group % 2 * 4) & 15;
+    return static_cast<float>(bits < 8 ? bits : bits - 16);
+  }
+  const char* from = data + element * format.ElementBits() / 8;
   switch (format.element) {
+    case PanelFormat::Element::kS4: break;
     case PanelFormat::Element::kS8: return *reinterpret_cast<const int8_t*>(from);
     case PanelFormat::Element::kU8Offset: return *reinterpret_cast<const uint8_t*>(from) - 128;
     case PanelFormat::Element::kS16: return *reinterpret_cast<const int16_t*>(from);
