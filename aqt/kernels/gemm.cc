@@ -23,6 +23,7 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
 constexpr double kMinParallelWork = 2e6;
 constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kAddedColumns = 256;
 
 // Reports a product that took `seconds`; 0 if that was not measured. One call per line, so that threads do not mix.
 void Report(const GemmKernel& kernel, const GemmArgs& args, double seconds) {
@@ -41,28 +42,33 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
   const int64_t threads = executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
 
+  // What is added up stays in L2 from one matrix of the batch to the next.
+  const bool adds = args.epilogue.adds;
+  const int64_t batch_tasks = adds ? 1 : args.batch;
+
   // Panels per task: all columns of a block of rows that fits L2; cut further, first by columns, until all threads have
   // work.
   const int64_t fit = kernel.block_bytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
   const int64_t max_panels = kernel.block_rows / mr;
   int64_t m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels));
-  int64_t n_tasks = 1;
+  int64_t n_tasks = adds ? std::clamp<int64_t>(args.n / kAddedColumns, 1, n_panels) : 1;
   if (threads > 1) {
     const int64_t wanted = kTasksPerThread * threads;
-    n_tasks = std::clamp<int64_t>(CeilDiv(wanted, args.batch * m_tasks), 1, n_panels);
-    m_tasks = std::max(m_tasks, std::clamp<int64_t>(CeilDiv(wanted, args.batch * n_tasks), 1, m_panels));
+    n_tasks = std::clamp<int64_t>(CeilDiv(wanted, batch_tasks * m_tasks), n_tasks, n_panels);
+    m_tasks = std::max(m_tasks, std::clamp<int64_t>(CeilDiv(wanted, batch_tasks * n_tasks), 1, m_panels));
   }
-  const auto task = [&](int64_t i) {
-    const int64_t n_task = i % n_tasks, m_task = i / n_tasks % m_tasks, b = i / n_tasks / m_tasks;
+  const auto run = [&](int64_t task) {
+    const int64_t n_task = task % n_tasks, m_task = task / n_tasks % m_tasks, b = task / n_tasks / m_tasks;
     const int64_t m0 = m_panels * m_task / m_tasks * mr, m1 = m_panels * (m_task + 1) / m_tasks * mr;
     const int64_t n0 = n_panels * n_task / n_tasks * nr, n1 = n_panels * (n_task + 1) / n_tasks * nr;
-    kernel.block(args, b, m0, std::min(m1, args.m), n0, std::min(n1, args.n));
+    const int64_t first = adds ? 0 : b, last = adds ? args.batch : b + 1;
+    for (int64_t i = first; i < last; ++i) kernel.block(args, i, m0, std::min(m1, args.m), n0, std::min(n1, args.n));
   };
-  const int64_t tasks = args.batch * m_tasks * n_tasks;
+  const int64_t tasks = batch_tasks * m_tasks * n_tasks;
   if (threads == 1) {
-    for (int64_t i = 0; i < tasks; ++i) task(i);
+    for (int64_t i = 0; i < tasks; ++i) run(i);
   } else {
-    executor->ParallelFor(tasks, task);
+    executor->ParallelFor(tasks, run);
   }
 }
 

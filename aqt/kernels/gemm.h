@@ -39,6 +39,9 @@ struct Epilogue {
   bool rhs_first = false;
   // Before step 1 and after steps 2 and 3 a subnormal f32 becomes a zero with its sign (like XLA on CPU).
   bool subnormals_are_zero = false;
+  // Instead of step 4: out = out + value, rounded, and a zero if that is subnormal. The output is f32. Matrices of a
+  // batch may have the same output: they are added in order.
+  bool adds = false;
 
   // Whether all steps are in f32: tiles do these in registers.
   bool IsF32() const { return sum_dtype == DType::kF32 && first_dtype == DType::kF32 && second_dtype == DType::kF32; }
@@ -52,7 +55,7 @@ struct GemmArgs {
   int64_t lhs_batch_bytes = 0, rhs_batch_bytes = 0;
 
   // Output: s32 (the sums themselves, no epilogue; s8 kernels only), f32, bf16 or f16. Any strides that address each
-  // element once; fastest if columns have stride 1.
+  // element once (but see Epilogue::adds); fastest if columns have stride 1.
   void* out = nullptr;
   DType out_dtype = DType::kF32;
   AxisGroup out_batch, out_rows, out_cols;

@@ -129,8 +129,13 @@ AQT_AMX inline void ScaleRows(const Acc* sums, int64_t rows, const TileScales& s
     const __m512 first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
     const __m512 first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
     const __m512 y0 = Flushed<kFlush>(_mm512_mul_ps(x0, first0)), y1 = Flushed<kFlush>(_mm512_mul_ps(x1, first1));
-    _mm512_storeu_ps(out, Flushed<kFlush>(_mm512_mul_ps(y0, second0)));
-    _mm512_storeu_ps(out + 16, Flushed<kFlush>(_mm512_mul_ps(y1, second1)));
+    __m512 z0 = Flushed<kFlush>(_mm512_mul_ps(y0, second0)), z1 = Flushed<kFlush>(_mm512_mul_ps(y1, second1));
+    if (scales.adds) {
+      z0 = Flushed<true>(_mm512_add_ps(_mm512_loadu_ps(out), z0));
+      z1 = Flushed<true>(_mm512_add_ps(_mm512_loadu_ps(out + 16), z1));
+    }
+    _mm512_storeu_ps(out, z0);
+    _mm512_storeu_ps(out + 16, z1);
   }
 }
 
@@ -145,7 +150,7 @@ Finish FinishOf(const GemmArgs& args, GemmSums sums) {
   if (args.out_dtype != DType::kF32 || !epi.IsF32()) return Finish::kGeneral;
   const bool scales = epi.lhs_scale != nullptr || epi.rhs_scale != nullptr;
   // Sums of bf16 are never subnormal.
-  return sums == GemmSums::kF32 && !scales ? Finish::kStore : Finish::kScale;
+  return sums == GemmSums::kF32 && !scales && !epi.adds ? Finish::kStore : Finish::kScale;
 }
 
 // Panels of 4 bits as bytes, with zeros up to whole steps.
@@ -251,7 +256,8 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
         if (!last) continue;
         if (finish == Finish::kScale) {
           const auto scale_rows = epi.subnormals_are_zero ? &ScaleRows<true, Acc> : &ScaleRows<false, Acc>;
-          scale_rows(finished, rows, {row_scales + (m - m0), col_scales, epi.rhs_first}, reinterpret_cast<float*>(out),
+          scale_rows(finished, rows, {row_scales + (m - m0), col_scales, epi.rhs_first, epi.adds},
+                     reinterpret_cast<float*>(out),
                      row_stride);
         } else {
           FinishTile(Target::kAvx512, args, b, m, rows, n, cols, finished, kCols);

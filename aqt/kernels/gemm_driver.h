@@ -17,7 +17,7 @@
 //       out may alias init
 //   Multiply<R, kWide, kFlush>(lhs, rhs, groups, init, init_stride, scales, out, out_stride)
 //       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], rounded after each operation; with
-//       kFlush a subnormal number becomes a zero before and after each product
+//       kFlush a subnormal number becomes a zero before and after each product; or added to out (Epilogue::adds)
 // for R in {1, 2, 4, kLhs.width}; kWide only with the last of these, and only if there is a wide form.
 
 #include <algorithm>
@@ -59,11 +59,11 @@ inline float FlushedIf(bool flush, float x) {
   return flush && __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
 }
 
-// The scales of a tile's rows and columns, and whether those of the columns are multiplied first.
+// The scales of a tile's rows and columns, and those fields of the epilogue that a tile needs.
 struct TileScales {
   const float* row;
   const float* col;
-  bool col_first;
+  bool col_first, adds;
 };
 
 // The end of a tile policy's Multiply, for policies in plain C++.
@@ -71,6 +71,10 @@ inline float Scaled(bool flush, float sum, const TileScales& scales, int64_t r, 
   const float first = scales.col_first ? scales.col[j] : scales.row[r];
   const float second = scales.col_first ? scales.row[r] : scales.col[j];
   return FlushedIf(flush, FlushedIf(flush, FlushedIf(flush, sum) * first) * second);
+}
+inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t r, int64_t j, float* out) {
+  const float value = Scaled(flush, sum, scales, r, j);
+  *out = scales.adds ? FlushedIf(true, *out + value) : value;
 }
 
 // GemmKernel::block.
@@ -143,7 +147,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
               const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true>
                                                             : &Tile::template Multiply<R, kWide, false>;
               multiply(lhs_block, rhs_groups, count, init, init_stride,
-                       TileScales{row_scales + (m - m0), col_scales, epi.rhs_first}, out, row_stride);
+                       TileScales{row_scales + (m - m0), col_scales, epi.rhs_first, epi.adds}, out, row_stride);
             } else {
               Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
               FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);

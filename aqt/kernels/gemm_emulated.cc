@@ -77,8 +77,7 @@ struct EmulatedTile {
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
-        const float x = static_cast<float>(sums[r * kNr + j]);
-        out[r * out_stride + j] = Scaled(kFlush, x, scales, r, j);
+        StoreScaled(kFlush, static_cast<float>(sums[r * kNr + j]), scales, r, j, out + r * out_stride + j);
       }
     }
   }
@@ -149,7 +148,7 @@ struct EmulatedBf16Tile {
     float sums[R * kNr];
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
     for (int64_t i = 0; i < R * kNr; ++i) {
-      out[i / kNr * out_stride + i % kNr] = Scaled(kFlush, sums[i], scales, i / kNr, i % kNr);
+      StoreScaled(kFlush, sums[i], scales, i / kNr, i % kNr, out + i / kNr * out_stride + i % kNr);
     }
   }
 };

@@ -124,8 +124,7 @@ struct ScalarTile {
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
-        const float x = sums[r * kNr + j];
-        out[r * out_stride + j] = Scaled(kFlush, x, scales, r, j);
+        StoreScaled(kFlush, sums[r * kNr + j], scales, r, j, out + r * out_stride + j);
       }
     }
   }

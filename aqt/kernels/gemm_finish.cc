@@ -102,6 +102,9 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
       T line[kMaxTileCols];
       FinishLine(epi, sums, stride, lhs_scale == nullptr ? nullptr : lhs_scale + (m + r) * epi.lhs_stride,
                  epi.rhs_scale == nullptr ? nullptr : col_scales, line);
+      if constexpr (std::is_same_v<T, float>) {
+        for (int64_t j = 0; epi.adds && j < cols; ++j) line[j] = FlushedIf(true, row[col_offsets[j]] + line[j]);
+      }
       PlaceLine(line, cols, args.out_cols, n, col_offsets, row);
     }
   }

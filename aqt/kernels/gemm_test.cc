@@ -243,6 +243,62 @@ TEST_P(GemmS8Test, WritesAnyLayoutAndNothingElse) {
   }
 }
 
+// The matrices of a batch, added up one after the other.
+void ExpectAdds(const GemmKernel& kernel, const Shape& s, const std::vector<int8_t>& lhs,
+                const std::vector<int8_t>& rhs) {
+  const std::vector<float> lhs_scale = RandomF32(s.batch * s.m, 55), rhs_scale = RandomF32(s.n, 56);
+  Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
+  Epilogue& epi = product.args.epilogue;
+  epi.lhs_scale = lhs_scale.data();
+  epi.lhs_batch_stride = s.m;
+  epi.rhs_scale = rhs_scale.data();
+  const std::vector<float> parts = product.Run<float>(kernel);
+  std::vector<float> want(s.m * s.n, 0x1p-120f);
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t i = 0; i < s.m * s.n; ++i) want[i] += parts[b * s.m * s.n + i];
+  }
+  epi.adds = true;
+  product.args.out_batch = AxisGroup::Of(s.batch, 0);
+  product.args.out_dtype = DType::kF32;
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::vector<float> sums(s.m * s.n, 0x1p-120f);
+    product.args.out = sums.data();
+    RunGemm(kernel, product.args, &pool);
+    EXPECT_EQ(sums, want) << threads << " threads, " << ::testing::PrintToString(s);
+    // The same with columns that are not contiguous.
+    std::vector<float> transposed(s.m * s.n, 0x1p-120f);
+    product.args.out = transposed.data();
+    product.args.out_rows = AxisGroup::Of(s.m, 1);
+    product.args.out_cols = AxisGroup::Of(s.n, s.m);
+    RunGemm(kernel, product.args, &pool);
+    for (int64_t i = 0; i < s.m * s.n; ++i) ASSERT_EQ(transposed[i % s.n * s.m + i / s.n], want[i]) << i;
+    product.args.out_rows = AxisGroup::Of(s.m, s.n);
+    product.args.out_cols = AxisGroup::Of(s.n, 1);
+  }
+}
+
+TEST_P(GemmS8Test, AddsTheMatricesOfABatch) {
+  const GemmKernel& kernel = *GetParam();
+  for (const Shape& s : {Shape{3, 1, 70, 40}, Shape{2, 37, 65, 129}, Shape{5, 64, 600, 128}}) {
+    ExpectAdds(kernel, s, RandomS8(s.batch * s.m * s.k, 57), RandomRhs(kernel, s.batch * s.n * s.k, 58));
+  }
+}
+
+// A sum that is subnormal becomes a zero.
+TEST_P(GemmS8Test, AddsAndFlushes) {
+  const GemmKernel& kernel = *GetParam();
+  const std::vector<int8_t> one = {1};
+  Product product(kernel, {1, 1, 1, 1}, DType::kS8, one.data(), one.data());
+  const float scale = -0x1.8p-126f;
+  product.args.epilogue = {.lhs_scale = &scale, .adds = true};
+  product.args.out_dtype = DType::kF32;
+  float sum = 0x1p-126f;
+  product.args.out = &sum;
+  RunGemm(kernel, product.args, nullptr);
+  EXPECT_EQ(sum, 0.0f);
+}
+
 TEST_P(GemmS8Test, OneMatrixForAllOfTheBatch) {
   const GemmKernel& kernel = *GetParam();
   const Shape s = {3, 7, 20, 40};
@@ -496,6 +552,13 @@ TEST_P(GemmF32Test, ScalesAndNarrowOutputs) {
 }
 
 // Sums and products below 2^-126, in registers and in partial tiles.
+TEST_P(GemmF32Test, AddsTheMatricesOfABatch) {
+  const GemmKernel& kernel = *GetParam();
+  for (const Shape& s : {Shape{3, 1, 70, 40}, Shape{2, 37, 65, 129}}) {
+    ExpectAdds(kernel, s, RandomS8(s.batch * s.m * s.k, 57), RandomS8(s.batch * s.n * s.k, 58));
+  }
+}
+
 TEST_P(GemmF32Test, SubnormalsBecomeZerosIfAsked) {
   const GemmKernel& kernel = *GetParam();
   const Shape s = {1, 15, 70, 3};
@@ -579,6 +642,11 @@ TEST_P(GemmBf16Test, SumsAreTheStepsOfTheTable) {
     }
     EXPECT_EQ(wrong, 0) << ::testing::PrintToString(s);
   }
+}
+
+TEST_P(GemmBf16Test, AddsTheMatricesOfABatch) {
+  const Shape s = {3, 40, 70, 40};
+  ExpectAdds(*GetParam(), s, RandomS8(s.batch * s.m * s.k, 57), RandomS8(s.batch * s.n * s.k, 58));
 }
 
 TEST_P(GemmBf16Test, ErrorsStayBelowTheBound) {

@@ -154,8 +154,14 @@ struct VectorTile : Ops {
       const auto first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
       const auto y0 = Flushed<kFlush>(hn::Mul(Flushed<kFlush>(hn::Mul(x0, first0)), second0));
       const auto y1 = Flushed<kFlush>(hn::Mul(Flushed<kFlush>(hn::Mul(x1, first1)), second1));
-      hn::StoreU(y0, df, out + r * out_stride);
-      hn::StoreU(y1, df, out + r * out_stride + kLanes);
+      float* const to = out + r * out_stride;
+      if (scales.adds) {
+        hn::StoreU(Flushed<true>(hn::Add(hn::LoadU(df, to), y0)), df, to);
+        hn::StoreU(Flushed<true>(hn::Add(hn::LoadU(df, to + kLanes), y1)), df, to + kLanes);
+        continue;
+      }
+      hn::StoreU(y0, df, to);
+      hn::StoreU(y1, df, to + kLanes);
     }
   }
 };

@@ -20,8 +20,8 @@ struct PanelFormat {
     kInterleaved,
   };
   enum class Element : uint8_t {
-    // Only of an rhs for s8 kernels, kInterleaved. Two groups share their bytes: at each place the value of the even one
-    // has the low four bits, that of the next one the high ones.
+    // Only of an rhs for s8 kernels, kInterleaved. Two groups share their bytes: at each place the value of the even
+    // one has the low four bits, the value of the next one the high ones.
     kS4,
     kS8,
     kU8Offset,  // value + 128: the unsigned operand of a u8 x s8 dot product
