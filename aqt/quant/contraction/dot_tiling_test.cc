@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -24,6 +26,7 @@
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
+#include "aqt/quant/contraction/dot_operand.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantizer.h"
 
@@ -86,6 +89,45 @@ TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
     EXPECT_TRUE(SameValues(got->out, want->out)) << problem.name;
     EXPECT_TRUE(SameValues(got->dlhs, want->dlhs)) << problem.name;
     EXPECT_TRUE(SameValues(got->drhs, want->drhs)) << problem.name;
+  }
+}
+
+// Kernels that add up the products of tiles give the bits of products that are stored and then summed, which an observer
+// asks for.
+TEST(TiledDotGeneral, SumsAsItMultiplies) {
+  struct Kind {
+    const char* name;
+    DotGeneral config;
+  };
+  const Kind kinds[] = {{"int8", DotGeneralMake(8, 8)},
+                        {"int4 weights", DotGeneralMake(8, 4)},
+                        {"fp8", DotGeneralMake(Bits::E4M3(), Bits::E4M3())},
+                        {"floats", DefaultUnquantizedConfig()},
+                        {"float weights", DotGeneralMake(8, std::nullopt)}};
+  std::vector<Problem> problems = Problems();
+  problems.push_back(
+      {"many columns", {37, 256}, {256, 600}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'b', 64}})});
+  for (const Kind& kind : kinds) {
+    for (const Problem& problem : problems) {
+      for (const kernels::Target target : kernels::SupportedTargets()) {
+        SCOPED_TRACE(absl::StrCat(kind.name, ", ", problem.name, ", ", kernels::ToString(target)));
+        const Array lhs = RandomArray(DType::kF32, problem.lhs, 1), rhs = RandomArray(DType::kF32, problem.rhs, 2);
+        DotGeneral config = kind.config;
+        config.tiling = problem.tiling;
+        const absl::StatusOr<DotGeneralPlan> plan =
+            DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), problem.dims, {.target = target});
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        const PreparedOperand weights = *plan->Prepare(Side::kRhs, rhs);
+        Recorder recorder;
+        ArrayBuilder want(plan->out_aval()), got(plan->out_aval()), prepared(plan->out_aval());
+        ASSERT_EQ(plan->Forward(lhs, rhs, {}, want.ref(), nullptr, {.observer = &recorder}), absl::OkStatus());
+        ASSERT_EQ(plan->Forward(lhs, rhs, {}, got.ref()), absl::OkStatus());
+        ASSERT_EQ(plan->Forward(lhs, weights, {}, prepared.ref()), absl::OkStatus());
+        const Array sums = std::move(want).Build();
+        EXPECT_TRUE(BitEqual(std::move(got).Build(), sums));
+        EXPECT_TRUE(BitEqual(std::move(prepared).Build(), sums)) << "prepared";
+      }
+    }
   }
 }
 

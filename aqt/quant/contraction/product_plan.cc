@@ -182,11 +182,15 @@ bool Fuses(const ProductPlan& plan) {
   return true;
 }
 
+// Whether a call may sum the products of tiles as it computes them: they are rounded to f32 only.
+bool FusesSums(const ProductPlan& plan) {
+  return plan.fuses && plan.tiled.has_value() && plan.tiled->num_sums > 0 && plan.dtype == DType::kF32;
+}
+
 // The tiles of contracting axes are groups of k. Their parts of the sum are rounded to f32 only.
 std::optional<Contraction> SummedTiles(const ProductPlan& plan) {
   const Contraction& part = plan.contraction;
-  if (!plan.fuses || !plan.tiled.has_value() || plan.tiled->num_sums == 0 || !part.on_digits()) return std::nullopt;
-  if (plan.dtype != DType::kF32 || part.product != DType::kF32) return std::nullopt;
+  if (!FusesSums(plan) || !part.on_digits() || part.product != DType::kF32) return std::nullopt;
   if (plan.lhs.scales_output() || !plan.rhs.scales_output()) return std::nullopt;
   Contraction sum = part;
   sum.scale_group = 1;
@@ -298,6 +302,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
   plan.fuses = Fuses(plan);
   plan.packs_as_quantized = PacksAsQuantized(plan);
   plan.summed_tiles = SummedTiles(plan);
+  plan.adds_tiles = FusesSums(plan) && !plan.contraction.on_digits();
   plan.lhs_panels = PanelKeyOf(plan, Side::kLhs);
   plan.rhs_panels = PanelKeyOf(plan, Side::kRhs);
   return plan;
@@ -310,7 +315,7 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
     for (const int64_t axis : axes) n *= shape[axis];
     return n;
   };
-  if (tiled.has_value() && tiled->num_sums > 0 && !summed_tiles.has_value()) {
+  if (tiled.has_value() && tiled->num_sums > 0 && !sums_tiles()) {
     sizes.Add(ScratchSlot::kTiles, product_shape.num_elements() * SizeOf(dtype));
   }
   for (const Side s : kSides) {

@@ -55,15 +55,18 @@ struct ProductPlan {
   bool fuses = false;
   // Whether, besides, both operands are quantized to bytes (integers or 8-bit floats) straight into panels.
   bool packs_as_quantized = false;
-  // The sum over tiles of products that `contraction` describes, as one contraction: the kernel multiplies each tile's
-  // part of the sum by its scale. A call does this where it fuses. The same bits.
+  // Where a call fuses, the products of tiles are summed without being stored, with the same bits. On digits by one
+  // contraction over all tiles, whose parts of the sum the kernel multiplies by their scales; else by the epilogue, which
+  // adds each product to the result.
   std::optional<Contraction> summed_tiles;
+  bool adds_tiles = false;
   kernels::Target target;
   // How a prepared operand is packed ahead of time. Null if it cannot be: windows slide over it, its rows are those of
   // groups that only a call knows, scales of the other side are multiplied into it, or the product has no kernel.
   std::optional<PanelKey> lhs_panels, rhs_panels;
 
   const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
+  bool sums_tiles() const { return summed_tiles.has_value() || adds_tiles; }
   // What the kernels run where a call fuses.
   const Contraction& fused_contraction() const { return summed_tiles.has_value() ? *summed_tiles : contraction; }
   const std::optional<PanelKey>& panels(Side s) const { return s == Side::kLhs ? lhs_panels : rhs_panels; }

@@ -64,7 +64,8 @@ class Run {
     }
   }
 
-  // call.out is the product; or, if SumsTiles(), the sum over its tiles.
+  // call.out is the product; or, if SumsTiles(), the sum over its tiles (with adds_tiles in the shape of the product,
+  // where it is zero).
   void operator()() {
     if (CanFuse()) {
       RunFused();
@@ -72,7 +73,7 @@ class Run {
       RunGeneral();
     }
   }
-  bool SumsTiles() const { return plan_.summed_tiles.has_value() && CanFuse(); }
+  bool SumsTiles() const { return plan_.sums_tiles() && CanFuse(); }
 
  private:
   // ---- any configuration: each step a pass over memory
@@ -328,6 +329,7 @@ class Run {
     epilogue.rhs_scale = rhs.scale;
     epilogue.rhs_stride = rhs.single ? 0 : 1;
     epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
+    epilogue.adds = plan_.adds_tiles;
     // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them
     // is subnormal, and the tiles have nothing to check.
     const bool integers = plan_.contraction.sums_are_integers();
@@ -466,6 +468,11 @@ void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallCont
                                      context.workspace.Get(ScratchSlot::kTiles,
                                                            plan.product_shape.num_elements() * SizeOf(plan.dtype)))
                    : sum;
+  if (plan.adds_tiles && run.SumsTiles()) {
+    FillZeros(sum);
+    tiled.out.shape = plan.product_shape;
+    tiled.out.strides.insert(tiled.out.strides.begin(), plan.tiled->num_sums, 0);
+  }
   run();
   if (sums) SumLeadingInto(tiled.out, plan.tiled->num_sums, sum);
 }
