@@ -9,8 +9,9 @@ def bits_library(name, simd = False, vectorized = False, **kwargs):
     Args:
       name: its name.
       simd: whether it holds Highway code for several targets.
-      vectorized: whether its plain loops should become vector code (-O3).
+      vectorized: whether its plain loops should become vector code: -O3, and selections of floats without branches,
+        which g++ allows when nobody reads the exception flags.
       **kwargs: of cc_library; no copts.
     """
-    copts = (SIMD_COPTS if simd else BITS_COPTS) + (["-O3"] if vectorized else [])
+    copts = (SIMD_COPTS if simd else BITS_COPTS) + (["-O3", "-fno-trapping-math"] if vectorized else [])
     cc_library(name = name, copts = copts, **kwargs)

@@ -1,122 +1,44 @@
 #include "aqt/kernels/elementwise.h"
 
-#include <cmath>
-#include <cstdlib>
-#include <limits>
-#include <type_traits>
+#include <algorithm>
 
-#include "aqt/core/check.h"
-#include "aqt/kernels/arithmetic-inl.h"
-#include "aqt/kernels/scalar_math.h"
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/elementwise_internal.h"
 
 namespace aqt::kernels {
 namespace {
 
-using internal::ComputeType;
-using internal::Load;
-using internal::Store;
+// f16 and bf16 are computed in f32, so many elements at a time.
+constexpr int64_t kBlock = 512;
 
-template <class T, class F>
-void MapUnary(const void* x, int64_t n, void* out, F f) {
-  const T* in = static_cast<const T*>(x);
-  T* to = static_cast<T*>(out);
-  for (int64_t i = 0; i < n; ++i) to[i] = Store<T>(f(Load(in[i])));
-}
+bool IsSmall(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-template <class T, class F>
-void MapBinary(const void* a, const void* b, int64_t n, void* out, F f) {
-  const T* lhs = static_cast<const T*>(a);
-  const T* rhs = static_cast<const T*>(b);
-  T* to = static_cast<T*>(out);
-  for (int64_t i = 0; i < n; ++i) to[i] = Store<T>(f(Load(lhs[i]), Load(rhs[i])));
-}
+// `begin` elements behind x.
+const void* Behind(const void* x, int64_t begin) { return static_cast<const char*>(x) + begin * 2; }
+void* Behind(void* x, int64_t begin) { return static_cast<char*>(x) + begin * 2; }
 
-template <class T, class F>
-void MapCompare(const void* a, const void* b, int64_t n, bool* out, F f) {
-  const T* lhs = static_cast<const T*>(a);
-  const T* rhs = static_cast<const T*>(b);
-  for (int64_t i = 0; i < n; ++i) out[i] = f(Load(lhs[i]), Load(rhs[i]));
-}
-
-// Like XLA: x / 0 = -1, and the only quotient that overflows, -2^31 / -1, wraps.
-int32_t Divide(int32_t a, int32_t b) {
-  if (b == 0) return -1;
-  if (b == -1) return static_cast<int32_t>(0u - static_cast<uint32_t>(a));
-  return a / b;
-}
-
-template <class T>
-void UnaryOf(UnaryKind kind, const void* x, int64_t n, void* out) {
-  using C = ComputeType<T>;
-  if constexpr (std::is_integral_v<C>) {
-    const auto negate = [](C v) { return static_cast<C>(0u - static_cast<uint32_t>(v)); };
-    switch (kind) {
-      case UnaryKind::kNeg: return MapUnary<T>(x, n, out, negate);
-      case UnaryKind::kAbs: return MapUnary<T>(x, n, out, [&](C v) { return v < 0 ? negate(v) : v; });
-      case UnaryKind::kRound:
-      case UnaryKind::kFloor:
-      case UnaryKind::kFlush:
-      case UnaryKind::kExp:
-      case UnaryKind::kLog: AQT_CHECK(!"a float operand");
-    }
-  } else {
-    switch (kind) {
-      case UnaryKind::kNeg: return MapUnary<T>(x, n, out, [](C v) { return -v; });
-      case UnaryKind::kAbs: return MapUnary<T>(x, n, out, [](C v) { return std::fabs(v); });
-      case UnaryKind::kRound: return MapUnary<T>(x, n, out, [](C v) { return std::nearbyint(v); });
-      case UnaryKind::kFloor: return MapUnary<T>(x, n, out, [](C v) { return std::floor(v); });
-      case UnaryKind::kFlush:
-        return MapUnary<T>(x, n, out, [](C v) { return std::fabs(v) < C{0x1p-126} ? std::copysign(C{0}, v) : v; });
-      case UnaryKind::kExp: return MapUnary<T>(x, n, out, [](C v) { return static_cast<C>(Exp(v)); });
-      case UnaryKind::kLog: return MapUnary<T>(x, n, out, [](C v) { return static_cast<C>(Log(v)); });
-    }
+// Calls f(x..., m, begin) for pieces of at most kBlock elements of f16 or bf16 arrays, with x converted to f32.
+template <class F, class... In>
+void InPieces(DType dtype, int64_t n, Target target, F f, const In*... x) {
+  float pieces[sizeof...(In)][kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t m = std::min(kBlock, n - begin);
+    int i = 0;
+    (internal::Widen(dtype, Behind(x, begin), m, pieces[i++], target), ...);
+    f(pieces, m, begin);
   }
 }
 
-template <class T>
-void BinaryOf(BinaryKind kind, const void* a, const void* b, int64_t n, void* out) {
-  using C = ComputeType<T>;
-  switch (kind) {
-    case BinaryKind::kAdd: return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::AddWrapping(x, y); });
-    case BinaryKind::kMax: return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::Maximum(x, y); });
-    case BinaryKind::kMin: return MapBinary<T>(a, b, n, out, [](C x, C y) { return internal::Minimum(x, y); });
-    case BinaryKind::kSub:
-      return MapBinary<T>(a, b, n, out, [](C x, C y) {
-        if constexpr (std::is_integral_v<C>) return static_cast<C>(static_cast<uint32_t>(x) - static_cast<uint32_t>(y));
-        else return x - y;
-      });
-    case BinaryKind::kMul:
-      return MapBinary<T>(a, b, n, out, [](C x, C y) {
-        if constexpr (std::is_integral_v<C>) return static_cast<C>(static_cast<uint32_t>(x) * static_cast<uint32_t>(y));
-        else return x * y;
-      });
-    case BinaryKind::kDiv:
-      return MapBinary<T>(a, b, n, out, [](C x, C y) {
-        if constexpr (std::is_integral_v<C>) return Divide(x, y);
-        else return x / y;
-      });
-  }
-}
-
-template <class T>
-void CompareOf(CompareKind kind, const void* a, const void* b, int64_t n, bool* out) {
-  using C = ComputeType<T>;
-  switch (kind) {
-    case CompareKind::kEq: return MapCompare<T>(a, b, n, out, [](C x, C y) { return x == y; });
-    case CompareKind::kNe: return MapCompare<T>(a, b, n, out, [](C x, C y) { return x != y; });
-    case CompareKind::kLt: return MapCompare<T>(a, b, n, out, [](C x, C y) { return x < y; });
-    case CompareKind::kLe: return MapCompare<T>(a, b, n, out, [](C x, C y) { return x <= y; });
-    case CompareKind::kGt: return MapCompare<T>(a, b, n, out, [](C x, C y) { return x > y; });
-    case CompareKind::kGe: return MapCompare<T>(a, b, n, out, [](C x, C y) { return x >= y; });
-  }
-}
-
-template <class T>
-void SelectOf(const bool* pred, const void* a, const void* b, int64_t n, void* out) {
-  const T* lhs = static_cast<const T*>(a);
-  const T* rhs = static_cast<const T*>(b);
-  T* to = static_cast<T*>(out);
-  for (int64_t i = 0; i < n; ++i) to[i] = pred[i] ? lhs[i] : rhs[i];
+// The same where f(x..., m, out) gives f32 results, which are rounded to `out`.
+template <class F, class... In>
+void ToPieces(DType dtype, int64_t n, void* out, Target target, F f, const In*... x) {
+  InPieces(
+      dtype, n, target,
+      [&](auto& pieces, int64_t m, int64_t begin) {
+        f(pieces, m, pieces[0]);
+        internal::Narrow(dtype, pieces[0], m, Behind(out, begin), target);
+      },
+      x...);
 }
 
 }  // namespace
@@ -125,11 +47,23 @@ absl::string_view ToString(UnaryKind kind) {
   switch (kind) {
     case UnaryKind::kNeg: return "neg";
     case UnaryKind::kAbs: return "abs";
+    case UnaryKind::kSign: return "sign";
     case UnaryKind::kRound: return "round";
     case UnaryKind::kFloor: return "floor";
+    case UnaryKind::kCeil: return "ceil";
     case UnaryKind::kFlush: return "flush";
+    case UnaryKind::kSqrt: return "sqrt";
+    case UnaryKind::kRsqrt: return "rsqrt";
     case UnaryKind::kExp: return "exp";
+    case UnaryKind::kExpm1: return "expm1";
     case UnaryKind::kLog: return "log";
+    case UnaryKind::kLog1p: return "log1p";
+    case UnaryKind::kSin: return "sin";
+    case UnaryKind::kCos: return "cos";
+    case UnaryKind::kTanh: return "tanh";
+    case UnaryKind::kLogistic: return "logistic";
+    case UnaryKind::kErf: return "erf";
+    case UnaryKind::kNot: return "not";
   }
   return "?";
 }
@@ -142,6 +76,9 @@ absl::string_view ToString(BinaryKind kind) {
     case BinaryKind::kDiv: return "div";
     case BinaryKind::kMax: return "max";
     case BinaryKind::kMin: return "min";
+    case BinaryKind::kPow: return "pow";
+    case BinaryKind::kAnd: return "and";
+    case BinaryKind::kOr: return "or";
   }
   return "?";
 }
@@ -163,21 +100,62 @@ bool IsArithmetic(DType dtype) {
          dtype == DType::kS32;
 }
 
-void Unary(UnaryKind kind, DType dtype, const void* x, int64_t n, void* out) {
-  internal::VisitArithmetic(dtype, [&]<class T>() { UnaryOf<T>(kind, x, n, out); });
+bool Takes(UnaryKind kind, DType dtype) {
+  if (kind == UnaryKind::kNot) return dtype == DType::kBool;
+  const bool any = kind == UnaryKind::kNeg || kind == UnaryKind::kAbs || kind == UnaryKind::kSign;
+  return IsArithmetic(dtype) && (any || IsFloat(dtype));
 }
 
-void Binary(BinaryKind kind, DType dtype, const void* a, const void* b, int64_t n, void* out) {
-  internal::VisitArithmetic(dtype, [&]<class T>() { BinaryOf<T>(kind, a, b, n, out); });
+bool Takes(BinaryKind kind, DType dtype) {
+  if (kind == BinaryKind::kAnd || kind == BinaryKind::kOr) return dtype == DType::kBool;
+  return IsArithmetic(dtype) && (kind != BinaryKind::kPow || IsFloat(dtype));
 }
 
-void Compare(CompareKind kind, DType dtype, const void* a, const void* b, int64_t n, bool* out) {
-  if (dtype == DType::kBool) return CompareOf<bool>(kind, a, b, n, out);
-  internal::VisitArithmetic(dtype, [&]<class T>() { CompareOf<T>(kind, a, b, n, out); });
+void Unary(UnaryKind kind, DType dtype, const void* x, int64_t n, void* out, Target target) {
+  const auto run = internal::IsFunction(kind) ? internal::UnaryFunction : internal::UnaryArithmetic;
+  if (!IsSmall(dtype)) return run(kind, dtype, x, n, out, target);
+  ToPieces(
+      dtype, n, out, target, [&](auto& in, int64_t m, float* to) { run(kind, DType::kF32, in[0], m, to, target); }, x);
 }
 
-void Select(DType dtype, const bool* pred, const void* a, const void* b, int64_t n, void* out) {
-  VisitDType(dtype, [&]<class T>() { SelectOf<T>(pred, a, b, n, out); });
+void Binary(BinaryKind kind, DType dtype, const void* a, const void* b, int64_t n, void* out, Target target) {
+  const auto run = [&](DType type, const void* x, const void* y, int64_t m, void* to) {
+    if (kind == BinaryKind::kPow) internal::PowFunction(type, x, y, m, to, target);
+    else internal::BinaryArithmetic(kind, type, x, y, m, to, target);
+  };
+  if (!IsSmall(dtype)) return run(dtype, a, b, n, out);
+  ToPieces(
+      dtype, n, out, target, [&](auto& in, int64_t m, float* to) { run(DType::kF32, in[0], in[1], m, to); }, a, b);
+}
+
+void Compare(CompareKind kind, DType dtype, const void* a, const void* b, int64_t n, bool* out, Target target) {
+  if (!IsSmall(dtype)) return internal::CompareArithmetic(kind, dtype, a, b, n, out, target);
+  InPieces(
+      dtype, n, target,
+      [&](auto& in, int64_t m, int64_t begin) {
+        internal::CompareArithmetic(kind, DType::kF32, in[0], in[1], m, out + begin, target);
+      },
+      a, b);
+}
+
+void Clamp(DType dtype, const void* low, const void* x, const void* high, int64_t n, void* out, Target target) {
+  if (!IsSmall(dtype)) return internal::ClampArithmetic(dtype, low, x, high, n, out, target);
+  ToPieces(
+      dtype, n, out, target,
+      [&](auto& in, int64_t m, float* to) {
+        internal::ClampArithmetic(DType::kF32, in[0], in[1], in[2], m, to, target);
+      },
+      low, x, high);
+}
+
+void IntegerPow(DType dtype, int64_t exponent, const void* x, int64_t n, void* out, Target target) {
+  if (!IsSmall(dtype)) return internal::IntegerPowArithmetic(dtype, exponent, x, n, out, target);
+  ToPieces(
+      dtype, n, out, target,
+      [&](auto& in, int64_t m, float* to) {
+        internal::IntegerPowArithmetic(DType::kF32, exponent, in[0], m, to, target);
+      },
+      x);
 }
 
 }  // namespace aqt::kernels
