@@ -1,6 +1,7 @@
 #include "aqt/graph/basic_ops.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -70,8 +71,16 @@ Value BindBroadcast(const Op& op, std::vector<Value> operands, const SourceLine&
   return Bind1(op, operands, where);
 }
 
+// That of the first operand that is no number.
+DType DTypeOf(std::initializer_list<const Operand*> operands) {
+  for (const Operand* operand : operands) {
+    if (!operand->is_number()) return operand->value().dtype();
+  }
+  return DType::kF32;
+}
+
 Value Elementwise2(const Op& op, const Operand& a, const Operand& b) {
-  const DType dtype = !a.is_number() ? a.value().dtype() : !b.is_number() ? b.value().dtype() : DType::kF32;
+  const DType dtype = DTypeOf({&a, &b});
   return BindBroadcast(op, {a.As(dtype), b.As(dtype)}, a.where());
 }
 
@@ -107,11 +116,22 @@ namespace ops {
 
 Value Neg(const Operand& x) { return Unary(UnaryKind::kNeg, x); }
 Value Abs(const Operand& x) { return Unary(UnaryKind::kAbs, x); }
+Value Sign(const Operand& x) { return Unary(UnaryKind::kSign, x); }
 Value Round(const Operand& x) { return Unary(UnaryKind::kRound, x); }
 Value Floor(const Operand& x) { return Unary(UnaryKind::kFloor, x); }
+Value Ceil(const Operand& x) { return Unary(UnaryKind::kCeil, x); }
 Value Flush(const Operand& x) { return Unary(UnaryKind::kFlush, x); }
+Value Sqrt(const Operand& x) { return Unary(UnaryKind::kSqrt, x); }
+Value Rsqrt(const Operand& x) { return Unary(UnaryKind::kRsqrt, x); }
 Value Exp(const Operand& x) { return Unary(UnaryKind::kExp, x); }
+Value Expm1(const Operand& x) { return Unary(UnaryKind::kExpm1, x); }
 Value Log(const Operand& x) { return Unary(UnaryKind::kLog, x); }
+Value Log1p(const Operand& x) { return Unary(UnaryKind::kLog1p, x); }
+Value Sin(const Operand& x) { return Unary(UnaryKind::kSin, x); }
+Value Cos(const Operand& x) { return Unary(UnaryKind::kCos, x); }
+Value Tanh(const Operand& x) { return Unary(UnaryKind::kTanh, x); }
+Value Logistic(const Operand& x) { return Unary(UnaryKind::kLogistic, x); }
+Value Erf(const Operand& x) { return Unary(UnaryKind::kErf, x); }
 
 Value Add(const Operand& a, const Operand& b) { return Binary(BinaryKind::kAdd, a, b); }
 Value Sub(const Operand& a, const Operand& b) { return Binary(BinaryKind::kSub, a, b); }
@@ -119,6 +139,29 @@ Value Mul(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMul, 
 Value Div(const Operand& a, const Operand& b) { return Binary(BinaryKind::kDiv, a, b); }
 Value Max(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMax, a, b); }
 Value Min(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMin, a, b); }
+Value Pow(const Operand& a, const Operand& b) { return Binary(BinaryKind::kPow, a, b); }
+
+Value Clamp(const Operand& low, const Operand& x, const Operand& high) {
+  const DType dtype = DTypeOf({&x, &low, &high});
+  return BindBroadcast(ClampOp{}, {low.As(dtype), x.As(dtype), high.As(dtype)}, x.where());
+}
+
+Value IntegerPow(const Operand& x, int64_t exponent) {
+  return Bind1(IntegerPowOp{exponent}, {x.As(DType::kF32)}, x.where());
+}
+
+Value ReducePrecision(const Operand& x, int exponent_bits, int mantissa_bits) {
+  return Bind1(ReducePrecisionOp{{exponent_bits, mantissa_bits}}, {x.As(DType::kF32)}, x.where());
+}
+
+Value And(const Operand& a, const Operand& b) {
+  return BindBroadcast(BinaryOp{BinaryKind::kAnd}, {a.As(DType::kBool), b.As(DType::kBool)}, a.where());
+}
+Value Or(const Operand& a, const Operand& b) {
+  return BindBroadcast(BinaryOp{BinaryKind::kOr}, {a.As(DType::kBool), b.As(DType::kBool)}, a.where());
+}
+Value Not(const Operand& x) { return Bind1(UnaryOp{UnaryKind::kNot}, {x.As(DType::kBool)}, x.where()); }
+Value IsFinite(const Operand& x) { return Bind1(IsFiniteOp{}, {x.As(DType::kF32)}, x.where()); }
 
 Value Equal(const Operand& a, const Operand& b) { return Compare(CompareKind::kEq, a, b); }
 Value NotEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kNe, a, b); }
@@ -128,7 +171,7 @@ Value Greater(const Operand& a, const Operand& b) { return Compare(CompareKind::
 Value GreaterEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kGe, a, b); }
 
 Value Select(const Operand& pred, const Operand& a, const Operand& b) {
-  const DType dtype = !a.is_number() ? a.value().dtype() : !b.is_number() ? b.value().dtype() : DType::kF32;
+  const DType dtype = DTypeOf({&a, &b});
   return BindBroadcast(SelectOp{}, {pred.As(DType::kBool), a.As(dtype), b.As(dtype)}, pred.where());
 }
 

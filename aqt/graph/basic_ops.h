@@ -52,12 +52,23 @@ namespace ops {
 
 Value Neg(const Operand& x);
 Value Abs(const Operand& x);
+Value Sign(const Operand& x);
 Value Round(const Operand& x);
 Value Floor(const Operand& x);
+Value Ceil(const Operand& x);
 // Subnormals of f32 and bf16 become zero.
 Value Flush(const Operand& x);
+Value Sqrt(const Operand& x);
+Value Rsqrt(const Operand& x);
 Value Exp(const Operand& x);
+Value Expm1(const Operand& x);
 Value Log(const Operand& x);
+Value Log1p(const Operand& x);
+Value Sin(const Operand& x);
+Value Cos(const Operand& x);
+Value Tanh(const Operand& x);
+Value Logistic(const Operand& x);
+Value Erf(const Operand& x);
 
 Value Add(const Operand& a, const Operand& b);
 Value Sub(const Operand& a, const Operand& b);
@@ -65,6 +76,18 @@ Value Mul(const Operand& a, const Operand& b);
 Value Div(const Operand& a, const Operand& b);
 Value Max(const Operand& a, const Operand& b);
 Value Min(const Operand& a, const Operand& b);
+
+Value Pow(const Operand& a, const Operand& b);
+// low <= high is not checked: where it fails, the result is high.
+Value Clamp(const Operand& low, const Operand& x, const Operand& high);
+Value IntegerPow(const Operand& x, int64_t exponent);
+// x rounded to floats with so many bits, in its own dtype; see kernels::ReducePrecision.
+Value ReducePrecision(const Operand& x, int exponent_bits, int mantissa_bits);
+
+Value And(const Operand& a, const Operand& b);
+Value Or(const Operand& a, const Operand& b);
+Value Not(const Operand& x);
+Value IsFinite(const Operand& x);
 
 Value Equal(const Operand& a, const Operand& b);
 Value NotEqual(const Operand& a, const Operand& b);

@@ -1,5 +1,6 @@
 #include "aqt/graph/basic_ops.h"
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -56,6 +57,39 @@ TEST(BasicOpsTest, Elementwise) {
   ExpectGives([](In x) { return ops::NotEqual(x[1], 2.0); }, ab, Vec<bool>({false, false, true}));
   ExpectGives([](In x) { return ops::Select(ops::Less(x[0], 0.0), x[1], 7.0); }, ab, Vec<float>({7, 2, 7}));
   ExpectGives([](In x) { return ops::StopGradient(x[0]); }, ab, ab[0]);
+}
+
+// Arguments for which the results are exact.
+TEST(BasicOpsTest, Functions) {
+  const std::vector<Array> x = {Vec<float>({0, 4, -2})};
+  ExpectGives([](In x) { return ops::Sign(x[0]); }, x, Vec<float>({0, 1, -1}));
+  ExpectGives([](In x) { return ops::Ceil(x[0] * 0.375); }, x, Vec<float>({0, 2, -0.0f}));
+  ExpectGives([](In x) { return ops::Sqrt(ops::Abs(x[0] * 4.0)); }, {Vec<float>({1, -4})}, Vec<float>({2, 4}));
+  ExpectGives([](In x) { return ops::Rsqrt(ops::Abs(x[0] * 4.0)); }, {Vec<float>({1, -4})}, Vec<float>({0.5, 0.25}));
+  ExpectGives([](In x) { return ops::Expm1(x[0] * 0.0); }, x, Vec<float>({0, 0, -0.0f}));
+  ExpectGives([](In x) { return ops::Log1p(x[0] * 0.0); }, x, Vec<float>({0, 0, -0.0f}));
+  ExpectGives([](In x) { return ops::Sin(x[0] * 0.0) + ops::Cos(x[0] * 0.0); }, x, Vec<float>({1, 1, 1}));
+  ExpectGives([](In x) { return ops::Tanh(x[0] * 50.0); }, x, Vec<float>({0, 1, -1}));
+  ExpectGives([](In x) { return ops::Erf(x[0] * 50.0); }, x, Vec<float>({0, 1, -1}));
+  ExpectGives([](In x) { return ops::Logistic(x[0] * 100.0); }, x, Vec<float>({0.5, 1, 0}));
+  ExpectGives([](In x) { return ops::Pow(x[0], 3.0); }, x, Vec<float>({0, 64, -8}));
+  ExpectGives([](In x) { return ops::Pow(2.0, x[0]); }, x, Vec<float>({1, 16, 0.25}));
+  ExpectGives([](In x) { return ops::IntegerPow(x[0], -2); }, x, Vec<float>({HUGE_VALF, 0.0625, 0.25}));
+  ExpectGives([](In x) { return ops::IntegerPow(x[0], 3); }, {Vec<int32_t>({-2, 5})}, Vec<int32_t>({-8, 125}));
+  ExpectGives([](In x) { return ops::Clamp(-1.0, x[0], 3); }, x, Vec<float>({0, 3, -1}));
+  ExpectGives([](In x) { return ops::Clamp(x[0], 1.0, x[0] + 1.0); }, x, Vec<float>({1, 4, -1}));
+  ExpectGives([](In x) { return ops::Clamp(-1.0, x[0], 3); }, {Vec<int32_t>({7, -7})}, Vec<int32_t>({3, -1}));
+  ExpectGives([](In x) { return ops::ReducePrecision(x[0] * 4.4, 4, 3); }, x, Vec<float>({0, 18, -9}));
+}
+
+TEST(BasicOpsTest, Logic) {
+  const std::vector<Array> ab = {Vec<bool>({false, false, true, true}), Vec<bool>({false, true, false, true})};
+  ExpectGives([](In x) { return ops::And(x[0], x[1]); }, ab, Vec<bool>({false, false, false, true}));
+  ExpectGives([](In x) { return ops::Or(x[0], x[1]); }, ab, Vec<bool>({false, true, true, true}));
+  ExpectGives([](In x) { return ops::Not(x[0]); }, ab, Vec<bool>({true, true, false, false}));
+  ExpectGives([](In x) { return ops::And(x[0], 1.0); }, ab, ab[0]);
+  ExpectGives([](In x) { return ops::IsFinite(x[0] / 0.0); }, {Vec<float>({1, 0})}, Vec<bool>({false, false}));
+  ExpectGives([](In x) { return ops::IsFinite(x[0]); }, {Vec<int32_t>({1, 0})}, Vec<bool>({true, true}));
 }
 
 TEST(BasicOpsTest, NumbersTakeTheOtherOperandsDtype) {
@@ -154,6 +188,20 @@ TEST(BasicOpsTest, RefusalsNameOperationOperandsAndRemedy) {
            {"arithmetic", [](In x) { return x[0] * x[0]; }, {s8}, {"mul: ", "not in s8", "cast"}},
            {"float", [](In x) { return ops::Exp(x[0]); }, {Array::Zeros(DType::kS32, {})},
             {"exp: takes floats", "s32[]"}},
+           {"bool", [](In x) { return ops::Not(x[0]); }, {f}, {"not: takes bool, not f32[2,3]", "compare"}},
+           {"logic", [](In x) { return ops::Or(x[0], true); }, {f}, {"or: dtypes differ"}},
+           {"pow", [](In x) { return ops::Pow(x[0], x[0]); }, {Array::Zeros(DType::kS32, {})}, {"pow: takes floats"}},
+           {"clamp", [](In x) { return ops::Clamp(x[0], x[1], 2.0); }, {f, b},
+            {"clamp: the lower end and the operand: dtypes differ"}},
+           {"clamp bool", [](In x) { return ops::Clamp(0.0, x[0], 1.0); }, {Array::Zeros(DType::kBool, {})},
+            {"clamp: ", "not in bool"}},
+           {"is_finite", [](In x) { return ops::IsFinite(x[0]); }, {s8}, {"is_finite: ", "not in s8"}},
+           {"integer_pow", [](In x) { return ops::IntegerPow(x[0], -1); }, {Array::Zeros(DType::kS32, {2})},
+            {"integer_pow: exponent -1 is negative", "s32[2]", "cast"}},
+           {"exponent_bits", [](In x) { return ops::ReducePrecision(x[0], 0, 3); }, {f}, {"exponent_bits is 0"}},
+           {"mantissa_bits", [](In x) { return ops::ReducePrecision(x[0], 4, -1); }, {f}, {"mantissa_bits is -1"}},
+           {"reduce_precision", [](In x) { return ops::ReducePrecision(x[0], 4, 3); },
+            {Array::Zeros(DType::kS32, {2})}, {"reduce_precision: takes floats"}},
            {"pred", [](In x) { return ops::Select(x[0], x[0], x[0]); }, {f}, {"select: the predicate is f32[2,3]"}},
            {"axes", [](In x) { return ops::ReduceSum(x[0], {2}); }, {f}, {"reduce_sum: ", "2"}},
            {"axes twice", [](In x) { return ops::ReduceMax(x[0], {1, -1}); }, {f}, {"reduce_max: "}},

@@ -61,6 +61,30 @@ Array Eval(const CastOp& op, Arrays in, const Aval&) {
   return op.dtype == in[0].dtype() ? in[0] : Cast(in[0], op.dtype);
 }
 
+Array Eval(const ClampOp&, Arrays in, const Aval& out) {
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::Clamp(out.dtype, in[0].data(), in[1].data(), in[2].data(), in[1].num_elements(), builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const IsFiniteOp&, Arrays in, const Aval& out) {
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::IsFinite(in[0].dtype(), in[0].data(), in[0].num_elements(), builder.Mutable<bool>().data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const IntegerPowOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::IntegerPow(out.dtype, op.exponent, in[0].data(), in[0].num_elements(), builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const ReducePrecisionOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::ReducePrecision(out.dtype, op.precision, in[0].data(), in[0].num_elements(), builder.data());
+  return std::move(builder).Build();
+}
+
 Array Eval(const ReduceOp& op, Arrays in, const Aval& out) {
   ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Reduce(op.kind, in[0], op.axes, builder.data());

@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,6 +61,29 @@ INSTANTIATE_TEST_SUITE_P(
         {"flush", [](In x) { return ops::Flush(x[0]) * x[0]; }, {F64({5}, 49)}},
         {"exp", [](In x) { return ops::Exp(x[0]); }, {F64({5}, 3)}},
         {"log", [](In x) { return ops::Log(x[0]); }, {F64({5}, 4, 0.5, 3)}},
+        {"sign", [](In x) { return ops::Sign(x[0]) * x[0]; }, {F64({5}, 50)}},
+        {"ceil", [](In x) { return ops::Ceil(x[0]) * x[0]; }, {F64({5}, 51)}},
+        {"sqrt", [](In x) { return ops::Sqrt(x[0]); }, {F64({5}, 52, 0.5, 3)}},
+        {"rsqrt", [](In x) { return ops::Rsqrt(x[0]); }, {F64({5}, 53, 0.5, 3)}},
+        {"expm1", [](In x) { return ops::Expm1(x[0]); }, {F64({5}, 54)}},
+        {"log1p", [](In x) { return ops::Log1p(x[0]); }, {F64({5}, 55, -0.5, 3)}},
+        {"sin", [](In x) { return ops::Sin(x[0]); }, {F64({5}, 56)}},
+        {"cos", [](In x) { return ops::Cos(x[0]); }, {F64({5}, 57)}},
+        {"tanh", [](In x) { return ops::Tanh(x[0]); }, {F64({5}, 58)}},
+        {"logistic", [](In x) { return ops::Logistic(x[0]); }, {F64({5}, 59)}},
+        {"erf", [](In x) { return ops::Erf(x[0]); }, {F64({5}, 60)}},
+        {"pow", [](In x) { return ops::Pow(x[0], x[1]); }, {F64({7}, 61, 0.5, 2), F64({7}, 62)}},
+        {"integer_pow", [](In x) { return ops::IntegerPow(x[0], 3); }, {F64({5}, 63)}},
+        {"integer_pow_negative", [](In x) { return ops::IntegerPow(x[0], -2); }, {F64({5}, 64, 0.5, 2)}},
+        {"clamp",
+         [](In x) { return ops::Clamp(x[0], x[1], x[2]); },
+         {F64({9}, 65, -2, 0), F64({9}, 66), F64({9}, 67, 0, 2)}},
+        {"clamp_crossed",
+         [](In x) { return ops::Clamp(x[0], x[1], x[2]); },
+         {F64({9}, 68), F64({9}, 69), F64({9}, 70)}},
+        {"is_finite",
+         [](In x) { return ops::Select(ops::Not(ops::IsFinite(x[0])), x[0], x[0] * 2.0); },
+         {F64({4}, 71)}},
         {"add", [](In x) { return x[0] + x[1]; }, {F64({2, 3}, 5), F64({2, 3}, 6)}},
         {"sub", [](In x) { return x[0] - x[1]; }, {F64({2, 3}, 7), F64({2, 3}, 8)}},
         {"mul", [](In x) { return x[0] * x[1]; }, {F64({2, 3}, 9), F64({2, 3}, 10)}},
@@ -135,6 +159,24 @@ TEST(GradTest, KinksAndTies) {
   EXPECT_EQ(GradientsAt([](In x) { return ops::Round(x[0]) + ops::Floor(x[0]) + x[0] * 0.0; }, {Scalar64(1.3)})[0]
                 .View<double>()[0],
             0);
+}
+
+double GradientAt(const std::function<Value(In)>& fn, double x) {
+  return GradientsAt(fn, {Scalar64(x)})[0].View<double>()[0];
+}
+
+// As JAX has them.
+TEST(GradTest, EndsAndRounding) {
+  for (const auto& [x, want] : {std::pair(-1.0, 0.0), std::pair(0.5, 1.0), std::pair(2.0, 0.0), std::pair(3.0, 0.0)}) {
+    EXPECT_EQ(GradientAt([](In in) { return ops::Clamp(-1.0, in[0], 2.0); }, x), want) << x;
+  }
+  EXPECT_EQ(GradientAt([](In in) { return ops::IntegerPow(in[0], 0); }, 3), 0);
+  EXPECT_EQ(GradientAt([](In in) { return ops::IntegerPow(in[0], 1); }, 3), 1);
+  EXPECT_EQ(GradientAt([](In in) { return ops::IntegerPow(in[0], 2); }, 0), 0);
+  EXPECT_EQ(GradientAt([](In in) { return ops::Pow(in[0], 2.0); }, -3), -6);
+  EXPECT_EQ(GradientAt([](In in) { return ops::Pow(0.0, in[0]); }, 2), 0);
+  // The cotangent is rounded as the value is: 9.7 * 3.3 becomes 32.
+  EXPECT_EQ(GradientAt([](In in) { return ops::ReducePrecision(in[0], 4, 3) * 9.7 * 3.3; }, 1), 32);
 }
 
 TEST(GradTest, NothingFlowsThroughStopGradientAndIntegers) {

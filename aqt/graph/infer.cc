@@ -55,19 +55,62 @@ absl::Status ExpectPerAxis(absl::string_view name, const PerAxis& numbers, int64
   return Invalid(name, " has ", numbers.size(), " numbers for ", rank, " axes");
 }
 
+absl::Status ExpectFloat(const Aval& a) {
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(a));
+  if (IsFloat(a.dtype)) return absl::OkStatus();
+  return Invalid("takes floats, not ", a.ToString(), "; cast the operand");
+}
+
+// What Takes refuses, in words.
+template <class Kind>
+absl::Status ExpectTakes(Kind kind, const Aval& a) {
+  if (kernels::Takes(kind, a.dtype)) return absl::OkStatus();
+  if (kernels::Takes(kind, DType::kBool)) return Invalid("takes bool, not ", a.ToString(), "; compare or cast it");
+  return ExpectFloat(a);
+}
+
 Result Infer(const UnaryOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
-  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
-  const bool floats_only = op.kind != kernels::UnaryKind::kNeg && op.kind != kernels::UnaryKind::kAbs;
-  if (floats_only && !IsFloat(in[0].dtype))
-    return Invalid("takes floats, not ", in[0].ToString(), "; cast the operand");
+  AQT_RETURN_IF_ERROR(ExpectTakes(op.kind, in[0]));
   return in[0];
 }
 
-Result Infer(const BinaryOp&, Avals in) {
+Result Infer(const BinaryOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 2));
   AQT_RETURN_IF_ERROR(ExpectSame(in[0], in[1]));
+  AQT_RETURN_IF_ERROR(ExpectTakes(op.kind, in[0]));
+  return in[0];
+}
+
+Result Infer(const ClampOp&, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 3));
+  AQT_RETURN_IF_ERROR(Annotate(ExpectSame(in[0], in[1]), "the lower end and the operand"));
+  AQT_RETURN_IF_ERROR(Annotate(ExpectSame(in[1], in[2]), "the operand and the upper end"));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[1]));
+  return in[1];
+}
+
+Result Infer(const IsFiniteOp&, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
   AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  return Aval{DType::kBool, in[0].shape};
+}
+
+Result Infer(const IntegerPowOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  if (op.exponent < 0 && !IsFloat(in[0].dtype)) {
+    return Invalid("exponent ", op.exponent, " is negative, and the operand is ", in[0].ToString(),
+                   "; cast it to a float");
+  }
+  return in[0];
+}
+
+Result Infer(const ReducePrecisionOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectFloat(in[0]));
+  if (op.precision.exponent_bits < 1) return Invalid("exponent_bits is ", op.precision.exponent_bits, ", not positive");
+  if (op.precision.mantissa_bits < 0) return Invalid("mantissa_bits is ", op.precision.mantissa_bits, ", negative");
   return in[0];
 }
 

@@ -20,6 +20,10 @@ std::string OpName(const Op& op) {
                         [](const CompareOp& o) { return Text(ToString(o.kind)); },
                         [](const SelectOp&) { return Text("select"); },
                         [](const CastOp&) { return Text("cast"); },
+                        [](const ClampOp&) { return Text("clamp"); },
+                        [](const IsFiniteOp&) { return Text("is_finite"); },
+                        [](const IntegerPowOp&) { return Text("integer_pow"); },
+                        [](const ReducePrecisionOp&) { return Text("reduce_precision"); },
                         [](const ReduceOp& o) { return absl::StrCat("reduce_", ToString(o.kind)); },
                         [](const BroadcastOp&) { return Text("broadcast"); },
                         [](const ReshapeOp&) { return Text("reshape"); },
@@ -42,6 +46,13 @@ std::string OpAttributes(const Op& op) {
           [](const CompareOp&) { return std::string(); },
           [](const SelectOp&) { return std::string(); },
           [](const CastOp&) { return std::string(); },  // the output's dtype says it
+          [](const ClampOp&) { return std::string(); },
+          [](const IsFiniteOp&) { return std::string(); },
+          [](const IntegerPowOp& o) { return absl::StrCat("exponent=", o.exponent); },
+          [](const ReducePrecisionOp& o) {
+            return absl::StrCat("exponent_bits=", o.precision.exponent_bits,
+                                ", mantissa_bits=", o.precision.mantissa_bits);
+          },
           [](const ReduceOp& o) { return absl::StrCat("axes=", List(o.axes), o.keepdims ? ", keepdims" : ""); },
           [](const BroadcastOp& o) { return absl::StrCat("axes=", List(o.axes)); },
           [](const ReshapeOp&) { return std::string(); },  // the output's shape says it

@@ -50,6 +50,24 @@ struct CastOp {
   DType dtype;
   bool operator==(const CastOp&) const = default;
 };
+// (low, x, high): min(max(x, low), high), by element.
+struct ClampOp {
+  bool operator==(const ClampOp&) const = default;
+};
+// Whether x is neither infinite nor NaN; the result is bool.
+struct IsFiniteOp {
+  bool operator==(const IsFiniteOp&) const = default;
+};
+// x^exponent, by repeated multiplication; of s32 with exponent >= 0.
+struct IntegerPowOp {
+  int64_t exponent;
+  bool operator==(const IntegerPowOp&) const = default;
+};
+// Floats rounded to fewer bits, in the same dtype.
+struct ReducePrecisionOp {
+  kernels::Precision precision;
+  bool operator==(const ReducePrecisionOp&) const = default;
+};
 // Axes ascending. With keepdims the reduced axes are kept with extent 1.
 struct ReduceOp {
   kernels::ReduceKind kind;
@@ -104,8 +122,9 @@ struct CompositeOp {
   bool operator==(const CompositeOp&) const = default;  // the same object
 };
 
-using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, ReduceOp, BroadcastOp, ReshapeOp, TransposeOp,
-                        SliceOp, PadOp, ConcatenateOp, DotGeneralOp, StopGradientOp, CompositeOp>;
+using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, ClampOp, IsFiniteOp, IntegerPowOp,
+                        ReducePrecisionOp, ReduceOp, BroadcastOp, ReshapeOp, TransposeOp, SliceOp, PadOp, ConcatenateOp,
+                        DotGeneralOp, StopGradientOp, CompositeOp>;
 
 // Joins lambdas, one per alternative, for std::visit. Without a catch-all it stops compiling when an operation is
 // added, which shows where a new operation must be handled.

@@ -1,6 +1,7 @@
 #include "aqt/graph/vjp.h"
 
 #include <algorithm>
+#include <numbers>
 #include <utility>
 
 #include "aqt/core/check.h"
@@ -20,17 +21,31 @@ struct Call {
   absl::Span<const bool> wanted;
 };
 
+constexpr double kTwoOverRootPi = 2 * std::numbers::inv_sqrtpi;
+
 Cotangents Rule(const UnaryOp& op, const Call& call) {
-  const Value &x = call.x[0], &ct = call.ct;
+  const Value &x = call.x[0], &y = call.y, &ct = call.ct;
   switch (op.kind) {
     case kernels::UnaryKind::kNeg: return {-ct};
     case kernels::UnaryKind::kAbs:
       return {ops::Select(ops::Greater(x, 0.0), ct, ops::Select(ops::Less(x, 0.0), -ct, 0.0))};
+    case kernels::UnaryKind::kSign:
     case kernels::UnaryKind::kRound:
-    case kernels::UnaryKind::kFloor: return {std::nullopt};
+    case kernels::UnaryKind::kFloor:
+    case kernels::UnaryKind::kCeil:
+    case kernels::UnaryKind::kNot: return {std::nullopt};
     case kernels::UnaryKind::kFlush: return {ct};
-    case kernels::UnaryKind::kExp: return {ct * call.y};
+    case kernels::UnaryKind::kSqrt: return {ct * (0.5 / y)};
+    case kernels::UnaryKind::kRsqrt: return {ct * (-0.5 * (y / x))};
+    case kernels::UnaryKind::kExp: return {ct * y};
+    case kernels::UnaryKind::kExpm1: return {ct * (y + 1.0)};
     case kernels::UnaryKind::kLog: return {ct / x};
+    case kernels::UnaryKind::kLog1p: return {ct / (x + 1.0)};
+    case kernels::UnaryKind::kSin: return {ct * ops::Cos(x)};
+    case kernels::UnaryKind::kCos: return {-(ct * ops::Sin(x))};
+    case kernels::UnaryKind::kTanh: return {(ct + ct * y) * (1.0 - y)};
+    case kernels::UnaryKind::kLogistic: return {ct * (y * (1.0 - y))};
+    case kernels::UnaryKind::kErf: return {kTwoOverRootPi * (ct * ops::Exp(-(x * x)))};
   }
   return {std::nullopt};
 }
@@ -69,6 +84,12 @@ Cotangents Rule(const BinaryOp& op, const Call& call) {
       if (db) out[1] = Winner(max ? ops::Greater(b, a) : ops::Less(b, a), tie, ct);
       break;
     }
+    case kernels::BinaryKind::kPow:
+      if (da) out[0] = ct * (b * ops::Pow(a, b - 1.0));
+      if (db) out[1] = ct * (ops::Log(ops::Select(ops::Equal(a, 0.0), 1.0, a)) * call.y);
+      break;
+    case kernels::BinaryKind::kAnd:
+    case kernels::BinaryKind::kOr: break;
   }
   return out;
 }
@@ -83,6 +104,29 @@ Cotangents Rule(const SelectOp&, const Call& call) {
 }
 
 Cotangents Rule(const CastOp&, const Call& call) { return {ops::Cast(call.ct, call.x[0].dtype())}; }
+
+// Only strictly between the ends the operand moves the result.
+Cotangents Rule(const ClampOp&, const Call& call) {
+  const Value &low = call.x[0], &x = call.x[1], &high = call.x[2];
+  Cotangents out(3);
+  if (call.wanted[0]) out[0] = ops::Select(ops::And(ops::Greater(low, x), ops::Less(low, high)), call.ct, 0.0);
+  if (call.wanted[1]) out[1] = ops::Select(ops::And(ops::Greater(x, low), ops::Less(x, high)), call.ct, 0.0);
+  if (call.wanted[2]) out[2] = ops::Select(ops::Less(high, x), call.ct, 0.0);
+  return out;
+}
+
+Cotangents Rule(const IsFiniteOp&, const Call&) { return {std::nullopt}; }
+
+Cotangents Rule(const IntegerPowOp& op, const Call& call) {
+  if (op.exponent == 0) return {std::nullopt};
+  if (op.exponent == 1) return {call.ct};
+  return {call.ct * (ops::IntegerPow(call.x[0], op.exponent - 1) * static_cast<double>(op.exponent))};
+}
+
+// Linear, as JAX sees it: the cotangent is rounded, too.
+Cotangents Rule(const ReducePrecisionOp& op, const Call& call) {
+  return {ops::ReducePrecision(call.ct, op.precision.exponent_bits, op.precision.mantissa_bits)};
+}
 
 // `reduced`, the result of a reduction, stretched back to the operand's shape.
 Value Spread(const ReduceOp& op, const Value& reduced, const Shape& shape) {

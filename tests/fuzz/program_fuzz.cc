@@ -113,11 +113,15 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
   const auto pick = [&] { return values[bytes.Below(static_cast<int64_t>(values.size()))]; };
   const Value x = pick();
   const int64_t rank = x.rank();
-  switch (bytes.Below(14)) {
-    case 0: return {UnaryOp{static_cast<kernels::UnaryKind>(bytes.Below(7))}, {x}};
+  switch (bytes.Below(18)) {
+    case 0: return {UnaryOp{static_cast<kernels::UnaryKind>(bytes.Below(kernels::kNumUnaryKinds))}, {x}};
     case 1:
-    case 2: return {BinaryOp{static_cast<kernels::BinaryKind>(bytes.Below(6))}, {x, bytes.Flip() ? x : pick()}};
-    case 3: return {CompareOp{static_cast<kernels::CompareKind>(bytes.Below(6))}, {x, bytes.Flip() ? x : pick()}};
+    case 2:
+      return {BinaryOp{static_cast<kernels::BinaryKind>(bytes.Below(kernels::kNumBinaryKinds))},
+              {x, bytes.Flip() ? x : pick()}};
+    case 3:
+      return {CompareOp{static_cast<kernels::CompareKind>(bytes.Below(kernels::kNumCompareKinds))},
+              {x, bytes.Flip() ? x : pick()}};
     case 4: return {SelectOp{}, {pick(), x, bytes.Flip() ? x : pick()}};
     case 5: return {CastOp{kDTypes[bytes.Below(std::size(kDTypes))]}, {x}};
     case 6:
@@ -155,6 +159,10 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
       return {op, {x}};
     }
     case 11: return {PadOp{bytes.Numbers(rank), bytes.Numbers(rank), bytes.Numbers(rank)}, {x}};
+    case 13: return {ClampOp{}, {pick(), x, bytes.Flip() ? x : pick()}};
+    case 14: return {IsFiniteOp{}, {x}};
+    case 15: return {IntegerPowOp{bytes.Number()}, {x}};
+    case 16: return {ReducePrecisionOp{{static_cast<int>(bytes.Number()), static_cast<int>(bytes.Number())}}, {x}};
     case 12: return {ConcatenateOp{bytes.Number()}, {x, bytes.Flip() ? x : pick(), bytes.Flip() ? x : pick()}};
     default: break;
   }
