@@ -45,6 +45,7 @@
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
+#include "aqt/runtime/executable.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/contractions.h"
 #include "aqt/testing/environment.h"
@@ -264,7 +265,7 @@ class RandomProgramsTest : public ::testing::Test {
     for (const auto& [slot, array] : got) ASSERT_TRUE(SameBits(array, want.at(slot))) << slot.ToString();
   }
 
-  // The values of the program, which are those of its expansion, on one thread and on two.
+  // The values of the program, which are those of its expansion and of an Executable, on one thread and on two.
   void Evaluate(const absl::StatusOr<Program>& program, const SlotValues& values, SlotValues& results) {
     ASSERT_THAT(program, IsOk());
     const absl::StatusOr<Program> expanded = Expand(*program);
@@ -273,12 +274,17 @@ class RandomProgramsTest : public ::testing::Test {
       const auto* composite = std::get_if<CompositeOp>(&eqn.op);
       ASSERT_FALSE(composite != nullptr && composite->impl->has_expansion()) << OpName(eqn.op);
     }
+    const absl::StatusOr<Executable> executable = Executable::Make(*program);
+    ASSERT_THAT(executable, IsOk());
     for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&pool_)}) {
       const UseExecutor threads(executor);
       const absl::StatusOr<SlotValues> fused = EvalSlots(*program, values), meant = EvalSlots(*expanded, values);
       ASSERT_THAT(fused, IsOk());
       ASSERT_THAT(meant, IsOk());
       ASSERT_NO_FATAL_FAILURE(ExpectSame(*fused, *meant));
+      const absl::StatusOr<SlotValues> executed = executable->RunSlots(values);
+      ASSERT_THAT(executed, IsOk());
+      ASSERT_NO_FATAL_FAILURE(ExpectSame(*executed, *fused));
       if (executor != nullptr) {
         ASSERT_NO_FATAL_FAILURE(ExpectSame(*fused, results));
       }

@@ -1,0 +1,234 @@
+#include "aqt/kernels/reduce_parts.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "aqt/core/check.h"
+#include "aqt/kernels/arithmetic-inl.h"
+#include "aqt/kernels/target.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/reduce_parts.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using internal::ComputeType;
+using internal::Load;
+using internal::Store;
+
+constexpr int64_t kLanes = 16;
+constexpr int64_t kConverted = 256;  // elements that are converted at a time; a multiple of kLanes
+
+struct Sum {
+  template <class C>
+  static constexpr C kInitial = C{0};
+  template <class V>
+  static HWY_INLINE V Apply(V a, V b) {
+    return hn::Add(a, b);
+  }
+};
+
+// As arithmetic-inl.h defines it. When b is NaN, a > b is false and b is taken.
+struct Max {
+  template <class C>
+  static constexpr C kInitial = std::is_integral_v<C> ? std::numeric_limits<C>::min()
+                                                      : -std::numeric_limits<C>::infinity();
+  template <class V>
+  static HWY_INLINE V Apply(V a, V b) {
+    if constexpr (std::is_integral_v<hn::TFromV<V>>) {
+      return hn::Max(a, b);
+    } else {
+      const V larger = hn::IfThenElse(hn::Gt(a, b), a, b);
+      const V same = hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);  // +0 unless both are -0
+      return hn::IfThenElse(hn::IsNaN(a), a, same);                        // Ne is ordered on some targets
+    }
+  }
+};
+
+template <class C>
+using Wide = hn::CappedTag<C, kLanes>;
+
+// to[i] = to[i] kind x[i].
+template <class K, class C>
+HWY_INLINE void Combine(const C* x, int64_t n, C* to) {
+  const Wide<C> d;
+  const int64_t step = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + step <= n; i += step) hn::StoreU(K::Apply(hn::LoadU(d, to + i), hn::LoadU(d, x + i)), d, to + i);
+  const hn::CappedTag<C, 1> one;
+  for (; i < n; ++i) hn::StoreU(K::Apply(hn::LoadU(one, to + i), hn::LoadU(one, x + i)), one, to + i);
+}
+
+// Adds n elements to 16 lanes, the first one to lane 0.
+template <class K, class C>
+HWY_INLINE void AddRow(const C* x, int64_t n, C* lanes) {
+  const Wide<C> d;
+  constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(Wide<C>()));
+  constexpr int64_t kVectors = kLanes / kStep;
+  hn::VFromD<Wide<C>> sums[kVectors];
+  for (int64_t v = 0; v < kVectors; ++v) sums[v] = hn::LoadU(d, lanes + v * kStep);
+  int64_t k = 0;
+  for (; k + kLanes <= n; k += kLanes) {
+    for (int64_t v = 0; v < kVectors; ++v) sums[v] = K::Apply(sums[v], hn::LoadU(d, x + k + v * kStep));
+  }
+  for (int64_t v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, lanes + v * kStep);
+  Combine<K>(x + k, n - k, lanes);
+}
+
+// Adds up the partial results of each column as a tree, into the first of them.
+template <class K, class C>
+HWY_INLINE void Tree(int64_t columns, C* lanes) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) Combine<K>(lanes + width * columns, width * columns, lanes);
+}
+
+// Adds elements first, first + 1, ... of a row to its lanes.
+template <class K, class T>
+void AddPartOf(const T* x, int64_t first, int64_t n, ComputeType<T>* lanes) {
+  using C = ComputeType<T>;
+  const int64_t head = std::min((kLanes - first % kLanes) % kLanes, n);  // up to the next multiple of 16
+  for (int64_t i = 0; i < n;) {
+    const int64_t count = i < head ? head : std::min(n - i, std::is_same_v<T, C> ? n : kConverted);
+    const C* from;
+    [[maybe_unused]] C converted[std::is_same_v<T, C> ? 1 : kConverted];
+    if constexpr (std::is_same_v<T, C>) {
+      from = x + i;
+    } else {
+      for (int64_t j = 0; j < count; ++j) converted[j] = Load(x[i + j]);
+      from = converted;
+    }
+    if (i < head) Combine<K>(from, count, lanes + first % kLanes);
+    else AddRow<K>(from, count, lanes);
+    i += count;
+  }
+}
+
+template <class K, class T>
+void RowsOf(const T* x, int64_t rows, int64_t columns, T* out) {
+  using C = ComputeType<T>;
+  for (int64_t r = 0; r < rows; ++r, x += columns) {
+    C lanes[kLanes];
+    std::fill_n(lanes, kLanes, K::template kInitial<C>);
+    AddPartOf<K>(x, 0, columns, lanes);
+    Tree<K>(1, lanes);
+    out[r] = Store<T>(lanes[0]);
+  }
+}
+
+template <class K, class T>
+void AddOf(const T* x, int64_t row_stride, int64_t first, int64_t rows, int64_t columns, ComputeType<T>* lanes) {
+  using C = ComputeType<T>;
+  for (int64_t r = 0; r < rows; ++r, x += row_stride) {
+    C* const to = lanes + (first + r) % kLanes * columns;
+    if constexpr (std::is_same_v<T, C>) {
+      Combine<K>(x, columns, to);
+    } else {
+      C converted[kConverted];
+      for (int64_t c = 0; c < columns; c += kConverted) {
+        const int64_t n = std::min(kConverted, columns - c);
+        for (int64_t i = 0; i < n; ++i) converted[i] = Load(x[c + i]);
+        Combine<K>(converted, n, to + c);
+      }
+    }
+  }
+}
+
+template <class K, class T>
+void FinishOf(int64_t columns, ComputeType<T>* lanes, T* out) {
+  Tree<K>(columns, lanes);
+  for (int64_t c = 0; c < columns; ++c) out[c] = Store<T>(lanes[c]);
+}
+
+// Calls f.template operator()<K>() with the kind's struct.
+template <class F>
+HWY_INLINE void VisitKind(ReduceKind kind, F&& f) {
+  if (kind == ReduceKind::kSum) f.template operator()<Sum>();
+  else f.template operator()<Max>();
+}
+
+void Rows(ReduceKind kind, DType dtype, const void* x, int64_t rows, int64_t columns, void* out) {
+  VisitKind(kind, [&]<class K>() {
+    internal::VisitArithmetic(
+        dtype, [&]<class T>() { RowsOf<K>(static_cast<const T*>(x), rows, columns, static_cast<T*>(out)); });
+  });
+}
+
+void Start(ReduceKind kind, DType dtype, int64_t columns, void* lanes) {
+  VisitKind(kind, [&]<class K>() {
+    internal::VisitArithmetic(dtype, [&]<class T>() {
+      using C = ComputeType<T>;
+      std::fill_n(static_cast<C*>(lanes), kLanes * columns, K::template kInitial<C>);
+    });
+  });
+}
+
+void Add(ReduceKind kind, DType dtype, const void* x, int64_t row_stride, int64_t first, int64_t rows, int64_t columns,
+         void* lanes) {
+  VisitKind(kind, [&]<class K>() {
+    internal::VisitArithmetic(dtype, [&]<class T>() {
+      AddOf<K>(static_cast<const T*>(x), row_stride, first, rows, columns, static_cast<ComputeType<T>*>(lanes));
+    });
+  });
+}
+
+void AddPart(ReduceKind kind, DType dtype, const void* x, int64_t first, int64_t n, void* lanes) {
+  VisitKind(kind, [&]<class K>() {
+    internal::VisitArithmetic(dtype, [&]<class T>() {
+      AddPartOf<K>(static_cast<const T*>(x), first, n, static_cast<ComputeType<T>*>(lanes));
+    });
+  });
+}
+
+void Finish(ReduceKind kind, DType dtype, int64_t columns, void* lanes, void* out) {
+  VisitKind(kind, [&]<class K>() {
+    internal::VisitArithmetic(
+        dtype, [&]<class T>() { FinishOf<K>(columns, static_cast<ComputeType<T>*>(lanes), static_cast<T*>(out)); });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels {
+
+bool ReducesParts(ReduceKind kind) { return kind == ReduceKind::kSum || kind == ReduceKind::kMax; }
+
+int64_t LaneBytes(DType dtype, int64_t columns) {
+  int64_t bytes = 0;
+  internal::VisitArithmetic(dtype, [&]<class T>() { bytes = sizeof(internal::ComputeType<T>); });
+  return 16 * columns * bytes;
+}
+
+void ReduceRows(ReduceKind kind, DType dtype, const void* x, int64_t rows, int64_t columns, void* out) {
+  AQT_DCHECK(ReducesParts(kind));
+  AQT_HWY_DISPATCH(BestTarget(), Rows)(kind, dtype, x, rows, columns, out);
+}
+
+void AddToRow(ReduceKind kind, DType dtype, const void* x, int64_t first, int64_t n, void* lanes) {
+  AQT_HWY_DISPATCH(BestTarget(), AddPart)(kind, dtype, x, first, n, lanes);
+}
+
+void StartLanes(ReduceKind kind, DType dtype, int64_t columns, void* lanes) {
+  AQT_DCHECK(ReducesParts(kind));
+  AQT_HWY_DISPATCH(BestTarget(), Start)(kind, dtype, columns, lanes);
+}
+
+void AddToLanes(ReduceKind kind, DType dtype, const void* x, int64_t row_stride, int64_t first, int64_t rows,
+                int64_t columns, void* lanes) {
+  AQT_HWY_DISPATCH(BestTarget(), Add)(kind, dtype, x, row_stride, first, rows, columns, lanes);
+}
+
+void FinishLanes(ReduceKind kind, DType dtype, int64_t columns, void* lanes, void* out) {
+  AQT_HWY_DISPATCH(BestTarget(), Finish)(kind, dtype, columns, lanes, out);
+}
+
+}  // namespace aqt::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,55 @@
+#include "aqt/runtime/elementwise_op.h"
+
+#include <type_traits>
+#include <variant>
+
+#include "aqt/core/check.h"
+#include "aqt/core/shape.h"
+#include "aqt/kernels/elementwise.h"
+
+namespace aqt::internal {
+namespace {
+
+bool HaveDType(absl::Span<const Aval> in, DType dtype) {
+  for (const Aval& aval : in) {
+    if (aval.dtype != dtype) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ElementwiseFn ElementwiseOf(const Op& op, absl::Span<const Aval> in, const Aval& out) {
+  return std::visit(
+      [&]<class O>(const O& o) -> ElementwiseFn {
+        const DType dtype = out.dtype;
+        if constexpr (std::is_same_v<O, UnaryOp>) {
+          if (!HaveDType(in, dtype)) return nullptr;
+          return [kind = o.kind, dtype](const void* const* x, int64_t n, void* to) {
+            kernels::Unary(kind, dtype, x[0], n, to);
+          };
+        } else if constexpr (std::is_same_v<O, BinaryOp>) {
+          if (!HaveDType(in, dtype)) return nullptr;
+          return [kind = o.kind, dtype](const void* const* x, int64_t n, void* to) {
+            kernels::Binary(kind, dtype, x[0], x[1], n, to);
+          };
+        } else if constexpr (std::is_same_v<O, CompareOp>) {
+          return [kind = o.kind, from = in[0].dtype](const void* const* x, int64_t n, void* to) {
+            kernels::Compare(kind, from, x[0], x[1], n, static_cast<bool*>(to));
+          };
+        } else if constexpr (std::is_same_v<O, SelectOp>) {
+          return [dtype](const void* const* x, int64_t n, void* to) {
+            kernels::Select(dtype, static_cast<const bool*>(x[0]), x[1], x[2], n, to);
+          };
+        } else if constexpr (std::is_same_v<O, CastOp>) {
+          return [from = in[0].dtype, dtype](const void* const* x, int64_t n, void* to) {
+            AQT_CHECK(CastArray(ArrayRef(from, Shape{n}, x[0]), MutableArrayRef(dtype, Shape{n}, to)).ok());
+          };
+        } else {
+          return nullptr;
+        }
+      },
+      op);
+}
+
+}  // namespace aqt::internal

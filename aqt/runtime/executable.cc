@@ -1,0 +1,267 @@
+#include "aqt/runtime/executable.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval_op.h"
+#include "aqt/runtime/plan.h"
+
+namespace aqt {
+namespace {
+
+using internal::Place;
+using internal::Plan;
+using internal::PlannedStep;
+using internal::Variable;
+
+// The memory of one call.
+struct Frame {
+  std::shared_ptr<void> arena;
+  std::vector<void*> pointers;  // by variable, for roots
+  // What keeps the elements alive that are not in the arena, by variable. Those of constants stay from call to call.
+  std::vector<std::shared_ptr<const void>> holders;
+  std::vector<const void*> in;  // of one step
+  std::vector<void*> out;
+  std::vector<Array> operands;
+
+  char* arena_at(int64_t offset) const { return static_cast<char*>(arena.get()) + offset; }
+};
+
+std::shared_ptr<const void> NotOwned(const void* data) { return {std::shared_ptr<const void>(), data}; }
+
+}  // namespace
+
+struct Executable::Impl {
+  class FrameOfCall;
+
+  const Plan plan;
+  size_t most_in = 0, most_out = 0;  // of a step
+  std::vector<VarId> held;           // the variables whose holders change from call to call
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Frame>> free_frames;  // guarded by mutex
+
+  explicit Impl(Plan made) : plan(std::move(made)) {
+    for (const PlannedStep& step : plan.steps) {
+      most_in = std::max(most_in, step.in.size());
+      most_out = std::max(most_out, step.out.size());
+    }
+    for (size_t var = 0; var < plan.variables.size(); ++var) {
+      const Place place = plan.variables[var].place;
+      if (place != Place::kNone && place != Place::kConstant && place != Place::kArena) {
+        held.push_back(static_cast<VarId>(var));
+      }
+    }
+  }
+
+  std::unique_ptr<Frame> NewFrame() const;
+  std::unique_ptr<Frame> TakeFrame();
+  void GiveFrame(std::unique_ptr<Frame> frame);
+
+  absl::Status CheckArguments(absl::Span<const Array> args) const;
+  // Runs all steps; the frame has the memory of the outputs.
+  absl::Status RunSteps(absl::Span<const Array> args, Frame& frame) const;
+  absl::Status RunByEval(const PlannedStep& step, Frame& frame) const;
+  // The elements of a variable, which nobody owns if they are in the arena: a cache that watches its operands' owners
+  // takes them for dead.
+  Array ArrayOf(const Frame& frame, VarId var) const {
+    const VarId root = plan.variables[var].root;
+    const std::shared_ptr<const void>& holder = frame.holders[root];
+    return Array(plan.program.aval(var), holder != nullptr ? holder : NotOwned(frame.pointers[root]));
+  }
+};
+
+// A frame for one call.
+class Executable::Impl::FrameOfCall {
+ public:
+  explicit FrameOfCall(Impl& impl) : impl_(impl), frame_(impl.TakeFrame()) {}
+  ~FrameOfCall() { impl_.GiveFrame(std::move(frame_)); }
+  FrameOfCall(const FrameOfCall&) = delete;
+  FrameOfCall& operator=(const FrameOfCall&) = delete;
+  Frame& operator*() { return *frame_; }
+  Frame* operator->() { return frame_.get(); }
+
+ private:
+  Impl& impl_;
+  std::unique_ptr<Frame> frame_;
+};
+
+std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
+  auto frame = std::make_unique<Frame>();
+  frame->arena = AllocateUninitialized(plan.arena_bytes);
+  frame->pointers.resize(plan.variables.size());
+  frame->holders.resize(plan.variables.size());
+  for (size_t var = 0; var < plan.variables.size(); ++var) {
+    const Variable& own = plan.variables[var];
+    if (own.place == Place::kArena) frame->pointers[var] = frame->arena_at(own.offset);
+  }
+  for (const auto& [var, array] : plan.program.consts) {
+    frame->holders[var] = array.buffer();
+    frame->pointers[var] = const_cast<void*>(array.data());
+  }
+  frame->in.resize(most_in);
+  frame->out.resize(most_out);
+  frame->operands.reserve(most_in);
+  return frame;
+}
+
+std::unique_ptr<Frame> Executable::Impl::TakeFrame() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!free_frames.empty()) {
+      std::unique_ptr<Frame> frame = std::move(free_frames.back());
+      free_frames.pop_back();
+      return frame;
+    }
+  }
+  return NewFrame();
+}
+
+void Executable::Impl::GiveFrame(std::unique_ptr<Frame> frame) {
+  for (const VarId var : held) frame->holders[var].reset();
+  const std::lock_guard<std::mutex> lock(mutex);
+  free_frames.push_back(std::move(frame));
+}
+
+absl::Status Executable::Impl::CheckArguments(absl::Span<const Array> args) const {
+  const Program& program = plan.program;
+  if (args.size() != program.inputs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run: the program has ", program.inputs.size(), " inputs, got ", args.size(), " arguments"));
+  }
+  for (size_t i = 0; i < args.size(); ++i) {
+    const Program::Port& port = program.inputs[i];
+    if (args[i].aval() == program.aval(port.var)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("run: input ", port.slot.ToString(), " is ",
+                                                   program.aval(port.var).ToString(), ", got ",
+                                                   args[i].aval().ToString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame) const {
+  const Equation& eqn = plan.program.eqns[step.eqns[0]];
+  frame.operands.clear();
+  for (const VarId var : eqn.in) frame.operands.push_back(ArrayOf(frame, var));
+  absl::StatusOr<std::vector<Array>> results = EvalOp(eqn.op, frame.operands, step.needed);
+  frame.operands.clear();
+  if (!results.ok()) return DescribeError(results.status(), plan.program, eqn);
+  for (size_t i = 0; i < step.out.size(); ++i) {
+    const VarId var = step.out[i];
+    if (var < 0) continue;
+    Array result = std::move((*results)[i]);
+    // An operation may return an operand; what is in the arena will be overwritten.
+    const char* const data = static_cast<const char*>(result.data());
+    if (data >= frame.arena_at(0) && data < frame.arena_at(plan.arena_bytes)) result = Array::CopyOf(result);
+    frame.holders[var] = result.buffer();
+    frame.pointers[var] = const_cast<void*>(result.data());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executable::Impl::RunSteps(absl::Span<const Array> args, Frame& frame) const {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const VarId var = plan.program.inputs[i].var;
+    frame.holders[var] = args[i].buffer();
+    frame.pointers[var] = const_cast<void*>(args[i].data());
+  }
+  Executor* const executor = CurrentExecutor();
+  for (const PlannedStep& step : plan.steps) {
+    if (step.kernel.has_value()) {
+      for (size_t i = 0; i < step.in.size(); ++i) frame.in[i] = frame.pointers[step.in[i]];
+      for (size_t i = 0; i < step.out.size(); ++i) {
+        frame.out[i] = step.out[i] < 0 ? nullptr : frame.pointers[step.out[i]];
+      }
+      step.kernel->run({frame.in.data(), frame.out.data(), frame.arena_at(step.scratch_offset), executor});
+    } else {
+      AQT_RETURN_IF_ERROR(RunByEval(step, frame));
+    }
+    for (const VarId var : step.ends) frame.holders[var].reset();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Executable> Executable::Make(const Program& program) {
+  AQT_ASSIGN_OR_RETURN(Plan plan, internal::MakePlan(program));
+  return Executable(std::make_shared<Impl>(std::move(plan)));
+}
+
+absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args) const {
+  AQT_RETURN_IF_ERROR(impl_->CheckArguments(args));
+  const Plan& plan = impl_->plan;
+  const std::vector<Program::Port>& outputs = plan.program.outputs;
+  Impl::FrameOfCall frame(*impl_);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (plan.primary[i] != static_cast<int>(i)) continue;
+    const VarId root = plan.variables[outputs[i].var].root;
+    const std::shared_ptr<void> memory = AllocateUninitialized(plan.variables[root].bytes);
+    frame->holders[root] = memory;
+    frame->pointers[root] = memory.get();
+  }
+  AQT_RETURN_IF_ERROR(impl_->RunSteps(args, *frame));
+  std::vector<Array> results;
+  results.reserve(outputs.size());
+  for (const Program::Port& port : outputs) results.push_back(impl_->ArrayOf(*frame, port.var));
+  return results;
+}
+
+absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs) const {
+  AQT_RETURN_IF_ERROR(impl_->CheckArguments(args));
+  const Plan& plan = impl_->plan;
+  const std::vector<Program::Port>& ports = plan.program.outputs;
+  if (outputs.size() != ports.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run: the program has ", ports.size(), " outputs, got memory for ", outputs.size()));
+  }
+  Impl::FrameOfCall frame(*impl_);
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const Aval& aval = plan.program.aval(ports[i].var);
+    if (outputs[i].dtype != aval.dtype || outputs[i].shape != aval.shape || !outputs[i].IsDense()) {
+      return absl::InvalidArgumentError(absl::StrCat("run: output ", ports[i].slot.ToString(), " is ", aval.ToString(),
+                                                     ", got ", outputs[i].IsDense() ? "" : "strided ", "memory for ",
+                                                     outputs[i].aval().ToString()));
+    }
+    if (plan.primary[i] != static_cast<int>(i)) continue;
+    const VarId root = plan.variables[ports[i].var].root;
+    frame->pointers[root] = outputs[i].data;
+  }
+  AQT_RETURN_IF_ERROR(impl_->RunSteps(args, *frame));
+  for (size_t i = 0; i < ports.size(); ++i) {
+    if (plan.primary[i] == static_cast<int>(i)) continue;
+    const size_t bytes = plan.program.aval(ports[i].var).num_bytes();
+    if (bytes > 0) std::memcpy(outputs[i].data, frame->pointers[plan.variables[ports[i].var].root], bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SlotValues> Executable::RunSlots(const SlotValues& values) const {
+  const Program& program = impl_->plan.program;
+  std::vector<Array> args;
+  args.reserve(program.inputs.size());
+  for (const Program::Port& port : program.inputs) {
+    const auto it = values.find(port.slot);
+    if (it == values.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("run: no value for input ", port.slot.ToString(), ", ", program.aval(port.var).ToString()));
+    }
+    args.push_back(it->second);
+  }
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, Run(args));
+  SlotValues results;
+  for (size_t i = 0; i < outputs.size(); ++i) results.emplace(program.outputs[i].slot, std::move(outputs[i]));
+  return results;
+}
+
+const Program& Executable::program() const { return impl_->plan.program; }
+int64_t Executable::arena_bytes() const { return impl_->plan.arena_bytes; }
+int64_t Executable::peak_bytes() const {
+  return impl_->plan.arena_bytes + impl_->plan.output_bytes + impl_->plan.array_bytes;
+}
+std::string Executable::ToString() const { return impl_->plan.ToString(); }
+
+}  // namespace aqt

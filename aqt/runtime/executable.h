@@ -1,0 +1,61 @@
+#ifndef AQT_RUNTIME_EXECUTABLE_H_
+#define AQT_RUNTIME_EXECUTABLE_H_
+
+// A program that is ready to run many times: what does not depend on data is decided once.
+//
+//   AQT_ASSIGN_OR_RETURN(const Executable step, Executable::Make(program));
+//   AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, step.Run(args));
+//
+// docs/runtime.md says what is decided, what runs fused and how much memory a call takes. The bits are those of Eval
+// (graph/eval.h), which defines the meaning of programs.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/graph/program.h"
+
+namespace aqt {
+
+// Immutable and thread-safe; cheap to copy. Calls at the same time each have an arena of their own, which is kept for
+// later calls.
+class Executable {
+ public:
+  // The program may hold any operation; those that the runtime does not know run as in Eval.
+  static absl::StatusOr<Executable> Make(const Program& program);
+
+  // Like Eval: `args` are in the order of program.inputs, the result in that of program.outputs. Equations that no
+  // output needs do not run. Contractions use the threads of an enclosing UseExecutor (graph/context.h).
+  // InvalidArgument, naming the slot, if an argument's dtype or shape is not the input's; the errors of composites.
+  absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> args) const;
+
+  // The same with the outputs in given memory: dense, of the outputs' dtypes and shapes (InvalidArgument otherwise),
+  // overlapping neither each other nor the arguments. Does not allocate after the first call, except in operations that
+  // run as in Eval. After an error the outputs hold anything.
+  absl::Status RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs) const;
+
+  // With arguments and outputs by name, as EvalSlots.
+  absl::StatusOr<SlotValues> RunSlots(const SlotValues& values) const;
+
+  const Program& program() const;
+  // What a call needs at its peak, besides its arguments and what operations allocate while they run: the arena, the
+  // outputs, and the arrays that operations make which write to no given memory.
+  int64_t peak_bytes() const;
+  int64_t arena_bytes() const;
+  // Each step with its equations, and where and how long their results live.
+  std::string ToString() const;
+
+ private:
+  struct Impl;
+  explicit Executable(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace aqt
+
+#endif  // AQT_RUNTIME_EXECUTABLE_H_

@@ -1,0 +1,192 @@
+#include "aqt/runtime/executable.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/composite_base.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/trace.h"
+#include "aqt/ops/functions.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt {
+namespace {
+
+using ::aqt::testing::FailsWith;
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
+using ::aqt::testing::TraceWith;
+using Arrays = std::vector<Array>;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+Executable MakeExecutable(TracedFunction fn, absl::Span<const Array> args) {
+  const absl::StatusOr<Program> program = TraceWith(fn, args);
+  EXPECT_THAT(program, IsOk());
+  absl::StatusOr<Executable> executable = Executable::Make(*program);
+  EXPECT_THAT(executable, IsOk());
+  return *executable;
+}
+
+// Run and RunInto, twice, give the bits of Eval.
+void ExpectSameAsEval(TracedFunction fn, const Arrays& args) {
+  const Executable executable = MakeExecutable(fn, args);
+  const absl::StatusOr<Arrays> want = Eval(executable.program(), args);
+  ASSERT_THAT(want, IsOk());
+  for (int i = 0; i < 2; ++i) {
+    const absl::StatusOr<Arrays> got = executable.Run(args);
+    ASSERT_THAT(got, IsOk());
+    ASSERT_EQ(got->size(), want->size());
+    std::vector<ArrayBuilder> given;
+    std::vector<MutableArrayRef> memory;
+    for (const Array& array : *want) given.emplace_back(array.aval());
+    for (ArrayBuilder& builder : given) memory.push_back(builder.ref());
+    ASSERT_THAT(executable.RunInto(args, memory), IsOk());
+    for (size_t j = 0; j < want->size(); ++j) {
+      EXPECT_TRUE(BitEqual((*got)[j], (*want)[j])) << executable.ToString() << "output " << j;
+      EXPECT_TRUE(BitEqual(std::move(given[j]).Build(), (*want)[j])) << executable.ToString() << "output " << j;
+    }
+  }
+}
+
+// Its operand, and the operand plus one.
+class Twins : public CompositeBase {
+ public:
+  std::string Name() const override { return "twins"; }
+  int num_outputs() const override { return 2; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    return std::vector<Aval>{in[0], in[0]};
+  }
+  absl::StatusOr<Arrays> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    if (in[0].num_elements() == 0) return absl::OutOfRangeError("nothing is here");
+    return Arrays{in[0], *(Value(in[0]) + 1.0).ToArray()};
+  }
+  Values Expand(In x) const override { return {x[0], x[0] + 1.0}; }
+};
+
+Values Twin(const Value& x) {
+  return Bind(CompositeOp{std::make_shared<Twins>()}, {x}, std::source_location::current());
+}
+
+TEST(ExecutableTest, AliasesOfEveryPlace) {
+  const Array x = RandomArray({DType::kF32, {3, 4}}, 1), constant = RandomArray({DType::kF32, {4}}, 2);
+  ExpectSameAsEval(
+      [&](In in) {
+        const Value reshaped = ops::Reshape(in[0], {12});
+        const Value fixed = ops::Reshape(Value(constant), {2, 2});
+        const Value made = ops::StopGradient(ops::Reshape(in[0] * 2.0, {4, 3}));
+        const Values twins = Twin(ops::Exp(in[0]));
+        return Values{in[0],
+                      reshaped,
+                      Value(constant),
+                      fixed,
+                      made,
+                      ops::Reshape(made, {12}),
+                      made,
+                      twins[0],
+                      ops::Reshape(twins[0], {12}),
+                      twins[1],
+                      ops::Neg(twins[0])};
+      },
+      {x});
+}
+
+// What a composite returns may be its operand, whose memory is used again.
+TEST(ExecutableTest, AReturnedOperandOutlivesItsPlaceInTheArena) {
+  ExpectSameAsEval(
+      [](In in) {
+        const Value same = Twin(ops::Exp(in[0]))[0];
+        Value y = in[0];
+        for (int i = 0; i < 5; ++i) y = ops::Exp(y * 0.125) + in[0];
+        return Values{y + same};
+      },
+      {RandomArray({DType::kF32, {50}}, 3)});
+}
+
+TEST(ExecutableTest, EmptyArrays) {
+  ExpectSameAsEval(
+      [](In in) {
+        const Value row = ops::Concatenate({in[0], in[0]}, 1);
+        return Values{ops::Exp(row), ops::ReduceSum(row, {0}), ops::ReduceMax(row), ops::Transpose(row, {1, 0})};
+      },
+      {Array::Zeros(DType::kF32, {0, 3})});
+}
+
+TEST(ExecutableTest, WhatIsNotNeededDoesNotRun) {
+  const Array nothing = Array::Zeros(DType::kF32, {0});
+  const auto fn = [](In in) {
+    Twin(in[0]);
+    return Values{in[0]};
+  };
+  const Executable executable = MakeExecutable(fn, {nothing});
+  EXPECT_THAT(Eval(executable.program(), {nothing}).status(),
+              FailsWith(absl::StatusCode::kOutOfRange, {"nothing is here"}));
+  EXPECT_THAT(executable.Run({nothing}), IsOk());
+}
+
+TEST(ExecutableTest, DyingOperandsAreOverwritten) {
+  const auto fn = [](In in) {
+    Value y = in[0];
+    for (int i = 0; i < 10; ++i) y = ops::Transpose(ops::Exp(ops::Transpose(y, {1, 0})), {1, 0});
+    return Values{y};
+  };
+  const Executable executable = MakeExecutable(fn, {Array::Zeros(DType::kF32, {48, 16})});
+  EXPECT_EQ(executable.arena_bytes(), 2 * 48 * 16 * 4);  // each transpose needs a second array, exp needs none
+  EXPECT_EQ(executable.peak_bytes(), 3 * 48 * 16 * 4);
+}
+
+TEST(ExecutableTest, SeveralThreadsEachHaveAnArena) {
+  const Array x = RandomArray({DType::kF32, {64, 33}}, 4);
+  const auto fn = [](In in) { return Values{ops::LogSoftmax(in[0] * in[1])}; };
+  const Executable executable = MakeExecutable(fn, {x, x});
+  std::vector<Arrays> args, want;
+  for (int i = 0; i < 4; ++i) {
+    args.push_back({x, RandomArray(x.aval(), i)});
+    want.push_back(*Eval(executable.program(), args.back()));
+  }
+  std::vector<std::thread> threads;
+  std::vector<int> same(args.size(), 0);
+  for (size_t i = 0; i < args.size(); ++i) {
+    threads.emplace_back([&, i] {
+      for (int j = 0; j < 50; ++j) same[i] += BitEqual((*executable.Run(args[i]))[0], want[i][0]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(same, std::vector<int>(args.size(), 50));
+}
+
+TEST(ExecutableTest, Errors) {
+  const Array x = RandomArray({DType::kF32, {2}}, 5), nothing = Array::Zeros(DType::kF32, {0});
+  const auto fn = [](In in) { return Values{in[0] + 1.0}; };
+  const Executable executable = MakeExecutable(fn, {x});
+  EXPECT_THAT(executable.Run({}).status(), FailsWith(absl::StatusCode::kInvalidArgument, {"1 inputs, got 0"}));
+  EXPECT_THAT(executable.Run({nothing}).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"input data \"0\" is f32[2], got f32[0]"}));
+  float memory[4];
+  EXPECT_THAT(executable.RunInto({x}, {}), FailsWith(absl::StatusCode::kInvalidArgument, {"memory for 0"}));
+  EXPECT_THAT(executable.RunInto({x}, {MutableArrayRef(memory, {3})}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"is f32[2], got memory for f32[3]"}));
+  EXPECT_THAT(executable.RunInto({x}, {MutableArrayRef(DType::kF32, {2}, {2}, memory)}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"strided"}));
+  EXPECT_THAT(executable.RunSlots({}).status(), FailsWith(absl::StatusCode::kNotFound, {"data \"0\""}));
+  const auto fails = [](In in) {
+    const NamedScope scope("layer");
+    return Values{Twin(in[0])[1]};
+  };
+  EXPECT_THAT(MakeExecutable(fails, {nothing}).Run({nothing}).status(),
+              FailsWith(absl::StatusCode::kOutOfRange, {"twins [layer]: nothing is here"}));
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,118 @@
+#include "aqt/runtime/op_kernels.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "aqt/core/shape.h"
+#include "aqt/kernels/contraction.h"
+#include "aqt/kernels/reduce.h"
+#include "aqt/kernels/reduce_parts.h"
+#include "aqt/runtime/elementwise_op.h"
+#include "aqt/runtime/strided_copy.h"
+
+namespace aqt::internal {
+namespace {
+
+OpKernel Elementwise(ElementwiseFn fn, size_t operands, const Aval& out, bool in_place) {
+  OpKernel kernel{.run = [fn = std::move(fn), n = out.shape.num_elements()](const KernelCall& call) {
+    fn(call.in, n, call.out[0]);
+  }};
+  for (size_t i = 0; in_place && i < operands; ++i) kernel.may_share.emplace_back(static_cast<int>(i), 0);
+  return kernel;
+}
+
+// Of [outer, k, inner] over k.
+OpKernel ReduceMiddle(kernels::ReduceKind kind, DType dtype, int64_t outer, int64_t k, int64_t inner) {
+  constexpr int64_t kColumns = 512;  // whose partial results stay in the first-level cache
+  if (inner == 1) {
+    return {
+        .run = [=](const KernelCall& call) { kernels::ReduceRows(kind, dtype, call.in[0], outer, k, call.out[0]); }};
+  }
+  const int64_t size = SizeOf(dtype);
+  const auto run = [=](const KernelCall& call) {
+    const char* x = static_cast<const char*>(call.in[0]);
+    char* to = static_cast<char*>(call.out[0]);
+    for (int64_t i = 0; i < outer; ++i, x += k * inner * size, to += inner * size) {
+      for (int64_t first = 0; first < inner; first += kColumns) {
+        const int64_t columns = std::min(kColumns, inner - first);
+        kernels::StartLanes(kind, dtype, columns, call.scratch);
+        kernels::AddToLanes(kind, dtype, x + first * size, inner, 0, k, columns, call.scratch);
+        kernels::FinishLanes(kind, dtype, columns, call.scratch, to + first * size);
+      }
+    }
+  };
+  return {.run = run, .scratch_bytes = kernels::LaneBytes(dtype, std::min(kColumns, inner))};
+}
+
+OpKernel Reduction(const ReduceOp& op, const Aval& in) {
+  // The reduced axes are neighbours if at most one run of them is between kept ones.
+  int64_t outer = 1, k = 1, inner = 1;
+  bool are_neighbours = true;
+  for (int64_t axis = 0; axis < in.shape.rank(); ++axis) {
+    const int64_t extent = in.shape[axis];
+    if (extent == 1) continue;
+    const bool is_reduced = std::find(op.axes.begin(), op.axes.end(), axis) != op.axes.end();
+    if (is_reduced && inner != 1) are_neighbours = false;
+    (is_reduced ? k : k == 1 ? outer : inner) *= extent;
+  }
+  if (are_neighbours && in.shape.num_elements() > 0 && kernels::ReducesParts(op.kind)) {
+    return ReduceMiddle(op.kind, in.dtype, outer, k, inner);
+  }
+  return {.run = [op, x = ArrayRef(in.dtype, in.shape, nullptr)](const KernelCall& call) {
+    ArrayRef operand = x;
+    operand.data = call.in[0];
+    kernels::Reduce(op.kind, operand, op.axes, call.out[0]);
+  }};
+}
+
+OpKernel Concatenation(const ConcatenateOp& op, absl::Span<const Aval> in, const Aval& out) {
+  int64_t rows = 1;
+  for (int64_t i = 0; i < op.axis; ++i) rows *= out.shape[i];
+  std::vector<size_t> part_bytes;  // of one row
+  for (const Aval& part : in) part_bytes.push_back(rows == 0 ? 0 : part.num_bytes() / rows);
+  return {.run = [rows, part_bytes](const KernelCall& call) {
+    char* to = static_cast<char*>(call.out[0]);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (size_t i = 0; i < part_bytes.size(); ++i) {
+        const size_t bytes = part_bytes[i];
+        if (bytes > 0) std::memcpy(to, static_cast<const char*>(call.in[i]) + row * bytes, bytes);
+        to += bytes;
+      }
+    }
+  }};
+}
+
+OpKernel Product(const DotGeneralOp& op, absl::Span<const Aval> in, const Aval& out) {
+  const ArrayRef lhs(in[0].dtype, in[0].shape, nullptr), rhs(in[1].dtype, in[1].shape, nullptr);
+  const MutableArrayRef product(out.dtype, out.shape, nullptr);
+  return {.run = [dims = op.dims, lhs, rhs, product](const KernelCall& call) {
+    ArrayRef a = lhs, b = rhs;
+    MutableArrayRef to = product;
+    a.data = call.in[0];
+    b.data = call.in[1];
+    to.data = call.out[0];
+    kernels::Contract(dims, a, b, to, call.executor);
+  }};
+}
+
+}  // namespace
+
+std::optional<OpKernel> KernelOf(const Op& op, absl::Span<const Aval> in, const Aval& out) {
+  if (ElementwiseFn fn = ElementwiseOf(op, in, out)) {
+    const bool in_place = !std::holds_alternative<CastOp>(op);  // it reads and writes different types
+    return Elementwise(std::move(fn), in.size(), out, in_place);
+  }
+  if (std::optional<StridedCopy> copy = StridedCopy::Of(op, in[0], out)) {
+    return OpKernel{.run = [copy = *std::move(copy)](const KernelCall& call) { copy.Run(call.in[0], call.out[0]); }};
+  }
+  if (const auto* reduce = std::get_if<ReduceOp>(&op)) return Reduction(*reduce, in[0]);
+  if (const auto* concatenate = std::get_if<ConcatenateOp>(&op)) return Concatenation(*concatenate, in, out);
+  if (const auto* dot = std::get_if<DotGeneralOp>(&op)) return Product(*dot, in, out);
+  return std::nullopt;
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,242 @@
+#include "aqt/runtime/plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "aqt/runtime/arena_layout.h"
+#include "aqt/runtime/strided_copy.h"
+
+namespace aqt::internal {
+namespace {
+
+using Avals = absl::InlinedVector<Aval, 3>;
+
+Avals AvalsOf(const Program& program, absl::Span<const VarId> vars) {
+  Avals avals;
+  for (const VarId var : vars) avals.push_back(program.aval(var));
+  return avals;
+}
+
+// For each output of the equation, the operand that it is, element by element and in the same order; -1 for others.
+absl::InlinedVector<int, 2> SameAsOperand(const Program& program, const Equation& eqn) {
+  absl::InlinedVector<int, 2> same(eqn.out.size(), -1);
+  if (const auto* composite = std::get_if<CompositeOp>(&eqn.op)) {
+    (void)composite;
+    return same;
+  }
+  if (eqn.in.size() != 1 || eqn.out.size() != 1) return same;
+  const Aval &in = program.aval(eqn.in[0]), &out = program.aval(eqn.out[0]);
+  const bool is_same = std::holds_alternative<ReshapeOp>(eqn.op) || std::holds_alternative<StopGradientOp>(eqn.op) ||
+                       (std::holds_alternative<CastOp>(eqn.op) && in.dtype == out.dtype);
+  if (is_same) same[0] = 0;
+  if (in.shape.num_elements() != out.shape.num_elements()) return same;
+  if (const std::optional<StridedCopy> copy = StridedCopy::Of(eqn.op, in, out);
+      copy.has_value() && copy->IsIdentity()) {
+    same[0] = 0;
+  }
+  return same;
+}
+
+class Planner {
+ public:
+  explicit Planner(const Program& program) : program_(program) {}
+
+  absl::StatusOr<Plan> Make() && {
+    plan_.program = program_;
+    plan_.variables.resize(program_.vars.size());
+    FindLive();
+    FindRoots();
+    AddSteps();
+    PlaceAll();
+    LayOut();
+    return std::move(plan_);
+  }
+
+ private:
+  Variable& variable(VarId var) { return plan_.variables[var]; }
+  Variable& root(VarId var) { return plan_.variables[plan_.variables[var].root]; }
+
+  void FindLive() {
+    live_.assign(program_.vars.size(), false);
+    for (const Program::Port& port : program_.outputs) live_[port.var] = true;
+    for (auto eqn = program_.eqns.rbegin(); eqn != program_.eqns.rend(); ++eqn) {
+      if (IsLive(*eqn)) {
+        for (const VarId var : eqn->in) live_[var] = true;
+      }
+    }
+  }
+  bool IsLive(const Equation& eqn) const {
+    return std::any_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return live_[var]; });
+  }
+
+  void FindRoots() {
+    for (size_t var = 0; var < plan_.variables.size(); ++var) {
+      variable(static_cast<VarId>(var)).root = static_cast<VarId>(var);
+    }
+    for (const Equation& eqn : program_.eqns) {
+      const absl::InlinedVector<int, 2> same = SameAsOperand(program_, eqn);
+      for (size_t i = 0; i < same.size(); ++i) {
+        if (same[i] >= 0) variable(eqn.out[i]).root = variable(eqn.in[same[i]]).root;
+      }
+    }
+  }
+
+  // In the order of the program.
+  void AddSteps() {
+    for (size_t i = 0; i < program_.eqns.size(); ++i) {
+      const Equation& eqn = program_.eqns[i];
+      PlannedStep step;
+      bool writes = false;
+      for (const VarId var : eqn.out) {
+        const bool writes_this = live_[var] && variable(var).root == var;
+        writes |= writes_this;
+        step.needed.push_back(live_[var]);
+        step.out.push_back(writes_this ? var : -1);
+      }
+      if (!writes) continue;  // not needed, or the operand itself
+      for (const VarId var : eqn.in) step.in.push_back(variable(var).root);
+      step.eqns = {static_cast<int>(i)};
+      if (eqn.out.size() == 1) {
+        step.kernel = KernelOf(eqn.op, AvalsOf(program_, eqn.in), program_.aval(eqn.out[0]));
+      }
+      plan_.steps.push_back(std::move(step));
+    }
+  }
+
+  void PlaceAll() {
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      Variable& own = variable(program_.inputs[i].var);
+      own.place = Place::kArgument;
+      own.index = static_cast<int64_t>(i);
+    }
+    for (const auto& [var, array] : program_.consts) variable(var).place = Place::kConstant;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      const PlannedStep& step = plan_.steps[i];
+      for (const VarId var : step.in) variable(var).last = static_cast<int>(i);
+      for (const VarId var : step.out) {
+        if (var < 0) continue;
+        Variable& own = variable(var);
+        own.place = step.kernel.has_value() ? Place::kArena : Place::kArray;
+        own.bytes = program_.aval(var).num_bytes();
+        own.first = own.last = static_cast<int>(i);
+      }
+    }
+    for (size_t i = 0; i < program_.outputs.size(); ++i) {
+      Variable& own = root(program_.outputs[i].var);
+      own.last = static_cast<int>(plan_.steps.size());
+      if (own.place == Place::kArena) {
+        own.place = Place::kOutput;
+        own.index = static_cast<int64_t>(i);
+      }
+      plan_.primary.push_back(own.place == Place::kOutput ? static_cast<int>(own.index) : -1);
+      if (own.place == Place::kOutput && own.index == static_cast<int64_t>(i)) plan_.output_bytes += own.bytes;
+    }
+  }
+
+  // Gives places in the arena, step by step.
+  void LayOut() {
+    ArenaLayout layout;
+    std::vector<std::vector<VarId>> ends(plan_.steps.size());  // by the step that reads them last
+    int64_t arrays = 0;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      PlannedStep& step = plan_.steps[i];
+      const int now = static_cast<int>(i);
+      for (const VarId var : step.out) {
+        if (var < 0) continue;
+        Variable& own = variable(var);
+        if (own.last < static_cast<int>(plan_.steps.size())) ends[own.last].push_back(var);
+        if (own.place == Place::kArray) arrays += own.bytes;
+        if (own.place != Place::kArena) continue;
+        for (const auto& [operand, result] : step.kernel->may_share) {
+          if (step.out[result] != var) continue;
+          Variable& other = variable(step.in[operand]);
+          if (other.place != Place::kArena || other.last != now || other.bytes != own.bytes ||
+              taken_over_[step.in[operand]]) {
+            continue;
+          }
+          own.in_place = taken_over_[step.in[operand]] = true;
+          own.offset = other.offset;
+          break;
+        }
+        if (!own.in_place) own.offset = layout.Take(own.bytes);
+      }
+      plan_.array_bytes = std::max(plan_.array_bytes, arrays);
+      if (step.kernel.has_value() && step.kernel->scratch_bytes > 0) {
+        step.scratch_offset = layout.Take(step.kernel->scratch_bytes);
+        layout.Give(step.scratch_offset, step.kernel->scratch_bytes);
+      }
+      for (const VarId var : ends[i]) {
+        const Variable& own = variable(var);
+        if (own.place == Place::kArena && !taken_over_[var]) layout.Give(own.offset, own.bytes);
+        if (own.place == Place::kArray) {
+          arrays -= own.bytes;
+          step.ends.push_back(var);
+        }
+      }
+    }
+    plan_.arena_bytes = layout.num_bytes();
+  }
+
+  const Program& program_;
+  Plan plan_;
+  std::vector<bool> live_;
+  std::vector<bool> taken_over_ = std::vector<bool>(program_.vars.size(), false);
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const Program& program) { return Planner(program).Make(); }
+
+std::string Plan::ToString() const {
+  const auto name = [&](VarId var) { return absl::StrCat("%", var); };
+  const auto place = [&](VarId var) -> std::string {
+    const Variable& own = at(var);
+    switch (own.place) {
+      case Place::kNone: return "nowhere";
+      case Place::kArgument: return program.inputs[own.index].slot.ToString();
+      case Place::kConstant: return "constant";
+      case Place::kArena:
+        return absl::StrCat("arena ", own.offset, " .. ", own.offset + own.bytes, own.in_place ? " in place" : "",
+                            ", steps ", own.first, " .. ", own.last);
+      case Place::kOutput: return absl::StrCat("output ", program.outputs[own.index].slot.ToString());
+      case Place::kArray: return absl::StrCat("array, steps ", own.first, " .. ", own.last);
+    }
+    return "";
+  };
+  std::string text;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const PlannedStep& step = steps[i];
+    absl::StrAppend(&text, "step ", i, step.eqns.size() > 1 ? " fused" : "", step.kernel.has_value() ? "" : " by Eval");
+    if (step.kernel.has_value() && step.kernel->scratch_bytes > 0) {
+      absl::StrAppend(&text, ", scratch ", step.kernel->scratch_bytes, " bytes");
+    }
+    text += "\n";
+    for (const int index : step.eqns) {
+      const Equation& eqn = program.eqns[index];
+      absl::StrAppend(&text, "  ", absl::StrJoin(eqn.out, ", ", [&](std::string* out, VarId var) {
+        absl::StrAppend(out, name(var), ": ", program.aval(var).ToString());
+      }));
+      absl::StrAppend(&text, " = ", OpName(eqn.op), "(", absl::StrJoin(eqn.in, ", ", [&](std::string* out, VarId var) {
+        absl::StrAppend(out, name(variables[var].root));
+      }));
+      absl::StrAppend(&text, ")", eqn.scope != 0 ? " @" : "", program.scope(eqn), "\n");
+    }
+    for (const VarId var : step.out) {
+      if (var >= 0) absl::StrAppend(&text, "  -> ", name(var), ": ", place(var), "\n");
+    }
+  }
+  for (const Program::Port& port : program.outputs) {
+    absl::StrAppend(&text, "out ", name(variables[port.var].root), " ", port.slot.ToString(), ": ", place(port.var),
+                    "\n");
+  }
+  absl::StrAppend(&text, "arena ", arena_bytes, " bytes, outputs ", output_bytes, ", arrays of operations ",
+                  array_bytes, "\n");
+  return text;
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,65 @@
+#ifndef AQT_RUNTIME_PLAN_H_
+#define AQT_RUNTIME_PLAN_H_
+
+// What an Executable decides ahead of time. Internal.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "aqt/graph/program.h"
+#include "aqt/runtime/op_kernels.h"
+
+namespace aqt::internal {
+
+// Where the elements of a variable are.
+enum class Place : uint8_t {
+  kNone,      // nowhere: nobody needs them, or they exist only inside a step
+  kArgument,  // in an argument of the call
+  kConstant,  // in a constant of the program
+  kArena,     // in the call's arena
+  kOutput,    // in the memory of an output
+  kArray,     // in an array that an operation has made
+};
+
+struct Variable {
+  VarId root = -1;  // the variable whose memory this one shares; itself if it has its own
+  // Of roots:
+  Place place = Place::kNone;
+  int64_t index = 0;              // of the argument or output
+  int64_t offset = 0, bytes = 0;  // in the arena
+  int first = -1, last = -1;      // the steps that write it, and that read it last; -1: before the first
+  bool in_place = false;          // takes over the memory of an operand
+};
+
+// One or more equations that run together.
+struct PlannedStep {
+  std::optional<OpKernel> kernel;         // null: one equation, run as its operation's Eval
+  std::vector<int> eqns;                  // positions in program.eqns
+  absl::InlinedVector<VarId, 3> in, out;  // roots; `out` has -1 for outputs that nobody needs
+  absl::InlinedVector<bool, 2> needed;    // of an equation without kernel: one per output
+  int64_t scratch_offset = 0;
+  std::vector<VarId> ends;  // arrays read last here
+};
+
+struct Plan {
+  Program program;
+  std::vector<Variable> variables;  // by VarId
+  std::vector<PlannedStep> steps;
+  std::vector<int> primary;  // for each output of the program, the output in whose memory it is; -1 if in none
+  int64_t arena_bytes = 0;
+  int64_t array_bytes = 0;  // of arrays that operations make, at the worst step
+  int64_t output_bytes = 0;
+
+  const Variable& at(VarId var) const { return variables[variables[var].root]; }
+  std::string ToString() const;
+};
+
+absl::StatusOr<Plan> MakePlan(const Program& program);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_RUNTIME_PLAN_H_
