@@ -20,6 +20,8 @@
 #include "tests/golden_check/compare.h"
 #include "tests/golden_check/manifest.h"
 #include "tests/golden_check/way.h"
+#include "tests/systems_check/system_case.h"
+#include "tests/systems_check/systems_check.h"
 
 namespace aqt::golden {
 namespace {
@@ -239,6 +241,9 @@ refused here in each way; a line says how many are.
                   ones then, and these results
   --update_fixed  writes that list anew from the cases in DIR, of this arithmetic
 
+A DIR with scalify.json, jaxamp.json or fp8layers.json holds cases of other systems: --families takes these names, and
+of the other options only --verbose is read.
+
 Exit code: 0 when no case failed, 1 when one did, 2 when the arguments or files are bad.
 )";
 
@@ -394,6 +399,9 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
     err << "golden_check: " << status.message() << "\n";
     return 2;
   };
+  if (systems::HasSystems(fs, parsed->golden_dir)) {
+    return systems::CheckSystems(fs, parsed->golden_dir, parsed->families, parsed->verbose, out, err);
+  }
   absl::StatusOr<GoldenSet> set = LoadGolden(fs, parsed->golden_dir, parsed->families);
   if (!set.ok()) return bad(set.status());
   set->semantics.compat = parsed->original ? Compat::Original() : Compat{};
