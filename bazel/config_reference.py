@@ -22,6 +22,7 @@ FILES = {
     "quant.proto": ("A contraction and its gradients", "presets/quant"),
     "inject.proto": ("Rules for a program", "presets/inject"),
     "convert.proto": ("The converter", "presets/convert"),
+    "amp.proto": ("Mixed precision", "presets/amp"),
 }
 INTRODUCTION = """# Configuration reference
 

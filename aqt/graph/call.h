@@ -22,10 +22,10 @@ std::string CallName(const Op& op);
 
 namespace ops {
 
-// The values of fn(args), with the same bits. `fn` is traced by itself: it sees only its arguments and arrays, and takes
-// its branches once. It expands into the equations of `fn`. Its gradient is a call, too, named "grad(<name>)", which
-// computes `fn` again. Poisoned: the errors of the trace, and FailedPrecondition if `fn` reads or writes slots of the
-// program.
+// The values of fn(args), with the same bits. `fn` is traced by itself: it sees only its arguments and arrays, and
+// takes its branches once. It expands into the equations of `fn`. Its gradient is a call, too, named "grad(<name>)",
+// which computes `fn` again. Poisoned: the errors of the trace, and FailedPrecondition if `fn` reads or writes slots of
+// the program.
 std::vector<Value> Call(absl::string_view name, TracedFunction fn, absl::Span<const Value> args,
                         const std::source_location& where = std::source_location::current());
 

@@ -10,7 +10,8 @@
 // s8_avx_vnni                           6 x 16   the same in 256 bits
 // s8_avx512                             8 x 32   vpmaddwd, vpaddd: 2 k, both sides widened to s16
 // s8_avx2                               6 x 16   the same in 256 bits
-// s8xs4_*             s8 x s4 -> s32             each of these with an rhs of 4 bits, decoded as it is loaded or block by
+// s8xs4_*             s8 x s4 -> s32             each of these with an rhs of 4 bits, decoded as it is loaded or block
+// by
 //                                                block
 // bf16_amx            bf16 x bf16      32 x 32   tdpbf16ps: 32 k of 16 rows x 16 columns
 // bf16_avx512_bf16          -> f32     12 x 32   vdpbf16ps: 2 k
@@ -59,7 +60,8 @@ struct GemmTypes {
 // For sums of floats it does not depend on them, nor do its bits depend on rhs_is_packed_ahead.
 const GemmKernel& ChooseGemm(const GemmTypes& types, Target target, int64_t rows);
 
-// The narrowest element that holds all values of a dtype: s4, s2 -> kS4; s8 -> kS8; bf16, e4m3fn, e5m2 -> kBF16; else kF32.
+// The narrowest element that holds all values of a dtype: s4, s2 -> kS4; s8 -> kS8; bf16, e4m3fn, e5m2 -> kBF16; else
+// kF32.
 PanelFormat::Element NarrowestElement(DType dtype);
 
 // Every row of the table that this machine can run, emulated ones included.

@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Ops has
 //   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = 2 * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
-//   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs; of groups that share their bytes, number kPart
+//   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs: the kPart-th of those that share their bytes
 //   Step(a, b, sum)                   sum + the products of one group, lane by lane
 template <class Ops>
 struct VectorTile : Ops {

@@ -84,9 +84,9 @@ struct AmpOptions {
 struct AmpReport {
   struct Line {
     std::string op, scope;
-    std::string key;                 // that decided; "" if none
-    std::string rule;                // AmpRule::ToString
-    std::vector<std::string> casts;  // "operand 0: f32 -> f16"
+    std::string key = {};                 // that decided; "" if none
+    std::string rule = {};                // AmpRule::ToString
+    std::vector<std::string> casts = {};  // "operand 0: f32 -> f16"
   };
   std::vector<Line> lines;
   std::vector<std::string> unused_keys;  // of the policy, without the defaults

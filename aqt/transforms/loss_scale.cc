@@ -42,7 +42,7 @@ ScalerValues ReadState(DType dtype) {
   return state;
 }
 
-Array Scalar(DType dtype, double number) { return Cast(Array::Of<double>({number}, {}), dtype); }
+Array Scalar(DType dtype, double number) { return Cast(Array::Scalar(number), dtype); }
 
 // A bool scalar: whether all elements of all floats among `values` are finite.
 Value AllFinite(absl::Span<const Value> values) {
@@ -126,11 +126,11 @@ absl::StatusOr<Program> Scaled(const Program& loss, absl::Span<const int> wrt, c
 }  // namespace
 
 SlotValues InitialScalerState(const DynamicScaler& options) {
-  return {{StateSlot("patience"), Array::Of<int32_t>({options.patience}, {})},
+  return {{StateSlot("patience"), Array::Scalar<int32_t>(options.patience)},
           {StateSlot("adjust_factor"), Scalar(options.dtype, options.adjust_factor)},
           {StateSlot("scaler"), Scalar(options.dtype, options.scaler)},
-          {StateSlot("count"), Array::Of<int32_t>({0}, {})},
-          {StateSlot("total_resets"), Array::Of<int32_t>({0}, {})}};
+          {StateSlot("count"), Array::Scalar<int32_t>(0)},
+          {StateSlot("total_resets"), Array::Scalar<int32_t>(0)}};
 }
 
 ScalerValues UpdateScaler(const ScalerValues& state, const Value& finite, const DynamicScaler& options) {

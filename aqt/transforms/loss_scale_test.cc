@@ -52,7 +52,7 @@ struct Caller {
   double Of(const char* field) const { return Number(state.at(State(field))); }
 };
 
-const Array kTwo = Cast(Array::Of<float>({2}, {}), DType::kF16);
+const Array kTwo = Cast(Array::Scalar<float>(2), DType::kF16);
 
 // The numbers of the original's public example.
 TEST(DynamicScale, SearchesAScalerThatFits) {
@@ -95,7 +95,7 @@ TEST(DynamicScale, OtherOutputsMustBeFinite) {
       },
       {{{kX, {DType::kF32, {}}}}});
   Caller caller{*DynamicScaleGrad(loss, {{0}}), InitialScalerState({}), 2};
-  const SlotValues out = caller.Call(Array::Of<float>({3}, {}));
+  const SlotValues out = caller.Call(Array::Scalar<float>(3));
   EXPECT_FALSE(out.contains(kLoss));
   EXPECT_EQ(Number(out.at(kGrad)), 6);
   EXPECT_EQ(caller.Of("total_resets"), 3);
@@ -112,10 +112,10 @@ TEST(DynamicScale, Limits) {
   for (int i = 0; i < 5; ++i) caller.Call(Array::Of<float>({1, 2}, {2}));
   EXPECT_EQ(caller.Of("scaler"), 8);
   scaler = {.scaler = 4, .min = 2};
-  const ScalerValues state{Value(Array::Of<int32_t>({5}, {})), Value(Array::Of<float>({2}, {})),
-                           Value(Array::Of<float>({2}, {})), Value(Array::Of<int32_t>({1}, {})),
-                           Value(Array::Of<int32_t>({0}, {}))};
-  const ScalerValues next = UpdateScaler(state, Value(Array::Of<bool>({false}, {})), scaler);
+  const ScalerValues state{Value(Array::Scalar<int32_t>(5)), Value(Array::Scalar<float>(2)),
+                           Value(Array::Scalar<float>(2)), Value(Array::Scalar<int32_t>(1)),
+                           Value(Array::Scalar<int32_t>(0))};
+  const ScalerValues next = UpdateScaler(state, Value(Array::Scalar<bool>(false)), scaler);
   EXPECT_EQ(Number(*next.scaler.ToArray()), 2);
   EXPECT_EQ(Number(*next.total_resets.ToArray()), 1);
 }
@@ -123,10 +123,10 @@ TEST(DynamicScale, Limits) {
 // By default a subnormal scaler stays what it is; the original flushes it.
 TEST(DynamicScale, SubnormalScalers) {
   for (const bool zero : {false, true}) {
-    const ScalerValues state{Value(Array::Of<int32_t>({5}, {})), Value(Array::Of<float>({2}, {})),
-                             Value(Array::Of<float>({0x1p-126f}, {})), Value(Array::Of<int32_t>({1}, {})),
-                             Value(Array::Of<int32_t>({0}, {}))};
-    const ScalerValues next = UpdateScaler(state, Value(Array::Of<bool>({false}, {})), {.subnormals_are_zero = zero});
+    const ScalerValues state{Value(Array::Scalar<int32_t>(5)), Value(Array::Scalar<float>(2)),
+                             Value(Array::Scalar<float>(0x1p-126f)), Value(Array::Scalar<int32_t>(1)),
+                             Value(Array::Scalar<int32_t>(0))};
+    const ScalerValues next = UpdateScaler(state, Value(Array::Scalar<bool>(false)), {.subnormals_are_zero = zero});
     EXPECT_EQ(Number(*next.scaler.ToArray()), zero ? 0 : 0x1p-127);
   }
 }

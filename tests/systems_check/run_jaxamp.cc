@@ -485,7 +485,7 @@ absl::StatusOr<SystemValue::Dict> RunScaler(const SystemCase& c) {
     const auto value = [&](const char* field) { return Value(state.at(Stat(field))); };
     const ScalerValues next = UpdateScaler(
         {value("patience"), value("adjust_factor"), value("scaler"), value("count"), value("total_resets")},
-        Value(Array::Of<bool>({finite != 0}, {})), scaler);
+        Value(Array::Scalar<bool>(finite != 0)), scaler);
     const Value* fields[] = {&next.patience, &next.adjust_factor, &next.scaler, &next.count, &next.total_resets};
     for (size_t i = 0; i < std::size(kStateFields); ++i) {
       AQT_ASSIGN_OR_RETURN(Array array, fields[i]->ToArray());

@@ -64,7 +64,7 @@ TEST(CompareOutputs, ElementRule) {
 }
 
 TEST(CompareOutputs, StructureMustMatch) {
-  const SystemValue scaled(ScaledArrays{Array::Of<float>({1}, {1}), Array::Of<float>({2}, {})});
+  const SystemValue scaled(ScaledArrays{Array::Of<float>({1}, {1}), Array::Scalar<float>(2)});
   EXPECT_TRUE(Passes("{}", scaled, scaled));
   EXPECT_FALSE(Passes("{}", Floats({2}), scaled));
   const SystemValue list(SystemValue::List{Floats({1})}), dict(SystemValue::Dict{{"a", Floats({1})}});
@@ -78,8 +78,8 @@ TEST(CompareOutputs, StructureMustMatch) {
 TEST(CompareOutputs, RulesOfTheirOwn) {
   EXPECT_TRUE(Passes(R"({"atol": 0, "y": {"atol": 1}})", Floats({2}), Floats({1})));
   EXPECT_FALSE(Passes(R"({"atol": 1, "y": {}})", Floats({2}), Floats({1})));
-  const SystemValue a(ScaledArrays{Array::Of<float>({1}, {1}), Array::Of<float>({2}, {})});
-  const SystemValue b(ScaledArrays{Array::Of<float>({1}, {1}), Array::Of<float>({3}, {})});
+  const SystemValue a(ScaledArrays{Array::Of<float>({1}, {1}), Array::Scalar<float>(2)});
+  const SystemValue b(ScaledArrays{Array::Of<float>({1}, {1}), Array::Scalar<float>(3)});
   EXPECT_TRUE(Passes(R"({"scale": {"atol": 1}})", a, b));
   EXPECT_FALSE(Passes(R"({"atol": 1, "scale": {"atol": 0}})", a, b));
   EXPECT_TRUE(Passes(R"({"accept_factor": [1, 2], "accept_base": "2^-config.k"})", Floats({1, 0.125f}),

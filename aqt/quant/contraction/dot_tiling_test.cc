@@ -92,8 +92,8 @@ TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
   }
 }
 
-// Kernels that add up the products of tiles give the bits of products that are stored and then summed, which an observer
-// asks for.
+// Kernels that add up the products of tiles give the bits of products that are stored and then summed, which an
+// observer asks for.
 TEST(TiledDotGeneral, SumsAsItMultiplies) {
   struct Kind {
     const char* name;

@@ -56,8 +56,8 @@ struct ProductPlan {
   // Whether, besides, both operands are quantized to bytes (integers or 8-bit floats) straight into panels.
   bool packs_as_quantized = false;
   // Where a call fuses, the products of tiles are summed without being stored, with the same bits. On digits by one
-  // contraction over all tiles, whose parts of the sum the kernel multiplies by their scales; else by the epilogue, which
-  // adds each product to the result.
+  // contraction over all tiles, whose parts of the sum the kernel multiplies by their scales; else by the epilogue,
+  // which adds each product to the result.
   std::optional<Contraction> summed_tiles;
   bool adds_tiles = false;
   kernels::Target target;
