@@ -1,11 +1,13 @@
 #ifndef AQT_KERNELS_ARITHMETIC_INL_H_
 #define AQT_KERNELS_ARITHMETIC_INL_H_
 
-// The type that an arithmetic dtype is computed in, and its operations. For elementwise.cc and reduce.cc.
+// The type that an arithmetic dtype is computed in, and its operations.
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
+#include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 
 namespace aqt::kernels::internal {
@@ -34,15 +36,35 @@ C AddWrapping(C a, C b) {
   else return a + b;
 }
 
+inline int32_t MultiplyWrapping(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+}
+inline float MultiplyWrapping(float a, float b) { return a * b; }
+inline double MultiplyWrapping(double a, double b) { return a * b; }
+
+// The bits that both numbers have: of two zeros, +0 unless both are -0. And those that one has: -0 unless both are +0.
+inline float CommonBits(float a, float b) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a) & __builtin_bit_cast(uint32_t, b));
+}
+inline double CommonBits(double a, double b) {
+  return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, a) & __builtin_bit_cast(uint64_t, b));
+}
+inline float AllBits(float a, float b) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a) | __builtin_bit_cast(uint32_t, b));
+}
+inline double AllBits(double a, double b) {
+  return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, a) | __builtin_bit_cast(uint64_t, b));
+}
+
+// NaN if an operand is NaN; +0 above -0. Without branches, so that loops become vector code.
 template <class C>
 C Maximum(C a, C b) {
   if constexpr (std::is_integral_v<C>) {
     return a > b ? a : b;
   } else {
-    if (a != a) return a;
-    if (b != b) return b;
-    if (a == b) return __builtin_signbit(a) ? b : a;
-    return a > b ? a : b;
+    C larger = a > b ? a : b;
+    larger = a == b ? CommonBits(a, b) : larger;
+    return a != a ? a : larger;  // b if it is NaN
   }
 }
 
@@ -51,11 +73,32 @@ C Minimum(C a, C b) {
   if constexpr (std::is_integral_v<C>) {
     return a < b ? a : b;
   } else {
-    if (a != a) return a;
-    if (b != b) return b;
-    if (a == b) return __builtin_signbit(a) ? a : b;
-    return a < b ? a : b;
+    C smaller = a < b ? a : b;
+    smaller = a == b ? AllBits(a, b) : smaller;
+    return a != a ? a : smaller;
   }
+}
+
+// Whether a comes before b in a search for the first maximum or minimum: NaN wins, zeros are equal.
+template <class C>
+bool IsAbove(C a, C b) {
+  return a > b || (a != a && b == b);
+}
+template <class C>
+bool IsBelow(C a, C b) {
+  return a < b || (a != a && b == b);
+}
+
+// The smallest and the largest value of a type, infinities included.
+template <class C>
+C Lowest() {
+  if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::min();
+  else return -std::numeric_limits<C>::infinity();
+}
+template <class C>
+C Highest() {
+  if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::max();
+  else return std::numeric_limits<C>::infinity();
 }
 
 // Calls f.template operator()<T>() with the storage type of an arithmetic dtype.

@@ -7,6 +7,7 @@
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/arithmetic-inl.h"
 #include "aqt/kernels/elementwise.h"
 #include "aqt/kernels/elementwise_internal.h"
 #include "aqt/kernels/target.h"
@@ -70,48 +71,6 @@ inline int32_t Divide(int32_t a, int32_t b) {
   return a / b;
 }
 
-// The bits of both numbers: -0 only if both are -0.
-HWY_INLINE float AndBits(float a, float b) {
-  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a) & __builtin_bit_cast(uint32_t, b));
-}
-HWY_INLINE double AndBits(double a, double b) {
-  return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, a) & __builtin_bit_cast(uint64_t, b));
-}
-HWY_INLINE float OrBits(float a, float b) {
-  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a) | __builtin_bit_cast(uint32_t, b));
-}
-HWY_INLINE double OrBits(double a, double b) {
-  return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, a) | __builtin_bit_cast(uint64_t, b));
-}
-
-template <class C>
-HWY_INLINE C Max(C a, C b) {
-  if constexpr (std::is_integral_v<C>) {
-    return a > b ? a : b;
-  } else {
-    C larger = a > b ? a : b;
-    larger = a == b ? AndBits(a, b) : larger;
-    return a != a ? a : larger;  // b if it is NaN
-  }
-}
-
-template <class C>
-HWY_INLINE C Min(C a, C b) {
-  if constexpr (std::is_integral_v<C>) {
-    return a < b ? a : b;
-  } else {
-    C smaller = a < b ? a : b;
-    smaller = a == b ? OrBits(a, b) : smaller;
-    return a != a ? a : smaller;
-  }
-}
-
-template <class C>
-HWY_INLINE C Multiply(C a, C b) {
-  if constexpr (std::is_integral_v<C>) return Wrap(Unsigned(a) * Unsigned(b));
-  else return a * b;
-}
-
 // ---- arrays
 
 void UnaryS32(UnaryKind kind, const int32_t* x, int64_t n, int32_t* out) {
@@ -150,24 +109,20 @@ void BinaryOf(BinaryKind kind, const C* a, const C* b, int64_t n, C* out) {
   constexpr bool kInteger = std::is_integral_v<C>;
   const auto map = [&](auto f) { ForEach(n, out, f, a, b); };
   switch (kind) {
-    case BinaryKind::kAdd:
-      return map([](C x, C y) {
-        if constexpr (kInteger) return Wrap(Unsigned(x) + Unsigned(y));
-        else return x + y;
-      });
+    case BinaryKind::kAdd: return map([](C x, C y) { return internal::AddWrapping(x, y); });
     case BinaryKind::kSub:
       return map([](C x, C y) {
         if constexpr (kInteger) return Wrap(Unsigned(x) - Unsigned(y));
         else return x - y;
       });
-    case BinaryKind::kMul: return map([](C x, C y) { return Multiply(x, y); });
+    case BinaryKind::kMul: return map([](C x, C y) { return internal::MultiplyWrapping(x, y); });
     case BinaryKind::kDiv:
       return map([](C x, C y) {
         if constexpr (kInteger) return Divide(x, y);
         else return x / y;
       });
-    case BinaryKind::kMax: return map([](C x, C y) { return Max(x, y); });
-    case BinaryKind::kMin: return map([](C x, C y) { return Min(x, y); });
+    case BinaryKind::kMax: return map([](C x, C y) { return internal::Maximum(x, y); });
+    case BinaryKind::kMin: return map([](C x, C y) { return internal::Minimum(x, y); });
     default: AQT_CHECK(!"a kind that takes numbers");
   }
 }
@@ -197,14 +152,14 @@ void IntegerPowOf(int64_t exponent, const C* x, int64_t n, C* out) {
     for (uint64_t bits = magnitude; bits != 0; bits >>= 1) {
       if ((bits & 1) != 0 && any) {
         ForEach(
-            m, product, [](C a, C b) { return Multiply(a, b); }, product, power);
+            m, product, [](C a, C b) { return internal::MultiplyWrapping(a, b); }, product, power);
       } else if ((bits & 1) != 0) {
         std::copy_n(power, m, product);
         any = true;
       }
       if (bits > 1) {
         ForEach(
-            m, power, [](C a) { return Multiply(a, a); }, power);
+            m, power, [](C a) { return internal::MultiplyWrapping(a, a); }, power);
       }
     }
     if (!any) std::fill_n(product, m, C{1});
@@ -271,8 +226,8 @@ void CompareAny(CompareKind kind, DType dtype, const void* a, const void* b, int
 void ClampAny(DType dtype, const void* low, const void* x, const void* high, int64_t n, void* out) {
   VisitComputed(dtype, [&]<class C>(C) {
     ForEach(
-        n, static_cast<C*>(out), [](C from, C v, C to) { return Min(Max(v, from), to); }, static_cast<const C*>(low),
-        static_cast<const C*>(x), static_cast<const C*>(high));
+        n, static_cast<C*>(out), [](C from, C v, C to) { return internal::Minimum(internal::Maximum(v, from), to); },
+        static_cast<const C*>(low), static_cast<const C*>(x), static_cast<const C*>(high));
   });
 }
 

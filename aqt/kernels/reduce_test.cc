@@ -9,6 +9,8 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
+#include "aqt/kernels/target.h"
 #include "gtest/gtest.h"
 
 namespace aqt::kernels {
@@ -113,6 +115,106 @@ TEST(ReduceTest, MaximumAndItsEdges) {
   Reduce(ReduceKind::kMax, ArrayRef(x.data(), {0}), {axis}, &out);
   EXPECT_EQ(out, -inf);
   EXPECT_TRUE(std::isnan(Sum1({inf, -inf})));
+}
+
+// The elements of one output in the documented order, for any kind.
+template <class C>
+C ReduceInOrder(ReduceKind kind, const std::vector<C>& x) {
+  const auto combine = [kind](C a, C b) {
+    switch (kind) {
+      case ReduceKind::kSum: return a + b;
+      case ReduceKind::kProd: return a * b;
+      case ReduceKind::kMax: return std::max(a, b);
+      case ReduceKind::kMin: return std::min(a, b);
+    }
+    return C{};
+  };
+  const C inf = std::numeric_limits<C>::infinity();
+  std::vector<C> s(16, kind == ReduceKind::kSum    ? 0
+                       : kind == ReduceKind::kProd ? 1
+                       : kind == ReduceKind::kMax  ? -inf
+                                                   : inf);
+  for (size_t k = 0; k < x.size(); ++k) s[k % 16] = combine(s[k % 16], x[k]);
+  for (int width : {8, 4, 2, 1}) {
+    for (int j = 0; j < width; ++j) s[j] = combine(s[j], s[j + width]);
+  }
+  return s[0];
+}
+
+// Every subset of the axes, every kind, every target: rows and columns, few and many of them.
+TEST(ReduceTest, AllAxesKindsAndTargetsHaveTheDocumentedOrder) {
+  const Shape shape = {3, 9, 2, 70};
+  const Strides strides = DenseStrides(shape);
+  std::vector<float> x = Noise(shape.num_elements(), 6);
+  for (float& v : x) v = std::copysign(std::exp2(std::fmod(v, 1.0f) / 8), v);  // products stay finite
+  for (int mask = 0; mask < 16; ++mask) {
+    Axes axes;
+    Shape kept, reduced;
+    Strides kept_strides, reduced_strides;
+    for (int64_t axis = 0; axis < 4; ++axis) {
+      const bool is_reduced = (mask >> axis & 1) != 0;
+      if (is_reduced) axes.push_back(axis);
+      (is_reduced ? reduced : kept).push_back(shape[axis]);
+      (is_reduced ? reduced_strides : kept_strides).push_back(strides[axis]);
+    }
+    for (int k = 0; k < kNumReduceKinds; ++k) {
+      const ReduceKind kind = static_cast<ReduceKind>(k);
+      std::vector<float> want;
+      ForEachIndex(kept, kept_strides, kept_strides, [&](int64_t from, int64_t) {
+        std::vector<float> elements;
+        ForEachIndex(reduced, reduced_strides, reduced_strides,
+                     [&](int64_t offset, int64_t) { elements.push_back(x[from + offset]); });
+        want.push_back(ReduceInOrder(kind, elements));
+      });
+      for (const Target target : SupportedTargets()) {
+        std::vector<float> got(want.size());
+        Reduce(kind, ArrayRef(x.data(), shape), axes, got.data(), target);
+        ASSERT_EQ(got, want) << ToString(kind) << " over mask " << mask << " on " << target;
+      }
+    }
+  }
+}
+
+TEST(ReduceTest, MinimaAndProductsHaveEdges) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const int64_t axis = 0;
+  float out;
+  Reduce(ReduceKind::kMin, ArrayRef(&inf, {0}), {axis}, &out);
+  EXPECT_EQ(out, inf);
+  Reduce(ReduceKind::kProd, ArrayRef(&inf, {0}), {axis}, &out);
+  EXPECT_EQ(out, 1);
+  for (const float special : {std::nanf(""), -0.0f}) {
+    std::vector<float> x(20, 0.0f);
+    x[17] = special;
+    Reduce(ReduceKind::kMin, ArrayRef(x.data(), {20}), {axis}, &out);
+    EXPECT_TRUE(std::isnan(special) ? std::isnan(out) : std::signbit(out));
+    Reduce(ReduceKind::kMax, ArrayRef(x.data(), {20}), {axis}, &out);
+    EXPECT_TRUE(std::isnan(special) ? std::isnan(out) : !std::signbit(out));
+  }
+  const int32_t integers[] = {65536, 65537};
+  int32_t product;
+  Reduce(ReduceKind::kProd, ArrayRef(integers, {2}), {axis}, &product);
+  EXPECT_EQ(product, 65536);  // modulo 2^32
+  Reduce(ReduceKind::kMin, ArrayRef(integers, {0}), {axis}, &product);
+  EXPECT_EQ(product, std::numeric_limits<int32_t>::max());
+}
+
+TEST(ArgReduceTest, FirstOfEqualsAndNan) {
+  const float nan = std::nanf("");
+  const std::vector<float> x = {1, 3, 3, -0.0f, nan, 2, 0, nan, 1, 3, 1, 0.0f};  // [2, 3, 2]
+  int32_t out[4];
+  ArgReduce(ArgKind::kMax, DType::kF32, x.data(), 2, 3, 2, out);
+  EXPECT_EQ(std::vector<int32_t>(out, out + 4), (std::vector<int32_t>{2, 0, 1, 0}));
+  ArgReduce(ArgKind::kMin, DType::kF32, x.data(), 2, 3, 2, out);
+  EXPECT_EQ(std::vector<int32_t>(out, out + 4), (std::vector<int32_t>{2, 1, 0, 0}));
+  const int32_t integers[] = {5, 7, 7, 5};
+  ArgReduce(ArgKind::kMax, DType::kS32, integers, 1, 4, 1, out);
+  EXPECT_EQ(out[0], 1);
+  ArgReduce(ArgKind::kMin, DType::kS32, integers, 1, 4, 1, out);
+  EXPECT_EQ(out[0], 0);
+  const BFloat16 brains[] = {RoundToBFloat16(-2), RoundToBFloat16(4)};
+  ArgReduce(ArgKind::kMax, DType::kBF16, brains, 1, 2, 1, out);
+  EXPECT_EQ(out[0], 1);
 }
 
 TEST(ReduceTest, NoAxisCopiesAndAScalarWorks) {
