@@ -98,6 +98,31 @@ Value Reduce(ReduceKind kind, const Operand& x, const Axes& axes, bool keepdims)
   return Bind1(op, {value}, x.where());
 }
 
+// A negative axis counts from the end.
+int64_t FromEnd(int64_t axis, const Value& x) { return axis < 0 ? axis + x.rank() : axis; }
+
+Value ArgReduce(kernels::ArgKind kind, const Operand& x, int64_t axis) {
+  const Value value = x.As(DType::kF32);
+  return Bind1(ArgReduceOp{kind, FromEnd(axis, value)}, {value}, x.where());
+}
+
+WindowDims WithDefaults(WindowDims dims, int64_t rank) {
+  if (dims.stride.empty()) dims.stride.assign(rank, 1);
+  if (dims.low.empty()) dims.low.assign(rank, 0);
+  if (dims.high.empty()) dims.high.assign(rank, 0);
+  return dims;
+}
+
+Value ReduceWindow(ReduceKind kind, const Operand& x, const WindowDims& dims) {
+  const Value value = x.As(DType::kF32);
+  return Bind1(ReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
+}
+
+Value ArgReduceWindow(kernels::ArgKind kind, const Operand& x, const WindowDims& dims) {
+  const Value value = x.As(DType::kF32);
+  return Bind1(ArgReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
+}
+
 Value ReduceAll(ReduceKind kind, const Operand& x) {
   Axes all(x.is_number() ? 0 : x.value().rank());
   std::iota(all.begin(), all.end(), 0);
@@ -184,11 +209,36 @@ Value StopGradient(const Operand& x) { return Bind1(StopGradientOp{}, {x.As(DTyp
 
 Value ReduceSum(const Operand& x) { return ReduceAll(ReduceKind::kSum, x); }
 Value ReduceMax(const Operand& x) { return ReduceAll(ReduceKind::kMax, x); }
+Value ReduceMin(const Operand& x) { return ReduceAll(ReduceKind::kMin, x); }
+Value ReduceProd(const Operand& x) { return ReduceAll(ReduceKind::kProd, x); }
 Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims) {
   return Reduce(ReduceKind::kSum, x, axes, keepdims);
 }
 Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims) {
   return Reduce(ReduceKind::kMax, x, axes, keepdims);
+}
+Value ReduceMin(const Operand& x, const Axes& axes, bool keepdims) {
+  return Reduce(ReduceKind::kMin, x, axes, keepdims);
+}
+Value ReduceProd(const Operand& x, const Axes& axes, bool keepdims) {
+  return Reduce(ReduceKind::kProd, x, axes, keepdims);
+}
+Value ArgMax(const Operand& x, int64_t axis) { return ArgReduce(kernels::ArgKind::kMax, x, axis); }
+Value ArgMin(const Operand& x, int64_t axis) { return ArgReduce(kernels::ArgKind::kMin, x, axis); }
+
+Value CumulativeSum(const Operand& x, int64_t axis, bool reverse) {
+  const Value value = x.As(DType::kF32);
+  return Bind1(CumulativeSumOp{FromEnd(axis, value), reverse}, {value}, x.where());
+}
+
+Value ReduceWindowSum(const Operand& x, const WindowDims& dims) { return ReduceWindow(ReduceKind::kSum, x, dims); }
+Value ReduceWindowMax(const Operand& x, const WindowDims& dims) { return ReduceWindow(ReduceKind::kMax, x, dims); }
+Value ReduceWindowMin(const Operand& x, const WindowDims& dims) { return ReduceWindow(ReduceKind::kMin, x, dims); }
+Value WindowArgMax(const Operand& x, const WindowDims& dims) {
+  return ArgReduceWindow(kernels::ArgKind::kMax, x, dims);
+}
+Value WindowArgMin(const Operand& x, const WindowDims& dims) {
+  return ArgReduceWindow(kernels::ArgKind::kMin, x, dims);
 }
 
 Value BroadcastTo(const Operand& x, const Shape& shape) { return BroadcastToLast(x.As(DType::kF32), shape, x.where()); }
@@ -226,11 +276,39 @@ Value Slice(const Operand& x, const PerAxis& start, const PerAxis& limit, const 
   return Bind1(op, {value}, x.where());
 }
 
-Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior) {
+Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior, double value) {
+  const Value operand = x.As(DType::kF32);
+  PadOp op{low, high, interior, value};
+  if (interior.empty()) op.interior.assign(operand.rank(), 0);
+  return Bind1(op, {operand}, x.where());
+}
+
+Value Reverse(const Operand& x, const Axes& axes) {
   const Value value = x.As(DType::kF32);
-  PadOp op{low, high, interior};
-  if (interior.empty()) op.interior.assign(value.rank(), 0);
-  return Bind1(op, {value}, x.where());
+  absl::StatusOr<Axes> normalized = NormalizeAxes(axes, value.rank());
+  if (!normalized.ok()) return Refuse(normalized.status(), "reverse", {value}, x.where());
+  std::sort(normalized->begin(), normalized->end());
+  return Bind1(ReverseOp{*std::move(normalized)}, {value}, x.where());
+}
+
+Value Take(const Operand& x, const Operand& indices, int64_t axis) {
+  const Value value = x.As(DType::kF32);
+  return Bind1(TakeOp{FromEnd(axis, value)}, {value, indices.As(DType::kS32)}, x.where());
+}
+
+Value ScatterAdd(const Operand& indices, const Operand& updates, int64_t extent, int64_t axis) {
+  const Value numbers = indices.As(DType::kS32), values = updates.As(DType::kF32);
+  // The result has one axis where the indices have theirs.
+  const int64_t rank = values.rank() - numbers.rank() + 1;
+  return Bind1(ScatterAddOp{axis < 0 ? axis + rank : axis, extent}, {numbers, values}, indices.where());
+}
+
+Value Iota(DType dtype, const Shape& shape, int64_t axis, const std::source_location& where) {
+  return Bind1(IotaOp{dtype, shape, axis < 0 ? axis + shape.rank() : axis}, {}, where);
+}
+
+Value RandomBits(const Operand& key, const Shape& shape) {
+  return Bind1(RandomBitsOp{shape}, {key.As(DType::kU32)}, key.where());
 }
 
 Value Concatenate(absl::Span<const Value> parts, int64_t axis, const std::source_location& where) {

@@ -106,9 +106,25 @@ Value StopGradient(const Operand& x);
 // Over all axes, to a scalar.
 Value ReduceSum(const Operand& x);
 Value ReduceMax(const Operand& x);
+Value ReduceMin(const Operand& x);
+Value ReduceProd(const Operand& x);
 // Over these axes; with keepdims they are kept with extent 1. x itself if `axes` is empty.
 Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims = false);
 Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims = false);
+Value ReduceMin(const Operand& x, const Axes& axes, bool keepdims = false);
+Value ReduceProd(const Operand& x, const Axes& axes, bool keepdims = false);
+// The s32 numbers of the first maxima and minima along `axis`, which the result does not have; NaN wins.
+Value ArgMax(const Operand& x, int64_t axis);
+Value ArgMin(const Operand& x, int64_t axis);
+Value CumulativeSum(const Operand& x, int64_t axis, bool reverse = false);
+
+// Windows of x. Empty `stride`, `low` and `high` are ones and zeros.
+Value ReduceWindowSum(const Operand& x, const WindowDims& dims);
+Value ReduceWindowMax(const Operand& x, const WindowDims& dims);
+Value ReduceWindowMin(const Operand& x, const WindowDims& dims);
+// The row-major numbers in x, s32, of the first maxima and minima of its windows.
+Value WindowArgMax(const Operand& x, const WindowDims& dims);
+Value WindowArgMin(const Operand& x, const WindowDims& dims);
 
 // x's axes become the last axes of `shape`; extent 1 is stretched. x itself if it already has the shape.
 Value BroadcastTo(const Operand& x, const Shape& shape);
@@ -119,9 +135,23 @@ Value Reshape(const Operand& x, const Shape& shape);
 Value Transpose(const Operand& x, const Axes& permutation);
 // Stride 1 by default.
 Value Slice(const Operand& x, const PerAxis& start, const PerAxis& limit, const PerAxis& stride = {});
-Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior = {});
+Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior = {}, double value = 0);
+Value Reverse(const Operand& x, const Axes& axes);
 Value Concatenate(absl::Span<const Value> parts, int64_t axis,
                   const std::source_location& where = std::source_location::current());
+
+// Slices of x along `axis` by number; the axes of `indices` take the place of `axis`. Indices out of range count as the
+// nearest one in range; they do not count from the end.
+Value Take(const Operand& x, const Operand& indices, int64_t axis = 0);
+// Zeros with `extent` places along `axis`, to which the updates are added; updates' axes from `axis` on are those of
+// `indices`.
+Value ScatterAdd(const Operand& indices, const Operand& updates, int64_t extent, int64_t axis = 0);
+
+// 0, 1, 2, ... along `axis`.
+Value Iota(DType dtype, const Shape& shape, int64_t axis,
+           const std::source_location& where = std::source_location::current());
+// 32 random bits per element, u32, from a key u32[2].
+Value RandomBits(const Operand& key, const Shape& shape);
 
 // `out` defaults to the dtype of lhs, or s32 for integers. Operands have one dtype, or are both integers, or lhs is
 // f16, bf16 or f32 and rhs s8, s4 or s2: their sums are those of aqt/kernels/digits.h.

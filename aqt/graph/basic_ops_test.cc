@@ -1,13 +1,19 @@
 #include "aqt/graph/basic_ops.h"
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
+#include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/graph/op.h"
+#include "aqt/graph/trace.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
@@ -144,6 +150,83 @@ TEST(BasicOpsTest, Reductions) {
   ExpectGives([](In in) { return ops::ReduceSum(in[0], {}); }, {x}, x);
 }
 
+TEST(BasicOpsTest, MoreReductions) {
+  const Array x = Array::Of<float>({1, 5, 3, 4, 5, 2}, {2, 3});
+  ExpectGives([](In in) { return ops::ReduceMin(in[0]); }, {x}, Array::Scalar(1.0f));
+  ExpectGives([](In in) { return ops::ReduceMin(in[0], {0}); }, {x}, Vec<float>({1, 5, 2}));
+  ExpectGives([](In in) { return ops::ReduceProd(in[0]); }, {x}, Array::Scalar(600.0f));
+  ExpectGives([](In in) { return ops::ReduceProd(in[0], {-1}, true); }, {x}, Array::Of<float>({15, 40}, {2, 1}));
+  ExpectGives([](In in) { return ops::ArgMax(in[0], -1); }, {x}, Vec<int32_t>({1, 1}));
+  ExpectGives([](In in) { return ops::ArgMax(in[0], 0); }, {x}, Vec<int32_t>({1, 0, 0}));
+  ExpectGives([](In in) { return ops::ArgMin(in[0], 1); }, {x}, Vec<int32_t>({0, 2}));
+  ExpectGives([](In in) { return ops::CumulativeSum(in[0], -1); }, {x}, Array::Of<float>({1, 6, 9, 4, 9, 11}, {2, 3}));
+  ExpectGives([](In in) { return ops::CumulativeSum(in[0], 0, true); }, {x},
+              Array::Of<float>({5, 10, 5, 4, 5, 2}, {2, 3}));
+}
+
+TEST(BasicOpsTest, ReverseIotaAndPadding) {
+  const Array x = Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  ExpectGives([](In in) { return ops::Reverse(in[0], {-1}); }, {x}, Array::Of<float>({3, 2, 1, 6, 5, 4}, {2, 3}));
+  ExpectGives([](In in) { return ops::Reverse(in[0], {1, 0}); }, {x}, Array::Of<float>({6, 5, 4, 3, 2, 1}, {2, 3}));
+  ExpectGives([](In in) { return ops::Reverse(in[0], {0}); }, {Array::Zeros(DType::kS8, {0, 2})},
+              Array::Zeros(DType::kS8, {0, 2}));
+  ExpectGives([](In) { return ops::Iota(DType::kF32, {2, 3}, 1); }, {}, Array::Of<float>({0, 1, 2, 0, 1, 2}, {2, 3}));
+  ExpectGives([](In) { return ops::Iota(DType::kS32, {2, 2}, -2); }, {}, Array::Of<int32_t>({0, 0, 1, 1}, {2, 2}));
+  ExpectGives([](In) { return ops::Iota(DType::kBF16, {2, 0}, 0); }, {}, Array::Zeros(DType::kBF16, {2, 0}));
+  ExpectGives(
+      [](In in) {
+        return ops::Pad(in[0], {0, 1}, {1, 0}, {0, 1}, -1.5);
+      },
+      {x},
+      Array::Of<float>({-1.5, 1, -1.5, 2, -1.5, 3, -1.5, 4, -1.5, 5, -1.5, 6, -1.5, -1.5, -1.5, -1.5, -1.5, -1.5},
+                       {3, 6}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {1}, {0}, {}, -HUGE_VAL); }, {Array::Zeros(DType::kF64, {0})},
+              Vec<double>({-HUGE_VAL}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {1}, {1}, {}, 1); }, {Vec<bool>({false})},
+              Vec<bool>({true, false, true}));
+}
+
+TEST(BasicOpsTest, TakeAndScatterAdd) {
+  const Array x = Array::Of<float>({1, 2, 3, 4, 5, 6}, {3, 2});
+  const Array numbers = Array::Of<int32_t>({2, 0, 2, -7, 99, 1}, {2, 3});
+  ExpectGives([](In in) { return ops::Take(in[0], in[1]); }, {x, numbers},
+              Array::Of<float>({5, 6, 1, 2, 5, 6, 1, 2, 5, 6, 3, 4}, {2, 3, 2}));
+  ExpectGives([](In in) { return ops::Take(in[0], in[1], -1); }, {x, Vec<int32_t>({1})},
+              Array::Of<float>({2, 4, 6}, {3, 1}));
+  ExpectGives([](In in) { return ops::Take(in[0], 1); }, {x}, Vec<float>({3, 4}));  // a number has no axes
+  ExpectGives([](In in) { return ops::Take(in[0], in[1]); },
+              {Array::Zeros(DType::kBool, {0, 2}), Array::Zeros(DType::kS32, {0})}, Array::Zeros(DType::kBool, {0, 2}));
+  const Array updates = Array::Of<float>({1, 10, 100, 1000, 1e4, 1e5}, {2, 3});
+  ExpectGives([](In in) { return ops::ScatterAdd(in[0], in[1], 4); }, {numbers, updates},
+              Vec<float>({1010, 1e5, 101, 1e4}));
+  ExpectGives([](In in) { return ops::ScatterAdd(in[0], in[1], 2, 1); }, {Vec<int32_t>({1, 1, 0}), updates},
+              Array::Of<float>({100, 11, 1e5, 11000}, {2, 2}));
+  ExpectGives([](In in) { return ops::ScatterAdd(in[0], in[1], 2, -1); }, {Vec<int32_t>({1, 1, 0}), updates},
+              Array::Of<float>({100, 11, 1e5, 11000}, {2, 2}));
+}
+
+TEST(BasicOpsTest, Windows) {
+  const Array x = Vec<float>({3, 1, 4, 1, 5});
+  ExpectGives([](In in) { return ops::ReduceWindowSum(in[0], {{2}, {}, {}, {}}); }, {x}, Vec<float>({4, 5, 5, 6}));
+  ExpectGives([](In in) { return ops::ReduceWindowSum(in[0], {{3}, {2}, {1}, {2}}); }, {x}, Vec<float>({4, 6, 6}));
+  ExpectGives([](In in) { return ops::ReduceWindowMax(in[0], {{2}, {2}, {0}, {1}}); }, {x}, Vec<float>({3, 4, 5}));
+  ExpectGives([](In in) { return ops::ReduceWindowMin(in[0], {{2}, {2}, {0}, {1}}); }, {x}, Vec<float>({1, 1, 5}));
+  ExpectGives([](In in) { return ops::WindowArgMax(in[0], {{3}, {}, {}, {}}); }, {x}, Vec<int32_t>({2, 2, 4}));
+  ExpectGives([](In in) { return ops::WindowArgMin(in[0], {{3}, {}, {}, {}}); }, {x}, Vec<int32_t>({1, 1, 3}));
+  ExpectGives(
+      [](In in) {
+        return ops::ReduceWindowSum(in[0], {{6}, {}, {}, {}});
+      },
+      {x}, Array::Zeros(DType::kF32, {0}));
+}
+
+TEST(BasicOpsTest, RandomBitsAreThoseOfTheKey) {
+  const RandomBits bits({7, 9}, 6);
+  ArrayBuilder want(DType::kU32, {2, 3});
+  for (int64_t i = 0; i < 6; ++i) want.Mutable<uint32_t>()[i] = bits.Bits32(i);
+  ExpectGives([](In in) { return ops::RandomBits(in[0], {2, 3}); }, {Vec<uint32_t>({7, 9})}, std::move(want).Build());
+}
+
 TEST(BasicOpsTest, CastsAndProducts) {
   ExpectGives([](In in) { return ops::Cast(in[0], DType::kS8); }, {Vec<float>({1.7f, -300, 5})},
               Vec<int8_t>({1, -128, 5}));
@@ -219,6 +302,39 @@ TEST(BasicOpsTest, RefusalsNameOperationOperandsAndRemedy) {
            {"slice stride", [](In x) { return ops::Slice(x[0], {0, 0}, {2, 3}, {1, 0}); }, {f}, {"[0:3:0]"}},
            {"slice rank", [](In x) { return ops::Slice(x[0], {0}, {2}); }, {f}, {"start has 1 numbers for 2 axes"}},
            {"pad", [](In x) { return ops::Pad(x[0], {-1, 0}, {0, 0}); }, {f}, {"pad: negative padding on axis 0"}},
+           {"pad value", [](In x) { return ops::Pad(x[0], {0}, {1}, {}, 128); }, {s8}, {"pad: the value 128 is none of s8"}},
+           {"pad fraction", [](In x) { return ops::Pad(x[0], {0}, {1}, {}, 0.5); }, {s8}, {"the value 0.5"}},
+           {"reverse", [](In x) { return ops::Reverse(x[0], {2}); }, {f}, {"reverse: ", "2"}},
+           {"iota", [](In) { return ops::Iota(DType::kF32, {2}, 1); }, {}, {"iota: axis 1 of [1] is not in 0 .. 0"}},
+           {"iota bool", [](In) { return ops::Iota(DType::kBool, {2}, 0); }, {}, {"iota: ", "not in bool"}},
+           {"iota huge", [](In) { return ops::Iota(DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}, 0); }, {},
+            {"iota: ", "more elements"}},
+           {"argmax", [](In x) { return ops::ArgMax(x[0], 0); }, {Array::Zeros(DType::kF32, {0, 2})},
+            {"argmax: axis 0 of f32[0,2] has no elements"}},
+           {"argmin", [](In x) { return ops::ArgMin(x[0], 2); }, {f}, {"argmin: axis 2"}},
+           {"cumulative_sum", [](In x) { return ops::CumulativeSum(x[0], -3); }, {f}, {"cumulative_sum: axis -1"}},
+           {"take indices", [](In x) { return ops::Take(x[0], x[0]); }, {f}, {"take: the indices are f32[2,3], not s32"}},
+           {"take nothing", [](In x) { return ops::Take(x[0], 0); }, {Array::Zeros(DType::kF32, {0, 2})},
+            {"take: axis 0 of f32[0,2] has no elements to take"}},
+           {"scatter", [](In x) { return ops::ScatterAdd(x[1], x[0], 4); }, {f, Array::Zeros(DType::kS32, {3})},
+            {"scatter_add: axis 0 of the updates f32[2,3]", "s32[3]"}},
+           {"scatter axis", [](In x) { return ops::ScatterAdd(x[1], x[0], 4, 2); }, {f, Array::Zeros(DType::kS32, {3})},
+            {"scatter_add: axis 2 and the 1 axes"}},
+           {"scatter extent", [](In x) { return ops::ScatterAdd(x[1], x[0], 0); }, {f, Array::Zeros(DType::kS32, {2})},
+            {"scatter_add: the extent is 0"}},
+           {"window", [](In x) { return ops::ReduceWindowSum(x[0], {{1}, {}, {}, {}}); }, {f},
+            {"reduce_window_sum: window has 1 numbers for 2 axes"}},
+           {"window zero", [](In x) { return ops::ReduceWindowMax(x[0], {{1, 0}, {}, {}, {}}); }, {f},
+            {"reduce_window_max: window 0 and stride 1 of axis 1"}},
+           {"window padding", [](In x) { return ops::ReduceWindowMin(x[0], {{1, 2}, {}, {0, 2}, {}}); }, {f},
+            {"reduce_window_min: padding 2 and 0 of axis 1", "0 .. 1"}},
+           {"window prod", [](In x) {
+              return Bind(ReduceWindowOp{kernels::ReduceKind::kProd, {{1, 1}, {1, 1}, {0, 0}, {0, 0}}}, {x[0]},
+                          std::source_location::current())[0];
+            }, {f}, {"reduce_window_prod: there are no products"}},
+           {"empty windows", [](In x) { return ops::WindowArgMax(x[0], {{2}, {}, {1}, {1}}); },
+            {Array::Zeros(DType::kF32, {0})}, {"window_argmax: the windows of f32[0] have no elements"}},
+           {"key", [](In x) { return ops::RandomBits(x[0], {2}); }, {f}, {"random_bits: the key is f32[2,3], expected u32[2]"}},
            {"concatenate", [](In x) { return ops::Concatenate({x[0], x[1]}, 0); }, {f, b},
             {"concatenate: operand 1 is bf16[2,3]"}},
            {"concatenate axis", [](In x) { return ops::Concatenate({x[0]}, 2); }, {f},

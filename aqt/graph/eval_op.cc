@@ -1,16 +1,24 @@
 #include "aqt/graph/eval_op.h"
 
+#include <cstdint>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/kernels/contraction.h"
+#include "aqt/kernels/cumulative.h"
 #include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/gather.h"
+#include "aqt/kernels/noise.h"
 #include "aqt/kernels/reduce.h"
+#include "aqt/kernels/reduce_window.h"
 
 namespace aqt {
 namespace {
@@ -121,7 +129,11 @@ Array Eval(const SliceOp& op, Arrays in, const Aval& out) {
 }
 
 Array Eval(const PadOp& op, Arrays in, const Aval& out) {
-  ArrayBuilder builder(out);  // zeros
+  ArrayBuilder builder(op.value == 0 ? ArrayBuilder(out) : ArrayBuilder::ForOverwrite(out));  // zeros
+  if (op.value != 0) {
+    const Array value = Cast(Array::Scalar(op.value), out.dtype);
+    AQT_CHECK(CopyArray(View(value, out.shape, Strides(out.shape.rank(), 0)), builder.ref()).ok());
+  }
   if (in[0].num_elements() > 0) {
     Strides strides = DenseStrides(out.shape);
     int64_t offset = 0;
@@ -131,6 +143,100 @@ Array Eval(const PadOp& op, Arrays in, const Aval& out) {
     }
     AQT_CHECK(CopyArray(in[0], Window(builder, in[0].shape(), strides, offset)).ok());
   }
+  return std::move(builder).Build();
+}
+
+Array Eval(const ReverseOp& op, Arrays in, const Aval& out) {
+  if (out.shape.num_elements() == 0) return in[0];
+  Strides strides = DenseStrides(out.shape);
+  int64_t offset = 0;
+  for (const int64_t axis : op.axes) {
+    offset += (out.shape[axis] - 1) * strides[axis];
+    strides[axis] = -strides[axis];
+  }
+  return Dense(View(in[0], out.shape, strides, offset));
+}
+
+Array Eval(const IotaOp& op, Arrays, const Aval& out) {
+  if (out.shape.num_elements() == 0) return Array::Zeros(out.dtype, out.shape);
+  ArrayBuilder numbers = ArrayBuilder::ForOverwrite({DType::kS64, {op.shape[op.axis]}});
+  const absl::Span<int64_t> counted = numbers.Mutable<int64_t>();
+  std::iota(counted.begin(), counted.end(), 0);
+  Strides strides(out.shape.rank(), 0);
+  strides[op.axis] = 1;
+  return Dense(View(Cast(std::move(numbers).Build(), out.dtype), out.shape, strides));
+}
+
+// A dense array as [outer, axis, inner].
+struct AroundAxis {
+  AroundAxis(const Shape& shape, int64_t axis) {
+    for (int64_t i = 0; i < axis; ++i) outer *= shape[i];
+    for (int64_t i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
+  }
+  int64_t outer = 1, inner = 1;
+};
+
+Array Eval(const ArgReduceOp& op, Arrays in, const Aval& out) {
+  const AroundAxis around(in[0].shape(), op.axis);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::ArgReduce(op.kind, in[0].dtype(), in[0].data(), around.outer, in[0].shape()[op.axis], around.inner,
+                     builder.Mutable<int32_t>().data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const CumulativeSumOp& op, Arrays in, const Aval& out) {
+  const AroundAxis around(out.shape, op.axis);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::CumulativeSum(out.dtype, in[0].data(), around.outer, out.shape[op.axis], around.inner, op.reverse,
+                         builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const TakeOp& op, Arrays in, const Aval& out) {
+  const AroundAxis around(in[0].shape(), op.axis);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::TakeRows(out.dtype, in[0].data(), around.outer, in[0].shape()[op.axis], around.inner, in[1].View<int32_t>(),
+                    builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const ScatterAddOp& op, Arrays in, const Aval& out) {
+  const AroundAxis around(out.shape, op.axis);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::ScatterAddRows(out.dtype, in[1].data(), around.outer, op.extent, around.inner, in[0].View<int32_t>(),
+                          builder.data());
+  return std::move(builder).Build();
+}
+
+absl::InlinedVector<kernels::WindowAxis, kInlineRank> WindowAxes(const WindowDims& dims, const Shape& shape,
+                                                                 const Shape& out) {
+  absl::InlinedVector<kernels::WindowAxis, kInlineRank> axes;
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    axes.push_back({shape[i], dims.window[i], dims.stride[i], dims.low[i], out[i]});
+  }
+  return axes;
+}
+
+Array Eval(const ReduceWindowOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::ReduceWindow(op.kind, out.dtype, WindowAxes(op.dims, in[0].shape(), out.shape), in[0].data(),
+                        builder.data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const ArgReduceWindowOp& op, Arrays in, const Aval& out) {
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::ArgReduceWindow(op.kind, in[0].dtype(), WindowAxes(op.dims, in[0].shape(), out.shape), in[0].data(),
+                           builder.Mutable<int32_t>().data());
+  return std::move(builder).Build();
+}
+
+Array Eval(const RandomBitsOp&, Arrays in, const Aval& out) {
+  const absl::Span<const uint32_t> words = in[0].View<uint32_t>();
+  const int64_t n = out.shape.num_elements();
+  const RandomBits bits({words[0], words[1]}, n);
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
+  kernels::FillRandom(kernels::RandomNumbers::Bits32(bits), 0, 1, n, builder.Mutable<uint32_t>().data());
   return std::move(builder).Build();
 }
 

@@ -12,6 +12,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
+#include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
@@ -99,6 +100,33 @@ INSTANTIATE_TEST_SUITE_P(
         {"reduce_sum_all", [](In x) { return ops::ReduceSum(x[0]); }, {F64({2, 3}, 22)}},
         {"reduce_max", [](In x) { return ops::ReduceMax(x[0], {1}); }, {F64({3, 5}, 23)}},
         {"reduce_max_keepdims", [](In x) { return ops::ReduceMax(x[0], {0}, true); }, {F64({3, 5}, 24)}},
+        {"reduce_min", [](In x) { return ops::ReduceMin(x[0], {1}); }, {F64({3, 5}, 72)}},
+        {"reduce_prod", [](In x) { return ops::ReduceProd(x[0], {0, 2}); }, {F64({2, 3, 4}, 73)}},
+        {"reduce_prod_keepdims", [](In x) { return ops::ReduceProd(x[0], {1}, true); }, {F64({2, 5, 2}, 74)}},
+        {"reduce_prod_one", [](In x) { return ops::ReduceProd(x[0], {0}); }, {F64({1, 3}, 75)}},
+        {"argmax", [](In x) { return ops::Cast(ops::ArgMax(x[0], 1), DType::kF64) * ops::ReduceMax(x[0], {1}); },
+         {F64({3, 4}, 76)}},
+        {"cumulative_sum", [](In x) { return ops::CumulativeSum(x[0], 1); }, {F64({2, 4, 3}, 77)}},
+        {"cumulative_sum_reverse", [](In x) { return ops::CumulativeSum(x[0], 0, true); }, {F64({4}, 78)}},
+        {"reverse", [](In x) { return ops::Reverse(x[0], {0, 2}) * x[1]; }, {F64({2, 3, 2}, 79), F64({2, 3, 2}, 80)}},
+        {"iota", [](In x) { return x[0] * ops::Iota(DType::kF64, {2, 3}, 1); }, {F64({2, 3}, 81)}},
+        {"pad_value", [](In x) { return ops::Pad(x[0], {1, 0}, {0, 2}, {2, 1}, 3) * x[1]; },
+         {F64({3, 2}, 82), F64({8, 5}, 83)}},
+        {"take", [](In x) { return ops::Take(x[0], Value(Array::Of<int32_t>({2, 0, 2, -1, 9, 2}, {2, 3}))) * x[1]; },
+         {F64({3, 2}, 84), F64({2, 3, 2}, 85)}},
+        {"take_inner", [](In x) { return ops::Take(x[0], Value(Array::Of<int32_t>({1, 1, 0}, {3})), 1); },
+         {F64({2, 3, 2}, 86)}},
+        {"scatter_add",
+         [](In x) { return ops::ScatterAdd(Value(Array::Of<int32_t>({2, 0, 2, 9}, {4})), x[0], 5, 1) * x[1]; },
+         {F64({2, 4, 2}, 87), F64({2, 5, 2}, 88)}},
+        {"window_sum", [](In x) { return ops::ReduceWindowSum(x[0], {{1, 3, 2}, {1, 2, 1}, {0, 2, 0}, {0, 1, 1}}); },
+         {F64({2, 7, 3}, 89)}},
+        {"window_sum_rest", [](In x) { return ops::ReduceWindowSum(x[0], {{2}, {3}, {}, {}}); }, {F64({7}, 90)}},
+        {"window_max", [](In x) { return ops::ReduceWindowMax(x[0], {{3, 2}, {2, 1}, {1, 0}, {2, 1}}); },
+         {F64({6, 4}, 91)}},
+        {"window_min", [](In x) { return ops::ReduceWindowMin(x[0], {{2, 2}, {1, 2}, {}, {}}); }, {F64({4, 5}, 92)}},
+        {"window_none", [](In x) { return ops::ReduceSum(ops::ReduceWindowMax(x[0], {{9}, {}, {}, {}})) + x[0]; },
+         {F64({4}, 93)}},
         {"broadcast_column", [](In x) { return x[0] * x[1]; }, {F64({3, 1}, 25), F64({4}, 26)}},
         {"broadcast_scalar", [](In x) { return x[0] * x[1]; }, {F64({}, 27), F64({2, 2}, 28)}},
         {"broadcast_in_dim", [](In x) { return ops::BroadcastInDim(x[0], {3, 2, 4}, {0, 1}); }, {F64({3, 1}, 29)}},
@@ -175,6 +203,16 @@ TEST(GradTest, EndsAndRounding) {
   EXPECT_EQ(GradientAt([](In in) { return ops::IntegerPow(in[0], 2); }, 0), 0);
   EXPECT_EQ(GradientAt([](In in) { return ops::Pow(in[0], 2.0); }, -3), -6);
   EXPECT_EQ(GradientAt([](In in) { return ops::Pow(0.0, in[0]); }, 2), 0);
+  // Products of others, where a quotient would be 0 / 0.
+  const auto product = [](In in) { return ops::ReduceProd(in[0]); };
+  EXPECT_TRUE(
+      BitEqual(GradientsAt(product, {Array::Of<double>({0, 2, 3}, {3})})[0], Array::Of<double>({6, 0, 0}, {3})));
+  EXPECT_TRUE(
+      BitEqual(GradientsAt(product, {Array::Of<double>({0, 0, 3}, {3})})[0], Array::Of<double>({0, 0, 0}, {3})));
+  // Among equals the first of a window gets all.
+  const auto pooled = [](In in) { return ops::ReduceWindowMax(in[0], {{2}, {}, {}, {}}); };
+  EXPECT_TRUE(
+      BitEqual(GradientsAt(pooled, {Array::Of<double>({1, 1, 1, 0}, {4})})[0], Array::Of<double>({1, 1, 1, 0}, {4})));
   // The cotangent is rounded as the value is: 9.7 * 3.3 becomes 32.
   EXPECT_EQ(GradientAt([](In in) { return ops::ReducePrecision(in[0], 4, 3) * 9.7 * 3.3; }, 1), 32);
 }
@@ -270,6 +308,32 @@ TEST(GradTest, GradientsAreProgramsAndCanBeDifferentiatedAgain) {
   ASSERT_THAT(second, IsOk());
   EXPECT_EQ((*Eval(*first, {Scalar64(2)}))[0].View<double>()[0], 12);
   EXPECT_EQ((*Eval(*second, {Scalar64(2)}))[0].View<double>()[0], 12);
+}
+
+// Of what the gradients of windows and rows are made of.
+TEST(GradTest, SecondDerivatives) {
+  const Array x = F64({4, 3}, 94);
+  for (const auto& fn : std::vector<std::function<Value(In)>>{
+           [](In in) {
+             return ops::ReduceWindowMax(in[0], {{2, 2}, {}, {}, {}});
+           },
+           [](In in) {
+             return ops::ReduceWindowSum(in[0], {{2, 2}, {2, 1}, {1, 0}, {0, 0}});
+           },
+           [](In in) {
+             return ops::Take(in[0], Value(Array::Of<int32_t>({1, 1, 3}, {3})));
+           },
+           [](In in) { return ops::ReduceProd(in[0], {0}); },
+           [](In in) { return ops::CumulativeSum(in[0], 0); },
+           [](In in) { return ops::Tanh(in[0]) + ops::Erf(in[0]) * ops::Logistic(in[0]); },
+       }) {
+    absl::StatusOr<Program> loss =
+        TraceWith([&](In in) { return Values{ops::ReduceSum(ops::IntegerPow(fn(in), 3))}; }, {x});
+    ASSERT_THAT(loss, IsOk());
+    absl::StatusOr<Program> gradient = Grad(*loss, {0});
+    ASSERT_THAT(gradient, IsOk());
+    EXPECT_THAT(CheckGradients([&](In in) { return Inline(*gradient, in); }, {x}, 1e-6), IsOk());
+  }
 }
 
 TEST(GradTest, Errors) {

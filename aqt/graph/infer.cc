@@ -1,6 +1,12 @@
 // InferOp: one function per operation.
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -206,6 +212,16 @@ Result Infer(const SliceOp& op, Avals in) {
   return out;
 }
 
+// An integer type or bool must hold the number.
+absl::Status ExpectValue(double value, DType dtype) {
+  if (IsFloat(dtype)) return absl::OkStatus();
+  const double low = dtype == DType::kBool ? 0 : static_cast<double>(IntegerMin(dtype));
+  const double high = dtype == DType::kBool ? 1 : static_cast<double>(IntegerMax(dtype));
+  // 2^63 is what the largest s64 becomes in f64, which cannot hold it.
+  if (value == std::floor(value) && value >= low && value <= high && value < 0x1p63) return absl::OkStatus();
+  return Invalid("the value ", value, " is none of ", ToString(dtype));
+}
+
 Result Infer(const PadOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
   const Shape& shape = in[0].shape;
@@ -226,7 +242,143 @@ Result Infer(const PadOp& op, Avals in) {
     }
     out.shape.push_back(extent.value());
   }
+  AQT_RETURN_IF_ERROR(ExpectValue(op.value, in[0].dtype));
   return out;
+}
+
+Result Infer(const ReverseOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectAscending(op.axes, in[0].shape.rank()));
+  return in[0];
+}
+
+Result Infer(const IotaOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 0));
+  AQT_RETURN_IF_ERROR(ExpectAscending({op.axis}, op.shape.rank()));
+  if (op.dtype == DType::kBool) return Invalid("counts in numbers, not in bool");
+  return Aval{op.dtype, op.shape};
+}
+
+// A number of an element must fit into s32.
+absl::Status ExpectCountable(int64_t elements, const Aval& a) {
+  if (elements <= std::numeric_limits<int32_t>::max()) return absl::OkStatus();
+  return Invalid("the numbers of ", elements, " elements of ", a.ToString(), " do not fit into s32");
+}
+
+Result Infer(const ArgReduceOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  AQT_RETURN_IF_ERROR(ExpectAscending({op.axis}, in[0].shape.rank()));
+  const int64_t extent = in[0].shape[op.axis];
+  if (extent == 0) return Invalid("axis ", op.axis, " of ", in[0].ToString(), " has no elements");
+  AQT_RETURN_IF_ERROR(ExpectCountable(extent, in[0]));
+  Aval out{DType::kS32, {}};
+  for (int64_t axis = 0; axis < in[0].shape.rank(); ++axis) {
+    if (axis != op.axis) out.shape.push_back(in[0].shape[axis]);
+  }
+  return out;
+}
+
+Result Infer(const CumulativeSumOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  AQT_RETURN_IF_ERROR(ExpectAscending({op.axis}, in[0].shape.rank()));
+  return in[0];
+}
+
+absl::Status ExpectIndices(const Aval& indices) {
+  if (indices.dtype == DType::kS32) return absl::OkStatus();
+  return Invalid("the indices are ", indices.ToString(), ", not s32; cast them");
+}
+
+Result Infer(const TakeOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 2));
+  AQT_RETURN_IF_ERROR(ExpectIndices(in[1]));
+  AQT_RETURN_IF_ERROR(ExpectAscending({op.axis}, in[0].shape.rank()));
+  Aval out{in[0].dtype, {}};
+  for (int64_t axis = 0; axis < in[0].shape.rank(); ++axis) {
+    if (axis != op.axis) out.shape.push_back(in[0].shape[axis]);
+    else
+      for (const int64_t extent : in[1].shape) out.shape.push_back(extent);
+  }
+  AQT_RETURN_IF_ERROR(CheckShape(out.shape));
+  if (in[0].shape[op.axis] == 0 && out.shape.num_elements() > 0) {
+    return Invalid("axis ", op.axis, " of ", in[0].ToString(), " has no elements to take");
+  }
+  return out;
+}
+
+Result Infer(const ScatterAddOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 2));
+  AQT_RETURN_IF_ERROR(ExpectIndices(in[0]));
+  const Shape &indices = in[0].shape, &updates = in[1].shape;
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[1]));
+  if (op.axis < 0 || op.axis + indices.rank() > updates.rank()) {
+    return Invalid("axis ", op.axis, " and the ", indices.rank(), " axes of the indices do not lie in the updates ",
+                   in[1].ToString());
+  }
+  Aval out{in[1].dtype, Shape(updates.extents().first(op.axis))};
+  for (int64_t i = 0; i < indices.rank(); ++i) {
+    if (updates[op.axis + i] == indices[i]) continue;
+    return Invalid("axis ", op.axis + i, " of the updates ", in[1].ToString(), " has another extent than axis ", i,
+                   " of the indices ", in[0].ToString());
+  }
+  if (op.extent < 0) return Invalid("the extent ", op.extent, " is negative");
+  if (op.extent == 0 && updates.num_elements() > 0) return Invalid("the extent is 0: no place for the updates");
+  out.shape.push_back(op.extent);
+  for (int64_t axis = op.axis + indices.rank(); axis < updates.rank(); ++axis) out.shape.push_back(updates[axis]);
+  return out;
+}
+
+// How many windows there are along each axis.
+absl::StatusOr<Shape> InferWindows(const WindowDims& dims, const Shape& shape) {
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("window", dims.window, shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("stride", dims.stride, shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("low", dims.low, shape.rank()));
+  AQT_RETURN_IF_ERROR(ExpectPerAxis("high", dims.high, shape.rank()));
+  Shape out;
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    const int64_t window = dims.window[i], low = dims.low[i], high = dims.high[i];
+    if (window < 1 || dims.stride[i] < 1) {
+      return Invalid("window ", window, " and stride ", dims.stride[i], " of axis ", i, " are not both positive");
+    }
+    if (low < 0 || low >= window || high < 0 || high >= window) {
+      return Invalid("padding ", low, " and ", high, " of axis ", i, " is not within 0 .. ", window - 1,
+                     ": less than the window");
+    }
+    const CheckedInt extent = CheckedInt(shape[i]) + low + high;
+    if (!extent.ok()) return Invalid("the padded extent of axis ", i, " exceeds 2^63 - 1");
+    out.push_back(extent.value() < window ? 0 : (extent.value() - window) / dims.stride[i] + 1);
+  }
+  return out;
+}
+
+Result Infer(const ReduceWindowOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  if (op.kind == kernels::ReduceKind::kProd) return Invalid("there are no products of windows");
+  AQT_ASSIGN_OR_RETURN(Shape shape, InferWindows(op.dims, in[0].shape));
+  return Aval{in[0].dtype, std::move(shape)};
+}
+
+Result Infer(const ArgReduceWindowOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));
+  AQT_ASSIGN_OR_RETURN(Shape shape, InferWindows(op.dims, in[0].shape));
+  AQT_RETURN_IF_ERROR(ExpectCountable(in[0].shape.num_elements(), in[0]));
+  if (in[0].shape.num_elements() == 0) {
+    for (const int64_t extent : shape) {
+      if (extent == 0) return Aval{DType::kS32, std::move(shape)};
+    }
+    return Invalid("the windows of ", in[0].ToString(), " have no elements");
+  }
+  return Aval{DType::kS32, std::move(shape)};
+}
+
+Result Infer(const RandomBitsOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  if (in[0] != Aval{DType::kU32, {2}}) return Invalid("the key is ", in[0].ToString(), ", expected u32[2]");
+  return Aval{DType::kU32, op.shape};
 }
 
 Result Infer(const ConcatenateOp& op, Avals in) {

@@ -9,6 +9,11 @@ namespace {
 
 std::string List(absl::Span<const int64_t> numbers) { return absl::StrCat("[", absl::StrJoin(numbers, ","), "]"); }
 
+std::string WindowText(const WindowDims& dims) {
+  return absl::StrCat("window=", List(dims.window), ", stride=", List(dims.stride), ", low=", List(dims.low),
+                      ", high=", List(dims.high));
+}
+
 std::string Text(absl::string_view text) { return std::string(text); }
 
 }  // namespace
@@ -30,6 +35,15 @@ std::string OpName(const Op& op) {
                         [](const TransposeOp&) { return Text("transpose"); },
                         [](const SliceOp&) { return Text("slice"); },
                         [](const PadOp&) { return Text("pad"); },
+                        [](const ReverseOp&) { return Text("reverse"); },
+                        [](const IotaOp&) { return Text("iota"); },
+                        [](const ArgReduceOp& o) { return absl::StrCat("arg", ToString(o.kind)); },
+                        [](const CumulativeSumOp&) { return Text("cumulative_sum"); },
+                        [](const TakeOp&) { return Text("take"); },
+                        [](const ScatterAddOp&) { return Text("scatter_add"); },
+                        [](const ReduceWindowOp& o) { return absl::StrCat("reduce_window_", ToString(o.kind)); },
+                        [](const ArgReduceWindowOp& o) { return absl::StrCat("window_arg", ToString(o.kind)); },
+                        [](const RandomBitsOp&) { return Text("random_bits"); },
                         [](const ConcatenateOp&) { return Text("concatenate"); },
                         [](const DotGeneralOp&) { return Text("dot_general"); },
                         [](const StopGradientOp&) { return Text("stop_gradient"); },
@@ -61,8 +75,18 @@ std::string OpAttributes(const Op& op) {
             return absl::StrCat("start=", List(o.start), ", limit=", List(o.limit), ", stride=", List(o.stride));
           },
           [](const PadOp& o) {
-            return absl::StrCat("low=", List(o.low), ", high=", List(o.high), ", interior=", List(o.interior));
+            return absl::StrCat("low=", List(o.low), ", high=", List(o.high), ", interior=", List(o.interior),
+                                o.value == 0 ? "" : absl::StrCat(", value=", o.value));
           },
+          [](const ReverseOp& o) { return absl::StrCat("axes=", List(o.axes)); },
+          [](const IotaOp& o) { return absl::StrCat("axis=", o.axis); },
+          [](const ArgReduceOp& o) { return absl::StrCat("axis=", o.axis); },
+          [](const CumulativeSumOp& o) { return absl::StrCat("axis=", o.axis, o.reverse ? ", reverse" : ""); },
+          [](const TakeOp& o) { return absl::StrCat("axis=", o.axis); },
+          [](const ScatterAddOp& o) { return absl::StrCat("axis=", o.axis, ", extent=", o.extent); },
+          [](const ReduceWindowOp& o) { return WindowText(o.dims); },
+          [](const ArgReduceWindowOp& o) { return WindowText(o.dims); },
+          [](const RandomBitsOp&) { return std::string(); },  // the output's shape says it
           [](const ConcatenateOp& o) { return absl::StrCat("axis=", o.axis); },
           [](const DotGeneralOp& o) { return absl::StrCat("dims=", o.dims.ToString()); },
           [](const StopGradientOp&) { return std::string(); },

@@ -96,10 +96,74 @@ struct SliceOp {
   PerAxis start, limit, stride;
   bool operator==(const SliceOp&) const = default;
 };
-// Adds zeros along each axis: `low` before, `high` behind, `interior` between neighbours; none may be negative.
+// Adds elements of one value along each axis: `low` before, `high` behind, `interior` between neighbours; none may be
+// negative. The value is rounded to the dtype; an integer type must hold it exactly.
 struct PadOp {
   PerAxis low, high, interior;
+  double value = 0;
   bool operator==(const PadOp&) const = default;
+};
+// The elements of each of these axes in reverse order; axes ascending.
+struct ReverseOp {
+  Axes axes;
+  bool operator==(const ReverseOp&) const = default;
+};
+// No operand: the element's index along `axis`, rounded to the dtype (any but bool).
+struct IotaOp {
+  DType dtype;
+  Shape shape;
+  int64_t axis;
+  bool operator==(const IotaOp&) const = default;
+};
+// The number along `axis` of the first maximum or minimum, of the first NaN if there is one: s32, without the axis.
+struct ArgReduceOp {
+  kernels::ArgKind kind;
+  int64_t axis;
+  bool operator==(const ArgReduceOp&) const = default;
+};
+// Sums of the elements up to each one along `axis`; in reverse, of those from each one on.
+struct CumulativeSumOp {
+  int64_t axis;
+  bool reverse = false;
+  bool operator==(const CumulativeSumOp&) const = default;
+};
+// (x, indices s32): slices of x along `axis`, whose place the axes of `indices` take. An index below 0 counts as 0, one
+// beyond the end as the last.
+struct TakeOp {
+  int64_t axis;
+  bool operator==(const TakeOp&) const = default;
+};
+// (indices s32, updates): the sum of the updates by index; `axis` with `extent` takes the place of the axes of
+// `indices`. The counterpart of TakeOp, with the same meaning of an index. kernels/gather.h states the order of sums.
+struct ScatterAddOp {
+  int64_t axis;
+  int64_t extent;
+  bool operator==(const ScatterAddOp&) const = default;
+};
+// Windows at every stride-th place of each axis, which is first lengthened by `low` and `high` elements that no window
+// counts; window and stride >= 1, 0 <= low, high < window.
+struct WindowDims {
+  PerAxis window, stride, low, high;
+  bool operator==(const WindowDims&) const = default;
+};
+// The sum, maximum or minimum of each window; no product.
+struct ReduceWindowOp {
+  kernels::ReduceKind kind;
+  WindowDims dims;
+  bool operator==(const ReduceWindowOp&) const = default;
+};
+// The row-major number in the operand, s32, of the first maximum or minimum of each window; of the first NaN if there
+// is one.
+struct ArgReduceWindowOp {
+  kernels::ArgKind kind;
+  WindowDims dims;
+  bool operator==(const ArgReduceWindowOp&) const = default;
+};
+// (key u32[2]: words hi, lo): 32 random bits for each element, u32: RandomBits(key, ...) of core/rng.h, partitionable,
+// by row-major number.
+struct RandomBitsOp {
+  Shape shape;
+  bool operator==(const RandomBitsOp&) const = default;
 };
 // One or more operands whose shapes may differ only in the extent of `axis`.
 struct ConcatenateOp {
@@ -123,8 +187,9 @@ struct CompositeOp {
 };
 
 using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, ClampOp, IsFiniteOp, IntegerPowOp,
-                        ReducePrecisionOp, ReduceOp, BroadcastOp, ReshapeOp, TransposeOp, SliceOp, PadOp, ConcatenateOp,
-                        DotGeneralOp, StopGradientOp, CompositeOp>;
+                        ReducePrecisionOp, ReduceOp, BroadcastOp, ReshapeOp, TransposeOp, SliceOp, PadOp, ReverseOp,
+                        IotaOp, ArgReduceOp, CumulativeSumOp, TakeOp, ScatterAddOp, ReduceWindowOp, ArgReduceWindowOp,
+                        RandomBitsOp, ConcatenateOp, DotGeneralOp, StopGradientOp, CompositeOp>;
 
 // Joins lambdas, one per alternative, for std::visit. Without a catch-all it stops compiling when an operation is
 // added, which shows where a new operation must be handled.

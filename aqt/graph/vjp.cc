@@ -138,14 +138,47 @@ Value Spread(const ReduceOp& op, const Value& reduced, const Shape& shape) {
   return ops::BroadcastInDim(reduced, shape, kept);
 }
 
+// For each element the product of all others that are reduced with it; a division would not do where there are zeros.
+Value OthersProduct(const ReduceOp& op, const Value& x) {
+  // As [kept, n].
+  Axes permutation, inverse(x.rank());
+  int64_t n = 1;
+  for (int64_t axis = 0; axis < x.rank(); ++axis) {
+    if (std::find(op.axes.begin(), op.axes.end(), axis) == op.axes.end()) permutation.push_back(axis);
+  }
+  for (const int64_t axis : op.axes) {
+    permutation.push_back(axis);
+    n *= x.shape()[axis];
+  }
+  if (x.shape().num_elements() == 0) return x;
+  for (size_t i = 0; i < permutation.size(); ++i) inverse[permutation[i]] = static_cast<int64_t>(i);
+  const Value moved = ops::Transpose(x, permutation);
+  const int64_t kept = x.shape().num_elements() / n;
+  const Value rows = ops::Reshape(moved, {kept, n});
+  // Moves the rows by `places`; ones come in.
+  const auto shift = [&](const Value& value, int64_t places) {
+    const int64_t left = std::max<int64_t>(-places, 0), right = std::max<int64_t>(places, 0);
+    return ops::Pad(ops::Slice(value, {0, left}, {kept, n - right}), {0, right}, {0, left}, {}, 1);
+  };
+  // The products of all before, and of all behind: after step s, of 2^s neighbours.
+  Value before = shift(rows, 1), behind = shift(rows, -1);
+  for (int64_t reach = 1; reach < n; reach *= 2) {
+    before = before * shift(before, reach);
+    behind = behind * shift(behind, -reach);
+  }
+  return ops::Transpose(ops::Reshape(before * behind, moved.shape()), inverse);
+}
+
 Cotangents Rule(const ReduceOp& op, const Call& call) {
   const Value& x = call.x[0];
   switch (op.kind) {
     case kernels::ReduceKind::kSum: return {Spread(op, call.ct, x.shape())};
-    case kernels::ReduceKind::kMax: {
-      const Value is_max = ops::Cast(ops::Equal(x, Spread(op, call.y, x.shape())), x.dtype());
-      const Value share = call.ct / ops::ReduceSum(is_max, op.axes, op.keepdims);
-      return {is_max * Spread(op, share, x.shape())};
+    case kernels::ReduceKind::kProd: return {OthersProduct(op, x) * Spread(op, call.ct, x.shape())};
+    case kernels::ReduceKind::kMax:
+    case kernels::ReduceKind::kMin: {
+      const Value wins = ops::Cast(ops::Equal(x, Spread(op, call.y, x.shape())), x.dtype());
+      const Value share = call.ct / ops::ReduceSum(wins, op.axes, op.keepdims);
+      return {wins * Spread(op, share, x.shape())};
     }
   }
   return {std::nullopt};
@@ -192,6 +225,52 @@ Cotangents Rule(const PadOp& op, const Call& call) {
   }
   return {ops::Slice(call.ct, slice.start, slice.limit, slice.stride)};
 }
+
+Cotangents Rule(const ReverseOp& op, const Call& call) { return {ops::Reverse(call.ct, op.axes)}; }
+
+Cotangents Rule(const IotaOp&, const Call&) { return {}; }
+
+Cotangents Rule(const ArgReduceOp&, const Call&) { return {std::nullopt}; }
+
+Cotangents Rule(const CumulativeSumOp& op, const Call& call) {
+  return {ops::CumulativeSum(call.ct, op.axis, !op.reverse)};
+}
+
+Cotangents Rule(const TakeOp& op, const Call& call) {
+  return {ops::ScatterAdd(call.x[1], call.ct, call.x[0].shape()[op.axis], op.axis), std::nullopt};
+}
+
+Cotangents Rule(const ScatterAddOp& op, const Call& call) {
+  return {std::nullopt, ops::Take(call.ct, call.x[0], op.axis)};
+}
+
+// Of a sum: element i is in the windows (i + low - k) / stride for 0 <= k < window, so its cotangent is the sum of a
+// window of the spread cotangents. Of a maximum or minimum, as in JAX: all of it goes to the first.
+Cotangents Rule(const ReduceWindowOp& op, const Call& call) {
+  const Value& x = call.x[0];
+  const Shape &shape = x.shape(), &windows = call.y.shape();
+  const WindowDims& dims = op.dims;
+  if (windows.num_elements() == 0 || shape.num_elements() == 0) return {std::nullopt};
+  if (op.kind != kernels::ReduceKind::kSum) {
+    const Value winners =
+        op.kind == kernels::ReduceKind::kMax ? ops::WindowArgMax(x, dims) : ops::WindowArgMin(x, dims);
+    const Value sums = ops::ScatterAdd(ops::Reshape(winners, {-1}), ops::Reshape(call.ct, {-1}), shape.num_elements());
+    return {ops::Reshape(sums, shape)};
+  }
+  PadOp pad;
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    const int64_t span = (windows[i] - 1) * dims.stride[i] + 1;
+    pad.low.push_back(dims.window[i] - 1 - dims.low[i]);
+    pad.high.push_back(shape[i] + dims.low[i] - span);
+    pad.interior.push_back(dims.stride[i] - 1);
+  }
+  const PerAxis ones(shape.rank(), 1), none(shape.rank(), 0);
+  return {ops::ReduceWindowSum(ops::Pad(call.ct, pad.low, pad.high, pad.interior), {dims.window, ones, none, none})};
+}
+
+Cotangents Rule(const ArgReduceWindowOp&, const Call&) { return {std::nullopt}; }
+
+Cotangents Rule(const RandomBitsOp&, const Call&) { return {std::nullopt}; }
 
 Cotangents Rule(const ConcatenateOp& op, const Call& call) {
   Cotangents out(call.x.size());

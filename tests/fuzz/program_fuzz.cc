@@ -108,12 +108,20 @@ constexpr int64_t kMaxElements = 512;
 
 const Slot kW{SlotKind::kParam, "w"}, kV{SlotKind::kParam, "v"};
 
+WindowDims AnyWindows(Bytes& bytes, int64_t rank) {
+  return {bytes.Numbers(rank), bytes.Numbers(rank), bytes.Numbers(rank), bytes.Numbers(rank)};
+}
+
+Value Indices(Bytes& bytes) {
+  return Value(Array::Of<int32_t>({static_cast<int32_t>(bytes.Number()), static_cast<int32_t>(bytes.Number())}, {2}));
+}
+
 // Any operation of up to three of `values`.
 std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& values) {
   const auto pick = [&] { return values[bytes.Below(static_cast<int64_t>(values.size()))]; };
   const Value x = pick();
   const int64_t rank = x.rank();
-  switch (bytes.Below(18)) {
+  switch (bytes.Below(27)) {
     case 0: return {UnaryOp{static_cast<kernels::UnaryKind>(bytes.Below(kernels::kNumUnaryKinds))}, {x}};
     case 1:
     case 2:
@@ -125,7 +133,9 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
     case 4: return {SelectOp{}, {pick(), x, bytes.Flip() ? x : pick()}};
     case 5: return {CastOp{kDTypes[bytes.Below(std::size(kDTypes))]}, {x}};
     case 6:
-      return {ReduceOp{static_cast<kernels::ReduceKind>(bytes.Below(2)), bytes.SomeAxes(rank), bytes.Flip()}, {x}};
+      return {ReduceOp{static_cast<kernels::ReduceKind>(bytes.Below(kernels::kNumReduceKinds)), bytes.SomeAxes(rank),
+                       bytes.Flip()},
+              {x}};
     case 7: {
       BroadcastOp op{bytes.AnyShape(), {}};
       // Axes of the operand in front, behind or anywhere.
@@ -158,12 +168,27 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
       }
       return {op, {x}};
     }
-    case 11: return {PadOp{bytes.Numbers(rank), bytes.Numbers(rank), bytes.Numbers(rank)}, {x}};
+    case 11: {
+      PadOp op{bytes.Numbers(rank), bytes.Numbers(rank), bytes.Numbers(rank)};
+      if (bytes.Flip()) op.value = static_cast<double>(bytes.Number());
+      return {std::move(op), {x}};
+    }
+    case 12: return {ConcatenateOp{bytes.Number()}, {x, bytes.Flip() ? x : pick(), bytes.Flip() ? x : pick()}};
     case 13: return {ClampOp{}, {pick(), x, bytes.Flip() ? x : pick()}};
     case 14: return {IsFiniteOp{}, {x}};
     case 15: return {IntegerPowOp{bytes.Number()}, {x}};
     case 16: return {ReducePrecisionOp{{static_cast<int>(bytes.Number()), static_cast<int>(bytes.Number())}}, {x}};
-    case 12: return {ConcatenateOp{bytes.Number()}, {x, bytes.Flip() ? x : pick(), bytes.Flip() ? x : pick()}};
+    case 17: return {ReverseOp{bytes.SomeAxes(rank)}, {x}};
+    case 18: return {IotaOp{kDTypes[bytes.Below(std::size(kDTypes))], bytes.AnyShape(), bytes.Number()}, {}};
+    case 19: return {ArgReduceOp{static_cast<kernels::ArgKind>(bytes.Below(2)), bytes.Number()}, {x}};
+    case 20: return {CumulativeSumOp{bytes.Number(), bytes.Flip()}, {x}};
+    case 21: return {TakeOp{bytes.Number()}, {x, bytes.Flip() ? pick() : Indices(bytes)}};
+    case 22: return {ScatterAddOp{bytes.Number(), bytes.Number()}, {bytes.Flip() ? pick() : Indices(bytes), x}};
+    case 23: return {ReduceWindowOp{static_cast<kernels::ReduceKind>(bytes.Below(4)), AnyWindows(bytes, rank)}, {x}};
+    case 24: return {ArgReduceWindowOp{static_cast<kernels::ArgKind>(bytes.Below(2)), AnyWindows(bytes, rank)}, {x}};
+    case 25:
+      return {RandomBitsOp{bytes.AnyShape()},
+              {bytes.Flip() ? x : Value(Array::Of<uint32_t>({bytes.Next(), bytes.Next()}, {2}))}};
     default: break;
   }
   return {StopGradientOp{}, {x}};
