@@ -186,9 +186,9 @@ absl::Status Executable::Impl::RunSteps(absl::Span<const Array> args, Frame& fra
   return absl::OkStatus();
 }
 
-absl::StatusOr<Executable> Executable::Make(const Program& program) {
-  AQT_ASSIGN_OR_RETURN(Plan plan, internal::MakePlan(program));
-  return Executable(std::make_shared<Impl>(std::move(plan)));
+absl::StatusOr<Executable> Executable::Make(const Program& program, const ExecutableOptions& options) {
+  AQT_RETURN_IF_ERROR(Check(program));
+  return Executable(std::make_shared<Impl>(internal::MakePlan(program, options.fuse)));
 }
 
 absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args) const {

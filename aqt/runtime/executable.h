@@ -22,12 +22,16 @@
 
 namespace aqt {
 
+struct ExecutableOptions {
+  bool fuse = true;  // off: a step for each equation, to see what fusion does
+};
+
 // Immutable and thread-safe; cheap to copy. Calls at the same time each have an arena of their own, which is kept for
 // later calls.
 class Executable {
  public:
   // The program may hold any operation; those that the runtime does not know run as in Eval.
-  static absl::StatusOr<Executable> Make(const Program& program);
+  static absl::StatusOr<Executable> Make(const Program& program, const ExecutableOptions& options = {});
 
   // Like Eval: `args` are in the order of program.inputs, the result in that of program.outputs. Equations that no
   // output needs do not run. Contractions use the threads of an enclosing UseExecutor (graph/context.h).

@@ -5,10 +5,13 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "aqt/runtime/arena_layout.h"
+#include "aqt/runtime/fused_kernel.h"
+#include "aqt/runtime/fusion.h"
 #include "aqt/runtime/strided_copy.h"
 
 namespace aqt::internal {
@@ -44,9 +47,9 @@ absl::InlinedVector<int, 2> SameAsOperand(const Program& program, const Equation
 
 class Planner {
  public:
-  explicit Planner(const Program& program) : program_(program) {}
+  Planner(const Program& program, bool fuse) : program_(program), fuse_(fuse) {}
 
-  absl::StatusOr<Plan> Make() && {
+  Plan Make() && {
     plan_.program = program_;
     plan_.variables.resize(program_.vars.size());
     FindLive();
@@ -86,26 +89,77 @@ class Planner {
     }
   }
 
-  // In the order of the program.
+  // Whether the equation writes something that is needed, and not only gives its operand another name.
+  bool Runs(const Equation& eqn) {
+    return std::any_of(eqn.out.begin(), eqn.out.end(),
+                       [&](VarId var) { return live_[var] && variable(var).root == var; });
+  }
+
   void AddSteps() {
-    for (size_t i = 0; i < program_.eqns.size(); ++i) {
-      const Equation& eqn = program_.eqns[i];
-      PlannedStep step;
-      bool writes = false;
-      for (const VarId var : eqn.out) {
-        const bool writes_this = live_[var] && variable(var).root == var;
-        writes |= writes_this;
-        step.needed.push_back(live_[var]);
-        step.out.push_back(writes_this ? var : -1);
+    std::vector<bool> runs;
+    for (const Equation& eqn : program_.eqns) runs.push_back(Runs(eqn));
+    if (!fuse_) {
+      for (size_t i = 0; i < runs.size(); ++i) {
+        if (runs[i]) AddStep(static_cast<int>(i));
       }
-      if (!writes) continue;  // not needed, or the operand itself
-      for (const VarId var : eqn.in) step.in.push_back(variable(var).root);
-      step.eqns = {static_cast<int>(i)};
-      if (eqn.out.size() == 1) {
-        step.kernel = KernelOf(eqn.op, AvalsOf(program_, eqn.in), program_.aval(eqn.out[0]));
-      }
-      plan_.steps.push_back(std::move(step));
+      return;
     }
+    for (const Variable& own : plan_.variables) roots_.push_back(own.root);
+    const std::vector<FusedGroup> groups = FuseEquations(program_, roots_, runs);
+    const std::vector<bool> is_read = ReadByOthers(groups);
+    for (const FusedGroup& group : groups) {
+      if (group.members.size() == 1) AddStep(group.members[0].eqn);
+      else AddStep(group, is_read);
+    }
+  }
+
+  // For each variable, whether the program returns it, or a group reads it that does not make it.
+  std::vector<bool> ReadByOthers(absl::Span<const FusedGroup> groups) {
+    std::vector<bool> is_read(program_.vars.size(), false);
+    std::vector<int> made_by(program_.vars.size(), -1);
+    for (const Program::Port& port : program_.outputs) is_read[variable(port.var).root] = true;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (const FusedMember& member : groups[i].members) {
+        for (const VarId var : program_.eqns[member.eqn].out) made_by[var] = static_cast<int>(i);
+      }
+      for (const FusedMember& member : groups[i].members) {
+        for (const VarId var : program_.eqns[member.eqn].in) {
+          if (made_by[variable(var).root] != static_cast<int>(i)) is_read[variable(var).root] = true;
+        }
+      }
+    }
+    return is_read;
+  }
+
+  void AddStep(int index) {
+    const Equation& eqn = program_.eqns[index];
+    PlannedStep step;
+    for (const VarId var : eqn.out) {
+      step.needed.push_back(live_[var]);
+      step.out.push_back(live_[var] && variable(var).root == var ? var : -1);
+    }
+    for (const VarId var : eqn.in) step.in.push_back(variable(var).root);
+    step.eqns = {index};
+    if (eqn.out.size() == 1) step.kernel = KernelOf(eqn.op, AvalsOf(program_, eqn.in), program_.aval(eqn.out[0]));
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void AddStep(const FusedGroup& group, const std::vector<bool>& is_read) {
+    PlannedStep step;
+    absl::flat_hash_set<VarId> made, read;
+    for (const FusedMember& member : group.members) {
+      const Equation& eqn = program_.eqns[member.eqn];
+      step.eqns.push_back(member.eqn);
+      for (const VarId var : eqn.in) {
+        const VarId operand = variable(var).root;
+        if (!made.contains(operand) && read.insert(operand).second) step.in.push_back(operand);
+      }
+      made.insert(eqn.out[0]);
+      // A broadcast that others read has a step of its own.
+      if (is_read[eqn.out[0]] && !std::holds_alternative<BroadcastOp>(eqn.op)) step.out.push_back(eqn.out[0]);
+    }
+    step.kernel = FusedKernel(program_, roots_, group, step.in, step.out);
+    plan_.steps.push_back(std::move(step));
   }
 
   void PlaceAll() {
@@ -183,14 +237,16 @@ class Planner {
   }
 
   const Program& program_;
+  const bool fuse_;
   Plan plan_;
   std::vector<bool> live_;
+  std::vector<VarId> roots_;
   std::vector<bool> taken_over_ = std::vector<bool>(program_.vars.size(), false);
 };
 
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(const Program& program) { return Planner(program).Make(); }
+Plan MakePlan(const Program& program, bool fuse) { return Planner(program, fuse).Make(); }
 
 std::string Plan::ToString() const {
   const auto name = [&](VarId var) { return absl::StrCat("%", var); };

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/statusor.h"
 #include "aqt/graph/program.h"
 #include "aqt/runtime/op_kernels.h"
 
@@ -58,7 +57,8 @@ struct Plan {
   std::string ToString() const;
 };
 
-absl::StatusOr<Plan> MakePlan(const Program& program);
+// `fuse`: several equations may run as one step.
+Plan MakePlan(const Program& program, bool fuse);
 
 }  // namespace aqt::internal
 
