@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
@@ -13,9 +14,9 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/name_key.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/eval.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/ops/opaque_ops.h"
+#include "aqt/runtime/executable.h"
 
 namespace aqt::nn {
 namespace {
@@ -93,7 +94,8 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer,
   SlotValues state = params;
   AddMissingStats(step, state);
   AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
-  return Trainer(std::move(step), std::move(state), key);
+  AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(step));
+  return Trainer(std::move(executable), std::move(state), key);
 }
 
 absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
@@ -101,25 +103,36 @@ absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
     return absl::OutOfRangeError(
         absl::StrCat("trainer: ", steps_, " steps are done, and after ", kMaxSteps, " their keys repeat"));
   }
-  SlotValues values = state_;
   for (const auto& [slot, array] : batch) {
     if (slot.kind != SlotKind::kData) {
       return absl::InvalidArgumentError(
           absl::StrCat("trainer: the batch has ", slot.ToString(), "; expected only values of kind data"));
     }
-    values.insert_or_assign(slot, array);
   }
+  const Program& step = program();
   const Key key = FoldIn(key_, static_cast<uint32_t>(steps_));
-  for (const int position : step_.InputsOfKind(SlotKind::kKey)) {
-    const Slot& slot = step_.inputs[position].slot;
-    const Key own = KeyFor(slot, key);
-    values.insert_or_assign(slot, Array::Of<uint32_t>({own.hi, own.lo}, {2}));
+  std::vector<Array> args;
+  args.reserve(step.inputs.size());
+  for (const Program::Port& port : step.inputs) {
+    if (port.slot.kind == SlotKind::kKey) {
+      const Key own = KeyFor(port.slot, key);
+      args.push_back(Array::Of<uint32_t>({own.hi, own.lo}, {2}));
+      continue;
+    }
+    const SlotValues& values = port.slot.kind == SlotKind::kData ? batch : state_;
+    const auto it = values.find(port.slot);
+    if (it == values.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("trainer: no value for input ", port.slot.ToString(), ", ", step.aval(port.var).ToString()));
+    }
+    args.push_back(it->second);
   }
-  AQT_ASSIGN_OR_RETURN(SlotValues outputs, EvalSlots(step_, values));
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, executable_.Run(args));
   SlotValues results;
-  for (auto& [slot, array] : outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Slot& slot = step.outputs[i].slot;
     const auto it = state_.find(slot);
-    (it == state_.end() ? results[slot] : it->second) = std::move(array);
+    (it == state_.end() ? results[slot] : it->second) = std::move(outputs[i]);
   }
   ++steps_;
   return results;
@@ -143,7 +156,7 @@ absl::Status Trainer::Save(const io::FileSystem& fs, absl::string_view path) con
 
 absl::Status Trainer::Restore(const io::FileSystem& fs, absl::string_view path) {
   AQT_ASSIGN_OR_RETURN(StateFile file, LoadState(fs, path));
-  if (const absl::Status status = CheckState(step_, file.state); !status.ok()) {
+  if (const absl::Status status = CheckState(program(), file.state); !status.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is the state of another program: ", status.message()));
   }
   constexpr int64_t kMaxWord = std::numeric_limits<uint32_t>::max();

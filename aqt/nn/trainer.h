@@ -24,6 +24,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/nn/sgd.h"
+#include "aqt/runtime/executable.h"
 
 namespace aqt::nn {
 
@@ -46,7 +47,8 @@ class Trainer {
   // OutOfRange after kMaxSteps, because the keys would repeat.
   absl::StatusOr<SlotValues> Step(const SlotValues& batch);
 
-  const Program& program() const { return step_; }
+  const Program& program() const { return executable_.program(); }
+  const Executable& executable() const { return executable_; }
   int64_t steps() const { return steps_; }
   // The inputs of kind param or stat.
   const SlotValues& state() const { return state_; }
@@ -59,9 +61,10 @@ class Trainer {
   absl::Status Restore(const io::FileSystem& fs, absl::string_view path);
 
  private:
-  Trainer(Program step, SlotValues state, Key key) : step_(std::move(step)), state_(std::move(state)), key_(key) {}
+  Trainer(Executable executable, SlotValues state, Key key)
+      : executable_(std::move(executable)), state_(std::move(state)), key_(key) {}
 
-  Program step_;
+  Executable executable_;
   SlotValues state_;
   Key key_;
   int64_t steps_ = 0;

@@ -10,6 +10,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval_op.h"
+#include "aqt/runtime/buffer_pool.h"
 #include "aqt/runtime/plan.h"
 
 namespace aqt {
@@ -46,7 +47,9 @@ struct Executable::Impl {
   std::mutex mutex;
   std::vector<std::unique_ptr<Frame>> free_frames;  // guarded by mutex
 
-  explicit Impl(Plan made) : plan(std::move(made)) {
+  internal::BufferPool outputs;  // keeps a set of them
+
+  explicit Impl(Plan made) : plan(std::move(made)), outputs(plan.output_bytes) {
     for (const PlannedStep& step : plan.steps) {
       most_in = std::max(most_in, step.in.size());
       most_out = std::max(most_out, step.out.size());
@@ -132,12 +135,12 @@ absl::Status Executable::Impl::CheckArguments(absl::Span<const Array> args) cons
   const Program& program = plan.program;
   if (args.size() != program.inputs.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("run: the program has ", program.inputs.size(), " inputs, got ", args.size(), " arguments"));
+        absl::StrCat("eval: the program has ", program.inputs.size(), " inputs, got ", args.size(), " arguments"));
   }
   for (size_t i = 0; i < args.size(); ++i) {
     const Program::Port& port = program.inputs[i];
     if (args[i].aval() == program.aval(port.var)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("run: input ", port.slot.ToString(), " is ",
+    return absl::InvalidArgumentError(absl::StrCat("eval: input ", port.slot.ToString(), " is ",
                                                    program.aval(port.var).ToString(), ", got ",
                                                    args[i].aval().ToString()));
   }
@@ -199,7 +202,7 @@ absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args)
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (plan.primary[i] != static_cast<int>(i)) continue;
     const VarId root = plan.variables[outputs[i].var].root;
-    const std::shared_ptr<void> memory = AllocateUninitialized(plan.variables[root].bytes);
+    const std::shared_ptr<void> memory = impl_->outputs.Take(plan.variables[root].bytes);
     frame->holders[root] = memory;
     frame->pointers[root] = memory.get();
   }
@@ -216,13 +219,13 @@ absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const 
   const std::vector<Program::Port>& ports = plan.program.outputs;
   if (outputs.size() != ports.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("run: the program has ", ports.size(), " outputs, got memory for ", outputs.size()));
+        absl::StrCat("eval: the program has ", ports.size(), " outputs, got memory for ", outputs.size()));
   }
   Impl::FrameOfCall frame(*impl_);
   for (size_t i = 0; i < ports.size(); ++i) {
     const Aval& aval = plan.program.aval(ports[i].var);
     if (outputs[i].dtype != aval.dtype || outputs[i].shape != aval.shape || !outputs[i].IsDense()) {
-      return absl::InvalidArgumentError(absl::StrCat("run: output ", ports[i].slot.ToString(), " is ", aval.ToString(),
+      return absl::InvalidArgumentError(absl::StrCat("eval: output ", ports[i].slot.ToString(), " is ", aval.ToString(),
                                                      ", got ", outputs[i].IsDense() ? "" : "strided ", "memory for ",
                                                      outputs[i].aval().ToString()));
     }
@@ -247,7 +250,7 @@ absl::StatusOr<SlotValues> Executable::RunSlots(const SlotValues& values) const 
     const auto it = values.find(port.slot);
     if (it == values.end()) {
       return absl::NotFoundError(
-          absl::StrCat("run: no value for input ", port.slot.ToString(), ", ", program.aval(port.var).ToString()));
+          absl::StrCat("eval: no value for input ", port.slot.ToString(), ", ", program.aval(port.var).ToString()));
     }
     args.push_back(it->second);
   }

@@ -35,7 +35,8 @@ class Executable {
 
   // Like Eval: `args` are in the order of program.inputs, the result in that of program.outputs. Equations that no
   // output needs do not run. Contractions use the threads of an enclosing UseExecutor (graph/context.h).
-  // InvalidArgument, naming the slot, if an argument's dtype or shape is not the input's; the errors of composites.
+  // Memory of outputs that nobody holds any longer is used again. InvalidArgument, naming the slot, if an argument's
+  // dtype or shape is not the input's; the errors of composites.
   absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> args) const;
 
   // The same with the outputs in given memory: dense, of the outputs' dtypes and shapes (InvalidArgument otherwise),

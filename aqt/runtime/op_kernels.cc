@@ -102,6 +102,7 @@ OpKernel Product(const DotGeneralOp& op, absl::Span<const Aval> in, const Aval& 
 }  // namespace
 
 std::optional<OpKernel> KernelOf(const Op& op, absl::Span<const Aval> in, const Aval& out) {
+  if (in.empty()) return std::nullopt;
   if (ElementwiseFn fn = ElementwiseOf(op, in, out)) {
     const bool in_place = !std::holds_alternative<CastOp>(op);  // it reads and writes different types
     return Elementwise(std::move(fn), in.size(), out, in_place);

@@ -18,6 +18,7 @@
 #include "aqt/graph/eval_op.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/ops/packed_contraction.h"
+#include "aqt/runtime/executable.h"
 
 namespace aqt {
 namespace {
@@ -84,7 +85,8 @@ std::string Describe(const Program& program) {
 
 struct PreparedProgram::Impl {
   struct Variant {
-    Program whole, rest;
+    Program whole;
+    Executable rest;
   };
   // An array of Make, which is not held.
   struct Given {
@@ -114,11 +116,11 @@ absl::StatusOr<const PreparedProgram::Impl::Variant*> PreparedProgram::Impl::Fin
   for (const Variant& variant : variants) {
     const auto fits = [&](const Program::Port& port) {
       const auto it = inputs.find(port.slot);
-      return it != inputs.end() && it->second.aval() == variant.rest.aval(port.var);
+      return it != inputs.end() && it->second.aval() == variant.rest.program().aval(port.var);
     };
-    if (std::all_of(variant.rest.inputs.begin(), variant.rest.inputs.end(), fits)) return &variant;
+    if (std::all_of(variant.rest.program().inputs.begin(), variant.rest.program().inputs.end(), fits)) return &variant;
   }
-  const auto describe = [](std::string* text, const Variant& variant) { *text += Describe(variant.rest); };
+  const auto describe = [](std::string* text, const Variant& variant) { *text += Describe(variant.rest.program()); };
   SlotValues open = inputs;
   for (const auto& [slot, given_array] : given) open.erase(slot);
   const auto describe_input = [](std::string* text, const auto& input) {
@@ -165,7 +167,8 @@ absl::StatusOr<PreparedProgram> PreparedProgram::Make(absl::Span<const Program> 
     for (const auto& [var, array] : rest.consts) {
       if (counted.insert(array.data()).second) impl.num_bytes += array.num_bytes();
     }
-    impl.variants.push_back({program, std::move(rest)});
+    AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(rest));
+    impl.variants.push_back({program, std::move(executable)});
   }
   return PreparedProgram(std::make_shared<const Impl>(std::move(impl)));
 }
@@ -173,11 +176,12 @@ absl::StatusOr<PreparedProgram> PreparedProgram::Make(absl::Span<const Program> 
 absl::StatusOr<SlotValues> PreparedProgram::Eval(const SlotValues& inputs, const EvalHooks& hooks) const {
   AQT_ASSIGN_OR_RETURN(const Impl::Variant* variant, impl_->Find(inputs));
   if (impl_->IsOverridden(inputs)) return impl_->EvalWhole(*variant, inputs, hooks);
-  return EvalSlots(variant->rest, inputs, hooks);
+  const bool sees_equations = hooks.stop_at_nonfinite || hooks.on_outputs != nullptr;
+  return sees_equations ? EvalSlots(variant->rest.program(), inputs, hooks) : variant->rest.RunSlots(inputs);
 }
 
 int PreparedProgram::num_programs() const { return static_cast<int>(impl_->variants.size()); }
-const Program& PreparedProgram::program(int index) const { return impl_->variants[index].rest; }
+const Program& PreparedProgram::program(int index) const { return impl_->variants[index].rest.program(); }
 int64_t PreparedProgram::num_bytes() const { return impl_->num_bytes; }
 
 }  // namespace aqt

@@ -11,7 +11,8 @@
 // dot_operand.h says which operands have one, and their sizes). Programs of this process that are prepared with the
 // same array share its packed form.
 //
-// The bits are those of Eval (graph/eval.h) of the program itself.
+// Calls run as an Executable (executable.h), with hooks equation by equation. The bits are those of Eval (graph/eval.h)
+// of the program itself.
 
 #include <cstdint>
 #include <memory>
