@@ -25,8 +25,10 @@ absl::Status Dump(const char* folder, int number, absl::string_view name, const 
 
 absl::string_view ToString(StageKind kind) {
   switch (kind) {
+    case StageKind::kAmp: return "amp";
     case StageKind::kInject: return "inject";
     case StageKind::kGrad: return "grad";
+    case StageKind::kScalify: return "scalify";
     case StageKind::kExpand: return "expand";
     case StageKind::kFold: return "fold";
     case StageKind::kDce: return "dce";
@@ -46,7 +48,7 @@ absl::StatusOr<Program> Pipeline::Run(const Program& program, const Observer& ob
     if (last != nullptr && stage.kind < last->kind) {
       return absl::InvalidArgumentError(absl::StrCat("pipeline: stage \"", stage.name, "\" (", ToString(stage.kind),
                                                      ") stands behind \"", last->name, "\" (", ToString(last->kind),
-                                                     "); the order is inject, grad, expand, fold"));
+                                                     "); the order is amp, inject, grad, scalify, expand, fold"));
     }
     last = &stage;
   }

@@ -20,10 +20,12 @@ namespace aqt {
 
 // The order that stages must have; kDce may come anywhere.
 enum class StageKind {
-  kInject,  // before gradients, so that a quantized contraction's own backward pass is used
-  kGrad,
-  kExpand,  // after gradients, which need the composites
-  kFold,    // last, because its result is what is served
+  kAmp,      // before injection: a quantized contraction is made for one dtype
+  kInject,   // before gradients, so that a quantized contraction's own backward pass is used
+  kGrad,     // a loss scaler is part of it (loss_scale.h)
+  kScalify,  // after gradients, whose equations are scaled like all others
+  kExpand,   // after gradients, which need the composites
+  kFold,     // last, because its result is what is served
   kDce,
 };
 absl::string_view ToString(StageKind kind);  // "inject", ...

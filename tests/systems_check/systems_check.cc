@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/systems_check/compare_values.h"
 #include "tests/systems_check/run_jaxamp.h"
+#include "tests/systems_check/run_scalify.h"
 #include "tests/systems_check/system_case.h"
 
 namespace aqt::systems {
@@ -28,6 +29,7 @@ struct Counts {
 absl::StatusOr<SystemValue::Dict> RunCase(absl::string_view area, const SystemCase& system_case) {
   try {
     if (area == "jaxamp") return RunJaxamp(system_case);
+    if (area == "scalify") return RunScalify(system_case);
   } catch (const Json::exception& e) {
     return absl::InvalidArgumentError(absl::StrCat("config: ", e.what()));
   }

@@ -24,6 +24,7 @@ TEST(SystemsCheck, RecordedCases) {
   const int code = CheckSystems(io::LocalFileSystem(), "tests/golden/systems", {}, /*verbose=*/true, out, err);
   EXPECT_EQ(code, 0) << out.str() << err.str();
   EXPECT_THAT(out.str(), HasSubstr("jaxamp: passed 82, failed 0, not supported 0\n"));
+  EXPECT_THAT(out.str(), HasSubstr("scalify: passed 431, failed 0, not supported 0\n"));
 }
 
 TEST(SystemsCheck, NamesWhatIsWrong) {

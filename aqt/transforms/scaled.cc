@@ -1,0 +1,310 @@
+#include "aqt/transforms/scaled.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "aqt/core/array.h"
+#include "aqt/graph/basic_ops.h"
+
+namespace aqt {
+
+ScalifyCompat ScalifyCompat::Original() {
+  return {.select_divides_by_zero_scale = true,
+          .exp_keeps_zero = true,
+          .min_max_compare_raw_data = true,
+          .missing_rules_are_errors = true,
+          .dot_has_one_contracting_axis = true,
+          .plain_arrays_do_not_mix = true};
+}
+
+namespace scaled {
+namespace {
+
+// As jax: the wider of two floats; f32 for f16 with bf16.
+DType Promote(DType a, DType b) {
+  if (a == b) return a;
+  const auto rank = [](DType dtype) {
+    switch (dtype) {
+      case DType::kF64: return 4;
+      case DType::kF32: return 3;
+      case DType::kBF16:
+      case DType::kF16: return 2;
+      default: return IsFloat(dtype) ? 1 : 0;
+    }
+  };
+  if (rank(a) == rank(b)) return DType::kF32;
+  return rank(a) > rank(b) ? a : b;
+}
+
+Value Number(double number, DType dtype) { return Operand(number).As(dtype); }
+
+// 0 where b is 0.
+Value SafeDiv(const Value& a, const Value& b) { return ops::Select(ops::Equal(b, 0.0), 0.0, a / b); }
+
+// Both in their common dtype.
+std::pair<Value, Value> Unified(const Value& a, const Value& b) {
+  const DType dtype = Promote(a.dtype(), b.dtype());
+  return {ops::Cast(a, dtype), ops::Cast(b, dtype)};
+}
+
+// The power of two at or below |x|, f32.
+Value FloorPow2(const Value& x) {
+  const Value magnitude = ops::Abs(x);
+  // Rounds to the nearest power of two, a quarter of the number if it is so large that twice it overflows.
+  const Value is_large = ops::GreaterEqual(magnitude, 0x1p126);
+  const Value smaller = ops::Select(is_large, magnitude * 0.25, magnitude);
+  const Value nearest = ops::ReducePrecision(smaller, 8, 0);
+  const Value below = ops::Select(ops::Greater(nearest, smaller), nearest * 0.5, nearest);
+  const Value power = ops::Flush(ops::Select(is_large, below * 4.0, below));
+  return ops::Select(ops::IsFinite(x), power, static_cast<double>(INFINITY));
+}
+
+enum class Norm { kMax, kL1, kL2 };
+
+ScaledValue DynamicRescale(const ScaledValue& x, Norm kind) {
+  constexpr double kLeast = 0x1p-14;  // the power of two below 1e-4
+  const DType scale_dtype = x.scale.dtype();
+  Value norm;
+  if (kind == Norm::kMax) {
+    norm = Pow2Round(ops::ReduceMax(ops::Abs(x.data)), ScaleRounding::kDown);
+    norm = ops::Max(ops::Cast(norm, scale_dtype), kLeast);
+  } else {
+    const Value data = ops::Cast(x.data, DType::kF32);
+    const double count = static_cast<double>(x.data.shape().num_elements());
+    norm = kind == Norm::kL1 ? ops::ReduceSum(ops::Abs(data)) / count : ops::Sqrt(ops::ReduceSum(data * data) / count);
+    norm = ops::Cast(ops::Max(Pow2Round(norm, ScaleRounding::kDown), kLeast), scale_dtype);
+  }
+  return Rebalance(x, norm);
+}
+
+enum class Sum { kAdd, kSub };
+
+ScaledValue AddOrSub(Sum kind, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules) {
+  const auto [sx, sy] = Unified(x.scale, y.scale);
+  const auto [dx, dy] = Unified(x.data, y.data);
+  const Value largest = ops::Max(sx, sy), ratio = SafeDiv(ops::Min(sx, sy), largest);
+  const Value scale = Pow2Round(largest * ops::Sqrt(ratio * ratio + 1.0), rules.rounding);
+  const Value a = ops::Cast(SafeDiv(sx, scale), dx.dtype()) * dx, b = ops::Cast(SafeDiv(sy, scale), dx.dtype()) * dy;
+  return {kind == Sum::kAdd ? a + b : a - b, scale};
+}
+
+// Whether an array holds only zeros and infinities. In the original it is enough that its scale does.
+bool FitsAnyScale(const ScaledValue& x, const ScalifyCompat& compat) {
+  const auto all = [](const Value& value) {
+    if (!value.is_array()) return false;
+    const Array numbers = Cast(*value.array(), DType::kF64);
+    const absl::Span<const double> view = numbers.View<double>();
+    return std::all_of(view.begin(), view.end(), [](double v) { return v == 0 || std::isinf(v); });
+  };
+  return all(x.data) || (compat.min_max_compare_raw_data && all(x.scale));
+}
+
+template <class F>
+ScaledValue MaxOrMin(const F& op, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules,
+                     std::optional<bool> x_fits, std::optional<bool> y_fits) {
+  const auto [dx, dy] = Unified(x.data, y.data);
+  if (y_fits.value_or(FitsAnyScale(y, rules.compat))) return {op(dx, dy), x.scale};
+  if (x_fits.value_or(FitsAnyScale(x, rules.compat))) return {op(dx, dy), y.scale};
+  const auto [sx, sy] = Unified(x.scale, y.scale);
+  const Value scale = ops::Max(sx, sy);
+  return {op(dx * ops::Cast(SafeDiv(sx, scale), dx.dtype()), dy * ops::Cast(SafeDiv(sy, scale), dx.dtype())), scale};
+}
+
+// The root of a count as a scale of this dtype.
+Value RootOf(int64_t count, DType dtype, const ScalifyRules& rules) {
+  const Value root(Cast(Array::Scalar(std::sqrt(static_cast<double>(count))), dtype));
+  return Pow2Round(root, rules.rounding);
+}
+
+int64_t CountOf(const Shape& shape, const Axes& axes) {
+  int64_t count = 1;
+  for (const int64_t axis : axes) count *= shape[axis];
+  return count;
+}
+
+ScaledValue WithUnitScale(const Value& data, const ScaledValue& like) { return {data, Number(1, like.scale.dtype())}; }
+
+}  // namespace
+
+Pow2Parts Pow2Decompose(const Value& x, std::optional<DType> scale_dtype) {
+  const Value number = ops::Cast(x, DType::kF32), power = FloorPow2(number);
+  const Value usable = ops::And(ops::IsFinite(power), ops::NotEqual(power, 0.0));
+  const Value mantissa = number / ops::Select(usable, power, 0x1p-126);
+  return {ops::Cast(power, scale_dtype.value_or(x.dtype())), ops::Cast(mantissa, x.dtype())};
+}
+
+Value Pow2Round(const Value& x, ScaleRounding rounding) {
+  if (rounding == ScaleRounding::kNone) return x;
+  const Value power = ops::Cast(FloorPow2(ops::Cast(x, DType::kF32)), x.dtype());
+  return rounding == ScaleRounding::kDown ? power : power * 2.0;
+}
+
+Value Pow2Truncate(const Value& x) {
+  const Value number = ops::Cast(x, DType::kF32), power = FloorPow2(number);
+  // A NaN keeps its exponent, too: an infinity.
+  return ops::Cast(ops::Select(ops::Less(number, 0.0), -power, power), x.dtype());
+}
+
+Value AsE8M0(const Value& x) {
+  const Value number = ops::Max(ops::Cast(x, DType::kF32), 0.0), power = FloorPow2(number);
+  const Value exponent = ops::Round(ops::Log(ops::Cast(power, DType::kF64)) * (1 / std::log(2.0))) + 127.0;
+  const Value finite = ops::Select(ops::Equal(power, 0.0), 0.0, exponent);
+  return ops::Cast(ops::Select(ops::IsFinite(power), finite, 255.0), DType::kU8);
+}
+
+Value FromE8M0(const Value& bytes, DType dtype) {
+  const Value exponent = ops::Cast(bytes, DType::kF64) - 127.0;
+  const Value power = ops::Pow(ops::BroadcastTo(Number(2, DType::kF64), exponent.shape()), exponent);
+  return ops::Cast(ops::Select(ops::Equal(exponent, 128.0), static_cast<double>(INFINITY), power), dtype);
+}
+
+ScaledValue MakeScaledScalar(const Value& x, std::optional<DType> scale_dtype) {
+  const Pow2Parts parts = Pow2Decompose(x, scale_dtype);
+  return {parts.mantissa, parts.scale};
+}
+
+ScaledValue AsScaled(const Value& x, const std::optional<Value>& scale) {
+  const bool is_one =
+      !scale.has_value() || (scale->is_array() && Cast(*scale->array(), DType::kF64).View<double>()[0] == 1);
+  if (is_one && x.rank() == 0) return MakeScaledScalar(x);
+  if (!scale.has_value()) return {x, Number(1, x.dtype())};
+  if (is_one) return {x, *scale};
+  return {x / ops::Cast(*scale, x.dtype()), *scale};
+}
+
+Value ToArray(const ScaledValue& x, std::optional<DType> dtype) {
+  const DType own = dtype.value_or(x.data.dtype());
+  return ops::Cast(x.data, own) * ops::Cast(x.scale, own);
+}
+
+ScaledValue SetScaling(const ScaledValue& x, const Value& scale) {
+  const auto [own, wanted] = Unified(x.scale, scale);
+  return {x.data * ops::Cast(SafeDiv(own, wanted), x.data.dtype()), scale};
+}
+
+ScaledValue SetScaling(const Value& plain, const Value& scale) {
+  const Value own = ops::Cast(scale, plain.dtype());
+  return {plain * SafeDiv(Number(1, plain.dtype()), own), scale};
+}
+
+ScaledValue Rebalance(const ScaledValue& x, const Value& factor) {
+  return SetScaling(x, x.scale * ops::Cast(factor, x.scale.dtype()));
+}
+
+ScaledValue DynamicRescaleMax(const ScaledValue& x) { return DynamicRescale(x, Norm::kMax); }
+ScaledValue DynamicRescaleL1(const ScaledValue& x) { return DynamicRescale(x, Norm::kL1); }
+ScaledValue DynamicRescaleL2(const ScaledValue& x) { return DynamicRescale(x, Norm::kL2); }
+
+ScaledValue Add(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules) {
+  return AddOrSub(Sum::kAdd, x, y, rules);
+}
+ScaledValue Sub(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules) {
+  return AddOrSub(Sum::kSub, x, y, rules);
+}
+
+ScaledValue Mul(const ScaledValue& x, const ScaledValue& y) {
+  const auto [dx, dy] = Unified(x.data, y.data);
+  const auto [sx, sy] = Unified(x.scale, y.scale);
+  return {dx * dy, sx * sy};
+}
+
+ScaledValue Div(const ScaledValue& x, const ScaledValue& y) {
+  const auto [dx, dy] = Unified(x.data, y.data);
+  const auto [sx, sy] = Unified(x.scale, y.scale);
+  return {dx / dy, sx / sy};
+}
+
+ScaledValue Max(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules, std::optional<bool> x_fits,
+                std::optional<bool> y_fits) {
+  return MaxOrMin([](const Value& a, const Value& b) { return ops::Max(a, b); }, x, y, rules, x_fits, y_fits);
+}
+ScaledValue Min(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules, std::optional<bool> x_fits,
+                std::optional<bool> y_fits) {
+  return MaxOrMin([](const Value& a, const Value& b) { return ops::Min(a, b); }, x, y, rules, x_fits, y_fits);
+}
+
+Value Compare(kernels::CompareKind kind, const ScaledValue& x, const ScaledValue& y) {
+  const Value a = ToArray(x, DType::kF32), b = ToArray(y, DType::kF32);
+  switch (kind) {
+    case kernels::CompareKind::kEq: return ops::Equal(a, b);
+    case kernels::CompareKind::kNe: return ops::NotEqual(a, b);
+    case kernels::CompareKind::kLt: return ops::Less(a, b);
+    case kernels::CompareKind::kLe: return ops::LessEqual(a, b);
+    case kernels::CompareKind::kGt: return ops::Greater(a, b);
+    case kernels::CompareKind::kGe: return ops::GreaterEqual(a, b);
+  }
+  return Value();
+}
+
+ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis) {
+  DType data_dtype = parts[0].data.dtype(), scale_dtype = parts[0].scale.dtype();
+  for (const ScaledValue& part : parts) {
+    data_dtype = Promote(data_dtype, part.data.dtype());
+    scale_dtype = Promote(scale_dtype, part.scale.dtype());
+  }
+  Value scale = ops::Cast(parts[0].scale, scale_dtype);
+  for (const ScaledValue& part : parts.subspan(1)) scale = ops::Max(scale, ops::Cast(part.scale, scale_dtype));
+  std::vector<Value> data;
+  for (const ScaledValue& part : parts) {
+    const Value factor = ops::Cast(SafeDiv(ops::Cast(part.scale, scale_dtype), scale), data_dtype);
+    data.push_back(ops::Cast(part.data, data_dtype) * factor);
+  }
+  return {ops::Concatenate(data, axis), scale};
+}
+
+ScaledValue Select(const Value& pred, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules) {
+  const auto [dx, dy] = Unified(x.data, y.data);
+  const auto [sx, sy] = Unified(x.scale, y.scale);
+  const Value scale = ops::Max(sx, sy);
+  const auto ratio = [&](const Value& own) {
+    const Value quotient = rules.compat.select_divides_by_zero_scale ? own / scale : SafeDiv(own, scale);
+    return ops::Cast(quotient, dx.dtype());
+  };
+  return {ops::Select(pred, dx * ratio(sx), dy * ratio(sy)), scale};
+}
+
+ScaledValue DotGeneral(const ScaledValue& x, const ScaledValue& y, const DotDims& dims, DType out,
+                       const ScalifyRules& rules) {
+  const auto [sx, sy] = Unified(x.scale, y.scale);
+  const Value root = RootOf(CountOf(x.data.shape(), dims.lhs_contracting), sx.dtype(), rules);
+  // 8-bit floats are multiplied as bf16, which has all of their numbers.
+  const auto operand = [](const Value& data) {
+    const bool is_float8 = data.dtype() == DType::kE4M3FN || data.dtype() == DType::kE5M2;
+    return is_float8 ? ops::Cast(data, DType::kBF16) : data;
+  };
+  const auto [dx, dy] = Unified(operand(x.data), operand(y.data));
+  return {ops::DotGeneral(dx, dy, dims, out) / ops::Cast(root, out), sx * sy * root};
+}
+
+ScaledValue ReduceSum(const ScaledValue& x, const Axes& axes, bool keepdims, const ScalifyRules& rules) {
+  const Value root = RootOf(CountOf(x.data.shape(), axes), x.scale.dtype(), rules);
+  return {ops::ReduceSum(x.data, axes, keepdims) / ops::Cast(root, x.data.dtype()), x.scale * root};
+}
+
+ScaledValue ReduceProd(const ScaledValue& x, const Axes& axes, bool keepdims) {
+  return {ops::ReduceProd(x.data, axes, keepdims), ops::IntegerPow(x.scale, CountOf(x.data.shape(), axes))};
+}
+
+ScaledValue IntegerPow(const ScaledValue& x, int64_t exponent) {
+  return {ops::IntegerPow(x.data, exponent), ops::IntegerPow(x.scale, exponent)};
+}
+
+ScaledValue Sqrt(const ScaledValue& x) { return {ops::Sqrt(x.data), ops::Sqrt(x.scale)}; }
+ScaledValue Sign(const ScaledValue& x) { return WithUnitScale(ops::Sign(x.data), x); }
+
+Value IsFinite(const ScaledValue& x) {
+  const Value data = ops::IsFinite(x.data);
+  if (!IsFloat(x.scale.dtype())) return data;
+  return ops::And(data, ops::BroadcastTo(ops::IsFinite(x.scale), x.data.shape()));
+}
+
+ScaledValue Exp(const ScaledValue& x) {
+  return WithUnitScale(ops::Exp(ops::Cast(ToArray(x, DType::kF32), x.data.dtype())), x);
+}
+ScaledValue Log(const ScaledValue& x) {
+  return WithUnitScale(ops::Log(x.data) + ops::Cast(ops::Log(x.scale), x.data.dtype()), x);
+}
+
+}  // namespace scaled
+}  // namespace aqt

@@ -1,0 +1,99 @@
+#include "aqt/transforms/scaled.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/value.h"
+
+namespace aqt {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+std::vector<float> Floats(const Value& value) {
+  const Array numbers = Cast(*value.ToArray(), DType::kF32);
+  return {numbers.View<float>().begin(), numbers.View<float>().end()};
+}
+float Float(const Value& value) { return Floats(value)[0]; }
+Value Of(DType dtype, std::vector<float> values) {
+  return Value(Cast(Array::FromSpan<float>(values, {static_cast<int64_t>(values.size())}), dtype));
+}
+Value Scale(float scale) { return Value(Array::Scalar(scale)); }
+
+// The sum of the original's quickstart, in all modes.
+TEST(Scaled, TheSumOfThePublicDocument) {
+  const ScaledValue a = scaled::AsScaled(Of(DType::kF16, {1, 2}), Scale(1));
+  const ScaledValue b = scaled::AsScaled(Of(DType::kF16, {3, 6}), Scale(2));
+  EXPECT_THAT(Floats(b.data), ElementsAre(1.5f, 3.0f));
+  const ScaledValue down = scaled::Add(a, b);
+  EXPECT_THAT(Floats(down.data), ElementsAre(2.0f, 4.0f));
+  EXPECT_EQ(Float(down.scale), 2);
+  EXPECT_EQ(down.data.dtype(), DType::kF16);
+  EXPECT_EQ(down.scale.dtype(), DType::kF32);
+  const ScaledValue none = scaled::Add(a, b, {.rounding = ScaleRounding::kNone});
+  EXPECT_FLOAT_EQ(Float(none.scale), 2.236068f);
+  const ScaledValue up = scaled::Add(a, b, {.rounding = ScaleRounding::kUp});
+  EXPECT_EQ(Float(up.scale), 4);
+  const ScaledValue rescaled = scaled::DynamicRescaleMax(down);
+  EXPECT_THAT(Floats(rescaled.data), ElementsAre(0.5f, 1.0f));
+  EXPECT_EQ(Float(rescaled.scale), 8);
+}
+
+TEST(Scaled, PowersOfTwo) {
+  const std::vector<float> numbers = {0, 1, -3, 0.3f, kInf, NAN, 1e-40f, 0x1.fffffep127f, 0x1p-126f, 0x1.8p126f};
+  const scaled::Pow2Parts parts = scaled::Pow2Decompose(Of(DType::kF32, numbers));
+  EXPECT_THAT(Floats(parts.scale), ElementsAre(0, 1, 2, 0.25f, kInf, kInf, 0, 0x1p127f, 0x1p-126f, 0x1p126f));
+  const std::vector<float> mantissas = Floats(parts.mantissa);
+  EXPECT_EQ(mantissas[2], -1.5f);
+  EXPECT_EQ(mantissas[7], 0x1.fffffep0f);
+  EXPECT_TRUE(std::isnan(mantissas[5]));
+  EXPECT_THAT(Floats(scaled::Pow2Round(Of(DType::kF16, {4, 5, 65504}), ScaleRounding::kUp)), ElementsAre(8, 8, kInf));
+  EXPECT_THAT(Floats(scaled::Pow2Truncate(Of(DType::kBF16, {-5, 7, 0}))), ElementsAre(-4, 4, 0));
+  EXPECT_THAT(Floats(scaled::AsE8M0(Of(DType::kF32, {1, 3, -1, 0, kInf, 0x1p-126f}))),
+              ElementsAre(127, 128, 0, 0, 255, 1));
+  const Value bytes(Array::Of<uint8_t>({0, 1, 127, 254, 255}, {5}));
+  EXPECT_THAT(Floats(scaled::FromE8M0(bytes, DType::kF32)), ElementsAre(0x1p-127f, 0x1p-126f, 1, 0x1p127f, kInf));
+}
+
+TEST(Scaled, AZeroScaleStaysZero) {
+  const ScaledValue zero{Of(DType::kF32, {0, 0}), Scale(0)}, x{Of(DType::kF32, {1, 2}), Scale(4)};
+  for (const ScaledValue& sum : {scaled::Add(zero, x), scaled::Add(x, zero), scaled::Sub(x, zero)}) {
+    EXPECT_THAT(Floats(scaled::ToArray(sum)), ElementsAre(4, 8));
+  }
+  const ScaledValue both = scaled::Add(zero, zero);
+  EXPECT_THAT(Floats(both.data), ElementsAre(0, 0));
+  EXPECT_EQ(Float(both.scale), 0);
+  const Value pred(Array::Of<bool>({true, false}, {2}));
+  EXPECT_THAT(Floats(scaled::Select(pred, zero, zero).data), ElementsAre(0, 0));
+  const std::vector<float> original =
+      Floats(scaled::Select(pred, zero, zero, {.compat = ScalifyCompat::Original()}).data);
+  EXPECT_TRUE(std::isnan(original[0]));
+}
+
+// An array with a scale of 0 is 0, whatever its data; the original compares the data.
+TEST(Scaled, MaxOfAZeroScale) {
+  const ScaledValue x{Of(DType::kF32, {-1, 2}), Scale(4)}, zero{Of(DType::kF32, {1.5f, 4.5f}), Scale(0)};
+  EXPECT_THAT(Floats(scaled::ToArray(scaled::Max(x, zero))), ElementsAre(0, 8));
+  EXPECT_THAT(Floats(scaled::Max(x, zero, {.compat = ScalifyCompat::Original()}).data), ElementsAre(1.5f, 4.5f));
+}
+
+TEST(Scaled, DynamicRescaleOfExtremes) {
+  const ScaledValue tiny = scaled::DynamicRescaleL2({Of(DType::kF32, {1e-6f, 0}), Scale(2)});
+  EXPECT_EQ(Float(tiny.scale), 2 * 0x1p-14f);
+  EXPECT_FLOAT_EQ(Floats(scaled::ToArray(tiny))[0], 2e-6f);
+  const ScaledValue infinite = scaled::DynamicRescaleMax({Of(DType::kF32, {kInf, 1}), Scale(1)});
+  EXPECT_EQ(Float(infinite.scale), kInf);
+  EXPECT_EQ(Floats(infinite.data)[1], 0);
+}
+
+}  // namespace
+}  // namespace aqt

@@ -1,0 +1,175 @@
+#include "aqt/transforms/scalify.h"
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/call.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/ops/scaling.h"
+
+namespace aqt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Values = absl::Span<const Value>;
+using Outputs = std::vector<Value>;
+
+const Slot kX{SlotKind::kData, "x"}, kW{SlotKind::kParam, "w"}, kY{SlotKind::kData, "0"};
+const Aval kMatrix{DType::kF32, {3, 3}};
+
+Program TraceOf(TracedFunction fn) { return *Trace(fn, {{{kX, kMatrix}, {kW, kMatrix}}}); }
+
+ScalifyOptions Options() {
+  return {.rules = {.scale_dtype = DType::kF32}, .scaled_inputs = {{kX, DType::kF32}, {kW, DType::kF32}}};
+}
+
+// The value of an output, scaled or not.
+std::vector<float> ValueOf(const SlotValues& out, const Slot& slot) {
+  const auto scale = out.find(ScaleSlot(slot));
+  const Value value = scale == out.end() ? Value(out.at(slot))
+                                         : scaled::ToArray({Value(out.at(slot)), Value(scale->second)}, DType::kF32);
+  const Array array = Cast(*value.ToArray(), DType::kF32);
+  return {array.View<float>().begin(), array.View<float>().end()};
+}
+
+SlotValues ScaledInputs(const Array& x, float x_scale, const Array& w, float w_scale) {
+  return {{kX, x}, {ScaleSlot(kX), Array::Scalar(x_scale)}, {kW, w}, {ScaleSlot(kW), Array::Scalar(w_scale)}};
+}
+
+TEST(Scalify, SlotsOfData) {
+  const Program program = TraceOf([](Values in) { return Outputs{in[0] * in[1], ops::Greater(in[0], in[1])}; });
+  const Program scaled = *Scalify(program, Options());
+  std::vector<std::string> inputs, outputs;
+  for (const Program::Port& port : scaled.inputs) inputs.push_back(port.slot.ToString());
+  for (const Program::Port& port : scaled.outputs) outputs.push_back(port.slot.ToString());
+  EXPECT_THAT(inputs, ElementsAre("data \"x\"", "param \"w\"", "data \"x:scale\"", "param \"w:scale\""));
+  EXPECT_THAT(outputs, ElementsAre("data \"0\"", "data \"1\"", "data \"0:scale\""));
+}
+
+TEST(Scalify, WithoutScaledInputsNothingChanges) {
+  const Program program = TraceOf([](Values in) { return Outputs{ops::Exp(in[0]) + ops::Tanh(in[1]) * 2.0}; });
+  EXPECT_EQ(ToText(*Scalify(program, {})), ToText(program));
+}
+
+TEST(Scalify, WhatTheOriginalRefuses) {
+  const Program tanh = TraceOf([](Values in) { return Outputs{ops::Tanh(in[0])}; });
+  const Program mix = TraceOf([](Values in) { return Outputs{in[0] + in[1]}; });
+  ScalifyOptions options = Options();
+  EXPECT_TRUE(Scalify(tanh, options).ok());
+  options.scaled_inputs.erase(kW);
+  EXPECT_TRUE(Scalify(mix, options).ok());
+  options.rules.compat = ScalifyCompat::Original();
+  EXPECT_THAT(Scalify(tanh, options).status().message(), HasSubstr("no rule for tanh"));
+  EXPECT_THAT(Scalify(mix, options).status().message(), HasSubstr("a scaled array meets a plain one"));
+}
+
+TEST(Scalify, Errors) {
+  const Program program = TraceOf([](Values in) { return Outputs{in[0]}; });
+  ScalifyOptions options{.scaled_inputs = {{{SlotKind::kData, "z"}, DType::kF32}}};
+  EXPECT_THAT(Scalify(program, options).status().message(), HasSubstr("the program has no input data \"z\""));
+  options.scaled_inputs = {{kX, DType::kS32}};
+  EXPECT_THAT(Scalify(program, options).status().message(), HasSubstr("expected floats"));
+}
+
+// exp of what is known to be zero is 1; in the original it is 0.
+TEST(Scalify, ExpOfAKnownZero) {
+  const Program program = TraceOf([](Values in) {
+    const Value zeros = ops::BroadcastTo(Operand(0.0).As(DType::kF32), {3, 3});
+    return Outputs{ops::Exp(zeros) * in[0]};
+  });
+  const Array ones = Array::FromSpan<float>(std::vector<float>(9, 1.0f), {3, 3});
+  ScalifyOptions options = Options();
+  EXPECT_EQ(ValueOf(*EvalSlots(*Scalify(program, options), ScaledInputs(ones, 2, ones, 1)), kY)[0], 2);
+  options.rules.compat.exp_keeps_zero = true;
+  EXPECT_EQ(ValueOf(*EvalSlots(*Scalify(program, options), ScaledInputs(ones, 2, ones, 1)), kY)[0], 0);
+}
+
+// A cast of the forward pass stays under a gradient; the original drops it.
+TEST(Scalify, ForwardCastsUnderAGradient) {
+  for (const bool dropped : {false, true}) {
+    const Program loss = TraceOf([&](Values in) {
+      return Outputs{ops::ReduceSum(ops::ReducePrecisionOnForward(in[0], DType::kE4M3FN, {dropped}) * in[1])};
+    });
+    const Program step = *ValueAndGrad(loss, {{0, 1}});
+    const Array x = Array::FromSpan<float>(std::vector<float>(9, 17.0f), {3, 3});
+    const Array w = Array::FromSpan<float>(std::vector<float>(9, 1.0f), {3, 3});
+    const SlotValues out = *EvalSlots(*Scalify(step, Options()), ScaledInputs(x, 1, w, 1));
+    EXPECT_EQ(ValueOf(out, {SlotKind::kData, "grad(w)"})[0], dropped ? 17 : 16);
+    EXPECT_EQ(ValueOf(out, {SlotKind::kData, "grad(x)"})[0], 1);
+  }
+}
+
+Value RandomStep(std::mt19937& random, const Value& x, const Value& w) {
+  switch (random() % 16) {
+    case 0: return x + w;
+    case 1: return x - w;
+    case 2: return x * w;
+    case 3: return ops::MatMul(x, w);
+    case 4: return ops::Max(x, w);
+    case 5: return ops::Min(x, 0.0);
+    case 6: return ops::Select(ops::Less(x, w), x, w);
+    case 7: return ops::Transpose(x, {1, 0});
+    case 8: return ops::ReduceSum(x, {1}, /*keepdims=*/true) + w;
+    case 9: return x * 0.5;
+    case 10: return ops::ReduceMax(x, {0}, /*keepdims=*/true) - x;
+    case 11: return ops::Slice(ops::Concatenate({{x, w}}, 0), {1, 0}, {4, 3});
+    case 12: return ops::Abs(x);
+    case 13: return ops::Call("call", [](Values own) { return Outputs{-own[0] * 2.0}; }, {x})[0];
+    case 14: return ops::CumulativeSum(x, 0);
+    default: return ops::DotGeneral(x, w, {{0}, {1}});
+  }
+}
+
+// With scales that are powers of two and small integers everything is exact: the scaled program has the values of the
+// plain one.
+TEST(Scalify, ScaledProgramsHaveTheValuesOfPlainOnes) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Program program = TraceOf([&](Values in) {
+      Value x = in[0];
+      for (uint32_t i = 0; i < 1 + seed % 6; ++i) {
+        const NamedScope scope("step");
+        x = RandomStep(random, x, in[1]);
+      }
+      return Outputs{x};
+    });
+    std::vector<float> x(9), w(9);
+    for (float& v : x) v = static_cast<float>(static_cast<int>(random() % 7) - 3);
+    for (float& v : w) v = static_cast<float>(static_cast<int>(random() % 7) - 3);
+    const float x_scale = std::ldexp(1.0f, static_cast<int>(random() % 9) - 4);
+    const float w_scale = std::ldexp(1.0f, static_cast<int>(random() % 9) - 4);
+    ScalifyOptions options = Options();
+    options.rules.rounding = random() % 2 == 0 ? ScaleRounding::kDown : ScaleRounding::kUp;
+    const absl::StatusOr<Program> scaled = Scalify(program, options);
+    ASSERT_TRUE(scaled.ok()) << scaled.status();
+    const SlotValues out = *EvalSlots(
+        *scaled, ScaledInputs(Array::FromSpan<float>(x, {3, 3}), x_scale, Array::FromSpan<float>(w, {3, 3}), w_scale));
+    for (float& v : x) v *= x_scale;
+    for (float& v : w) v *= w_scale;
+    const SlotValues want =
+        *EvalSlots(program, {{kX, Array::FromSpan<float>(x, {3, 3})}, {kW, Array::FromSpan<float>(w, {3, 3})}});
+    EXPECT_EQ(ValueOf(out, kY), ValueOf(want, kY));
+  }
+}
+
+}  // namespace
+}  // namespace aqt
