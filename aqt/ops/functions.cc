@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "aqt/graph/context.h"
+#include "aqt/graph/trace.h"
 
 namespace aqt::ops {
 Value Relu(const Operand& x) {
@@ -31,6 +35,74 @@ Value LogSoftmax(const Operand& x, int64_t axis) {
   const Value value = x.As(DType::kF32);
   const Value shifted = value - StopGradient(ReduceMax(value, {axis}, /*keepdims=*/true));
   return shifted - Log(ReduceSum(Exp(shifted), {axis}, /*keepdims=*/true));
+}
+
+namespace {
+
+// The windows of x [batch, spatial..., channels], or why there are none.
+absl::StatusOr<WindowDims> PoolWindows(const Shape& shape, const PerAxis& window, const PerAxis& strides,
+                                       PoolPadding padding) {
+  const int64_t spatial = shape.rank() - 2;
+  if (spatial < 0 || static_cast<int64_t>(window.size()) != spatial) {
+    return absl::InvalidArgumentError(absl::StrCat("the window has ", window.size(), " numbers for the ",
+                                                   std::max<int64_t>(spatial, 0),
+                                                   " spatial axes of [batch, spatial..., channels]"));
+  }
+  if (!strides.empty() && strides.size() != window.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are ", strides.size(), " strides and ", window.size(), " extents of the window"));
+  }
+  WindowDims dims{{1}, {1}, {0}, {0}};
+  for (int64_t i = 0; i < spatial; ++i) {
+    const int64_t extent = shape[1 + i], size = window[i], stride = strides.empty() ? 1 : strides[i];
+    if (size < 1 || stride < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("window ", size, " and stride ", stride, " of spatial axis ", i, " are not both positive"));
+    }
+    const int64_t covered = extent == 0 ? 0 : (extent - 1) / stride * stride + size;
+    const int64_t missing = padding == PoolPadding::kSame ? std::max<int64_t>(covered - extent, 0) : 0;
+    dims.window.push_back(size);
+    dims.stride.push_back(stride);
+    dims.low.push_back(missing / 2);
+    dims.high.push_back(missing - missing / 2);
+  }
+  for (PerAxis* numbers : {&dims.window, &dims.stride}) numbers->push_back(1);
+  for (PerAxis* numbers : {&dims.low, &dims.high}) numbers->push_back(0);
+  return dims;
+}
+
+}  // namespace
+
+Value MaxPool(const Operand& x, const PerAxis& window, const PerAxis& strides, PoolPadding padding) {
+  const CallSite site(x.where());
+  const Value value = x.As(DType::kF32);
+  const absl::StatusOr<WindowDims> dims = PoolWindows(value.shape(), window, strides, padding);
+  if (!dims.ok()) return Refuse(dims.status(), "max_pool", {value}, x.where());
+  return ReduceWindowMax(value, *dims);
+}
+
+Value AvgPool(const Operand& x, const PerAxis& window, const PerAxis& strides, PoolPadding padding,
+              bool count_padding) {
+  const CallSite site(x.where());
+  const Value value = x.As(DType::kF32);
+  const absl::StatusOr<WindowDims> dims = PoolWindows(value.shape(), window, strides, padding);
+  if (!dims.ok()) return Refuse(dims.status(), "avg_pool", {value}, x.where());
+  const Value sums = ReduceWindowSum(value, *dims);
+  if (count_padding || padding == PoolPadding::kValid) {
+    double count = 1;
+    for (const int64_t size : window) count *= static_cast<double>(size);
+    return sums / count;
+  }
+  Shape one_example = value.shape();
+  one_example[0] = one_example[one_example.rank() - 1] = 1;
+  return sums / ReduceWindowSum(BroadcastTo(Operand(1.0).As(value.dtype()), one_example), *dims);
+}
+
+Value RandomUniform(const Operand& key, const Shape& shape) {
+  const CallSite site(key.where());
+  // The upper 23 bits; f64 holds them all.
+  const Value bits = Cast(RandomBits(key, shape), DType::kF64);
+  return Cast(Floor(bits * 0x1p-9) * 0x1p-23, DType::kF32);
 }
 
 Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels) {

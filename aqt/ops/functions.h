@@ -3,7 +3,11 @@
 
 // Functions that models need, made of basic operations.
 
+#include <cstdint>
+
+#include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/op.h"
 #include "aqt/graph/value.h"
 
 namespace aqt::ops {
@@ -21,6 +25,23 @@ Value LogSoftmax(const Operand& x, int64_t axis = -1);
 // Mean over the examples of -sum(labels * log_softmax(logits)). logits and labels [..., classes]; labels are
 // probabilities, such as one-hot rows. A scalar.
 Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels);
+
+// What windows do at the edges of an array.
+enum class PoolPadding : uint8_t {
+  kValid,  // only whole windows
+  kSame,   // as many windows as steps of the stride; what is missing is split between both ends, the odd one behind
+};
+
+// The maximum or the mean of each window of x [batch, spatial..., channels]; `window` and `strides` have a number for
+// each spatial axis, and no strides are ones. The gradient of a maximum goes to the first one in its window. A mean
+// counts padding as zeros, or, without `count_padding`, only what is there.
+Value MaxPool(const Operand& x, const PerAxis& window, const PerAxis& strides = {},
+              PoolPadding padding = PoolPadding::kValid);
+Value AvgPool(const Operand& x, const PerAxis& window, const PerAxis& strides = {},
+              PoolPadding padding = PoolPadding::kValid, bool count_padding = true);
+
+// f32 numbers from [0, 1), multiples of 2^-23, from a key u32[2]: those of jax.random.uniform.
+Value RandomUniform(const Operand& key, const Shape& shape);
 
 }  // namespace aqt::ops
 

@@ -1,9 +1,12 @@
 #include "aqt/ops/functions.h"
 
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
@@ -18,6 +21,7 @@ namespace aqt {
 namespace {
 
 using ::aqt::testing::CheckGradients;
+using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using ::aqt::testing::RandomArray;
 using ::aqt::testing::RunBothWays;
@@ -82,6 +86,67 @@ TEST(FunctionsTest, LinesAreTheCallers) {
       {F64({4, 3}, 4), F64({4, 3}, 5)});
   ASSERT_THAT(program, IsOk());
   for (const Equation& eqn : program->eqns) EXPECT_EQ(eqn.where.line, line) << OpName(eqn.op);
+}
+
+// The numbers of flax.linen.max_pool and avg_pool.
+TEST(FunctionsTest, PoolsAreThoseOfFlax) {
+  const Array x = Array::Of<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 5, 2, 1});
+  const auto gives = [&](const std::function<Value(const Value&)>& fn, const Array& want) {
+    absl::StatusOr<std::vector<Array>> out = RunBothWays([&](In in) { return Values{fn(in[0])}; }, {x});
+    ASSERT_THAT(out, IsOk());
+    EXPECT_TRUE(BitEqual((*out)[0], want)) << (*out)[0].aval();
+  };
+  constexpr auto kSame = ops::PoolPadding::kSame;
+  gives(
+      [&](const Value& v) {
+        return ops::AvgPool(v, {2, 2}, {2, 1}, kSame);
+      },
+      Array::Of<float>({1.5, 1, 5.5, 3, 4.25, 2.25}, {1, 3, 2, 1}));
+  gives(
+      [&](const Value& v) {
+        return ops::AvgPool(v, {2, 2}, {2, 1}, kSame, /*count_padding=*/false);
+      },
+      Array::Of<float>({1.5, 2, 5.5, 6, 8.5, 9}, {1, 3, 2, 1}));
+  gives(
+      [&](const Value& v) {
+        return ops::MaxPool(v, {3, 1}, {2, 1}, kSame);
+      },
+      Array::Of<float>({2, 3, 6, 7, 8, 9}, {1, 3, 2, 1}));
+  gives([&](const Value& v) { return ops::MaxPool(v, {2, 2}); }, Array::Of<float>({3, 5, 7, 9}, {1, 4, 1, 1}));
+  gives([&](const Value& v) { return ops::AvgPool(v, {4, 1}, {3, 1}); }, Array::Of<float>({3, 4}, {1, 1, 2, 1}));
+}
+
+TEST(FunctionsTest, PoolGradients) {
+  const Array x = F64({2, 5, 4, 3}, 7);
+  EXPECT_THAT(CheckGradients(
+                  [](In in) {
+                    return Values{ops::MaxPool(in[0], {2, 3}, {2, 1}, ops::PoolPadding::kSame)};
+                  },
+                  {x}),
+              IsOk());
+  EXPECT_THAT(CheckGradients(
+                  [](In in) {
+                    return Values{ops::AvgPool(in[0], {3, 2}, {2, 2}, ops::PoolPadding::kSame, false)};
+                  },
+                  {x}),
+              IsOk());
+}
+
+TEST(FunctionsTest, PoolsRefuse) {
+  const Value x(Array::Zeros(DType::kF32, {2, 5, 3}));
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(ops::MaxPool(x, {2, 2}).status(), FailsWith(kInvalid, {"max_pool", "2 numbers for the 1 spatial axes"}));
+  EXPECT_THAT(ops::AvgPool(x, {2}, {1, 1}).status(), FailsWith(kInvalid, {"avg_pool", "2 strides and 1 extents"}));
+  EXPECT_THAT(ops::AvgPool(x, {0}).status(), FailsWith(kInvalid, {"window 0 and stride 1 of spatial axis 0"}));
+  EXPECT_THAT(ops::MaxPool(Value(Array::Scalar(1.0f)), {}).status(), FailsWith(kInvalid, {"0 spatial axes"}));
+}
+
+// jax.random.uniform(jax.random.PRNGKey(5), (4,)).
+TEST(FunctionsTest, RandomUniformIsThatOfJax) {
+  absl::StatusOr<std::vector<Array>> out =
+      RunBothWays([](In in) { return Values{ops::RandomUniform(in[0], {4})}; }, {Array::Of<uint32_t>({0, 5}, {2})});
+  ASSERT_THAT(out, IsOk());
+  EXPECT_TRUE(BitEqual((*out)[0], Array::Of<float>({0.46637988f, 0.92088103f, 0.73581016f, 0.09508145f}, {4})));
 }
 
 }  // namespace
