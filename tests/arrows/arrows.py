@@ -114,8 +114,8 @@ def is_test(target):
 
 
 def sees_protobuf(target):
-    """quant:config_proto and graph:program_proto turn messages into structs."""
-    return target.package.startswith("aqt/") and target.name.endswith("_proto")
+    """quant:config_proto and graph:program_proto turn messages into structs; their tests make messages."""
+    return target.package.startswith("aqt/") and target.name.endswith(("_proto", "_proto_test"))
 
 
 def sees_eigen(target):
