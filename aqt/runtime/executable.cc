@@ -5,13 +5,17 @@
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval_op.h"
 #include "aqt/runtime/buffer_pool.h"
 #include "aqt/runtime/plan.h"
+#include "aqt/runtime/profile.h"
+#include "aqt/runtime/simplify.h"
 
 namespace aqt {
 namespace {
@@ -41,7 +45,9 @@ std::shared_ptr<const void> NotOwned(const void* data) { return {std::shared_ptr
 struct Executable::Impl {
   class FrameOfCall;
 
+  const Program program;  // as it was given
   const Plan plan;
+  const int64_t id = Profile::NewOwner();
   size_t most_in = 0, most_out = 0;  // of a step
   std::vector<VarId> held;           // the variables whose holders change from call to call
   std::mutex mutex;
@@ -49,7 +55,7 @@ struct Executable::Impl {
 
   internal::BufferPool outputs;  // keeps a set of them
 
-  explicit Impl(Plan made) : plan(std::move(made)), outputs(plan.output_bytes) {
+  Impl(const Program& given, Plan made) : program(given), plan(std::move(made)), outputs(plan.output_bytes) {
     for (const PlannedStep& step : plan.steps) {
       most_in = std::max(most_in, step.in.size());
       most_out = std::max(most_out, step.out.size());
@@ -68,8 +74,10 @@ struct Executable::Impl {
 
   absl::Status CheckArguments(absl::Span<const Array> args) const;
   // Runs all steps; the frame has the memory of the outputs.
-  absl::Status RunSteps(absl::Span<const Array> args, Frame& frame) const;
+  absl::Status RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const;
+  absl::Status RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const;
   absl::Status RunByEval(const PlannedStep& step, Frame& frame) const;
+  std::vector<Profile::Step> ProfiledSteps() const;
   // The elements of a variable, which nobody owns if they are in the arena: a cache that watches its operands' owners
   // takes them for dead.
   Array ArrayOf(const Frame& frame, VarId var) const {
@@ -167,34 +175,69 @@ absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame) 
   return absl::OkStatus();
 }
 
-absl::Status Executable::Impl::RunSteps(absl::Span<const Array> args, Frame& frame) const {
+absl::Status Executable::Impl::RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const {
+  if (!step.kernel.has_value()) return RunByEval(step, frame);
+  for (size_t i = 0; i < step.in.size(); ++i) frame.in[i] = frame.pointers[step.in[i]];
+  for (size_t i = 0; i < step.out.size(); ++i) {
+    frame.out[i] = step.out[i] < 0 ? nullptr : frame.pointers[step.out[i]];
+  }
+  step.kernel->run({frame.in.data(), frame.out.data(), frame.arena_at(step.scratch_offset), executor});
+  return absl::OkStatus();
+}
+
+absl::Status Executable::Impl::RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const {
   for (size_t i = 0; i < args.size(); ++i) {
     const VarId var = plan.program.inputs[i].var;
     frame.holders[var] = args[i].buffer();
     frame.pointers[var] = const_cast<void*>(args[i].data());
   }
   Executor* const executor = CurrentExecutor();
-  for (const PlannedStep& step : plan.steps) {
-    if (step.kernel.has_value()) {
-      for (size_t i = 0; i < step.in.size(); ++i) frame.in[i] = frame.pointers[step.in[i]];
-      for (size_t i = 0; i < step.out.size(); ++i) {
-        frame.out[i] = step.out[i] < 0 ? nullptr : frame.pointers[step.out[i]];
-      }
-      step.kernel->run({frame.in.data(), frame.out.data(), frame.arena_at(step.scratch_offset), executor});
+  if (profile == nullptr) profile = Profile::OfProcess();
+  const int first = profile == nullptr ? 0 : profile->Register(id, ProfiledSteps());
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const PlannedStep& step = plan.steps[i];
+    if (profile == nullptr) {
+      AQT_RETURN_IF_ERROR(RunStep(step, frame, executor));
     } else {
-      AQT_RETURN_IF_ERROR(RunByEval(step, frame));
+      const Profile::Clock::time_point start = Profile::Clock::now();
+      AQT_RETURN_IF_ERROR(RunStep(step, frame, executor));
+      profile->Add(first + static_cast<int>(i), start, Profile::Clock::now());
     }
     for (const VarId var : step.ends) frame.holders[var].reset();
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Executable> Executable::Make(const Program& program, const ExecutableOptions& options) {
-  AQT_RETURN_IF_ERROR(Check(program));
-  return Executable(std::make_shared<Impl>(internal::MakePlan(program, options.fuse)));
+std::vector<Profile::Step> Executable::Impl::ProfiledSteps() const {
+  const Program& program = plan.program;
+  std::vector<Profile::Step> steps;
+  for (const PlannedStep& step : plan.steps) {
+    const Equation& last = program.eqns[step.eqns.back()];
+    Profile::Step profiled{OpName(last.op), OpName(last.op), program.scope(last), 0};
+    if (step.eqns.size() > 1) {
+      std::vector<std::string> names;  // without broadcasts, which are parts of others
+      for (const int eqn : step.eqns) {
+        if (!std::holds_alternative<BroadcastOp>(program.eqns[eqn].op)) names.push_back(OpName(program.eqns[eqn].op));
+      }
+      const size_t shown = std::min<size_t>(names.size(), 8);
+      profiled.name = absl::StrCat("fused: ", absl::StrJoin(names.begin(), names.begin() + shown, ", "),
+                                   names.size() > shown ? absl::StrCat(" and ", names.size() - shown, " more") : "");
+      profiled.kind = "fused";
+    }
+    for (const VarId var : step.in) profiled.bytes += program.aval(var).num_bytes();
+    for (const VarId var : step.out) profiled.bytes += var < 0 ? 0 : program.aval(var).num_bytes();
+    steps.push_back(std::move(profiled));
+  }
+  return steps;
 }
 
-absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args) const {
+absl::StatusOr<Executable> Executable::Make(const Program& program, const ExecutableOptions& options) {
+  AQT_RETURN_IF_ERROR(Check(program));
+  return Executable(
+      std::make_shared<Impl>(program, internal::MakePlan(internal::WithoutTransposedProducts(program), options.fuse)));
+}
+
+absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args, Profile* profile) const {
   AQT_RETURN_IF_ERROR(impl_->CheckArguments(args));
   const Plan& plan = impl_->plan;
   const std::vector<Program::Port>& outputs = plan.program.outputs;
@@ -206,14 +249,15 @@ absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args)
     frame->holders[root] = memory;
     frame->pointers[root] = memory.get();
   }
-  AQT_RETURN_IF_ERROR(impl_->RunSteps(args, *frame));
+  AQT_RETURN_IF_ERROR(impl_->RunSteps(args, *frame, profile));
   std::vector<Array> results;
   results.reserve(outputs.size());
   for (const Program::Port& port : outputs) results.push_back(impl_->ArrayOf(*frame, port.var));
   return results;
 }
 
-absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs) const {
+absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs,
+                                 Profile* profile) const {
   AQT_RETURN_IF_ERROR(impl_->CheckArguments(args));
   const Plan& plan = impl_->plan;
   const std::vector<Program::Port>& ports = plan.program.outputs;
@@ -233,7 +277,7 @@ absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const 
     const VarId root = plan.variables[ports[i].var].root;
     frame->pointers[root] = outputs[i].data;
   }
-  AQT_RETURN_IF_ERROR(impl_->RunSteps(args, *frame));
+  AQT_RETURN_IF_ERROR(impl_->RunSteps(args, *frame, profile));
   for (size_t i = 0; i < ports.size(); ++i) {
     if (plan.primary[i] == static_cast<int>(i)) continue;
     const size_t bytes = plan.program.aval(ports[i].var).num_bytes();
@@ -260,7 +304,7 @@ absl::StatusOr<SlotValues> Executable::RunSlots(const SlotValues& values) const 
   return results;
 }
 
-const Program& Executable::program() const { return impl_->plan.program; }
+const Program& Executable::program() const { return impl_->program; }
 int64_t Executable::arena_bytes() const { return impl_->plan.arena_bytes; }
 int64_t Executable::peak_bytes() const {
   return impl_->plan.arena_bytes + impl_->plan.output_bytes + impl_->plan.array_bytes;

@@ -22,6 +22,8 @@
 
 namespace aqt {
 
+class Profile;
+
 struct ExecutableOptions {
   bool fuse = true;  // off: a step for each equation, to see what fusion does
 };
@@ -36,13 +38,15 @@ class Executable {
   // Like Eval: `args` are in the order of program.inputs, the result in that of program.outputs. Equations that no
   // output needs do not run. Contractions use the threads of an enclosing UseExecutor (graph/context.h).
   // Memory of outputs that nobody holds any longer is used again. InvalidArgument, naming the slot, if an argument's
-  // dtype or shape is not the input's; the errors of composites.
-  absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> args) const;
+  // dtype or shape is not the input's; the errors of composites. The call's times are added to `profile`, or else to
+  // that of the process (profile.h).
+  absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> args, Profile* profile = nullptr) const;
 
   // The same with the outputs in given memory: dense, of the outputs' dtypes and shapes (InvalidArgument otherwise),
   // overlapping neither each other nor the arguments. Does not allocate after the first call, except in operations that
   // run as in Eval. After an error the outputs hold anything.
-  absl::Status RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs) const;
+  absl::Status RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs,
+                       Profile* profile = nullptr) const;
 
   // With arguments and outputs by name, as EvalSlots.
   absl::StatusOr<SlotValues> RunSlots(const SlotValues& values) const;

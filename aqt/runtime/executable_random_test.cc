@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
@@ -131,7 +132,7 @@ class Generator {
   }
 
   Value New(const Value& x) {
-    switch (random_.Below(18)) {
+    switch (random_.Below(19)) {
       case 0: return IsFloating(x) ? ops::Exp(x * 0.25) : ops::Abs(x);
       case 1: return IsFloating(x) ? ops::Log(ops::Abs(x) + 1.0) : ops::Neg(x);
       case 2: return IsFloating(x) ? Pick({&ops::Round, &ops::Floor, &ops::Flush})(x) : ops::Neg(x);
@@ -169,6 +170,14 @@ class Generator {
           limit.push_back(extent);
         }
         return ops::Slice(x, start, limit);
+      }
+      case 17: {  // a product with itself, and the other way round
+        if (x.rank() == 0 || x.shape().num_elements() > 4096) return ops::StopGradient(x);
+        const Value matrix = ops::Reshape(x, {x.dim(0), x.shape().num_elements() / x.dim(0)});
+        const Value other = ops::Round(ops::Cast(matrix, DType::kF32));
+        const DotDims dims = random_.Below(2) == 0 ? DotDims{{0}, {0}, {}, {}} : DotDims{{1}, {1}, {}, {}};
+        const Value product = ops::DotGeneral(matrix, ops::Cast(other, x.dtype()), dims);
+        return random_.Below(2) == 0 ? product : ops::Transpose(product, {1, 0});
       }
       default: return x.rank() == 0 ? ops::Neg(x) : ops::Concatenate({x, x}, random_.Below(x.rank()));
     }

@@ -1,0 +1,69 @@
+#include "aqt/runtime/simplify.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/eval.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace aqt::internal {
+namespace {
+
+using testing::CountOps;
+using testing::IsOk;
+using testing::RandomArray;
+using testing::TraceWith;
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+
+// The last equation is a dot_general with the bits of the transposed product, or still a transpose.
+void ExpectExchanged(const DotDims& dims, const Axes& permutation, const Aval& lhs, const Aval& rhs, bool exchanged) {
+  const std::vector<Array> args = {RandomArray(lhs, 1), RandomArray(rhs, 2)};
+  const absl::StatusOr<Program> program =
+      TraceWith([&](In in) { return Values{ops::Transpose(ops::DotGeneral(in[0], in[1], dims), permutation)}; }, args);
+  ASSERT_THAT(program, IsOk());
+  const Program simple = WithoutTransposedProducts(*program);
+  ASSERT_THAT(Check(simple), IsOk());
+  EXPECT_EQ(CountOps(simple, "transpose"), exchanged ? 0 : 1);
+  const absl::StatusOr<std::vector<Array>> got = Eval(simple, args);
+  ASSERT_THAT(got, IsOk());
+  EXPECT_TRUE(BitEqual((*got)[0], (*Eval(*program, args))[0]));
+}
+
+TEST(SimplifyTest, ExchangesTheOperandsOfTransposedProducts) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kS8, DType::kS32}) {
+    const DotDims plain{{1}, {0}, {}, {}};
+    ExpectExchanged(plain, {1, 0}, {dtype, {37, 65}}, {dtype, {65, 19}}, true);
+    const DotDims batched{{3, 1}, {1, 2}, {0}, {0}};
+    const Aval lhs{dtype, {2, 5, 9, 7}}, rhs{dtype, {2, 7, 5, 3, 4}};
+    ExpectExchanged(batched, {0, 2, 3, 1}, lhs, rhs, true);
+    ExpectExchanged(batched, {0, 3, 2, 1}, lhs, rhs, false);
+    ExpectExchanged(batched, {2, 3, 0, 1}, lhs, rhs, false);
+  }
+}
+
+TEST(SimplifyTest, LeavesWhatOthersRead) {
+  const Array x = RandomArray({DType::kF32, {4, 6}}, 1), y = RandomArray({DType::kF32, {6, 5}}, 2);
+  const absl::StatusOr<Program> program = TraceWith(
+      [](In in) {
+        const Value product = ops::MatMul(in[0], in[1]);
+        return Values{product, ops::Transpose(product, {1, 0})};
+      },
+      {x, y});
+  EXPECT_EQ(ToText(WithoutTransposedProducts(*program)), ToText(*program));
+}
+
+// A float with an integer: the kernel of such products takes the integers on the right.
+TEST(SimplifyTest, LeavesMixedProducts) {
+  ExpectExchanged({{1}, {0}, {}, {}}, {1, 0}, {DType::kF32, {4, 6}}, {DType::kS8, {6, 5}}, false);
+}
+
+}  // namespace
+}  // namespace aqt::internal
