@@ -55,11 +55,6 @@ AxisGroup GroupOf(const ArrayRef& x, const Axes& axes) {
   return group;
 }
 
-struct Packed {
-  std::shared_ptr<void> panels;
-  int64_t matrix_bytes;
-};
-
 // The operand as the kernels see it; a copy, kept by `gathered`, if it has more axes than they take.
 Operand OperandOf(const ArrayRef& x, const Groups& groups, Array& gathered) {
   if (x.shape.rank() <= AxisGroup::kMaxRank) {
@@ -70,36 +65,42 @@ Operand OperandOf(const ArrayRef& x, const Groups& groups, Array& gathered) {
                         Count(x, groups.batch));
 }
 
-Packed PackOperand(const GemmKernel& kernel, const PanelFormat& format, const ArrayRef& x, const Groups& groups,
-                   Executor* executor) {
+std::shared_ptr<void> PackOperand(const GemmKernel& kernel, const PanelFormat& format, const ArrayRef& x,
+                                  const Groups& groups, Executor* executor) {
   const int64_t batch = Count(x, groups.batch), rows = Count(x, groups.free), k = Count(x, groups.contract);
   Array gathered;
   const Operand operand = OperandOf(x, groups, gathered);
-  Packed packed{nullptr, format.PackedBytes(rows, k)};
-  packed.panels = AllocateAligned(batch * packed.matrix_bytes);
-  Pack(kernel.target, format, operand, packed.panels.get(), executor);
-  return packed;
+  std::shared_ptr<void> panels = AllocateUninitialized(batch * format.PackedBytes(rows, k));
+  Pack(kernel.target, format, operand, panels.get(), executor);
+  return panels;
+}
+
+// Of packed operands, into dense sums.
+void RunPacked(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k, const void* lhs,
+               const void* rhs, DType sum_dtype, void* sums, Executor* executor) {
+  GemmArgs args;
+  args.batch = batch;
+  args.m = m;
+  args.n = n;
+  args.k = k;
+  args.lhs = lhs;
+  args.rhs = rhs;
+  args.lhs_batch_bytes = kernel.lhs.PackedBytes(m, k);
+  args.rhs_batch_bytes = kernel.rhs.PackedBytes(n, k);
+  args.out = sums;
+  args.out_dtype = sum_dtype;
+  args.out_batch = AxisGroup::Of(batch, m * n);
+  args.out_rows = AxisGroup::Of(m, n);
+  args.out_cols = AxisGroup::Of(n, 1);
+  RunGemm(kernel, args, executor);
 }
 
 void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const Groups& b,
                DType sum_dtype, void* sums, Executor* executor) {
-  const Packed lhs_packed = PackOperand(kernel, kernel.lhs, lhs, a, executor);
-  const Packed rhs_packed = PackOperand(kernel, kernel.rhs, rhs, b, executor);
-  GemmArgs args;
-  args.batch = Count(lhs, a.batch);
-  args.m = Count(lhs, a.free);
-  args.n = Count(rhs, b.free);
-  args.k = Count(lhs, a.contract);
-  args.lhs = lhs_packed.panels.get();
-  args.rhs = rhs_packed.panels.get();
-  args.lhs_batch_bytes = lhs_packed.matrix_bytes;
-  args.rhs_batch_bytes = rhs_packed.matrix_bytes;
-  args.out = sums;
-  args.out_dtype = sum_dtype;
-  args.out_batch = AxisGroup::Of(args.batch, args.m * args.n);
-  args.out_rows = AxisGroup::Of(args.m, args.n);
-  args.out_cols = AxisGroup::Of(args.n, 1);
-  RunGemm(kernel, args, executor);
+  const std::shared_ptr<void> lhs_panels = PackOperand(kernel, kernel.lhs, lhs, a, executor);
+  const std::shared_ptr<void> rhs_panels = PackOperand(kernel, kernel.rhs, rhs, b, executor);
+  RunPacked(kernel, Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free), Count(lhs, a.contract),
+            lhs_panels.get(), rhs_panels.get(), sum_dtype, sums, executor);
 }
 
 const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs) {
@@ -186,6 +187,49 @@ void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, con
   } else {
     RunPlain<int32_t>(lhs, a, rhs, b, out.As<int32_t>());
   }
+}
+
+ContractPlan::ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs, const Aval& out)
+    : dims_(dims),
+      lhs_(lhs.dtype, lhs.shape, nullptr),
+      rhs_(rhs.dtype, rhs.shape, nullptr),
+      out_(out.dtype, out.shape, nullptr) {
+  const bool is_float = IsFloat(lhs.dtype) && IsFloat(rhs.dtype) && lhs.dtype != DType::kF64;
+  const bool is_integer = IsByteInteger(lhs.dtype) && IsByteInteger(rhs.dtype);
+  const bool fits = lhs.shape.rank() <= AxisGroup::kMaxRank && rhs.shape.rank() <= AxisGroup::kMaxRank;
+  if ((!is_float && !is_integer) || !fits || out.shape.num_elements() == 0) return;
+  const Groups a = GroupsOf(lhs_, dims.lhs_contracting, dims.lhs_batch);
+  const Groups b = GroupsOf(rhs_, dims.rhs_contracting, dims.rhs_batch);
+  kernel_ = &Kernel(is_float ? GemmSums::kF32 : GemmSums::kS32, lhs_, a, rhs_);
+  batch_ = Count(lhs_, a.batch);
+  m_ = Count(lhs_, a.free);
+  n_ = Count(rhs_, b.free);
+  k_ = Count(lhs_, a.contract);
+  const auto round_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  rhs_at_ = round_up(batch_ * kernel_->lhs.PackedBytes(m_, k_));
+  sums_at_ = rhs_at_ + round_up(batch_ * kernel_->rhs.PackedBytes(n_, k_));
+  const bool rounds = is_float && out.dtype != DType::kF32;
+  scratch_bytes_ = sums_at_ + (rounds ? 4 * out.shape.num_elements() : 0);
+}
+
+void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor) const {
+  ArrayRef left = lhs_, right = rhs_;
+  MutableArrayRef to = out_;
+  left.data = lhs;
+  right.data = rhs;
+  to.data = out;
+  if (scratch_bytes_ == 0) return Contract(dims_, left, right, to, executor);
+  const Groups a = GroupsOf(left, dims_.lhs_contracting, dims_.lhs_batch);
+  const Groups b = GroupsOf(right, dims_.rhs_contracting, dims_.rhs_batch);
+  char* const memory = static_cast<char*>(scratch);
+  Array gathered;  // remains empty
+  Pack(kernel_->target, kernel_->lhs, OperandOf(left, a, gathered), memory, executor);
+  Pack(kernel_->target, kernel_->rhs, OperandOf(right, b, gathered), memory + rhs_at_, executor);
+  const DType sum_dtype = IsFloat(left.dtype) ? DType::kF32 : DType::kS32;
+  const bool rounds = to.dtype != sum_dtype;
+  void* const sums = rounds ? memory + sums_at_ : out;
+  RunPacked(*kernel_, batch_, m_, n_, k_, memory, memory + rhs_at_, sum_dtype, sums, executor);
+  if (rounds) AQT_CHECK(CastArray(ArrayRef(sum_dtype, to.shape, sums), to).ok());
 }
 
 }  // namespace aqt::kernels

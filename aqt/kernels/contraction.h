@@ -3,11 +3,15 @@
 
 // A general contraction of any two strided operands.
 
+#include <cstdint>
+
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"
 
 namespace aqt::kernels {
+
+struct GemmKernel;
 
 // out = lhs . rhs over `dims`; out is dense. Each output element is a sum over the contracting axes, row-major in the
 // order of dims.lhs_contracting. By dtype of the operands, the sum's type and rounding are
@@ -24,6 +28,26 @@ namespace aqt::kernels {
 // operands. With a null executor everything runs on the calling thread.
 void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Executor* executor = nullptr);
+
+// Contract of dense operands with everything decided ahead of time that does not depend on data: the same bits, and
+// memory for packed operands from the caller.
+class ContractPlan {
+ public:
+  // Preconditions as for Contract.
+  ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs, const Aval& out);
+
+  // Of which Run needs so many, aligned to 64. With 0, Run calls Contract.
+  int64_t scratch_bytes() const { return scratch_bytes_; }
+  void Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor = nullptr) const;
+
+ private:
+  DotDims dims_;
+  ArrayRef lhs_, rhs_;
+  MutableArrayRef out_;
+  const GemmKernel* kernel_ = nullptr;  // null: by Contract
+  int64_t batch_ = 0, m_ = 0, n_ = 0, k_ = 0;
+  int64_t rhs_at_ = 0, sums_at_ = 0, scratch_bytes_ = 0;
+};
 
 }  // namespace aqt::kernels
 

@@ -77,6 +77,10 @@ struct Executable::Impl {
   absl::Status RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const;
   absl::Status RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const;
   absl::Status RunByEval(const PlannedStep& step, Frame& frame) const;
+  // Its operands and outputs were inferred when the program was checked.
+  absl::StatusOr<std::vector<Array>> EvalComposite(const Composite& composite, const Equation& eqn,
+                                                   absl::Span<const Array> operands,
+                                                   absl::Span<const bool> needed) const;
   std::vector<Profile::Step> ProfiledSteps() const;
   // The elements of a variable, which nobody owns if they are in the arena: a cache that watches its operands' owners
   // takes them for dead.
@@ -155,11 +159,27 @@ absl::Status Executable::Impl::CheckArguments(absl::Span<const Array> args) cons
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<Array>> Executable::Impl::EvalComposite(const Composite& composite, const Equation& eqn,
+                                                                   absl::Span<const Array> operands,
+                                                                   absl::Span<const bool> needed) const {
+  const SuspendTrace suspend;
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> out, composite.Eval(operands, needed));
+  bool fits = out.size() == eqn.out.size();
+  for (size_t i = 0; fits && i < out.size(); ++i) {
+    fits = !needed[i] || out[i].aval() == plan.program.aval(eqn.out[i]);
+  }
+  if (!fits) return absl::InternalError("evaluation gave other outputs than were inferred");
+  return out;
+}
+
 absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame) const {
   const Equation& eqn = plan.program.eqns[step.eqns[0]];
   frame.operands.clear();
   for (const VarId var : eqn.in) frame.operands.push_back(ArrayOf(frame, var));
-  absl::StatusOr<std::vector<Array>> results = EvalOp(eqn.op, frame.operands, step.needed);
+  const auto* composite = std::get_if<CompositeOp>(&eqn.op);
+  absl::StatusOr<std::vector<Array>> results = composite != nullptr
+                                                   ? EvalComposite(*composite->impl, eqn, frame.operands, step.needed)
+                                                   : EvalOp(eqn.op, frame.operands, step.needed);
   frame.operands.clear();
   if (!results.ok()) return DescribeError(results.status(), plan.program, eqn);
   for (size_t i = 0; i < step.out.size(); ++i) {

@@ -52,15 +52,16 @@ using Arrays = std::vector<Array>;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// Elementwise operations, broadcasts, reductions and their gradients. Extents are multiples of 16, so that no array is
+// A product, elementwise operations, broadcasts, reductions and their gradients. Extents are multiples of 16, so that no array is
 // rounded up to whole lines.
 Program Example(Arrays& args) {
-  args = {RandomArray({DType::kF32, {32, 48}}, 1), RandomArray({DType::kF32, {48}}, 2)};
+  args = {RandomArray({DType::kF32, {32, 48}}, 1), RandomArray({DType::kF32, {48}}, 2),
+          RandomArray({DType::kF32, {48, 64}}, 3)};
   const auto fn = [](In in) {
-    const Value y = ops::LogSoftmax(ops::Relu(in[0] * in[1] + 0.5));
+    const Value y = ops::LogSoftmax(ops::MatMul(ops::Relu(in[0] * in[1] + 0.5), in[2]));
     return Values{ops::Mean(y * y)};
   };
-  return *ValueAndGrad(*testing::TraceWith(fn, args), {0, 1});
+  return *ValueAndGrad(*testing::TraceWith(fn, args), {0, 1, 2});
 }
 
 TEST(ExecutableMemoryTest, TheFirstCallTakesThePeakThatIsPredicted) {

@@ -87,16 +87,12 @@ OpKernel Concatenation(const ConcatenateOp& op, absl::Span<const Aval> in, const
 }
 
 OpKernel Product(const DotGeneralOp& op, absl::Span<const Aval> in, const Aval& out) {
-  const ArrayRef lhs(in[0].dtype, in[0].shape, nullptr), rhs(in[1].dtype, in[1].shape, nullptr);
-  const MutableArrayRef product(out.dtype, out.shape, nullptr);
-  return {.run = [dims = op.dims, lhs, rhs, product](const KernelCall& call) {
-    ArrayRef a = lhs, b = rhs;
-    MutableArrayRef to = product;
-    a.data = call.in[0];
-    b.data = call.in[1];
-    to.data = call.out[0];
-    kernels::Contract(dims, a, b, to, call.executor);
-  }};
+  const kernels::ContractPlan plan(op.dims, in[0], in[1], out);
+  return {.run =
+              [plan](const KernelCall& call) {
+                plan.Run(call.in[0], call.in[1], call.out[0], call.scratch, call.executor);
+              },
+          .scratch_bytes = plan.scratch_bytes()};
 }
 
 }  // namespace
