@@ -53,6 +53,7 @@
 #include "aqt/quant/text/config_proto.h"
 #include "aqt/runtime/executable.h"
 #include "aqt/runtime/prepared_program.h"
+#include "aqt/runtime/profile.h"
 #include "aqt/transforms/amp.h"
 #include "aqt/transforms/amp_proto.h"
 #include "aqt/transforms/dce.h"

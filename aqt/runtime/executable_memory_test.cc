@@ -52,8 +52,8 @@ using Arrays = std::vector<Array>;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// A product, elementwise operations, broadcasts, reductions and their gradients. Extents are multiples of 16, so that no array is
-// rounded up to whole lines.
+// A product, elementwise operations, broadcasts, reductions and their gradients. Extents are multiples of 16, so that
+// no array is rounded up to whole lines.
 Program Example(Arrays& args) {
   args = {RandomArray({DType::kF32, {32, 48}}, 1), RandomArray({DType::kF32, {48}}, 2),
           RandomArray({DType::kF32, {48, 64}}, 3)};
