@@ -1,6 +1,7 @@
 #include "aqt/nn/sgd.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
@@ -21,16 +24,33 @@ namespace {
 
 Slot MomentumSlot(const Slot& param) { return {SlotKind::kStat, absl::StrCat("sgd/", param.path)}; }
 
+// Whether this step is left out, as a bool scalar; counts such steps. Null if none ever is.
+std::optional<Value> Skips(const StepOptions& options, absl::Span<const Value> gradients) {
+  if (!options.max_consecutive_skips.has_value()) return std::nullopt;
+  const NamedScope scope("skip_if_not_finite");
+  const Slot slot{SlotKind::kStat, "skip_if_not_finite/count"};
+  const Value finite = AllFinite(gradients), before = InputSlot(slot, Aval{DType::kS32, {}});
+  const Value count = ops::Select(finite, before * 0.0, before + 1.0);
+  WriteSlot(slot, count);
+  return ops::And(ops::Not(finite), ops::LessEqual(count, static_cast<double>(*options.max_consecutive_skips)));
+}
+
 }  // namespace
 
-absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
+absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer, const StepOptions& options) {
   if (!std::isfinite(optimizer.learning_rate) || !(optimizer.momentum >= 0 && optimizer.momentum < 1)) {
     return absl::InvalidArgumentError(absl::StrCat("sgd: learning_rate = ", optimizer.learning_rate,
                                                    ", momentum = ", optimizer.momentum,
                                                    "; expected a finite learning_rate and a momentum in [0, 1)"));
   }
   const std::vector<int> params = loss.InputsOfKind(SlotKind::kParam);
-  AQT_ASSIGN_OR_RETURN(const Program gradients, ValueAndGrad(loss, params));
+  if (options.max_consecutive_skips.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sgd: max_consecutive_skips = ", *options.max_consecutive_skips, ", expected 0 or more"));
+  }
+  AQT_ASSIGN_OR_RETURN(const Program gradients, options.scaler.has_value()
+                                                    ? DynamicScaleValueAndGrad(loss, params, *options.scaler)
+                                                    : ValueAndGrad(loss, params));
   if (optimizer.momentum != 0) {
     absl::btree_set<Slot> taken;
     for (const Program::Port& port : gradients.inputs) taken.insert(port.slot);
@@ -56,17 +76,24 @@ absl::StatusOr<Program> TrainStep(const Program& loss, const Sgd& optimizer) {
         for (size_t i = 0; i < out.size(); ++i) {
           if (i < first_gradient || i >= first_gradient + params.size()) results.push_back(out[i]);
         }
+        const std::optional<Value> keep =
+            Skips(options, absl::MakeConstSpan(out).subspan(first_gradient, params.size()));
+        const auto updated = [&](const Value& from, const Value& to) {
+          return keep.has_value() ? ops::Select(*keep, from, to) : to;
+        };
         const NamedScope scope("sgd");
         for (size_t i = 0; i < params.size(); ++i) {
           const Slot& slot = gradients.inputs[params[i]].slot;
           const NamedScope param_scope(slot.path);
-          Value update = out[first_gradient + i];
+          const Value& param = in[params[i]];
+          Value update = ops::Cast(out[first_gradient + i], param.dtype());
           if (optimizer.momentum != 0) {
             const Slot momentum = MomentumSlot(slot);
-            update = update + InputSlot(momentum, update.aval()) * optimizer.momentum;
-            WriteSlot(momentum, update);
+            const Value before = InputSlot(momentum, update.aval());
+            update = update + before * optimizer.momentum;
+            WriteSlot(momentum, updated(before, update));
           }
-          WriteSlot(slot, in[params[i]] - update * optimizer.learning_rate);
+          WriteSlot(slot, updated(param, param - update * optimizer.learning_rate));
         }
         return results;
       },

@@ -17,6 +17,7 @@
 #include "aqt/nn/state_file.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/runtime/executable.h"
+#include "aqt/transforms/loss_scale.h"
 
 namespace aqt::nn {
 namespace {
@@ -88,14 +89,41 @@ Key KeyFor(const Slot& slot, Key key) { return slot.path == kSharedKeySlot ? key
 
 }  // namespace
 
-absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key) {
-  AQT_ASSIGN_OR_RETURN(Program step, TrainStep(loss, optimizer));
+absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key,
+                                      const TrainOptions& options) {
+  if (options.redo_on_nan < 0 || (options.redo_on_nan > 0 && !options.step.scaler.has_value())) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: redo_on_nan = ", options.redo_on_nan,
+                                                   "; expected 0 or more, and a scaler, without which each time is the "
+                                                   "same"));
+  }
+  AQT_ASSIGN_OR_RETURN(Program step, TrainStep(loss, optimizer, options.step));
   AQT_RETURN_IF_ERROR(Annotate(CheckStep(step), "trainer"));
   SlotValues state = params;
+  if (options.step.scaler.has_value()) {
+    for (auto& [slot, array] : InitialScalerState(*options.step.scaler)) state.try_emplace(slot, std::move(array));
+  }
   AddMissingStats(step, state);
   AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
   AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(step));
-  return Trainer(std::move(executable), std::move(state), key);
+  return Trainer(std::move(executable), std::move(state), key, options.redo_on_nan);
+}
+
+absl::StatusOr<std::vector<Array>> Trainer::RunStep(std::vector<Array> args) const {
+  const Program& step = program();
+  const Slot finite{SlotKind::kData, kFiniteOutput};
+  for (int repeats = 0;; ++repeats) {
+    AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, executable_.Run(args));
+    if (repeats == redo_on_nan_) return outputs;
+    SlotValues scaler;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Slot& slot = step.outputs[i].slot;
+      if (slot == finite && outputs[i].View<bool>()[0]) return outputs;
+      if (slot.path.starts_with("dynamic_scaler/")) scaler.emplace(slot, outputs[i]);
+    }
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (const auto it = scaler.find(step.inputs[i].slot); it != scaler.end()) args[i] = it->second;
+    }
+  }
 }
 
 absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
@@ -127,7 +155,7 @@ absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
     }
     args.push_back(it->second);
   }
-  AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, executable_.Run(args));
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, RunStep(std::move(args)));
   SlotValues results;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Slot& slot = step.outputs[i].slot;

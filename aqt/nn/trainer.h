@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,17 +29,25 @@
 
 namespace aqt::nn {
 
+struct TrainOptions {
+  StepOptions step = {};
+  // With a scaler: how often a step whose results are not finite is repeated with a smaller scaler.
+  int redo_on_nan = 0;
+};
+
 class Trainer {
  public:
   // For `loss` see TrainStep. `params` has a value for each of its parameters (NotFound otherwise; InvalidArgument for
   // another dtype or shape, and for values that are not inputs of kind param or stat); AddMissingStats adds statistics
   // that it lacks. InvalidArgument, naming the slot, if a key is not u32[2], if there is an input of kind frozen, or if
-  // the step writes a parameter or statistic with another dtype or shape than it reads.
+  // the step writes a parameter or statistic with another dtype or shape than it reads. `params` may have the scaler's
+  // state, which otherwise is its initial one.
   //
   // Keys: let k = FoldIn(key, number of the step). The input of kind key with path kSharedKeySlot is k; one with
   // another path is FoldInName(k, Slot::ToString()), e.g. for `key "noise"`. Layers with their own keys draw different
   // noise.
-  static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key);
+  static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key,
+                                      const TrainOptions& options = {});
 
   static constexpr int64_t kMaxSteps = int64_t{1} << 32;
 
@@ -61,12 +70,15 @@ class Trainer {
   absl::Status Restore(const io::FileSystem& fs, absl::string_view path);
 
  private:
-  Trainer(Executable executable, SlotValues state, Key key)
-      : executable_(std::move(executable)), state_(std::move(state)), key_(key) {}
+  Trainer(Executable executable, SlotValues state, Key key, int redo_on_nan)
+      : executable_(std::move(executable)), state_(std::move(state)), key_(key), redo_on_nan_(redo_on_nan) {}
+  // One run of the step, repeated while its results are not finite.
+  absl::StatusOr<std::vector<Array>> RunStep(std::vector<Array> args) const;
 
   Executable executable_;
   SlotValues state_;
   Key key_;
+  int redo_on_nan_;
   int64_t steps_ = 0;
 };
 

@@ -20,8 +20,6 @@
 namespace aqt {
 namespace {
 
-constexpr char kFinite[] = "dynamic_scaler/finite";
-
 Slot StateSlot(absl::string_view field) { return {SlotKind::kStat, absl::StrCat("dynamic_scaler/", field)}; }
 
 // The fields of the state, with the dtype of those that have the scaler's.
@@ -43,19 +41,6 @@ ScalerValues ReadState(DType dtype) {
 }
 
 Array Scalar(DType dtype, double number) { return Cast(Array::Scalar(number), dtype); }
-
-// A bool scalar: whether all elements of all floats among `values` are finite.
-Value AllFinite(absl::Span<const Value> values) {
-  Value bad = Operand(0.0).As(DType::kF32);
-  for (const Value& x : values) {
-    if (!IsFloat(x.dtype())) continue;
-    const Value number = ops::Cast(x, DType::kF32);
-    // The difference of an infinity or a NaN with itself is a NaN.
-    const Value is_finite = ops::Equal(number - number, 0.0);
-    bad = ops::Max(bad, ops::ReduceMax(ops::Select(is_finite, 0.0, 1.0)));
-  }
-  return ops::Less(bad, 0.5);
-}
 
 absl::Status CheckOptions(const Program& loss, const DynamicScaler& options) {
   const auto invalid = [](const auto&... parts) {
@@ -98,7 +83,7 @@ absl::StatusOr<Program> Scaled(const Program& loss, absl::Span<const int> wrt, c
   const size_t first = keep_value ? 0 : 1, num_outputs = loss.outputs.size(), num_gradients = wrt.size();
   std::vector<Slot> slots = OutputSlotsOf(gradients);
   slots.erase(slots.begin(), slots.begin() + static_cast<int64_t>(first));
-  slots.push_back({SlotKind::kData, kFinite});
+  slots.push_back({SlotKind::kData, kFiniteOutput});
   return Trace(
       [&](absl::Span<const Value> in) {
         std::vector<Value> out = Inline(gradients, in);
@@ -124,6 +109,16 @@ absl::StatusOr<Program> Scaled(const Program& loss, absl::Span<const int> wrt, c
 }
 
 }  // namespace
+
+Value AllFinite(absl::Span<const Value> values) {
+  Value finite = Operand(1.0).As(DType::kF32);
+  for (const Value& x : values) {
+    if (!IsFloat(x.dtype())) continue;
+    const Value own = ops::ReduceMin(ops::Cast(ops::IsFinite(x), DType::kF32));
+    finite = ops::Min(finite, own);
+  }
+  return ops::Greater(finite, 0.5);
+}
 
 SlotValues InitialScalerState(const DynamicScaler& options) {
   return {{StateSlot("patience"), Array::Scalar<int32_t>(options.patience)},
@@ -161,9 +156,9 @@ absl::StatusOr<SlotValues> EvalWithRedo(const Program& scaled, SlotValues values
   }
   for (int repeats = 0;; ++repeats) {
     AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(scaled, values));
-    const auto finite = out.find({SlotKind::kData, kFinite});
+    const auto finite = out.find({SlotKind::kData, kFiniteOutput});
     if (finite == out.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("the program has no output data \"", kFinite,
+      return absl::InvalidArgumentError(absl::StrCat("the program has no output data \"", kFiniteOutput,
                                                      "\"; make it with DynamicScaleGrad or DynamicScaleValueAndGrad"));
     }
     if (finite->second.View<bool>()[0] || repeats == redo_on_nan) return out;

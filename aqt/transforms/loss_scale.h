@@ -45,6 +45,12 @@ struct ScalerValues {
 // The state after results that were all finite or not; `finite` is a bool scalar.
 ScalerValues UpdateScaler(const ScalerValues& state, const Value& finite, const DynamicScaler& options);
 
+// A bool scalar: whether all elements of the floats among `values` are finite.
+Value AllFinite(absl::Span<const Value> values);
+
+// The output that says whether a step's results were finite.
+inline constexpr char kFiniteOutput[] = "dynamic_scaler/finite";
+
 // `loss` computes a scalar loss as output 0 (ValueAndGrad). The result has its inputs and the state. Its outputs:
 //   - those of `loss`, output 0 in the scaler's dtype (left out by DynamicScaleGrad);
 //   - data "grad(<path>)" for each position in `wrt`, in the scaler's dtype, then what backward rules write;

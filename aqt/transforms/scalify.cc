@@ -83,7 +83,11 @@ class Transform {
     const bool always = step.has_value() && step->kind == ScalingKind::kSetScaling;
     const bool any = std::any_of(in.begin(), in.end(), [](const Lane& lane) { return lane.scaled(); });
     std::vector<Lane> out;
-    if (any || always) {
+    if (any && IsOpaque(eqn.op) && !step.has_value() && !rules_.compat.missing_rules_are_errors) {
+      std::vector<Value> values;
+      for (const Lane& lane : in) values.push_back(Unscaled(lane));
+      for (Value& value : BindAgain(eqn, values)) out.push_back(Plain(std::move(value)));
+    } else if (any || always) {
       AQT_ASSIGN_OR_RETURN(Lane lane, step.has_value() ? ApplyStep(*step, in) : Apply(eqn, in));
       out.push_back(std::move(lane));
     } else {
@@ -96,6 +100,11 @@ class Transform {
   }
 
  private:
+  // Quantized contractions and what belongs to them: they calibrate themselves, on values without a scale.
+  static bool IsOpaque(const Op& op) {
+    return std::holds_alternative<CompositeOp>(op) && !ContractionOf(op).has_value();
+  }
+
   void SetFlags(const Equation& eqn, absl::Span<const Lane> in, std::vector<Lane>& out) const {
     const std::string name = OpName(eqn.op);
     const auto all = [&](bool Lane::*flag) {
