@@ -202,16 +202,23 @@ HWY_INLINE double Pow(double x, double y) {
   double p = TimesPowerOfTwo(1.0 + (tail + low * (1.0 + tail)), a.k);
   p = product.high > 709.9 ? kInfinity : p;
   p = product.high < -745.3 ? 0.0 : p;
-  const bool grows = (ax > 1.0) == (y > 0.0);
-  p = (ax == 0.0) | (ax == kInfinity) ? (grows ? kInfinity : 0.0) : p;
-  // Every double from 2^53 on is an even integer.
+  const double beyond_one = y > 0.0 ? kInfinity : 0.0, below_one = y > 0.0 ? 0.0 : kInfinity;
+  p = ax == 0.0 ? below_one : p;
+  p = ax == kInfinity ? beyond_one : p;
+  // Below zero the sign is that of an odd y, and only an integer y is defined. From 2^52 (2^53) on every double is an
+  // integer (an even one).
   const double half = ay * 0.5;
-  const bool integer = (ay >= 0x1p52) | ((ay + 0x1p52) - 0x1p52 == ay);
-  const bool odd = integer & (ay < 0x1p53) & (ay >= 0x1p52 ? (BitsOf(ay) & 1) != 0 : Nearest(half) != half);
-  p = (BitsOf(x) >> 63 != 0) & odd ? -p : p;
-  p = (x < 0.0) & (ax != kInfinity) & !integer ? kNaN : p;
-  p = (x != x) | (y != y) ? kNaN : p;
-  return (y == 0.0) | (x == 1.0) ? 1.0 : p;
+  const double whole = ay < 0x1p52 ? (ay + 0x1p52) - 0x1p52 : ay;
+  const double whole_half = half < 0x1p52 ? (half + 0x1p52) - 0x1p52 : half;
+  const double of_integer = whole_half == half ? p : -p;
+  double of_other = ax == kInfinity ? p : kNaN;
+  of_other = ax == 0.0 ? p : of_other;
+  const double negative = whole == ay ? of_integer : of_other;
+  p = std::copysign(1.0, x) < 0.0 ? negative : p;
+  p = x == x ? p : kNaN;
+  p = y == y ? p : kNaN;
+  p = y == 0.0 ? 1.0 : p;
+  return x == 1.0 ? 1.0 : p;
 }
 
 // ---- functions of exp
