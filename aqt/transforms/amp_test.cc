@@ -24,6 +24,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/ops/contractions.h"
 #include "aqt/testing/programs.h"
+#include "aqt/testing/random_programs.h"
 
 namespace aqt {
 namespace {
@@ -220,6 +221,26 @@ TEST(Amp, RandomPrograms) {
     const absl::StatusOr<std::vector<Array>> got = Eval(*fast, args), want = Eval(*program, args);
     ASSERT_TRUE(got.ok() && want.ok()) << got.status();
     for (size_t i = 0; i < want->size(); ++i) EXPECT_EQ((*got)[i].aval(), (*want)[i].aval());
+  }
+}
+
+// Programs of every basic operation, with operands of all dtypes.
+TEST(Amp, EveryOperation) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    const Program program = *testing::RandomProgram(seed, 30);
+    AmpOptions original{.compute_dtype = DType::kF32};
+    for (auto& [key, rule] : original.policy) rule = UseOriginalPrecision();
+    EXPECT_EQ(ToText(*Amp(program, original)), ToText(program));
+    for (const bool everything : {false, true}) {
+      AmpOptions options{.compute_dtype = DType::kBF16};
+      if (everything) options.policy = {{"amp_default", UseComputePrecision()}};
+      const absl::StatusOr<Program> fast = Amp(program, options);
+      ASSERT_TRUE(fast.ok()) << fast.status();
+      for (size_t i = 0; i < program.outputs.size(); ++i) {
+        EXPECT_EQ(fast->aval(fast->outputs[i].var), program.aval(program.outputs[i].var));
+      }
+    }
   }
 }
 

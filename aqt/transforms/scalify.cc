@@ -120,7 +120,9 @@ class Transform {
   }
 
   static Value Number(double number, DType dtype) { return Operand(number).As(dtype); }
-  DType ScaleDType(const Lane& lane) const { return rules_.scale_dtype.value_or(lane.data.dtype()); }
+  DType ScaleDType(const Lane& lane) const {
+    return rules_.scale_dtype.value_or(lane.is_float() ? lane.data.dtype() : DType::kF32);
+  }
 
   // An operand as a scaled value; null for one that stays plain.
   std::optional<ScaledValue> Promoted(const Lane& lane) const {

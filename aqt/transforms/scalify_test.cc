@@ -23,6 +23,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/scaling.h"
+#include "aqt/testing/random_programs.h"
 
 namespace aqt {
 namespace {
@@ -168,6 +169,31 @@ TEST(Scalify, ScaledProgramsHaveTheValuesOfPlainOnes) {
     const SlotValues want =
         *EvalSlots(program, {{kX, Array::FromSpan<float>(x, {3, 3})}, {kW, Array::FromSpan<float>(w, {3, 3})}});
     EXPECT_EQ(ValueOf(out, kY), ValueOf(want, kY));
+  }
+}
+
+// Programs of every basic operation: each has a rule.
+TEST(Scalify, EveryOperationHasARule) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    const std::vector<Array> args = testing::RandomProgramArgs(seed);
+    const Program program = *testing::RandomProgram(seed, 30);
+    ScalifyOptions options{.rules = {.scale_dtype = DType::kF32}};
+    SlotValues values;
+    for (size_t i = 0; i < args.size(); ++i) {
+      const Slot& slot = program.inputs[i].slot;
+      values.emplace(slot, args[i]);
+      if (!IsFloat(args[i].dtype()) || seed % 3 == i % 3) continue;
+      options.scaled_inputs[slot] = DType::kF32;
+      values.emplace(ScaleSlot(slot), Array::Scalar(0.5f));
+    }
+    const absl::StatusOr<Program> scaled = Scalify(program, options);
+    ASSERT_TRUE(scaled.ok()) << scaled.status();
+    const absl::StatusOr<SlotValues> out = EvalSlots(*scaled, values);
+    ASSERT_TRUE(out.ok()) << out.status();
+    for (const Program::Port& port : program.outputs) {
+      EXPECT_EQ(out->at(port.slot).aval(), program.aval(port.var)) << port.slot.path;
+    }
   }
 }
 
