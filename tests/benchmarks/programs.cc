@@ -1,0 +1,164 @@
+// Whole programs: an Executable, fused and not, beside Eval, on one thread. Elementwise programs on 16 MiB beside a
+// copy of 16 MiB: the last column is the rate at which arguments are read and outputs are written, each once, as a part
+// of the copy's. `norm` and `adam` divide without taking a root. `step` is a training step of 64-320-256-10 with 32
+// rows and momentum.
+//
+//   bazel run //tests/benchmarks:programs [-- ROUNDS]
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/check.h"
+#include "aqt/core/rng.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/nn/dense.h"
+#include "aqt/nn/parameter.h"
+#include "aqt/nn/trainer.h"
+#include "aqt/ops/functions.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/runtime/executable.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/transforms/inject.h"
+
+namespace aqt {
+namespace {
+
+using Values = std::vector<Value>;
+using In = absl::Span<const Value>;
+using Clock = std::chrono::steady_clock;
+
+struct Case {
+  std::string name;
+  Program program;
+  std::vector<Array> args;
+};
+
+double Micros(const std::function<void()>& run) {
+  const Clock::time_point start = Clock::now();
+  run();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+Case Elementwise(const std::string& name, TracedFunction fn, std::vector<Array> args) {
+  return {name, *testing::TraceWith(fn, args), std::move(args)};
+}
+
+std::vector<Array> Arguments(int count, const Shape& shape) {
+  std::vector<Array> args;
+  for (int i = 0; i < count; ++i) args.push_back(testing::RandomArray({DType::kF32, shape}, i, 0.1, 2));
+  return args;
+}
+
+Value Model(const Value& x) {
+  Value hidden = ops::Relu(nn::Dense(x, "fc1", {.features = 320}));
+  hidden = ops::Relu(nn::Dense(hidden, "fc2", {.features = 256}));
+  return nn::Dense(hidden, "logits", {.features = 10});
+}
+
+Case Step(bool quantized) {
+  const Input x{{SlotKind::kData, "x"}, {DType::kF32, {32, 64}}};
+  const Input labels{{SlotKind::kData, "labels"}, {DType::kF32, {32, 10}}};
+  const auto fn = [](In in) { return Values{ops::SoftmaxCrossEntropy(Model(in[0]), in[1])}; };
+  Program loss = *Trace(fn, {x, labels}, {{SlotKind::kData, "loss"}});
+  if (quantized) {
+    InjectConfig config;
+    config.rules.push_back({.scope = ".*", .ops = {"dot_general"}, .dot_general = FullyQuantized()});
+    loss = *Inject(loss, config);
+  }
+  const SlotValues params = *nn::InitParams(fn, {x, labels}, MakeKey(0));
+  const nn::Trainer trainer =
+      *nn::Trainer::Make(loss, nn::Sgd{.learning_rate = 0.05, .momentum = 0.9}, params, MakeKey(1));
+  SlotValues values = trainer.state();
+  values[x.slot] = testing::RandomArray(x.aval, 1);
+  values[labels.slot] = testing::RandomArray(labels.aval, 2);
+  Case result{quantized ? "step int8, noise" : "step f32", trainer.program(), {}};
+  for (const Program::Port& port : result.program.inputs) {
+    const bool is_key = port.slot.kind == SlotKind::kKey;
+    result.args.push_back(is_key ? Array::Of<uint32_t>({1, 2}, {2}) : values.at(port.slot));
+  }
+  return result;
+}
+
+std::vector<Case> Cases() {
+  const Shape shape{4096, 1024};
+  std::vector<Case> cases;
+  cases.push_back(Elementwise(
+      "chain of 6", [](In in) { return Values{ops::Relu(in[0] * 1.5 + 0.25 - 1.0) * 0.5 + 3.0}; },
+      Arguments(1, shape)));
+  cases.push_back(Elementwise(
+      "softmax",
+      [](In in) {
+        const Value powers = ops::Exp(in[0] - ops::ReduceMax(in[0], {-1}, true));
+        return Values{powers / ops::ReduceSum(powers, {-1}, true)};
+      },
+      Arguments(1, shape)));
+  cases.push_back(
+      Elementwise("norm",
+                  [](In in) {
+                    const Value centered = in[0] - ops::ReduceSum(in[0], {-1}, true) / 1024.0;
+                    const Value variance = ops::ReduceSum(centered * centered, {-1}, true) / 1024.0;
+                    return Values{centered / (variance + 1e-5) * in[1] + in[2]};
+                  },
+                  {testing::RandomArray({DType::kF32, shape}, 1), testing::RandomArray({DType::kF32, {1024}}, 2),
+                   testing::RandomArray({DType::kF32, {1024}}, 3)}));
+  cases.push_back(Elementwise(
+      "adam",
+      [](In in) {
+        const Value m = in[1] * 0.9 + in[3] * 0.1, v = in[2] * 0.999 + in[3] * in[3] * 0.001;
+        return Values{in[0] - m / (v + 1e-8) * 0.001, m, v};
+      },
+      Arguments(4, shape)));
+  cases.push_back(Step(false));
+  cases.push_back(Step(true));
+  return cases;
+}
+
+void Main(int rounds) {
+  const std::vector<Array> copied = Arguments(1, {4096, 1024});
+  ArrayBuilder copy(copied[0].aval());
+  const double copied_bytes = 2.0 * copied[0].num_bytes();
+  std::printf("%-18s %10s %10s %10s %10s %8s\n", "program", "equations", "Eval us", "unfused", "fused", "of copy");
+  for (const Case& c : Cases()) {
+    const Executable fused = *Executable::Make(c.program), unfused = *Executable::Make(c.program, {.fuse = false});
+    std::vector<ArrayBuilder> outputs;
+    std::vector<MutableArrayRef> memory;
+    double bytes = 0;
+    for (const Array& arg : c.args) bytes += static_cast<double>(arg.num_bytes());
+    for (const Program::Port& port : c.program.outputs) outputs.emplace_back(c.program.aval(port.var));
+    for (ArrayBuilder& output : outputs) {
+      memory.push_back(output.ref());
+      bytes += static_cast<double>(output.aval().num_bytes());
+    }
+    double eval = 1e30, plain = 1e30, best = 1e30, probe = 1e30;
+    for (int i = 0; i < rounds; ++i) {
+      if (i < 3 || bytes < 1e7) {
+        eval = std::min(eval, Micros([&] { AQT_CHECK(Eval(c.program, c.args).ok()); }));
+        plain = std::min(plain, Micros([&] { AQT_CHECK(unfused.RunInto(c.args, memory).ok()); }));
+      }
+      best = std::min(best, Micros([&] { AQT_CHECK(fused.RunInto(c.args, memory).ok()); }));
+      probe = std::min(probe, Micros([&] { std::memcpy(copy.data(), copied[0].data(), copied[0].num_bytes()); }));
+    }
+    std::printf("%-18s %10zu %10.0f %10.0f %10.0f %8.2f\n", c.name.c_str(), c.program.eqns.size(), eval, plain, best,
+                bytes / best / (copied_bytes / probe));
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace aqt
+
+int main(int argc, char** argv) { aqt::Main(argc > 1 ? std::atoi(argv[1]) : 100); }
