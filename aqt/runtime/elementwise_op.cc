@@ -45,6 +45,20 @@ ElementwiseFn ElementwiseOf(const Op& op, absl::Span<const Aval> in, const Aval&
           return [from = in[0].dtype, dtype](const void* const* x, int64_t n, void* to) {
             AQT_CHECK(CastArray(ArrayRef(from, Shape{n}, x[0]), MutableArrayRef(dtype, Shape{n}, to)).ok());
           };
+        } else if constexpr (std::is_same_v<O, ClampOp>) {
+          return [dtype](const void* const* x, int64_t n, void* to) { kernels::Clamp(dtype, x[0], x[1], x[2], n, to); };
+        } else if constexpr (std::is_same_v<O, IsFiniteOp>) {
+          return [from = in[0].dtype](const void* const* x, int64_t n, void* to) {
+            kernels::IsFinite(from, x[0], n, static_cast<bool*>(to));
+          };
+        } else if constexpr (std::is_same_v<O, IntegerPowOp>) {
+          return [exponent = o.exponent, dtype](const void* const* x, int64_t n, void* to) {
+            kernels::IntegerPow(dtype, exponent, x[0], n, to);
+          };
+        } else if constexpr (std::is_same_v<O, ReducePrecisionOp>) {
+          return [precision = o.precision, dtype](const void* const* x, int64_t n, void* to) {
+            kernels::ReducePrecision(dtype, precision, x[0], n, to);
+          };
         } else {
           return nullptr;
         }

@@ -27,6 +27,7 @@
 #include "aqt/testing/environment.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
+#include "aqt/testing/random_programs.h"
 #include "aqt/testing/same_bits.h"
 #include "aqt/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -240,6 +241,22 @@ TEST_F(ExecutableRandomTest, BasicOperations) {
   }
   if (wanted >= 100) {
     EXPECT_GE(gradients, wanted / 2);
+  }
+}
+
+// Every operation that there is.
+TEST_F(ExecutableRandomTest, AllOperations) {
+  const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), wanted = FromEnvironment("AQT_TEST_CASES", 150);
+  for (int64_t i = 0; i < wanted; ++i) {
+    const uint64_t seed = static_cast<uint64_t>(first_seed + i);
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const absl::StatusOr<Program> program = testing::RandomProgram(seed, 40);
+    ASSERT_THAT(program, IsOk());
+    const Arrays args = testing::RandomProgramArgs(seed);
+    ASSERT_NO_FATAL_FAILURE(ExpectSameAsEval(*program, args));
+    const absl::StatusOr<Program> with_gradients = ValueAndGrad(*program, {0});
+    ASSERT_THAT(with_gradients, IsOk());
+    ASSERT_NO_FATAL_FAILURE(ExpectSameAsEval(*with_gradients, args));
   }
 }
 
