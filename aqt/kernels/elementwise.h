@@ -23,7 +23,7 @@ enum class UnaryKind : uint8_t {
   kNeg,
   kAbs,
   kSign,   // -1, 0 or 1; NaN and zeros stay
-  kRound,  // to an integer, ties to even; floats only, like all that follow, but kNot
+  kRound,  // to an integer, ties to even; floats only, like all that follow except kNot
   kFloor,
   kCeil,
   kFlush,     // a zero with x's sign if |x| < 2^-126 (a subnormal f32 or bf16), otherwise x
