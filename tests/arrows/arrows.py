@@ -76,6 +76,10 @@ OUTSIDE = {
 }
 FOR_TESTS = {"@eigen", "@com_google_googletest", "@com_google_benchmark", "@com_google_protobuf", "@nlohmann_json"}
 
+# The target that users depend on. Only what stands in for a user's own code may depend on it.
+UMBRELLA = "//:aqt"
+USES_UMBRELLA = {"examples", "tests"}
+
 # What a header (not -inl.h) may take from Abseil: types that its users meet anyway, and what templates and macros need
 # to word an error.
 ABSEIL_IN_HEADERS = {
@@ -134,6 +138,8 @@ def allowed(target, used):
         return (within(folder, where) or (is_test(target) and library in FOR_TESTS) or folder == "tests" or
                 (library == "@com_google_protobuf" and sees_protobuf(target)) or
                 (library == "@eigen" and sees_eigen(target)))
+    if used == UMBRELLA:
+        return folder in USES_UMBRELLA
     other = folder_of(used[2:].split(":")[0])
     if other is None:
         return False
