@@ -143,7 +143,10 @@ Value Pow2Round(const Value& x, ScaleRounding rounding) {
 Value Pow2Truncate(const Value& x) {
   const Value number = ops::Cast(x, DType::kF32), power = FloorPow2(number);
   // A NaN keeps its exponent, too: an infinity.
-  return ops::Cast(ops::Select(ops::Less(number, 0.0), -power, power), x.dtype());
+  const Value truncated = ops::Select(ops::Less(number, 0.0), -power, power);
+  const double smallest_normal = x.dtype() == DType::kF16 ? 0x1p-14 : 0x1p-126;
+  const Value signed_zero = number * 0.0;
+  return ops::Cast(ops::Select(ops::Less(ops::Abs(number), smallest_normal), signed_zero, truncated), x.dtype());
 }
 
 Value AsE8M0(const Value& x) {

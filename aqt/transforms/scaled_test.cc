@@ -58,6 +58,11 @@ TEST(Scaled, PowersOfTwo) {
   EXPECT_TRUE(std::isnan(mantissas[5]));
   EXPECT_THAT(Floats(scaled::Pow2Round(Of(DType::kF16, {4, 5, 65504}), ScaleRounding::kUp)), ElementsAre(8, 8, kInf));
   EXPECT_THAT(Floats(scaled::Pow2Truncate(Of(DType::kBF16, {-5, 7, 0}))), ElementsAre(-4, 4, 0));
+  // Subnormals of the own dtype become zeros of their sign.
+  const std::vector<float> tiny = Floats(scaled::Pow2Truncate(Of(DType::kF16, {-0x1p-21f, 0x1p-15f, 0x1.8p-14f})));
+  EXPECT_THAT(tiny, ElementsAre(0, 0, 0x1p-14f));
+  EXPECT_TRUE(std::signbit(tiny[0]));
+  EXPECT_FALSE(std::signbit(tiny[1]));
   EXPECT_THAT(Floats(scaled::AsE8M0(Of(DType::kF32, {1, 3, -1, 0, kInf, 0x1p-126f}))),
               ElementsAre(127, 128, 0, 0, 255, 1));
   const Value bytes(Array::Of<uint8_t>({0, 1, 127, 254, 255}, {5}));

@@ -478,8 +478,13 @@ absl::StatusOr<SystemValue::Dict> RunScaler(const SystemCase& c) {
     return SystemValue::Dict{{"state", StateDict(f.state())},
                              {"results", SystemValue::List{value, f.Gradient(out, 0)}}};
   }
-  const DynamicScaler scaler = ScalerOf(c, c.config.value("init", Json::object()));
+  const Json init = c.config.value("init", Json::object());
+  const DynamicScaler scaler = ScalerOf(c, init);
   SlotValues state = InitialScalerState(scaler);
+  for (const char* field : {"count", "total_resets"}) {
+    if (!init.contains(field)) continue;
+    state.insert_or_assign(Stat(field), Array::Scalar<int32_t>(static_cast<int32_t>(init.at(field).get<double>())));
+  }
   States states;
   for (const int finite : c.config.at("finite_sequence").get<std::vector<int>>()) {
     const auto value = [&](const char* field) { return Value(state.at(Stat(field))); };
