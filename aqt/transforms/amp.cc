@@ -6,6 +6,8 @@
 #include <variant>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,6 +19,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
+#include "aqt/transforms/dce.h"
 
 namespace aqt {
 namespace {
@@ -54,24 +57,27 @@ Value Converted(const Value& x, DType dtype) {
   return IsConverted(x.dtype()) && x.dtype() != dtype ? ops::Cast(x, dtype) : x;
 }
 
-void ConvertAll(DType dtype, AmpCall& call) {
-  for (Value& operand : call.operands) operand = Converted(operand, dtype);
+// Operand `i` of an equation in another dtype.
+using Convert = absl::FunctionRef<Value(size_t i, DType dtype)>;
+
+void ConvertAll(DType dtype, Convert convert, AmpCall& call) {
+  for (size_t i = 0; i < call.operands.size(); ++i) call.operands[i] = convert(i, dtype);
   if (DotGeneralOp* dot = std::get_if<DotGeneralOp>(&call.op); dot != nullptr && IsConverted(dot->out)) {
     dot->out = dtype;
   }
 }
 
 absl::StatusOr<AmpCall> Apply(const AmpRule& rule, DType compute_dtype, absl::Span<const DType> original,
-                              AmpCall call) {
+                              Convert convert, AmpCall call) {
   switch (rule.kind) {
     case AmpRule::Kind::kOriginal:
-      for (size_t i = 0; i < call.operands.size(); ++i) call.operands[i] = Converted(call.operands[i], original[i]);
+      for (size_t i = 0; i < call.operands.size(); ++i) call.operands[i] = convert(i, original[i]);
       return call;
-    case AmpRule::Kind::kCompute: ConvertAll(compute_dtype, call); return call;
+    case AmpRule::Kind::kCompute: ConvertAll(compute_dtype, convert, call); return call;
     case AmpRule::Kind::kWidest:
-      if (const std::optional<DType> widest = Widest(original); widest.has_value()) ConvertAll(*widest, call);
+      if (const std::optional<DType> widest = Widest(original); widest.has_value()) ConvertAll(*widest, convert, call);
       return call;
-    case AmpRule::Kind::kDType: ConvertAll(rule.dtype, call); return call;
+    case AmpRule::Kind::kDType: ConvertAll(rule.dtype, convert, call); return call;
     case AmpRule::Kind::kFunction: return rule.function(compute_dtype, original, std::move(call));
   }
   return call;
@@ -124,6 +130,9 @@ class Transform {
     return out;
   }
 
+  // Whether broadcasts may have lost their use.
+  bool moved_casts() const { return moved_casts_; }
+
   void Finish() {
     if (report_ == nullptr) return;
     const AmpPolicy defaults = DefaultAmpPolicy();
@@ -154,12 +163,26 @@ class Transform {
     const Found found = Find(eqn);
     if (found != options_.policy.end()) {
       used_.insert(found->first);
-      AQT_ASSIGN_OR_RETURN(call, Apply(found->second, options_.compute_dtype, original, std::move(call)));
+      const auto convert = [&](size_t i, DType dtype) { return ConvertedOperand(eqn, i, operands[i], dtype); };
+      AQT_ASSIGN_OR_RETURN(call, Apply(found->second, options_.compute_dtype, original, convert, std::move(call)));
     }
     if (!std::holds_alternative<CompositeOp>(call.op)) Unify(call.operands);
     Report(eqn, found, operands, call.operands);
     if (std::optional<Value> contraction = BindContraction(call.op, call.operands, eqn.where)) return {{*contraction}};
+    if (const auto* op = std::get_if<BroadcastOp>(&call.op); op != nullptr) {
+      broadcasts_.insert({eqn.out[0], {.source = call.operands[0], .op = *op}});
+    }
     return Bind(call.op, call.operands, eqn.where);
+  }
+
+  // A cast comes before a broadcast, where it has fewer elements. The gradient of a bias is summed in the dtype of the
+  // cast, as in jaxamp.
+  Value ConvertedOperand(const Equation& eqn, size_t i, const Value& operand, DType dtype) {
+    if (!IsConverted(operand.dtype()) || operand.dtype() == dtype) return operand;
+    const auto it = broadcasts_.find(eqn.in[i]);
+    if (it == broadcasts_.end()) return ops::Cast(operand, dtype);
+    moved_casts_ = true;
+    return Bind(it->second.op, {ops::Cast(it->second.source, dtype)}, eqn.where)[0];
   }
 
   // Floats of different dtypes, which a policy may leave, meet in a dtype that has all of their numbers.
@@ -194,6 +217,12 @@ class Transform {
   AmpReport* const report_;
   const std::string outside_;
   absl::btree_set<std::string> used_;
+  struct Broadcast {
+    Value source;
+    BroadcastOp op;
+  };
+  absl::flat_hash_map<VarId, Broadcast> broadcasts_;  // by their results in `program_`
+  bool moved_casts_ = false;
 };
 
 absl::Status CheckOptions(const AmpOptions& options) {
@@ -270,6 +299,7 @@ absl::StatusOr<Program> Amp(const Program& program, const AmpOptions& options, A
       },
       InputsOf(program), OutputSlotsOf(program));
   transform.Finish();
+  if (result.ok() && transform.moved_casts()) return Dce(*result);
   return result;
 }
 

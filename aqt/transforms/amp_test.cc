@@ -69,6 +69,24 @@ TEST(Amp, DefaultPolicy) {
   EXPECT_EQ(ToText(*Amp(program, {.compute_dtype = DType::kF32})), ToText(program));
 }
 
+// The cast of a bias comes before its broadcast, so its gradient is summed in f16, where this one overflows.
+TEST(Amp, CastsBeforeBroadcasts) {
+  const Slot bias{SlotKind::kParam, "b"};
+  const Program program = *Trace([](Values in) { return Outputs{ops::ReduceSum((in[0] + in[1]) * 40000.0)}; },
+                                 {{{kX, {DType::kF32, {2, 3}}}, {bias, {DType::kF32, {3}}}}});
+  const Program fast = *Amp(program, {.compute_dtype = DType::kF16});
+  std::vector<std::string> ops;
+  for (const Equation& eqn : fast.eqns) ops.push_back(OpName(eqn.op));
+  EXPECT_THAT(ops, ElementsAre("cast", "cast", "broadcast", "add", "broadcast", "cast", "mul", "reduce_sum"));
+  const SlotValues gradients =
+      *EvalSlots(*Grad(fast, {{1}}), {{kX, Array::FromSpan<float>(std::vector<float>(6, 0.0f), {2, 3})},
+                                      {bias, Array::FromSpan<float>(std::vector<float>(3, 0.0f), {3})}});
+  for (const auto& [slot, gradient] : gradients) {
+    if (gradient.shape().rank() == 0) continue;
+    EXPECT_THAT(gradient.View<float>(), ::testing::Each(INFINITY)) << slot.ToString();
+  }
+}
+
 TEST(Amp, OtherContractionsComputeInTheDtype) {
   const Program program = TraceOf([](Values in) {
     const Value conv = ops::Conv(ops::Reshape(in[0], {1, 2, 3}), ops::Reshape(in[1], {1, 3, 3}));
