@@ -104,8 +104,8 @@ template <class F>
 ScaledValue MaxOrMin(const F& op, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules,
                      std::optional<bool> x_fits, std::optional<bool> y_fits) {
   const auto [dx, dy] = Unified(x.data, y.data);
-  if (y_fits.value_or(FitsAnyScale(y, rules.compat))) return {op(dx, dy), x.scale};
   if (x_fits.value_or(FitsAnyScale(x, rules.compat))) return {op(dx, dy), y.scale};
+  if (y_fits.value_or(FitsAnyScale(y, rules.compat))) return {op(dx, dy), x.scale};
   const auto [sx, sy] = Unified(x.scale, y.scale);
   const Value scale = ops::Max(sx, sy);
   return {op(dx * ops::Cast(SafeDiv(sx, scale), dx.dtype()), dy * ops::Cast(SafeDiv(sy, scale), dx.dtype())), scale};

@@ -69,6 +69,13 @@ TEST(Scaled, PowersOfTwo) {
   EXPECT_THAT(Floats(scaled::FromE8M0(bytes, DType::kF32)), ElementsAre(0x1p-127f, 0x1p-126f, 1, 0x1p127f, kInf));
 }
 
+// Two operands of zeros: the first gives way.
+TEST(Scaled, MaxOfZerosHasTheScaleOfTheSecond) {
+  const ScaledValue x{Of(DType::kF32, {0, 0}), Scale(2)}, y{Of(DType::kF32, {0, 0}), Scale(8)};
+  EXPECT_EQ(Float(scaled::Max(x, y, {}).scale), 8);
+  EXPECT_EQ(Float(scaled::Min(y, x, {}).scale), 2);
+}
+
 TEST(Scaled, AZeroScaleStaysZero) {
   const ScaledValue zero{Of(DType::kF32, {0, 0}), Scale(0)}, x{Of(DType::kF32, {1, 2}), Scale(4)};
   for (const ScaledValue& sum : {scaled::Add(zero, x), scaled::Add(x, zero), scaled::Sub(x, zero)}) {
