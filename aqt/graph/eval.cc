@@ -26,15 +26,7 @@ bool AllFinite(absl::Span<const Array> arrays) {
 }  // namespace
 
 absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const Array> args, const EvalHooks& hooks) {
-  AQT_RETURN_IF_ERROR(internal::ExpectArgumentCount(program, args.size()));
-  for (size_t i = 0; i < args.size(); ++i) {
-    const Program::Port& port = program.inputs[i];
-    if (args[i].aval() != program.aval(port.var)) {
-      return absl::InvalidArgumentError(absl::StrCat("eval: input ", port.slot.ToString(), " is ",
-                                                     program.aval(port.var).ToString(), ", got ",
-                                                     args[i].aval().ToString()));
-    }
-  }
+  AQT_RETURN_IF_ERROR(internal::ExpectArguments(program, args));
   const std::vector<int> last_use = internal::LastUses(program);
   return Interpret<Array>(
       program, args, [](const Array& constant) { return constant; },
@@ -51,19 +43,9 @@ absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const
 }
 
 absl::StatusOr<SlotValues> EvalSlots(const Program& program, const SlotValues& values, const EvalHooks& hooks) {
-  std::vector<Array> args;
-  for (const Program::Port& port : program.inputs) {
-    const auto it = values.find(port.slot);
-    if (it == values.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("eval: no value for input ", port.slot.ToString(), ", ", program.aval(port.var).ToString()));
-    }
-    args.push_back(it->second);
-  }
+  AQT_ASSIGN_OR_RETURN(const std::vector<Array> args, internal::ArgumentsOf(program, values));
   AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, Eval(program, args, hooks));
-  SlotValues results;
-  for (size_t i = 0; i < outputs.size(); ++i) results.emplace(program.outputs[i].slot, std::move(outputs[i]));
-  return results;
+  return internal::OutputsByName(program, std::move(outputs));
 }
 
 }  // namespace aqt

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/program.h"
 
@@ -23,6 +24,12 @@ namespace internal {
 std::vector<int> LastUses(const Program& program);
 // InvalidArgument, naming both counts, if they differ.
 absl::Status ExpectArgumentCount(const Program& program, size_t count);
+// InvalidArgument, naming the slot, if an argument's dtype or shape is not the input's, too.
+absl::Status ExpectArguments(const Program& program, absl::Span<const Array> args);
+// The inputs' values by name. NotFound, naming the slot, if one is missing.
+absl::StatusOr<std::vector<Array>> ArgumentsOf(const Program& program, const SlotValues& values);
+// The outputs by name.
+SlotValues OutputsByName(const Program& program, std::vector<Array> outputs);
 }  // namespace internal
 
 // Calls `rule(eqn, operand lanes) -> StatusOr<std::vector<Lane>>` for each equation in order, with `args` for the

@@ -199,6 +199,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace aqt::kernels {
 
+std::optional<ReduceExtents> ReduceExtentsOf(const Shape& shape, absl::Span<const int64_t> axes) {
+  ReduceExtents e;
+  for (int64_t axis = 0; axis < shape.rank(); ++axis) {
+    if (shape[axis] == 1) continue;
+    const bool is_reduced = std::find(axes.begin(), axes.end(), axis) != axes.end();
+    if (is_reduced && e.inner != 1) return std::nullopt;
+    (is_reduced ? e.k : e.k == 1 ? e.outer : e.inner) *= shape[axis];
+  }
+  return e;
+}
+
 bool ReducesParts(ReduceKind kind) { return kind == ReduceKind::kSum || kind == ReduceKind::kMax; }
 
 int64_t LaneBytes(DType dtype, int64_t columns) {

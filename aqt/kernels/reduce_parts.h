@@ -4,11 +4,21 @@
 // Sums and maxima in the order of reduce.h, for matrices that come a part at a time. The bits are those of Reduce.
 
 #include <cstdint>
+#include <optional>
 
+#include "absl/types/span.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/kernels/reduce.h"
 
 namespace aqt::kernels {
+
+// A dense array as [outer, k, inner], of which k is reduced.
+struct ReduceExtents {
+  int64_t outer = 1, k = 1, inner = 1;
+};
+// Null if the reduced axes are no neighbours. Axes with one element do not count.
+std::optional<ReduceExtents> ReduceExtentsOf(const Shape& shape, absl::Span<const int64_t> axes);
 
 // Whether the functions below take this kind. Dtypes are the arithmetic ones.
 bool ReducesParts(ReduceKind kind);

@@ -19,6 +19,12 @@ bool HaveDType(absl::Span<const Aval> in, DType dtype) {
 
 }  // namespace
 
+absl::InlinedVector<Aval, 3> OperandAvals(const Program& program, const Equation& eqn) {
+  absl::InlinedVector<Aval, 3> avals;
+  for (const VarId var : eqn.in) avals.push_back(program.aval(var));
+  return avals;
+}
+
 ElementwiseFn ElementwiseOf(const Op& op, absl::Span<const Aval> in, const Aval& out) {
   return std::visit(
       [&]<class O>(const O& o) -> ElementwiseFn {

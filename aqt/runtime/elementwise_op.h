@@ -7,11 +7,15 @@
 #include <cstdint>
 #include <functional>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/graph/op.h"
+#include "aqt/graph/program.h"
 
 namespace aqt::internal {
+
+absl::InlinedVector<Aval, 3> OperandAvals(const Program& program, const Equation& eqn);
 
 // Writes n elements; `out` may be one of the operands whose elements have the size of the result's.
 using ElementwiseFn = std::function<void(const void* const* in, int64_t n, void* out)>;

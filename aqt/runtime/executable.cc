@@ -12,6 +12,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval_op.h"
+#include "aqt/graph/interpret.h"
 #include "aqt/runtime/buffer_pool.h"
 #include "aqt/runtime/plan.h"
 #include "aqt/runtime/profile.h"
@@ -72,7 +73,6 @@ struct Executable::Impl {
   std::unique_ptr<Frame> TakeFrame();
   void GiveFrame(std::unique_ptr<Frame> frame);
 
-  absl::Status CheckArguments(absl::Span<const Array> args) const;
   // Runs all steps; the frame has the memory of the outputs.
   absl::Status RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const;
   absl::Status RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const;
@@ -141,22 +141,6 @@ void Executable::Impl::GiveFrame(std::unique_ptr<Frame> frame) {
   for (const VarId var : held) frame->holders[var].reset();
   const std::lock_guard<std::mutex> lock(mutex);
   free_frames.push_back(std::move(frame));
-}
-
-absl::Status Executable::Impl::CheckArguments(absl::Span<const Array> args) const {
-  const Program& program = plan.program;
-  if (args.size() != program.inputs.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eval: the program has ", program.inputs.size(), " inputs, got ", args.size(), " arguments"));
-  }
-  for (size_t i = 0; i < args.size(); ++i) {
-    const Program::Port& port = program.inputs[i];
-    if (args[i].aval() == program.aval(port.var)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("eval: input ", port.slot.ToString(), " is ",
-                                                   program.aval(port.var).ToString(), ", got ",
-                                                   args[i].aval().ToString()));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Array>> Executable::Impl::EvalComposite(const Composite& composite, const Equation& eqn,
@@ -258,7 +242,7 @@ absl::StatusOr<Executable> Executable::Make(const Program& program, const Execut
 }
 
 absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args, Profile* profile) const {
-  AQT_RETURN_IF_ERROR(impl_->CheckArguments(args));
+  AQT_RETURN_IF_ERROR(internal::ExpectArguments(impl_->plan.program, args));
   const Plan& plan = impl_->plan;
   const std::vector<Program::Port>& outputs = plan.program.outputs;
   Impl::FrameOfCall frame(*impl_);
@@ -278,7 +262,7 @@ absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args,
 
 absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs,
                                  Profile* profile) const {
-  AQT_RETURN_IF_ERROR(impl_->CheckArguments(args));
+  AQT_RETURN_IF_ERROR(internal::ExpectArguments(impl_->plan.program, args));
   const Plan& plan = impl_->plan;
   const std::vector<Program::Port>& ports = plan.program.outputs;
   if (outputs.size() != ports.size()) {
@@ -308,20 +292,9 @@ absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const 
 
 absl::StatusOr<SlotValues> Executable::RunSlots(const SlotValues& values) const {
   const Program& program = impl_->plan.program;
-  std::vector<Array> args;
-  args.reserve(program.inputs.size());
-  for (const Program::Port& port : program.inputs) {
-    const auto it = values.find(port.slot);
-    if (it == values.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("eval: no value for input ", port.slot.ToString(), ", ", program.aval(port.var).ToString()));
-    }
-    args.push_back(it->second);
-  }
+  AQT_ASSIGN_OR_RETURN(const std::vector<Array> args, internal::ArgumentsOf(program, values));
   AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, Run(args));
-  SlotValues results;
-  for (size_t i = 0; i < outputs.size(); ++i) results.emplace(program.outputs[i].slot, std::move(outputs[i]));
-  return results;
+  return internal::OutputsByName(program, std::move(outputs));
 }
 
 const Program& Executable::program() const { return impl_->program; }

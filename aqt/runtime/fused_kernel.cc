@@ -323,9 +323,7 @@ void Builder::AddReduction(const Equation& eqn, FusedRole role, int index) {
 
 void Builder::Add(const FusedMember& member, int index) {
   const Equation& eqn = EquationOf(member);
-  absl::InlinedVector<Aval, 3> avals;
-  for (const VarId var : eqn.in) avals.push_back(program_.aval(var));
-  if (ElementwiseFn fn = ElementwiseOf(eqn.op, avals, program_.aval(eqn.out[0]))) {
+  if (ElementwiseFn fn = ElementwiseOf(eqn.op, OperandAvals(program_, eqn), program_.aval(eqn.out[0]))) {
     AddElementwise(eqn, std::move(fn), member.role, index);
   } else if (std::holds_alternative<BroadcastOp>(eqn.op)) {
     AddBroadcast(eqn, member.role);

@@ -20,21 +20,6 @@ namespace {
 constexpr size_t kMaxMembers = 64;
 constexpr size_t kMaxVisits = 256;  // of a search; what takes longer is not fused
 
-// A reduction over neighbouring axes: of [outer, k, inner] over k.
-struct Extents {
-  int64_t outer = 1, k = 1, inner = 1;
-};
-std::optional<Extents> ExtentsOf(const ReduceOp& op, const Shape& shape) {
-  Extents e;
-  for (int64_t axis = 0; axis < shape.rank(); ++axis) {
-    if (shape[axis] == 1) continue;
-    const bool is_reduced = std::find(op.axes.begin(), op.axes.end(), axis) != op.axes.end();
-    if (is_reduced && e.inner != 1) return std::nullopt;
-    (is_reduced ? e.k : e.k == 1 ? e.outer : e.inner) *= shape[axis];
-  }
-  return e;
-}
-
 class Fuser {
  public:
   Fuser(const Program& program, absl::Span<const VarId> roots, const std::vector<bool>& runs)
@@ -191,7 +176,8 @@ std::optional<Fuser::Candidate> Fuser::CandidateOf(int index) {
     return std::nullopt;
   }
   if (const auto* reduce = std::get_if<ReduceOp>(&eqn.op)) {
-    const std::optional<Extents> e = ExtentsOf(*reduce, program_.aval(eqn.in[0]).shape);
+    const std::optional<kernels::ReduceExtents> e =
+        kernels::ReduceExtentsOf(program_.aval(eqn.in[0]).shape, reduce->axes);
     if (!e.has_value() || !kernels::ReducesParts(reduce->kind)) return std::nullopt;
     Candidate candidate{index, FusedRole::kReduceRows, Elements(eqn.in[0]), e->k, {}, {}, {}};
     if (e->inner > 1) {
@@ -206,9 +192,7 @@ std::optional<Fuser::Candidate> Fuser::CandidateOf(int index) {
     AddOperand(eqn.in[0], candidate);
     return candidate;
   }
-  absl::InlinedVector<Aval, 3> avals;
-  for (const VarId var : eqn.in) avals.push_back(program_.aval(var));
-  if (!ElementwiseOf(eqn.op, avals, program_.aval(eqn.out[0]))) return std::nullopt;
+  if (!ElementwiseOf(eqn.op, OperandAvals(program_, eqn), program_.aval(eqn.out[0]))) return std::nullopt;
   Candidate candidate{index, FusedRole::kFull, Elements(eqn.out[0]), 0, {}, {}, {}};
   for (const VarId var : eqn.in) AddOperand(var, candidate);
   return candidate;

@@ -49,18 +49,9 @@ OpKernel ReduceMiddle(kernels::ReduceKind kind, DType dtype, int64_t outer, int6
 }
 
 OpKernel Reduction(const ReduceOp& op, const Aval& in) {
-  // The reduced axes are neighbours if at most one run of them is between kept ones.
-  int64_t outer = 1, k = 1, inner = 1;
-  bool are_neighbours = true;
-  for (int64_t axis = 0; axis < in.shape.rank(); ++axis) {
-    const int64_t extent = in.shape[axis];
-    if (extent == 1) continue;
-    const bool is_reduced = std::find(op.axes.begin(), op.axes.end(), axis) != op.axes.end();
-    if (is_reduced && inner != 1) are_neighbours = false;
-    (is_reduced ? k : k == 1 ? outer : inner) *= extent;
-  }
-  if (are_neighbours && in.shape.num_elements() > 0 && kernels::ReducesParts(op.kind)) {
-    return ReduceMiddle(op.kind, in.dtype, outer, k, inner);
+  const std::optional<kernels::ReduceExtents> e = kernels::ReduceExtentsOf(in.shape, op.axes);
+  if (e.has_value() && in.shape.num_elements() > 0 && kernels::ReducesParts(op.kind)) {
+    return ReduceMiddle(op.kind, in.dtype, e->outer, e->k, e->inner);
   }
   return {.run = [op, x = ArrayRef(in.dtype, in.shape, nullptr)](const KernelCall& call) {
     ArrayRef operand = x;

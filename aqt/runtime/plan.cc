@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "aqt/runtime/arena_layout.h"
+#include "aqt/runtime/elementwise_op.h"
 #include "aqt/runtime/fused_kernel.h"
 #include "aqt/runtime/fusion.h"
 #include "aqt/runtime/strided_copy.h"
@@ -17,32 +18,15 @@
 namespace aqt::internal {
 namespace {
 
-using Avals = absl::InlinedVector<Aval, 3>;
-
-Avals AvalsOf(const Program& program, absl::Span<const VarId> vars) {
-  Avals avals;
-  for (const VarId var : vars) avals.push_back(program.aval(var));
-  return avals;
-}
-
-// For each output of the equation, the operand that it is, element by element and in the same order; -1 for others.
-absl::InlinedVector<int, 2> SameAsOperand(const Program& program, const Equation& eqn) {
-  absl::InlinedVector<int, 2> same(eqn.out.size(), -1);
-  if (const auto* composite = std::get_if<CompositeOp>(&eqn.op)) {
-    (void)composite;
-    return same;
-  }
-  if (eqn.in.size() != 1 || eqn.out.size() != 1) return same;
+// Whether the result is the operand, element by element and in the same order.
+bool GivesOperand(const Program& program, const Equation& eqn) {
+  if (eqn.in.size() != 1 || eqn.out.size() != 1) return false;
   const Aval &in = program.aval(eqn.in[0]), &out = program.aval(eqn.out[0]);
-  const bool is_same = std::holds_alternative<ReshapeOp>(eqn.op) || std::holds_alternative<StopGradientOp>(eqn.op) ||
-                       (std::holds_alternative<CastOp>(eqn.op) && in.dtype == out.dtype);
-  if (is_same) same[0] = 0;
-  if (in.shape.num_elements() != out.shape.num_elements()) return same;
-  if (const std::optional<StridedCopy> copy = StridedCopy::Of(eqn.op, in, out);
-      copy.has_value() && copy->IsIdentity()) {
-    same[0] = 0;
-  }
-  return same;
+  if (std::holds_alternative<ReshapeOp>(eqn.op) || std::holds_alternative<StopGradientOp>(eqn.op)) return true;
+  if (std::holds_alternative<CastOp>(eqn.op)) return in.dtype == out.dtype;
+  if (in.shape.num_elements() != out.shape.num_elements()) return false;
+  const std::optional<StridedCopy> copy = StridedCopy::Of(eqn.op, in, out);
+  return copy.has_value() && copy->IsIdentity();
 }
 
 class Planner {
@@ -82,10 +66,7 @@ class Planner {
       variable(static_cast<VarId>(var)).root = static_cast<VarId>(var);
     }
     for (const Equation& eqn : program_.eqns) {
-      const absl::InlinedVector<int, 2> same = SameAsOperand(program_, eqn);
-      for (size_t i = 0; i < same.size(); ++i) {
-        if (same[i] >= 0) variable(eqn.out[i]).root = variable(eqn.in[same[i]]).root;
-      }
+      if (GivesOperand(program_, eqn)) variable(eqn.out[0]).root = variable(eqn.in[0]).root;
     }
   }
 
@@ -140,7 +121,7 @@ class Planner {
     }
     for (const VarId var : eqn.in) step.in.push_back(variable(var).root);
     step.eqns = {index};
-    if (eqn.out.size() == 1) step.kernel = KernelOf(eqn.op, AvalsOf(program_, eqn.in), program_.aval(eqn.out[0]));
+    if (eqn.out.size() == 1) step.kernel = KernelOf(eqn.op, OperandAvals(program_, eqn), program_.aval(eqn.out[0]));
     plan_.steps.push_back(std::move(step));
   }
 
