@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<Array>> Trainer::RunStep(std::vector<Array> args) con
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Slot& slot = step.outputs[i].slot;
       if (slot == finite && outputs[i].View<bool>()[0]) return outputs;
-      if (slot.path.starts_with("dynamic_scaler/")) scaler.emplace(slot, outputs[i]);
+      if (IsScalerState(slot)) scaler.emplace(slot, outputs[i]);
     }
     for (size_t i = 0; i < args.size(); ++i) {
       if (const auto it = scaler.find(step.inputs[i].slot); it != scaler.end()) args[i] = it->second;

@@ -31,15 +31,6 @@ std::string NameOf(const ScalingStep& step) {
   return "";
 }
 
-struct Bits {
-  int exponent, mantissa;
-};
-std::optional<Bits> BitsOf(std::optional<DType> dtype) {
-  if (dtype == DType::kE4M3FN) return Bits{4, 3};
-  if (dtype == DType::kE5M2) return Bits{5, 2};
-  return std::nullopt;
-}
-
 // A step on values, whose cotangents pass; or (of the backward kind) on cotangents, whose values pass.
 class ScalingOp : public CompositeBase {
  public:
@@ -61,7 +52,7 @@ class ScalingOp : public CompositeBase {
     if (expected == 2 && (in[1].shape.rank() != 0 || !IsFloat(in[1].dtype))) {
       return absl::InvalidArgumentError(absl::StrCat("the scale is ", in[1].ToString(), ", expected a float scalar"));
     }
-    if (step_.kind == ScalingKind::kReducePrecision && !BitsOf(step_.dtype).has_value()) {
+    if (step_.kind == ScalingKind::kReducePrecision && !SimulatedPrecision(*step_.dtype).has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat("rounds to ", ToString(*step_.dtype), ", expected e4m3fn or e5m2"));
     }
@@ -98,8 +89,8 @@ class ScalingOp : public CompositeBase {
   // On a value without a scale.
   Value Plain(const Value& x) const {
     if (step_.kind == ScalingKind::kReducePrecision) {
-      const Bits bits = *BitsOf(step_.dtype);
-      return ops::ReducePrecision(x, bits.exponent, bits.mantissa);
+      const kernels::Precision precision = *SimulatedPrecision(*step_.dtype);
+      return ops::ReducePrecision(x, precision.exponent_bits, precision.mantissa_bits);
     }
     if (step_.dtype.has_value()) return ops::Cast(x, *step_.dtype);
     return ops::Reshape(x, x.shape());
@@ -120,6 +111,12 @@ Value Step(ScalingKind kind, const Operand& x, std::optional<DType> dtype, bool 
 }
 
 }  // namespace
+
+std::optional<kernels::Precision> SimulatedPrecision(DType dtype) {
+  if (dtype == DType::kE4M3FN) return kernels::Precision{4, 3};
+  if (dtype == DType::kE5M2) return kernels::Precision{5, 2};
+  return std::nullopt;
+}
 
 std::optional<ScalingStep> ScalingStepOf(const Op& op) {
   const CompositeOp* composite = std::get_if<CompositeOp>(&op);

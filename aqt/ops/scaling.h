@@ -11,6 +11,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/value.h"
+#include "aqt/kernels/elementwise.h"
 
 namespace aqt {
 
@@ -39,6 +40,9 @@ struct ScalingStep {
   bool backward = false;  // it acts on the cotangent, and the value passes
 };
 std::optional<ScalingStep> ScalingStepOf(const Op& op);
+
+// The bits to which kReducePrecision rounds; null for a dtype that is not e4m3fn or e5m2.
+std::optional<kernels::Precision> SimulatedPrecision(DType dtype);
 
 namespace ops {
 

@@ -19,15 +19,11 @@
 #include "aqt/graph/trace.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
+#include "aqt/quant/numerics/arith.h"
 #include "aqt/transforms/dce.h"
 
 namespace aqt {
 namespace {
-
-// The dtypes between which Amp converts.
-bool IsConverted(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
-}
 
 int Rank(DType dtype) {
   switch (dtype) {
@@ -39,18 +35,15 @@ int Rank(DType dtype) {
   }
 }
 
+// The dtypes between which Amp converts.
+bool IsConverted(DType dtype) { return Rank(dtype) > 0; }
+
 std::optional<DType> Widest(absl::Span<const DType> dtypes) {
   std::optional<DType> widest;
   for (const DType dtype : dtypes) {
     if (IsConverted(dtype) && (!widest.has_value() || Rank(dtype) > Rank(*widest))) widest = dtype;
   }
   return widest;
-}
-
-// The dtype that has all numbers of both.
-DType Common(DType a, DType b) {
-  if (a == b) return a;
-  return Rank(a) > 2 || Rank(b) > 2 ? *Widest({a, b}) : DType::kF32;
 }
 
 Value Converted(const Value& x, DType dtype) {
@@ -190,7 +183,7 @@ class Transform {
     std::optional<DType> common;
     for (const Value& operand : operands) {
       if (!IsConverted(operand.dtype())) continue;
-      common = common.has_value() ? Common(*common, operand.dtype()) : operand.dtype();
+      common = common.has_value() ? internal::Promote(*common, operand.dtype()) : operand.dtype();
     }
     for (Value& operand : operands) {
       if (common.has_value()) operand = Converted(operand, *common);

@@ -1,7 +1,5 @@
 #include "aqt/transforms/amp_proto.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -11,12 +9,15 @@
 #include "aqt/core/status_macros.h"
 #include "configs/amp.pb.h"
 #include "configs/config_text.h"
+#include "configs/enum_values.h"
 #include "google/protobuf/text_format.h"
 
 namespace aqt {
 namespace {
 
+using config::NumberOf;
 using config::Place;
+using config::ReadEnum;
 
 // The values of the enums, in the order of the proto's numbers, starting at 1.
 constexpr AmpRule::Kind kPrecisions[] = {AmpRule::Kind::kOriginal, AmpRule::Kind::kCompute, AmpRule::Kind::kWidest};
@@ -37,28 +38,18 @@ constexpr config::Rename kRenames[] = {
     {"", "widest", "AMP_PRECISION_WIDEST"},
 };
 
-template <class E, size_t n>
-absl::StatusOr<E> ReadEnum(const E (&values)[n], int number, const Place& place) {
-  if (number < 1 || number > static_cast<int>(n)) return place.Error("a value other than UNSPECIFIED is needed");
-  return values[number - 1];
-}
-
-template <class E, size_t n>
-int NumberOf(const E (&values)[n], E value) {
-  return static_cast<int>(std::find(std::begin(values), std::end(values), value) - std::begin(values)) + 1;
-}
-
 absl::StatusOr<AmpRule> ReadRule(const config::AmpRule& message, const Place& place) {
   if (message.key().empty()) return place.Error("a rule needs a key: the name of a scope or of an operation");
   if (message.has_precision() == message.has_dtype()) {
     return place.Error("a rule needs a precision or a dtype, and not both");
   }
   if (message.has_dtype()) {
-    AQT_ASSIGN_OR_RETURN(const DType dtype, ReadEnum(kDTypes, message.dtype(), place.In(message, "dtype")));
+    DType dtype = DType::kF32;
+    AQT_RETURN_IF_ERROR(ReadEnum(kDTypes, message.dtype(), place.In(message, "dtype"), &dtype));
     return UsePrecision(dtype);
   }
   AmpRule rule;
-  AQT_ASSIGN_OR_RETURN(rule.kind, ReadEnum(kPrecisions, message.precision(), place.In(message, "precision")));
+  AQT_RETURN_IF_ERROR(ReadEnum(kPrecisions, message.precision(), place.In(message, "precision"), &rule.kind));
   return rule;
 }
 
@@ -77,7 +68,7 @@ absl::StatusOr<AmpOptions> AmpOptionsFromText(absl::string_view textproto, absl:
   AmpOptions options;
   if (message.has_compute_dtype()) {
     const Place own = place.In(message, "compute_dtype");
-    AQT_ASSIGN_OR_RETURN(options.compute_dtype, ReadEnum(kDTypes, message.compute_dtype(), own));
+    AQT_RETURN_IF_ERROR(ReadEnum(kDTypes, message.compute_dtype(), own, &options.compute_dtype));
     if (options.compute_dtype == DType::kF64) return own.Error("compute_dtype is f16, bf16 or f32");
   }
   if (message.no_defaults()) options.policy.clear();

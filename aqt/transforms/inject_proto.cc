@@ -16,6 +16,7 @@
 #include "aqt/quant/text/config_proto.h"
 #include "configs/config_text.h"
 #include "configs/embedded_text.h"
+#include "configs/enum_values.h"
 #include "configs/inject.pb.h"
 #include "configs/inject_presets.h"
 #include "google/protobuf/descriptor.h"
@@ -25,7 +26,9 @@
 namespace aqt {
 namespace {
 
+using config::NumberOf;
 using config::Place;
+using config::ReadEnum;
 
 // The values of the enums, in the order of the proto's numbers, starting at 1.
 constexpr QuantMode kModes[] = {QuantMode::kTrain, QuantMode::kCalibrate, QuantMode::kConvert, QuantMode::kServe};
@@ -61,21 +64,6 @@ const google::protobuf::FieldDescriptor* InProto(const CompatField& field) {
   const auto* found = config::Compat::descriptor()->FindFieldByName(std::string(field.name));
   AQT_CHECK(found != nullptr);
   return found;
-}
-
-// Converts a proto's enum value to the struct's.
-template <class E, size_t n>
-absl::Status ReadEnum(const E (&values)[n], int number, const Place& place, E* out) {
-  if (number < 1 || number > static_cast<int>(n)) return place.Error("a value other than UNSPECIFIED is needed");
-  *out = values[number - 1];
-  return absl::OkStatus();
-}
-
-template <class E, size_t n>
-int NumberOf(const E (&values)[n], E value) {
-  int number = 1;
-  while (values[number - 1] != value) ++number;
-  return number;
 }
 
 absl::Status ReadMode(bool has, int number, const Place& place, std::optional<QuantMode>* out) {

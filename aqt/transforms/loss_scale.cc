@@ -20,7 +20,9 @@
 namespace aqt {
 namespace {
 
-Slot StateSlot(absl::string_view field) { return {SlotKind::kStat, absl::StrCat("dynamic_scaler/", field)}; }
+constexpr char kPrefix[] = "dynamic_scaler/";
+
+Slot StateSlot(absl::string_view field) { return {SlotKind::kStat, absl::StrCat(kPrefix, field)}; }
 
 // The fields of the state, with the dtype of those that have the scaler's.
 template <class State, class F>
@@ -58,7 +60,7 @@ absl::Status CheckOptions(const Program& loss, const DynamicScaler& options) {
   }
   for (const std::vector<Program::Port>* ports : {&loss.inputs, &loss.outputs}) {
     for (const Program::Port& port : *ports) {
-      if (!port.slot.path.starts_with("dynamic_scaler/")) continue;
+      if (!port.slot.path.starts_with(kPrefix)) continue;
       return invalid("the program has ", port.slot.ToString(), " itself, a name of the scaler's state; rename it");
     }
   }
@@ -120,6 +122,8 @@ Value AllFinite(absl::Span<const Value> values) {
   return ops::Greater(finite, 0.5);
 }
 
+bool IsScalerState(const Slot& slot) { return slot.kind == SlotKind::kStat && slot.path.starts_with(kPrefix); }
+
 SlotValues InitialScalerState(const DynamicScaler& options) {
   return {{StateSlot("patience"), Array::Scalar<int32_t>(options.patience)},
           {StateSlot("adjust_factor"), Scalar(options.dtype, options.adjust_factor)},
@@ -162,8 +166,8 @@ absl::StatusOr<SlotValues> EvalWithRedo(const Program& scaled, SlotValues values
                                                      "\"; make it with DynamicScaleGrad or DynamicScaleValueAndGrad"));
     }
     if (finite->second.View<bool>()[0] || repeats == redo_on_nan) return out;
-    for (const char* field : {"patience", "adjust_factor", "scaler", "count", "total_resets"}) {
-      values.insert_or_assign(StateSlot(field), out.at(StateSlot(field)));
+    for (const auto& [slot, array] : out) {
+      if (IsScalerState(slot)) values.insert_or_assign(slot, array);
     }
   }
 }

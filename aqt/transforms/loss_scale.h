@@ -37,6 +37,8 @@ struct DynamicScaler {
 
 // The values of the state's slots.
 SlotValues InitialScalerState(const DynamicScaler& options);
+// Whether the slot is one of them.
+bool IsScalerState(const Slot& slot);
 
 // The state inside a trace.
 struct ScalerValues {

@@ -6,6 +6,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/quant/numerics/arith.h"
 
 namespace aqt {
 
@@ -21,21 +22,7 @@ ScalifyCompat ScalifyCompat::Original() {
 namespace scaled {
 namespace {
 
-// As jax: the wider of two floats; f32 for f16 with bf16.
-DType Promote(DType a, DType b) {
-  if (a == b) return a;
-  const auto rank = [](DType dtype) {
-    switch (dtype) {
-      case DType::kF64: return 4;
-      case DType::kF32: return 3;
-      case DType::kBF16:
-      case DType::kF16: return 2;
-      default: return IsFloat(dtype) ? 1 : 0;
-    }
-  };
-  if (rank(a) == rank(b)) return DType::kF32;
-  return rank(a) > rank(b) ? a : b;
-}
+using ::aqt::internal::Promote;
 
 Value Number(double number, DType dtype) { return Operand(number).As(dtype); }
 

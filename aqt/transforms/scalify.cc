@@ -82,17 +82,14 @@ class Transform {
     const std::optional<ScalingStep> step = ScalingStepOf(eqn.op);
     const bool always = step.has_value() && step->kind == ScalingKind::kSetScaling;
     const bool any = std::any_of(in.begin(), in.end(), [](const Lane& lane) { return lane.scaled(); });
+    const bool calibrates_itself = IsOpaque(eqn.op) && !step.has_value() && !rules_.compat.missing_rules_are_errors;
     std::vector<Lane> out;
-    if (any && IsOpaque(eqn.op) && !step.has_value() && !rules_.compat.missing_rules_are_errors) {
-      std::vector<Value> values;
-      for (const Lane& lane : in) values.push_back(Unscaled(lane));
-      for (Value& value : BindAgain(eqn, values)) out.push_back(Plain(std::move(value)));
-    } else if (any || always) {
+    if (always || (any && !calibrates_itself)) {
       AQT_ASSIGN_OR_RETURN(Lane lane, step.has_value() ? ApplyStep(*step, in) : Apply(eqn, in));
       out.push_back(std::move(lane));
     } else {
       std::vector<Value> values;
-      for (const Lane& lane : in) values.push_back(lane.data);
+      for (const Lane& lane : in) values.push_back(Unscaled(lane));
       for (Value& value : BindAgain(eqn, values)) out.push_back(Plain(std::move(value)));
     }
     SetFlags(eqn, in, out);
@@ -179,13 +176,13 @@ class Transform {
       case ScalingKind::kRescaleMax: return Scaled(scaled::DynamicRescaleMax(value));
       case ScalingKind::kRescaleL1: return Scaled(scaled::DynamicRescaleL1(value));
       case ScalingKind::kRescaleL2: return Scaled(scaled::DynamicRescaleL2(value));
-      case ScalingKind::kReducePrecision: return Scaled({ReducedTo(*step.dtype, x.data), *x.scale});
+      case ScalingKind::kReducePrecision: {
+        const kernels::Precision precision = *SimulatedPrecision(*step.dtype);
+        return Scaled({ops::ReducePrecision(x.data, precision.exponent_bits, precision.mantissa_bits), *x.scale});
+      }
       case ScalingKind::kCast: return Scaled({ops::Cast(x.data, *step.dtype), *x.scale});
     }
     return absl::InternalError("scalify: an unknown step");
-  }
-  static Value ReducedTo(DType dtype, const Value& data) {
-    return dtype == DType::kE4M3FN ? ops::ReducePrecision(data, 4, 3) : ops::ReducePrecision(data, 5, 2);
   }
 
   // ---- the operations of the graph
