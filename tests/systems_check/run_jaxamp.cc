@@ -42,13 +42,6 @@ constexpr const char* kStateFields[] = {"patience", "adjust_factor", "scaler", "
 Slot Data(absl::string_view path) { return {SlotKind::kData, std::string(path)}; }
 Slot Stat(absl::string_view field) { return {SlotKind::kStat, absl::StrCat("dynamic_scaler/", field)}; }
 
-absl::StatusOr<DType> DTypeOf(const std::string& name) {
-  if (name == "f16") return DType::kF16;
-  if (name == "bf16") return DType::kBF16;
-  if (name == "f32") return DType::kF32;
-  return absl::UnimplementedError(absl::StrCat("dtype ", name));
-}
-
 // ---- the functions of the groups policy and scope
 
 Value LastAxisKept(const Value& reduced, const Value& like) { return ops::Reshape(reduced, {like.dim(0), 1}); }

@@ -39,15 +39,6 @@ namespace {
 using Values = absl::Span<const Value>;
 using Dict = SystemValue::Dict;
 
-absl::StatusOr<DType> DTypeOf(const std::string& name) {
-  if (name == "f16" || name == "float16") return DType::kF16;
-  if (name == "bf16" || name == "bfloat16") return DType::kBF16;
-  if (name == "f32" || name == "float32") return DType::kF32;
-  if (name == "e4m3fn") return DType::kE4M3FN;
-  if (name == "e5m2") return DType::kE5M2;
-  return absl::UnimplementedError(absl::StrCat("dtype ", name));
-}
-
 template <class List>
 List ListOf(const Json& json) {
   const std::vector<int64_t> numbers = json.get<std::vector<int64_t>>();

@@ -120,6 +120,15 @@ absl::StatusOr<Array> SystemCase::Input(absl::string_view input) const {
   return absl::InvalidArgumentError(absl::StrCat("the input ", input, " is no array"));
 }
 
+absl::StatusOr<DType> DTypeOf(const std::string& name) {
+  if (name == "f16" || name == "float16") return DType::kF16;
+  if (name == "bf16" || name == "bfloat16") return DType::kBF16;
+  if (name == "f32" || name == "float32") return DType::kF32;
+  if (name == "e4m3fn") return DType::kE4M3FN;
+  if (name == "e5m2") return DType::kE5M2;
+  return absl::UnimplementedError(absl::StrCat("dtype ", name));
+}
+
 bool HasSystems(const io::FileSystem& fs, absl::string_view dir) {
   return std::any_of(std::begin(kAreas), std::end(kAreas),
                      [&](const char* area) { return fs.Stat(ManifestPath(dir, area)).ok(); });

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "nlohmann/json.hpp"
 
@@ -46,6 +47,9 @@ struct SystemCase {
   // InvalidArgument if there is none, or if it is no array.
   absl::StatusOr<Array> Input(absl::string_view input) const;
 };
+
+// The dtype that the cases call `name`. Unimplemented for those that these systems do not compute in.
+absl::StatusOr<DType> DTypeOf(const std::string& name);
 
 struct SystemArea {
   std::string name;  // "jaxamp"
