@@ -71,7 +71,7 @@ Value BindBroadcast(const Op& op, std::vector<Value> operands, const SourceLine&
   return Bind1(op, operands, where);
 }
 
-// That of the first operand that is no number.
+// The dtype of the first operand that is not a plain number.
 DType DTypeOf(std::initializer_list<const Operand*> operands) {
   for (const Operand* operand : operands) {
     if (!operand->is_number()) return operand->value().dtype();

@@ -17,7 +17,7 @@ namespace aqt::kernels {
 struct ReduceExtents {
   int64_t outer = 1, k = 1, inner = 1;
 };
-// Null if the reduced axes are no neighbours. Axes with one element do not count.
+// Null unless the reduced axes are neighbours. Axes of one element do not count.
 std::optional<ReduceExtents> ReduceExtentsOf(const Shape& shape, absl::Span<const int64_t> axes);
 
 // Whether the functions below take this kind. Dtypes are the arithmetic ones.

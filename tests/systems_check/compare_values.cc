@@ -140,7 +140,7 @@ class Comparison {
   std::string first_flip_;
 };
 
-// A field that this reader does not know, and that is no output.
+// A field that this reader does not know and that is not an output.
 std::optional<std::string> UnknownField(const Json& tolerance, const SystemCase& system_case, bool nested) {
   static constexpr const char* kKnown[] = {
       "atol",          "rtol",       "max_flips_fraction", "flip_step", "final_mean_rtol", "final_mean_last",
