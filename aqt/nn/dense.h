@@ -6,6 +6,7 @@
 #include <source_location>
 
 #include "absl/strings/string_view.h"
+#include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/nn/parameter.h"
 #include "aqt/ops/quantized_dot.h"
@@ -13,7 +14,7 @@
 
 namespace aqt::nn {
 
-// For DenseOptions::dot_general: quantizes according to `config`; `weights` is the mode of the kernel.
+// For the options of layers: quantizes according to `config`; `weights` is the mode of the kernel.
 QuantizedDotOptions AqtDotGeneral(DotGeneral config, QuantMode weights = QuantMode::kTrain);
 
 struct DenseOptions {
@@ -31,6 +32,23 @@ struct DenseOptions {
 // bias have the dtype of x. Poisoned: InvalidArgument if x has no axes or features < 1.
 Value Dense(const Value& x, absl::string_view name, const DenseOptions& options,
             const std::source_location& where = std::source_location::current());
+
+struct DenseGeneralOptions {
+  Shape features = {};  // the new axes; each at least 1
+  Axes axes = {-1};     // those of x that are contracted, in the order of the kernel's axes
+  bool use_bias = true;
+  std::optional<QuantizedDotOptions> dot_general = std::nullopt;  // as in DenseOptions
+  // If unset, LecunUniform over the contracted axes.
+  Initializer kernel_init = nullptr;
+  Initializer bias_init = Zeros();
+};
+
+// The sum over several axes of x, to several new ones, which become the last: with axes = {-2, -1}
+//   [..., a, b] x kernel [a, b, features...] + bias [features...] -> [..., features...]
+// Otherwise as Dense, which is the case of one axis and one feature axis. Poisoned: InvalidArgument if an axis is not
+// one of x or named twice, or if there are no features.
+Value DenseGeneral(const Value& x, absl::string_view name, const DenseGeneralOptions& options,
+                   const std::source_location& where = std::source_location::current());
 
 }  // namespace aqt::nn
 

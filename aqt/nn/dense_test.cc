@@ -91,6 +91,37 @@ TEST(DenseTest, ALayerThatIsUsedTwice) {
   }
 }
 
+// Two contracted axes, which are not the last, and two new ones.
+TEST(DenseTest, GeneralProgramText) {
+  const absl::StatusOr<Program> program = Trace(
+      [](In in) {
+        return Values{DenseGeneral(in[0], "out", {.features = {6, 7}, .axes = {1, 0}})};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kBF16, {3, 4, 5}}}});
+  ASSERT_THAT(program, IsOk());
+  EXPECT_EQ(ToText(*program), R"(in %0: bf16[3,4,5] data "x"
+in %1: bf16[4,3,6,7] param "out/kernel"
+in %2: bf16[6,7] param "out/bias"
+%3: bf16[5,6,7] = dot_general(%0, %1) {dims=(([1,0],[0,1]),([],[]))} @out
+%4: bf16[5,6,7] = broadcast(%2) {axes=[1,2]} @out
+%5: bf16[5,6,7] = add(%3, %4) @out
+out %5 data "0"
+)");
+}
+
+TEST(DenseTest, GeneralErrors) {
+  const auto traced = [](const DenseGeneralOptions& options) {
+    return Trace([&](In in) { return Values{DenseGeneral(in[0], "out", options)}; },
+                 {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}});
+  };
+  EXPECT_THAT(traced({}), FailsWith(absl::StatusCode::kInvalidArgument,
+                                    {"dense_general [out]: there are no features", "dense_test.cc:"}));
+  EXPECT_THAT(traced({.features = {3, 0}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"dense_general [out]: features = [3,0]"}));
+  EXPECT_THAT(traced({.features = {3}, .axes = {1, -1}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"dense_general [out]", "f32[2,3]", "dense_test.cc:"}));
+}
+
 TEST(DenseTest, Errors) {
   const auto traced = [](const Shape& shape, const DenseOptions& options) {
     return Trace([&](In in) { return Values{Dense(in[0], "fc1", options)}; },

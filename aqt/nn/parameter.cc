@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/name_key.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 
 namespace aqt::nn {
@@ -39,10 +41,50 @@ absl::StatusOr<Value> EagerValue(const Slot& slot, const Aval& aval) {
   return Value(it->second);
 }
 
+Slot InScope(SlotKind kind, absl::string_view name) {
+  const std::string& scope = CurrentScope();
+  return {kind, absl::StrCat(scope, scope.empty() ? "" : "/", name)};
+}
+
+// Parameter and Statistic, which differ only in the kind.
+Value Requested(SlotKind kind, absl::string_view name, const Aval& aval, const Initializer& init,
+                const std::source_location& where) {
+  const Slot slot = InScope(kind, name);
+  if (IsTracing()) {
+    if (collector != nullptr) collector->push_back({slot, aval, init});
+    return InputSlot(slot, aval, where);
+  }
+  absl::StatusOr<Value> value = EagerValue(slot, aval);
+  return value.ok() ? *std::move(value) : Refuse(value.status(), "parameter", {}, where);
+}
+
 }  // namespace
 
 Initializer Zeros() {
   return [](const Aval& aval, Key) { return Array::Zeros(aval.dtype, aval.shape); };
+}
+
+Initializer Ones() {
+  return [](const Aval& aval, Key) {
+    const SuspendTrace suspended;
+    return *ops::BroadcastTo(Operand(1.0).As(aval.dtype), aval.shape).ToArray();
+  };
+}
+
+Initializer Normal(double standard_deviation) {
+  return [standard_deviation](const Aval& aval, Key key) {
+    ArrayBuilder radius(DType::kF64, aval.shape), turn(DType::kF64, aval.shape);
+    const absl::Span<double> u = radius.Mutable<double>(), v = turn.Mutable<double>();
+    const RandomBits bits(key, 2 * static_cast<int64_t>(u.size()));
+    for (size_t i = 0; i < u.size(); ++i) {
+      u[i] = (bits.Bits32(2 * static_cast<int64_t>(i)) + 0.5) * 0x1p-32;
+      v[i] = bits.Bits32(2 * static_cast<int64_t>(i) + 1) * 0x1p-32;
+    }
+    const SuspendTrace suspended;
+    const Value r = ops::Sqrt(ops::Log(Value(std::move(radius).Build())) * -2.0);
+    const Value angle = Value(std::move(turn).Build()) * (2 * std::numbers::pi);
+    return *ops::Cast(r * ops::Cos(angle) * standard_deviation, aval.dtype).ToArray();
+  };
 }
 
 Initializer LecunUniform(Axes fan_in_axes) {
@@ -63,14 +105,15 @@ Initializer LecunUniform(Axes fan_in_axes) {
 }
 
 Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init, const std::source_location& where) {
-  const std::string& scope = CurrentScope();
-  const Slot slot{SlotKind::kParam, absl::StrCat(scope, scope.empty() ? "" : "/", name)};
-  if (IsTracing()) {
-    if (collector != nullptr) collector->push_back({slot, aval, init});
-    return InputSlot(slot, aval, where);
-  }
-  absl::StatusOr<Value> value = EagerValue(slot, aval);
-  return value.ok() ? *std::move(value) : Refuse(value.status(), "parameter", {}, where);
+  return Requested(SlotKind::kParam, name, aval, init, where);
+}
+
+Value Statistic(absl::string_view name, const Aval& aval, const Initializer& init, const std::source_location& where) {
+  return Requested(SlotKind::kStat, name, aval, init, where);
+}
+
+void WriteStatistic(absl::string_view name, const Value& value, const std::source_location& where) {
+  WriteSlot(InScope(SlotKind::kStat, name), value, where);
 }
 
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key) {

@@ -29,8 +29,10 @@ namespace aqt::nn {
 // Makes a parameter's initial value; each parameter has its own `key`.
 using Initializer = std::function<Array(const Aval& aval, Key key)>;
 
-// Zeros.
 Initializer Zeros();
+Initializer Ones();
+// Normally distributed with mean 0 (Box and Muller 1958). The bits are the same on every machine.
+Initializer Normal(double standard_deviation);
 // Uniform in [-limit, limit), where limit = sqrt(3 / n) and n is the product of the extents of `fan_in_axes` (negative
 // axes count from the end; precondition: the parameter has them), so the variance is 1 / n. The bits are the same on
 // every machine.
@@ -41,8 +43,16 @@ Initializer LecunUniform(Axes fan_in_axes);
 Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init,
                 const std::source_location& where = std::source_location::current());
 
-// Values for the parameters that `fn` asks for, each from FoldInName(key, its name), so that they are independent of
-// order and of other parameters. Inputs and errors are those of Trace.
+// A statistic that training updates, such as a running mean: like a parameter, but of kind stat. No gradient is taken
+// for it, and no optimizer changes it.
+Value Statistic(absl::string_view name, const Aval& aval, const Initializer& init,
+                const std::source_location& where = std::source_location::current());
+// Makes `value` the statistic's next one: an output of the trace. Does nothing if no trace is active.
+void WriteStatistic(absl::string_view name, const Value& value,
+                    const std::source_location& where = std::source_location::current());
+
+// Values for the parameters and statistics that `fn` asks for, each from FoldInName(key, its name), so that they are
+// independent of order and of other parameters. Inputs and errors are those of Trace.
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key);
 
 // While this object lives, Parameter() outside of traces takes values from `params`, which must outlive it: for running

@@ -100,5 +100,39 @@ TEST(ParameterTest, Errors) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"reshape"}));
 }
 
+// Four standard deviations of the estimates from 40,000 numbers; kurtosis 3 tells a normal distribution from a uniform.
+TEST(ParameterTest, NormalNumbers) {
+  const Array numbers = Normal(0.5)({DType::kF64, {200, 200}}, MakeKey(3));
+  double sum = 0, square = 0, fourth = 0;
+  for (const double v : numbers.View<double>()) {
+    sum += v / 0.5;
+    square += std::pow(v / 0.5, 2);
+    fourth += std::pow(v / 0.5, 4);
+  }
+  EXPECT_NEAR(sum / 40000, 0, 4 * std::sqrt(1.0 / 40000));
+  EXPECT_NEAR(square / 40000, 1, 4 * std::sqrt(2.0 / 40000));
+  EXPECT_NEAR(fourth / 40000, 3, 4 * std::sqrt(96.0 / 40000));
+}
+
+TEST(ParameterTest, StatisticsAreInputsAndOutputsOfKindStat) {
+  const auto model = [](In in) {
+    const NamedScope scope("layer");
+    const Value count = Statistic("count", {DType::kF32, {}}, Ones());
+    WriteStatistic("count", count + 1.0);
+    return Values{in[0] * count};
+  };
+  const Slot count{SlotKind::kStat, "layer/count"};
+  const absl::StatusOr<SlotValues> initial = InitParams(model, kInputs, MakeKey(1));
+  ASSERT_THAT(initial, IsOk());
+  EXPECT_TRUE(BitEqual(initial->at(count), Array::Scalar(1.0f)));
+  SlotValues values = *initial;
+  values[{SlotKind::kData, "x"}] = Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  const absl::StatusOr<SlotValues> out = EvalSlots(*Trace(model, kInputs), values);
+  ASSERT_THAT(out, IsOk());
+  EXPECT_TRUE(BitEqual(out->at(count), Array::Scalar(2.0f)));
+  const EagerParams eager(*initial);
+  EXPECT_THAT(model({Value(values.at({SlotKind::kData, "x"}))})[0].ToArray(), IsOk());
+}
+
 }  // namespace
 }  // namespace aqt::nn

@@ -1,7 +1,9 @@
 #include "aqt/ops/functions.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +16,25 @@ Value Relu(const Operand& x) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   return Select(Greater(value, 0.0), value, 0.0);
+}
+
+Value Gelu(const Operand& x) {
+  const CallSite site(x.where());
+  const Value value = x.As(DType::kF32);
+  return value * 0.5 * (Erf(value * std::sqrt(0.5)) + 1.0);
+}
+
+Value GeluTanh(const Operand& x) {
+  const CallSite site(x.where());
+  const Value value = x.As(DType::kF32);
+  const Value inner = (value + IntegerPow(value, 3) * 0.044715) * std::sqrt(2 / std::numbers::pi);
+  return value * 0.5 * (Tanh(inner) + 1.0);
+}
+
+Value Silu(const Operand& x) {
+  const CallSite site(x.where());
+  const Value value = x.As(DType::kF32);
+  return value * Logistic(value);
 }
 
 Value Mean(const Operand& x) {
@@ -30,10 +51,22 @@ Value Mean(const Operand& x, const Axes& axes, bool keepdims) {
   return sum / (static_cast<double>(value.shape().num_elements()) / static_cast<double>(std::max<int64_t>(results, 1)));
 }
 
+namespace {
+
+// x minus its maximum along `axis`.
+Value BelowMaximum(const Value& x, int64_t axis) { return x - StopGradient(ReduceMax(x, {axis}, /*keepdims=*/true)); }
+
+}  // namespace
+
+Value Softmax(const Operand& x, int64_t axis) {
+  const CallSite site(x.where());
+  const Value powers = Exp(BelowMaximum(x.As(DType::kF32), axis));
+  return powers / ReduceSum(powers, {axis}, /*keepdims=*/true);
+}
+
 Value LogSoftmax(const Operand& x, int64_t axis) {
   const CallSite site(x.where());
-  const Value value = x.As(DType::kF32);
-  const Value shifted = value - StopGradient(ReduceMax(value, {axis}, /*keepdims=*/true));
+  const Value shifted = BelowMaximum(x.As(DType::kF32), axis);
   return shifted - Log(ReduceSum(Exp(shifted), {axis}, /*keepdims=*/true));
 }
 
@@ -72,6 +105,18 @@ absl::StatusOr<WindowDims> PoolWindows(const Shape& shape, const PerAxis& window
 }
 
 }  // namespace
+
+Value OneHot(const Operand& indices, int64_t classes, DType dtype) {
+  const CallSite site(indices.where());
+  const Value value = indices.As(DType::kS32);
+  if (classes < 1) {
+    return Refuse(absl::InvalidArgumentError(absl::StrCat("classes = ", classes, ", expected at least 1")), "one_hot",
+                  {value}, indices.where());
+  }
+  Shape column = value.shape();
+  column.push_back(1);
+  return Cast(Equal(Reshape(value, column), Iota(value.dtype(), {classes}, 0)), dtype);
+}
 
 Value MaxPool(const Operand& x, const PerAxis& window, const PerAxis& strides, PoolPadding padding) {
   const CallSite site(x.where());

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/op.h"
@@ -15,9 +16,19 @@ namespace aqt::ops {
 // x where x > 0, else 0; the gradient at 0 is 0, and NaN becomes 0 (its gradient, too).
 Value Relu(const Operand& x);
 
+// x Phi(x) = x/2 (1 + erf(x / sqrt(2))), the Gaussian error linear unit (Hendrycks and Gimpel 2016).
+Value Gelu(const Operand& x);
+// Its approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+Value GeluTanh(const Operand& x);
+// x logistic(x), also known as swish.
+Value Silu(const Operand& x);
+
 // The sum over all axes, or over `axes`, divided by the number of its terms.
 Value Mean(const Operand& x);
 Value Mean(const Operand& x, const Axes& axes, bool keepdims = false);
+
+// exp(x) / sum(exp(x)) over one axis, computed from x minus its maximum: no overflow for finite x.
+Value Softmax(const Operand& x, int64_t axis = -1);
 
 // x - log(sum(exp(x))) over one axis, computed from x minus its maximum: no overflow for finite x.
 Value LogSoftmax(const Operand& x, int64_t axis = -1);
@@ -25,6 +36,9 @@ Value LogSoftmax(const Operand& x, int64_t axis = -1);
 // Mean over the examples of -sum(labels * log_softmax(logits)). logits and labels [..., classes]; labels are
 // probabilities, such as one-hot rows. A scalar.
 Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels);
+
+// [...] -> [..., classes]: 1 at each index, s32, and 0 elsewhere; all zeros for an index out of range.
+Value OneHot(const Operand& indices, int64_t classes, DType dtype = DType::kF32);
 
 // What windows do at the edges of an array.
 enum class PoolPadding : uint8_t {

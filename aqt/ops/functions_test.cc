@@ -44,6 +44,63 @@ TEST(FunctionsTest, Values) {
   EXPECT_TRUE(BitEqual((*out)[3], Array::Of<float>({2, 0.5f, -0.5f}, {1, 3})));
 }
 
+// Against the C library in f64, which agrees up to a few roundings.
+TEST(FunctionsTest, Activations) {
+  const Array x = F64({40}, 3);
+  absl::StatusOr<std::vector<Array>> out = RunBothWays(
+      [](In in) {
+        return Values{ops::Gelu(in[0]), ops::GeluTanh(in[0]), ops::Silu(in[0])};
+      },
+      {x});
+  ASSERT_THAT(out, IsOk());
+  for (int64_t i = 0; i < 40; ++i) {
+    const double v = x.View<double>()[i];
+    EXPECT_NEAR((*out)[0].View<double>()[i], v * 0.5 * std::erfc(-v / std::sqrt(2.0)), 1e-14);
+    const double inner = 0.7978845608028654 * (v + 0.044715 * v * v * v);
+    EXPECT_NEAR((*out)[1].View<double>()[i], 0.5 * v * (1 + std::tanh(inner)), 1e-14);
+    EXPECT_NEAR((*out)[2].View<double>()[i], v / (1 + std::exp(-v)), 1e-14);
+  }
+  EXPECT_THAT(CheckGradients([](In in) { return Values{ops::Gelu(in[0]) + ops::GeluTanh(in[1]) + ops::Silu(in[2])}; },
+                             {x, F64({40}, 4), F64({40}, 5)}),
+              IsOk());
+}
+
+// Probabilities are those of LogSoftmax, and do not overflow.
+TEST(FunctionsTest, Softmax) {
+  const Array x = F64({3, 4}, 6);
+  absl::StatusOr<std::vector<Array>> out = RunBothWays(
+      [](In in) {
+        return Values{ops::Softmax(in[0]), ops::Exp(ops::LogSoftmax(in[0])), ops::Softmax(in[0], 0),
+                      ops::Softmax(in[0] * 1e300)};
+      },
+      {x});
+  ASSERT_THAT(out, IsOk());
+  for (int64_t i = 0; i < 12; ++i) {
+    EXPECT_NEAR((*out)[0].View<double>()[i], (*out)[1].View<double>()[i], 1e-14);
+    EXPECT_TRUE(std::isfinite((*out)[3].View<double>()[i]));
+  }
+  for (int64_t i = 0; i < 4; ++i) {
+    double sum = 0;
+    for (int64_t row = 0; row < 3; ++row) sum += (*out)[2].View<double>()[row * 4 + i];
+    EXPECT_NEAR(sum, 1, 1e-14);
+  }
+  EXPECT_THAT(CheckGradients([](In in) { return Values{ops::Softmax(in[0], 0)}; }, {x}), IsOk());
+}
+
+TEST(FunctionsTest, OneHot) {
+  absl::StatusOr<std::vector<Array>> out = RunBothWays(
+      [](In in) {
+        return Values{ops::OneHot(in[0], 3), ops::OneHot(in[0], 1, DType::kBF16)};
+      },
+      {Array::Of<int32_t>({2, 0, 3, -1}, {2, 2})});
+  ASSERT_THAT(out, IsOk());
+  EXPECT_TRUE(BitEqual((*out)[0], Array::Of<float>({0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0}, {2, 2, 3})));
+  EXPECT_EQ((*out)[1].aval(), (Aval{DType::kBF16, {2, 2, 1}}));
+  EXPECT_THAT(
+      Trace([](In in) { return Values{ops::OneHot(in[0], 0)}; }, {{{SlotKind::kData, "ids"}, {DType::kS32, {2}}}}),
+      FailsWith(absl::StatusCode::kInvalidArgument, {"one_hot: classes = 0", "functions_test.cc:"}));
+}
+
 TEST(FunctionsTest, LogSoftmaxDoesNotOverflow) {
   const float inf = std::numeric_limits<float>::infinity();
   absl::StatusOr<std::vector<Array>> out = RunBothWays([](In in) { return Values{ops::LogSoftmax(in[0])}; },

@@ -1,0 +1,34 @@
+#ifndef AQT_NN_EMBED_H_
+#define AQT_NN_EMBED_H_
+
+#include <cstdint>
+#include <source_location>
+
+#include "absl/strings/string_view.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/value.h"
+#include "aqt/nn/parameter.h"
+
+namespace aqt::nn {
+
+struct EmbedOptions {
+  int64_t entries = 0, features = 0;  // at least 1
+  DType dtype = DType::kF32;          // a float
+  // If unset, Normal(1 / sqrt(features)).
+  Initializer init = nullptr;
+};
+
+// The rows of the parameter "embedding" [entries, features] by number: ids s32 [...] -> [..., features], in the scope
+// `name`. A number out of range counts as the nearest one in range (ops::Take). Poisoned: InvalidArgument if ids are
+// not s32, or entries, features or the dtype are out of range.
+Value Embed(const Value& ids, absl::string_view name, const EmbedOptions& options,
+            const std::source_location& where = std::source_location::current());
+
+// x [..., features] times the transposed table of the Embed with the same name and options -> [..., entries]: the
+// logits of a language model with tied weights, as a dot_general that rules can quantize.
+Value EmbedLogits(const Value& x, absl::string_view name, const EmbedOptions& options,
+                  const std::source_location& where = std::source_location::current());
+
+}  // namespace aqt::nn
+
+#endif  // AQT_NN_EMBED_H_
