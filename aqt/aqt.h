@@ -70,6 +70,7 @@
 #include "aqt/transforms/pipeline.h"
 #include "aqt/transforms/scaled.h"
 #include "aqt/transforms/scalify.h"
+#include "aqt/transforms/serve.h"
 // IWYU pragma: end_exports
 
 #endif  // AQT_AQT_H_

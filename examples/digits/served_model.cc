@@ -10,9 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/nn/state_file.h"
-#include "aqt/transforms/dce.h"
-#include "aqt/transforms/fold.h"
 #include "aqt/transforms/inject_proto.h"
+#include "aqt/transforms/serve.h"
 
 namespace digits {
 namespace {
@@ -65,12 +64,9 @@ absl::StatusOr<ServedModel> FromStateFile(aqt::nn::StateFile file) {
 
 absl::StatusOr<ServedModel> Freeze(const Hidden& hidden, const aqt::InjectConfig& config,
                                    const aqt::SlotValues& params) {
-  aqt::InjectConfig convert = config;
-  convert.param_mode = aqt::QuantMode::kConvert;
-  AQT_ASSIGN_OR_RETURN(const aqt::Program source, LogitsProgram(hidden, /*rows=*/1));
-  AQT_ASSIGN_OR_RETURN(const aqt::Program program, aqt::Inject(source, convert));
-  AQT_ASSIGN_OR_RETURN(aqt::Folded folded, aqt::Fold(program, params));
-  return ServedModel{hidden, config, std::move(folded.values)};
+  AQT_ASSIGN_OR_RETURN(const aqt::Program model, LogitsProgram(hidden, /*rows=*/1));
+  AQT_ASSIGN_OR_RETURN(aqt::SlotValues frozen, aqt::Freeze(model, config, params));
+  return ServedModel{hidden, config, std::move(frozen)};
 }
 
 absl::Status Write(const ServedModel& model, const aqt::io::FileSystem& fs, absl::string_view path) {
@@ -86,11 +82,8 @@ absl::StatusOr<ServedModel> ReadServedModel(const aqt::io::FileSystem& fs, absl:
 }
 
 absl::StatusOr<aqt::Program> ServeProgram(const ServedModel& model, int64_t rows) {
-  aqt::InjectConfig serve = model.config;
-  serve.param_mode = aqt::QuantMode::kServe;
   AQT_ASSIGN_OR_RETURN(const aqt::Program source, LogitsProgram(model.hidden, rows));
-  AQT_ASSIGN_OR_RETURN(const aqt::Program program, aqt::Inject(source, serve, &model.values));
-  return aqt::Dce(program, {.drop_inputs = {aqt::SlotKind::kParam, aqt::SlotKind::kKey}});
+  return aqt::ServeProgram(source, model.config, model.values);
 }
 
 absl::StatusOr<aqt::Array> Serve(const ServedModel& model, const aqt::Array& pixels) {

@@ -45,20 +45,16 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
   for (const SlotValues& batch : batches) AQT_RETURN_IF_ERROR(trainer.Step(batch).status());
   AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "state.safetensors"));  // Restore() goes on
 
-  config.param_mode = QuantMode::kConvert;
   AQT_ASSIGN_OR_RETURN(Program model, Trace(ModelFn, {x}));
-  AQT_ASSIGN_OR_RETURN(Program convert, Inject(model, config));
-  AQT_ASSIGN_OR_RETURN(Folded folded, Fold(convert, trainer.params()));  // quantizes the weights, once
-  AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), "served.safetensors", {folded.values, {}}));
+  AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(model, config, trainer.state()));  // quantizes the weights, once
+  AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), "served.safetensors", {frozen, {}}));
 
   kernels::ThreadPool pool(4);
   const UseExecutor threads(&pool);  // for all that runs while it lives; bits do not depend on it
 
   AQT_ASSIGN_OR_RETURN(nn::StateFile file, nn::LoadState(io::LocalFileSystem(), "served.safetensors"));
-  config.param_mode = QuantMode::kServe;
   AQT_ASSIGN_OR_RETURN(Program one_row, Trace(ModelFn, {{x.slot, {DType::kF32, {1, 64}}}}));
-  AQT_ASSIGN_OR_RETURN(Program serve, Inject(one_row, config, &file.state));
-  const Program program = Dce(serve, {.drop_inputs = {SlotKind::kParam}});  // drops the inputs of the float kernels
+  AQT_ASSIGN_OR_RETURN(Program program, ServeProgram(one_row, config, file.state));
   SlotValues inputs = file.state;
   inputs[x.slot] = pixels;
 
