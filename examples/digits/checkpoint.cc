@@ -1,6 +1,5 @@
 #include "examples/digits/checkpoint.h"
 
-#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -96,11 +95,6 @@ absl::StatusOr<Mlp> ReadMlp(const std::string& folder) {
         absl::StrCat(folder, ": the last of ", mlp.size(), " layers has ", in, " outputs, want ", kClasses));
   }
   return mlp;
-}
-
-std::string UserPath(const std::string& path) {
-  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  return folder == nullptr ? path : aqt::io::JoinPath(folder, path);
 }
 
 }  // namespace digits

@@ -19,9 +19,6 @@ absl::Status WriteMlp(const Mlp& mlp, const std::string& folder);
 // [out, 1]. DataLoss when a tensor's type or shape does not fit.
 absl::StatusOr<Mlp> ReadMlp(const std::string& folder);
 
-// `path`; if it is relative and `bazel run` has moved the program, below the user's folder.
-std::string UserPath(const std::string& path);
-
 }  // namespace digits
 
 #endif  // EXAMPLES_DIGITS_CHECKPOINT_H_

@@ -1,6 +1,5 @@
 #include "examples/digits/checkpoint.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -122,14 +121,6 @@ TEST(Checkpoint, RefusesWhatIsNoClassifier) {
   }
   EXPECT_EQ(ReadMlp(FolderOf("none", {{"other", zeros({1})}})).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ReadMlp(FreshFolder("missing")).status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST(Checkpoint, PathsAreRelativeToTheUser) {
-  ASSERT_EQ(setenv("BUILD_WORKING_DIRECTORY", "/home/me", 1), 0);
-  EXPECT_EQ(UserPath("a/b"), "/home/me/a/b");
-  EXPECT_EQ(UserPath("/a"), "/a");
-  ASSERT_EQ(unsetenv("BUILD_WORKING_DIRECTORY"), 0);
-  EXPECT_EQ(UserPath("a/b"), "a/b");
 }
 
 }  // namespace

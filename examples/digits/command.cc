@@ -33,7 +33,7 @@
 #include "aqt/quant/tensor/calibration.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_proto.h"
-#include "examples/digits/checkpoint.h"
+#include "examples/common/user_path.h"
 #include "examples/digits/classifier.h"
 #include "examples/digits/cross_validation.h"
 #include "examples/digits/dataset.h"
@@ -124,7 +124,7 @@ absl::Status CheckWithoutState(const aqt::InjectConfig& config) {
 // `name` names a shipped configuration or a file.
 absl::StatusOr<Config> ReadConfig(const aqt::io::FileSystem& fs, const std::string& name) {
   const bool is_name = !absl::StrContains(name, '/') && !absl::EndsWith(name, kSuffix);
-  const std::string path = is_name ? absl::StrCat(kShippedConfigs, "/", name, kSuffix) : UserPath(name);
+  const std::string path = is_name ? absl::StrCat(kShippedConfigs, "/", name, kSuffix) : examples::UserPath(name);
   AQT_ASSIGN_OR_RETURN(const bool exists, aqt::io::Exists(fs, path));
   if (!exists) {
     return absl::InvalidArgumentError(
@@ -200,8 +200,8 @@ class Run {
 
   absl::Status Do() {
     console_.out << config_.name << " (" << config_.source << ")\n";
-    folder_ = aqt::io::JoinPath(UserPath(flags_.out), config_.name);
-    AQT_RETURN_IF_ERROR(EnsureFolder(console_.fs, UserPath(flags_.out)));
+    folder_ = aqt::io::JoinPath(examples::UserPath(flags_.out), config_.name);
+    AQT_RETURN_IF_ERROR(EnsureFolder(console_.fs, examples::UserPath(flags_.out)));
     AQT_RETURN_IF_ERROR(EnsureFolder(console_.fs, folder_));
     AQT_RETURN_IF_ERROR(Trace());
     AQT_RETURN_IF_ERROR(Train());
@@ -330,7 +330,7 @@ absl::Status RunAll(const Console& console, const std::vector<Config>& configs, 
     curves.push_back(run.Curve());
   }
   if (configs.size() > 1) table.Print(console.out);
-  return WriteChart(console, UserPath(console.flags.out),
+  return WriteChart(console, examples::UserPath(console.flags.out),
                     console.flags.ptq ? "Digits: training in float" : "Digits: training as each configuration says",
                     std::move(curves));
 }
@@ -342,7 +342,7 @@ absl::Status RunCrossValidation(const Console& console, std::vector<Config> conf
       std::remove_if(configs.begin(), configs.end(), [](const Config& c) { return c.inject == FloatConfig(); }),
       configs.end());
   configs.insert(configs.begin(), {"float", "", FloatConfig()});
-  AQT_RETURN_IF_ERROR(EnsureFolder(console.fs, UserPath(flags.out)));
+  AQT_RETURN_IF_ERROR(EnsureFolder(console.fs, examples::UserPath(flags.out)));
   console.out << absl::StrFormat("%d folds of %d rows, %s, %d epochs of batch %d\n", flags.folds, data.rows(),
                                  LayersText(flags.training.hidden), flags.training.epochs, flags.training.batch);
   std::vector<LineChart::Series> curves;
@@ -366,12 +366,12 @@ absl::Status RunCrossValidation(const Console& console, std::vector<Config> conf
     }
     curves.push_back({config.name, losses.Points()});
   }
-  return WriteChart(console, UserPath(flags.out), absl::StrCat("Digits: mean of ", flags.folds, " folds"),
+  return WriteChart(console, examples::UserPath(flags.out), absl::StrCat("Digits: mean of ", flags.folds, " folds"),
                     std::move(curves));
 }
 
 absl::Status RunServe(const Console& console, const Dataset& data) {
-  const std::string path = UserPath(console.flags.serve);
+  const std::string path = examples::UserPath(console.flags.serve);
   AQT_ASSIGN_OR_RETURN(const ServedModel served, ReadServedModel(console.fs, path));
   const Dataset test = data.Slice(std::min(kTrainRows, data.rows()), data.rows());
   AQT_ASSIGN_OR_RETURN(const aqt::Array logits, Serve(served, Pixels(test)));
@@ -384,7 +384,8 @@ absl::Status Do(const Flags& flags, const aqt::io::FileSystem& fs, std::ostream&
   const Console console{out, flags, fs};
   if (const auto target = aqt::kernels::MaxTargetFromEnvironment(); !target.ok()) return target.status();
   if (const auto verbosity = aqt::kernels::VerbosityFromEnvironment(); !verbosity.ok()) return verbosity.status();
-  AQT_ASSIGN_OR_RETURN(const Dataset data, ReadDataset(flags.data.empty() ? kShippedData : UserPath(flags.data)));
+  AQT_ASSIGN_OR_RETURN(const Dataset data,
+                       ReadDataset(flags.data.empty() ? kShippedData : examples::UserPath(flags.data)));
   if (!flags.serve.empty()) return RunServe(console, data);
   std::vector<Config> configs;
   for (const std::string& name : flags.configs) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "examples/common/user_path.h"
 #include "examples/digits/checkpoint.h"
 #include "examples/digits/dataset.h"
 #include "examples/digits/mlp.h"
@@ -18,7 +19,7 @@ int main(int argc, char** argv) {
   }
   const absl::StatusOr<digits::Dataset> all = digits::ReadDataset("examples/digits/digits.csv");
   const absl::StatusOr<digits::Mlp> mlp =
-      digits::ReadMlp(argc == 2 ? digits::UserPath(argv[1]) : "examples/digits/checkpoint");
+      digits::ReadMlp(argc == 2 ? examples::UserPath(argv[1]) : "examples/digits/checkpoint");
   if (!all.ok() || !mlp.ok()) {
     std::cerr << "evaluate: " << (all.ok() ? mlp.status() : all.status()).message() << "\n";
     return 1;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "aqt/io/standard_streams.h"
+#include "examples/common/user_path.h"
 #include "examples/digits/checkpoint.h"
 #include "examples/digits/dataset.h"
 #include "examples/digits/mlp.h"
@@ -26,7 +27,7 @@ namespace {
 absl::Status Run() {
   const std::string data = absl::GetFlag(FLAGS_data);
   const absl::StatusOr<digits::Dataset> all =
-      digits::ReadDataset(data.empty() ? "examples/digits/digits.csv" : digits::UserPath(data));
+      digits::ReadDataset(data.empty() ? "examples/digits/digits.csv" : examples::UserPath(data));
   if (!all.ok()) return all.status();
   if (all->rows() <= digits::kTrainRows) {
     return absl::InvalidArgumentError(
@@ -42,8 +43,8 @@ absl::Status Run() {
   std::cout << absl::StrFormat("accuracy on the %d test rows: %.4f\n", test.rows(), digits::Accuracy(mlp, test));
   const std::string out = absl::GetFlag(FLAGS_out);
   if (out.empty()) return absl::OkStatus();
-  if (absl::Status status = digits::WriteMlp(mlp, digits::UserPath(out)); !status.ok()) return status;
-  std::cout << "wrote " << digits::UserPath(out) << "\n";
+  if (absl::Status status = digits::WriteMlp(mlp, examples::UserPath(out)); !status.ok()) return status;
+  std::cout << "wrote " << examples::UserPath(out) << "\n";
   return absl::OkStatus();
 }
 
