@@ -103,7 +103,7 @@ TEST(ConvTest, AQuantizedLayerTrainsAndIsStored) {
   ASSERT_THAT(loss, IsOk());
   const absl::StatusOr<SlotValues> initial = InitParams(loss_fn, inputs, MakeKey(3));
   ASSERT_THAT(initial, IsOk());
-  absl::StatusOr<Trainer> trainer = Trainer::Make(*loss, {.learning_rate = 0.2}, *initial, MakeKey(1));
+  absl::StatusOr<Trainer> trainer = Trainer::Make(*loss, Sgd{.learning_rate = 0.2}, *initial, MakeKey(1));
   ASSERT_THAT(trainer, IsOk());
   const Value kernel(RandomArray({DType::kF32, {3, 3, 2, 3}}, 7, -0.5, 0.5)), bias(Array::Of<float>({1, -1, 0.5}, {3}));
   float first = 0, last = 0;

@@ -16,7 +16,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
-#include "aqt/nn/sgd.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/amp.h"

@@ -89,8 +89,8 @@ Key KeyFor(const Slot& slot, Key key) { return slot.path == kSharedKeySlot ? key
 
 }  // namespace
 
-absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key,
-                                      const TrainOptions& options) {
+absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& optimizer, const SlotValues& params,
+                                      Key key, const TrainOptions& options) {
   if (options.redo_on_nan < 0 || (options.redo_on_nan > 0 && !options.step.scaler.has_value())) {
     return absl::InvalidArgumentError(absl::StrCat("trainer: redo_on_nan = ", options.redo_on_nan,
                                                    "; expected 0 or more, and a scaler, without which each time is the "
@@ -105,7 +105,7 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Sgd& optimizer,
   AddMissingStats(step, state);
   AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
   AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(step));
-  return Trainer(std::move(executable), std::move(state), key, options.redo_on_nan);
+  return Trainer(std::move(executable), std::move(state), key, options);
 }
 
 absl::StatusOr<std::vector<Array>> Trainer::RunStep(std::vector<Array> args) const {
@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<Array>> Trainer::RunStep(std::vector<Array> args) con
   const Slot finite{SlotKind::kData, kFiniteOutput};
   for (int repeats = 0;; ++repeats) {
     AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, executable_.Run(args));
-    if (repeats == redo_on_nan_) return outputs;
+    if (repeats == options_.redo_on_nan) return outputs;
     SlotValues scaler;
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Slot& slot = step.outputs[i].slot;
@@ -172,6 +172,14 @@ SlotValues Trainer::params() const {
     if (slot.kind == SlotKind::kParam) params.emplace(slot, array);
   }
   return params;
+}
+
+absl::StatusOr<SlotValues> Trainer::ema_params() const {
+  if (!options_.step.ema.has_value()) {
+    return absl::FailedPreconditionError(
+        "trainer: this training keeps no moving average of its parameters; set StepOptions::ema");
+  }
+  return EmaParams(*options_.step.ema, state_);
 }
 
 absl::Status Trainer::Save(const io::FileSystem& fs, absl::string_view path) const {

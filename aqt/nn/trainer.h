@@ -24,7 +24,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
-#include "aqt/nn/sgd.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/runtime/executable.h"
 
 namespace aqt::nn {
@@ -46,8 +46,8 @@ class Trainer {
   // Keys: let k = FoldIn(key, number of the step). The input of kind key with path kSharedKeySlot is k; one with
   // another path is FoldInName(k, Slot::ToString()), e.g. for `key "noise"`. Layers with their own keys draw different
   // noise.
-  static absl::StatusOr<Trainer> Make(const Program& loss, const Sgd& optimizer, const SlotValues& params, Key key,
-                                      const TrainOptions& options = {});
+  static absl::StatusOr<Trainer> Make(const Program& loss, const Optimizer& optimizer, const SlotValues& params,
+                                      Key key, const TrainOptions& options = {});
 
   static constexpr int64_t kMaxSteps = int64_t{1} << 32;
 
@@ -62,6 +62,8 @@ class Trainer {
   // The inputs of kind param or stat.
   const SlotValues& state() const { return state_; }
   SlotValues params() const;
+  // The moving average of the parameters (EmaParams). FailedPrecondition if the training keeps none.
+  absl::StatusOr<SlotValues> ema_params() const;
 
   // Save and resume. FailedPrecondition, naming the slot, if the file is the state of another program; DataLoss, naming
   // the field, if the number of steps or the key is missing or wrong; the errors of SaveState and LoadState. After an
@@ -70,15 +72,15 @@ class Trainer {
   absl::Status Restore(const io::FileSystem& fs, absl::string_view path);
 
  private:
-  Trainer(Executable executable, SlotValues state, Key key, int redo_on_nan)
-      : executable_(std::move(executable)), state_(std::move(state)), key_(key), redo_on_nan_(redo_on_nan) {}
+  Trainer(Executable executable, SlotValues state, Key key, const TrainOptions& options)
+      : executable_(std::move(executable)), state_(std::move(state)), key_(key), options_(options) {}
   // One run of the step, repeated while its results are not finite.
   absl::StatusOr<std::vector<Array>> RunStep(std::vector<Array> args) const;
 
   Executable executable_;
   SlotValues state_;
   Key key_;
-  int redo_on_nan_;
+  TrainOptions options_;
   int64_t steps_ = 0;
 };
 

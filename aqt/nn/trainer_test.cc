@@ -20,8 +20,8 @@
 #include "aqt/io/file.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/parameter.h"
-#include "aqt/nn/sgd.h"
 #include "aqt/nn/state_file.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/ops/functions.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/testing/random.h"
@@ -103,14 +103,14 @@ TEST(TrainerTest, OneStepIsTheFormula) {
   const Slot w{SlotKind::kParam, "w"};
   const Program loss =
       *Trace([](In in) { return Values{ops::ReduceSum(in[0] * in[0]) / 2.0}; }, {{w, {DType::kF32, {2}}}});
-  absl::StatusOr<Trainer> trainer =
-      Trainer::Make(loss, {.learning_rate = 0.25, .momentum = 0.5}, {{w, Array::Of<float>({8, -4}, {2})}}, MakeKey(0));
+  absl::StatusOr<Trainer> trainer = Trainer::Make(loss, Sgd{.learning_rate = 0.25, .momentum = 0.5},
+                                                  {{w, Array::Of<float>({8, -4}, {2})}}, MakeKey(0));
   ASSERT_THAT(trainer, IsOk());
   ASSERT_THAT(trainer->Step({}), IsOk());  // m = w = (8, -4);  w = (6, -3)
   ASSERT_THAT(trainer->Step({}), IsOk());  // m = (6, -3) + (4, -2);  w = (3.5, -1.75)
   EXPECT_TRUE(BitEqual(trainer->params().at(w), Array::Of<float>({3.5f, -1.75f}, {2})));
   EXPECT_TRUE(BitEqual(trainer->state().at({SlotKind::kStat, "sgd/w"}), Array::Of<float>({10, -5}, {2})));
-  absl::StatusOr<Program> plain = TrainStep(loss, {.learning_rate = 0.25, .momentum = 0});
+  absl::StatusOr<Program> plain = TrainStep(loss, Sgd{.learning_rate = 0.25, .momentum = 0});
   ASSERT_THAT(plain, IsOk());
   EXPECT_TRUE(plain->InputsOfKind(SlotKind::kStat).empty());
 }
@@ -163,7 +163,7 @@ TEST(TrainerTest, ResumesBf16StatisticsAndKeys) {
   ASSERT_THAT(params, IsOk());
   const SlotValues batch = {{x, Cast(Array::Of<float>({1, 2, 3, 4}, {4}), DType::kBF16)}};
   const auto make = [&](uint64_t seed) {
-    return *Trainer::Make(*loss, {.learning_rate = 0.01}, *params, MakeKey(seed));
+    return *Trainer::Make(*loss, Sgd{.learning_rate = 0.01}, *params, MakeKey(seed));
   };
   Trainer whole = make(5), first = make(5), second = make(6);
   std::vector<SlotValues> outputs;
@@ -225,7 +225,7 @@ TEST(TrainerTest, ProgramsThatCannotBeRepeated) {
 }
 
 TEST(TrainerTest, Errors) {
-  EXPECT_THAT(Trainer::Make(Loss(), {.momentum = 1}, Params(), MakeKey(0)),
+  EXPECT_THAT(Trainer::Make(Loss(), Sgd{.momentum = 1}, Params(), MakeKey(0)),
               FailsWith(absl::StatusCode::kInvalidArgument, {"momentum = 1"}));
   SlotValues params = Params();
   params.erase({SlotKind::kParam, "fc2/kernel"});
@@ -242,7 +242,7 @@ TEST(TrainerTest, Errors) {
   EXPECT_EQ(trainer->steps(), 0);
   const std::string path = ::testing::TempDir() + "/other.safetensors";
   ASSERT_THAT(trainer->Save(io::LocalFileSystem(), path), IsOk());
-  absl::StatusOr<Trainer> other = Trainer::Make(Loss(), {.momentum = 0}, Params(), MakeKey(0));
+  absl::StatusOr<Trainer> other = Trainer::Make(Loss(), Sgd{.momentum = 0}, Params(), MakeKey(0));
   ASSERT_THAT(other, IsOk());
   EXPECT_THAT(other->Restore(io::LocalFileSystem(), path),
               FailsWith(absl::StatusCode::kFailedPrecondition,

@@ -13,7 +13,7 @@
 #include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
-#include "aqt/nn/sgd.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_proto.h"

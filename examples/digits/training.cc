@@ -41,7 +41,8 @@ absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const TrainingOptions& options, con
   AQT_ASSIGN_OR_RETURN(const aqt::Program loss, LossProgram(options.hidden, options.batch));
   AQT_ASSIGN_OR_RETURN(const aqt::Program quantized, aqt::Inject(loss, config));
   AQT_ASSIGN_OR_RETURN(const aqt::SlotValues params, InitialParams(options.hidden, options.seed));
-  return aqt::nn::Trainer::Make(quantized, {.learning_rate = options.learning_rate, .momentum = options.momentum},
+  return aqt::nn::Trainer::Make(quantized,
+                                aqt::nn::Sgd{.learning_rate = options.learning_rate, .momentum = options.momentum},
                                 params, aqt::FoldIn(aqt::MakeKey(options.seed), kNoiseKey));
 }
 

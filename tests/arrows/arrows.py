@@ -67,7 +67,7 @@ OUTSIDE = {
     "@highway": "aqt/kernels",
     "@eigen": "aqt/kernels",
     "@com_google_protobuf": "configs serving/convert",
-    "@com_googlesource_code_re2": "aqt/transforms serving/convert",
+    "@com_googlesource_code_re2": "aqt/transforms aqt/nn serving/convert",
     "@nlohmann_json": "aqt/io serving/formats serving/convert",
     "@cli11": "serving/cli examples",
     "@com_google_googletest": "aqt/testing",

@@ -16,7 +16,7 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/nn/dense.h"
-#include "aqt/nn/sgd.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/ops/functions.h"
 #include "aqt/testing/status_matchers.h"

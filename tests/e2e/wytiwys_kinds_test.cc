@@ -243,7 +243,7 @@ TEST_P(WytiwysKindsTest, ServedLogitsAreTheTrainedOnes) {
     stats = *std::move(found);
     initial->insert(stats.begin(), stats.end());
   }
-  absl::StatusOr<nn::Trainer> trainer = nn::Trainer::Make(*loss, {.learning_rate = 0.05}, *initial, MakeKey(1));
+  absl::StatusOr<nn::Trainer> trainer = nn::Trainer::Make(*loss, nn::Sgd{.learning_rate = 0.05}, *initial, MakeKey(1));
   ASSERT_THAT(trainer, IsOk());
   for (uint64_t step = 0; step < 3; ++step) ASSERT_THAT(trainer->Step(Batch(step)), IsOk());
   SlotValues params = trainer->params();

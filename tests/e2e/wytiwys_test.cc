@@ -234,7 +234,7 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
     stats = *std::move(found);
     initial->insert(stats.begin(), stats.end());
   }
-  absl::StatusOr<nn::Trainer> trainer = nn::Trainer::Make(*loss, {.learning_rate = 0.05}, *initial, MakeKey(1));
+  absl::StatusOr<nn::Trainer> trainer = nn::Trainer::Make(*loss, nn::Sgd{.learning_rate = 0.05}, *initial, MakeKey(1));
   ASSERT_THAT(trainer, IsOk());
   for (int step = 0; step < 4; ++step) ASSERT_THAT(trainer->Step(Batch(step)), IsOk());
   SlotValues params = trainer->params();

@@ -22,8 +22,8 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
-#include "aqt/nn/sgd.h"
 #include "aqt/nn/state_file.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/nn/trainer.h"
 
 namespace {

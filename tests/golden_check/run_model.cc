@@ -26,7 +26,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
 #include "aqt/nn/dense.h"
-#include "aqt/nn/sgd.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/ops/functions.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/config.h"
@@ -347,8 +347,8 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
   }
   if (!given.empty()) return tensors;  // what follows from given tensors is here
 
-  AQT_ASSIGN_OR_RETURN(const Program step,
-                       nn::TrainStep(quantized, {.learning_rate = config.learning_rate, .momentum = config.momentum}));
+  AQT_ASSIGN_OR_RETURN(const Program step, nn::TrainStep(quantized, nn::Sgd{.learning_rate = config.learning_rate,
+                                                                            .momentum = config.momentum}));
   SlotValues state = params;
   nn::AddMissingStats(step, state);
   // Prepared with the first state, whose arrays each later step replaces.

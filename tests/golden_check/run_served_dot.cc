@@ -21,7 +21,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
-#include "aqt/nn/sgd.h"
+#include "aqt/nn/train_step.h"
 #include "aqt/ops/functions.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/quant/config/runtime.h"
