@@ -65,6 +65,7 @@
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/expand.h"
 #include "aqt/transforms/fold.h"
+#include "aqt/transforms/fold_batch_norm.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_outline.h"
 #include "aqt/transforms/inject_proto.h"

@@ -23,10 +23,11 @@
 namespace aqt {
 namespace {
 
-// For each variable, whether it depends only on parameters, frozen inputs and constants.
+// For each variable, whether it depends only on parameters, statistics, frozen inputs and constants.
 std::vector<bool> FromParams(const Program& program) {
-  return DependsOnlyOn(
-      program, [](const Slot& slot) { return slot.kind == SlotKind::kParam || slot.kind == SlotKind::kFrozen; });
+  return DependsOnlyOn(program, [](const Slot& slot) {
+    return slot.kind == SlotKind::kParam || slot.kind == SlotKind::kStat || slot.kind == SlotKind::kFrozen;
+  });
 }
 
 class Injector {

@@ -30,7 +30,7 @@ namespace aqt {
 // What an operand depends on.
 enum class OperandOrigin {
   kAny,
-  kParam,  // only parameters, frozen inputs and constants: a weight
+  kParam,  // only parameters, statistics, frozen inputs and constants: a weight
   kData,   // anything else: an activation
 };
 
