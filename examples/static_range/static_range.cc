@@ -1,0 +1,91 @@
+// Static ranges: a float classifier is quantized after its training, with ranges of the activations that are measured
+// on some batches and fixed. Served, no activation is looked at to find its scale.
+//   ./bazelw run //examples/static_range
+
+#include <cstdint>
+#include <iostream>
+#include <numeric>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
+#include "aqt/aqt.h"
+#include "examples/digits/classifier.h"
+#include "examples/digits/dataset.h"
+#include "examples/digits/training.h"
+#include "serving/tools/exit_code.h"
+
+namespace {
+
+using aqt::Program;
+using aqt::Slot;
+using aqt::SlotKind;
+using aqt::SlotValues;
+
+constexpr char kRules[] = R"pb(
+  schema: 1
+  rules { dot_general { base: "int8_static" } }
+  arithmetic: ARITHMETIC_IEEE
+)pb";
+constexpr int64_t kCalibrationRows = 64, kCalibrationBatches = 8;
+
+// Runs some batches and returns the statistics that they leave.
+absl::StatusOr<SlotValues> Calibrate(const digits::Hidden& hidden, aqt::InjectConfig config, const SlotValues& params,
+                                     const digits::Dataset& data) {
+  config.data_mode = aqt::QuantMode::kCalibrate;
+  AQT_ASSIGN_OR_RETURN(const Program model, digits::LogitsProgram(hidden, kCalibrationRows));
+  AQT_ASSIGN_OR_RETURN(const Program program, aqt::Inject(model, config));
+  SlotValues values = params;
+  aqt::nn::AddMissingStats(program, values);
+  for (int64_t batch = 0; batch < kCalibrationBatches; ++batch) {
+    std::vector<int64_t> rows(kCalibrationRows);
+    std::iota(rows.begin(), rows.end(), batch * kCalibrationRows);
+    values[digits::kPixelsSlot] = digits::Pixels(data, rows);
+    AQT_ASSIGN_OR_RETURN(const SlotValues out, aqt::EvalSlots(program, values));
+    for (const auto& [slot, array] : out) {
+      if (slot.kind == SlotKind::kStat) values[slot] = array;
+    }
+  }
+  values.erase(digits::kPixelsSlot);
+  return values;
+}
+
+absl::Status Run() {
+  AQT_ASSIGN_OR_RETURN(const digits::Dataset data, digits::ReadDataset("examples/digits/digits.csv"));
+  const digits::Dataset train = data.Slice(0, digits::kTrainRows), test = data.Slice(digits::kTrainRows, data.rows());
+  const aqt::Array pixels = digits::Pixels(test);
+
+  // Float, as it is.
+  const digits::TrainingOptions options = {.hidden = {64}, .epochs = 8};
+  AQT_ASSIGN_OR_RETURN(aqt::nn::Trainer trainer, digits::MakeTrainer(options, {}, train.rows()));
+  AQT_RETURN_IF_ERROR(digits::TrainTo(trainer, train, options, 8 * digits::StepsPerEpoch(options, train.rows())));
+  AQT_ASSIGN_OR_RETURN(const Program model, digits::LogitsProgram(options.hidden, test.rows()));
+  AQT_ASSIGN_OR_RETURN(const aqt::Array floats, digits::Logits(model, trainer.params(), pixels));
+  std::cout << absl::StrFormat("float     accuracy %.4f\n", digits::Accuracy(floats, test.labels));
+
+  // Measured ranges.
+  AQT_ASSIGN_OR_RETURN(const aqt::InjectConfig config, aqt::InjectConfigFromText(kRules));
+  AQT_ASSIGN_OR_RETURN(const SlotValues calibrated, Calibrate(options.hidden, config, trainer.params(), train));
+
+  // Frozen: int8 weights with their scales, and one scale for each activation.
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, aqt::Freeze(model, config, calibrated));
+  for (const auto& [slot, array] : frozen) {
+    std::cout << "  " << slot.ToString() << " " << array.aval();
+    if (array.shape().num_elements() == 1) std::cout << absl::StrFormat(" = %.5f", array.View<float>()[0]);
+    std::cout << "\n";
+  }
+  AQT_ASSIGN_OR_RETURN(const Program serve, aqt::ServeProgram(model, config, frozen));
+  AQT_ASSIGN_OR_RETURN(const aqt::PreparedProgram prepared, aqt::PreparedProgram::Make({serve}, frozen));
+  AQT_ASSIGN_OR_RETURN(const SlotValues out, prepared.Eval({{digits::kPixelsSlot, pixels}}));
+  std::cout << absl::StrFormat("static    accuracy %.4f\n", digits::Accuracy(out.at(digits::kLogitsSlot), test.labels));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main() {
+  const absl::Status status = Run();
+  if (!status.ok()) std::cerr << "error: " << status.message() << "\n";
+  return static_cast<int>(aqt::serving::ExitCodeOf(status));
+}
