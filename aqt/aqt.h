@@ -34,6 +34,8 @@
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/train_step.h"
 #include "aqt/nn/trainer.h"
+#include "aqt/nn/weights_map.h"
+#include "aqt/nn/weights_map_proto.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
 #include "aqt/ops/functions.h"

@@ -23,6 +23,7 @@ FILES = {
     "inject.proto": ("Rules for a program", "presets/inject"),
     "convert.proto": ("The converter", "presets/convert"),
     "amp.proto": ("Mixed precision", "presets/amp"),
+    "weights_map.proto": ("Weights of a checkpoint", "presets/weights_map"),
 }
 INTRODUCTION = """# Configuration reference
 

@@ -1,6 +1,9 @@
 // The code of docs/training.md, word for word. The last test compares the two, so that the page stays true.
 
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +15,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "aqt/aqt.h"
+#include "aqt/io/safetensors.h"
+#include "aqt/io/tensor_spec.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -45,6 +50,17 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
   for (const SlotValues& batch : batches) AQT_RETURN_IF_ERROR(trainer.Step(batch).status());
   AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "state.safetensors"));  // Restore() goes on
 
+  const nn::AdamW optimizer = {
+      .learning_rate = nn::WarmupCosineSchedule{.peak_value = 3e-3, .warmup_steps = 10, .decay_steps = 200},
+      .weight_decay = 0.1,
+      .decays = ".*/kernel"};  // a regular expression for paths: biases do not decay
+  const nn::StepOptions step = {.accumulate_steps = 2, .clip_norm = 1, .ema = nn::Ema{.decay = 0.99}};
+  AQT_ASSIGN_OR_RETURN(nn::Trainer adamw, nn::Trainer::Make(quantized, optimizer, params, MakeKey(1), {.step = step}));
+
+  for (const SlotValues& batch : batches) AQT_RETURN_IF_ERROR(adamw.Step(batch).status());
+  AQT_ASSIGN_OR_RETURN(SlotValues averages, adamw.ema_params());
+  EXPECT_EQ(averages.size(), params.size());
+
   AQT_ASSIGN_OR_RETURN(Program model, Trace(ModelFn, {x}));
   AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(model, config, trainer.state()));  // quantizes the weights, once
   AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), "served.safetensors", {frozen, {}}));
@@ -65,7 +81,46 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
   EXPECT_TRUE(BitEqual(logits.begin()->second, out.begin()->second));
   return out.begin()->second;
 }
+
+absl::Status LoadAndSaveWeights(const Program& loss) {
+  AQT_ASSIGN_OR_RETURN(nn::WeightsMap map, nn::WeightsMapFromText(R"(
+      schema: 1
+      rules { tensor: "(.*)\\.weight"  param: "\\1/kernel"  transpose: [1, 0] }  # torch has [out, in]
+      rules { tensor: "(.*)\\.bias"  param: "\\1/bias" }
+      rules { tensor: "num_batches_tracked"  ignore: true })"));
+  AQT_ASSIGN_OR_RETURN(io::Checkpoint checkpoint, io::Checkpoint::Open(io::LocalFileSystem(), "torch.safetensors"));
+  AQT_ASSIGN_OR_RETURN(SlotValues weights, nn::LoadWeights(map, checkpoint, loss));
+
+  AQT_RETURN_IF_ERROR(nn::SaveWeights(map, checkpoint, loss, weights, io::LocalFileSystem(), "trained.safetensors"));
+  EXPECT_EQ(weights.size(), 4u);
+  return absl::OkStatus();
+}
 // clang-format on
+
+// Weights as torch stores them, in bf16.
+void WriteTorchWeights(const std::string& path) {
+  const std::vector<std::pair<std::string, Array>> arrays = {
+      {"fc1.weight", testing::RandomArray({DType::kBF16, {128, 64}}, 1)},
+      {"fc1.bias", testing::RandomArray({DType::kBF16, {128}}, 2)},
+      {"logits.weight", testing::RandomArray({DType::kBF16, {10, 128}}, 3)},
+      {"logits.bias", testing::RandomArray({DType::kBF16, {10}}, 4)},
+      {"num_batches_tracked", Array::Scalar<int32_t>(7)}};
+  std::vector<io::TensorSpec> specs;
+  for (const auto& [name, array] : arrays) specs.push_back({name, *io::ToFileDType(array.dtype()), array.shape()});
+  auto writer = io::SafetensorsWriter::Create(io::LocalFileSystem(), path, specs, {.output = {.overwrite = true}});
+  ASSERT_THAT(writer, IsOk());
+  for (const auto& [name, array] : arrays) ASSERT_THAT((*writer)->WriteArray(name, array), IsOk());
+  ASSERT_THAT((*writer)->Finish(), IsOk());
+}
+
+TEST(TrainingDoc, WeightsComeAndGo) {
+  WriteTorchWeights("torch.safetensors");
+  const Program loss = *Trace(LossFn, {{{SlotKind::kData, "x"}, {DType::kF32, {32, 64}}},
+                                       {{SlotKind::kData, "labels"}, {DType::kF32, {32, 10}}}});
+  ASSERT_THAT(LoadAndSaveWeights(loss), IsOk());
+  EXPECT_EQ(*io::ReadFile(io::LocalFileSystem(), "torch.safetensors", 1 << 20),
+            *io::ReadFile(io::LocalFileSystem(), "trained.safetensors", 1 << 20));
+}
 
 TEST(TrainingDoc, TheCodeRuns) {
   const Array pixels = testing::RandomArray({DType::kF32, {1, 64}}, 1);
@@ -105,7 +160,7 @@ TEST(TrainingDoc, ThePageHasThisCode) {
     ++blocks;
     EXPECT_TRUE(absl::StrContains(source, Lines(block))) << "not in this test:\n" << block;
   }
-  EXPECT_EQ(blocks, 6);
+  EXPECT_EQ(blocks, 9);
 }
 
 }  // namespace
