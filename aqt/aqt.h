@@ -23,6 +23,7 @@
 #include "aqt/io/file.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/attention.h"
+#include "aqt/nn/batch_order.h"
 #include "aqt/nn/conv.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/dropout.h"

@@ -1,12 +1,10 @@
 #include "examples/digits/training.h"
 
-#include <algorithm>
-#include <numeric>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/nn/batch_order.h"
+#include "aqt/nn/optimizer.h"
 
 namespace digits {
 namespace {
@@ -49,15 +47,8 @@ absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const TrainingOptions& options, con
 int64_t StepsPerEpoch(const TrainingOptions& options, int64_t rows) { return rows / options.batch; }
 
 std::vector<int64_t> RowsOfStep(const TrainingOptions& options, int64_t rows, int64_t step) {
-  const int64_t per_epoch = StepsPerEpoch(options, rows);
-  const aqt::Key key =
-      aqt::FoldIn(aqt::FoldIn(aqt::MakeKey(options.seed), kOrderKey), static_cast<uint32_t>(step / per_epoch));
-  const aqt::RandomBits bits(key, rows);
-  std::vector<int64_t> order(rows);
-  std::iota(order.begin(), order.end(), 0);
-  for (int64_t i = rows - 1; i > 0; --i) std::swap(order[i], order[bits.Bits32(i) % (i + 1)]);
-  const auto first = order.begin() + step % per_epoch * options.batch;
-  return {first, first + options.batch};
+  const aqt::Key key = aqt::FoldIn(aqt::MakeKey(options.seed), kOrderKey);
+  return aqt::nn::RowsOfStep(key, rows, options.batch, step);
 }
 
 aqt::SlotValues BatchOfStep(const Dataset& data, const TrainingOptions& options, int64_t step) {
