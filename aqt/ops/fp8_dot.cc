@@ -1,0 +1,311 @@
+#include "aqt/ops/fp8_dot.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/composite_base.h"
+#include "aqt/graph/source_line.h"
+#include "aqt/graph/trace.h"
+#include "aqt/ops/fp8_arrays.h"
+
+namespace aqt {
+namespace {
+
+using internal::Fp8Codes;
+using internal::Fp8StateArrays;
+using internal::MultiplyFp8;
+using internal::QuantizeToFp8;
+using internal::UpdatedFp8State;
+
+const DotDims& ForwardDims() {
+  static const DotDims& dims = *new DotDims{.lhs_contracting = {1}, .rhs_contracting = {0}};
+  return dims;
+}
+// dy k^T, and x^T dy.
+const DotDims& InputGradientDims() {
+  static const DotDims& dims = *new DotDims{.lhs_contracting = {1}, .rhs_contracting = {1}};
+  return dims;
+}
+const DotDims& KernelGradientDims() {
+  static const DotDims& dims = *new DotDims{.lhs_contracting = {0}, .rhs_contracting = {0}};
+  return dims;
+}
+
+constexpr Fp8Tensor kTensors[] = {Fp8Tensor::kInput, Fp8Tensor::kKernel, Fp8Tensor::kOutputGrad};
+
+absl::string_view NameOf(Fp8Tensor tensor) {
+  switch (tensor) {
+    case Fp8Tensor::kInput: return "input";
+    case Fp8Tensor::kKernel: return "kernel";
+    case Fp8Tensor::kOutputGrad: return "output_grad";
+  }
+  return "";
+}
+
+// What the operations of one product share.
+struct DotSpec {
+  std::string name;
+  std::optional<DType> compute_dtype;
+  Fp8Compat compat;
+
+  std::string ToString() const {
+    std::string text = compute_dtype.has_value() ? absl::StrCat(", compute=", aqt::ToString(*compute_dtype)) : "";
+    absl::StrAppend(&text, internal::Fp8CompatText(compat));
+    return text.empty() ? text : text.substr(2);
+  }
+  Fp8ScaleRule rule(Fp8Tensor tensor) const { return {.dtype = dtype(tensor), .compat = compat}; }
+  static DType dtype(Fp8Tensor tensor) { return tensor == Fp8Tensor::kOutputGrad ? DType::kE5M2 : DType::kE4M3FN; }
+  void Write(Fp8Tensor tensor, const Value& scale, const Value& history) const {
+    const Fp8Slots slots = Fp8SlotsOf(name, tensor);
+    WriteSlot(slots.scale, scale);
+    WriteSlot(slots.amax_history, history);
+  }
+};
+
+// The statistics before the first step, for operands of these avals: pairs of a scale and a history, from `first` on.
+std::vector<std::optional<Array>> Initial(size_t operands, absl::Span<const std::pair<size_t, Aval>> scales,
+                                          absl::Span<const std::pair<size_t, Aval>> histories) {
+  std::vector<std::optional<Array>> initial(operands);
+  for (const auto& [at, aval] : scales) initial[at] = Array::FromSpan<float>({1.0f}, aval.shape);
+  for (const auto& [at, aval] : histories) initial[at] = Array::Zeros(aval.dtype, aval.shape);
+  return initial;
+}
+
+absl::Status CheckState(Fp8Tensor tensor, const Aval& scale, const Aval& history) {
+  AQT_RETURN_IF_ERROR(internal::CheckFp8Scale(absl::StrCat(NameOf(tensor), "_scale"), scale));
+  return internal::CheckFp8History(absl::StrCat(NameOf(tensor), "_amax_history"), history);
+}
+
+// ---- the gradient
+
+// (dy, codes of x, codes of k, scale of x, scale of k, scale of dy, history of dy)
+//   -> dx, dk, the new scale of dy, its new history.
+class BackwardOp : public CompositeBase {
+ public:
+  enum Operand { kDy, kX, kK, kXScale, kKScale, kScale, kHistory, kCount };
+
+  BackwardOp(DotSpec spec, const Aval& scale, const Aval& history)
+      : spec_(std::move(spec)), scale_(scale), history_(history) {}
+
+  std::string Name() const override { return "fp8_dot_bwd"; }
+  std::string Attributes() const override { return spec_.ToString(); }
+  int num_outputs() const override { return 4; }
+  std::vector<std::optional<Array>> InitialStatistics() const override {
+    return Initial(kCount, {{kScale, scale_}}, {{kHistory, history_}});
+  }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    if (in.size() != kCount) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", int{kCount}, " operands, got ", in.size()));
+    }
+    AQT_RETURN_IF_ERROR(internal::CheckFp8Computes("the gradient of the output", in[kDy], spec_.compute_dtype));
+    for (const Operand scale : {kXScale, kKScale}) {
+      AQT_RETURN_IF_ERROR(internal::CheckFp8Scale("the scale of an operand", in[scale]));
+    }
+    AQT_RETURN_IF_ERROR(CheckState(Fp8Tensor::kOutputGrad, in[kScale], in[kHistory]));
+    const Shape &dy = in[kDy].shape, &x = in[kX].shape, &k = in[kK].shape;
+    const bool fit = in[kX].dtype == DType::kE4M3FN && in[kK].dtype == DType::kE4M3FN && x.rank() == 2 &&
+                     k.rank() == 2 && x[1] == k[0] && dy == Shape({x[0], k[1]});
+    if (!fit) {
+      return absl::InvalidArgumentError(absl::StrCat("the gradient ", in[kDy].ToString(), " is not that of ",
+                                                     in[kX].ToString(), " times ", in[kK].ToString()));
+    }
+    return std::vector<Aval>{{in[kDy].dtype, x}, {in[kDy].dtype, k}, in[kScale], in[kHistory]};
+  }
+  std::vector<Value> Expand(absl::Span<const Value> in) const override {
+    const DType dtype = in[kDy].dtype();
+    const Value codes = ops::Fp8Quantize(in[kDy], in[kScale], DType::kE5M2, spec_.compute_dtype);
+    const Fp8TensorState next = ops::Fp8Update(in[kDy], {in[kScale], in[kHistory]}, spec_.rule(Fp8Tensor::kOutputGrad));
+    return {MultiplyFp8(codes, in[kScale], in[kK], in[kKScale], InputGradientDims(), dtype),
+            MultiplyFp8(in[kX], in[kXScale], codes, in[kScale], KernelGradientDims(), dtype), next.scale,
+            next.amax_history};
+  }
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    const DType dtype = in[kDy].dtype();
+    AQT_ASSIGN_OR_RETURN(const Fp8Codes dy, QuantizeToFp8(in[kDy], in[kScale], DType::kE5M2, spec_.compute_dtype,
+                                                          /*with_amax=*/needed[2] || needed[3]));
+    std::vector<Array> out(4);
+    if (needed[0]) out[0] = MultiplyFp8(dy.codes, in[kScale], in[kK], in[kKScale], InputGradientDims(), dtype);
+    if (needed[1]) out[1] = MultiplyFp8(in[kX], in[kXScale], dy.codes, in[kScale], KernelGradientDims(), dtype);
+    Fp8StateArrays next = UpdatedFp8State(dy.amax, in[kScale], in[kHistory], spec_.rule(Fp8Tensor::kOutputGrad));
+    out[2] = std::move(next.scale);
+    out[3] = std::move(next.amax_history);
+    return out;
+  }
+  bool has_gradient() const override { return true; }
+  Forward GradForward(absl::Span<const Value> in) const override;
+
+ private:
+  const DotSpec spec_;
+  const Aval scale_, history_;
+};
+
+// Fewer outputs than the operation has end the walk, with this error.
+Composite::Forward NoSecondDerivative(const Composite& op, absl::Span<const Value> in) {
+  const absl::Status status = absl::UnimplementedError(
+      "is part of a gradient, and a product in 8-bit floats has no second derivative; differentiate once");
+  return {.outputs = {Refuse(status, op.Name(), in, std::source_location::current())}, .residuals = {}};
+}
+
+Composite::Forward BackwardOp::GradForward(absl::Span<const Value> in) const { return NoSecondDerivative(*this, in); }
+
+// ---- the product
+
+// (x, k, scale and history of x, of k and of dy) -> y; where a gradient is taken, fp8_dot_fwd:
+// -> y, codes of x, codes of k, the new scale and history of x, those of k.
+class ForwardOp : public CompositeBase {
+ public:
+  enum Operand { kX, kK, kXScale, kXHistory, kKScale, kKHistory, kDyScale, kDyHistory, kCount };
+
+  ForwardOp(DotSpec spec, bool with_gradient, std::vector<Aval> state)
+      : spec_(std::move(spec)), with_gradient_(with_gradient), state_(std::move(state)) {}
+
+  std::string Name() const override { return with_gradient_ ? "fp8_dot_fwd" : "fp8_dot"; }
+  std::string Attributes() const override { return spec_.ToString(); }
+  std::optional<std::string> instance_name() const override { return spec_.name; }
+  int num_outputs() const override { return with_gradient_ ? 7 : 1; }
+  std::vector<std::optional<Array>> InitialStatistics() const override {
+    std::vector<std::pair<size_t, Aval>> scales, histories;
+    for (size_t i = 0; i < state_.size(); ++i) (i % 2 == 0 ? scales : histories).emplace_back(kXScale + i, state_[i]);
+    return Initial(kCount, scales, histories);
+  }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    if (in.size() != kCount) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", int{kCount}, " operands, got ", in.size()));
+    }
+    const Aval &x = in[kX], &k = in[kK];
+    AQT_RETURN_IF_ERROR(internal::CheckFp8Computes("the input", x, spec_.compute_dtype));
+    if (x.shape.rank() != 2 || k.shape.rank() != 2 || x.shape[1] != k.shape[0]) {
+      return absl::InvalidArgumentError(absl::StrCat("the input is ", x.ToString(), " and the kernel ", k.ToString(),
+                                                     ", expected [m, k] and [k, n]; reshape them first"));
+    }
+    if (x.dtype != k.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat("the input is ", x.ToString(), " and the kernel ", k.ToString(),
+                                                     ", expected one dtype; cast one of them"));
+    }
+    for (int i = 0; i < 3; ++i) {
+      AQT_RETURN_IF_ERROR(CheckState(kTensors[i], in[kXScale + 2 * i], in[kXScale + 2 * i + 1]));
+    }
+    std::vector<Aval> out = {{x.dtype, {x.shape[0], k.shape[1]}}};
+    if (!with_gradient_) return out;
+    out.insert(out.end(), {{DType::kE4M3FN, x.shape}, {DType::kE4M3FN, k.shape}});
+    out.insert(out.end(), in.begin() + kXScale, in.begin() + kDyScale);
+    return out;
+  }
+  std::vector<Value> Expand(absl::Span<const Value> in) const override {
+    const Value x = ops::Fp8Quantize(in[kX], in[kXScale], DType::kE4M3FN, spec_.compute_dtype);
+    const Value k = ops::Fp8Quantize(in[kK], in[kKScale], DType::kE4M3FN, spec_.compute_dtype);
+    std::vector<Value> out = {MultiplyFp8(x, in[kXScale], k, in[kKScale], ForwardDims(), in[kX].dtype())};
+    if (!with_gradient_) return out;
+    out.insert(out.end(), {x, k});
+    for (const Operand tensor : {kX, kK}) {
+      const size_t at = tensor == kX ? kXScale : kKScale;
+      const Fp8TensorState next = ops::Fp8Update(in[tensor], {in[at], in[at + 1]}, spec_.rule(Fp8Tensor::kInput));
+      out.insert(out.end(), {next.scale, next.amax_history});
+    }
+    return out;
+  }
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    AQT_ASSIGN_OR_RETURN(const Fp8Codes x,
+                         QuantizeToFp8(in[kX], in[kXScale], DType::kE4M3FN, spec_.compute_dtype, with_gradient_));
+    AQT_ASSIGN_OR_RETURN(const Fp8Codes k,
+                         QuantizeToFp8(in[kK], in[kKScale], DType::kE4M3FN, spec_.compute_dtype, with_gradient_));
+    std::vector<Array> out = {MultiplyFp8(x.codes, in[kXScale], k.codes, in[kKScale], ForwardDims(), in[kX].dtype())};
+    if (!with_gradient_) return out;
+    out.insert(out.end(), {x.codes, k.codes});
+    for (const Operand tensor : {kX, kK}) {
+      const size_t at = tensor == kX ? kXScale : kKScale;
+      Fp8StateArrays next =
+          UpdatedFp8State((tensor == kX ? x : k).amax, in[at], in[at + 1], spec_.rule(Fp8Tensor::kInput));
+      out.insert(out.end(), {std::move(next.scale), std::move(next.amax_history)});
+    }
+    return out;
+  }
+
+  bool has_gradient() const override { return true; }
+  Forward GradForward(absl::Span<const Value> in) const override {
+    if (with_gradient_) return NoSecondDerivative(*this, in);
+    const auto op = std::make_shared<ForwardOp>(spec_, /*with_gradient=*/true, state_);
+    const std::vector<Value> out = Bind(CompositeOp{op}, in, std::source_location::current());
+    // For the backward operation, then the state to write.
+    std::vector<Value> residuals = {out[1], out[2], in[kXScale], in[kKScale], in[kDyScale], in[kDyHistory]};
+    residuals.insert(residuals.end(), out.begin() + 3, out.end());
+    return {.outputs = {out[0]}, .residuals = std::move(residuals)};
+  }
+  std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
+                                                 absl::Span<const Value> cotangents) const override {
+    const auto op = std::make_shared<BackwardOp>(spec_, state_[4], state_[5]);
+    std::vector<Value> operands = {cotangents[0]};
+    operands.insert(operands.end(), residuals.begin(), residuals.begin() + 6);
+    const std::vector<Value> out = Bind(CompositeOp{op}, operands, std::source_location::current());
+    spec_.Write(Fp8Tensor::kInput, residuals[6], residuals[7]);
+    spec_.Write(Fp8Tensor::kKernel, residuals[8], residuals[9]);
+    spec_.Write(Fp8Tensor::kOutputGrad, out[2], out[3]);
+    std::vector<std::optional<Value>> result(kCount);
+    result[kX] = out[0];
+    result[kK] = out[1];
+    return result;
+  }
+
+ private:
+  const DotSpec spec_;
+  const bool with_gradient_;
+  const std::vector<Aval> state_;  // of operands kXScale to kDyHistory
+};
+
+}  // namespace
+
+Fp8Slots Fp8SlotsOf(absl::string_view name, Fp8Tensor tensor) {
+  const std::string path = absl::StrCat(name, name.empty() ? "" : "/", NameOf(tensor));
+  return {{SlotKind::kStat, absl::StrCat(path, "_scale")}, {SlotKind::kStat, absl::StrCat(path, "_amax_history")}};
+}
+
+Fp8DotState Fp8StateInputs(absl::string_view name, int64_t amax_history_length, const Shape& scale_shape,
+                           const std::source_location& where) {
+  if (amax_history_length < 1) {
+    const Value refused = Refuse(absl::InvalidArgumentError(absl::StrCat("amax_history_length = ", amax_history_length,
+                                                                         ", expected at least 1")),
+                                 "fp8_dot", {}, where);
+    const Fp8TensorState state{refused, refused};
+    return {state, state, state};
+  }
+  const auto inputs = [&](Fp8Tensor tensor) -> Fp8TensorState {
+    const Fp8Slots slots = Fp8SlotsOf(name, tensor);
+    return {InputSlot(slots.scale, {DType::kF32, scale_shape}, where),
+            InputSlot(slots.amax_history, {DType::kF32, {amax_history_length}}, where)};
+  };
+  return {inputs(Fp8Tensor::kInput), inputs(Fp8Tensor::kKernel), inputs(Fp8Tensor::kOutputGrad)};
+}
+
+namespace ops {
+
+Value Fp8Dot(const Value& x, const Value& kernel, const Fp8DotState& state, const Fp8DotOptions& options,
+             const std::source_location& where) {
+  std::vector<Value> operands = {x, kernel};
+  std::vector<Aval> avals;
+  for (const Fp8TensorState* own : {&state.input, &state.kernel, &state.output_grad}) {
+    for (const Value& value : {own->scale, own->amax_history}) {
+      operands.push_back(value);
+      avals.push_back(value.aval());
+    }
+  }
+  if (!TakeName(options.name)) {
+    return Refuse(absl::AlreadyExistsError(absl::StrCat("the name \"", options.name,
+                                                        "\" already exists, and the two would share their scales and "
+                                                        "histories; NextContractionName() gives each its own")),
+                  "fp8_dot", operands, where);
+  }
+  const DotSpec spec{options.name, options.compute_dtype, options.compat};
+  return Bind(CompositeOp{std::make_shared<ForwardOp>(spec, /*with_gradient=*/false, std::move(avals))}, operands,
+              where)[0];
+}
+
+}  // namespace ops
+}  // namespace aqt
