@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "tests/systems_check/compare_values.h"
+#include "tests/systems_check/run_fp8layers.h"
 #include "tests/systems_check/run_jaxamp.h"
 #include "tests/systems_check/run_scalify.h"
 #include "tests/systems_check/system_case.h"
@@ -30,6 +31,7 @@ absl::StatusOr<SystemValue::Dict> RunCase(absl::string_view area, const SystemCa
   try {
     if (area == "jaxamp") return RunJaxamp(system_case);
     if (area == "scalify") return RunScalify(system_case);
+    if (area == "fp8layers") return RunFp8Layers(system_case);
   } catch (const Json::exception& e) {
     return absl::InvalidArgumentError(absl::StrCat("config: ", e.what()));
   }

@@ -25,6 +25,7 @@ TEST(SystemsCheck, RecordedCases) {
   EXPECT_EQ(code, 0) << out.str() << err.str();
   EXPECT_THAT(out.str(), HasSubstr("jaxamp: passed 82, failed 0, not supported 0\n"));
   EXPECT_THAT(out.str(), HasSubstr("scalify: passed 431, failed 0, not supported 0\n"));
+  EXPECT_THAT(out.str(), HasSubstr("fp8layers: passed 67, failed 0, not supported 0\n"));
 }
 
 TEST(SystemsCheck, NamesWhatIsWrong) {
