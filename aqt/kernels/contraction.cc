@@ -8,6 +8,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/convert.h"
 #include "aqt/kernels/digits.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/gemm_table.h"
@@ -229,7 +230,7 @@ void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratc
   const bool rounds = to.dtype != sum_dtype;
   void* const sums = rounds ? memory + sums_at_ : out;
   RunPacked(*kernel_, batch_, m_, n_, k_, memory, memory + rhs_at_, sum_dtype, sums, executor);
-  if (rounds) AQT_CHECK(CastArray(ArrayRef(sum_dtype, to.shape, sums), to).ok());
+  if (rounds) Convert(sum_dtype, sums, to.dtype, to.shape.num_elements(), out);
 }
 
 }  // namespace aqt::kernels

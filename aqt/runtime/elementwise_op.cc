@@ -1,10 +1,12 @@
 #include "aqt/runtime/elementwise_op.h"
 
+#include <cmath>
+#include <cstdint>
 #include <type_traits>
 #include <variant>
 
-#include "aqt/core/check.h"
-#include "aqt/core/shape.h"
+#include "aqt/kernels/arithmetic-inl.h"
+#include "aqt/kernels/convert.h"
 #include "aqt/kernels/elementwise.h"
 
 namespace aqt::internal {
@@ -17,6 +19,76 @@ bool HaveDType(absl::Span<const Aval> in, DType dtype) {
   return true;
 }
 
+// ---- one f32 number: what the kernels compute, without the way to them
+
+template <class T>
+T At(const void* const* x, int i) {
+  return *static_cast<const T*>(x[i]);
+}
+
+template <class F>
+ElementwiseFn OfOne(F f) {
+  return [f](const void* const* x, int64_t, void* to) { *static_cast<float*>(to) = f(At<float>(x, 0)); };
+}
+template <class Out, class F>
+ElementwiseFn OfTwo(F f) {
+  return [f](const void* const* x, int64_t, void* to) { *static_cast<Out*>(to) = f(At<float>(x, 0), At<float>(x, 1)); };
+}
+
+ElementwiseFn NumberFn(const UnaryOp& op) {
+  switch (op.kind) {
+    case kernels::UnaryKind::kNeg: return OfOne([](float v) { return -v; });
+    case kernels::UnaryKind::kAbs: return OfOne([](float v) { return std::fabs(v); });
+    case kernels::UnaryKind::kSqrt: return OfOne([](float v) { return std::sqrt(v); });
+    case kernels::UnaryKind::kFlush:
+      return OfOne([](float v) { return std::fabs(v) < 0x1p-126f ? std::copysign(0.0f, v) : v; });
+    default: return nullptr;
+  }
+}
+
+ElementwiseFn NumberFn(const BinaryOp& op) {
+  using kernels::BinaryKind;
+  switch (op.kind) {
+    case BinaryKind::kAdd: return OfTwo<float>([](float x, float y) { return x + y; });
+    case BinaryKind::kSub: return OfTwo<float>([](float x, float y) { return x - y; });
+    case BinaryKind::kMul: return OfTwo<float>([](float x, float y) { return x * y; });
+    case BinaryKind::kDiv: return OfTwo<float>([](float x, float y) { return x / y; });
+    case BinaryKind::kMax: return OfTwo<float>([](float x, float y) { return kernels::internal::Maximum(x, y); });
+    case BinaryKind::kMin: return OfTwo<float>([](float x, float y) { return kernels::internal::Minimum(x, y); });
+    default: return nullptr;
+  }
+}
+
+ElementwiseFn NumberFn(const CompareOp& op) {
+  using kernels::CompareKind;
+  switch (op.kind) {
+    case CompareKind::kEq: return OfTwo<bool>([](float x, float y) { return x == y; });
+    case CompareKind::kNe: return OfTwo<bool>([](float x, float y) { return x != y; });
+    case CompareKind::kLt: return OfTwo<bool>([](float x, float y) { return x < y; });
+    case CompareKind::kLe: return OfTwo<bool>([](float x, float y) { return x <= y; });
+    case CompareKind::kGt: return OfTwo<bool>([](float x, float y) { return x > y; });
+    case CompareKind::kGe: return OfTwo<bool>([](float x, float y) { return x >= y; });
+  }
+  return nullptr;
+}
+
+ElementwiseFn NumberFn(const SelectOp&) {
+  return [](const void* const* x, int64_t, void* to) {
+    *static_cast<uint32_t*>(to) = At<uint32_t>(x, At<bool>(x, 0) ? 1 : 2);
+  };
+}
+
+ElementwiseFn NumberFn(const IsFiniteOp&) {
+  return [](const void* const* x, int64_t, void* to) {
+    *static_cast<bool*>(to) = (At<uint32_t>(x, 0) & 0x7f800000u) != 0x7f800000u;
+  };
+}
+
+template <class O>
+ElementwiseFn NumberFn(const O&) {
+  return nullptr;
+}
+
 }  // namespace
 
 absl::InlinedVector<Aval, 3> OperandAvals(const Program& program, const Equation& eqn) {
@@ -26,6 +98,9 @@ absl::InlinedVector<Aval, 3> OperandAvals(const Program& program, const Equation
 }
 
 ElementwiseFn ElementwiseOf(const Op& op, absl::Span<const Aval> in, const Aval& out) {
+  if (out.shape.num_elements() == 1 && !in.empty() && in.back().dtype == DType::kF32) {
+    if (ElementwiseFn fn = std::visit([](const auto& o) { return NumberFn(o); }, op)) return fn;
+  }
   return std::visit(
       [&]<class O>(const O& o) -> ElementwiseFn {
         const DType dtype = out.dtype;
@@ -49,7 +124,7 @@ ElementwiseFn ElementwiseOf(const Op& op, absl::Span<const Aval> in, const Aval&
           };
         } else if constexpr (std::is_same_v<O, CastOp>) {
           return [from = in[0].dtype, dtype](const void* const* x, int64_t n, void* to) {
-            AQT_CHECK(CastArray(ArrayRef(from, Shape{n}, x[0]), MutableArrayRef(dtype, Shape{n}, to)).ok());
+            kernels::Convert(from, x[0], dtype, n, to);
           };
         } else if constexpr (std::is_same_v<O, ClampOp>) {
           return [dtype](const void* const* x, int64_t n, void* to) { kernels::Clamp(dtype, x[0], x[1], x[2], n, to); };

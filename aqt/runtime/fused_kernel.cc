@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -11,6 +12,7 @@
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/binary_number.h"
 #include "aqt/kernels/reduce_parts.h"
 #include "aqt/runtime/arena_layout.h"
 #include "aqt/runtime/elementwise_op.h"
@@ -121,10 +123,13 @@ class Builder {
 
   void ChooseColumns();
   void FindUses();
+  void FindNumbers();
   void Add(const FusedMember& member, int index);
   void AddReduction(const Equation& eqn, FusedRole role, int index);
   void AddBroadcast(const Equation& eqn, FusedRole role);
   void AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole role, int index);
+  // The operand that is a number, of a binary operation with one.
+  std::optional<size_t> NumberOperand(const Equation& eqn) const;
   // Of an operand with `width` elements in a row.
   Location LocationOf(VarId root, int64_t width, DType dtype) const;
   Location External(VarId root, int64_t row_bytes) const {
@@ -146,6 +151,7 @@ class Builder {
   absl::flat_hash_map<VarId, Location> made_;                        // by members so far
   absl::flat_hash_map<VarId, int> last_;                             // the member that reads a variable last
   absl::flat_hash_map<VarId, std::pair<int64_t, int64_t>> scratch_;  // offset and bytes, of what is given back
+  absl::flat_hash_map<VarId, VarId> numbers_;    // broadcast numbers that are read where they are, and their sources
   absl::flat_hash_map<VarId, bool> read_whole_;  // operands of which a piece reads other rows than its own
   ArenaLayout layout_, kept_;
   std::shared_ptr<Fused> fused_ = std::make_shared<Fused>();
@@ -175,6 +181,34 @@ void Builder::FindUses() {
       if (std::holds_alternative<BroadcastOp>(eqn.op)) read_whole_[Root(var)] = true;
     }
   }
+}
+
+// Broadcasts of f32 numbers that only binary operations with another array read.
+void Builder::FindNumbers() {
+  for (const FusedMember& member : group_.members) {
+    const Equation& eqn = EquationOf(member);
+    const VarId source = Root(eqn.in.empty() ? eqn.out[0] : eqn.in[0]);
+    const bool is_number =
+        std::holds_alternative<BroadcastOp>(eqn.op) && program_.aval(eqn.out[0]).dtype == DType::kF32 &&
+        program_.aval(source).shape.num_elements() == 1 && std::find(in_.begin(), in_.end(), source) != in_.end() &&
+        std::find(out_.begin(), out_.end(), eqn.out[0]) == out_.end();
+    if (is_number) numbers_[eqn.out[0]] = source;
+  }
+  for (const FusedMember& member : group_.members) {
+    const Equation& eqn = EquationOf(member);
+    const auto* binary = std::get_if<BinaryOp>(&eqn.op);
+    const bool takes_one = binary != nullptr && kernels::TakesNumber(binary->kind) &&
+                           numbers_.contains(Root(eqn.in[0])) != numbers_.contains(Root(eqn.in[1]));
+    if (takes_one) continue;
+    for (const VarId var : eqn.in) numbers_.erase(Root(var));
+  }
+}
+
+std::optional<size_t> Builder::NumberOperand(const Equation& eqn) const {
+  for (size_t i = 0; i < eqn.in.size(); ++i) {
+    if (numbers_.contains(Root(eqn.in[i]))) return i;
+  }
+  return std::nullopt;
 }
 
 Location Builder::LocationOf(VarId root, int64_t width, DType dtype) const {
@@ -227,11 +261,21 @@ void Builder::AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole ro
   const int64_t width = Width(role);
   Instruction instruction;
   for (const VarId var : eqn.in) {
-    instruction.in.push_back(LocationOf(Root(var), width, program_.aval(var).dtype));
+    const auto number = numbers_.find(Root(var));
+    instruction.in.push_back(number != numbers_.end() ? External(number->second, 0)
+                                                      : LocationOf(Root(var), width, program_.aval(var).dtype));
   }
-  instruction.run = [fn = std::move(fn), width](const void* const* in, int64_t, int64_t rows, void* out) {
-    fn(in, rows * width, out);
-  };
+  if (const std::optional<size_t> number = NumberOperand(eqn)) {
+    instruction.run = [kind = std::get<BinaryOp>(eqn.op).kind, at = *number, width](const void* const* in, int64_t,
+                                                                                    int64_t rows, void* out) {
+      kernels::BinaryWithNumber(kind, static_cast<const float*>(in[1 - at]), *static_cast<const float*>(in[at]),
+                                at == 0, rows * width, static_cast<float*>(out));
+    };
+  } else {
+    instruction.run = [fn = std::move(fn), width](const void* const* in, int64_t, int64_t rows, void* out) {
+      fn(in, rows * width, out);
+    };
+  }
   // Over an operand that is not read again, if there is one.
   const int64_t bytes = piece_rows_ * width * SizeOf(program_.aval(eqn.out[0]).dtype);
   if (std::find(out_.begin(), out_.end(), eqn.out[0]) == out_.end() && !std::holds_alternative<CastOp>(eqn.op)) {
@@ -326,7 +370,7 @@ void Builder::Add(const FusedMember& member, int index) {
   if (ElementwiseFn fn = ElementwiseOf(eqn.op, OperandAvals(program_, eqn), program_.aval(eqn.out[0]))) {
     AddElementwise(eqn, std::move(fn), member.role, index);
   } else if (std::holds_alternative<BroadcastOp>(eqn.op)) {
-    AddBroadcast(eqn, member.role);
+    if (!numbers_.contains(eqn.out[0])) AddBroadcast(eqn, member.role);
   } else {
     AddReduction(eqn, member.role, index);
   }
@@ -336,6 +380,7 @@ void Builder::Add(const FusedMember& member, int index) {
 OpKernel Builder::Make() && {
   ChooseColumns();
   FindUses();
+  FindNumbers();
   for (size_t i = 0; i < group_.members.size(); ++i) Add(group_.members[i], static_cast<int>(i));
   fused_->rows = rows_;
   fused_->piece_rows = piece_rows_;

@@ -65,5 +65,43 @@ TEST(SimplifyTest, LeavesMixedProducts) {
   ExpectExchanged({{1}, {0}, {}, {}}, {1, 0}, {DType::kF32, {4, 6}}, {DType::kS8, {6, 5}}, false);
 }
 
+// What stands between a product and its transpose follows it, in the same order.
+TEST(SimplifyTest, MovesTransposesBeforeElementwiseOperations) {
+  const std::vector<Array> args = {RandomArray({DType::kF32, {4, 6}}, 1), RandomArray({DType::kF32, {6, 5}}, 2),
+                                   RandomArray({DType::kF32, {}}, 3), RandomArray({DType::kF32, {4, 5}}, 4)};
+  const auto simplify = [&](TracedFunction fn, int transposes) {
+    const absl::StatusOr<Program> program = TraceWith(fn, args);
+    ASSERT_THAT(program, IsOk());
+    const Program simple = WithoutTransposedProducts(*program);
+    ASSERT_THAT(Check(simple), IsOk()) << ToText(simple);
+    EXPECT_EQ(CountOps(simple, "transpose"), transposes) << ToText(simple);
+    const std::vector<Array> got = *Eval(simple, args), want = *Eval(*program, args);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(BitEqual(got[i], want[i])) << i;
+  };
+  simplify([](In in) { return Values{ops::Transpose(ops::MatMul(in[0], in[1]) / in[2], {1, 0})}; }, 0);
+  simplify(
+      [](In in) {
+        const Value scaled = in[2] - ops::Tanh(ops::MatMul(in[0], in[1]) / in[2]) * 3.0;
+        return Values{ops::Transpose(ops::Cast(scaled, DType::kBF16), {1, 0})};
+      },
+      0);
+  // Two products of one number.
+  simplify(
+      [](In in) {
+        const Value number = ops::BroadcastTo(in[2], {4, 5});
+        return Values{ops::Transpose(ops::MatMul(in[0], in[1]) / number, {1, 0}), number};
+      },
+      0);
+  // Read elsewhere, too; of two arrays; of no product.
+  simplify(
+      [](In in) {
+        const Value scaled = ops::MatMul(in[0], in[1]) / in[2];
+        return Values{ops::Transpose(scaled, {1, 0}), scaled};
+      },
+      1);
+  simplify([](In in) { return Values{ops::Transpose(ops::MatMul(in[0], in[1]) + in[3], {1, 0})}; }, 1);
+  simplify([](In in) { return Values{ops::Transpose(in[3] / in[2], {1, 0})}; }, 1);
+}
+
 }  // namespace
 }  // namespace aqt::internal

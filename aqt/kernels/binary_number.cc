@@ -1,0 +1,66 @@
+#include "aqt/kernels/binary_number.h"
+
+#include <cstdint>
+
+#include "aqt/core/check.h"
+#include "aqt/kernels/arithmetic-inl.h"
+#include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/target.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/binary_number.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/vector-loops-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+
+// Calls map(f) with f(x, y).
+template <class Map>
+void Visit(BinaryKind kind, Map map) {
+  switch (kind) {
+    case BinaryKind::kAdd: return map([](float x, float y) { return x + y; });
+    case BinaryKind::kSub: return map([](float x, float y) { return x - y; });
+    case BinaryKind::kMul: return map([](float x, float y) { return x * y; });
+    case BinaryKind::kDiv: return map([](float x, float y) { return x / y; });
+    case BinaryKind::kMax: return map([](float x, float y) { return internal::Maximum(x, y); });
+    case BinaryKind::kMin: return map([](float x, float y) { return internal::Minimum(x, y); });
+    default: AQT_CHECK(!"a kind that takes a number");
+  }
+}
+
+void WithNumber(BinaryKind kind, const float* x, float number, bool number_first, int64_t n, float* out) {
+  Visit(kind, [&](auto f) {
+    if (number_first) {
+      ForEach(
+          n, out, [=](float v) { return f(number, v); }, x);
+    } else {
+      ForEach(
+          n, out, [=](float v) { return f(v, number); }, x);
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels {
+
+bool TakesNumber(BinaryKind kind) {
+  return kind == BinaryKind::kAdd || kind == BinaryKind::kSub || kind == BinaryKind::kMul || kind == BinaryKind::kDiv ||
+         kind == BinaryKind::kMax || kind == BinaryKind::kMin;
+}
+
+void BinaryWithNumber(BinaryKind kind, const float* x, float number, bool number_first, int64_t n, float* out,
+                      Target target) {
+  AQT_HWY_DISPATCH(target, WithNumber)(kind, x, number, number_first, n, out);
+}
+
+}  // namespace aqt::kernels
+#endif  // HWY_ONCE

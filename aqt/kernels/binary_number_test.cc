@@ -1,0 +1,46 @@
+#include "aqt/kernels/binary_number.h"
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/target.h"
+#include "gtest/gtest.h"
+
+namespace aqt::kernels {
+namespace {
+
+TEST(BinaryWithNumber, HasTheBitsOfBinary) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> x = {0, -0.0f, 1, -1, kInf, -kInf, std::numeric_limits<float>::quiet_NaN(), 1e-40f, 3e38f};
+  for (int i = 0; i < 90; ++i) x.push_back(0.37f * static_cast<float>(i) - 13);
+  const int64_t n = static_cast<int64_t>(x.size());
+  int kinds = 0;
+  for (int i = 0; i < kNumBinaryKinds; ++i) {
+    const BinaryKind kind = static_cast<BinaryKind>(i);
+    if (!TakesNumber(kind)) continue;
+    ++kinds;
+    for (const float number : {0.0f, -0.0f, 0.3f, -8.0f, kInf, std::numeric_limits<float>::quiet_NaN(), 1e-39f}) {
+      const std::vector<float> numbers(x.size(), number);
+      std::vector<float> want(x.size()), got(x.size());
+      for (const bool first : {false, true}) {
+        Binary(kind, DType::kF32, first ? numbers.data() : x.data(), first ? x.data() : numbers.data(), n, want.data());
+        for (const Target target : SupportedTargets()) {
+          BinaryWithNumber(kind, x.data(), number, first, n, got.data(), target);
+          for (int64_t j = 0; j < n; ++j) {
+            if (want[j] != want[j] && got[j] != got[j]) continue;
+            EXPECT_EQ(std::memcmp(&got[j], &want[j], sizeof(float)), 0)
+                << ToString(kind) << " of " << x[j] << " and " << number << ", " << ToString(target);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(kinds, 6);
+}
+
+}  // namespace
+}  // namespace aqt::kernels
