@@ -242,7 +242,7 @@ refused here in each way; a line says how many are.
   --update_fixed  writes that list anew from the cases in DIR, of this arithmetic
 
 A DIR with scalify.json, jaxamp.json or fp8layers.json holds cases of other systems: --families takes these names, and
-of the other options only --verbose is read.
+--ways and --signed_zero are not read. Their list of other results is tests/golden/systems/fixed.json.
 
 Exit code: 0 when no case failed, 1 when one did, 2 when the arguments or files are bad.
 )";
@@ -400,7 +400,13 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
     return 2;
   };
   if (systems::HasSystems(fs, parsed->golden_dir)) {
-    return systems::CheckSystems(fs, parsed->golden_dir, parsed->families, parsed->verbose, out, err);
+    return systems::CheckSystems(fs, parsed->golden_dir,
+                                 {.areas = parsed->families,
+                                  .verbose = parsed->verbose,
+                                  .original = parsed->original,
+                                  .fixed = parsed->fixed,
+                                  .update_fixed = parsed->update_fixed},
+                                 out, err);
   }
   absl::StatusOr<GoldenSet> set = LoadGolden(fs, parsed->golden_dir, parsed->families);
   if (!set.ok()) return bad(set.status());

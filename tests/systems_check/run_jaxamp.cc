@@ -439,10 +439,7 @@ DynamicScaler ScalerOf(const SystemCase& c, const Json& init) {
   scaler.patience = static_cast<int32_t>(init.value("patience", 2000.0));
   scaler.adjust_factor = init.value("adjust_factor", 2.0);
   scaler.scaler = init.value("scaler", 32768.0);
-  const auto has = [&](const char* name) {
-    return std::find(c.compat.begin(), c.compat.end(), name) != c.compat.end();
-  };
-  scaler.subnormals_are_zero = has("subnormal_scaler_flushed_to_zero");
+  scaler.subnormals_are_zero = c.behaviour.subnormals_are_zero;
   return scaler;
 }
 

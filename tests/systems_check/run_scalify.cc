@@ -183,7 +183,9 @@ absl::StatusOr<Dict> RunDotError(const SystemCase& c) {
   const DotDims dims = batched ? DotDims{{2}, {1}, {0}, {0}} : DotDims{{1, 2}, {0, 1}};
   SystemCase with_inputs = c;
   for (const auto& [name, shape] : {std::pair("x", lhs), {"y", rhs}}) {
-    with_inputs.inputs[name] = ScaledArrays{Array::Zeros(DType::kF32, shape), Array::Scalar(1.0f)};
+    std::vector<float> numbers(shape.num_elements());
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 7) - 3;
+    with_inputs.inputs[name] = ScaledArrays{Array::FromSpan<float>(numbers, shape), Array::Scalar(1.0f)};
   }
   return RunScaledProgram(with_inputs, {"x", "y"}, {"z"}, [&](Values in) -> absl::StatusOr<std::vector<Value>> {
     return std::vector<Value>{ops::DotGeneral(in[0], in[1], dims)};
@@ -354,7 +356,7 @@ absl::StatusOr<Dict> RunMake(const SystemCase& c) {
 }
 
 absl::StatusOr<std::function<Value(const Value&)>> StepOf(const SystemCase& c) {
-  const ScalingOptions options;
+  const ScalingOptions options{.dropped_under_grad = c.behaviour.dropped_under_grad};
   if (c.group() == "cast") {
     AQT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(c.config.at("dtype")));
     const bool forward = c.config.at("direction") == "forward";

@@ -6,7 +6,7 @@
 
 namespace aqt::systems {
 
-// The outputs of a case of the area scalify, through the public API, with ScalifyCompat::Original(). Unimplemented for
+// The outputs of a case of the area scalify, through the public API, with the case's behaviour. Unimplemented for
 // a group or function that is not known.
 absl::StatusOr<SystemValue::Dict> RunScalify(const SystemCase& system_case);
 

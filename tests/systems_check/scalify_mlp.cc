@@ -23,6 +23,7 @@ namespace {
 
 struct Config {
   bool fp8_cast, l2_grad_rescale;
+  bool rounds_hidden;  // the other layers' inputs, and all weights but the last
   double learning_rate;
 };
 
@@ -56,7 +57,11 @@ class Step {
   void Forward() {
     h_ = {config_.fp8_cast ? ops::ReducePrecision(x_, 4, 3) : x_};
     for (size_t i = 0; i < layers_.size(); ++i) {
-      a_.push_back(ops::DotGeneral(h_[i], layers_[i].weight, {{1}, {0}}) + layers_[i].bias);
+      const bool rounds = config_.fp8_cast && config_.rounds_hidden;
+      lhs_.push_back(rounds && i > 0 ? ops::ReducePrecision(h_[i], 4, 3) : h_[i]);
+      rhs_.push_back(rounds && i + 1 < layers_.size() ? ops::ReducePrecision(layers_[i].weight, 4, 3)
+                                                      : layers_[i].weight);
+      a_.push_back(ops::DotGeneral(lhs_[i], rhs_[i], {{1}, {0}}) + layers_[i].bias);
       if (i + 1 < layers_.size()) h_.push_back(ops::Max(a_[i], 0.0));
     }
     const Value& z = a_.back();
@@ -86,12 +91,12 @@ class Step {
       const Value row_sum = ops::Reshape(ops::ReduceSum(g, {0}), {1, g.dim(1)});
       gradients[i].bias = ops::ReduceSum(row_sum, {0});
       const Value rounded = config_.fp8_cast ? ops::ReducePrecision(g, 5, 2) : g;
-      gradients[i].weight = ops::Transpose(ops::DotGeneral(rounded, h_[i], {{0}, {0}}), {1, 0});
+      gradients[i].weight = ops::Transpose(ops::DotGeneral(rounded, lhs_[i], {{0}, {0}}), {1, 0});
       if (i == 0) break;
       const Value is_kept = ops::Equal(a_[i - 1], h_[i]), is_tie = ops::Equal(h_[i], 0.0);
       const auto number = [&](double v) { return Operand(v).As(dtype); };
       const Value mask = ops::Select(is_kept, number(1), number(0)) / ops::Select(is_tie, number(2), number(1));
-      g = ops::DotGeneral(rounded, layers_[i].weight, {{1}, {1}}) * mask;
+      g = ops::DotGeneral(rounded, rhs_[i], {{1}, {1}}) * mask;
     }
     return gradients;
   }
@@ -100,6 +105,7 @@ class Step {
   const std::vector<Layer> layers_;
   const Value x_, t_;
   std::vector<Value> h_, a_;
+  std::vector<Value> lhs_, rhs_;  // of each layer's product
   Value e_, sum_, p_;
 };
 
@@ -114,7 +120,7 @@ SystemValue::List Pairs(absl::Span<const SystemValue> values) {
 
 absl::StatusOr<SystemValue::Dict> RunScalifyMlp(const SystemCase& c) {
   const Config config{c.config.at("fp8_cast").get<bool>(), c.config.at("l2_grad_rescale").get<bool>(),
-                      c.config.at("lr").get<double>()};
+                      !c.behaviour.dropped_under_grad, c.config.at("lr").get<double>()};
   AQT_ASSIGN_OR_RETURN(const ScalifyRules rules, RulesOf(c));
   std::vector<SystemValue> params;
   for (const SystemValue& layer : std::get<SystemValue::List>(c.inputs.at("params").of)) {

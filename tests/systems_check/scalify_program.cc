@@ -31,7 +31,7 @@ absl::StatusOr<ScaleRounding> RoundingOf(const std::string& mode) {
 }
 
 absl::StatusOr<ScalifyRules> RulesOf(const SystemCase& c) {
-  ScalifyRules rules{.compat = ScalifyCompat::Original()};
+  ScalifyRules rules{.compat = c.behaviour.scalify};
   if (c.config.contains("rounding_mode")) {
     AQT_ASSIGN_OR_RETURN(rules.rounding, RoundingOf(c.config.at("rounding_mode")));
   }

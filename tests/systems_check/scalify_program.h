@@ -18,7 +18,7 @@
 namespace aqt::systems {
 
 absl::StatusOr<ScaleRounding> RoundingOf(const std::string& mode);
-// The rules that the config names, with the original's behaviour.
+// The rules that the config names, with the case's behaviour.
 absl::StatusOr<ScalifyRules> RulesOf(const SystemCase& system_case);
 
 absl::StatusOr<ScaledValue> ScaledInput(const SystemCase& system_case, absl::string_view name);

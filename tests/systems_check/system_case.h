@@ -14,6 +14,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "nlohmann/json.hpp"
+#include "tests/systems_check/systems_compat.h"
 
 namespace aqt::systems {
 
@@ -41,6 +42,8 @@ struct SystemCase {
   SystemValue::Dict inputs, expected;
   bool expects_error = false;       // then there is no expected value
   std::vector<std::string> compat;  // the defects of the original that the case shows
+  // How it is computed; not part of the file.
+  SystemsCompat behaviour = SystemsCompat::Original();
 
   // The first part of the name.
   std::string group() const { return name.substr(0, name.find('/')); }

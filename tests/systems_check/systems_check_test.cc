@@ -1,18 +1,23 @@
 #include "tests/systems_check/systems_check.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/systems_check/compare_values.h"
+#include "tests/systems_check/fixed_systems.h"
 #include "tests/systems_check/system_case.h"
+#include "tests/systems_check/systems_compat.h"
 
 namespace aqt::systems {
 namespace {
@@ -21,7 +26,7 @@ using ::testing::HasSubstr;
 
 TEST(SystemsCheck, RecordedCases) {
   std::ostringstream out, err;
-  const int code = CheckSystems(io::LocalFileSystem(), "tests/golden/systems", {}, /*verbose=*/true, out, err);
+  const int code = CheckSystems(io::LocalFileSystem(), "tests/golden/systems", {.verbose = true}, out, err);
   EXPECT_EQ(code, 0) << out.str() << err.str();
   EXPECT_THAT(out.str(), HasSubstr("jaxamp: passed 82, failed 0, not supported 0\n"));
   EXPECT_THAT(out.str(), HasSubstr("scalify: passed 431, failed 0, not supported 0\n"));
@@ -31,8 +36,80 @@ TEST(SystemsCheck, RecordedCases) {
 TEST(SystemsCheck, NamesWhatIsWrong) {
   std::ostringstream out, err;
   EXPECT_FALSE(HasSystems(io::LocalFileSystem(), "tests/golden/missing"));
-  EXPECT_EQ(CheckSystems(io::LocalFileSystem(), "tests/golden/systems", {"jaxam"}, false, out, err), 2);
+  EXPECT_EQ(CheckSystems(io::LocalFileSystem(), "tests/golden/systems", {.areas = {"jaxam"}}, out, err), 2);
   EXPECT_THAT(err.str(), HasSubstr("no area jaxam; there are scalify, jaxamp, fp8layers"));
+}
+
+// ---- what the library computes by default
+
+constexpr char kFixed[] = "tests/golden/systems/fixed.json";
+
+TEST(FixedSystems, ExactlyTheListedCasesDifferByDefault) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  std::ostringstream out, err;
+  const SystemsOptions listed{.original = false, .fixed = kFixed};
+  EXPECT_EQ(CheckSystems(fs, "tests/golden/systems", listed, out, err), 0) << out.str() << err.str();
+  // The list says why: its switches bring the recorded results back, and each of them is needed.
+  const absl::StatusOr<FixedSystems> list = LoadFixedSystems(fs, kFixed);
+  ASSERT_TRUE(list.ok()) << list.status();
+  const absl::StatusOr<std::vector<SystemArea>> areas = LoadSystems(fs, "tests/golden/systems", {});
+  ASSERT_TRUE(areas.ok()) << areas.status();
+  size_t seen = 0, named = 0;
+  for (const SystemArea& area : *areas) {
+    const auto cases = list->find(area.name);
+    for (const SystemCase& system_case : area.cases) {
+      SCOPED_TRACE(system_case.name);
+      named += system_case.compat.empty() ? 0 : 1;
+      const bool is_listed = cases != list->end() && cases->second.contains(system_case.name);
+      EXPECT_EQ(WrongIn(area.name, system_case, {})->has_value(), is_listed);
+      if (!is_listed) continue;
+      ++seen;
+      const FixedSystemCase& fixed = cases->second.at(system_case.name);
+      SystemsCompat behaviour;
+      for (const SystemsSwitch& one : SystemsSwitches()) {
+        if (std::count(fixed.compat.begin(), fixed.compat.end(), one.name) > 0) one.of(behaviour) = true;
+      }
+      EXPECT_EQ(*WrongIn(area.name, system_case, behaviour), std::nullopt);
+      for (const SystemsSwitch& one : SystemsSwitches()) {
+        if (!one.of(behaviour)) continue;
+        SystemsCompat without = behaviour;
+        one.of(without) = false;
+        EXPECT_TRUE(WrongIn(area.name, system_case, without)->has_value()) << one.name;
+      }
+    }
+  }
+  // All cases that were recorded as defects, and others in which the same defects show.
+  EXPECT_GE(seen, named);
+  EXPECT_EQ(named, 9u);
+}
+
+TEST(FixedSystems, OtherResultsThanListedFail) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  absl::StatusOr<FixedSystems> list = LoadFixedSystems(fs, kFixed);
+  ASSERT_TRUE(list.ok()) << list.status();
+  const std::string path = io::JoinPath(::testing::TempDir(), "fixed_systems.json");
+  // What is written is read: the same list.
+  ASSERT_TRUE(SaveFixedSystems(fs, path, *list).ok());
+  EXPECT_EQ(*io::ReadFile(fs, path, 1 << 26), *io::ReadFile(fs, kFixed, 1 << 26));
+  FixedSystemCase& fixed = list->at("scalify").at("unsupported/tanh");
+  ScaledArrays& y = std::get<ScaledArrays>(fixed.expected.begin()->second.of);
+  y.data = Array::Zeros(y.data.dtype(), y.data.shape());
+  list->at("jaxamp").erase("scaler/underflow");
+  ASSERT_TRUE(SaveFixedSystems(fs, path, *list).ok());
+  std::ostringstream out, err;
+  EXPECT_EQ(CheckSystems(fs, "tests/golden/systems", {.original = false, .fixed = path}, out, err), 1);
+  EXPECT_THAT(out.str(), HasSubstr("FAILED scalify unsupported/tanh"));
+  EXPECT_THAT(out.str(), HasSubstr("FAILED jaxamp scaler/underflow"));
+  EXPECT_THAT(out.str(), HasSubstr("failed 2, "));
+  for (const auto& [text, message] : std::vector<std::pair<std::string, std::string>>{
+           {"[", "fixed_systems.json"},
+           {R"({"scalify": {"a": {"compat": ["x"], "reason": "r"}}})", "scalify a: there is no switch x"},
+           {R"({"scalify": {"a": {"compat": [], "reason": "r"}}})", "scalify a: an entry needs a switch and a reason"},
+           {R"({"scalify": {"a": {"compat": ["exp_keeps_zero"], "reason": "r"}}})", "scalify a: "}}) {
+    ASSERT_TRUE(io::WriteFile(fs, path, text, {.overwrite = true}).ok());
+    EXPECT_THAT(LoadFixedSystems(fs, path).status().message(), HasSubstr(message));
+  }
+  EXPECT_TRUE(fs.Remove(path).ok());
 }
 
 // ---- the pass rules

@@ -1,0 +1,28 @@
+#ifndef AQT_TESTS_SYSTEMS_CHECK_SYSTEMS_COMPAT_H_
+#define AQT_TESTS_SYSTEMS_CHECK_SYSTEMS_COMPAT_H_
+
+// The original's behaviour where ours differs, switch by switch.
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/transforms/scaled.h"
+
+namespace aqt::systems {
+
+struct SystemsCompat {
+  ScalifyCompat scalify = {};
+  bool dropped_under_grad = false;   // ScalingOptions
+  bool subnormals_are_zero = false;  // DynamicScaler
+  static SystemsCompat Original();
+};
+
+struct SystemsSwitch {
+  absl::string_view name;
+  absl::string_view reason;  // why ours differs
+  bool& (*of)(SystemsCompat& compat);
+};
+absl::Span<const SystemsSwitch> SystemsSwitches();
+
+}  // namespace aqt::systems
+
+#endif  // AQT_TESTS_SYSTEMS_CHECK_SYSTEMS_COMPAT_H_
