@@ -38,12 +38,9 @@ std::pair<Value, Value> Unified(const Value& a, const Value& b) {
 // The power of two at or below |x|, f32.
 Value FloorPow2(const Value& x) {
   const Value magnitude = ops::Abs(x);
-  // Rounds to the nearest power of two, a quarter of the number if it is so large that twice it overflows.
-  const Value is_large = ops::GreaterEqual(magnitude, 0x1p126);
-  const Value smaller = ops::Select(is_large, magnitude * 0.25, magnitude);
-  const Value nearest = ops::ReducePrecision(smaller, 8, 0);
-  const Value below = ops::Select(ops::Greater(nearest, smaller), nearest * 0.5, nearest);
-  const Value power = ops::Flush(ops::Select(is_large, below * 4.0, below));
+  // The nearest power of two, which may be infinite.
+  const Value nearest = ops::Min(ops::ReducePrecision(magnitude, 8, 0), 0x1p127);
+  const Value power = ops::Flush(ops::Select(ops::Greater(nearest, magnitude), nearest * 0.5, nearest));
   return ops::Select(ops::IsFinite(x), power, static_cast<double>(INFINITY));
 }
 
@@ -72,7 +69,9 @@ ScaledValue AddOrSub(Sum kind, const ScaledValue& x, const ScaledValue& y, const
   const auto [dx, dy] = Unified(x.data, y.data);
   const Value largest = ops::Max(sx, sy), ratio = SafeDiv(ops::Min(sx, sy), largest);
   const Value scale = Pow2Round(largest * ops::Sqrt(ratio * ratio + 1.0), rules.rounding);
-  const Value a = ops::Cast(SafeDiv(sx, scale), dx.dtype()) * dx, b = ops::Cast(SafeDiv(sy, scale), dx.dtype()) * dy;
+  const Value is_zero = ops::Equal(scale, 0.0);
+  const auto ratio_of = [&](const Value& own) { return ops::Cast(ops::Select(is_zero, 0.0, own / scale), dx.dtype()); };
+  const Value a = ratio_of(sx) * dx, b = ratio_of(sy) * dy;
   return {kind == Sum::kAdd ? a + b : a - b, scale};
 }
 
@@ -102,6 +101,12 @@ ScaledValue MaxOrMin(const F& op, const ScaledValue& x, const ScaledValue& y, co
 Value RootOf(int64_t count, DType dtype, const ScalifyRules& rules) {
   const Value root(Cast(Array::Scalar(std::sqrt(static_cast<double>(count))), dtype));
   return Pow2Round(root, rules.rounding);
+}
+
+// x / root. A root that is a power of two has an exact inverse, and products are faster.
+Value DividedByRoot(const Value& x, const Value& root, const ScalifyRules& rules) {
+  const Value own = ops::Cast(root, x.dtype());
+  return rules.rounding == ScaleRounding::kNone ? x / own : x * (Number(1, x.dtype()) / own);
 }
 
 int64_t CountOf(const Shape& shape, const Axes& axes) {
@@ -264,12 +269,12 @@ ScaledValue DotGeneral(const ScaledValue& x, const ScaledValue& y, const DotDims
     return is_float8 ? ops::Cast(data, DType::kBF16) : data;
   };
   const auto [dx, dy] = Unified(operand(x.data), operand(y.data));
-  return {ops::DotGeneral(dx, dy, dims, out) / ops::Cast(root, out), sx * sy * root};
+  return {DividedByRoot(ops::DotGeneral(dx, dy, dims, out), root, rules), sx * sy * root};
 }
 
 ScaledValue ReduceSum(const ScaledValue& x, const Axes& axes, bool keepdims, const ScalifyRules& rules) {
   const Value root = RootOf(CountOf(x.data.shape(), axes), x.scale.dtype(), rules);
-  return {ops::ReduceSum(x.data, axes, keepdims) / ops::Cast(root, x.data.dtype()), x.scale * root};
+  return {DividedByRoot(ops::ReduceSum(x.data, axes, keepdims), root, rules), x.scale * root};
 }
 
 ScaledValue ReduceProd(const ScaledValue& x, const Axes& axes, bool keepdims) {

@@ -240,7 +240,11 @@ class Transform {
     switch (op.kind) {
       case BinaryKind::kAdd: return Scaled(scaled::Add(v[0], v[1], rules_));
       case BinaryKind::kSub: return Scaled(scaled::Sub(v[0], v[1], rules_));
-      case BinaryKind::kDiv: return Scaled(scaled::Div(v[0], v[1]));
+      case BinaryKind::kDiv: {
+        const ScaledValue quotient = scaled::Div(v[0], v[1]);
+        if (!IsPowerOfTwo(in[1])) return Scaled(quotient);
+        return Scaled({ops::Cast(v[0].data, quotient.data.dtype()), quotient.scale});
+      }
       case BinaryKind::kMax: return Scaled(scaled::Max(v[0], v[1], rules_, FitsAnyScale(in[0]), FitsAnyScale(in[1])));
       case BinaryKind::kMin: return Scaled(scaled::Min(v[0], v[1], rules_, FitsAnyScale(in[0]), FitsAnyScale(in[1])));
       default: return NoRule(eqn);
@@ -249,10 +253,21 @@ class Transform {
   // A plain array has no influence on the scale.
   absl::StatusOr<Lane> Product(absl::Span<const Lane> in) const {
     const std::optional<ScaledValue> x = Promoted(in[0]), y = Promoted(in[1]);
-    if (x.has_value() && y.has_value()) return Scaled(scaled::Mul(*x, *y));
+    if (x.has_value() && y.has_value()) {
+      const ScaledValue product = scaled::Mul(*x, *y);
+      // What is multiplied by a power of two keeps its data.
+      if (IsPowerOfTwo(in[1])) return Scaled({ops::Cast(x->data, product.data.dtype()), product.scale});
+      if (IsPowerOfTwo(in[0])) return Scaled({ops::Cast(y->data, product.data.dtype()), product.scale});
+      return Scaled(product);
+    }
     const ScaledValue& scaled = x.has_value() ? *x : *y;
     return Scaled(
         {scaled::Mul(scaled, {in[x.has_value() ? 1 : 0].data, Number(1, scaled.scale.dtype())}).data, scaled.scale});
+  }
+  // Of which the data, by promotion, are 1.
+  static bool IsPowerOfTwo(const Lane& lane) {
+    int exponent = 0;
+    return !lane.scaled() && lane.number.has_value() && std::frexp(*lane.number, &exponent) == 0.5 && exponent > -126;
   }
   static bool FitsAnyScale(const Lane& lane) {
     return lane.zero || (lane.number.has_value() && (*lane.number == 0 || std::isinf(*lane.number)));

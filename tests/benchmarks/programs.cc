@@ -3,6 +3,9 @@
 // of the copy's. `norm` and `adam` divide without taking a root. `step` is a training step of 64-320-256-10 with 32
 // rows and momentum.
 //
+// Then the same step in mixed precision and in scaled arithmetic, in turns with the plain one. `casts` is the time of a
+// program of only the step's casts; the last column is the step's time without them, as a multiple of the plain step's.
+//
 //   bazel run //tests/benchmarks:programs [-- ROUNDS]
 
 #include <algorithm>
@@ -14,14 +17,17 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/eval.h"
+#include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/nn/dense.h"
@@ -32,7 +38,9 @@
 #include "aqt/runtime/executable.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
+#include "aqt/transforms/amp.h"
 #include "aqt/transforms/inject.h"
+#include "aqt/transforms/scalify.h"
 
 namespace aqt {
 namespace {
@@ -69,12 +77,15 @@ Value Model(const Value& x) {
   return nn::Dense(hidden, "logits", {.features = 10});
 }
 
-Case Step(bool quantized) {
+enum class Arithmetic { kFloat, kInt8, kAmp, kScalify };
+
+Case Step(const std::string& name, Arithmetic arithmetic) {
   const Input x{{SlotKind::kData, "x"}, {DType::kF32, {32, 64}}};
   const Input labels{{SlotKind::kData, "labels"}, {DType::kF32, {32, 10}}};
   const auto fn = [](In in) { return Values{ops::SoftmaxCrossEntropy(Model(in[0]), in[1])}; };
   Program loss = *Trace(fn, {x, labels}, {{SlotKind::kData, "loss"}});
-  if (quantized) {
+  if (arithmetic == Arithmetic::kAmp) loss = *Amp(loss, {.compute_dtype = DType::kBF16});
+  if (arithmetic == Arithmetic::kInt8) {
     InjectConfig config;
     config.rules.push_back({.scope = ".*", .ops = {"dot_general"}, .dot_general = FullyQuantized()});
     loss = *Inject(loss, config);
@@ -85,7 +96,15 @@ Case Step(bool quantized) {
   SlotValues values = trainer.state();
   values[x.slot] = testing::RandomArray(x.aval, 1);
   values[labels.slot] = testing::RandomArray(labels.aval, 2);
-  Case result{quantized ? "step int8, noise" : "step f32", trainer.program(), {}};
+  Case result{name, trainer.program(), {}};
+  if (arithmetic == Arithmetic::kScalify) {
+    ScalifyOptions options{.rules = {.scale_dtype = DType::kF32}};
+    for (const Program::Port& port : result.program.inputs) {
+      options.scaled_inputs[port.slot] = DType::kF32;
+      values[ScaleSlot(port.slot)] = Array::Scalar(1.0f);
+    }
+    result.program = *Scalify(result.program, options);
+  }
   for (const Program::Port& port : result.program.inputs) {
     const bool is_key = port.slot.kind == SlotKind::kKey;
     result.args.push_back(is_key ? Array::Of<uint32_t>({1, 2}, {2}) : values.at(port.slot));
@@ -122,9 +141,64 @@ std::vector<Case> Cases() {
         return Values{in[0] - m / (v + 1e-8) * 0.001, m, v};
       },
       Arguments(4, shape)));
-  cases.push_back(Step(false));
-  cases.push_back(Step(true));
+  cases.push_back(Step("step f32", Arithmetic::kFloat));
+  cases.push_back(Step("step int8, noise", Arithmetic::kInt8));
   return cases;
+}
+
+// The casts of a program, each of an argument of its own.
+Case CastsOf(const Program& program) {
+  std::vector<Array> args;
+  std::vector<DType> dtypes;
+  for (const Equation& eqn : program.eqns) {
+    const CastOp* cast = std::get_if<CastOp>(&eqn.op);
+    if (cast == nullptr) continue;
+    args.push_back(testing::RandomArray(program.aval(eqn.in[0]), args.size()));
+    dtypes.push_back(cast->dtype);
+  }
+  const auto fn = [&](In in) {
+    Values out;
+    for (size_t i = 0; i < in.size(); ++i) out.push_back(ops::Cast(in[i], dtypes[i]));
+    return out;
+  };
+  return {"casts", *testing::TraceWith(fn, args), std::move(args)};
+}
+
+// A program that is ready to run.
+class Prepared {
+ public:
+  explicit Prepared(Case c) : case_(std::move(c)), executable_(*Executable::Make(case_.program)) {
+    for (const Program::Port& port : case_.program.outputs) outputs_.emplace_back(case_.program.aval(port.var));
+    for (ArrayBuilder& output : outputs_) memory_.push_back(output.ref());
+  }
+  const Case& source() const { return case_; }
+  double Run() {
+    return Micros([&] { AQT_CHECK(executable_.RunInto(case_.args, memory_).ok()); });
+  }
+
+ private:
+  Case case_;
+  Executable executable_;
+  std::vector<ArrayBuilder> outputs_;
+  std::vector<MutableArrayRef> memory_;
+};
+
+void PrecisionSteps(int rounds) {
+  Prepared plain(Step("step f32", Arithmetic::kFloat));
+  std::printf("\n%-18s %10s %10s %10s %10s %8s\n", "step", "equations", "plain us", "us", "casts us", "of plain");
+  for (const auto& [name, arithmetic] :
+       {std::pair{"amp bf16", Arithmetic::kAmp}, std::pair{"scalify", Arithmetic::kScalify}}) {
+    Prepared step(Step(name, arithmetic)), casts(CastsOf(step.source().program));
+    double plain_us = 1e30, step_us = 1e30, casts_us = 1e30;
+    for (int i = 0; i < rounds; ++i) {
+      plain_us = std::min(plain_us, plain.Run());
+      step_us = std::min(step_us, step.Run());
+      casts_us = std::min(casts_us, casts.Run());
+    }
+    std::printf("%-18s %10zu %10.0f %10.0f %10.0f %8.2f\n", name, step.source().program.eqns.size(), plain_us, step_us,
+                casts_us, (step_us - casts_us) / plain_us);
+    std::fflush(stdout);
+  }
 }
 
 void Main(int rounds) {
@@ -161,4 +235,8 @@ void Main(int rounds) {
 }  // namespace
 }  // namespace aqt
 
-int main(int argc, char** argv) { aqt::Main(argc > 1 ? std::atoi(argv[1]) : 100); }
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 100;
+  aqt::Main(rounds);
+  aqt::PrecisionSteps(10 * rounds);
+}
