@@ -30,6 +30,7 @@ class CallComposite : public Composite {
   CallComposite(std::string name, Program body) : name_(std::move(name)), body_(std::move(body)) {}
 
   const std::string& name() const { return name_; }
+  const Program& body() const { return body_; }
 
   std::string Name() const override { return "call"; }
   std::string Attributes() const override { return absl::StrCat("\"", name_, "\" {", ToText(body_), "}"); }
@@ -112,16 +113,28 @@ class CallComposite : public Composite {
 };
 
 std::vector<Value> BindCall(std::string name, Program body, absl::Span<const Value> args, const SourceLine& where) {
-  return Bind(CompositeOp{std::make_shared<CallComposite>(std::move(name), std::move(body))}, args, where);
+  return Bind(MakeCall(std::move(name), std::move(body)), args, where);
+}
+
+const CallComposite* CallOf(const Op& op) {
+  const CompositeOp* composite = std::get_if<CompositeOp>(&op);
+  return composite == nullptr ? nullptr : dynamic_cast<const CallComposite*>(composite->impl.get());
 }
 
 }  // namespace
 
 std::string CallName(const Op& op) {
-  const CompositeOp* composite = std::get_if<CompositeOp>(&op);
-  const CallComposite* call =
-      composite == nullptr ? nullptr : dynamic_cast<const CallComposite*>(composite->impl.get());
+  const CallComposite* call = CallOf(op);
   return call == nullptr ? "" : call->name();
+}
+
+const Program* CallBody(const Op& op) {
+  const CallComposite* call = CallOf(op);
+  return call == nullptr ? nullptr : &call->body();
+}
+
+CompositeOp MakeCall(std::string name, Program body) {
+  return CompositeOp{std::make_shared<CallComposite>(std::move(name), std::move(body))};
 }
 
 namespace ops {

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/graph/op.h"
+#include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
 
@@ -19,6 +20,10 @@ namespace aqt {
 
 // The name that was given to Call; "" if `op` is not a call.
 std::string CallName(const Op& op);
+// What a call computes; null if `op` is not one. `op` owns it.
+const Program* CallBody(const Op& op);
+// A call of `body`, whose inputs are the arguments.
+CompositeOp MakeCall(std::string name, Program body);
 
 namespace ops {
 

@@ -19,6 +19,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/call.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/op_fields.h"
 #include "configs/program.pb.h"
@@ -33,7 +34,9 @@ using internal::OpFields;
 
 constexpr absl::string_view kMagic = "AQTPROG\n";
 constexpr uint32_t kVersion = 1;
-constexpr char kComposite[] = "composite";
+constexpr char kComposite[] = "composite", kCall[] = "call";
+// Calls within calls: reading them is recursive.
+constexpr int kMaxCalls = 32;
 
 template <class... Parts>
 absl::Status Corrupt(const Parts&... parts) {
@@ -157,24 +160,76 @@ class AttributeReader {
   absl::Status status_;
 };
 
+// What saving and loading a program carries along.
+struct Saver {
+  const CompositeCodecs& codecs;
+  int num_calls = 0;  // around this program
+
+  absl::StatusOr<std::string> Save(const Program& program) const;
+  absl::Status SaveOp(const Op& op, SavedEquation& out) const;
+  absl::Status SaveComposite(const CompositeOp& op, SavedEquation& out) const;
+};
+
+struct Loader {
+  const CompositeCodecs& codecs;
+  int64_t* statistics_bytes;  // that are left
+  int num_calls = 0;
+
+  absl::StatusOr<Program> Load(absl::string_view bytes) const;
+  absl::Status LoadRecord(const SavedRecord& record, Program& program) const;
+  absl::Status LoadEquation(const SavedEquation& in, Program& program) const;
+  template <size_t... I>
+  absl::StatusOr<Op> LoadOp(const SavedEquation& in, std::index_sequence<I...>) const;
+  absl::StatusOr<Op> LoadComposite(const SavedEquation& in) const;
+  absl::StatusOr<Op> LoadCall(const SavedEquation& in) const;
+};
+
 // ---- operations
 
-absl::Status SaveOp(const Op& op, const CompositeCodecs& codecs, SavedEquation& out) {
+void AddText(const char* name, std::string text, SavedEquation& out) {
+  SavedAttribute& attribute = *out.add_attributes();
+  attribute.set_name(name);
+  attribute.set_text(std::move(text));
+}
+
+// Whether these are the two attributes, both texts.
+bool HasTexts(const SavedEquation& in, absl::string_view first, absl::string_view second) {
+  return in.attributes_size() == 2 && in.attributes(0).name() == first && in.attributes(1).name() == second &&
+         in.attributes(0).has_text() && in.attributes(1).has_text();
+}
+
+absl::Status TooManyCalls() {
+  return absl::UnimplementedError(
+      absl::StrCat("a call within ", kMaxCalls, " calls: it can be neither saved nor loaded"));
+}
+
+absl::Status Saver::SaveComposite(const CompositeOp& op, SavedEquation& out) const {
+  if (const Program* body = CallBody(op)) {
+    if (num_calls == kMaxCalls) return TooManyCalls();
+    AQT_ASSIGN_OR_RETURN(std::string bytes, (Saver{codecs, num_calls + 1}.Save(*body)));
+    out.set_op(kCall);
+    AddText("name", CallName(op), out);
+    AddText("body", std::move(bytes), out);
+    return absl::OkStatus();
+  }
+  const auto codec = codecs.find(op.impl->Name());
+  if (codec == codecs.end()) {
+    return absl::UnimplementedError("there is no codec for this composite: it cannot be saved");
+  }
+  absl::StatusOr<std::string> bytes = codec->second.save(*op.impl);
+  if (!bytes.ok()) return Annotate(bytes.status(), "it cannot be saved");
+  out.set_op(kComposite);
+  AddText("name", op.impl->Name(), out);
+  AddText("config", *std::move(bytes), out);
+  return absl::OkStatus();
+}
+
+absl::Status Saver::SaveOp(const Op& op, SavedEquation& out) const {
   return std::visit(
       [&]<class O>(const O& o) -> absl::Status {
         AttributeWriter write(out);
         if constexpr (std::is_same_v<O, CompositeOp>) {
-          const auto codec = codecs.find(o.impl->Name());
-          if (codec == codecs.end()) {
-            return absl::UnimplementedError("there is no codec for this composite: it cannot be saved");
-          }
-          AQT_ASSIGN_OR_RETURN(std::string bytes, codec->second.save(*o.impl));
-          out.set_op(kComposite);
-          for (const auto& [name, text] : {std::pair("name", o.impl->Name()), std::pair("config", std::move(bytes))}) {
-            SavedAttribute& attribute = *out.add_attributes();
-            attribute.set_name(name);
-            attribute.set_text(text);
-          }
+          return SaveComposite(o, out);
         } else {
           out.set_op(OpFields<O>::kName);
           OpFields<O>::Visit(o, write);
@@ -184,10 +239,16 @@ absl::Status SaveOp(const Op& op, const CompositeCodecs& codecs, SavedEquation& 
       op);
 }
 
-absl::StatusOr<Op> LoadComposite(const SavedEquation& in, const CompositeCodecs& codecs) {
-  if (in.attributes_size() != 2 || in.attributes(0).name() != "name" || in.attributes(1).name() != "config") {
-    return Corrupt("a composite has the attributes name and config");
-  }
+absl::StatusOr<Op> Loader::LoadCall(const SavedEquation& in) const {
+  if (!HasTexts(in, "name", "body")) return Corrupt("a call has the attributes name and body");
+  if (num_calls == kMaxCalls) return TooManyCalls();
+  absl::StatusOr<Program> body = Loader{codecs, statistics_bytes, num_calls + 1}.Load(in.attributes(1).text());
+  if (!body.ok()) return Annotate(body.status(), absl::StrCat("\"", in.attributes(0).text(), "\""));
+  return MakeCall(in.attributes(0).text(), *std::move(body));
+}
+
+absl::StatusOr<Op> Loader::LoadComposite(const SavedEquation& in) const {
+  if (!HasTexts(in, "name", "config")) return Corrupt("a composite has the attributes name and config");
   const std::string& name = in.attributes(0).text();
   const auto codec = codecs.find(name);
   if (codec == codecs.end()) {
@@ -196,14 +257,23 @@ absl::StatusOr<Op> LoadComposite(const SavedEquation& in, const CompositeCodecs&
   absl::StatusOr<std::shared_ptr<const Composite>> composite = codec->second.load(in.attributes(1).text());
   if (!composite.ok()) return Annotate(composite.status(), absl::StrCat("the composite \"", name, "\""));
   if (*composite == nullptr || (*composite)->Name() != name) {
-    return absl::InternalError(absl::StrCat("the codec of \"", name, "\" gave another composite"));
+    return Corrupt("the composite \"", name, "\" has the configuration of another one");
+  }
+  for (const std::optional<Array>& statistic : (*composite)->InitialStatistics()) {
+    if (statistic.has_value()) *statistics_bytes -= statistic->num_bytes();
+  }
+  if (*statistics_bytes < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the composite \"", name, "\": with it, the initial statistics of calibrations take more than ",
+                     "LoadOptions::max_statistics_bytes"));
   }
   return CompositeOp{*std::move(composite)};
 }
 
 template <size_t... I>
-absl::StatusOr<Op> LoadOp(const SavedEquation& in, const CompositeCodecs& codecs, std::index_sequence<I...>) {
-  if (in.op() == kComposite) return LoadComposite(in, codecs);
+absl::StatusOr<Op> Loader::LoadOp(const SavedEquation& in, std::index_sequence<I...>) const {
+  if (in.op() == kComposite) return LoadComposite(in);
+  if (in.op() == kCall) return LoadCall(in);
   std::optional<absl::StatusOr<Op>> result;
   const auto attempt = [&]<class O>(O op) {
     if constexpr (!std::is_same_v<O, CompositeOp>) {
@@ -288,8 +358,8 @@ const char* Interned(const std::string& text) {
   return names.insert(text).first->c_str();
 }
 
-absl::Status LoadEquation(const SavedEquation& in, const CompositeCodecs& codecs, Program& program) {
-  absl::StatusOr<Op> op = LoadOp(in, codecs, std::make_index_sequence<std::variant_size_v<Op>>());
+absl::Status Loader::LoadEquation(const SavedEquation& in, Program& program) const {
+  absl::StatusOr<Op> op = LoadOp(in, std::make_index_sequence<std::variant_size_v<Op>>());
   if (!op.ok()) return Annotate(op.status(), in.op());
   Equation equation{*std::move(op), {}, {}, in.scope(), {}};
   equation.in.assign(in.in().begin(), in.in().end());
@@ -344,7 +414,7 @@ absl::Status Append(const SavedRecord& record, std::string& out) {
   return absl::OkStatus();
 }
 
-absl::Status LoadRecord(const SavedRecord& record, const CompositeCodecs& codecs, Program& program) {
+absl::Status Loader::LoadRecord(const SavedRecord& record, Program& program) const {
   switch (record.record_case()) {
     case SavedRecord::kVar: {
       AQT_ASSIGN_OR_RETURN(Aval aval, LoadAval(record.var()));
@@ -362,7 +432,7 @@ absl::Status LoadRecord(const SavedRecord& record, const CompositeCodecs& codecs
         return absl::OkStatus();
       }
       return Corrupt("the scope \"", record.scope(), "\" is named twice");
-    case SavedRecord::kEquation: return LoadEquation(record.equation(), codecs, program);
+    case SavedRecord::kEquation: return LoadEquation(record.equation(), program);
     case SavedRecord::kOutput: {
       AQT_ASSIGN_OR_RETURN(Program::Port port, LoadPort(record.output(), program.vars.size()));
       program.outputs.push_back(std::move(port));
@@ -375,9 +445,7 @@ absl::Status LoadRecord(const SavedRecord& record, const CompositeCodecs& codecs
   return Corrupt("is unknown");
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> SaveProgram(const Program& program, const CompositeCodecs& codecs) {
+absl::StatusOr<std::string> Saver::Save(const Program& program) const {
   std::string out(kMagic);
   AppendU32(kVersion, out);
   for (const Aval& aval : program.vars) {
@@ -404,7 +472,7 @@ absl::StatusOr<std::string> SaveProgram(const Program& program, const CompositeC
   for (const Equation& eqn : program.eqns) {
     SavedRecord record;
     SavedEquation& saved = *record.mutable_equation();
-    if (const absl::Status status = SaveOp(eqn.op, codecs, saved); !status.ok()) {
+    if (const absl::Status status = SaveOp(eqn.op, saved); !status.ok()) {
       return DescribeError(status, program, eqn);
     }
     saved.mutable_in()->Add(eqn.in.begin(), eqn.in.end());
@@ -425,9 +493,9 @@ absl::StatusOr<std::string> SaveProgram(const Program& program, const CompositeC
   return out;
 }
 
-absl::StatusOr<Program> LoadProgram(absl::string_view bytes, const CompositeCodecs& codecs) {
+absl::StatusOr<Program> Loader::Load(absl::string_view bytes) const {
   constexpr size_t kHeader = 12, kFrame = 8;
-  if (bytes.size() < kHeader || bytes.substr(0, kMagic.size()) != kMagic) {
+  if (bytes.size() < kHeader || !IsSavedProgram(bytes)) {
     return Corrupt("byte 0: no saved program begins so; it begins with AQTPROG and has at least 12 bytes");
   }
   const uint32_t version = ReadU32(bytes.substr(kMagic.size()));
@@ -458,7 +526,7 @@ absl::StatusOr<Program> LoadProgram(absl::string_view bytes, const CompositeCode
     }
     number = record.record_case() == last ? number + 1 : 0;
     last = record.record_case();
-    if (const absl::Status status = LoadRecord(record, codecs, program); !status.ok()) {
+    if (const absl::Status status = LoadRecord(record, program); !status.ok()) {
       return Annotate(status, absl::StrCat("byte ", at, ", ", NameOf(last), " ", number));
     }
     at += kFrame + message.size();
@@ -466,6 +534,20 @@ absl::StatusOr<Program> LoadProgram(absl::string_view bytes, const CompositeCode
   if (at != bytes.size()) return Corrupt("byte ", at, ": ", bytes.size() - at, " bytes follow the end");
   if (const absl::Status status = Check(program); !status.ok()) return Corrupt(status.message());
   return program;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SaveProgram(const Program& program, const CompositeCodecs& codecs) {
+  return Saver{codecs}.Save(program);
+}
+
+bool IsSavedProgram(absl::string_view bytes) { return bytes.substr(0, kMagic.size()) == kMagic; }
+
+absl::StatusOr<Program> LoadProgram(absl::string_view bytes, const CompositeCodecs& codecs,
+                                    const LoadOptions& options) {
+  int64_t statistics_bytes = options.max_statistics_bytes;
+  return Loader{codecs, &statistics_bytes}.Load(bytes);
 }
 
 }  // namespace aqt

@@ -7,7 +7,11 @@
 // message, u32, its CRC-32, u32, and the message, a SavedRecord of configs/program.proto: every variable, input,
 // constant, scope, equation and output, and an end that counts them. All integers are little endian. The same program
 // gives the same bytes. A later version of this library reads every earlier format.
+//
+// A call (call.h) is saved with its body; other composites by codecs, which the caller passes: those of aqt/ops are
+// ops::ProgramCodecs() (ops/composite_proto.h).
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,13 +32,23 @@ struct CompositeCodec {
 // By Composite::Name().
 using CompositeCodecs = std::map<std::string, CompositeCodec>;
 
-// Unimplemented, naming the equation, if it holds a composite without a codec; the errors of codecs.
+struct LoadOptions {
+  // What the initial statistics of calibrations (Composite::InitialStatistics) may take, which are not in the file.
+  int64_t max_statistics_bytes = int64_t{1} << 32;
+};
+
+// Unimplemented, naming the equation, if it holds a composite without a codec, and for calls in more than 32 calls; the
+// errors of codecs.
 absl::StatusOr<std::string> SaveProgram(const Program& program, const CompositeCodecs& codecs = {});
+
+// Whether the bytes begin as those of a saved program.
+bool IsSavedProgram(absl::string_view bytes);
 
 // The program whose bytes these are; its text is that of the one saved. DataLoss, naming the record and its place, if
 // bytes are missing or altered, or say what no program can be; Unimplemented for a later format and for operations and
-// composites that are unknown here; the errors of codecs.
-absl::StatusOr<Program> LoadProgram(absl::string_view bytes, const CompositeCodecs& codecs = {});
+// composites that are unknown here; ResourceExhausted by `options`; the errors of codecs.
+absl::StatusOr<Program> LoadProgram(absl::string_view bytes, const CompositeCodecs& codecs = {},
+                                    const LoadOptions& options = {});
 
 }  // namespace aqt
 

@@ -20,9 +20,11 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/call.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
@@ -291,6 +293,67 @@ TEST(ProgramProtoTest, CompositesHaveCodecs) {
     if (record.has_equation()) record.mutable_equation()->mutable_attributes(1)->set_text("4");
   }
   EXPECT_THAT(LoadProgram(Written(records), codecs), FailsWith(kDataLoss, {"the composite \"times\": no factor"}));
+  for (SavedRecord& record : records) {
+    if (record.has_equation()) record.mutable_equation()->mutable_attributes(0)->set_text("over");
+  }
+  const CompositeCodecs other = {
+      {"over", {codecs.at("times").save, [](absl::string_view) { return std::make_shared<Times>(3); }}}};
+  EXPECT_THAT(LoadProgram(Written(records), other),
+              FailsWith(kDataLoss, {"the composite \"over\" has the configuration of another one"}));
+}
+
+// A call `depth` calls deep.
+Values Nested(In in, int depth) {
+  if (depth == 0) return {in[0] * 2.0};
+  return ops::Call(
+      absl::StrCat("f", depth), [=](In args) { return Nested(args, depth - 1); }, in);
+}
+
+TEST(ProgramProtoTest, CallsComeBackWithTheirBodies) {
+  const Array x = Array::Of<float>({1, -2, 3}, {3});
+  const absl::StatusOr<Program> loss = testing::TraceWith(
+      [](In in) {
+        const NamedScope scope("block");
+        return Values{ops::ReduceSum(Nested(in, 2)[0] * in[0])};
+      },
+      {x});
+  ASSERT_THAT(loss, IsOk());
+  const absl::StatusOr<Program> gradient = ValueAndGrad(*loss, {0});
+  ASSERT_THAT(gradient, IsOk());
+  EXPECT_EQ(testing::CountOps(*gradient, "call"), 2);
+  const std::string bytes = *SaveProgram(*gradient);
+  const absl::StatusOr<Program> loaded = LoadProgram(bytes);
+  ASSERT_THAT(loaded, IsOk());
+  EXPECT_EQ(Text(*loaded), Text(*gradient));
+  EXPECT_EQ(*SaveProgram(*loaded), bytes);
+  EXPECT_TRUE(SameBits((*Eval(*loaded, {x}))[1], (*Eval(*gradient, {x}))[1]));
+  for (const Equation& eqn : loaded->eqns) {
+    if (OpName(eqn.op) == "call") {
+      EXPECT_THAT(CallName(eqn.op), ::testing::AnyOf("f2", "grad(f2)"));
+      EXPECT_NE(CallBody(eqn.op), nullptr);
+    }
+  }
+  // What is wrong inside is named with the call around it.
+  std::vector<SavedRecord> records = Records(bytes);
+  for (SavedRecord& record : records) {
+    if (record.equation().op() == "call") record.mutable_equation()->mutable_attributes(1)->mutable_text()->back() ^= 1;
+  }
+  EXPECT_THAT(LoadProgram(Written(records)), FailsWith(kDataLoss, {"equation 0: call: \"f2\": byte ", "altered"}));
+}
+
+TEST(ProgramProtoTest, CallsAreNotNestedWithoutEnd) {
+  const auto program = [](int depth) {
+    return *testing::TraceWith([=](In in) { return Nested(in, depth); }, {Array::Scalar(2.0f)});
+  };
+  std::string bytes = *SaveProgram(program(32));
+  EXPECT_EQ(Text(*LoadProgram(bytes)), Text(program(32)));
+  EXPECT_THAT(SaveProgram(program(33)), FailsWith(kUnimplemented, {"within 32 calls"}));
+  // A file that has one more.
+  std::vector<SavedRecord> records = Records(bytes);
+  for (SavedRecord& record : records) {
+    if (record.has_equation()) record.mutable_equation()->mutable_attributes(1)->set_text(bytes);
+  }
+  EXPECT_THAT(LoadProgram(Written(records)), FailsWith(kUnimplemented, {"within 32 calls"}));
 }
 
 // Each operation once, of constants, with results that are the same on every machine.

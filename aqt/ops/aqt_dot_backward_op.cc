@@ -16,7 +16,6 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/composite_base.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/ops/quant_math.h"
@@ -30,13 +29,14 @@ namespace {
 
 using Impl = AqtDot::Impl;
 
-class BackwardOp : public CompositeBase {
+class BackwardOp : public DotOp {
  public:
   BackwardOp(std::shared_ptr<const Impl> dot, bool has_key)
       : dot_(std::move(dot)), has_key_(has_key), updated_(dot_->UpdatedPositions(dot_->plan().backward_state())) {}
 
   std::string Name() const override { return absl::StrCat(dot_->name, "_bwd"); }
   std::string Attributes() const override { return dot_->attributes; }
+  absl::StatusOr<DotParts> parts() const override { return DotBackwardParts{PartsOf(*dot_), has_key_}; }
   int num_outputs() const override { return 2 + static_cast<int>(updated_.size()); }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(state_at() + dot_->plan().backward_state().size() + (has_key_ ? 1 : 0));

@@ -16,7 +16,6 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/composite_base.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_expand.h"
@@ -33,7 +32,7 @@ namespace {
 
 using Impl = AqtDot::Impl;
 
-class ForwardOp : public CompositeBase {
+class ForwardOp : public DotOp {
  public:
   // `backward_slots` are the names of the gradient's statistics.
   ForwardOp(std::shared_ptr<const Impl> dot, OperandOrder order, bool with_residuals, std::vector<Slot> backward_slots,
@@ -62,6 +61,22 @@ class ForwardOp : public CompositeBase {
     return text;
   }
   std::optional<std::string> instance_name() const override { return name_; }
+  absl::StatusOr<DotParts> parts() const override {
+    if (is_packed()) return absl::UnimplementedError("an operand is packed for the kernels of this machine");
+    DotForwardParts parts{.contraction = PartsOf(*dot_),
+                          .with_residuals = with_residuals_,
+                          .has_backward_state = order_.backward_state > 0,
+                          .has_key = order_.has_key,
+                          .backward_slots = backward_slots_,
+                          .name = name_};
+    for (const Side side : kSides) {
+      const int i = static_cast<int>(side);
+      (side == Side::kLhs ? parts.lhs : parts.rhs) = order_.quantized[i]   ? OperandForm::kQvalueWithScale
+                                                     : order_.has_scale[i] ? OperandForm::kFloatWithScale
+                                                                           : OperandForm::kFloat;
+    }
+    return parts;
+  }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(order_.size());
     for (size_t i = 0; i < order_.forward_state.size(); ++i) {
@@ -312,9 +327,10 @@ std::vector<std::optional<Value>> ForwardOp::GradBackward(absl::Span<const Value
 }  // namespace
 
 std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Impl> dot, OperandOrder order,
-                                               std::vector<Slot> backward_slots, std::optional<std::string> name) {
-  return std::make_shared<ForwardOp>(std::move(dot), std::move(order), /*with_residuals=*/false,
-                                     std::move(backward_slots), std::move(name));
+                                               bool with_residuals, std::vector<Slot> backward_slots,
+                                               std::optional<std::string> name) {
+  return std::make_shared<ForwardOp>(std::move(dot), std::move(order), with_residuals, std::move(backward_slots),
+                                     std::move(name));
 }
 
 }  // namespace aqt::internal

@@ -57,8 +57,9 @@ bool HasBias(const Quantizer& quantizer) {
 
 }  // namespace
 
-absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
-                                    const Semantics& semantics, const Modes& modes) {
+absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::Make(const DotGeneral& config, const Aval& lhs,
+                                                                       const Aval& rhs, const PlannedDims& dims,
+                                                                       const Semantics& semantics, const Modes& modes) {
   const PlanOptions options{.semantics = semantics};
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(config, lhs, rhs, dims, options));
   Impl impl{std::move(plan), dims, config, modes, absl::StrCat("aqt_", KindOf(dims)), DescribeDims(dims)};
@@ -72,14 +73,26 @@ absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, c
     if (!has_state || impl.mode(side) == QuantMode::kTrain) continue;
     absl::StrAppend(&attributes, ", ", side == Side::kLhs ? "lhs" : "rhs", " in ", ToString(impl.mode(side)));
   }
-  return AqtDot(std::make_shared<const Impl>(std::move(impl)));
+  return std::make_shared<const Impl>(std::move(impl));
+}
+
+absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::MakeFloat(const Aval& lhs, const Aval& rhs,
+                                                                            const PlannedDims& dims) {
+  if (std::holds_alternative<DotDims>(dims)) return Make({}, lhs, rhs, dims, {}, {});
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan({}, lhs, rhs, dims, {}));
+  return std::make_shared<const Impl>(
+      Impl{std::move(plan), dims, DotGeneral(), Modes(), std::string(KindOf(dims)), DescribeDims(dims)});
+}
+
+absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
+                                    const Semantics& semantics, const Modes& modes) {
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<const Impl> impl, Impl::Make(config, lhs, rhs, dims, semantics, modes));
+  return AqtDot(std::move(impl));
 }
 
 absl::StatusOr<AqtDot> AqtDot::MakeFloat(const Aval& lhs, const Aval& rhs, const PlannedDims& dims) {
-  if (std::holds_alternative<DotDims>(dims)) return Make({}, lhs, rhs, dims);
-  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan({}, lhs, rhs, dims, {}));
-  return AqtDot(std::make_shared<const Impl>(
-      Impl{std::move(plan), dims, DotGeneral(), Modes(), std::string(KindOf(dims)), DescribeDims(dims)}));
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<const Impl> impl, Impl::MakeFloat(lhs, rhs, dims));
+  return AqtDot(std::move(impl));
 }
 
 const PlannedContraction& AqtDot::plan() const { return impl_->plan(); }
@@ -125,7 +138,8 @@ AqtDot::Result AqtDot::ApplyWithState(const Arguments& arguments, const SourceLi
   if (!order.forward_state.empty() && state.forward.size() != slots.size()) {
     return refuse("has a calibration with state; QuantizedDot gives it its statistics");
   }
-  const CompositeOp op{internal::MakeForwardOp(impl_, order, state.backward_slots, state.name)};
+  const CompositeOp op{
+      internal::MakeForwardOp(impl_, order, /*with_residuals=*/false, state.backward_slots, state.name)};
   const std::vector<Value> out = Bind(op, operands, where);
   result.out = out[0];
   size_t next = 1;

@@ -11,14 +11,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/composite.h"
+#include "aqt/graph/composite_base.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_dot_general.h"
+#include "aqt/ops/aqt_dot_parts.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
@@ -52,6 +55,13 @@ struct AqtDot::Impl {
   const RaggedDotPlan* ragged() const { return std::get_if<RaggedDotPlan>(&door); }
   bool is_conv() const { return std::holds_alternative<ConvGeneralPlan>(door); }
   bool is_float() const { return config == DotGeneral{}; }
+
+  // AqtDot::Make and MakeFloat.
+  static absl::StatusOr<std::shared_ptr<const Impl>> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+                                                          const PlannedDims& dims, const Semantics& semantics,
+                                                          const AqtDot::Modes& modes);
+  static absl::StatusOr<std::shared_ptr<const Impl>> MakeFloat(const Aval& lhs, const Aval& rhs,
+                                                               const PlannedDims& dims);
 
   const Semantics& semantics() const { return plan().options().semantics; }
   QuantMode mode(Side side) const { return side == Side::kLhs ? modes.lhs : modes.rhs; }
@@ -139,10 +149,19 @@ struct UpdatedState {
   std::vector<MutableArrayRef> refs;  // by slot
 };
 
-// The operation <name>, such as aqt_dot_general; where a gradient is taken, it becomes <name>_fwd. `backward_slots` are
-// the names of the gradient's statistics.
+// An operation of an AqtDot.
+class DotOp : public CompositeBase {
+ public:
+  // What it was made of; Unimplemented if that is only for this machine.
+  virtual absl::StatusOr<DotParts> parts() const = 0;
+};
+ContractionParts PartsOf(const AqtDot::Impl& dot);
+
+// The operation <name>, such as aqt_dot_general; where a gradient is taken, it becomes <name>_fwd, which also gives the
+// residuals. `backward_slots` are the names of the gradient's statistics.
 std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Impl> dot, OperandOrder order,
-                                               std::vector<Slot> backward_slots, std::optional<std::string> name);
+                                               bool with_residuals, std::vector<Slot> backward_slots,
+                                               std::optional<std::string> name);
 // <name>_bwd: (g, residuals[, group_sizes], statistics[, key]) -> dlhs, drhs, and the statistics that it updates.
 std::shared_ptr<const Composite> MakeBackwardOp(std::shared_ptr<const AqtDot::Impl> dot, bool has_key);
 // aqt_quantize: (x[, scale][, key]) -> qvalue, scale.

@@ -11,7 +11,6 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/composite_base.h"
 #include "aqt/ops/aqt_dot_ops.h"
 #include "aqt/ops/panel_cache.h"
 #include "aqt/quant/contraction/dot_operand.h"
@@ -35,13 +34,16 @@ std::string ToText(const PanelKey& key) {
                       ToString(key.dtype));
 }
 
-class PackOp : public CompositeBase {
+class PackOp : public DotOp {
  public:
   // (qvalue, scale) or (x)
   PackOp(std::shared_ptr<const AqtDot::Impl> dot, Side side, bool has_scale)
       : dot_(std::move(dot)), side_(side), has_scale_(has_scale), key_(*dot_->engine().forward().panels(side)) {}
 
   std::string Name() const override { return "aqt_pack"; }
+  absl::StatusOr<DotParts> parts() const override {
+    return absl::UnimplementedError("packs an operand for the kernels of this machine");
+  }
   std::string Attributes() const override {
     return absl::StrCat(internal::Name(side_), " of ", dot_->name, ", ", ToText(key_));
   }

@@ -12,7 +12,6 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/composite_base.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/describe.h"
 #include "aqt/ops/opaque_ops.h"
@@ -26,7 +25,7 @@ namespace {
 
 using Impl = AqtDot::Impl;
 
-class QuantizeOp : public CompositeBase {
+class QuantizeOp : public DotOp {
  public:
   // (x[, scale][, key])
   QuantizeOp(std::shared_ptr<const Impl> dot, Side side, bool has_scale, bool has_key)
@@ -37,6 +36,7 @@ class QuantizeOp : public CompositeBase {
     return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(dot_->shared_axes(side_), ","), "]",
                         ArithmeticText(dot_->semantics()));
   }
+  absl::StatusOr<DotParts> parts() const override { return DotQuantizeParts{PartsOf(*dot_), side_, has_scale_}; }
   int num_outputs() const override { return 2; }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {

@@ -36,6 +36,7 @@ class EinsumOp : public CompositeBase {
       : equation_(std::move(equation)), lowering_(std::move(lowering)), plan_(std::move(plan)) {}
 
   const std::string& equation() const { return equation_; }
+  EinsumParts parts() const { return {equation_, plan_.lhs_aval(), plan_.rhs_aval()}; }
 
   std::string Name() const override { return "einsum"; }
   std::string Attributes() const override { return absl::StrCat("\"", equation_, "\""); }
@@ -78,13 +79,20 @@ Value Float(const std::vector<Value>& operands, const PlannedDims& dims, const S
   return dot->ApplyWithState(arguments, where).out;
 }
 
-absl::StatusOr<CompositeOp> MakeEinsum(absl::string_view equation, const Aval& lhs, const Aval& rhs) {
-  AQT_ASSIGN_OR_RETURN(internal::EinsumLowering lowering, internal::LowerEinsum(equation, lhs, rhs));
-  AQT_ASSIGN_OR_RETURN(EinsumPlan plan, EinsumPlan::Make(equation, {}, lhs, rhs, {.passes = PlanPasses::kForwardOnly}));
-  return CompositeOp{std::make_shared<EinsumOp>(std::string(equation), std::move(lowering), std::move(plan))};
+}  // namespace
+
+std::optional<EinsumParts> EinsumPartsOf(const Composite& op) {
+  const auto* einsum = dynamic_cast<const EinsumOp*>(&op);
+  if (einsum == nullptr) return std::nullopt;
+  return einsum->parts();
 }
 
-}  // namespace
+absl::StatusOr<std::shared_ptr<const Composite>> MakeEinsumOp(const EinsumParts& parts) {
+  const auto& [equation, lhs, rhs] = parts;
+  AQT_ASSIGN_OR_RETURN(internal::EinsumLowering lowering, internal::LowerEinsum(equation, lhs, rhs));
+  AQT_ASSIGN_OR_RETURN(EinsumPlan plan, EinsumPlan::Make(equation, {}, lhs, rhs, {.passes = PlanPasses::kForwardOnly}));
+  return std::make_shared<EinsumOp>(equation, std::move(lowering), std::move(plan));
+}
 
 std::optional<ContractionDims> ContractionOf(const Op& op) {
   if (const DotGeneralOp* dot = std::get_if<DotGeneralOp>(&op)) return dot->dims;
@@ -112,9 +120,9 @@ Value Einsum(absl::string_view equation, const Operand& lhs, const Operand& rhs)
   for (const Value& operand : {a, b}) {
     if (!operand.status().ok()) return operand;
   }
-  const absl::StatusOr<CompositeOp> op = MakeEinsum(equation, a.aval(), b.aval());
+  const auto op = MakeEinsumOp({std::string(equation), a.aval(), b.aval()});
   if (!op.ok()) return Refuse(op.status(), "einsum", {a, b}, lhs.where());
-  return Bind(*op, {a, b}, lhs.where())[0];
+  return Bind(CompositeOp{*op}, {a, b}, lhs.where())[0];
 }
 
 }  // namespace ops

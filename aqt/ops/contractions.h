@@ -4,10 +4,15 @@
 // Contractions of floats other than the basic dot_general, as operations of a program. Each is one equation that a rule
 // can quantize (transforms/inject.h), has gradients, and expands into basic operations with the same bits.
 
+#include <memory>
 #include <optional>
+#include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/composite.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/contraction_dims.h"
@@ -18,6 +23,15 @@ namespace aqt {
 // What a rule can quantize: how the operands of a float contraction meet, a dot_general or one of those below. Null for
 // any other operation.
 std::optional<ContractionDims> ContractionOf(const Op& op);
+
+// What an einsum is made of; null for any other operation. And the operation: InvalidArgument as EinsumPlan::Make. For
+// whoever saves programs.
+struct EinsumParts {
+  std::string equation;
+  Aval lhs, rhs;
+};
+std::optional<EinsumParts> EinsumPartsOf(const Composite& op);
+absl::StatusOr<std::shared_ptr<const Composite>> MakeEinsumOp(const EinsumParts& parts);
 
 namespace ops {
 

@@ -37,6 +37,7 @@ class ScalingOp : public CompositeBase {
   ScalingOp(ScalingStep step, ScalingOptions options) : step_(step), options_(options) {}
 
   const ScalingStep& step() const { return step_; }
+  const ScalingOptions& options() const { return options_; }
 
   std::string Name() const override { return NameOf(step_); }
   std::string Attributes() const override {
@@ -123,6 +124,36 @@ std::optional<ScalingStep> ScalingStepOf(const Op& op) {
   const ScalingOp* scaling = composite == nullptr ? nullptr : dynamic_cast<const ScalingOp*>(composite->impl.get());
   if (scaling == nullptr) return std::nullopt;
   return scaling->step();
+}
+
+std::optional<ScalingParts> ScalingPartsOf(const Composite& op) {
+  const auto* scaling = dynamic_cast<const ScalingOp*>(&op);
+  if (scaling == nullptr) return std::nullopt;
+  return ScalingParts{scaling->step(), scaling->options()};
+}
+
+absl::StatusOr<std::shared_ptr<const Composite>> MakeScalingOp(const ScalingParts& parts) {
+  const ScalingStep& step = parts.step;
+  const auto error = [&](const auto&... text) {
+    return absl::InvalidArgumentError(absl::StrCat(NameOf(step), text...));
+  };
+  bool needs_dtype = false, may_have_dtype = false, has_backward = true;
+  switch (step.kind) {
+    case ScalingKind::kSetScaling: has_backward = false; break;
+    case ScalingKind::kStopScaling:
+      may_have_dtype = true;
+      has_backward = false;
+      break;
+    case ScalingKind::kRescaleMax:
+    case ScalingKind::kRescaleL1:
+    case ScalingKind::kRescaleL2: break;
+    case ScalingKind::kReducePrecision:
+    case ScalingKind::kCast: needs_dtype = may_have_dtype = true; break;
+  }
+  if (needs_dtype && !step.dtype.has_value()) return error(" needs a dtype");
+  if (!may_have_dtype && step.dtype.has_value()) return error(" has no dtype");
+  if (!has_backward && step.backward) return error(" has no backward kind");
+  return std::make_shared<ScalingOp>(step, parts.options);
 }
 
 namespace ops {

@@ -4,11 +4,14 @@
 // Operations that say how numbers are scaled (after jax-scalify). On plain values most of them are the identity; the
 // transform Scalify (transforms/scalify.h) gives them their meaning for scaled ones. Each is one equation.
 
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/composite.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/value.h"
 #include "aqt/kernels/elementwise.h"
@@ -40,6 +43,15 @@ struct ScalingStep {
   bool backward = false;  // it acts on the cotangent, and the value passes
 };
 std::optional<ScalingStep> ScalingStepOf(const Op& op);
+
+// The same with its options, and the operation again: InvalidArgument for a step that the functions below do not make.
+// For whoever saves programs.
+struct ScalingParts {
+  ScalingStep step;
+  ScalingOptions options = {};
+};
+std::optional<ScalingParts> ScalingPartsOf(const Composite& op);
+absl::StatusOr<std::shared_ptr<const Composite>> MakeScalingOp(const ScalingParts& parts);
 
 // The bits to which kReducePrecision rounds; null for a dtype that is not e4m3fn or e5m2.
 std::optional<kernels::Precision> SimulatedPrecision(DType dtype);

@@ -9,17 +9,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/ops/contraction_dims.h"
-#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/text/config_proto.h"
+#include "aqt/quant/text/semantics_proto.h"
 #include "configs/config_text.h"
 #include "configs/embedded_text.h"
 #include "configs/enum_values.h"
 #include "configs/inject.pb.h"
 #include "configs/inject_presets.h"
-#include "google/protobuf/descriptor.h"
 #include "google/protobuf/text_format.h"
 #include "re2/re2.h"
 
@@ -29,13 +27,10 @@ namespace {
 using config::NumberOf;
 using config::Place;
 using config::ReadEnum;
+using internal::kModes;
 
-// The values of the enums, in the order of the proto's numbers, starting at 1.
-constexpr QuantMode kModes[] = {QuantMode::kTrain, QuantMode::kCalibrate, QuantMode::kConvert, QuantMode::kServe};
+// The values of the enum, in the order of the proto's numbers, starting at 1.
 constexpr OperandOrigin kOrigins[] = {OperandOrigin::kAny, OperandOrigin::kParam, OperandOrigin::kData};
-constexpr PrngLayout kLayouts[] = {PrngLayout::kPartitionable, PrngLayout::kOriginal};
-constexpr Arithmetic kArithmetics[] = {Arithmetic::kXlaCompatible, Arithmetic::kIeee};
-constexpr WeightOnly kWeightOnly[] = {WeightOnly::kDigits, WeightOnly::kFloat};
 
 // Names that AQT, InjectConfig or the converter's configuration use, and what to write here instead.
 constexpr config::Rename kRenames[] = {
@@ -57,13 +52,6 @@ std::vector<config::Rename> Renames() {
   const absl::Span<const config::Rename> inner = DotGeneralRenames();
   all.insert(all.end(), inner.begin(), inner.end());
   return all;
-}
-
-// The field of the same name in the proto.
-const google::protobuf::FieldDescriptor* InProto(const CompatField& field) {
-  const auto* found = config::Compat::descriptor()->FindFieldByName(std::string(field.name));
-  AQT_CHECK(found != nullptr);
-  return found;
 }
 
 absl::Status ReadMode(bool has, int number, const Place& place, std::optional<QuantMode>* out) {
@@ -134,21 +122,7 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
   if (message.has_strict()) out.strict = message.strict();
   out.allow_requantize = message.allow_requantize();
   if (message.has_shared_key_slot()) out.shared_key_slot = message.shared_key_slot();
-  if (message.has_prng_layout()) {
-    AQT_RETURN_IF_ERROR(
-        ReadEnum(kLayouts, message.prng_layout(), place.In(message, "prng_layout"), &out.semantics.prng_layout));
-  }
-  if (message.has_arithmetic()) {
-    AQT_RETURN_IF_ERROR(
-        ReadEnum(kArithmetics, message.arithmetic(), place.In(message, "arithmetic"), &out.semantics.arithmetic));
-  }
-  if (message.has_weight_only()) {
-    AQT_RETURN_IF_ERROR(
-        ReadEnum(kWeightOnly, message.weight_only(), place.In(message, "weight_only"), &out.semantics.weight_only));
-  }
-  for (const CompatField& field : CompatFields()) {
-    out.semantics.compat.*field.member = message.compat().GetReflection()->GetBool(message.compat(), InProto(field));
-  }
+  AQT_RETURN_IF_ERROR(internal::ReadSemantics(message, place, &out.semantics));
   return out;
 }
 
@@ -177,38 +151,24 @@ std::string ToText(const InjectConfig& config) {
     const auto origin = [](OperandOrigin value) {
       return static_cast<config::OperandOrigin>(NumberOf(kOrigins, value));
     };
-    const auto mode = [](QuantMode value) { return static_cast<config::QuantMode>(NumberOf(kModes, value)); };
     if (rule.lhs_origin != default_rule.lhs_origin) out->set_lhs_origin(origin(rule.lhs_origin));
     if (rule.rhs_origin != default_rule.rhs_origin) out->set_rhs_origin(origin(rule.rhs_origin));
     if (rule.dot_general.has_value()) *out->mutable_dot_general() = ToProto(*rule.dot_general);
     else out->set_keep(true);
-    if (rule.lhs_mode.has_value()) out->set_lhs_mode(mode(*rule.lhs_mode));
-    if (rule.rhs_mode.has_value()) out->set_rhs_mode(mode(*rule.rhs_mode));
+    if (rule.lhs_mode.has_value()) out->set_lhs_mode(internal::ToProto(*rule.lhs_mode));
+    if (rule.rhs_mode.has_value()) out->set_rhs_mode(internal::ToProto(*rule.rhs_mode));
     if (rule.key_slot.has_value()) out->set_key_slot(*rule.key_slot);
   }
   if (config.param_mode != defaults.param_mode) {
-    message.set_param_mode(static_cast<config::QuantMode>(NumberOf(kModes, config.param_mode)));
+    message.set_param_mode(internal::ToProto(config.param_mode));
   }
   if (config.data_mode != defaults.data_mode) {
-    message.set_data_mode(static_cast<config::QuantMode>(NumberOf(kModes, config.data_mode)));
+    message.set_data_mode(internal::ToProto(config.data_mode));
   }
   if (config.strict != defaults.strict) message.set_strict(config.strict);
   if (config.allow_requantize) message.set_allow_requantize(true);
   if (config.shared_key_slot != defaults.shared_key_slot) message.set_shared_key_slot(config.shared_key_slot);
-  if (config.semantics.prng_layout != defaults.semantics.prng_layout) {
-    message.set_prng_layout(static_cast<config::PrngLayout>(NumberOf(kLayouts, config.semantics.prng_layout)));
-  }
-  if (config.semantics.arithmetic != defaults.semantics.arithmetic) {
-    message.set_arithmetic(static_cast<config::Arithmetic>(NumberOf(kArithmetics, config.semantics.arithmetic)));
-  }
-  if (config.semantics.weight_only != defaults.semantics.weight_only) {
-    message.set_weight_only(static_cast<config::WeightOnly>(NumberOf(kWeightOnly, config.semantics.weight_only)));
-  }
-  for (const CompatField& field : CompatFields()) {
-    if (!(config.semantics.compat.*field.member)) continue;
-    config::Compat* compat = message.mutable_compat();
-    compat->GetReflection()->SetBool(compat, InProto(field), true);
-  }
+  internal::WriteSemantics(config.semantics, &message);
   return config::PrintText(message);
 }
 

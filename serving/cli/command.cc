@@ -365,8 +365,9 @@ CLI::App* AddConfig(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();
   config->add_option("SOURCE", flags.input, "a preset or a textproto; without one, the presets are listed");
-  config->add_option("--program", flags.program,
-                     "inject only: the text of a program (ToText); show what the rules would do to it");
+  config->add_option(
+      "--program", flags.program,
+      "inject only: a saved program (SaveProgram) or its text (ToText); show what the rules would do to it");
   return config;
 }
 

@@ -9,8 +9,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/program_proto.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -384,6 +393,17 @@ TEST_F(CommandTest, WhatInjectWouldDoToAProgram) {
   EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.txt"}), 2);
   EXPECT_THAT(out_, HasSubstr("[fc] (f32[1,64], f32[64,10]): no rule\nrule \"none\" hit nothing\n"));
   EXPECT_THAT(err_, HasSubstr("rule \"none\" hit nothing, which is an error unless the configuration has strict"));
+  WriteText("rules.textproto", "schema: 1 rules { name: 'all' dot_general { base: 'int8_fwd' } }");
+  const absl::StatusOr<Program> program =
+      Trace([](absl::Span<const Value> in) { return std::vector<Value>{ops::MatMul(in[0], in[1])}; },
+            {{{SlotKind::kData, "x"}, {DType::kF32, {1, 64}}}, {{SlotKind::kParam, "w"}, {DType::kF32, {64, 10}}}});
+  const std::string saved = *SaveProgram(*program);
+  WriteText("model.aqtprog", saved);
+  EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.aqtprog"}), 0);
+  EXPECT_THAT(out_, HasSubstr("(f32[1,64], f32[64,10]): rule \"all\": lhs int8:s8, rhs int8:s8\n"));
+  WriteText("model.aqtprog", saved.substr(0, saved.size() - 1));
+  EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.aqtprog"}), 3);
+  EXPECT_THAT(err_, AllOf(HasSubstr("model.aqtprog: byte "), HasSubstr("the file ends within a record")));
   WriteText("model.txt", "no program");
   EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.txt"}), 2);
   EXPECT_THAT(err_, HasSubstr("model.txt: line 1, \"no program\": this is not a line of a program's text"));

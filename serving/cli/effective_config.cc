@@ -7,6 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/program_proto.h"
+#include "aqt/ops/composite_proto.h"
 #include "aqt/quant/text/config_proto.h"
 #include "aqt/transforms/inject_outline.h"
 #include "aqt/transforms/inject_proto.h"
@@ -88,7 +91,12 @@ absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::stri
   AQT_ASSIGN_OR_RETURN(const bool is_preset, IsPreset(fs, "inject", source));
   AQT_ASSIGN_OR_RETURN(const InjectConfig config,
                        is_preset ? InjectConfigFromPreset(source) : InjectConfigOfFile(fs, source));
-  AQT_ASSIGN_OR_RETURN(const std::string program, io::ReadFile(fs, program_file, kMaxProgramBytes));
+  AQT_ASSIGN_OR_RETURN(std::string program, io::ReadFile(fs, program_file, kMaxProgramBytes));
+  if (IsSavedProgram(program)) {
+    const absl::StatusOr<Program> loaded = LoadProgram(program, ops::ProgramCodecs());
+    if (!loaded.ok()) return Annotate(loaded.status(), program_file);
+    program = ToText(*loaded);
+  }
   absl::StatusOr<InjectReport> report = ReportInjection(program, config);
   if (!report.ok()) return Annotate(report.status(), program_file);
   if (config.strict) *unmatched = report->unmatched;

@@ -22,7 +22,7 @@ std::vector<std::string> PresetNames(absl::string_view kind);
 // file:line:column if the file is wrong, or listing the presets if `source` is neither.
 absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind, absl::string_view source);
 
-// What an inject configuration, a preset or a textproto, would do to the program whose text is in a file
+// What an inject configuration, a preset or a textproto, would do to the program in a file, saved or as text
 // (transforms/inject_outline.h), kind by kind. `unmatched` gets the rules that hit nothing, if these are an error
 // (strict).
 absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::string_view source,

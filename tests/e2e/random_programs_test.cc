@@ -1,6 +1,6 @@
 // Random programs of 2 to 6 contractions of all four kinds, with reshapes, transposes, activations and sums between
 // them: trained, calibrated, converted and served, a program gives the bits of its expansion, and a served one also
-// those of the prepared program, on one thread and on two.
+// those of the prepared program, on one thread and on two. Each is saved and loaded on the way.
 //
 // AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing program; AQT_TEST_CASES=N draws more of them.
 
@@ -33,9 +33,11 @@
 #include "aqt/graph/initial_stats.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
+#include "aqt/graph/program_proto.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
 #include "aqt/kernels/thread_pool.h"
+#include "aqt/ops/composite_proto.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contraction_problems.h"
 #include "aqt/ops/functions.h"
@@ -265,7 +267,19 @@ class RandomProgramsTest : public ::testing::Test {
     for (const auto& [slot, array] : got) ASSERT_TRUE(SameBits(array, want.at(slot))) << slot.ToString();
   }
 
-  // The values of the program, which are those of its expansion and of an Executable, on one thread and on two.
+  // The program as it comes back from a file.
+  void SaveAndLoad(const Program& program, Program& loaded) {
+    const absl::StatusOr<std::string> bytes = SaveProgram(program, ops::ProgramCodecs());
+    ASSERT_THAT(bytes, IsOk());
+    absl::StatusOr<Program> back = LoadProgram(*bytes, ops::ProgramCodecs());
+    ASSERT_THAT(back, IsOk());
+    ASSERT_EQ(ToText(*back, {.source_lines = true}), ToText(program, {.source_lines = true}));
+    ASSERT_EQ(*SaveProgram(*back, ops::ProgramCodecs()), *bytes);
+    loaded = *std::move(back);
+  }
+
+  // The values of the program, which are those of its expansion and of an Executable, on one thread and on two, with
+  // all but the program itself read from a file.
   void Evaluate(const absl::StatusOr<Program>& program, const SlotValues& values, SlotValues& results) {
     ASSERT_THAT(program, IsOk());
     const absl::StatusOr<Program> expanded = Expand(*program);
@@ -274,14 +288,20 @@ class RandomProgramsTest : public ::testing::Test {
       const auto* composite = std::get_if<CompositeOp>(&eqn.op);
       ASSERT_FALSE(composite != nullptr && composite->impl->has_expansion()) << OpName(eqn.op);
     }
-    const absl::StatusOr<Executable> executable = Executable::Make(*program);
+    Program loaded, loaded_expanded;
+    ASSERT_NO_FATAL_FAILURE(SaveAndLoad(*program, loaded));
+    ASSERT_NO_FATAL_FAILURE(SaveAndLoad(*expanded, loaded_expanded));
+    const absl::StatusOr<Executable> executable = Executable::Make(loaded);
     ASSERT_THAT(executable, IsOk());
+    const absl::StatusOr<SlotValues> evaluated = EvalSlots(loaded, values);
+    ASSERT_THAT(evaluated, IsOk());
     for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&pool_)}) {
       const UseExecutor threads(executor);
-      const absl::StatusOr<SlotValues> fused = EvalSlots(*program, values), meant = EvalSlots(*expanded, values);
+      const absl::StatusOr<SlotValues> fused = EvalSlots(*program, values), meant = EvalSlots(loaded_expanded, values);
       ASSERT_THAT(fused, IsOk());
       ASSERT_THAT(meant, IsOk());
       ASSERT_NO_FATAL_FAILURE(ExpectSame(*fused, *meant));
+      ASSERT_NO_FATAL_FAILURE(ExpectSame(*evaluated, *fused));
       const absl::StatusOr<SlotValues> executed = executable->RunSlots(values);
       ASSERT_THAT(executed, IsOk());
       ASSERT_NO_FATAL_FAILURE(ExpectSame(*executed, *fused));

@@ -58,18 +58,18 @@ absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, cons
 
 const DotGeneral& RaggedDotPlan::config() const { return impl().config(); }
 
-absl::Status RaggedDotPlan::CheckGroupSizes(absl::Span<const int64_t> group_sizes) const {
+absl::Status CheckGroupSizes(const Aval& lhs, const Aval& rhs, absl::Span<const int64_t> group_sizes) {
   const auto error = [&](const auto&... parts) {
     return absl::InvalidArgumentError(
         absl::StrCat("ragged_dot: group_sizes = [", absl::StrJoin(group_sizes, ","), "]: ", parts...));
   };
-  if (static_cast<int64_t>(group_sizes.size()) != num_groups()) {
-    return error(group_sizes.size(), " sizes, but rhs ", rhs_aval().ToString(), " has ", num_groups(), " groups");
+  if (static_cast<int64_t>(group_sizes.size()) != rhs.shape[0]) {
+    return error(group_sizes.size(), " sizes, but rhs ", rhs.ToString(), " has ", rhs.shape[0], " groups");
   }
-  int64_t rows = lhs_aval().shape[0];
+  int64_t rows = lhs.shape[0];
   for (const int64_t size : group_sizes) {
     if (size < 0) return error("a negative size");
-    if (size > rows) return error("more rows than lhs ", lhs_aval().ToString(), " has");
+    if (size > rows) return error("more rows than lhs ", lhs.ToString(), " has");
     rows -= size;
   }
   return absl::OkStatus();

@@ -35,6 +35,10 @@
 
 namespace aqt {
 
+// InvalidArgument unless there are as many sizes as rhs [g,k,n] has groups, none negative, of at most as many rows in
+// all as lhs [m,k] has.
+absl::Status CheckGroupSizes(const Aval& lhs, const Aval& rhs, absl::Span<const int64_t> group_sizes);
+
 class RaggedDotPlan : public PlannedContraction {
  public:
   // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
@@ -45,8 +49,9 @@ class RaggedDotPlan : public PlannedContraction {
   int64_t num_groups() const { return rhs_aval().shape[0]; }
   const DotGeneral& config() const;
 
-  // InvalidArgument unless there are num_groups() sizes, none negative, of at most m rows in all.
-  absl::Status CheckGroupSizes(absl::Span<const int64_t> group_sizes) const;
+  absl::Status CheckGroupSizes(absl::Span<const int64_t> group_sizes) const {
+    return aqt::CheckGroupSizes(lhs_aval(), rhs_aval(), group_sizes);
+  }
 
   // As those of DotGeneralPlan, and of CheckGroupSizes. Backward gets the sizes that Forward got.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,

@@ -109,6 +109,23 @@ absl::StatusOr<Axes> SharedAxesOf(const Quantizer& quantizer, absl::Span<const i
   return NormalizeAxes(shared.axes.empty() ? calibration_axes : absl::MakeConstSpan(shared.axes), rank);
 }
 
+namespace {
+
+// A statistic that nobody could mean is an error here rather than memory that nobody has.
+constexpr int64_t kMaxStatisticBytes = int64_t{1} << 28;
+
+absl::Status CheckStatisticBytes(const QuantizeSpec& spec) {
+  for (const Statistic& statistic : spec.statistics) {
+    if (statistic.aval.num_bytes() <= kMaxStatisticBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Quantizer: the statistic ", statistic.name, " of ", spec.x.ToString(), " would be ", statistic.aval.ToString(),
+        ", more than ", kMaxStatisticBytes, " bytes; share scales along more axes"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const Aval& x,
                                               absl::Span<const int64_t> calibration_axes) {
   AQT_RETURN_IF_ERROR(ValidateQuantizer(quantizer));
@@ -133,6 +150,7 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
     AQT_RETURN_IF_ERROR(ResolveConstant(*constant, spec));
   }
   spec.statistics = StatisticsOf(spec.calibration, x, spec.scale_shape);
+  AQT_RETURN_IF_ERROR(CheckStatisticBytes(spec));
   spec.q_dtype = QvalueDType(spec.numerics, spec.scaled_dtype);
   AQT_ASSIGN_OR_RETURN(spec.draws_shape, DrawsShape(spec.numerics, x.shape, spec.scaled_dtype));
   return spec;

@@ -70,17 +70,26 @@ constexpr config::Rename kRenames[] = {
     {"", "custom", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
 };
 
+absl::StatusOr<config::DotGeneral> WithBase(const config::DotGeneral& message, const Place& place) {
+  if (message.has_schema()) AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
+  config::DotGeneral m = message;
+  AQT_RETURN_IF_ERROR(config::ResolveBase(config::QuantPresets(), place, &m));
+  return m;
+}
+
 }  // namespace
 
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const Place& place) {
-  const std::vector<config::EmbeddedText> presets = config::QuantPresets();
-  if (message.has_schema()) AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
-  config::DotGeneral m = message;
-  AQT_RETURN_IF_ERROR(config::ResolveBase(presets, place, &m));
+  AQT_ASSIGN_OR_RETURN(const config::DotGeneral m, WithBase(message, place));
   return internal::Read(m, {place, ""});
 }
 
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message) { return FromProto(message, Place()); }
+
+absl::StatusOr<DotGeneral> PlannedFromProto(const config::DotGeneral& message) {
+  AQT_ASSIGN_OR_RETURN(const config::DotGeneral m, WithBase(message, Place()));
+  return internal::Read(m, internal::ConfigPath(), internal::AccumulatorCheck::kByPlan);
+}
 
 absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source) {
   config::DotGeneral message;
@@ -107,6 +116,16 @@ config::DotGeneral ToProto(const DotGeneral& dg) {
   config::DotGeneral message;
   message.set_schema(1);
   internal::Write(dg, &message);
+  return message;
+}
+
+absl::StatusOr<Quantizer> FromProto(const config::Quantizer& message) {
+  return internal::Read(message, internal::ConfigPath());
+}
+
+config::Quantizer ToProto(const Quantizer& quantizer) {
+  config::Quantizer message;
+  internal::Write(quantizer, &message);
   return message;
 }
 

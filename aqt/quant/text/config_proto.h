@@ -21,7 +21,8 @@
 namespace aqt {
 namespace config {
 class DotGeneral;  // configs/quant.pb.h
-class Place;       // configs/config_text.h
+class Quantizer;
+class Place;  // configs/config_text.h
 struct Rename;
 }  // namespace config
 
@@ -45,6 +46,11 @@ std::string ToText(const DotGeneral& config);
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message);
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const config::Place& place);
 config::DotGeneral ToProto(const DotGeneral& config);
+// One that a plan was or will be made for. Whether the accumulator fits is left to the plan: a convolution may ignore
+// it (Compat).
+absl::StatusOr<DotGeneral> PlannedFromProto(const config::DotGeneral& message);
+absl::StatusOr<Quantizer> FromProto(const config::Quantizer& message);
+config::Quantizer ToProto(const Quantizer& quantizer);
 
 }  // namespace aqt
 

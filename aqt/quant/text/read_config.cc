@@ -35,9 +35,11 @@ std::optional<DType> DefaultAccumulator(const DotGeneralRaw& raw) {
   return std::nullopt;
 }
 
-// ---- one tensor
-
 Axes ReadAxes(const RepeatedField<int64_t>& axes) { return Axes(axes.begin(), axes.end()); }
+
+}  // namespace
+
+// ---- one tensor
 
 absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const ConfigPath& path) {
   Quantizer q;
@@ -55,6 +57,8 @@ absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const ConfigPath& pat
   if (absl::IsInvalidArgument(status)) return path.At(status);
   return q;
 }
+
+namespace {
 
 absl::StatusOr<Tensor> Read(const config::Tensor& m, const ConfigPath& path) {
   Tensor tensor;
@@ -75,7 +79,7 @@ absl::StatusOr<Tensor> Read(const config::Tensor& m, const ConfigPath& path) {
 
 // ---- one contraction
 
-absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const ConfigPath& path) {
+absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const ConfigPath& path, AccumulatorCheck check) {
   DotGeneralRaw raw;
   AQT_ASSIGN_OR_RETURN(raw.lhs, Read(m.lhs(), path.In(m, "lhs")));
   AQT_ASSIGN_OR_RETURN(raw.rhs, Read(m.rhs(), path.In(m, "rhs")));
@@ -83,7 +87,7 @@ absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const ConfigP
   if (m.has_dg_accumulator_dtype()) {
     const ConfigPath at = path.In(m, "dg_accumulator_dtype");
     AQT_ASSIGN_OR_RETURN(raw.dg_accumulator_dtype, ReadDType(m.dg_accumulator_dtype(), at));
-    AQT_RETURN_IF_ERROR(at.At(ValidateAccumulator(raw)));
+    if (check == AccumulatorCheck::kHere) AQT_RETURN_IF_ERROR(at.At(ValidateAccumulator(raw)));
   }
   if (m.has_local_aqt()) {
     LocalAqt& local = raw.local_aqt.emplace();
@@ -167,11 +171,11 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
 
 }  // namespace
 
-absl::StatusOr<DotGeneral> Read(const config::DotGeneral& m, const ConfigPath& path) {
+absl::StatusOr<DotGeneral> Read(const config::DotGeneral& m, const ConfigPath& path, AccumulatorCheck check) {
   DotGeneral dg;
-  AQT_ASSIGN_OR_RETURN(dg.fwd, Read(m.fwd(), path.In(m, "fwd")));
-  AQT_ASSIGN_OR_RETURN(dg.dlhs, Read(m.dlhs(), path.In(m, "dlhs")));
-  AQT_ASSIGN_OR_RETURN(dg.drhs, Read(m.drhs(), path.In(m, "drhs")));
+  AQT_ASSIGN_OR_RETURN(dg.fwd, Read(m.fwd(), path.In(m, "fwd"), check));
+  AQT_ASSIGN_OR_RETURN(dg.dlhs, Read(m.dlhs(), path.In(m, "dlhs"), check));
+  AQT_ASSIGN_OR_RETURN(dg.drhs, Read(m.drhs(), path.In(m, "drhs"), check));
   AQT_RETURN_IF_ERROR(CheckPlaces(dg, m, path));
   if (m.has_tiling()) {
     const ConfigPath tiling = path.In(m, "tiling");

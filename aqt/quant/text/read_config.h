@@ -10,8 +10,13 @@
 
 namespace aqt::internal {
 
+// Who says whether an accumulator dtype fits.
+enum class AccumulatorCheck { kHere, kByPlan };
+
 // Without base, schema and presets, which FromProto resolves. Errors as for DotGeneralFromText.
-absl::StatusOr<DotGeneral> Read(const config::DotGeneral& m, const ConfigPath& path);
+absl::StatusOr<DotGeneral> Read(const config::DotGeneral& m, const ConfigPath& path,
+                                AccumulatorCheck check = AccumulatorCheck::kHere);
+absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const ConfigPath& path);
 
 }  // namespace aqt::internal
 

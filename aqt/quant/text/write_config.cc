@@ -19,6 +19,8 @@ void WriteList(const T& values, google::protobuf::RepeatedField<int64_t>* out) {
   out->Add(values.begin(), values.end());
 }
 
+}  // namespace
+
 void Write(const Quantizer& q, config::Quantizer* out) {
   WriteNumerics(q.numerics, out);
   if (q.calib_shared_axes.per_tensor) out->mutable_calib_shared_axes()->set_per_tensor(true);
@@ -30,8 +32,10 @@ void Write(const Quantizer& q, config::Quantizer* out) {
   if (q.calibration.has_value()) WriteCalibration(*q.calibration, out);
 }
 
+namespace {
+
 void Write(const Tensor& tensor, config::Tensor* out) {
-  Write(tensor.quantizer, out->mutable_quantizer());
+  internal::Write(tensor.quantizer, out->mutable_quantizer());
   if (tensor.use_fwd_quant) out->set_use_fwd_quant(true);
   switch (tensor.dequant_mode) {
     case DequantMode::kOutput: break;

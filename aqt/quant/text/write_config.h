@@ -9,6 +9,7 @@
 namespace aqt::internal {
 
 void Write(const DotGeneral& dg, config::DotGeneral* out);
+void Write(const Quantizer& q, config::Quantizer* out);
 
 }  // namespace aqt::internal
 
