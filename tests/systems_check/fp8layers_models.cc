@@ -179,14 +179,13 @@ struct LayerKind {
   bool fp8 = true;
   std::optional<DType> dtype = std::nullopt;
   int64_t history_length = 16;
+  Fp8Compat compat = {};
 };
 Value Layer(const Value& x, absl::string_view name, int64_t features, const LayerKind& kind) {
   if (!kind.fp8) return PlainDense(x, name, features, kind.dtype.value_or(DType::kF32));
-  return nn::Fp8Dense(x, name,
-                      {.features = {features},
-                       .dtype = kind.dtype,
-                       .amax_history_length = kind.history_length,
-                       .compat = Fp8Compat::Original()});
+  return nn::Fp8Dense(
+      x, name,
+      {.features = {features}, .dtype = kind.dtype, .amax_history_length = kind.history_length, .compat = kind.compat});
 }
 
 constexpr const char* kTensorNames[] = {"input", "kernel", "output_grad"};
@@ -268,7 +267,7 @@ absl::StatusOr<SystemValue::Dict> RunFp8Dense(const SystemCase& c) {
   nn::Fp8DenseOptions options{.features = Numbers(c.config.at("features")),
                               .use_bias = c.config.value("use_bias", params.contains({SlotKind::kParam, "layer/bias"})),
                               .amax_history_length = length,
-                              .compat = Fp8Compat::Original()};
+                              .compat = c.behaviour.fp8};
   if (c.config.contains("axis")) {
     const std::vector<int64_t> axis = Numbers(c.config.at("axis"));
     options.axis = Axes(axis.begin(), axis.end());
@@ -321,7 +320,8 @@ absl::StatusOr<SystemValue::Dict> RunFp8Mlp(const SystemCase& c) {
   AQT_RETURN_IF_ERROR(ExpectInputs(c, {"params", "x", "labels"}));
   LayerKind kind{.fp8 = c.config.value("fp8", true),
                  .dtype = std::nullopt,
-                 .history_length = c.config.value("amax_history_length", int64_t{16})};
+                 .history_length = c.config.value("amax_history_length", int64_t{16}),
+                 .compat = c.behaviour.fp8};
   AQT_ASSIGN_OR_RETURN(kind.dtype, DTypeIn(c, "dtype", DType::kF32));
   const std::vector<int64_t> sizes = c.config.at("layers");
   const int64_t steps = c.config.at("steps"), classes = sizes.back();
@@ -373,7 +373,7 @@ absl::StatusOr<SystemValue::Dict> RunFp8Mlp(const SystemCase& c) {
 
 absl::StatusOr<SystemValue::Dict> RunFp8Transformer(const SystemCase& c) {
   AQT_RETURN_IF_ERROR(ExpectInputs(c, {"params", "x", "target"}));
-  const LayerKind kind{.fp8 = c.expected.contains("new_fp8_params")};
+  const LayerKind kind{.fp8 = c.expected.contains("new_fp8_params"), .compat = c.behaviour.fp8};
   const int64_t heads = c.config.at("heads"), ffn = c.config.at("ffn");
   const double epsilon = c.config.at("layernorm_eps");
   SlotValues params, stats;

@@ -31,11 +31,6 @@ namespace {
 
 using Values = absl::Span<const Value>;
 
-const Fp8Compat& Original() {
-  static const Fp8Compat& compat = *new Fp8Compat(Fp8Compat::Original());
-  return compat;
-}
-
 absl::StatusOr<SystemValue> ToSystemValue(const Value& value) {
   AQT_ASSIGN_OR_RETURN(Array array, value.ToArray());
   return SystemValue(std::move(array));
@@ -68,7 +63,7 @@ absl::StatusOr<SystemValue::Dict> RunComputeScale(const SystemCase& c) {
   AQT_ASSIGN_OR_RETURN(out["scale"],
                        ToSystemValue(ops::Fp8ComputeScale(
                            Value(amax), Value(Array::Scalar(c.config.at("previous_scale").get<float>())),
-                           c.config.at("fp8_max").get<double>(), c.config.value("margin", 0), Original())));
+                           c.config.at("fp8_max").get<double>(), c.config.value("margin", 0), c.behaviour.fp8)));
   return out;
 }
 
@@ -81,7 +76,7 @@ absl::StatusOr<SystemValue::Dict> RunAmaxHistory(const SystemCase& c) {
     state.amax_history = Value(Array::FromSpan<float>(c.config.at("init_history").get<std::vector<float>>(), {length}));
   }
   state.scale = state.scale * c.config.value("init_scale", 1.0);
-  const Fp8ScaleRule rule{.dtype = dtype, .margin = c.config.value("margin", 0), .compat = Original()};
+  const Fp8ScaleRule rule{.dtype = dtype, .margin = c.config.value("margin", 0), .compat = c.behaviour.fp8};
   std::vector<Array> histories, scales;
   for (int64_t i = 0; i < amax.num_elements(); ++i) {
     AQT_ASSIGN_OR_RETURN(const Array a, StepOf(c, "amax", i));
@@ -125,14 +120,15 @@ absl::StatusOr<SystemValue::Dict> RunDot(const SystemCase& c) {
       values.insert_or_assign(slot(name), converted);
       inputs.push_back({slot(name), converted.aval()});
     }
-    AQT_ASSIGN_OR_RETURN(Program program, Trace(
-                                              [&](Values in) {
-                                                const Value y = ops::Fp8Dot(
-                                                    in[0], in[1], Fp8StateInputs("dot", length),
-                                                    {.name = "dot", .compute_dtype = computes, .compat = Original()});
-                                                return std::vector<Value>{ops::ReduceSum(y * in[2]), y};
-                                              },
-                                              inputs, std::vector<Slot>{slot("loss"), slot("y")}));
+    AQT_ASSIGN_OR_RETURN(Program program,
+                         Trace(
+                             [&](Values in) {
+                               const Value y =
+                                   ops::Fp8Dot(in[0], in[1], Fp8StateInputs("dot", length),
+                                               {.name = "dot", .compute_dtype = computes, .compat = c.behaviour.fp8});
+                               return std::vector<Value>{ops::ReduceSum(y * in[2]), y};
+                             },
+                             inputs, std::vector<Slot>{slot("loss"), slot("y")}));
     AQT_ASSIGN_OR_RETURN(program, ValueAndGrad(program, {{0, 1}}));
     AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(program, values));
     for (auto& [name, array] : state) array = out.at(name);
@@ -158,7 +154,7 @@ absl::StatusOr<SystemValue::Dict> RunProjection(const SystemCase& c) {
   AQT_ASSIGN_OR_RETURN(const DType computes, DTypeIn(c, "compute_dtype", DType::kF32));
   const int64_t length = c.config.value("history_length", int64_t{16});
   const Fp8DotState state{Fresh(length), Fresh(length), Fresh(length)};
-  const Fp8DotOptions options{.compute_dtype = computes, .compat = Original()};
+  const Fp8DotOptions options{.compute_dtype = computes, .compat = c.behaviour.fp8};
   std::map<std::string, Value> in;
   for (const auto& [name, value] : c.inputs) {
     AQT_ASSIGN_OR_RETURN(const Array array, c.Input(name));

@@ -6,7 +6,7 @@
 
 namespace aqt::systems {
 
-// The outputs of a case of the area fp8layers, through the public API, with Fp8Compat::Original(). Unimplemented for a
+// The outputs of a case of the area fp8layers, through the public API. Unimplemented for a
 // group or option that is not known.
 absl::StatusOr<SystemValue::Dict> RunFp8Layers(const SystemCase& system_case);
 

@@ -26,8 +26,8 @@ struct SystemsOptions {
 };
 
 // What golden_check does with a folder of systems (HasSystems). To `out`: a line per failing case; then per area and in
-// total `passed N, failed N, not supported N`. Returns 1 if a case failed, 0 if none did; 2, with a message to `err`, if
-// a file is bad.
+// total `passed N, failed N, not supported N`. Returns 1 if a case failed, 0 if none did; 2, with a message to `err`,
+// if a file is bad.
 int CheckSystems(const io::FileSystem& fs, absl::string_view dir, const SystemsOptions& options, std::ostream& out,
                  std::ostream& err);
 

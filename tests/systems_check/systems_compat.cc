@@ -24,7 +24,13 @@ absl::Span<const SystemsSwitch> SystemsSwitches() {
       {"dropped_under_grad", "a rounding of the forward pass stays where the value is differentiated",
        [](SystemsCompat& c) -> bool& { return c.dropped_under_grad; }},
       {"subnormals_are_zero", "a subnormal scaler keeps its value",
-       [](SystemsCompat& c) -> bool& { return c.subnormals_are_zero; }}};
+       [](SystemsCompat& c) -> bool& { return c.subnormals_are_zero; }},
+      {"all_zero_amax_flips_scale", "a history of zeros keeps the scale",
+       [](SystemsCompat& c) -> bool& { return c.fp8.all_zero_amax_flips_scale; }},
+      {"nan_amax_flips_scale", "a history with NaN keeps the scale",
+       [](SystemsCompat& c) -> bool& { return c.fp8.nan_amax_flips_scale; }},
+      {"tiny_scale_is_zero", "a scale stays within the normal numbers",
+       [](SystemsCompat& c) -> bool& { return c.fp8.tiny_scale_is_zero; }}};
   return kSwitches;
 }
 

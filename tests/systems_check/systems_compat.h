@@ -5,12 +5,14 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "aqt/ops/fp8_scaling.h"
 #include "aqt/transforms/scaled.h"
 
 namespace aqt::systems {
 
 struct SystemsCompat {
   ScalifyCompat scalify = {};
+  Fp8Compat fp8 = {};
   bool dropped_under_grad = false;   // ScalingOptions
   bool subnormals_are_zero = false;  // DynamicScaler
   static SystemsCompat Original();
