@@ -18,6 +18,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/eval.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
@@ -47,12 +48,17 @@ const Slot kCalls{SlotKind::kStat, "calls"};
 
 Slot Stat(const std::string& path) { return {SlotKind::kStat, path}; }
 
-// A loss with the gradients that the batch gives.
-Program Loss() {
+// A loss with the gradients that the batch gives, and with noise of [0, 1) if asked for.
+Program Loss(bool has_noise = false) {
   return *Trace(
-      [](In in) {
+      [&](In in) {
         WriteSlot(kCalls, InputSlot(kCalls, {DType::kS32, {}}) + 1.0);
-        return Values{ops::ReduceSum(in[0] * in[2]) + ops::ReduceSum(in[1] * in[3])};
+        Value gradient = in[2];
+        if (has_noise) {
+          const Value bits = ops::RandomBits(InputSlot({SlotKind::kKey, "noise"}, {DType::kU32, {2}}), {2});
+          gradient = gradient + ops::Cast(bits, DType::kF32) * 0x1p-32;
+        }
+        return Values{ops::ReduceSum(in[0] * gradient) + ops::ReduceSum(in[1] * in[3])};
       },
       {{kA, {DType::kF32, {2}}}, {kB, {DType::kF32, {1}}}, {kGradA, {DType::kF32, {2}}}, {kGradB, {DType::kF32, {1}}}});
 }
@@ -201,11 +207,32 @@ TEST(TrainStepTest, StepsThatAreLeftOutChangeNothing) {
   EXPECT_EQ(Integer(with, Stat("adam/count")), 6);  // 19 steps
 }
 
+Trainer MakeEverything() { return *Trainer::Make(Loss(true), kScheduled, Params(), MakeKey(5), kEverything); }
+
+// The step that runs is the program as Eval understands it.
+TEST(TrainStepTest, TheTrainerAgreesWithEval) {
+  Trainer trainer = MakeTrainer(kScheduled, kEverything);
+  SlotValues state = trainer.state();
+  for (int64_t step = 0; step < 14; ++step) {
+    const SlotValues batch = BatchOfStep(step);
+    SlotValues inputs = state;
+    inputs.insert(batch.begin(), batch.end());
+    const absl::StatusOr<SlotValues> out = EvalSlots(trainer.program(), inputs);
+    ASSERT_THAT(out, IsOk());
+    ASSERT_THAT(trainer.Step(batch), IsOk());
+    for (auto& [slot, array] : state) {
+      array = out->at(slot);
+      EXPECT_TRUE(BitEqual(array, trainer.state().at(slot))) << step << " " << slot.ToString();
+    }
+  }
+  EXPECT_GT(Integer(trainer, Stat("adam/count")), 2);
+}
+
 // With everything on, a training that is saved and resumed after any step has the bits of one that was not stopped.
 TEST(TrainStepTest, ResumesAtAnyStep) {
   constexpr int64_t kSteps = 14;
   const io::FileSystem& fs = io::LocalFileSystem();
-  Trainer whole = MakeTrainer(kScheduled, kEverything);
+  Trainer whole = MakeEverything();
   const auto path = [](int64_t step) {
     return absl::StrCat(::testing::TempDir(), "/train_step_test_", step, ".safetensors");
   };
@@ -215,7 +242,7 @@ TEST(TrainStepTest, ResumesAtAnyStep) {
   }
   ASSERT_GT(Integer(whole, Stat("adam/count")), 2);
   for (int64_t stop = 0; stop < kSteps; ++stop) {
-    Trainer resumed = MakeTrainer(kScheduled, kEverything);
+    Trainer resumed = MakeEverything();
     ASSERT_THAT(resumed.Restore(fs, path(stop)), IsOk());
     while (resumed.steps() < kSteps) ASSERT_THAT(resumed.Step(BatchOfStep(resumed.steps())), IsOk());
     for (const auto& [slot, array] : whole.state()) {
