@@ -24,18 +24,25 @@ const Slot kX{SlotKind::kData, "x"}, kT{SlotKind::kData, "t"};
 
 Slot Param(const char* name) { return {SlotKind::kParam, name}; }
 
+// Of layers in 8-bit floats, or a plain one that a rule may quantize.
+Value Product(const Value& x, const Value& w, bool fp8) {
+  if (!fp8) return ops::MatMul(x, w);
+  const std::string name = CurrentScope();
+  return ops::Fp8Dot(x, w, Fp8StateInputs(name, 4), {.name = name});
+}
+
 // A classifier: the mean cross entropy of two layers.
-Program Classifier() {
+Program Classifier(bool fp8_layers = false) {
   return *Trace(
-      [](absl::Span<const Value> in) {
+      [&](absl::Span<const Value> in) {
         const Value &x = in[0], &t = in[1];
         Value h;
         {
           const NamedScope scope("hidden");
-          h = ops::Max(ops::MatMul(x, in[2]) + in[3], 0.0);
+          h = ops::Max(Product(x, in[2], fp8_layers) + in[3], 0.0);
         }
         const NamedScope scope("logits");
-        const Value z = ops::MatMul(h, in[4]);
+        const Value z = Product(h, in[4], fp8_layers);
         const Value max = ops::StopGradient(ops::ReduceMax(z, {1}, /*keepdims=*/true));
         const Value log_sum = ops::Log(ops::ReduceSum(ops::Exp(z - max), {1}, /*keepdims=*/true)) + max;
         return std::vector<Value>{-ops::ReduceSum((z - log_sum) * t) / static_cast<double>(kRows)};
@@ -73,7 +80,18 @@ SlotValues Data() {
           {Param("w2"), Normal({kHidden, kClasses}, 0.3f, random)}};
 }
 
-enum class Quantization { kNone, kInt8, kFp8 };
+enum class Quantization { kNone, kInt8, kFp8, kFp8Current, kFp8Delayed, kFp8Layers };
+
+// What a rule injects.
+DotGeneral Recipe(Quantization quantization) {
+  switch (quantization) {
+    case Quantization::kInt8: return *FullyQuantized({.use_stochastic_rounding = false});
+    case Quantization::kFp8: return DotGeneralMake(Bits::E4M3(), Bits::E4M3());
+    case Quantization::kFp8Current: return *DotGeneralFromPreset("fp8_current");
+    case Quantization::kFp8Delayed: return *DotGeneralFromPreset("fp8_delayed");
+    default: return {};
+  }
+}
 
 class Composition : public testing::TestWithParam<std::tuple<Quantization, std::optional<DType>, bool>> {};
 
@@ -86,16 +104,16 @@ TEST_P(Composition, Trains) {
     if (quantization != Quantization::kNone) amp.policy["dot_general"] = UsePrecision(DType::kBF16);
     pipeline.Add(StageKind::kAmp, "amp", [amp](const Program& p) { return Amp(p, amp); });
   }
-  if (quantization != Quantization::kNone) {
+  const bool has_layers = quantization == Quantization::kFp8Layers;
+  if (quantization != Quantization::kNone && !has_layers) {
     InjectConfig config;
-    const DotGeneral dot = quantization == Quantization::kInt8 ? *FullyQuantized({.use_stochastic_rounding = false})
-                                                               : DotGeneralMake(Bits::E4M3(), Bits::E4M3());
-    config.rules.push_back({.dot_general = dot});
+    config.rules.push_back({.dot_general = Recipe(quantization)});
     pipeline.Add(StageKind::kInject, "inject", [config](const Program& p) { return Inject(p, config); });
   }
   SlotValues values = Data();
   for (auto& [slot, array] : InitialScalerState({.scaler = 1024})) values.emplace(slot, array);
-  const std::vector<int> params = Classifier().InputsOfKind(SlotKind::kParam);
+  const Program classifier = Classifier(has_layers);
+  const std::vector<int> params = classifier.InputsOfKind(SlotKind::kParam);
   pipeline.Add(StageKind::kGrad, "grad",
                [&](const Program& p) { return DynamicScaleValueAndGrad(p, params, {.scaler = 1024}); });
   ScalifyOptions options{.rules = {.scale_dtype = DType::kF32}};
@@ -108,8 +126,9 @@ TEST_P(Composition, Trains) {
     values.emplace(ScaleSlot(kX), Array::Scalar(1.0f));
     pipeline.Add(StageKind::kScalify, "scalify", [&](const Program& p) { return Scalify(p, options); });
   }
-  const absl::StatusOr<Program> step = pipeline.Run(Classifier());
+  const absl::StatusOr<Program> step = pipeline.Run(classifier);
   ASSERT_TRUE(step.ok()) << step.status();
+  nn::AddMissingStats(*step, values);
   const Executable executable = *Executable::Make(*step);
 
   const auto value = [](const SlotValues& out, const Slot& slot) {
@@ -140,13 +159,15 @@ TEST_P(Composition, Trains) {
 
 std::string NameOf(const testing::TestParamInfo<Composition::ParamType>& info) {
   const auto& [quantization, compute, scaled] = info.param;
-  const char* const names[] = {"float", "int8", "fp8"};
+  const char* const names[] = {"float", "int8", "fp8", "fp8_current", "fp8_delayed", "fp8_layers"};
   return absl::StrCat(names[static_cast<int>(quantization)],
                       compute.has_value() ? absl::StrCat("_", ToString(*compute)) : "", scaled ? "_scaled" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Composition,
-                         testing::Combine(testing::Values(Quantization::kNone, Quantization::kInt8, Quantization::kFp8),
+                         testing::Combine(testing::Values(Quantization::kNone, Quantization::kInt8, Quantization::kFp8,
+                                                          Quantization::kFp8Current, Quantization::kFp8Delayed,
+                                                          Quantization::kFp8Layers),
                                           testing::Values(std::optional<DType>(), std::optional<DType>(DType::kF16),
                                                           std::optional<DType>(DType::kBF16)),
                                           testing::Bool()),
