@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/eval_op.h"
 #include "aqt/graph/interpret.h"
@@ -14,13 +19,50 @@
 namespace aqt {
 namespace {
 
-bool AllFinite(absl::Span<const Array> arrays) {
-  return std::all_of(arrays.begin(), arrays.end(), [](const Array& array) {
-    if (!IsFloat(array.dtype())) return true;
-    const Array numbers = Cast(array, DType::kF64);
-    const absl::Span<const double> view = numbers.View<double>();
-    return std::all_of(view.begin(), view.end(), [](double x) { return std::isfinite(x); });
-  });
+// The elements of floats that are NaN or, unless `only_nan`, infinite.
+struct Bad {
+  int64_t count = 0;
+  int64_t first = 0;  // its row-major number
+  double value = 0;
+};
+
+Bad FindBad(const Array& array, bool only_nan) {
+  Bad bad;
+  if (!IsFloat(array.dtype())) return bad;
+  const Array numbers = Cast(array, DType::kF64);
+  const absl::Span<const double> view = numbers.View<double>();
+  for (size_t i = 0; i < view.size(); ++i) {
+    if (only_nan ? !std::isnan(view[i]) : std::isfinite(view[i])) continue;
+    if (bad.count++ == 0) bad = {1, static_cast<int64_t>(i), view[i]};
+  }
+  return bad;
+}
+
+// "[1,0]"
+std::string IndexText(int64_t number, const Shape& shape) {
+  Axes index(shape.rank());
+  for (int64_t axis = shape.rank() - 1; axis >= 0; number /= shape[axis--]) index[axis] = number % shape[axis];
+  return absl::StrCat("[", absl::StrJoin(index, ","), "]");
+}
+
+// OutOfRange if something bad is in `out` and nothing in `in`.
+absl::Status Watch(absl::Span<const Array> in, absl::Span<const Array> out, bool only_nan) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const Bad bad = FindBad(out[i], only_nan);
+    if (bad.count == 0) continue;
+    const bool inherited =
+        std::any_of(in.begin(), in.end(), [&](const Array& x) { return FindBad(x, only_nan).count > 0; });
+    if (inherited) return absl::OkStatus();
+    return absl::OutOfRangeError(absl::StrCat(
+        std::isnan(bad.value) ? "a NaN" : "an infinity", " appears, from operands without one: ", bad.count, " of ",
+        out[i].num_elements(), " elements of output ", i, ", ", out[i].aval().ToString(), ", are ",
+        only_nan ? "NaN" : "not finite", "; the first is ",
+        std::isnan(bad.value) ? "nan"
+        : bad.value > 0       ? "inf"
+                              : "-inf",
+        " at ", IndexText(bad.first, out[i].shape())));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -35,9 +77,8 @@ absl::StatusOr<std::vector<Array>> Eval(const Program& program, absl::Span<const
         for (VarId var : eqn.out) needed.push_back(last_use[var] >= 0);
         AQT_ASSIGN_OR_RETURN(std::vector<Array> out, EvalOp(eqn.op, in, needed));
         if (hooks.on_outputs) hooks.on_outputs(eqn, out);
-        if (hooks.stop_at_nonfinite && !AllFinite(out) && AllFinite(in)) {
-          return absl::OutOfRangeError("a NaN or an infinity appears");
-        }
+        if (hooks.stop_at_nonfinite) AQT_RETURN_IF_ERROR(Watch(in, out, /*only_nan=*/false));
+        if (hooks.stop_at_nan) AQT_RETURN_IF_ERROR(Watch(in, out, /*only_nan=*/true));
         return out;
       });
 }

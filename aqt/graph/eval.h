@@ -12,10 +12,16 @@
 namespace aqt {
 
 struct EvalHooks {
-  // Fail with OutOfRange, naming the equation, at the first one that gives a NaN or an infinity from finite operands.
+  // Fail with OutOfRange at the first equation that gives a NaN or an infinity from finite operands. The message says
+  // operation, scope, shapes and source line, how many elements of which output, and the first with its index.
   bool stop_at_nonfinite = false;
+  // The same for a NaN from operands without NaN; infinities pass.
+  bool stop_at_nan = false;
   // Called after each equation with its outputs (unused ones may be empty); for dumps.
-  std::function<void(const Equation& eqn, absl::Span<const Array> outputs)> on_outputs;
+  std::function<void(const Equation& eqn, absl::Span<const Array> outputs)> on_outputs = nullptr;
+
+  // Whether there is anything to do.
+  bool any() const { return stop_at_nonfinite || stop_at_nan || on_outputs != nullptr; }
 };
 
 // Runs a program equation by equation and returns its outputs. `args` are in the order of program.inputs.

@@ -78,11 +78,33 @@ TEST(EvalTest, TheNanWatchNamesTheEquationWhereANanAppears) {
   const Array x = Array::Of<float>({1, 2}, {2}), w = Array::Of<float>({2, 1}, {2});
   ASSERT_THAT(Eval(LogOfDifference(), {x, w}), IsOk());
   EXPECT_THAT(Eval(LogOfDifference(), {x, w}, hooks),
-              FailsWith(absl::StatusCode::kOutOfRange, {"log [f]: a NaN", "operands f32[2]", "eval_test.cc:"}));
+              FailsWith(absl::StatusCode::kOutOfRange,
+                        {"log [f]: a NaN appears, from operands without one: 1 of 2 elements of output 0, f32[2], are ",
+                         "not finite; the first is nan at [0]; operands f32[2]; at ", "eval_test.cc:"}));
   EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({4, 4}, {2}), w}, hooks), IsOk());
   // Operands that are already not finite are not the equation's fault.
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({inf, 4}, {2}), w}, hooks), IsOk());
+}
+
+// x [2,3]: 1 / x, then minus itself.
+TEST(EvalTest, TheNanWatchMayLetInfinitiesPass) {
+  const absl::StatusOr<Program> program = testing::TraceWith(
+      [](absl::Span<const Value> in) {
+        const Value inverse = 1.0 / in[0];
+        const NamedScope scope("difference");
+        return std::vector<Value>{inverse - inverse};
+      },
+      {Array::Zeros(DType::kBF16, {2, 3})});
+  ASSERT_THAT(program, IsOk());
+  const Array x = Cast(Array::Of<float>({1, 2, 3, 4, 0, 0}, {2, 3}), DType::kBF16);
+  EXPECT_THAT(Eval(*program, {x}, {.stop_at_nonfinite = true}),
+              FailsWith(absl::StatusCode::kOutOfRange,
+                        {"div: an infinity appears", "2 of 6 elements of output 0, bf16[2,3], are not finite",
+                         "the first is inf at [1,1]"}));
+  EXPECT_THAT(Eval(*program, {x}, {.stop_at_nan = true}),
+              FailsWith(absl::StatusCode::kOutOfRange,
+                        {"sub [difference]: a NaN appears", "2 of 6 elements", "are NaN", "nan at [1,1]"}));
 }
 
 TEST(EvalTest, BySlots) {

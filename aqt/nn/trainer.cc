@@ -104,7 +104,7 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& opti
   }
   AddMissingStats(step, state);
   AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
-  AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(step));
+  AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(step, {.hooks = options.hooks}));
   return Trainer(std::move(executable), std::move(state), key, options);
 }
 

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/rng.h"
+#include "aqt/graph/eval.h"
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/nn/train_step.h"
@@ -33,6 +34,9 @@ struct TrainOptions {
   StepOptions step = {};
   // With a scaler: how often a step whose results are not finite is repeated with a smaller scaler.
   int redo_on_nan = 0;
+  // With any of them, steps run equation by equation, to find the first NaN or to look at values. With a scaler, an
+  // overflow is how it learns: watch for NaN only, or leave the scaler out.
+  EvalHooks hooks = {};
 };
 
 class Trainer {

@@ -115,6 +115,23 @@ TEST(TrainerTest, OneStepIsTheFormula) {
   EXPECT_TRUE(plain->InputsOfKind(SlotKind::kStat).empty());
 }
 
+TEST(TrainerTest, FindsTheFirstNan) {
+  const Slot w{SlotKind::kParam, "w"};
+  const auto loss = [](In in) {
+    const NamedScope scope("loss");
+    return Values{ops::ReduceSum(ops::Log(in[0]))};
+  };
+  absl::StatusOr<Trainer> trainer =
+      Trainer::Make(*Trace(loss, {{w, {DType::kF32, {2}}}}), {.learning_rate = 1.5},
+                    {{w, Array::Of<float>({1, 2}, {2})}}, MakeKey(0), {.hooks = {.stop_at_nonfinite = true}});
+  ASSERT_THAT(trainer, IsOk());
+  ASSERT_THAT(trainer->Step({}), IsOk());  // w = (1 - 1.5, 2 - 0.75)
+  EXPECT_THAT(trainer->Step({}),
+              FailsWith(absl::StatusCode::kOutOfRange, {"log [loss]: a NaN appears", "1 of 2 elements",
+                                                        "the first is nan at [0]", "trainer_test.cc:"}));
+  EXPECT_TRUE(BitEqual(trainer->params().at(w), Array::Of<float>({-0.5f, 1.25f}, {2})));
+}
+
 TEST(TrainerTest, ResumedTrainingHasTheSameBits) {
   const std::string path = ::testing::TempDir() + "/state.safetensors",
                     again_path = ::testing::TempDir() + "/again.safetensors";

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/graph/eval.h"
 #include "aqt/graph/program.h"
 
 namespace aqt {
@@ -26,6 +27,9 @@ class Profile;
 
 struct ExecutableOptions {
   bool fuse = true;  // off: a step for each equation, to see what fusion does
+  // With any of them, calls run by Eval, equation by equation: slowly, with the same bits, and with memory for every
+  // result.
+  EvalHooks hooks = {};
 };
 
 // Immutable and thread-safe; cheap to copy. Calls at the same time each have an arena of their own, which is kept for

@@ -166,6 +166,27 @@ TEST(ExecutableTest, SeveralThreadsEachHaveAnArena) {
   EXPECT_EQ(same, std::vector<int>(args.size(), 50));
 }
 
+// The watch sees equations in a fused group, and hooks change no bit.
+TEST(ExecutableTest, HooksSeeEachEquation) {
+  const absl::StatusOr<Program> program =
+      testing::TraceWith([](absl::Span<const Value> in) { return std::vector<Value>{ops::Log(in[0] - 1.0) * 2.0}; },
+                         {Array::Zeros(DType::kF32, {3})});
+  ASSERT_THAT(program, IsOk());
+  const Array good = Array::Of<float>({2, 3, 4}, {3}), bad = Array::Of<float>({2, 0, 4}, {3});
+  const absl::StatusOr<Executable> plain = Executable::Make(*program),
+                                   watched = Executable::Make(*program, {.hooks = {.stop_at_nan = true}});
+  ASSERT_THAT(plain, IsOk());
+  ASSERT_THAT(watched, IsOk());
+  EXPECT_THAT(plain->Run({bad}), IsOk());
+  ArrayBuilder memory(DType::kF32, {3});
+  for (const absl::Status& status : {watched->Run({bad}).status(), watched->RunInto({bad}, {memory.ref()})}) {
+    EXPECT_THAT(status, FailsWith(absl::StatusCode::kOutOfRange, {"log: a NaN appears", "at [1]"}));
+  }
+  EXPECT_TRUE(BitEqual((*watched->Run({good}))[0], (*plain->Run({good}))[0]));
+  ASSERT_THAT(watched->RunInto({good}, {memory.ref()}), IsOk());
+  EXPECT_TRUE(BitEqual(std::move(memory).Build(), (*plain->Run({good}))[0]));
+}
+
 TEST(ExecutableTest, Errors) {
   const Array x = RandomArray({DType::kF32, {2}}, 5), nothing = Array::Zeros(DType::kF32, {0});
   const auto fn = [](In in) { return Values{in[0] + 1.0}; };

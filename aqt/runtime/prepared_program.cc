@@ -176,8 +176,7 @@ absl::StatusOr<PreparedProgram> PreparedProgram::Make(absl::Span<const Program> 
 absl::StatusOr<SlotValues> PreparedProgram::Eval(const SlotValues& inputs, const EvalHooks& hooks) const {
   AQT_ASSIGN_OR_RETURN(const Impl::Variant* variant, impl_->Find(inputs));
   if (impl_->IsOverridden(inputs)) return impl_->EvalWhole(*variant, inputs, hooks);
-  const bool sees_equations = hooks.stop_at_nonfinite || hooks.on_outputs != nullptr;
-  return sees_equations ? EvalSlots(variant->rest.program(), inputs, hooks) : variant->rest.RunSlots(inputs);
+  return hooks.any() ? EvalSlots(variant->rest.program(), inputs, hooks) : variant->rest.RunSlots(inputs);
 }
 
 int PreparedProgram::num_programs() const { return static_cast<int>(impl_->variants.size()); }
