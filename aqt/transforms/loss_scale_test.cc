@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -135,6 +136,50 @@ TEST(DynamicScale, AnEmptyGradientIsFinite) {
   const Program loss = *Trace([](Values in) { return Outputs{ops::ReduceSum(in[0])}; }, {{{kX, {DType::kF32, {0}}}}});
   Caller caller{*DynamicScaleGrad(loss, {{0}}), InitialScalerState({}), 0};
   EXPECT_TRUE(caller.Call(Array::Zeros(DType::kF32, {0})).at(kFinite).View<bool>()[0]);
+}
+
+// Zeros are finite, so the scaler grows: nothing says that they came from an underflow.
+TEST(DynamicScale, GradientsOfZerosAreFinite) {
+  const Program loss =
+      *Trace([](Values in) { return Outputs{ops::ReduceSum(in[0] * 0.0)}; }, {{{kX, {DType::kF32, {2}}}}});
+  const DynamicScaler scaler{.patience = 1, .scaler = 4};
+  Caller caller{*DynamicScaleGrad(loss, {{0}}, scaler), InitialScalerState(scaler), 0};
+  for (int i = 0; i < 2; ++i) {
+    const SlotValues out = caller.Call(Array::Of<float>({1, 2}, {2}));
+    EXPECT_TRUE(out.at(kFinite).View<bool>()[0]);
+    EXPECT_EQ(Number(out.at(kGrad)), 0);
+  }
+  EXPECT_EQ(caller.Of("scaler"), 8);
+  EXPECT_EQ(caller.Of("total_resets"), 0);
+}
+
+// Without parameters only the value decides.
+TEST(DynamicScale, NoParameters) {
+  Caller caller{*DynamicScaleValueAndGrad(Linear(), {}), InitialScalerState({}), 0};
+  const SlotValues out = caller.Call(Array::Of<float>({1, 2}, {2}));
+  EXPECT_TRUE(out.at(kFinite).View<bool>()[0]);
+  EXPECT_EQ(Number(out.at(kLoss)), 3);
+  EXPECT_EQ(caller.Of("count"), 1);
+}
+
+// A scaler of f16 halves down to 2^-24 and then is 0, from where it never returns; with `min` it stays above.
+TEST(DynamicScale, ScalersOfF16Underflow) {
+  for (const std::optional<double> least : {std::optional<double>(), std::optional<double>(0x1p-14)}) {
+    const DynamicScaler scaler{.scaler = 0x1p-23, .dtype = DType::kF16, .min = least};
+    ScalerValues state{Value(Array::Scalar<int32_t>(5)), Value(Cast(Array::Scalar(2.0f), DType::kF16)),
+                       Value(Cast(Array::Scalar(0x1p-23f), DType::kF16)), Value(Array::Scalar<int32_t>(1)),
+                       Value(Array::Scalar<int32_t>(0))};
+    std::vector<double> scalers;
+    for (int i = 0; i < 3; ++i) {
+      state = UpdateScaler(state, Value(Array::Scalar<bool>(false)), scaler);
+      scalers.push_back(Number(*state.scaler.ToArray()));
+    }
+    if (least.has_value()) {
+      EXPECT_EQ(scalers, (std::vector<double>{0x1p-14, 0x1p-14, 0x1p-14}));
+    } else {
+      EXPECT_EQ(scalers, (std::vector<double>{0x1p-24, 0, 0}));
+    }
+  }
 }
 
 TEST(DynamicScale, Errors) {

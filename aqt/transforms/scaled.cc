@@ -97,9 +97,9 @@ ScaledValue MaxOrMin(const F& op, const ScaledValue& x, const ScaledValue& y, co
   return {op(dx * ops::Cast(SafeDiv(sx, scale), dx.dtype()), dy * ops::Cast(SafeDiv(sy, scale), dx.dtype())), scale};
 }
 
-// The root of a count as a scale of this dtype.
+// The root of a count as a scale of this dtype; 1 of no elements, whose sum is 0.
 Value RootOf(int64_t count, DType dtype, const ScalifyRules& rules) {
-  const Value root(Cast(Array::Scalar(std::sqrt(static_cast<double>(count))), dtype));
+  const Value root(Cast(Array::Scalar(std::sqrt(static_cast<double>(std::max<int64_t>(count, 1)))), dtype));
   return Pow2Round(root, rules.rounding);
 }
 

@@ -21,7 +21,9 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
+#include "aqt/ops/einsum_values.h"
 #include "aqt/ops/scaling.h"
+#include "aqt/quant/contraction/einsum_lowering.h"
 #include "aqt/transforms/expand.h"
 
 namespace aqt {
@@ -364,6 +366,7 @@ class Transform {
       return Scaled({ops::Conv(v[0].data, v[1].data, *conv), v[0].scale * v[1].scale});
     }
     if (std::holds_alternative<RaggedDims>(*dims)) {
+      if (rules_.compat.missing_rules_are_errors) return NoRule(eqn);
       return Scaled({ops::RaggedDot(v[0].data, v[1].data, in[2].data), v[0].scale * v[1].scale});
     }
     return NoRule(eqn);
@@ -398,13 +401,29 @@ absl::Status CheckInputs(const Program& program, const ScalifyOptions& options) 
   return absl::OkStatus();
 }
 
+// The program with each einsum of floats as a dot_general and what is around it.
+absl::StatusOr<Program> WithoutEinsums(const Program& program) {
+  return Rewrite(program, [](const Equation& eqn, absl::Span<const Value> in) {
+    const std::optional<ContractionDims> dims = ContractionOf(eqn.op);
+    const EinsumDims* einsum = dims.has_value() ? std::get_if<EinsumDims>(&*dims) : nullptr;
+    if (einsum == nullptr || !IsFloat(in[0].dtype()) || in[0].dtype() != in[1].dtype()) return BindAgain(eqn, in);
+    const absl::StatusOr<internal::EinsumLowering> lowering =
+        internal::LowerEinsum(einsum->equation, in[0].aval(), in[1].aval());
+    if (!lowering.ok()) return BindAgain(eqn, in);
+    return std::vector<Value>{internal::EinsumValue(
+        *lowering, in[0], in[1],
+        [](const Value& lhs, const Value& rhs, const DotDims& own) { return ops::DotGeneral(lhs, rhs, own); })};
+  });
+}
+
 }  // namespace
 
 Slot ScaleSlot(const Slot& slot) { return {slot.kind, absl::StrCat(slot.path, ":scale")}; }
 
 absl::StatusOr<Program> Scalify(const Program& original, const ScalifyOptions& options) {
   AQT_RETURN_IF_ERROR(CheckInputs(original, options));
-  AQT_ASSIGN_OR_RETURN(const Program program, Expand(original, {"call", "einsum"}));
+  AQT_ASSIGN_OR_RETURN(const Program called, Expand(original, {"call"}));
+  AQT_ASSIGN_OR_RETURN(const Program program, WithoutEinsums(called));
   std::vector<Input> inputs = InputsOf(program);
   std::vector<std::pair<size_t, size_t>> scales;  // position of the data, of the scale
   for (size_t i = 0; i < program.inputs.size(); ++i) {

@@ -1,9 +1,12 @@
 #include "aqt/transforms/scalify.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -20,8 +23,10 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
 #include "aqt/graph/grad.h"
+#include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/contractions.h"
 #include "aqt/ops/scaling.h"
 #include "aqt/testing/random_programs.h"
 
@@ -170,6 +175,131 @@ TEST(Scalify, ScaledProgramsHaveTheValuesOfPlainOnes) {
         *EvalSlots(program, {{kX, Array::FromSpan<float>(x, {3, 3})}, {kW, Array::FromSpan<float>(w, {3, 3})}});
     EXPECT_EQ(ValueOf(out, kY), ValueOf(want, kY));
   }
+}
+
+// Whether scales that are powers of two move nothing but exponents. Not of roots and logarithms, whose scales are other
+// numbers, and not where the smallest number matters, as when a dtype has fewer exponents than f32.
+bool OnlyMovesExponents(const Program& program) {
+  for (const Equation& eqn : program.eqns) {
+    if (std::holds_alternative<ReducePrecisionOp>(eqn.op)) return false;
+    if (const auto* unary = std::get_if<UnaryOp>(&eqn.op)) {
+      const bool other = unary->kind == kernels::UnaryKind::kSqrt || unary->kind == kernels::UnaryKind::kRsqrt ||
+                         unary->kind == kernels::UnaryKind::kLog;
+      if (other) return false;
+    }
+    for (const VarId var : eqn.out) {
+      const DType dtype = program.aval(var).dtype;
+      if (IsFloat(dtype) && dtype != DType::kF32 && dtype != DType::kBF16) return false;
+    }
+  }
+  return true;
+}
+
+// Rounding does not depend on exponents: a scaled program has the values of the plain one, every bit of them, whatever
+// its numbers and operations.
+TEST(Scalify, RandomProgramsHaveTheValuesOfPlainOnes) {
+  int programs = 0;
+  std::map<std::string, int> seen;
+  for (uint64_t seed = 0; programs < 300; ++seed) {
+    ASSERT_LT(seed, 20000u);
+    const Program program = *testing::RandomProgram(seed, 8);
+    if (!OnlyMovesExponents(program)) continue;
+    SCOPED_TRACE(seed);
+    ++programs;
+    for (const Equation& eqn : program.eqns) ++seen[OpName(eqn.op)];
+    const std::vector<Array> args = testing::RandomProgramArgs(seed);
+    ScalifyOptions options{
+        .rules = {.rounding = seed % 2 == 0 ? ScaleRounding::kDown : ScaleRounding::kUp, .scale_dtype = DType::kF32}};
+    SlotValues plain, scaled;
+    for (size_t i = 0; i < args.size(); ++i) {
+      const Slot& slot = program.inputs[i].slot;
+      plain.emplace(slot, args[i]);
+      scaled.emplace(slot, args[i]);
+      const bool has_exponents = args[i].dtype() == DType::kF32 || args[i].dtype() == DType::kBF16;
+      if (!has_exponents || seed % 5 == i) continue;
+      options.scaled_inputs[slot] = DType::kF32;
+      const float scale = std::ldexp(1.0f, static_cast<int>((seed + 3 * i) % 9) - 4);
+      scaled.emplace(ScaleSlot(slot), Array::Scalar(scale));
+      plain.at(slot) = *(Value(args[i]) * static_cast<double>(scale)).ToArray();
+    }
+    const absl::StatusOr<Program> transformed = Scalify(program, options);
+    ASSERT_TRUE(transformed.ok()) << transformed.status();
+    const SlotValues got = *EvalSlots(*transformed, scaled), want = *EvalSlots(program, plain);
+    for (const Program::Port& port : program.outputs) {
+      const std::vector<float> a = ValueOf(got, port.slot), b = ValueOf(want, port.slot);
+      for (size_t i = 0; i < b.size(); ++i) {
+        if (std::isnan(b[i])) {
+          EXPECT_TRUE(std::isnan(a[i])) << port.slot.path << "[" << i << "] = " << a[i];
+        } else {
+          EXPECT_EQ(a[i], b[i]) << port.slot.path << "[" << i << "]\n" << ToText(program);
+        }
+      }
+    }
+  }
+  EXPECT_GE(seen.size(), 55u);
+}
+
+// What is not exact, within the errors of its few roundings: a root of a scale that is no square, and the sum of two
+// logarithms, each half an ulp of the larger one.
+TEST(Scalify, RootsAndLogarithmsAreWithinTheirRoundings) {
+  const Program program = TraceOf([](Values in) {
+    return Outputs{ops::Sqrt(in[0]), ops::Rsqrt(in[0]), ops::Log(in[0])};
+  });
+  const Program scaled = *Scalify(program, Options());
+  const Array w = Array::Zeros(DType::kF32, {3, 3});
+  constexpr float kUlp = 0x1p-23f;
+  for (int exponent = -40; exponent <= 40; ++exponent) {
+    const float scale = std::ldexp(1.0f, exponent);
+    const std::vector<float> numbers = {1, 1.5f, 0.3f, 7.7f, 100, 1e-4f, 0.99f, 3, 2};
+    const SlotValues out = *EvalSlots(scaled, ScaledInputs(Array::FromSpan<float>(numbers, {3, 3}), scale, w, 1));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const double x = static_cast<double>(numbers[i]) * scale, root = std::sqrt(x);
+      // Two functions and their product: three roundings of half an ulp, and one ulp for each function.
+      EXPECT_NEAR(ValueOf(out, kY)[i], root, 4 * kUlp * root);
+      EXPECT_NEAR(ValueOf(out, {SlotKind::kData, "1"})[i], 1 / root, 4 * kUlp / root);
+      const double largest = std::max(std::fabs(std::log(numbers[i])), std::fabs(std::log(scale)));
+      EXPECT_NEAR(ValueOf(out, {SlotKind::kData, "2"})[i], std::log(x), 4 * kUlp * largest);
+    }
+  }
+}
+
+// Products of small scales in f16 become 0, and the values with them; scales in f32 keep them.
+TEST(Scalify, ScalesOfF16Underflow) {
+  const Program program = TraceOf([](Values in) { return Outputs{in[0] * in[1]}; });
+  const Array ones = Array::FromSpan<float>(std::vector<float>(9, 1.0f), {3, 3});
+  for (const DType dtype : {DType::kF16, DType::kF32}) {
+    const ScalifyOptions options{.scaled_inputs = {{kX, dtype}, {kW, dtype}}};
+    const Array scale = Cast(Array::Scalar(0x1p-14f), dtype);
+    const SlotValues out = *EvalSlots(*Scalify(program, options),
+                                      {{kX, ones}, {ScaleSlot(kX), scale}, {kW, ones}, {ScaleSlot(kW), scale}});
+    EXPECT_EQ(ValueOf(out, kY)[0], dtype == DType::kF16 ? 0 : 0x1p-28f);
+  }
+}
+
+// Gradients that are all 0 stay 0, with a scale that is smaller by the least factor.
+TEST(Scalify, RescalingZeros) {
+  const Program program = TraceOf([](Values in) { return Outputs{ops::DynamicRescaleL2(in[0]) + in[1] * 0.0}; });
+  const Array zeros = Array::Zeros(DType::kF32, {3, 3});
+  const SlotValues out = *EvalSlots(*Scalify(program, Options()), ScaledInputs(zeros, 2, zeros, 1));
+  EXPECT_EQ(ValueOf(out, kY)[0], 0);
+  const Program rescaled =
+      *Scalify(TraceOf([](Values in) { return Outputs{ops::DynamicRescaleL2(in[0])}; }), Options());
+  const SlotValues alone = *EvalSlots(rescaled, ScaledInputs(zeros, 2, zeros, 1));
+  EXPECT_EQ(alone.at(ScaleSlot(kY)).View<float>()[0], 0x1p-13f);
+}
+
+// An einsum is what it consists of. Where its gradient is taken, it takes and gives values without a scale.
+TEST(Scalify, EinsumsAreScaled) {
+  const Program loss =
+      TraceOf([](Values in) { return Outputs{ops::ReduceSum(ops::Einsum("ij,kj->ik", in[0], in[1]) * in[0])}; });
+  const Array x = Array::FromSpan<float>(std::vector<float>(9, 3.0f), {3, 3});
+  const SlotValues out = *EvalSlots(*Scalify(loss, Options()), ScaledInputs(x, 4, x, 8));
+  EXPECT_TRUE(out.contains(ScaleSlot(kY)));
+  EXPECT_EQ(ValueOf(out, kY)[0], 9 * 3 * 12 * 24 * 12);
+  const Program step = *Scalify(*ValueAndGrad(loss, {{0, 1}}), Options());
+  const SlotValues with_gradient = *EvalSlots(step, ScaledInputs(x, 4, x, 8));
+  EXPECT_EQ(ValueOf(with_gradient, kY), ValueOf(out, kY));
+  EXPECT_EQ(ValueOf(with_gradient, {SlotKind::kData, "grad(w)"})[0], 3 * 12 * 12);
 }
 
 // Programs of every basic operation: each has a rule.
