@@ -11,8 +11,7 @@
 namespace aqt::kernels {
 
 // out[i] = x[i], for i < n, with the bits of ConvertElement, on all targets. Between f32, bf16 and f16 it is vector
-// code.
-// The arrays must not overlap.
+// code. The arrays must not overlap.
 void Convert(DType from, const void* x, DType to, int64_t n, void* out, Target target = BestTarget());
 
 }  // namespace aqt::kernels

@@ -7,7 +7,7 @@
 //   {"scalify": {
 //     "CASE": {"compat": ["plain_arrays_do_not_mix"], "reason": "a plain array has the scale 1",
 //              "expected": {"y": {"kind": "scaled", "data": {"aval": "f32[2]", "values": [1.5, "nan"]},
-//                                 "scale": ...}}},
+//                                 "scale": {"aval": "f32[]", "values": [2]}}}},
 //     "CASE": {"compat": [...], "reason": ..., "error": true}}}
 //
 // Values are compared with the tolerance of the recorded ones. `compat` names the switches that make the difference
