@@ -36,6 +36,7 @@ class BackwardOp : public DotOp {
 
   std::string Name() const override { return absl::StrCat(dot_->name, "_bwd"); }
   std::string Attributes() const override { return dot_->attributes; }
+  const Impl& dot() const override { return *dot_; }
   absl::StatusOr<DotParts> parts() const override { return DotBackwardParts{PartsOf(*dot_), has_key_}; }
   int num_outputs() const override { return 2 + static_cast<int>(updated_.size()); }
   std::vector<std::optional<Array>> InitialStatistics() const override {

@@ -61,6 +61,7 @@ class ForwardOp : public DotOp {
     return text;
   }
   std::optional<std::string> instance_name() const override { return name_; }
+  const Impl& dot() const override { return *dot_; }
   absl::StatusOr<DotParts> parts() const override {
     if (is_packed()) return absl::UnimplementedError("an operand is packed for the kernels of this machine");
     DotForwardParts parts{.contraction = PartsOf(*dot_),

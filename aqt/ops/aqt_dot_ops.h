@@ -154,6 +154,7 @@ class DotOp : public CompositeBase {
  public:
   // What it was made of; Unimplemented if that is only for this machine.
   virtual absl::StatusOr<DotParts> parts() const = 0;
+  virtual const AqtDot::Impl& dot() const = 0;
 };
 ContractionParts PartsOf(const AqtDot::Impl& dot);
 

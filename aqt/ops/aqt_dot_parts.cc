@@ -108,6 +108,12 @@ absl::StatusOr<std::optional<DotParts>> DotPartsOf(const Composite& op) {
   return std::make_optional(std::move(parts));
 }
 
+std::optional<ContractionParts> ContractionPartsOf(const Composite& op) {
+  const auto* dot = dynamic_cast<const DotOp*>(&op);
+  if (dot == nullptr) return std::nullopt;
+  return PartsOf(dot->dot());
+}
+
 Made MakeDotOp(const DotParts& parts) {
   return std::visit(
       [](const auto& own) -> Made {

@@ -63,6 +63,9 @@ using DotParts = std::variant<DotForwardParts, DotBackwardParts, DotQuantizePart
 // Null for any other operation. Unimplemented for operands that are packed for this machine.
 absl::StatusOr<std::optional<DotParts>> DotPartsOf(const Composite& op);
 
+// The contraction of any operation of an AqtDot, packed or not; null for others.
+std::optional<ContractionParts> ContractionPartsOf(const Composite& op);
+
 // The operation. InvalidArgument for parts that no operation is made of, as AqtDot::Make, and where AqtDot would refuse
 // to bind it: without a key or a scale that it needs.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeDotOp(const DotParts& parts);

@@ -41,6 +41,7 @@ class PackOp : public DotOp {
       : dot_(std::move(dot)), side_(side), has_scale_(has_scale), key_(*dot_->engine().forward().panels(side)) {}
 
   std::string Name() const override { return "aqt_pack"; }
+  const AqtDot::Impl& dot() const override { return *dot_; }
   absl::StatusOr<DotParts> parts() const override {
     return absl::UnimplementedError("packs an operand for the kernels of this machine");
   }

@@ -36,6 +36,7 @@ class QuantizeOp : public DotOp {
     return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(dot_->shared_axes(side_), ","), "]",
                         ArithmeticText(dot_->semantics()));
   }
+  const AqtDot::Impl& dot() const override { return *dot_; }
   absl::StatusOr<DotParts> parts() const override { return DotQuantizeParts{PartsOf(*dot_), side_, has_scale_}; }
   int num_outputs() const override { return 2; }
 

@@ -16,10 +16,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/draw.h"
+#include "aqt/graph/program.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/printable.h"
 #include "aqt/kernels/target_name.h"
 #include "aqt/kernels/verbose.h"
+#include "aqt/ops/draw_numerics.h"
 #include "serving/cli/effective_config.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
@@ -83,15 +86,21 @@ constexpr char kConfigExamples[] = R"(Examples:
   aqt config inject my.textproto                # checked, with every base filled in
   aqt config inject int8_all --program model.txt   # what it would do to a program)";
 
+constexpr char kProgramExamples[] = R"(Examples:
+  aqt program model.aqtprog > model.txt
+  aqt program model.aqtprog --draw svg --depth 2 > model.svg
+  aqt program model.aqtprog --draw dot | dot -Tpdf > model.pdf)";
+
 // The arguments of all subcommands.
 struct Flags {
-  std::string input, output, tensor, kind, program;
+  std::string input, output, tensor, kind, program, draw;
   std::string preset, config, scheme_from, rules, non_finite;
   std::string calibration, max_shard_size;
   std::string progress = "auto";
   int jobs = 1;
   bool strict = false, force = false, json = false, stats = false, print_config = false;
   std::optional<double> min_snr;
+  std::optional<int> depth;
 };
 
 int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
@@ -213,6 +222,18 @@ absl::Status RunExplain(const Flags& flags, const io::FileSystem& fs, const Cons
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(const std::string text, Explain(checkpoint, model, recipe, flags.tensor));
   console.out << text;
+  return absl::OkStatus();
+}
+
+absl::Status RunProgram(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (flags.depth.has_value() && flags.draw.empty()) {
+    return absl::InvalidArgumentError("--depth folds scopes of a drawing; give --draw svg or --draw dot, too");
+  }
+  AQT_ASSIGN_OR_RETURN(const Program program, ReadProgram(fs, flags.input));
+  const DrawOptions options{.depth = flags.depth, .paint = ops::PaintNumerics};
+  console.out << (flags.draw.empty()    ? ToText(program)
+                  : flags.draw == "svg" ? DrawSvg(program, options)
+                                        : DrawDot(program, options));
   return absl::OkStatus();
 }
 
@@ -371,6 +392,21 @@ CLI::App* AddConfig(CLI::App& app, Flags& flags) {
   return config;
 }
 
+CLI::App* AddProgram(CLI::App& app, Flags& flags) {
+  CLI::App* program = app.add_subcommand("program", "print or draw a saved program")->footer(kProgramExamples);
+  program->add_option("FILE", flags.input, "a saved program (SaveProgram)")->required();
+  program
+      ->add_option("--draw", flags.draw,
+                   "svg, or dot for Graphviz: quantized contractions have the colour of their numerics; by default the "
+                   "program's text")
+      ->check(CLI::IsMember({"svg", "dot"}))
+      ->type_name("FORMAT");
+  program->add_option("--depth", flags.depth, "one box for each scope of N levels, such as 1 for all of \"mlp/...\"")
+      ->check(CLI::Range(0, 1000))
+      ->type_name("N");
+  return program;
+}
+
 // Says what is wrong with the command line.
 void ReportParseError(const CLI::App& app, const std::vector<std::string>& args, const CLI::ParseError& e,
                       const Console& console) {
@@ -402,6 +438,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   AddVerify(app, flags);  // what remains where no other is parsed
   const CLI::App* explain = AddExplain(app, flags);
   const CLI::App* config = AddConfig(app, flags);
+  const CLI::App* program = AddProgram(app, flags);
 
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
@@ -423,6 +460,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   if (plan->parsed()) return Report(RunPlan(flags, fs, console), console);
   if (convert->parsed()) return Report(RunConvert(flags, fs, console), console);
   if (config->parsed()) return Report(RunConfig(flags, fs, console), console);
+  if (program->parsed()) return Report(RunProgram(flags, fs, console), console);
   if (explain->parsed()) return Report(RunExplain(flags, fs, console), console);
   const absl::StatusOr<ExitCode> code = RunVerify(flags, fs, console);
   return code.ok() ? *code : Report(code.status(), console);

@@ -14,13 +14,18 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/context.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/program_proto.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
 #include "aqt/io/file.h"
+#include "aqt/ops/aqt_dot_general.h"
+#include "aqt/ops/composite_proto.h"
+#include "aqt/quant/config/builders.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -90,7 +95,7 @@ TEST_F(CommandTest, AFirstSession) {
 TEST_F(CommandTest, HelpAndVersion) {
   EXPECT_EQ(Run({"--help"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr("Exit codes"), HasSubstr("130"), HasSubstr("aqt convert model/")));
-  for (const char* command : {"inspect", "plan", "convert", "verify", "explain", "config"}) {
+  for (const char* command : {"inspect", "plan", "convert", "verify", "explain", "config", "program"}) {
     EXPECT_EQ(Run({command, "--help"}), 0);
     EXPECT_THAT(out_, HasSubstr(absl::StrCat("Examples:\n  aqt ", command)));
   }
@@ -376,6 +381,27 @@ TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {
   WriteText("like.json", out_);
   EXPECT_EQ(Run({"convert", "in", "c", "--scheme-from", "like.json", "--progress", "never"}), 0);
   EXPECT_THAT(DifferentTensors("a", "c"), IsEmpty());
+}
+
+TEST_F(CommandTest, PrintsAndDrawsASavedProgram) {
+  const absl::StatusOr<Program> program = Trace(
+      [](absl::Span<const Value> in) {
+        const NamedScope scope("mlp/fc");
+        return std::vector<Value>{ops::AqtDotGeneral(in[0], in[1], MatMulDims(), DotGeneralMake(8, 8))};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kF32, {1, 64}}}, {{SlotKind::kParam, "w"}, {DType::kF32, {64, 10}}}});
+  WriteText("model.aqtprog", *SaveProgram(*program, ops::ProgramCodecs()));
+  EXPECT_EQ(Run({"program", "model.aqtprog"}), 0);
+  EXPECT_EQ(out_, ToText(*program));
+  EXPECT_EQ(Run({"program", "model.aqtprog", "--draw", "dot"}), 0);
+  EXPECT_THAT(out_, HasSubstr("label=\"aqt_dot_general\\nint8 * int8\\nf32[1,10]\", fillcolor=\"#bfe3b8\""));
+  EXPECT_EQ(Run({"program", "model.aqtprog", "--draw", "svg", "--depth", "1"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr(">1 equation</text>"), HasSubstr(">@mlp</text>")));
+  ExpectError({"program", "model.aqtprog", "--depth", "1"}, 2, "give --draw svg or --draw dot");
+  ExpectError({"program", "model.aqtprog", "--draw", "png"}, 2, "png");
+  ExpectError({"program", "missing.aqtprog"}, 4, "missing.aqtprog");
+  WriteText("model.aqtprog", "no program");
+  ExpectError({"program", "model.aqtprog"}, 3, "model.aqtprog: byte 0: no saved program begins so");
 }
 
 TEST_F(CommandTest, WhatInjectWouldDoToAProgram) {

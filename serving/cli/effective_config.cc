@@ -86,6 +86,13 @@ absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::stri
   return is_preset ? OfPreset(fs, kind, source) : OfFile(fs, kind, source);
 }
 
+absl::StatusOr<Program> ReadProgram(const io::FileSystem& fs, absl::string_view file) {
+  AQT_ASSIGN_OR_RETURN(const std::string bytes, io::ReadFile(fs, file, kMaxProgramBytes));
+  absl::StatusOr<Program> program = LoadProgram(bytes, ops::ProgramCodecs());
+  if (!program.ok()) return Annotate(program.status(), file);
+  return program;
+}
+
 absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::string_view source,
                                             absl::string_view program_file, std::vector<std::string>* unmatched) {
   AQT_ASSIGN_OR_RETURN(const bool is_preset, IsPreset(fs, "inject", source));
@@ -93,9 +100,8 @@ absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::stri
                        is_preset ? InjectConfigFromPreset(source) : InjectConfigOfFile(fs, source));
   AQT_ASSIGN_OR_RETURN(std::string program, io::ReadFile(fs, program_file, kMaxProgramBytes));
   if (IsSavedProgram(program)) {
-    const absl::StatusOr<Program> loaded = LoadProgram(program, ops::ProgramCodecs());
-    if (!loaded.ok()) return Annotate(loaded.status(), program_file);
-    program = ToText(*loaded);
+    AQT_ASSIGN_OR_RETURN(const Program loaded, ReadProgram(fs, program_file));
+    program = ToText(loaded);
   }
   absl::StatusOr<InjectReport> report = ReportInjection(program, config);
   if (!report.ok()) return Annotate(report.status(), program_file);

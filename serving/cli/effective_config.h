@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 
 namespace aqt::serving {
@@ -21,6 +22,9 @@ std::vector<std::string> PresetNames(absl::string_view kind);
 // The whole configuration as a textproto; `source` names a preset or a file. InvalidArgument, beginning with
 // file:line:column if the file is wrong, or listing the presets if `source` is neither.
 absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind, absl::string_view source);
+
+// The saved program in a file.
+absl::StatusOr<Program> ReadProgram(const io::FileSystem& fs, absl::string_view file);
 
 // What an inject configuration, a preset or a textproto, would do to the program in a file, saved or as text
 // (transforms/inject_outline.h), kind by kind. `unmatched` gets the rules that hit nothing, if these are an error
