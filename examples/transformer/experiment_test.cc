@@ -67,7 +67,7 @@ TEST(BigramEntropy, ByHand) {
 
 // What is trained is what is served, in every bit: fused or not, one row or a batch, one thread or two.
 TEST(Experiment, ServedLogitsAreThoseOfTheTraining) {
-  for (const char* name : {"float", "int8", "int4_weights"}) {
+  for (const char* name : {"float", "int8", "int4_weights", "w4a8", "fp8", "static"}) {
     const aqt::InjectConfig config = Shipped(name);
     absl::StatusOr<aqt::nn::Trainer> trainer = MakeTrainer(kSmall, config);
     ASSERT_THAT(trainer, IsOk()) << name;

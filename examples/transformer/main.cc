@@ -35,8 +35,8 @@ namespace transformer {
 namespace {
 
 constexpr char kFooter[] =
-    R"(NAME is float, int8 or int4_weights (examples/transformer/configs), or a textproto of aqt.config.Inject
-(configs/inject.proto). The model is the same C++ for all of them.
+    R"(NAME is float, int8, int4_weights, w4a8, fp8 or static (examples/transformer/configs), or a textproto of
+aqt.config.Inject (configs/inject.proto). The model is the same C++ for all of them.
 
 Files, in OUT/NAME/: state.safetensors (to --resume), served.safetensors (to --serve); OUT/loss.svg.
 
@@ -70,8 +70,8 @@ absl::StatusOr<aqt::InjectConfig> ReadConfig(const std::string& name) {
   absl::StatusOr<std::string> text = aqt::io::ReadFile(aqt::io::LocalFileSystem(), path, /*max_bytes=*/1 << 20);
   if (text.ok()) return aqt::InjectConfigFromText(*text, path);
   return absl::InvalidArgumentError(absl::StrCat("--config ", name, ": ", text.status().message(),
-                                                 "; float, int8 and int4_weights are shipped, or give the path of a "
-                                                 "textproto"));
+                                                 "; float, int8, int4_weights, w4a8, fp8 and static are shipped, or "
+                                                 "give the path of a textproto"));
 }
 
 // Trains up to the last step, and saves the state. The curve has the mean loss of each fiftieth of the training.

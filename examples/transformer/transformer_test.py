@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Runs transformer at a small size: trains, resumes, serves, and refuses what is wrong."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BINARY = pathlib.Path(sys.argv.pop(1))
+SMALL = ["--layers=1", "--width=16", "--heads=2", "--length=12", "--text-bytes=6000", "--steps=10", "--batch=4"]
+
+
+def run(*flags):
+    return subprocess.run([BINARY, *SMALL, "--sample=20", *flags], capture_output=True, text=True, check=False)
+
+
+class TransformerTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name)
+
+    def files(self, name):
+        return {file.name: file.read_bytes() for file in (self.out / name).iterdir()}
+
+    def test_trains_and_serves(self):
+        result = run("--config=float,int8", f"--out={self.out}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.count("logits equal those of training to the bit"), 2)
+        self.assertIn("step 10/10", result.stdout)
+        self.assertEqual(set(self.files("int8")), {"state.safetensors", "served.safetensors"})
+        self.assertIn("int8", (self.out / "loss.svg").read_text(encoding="utf-8"))
+        served = run("--config=int8", "--serve", "--prompt=Mira", f"--out={self.out}")
+        self.assertEqual(served.returncode, 0, served.stderr)
+        self.assertIn("  sample: Mira", served.stdout)
+        loss = [line for line in result.stdout.splitlines() if "int8/served.safetensors" in line]
+        self.assertIn(loss[0], served.stdout)
+
+    def test_a_resumed_training_has_the_same_bytes(self):
+        self.assertEqual(run("--config=int8", f"--out={self.out}").returncode, 0)
+        want = self.files("int8")
+        self.assertEqual(run("--config=int8", "--stop=4", f"--out={self.out}").returncode, 0)
+        self.assertNotEqual(self.files("int8"), want)
+        result = run("--config=int8", "--resume", "--threads=2", f"--out={self.out}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.files("int8"), want)
+
+    def test_errors(self):
+        for flags, code, message in (
+            (["--config=int5"], 2, "--config int5"),
+            (["--layers=0"], 2, "layers = 0"),
+            (["--heads=3"], 2, "3 heads do not divide the 16 features"),
+            (["--text-bytes=50"], 2, "text bytes = 50"),
+            (["--config=float", "--prompt="], 2, "prompt is empty"),
+            (["--config=float", "--serve"], 4, "float/served.safetensors"),
+            (["--config=float", "--resume"], 4, "float/state.safetensors"),
+        ):
+            out = self.out / str(len(list(self.out.iterdir())))
+            result = run(*flags, f"--out={out}")
+            self.assertEqual(result.returncode, code, (flags, result.stderr))
+            self.assertIn(message, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
