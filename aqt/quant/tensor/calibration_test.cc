@@ -403,5 +403,16 @@ TEST(Calibration, Refuses) {
   EXPECT_EQ(InitialCalibrationState(mean, x, {2}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// A shape alone, as in a file, takes no memory that nobody has.
+TEST(Calibration, RefusesStatisticsThatNobodyCouldMean) {
+  const Quantizer mean = Int8(MeanOfAbsMax{});
+  const absl::Status status = InitialCalibrationState(mean, {DType::kF32, {int64_t{1} << 40, 2}}, {1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("the statistic sum_of_max of f32[1099511627776,2] would be f32[1099511627776,1]"),
+            absl::string_view::npos)
+      << status;
+  EXPECT_TRUE(InitialCalibrationState(mean, {DType::kF32, {int64_t{1} << 40, 2}}, {0, 1}).ok());
+}
+
 }  // namespace
 }  // namespace aqt
