@@ -67,6 +67,11 @@ float MaxOverParts(int64_t elements, const F& body) {
   return result;
 }
 
+Value MultiplyDequantized(const Value& lhs, const Value& lhs_scale, const Value& rhs, const Value& rhs_scale,
+                          const DotDims& dims, DType dtype) {
+  return ops::DotGeneral(ops::Fp8Dequantize(lhs, lhs_scale, dtype), ops::Fp8Dequantize(rhs, rhs_scale, dtype), dims);
+}
+
 }  // namespace
 
 float NextFp8Scale(float amax, float previous, double fp8_max, int margin, const Fp8Compat& compat) {
@@ -136,11 +141,15 @@ Value QuantizeToFp8(const Value& x, const Value& scale, DType dtype, std::option
   return ops::Cast(ops::Clamp(-max, divided, max), dtype);
 }
 
-Array MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, const Array& rhs_scale,
-                  const DotDims& dims, DType dtype) {
+absl::StatusOr<Array> MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, const Array& rhs_scale,
+                                  const DotDims& dims, DType dtype) {
+  const float left = Rounded(lhs_scale.View<float>()[0], dtype), right = Rounded(rhs_scale.View<float>()[0], dtype);
+  if (!IsPowerOfTwo(left) || !IsPowerOfTwo(right)) {
+    const SuspendTrace suspend;
+    return MultiplyDequantized(Value(lhs), Value(lhs_scale), Value(rhs), Value(rhs_scale), dims, dtype).ToArray();
+  }
   ArrayBuilder out = ArrayBuilder::ForOverwrite({dtype, DotOutputShape(dims, lhs.shape(), rhs.shape())});
   if (out.ref().shape.num_elements() > 0) {
-    const float left = Rounded(lhs_scale.View<float>()[0], dtype), right = Rounded(rhs_scale.View<float>()[0], dtype);
     const Contraction contraction = MakeContraction(dims, lhs.aval(), rhs.aval(), DType::kF32, kernels::BestTarget());
     const Runtime runtime{.executor = CurrentExecutor()};
     Workspace workspace(ScratchOf(runtime));
@@ -152,11 +161,17 @@ Array MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, co
 
 Value MultiplyFp8(const Value& lhs, const Value& lhs_scale, const Value& rhs, const Value& rhs_scale,
                   const DotDims& dims, DType dtype) {
-  const auto scalar = [&](const Value& scale) {
+  const auto rounded = [&](const Value& scale) {
     return ops::Cast(ops::Cast(ops::Reshape(scale, {}), dtype), DType::kF32);
   };
+  const auto is_power_of_two = [](const Value& scale) {
+    const Value in_range = ops::And(ops::GreaterEqual(scale, 0x1p-126), ops::LessEqual(scale, 0x1p126));
+    return ops::And(in_range, ops::Equal(scale, ops::ReducePrecision(scale, 8, 0)));
+  };
+  const Value left = rounded(lhs_scale), right = rounded(rhs_scale);
   const Value sum = ops::DotGeneral(ops::Cast(lhs, DType::kBF16), ops::Cast(rhs, DType::kBF16), dims, DType::kF32);
-  return ops::Cast(sum * scalar(lhs_scale) * scalar(rhs_scale), dtype);
+  return ops::Select(ops::And(is_power_of_two(left), is_power_of_two(right)), ops::Cast(sum * left * right, dtype),
+                     MultiplyDequantized(lhs, lhs_scale, rhs, rhs_scale, dims, dtype));
 }
 
 absl::Status CheckFp8DType(DType dtype) {

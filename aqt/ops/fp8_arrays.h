@@ -39,10 +39,11 @@ absl::StatusOr<Fp8Codes> QuantizeToFp8(const Array& x, const Array& scale, DType
 // The codes in basic operations.
 Value QuantizeToFp8(const Value& x, const Value& scale, DType dtype, std::optional<DType> compute_dtype);
 
-// (sum over the contracting axes of the codes * lhs_scale) * rhs_scale, rounded to `dtype`, to which the scales are
-// rounded first. The sum is that of bf16 operands in f32 (kernels/gemm_table.h).
-Array MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, const Array& rhs_scale,
-                  const DotDims& dims, DType dtype);
+// The product of the dequantized operands in `dtype`, to which the scales are rounded first. If both scales are powers
+// of two: (sum over the contracting axes of the codes * lhs_scale) * rhs_scale, rounded to `dtype`, where the sum is
+// that of bf16 operands in f32 (kernels/gemm_table.h).
+absl::StatusOr<Array> MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, const Array& rhs_scale,
+                                  const DotDims& dims, DType dtype);
 // The same in basic operations.
 Value MultiplyFp8(const Value& lhs, const Value& lhs_scale, const Value& rhs, const Value& rhs_scale,
                   const DotDims& dims, DType dtype);

@@ -132,8 +132,12 @@ class BackwardOp : public CompositeBase {
     AQT_ASSIGN_OR_RETURN(const Fp8Codes dy, QuantizeToFp8(in[kDy], in[kScale], DType::kE5M2, spec_.compute_dtype,
                                                           /*with_amax=*/needed[2] || needed[3]));
     std::vector<Array> out(4);
-    if (needed[0]) out[0] = MultiplyFp8(dy.codes, in[kScale], in[kK], in[kKScale], InputGradientDims(), dtype);
-    if (needed[1]) out[1] = MultiplyFp8(in[kX], in[kXScale], dy.codes, in[kScale], KernelGradientDims(), dtype);
+    if (needed[0]) {
+      AQT_ASSIGN_OR_RETURN(out[0], MultiplyFp8(dy.codes, in[kScale], in[kK], in[kKScale], InputGradientDims(), dtype));
+    }
+    if (needed[1]) {
+      AQT_ASSIGN_OR_RETURN(out[1], MultiplyFp8(in[kX], in[kXScale], dy.codes, in[kScale], KernelGradientDims(), dtype));
+    }
     Fp8StateArrays next = UpdatedFp8State(dy.amax, in[kScale], in[kHistory], spec_.rule(Fp8Tensor::kOutputGrad));
     out[2] = std::move(next.scale);
     out[3] = std::move(next.amax_history);
@@ -217,7 +221,9 @@ class ForwardOp : public CompositeBase {
                          QuantizeToFp8(in[kX], in[kXScale], DType::kE4M3FN, spec_.compute_dtype, with_gradient_));
     AQT_ASSIGN_OR_RETURN(const Fp8Codes k,
                          QuantizeToFp8(in[kK], in[kKScale], DType::kE4M3FN, spec_.compute_dtype, with_gradient_));
-    std::vector<Array> out = {MultiplyFp8(x.codes, in[kXScale], k.codes, in[kKScale], ForwardDims(), in[kX].dtype())};
+    std::vector<Array> out(1);
+    AQT_ASSIGN_OR_RETURN(out[0],
+                         MultiplyFp8(x.codes, in[kXScale], k.codes, in[kKScale], ForwardDims(), in[kX].dtype()));
     if (!with_gradient_) return out;
     out.insert(out.end(), {x.codes, k.codes});
     for (const Operand tensor : {kX, kK}) {

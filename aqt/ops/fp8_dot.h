@@ -7,10 +7,10 @@
 //   forward    y  = dequantized(x) dequantized(k)
 //   backward   dx = dequantized(dy) dequantized(k)^T,   dk = dequantized(x)^T dequantized(dy)
 //
-// Gradients pass the quantization as they are, also where an operand was clipped. The products are those of the codes,
-// summed in f32 by the bf16 kernels, times both scales: for scales that are powers of two, what the product of the
-// dequantized operands is. Every step with a gradient updates all six statistics, with x, k and the unquantized dy;
-// without a gradient, nothing is updated.
+// Gradients pass the quantization as they are, also where an operand was clipped. Where both scales are powers of two,
+// as all are that a history gives, a product is that of the codes, summed in f32 by the bf16 kernels, times both
+// scales. Every step with a gradient updates all six statistics, with x, k and the unquantized dy; without a gradient,
+// nothing is updated.
 
 #include <cstdint>
 #include <optional>

@@ -240,6 +240,24 @@ TEST(Fp8DotTest, WithoutAGradientNothingIsUpdated) {
   EXPECT_EQ(kernel_only->outputs.size(), 2u + 1u + 6u);
 }
 
+// A scale that is no power of two rounds each dequantized operand: 13 * bf16(0.3) is 3.90625 in bf16, and its square
+// 15.25; the square of 3.91015625 would be 15.3125.
+TEST(Fp8DotTest, OtherScalesRoundTheOperands) {
+  const Aval one{DType::kBF16, {1, 1}};
+  const absl::StatusOr<Program> program = TraceDot(one, one);
+  ASSERT_THAT(program, IsOk());
+  SlotValues values = InitialStats(*program);
+  for (auto& [slot, array] : values) {
+    if (array.num_elements() == 1) array = Array::Of<float>({0.3f}, {1});
+  }
+  for (const char* name : {"x", "k", "dy"}) {
+    values[Data(name)] = Cast(Array::Of<float>({3.90625f}, {1, 1}), DType::kBF16);
+  }
+  const absl::StatusOr<SlotValues> out = EvalSlots(*program, values);
+  ASSERT_THAT(out, IsOk());
+  EXPECT_THAT(Numbers(out->at(Data("y"))), ElementsAre(15.25f));
+}
+
 // Codes times codes by the kernels, and basic operations: the same bits, for scales of every kind.
 TEST(Fp8DotTest, IsItsExpansionBitForBit) {
   Random random(3);
