@@ -44,6 +44,27 @@ DotGeneral Fp8Delayed() {
   return config;
 }
 
+DotGeneral Fp8Current() {
+  DotGeneral config = Fp8Hybrid();
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    raw->lhs.quantizer.calib_shared_axes.per_tensor = raw->rhs.quantizer.calib_shared_axes.per_tensor = true;
+  }
+  return config;
+}
+
+DotGeneral Fp8Mx() {
+  DotGeneral config = ConfigFwdFp8();
+  SetBits(config, Bits::E4M3(), Bits::E4M3(), Bits::E4M3(), Bits::E4M3(), Bits::E4M3(), Bits::E4M3());
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    raw->lhs.quantizer.calibration = raw->rhs.quantizer.calibration = AbsMax{.po2_scale = true};
+  }
+  config.dlhs.local_aqt = config.drhs.local_aqt =
+      LocalAqt{.contraction_axis_shard_size = 32, .tile_largest_shape = true};
+  config.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = -1, .tile_size = 32}}},
+                            .rhs = {.contraction_axes = {{.axis = 0, .tile_size = 32}}}};
+  return config;
+}
+
 DotGeneral Int8Static() {
   DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
@@ -59,8 +80,10 @@ std::vector<NamedConfig> PresetsInCpp() {
           {"config_v4", ConfigV4()},
           {"conv2d_int8", DotGeneral{.fwd = ConvGeneralDilatedMake(2, 8, 8)}},
           {"default_unquantized", DefaultUnquantizedConfig()},
+          {"fp8_current", Fp8Current()},
           {"fp8_delayed", Fp8Delayed()},
           {"fp8_hybrid", Fp8Hybrid()},
+          {"fp8_mx", Fp8Mx()},
           {"fully_quantized_int8", FullyQuantized()},
           {"fwd_fp8", ConfigFwdFp8()},
           {"int4_weights", DotGeneralMake(std::nullopt, 4, fwd_only)},

@@ -1,0 +1,122 @@
+// One model trained with each recipe for 8-bit floats: the layers of fp8_dense.h, and the presets.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/rng.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/trace.h"
+#include "aqt/nn/dense.h"
+#include "aqt/nn/fp8_dense.h"
+#include "aqt/nn/parameter.h"
+#include "aqt/nn/trainer.h"
+#include "aqt/ops/functions.h"
+#include "aqt/testing/programs.h"
+#include "aqt/testing/random.h"
+#include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/inject.h"
+#include "aqt/transforms/inject_proto.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt::nn {
+namespace {
+
+using ::aqt::testing::IsOk;
+using ::aqt::testing::RandomArray;
+using ::aqt::testing::StatusIs;
+using ::testing::HasSubstr;
+using In = absl::Span<const Value>;
+
+// All extents are multiples of 32, but those of the logits.
+constexpr int64_t kSize = 32, kClasses = 3;
+const Slot kX{SlotKind::kData, "x"}, kLabels{SlotKind::kData, "labels"}, kLoss{SlotKind::kData, "loss"};
+
+std::vector<Value> Model(In in, const std::function<Value(const Value&, const char*)>& layer) {
+  const Value h = ops::Relu(layer(ops::Relu(layer(in[0], "fc1")), "fc2"));
+  return {ops::SoftmaxCrossEntropy(Dense(h, "logits", {.features = kClasses}), in[1])};
+}
+std::vector<Value> PlainModel(In in) {
+  return Model(in, [](const Value& x, const char* name) { return Dense(x, name, {.features = kSize}); });
+}
+std::vector<Value> Fp8Model(In in) {
+  return Model(in, [](const Value& x, const char* name) { return Fp8Dense(x, name, {.features = {kSize}}); });
+}
+std::vector<Input> Inputs() {
+  return {{kX, {DType::kF32, {kSize, kSize}}}, {kLabels, {DType::kF32, {kSize, kClasses}}}};
+}
+
+absl::StatusOr<Program> Injected(const std::string& preset) {
+  AQT_ASSIGN_OR_RETURN(const Program loss, Trace(PlainModel, Inputs(), std::vector<Slot>{kLoss}));
+  AQT_ASSIGN_OR_RETURN(const InjectConfig config,
+                       InjectConfigFromText(absl::StrCat("schema: 1 rules { scope: 'logits' keep: true } ",
+                                                         "rules { dot_general { base: '", preset, "' } }")));
+  return Inject(loss, config);
+}
+
+// The class of an example is the index of the largest of its first three numbers.
+SlotValues Batch(uint64_t seed) {
+  const Array x = RandomArray({DType::kF32, {kSize, kSize}}, seed);
+  ArrayBuilder labels(DType::kF32, {kSize, kClasses});
+  for (int64_t i = 0; i < kSize; ++i) {
+    const float* row = x.View<float>().data() + i * kSize;
+    for (int64_t j = 0; j < kClasses; ++j) {
+      labels.Mutable<float>()[i * kClasses + j] = j == std::max_element(row, row + kClasses) - row ? 1 : 0;
+    }
+  }
+  return {{kX, x}, {kLabels, std::move(labels).Build()}};
+}
+
+// The mean loss of the last fifty of two hundred steps.
+absl::StatusOr<double> TrainedLoss(const Program& loss, TracedFunction model) {
+  AQT_ASSIGN_OR_RETURN(const SlotValues params, InitParams(model, Inputs(), MakeKey(7)));
+  AQT_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Make(loss, Sgd{.learning_rate = 0.05}, params, MakeKey(1)));
+  double sum = 0;
+  for (int64_t step = 0; step < 200; ++step) {
+    AQT_ASSIGN_OR_RETURN(const SlotValues out, trainer.Step(Batch(static_cast<uint64_t>(step))));
+    if (step >= 150) sum += double{out.at(kLoss).View<float>()[0]};
+  }
+  return sum / 50;
+}
+
+TEST(Fp8RecipesTest, AllLearnAsInF32) {
+  const absl::StatusOr<Program> plain = Trace(PlainModel, Inputs(), std::vector<Slot>{kLoss});
+  ASSERT_THAT(plain, IsOk());
+  const absl::StatusOr<double> want = TrainedLoss(*plain, PlainModel);
+  ASSERT_THAT(want, IsOk());
+  EXPECT_LT(*want, 0.5);  // 1.1 is the loss of a guess
+  for (const char* preset : {"fp8_delayed", "fp8_current", "fp8_hybrid", "fp8_mx", "fwd_fp8"}) {
+    const absl::StatusOr<Program> program = Injected(preset);
+    ASSERT_THAT(program, IsOk()) << preset;
+    EXPECT_EQ(testing::CountOps(*program, "aqt_dot_general"), 2) << preset;
+    const absl::StatusOr<double> loss = TrainedLoss(*program, PlainModel);
+    ASSERT_THAT(loss, IsOk()) << preset;
+    EXPECT_NEAR(*loss, *want, 0.05) << preset;
+  }
+  const absl::StatusOr<Program> layers = Trace(Fp8Model, Inputs(), std::vector<Slot>{kLoss});
+  ASSERT_THAT(layers, IsOk());
+  const absl::StatusOr<double> loss = TrainedLoss(*layers, Fp8Model);
+  ASSERT_THAT(loss, IsOk());
+  EXPECT_NEAR(*loss, *want, 0.05);
+}
+
+// The blocks of fp8_mx must fit.
+TEST(Fp8RecipesTest, BlocksOf32) {
+  const absl::StatusOr<Program> loss = Trace(PlainModel, Inputs(), std::vector<Slot>{kLoss});
+  ASSERT_THAT(loss, IsOk());
+  const absl::StatusOr<InjectConfig> config =
+      InjectConfigFromText("schema: 1 rules { dot_general { base: 'fp8_mx' } }");
+  ASSERT_THAT(config, IsOk());
+  EXPECT_THAT(Inject(*loss, *config), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("32")));
+}
+
+}  // namespace
+}  // namespace aqt::nn
