@@ -122,7 +122,7 @@ TEST(TrainerTest, FindsTheFirstNan) {
     return Values{ops::ReduceSum(ops::Log(in[0]))};
   };
   absl::StatusOr<Trainer> trainer =
-      Trainer::Make(*Trace(loss, {{w, {DType::kF32, {2}}}}), {.learning_rate = 1.5},
+      Trainer::Make(*Trace(loss, {{w, {DType::kF32, {2}}}}), Sgd{.learning_rate = 1.5},
                     {{w, Array::Of<float>({1, 2}, {2})}}, MakeKey(0), {.hooks = {.stop_at_nonfinite = true}});
   ASSERT_THAT(trainer, IsOk());
   ASSERT_THAT(trainer->Step({}), IsOk());  // w = (1 - 1.5, 2 - 0.75)

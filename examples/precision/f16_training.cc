@@ -52,9 +52,9 @@ class Training {
       AQT_ASSIGN_OR_RETURN(loss, aqt::Amp(loss, {.compute_dtype = DType::kF16}));
     }
     AQT_ASSIGN_OR_RETURN(const SlotValues params, InitialParams());
-    AQT_ASSIGN_OR_RETURN(
-        aqt::nn::Trainer trainer,
-        aqt::nn::Trainer::Make(loss, {.learning_rate = Rate(), .momentum = 0}, params, aqt::MakeKey(1), how));
+    AQT_ASSIGN_OR_RETURN(aqt::nn::Trainer trainer,
+                         aqt::nn::Trainer::Make(loss, aqt::nn::Sgd{.learning_rate = Rate(), .momentum = 0}, params,
+                                                aqt::MakeKey(1), how));
     Curve curve{.name = std::move(name), .loss = {}};
     for (int step = 0; step < options_.steps; ++step) {
       AQT_ASSIGN_OR_RETURN(const SlotValues out, trainer.Step(batch_));
