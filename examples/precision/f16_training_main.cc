@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
-#include "examples/digits/checkpoint.h"
+#include "examples/common/user_path.h"
 #include "examples/digits/dataset.h"
 #include "examples/precision/f16_training.h"
 
@@ -29,7 +29,7 @@ absl::Status Run() {
   }
   const std::string out = absl::GetFlag(FLAGS_out);
   if (out.empty()) return absl::OkStatus();
-  return aqt::io::WriteFile(aqt::io::LocalFileSystem(), digits::UserPath(out), precision::F16TrainingSvg(curves),
+  return aqt::io::WriteFile(aqt::io::LocalFileSystem(), examples::UserPath(out), precision::F16TrainingSvg(curves),
                             {.overwrite = true});
 }
 
