@@ -147,7 +147,14 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "rows per step")->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "of AdamW, at the start")->capture_default_str();
   app.add_option("--seed", options.seed, "of folds, parameters, order and noise")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::cerr << "error: " << e.what() << "; cnn --help tells more\n";
+    return static_cast<int>(aqt::serving::ExitCode::kUsage);
+  }
   const absl::Status status = Run(configs, folds, options);
   if (!status.ok()) std::cerr << "error: " << status.message() << "\n";
   return static_cast<int>(aqt::serving::ExitCodeOf(status));

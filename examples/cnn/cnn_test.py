@@ -32,6 +32,7 @@ class CnnTest(unittest.TestCase):
             (("--config", "int5"), "--config int5"),
             (("--folds", "1"), "--folds 1: expected 2 to 1797"),
             (("--batch", "0"), "batch = 0"),
+            (("--bath", "8"), "--bath"),
         ):
             result = run(*flags)
             self.assertEqual(result.returncode, 2)

@@ -19,6 +19,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/io/file.h"
+#include "aqt/io/printable.h"
 #include "aqt/io/standard_streams.h"
 #include "aqt/kernels/target_name.h"
 #include "aqt/kernels/thread_pool.h"
@@ -149,7 +150,7 @@ absl::StatusOr<Result> Run(const Flags& flags, const std::string& name, const Te
   if (flags.sample > 0) {
     AQT_ASSIGN_OR_RETURN(const std::string sample,
                          served.Sample(flags.prompt, flags.sample, flags.temperature, options.seed));
-    std::cout << "  sample: " << sample << "\n";
+    std::cout << "  sample: " << aqt::io::PrintableLine(sample) << "\n";
   }
   return result;
 }
@@ -206,7 +207,14 @@ int Main(int argc, char** argv) {
   option("--temperature", flags.temperature, "of the samples; 0: always the likeliest byte", "X")
       ->check(CLI::NonNegativeNumber);
   option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it", "N")->check(CLI::Range(1, 64));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::cerr << "error: " << e.what() << "; transformer --help tells more\n";
+    return static_cast<int>(aqt::serving::ExitCode::kUsage);
+  }
   std::optional<aqt::kernels::ThreadPool> pool;
   if (flags.threads > 1) pool.emplace(flags.threads);
   const aqt::UseExecutor threads(pool.has_value() ? &*pool : nullptr);

@@ -7,11 +7,22 @@ import tempfile
 import unittest
 
 BINARY = pathlib.Path(sys.argv.pop(1))
-SMALL = ["--layers=1", "--width=16", "--heads=2", "--length=12", "--text-bytes=6000", "--steps=10", "--batch=4"]
+SMALL = {
+    "--layers": "1",
+    "--width": "16",
+    "--heads": "2",
+    "--length": "12",
+    "--text-bytes": "6000",
+    "--steps": "10",
+    "--batch": "4",
+    "--sample": "20",
+}
 
 
 def run(*flags):
-    return subprocess.run([BINARY, *SMALL, "--sample=20", *flags], capture_output=True, text=True, check=False)
+    given = {flag.split("=")[0] for flag in flags}
+    small = [f"{name}={value}" for name, value in SMALL.items() if name not in given]
+    return subprocess.run([BINARY, *small, *flags], capture_output=True, text=True, check=False)
 
 
 class TransformerTest(unittest.TestCase):
@@ -51,7 +62,8 @@ class TransformerTest(unittest.TestCase):
             (["--layers=0"], 2, "layers = 0"),
             (["--heads=3"], 2, "3 heads do not divide the 16 features"),
             (["--text-bytes=50"], 2, "text bytes = 50"),
-            (["--config=float", "--prompt="], 2, "prompt is empty"),
+            (["--config=float", "--prompt", ""], 2, "prompt is empty"),
+            (["--layer=2"], 2, "--layer=2"),
             (["--config=float", "--serve"], 4, "float/served.safetensors"),
             (["--config=float", "--resume"], 4, "float/state.safetensors"),
         ):
