@@ -65,7 +65,7 @@ class Folder {
     if (folded != nullptr) {
       for (const auto& [eqn, chain] : chains_) folded->push_back(program_.scope(program_.eqns[eqn]));
     }
-    // Values by variable, of those that a kernel takes in.
+    // What is broadcast, by variable: a kernel takes in the channels of its chain.
     std::map<VarId, Value> values;
     int next = 0;
     absl::StatusOr<Program> rewritten =
@@ -73,8 +73,8 @@ class Folder {
           const int number = next++;
           if (const auto it = chains_.find(number); it != chains_.end()) return Folded(eqn, in, it->second, values);
           if (const auto it = passes_.find(number); it != passes_.end()) return std::vector<Value>{in[it->second]};
-          // The operands of a broadcast: the channels of a step.
-          for (size_t i = 0; i < eqn.in.size(); ++i) values.try_emplace(eqn.in[i], in[i]);
+          // What a step repeats over the other axes.
+          if (std::holds_alternative<BroadcastOp>(eqn.op)) values.try_emplace(eqn.in[0], in[0]);
           return BindAgain(eqn, in);
         });
     if (!rewritten.ok()) return rewritten.status();
