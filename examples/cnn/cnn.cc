@@ -10,13 +10,12 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
 #include "aqt/io/standard_streams.h"
-#include "examples/common/user_path.h"
+#include "examples/common/read_config.h"
 #include "examples/digits/classifier.h"
 #include "examples/digits/cross_validation.h"
 #include "examples/digits/dataset.h"
@@ -94,17 +93,6 @@ absl::StatusOr<double> Accuracy(const nn::Trainer& trainer, const aqt::InjectCon
   return digits::Accuracy(logits, test.labels);
 }
 
-absl::StatusOr<aqt::InjectConfig> ReadConfig(const std::string& name) {
-  const bool shipped = !absl::StrContains(name, '/') && !absl::EndsWith(name, ".textproto");
-  const std::string path =
-      shipped ? absl::StrCat("examples/cnn/configs/", name, ".textproto") : examples::UserPath(name);
-  const absl::StatusOr<std::string> text = aqt::io::ReadFile(aqt::io::LocalFileSystem(), path, /*max_bytes=*/1 << 20);
-  if (text.ok()) return aqt::InjectConfigFromText(*text, path);
-  return absl::InvalidArgumentError(
-      absl::StrCat("--config ", name, ": ", text.status().message(),
-                   "; float, int8, int4_weights, fp8 and static are shipped, or give the path of a textproto"));
-}
-
 absl::Status Run(const std::vector<std::string>& configs, int64_t folds, const digits::TrainingOptions& options) {
   AQT_ASSIGN_OR_RETURN(const digits::Dataset data, digits::ReadDataset("examples/digits/digits.csv"));
   if (folds < 2 || folds > data.rows()) {
@@ -112,7 +100,9 @@ absl::Status Run(const std::vector<std::string>& configs, int64_t folds, const d
   }
   double first_mean = 0;
   for (const std::string& name : configs) {
-    AQT_ASSIGN_OR_RETURN(const aqt::InjectConfig config, ReadConfig(name));
+    AQT_ASSIGN_OR_RETURN(
+        const aqt::InjectConfig config,
+        examples::ReadConfig(name, "examples/cnn/configs", "float, int8, int4_weights, fp8 and static"));
     std::cout << absl::StrFormat("%-13s", name) << std::flush;
     std::vector<digits::FoldResult> results;
     for (const digits::Fold& fold : digits::Folds(data.rows(), folds, options.seed)) {

@@ -12,7 +12,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -25,7 +24,8 @@
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/trainer.h"
-#include "aqt/transforms/inject_proto.h"
+#include "aqt/transforms/inject.h"
+#include "examples/common/read_config.h"
 #include "examples/common/user_path.h"
 #include "examples/digits/line_chart.h"
 #include "examples/transformer/experiment.h"
@@ -63,17 +63,6 @@ struct Result {
   double held_out = 0;
   int64_t bytes = 0;
 };
-
-absl::StatusOr<aqt::InjectConfig> ReadConfig(const std::string& name) {
-  const bool shipped = !absl::StrContains(name, '/') && !absl::EndsWith(name, ".textproto");
-  const std::string path =
-      shipped ? absl::StrCat("examples/transformer/configs/", name, ".textproto") : examples::UserPath(name);
-  absl::StatusOr<std::string> text = aqt::io::ReadFile(aqt::io::LocalFileSystem(), path, /*max_bytes=*/1 << 20);
-  if (text.ok()) return aqt::InjectConfigFromText(*text, path);
-  return absl::InvalidArgumentError(absl::StrCat("--config ", name, ": ", text.status().message(),
-                                                 "; float, int8, int4_weights, w4a8, fp8 and static are shipped, or "
-                                                 "give the path of a textproto"));
-}
 
 // Trains up to the last step, and saves the state. The curve has the mean loss of each fiftieth of the training.
 absl::StatusOr<aqt::SlotValues> TrainModel(const Flags& flags, const aqt::InjectConfig& config, const Text& text,
@@ -117,7 +106,9 @@ absl::StatusOr<Result> Run(const Flags& flags, const std::string& name, const Te
   const aqt::io::FileSystem& fs = aqt::io::LocalFileSystem();
   const ExperimentOptions& options = flags.experiment;
   std::cout << name << "\n";
-  AQT_ASSIGN_OR_RETURN(const aqt::InjectConfig config, ReadConfig(name));
+  AQT_ASSIGN_OR_RETURN(
+      const aqt::InjectConfig config,
+      examples::ReadConfig(name, "examples/transformer/configs", "float, int8, int4_weights, w4a8, fp8 and static"));
   const std::string folder =
       aqt::io::JoinPath(examples::UserPath(flags.out), std::filesystem::path(name).stem().string());
   std::error_code error;
