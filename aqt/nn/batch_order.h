@@ -11,7 +11,7 @@
 
 namespace aqt::nn {
 
-// The numbers 0 .. rows - 1 in an order of its own for each epoch (Fisher-Yates with the words of FoldIn(key, epoch)).
+// The numbers 0 .. rows - 1 in a different order for each epoch (Fisher-Yates with the words of FoldIn(key, epoch)).
 // rows >= 0, 0 <= epoch < 2^32.
 std::vector<int64_t> EpochOrder(Key key, int64_t rows, int64_t epoch);
 

@@ -55,7 +55,7 @@ Fp8DenseOptions PraxisFp8Linear(int64_t output_dims);
 Fp8DenseOptions PraxisFp8FeedForward(int64_t output_dims);
 
 // y = activation(x kernel + bias) in the scope `name`. x [..., in...] is reshaped to rows of the contracted axes, and y
-// is [..., features...]. Poisoned: InvalidArgument if x has less than two axes or is no f32, bf16 or f16, or if the
+// is [..., features...]. Poisoned: InvalidArgument if x has fewer than two axes or is not f32, bf16 or f16, or if the
 // options do not fit.
 Value Fp8Dense(const Value& x, absl::string_view name, const Fp8DenseOptions& options,
                const std::source_location& where = std::source_location::current());
