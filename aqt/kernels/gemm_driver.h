@@ -40,6 +40,8 @@ namespace aqt::kernels::internal {
 inline constexpr int32_t kMaxBlockRows = 192;
 inline constexpr int32_t kBlockBytes = 384 << 10;
 inline constexpr int64_t kChunkPanels = 4;
+// From so many tiles on, each fetches its part of the rhs block that comes next.
+inline constexpr int64_t kPrefetchTiles = 4;
 
 // Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
@@ -57,6 +59,34 @@ void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64
 // A subnormal number as a zero with its sign, if `flush`.
 inline float FlushedIf(bool flush, float x) {
   return flush && __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+}
+
+// Fetches memory into L2 ahead of its use, in equal parts.
+class Prefetch {
+ public:
+  Prefetch() = default;
+  Prefetch(const char* begin, int64_t bytes, int64_t parts)
+      : at_(begin), end_(begin + bytes), part_((bytes / parts + kLine - 1) / kLine * kLine) {}
+  void NextPart() {
+    for (const char* stop = end_ - at_ < part_ ? end_ : at_ + part_; at_ < stop; at_ += kLine) {
+      __builtin_prefetch(at_, /*rw=*/0, /*locality=*/2);
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const char* at_ = nullptr;
+  const char* end_ = nullptr;
+  int64_t part_ = 0;
+};
+
+// The same for rows of floats that are written next.
+template <int kRows, int kCols>
+inline void PrefetchForWriting(const float* out, int64_t stride) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kCols; j += 16) __builtin_prefetch(out + r * stride + j, /*rw=*/1, /*locality=*/2);
+  }
 }
 
 // The scales of a tile's rows and columns, and those fields of the epilogue that a tile needs.
@@ -134,9 +164,20 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
           if (widen) Tile::Widen(rhs_block, count, wide);
         }
         Acc* sums = partial + (n - chunk0) * kMaxBlockRows;
+        // The block that comes next: the tiles of this one hide its way from L3 or memory.
+        Prefetch next_block;
+        const bool ends_chunk = n + kNr >= chunk1;
+        const int64_t next_n = !ends_chunk ? n + kNr : last ? chunk1 : chunk0;
+        if (m1 - m0 >= kPrefetchTiles * kMr && next_n < n1) {
+          const int64_t next_g = !ends_chunk ? g : last ? 0 : g + count;
+          next_block =
+              Prefetch(rhs + (next_n - n0) / kNr * rhs_panel_bytes + kHeaderBytes + Tile::kRhs.GroupBytes(next_g),
+                       Tile::kRhs.GroupBytes(std::min(block_groups, groups - next_g)), (m1 - m0) / kMr);
+        }
         const Acc* start = kCorrects ? reinterpret_cast<const Acc*>(rhs_panel) : nullptr;
         for (int64_t m = m0; m < m1; m += kMr, lhs_block += lhs_panel_bytes, sums += kMr * kNr) {
           const int64_t rows = std::min(kMr, m1 - m);
+          next_block.NextPart();
           const Acc* init = g == 0 ? start : sums;
           const int64_t init_stride = g == 0 ? 0 : kNr;
           const auto run = [&]<int R, bool kWide>(const char* rhs_groups) {
@@ -144,6 +185,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
               Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums);
             } else if (in_registers && rows == R) {
               float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
+              PrefetchForWriting<R, kNr>(out, row_stride);
               const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true>
                                                             : &Tile::template Multiply<R, kWide, false>;
               multiply(lhs_block, rhs_groups, count, init, init_stride,
