@@ -20,6 +20,7 @@
 #include "examples/digits/cross_validation.h"
 #include "examples/digits/dataset.h"
 #include "examples/digits/training.h"
+#include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 
 namespace {
@@ -137,6 +138,10 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "rows per step")->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "of AdamW, at the start")->capture_default_str();
   app.add_option("--seed", options.seed, "of folds, parameters, order and noise")->capture_default_str();
+  if (const absl::Status status = aqt::serving::CheckFlagValues({argv + 1, argv + argc}); !status.ok()) {
+    std::cerr << "error: " << status.message() << "\n";
+    return static_cast<int>(aqt::serving::ExitCode::kUsage);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help

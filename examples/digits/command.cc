@@ -41,6 +41,7 @@
 #include "examples/digits/program_text.h"
 #include "examples/digits/served_model.h"
 #include "examples/digits/training.h"
+#include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -446,6 +447,10 @@ int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& 
       ->capture_default_str();
   folds->excludes(resume)->excludes(ptq)->excludes(steps);
   serve->excludes(config)->excludes(resume)->excludes(ptq)->excludes(folds)->excludes(steps);
+  if (const absl::Status status = aqt::serving::CheckFlagValues(args); !status.ok()) {
+    err << "error: " << status.message() << "\n";
+    return static_cast<int>(ExitCode::kUsage);
+  }
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   } catch (const CLI::Success& e) {  // --help

@@ -29,6 +29,7 @@
 #include "examples/common/user_path.h"
 #include "examples/digits/line_chart.h"
 #include "examples/transformer/experiment.h"
+#include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -198,6 +199,10 @@ int Main(int argc, char** argv) {
   option("--temperature", flags.temperature, "of the samples; 0: always the likeliest byte", "X")
       ->check(CLI::NonNegativeNumber);
   option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it", "N")->check(CLI::Range(1, 64));
+  if (const absl::Status status = aqt::serving::CheckFlagValues({argv + 1, argv + argc}); !status.ok()) {
+    std::cerr << "error: " << status.message() << "\n";
+    return static_cast<int>(aqt::serving::ExitCode::kUsage);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help

@@ -32,6 +32,7 @@
 #include "serving/convert/plan.h"
 #include "serving/convert/recipe.h"
 #include "serving/convert/verify.h"
+#include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/parallel.h"
 #include "serving/tools/progress.h"
@@ -440,6 +441,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   const CLI::App* config = AddConfig(app, flags);
   const CLI::App* program = AddProgram(app, flags);
 
+  if (const absl::Status status = CheckFlagValues(args); !status.ok()) return Report(status, console);
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   } catch (const CLI::Success& e) {  // --help

@@ -118,6 +118,7 @@ TEST_F(CommandTest, UsageErrors) {
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--max-shard-size", "many"}, 2,
               "--max-shard-size many is not a valid size");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--bogus"}, 2, "--bogus");
+  ExpectError({"convert", "in", "out", "--preset=", "w8a16"}, 2, "--preset= has no value");
   ExpectError({"inspect"}, 2, "IN");
   ExpectError({"verify", "in"}, 2, "OUT");
   ExpectError({"explain", "in", "nothing", "--preset", "w8a16"}, 2, "has no tensor nothing");

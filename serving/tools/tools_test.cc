@@ -15,6 +15,7 @@
 #include "aqt/core/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "serving/tools/command_line.h"
 #include "serving/tools/finite.h"
 #include "serving/tools/parallel.h"
 #include "serving/tools/progress.h"
@@ -198,6 +199,14 @@ TEST(FiniteTest, FindsTheFirst) {
     }
   }
   EXPECT_EQ(FirstNonFinite(nullptr, DType::kF32, 0), -1);
+}
+
+TEST(CommandLineTest, AFlagWithAnEqualsSignHasAValue) {
+  EXPECT_TRUE(CheckFlagValues({}).ok());
+  EXPECT_TRUE(CheckFlagValues({"convert", "--out=x", "--name==", "--", "--out=", "a=", "-x=", "--="}).ok());
+  const absl::Status status = CheckFlagValues({"--recipe=r", "--out=", "folder"});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--out= has no value; expected --out=VALUE"));
 }
 
 }  // namespace
