@@ -147,7 +147,7 @@ class Program(unittest.TestCase):
             self.assertEqual(data["rows"][0]["rounds_us"], [5.0])
             self.assertEqual(data["machine"]["target"], "t")
             self.assertNotIn("date", data["machine"])
-            self.assertRegex(run.stdout, r"\| rounds \| 1; during \d of 4 runs ")
+            self.assertRegex(run.stdout, r"\| rounds \| 1; during \d of 5 runs ")
 
     def test_missing_benchmarks_name_the_remedy(self):
         run = subprocess.run([sys.executable, HERE / "compare.py", "--bin", "/nowhere", "--peers", ""], stdout=subprocess.PIPE,

@@ -97,6 +97,8 @@ COMPARISONS = (
     Comparison("convolution, int8", "conv/int8", (("conv/int8", 1),)),
     Comparison("convolution, f32", "conv/f32", (("conv/f32", 1),)),
     Comparison("convolution, f32 gradients", "conv_gradients/f32", (("conv_gradients/f32", 1),)),
+    *(Comparison(f"step of a transformer, {dtype} against f32", f"transformer/{dtype}", (("transformer/f32", 1),))
+      for dtype in ("f32", "bf16", "int8", "int8_noise", "int8_fast", "fp8", "bf16_fp8")),
 )
 
 

@@ -10,10 +10,15 @@ import sys
 import time
 
 
+def parse_sizes(shape):
+    """The numbers of "16x128x512x4"."""
+    return tuple(int(size) for size in shape.split("x"))
+
+
 def parse_product(shape):
     """(batch, m, k, n) of "512x1024x4096" or "16x128x64x128"."""
-    sizes = [int(size) for size in shape.split("x")]
-    return (1, *sizes) if len(sizes) == 3 else tuple(sizes)
+    sizes = parse_sizes(shape)
+    return (1, *sizes) if len(sizes) == 3 else sizes
 
 
 def parse_conv(shape):

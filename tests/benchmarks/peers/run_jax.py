@@ -68,17 +68,69 @@ def products(h, shape, aqt_config):
         h.row("step", shape, name, who + "-aqt", lambda quantized=quantized: compiled(step_of(quantized), x, w, g))
 
 
+class Transformer:
+    """The model of transformer.cc: loss, gradients and update."""
+
+    def __init__(self, shape):
+        self.batch, self.length, self.width, self.layers = harness.parse_sizes(shape)
+        self.heads, self.vocabulary = self.width // 64, 256
+
+    def parameters(self, key):
+        import jax
+        import jax.numpy as jnp
+        width, keys = self.width, iter(jax.random.split(key, 4 * self.layers + 3))
+        normal = lambda *shape: 0.02 * jax.random.normal(next(keys), shape)
+        layer = lambda: {"qkv": normal(width, 3 * width), "out": normal(width, width), "up": normal(width, 4 * width),
+                         "down": normal(4 * width, width), "norm1": jnp.ones(width), "norm2": jnp.ones(width)}
+        return {"bytes": normal(self.vocabulary, width), "positions": normal(self.length, width),
+                "logits": normal(width, self.vocabulary), "norm": jnp.ones(width), "layers": [layer() for _ in range(self.layers)]}
+
+    def loss(self, p, tokens, targets):
+        import jax
+        import jax.numpy as jnp
+        norm = lambda x, scale: x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
+        x, visible = p["bytes"][tokens] + p["positions"], jnp.tril(jnp.ones((self.length, self.length), bool))
+        for w in p["layers"]:
+            heads = (self.batch, self.length, self.heads, 64)
+            query, key, value = (part.reshape(heads) for part in jnp.split(norm(x, w["norm1"]) @ w["qkv"], 3, -1))
+            scores = jnp.where(visible, jnp.einsum("bqhf,bkhf->bhqk", query, key) / 8, -1e30)
+            x += jnp.einsum("bhqk,bkhf->bqhf", jax.nn.softmax(scores), value).reshape(x.shape) @ w["out"]
+            x += jax.nn.gelu(norm(x, w["norm2"]) @ w["up"]) @ w["down"]
+        chances = jax.nn.log_softmax(norm(x, p["norm"]) @ p["logits"])
+        return -jnp.mean(jnp.take_along_axis(chances, targets[..., None], -1))
+
+    def make_step(self):
+        import jax
+        import jax.numpy as jnp
+        key = jax.random.PRNGKey(0)
+        tokens, targets = jax.random.randint(key, (2, self.batch, self.length), 0, self.vocabulary, jnp.int32)
+
+        @functools.partial(jax.jit, donate_argnums=0)
+        def step(p):
+            loss, gradients = jax.value_and_grad(self.loss)(p, tokens, targets)
+            return jax.tree.map(lambda x, g: x - 0.01 * g, p, gradients), loss
+
+        state = [self.parameters(key)]
+
+        def run():
+            state[0], loss = step(state[0])
+            jax.block_until_ready((state[0], loss))
+        return run
+
+
 def main():
     h = harness.Harness(__doc__)
     # XLA's threads are as many as the CPUs that the process may use when it starts.
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:h.threads]))
-    import jax  # noqa: F401  pylint: disable=unused-import
+    import jax
     try:
         from aqt.jax.v2 import config as aqt_config
     except ImportError:
         aqt_config = None
     for shape in h.shapes("product", "dynamic", "fp8", "step"):
         products(h, shape, aqt_config)
+    for shape in h.shapes("transformer"):
+        h.row("transformer", shape, "f32", f"jax-{jax.__version__}", lambda shape=shape: Transformer(shape).make_step())
 
 
 if __name__ == "__main__":
