@@ -99,6 +99,9 @@ COMPARISONS = (
     Comparison("convolution, f32 gradients", "conv_gradients/f32", (("conv_gradients/f32", 1),)),
     *(Comparison(f"step of a transformer, {dtype} against f32", f"transformer/{dtype}", (("transformer/f32", 1),))
       for dtype in ("f32", "bf16", "int8", "int8_noise", "int8_fast", "fp8", "bf16_fp8")),
+    Comparison("step of the digits model, f32", "digits/f32", (("digits/f32", 1),)),
+    *(Comparison(f"step of the digits model, {dtype} against AQT on JAX", f"digits/{dtype}", ((f"digits/{dtype}", 1),), who="-aqt$")
+      for dtype in ("int8", "int8_noise")),
 )
 
 

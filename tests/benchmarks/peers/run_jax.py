@@ -30,6 +30,18 @@ def quantized_rows(x, axis):
     return jnp.clip(jnp.round(x / scale), -127, 127).astype(jnp.int8), scale
 
 
+AQT = {
+    "int8": {"fwd_bits": 8, "bwd_bits": 8, "use_stochastic_rounding": False},
+    "int8_noise": {"fwd_bits": 8, "bwd_bits": 8, "use_stochastic_rounding": True},
+    "fp8": {"fwd_bits": "e4m3", "bwd_bits": "e5m2", "use_stochastic_rounding": False},
+}
+
+
+def quantized_dot(aqt_config, name, key):
+    """AQT's dot_general."""
+    return aqt_config.set_context(aqt_config.fully_quantized(**AQT[name]), key, 0)
+
+
 def products(h, shape, aqt_config):
     import jax
     import jax.numpy as jnp
@@ -56,20 +68,14 @@ def products(h, shape, aqt_config):
     h.row("step", shape, "f32", who, lambda: compiled(step_of(dot), x, w, g))
     if aqt_config is None:
         return
-    configs = {
-        "int8": dict(fwd_bits=8, bwd_bits=8, use_stochastic_rounding=False),
-        "int8_noise": dict(fwd_bits=8, bwd_bits=8, use_stochastic_rounding=True),
-        "fp8": dict(fwd_bits="e4m3", bwd_bits="e5m2", use_stochastic_rounding=False),
-    }
-    for name, fields in configs.items():
-        def quantized(x, w, fields=fields):
-            config = aqt_config.set_context(aqt_config.fully_quantized(**fields), jax.random.PRNGKey(1), 0)
-            return config(x, w, dims)
+    for name in AQT:
+        def quantized(x, w, name=name):
+            return quantized_dot(aqt_config, name, jax.random.PRNGKey(1))(x, w, dims)
         h.row("step", shape, name, who + "-aqt", lambda quantized=quantized: compiled(step_of(quantized), x, w, g))
 
 
 class Transformer:
-    """The model of transformer.cc: loss, gradients and update."""
+    """The model of model_step.cc: loss, gradients and update."""
 
     def __init__(self, shape):
         self.batch, self.length, self.width, self.layers = harness.parse_sizes(shape)
@@ -118,6 +124,46 @@ class Transformer:
         return run
 
 
+class Digits:
+    """The model of model_step.cc: loss, gradients and update with momentum."""
+
+    def __init__(self, shape, aqt_config=None, name=""):
+        batch, widths = shape.split("x")
+        self.batch, self.widths = int(batch), [int(width) for width in widths.split("-")]
+        self.aqt_config, self.name = aqt_config, name
+
+    def loss(self, p, x, labels, key):
+        import jax
+        for i, (kernel, bias) in enumerate(p):
+            dot = jax.lax.dot_general
+            if self.aqt_config is not None:
+                dot = quantized_dot(self.aqt_config, self.name, jax.random.fold_in(key, i))
+            x = dot(x if i == 0 else jax.nn.relu(x), kernel, (((1,), (0,)), ((), ()))) + bias
+        return -(jax.nn.log_softmax(x) * labels).sum(-1).mean()
+
+    def make_step(self):
+        import jax
+        import jax.numpy as jnp
+        key = jax.random.PRNGKey(0)
+        sizes = list(zip(self.widths, self.widths[1:]))
+        x, labels = (jax.random.normal(key, (self.batch, width)) for width in (self.widths[0], self.widths[-1]))
+
+        @functools.partial(jax.jit, donate_argnums=(0, 1))
+        def step(p, m, number):
+            loss, gradients = jax.value_and_grad(self.loss)(p, x, labels, jax.random.fold_in(key, number))
+            m = jax.tree.map(lambda g, m: g + 0.9 * m, gradients, m)
+            return jax.tree.map(lambda p, m: p - 0.05 * m, p, m), m, loss
+
+        p = [(0.1 * jax.random.normal(key, size), jnp.zeros(size[1])) for size in sizes]
+        state = [p, jax.tree.map(jnp.zeros_like, p), 0]
+
+        def run():
+            state[0], state[1], loss = step(state[0], state[1], state[2])
+            state[2] += 1
+            jax.block_until_ready((state[:2], loss))
+        return run
+
+
 def main():
     h = harness.Harness(__doc__)
     # XLA's threads are as many as the CPUs that the process may use when it starts.
@@ -131,6 +177,11 @@ def main():
         products(h, shape, aqt_config)
     for shape in h.shapes("transformer"):
         h.row("transformer", shape, "f32", f"jax-{jax.__version__}", lambda shape=shape: Transformer(shape).make_step())
+    for shape in h.shapes("digits"):
+        h.row("digits", shape, "f32", f"jax-{jax.__version__}", lambda shape=shape: Digits(shape).make_step())
+        for name in ("int8", "int8_noise") if aqt_config else ():
+            h.row("digits", shape, name, f"jax-{jax.__version__}-aqt",
+                  lambda shape=shape, name=name: Digits(shape, aqt_config, name).make_step())
 
 
 if __name__ == "__main__":
