@@ -148,6 +148,7 @@ Value Ceil(const Operand& x) { return Unary(UnaryKind::kCeil, x); }
 Value Flush(const Operand& x) { return Unary(UnaryKind::kFlush, x); }
 Value Sqrt(const Operand& x) { return Unary(UnaryKind::kSqrt, x); }
 Value Rsqrt(const Operand& x) { return Unary(UnaryKind::kRsqrt, x); }
+Value Cbrt(const Operand& x) { return Unary(UnaryKind::kCbrt, x); }
 Value Exp(const Operand& x) { return Unary(UnaryKind::kExp, x); }
 Value Expm1(const Operand& x) { return Unary(UnaryKind::kExpm1, x); }
 Value Log(const Operand& x) { return Unary(UnaryKind::kLog, x); }

@@ -60,6 +60,7 @@ Value Ceil(const Operand& x);
 Value Flush(const Operand& x);
 Value Sqrt(const Operand& x);
 Value Rsqrt(const Operand& x);
+Value Cbrt(const Operand& x);
 Value Exp(const Operand& x);
 Value Expm1(const Operand& x);
 Value Log(const Operand& x);

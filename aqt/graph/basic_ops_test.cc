@@ -72,6 +72,7 @@ TEST(BasicOpsTest, Functions) {
   ExpectGives([](In x) { return ops::Ceil(x[0] * 0.375); }, x, Vec<float>({0, 2, -0.0f}));
   ExpectGives([](In x) { return ops::Sqrt(ops::Abs(x[0] * 4.0)); }, {Vec<float>({1, -4})}, Vec<float>({2, 4}));
   ExpectGives([](In x) { return ops::Rsqrt(ops::Abs(x[0] * 4.0)); }, {Vec<float>({1, -4})}, Vec<float>({0.5, 0.25}));
+  ExpectGives([](In x) { return ops::Cbrt(x[0] * 2.0); }, x, Vec<float>({0, 2, -0x1.965feap+0f}));
   ExpectGives([](In x) { return ops::Expm1(x[0] * 0.0); }, x, Vec<float>({0, 0, -0.0f}));
   ExpectGives([](In x) { return ops::Log1p(x[0] * 0.0); }, x, Vec<float>({0, 0, -0.0f}));
   ExpectGives([](In x) { return ops::Sin(x[0] * 0.0) + ops::Cos(x[0] * 0.0); }, x, Vec<float>({1, 1, 1}));

@@ -66,6 +66,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"ceil", [](In x) { return ops::Ceil(x[0]) * x[0]; }, {F64({5}, 51)}},
         {"sqrt", [](In x) { return ops::Sqrt(x[0]); }, {F64({5}, 52, 0.5, 3)}},
         {"rsqrt", [](In x) { return ops::Rsqrt(x[0]); }, {F64({5}, 53, 0.5, 3)}},
+        {"cbrt", [](In x) { return ops::Cbrt(x[0]) * x[1]; }, {F64({5}, 94, -3, -0.5), F64({5}, 95)}},
+        {"cbrt_positive", [](In x) { return ops::Cbrt(x[0]); }, {F64({5}, 96, 0.5, 3)}},
         {"expm1", [](In x) { return ops::Expm1(x[0]); }, {F64({5}, 54)}},
         {"log1p", [](In x) { return ops::Log1p(x[0]); }, {F64({5}, 55, -0.5, 3)}},
         {"sin", [](In x) { return ops::Sin(x[0]); }, {F64({5}, 56)}},

@@ -37,6 +37,7 @@ Cotangents Rule(const UnaryOp& op, const Call& call) {
     case kernels::UnaryKind::kFlush: return {ct};
     case kernels::UnaryKind::kSqrt: return {ct * (0.5 / y)};
     case kernels::UnaryKind::kRsqrt: return {ct * (-0.5 * (y / x))};
+    case kernels::UnaryKind::kCbrt: return {ct * (ops::IntegerPow(y, -2) * (1.0 / 3.0))};
     case kernels::UnaryKind::kExp: return {ct * y};
     case kernels::UnaryKind::kExpm1: return {ct * (y + 1.0)};
     case kernels::UnaryKind::kLog: return {ct / x};

@@ -54,6 +54,7 @@ absl::string_view ToString(UnaryKind kind) {
     case UnaryKind::kFlush: return "flush";
     case UnaryKind::kSqrt: return "sqrt";
     case UnaryKind::kRsqrt: return "rsqrt";
+    case UnaryKind::kCbrt: return "cbrt";
     case UnaryKind::kExp: return "exp";
     case UnaryKind::kExpm1: return "expm1";
     case UnaryKind::kLog: return "log";

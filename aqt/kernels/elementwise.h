@@ -29,6 +29,7 @@ enum class UnaryKind : uint8_t {
   kFlush,     // a zero with x's sign if |x| < 2^-126 (a subnormal f32 or bf16), otherwise x
   kSqrt,      // correctly rounded; NaN below 0, -0 of -0
   kRsqrt,     // 1 / sqrt(x), 1.5 ulp; infinity of x's sign at a zero
+  kCbrt,      // the cube root, with x's sign, 0.75 ulp; zeros and infinities stay
   kExp,       // 1 ulp (2 where the result is subnormal)
   kExpm1,     // e^x - 1, 2 ulp; -0 of -0, as kLog1p, kSin, kTanh and kErf
   kLog,       // 1 ulp; -infinity at a zero, NaN below
@@ -40,7 +41,7 @@ enum class UnaryKind : uint8_t {
   kErf,       // 2.5 ulp
   kNot,       // of bool
 };
-inline constexpr int kNumUnaryKinds = 19;
+inline constexpr int kNumUnaryKinds = 20;
 
 enum class BinaryKind : uint8_t {
   kAdd,

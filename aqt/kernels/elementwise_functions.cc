@@ -45,6 +45,7 @@ void FunctionOf(UnaryKind kind, const C* x, int64_t n, C* out) {
   const auto map = [&](auto f) { ForEach(n, out, f, x); };
   switch (kind) {
     case UnaryKind::kRsqrt: return map([](C v) { return static_cast<C>(Rsqrt(v)); });
+    case UnaryKind::kCbrt: return map([](C v) { return static_cast<C>(Cbrt(v)); });
     case UnaryKind::kExp: return map([](C v) { return static_cast<C>(Exp(v)); });
     case UnaryKind::kExpm1: return map([](C v) { return static_cast<C>(Expm1(v)); });
     case UnaryKind::kLog: return map([](C v) { return static_cast<C>(Log(v)); });
@@ -91,6 +92,7 @@ namespace aqt::kernels::internal {
 bool IsFunction(UnaryKind kind) {
   switch (kind) {
     case UnaryKind::kRsqrt:
+    case UnaryKind::kCbrt:
     case UnaryKind::kExp:
     case UnaryKind::kExpm1:
     case UnaryKind::kLog:

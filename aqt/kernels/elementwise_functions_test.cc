@@ -82,6 +82,7 @@ long double Reciprocal(long double x) { return 1 / x; }
 const Function kFunctions[] = {
     {UnaryKind::kSqrt, [](long double x) { return std::sqrt(x); }, 0.5001},
     {UnaryKind::kRsqrt, [](long double x) { return Reciprocal(std::sqrt(x)); }, 1.5},
+    {UnaryKind::kCbrt, [](long double x) { return std::cbrt(x); }, 0.75},
     {UnaryKind::kExp, [](long double x) { return std::exp(x); }, 1},
     {UnaryKind::kExpm1, [](long double x) { return std::expm1(x); }, 2},
     {UnaryKind::kLog, [](long double x) { return std::log(x); }, 1},
@@ -192,6 +193,8 @@ TEST(FunctionsTest, SpecialValues) {
            {UnaryKind::kSqrt, -0.0, -0.0},   {UnaryKind::kSqrt, -1, kNan},
            {UnaryKind::kSqrt, kInf, kInf},   {UnaryKind::kRsqrt, 0, kInf},
            {UnaryKind::kRsqrt, -0.0, -kInf}, {UnaryKind::kRsqrt, kInf, 0},
+           {UnaryKind::kCbrt, -0.0, -0.0},   {UnaryKind::kCbrt, -kInf, -kInf},
+           {UnaryKind::kCbrt, -27, -3},      {UnaryKind::kCbrt, 0x1p-1074, 0x1p-358},
            {UnaryKind::kRsqrt, -2, kNan},    {UnaryKind::kExp, -kInf, 0},
            {UnaryKind::kExp, kInf, kInf},    {UnaryKind::kExp, -0.0, 1},
            {UnaryKind::kExpm1, -0.0, -0.0},  {UnaryKind::kExpm1, -kInf, -1},
