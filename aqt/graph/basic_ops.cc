@@ -206,6 +206,10 @@ Value Cast(const Operand& x, DType dtype) {
   return value.dtype() == dtype ? value : Bind1(CastOp{dtype}, {value}, x.where());
 }
 
+Value Bitcast(const Value& x, DType dtype, const std::source_location& where) {
+  return x.dtype() == dtype ? x : Bind1(BitcastOp{dtype}, {x}, where);
+}
+
 Value StopGradient(const Operand& x) { return Bind1(StopGradientOp{}, {x.As(DType::kF32)}, x.where()); }
 
 Value ReduceSum(const Operand& x) { return ReduceAll(ReduceKind::kSum, x); }

@@ -102,6 +102,8 @@ Value Select(const Operand& pred, const Operand& a, const Operand& b);
 
 // x itself if it already has the dtype.
 Value Cast(const Operand& x, DType dtype);
+// The bits of x as another dtype of equal width; no gradient flows back. x itself if it already has the dtype.
+Value Bitcast(const Value& x, DType dtype, const std::source_location& where = std::source_location::current());
 Value StopGradient(const Operand& x);
 
 // Over all axes, to a scalar.

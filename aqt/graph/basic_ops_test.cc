@@ -89,6 +89,19 @@ TEST(BasicOpsTest, Functions) {
   ExpectGives([](In x) { return ops::ReducePrecision(x[0] * 4.4, 4, 3); }, x, Vec<float>({0, 18, -9}));
 }
 
+TEST(BasicOpsTest, Bitcast) {
+  const std::vector<Array> x = {Vec<float>({1, -0.0f, HUGE_VALF})};
+  ExpectGives([](In x) { return ops::Bitcast(x[0], DType::kS32); }, x,
+              Vec<int32_t>({0x3f800000, INT32_MIN, 0x7f800000}));
+  ExpectGives([](In x) { return ops::Bitcast(x[0], DType::kF32); }, {Vec<int32_t>({0x3f800000, INT32_MIN})},
+              Vec<float>({1, -0.0f}));
+  ExpectGives([](In x) { return ops::Bitcast(ops::Cast(x[0], DType::kF16), DType::kS16); }, x,
+              Vec<int16_t>({0x3c00, INT16_MIN, 0x7c00}));
+  ExpectGives([](In x) { return ops::Bitcast(ops::Cast(x[0], DType::kBF16), DType::kS16); }, x,
+              Vec<int16_t>({0x3f80, INT16_MIN, 0x7f80}));
+  ExpectGives([](In x) { return ops::Bitcast(x[0], DType::kF32); }, x, x[0]);
+}
+
 TEST(BasicOpsTest, Logic) {
   const std::vector<Array> ab = {Vec<bool>({false, false, true, true}), Vec<bool>({false, true, false, true})};
   ExpectGives([](In x) { return ops::And(x[0], x[1]); }, ab, Vec<bool>({false, false, false, true}));
@@ -282,6 +295,10 @@ TEST(BasicOpsTest, RefusalsNameOperationOperandsAndRemedy) {
            {"is_finite", [](In x) { return ops::IsFinite(x[0]); }, {s8}, {"is_finite: ", "not in s8"}},
            {"integer_pow", [](In x) { return ops::IntegerPow(x[0], -1); }, {Array::Zeros(DType::kS32, {2})},
             {"integer_pow: exponent -1 is negative", "s32[2]", "cast"}},
+           {"bitcast", [](In x) { return ops::Bitcast(x[0], DType::kS16); }, {f},
+            {"bitcast: the widths differ: f32 has 32 bits, s16 has 16; cast"}},
+           {"bitcast bool", [](In x) { return ops::Bitcast(x[0], DType::kBool); }, {s8},
+            {"bitcast: the bits of s8[", "do not become bool"}},
            {"exponent_bits", [](In x) { return ops::ReducePrecision(x[0], 0, 3); }, {f}, {"exponent_bits is 0"}},
            {"mantissa_bits", [](In x) { return ops::ReducePrecision(x[0], 4, -1); }, {f}, {"mantissa_bits is -1"}},
            {"reduce_precision", [](In x) { return ops::ReducePrecision(x[0], 4, 3); },

@@ -69,6 +69,8 @@ Array Eval(const CastOp& op, Arrays in, const Aval&) {
   return op.dtype == in[0].dtype() ? in[0] : Cast(in[0], op.dtype);
 }
 
+Array Eval(const BitcastOp&, Arrays in, const Aval& out) { return Array(out, in[0].buffer()); }
+
 Array Eval(const ClampOp&, Arrays in, const Aval& out) {
   ArrayBuilder builder = ArrayBuilder::ForOverwrite(out);
   kernels::Clamp(out.dtype, in[0].data(), in[1].data(), in[2].data(), in[1].num_elements(), builder.data());

@@ -226,6 +226,9 @@ TEST(GradTest, NothingFlowsThroughStopGradientAndIntegers) {
   const Array through =
       GradientsAt([](In in) { return ops::Cast(ops::Cast(in[0], DType::kS32), DType::kF64) * 3.0 + in[0]; }, {x})[0];
   EXPECT_TRUE(BitEqual(through, Array::Of<double>({1, 1, 1}, {3})));
+  const Array bits = GradientsAt(
+      [](In in) { return ops::Bitcast(ops::Bitcast(in[0], DType::kS64), DType::kF64) * 3.0 + in[0]; }, {x})[0];
+  EXPECT_TRUE(BitEqual(bits, Array::Of<double>({1, 1, 1}, {3})));
   const Array unused = GradientsAt([](In in) { return in[1] * 1.0; }, {x, Scalar64(2)})[0];
   EXPECT_TRUE(BitEqual(unused, Array::Zeros(DType::kF64, {3})));
 }

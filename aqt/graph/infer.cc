@@ -142,6 +142,20 @@ Result Infer(const CastOp& op, Avals in) {
   return Aval{op.dtype, in[0].shape};
 }
 
+Result Infer(const BitcastOp& op, Avals in) {
+  AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
+  const DType from = in[0].dtype;
+  if (from == DType::kBool || op.dtype == DType::kBool) {
+    return Invalid("the bits of ", in[0].ToString(), " do not become ", ToString(op.dtype),
+                   ": bool has no bits of its own; compare or cast instead");
+  }
+  if (BitWidth(from) != BitWidth(op.dtype)) {
+    return Invalid("the widths differ: ", ToString(from), " has ", BitWidth(from), " bits, ", ToString(op.dtype),
+                   " has ", BitWidth(op.dtype), "; cast the operand first");
+  }
+  return Aval{op.dtype, in[0].shape};
+}
+
 Result Infer(const ReduceOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectCount(in, 1));
   AQT_RETURN_IF_ERROR(ExpectArithmetic(in[0]));

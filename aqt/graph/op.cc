@@ -25,6 +25,7 @@ std::string OpName(const Op& op) {
                         [](const CompareOp& o) { return Text(ToString(o.kind)); },
                         [](const SelectOp&) { return Text("select"); },
                         [](const CastOp&) { return Text("cast"); },
+                        [](const BitcastOp&) { return Text("bitcast"); },
                         [](const ClampOp&) { return Text("clamp"); },
                         [](const IsFiniteOp&) { return Text("is_finite"); },
                         [](const IntegerPowOp&) { return Text("integer_pow"); },
@@ -59,7 +60,8 @@ std::string OpAttributes(const Op& op) {
           [](const BinaryOp&) { return std::string(); },
           [](const CompareOp&) { return std::string(); },
           [](const SelectOp&) { return std::string(); },
-          [](const CastOp&) { return std::string(); },  // the output's dtype says it
+          [](const CastOp&) { return std::string(); },     // the output's dtype says it
+          [](const BitcastOp&) { return std::string(); },  // likewise
           [](const ClampOp&) { return std::string(); },
           [](const IsFiniteOp&) { return std::string(); },
           [](const IntegerPowOp& o) { return absl::StrCat("exponent=", o.exponent); },

@@ -50,6 +50,11 @@ struct CastOp {
   DType dtype;
   bool operator==(const CastOp&) const = default;
 };
+// The bits of each element, read as another dtype of equal width. Not of bool, whose bits are not all legal.
+struct BitcastOp {
+  DType dtype;
+  bool operator==(const BitcastOp&) const = default;
+};
 // (low, x, high): min(max(x, low), high), by element.
 struct ClampOp {
   bool operator==(const ClampOp&) const = default;
@@ -186,7 +191,7 @@ struct CompositeOp {
   bool operator==(const CompositeOp&) const = default;  // the same object
 };
 
-using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, ClampOp, IsFiniteOp, IntegerPowOp,
+using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, BitcastOp, ClampOp, IsFiniteOp, IntegerPowOp,
                         ReducePrecisionOp, ReduceOp, BroadcastOp, ReshapeOp, TransposeOp, SliceOp, PadOp, ReverseOp,
                         IotaOp, ArgReduceOp, CumulativeSumOp, TakeOp, ScatterAddOp, ReduceWindowOp, ArgReduceWindowOp,
                         RandomBitsOp, ConcatenateOp, DotGeneralOp, StopGradientOp, CompositeOp>;

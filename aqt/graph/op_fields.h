@@ -38,6 +38,7 @@ AQT_OP_FIELDS(UnaryOp, "unary", visit("kind", op.kind));
 AQT_OP_FIELDS(BinaryOp, "binary", visit("kind", op.kind));
 AQT_OP_FIELDS(CompareOp, "compare", visit("kind", op.kind));
 AQT_OP_FIELDS(CastOp, "cast", visit("dtype", op.dtype));
+AQT_OP_FIELDS(BitcastOp, "bitcast", visit("dtype", op.dtype));
 AQT_OP_FIELDS(IntegerPowOp, "integer_pow", visit("exponent", op.exponent));
 AQT_OP_FIELDS(ReducePrecisionOp, "reduce_precision", visit("exponent_bits", op.precision.exponent_bits),
               visit("mantissa_bits", op.precision.mantissa_bits));

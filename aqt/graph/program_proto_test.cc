@@ -389,6 +389,7 @@ Values EveryOperation() {
       ops::RandomBits(Value(Array::Of<uint32_t>({1, 2}, {2})), {5}),
       ops::Concatenate({x, x}, 1),
       ops::DotGeneral(s, s, {.lhs_contracting = {1}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}}),
+      ops::Bitcast(x, DType::kS32),
       ops::StopGradient(x)};
   for (int i = 0; i < kernels::kNumUnaryKinds; ++i) {
     const UnaryOp op{static_cast<kernels::UnaryKind>(i)};

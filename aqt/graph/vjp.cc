@@ -106,6 +106,8 @@ Cotangents Rule(const SelectOp&, const Call& call) {
 
 Cotangents Rule(const CastOp&, const Call& call) { return {ops::Cast(call.ct, call.x[0].dtype())}; }
 
+Cotangents Rule(const BitcastOp&, const Call&) { return {std::nullopt}; }
+
 // Only strictly between the ends the operand moves the result.
 Cotangents Rule(const ClampOp&, const Call& call) {
   const Value &low = call.x[0], &x = call.x[1], &high = call.x[2];

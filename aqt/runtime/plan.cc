@@ -23,6 +23,7 @@ bool GivesOperand(const Program& program, const Equation& eqn) {
   if (eqn.in.size() != 1 || eqn.out.size() != 1) return false;
   const Aval &in = program.aval(eqn.in[0]), &out = program.aval(eqn.out[0]);
   if (std::holds_alternative<ReshapeOp>(eqn.op) || std::holds_alternative<StopGradientOp>(eqn.op)) return true;
+  if (std::holds_alternative<BitcastOp>(eqn.op)) return true;  // the same bits
   if (std::holds_alternative<CastOp>(eqn.op)) return in.dtype == out.dtype;
   if (in.shape.num_elements() != out.shape.num_elements()) return false;
   const std::optional<StridedCopy> copy = StridedCopy::Of(eqn.op, in, out);

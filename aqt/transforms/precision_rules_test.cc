@@ -81,6 +81,10 @@ std::vector<Aval> Complete(Op& op) {
                           o.dtype = DType::kBF16;
                           return std::vector<Aval>{kX};
                         },
+                        [](BitcastOp& o) {
+                          o.dtype = DType::kS32;
+                          return std::vector<Aval>{kX};
+                        },
                         [](ClampOp&) {
                           return std::vector<Aval>{kX, kX, kX};
                         },

@@ -287,6 +287,11 @@ class Transform {
     if (IsFloat(op.dtype)) return OnData(op, eqn, in);
     return Plain(ops::Cast(scaled::ToArray({in[0].data, *in[0].scale}, DType::kF32), op.dtype));
   }
+  // Bits are of values: what they mean with a scale is not defined.
+  absl::StatusOr<Lane> Rule(const BitcastOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
+    if (rules_.compat.missing_rules_are_errors) return NoRule(eqn);
+    return Plain(Bind(op, {Unscaled(in[0])}, eqn.where)[0]);
+  }
   absl::StatusOr<Lane> Rule(const ClampOp&, const Equation& eqn, absl::Span<const Lane> in) const {
     if (rules_.compat.missing_rules_are_errors) return NoRule(eqn);
     AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in));

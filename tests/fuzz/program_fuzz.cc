@@ -121,7 +121,7 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
   const auto pick = [&] { return values[bytes.Below(static_cast<int64_t>(values.size()))]; };
   const Value x = pick();
   const int64_t rank = x.rank();
-  switch (bytes.Below(27)) {
+  switch (bytes.Below(28)) {
     case 0: return {UnaryOp{static_cast<kernels::UnaryKind>(bytes.Below(kernels::kNumUnaryKinds))}, {x}};
     case 1:
     case 2:
@@ -189,6 +189,12 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
     case 25:
       return {RandomBitsOp{bytes.AnyShape()},
               {bytes.Flip() ? x : Value(Array::Of<uint32_t>({bytes.Next(), bytes.Next()}, {2}))}};
+    case 26: {  // the payload of a NaN is not promised: zeros take its place
+      const bool small_float = IsFloat(x.dtype()) && !kernels::IsArithmetic(x.dtype());
+      if (small_float) break;
+      return {BitcastOp{kDTypes[bytes.Below(std::size(kDTypes))]},
+              {IsFloat(x.dtype()) ? ops::Select(ops::IsFinite(x), x, 0.0) : x}};
+    }
     default: break;
   }
   return {StopGradientOp{}, {x}};
