@@ -7,6 +7,7 @@ Both the dependencies in BUILD files and the #include lines count. The picture t
 
   examples, serving -> nn -> transforms -> ops -> quant -> kernels -> core
                              transforms, ops -> graph -> kernels;  runtime -> graph, ops;  io -> core;  nn, serving -> io
+                             ops -> collective -> core
 
 Some folders are houses with rooms: folders below them, each with a line of its own in LAYERS.
 
@@ -27,6 +28,7 @@ import check_deps  # noqa: E402  pylint: disable=wrong-import-position
 LAYERS = {
     "aqt/core": "",
     "aqt/io": "aqt/core",
+    "aqt/collective": "aqt/core",
     "aqt/kernels": "aqt/core",
     "aqt/quant": "aqt/core aqt/kernels",  # only the names that are documented, as aliases
     "aqt/quant/config": "aqt/core aqt/kernels",
@@ -38,21 +40,23 @@ LAYERS = {
     "aqt/quant/reference":
         "aqt/core aqt/kernels aqt/quant/config aqt/quant/numerics aqt/quant/tensor aqt/quant/contraction",
     "aqt/graph": "aqt/core aqt/kernels",
-    "aqt/ops": "aqt/core aqt/kernels aqt/quant aqt/graph",
-    "aqt/transforms": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops",
-    "aqt/runtime": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops",
-    "aqt/nn": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/io",
-    "aqt/testing": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/io",
+    "aqt/ops": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph",
+    "aqt/transforms": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops",
+    "aqt/runtime": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops",
+    "aqt/nn": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/io",
+    "aqt/testing": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/io",
     "configs": "",
-    "serving": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs",
+    "serving": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io "
+               "configs",
     "serving/tools": "aqt/core aqt/io",
     "serving/formats":
         "aqt/core aqt/kernels aqt/io aqt/quant/config aqt/quant/numerics aqt/quant/weights serving/tools",
     "serving/convert": "aqt/core aqt/kernels aqt/io aqt/quant/config aqt/quant/numerics aqt/quant/weights configs "
                        "serving/tools serving/formats",
-    "serving/cli": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs "
+    "serving/cli": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs "
                    "serving/tools serving/formats serving/convert",
-    "examples": "aqt/core aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs serving",
+    "examples": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io "
+                "configs serving",
     "tests": "*",
     "bazel": "",
     "": "*",  # the top package names public targets
@@ -73,6 +77,7 @@ OUTSIDE = {
     "@com_google_googletest": "aqt/testing",
     "@com_google_benchmark": "",
     "@onednn": "",
+    "@openmpi": "aqt/collective",
 }
 FOR_TESTS = {"@eigen", "@com_google_googletest", "@com_google_benchmark", "@com_google_protobuf", "@nlohmann_json"}
 

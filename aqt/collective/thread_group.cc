@@ -1,0 +1,142 @@
+#include "aqt/collective/thread_group.h"
+
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+
+namespace aqt {
+namespace {
+
+// What one thread offers to the others in a call.
+struct Offer {
+  const char* call = "";
+  const void* data = nullptr;
+  int64_t bytes = 0;
+  int root = 0;
+};
+
+class Group {
+ public:
+  explicit Group(int size) : offers_(size) {}
+  int size() const { return static_cast<int>(offers_.size()); }
+
+  // Returns when all threads have called it.
+  absl::Status Meet() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (++arrived_ == size()) {
+      arrived_ = 0;
+      ++meetings_;
+      met_.notify_all();
+      return Broken();
+    }
+    const int64_t meeting = meetings_;
+    met_.wait(lock, [&] { return broken_ || meetings_ != meeting; });
+    return meetings_ != meeting ? absl::OkStatus() : Broken();
+  }
+
+  // From now on nobody waits any longer.
+  void Break() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    broken_ = true;
+    met_.notify_all();
+  }
+
+  // Shows `mine` to all, calls `copy`, which reads what the others show, and waits until all have done so.
+  absl::Status Exchange(int rank, const Offer& mine, absl::FunctionRef<void(const std::vector<Offer>&)> copy) {
+    offers_[rank] = mine;
+    AQT_RETURN_IF_ERROR(Meet());
+    const absl::Status same = CheckSame(rank, mine);
+    if (same.ok()) copy(offers_);
+    AQT_RETURN_IF_ERROR(Meet());
+    return same;
+  }
+
+ private:
+  absl::Status Broken() const {
+    return broken_ ? absl::AbortedError("another process of the group has failed") : absl::OkStatus();
+  }
+  absl::Status CheckSame(int rank, const Offer& mine) const {
+    for (int other = 0; other < size(); ++other) {
+      const Offer& theirs = offers_[other];
+      if (std::strcmp(theirs.call, mine.call) == 0 && theirs.bytes == mine.bytes && theirs.root == mine.root) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(Text(rank, mine), ", ", Text(other, theirs), "; all processes must make the same calls"));
+    }
+    return absl::OkStatus();
+  }
+  static std::string Text(int rank, const Offer& offer) {
+    return absl::StrCat("process ", rank, " calls ", offer.call, " of ", offer.bytes, " bytes from root ", offer.root);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable met_;
+  int arrived_ = 0;  // guarded by mutex_, as are the next two
+  int64_t meetings_ = 0;
+  bool broken_ = false;
+  std::vector<Offer> offers_;  // by rank; each is written before a meeting and read behind it
+};
+
+class Member final : public Collective {
+ public:
+  Member(Group& group, int rank) : group_(group), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return group_.size(); }
+
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
+    return group_.Exchange(rank_, {"AllGather", in, bytes}, [&](const std::vector<Offer>& offers) {
+      for (size_t i = 0; i < offers.size(); ++i) Copy(offers[i].data, 0, bytes, out, i);
+    });
+  }
+  absl::Status AllToAll(const void* in, int64_t bytes, void* out) override {
+    return group_.Exchange(rank_, {"AllToAll", in, bytes}, [&](const std::vector<Offer>& offers) {
+      for (size_t i = 0; i < offers.size(); ++i) Copy(offers[i].data, rank_, bytes, out, i);
+    });
+  }
+  absl::Status Broadcast(void* data, int64_t bytes, int root) override {
+    return group_.Exchange(rank_, {"Broadcast", data, bytes, root}, [&](const std::vector<Offer>& offers) {
+      if (rank_ != root) Copy(offers[root].data, 0, bytes, data, 0);
+    });
+  }
+
+ private:
+  static void Copy(const void* from, int64_t from_block, int64_t bytes, void* to, int64_t to_block) {
+    if (bytes == 0) return;
+    std::memcpy(static_cast<char*>(to) + to_block * bytes, static_cast<const char*>(from) + from_block * bytes, bytes);
+  }
+
+  Group& group_;
+  const int rank_;
+};
+
+}  // namespace
+
+absl::Status RunOnThreads(int size, absl::FunctionRef<absl::Status(Collective&)> body) {
+  if (size < 1) return absl::InvalidArgumentError(absl::StrCat("a group of ", size, " threads; expected 1 or more"));
+  Group group(size);
+  std::vector<absl::Status> results(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      Member member(group, rank);
+      results[rank] = body(member);
+      if (!results[rank].ok()) group.Break();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  absl::Status first;
+  for (const absl::Status& status : results) {
+    if (!status.ok() && !absl::IsAborted(status)) return status;
+    first.Update(status);
+  }
+  return first;
+}
+
+}  // namespace aqt
