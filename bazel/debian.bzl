@@ -379,6 +379,27 @@ def _debian_onednn_impl(rctx):
 
 debian_onednn = repository_rule(implementation = _debian_onednn_impl, local = True)
 
+# -------------------------------------------------------------------- openmpi
+
+# Not needed: without the packages @openmpi is incompatible with every platform, and `bazel test //...` skips what
+# depends on it.
+def _debian_openmpi_impl(rctx):
+    headers = _libdir(rctx) + "/openmpi/include"
+    if rctx.path(headers + "/mpi.h").exists and rctx.path("/usr/bin/mpirun").exists:
+        rctx.symlink(headers, "include")
+        build = _lib("openmpi", linkopts = ["-lmpi"], includes = ["include"], hdrs = "glob([\"include/**/*.h\"])", defines = ["OMPI_SKIP_MPICXX"])
+    else:
+        build = [
+            "cc_library(",
+            "    name = \"openmpi\",",
+            "    target_compatible_with = [\"@platforms//:incompatible\"],",
+            "    visibility = [\"//visibility:public\"],",
+            ")",
+        ]
+    _write(rctx, "openmpi", {"BUILD.bazel": build})
+
+debian_openmpi = repository_rule(implementation = _debian_openmpi_impl, local = True)
+
 # ----------------------------------------------------------------------- json
 
 def _debian_json_impl(rctx):

@@ -17,6 +17,7 @@ load(
     "debian_highway",
     "debian_json",
     "debian_onednn",
+    "debian_openmpi",
     "debian_protobuf",
     "debian_re2",
     "debian_rules_cc",
@@ -43,5 +44,6 @@ def aqt_dependencies():
     maybe(debian_benchmark, name = "com_google_benchmark")
     maybe(debian_json, name = "nlohmann_json")
     maybe(debian_onednn, name = "onednn")  # optional
+    maybe(debian_openmpi, name = "openmpi")  # optional
     maybe(debian_cli11, name = "cli11")
     maybe(debian_re2, name = "com_googlesource_code_re2")

@@ -13,7 +13,7 @@ aqt_dependencies(), a repository that the calling WORKSPACE has declared before 
 
 load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_archive")
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
-load("//bazel:debian.bzl", "debian_onednn")
+load("//bazel:debian.bzl", "debian_onednn", "debian_openmpi")
 
 _GITHUB = "https://github.com/"
 
@@ -123,3 +123,4 @@ def aqt_http_dependencies():
         url = _GITHUB + "nlohmann/json/releases/download/v3.11.3/include.zip",
     )
     maybe(debian_onednn, name = "onednn")  # a peer of the benchmarks: taken from the system, empty without it
+    maybe(debian_openmpi, name = "openmpi")  # taken from the system; what needs it is skipped without it

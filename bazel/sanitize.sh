@@ -19,6 +19,7 @@ left_out="
 //tests/format:format_test           Python over the source tree, runs no code of ours
 //tests/headers:headers_test         Python over the source tree, runs no code of ours
 //tests/scripts:scripts_test         Python around shell scripts, runs no code of ours
+//aqt/collective:mpi_group_test      a program under MPI, whose library leaks and is not instrumented
 //examples/minilm:fetch_test         Python around a download, runs no code of ours
 "
 

@@ -54,6 +54,23 @@ exit {code}
         self.assertEqual(call[2], "//a b:c")
         self.assertRegex(call[4], f"^AQT_DISK_CACHE={CACHE}/[0-9]+$")
 
+    def test_bazelw_installs_mpi_only_when_asked_and_goes_on_without(self):
+        for name, text in [("dpkg-query", 'case "$*" in *openmpi*) ;; *) printf installed ;; esac'),
+                           ("id", "echo 0"), ("apt-get", f'echo "$@" >>"{self.dir}/apt"; exit 1')]:
+            path = self.dir / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+            path.chmod(0o755)
+        self.program("bin/bazel")
+        ran = self.run_script(ROOT / "bazelw", "test", "//a:b")
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertFalse((self.dir / "apt").exists())
+        ran = self.run_script(ROOT / "bazelw", "test", "//a:b", BAZELW_MPI="1")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("libopenmpi-dev openmpi-bin", (self.dir / "apt").read_text(encoding="utf-8"))
+        self.assertIn("targets that need MPI are skipped", ran.stderr)
+        self.assertEqual(len(self.calls()), 2)
+
     def test_consumer_test_takes_a_cache_with_spaces(self):
         expected = (ROOT / "tests/consumer/expected_output.txt").read_text(encoding="utf-8")
         self.program("bin/bazel", says=expected)
