@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/checked_extents.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
@@ -25,8 +24,10 @@
 #include "aqt/graph/composite.h"
 #include "aqt/graph/program.h"
 #include "aqt/ops/aqt_dot_parts.h"
+#include "aqt/ops/composite_values_proto.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
+#include "aqt/ops/fp8_composite_proto.h"
 #include "aqt/ops/opaque_kinds.h"
 #include "aqt/ops/scaling.h"
 #include "aqt/quant/config/config.h"
@@ -38,52 +39,23 @@
 #include "configs/composite.pb.h"
 #include "configs/config_text.h"
 #include "configs/enum_values.h"
-#include "google/protobuf/repeated_field.h"
 
 namespace aqt {
 namespace {
 
 using config::SavedComposite;
+using internal::Corrupt;
 using internal::DotBackwardParts;
 using internal::DotForwardParts;
 using internal::DotQuantizeParts;
+using internal::LoadAval;
+using internal::LoadAxes;
+using internal::LoadShape;
 using internal::OperandForm;
-using Made = absl::StatusOr<std::shared_ptr<const Composite>>;
-using Numbers = google::protobuf::RepeatedField<int64_t>;
+using internal::Save;
+using Made = internal::MadeComposite;
 
-template <class... Parts>
-absl::Status Corrupt(const Parts&... parts) {
-  return absl::DataLossError(absl::StrCat(parts...));
-}
-
-// ---- values that many composites have; Save and Load of each type
-
-void Save(const Shape& shape, Numbers* out) { out->Add(shape.begin(), shape.end()); }
-void Save(const Axes& axes, Numbers* out) { out->Add(axes.begin(), axes.end()); }
-Axes LoadAxes(const Numbers& in) { return Axes(in.begin(), in.end()); }
-
-absl::StatusOr<Shape> LoadShape(const Numbers& in) {
-  Shape shape(absl::MakeConstSpan(in.data(), in.size()));
-  AQT_RETURN_IF_ERROR(CheckShape(shape));
-  return shape;
-}
-
-void Save(const Aval& aval, config::SavedAval* out) {
-  out->set_dtype(std::string(ToString(aval.dtype)));
-  Save(aval.shape, out->mutable_shape());
-}
-
-absl::StatusOr<DType> LoadDType(const std::string& in) {
-  const std::optional<DType> dtype = DTypeFromString(in);
-  if (dtype.has_value()) return *dtype;
-  return Corrupt("\"", in, "\" is no dtype");
-}
-
-absl::StatusOr<Aval> LoadAval(const config::SavedAval& in) {
-  AQT_ASSIGN_OR_RETURN(const DType dtype, LoadDType(in.dtype()));
-  AQT_ASSIGN_OR_RETURN(Shape shape, LoadShape(in.shape()));
-  return Aval{dtype, std::move(shape)};
-}
+// ---- values that many composites have; others are in composite_values_proto.h
 
 absl::StatusOr<PrngLayout> LoadLayout(config::PrngLayout in) {
   PrngLayout layout{};
@@ -273,7 +245,7 @@ Made Load(const config::SavedEinsum& in) {
 void Save(const ScalingParts& parts, SavedComposite& out) {
   config::SavedScaling& m = *out.mutable_scaling();
   m.set_kind(static_cast<int>(parts.step.kind));
-  if (parts.step.dtype.has_value()) m.set_dtype(std::string(ToString(*parts.step.dtype)));
+  m.set_dtype(internal::SavedDType(parts.step.dtype));
   m.set_backward(parts.step.backward);
   m.set_dropped_under_grad(parts.options.dropped_under_grad);
 }
@@ -282,9 +254,7 @@ Made Load(const config::SavedScaling& in) {
     return Corrupt(in.kind(), " is no kind of scaling");
   }
   ScalingParts parts{{static_cast<ScalingKind>(in.kind()), std::nullopt, in.backward()}, {in.dropped_under_grad()}};
-  if (!in.dtype().empty()) {
-    AQT_ASSIGN_OR_RETURN(parts.step.dtype, LoadDType(in.dtype()));
-  }
+  AQT_ASSIGN_OR_RETURN(parts.step.dtype, internal::LoadOptionalDType(in.dtype()));
   return MakeScalingOp(parts);
 }
 
@@ -404,7 +374,7 @@ absl::StatusOr<std::string> SaveComposite(const Composite& op) {
     Save(*einsum, saved);
   } else if (const std::optional<ScalingParts> scaling = ScalingPartsOf(op)) {
     Save(*scaling, saved);
-  } else {
+  } else if (!internal::SaveFp8(op, saved)) {
     return absl::UnimplementedError("another composite has the name of this one");
   }
   return saved.SerializeAsString();
@@ -425,6 +395,10 @@ Made LoadMessage(const SavedComposite& in) {
     case SavedComposite::kScale: return LoadScale(in.scale());
     case SavedComposite::kCalibrate: return LoadCalibrate(in.calibrate());
     case SavedComposite::kStaticScale: return LoadStaticScale(in.static_scale());
+    case SavedComposite::kFp8Quantize: return internal::LoadFp8(in.fp8_quantize());
+    case SavedComposite::kFp8Update: return internal::LoadFp8(in.fp8_update());
+    case SavedComposite::kFp8Dot: return internal::LoadFp8(in.fp8_dot());
+    case SavedComposite::kFp8Backward: return internal::LoadFp8(in.fp8_backward());
     case SavedComposite::KIND_NOT_SET: break;
   }
   return Corrupt("there is no configuration");
@@ -479,7 +453,13 @@ const CompositeCodecs& ProgramCodecs() {
                              "reduce_precision_on_forward",
                              "reduce_precision_on_backward",
                              "cast_on_forward",
-                             "cast_on_backward"}) {
+                             "cast_on_backward",
+                             "fp8_quantize",
+                             "fp8_quantize_dequantize",
+                             "fp8_update",
+                             "fp8_dot",
+                             "fp8_dot_fwd",
+                             "fp8_dot_bwd"}) {
       add(name);
     }
     return all;

@@ -14,9 +14,8 @@
 
 namespace aqt::ops {
 
-// A codec for every composite of aqt/ops, except for those of the FP8 layers (fp8_dot.h, fp8_scaling.h). Saving is
-// Unimplemented for these, and for operands that are packed for this machine (aqt_pack): save the program before it is
-// prepared.
+// A codec for every composite of aqt/ops. Saving is Unimplemented for operands that are packed for this machine
+// (aqt_pack): save the program before it is prepared.
 const CompositeCodecs& ProgramCodecs();
 
 }  // namespace aqt::ops

@@ -28,6 +28,11 @@ namespace {
 // The numbers of a part of a tensor: f32 fits a core's cache, where the second reading finds it.
 constexpr int64_t kPart = int64_t{1} << 15;
 
+// A longer one is a mistake, or a file of somebody else.
+constexpr int64_t kMaxHistory = int64_t{1} << 20;
+
+bool Computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
 // max, or NaN if one of them is.
 float MaxOrNan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
@@ -179,18 +184,15 @@ absl::Status CheckFp8DType(DType dtype) {
   return absl::InvalidArgumentError(absl::StrCat("quantizes to ", ToString(dtype), ", expected e4m3fn or e5m2"));
 }
 
+absl::Status CheckFp8ComputeDType(std::optional<DType> compute_dtype) {
+  if (Computes(compute_dtype.value_or(DType::kF32))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("compute_dtype is ", ToString(*compute_dtype), ", expected f32, bf16 or f16"));
+}
+
 absl::Status CheckFp8Computes(absl::string_view name, const Aval& x, std::optional<DType> compute_dtype) {
-  const auto computes = [](DType dtype) {
-    return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-  };
-  if (!computes(x.dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " is ", x.ToString(), ", expected f32, bf16 or f16"));
-  }
-  if (!computes(compute_dtype.value_or(DType::kF32))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("compute_dtype is ", ToString(*compute_dtype), ", expected f32, bf16 or f16"));
-  }
-  return absl::OkStatus();
+  if (Computes(x.dtype)) return CheckFp8ComputeDType(compute_dtype);
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", x.ToString(), ", expected f32, bf16 or f16"));
 }
 
 absl::Status CheckFp8Scale(absl::string_view name, const Aval& scale) {
@@ -199,9 +201,10 @@ absl::Status CheckFp8Scale(absl::string_view name, const Aval& scale) {
 }
 
 absl::Status CheckFp8History(absl::string_view name, const Aval& history) {
-  if (history.dtype == DType::kF32 && history.shape.rank() == 1 && history.shape[0] >= 1) return absl::OkStatus();
+  const bool is_row = history.dtype == DType::kF32 && history.shape.rank() == 1;
+  if (is_row && history.shape[0] >= 1 && history.shape[0] <= kMaxHistory) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", history.ToString(), ", expected f32[length] with a length of at least 1"));
+      absl::StrCat(name, " is ", history.ToString(), ", expected f32[length] with a length of 1 to ", kMaxHistory));
 }
 
 absl::Status CheckFp8Margin(int margin) {

@@ -51,6 +51,7 @@ Value MultiplyFp8(const Value& lhs, const Value& lhs_scale, const Value& rhs, co
 // ---- checks, with messages that name the operand
 
 absl::Status CheckFp8DType(DType dtype);
+absl::Status CheckFp8ComputeDType(std::optional<DType> compute_dtype);
 absl::Status CheckFp8Computes(absl::string_view name, const Aval& x, std::optional<DType> compute_dtype);
 absl::Status CheckFp8Scale(absl::string_view name, const Aval& scale);
 absl::Status CheckFp8History(absl::string_view name, const Aval& history);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/fp8_arrays.h"
+#include "aqt/ops/fp8_scaling_parts.h"
 
 namespace aqt {
 namespace {
@@ -33,9 +35,10 @@ absl::Status ExpectOperands(size_t expected, absl::Span<const Aval> in) {
 // (x, scale) -> codes; or the codes dequantized at once.
 class QuantizeOp : public CompositeBase {
  public:
-  QuantizeOp(DType dtype, std::optional<DType> compute_dtype, bool dequantizes)
-      : dtype_(dtype), compute_dtype_(compute_dtype), dequantizes_(dequantizes) {}
+  explicit QuantizeOp(const internal::Fp8QuantizeParts& parts)
+      : dtype_(parts.dtype), compute_dtype_(parts.compute_dtype), dequantizes_(parts.dequantizes) {}
 
+  internal::Fp8QuantizeParts parts() const { return {dtype_, compute_dtype_, dequantizes_}; }
   std::string Name() const override { return dequantizes_ ? "fp8_quantize_dequantize" : "fp8_quantize"; }
   std::string Attributes() const override {
     return absl::StrCat(ToString(dtype_), compute_dtype_.has_value() ? ", compute=" : "",
@@ -77,6 +80,7 @@ class UpdateOp : public CompositeBase {
  public:
   explicit UpdateOp(const Fp8ScaleRule& rule) : rule_(rule) {}
 
+  const Fp8ScaleRule& rule() const { return rule_; }
   std::string Name() const override { return "fp8_update"; }
   std::string Attributes() const override {
     return absl::StrCat(ToString(rule_.dtype), rule_.margin == 0 ? "" : absl::StrCat(", margin=", rule_.margin),
@@ -130,6 +134,28 @@ Value PowerOfTwoBelow(const Value& v) {
 
 }  // namespace
 
+namespace internal {
+
+std::optional<Fp8ScalingParts> Fp8ScalingPartsOf(const Composite& op) {
+  if (const auto* quantize = dynamic_cast<const QuantizeOp*>(&op)) return quantize->parts();
+  if (const auto* update = dynamic_cast<const UpdateOp*>(&op)) return update->rule();
+  return std::nullopt;
+}
+
+absl::StatusOr<std::shared_ptr<const Composite>> MakeFp8ScalingOp(const Fp8ScalingParts& parts) {
+  if (const auto* rule = std::get_if<Fp8ScaleRule>(&parts)) {
+    AQT_RETURN_IF_ERROR(CheckFp8DType(rule->dtype));
+    AQT_RETURN_IF_ERROR(CheckFp8Margin(rule->margin));
+    return std::make_shared<UpdateOp>(*rule);
+  }
+  const auto& quantize = std::get<Fp8QuantizeParts>(parts);
+  AQT_RETURN_IF_ERROR(CheckFp8DType(quantize.dtype));
+  AQT_RETURN_IF_ERROR(CheckFp8ComputeDType(quantize.compute_dtype));
+  return std::make_shared<QuantizeOp>(quantize);
+}
+
+}  // namespace internal
+
 Fp8Compat Fp8Compat::Original() {
   return {.all_zero_amax_flips_scale = true, .nan_amax_flips_scale = true, .tiny_scale_is_zero = true};
 }
@@ -137,7 +163,7 @@ Fp8Compat Fp8Compat::Original() {
 namespace ops {
 
 Value Fp8Quantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
-  const auto op = std::make_shared<QuantizeOp>(dtype, compute_dtype, /*dequantizes=*/false);
+  const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeParts{dtype, compute_dtype, /*dequantizes=*/false});
   return Bind(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where())[0];
 }
 
@@ -147,7 +173,7 @@ Value Fp8Dequantize(const Operand& codes, const Operand& scale, DType dtype) {
 }
 
 Value Fp8QuantizeDequantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
-  const auto op = std::make_shared<QuantizeOp>(dtype, compute_dtype, /*dequantizes=*/true);
+  const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeParts{dtype, compute_dtype, /*dequantizes=*/true});
   return Bind(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where())[0];
 }
 
