@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "aqt/core/check.h"
+#include "aqt/kernels/gemm_few_rows.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -128,16 +129,22 @@ void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Worksp
   args.m = call.lhs.rows.Count();
   args.n = call.rhs.rows.Count();
   args.k = call.lhs.k.Count();
-  args.lhs = panels(Side::kLhs, call.lhs, call.lhs_panels);
-  args.rhs = panels(Side::kRhs, call.rhs, call.rhs_panels);
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
-  args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
   args.out = call.out;
   args.out_dtype = call.out_dtype;
   args.out_batch = call.out_axes.batch;
   args.out_rows = call.out_axes.rows;
   args.out_cols = call.out_axes.cols;
   args.epilogue = call.epilogue;
+  if (call.lhs_panels == nullptr && call.rhs_panels == nullptr &&
+      kernels::ShouldMultiplyFewRows(kernel, call.lhs, call.rhs)) {
+    // At most the size of its panels.
+    void* lhs = workspace.Get(ScratchSlot::kLhsPacked, kernels::FewRowsFloats(call.lhs) * SizeOf(DType::kF32));
+    return kernels::MultiplyFewRows(kernel, call.lhs, call.rhs, args, static_cast<float*>(lhs), runtime.executor);
+  }
+  args.lhs = panels(Side::kLhs, call.lhs, call.lhs_panels);
+  args.rhs = panels(Side::kRhs, call.rhs, call.rhs_panels);
+  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
+  args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
   kernels::RunGemm(kernel, args, runtime.executor);
 }
 
