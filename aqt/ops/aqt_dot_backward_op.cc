@@ -38,9 +38,10 @@ class BackwardOp : public DotOp {
   std::string Attributes() const override { return dot_->attributes; }
   const Impl& dot() const override { return *dot_; }
   absl::StatusOr<DotParts> parts() const override { return DotBackwardParts{PartsOf(*dot_), has_key_}; }
+  std::optional<ScalePassing> scales() const override { return BackwardScales(*dot_, num_operands(), updated_.size()); }
   int num_outputs() const override { return 2 + static_cast<int>(updated_.size()); }
   std::vector<std::optional<Array>> InitialStatistics() const override {
-    std::vector<std::optional<Array>> initial(state_at() + dot_->plan().backward_state().size() + (has_key_ ? 1 : 0));
+    std::vector<std::optional<Array>> initial(num_operands());
     for (size_t i = 0; i < dot_->plan().backward_state().size(); ++i) {
       initial[state_at() + i] = dot_->plan().backward_state()[i].initial;
     }
@@ -50,9 +51,8 @@ class BackwardOp : public DotOp {
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     const absl::Span<const ResidualSlot> residuals = dot_->plan().residuals();
     const absl::Span<const StateSlot> slots = dot_->plan().backward_state();
-    const size_t expected = state_at() + slots.size() + (has_key_ ? 1 : 0);
-    if (in.size() != expected) {
-      return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
+    if (in.size() != num_operands()) {
+      return absl::InvalidArgumentError(absl::StrCat("takes ", num_operands(), " operands, got ", in.size()));
     }
     AQT_RETURN_IF_ERROR(ExpectAval("the gradient of the output", in[0], dot_->plan().out_aval()));
     for (size_t i = 0; i < residuals.size(); ++i) {
@@ -105,6 +105,7 @@ class BackwardOp : public DotOp {
   bool has_groups() const { return dot_->ragged() != nullptr; }
   size_t groups_at() const { return 1 + dot_->plan().residuals().size(); }
   size_t state_at() const { return groups_at() + (has_groups() ? 1 : 0); }
+  size_t num_operands() const { return state_at() + dot_->plan().backward_state().size() + (has_key_ ? 1 : 0); }
 
   const Value* Residual(Side side, ResidualKind kind, absl::Span<const Value> in) const {
     const absl::Span<const ResidualSlot> slots = dot_->plan().residuals();

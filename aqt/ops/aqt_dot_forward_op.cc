@@ -78,6 +78,9 @@ class ForwardOp : public DotOp {
     }
     return parts;
   }
+  std::optional<ScalePassing> scales() const override {
+    return ForwardScales(*dot_, order_, updated_.size(), with_residuals_);
+  }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(order_.size());
     for (size_t i = 0; i < order_.forward_state.size(); ++i) {

@@ -22,6 +22,7 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/aqt_dot_general.h"
 #include "aqt/ops/aqt_dot_parts.h"
+#include "aqt/ops/aqt_dot_scales.h"
 #include "aqt/ops/aqt_expand.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/quant/config/config.h"
@@ -155,7 +156,12 @@ class DotOp : public CompositeBase {
   // What it was made of; Unimplemented if that is only for this machine.
   virtual absl::StatusOr<DotParts> parts() const = 0;
   virtual const AqtDot::Impl& dot() const = 0;
+  // ScalePassingOf this.
+  virtual std::optional<ScalePassing> scales() const { return std::nullopt; }
 };
+// Of the forward operation and of the gradient, which update so many statistics.
+ScalePassing ForwardScales(const AqtDot::Impl& dot, const OperandOrder& order, size_t num_updated, bool with_residuals);
+ScalePassing BackwardScales(const AqtDot::Impl& dot, size_t num_operands, size_t num_updated);
 ContractionParts PartsOf(const AqtDot::Impl& dot);
 
 // The operation <name>, such as aqt_dot_general; where a gradient is taken, it becomes <name>_fwd, which also gives the

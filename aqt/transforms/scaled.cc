@@ -259,22 +259,32 @@ ScaledValue Select(const Value& pred, const ScaledValue& x, const ScaledValue& y
   return {ops::Select(pred, dx * ratio(sx), dy * ratio(sy)), scale};
 }
 
+ScaledValue SumsOfProducts(const Value& sums, absl::Span<const Value> scales, std::optional<int64_t> terms,
+                           const ScalifyRules& rules) {
+  Value scale = scales[0];
+  for (const Value& other : scales.subspan(1)) {
+    const auto [a, b] = Unified(scale, other);
+    scale = a * b;
+  }
+  if (!terms.has_value()) return {sums, scale};
+  const Value root = RootOf(*terms, scale.dtype(), rules);
+  return {DividedByRoot(sums, root, rules), scale * root};
+}
+
 ScaledValue DotGeneral(const ScaledValue& x, const ScaledValue& y, const DotDims& dims, DType out,
                        const ScalifyRules& rules) {
-  const auto [sx, sy] = Unified(x.scale, y.scale);
-  const Value root = RootOf(CountOf(x.data.shape(), dims.lhs_contracting), sx.dtype(), rules);
   // 8-bit floats are multiplied as bf16, which has all of their numbers.
   const auto operand = [](const Value& data) {
     const bool is_float8 = data.dtype() == DType::kE4M3FN || data.dtype() == DType::kE5M2;
     return is_float8 ? ops::Cast(data, DType::kBF16) : data;
   };
   const auto [dx, dy] = Unified(operand(x.data), operand(y.data));
-  return {DividedByRoot(ops::DotGeneral(dx, dy, dims, out), root, rules), sx * sy * root};
+  const int64_t terms = CountOf(x.data.shape(), dims.lhs_contracting);
+  return SumsOfProducts(ops::DotGeneral(dx, dy, dims, out), {x.scale, y.scale}, terms, rules);
 }
 
 ScaledValue ReduceSum(const ScaledValue& x, const Axes& axes, bool keepdims, const ScalifyRules& rules) {
-  const Value root = RootOf(CountOf(x.data.shape(), axes), x.scale.dtype(), rules);
-  return {DividedByRoot(ops::ReduceSum(x.data, axes, keepdims), root, rules), x.scale * root};
+  return SumsOfProducts(ops::ReduceSum(x.data, axes, keepdims), {x.scale}, CountOf(x.data.shape(), axes), rules);
 }
 
 ScaledValue ReduceProd(const ScaledValue& x, const Axes& axes, bool keepdims) {

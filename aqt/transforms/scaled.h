@@ -40,11 +40,22 @@ struct ScalifyCompat {
   static ScalifyCompat Original();
 };
 
+// What becomes of the scales of a quantized contraction's operands (ops/aqt_dot_general.h).
+enum class ScalePolicy {
+  // The data are quantized, and the scales are multiplied behind the product; the same in both gradients. An operand
+  // whose range does not follow it is unscaled first: one with a fixed range, with statistics, with po2_scale, with
+  // mid alphas, or given with a scale of its own.
+  kPropagate,
+  // All operands are unscaled first, and results have no scale.
+  kUnscale,
+};
+
 struct ScalifyRules {
   ScaleRounding rounding = ScaleRounding::kDown;  // of add, sub, dot_general and reduce_sum
   // Of constants that become scaled; null: their own.
   std::optional<DType> scale_dtype = std::nullopt;
   ScalifyCompat compat = {};
+  ScalePolicy quantized = ScalePolicy::kPropagate;
 };
 
 namespace scaled {
@@ -104,6 +115,10 @@ Value Compare(kernels::CompareKind kind, const ScaledValue& x, const ScaledValue
 ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis);
 // pred ? x : y
 ScaledValue Select(const Value& pred, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules = {});
+// Sums of products of data that have these scales: the scale is their product. With `terms`, the number of products in
+// a sum, sums are divided by its root, rounded as the rules say, and the scale is multiplied by it.
+ScaledValue SumsOfProducts(const Value& sums, absl::Span<const Value> scales, std::optional<int64_t> terms,
+                           const ScalifyRules& rules = {});
 // Sums of data are divided by the root of their number, rounded as the rules say.
 ScaledValue DotGeneral(const ScaledValue& x, const ScaledValue& y, const DotDims& dims, DType out,
                        const ScalifyRules& rules = {});

@@ -11,8 +11,9 @@
 // Whatever depends on a scaled input is scaled, by the rules of scaled.h; the rest stays as it is. A value that meets a
 // scaled one becomes scaled, too: constants and numbers that were broadcast get the power of two at or below them as
 // their scale, other plain arrays the scale 1. Scalify gradients, not before them: equations of a gradient are ordinary
-// ones. Calls (graph/call.h) and einsums are replaced by what they consist of. Quantized contractions, which calibrate
-// themselves, take and give values without a scale. Differences from jax-scalify: docs/differences-from-scalify.md.
+// ones. Calls (graph/call.h) and einsums are replaced by what they consist of. Quantized contractions and the gradients
+// of contractions pass scales on (ScalePolicy); other composites take and give values without a scale. Differences from
+// jax-scalify: docs/differences-from-scalify.md.
 
 #include <string>
 

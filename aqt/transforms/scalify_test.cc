@@ -288,7 +288,7 @@ TEST(Scalify, RescalingZeros) {
   EXPECT_EQ(alone.at(ScaleSlot(kY)).View<float>()[0], 0x1p-13f);
 }
 
-// An einsum is what it consists of. Where its gradient is taken, it takes and gives values without a scale.
+// An einsum is what it consists of, and so are its gradients.
 TEST(Scalify, EinsumsAreScaled) {
   const Program loss =
       TraceOf([](Values in) { return Outputs{ops::ReduceSum(ops::Einsum("ij,kj->ik", in[0], in[1]) * in[0])}; });
@@ -300,6 +300,19 @@ TEST(Scalify, EinsumsAreScaled) {
   const SlotValues with_gradient = *EvalSlots(step, ScaledInputs(x, 4, x, 8));
   EXPECT_EQ(ValueOf(with_gradient, kY), ValueOf(out, kY));
   EXPECT_EQ(ValueOf(with_gradient, {SlotKind::kData, "grad(w)"})[0], 3 * 12 * 12);
+  for (const char* gradient : {"grad(x)", "grad(w)"}) {
+    EXPECT_TRUE(with_gradient.contains(ScaleSlot({SlotKind::kData, gradient}))) << gradient;
+  }
+}
+
+// Operands of two dtypes are converted first.
+TEST(Scalify, EinsumsOfTwoDTypes) {
+  const Program program =
+      TraceOf([](Values in) { return Outputs{ops::Einsum("ij,jk->ik", in[0], ops::Cast(in[1], DType::kBF16))}; });
+  const Array x = Array::FromSpan<float>(std::vector<float>(9, 3.0f), {3, 3});
+  const SlotValues out = *EvalSlots(*Scalify(program, Options()), ScaledInputs(x, 4, x, 8));
+  EXPECT_TRUE(out.contains(ScaleSlot(kY)));
+  EXPECT_EQ(ValueOf(out, kY)[0], 3 * 12 * 24);
 }
 
 // Programs of every basic operation: each has a rule.
