@@ -40,6 +40,7 @@
 #include "aqt/nn/weights_map_proto.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
+#include "aqt/ops/debug_callback.h"
 #include "aqt/ops/fp8_dot.h"
 #include "aqt/ops/fp8_projections.h"
 #include "aqt/ops/fp8_scaling.h"

@@ -250,7 +250,7 @@ void Save(const ScalingParts& parts, SavedComposite& out) {
   m.set_dropped_under_grad(parts.options.dropped_under_grad);
 }
 Made Load(const config::SavedScaling& in) {
-  if (in.kind() < 0 || in.kind() > static_cast<int>(ScalingKind::kCast)) {
+  if (in.kind() < 0 || in.kind() > static_cast<int>(ScalingKind::kGetScale)) {
     return Corrupt(in.kind(), " is no kind of scaling");
   }
   ScalingParts parts{{static_cast<ScalingKind>(in.kind()), std::nullopt, in.backward()}, {in.dropped_under_grad()}};
@@ -454,6 +454,8 @@ const CompositeCodecs& ProgramCodecs() {
                              "reduce_precision_on_backward",
                              "cast_on_forward",
                              "cast_on_backward",
+                             "get_data",
+                             "get_scale",
                              "fp8_quantize",
                              "fp8_quantize_dequantize",
                              "fp8_update",

@@ -27,6 +27,8 @@ std::string NameOf(const ScalingStep& step) {
     case ScalingKind::kRescaleL2: return absl::StrCat("dynamic_rescale_l2", suffix);
     case ScalingKind::kReducePrecision: return absl::StrCat("reduce_precision_", direction);
     case ScalingKind::kCast: return absl::StrCat("cast_", direction);
+    case ScalingKind::kGetData: return "get_data";
+    case ScalingKind::kGetScale: return "get_scale";
   }
   return "";
 }
@@ -57,6 +59,7 @@ class ScalingOp : public CompositeBase {
       return absl::InvalidArgumentError(
           absl::StrCat("rounds to ", ToString(*step_.dtype), ", expected e4m3fn or e5m2"));
     }
+    if (step_.kind == ScalingKind::kGetScale) return std::vector<Aval>{{step_.dtype.value_or(in[0].dtype), {}}};
     Aval out = in[0];
     if (!step_.backward && step_.dtype.has_value() && step_.kind != ScalingKind::kReducePrecision)
       out.dtype = *step_.dtype;
@@ -82,13 +85,14 @@ class ScalingOp : public CompositeBase {
       cotangent = Bind(CompositeOp{op}, {cotangent}, SourceLine())[0];
     }
     // A cotangent has the dtype of its value.
-    result[0] = ops::Cast(cotangent, residuals[0].dtype());
+    if (step_.kind != ScalingKind::kGetScale) result[0] = ops::Cast(cotangent, residuals[0].dtype());
     return result;
   }
 
  private:
   // On a value without a scale.
   Value Plain(const Value& x) const {
+    if (step_.kind == ScalingKind::kGetScale) return Operand(1.0).As(step_.dtype.value_or(x.dtype()));
     if (step_.kind == ScalingKind::kReducePrecision) {
       const kernels::Precision precision = *SimulatedPrecision(*step_.dtype);
       return ops::ReducePrecision(x, precision.exponent_bits, precision.mantissa_bits);
@@ -140,6 +144,8 @@ absl::StatusOr<std::shared_ptr<const Composite>> MakeScalingOp(const ScalingPart
   bool needs_dtype = false, may_have_dtype = false, has_backward = true;
   switch (step.kind) {
     case ScalingKind::kSetScaling: has_backward = false; break;
+    case ScalingKind::kGetData: has_backward = false; break;
+    case ScalingKind::kGetScale:
     case ScalingKind::kStopScaling:
       may_have_dtype = true;
       has_backward = false;
@@ -164,6 +170,9 @@ Value SetScaling(const Operand& x, const Operand& scale) {
 }
 Value StopScaling(const Operand& x, std::optional<DType> dtype) {
   return Step(ScalingKind::kStopScaling, x, dtype, false);
+}
+DataAndScale GetDataScale(const Operand& x, std::optional<DType> dtype) {
+  return {Step(ScalingKind::kGetData, x, std::nullopt, false), Step(ScalingKind::kGetScale, x, dtype, false)};
 }
 Value DynamicRescaleMax(const Operand& x, const ScalingOptions& options) {
   return Step(ScalingKind::kRescaleMax, x, std::nullopt, false, options);

@@ -28,6 +28,8 @@ enum class ScalingKind {
   kRescaleL2,        // the root of the mean square of data
   kReducePrecision,  // the data rounded to the bits of an 8-bit float, in its own dtype
   kCast,             // the data converted
+  kGetData,          // the data, as a value without a scale; plain x stays
+  kGetScale,         // the scale, as a value; 1 of plain x
 };
 
 struct ScalingOptions {
@@ -61,6 +63,13 @@ namespace ops {
 Value SetScaling(const Operand& x, const Operand& scale);
 // Converted to `dtype` if given.
 Value StopScaling(const Operand& x, std::optional<DType> dtype = std::nullopt);
+
+// Data and scale as values of their own: x and 1 for an x without a scale. The scale is converted to `dtype` (null:
+// that of x). The gradient passes to the data.
+struct DataAndScale {
+  Value data, scale;
+};
+DataAndScale GetDataScale(const Operand& x, std::optional<DType> dtype = std::nullopt);
 
 Value DynamicRescaleMax(const Operand& x, const ScalingOptions& options = {});
 Value DynamicRescaleL1(const Operand& x, const ScalingOptions& options = {});

@@ -25,6 +25,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/contractions.h"
+#include "aqt/ops/debug_callback.h"
 #include "aqt/ops/scaling.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/testing/programs.h"
@@ -199,6 +200,9 @@ std::vector<Example> Examples() {
   add("einsum", {kX, kX}, [](Values v) { return ops::Einsum("ij,jk->ik", v[0], v[1]); });
   add("set_scaling", {kX, {DType::kF32, {}}}, [](Values v) { return ops::SetScaling(v[0], v[1]); });
   add("stop_scaling", {kX}, [](Values v) { return ops::StopScaling(v[0]); });
+  add("get_data", {kX}, [](Values v) { return ops::GetDataScale(v[0]).data; });
+  add("get_scale", {kX}, [](Values v) { return ops::GetDataScale(v[0]).scale; });
+  add("debug_callback", {kX}, [](Values v) { return ops::DebugCallback(v[0], [](const ScaledArray&) {}); });
   add("reduce_precision_on_forward", {kX}, [](Values v) { return ops::ReducePrecisionOnForward(v[0], DType::kE5M2); });
   add("reduce_precision_on_backward", {kX},
       [](Values v) { return ops::ReducePrecisionOnBackward(v[0], DType::kE5M2); });

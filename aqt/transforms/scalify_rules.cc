@@ -20,6 +20,7 @@
 #include "aqt/ops/aqt_dot_scales.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
+#include "aqt/ops/debug_callback.h"
 #include "aqt/ops/scaling.h"
 
 namespace aqt::internal {
@@ -56,6 +57,14 @@ class Rules {
     const bool always = step.has_value() && step->kind == ScalingKind::kSetScaling;
     const bool any = std::any_of(in.begin(), in.end(), [](const Lane& lane) { return lane.scaled(); });
     const bool is_opaque = IsOpaque(eqn.op) && !step.has_value() && !rules_.compat.missing_rules_are_errors;
+    if (any && in[0].scaled()) {
+      std::optional<Value> seen = BindDebugCallback(eqn.op, in[0].data, *in[0].scale, eqn.where);
+      if (seen.has_value()) {
+        Lane lane = in[0];
+        lane.data = *std::move(seen);
+        return std::vector<Lane>{std::move(lane)};
+      }
+    }
     std::vector<Lane> out;
     if (always || (any && !is_opaque)) {
       AQT_ASSIGN_OR_RETURN(Lane lane, step.has_value() ? ApplyStep(*step, in) : Apply(eqn, in));
@@ -172,6 +181,8 @@ class Rules {
         return Scaled({ops::ReducePrecision(x.data, precision.exponent_bits, precision.mantissa_bits), *x.scale});
       }
       case ScalingKind::kCast: return Scaled({ops::Cast(x.data, *step.dtype), *x.scale});
+      case ScalingKind::kGetData: return Plain(x.data);
+      case ScalingKind::kGetScale: return Plain(ops::Cast(*x.scale, step.dtype.value_or(x.data.dtype())));
     }
     return absl::InternalError("scalify: an unknown step");
   }
