@@ -80,6 +80,7 @@
 #include "aqt/transforms/loss_scale.h"
 #include "aqt/transforms/pipeline.h"
 #include "aqt/transforms/scaled.h"
+#include "aqt/transforms/scaled_arrays.h"
 #include "aqt/transforms/scalify.h"
 #include "aqt/transforms/serve.h"
 // IWYU pragma: end_exports

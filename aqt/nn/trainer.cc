@@ -18,6 +18,7 @@
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/runtime/executable.h"
 #include "aqt/transforms/loss_scale.h"
+#include "aqt/transforms/scaled_arrays.h"
 
 namespace aqt::nn {
 namespace {
@@ -97,6 +98,9 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& opti
                                                    "same"));
   }
   AQT_ASSIGN_OR_RETURN(Program step, TrainStep(loss, optimizer, options.step));
+  if (options.transform) {
+    AQT_ASSIGN_OR_RETURN(step, options.transform(step));
+  }
   AQT_RETURN_IF_ERROR(Annotate(CheckStep(step), "trainer"));
   SlotValues state = params;
   if (options.step.scaler.has_value()) {
@@ -179,7 +183,8 @@ absl::StatusOr<SlotValues> Trainer::ema_params() const {
     return absl::FailedPreconditionError(
         "trainer: this training keeps no moving average of its parameters; set StepOptions::ema");
   }
-  return EmaParams(*options_.step.ema, state_);
+  AQT_ASSIGN_OR_RETURN(const SlotValues plain, AsArrays(state_));
+  return EmaParams(*options_.step.ema, plain);
 }
 
 absl::Status Trainer::Save(const io::FileSystem& fs, absl::string_view path) const {

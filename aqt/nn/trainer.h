@@ -14,6 +14,7 @@
 // is saved and resumed gives the same bits as one that was not interrupted.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,10 @@ namespace aqt::nn {
 
 struct TrainOptions {
   StepOptions step = {};
+  // What becomes of the step program before it runs; null: nothing. In scaled arithmetic (transforms/scalify.h) the
+  // scales of parameters and statistics are part of the state, too: `params` have those that are not 0 (AsScaledArrays,
+  // transforms/scaled_arrays.h). They are saved as they are.
+  std::function<absl::StatusOr<Program>(const Program& step)> transform = nullptr;
   // With a scaler: how often a step whose results are not finite is repeated with a smaller scaler.
   int redo_on_nan = 0;
   // With any of them, steps run equation by equation, to find the first NaN or to look at values. With a scaler, an
@@ -45,7 +50,7 @@ class Trainer {
   // another dtype or shape, and for values that are not inputs of kind param or stat); AddMissingStats adds statistics
   // that it lacks. InvalidArgument, naming the slot, if a key is not u32[2], if there is an input of kind frozen, or if
   // the step writes a parameter or statistic with another dtype or shape than it reads. `params` may have the scaler's
-  // state, which otherwise is its initial one.
+  // state, which otherwise is its initial one. The errors of TrainOptions::transform.
   //
   // Keys: let k = FoldIn(key, number of the step). The input of kind key with path kSharedKeySlot is k; one with
   // another path is FoldInName(k, Slot::ToString()), e.g. for `key "noise"`. Layers with their own keys draw different
@@ -66,7 +71,7 @@ class Trainer {
   // The inputs of kind param or stat.
   const SlotValues& state() const { return state_; }
   SlotValues params() const;
-  // The moving average of the parameters (EmaParams). FailedPrecondition if the training keeps none.
+  // The moving average of the parameters (EmaParams), without scales. FailedPrecondition if the training keeps none.
   absl::StatusOr<SlotValues> ema_params() const;
 
   // Save and resume. FailedPrecondition, naming the slot, if the file is the state of another program; DataLoss, naming

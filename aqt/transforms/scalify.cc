@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -61,6 +62,25 @@ absl::StatusOr<Program> WithoutEinsums(const Program& program) {
   });
 }
 
+// The next state of a training is scaled if the state is, with a scale of the same dtype.
+void LikeInputs(const Program& program, const ScalifyOptions& options, std::vector<Lane>& outputs) {
+  absl::btree_set<Slot> inputs;
+  for (const Program::Port& port : program.inputs) {
+    if (port.slot.kind == SlotKind::kParam || port.slot.kind == SlotKind::kStat) inputs.insert(port.slot);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Slot& slot = program.outputs[i].slot;
+    if (!inputs.contains(slot)) continue;
+    Lane& lane = outputs[i];
+    const auto scaled = options.scaled_inputs.find(slot);
+    if (scaled == options.scaled_inputs.end()) {
+      lane = {.data = internal::Unscaled(lane)};
+    } else {
+      lane.scale = lane.scaled() ? ops::Cast(*lane.scale, scaled->second) : Operand(1.0).As(scaled->second);
+    }
+  }
+}
+
 }  // namespace
 
 Slot ScaleSlot(const Slot& slot) { return {slot.kind, absl::StrCat(slot.path, ":scale")}; }
@@ -99,6 +119,7 @@ absl::StatusOr<Program> Scalify(const Program& original, const ScalifyOptions& o
           internal::ReportError(status);  // kept only if nothing has failed before
           return values;
         }
+        LikeInputs(program, options, outputs);
         for (size_t i = 0; i < outputs.size(); ++i) {
           WriteSlot(program.outputs[i].slot, outputs[i].data);
         }

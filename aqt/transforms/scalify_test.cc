@@ -315,6 +315,29 @@ TEST(Scalify, EinsumsOfTwoDTypes) {
   EXPECT_EQ(ValueOf(out, kY)[0], 3 * 12 * 24);
 }
 
+// The next state of a training has the form of its state, whatever an equation makes of it.
+TEST(Scalify, StateKeepsItsForm) {
+  const Slot plain{SlotKind::kStat, "plain"};
+  const Program step = *Trace(
+      [&](Values in) {
+        WriteSlot(kW, ops::BroadcastTo(Operand(2.0).As(DType::kF32), {3, 3}));
+        WriteSlot(plain, in[2] + in[1]);
+        return Outputs{};
+      },
+      {{{kX, kMatrix}, {kW, kMatrix}, {plain, kMatrix}}});
+  ScalifyOptions options = Options();
+  options.scaled_inputs[kW] = DType::kF16;
+  const Array ones = Array::FromSpan<float>(std::vector<float>(9, 1.0f), {3, 3});
+  SlotValues values = ScaledInputs(ones, 1, ones, 4);
+  values[ScaleSlot(kW)] = Cast(values[ScaleSlot(kW)], DType::kF16);
+  values[plain] = ones;
+  const SlotValues out = *EvalSlots(*Scalify(step, options), values);
+  EXPECT_EQ(out.size(), 3u);
+  EXPECT_EQ(out.at(ScaleSlot(kW)).dtype(), DType::kF16);
+  EXPECT_EQ(ValueOf(out, kW)[0], 2);
+  EXPECT_EQ(ValueOf(out, plain)[0], 5);
+}
+
 // Programs of every basic operation: each has a rule.
 TEST(Scalify, EveryOperationHasARule) {
   for (uint64_t seed = 0; seed < 200; ++seed) {

@@ -93,68 +93,81 @@ DotGeneral Recipe(Quantization quantization) {
   }
 }
 
-class Composition : public testing::TestWithParam<std::tuple<Quantization, std::optional<DType>, bool>> {};
+const std::vector<Slot> kParams = {Param("w1"), Param("b1"), Param("w2")};
 
+class Composition : public testing::TestWithParam<std::tuple<Quantization, std::optional<DType>, bool>> {
+ protected:
+  // The step as docs/precision.md orders it: the stages before the gradient.
+  static Pipeline LossStages() {
+    const auto [quantization, compute, scaled] = GetParam();
+    Pipeline pipeline;
+    if (compute.has_value()) {
+      AmpOptions amp{.compute_dtype = *compute};
+      // The integer sums of a quantized contraction do not fit f16 (docs/precision.md).
+      if (quantization != Quantization::kNone) amp.policy["dot_general"] = UsePrecision(DType::kBF16);
+      pipeline.Add(StageKind::kAmp, "amp", [amp](const Program& p) { return Amp(p, amp); });
+    }
+    if (quantization != Quantization::kNone && !has_layers()) {
+      InjectConfig config;
+      config.rules.push_back({.dot_general = Recipe(quantization)});
+      pipeline.Add(StageKind::kInject, "inject", [config](const Program& p) { return Inject(p, config); });
+    }
+    return pipeline;
+  }
+  static bool has_layers() { return std::get<Quantization>(GetParam()) == Quantization::kFp8Layers; }
+  static bool is_scaled() { return std::get<bool>(GetParam()); }
+};
+
+// A number that may be scaled, such as the loss.
+double NumberOf(const SlotValues& out, const Slot& slot) {
+  return Cast(AsArrays(out, DType::kF32)->at(slot), DType::kF64).View<double>()[0];
+}
+
+// By a trainer, which runs the step as an Executable. The momentum has no scale: it is what the step reads and writes.
 TEST_P(Composition, Trains) {
-  const auto [quantization, compute, scaled] = GetParam();
-  Pipeline pipeline;
-  if (compute.has_value()) {
-    AmpOptions amp{.compute_dtype = *compute};
-    // The integer sums of a quantized contraction do not fit f16 (docs/precision.md).
-    if (quantization != Quantization::kNone) amp.policy["dot_general"] = UsePrecision(DType::kBF16);
-    pipeline.Add(StageKind::kAmp, "amp", [amp](const Program& p) { return Amp(p, amp); });
+  const Program classifier = Classifier(has_layers());
+  const nn::Sgd sgd{.learning_rate = 0.2, .momentum = 0.5};
+  nn::TrainOptions options{.step = {.scaler = DynamicScaler{.scaler = 1024}}};
+  SlotValues batch = Data(), params;
+  for (const Slot& slot : kParams) params.insert(batch.extract(slot));
+  Pipeline whole = LossStages();
+  whole.Add(StageKind::kGrad, "step", [&](const Program& p) { return nn::TrainStep(p, sgd, options.step); });
+  if (is_scaled()) {
+    const Array one = Array::Scalar(1.0f);
+    params = *AsScaledArrays(params, one);
+    ScalifyOptions scalify{.rules = {.scale_dtype = DType::kF32}, .scaled_inputs = ScaleDTypes(params)};
+    scalify.scaled_inputs[kX] = DType::kF32;
+    batch.emplace(ScaleSlot(kX), one);
+    options.transform = [scalify](const Program& p) { return Scalify(p, scalify); };
+    whole.Add(StageKind::kScalify, "scalify", options.transform);
   }
-  const bool has_layers = quantization == Quantization::kFp8Layers;
-  if (quantization != Quantization::kNone && !has_layers) {
-    InjectConfig config;
-    config.rules.push_back({.dot_general = Recipe(quantization)});
-    pipeline.Add(StageKind::kInject, "inject", [config](const Program& p) { return Inject(p, config); });
-  }
-  SlotValues values = Data();
-  for (auto& [slot, array] : InitialScalerState({.scaler = 1024})) values.emplace(slot, array);
-  const Program classifier = Classifier(has_layers);
-  const std::vector<int> params = classifier.InputsOfKind(SlotKind::kParam);
-  pipeline.Add(StageKind::kGrad, "grad",
-               [&](const Program& p) { return DynamicScaleValueAndGrad(p, params, {.scaler = 1024}); });
-  ScalifyOptions options{.rules = {.scale_dtype = DType::kF32}};
-  if (scaled) {
-    for (const char* name : {"w1", "b1", "w2"}) {
-      options.scaled_inputs[Param(name)] = DType::kF32;
-      values.emplace(ScaleSlot(Param(name)), Array::Scalar(1.0f));
-    }
-    options.scaled_inputs[kX] = DType::kF32;
-    values.emplace(ScaleSlot(kX), Array::Scalar(1.0f));
-    pipeline.Add(StageKind::kScalify, "scalify", [&](const Program& p) { return Scalify(p, options); });
-  }
-  const absl::StatusOr<Program> step = pipeline.Run(classifier);
+  const absl::StatusOr<Program> step = whole.Run(classifier);
   ASSERT_TRUE(step.ok()) << step.status();
-  nn::AddMissingStats(*step, values);
-  const Executable executable = *Executable::Make(*step);
+  absl::StatusOr<nn::Trainer> trainer =
+      nn::Trainer::Make(*LossStages().Run(classifier), sgd, params, MakeKey(0), options);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ(ToText(trainer->program()), ToText(*step));
 
-  const auto value = [](const SlotValues& out, const Slot& slot) {
-    const auto scale = out.find(ScaleSlot(slot));
-    const Value data(out.at(slot));
-    return scale == out.end() ? ops::Cast(data, DType::kF32)
-                              : scaled::ToArray({data, Value(scale->second)}, DType::kF32);
-  };
   const Slot loss{SlotKind::kData, "0"};
-  float first = 0, last = 0;
+  SlotValues before = trainer->state();
+  before.insert(batch.begin(), batch.end());
+  const absl::StatusOr<SlotValues> want = EvalSlots(*step, before);
+  ASSERT_TRUE(want.ok()) << want.status();
+  double first = 0, last = 0;
   for (int i = 0; i < 40; ++i) {
-    const absl::StatusOr<SlotValues> out = executable.RunSlots(values);
+    const absl::StatusOr<SlotValues> out = trainer->Step(batch);
     ASSERT_TRUE(out.ok()) << out.status();
-    last = (*value(*out, loss).ToArray()).View<float>()[0];
-    if (i == 0) first = last;
-    for (const char* name : {"w1", "b1", "w2"}) {
-      const Value gradient = value(*out, {SlotKind::kData, absl::StrCat("grad(", name, ")")});
-      Array& param = values.at(Param(name));
-      param = *(Value(param) - gradient * 0.3).ToArray();
-    }
-    for (const auto& [slot, array] : *out) {
-      if (slot.kind == SlotKind::kStat && values.contains(slot)) values.at(slot) = array;
+    last = NumberOf(*out, loss);
+    if (i > 0) continue;
+    first = last;
+    for (const auto& [slot, array] : *want) {
+      const SlotValues& got = out->contains(slot) ? *out : trainer->state();
+      EXPECT_TRUE(BitEqual(got.at(slot), array)) << slot.ToString();
     }
   }
-  EXPECT_GT(first, 0.5f);
-  EXPECT_LT(last, 0.25f * first);
+  EXPECT_GT(first, 0.5);
+  EXPECT_LT(last, 0.25 * first);
+  for (const Slot& slot : kParams) EXPECT_EQ(trainer->state().contains(ScaleSlot(slot)), is_scaled());
 }
 
 std::string NameOf(const testing::TestParamInfo<Composition::ParamType>& info) {
