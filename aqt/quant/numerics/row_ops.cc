@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
+#include "aqt/kernels/absmax.h"
 #include "aqt/kernels/quantize_fp8.h"
 #include "aqt/quant/numerics/arith.h"
 
@@ -229,6 +230,12 @@ DType ScaledDType(DType x, const Affine& affine) {
 
 void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax) {
   const int64_t groups = groups_shape.num_elements();
+  const bool has_kernel = x.dtype == DType::kF32 || x.dtype == DType::kBF16 || x.dtype == DType::kF16;
+  if (groups == 1 && has_kernel && x.IsDense()) {
+    const int64_t n = x.shape.num_elements();
+    *absmax = kernels::AbsMaxAll({.data = x.data, .dtype = x.dtype, .rows = 1, .cols = n, .row_stride = n});
+    return FlushRow(x.dtype, absmax, 1);
+  }
   std::fill(absmax, absmax + groups, 0.0f);
   const Strides group_strides = BroadcastStrides(groups_shape, DenseStrides(groups_shape), x.shape);
   const int64_t x_stride = InnerStride(x.strides), group_stride = InnerStride(group_strides);
