@@ -1,7 +1,10 @@
 // One model trained with each recipe for 8-bit floats: the layers of fp8_dense.h, and the presets.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,8 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/initial_stats.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/nn/dense.h"
@@ -106,6 +111,45 @@ TEST(Fp8RecipesTest, AllLearnAsInF32) {
   const absl::StatusOr<double> loss = TrainedLoss(*layers, Fp8Model);
   ASSERT_THAT(loss, IsOk());
   EXPECT_NEAR(*loss, *want, 0.05);
+}
+
+// x through one layer with this preset, before the first step.
+absl::StatusOr<Array> ThroughLayer(const std::string& preset, const Array& x) {
+  const auto layer = [](In in) { return std::vector<Value>{Dense(in[0], "fc", {.features = kSize})}; };
+  const std::vector<Input> inputs = {{kX, x.aval()}};
+  AQT_ASSIGN_OR_RETURN(const Program program, Trace(layer, inputs, std::vector<Slot>{kLoss}));
+  AQT_ASSIGN_OR_RETURN(const InjectConfig config,
+                       InjectConfigFromText(absl::StrCat("schema: 1 rules { dot_general { base: '", preset, "' } }")));
+  AQT_ASSIGN_OR_RETURN(const Program quantized, Inject(program, config));
+  AQT_ASSIGN_OR_RETURN(SlotValues values, InitParams(layer, inputs, MakeKey(7)));
+  values.merge(InitialStats(quantized));
+  values[kX] = x;
+  AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(quantized, values));
+  return out.at(kLoss);
+}
+
+// Scales that are measured in each step: zeros give zeros; an infinity or a NaN makes NaN of what shares its scale.
+TEST(Fp8RecipesTest, ZerosAndInfinities) {
+  constexpr int64_t kRow = 3;
+  const Array numbers = Batch(1).at(kX);
+  std::vector<float> values(numbers.View<float>().begin(), numbers.View<float>().end());
+  for (const char* preset : {"fp8_current", "fp8_hybrid", "fp8_mx"}) {
+    const absl::StatusOr<Array> zeros = ThroughLayer(preset, Array::Zeros(DType::kF32, {kSize, kSize}));
+    ASSERT_THAT(zeros, IsOk()) << preset;
+    for (const float v : zeros->View<float>()) EXPECT_EQ(v, 0) << preset;
+    const absl::StatusOr<Array> finite = ThroughLayer(preset, numbers);
+    ASSERT_THAT(finite, IsOk()) << preset;
+    for (const float special : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      values[kRow * kSize] = special;
+      const absl::StatusOr<Array> y = ThroughLayer(preset, Array::FromSpan<float>(values, {kSize, kSize}));
+      ASSERT_THAT(y, IsOk()) << preset;
+      for (int64_t i = 0; i < kSize * kSize; ++i) {
+        const float got = y->View<float>()[i];
+        if (i / kSize == kRow || preset == std::string("fp8_current")) EXPECT_TRUE(std::isnan(got)) << preset << i;
+        else EXPECT_EQ(got, finite->View<float>()[i]) << preset << i;
+      }
+    }
+  }
 }
 
 // The blocks of fp8_mx must fit.

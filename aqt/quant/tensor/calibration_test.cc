@@ -281,6 +281,17 @@ TEST(DelayedScaling, HistoryOfFour) {
             9);
 }
 
+// A history of one is the last call. Where it is 0 the last bound stays.
+TEST(DelayedScaling, HistoryOfOneAndZeros) {
+  const Quantizer quantizer = Int8(DelayedScaling{.amax_history_length = 1});
+  CalibrationState state = *InitialCalibrationState(quantizer, {DType::kF32, {1}}, {});
+  const std::vector<float> maxima = {3, 10, 2, 0, 0, 5, 1}, bounds = {0, 3, 10, 2, 2, 2, 5};
+  for (size_t i = 0; i < maxima.size(); ++i) {
+    state = CalibrateWithState(quantizer, state, Array::Of<float>({maxima[i]}, {1}), {})->state;
+    EXPECT_EQ(state.at("bound").View<float>()[0], bounds[i]) << i;
+  }
+}
+
 TEST(DelayedScaling, FirstCallGivesZeros) {
   const Quantizer quantizer = Int8(DelayedScaling{});
   const Array x = Array::Of<float>({-3, 1.4f, 200}, {3});
