@@ -5,6 +5,8 @@
 // target is @aqt//:aqt. A library that compiles often includes what it uses instead.
 
 // IWYU pragma: begin_exports
+#include "aqt/collective/collective.h"
+#include "aqt/collective/thread_group.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -38,6 +40,7 @@
 #include "aqt/nn/trainer.h"
 #include "aqt/nn/weights_map.h"
 #include "aqt/nn/weights_map_proto.h"
+#include "aqt/ops/collective_ops.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
 #include "aqt/ops/debug_callback.h"
@@ -70,6 +73,7 @@
 #include "aqt/runtime/profile.h"
 #include "aqt/transforms/amp.h"
 #include "aqt/transforms/amp_proto.h"
+#include "aqt/transforms/data_parallel.h"
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/expand.h"
 #include "aqt/transforms/fold.h"

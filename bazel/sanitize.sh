@@ -20,6 +20,7 @@ left_out="
 //tests/headers:headers_test         Python over the source tree, runs no code of ours
 //tests/scripts:scripts_test         Python around shell scripts, runs no code of ours
 //aqt/collective:mpi_group_test      a program under MPI, whose library leaks and is not instrumented
+//tests/e2e:data_parallel_mpi_test  a program under MPI, as above; data_parallel_test runs it on threads
 //examples/minilm:fetch_test         Python around a download, runs no code of ours
 "
 

@@ -20,4 +20,9 @@ std::vector<int64_t> RowsOfStep(Key key, int64_t rows, int64_t batch, int64_t st
   return {first, first + batch};
 }
 
+std::vector<int64_t> ShareOf(const std::vector<int64_t>& rows, int rank, int processes) {
+  const int64_t share = static_cast<int64_t>(rows.size()) / processes;
+  return {rows.begin() + rank * share, rows.begin() + (rank + 1) * share};
+}
+
 }  // namespace aqt::nn

@@ -19,6 +19,10 @@ std::vector<int64_t> EpochOrder(Key key, int64_t rows, int64_t epoch);
 // not fill a batch is left out. 1 <= batch <= rows, step >= 0.
 std::vector<int64_t> RowsOfStep(Key key, int64_t rows, int64_t batch, int64_t step);
 
+// The part of process `rank` of these rows: equal parts, one behind the other, as DataParallel
+// (transforms/data_parallel.h) divides a batch. 0 <= rank < processes, which divides rows.size().
+std::vector<int64_t> ShareOf(const std::vector<int64_t>& rows, int rank, int processes);
+
 }  // namespace aqt::nn
 
 #endif  // AQT_NN_BATCH_ORDER_H_

@@ -42,6 +42,17 @@ TEST(BatchOrderTest, StepsGoThroughTheEpochs) {
   }
 }
 
+TEST(BatchOrderTest, SharesAreTheRowsInTheirOrder) {
+  const std::vector<int64_t> rows = RowsOfStep(MakeKey(7), 20, 12, 0);
+  std::vector<int64_t> joined;
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::vector<int64_t> share = ShareOf(rows, rank, 4);
+    EXPECT_THAT(share, SizeIs(3));
+    joined.insert(joined.end(), share.begin(), share.end());
+  }
+  EXPECT_EQ(joined, rows);
+}
+
 // Every order of three rows is equally likely: chi-squared with 5 degrees of freedom is below 25.7 for all but 1 in
 // 10,000 draws, and the draw is always the same.
 TEST(BatchOrderTest, OrdersAreUniform) {

@@ -10,13 +10,16 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "aqt/collective/collective.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/name_key.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/nn/state_file.h"
+#include "aqt/ops/collective_ops.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/runtime/executable.h"
+#include "aqt/transforms/data_parallel.h"
 #include "aqt/transforms/loss_scale.h"
 #include "aqt/transforms/scaled_arrays.h"
 
@@ -88,6 +91,26 @@ absl::StatusOr<int64_t> Number(const std::map<std::string, std::string>& metadat
 // The key for an input in the step whose key is `key`.
 Key KeyFor(const Slot& slot, Key key) { return slot.path == kSharedKeySlot ? key : FoldInName(key, slot.ToString()); }
 
+// FailedPrecondition, naming the first rank that differs from rank 0, unless all processes have the same state, numbers
+// and text.
+absl::Status CheckAlike(Collective* collective, const SlotValues& state, Key key, int64_t steps,
+                        absl::string_view text) {
+  if (collective == nullptr) return absl::OkStatus();
+  std::string all = absl::StrCat(text, " key ", key.hi, " ", key.lo, " steps ", steps);
+  for (const auto& [slot, array] : state) {
+    absl::StrAppend(&all, " ", slot.ToString(), array.aval().ToString(), ContentsText(array));
+  }
+  const uint32_t hash = HashOfName(all);
+  std::vector<uint32_t> hashes(collective->size());
+  AQT_RETURN_IF_ERROR(collective->AllGather(&hash, sizeof(hash), hashes.data()));
+  for (int rank = 1; rank < collective->size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "process ", rank, " has another program, state, key or number of steps than process 0; all must be the same"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& optimizer, const SlotValues& params,
@@ -108,12 +131,17 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& opti
   }
   AddMissingStats(step, state);
   AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
+  if (Collective* const group = options.collective; group != nullptr) {
+    AQT_RETURN_IF_ERROR(Annotate(CheckAlike(group, state, key, 0, ToText(step)), "trainer"));
+    AQT_ASSIGN_OR_RETURN(step, DataParallel(step, group->rank(), group->size(), options.data_parallel));
+  }
   AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(step, {.hooks = options.hooks}));
   return Trainer(std::move(executable), std::move(state), key, options);
 }
 
 absl::StatusOr<std::vector<Array>> Trainer::RunStep(std::vector<Array> args) const {
   const Program& step = program();
+  const UseCollective exchanges(options_.collective);
   const Slot finite{SlotKind::kData, kFiniteOutput};
   for (int repeats = 0;; ++repeats) {
     AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, executable_.Run(args));
@@ -192,10 +220,12 @@ absl::Status Trainer::Save(const io::FileSystem& fs, absl::string_view path) con
   file.metadata[kSteps] = absl::StrCat(steps_);
   file.metadata[kKeyHigh] = absl::StrCat(key_.hi);
   file.metadata[kKeyLow] = absl::StrCat(key_.lo);
-  return SaveState(fs, path, file);
+  Collective* const group = options_.collective;
+  if (group == nullptr) return SaveState(fs, path, file);
+  return AgreeOn(*group, group->rank() == 0 ? SaveState(fs, path, file) : absl::OkStatus());
 }
 
-absl::Status Trainer::Restore(const io::FileSystem& fs, absl::string_view path) {
+absl::StatusOr<Trainer::Saved> Trainer::ReadSaved(const io::FileSystem& fs, absl::string_view path) const {
   AQT_ASSIGN_OR_RETURN(StateFile file, LoadState(fs, path));
   if (const absl::Status status = CheckState(program(), file.state); !status.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is the state of another program: ", status.message()));
@@ -204,9 +234,19 @@ absl::Status Trainer::Restore(const io::FileSystem& fs, absl::string_view path) 
   AQT_ASSIGN_OR_RETURN(const int64_t steps, Number(file.metadata, kSteps, kMaxSteps, path));
   AQT_ASSIGN_OR_RETURN(const int64_t high, Number(file.metadata, kKeyHigh, kMaxWord, path));
   AQT_ASSIGN_OR_RETURN(const int64_t low, Number(file.metadata, kKeyLow, kMaxWord, path));
-  state_ = std::move(file.state);
-  steps_ = steps;
-  key_ = {static_cast<uint32_t>(high), static_cast<uint32_t>(low)};
+  return Saved{std::move(file.state), {static_cast<uint32_t>(high), static_cast<uint32_t>(low)}, steps};
+}
+
+absl::Status Trainer::Restore(const io::FileSystem& fs, absl::string_view path) {
+  absl::StatusOr<Saved> saved = ReadSaved(fs, path);
+  if (Collective* const group = options_.collective; group != nullptr) {
+    AQT_RETURN_IF_ERROR(AgreeOn(*group, saved.status()));
+    AQT_RETURN_IF_ERROR(Annotate(CheckAlike(group, saved->state, saved->key, saved->steps, ""), path));
+  }
+  if (!saved.ok()) return saved.status();
+  state_ = std::move(saved->state);
+  steps_ = saved->steps;
+  key_ = saved->key;
   return absl::OkStatus();
 }
 

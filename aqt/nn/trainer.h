@@ -22,12 +22,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "aqt/collective/collective.h"
 #include "aqt/core/rng.h"
 #include "aqt/graph/eval.h"
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/nn/train_step.h"
 #include "aqt/runtime/executable.h"
+#include "aqt/transforms/data_parallel.h"
 
 namespace aqt::nn {
 
@@ -42,6 +44,10 @@ struct TrainOptions {
   // With any of them, steps run equation by equation, to find the first NaN or to look at values. With a scaler, an
   // overflow is how it learns: watch for NaN only, or leave the scaler out.
   EvalHooks hooks = {};
+  // The processes that train together, each in a Trainer of the same program, parameters, key and options: a step is
+  // that of DataParallel (transforms/data_parallel.h), for the loss's batch. Null: one process. Outlives the trainer.
+  Collective* collective = nullptr;
+  DataParallelOptions data_parallel = {};
 };
 
 class Trainer {
@@ -55,12 +61,16 @@ class Trainer {
   // Keys: let k = FoldIn(key, number of the step). The input of kind key with path kSharedKeySlot is k; one with
   // another path is FoldInName(k, Slot::ToString()), e.g. for `key "noise"`. Layers with their own keys draw different
   // noise.
+  //
+  // With a collective also the errors of DataParallel, and FailedPrecondition, naming the first rank that differs from
+  // rank 0, if the processes do not start alike.
   static absl::StatusOr<Trainer> Make(const Program& loss, const Optimizer& optimizer, const SlotValues& params,
                                       Key key, const TrainOptions& options = {});
 
   static constexpr int64_t kMaxSteps = int64_t{1} << 32;
 
-  // One step on `batch`, values for the inputs of kind data (InvalidArgument for a value of another kind). Returns the
+  // One step on `batch`, values for the inputs of kind data (InvalidArgument for a value of another kind): with a
+  // collective, this process's rows of the whole batch (ShareOf in batch_order.h). Returns the
   // outputs that are not the new state, such as the loss before the step. After an error the state is unchanged.
   // OutOfRange after kMaxSteps, because the keys would repeat.
   absl::StatusOr<SlotValues> Step(const SlotValues& batch);
@@ -77,12 +87,21 @@ class Trainer {
   // Save and resume. FailedPrecondition, naming the slot, if the file is the state of another program; DataLoss, naming
   // the field, if the number of steps or the key is missing or wrong; the errors of SaveState and LoadState. After an
   // error the trainer is unchanged.
+  // With a collective all processes call them: rank 0 writes the file, which all read. An error of one process is
+  // Aborted in the others (AgreeOn), and files that differ are FailedPrecondition.
   absl::Status Save(const io::FileSystem& fs, absl::string_view path) const;
   absl::Status Restore(const io::FileSystem& fs, absl::string_view path);
 
  private:
   Trainer(Executable executable, SlotValues state, Key key, const TrainOptions& options)
       : executable_(std::move(executable)), state_(std::move(state)), key_(key), options_(options) {}
+  // What Save writes.
+  struct Saved {
+    SlotValues state;
+    Key key;
+    int64_t steps;
+  };
+  absl::StatusOr<Saved> ReadSaved(const io::FileSystem& fs, absl::string_view path) const;
   // One run of the step, repeated while its results are not finite.
   absl::StatusOr<std::vector<Array>> RunStep(std::vector<Array> args) const;
 

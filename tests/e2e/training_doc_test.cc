@@ -27,6 +27,18 @@ namespace {
 
 using ::aqt::testing::IsOk;
 
+constexpr int64_t kExamples = 96;
+
+// The examples of these numbers.
+SlotValues BatchOf(const std::vector<int64_t>& rows) {
+  const Array x = testing::RandomArray({DType::kF32, {kExamples, 64}}, 1);
+  const Array labels = testing::RandomArray({DType::kF32, {kExamples, 10}}, 2, 0, 1);
+  const std::vector<int32_t> numbers(rows.begin(), rows.end());
+  const Value taken(Array::FromSpan(absl::MakeConstSpan(numbers), {static_cast<int64_t>(rows.size())}));
+  return {{{SlotKind::kData, "x"}, *ops::Take(Value(x), taken).ToArray()},
+          {{SlotKind::kData, "labels"}, *ops::Take(Value(labels), taken).ToArray()}};
+}
+
 // clang-format off
 Value Model(const Value& x) {  // [rows, 64] -> [rows, 10]
   const Value hidden = ops::Relu(nn::Dense(x, "fc1", {.features = 128}));
@@ -34,6 +46,16 @@ Value Model(const Value& x) {  // [rows, 64] -> [rows, 10]
 }
 std::vector<Value> ModelFn(absl::Span<const Value> in) { return {Model(in[0])}; }
 std::vector<Value> LossFn(absl::Span<const Value> in) { return {ops::SoftmaxCrossEntropy(Model(in[0]), in[1])}; }
+
+absl::Status TrainTogether(Collective& collective, const Program& quantized, const SlotValues& params) {
+  AQT_ASSIGN_OR_RETURN(nn::Trainer trainer, nn::Trainer::Make(quantized, nn::Sgd{.learning_rate = 0.05}, params, MakeKey(1),
+                                                              {.collective = &collective}));
+  while (trainer.steps() < 3) {
+    const std::vector<int64_t> rows = nn::RowsOfStep(MakeKey(2), kExamples, 32, trainer.steps());
+    AQT_RETURN_IF_ERROR(trainer.Step(BatchOf(nn::ShareOf(rows, collective.rank(), collective.size()))).status());
+  }
+  return trainer.Save(io::LocalFileSystem(), "together.safetensors");  // process 0 writes it
+}
 
 absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, const Array& pixels) {
   const Input x{{SlotKind::kData, "x"}, {DType::kF32, {32, 64}}};
@@ -134,6 +156,15 @@ TEST(TrainingDoc, TheCodeRuns) {
   EXPECT_EQ(logits->aval(), (Aval{DType::kF32, {1, 10}}));
 }
 
+TEST(TrainingDoc, TheCodeTrainsOnSeveralProcesses) {
+  const std::vector<Input> inputs = {{{SlotKind::kData, "x"}, {DType::kF32, {32, 64}}},
+                                     {{SlotKind::kData, "labels"}, {DType::kF32, {32, 10}}}};
+  const Program loss = *Trace(LossFn, inputs);
+  const SlotValues params = *nn::InitParams(LossFn, inputs, MakeKey(0));
+  EXPECT_THAT(RunOnThreads(2, [&](Collective& group) { return TrainTogether(group, loss, params); }), IsOk());
+  EXPECT_THAT(nn::LoadState(io::LocalFileSystem(), "together.safetensors"), IsOk());
+}
+
 // The lines of a text without their indentation, empty ones left out; each line begins and ends with "\n".
 std::string Lines(absl::string_view text) {
   std::string lines = "\n";
@@ -160,7 +191,7 @@ TEST(TrainingDoc, ThePageHasThisCode) {
     ++blocks;
     EXPECT_TRUE(absl::StrContains(source, Lines(block))) << "not in this test:\n" << block;
   }
-  EXPECT_EQ(blocks, 9);
+  EXPECT_EQ(blocks, 10);
 }
 
 }  // namespace
