@@ -26,6 +26,7 @@
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/attention.h"
 #include "aqt/nn/batch_order.h"
+#include "aqt/nn/calibrate.h"
 #include "aqt/nn/conv.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/dropout.h"

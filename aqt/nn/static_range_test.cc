@@ -1,6 +1,7 @@
 // From float parameters to static-range serving with one textproto: calibrate, convert, fold, serve.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
 #include "aqt/io/file.h"
+#include "aqt/nn/calibrate.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/parameter.h"
 #include "aqt/nn/state_file.h"
@@ -74,11 +76,11 @@ InjectConfig Config(bool calibrated_weights, QuantMode mode) {
   return *config;
 }
 
-// Three batches of different sizes in mode CALIBRATE.
-SlotValues Calibrated(bool calibrated_weights, const SlotValues& params) {
+// Three batches, of different sizes by default, in mode CALIBRATE.
+SlotValues Calibrated(bool calibrated_weights, const SlotValues& params, std::array<int64_t, 3> sizes = {8, 3, 11}) {
   SlotValues stats;
   uint64_t seed = 100;
-  for (const int64_t batch : {8, 3, 11}) {
+  for (const int64_t batch : sizes) {
     const absl::StatusOr<Program> program = Inject(Traced(batch), Config(calibrated_weights, QuantMode::kCalibrate));
     EXPECT_THAT(program, IsOk());
     if (stats.empty()) stats = InitialStats(*program);
@@ -109,6 +111,41 @@ TEST(StaticRangeTest, TheStatisticsAreMeansOfMaxima) {
   }
   EXPECT_EQ(stats.at({SlotKind::kStat, "fc1/fwd.lhs/sum_of_max"}).View<float>()[0], sum);
   EXPECT_EQ(stats.at({SlotKind::kStat, "fc1/fwd.lhs/count"}).View<int32_t>()[0], 3);
+}
+
+TEST(StaticRangeTest, CalibrateRunsAllBatches) {
+  const std::vector<SlotValues> batches = {{{kX, Batch(8, 100)}}, {{kX, Batch(8, 101)}}, {{kX, Batch(8, 102)}}};
+  const absl::Span<const SlotValues> all(batches);
+  for (const bool calibrated_weights : {false, true}) {
+    const SlotValues params = Params(), want = With(params, Calibrated(calibrated_weights, params, {8, 8, 8}));
+    const InjectConfig config = Config(calibrated_weights, QuantMode::kTrain);
+    const absl::StatusOr<SlotValues> known = Calibrate(Traced(8), config, params, all);
+    ASSERT_THAT(known, IsOk());
+    EXPECT_EQ(Names(*known), Names(want));
+    for (const auto& [slot, array] : want) EXPECT_TRUE(BitEqual(known->at(slot), array)) << slot.ToString();
+    // It goes on from statistics that are known.
+    const SlotValues first = *Calibrate(Traced(8), config, params, all.subspan(0, 1));
+    const SlotValues then = *Calibrate(Traced(8), config, first, all.subspan(1));
+    for (const auto& [slot, array] : want) EXPECT_TRUE(BitEqual(then.at(slot), array)) << slot.ToString();
+  }
+}
+
+TEST(StaticRangeTest, CalibrateWithoutStateRunsNothing) {
+  const SlotValues params = Params();
+  const InjectConfig config = *InjectConfigFromText("schema: 1 rules { dot_general { base: 'int8_fwd' } }");
+  const absl::StatusOr<SlotValues> known = Calibrate(Traced(8), config, params, {});
+  ASSERT_THAT(known, IsOk());
+  EXPECT_EQ(Names(*known), Names(params));
+}
+
+TEST(StaticRangeTest, CalibrateNamesWhatIsMissing) {
+  const InjectConfig config = Config(false, QuantMode::kTrain);
+  EXPECT_THAT(Calibrate(Traced(8), config, Params(), {}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"no batches", "stat \"fc1/fwd.lhs/count\""}));
+  EXPECT_THAT(Calibrate(Traced(8), config, Params(), {{{kX, Batch(8, 1)}}, {}}),
+              FailsWith(absl::StatusCode::kNotFound, {"calibration batch 1", "data \"x\""}));
+  EXPECT_THAT(Calibrate(Traced(8), config, Params(), {{{kX, Batch(7, 1)}}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"calibration batch 0", "data \"x\""}));
 }
 
 TEST(StaticRangeTest, ServedIsConvertedBitForBit) {

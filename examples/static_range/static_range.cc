@@ -19,8 +19,6 @@
 namespace {
 
 using aqt::Program;
-using aqt::Slot;
-using aqt::SlotKind;
 using aqt::SlotValues;
 
 constexpr char kRules[] = R"pb(
@@ -30,25 +28,15 @@ constexpr char kRules[] = R"pb(
 )pb";
 constexpr int64_t kCalibrationRows = 64, kCalibrationBatches = 8;
 
-// Runs some batches and returns the statistics that they leave.
-absl::StatusOr<SlotValues> Calibrate(const digits::Hidden& hidden, aqt::InjectConfig config, const SlotValues& params,
-                                     const digits::Dataset& data) {
-  config.data_mode = aqt::QuantMode::kCalibrate;
-  AQT_ASSIGN_OR_RETURN(const Program model, digits::LogitsProgram(hidden, kCalibrationRows));
-  AQT_ASSIGN_OR_RETURN(const Program program, aqt::Inject(model, config));
-  SlotValues values = params;
-  aqt::nn::AddMissingStats(program, values);
+// The rows that ranges are measured on.
+std::vector<SlotValues> CalibrationBatches(const digits::Dataset& data) {
+  std::vector<SlotValues> batches;
   for (int64_t batch = 0; batch < kCalibrationBatches; ++batch) {
     std::vector<int64_t> rows(kCalibrationRows);
     std::iota(rows.begin(), rows.end(), batch * kCalibrationRows);
-    values[digits::kPixelsSlot] = digits::Pixels(data, rows);
-    AQT_ASSIGN_OR_RETURN(const SlotValues out, aqt::EvalSlots(program, values));
-    for (const auto& [slot, array] : out) {
-      if (slot.kind == SlotKind::kStat) values[slot] = array;
-    }
+    batches.push_back({{digits::kPixelsSlot, digits::Pixels(data, rows)}});
   }
-  values.erase(digits::kPixelsSlot);
-  return values;
+  return batches;
 }
 
 absl::Status Run() {
@@ -66,7 +54,9 @@ absl::Status Run() {
 
   // Measured ranges.
   AQT_ASSIGN_OR_RETURN(const aqt::InjectConfig config, aqt::InjectConfigFromText(kRules));
-  AQT_ASSIGN_OR_RETURN(const SlotValues calibrated, Calibrate(options.hidden, config, trainer.params(), train));
+  AQT_ASSIGN_OR_RETURN(const Program batch, digits::LogitsProgram(options.hidden, kCalibrationRows));
+  AQT_ASSIGN_OR_RETURN(const SlotValues calibrated,
+                       aqt::nn::Calibrate(batch, config, trainer.params(), CalibrationBatches(train)));
 
   // Frozen: int8 weights with their scales, and one scale for each activation.
   AQT_ASSIGN_OR_RETURN(const SlotValues frozen, aqt::Freeze(model, config, calibrated));
