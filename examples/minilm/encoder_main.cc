@@ -1,0 +1,229 @@
+// The command `encoder`: ./bazelw run //examples/minilm:encoder -- --help
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "aqt/aqt.h"
+#include "aqt/io/standard_streams.h"
+#include "examples/common/read_config.h"
+#include "examples/common/user_path.h"
+#include "examples/minilm/encoder.h"
+#include "serving/tools/exit_code.h"
+#include "serving/tools/text.h"
+
+namespace minilm {
+namespace {
+
+using aqt::Array;
+using aqt::Program;
+using aqt::SlotValues;
+namespace io = aqt::io;
+
+constexpr char kFooter[] =
+    R"(FOLDER has config.json and model.safetensors of a BertModel, such as fetch.py makes.
+NAME is float, int8_weights, w8a8, w8a8_g64 or w8a8_static (examples/minilm/configs), or a textproto of
+aqt.config.Inject (configs/inject.proto).
+
+Examples:
+  encoder /tmp/minilm
+  encoder /tmp/minilm --config w8a8_g64,my_rules.textproto --min-cosine 0.997)";
+
+struct Flags {
+  std::string folder;
+  std::vector<std::string> configs = {"float", "int8_weights", "w8a8", "w8a8_g64", "w8a8_static"};
+  std::string map, sentences;  // empty: those beside this file
+  std::optional<double> max_difference, min_cosine;
+  int threads = 1;
+};
+
+// Sentences as record.py wrote them.
+struct Sentences {
+  SlotValues batch;        // ids and lengths
+  SlotValues calibration;  // the same of other sentences
+  Array want;              // the embeddings of the batch
+};
+
+absl::StatusOr<Sentences> ReadSentences(const std::string& path, int64_t width) {
+  AQT_ASSIGN_OR_RETURN(const aqt::nn::StateFile file, aqt::nn::LoadState(io::LocalFileSystem(), path));
+  const auto get = [&](const std::string& name, aqt::DType dtype, int64_t rank) -> absl::StatusOr<Array> {
+    const auto it = file.state.find({aqt::SlotKind::kData, name});
+    if (it != file.state.end() && it->second.dtype() == dtype && it->second.shape().rank() == rank) return it->second;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": data/", name, " is ", it == file.state.end() ? "missing" : it->second.aval().ToString(),
+                     ", expected ", aqt::ToString(dtype), " with ", rank, " axes; record.py writes such files"));
+  };
+  AQT_ASSIGN_OR_RETURN(Array ids, get("ids", aqt::DType::kS32, 2));
+  AQT_ASSIGN_OR_RETURN(Array lengths, get("lengths", aqt::DType::kS32, 1));
+  AQT_ASSIGN_OR_RETURN(Array calibration_ids, get("calibration_ids", aqt::DType::kS32, 2));
+  AQT_ASSIGN_OR_RETURN(Array calibration_lengths, get("calibration_lengths", aqt::DType::kS32, 1));
+  AQT_ASSIGN_OR_RETURN(Array want, get("embeddings", aqt::DType::kF32, 2));
+  if (want.shape() != aqt::Shape({ids.shape()[0], width})) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": data/embeddings is ", want.aval().ToString(),
+                                                   ", expected f32[", ids.shape()[0], ",", width,
+                                                   "] for these ids and this model"));
+  }
+  return Sentences{{{kIds, std::move(ids)}, {kLengths, std::move(lengths)}},
+                   {{kIds, std::move(calibration_ids)}, {kLengths, std::move(calibration_lengths)}},
+                   std::move(want)};
+}
+
+absl::StatusOr<Program> ProgramFor(const EncoderOptions& options, const SlotValues& batch) {
+  const aqt::Shape& shape = batch.at(kIds).shape();
+  return EncoderProgram(options, shape[0], shape[1]);
+}
+
+struct Comparison {
+  double max_difference = 0, mean_cosine = 0, min_cosine = 1;
+};
+
+// Rows of `got` and `want`, which have length 1.
+Comparison Compare(const Array& got, const Array& want) {
+  const int64_t rows = want.shape()[0], width = want.shape()[1];
+  Comparison result;
+  for (int64_t row = 0; row < rows; ++row) {
+    double product = 0, got_square = 0, want_square = 0;
+    for (int64_t i = row * width; i < (row + 1) * width; ++i) {
+      const double a = got.View<float>()[i], b = want.View<float>()[i];
+      // The negation makes NaN the largest difference.
+      if (!(std::fabs(a - b) <= result.max_difference)) result.max_difference = std::fabs(a - b);
+      product += a * b;
+      got_square += a * a;
+      want_square += b * b;
+    }
+    const double cosine = product / std::sqrt(got_square * want_square);
+    result.mean_cosine += cosine / static_cast<double>(rows);
+    if (!(cosine >= result.min_cosine)) result.min_cosine = cosine;
+  }
+  return result;
+}
+
+// Float weights -> calibrated -> frozen -> served.
+absl::StatusOr<aqt::PreparedProgram> Quantize(const EncoderOptions& options, const aqt::InjectConfig& config,
+                                              const SlotValues& weights, const Sentences& sentences, int64_t& bytes) {
+  AQT_ASSIGN_OR_RETURN(const Program calibration, ProgramFor(options, sentences.calibration));
+  AQT_ASSIGN_OR_RETURN(const SlotValues known,
+                       aqt::nn::Calibrate(calibration, config, weights, {sentences.calibration}));
+  AQT_ASSIGN_OR_RETURN(const Program model, ProgramFor(options, sentences.batch));
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, aqt::Freeze(model, config, known));
+  bytes = 0;
+  for (const auto& [slot, array] : frozen) bytes += array.num_bytes();
+  AQT_ASSIGN_OR_RETURN(const Program serve, aqt::ServeProgram(model, config, frozen));
+  return aqt::PreparedProgram::Make({serve}, frozen, {.keep_values = false});
+}
+
+// Whether the limits hold; says so if not.
+bool WithinLimits(const Flags& flags, const std::string& name, const Comparison& found) {
+  const bool near = !flags.max_difference.has_value() || found.max_difference <= *flags.max_difference;
+  const bool parallel = !flags.min_cosine.has_value() || found.min_cosine >= *flags.min_cosine;
+  if (!near) {
+    std::cerr << absl::StrFormat("encoder: %s: the largest difference is %.2e, above --max-difference %g\n", name,
+                                 found.max_difference, *flags.max_difference);
+  }
+  if (!parallel) {
+    std::cerr << absl::StrFormat("encoder: %s: the smallest cosine is %.6f, below --min-cosine %g\n", name,
+                                 found.min_cosine, *flags.min_cosine);
+  }
+  return near && parallel;
+}
+
+// The weights of the checkpoint in `folder`, by the map of names.
+absl::StatusOr<SlotValues> ReadWeights(const std::string& folder, const std::string& map_path, const Program& model) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, map_path, /*max_bytes=*/1 << 20));
+  AQT_ASSIGN_OR_RETURN(const aqt::nn::WeightsMap map, aqt::nn::WeightsMapFromText(text, map_path));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, io::Checkpoint::Open(fs, folder));
+  return aqt::nn::LoadWeights(map, checkpoint, model);
+}
+
+// Whether all embeddings are within the limits.
+absl::StatusOr<bool> Run(const Flags& flags) {
+  const auto file = [](const std::string& path, const char* shipped) {
+    return path.empty() ? absl::StrCat("examples/minilm/", shipped) : examples::UserPath(path);
+  };
+  const std::string folder = examples::UserPath(flags.folder), config_path = io::JoinPath(folder, "config.json");
+  AQT_ASSIGN_OR_RETURN(const std::string json, io::ReadFile(io::LocalFileSystem(), config_path, /*max_bytes=*/1 << 20));
+  AQT_ASSIGN_OR_RETURN(const EncoderOptions options, ReadOptions(json, config_path));
+  AQT_ASSIGN_OR_RETURN(const Sentences sentences,
+                       ReadSentences(file(flags.sentences, "sentences.safetensors"), options.width));
+  AQT_ASSIGN_OR_RETURN(const Program model, ProgramFor(options, sentences.batch));
+  AQT_ASSIGN_OR_RETURN(const SlotValues weights, ReadWeights(folder, file(flags.map, "bert_weights.textproto"), model));
+  const int64_t rows = sentences.want.shape()[0];
+  std::cout << absl::StrFormat("%d sentences, compared with those of transformers\n", rows);
+  bool good = true;
+  for (const std::string& name : flags.configs) {
+    AQT_ASSIGN_OR_RETURN(
+        const aqt::InjectConfig config,
+        examples::ReadConfig(name, "examples/minilm/configs", "float, int8_weights, w8a8, w8a8_g64 and w8a8_static"));
+    int64_t bytes = 0;
+    absl::StatusOr<aqt::PreparedProgram> served = Quantize(options, config, weights, sentences, bytes);
+    if (!served.ok()) return aqt::Annotate(served.status(), name);
+    const auto start = std::chrono::steady_clock::now();
+    AQT_ASSIGN_OR_RETURN(const SlotValues out, served->Eval(sentences.batch));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const Comparison found = Compare(out.at(kEmbeddings), sentences.want);
+    std::cout << absl::StrFormat("%-12s  max difference %.2e  cosine mean %.6f, min %.6f  %s  %.2f s\n", name,
+                                 found.max_difference, found.mean_cosine, found.min_cosine,
+                                 aqt::serving::HumanBytes(bytes), seconds)
+              << std::flush;
+    good = WithinLimits(flags, name, found) && good;
+  }
+  return good;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Computes sentence embeddings with a BERT of transformers, float and quantized.", "encoder");
+  app.footer(kFooter);
+  app.add_option("folder", flags.folder, "the checkpoint")->type_name("FOLDER")->required();
+  app.add_option("--config", flags.configs, "one or more, with commas; what is quantized, and how")
+      ->type_name("NAME")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--map", flags.map, "names of tensors to parameters (default: bert_weights.textproto)")
+      ->type_name("FILE");
+  app.add_option("--sentences", flags.sentences, "what record.py wrote (default: the 50 sentences of MiniLM)")
+      ->type_name("FILE");
+  app.add_option("--max-difference", flags.max_difference, "fail if an element differs by more")->type_name("X");
+  app.add_option("--min-cosine", flags.min_cosine, "fail if a sentence has a lower cosine")->type_name("X");
+  app.add_option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it")
+      ->type_name("N")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::cerr << "error: " << e.what() << "; encoder --help tells more\n";
+    return static_cast<int>(aqt::serving::ExitCode::kUsage);
+  }
+  std::optional<aqt::kernels::ThreadPool> pool;
+  if (flags.threads > 1) pool.emplace(flags.threads);
+  const aqt::UseExecutor threads(pool.has_value() ? &*pool : nullptr);
+  const absl::StatusOr<bool> good = Run(flags);
+  if (!good.ok()) std::cerr << "error: " << good.status().message() << "\n";
+  const aqt::serving::ExitCode code =
+      good.ok() && !*good ? aqt::serving::ExitCode::kQuality : aqt::serving::ExitCodeOf(good.status());
+  return static_cast<int>(code);
+}
+
+}  // namespace
+}  // namespace minilm
+
+int main(int argc, char** argv) {
+  if (!aqt::io::OpenStandardStreams()) return 4;
+  return minilm::Main(argc, argv);
+}
