@@ -232,9 +232,9 @@ Result Rule(const Partition& partition, const CompositeOp& op, In in, const Aval
 template <class O>
 constexpr bool kWorksByElement =
     std::is_same_v<O, UnaryOp> || std::is_same_v<O, BinaryOp> || std::is_same_v<O, CompareOp> ||
-    std::is_same_v<O, SelectOp> || std::is_same_v<O, CastOp> || std::is_same_v<O, ClampOp> ||
-    std::is_same_v<O, IsFiniteOp> || std::is_same_v<O, IntegerPowOp> || std::is_same_v<O, ReducePrecisionOp> ||
-    std::is_same_v<O, StopGradientOp>;
+    std::is_same_v<O, SelectOp> || std::is_same_v<O, CastOp> || std::is_same_v<O, BitcastOp> ||
+    std::is_same_v<O, ClampOp> || std::is_same_v<O, IsFiniteOp> || std::is_same_v<O, IntegerPowOp> ||
+    std::is_same_v<O, ReducePrecisionOp> || std::is_same_v<O, StopGradientOp>;
 
 }  // namespace
 
