@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "aqt/transforms/amp.h"
 #include "aqt/transforms/inject.h"
 
 namespace examples {
@@ -13,6 +14,9 @@ namespace examples {
 // textproto. InvalidArgument, naming the flag, if it cannot be read; `shipped` lists in the message which ones exist.
 absl::StatusOr<aqt::InjectConfig> ReadConfig(const std::string& name, absl::string_view folder,
                                              absl::string_view shipped);
+
+// The same of the flag --amp and a precision.
+absl::StatusOr<aqt::AmpOptions> ReadAmp(const std::string& name, absl::string_view folder, absl::string_view shipped);
 
 }  // namespace examples
 

@@ -56,12 +56,19 @@ std::vector<Value> LossFn(absl::Span<const Value> in, const ExperimentOptions& o
   return {aqt::ops::SoftmaxCrossEntropy(Logits(in[0], options.model, /*train=*/true), aqt::ops::OneHot(in[1], kBytes))};
 }
 
+// The program in the precision of the options.
+absl::StatusOr<aqt::Program> InPrecision(const aqt::Program& program, const ExperimentOptions& options) {
+  if (!options.amp.has_value()) return program;
+  return aqt::Amp(program, *options.amp);
+}
+
 absl::StatusOr<aqt::Program> LogitsProgram(const ExperimentOptions& options, int64_t rows) {
-  return aqt::Trace(
+  const absl::StatusOr<aqt::Program> program = aqt::Trace(
       [&](absl::Span<const Value> in) {
         return std::vector<Value>{transformer::Logits(in[0], options.model, /*train=*/false)};
       },
       {{kInput, BytesAval(options, rows)}}, std::vector<Slot>{kLogits});
+  return program.ok() ? InPrecision(*program, options) : program;
 }
 
 // The windows of `text` at these places, and the same one byte later.
@@ -125,7 +132,8 @@ absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const ExperimentOptions& options, c
   AQT_RETURN_IF_ERROR(Validate(options));
   const auto loss_fn = [&](absl::Span<const Value> in) { return LossFn(in, options); };
   const std::vector<aqt::Input> inputs = LossInputs(options);
-  AQT_ASSIGN_OR_RETURN(const aqt::Program loss, aqt::Trace(loss_fn, inputs, std::vector<Slot>{kLoss}));
+  AQT_ASSIGN_OR_RETURN(const aqt::Program traced, aqt::Trace(loss_fn, inputs, std::vector<Slot>{kLoss}));
+  AQT_ASSIGN_OR_RETURN(const aqt::Program loss, InPrecision(traced, options));
   AQT_ASSIGN_OR_RETURN(const aqt::Program quantized, aqt::Inject(loss, config));
   AQT_ASSIGN_OR_RETURN(const SlotValues params, aqt::nn::InitParams(loss_fn, inputs, KeyOf(options, kInitialKey)));
   const aqt::nn::WarmupCosineSchedule schedule = {.peak_value = options.learning_rate,

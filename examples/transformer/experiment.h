@@ -5,6 +5,7 @@
 // number of the step: a training that stops and resumes has the bits of one that did not.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/runtime/prepared_program.h"
+#include "aqt/transforms/amp.h"
 #include "aqt/transforms/inject.h"
 #include "examples/transformer/model.h"
 
@@ -26,6 +28,8 @@ struct ExperimentOptions {
   int64_t steps = 1000, batch = 16;
   double learning_rate = 2e-3;  // at its peak, after a tenth of the steps; a cosine from there to a tenth of it
   uint64_t seed = 1;            // of text, initial parameters, order of the batches, and noise
+  // The precision in which the model computes, trained and served; null: f32. Parameters are f32.
+  std::optional<aqt::AmpOptions> amp = std::nullopt;
 };
 
 // InvalidArgument, naming the option, when one is out of range.

@@ -37,8 +37,10 @@ namespace transformer {
 namespace {
 
 constexpr char kFooter[] =
-    R"(NAME is float, int8, int4_weights, w4a8, fp8 or static (examples/transformer/configs), or a textproto of
-aqt.config.Inject (configs/inject.proto). The model is the same C++ for all of them.
+    R"(NAME is float, int8, int4_weights, w4a8, static, fp8, fp8_delayed, fp8_current or fp8_mx
+(examples/transformer/configs), or a textproto of aqt.config.Inject (configs/inject.proto). PRECISION is bf16
+(examples/transformer/configs/amp), or a textproto of aqt.config.Amp (configs/amp.proto). The model is the same C++ for
+all of them.
 
 Files, in OUT/NAME/: state.safetensors (to --resume), served.safetensors (to --serve); OUT/loss.svg.
 
@@ -50,6 +52,7 @@ Examples:
 struct Flags {
   ExperimentOptions experiment;
   std::vector<std::string> configs = {"float", "int8", "int4_weights"};
+  std::string amp;  // "": none
   std::string out = (std::filesystem::temp_directory_path() / "transformer").string();
   std::string prompt = "Anna was a ";
   std::optional<int64_t> stop;
@@ -109,7 +112,8 @@ absl::StatusOr<Result> Run(const Flags& flags, const std::string& name, const Te
   std::cout << name << "\n";
   AQT_ASSIGN_OR_RETURN(
       const aqt::InjectConfig config,
-      examples::ReadConfig(name, "examples/transformer/configs", "float, int8, int4_weights, w4a8, fp8 and static"));
+      examples::ReadConfig(name, "examples/transformer/configs",
+                           "float, int8, int4_weights, w4a8, static, fp8, fp8_delayed, fp8_current and fp8_mx"));
   const std::string folder =
       aqt::io::JoinPath(examples::UserPath(flags.out), std::filesystem::path(name).stem().string());
   std::error_code error;
@@ -147,14 +151,19 @@ absl::StatusOr<Result> Run(const Flags& flags, const std::string& name, const Te
   return result;
 }
 
-absl::Status RunAll(const Flags& flags) {
+absl::Status RunAll(Flags flags) {
+  if (!flags.amp.empty()) {
+    AQT_ASSIGN_OR_RETURN(flags.experiment.amp,
+                         examples::ReadAmp(flags.amp, "examples/transformer/configs/amp", "bf16"));
+  }
   if (const auto target = aqt::kernels::MaxTargetFromEnvironment(); !target.ok()) return target.status();
   AQT_RETURN_IF_ERROR(Validate(flags.experiment));
   const Text text = MakeText(flags.experiment);
   std::cout << absl::StrFormat(
-      "instruction set: %s, threads: %d\ntext: %d bytes to train, %d held out, bigram entropy %.4f nat per byte\n",
-      std::string(aqt::kernels::ToString(aqt::kernels::BestTarget())), flags.threads, text.train.size(),
-      text.held_out.size(), BigramEntropy(text.train + text.held_out));
+      "instruction set: %s, threads: %d%s\ntext: %d bytes to train, %d held out, bigram entropy %.4f nat per byte\n",
+      std::string(aqt::kernels::ToString(aqt::kernels::BestTarget())), flags.threads,
+      flags.amp.empty() ? "" : absl::StrCat(", precision: ", flags.amp), text.train.size(), text.held_out.size(),
+      BigramEntropy(text.train + text.held_out));
   digits::LineChart chart = {"Transformer: training loss", "step", "nat per byte", /*log_y=*/true, {}};
   aqt::serving::Table table({"config", "held-out loss", "file"});
   for (const std::string& name : flags.configs) {
@@ -180,6 +189,7 @@ int Main(int argc, char** argv) {
     return app.add_option(name, value, help)->type_name(type)->capture_default_str();
   };
   option("--config", flags.configs, "one or more, with commas; what is quantized, and how", "NAME")->delimiter(',');
+  app.add_option("--amp", flags.amp, "in which precision all of them compute; default: f32")->type_name("PRECISION");
   option("--out", flags.out, "folder for what is written", "FOLDER");
   option("--layers", options.model.layers, "of the model", "N");
   option("--width", options.model.width, "features of each position; the heads divide it", "N");

@@ -47,6 +47,15 @@ class TransformerTest(unittest.TestCase):
         loss = [line for line in result.stdout.splitlines() if "int8/served.safetensors" in line]
         self.assertIn(loss[0], served.stdout)
 
+    def test_computes_in_bf16(self):
+        result = run("--config=float,fp8_delayed", "--amp=bf16", f"--out={self.out}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(", precision: bf16\n", result.stdout)
+        self.assertEqual(result.stdout.count("logits equal those of training to the bit"), 2)
+        in_bf16 = self.files("float")
+        self.assertEqual(run("--config=float", f"--out={self.out}").returncode, 0)
+        self.assertNotEqual(self.files("float"), in_bf16)
+
     def test_a_resumed_training_has_the_same_bytes(self):
         self.assertEqual(run("--config=int8", f"--out={self.out}").returncode, 0)
         want = self.files("int8")
@@ -59,6 +68,7 @@ class TransformerTest(unittest.TestCase):
     def test_errors(self):
         for flags, code, message in (
             (["--config=int5"], 2, "--config int5"),
+            (["--amp=bf17"], 2, "--amp bf17"),
             (["--layers=0"], 2, "layers = 0"),
             (["--heads=3"], 2, "3 heads do not divide the 16 features"),
             (["--text-bytes=50"], 2, "text bytes = 50"),
