@@ -45,6 +45,18 @@ void WithNumber(BinaryKind kind, const float* x, float number, bool number_first
   });
 }
 
+void SumOf(const ScaledRow& a, const ScaledRow& b, bool subtract, int64_t n, float* out) {
+  const float a1 = a.first, a2 = a.second, b1 = b.first, b2 = b.second;
+  const auto map = [&](auto f) { ForEach(n, out, f, a.x, b.x); };
+  // Times 1 changes nothing.
+  if (a2 == 1 && b2 == 1) {
+    if (subtract) return map([=](float x, float y) { return x * a1 - y * b1; });
+    return map([=](float x, float y) { return x * a1 + y * b1; });
+  }
+  if (subtract) return map([=](float x, float y) { return x * a1 * a2 - y * b1 * b2; });
+  map([=](float x, float y) { return x * a1 * a2 + y * b1 * b2; });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels
 HWY_AFTER_NAMESPACE();
@@ -60,6 +72,10 @@ bool TakesNumber(BinaryKind kind) {
 void BinaryWithNumber(BinaryKind kind, const float* x, float number, bool number_first, int64_t n, float* out,
                       Target target) {
   AQT_HWY_DISPATCH(target, WithNumber)(kind, x, number, number_first, n, out);
+}
+
+void SumOfScaled(const ScaledRow& a, const ScaledRow& b, bool subtract, int64_t n, float* out, Target target) {
+  AQT_HWY_DISPATCH(target, SumOf)(a, b, subtract, n, out);
 }
 
 }  // namespace aqt::kernels

@@ -16,6 +16,16 @@ bool TakesNumber(BinaryKind kind);
 void BinaryWithNumber(BinaryKind kind, const float* x, float number, bool number_first, int64_t n, float* out,
                       Target target = BestTarget());
 
+// An array times up to two numbers, one after the other.
+struct ScaledRow {
+  const float* x;
+  float first = 1, second = 1;
+};
+// out[i] = a.x[i] * a.first * a.second + b.x[i] * b.first * b.second, or their difference, for i < n; the bits of these
+// operations one after the other: each is rounded. `out` may be either array.
+void SumOfScaled(const ScaledRow& a, const ScaledRow& b, bool subtract, int64_t n, float* out,
+                 Target target = BestTarget());
+
 }  // namespace aqt::kernels
 
 #endif  // AQT_KERNELS_BINARY_NUMBER_H_

@@ -42,5 +42,37 @@ TEST(BinaryWithNumber, HasTheBitsOfBinary) {
   EXPECT_EQ(kinds, 6);
 }
 
+// Each product and the sum are rounded, also where a fused multiply-add would not be.
+TEST(SumOfScaled, HasTheBitsOfItsSteps) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> x = {0, -0.0f, 1, -1, kInf, -kInf, std::numeric_limits<float>::quiet_NaN(), 1e-40f, 3e38f}, y;
+  for (int i = 0; i < 90; ++i) x.push_back(0.37f * static_cast<float>(i) - 13);
+  for (size_t i = 0; i < x.size(); ++i) y.push_back(x[(7 * i + 3) % x.size()] / 3);
+  const int64_t n = static_cast<int64_t>(x.size());
+  const auto scaled = [&](const std::vector<float>& v, float first, float second) {
+    std::vector<float> out(v.size());
+    BinaryWithNumber(BinaryKind::kMul, v.data(), first, false, n, out.data());
+    BinaryWithNumber(BinaryKind::kMul, out.data(), second, false, n, out.data());
+    return out;
+  };
+  for (const float a : {1.0f, 0.3f, -8.0f, 0.0f, 1e-39f}) {
+    for (const float b : {1.0f, 1.7f, kInf}) {
+      for (const bool subtract : {false, true}) {
+        const std::vector<float> left = scaled(x, a, b), right = scaled(y, b, a);
+        std::vector<float> want(x.size()), got(x.size());
+        Binary(subtract ? BinaryKind::kSub : BinaryKind::kAdd, DType::kF32, left.data(), right.data(), n, want.data());
+        for (const Target target : SupportedTargets()) {
+          SumOfScaled({x.data(), a, b}, {y.data(), b, a}, subtract, n, got.data(), target);
+          for (int64_t j = 0; j < n; ++j) {
+            if (want[j] != want[j] && got[j] != got[j]) continue;
+            EXPECT_EQ(std::memcmp(&got[j], &want[j], sizeof(float)), 0)
+                << x[j] << " * " << a << " * " << b << ", " << y[j] << ", " << ToString(target);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace aqt::kernels

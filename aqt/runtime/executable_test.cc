@@ -102,6 +102,29 @@ TEST(ExecutableTest, AliasesOfEveryPlace) {
       {x});
 }
 
+// Products with numbers are read by a sum as they are made, up to two on each side. What is read twice, or is a result,
+// stays as it is.
+TEST(ExecutableTest, SumsOfProductsWithNumbers) {
+  const Array x = RandomArray({DType::kF32, {50, 70}}, 1), y = RandomArray({DType::kF32, {50, 70}}, 2);
+  const Array a = RandomArray({DType::kF32, {}}, 3), b = RandomArray({DType::kF32, {}}, 4);
+  ExpectSameAsEval(
+      [](In in) {
+        const Value &p = in[0], &q = in[1], &a = in[2], &b = in[3];
+        const auto times = [](const Value& v, const Value& number) { return v * ops::BroadcastTo(number, v.shape()); };
+        const Value result = times(p, a), twice = times(q, b), made = ops::Exp(p);
+        const Value sum = times(times(made, a), b) + q * 0.3;
+        const Value later = times(times(times(sum, a), b), a) - times(q * 0.7, b);
+        return Values{result,
+                      result + times(q, b),
+                      twice + twice,
+                      times(later, b) - times(later, a),
+                      p - times(made, b),
+                      ops::ReduceMax(times(made, a) - q, {1}),
+                      times(ops::Reshape(p, {3500}), a) + ops::Reshape(q, {3500}) * 2.0};
+      },
+      {x, y, a, b});
+}
+
 // What a composite returns may be its operand, whose memory is used again.
 TEST(ExecutableTest, AReturnedOperandOutlivesItsPlaceInTheArena) {
   ExpectSameAsEval(

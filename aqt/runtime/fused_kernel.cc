@@ -69,8 +69,8 @@ void Fused::RunOne(const Instruction& instruction, const KernelCall& call, int64
     }
     return nullptr;
   };
-  const void* in[3];
-  AQT_DCHECK(instruction.in.size() <= 3);
+  const void* in[6];
+  AQT_DCHECK(instruction.in.size() <= 6);
   for (size_t i = 0; i < instruction.in.size(); ++i) in[i] = at(instruction.in[i]);
   instruction.run(in, first, rows, at(instruction.out));
 }
@@ -124,10 +124,22 @@ class Builder {
   void ChooseColumns();
   void FindUses();
   void FindNumbers();
+  void FindFolded();
   void Add(const FusedMember& member, int index);
   void AddReduction(const Equation& eqn, FusedRole role, int index);
   void AddBroadcast(const Equation& eqn, FusedRole role);
   void AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole role, int index);
+  // Where an elementwise result goes, over an operand that is not read again if there is one.
+  Location ElementwiseResult(const Equation& eqn, FusedRole role, int index);
+  // An operand as it is read: an array, times numbers where products are folded.
+  struct Factors {
+    VarId array;
+    absl::InlinedVector<VarId, 2> numbers = {};
+  };
+  Factors FactorsOf(VarId var) const;
+  // Whether a sum or a difference reads it with its factors.
+  bool FoldsOperands(const Equation& eqn) const;
+  Instruction SumInstruction(const Equation& eqn, int64_t width) const;
   // The operand that is a number, of a binary operation with one.
   std::optional<size_t> NumberOperand(const Equation& eqn) const;
   // Of an operand with `width` elements in a row.
@@ -152,6 +164,7 @@ class Builder {
   absl::flat_hash_map<VarId, int> last_;                             // the member that reads a variable last
   absl::flat_hash_map<VarId, std::pair<int64_t, int64_t>> scratch_;  // offset and bytes, of what is given back
   absl::flat_hash_map<VarId, VarId> numbers_;    // broadcast numbers that are read where they are, and their sources
+  absl::flat_hash_map<VarId, Factors> folded_;   // products with a number that only a sum reads, and their factors
   absl::flat_hash_map<VarId, bool> read_whole_;  // operands of which a piece reads other rows than its own
   ArenaLayout layout_, kept_;
   std::shared_ptr<Fused> fused_ = std::make_shared<Fused>();
@@ -204,6 +217,78 @@ void Builder::FindNumbers() {
   }
 }
 
+// Products of a matrix and a number that only a sum or a difference of matrices reads, or another such product: the sum
+// reads the matrix and up to two numbers, and the product is never stored.
+void Builder::FindFolded() {
+  absl::flat_hash_map<VarId, int> uses;
+  absl::flat_hash_map<VarId, int> reader;
+  for (size_t i = 0; i < group_.members.size(); ++i) {
+    for (const VarId var : EquationOf(group_.members[i]).in) {
+      ++uses[Root(var)];
+      reader[Root(var)] = static_cast<int>(i);
+    }
+  }
+  std::vector<int> sum(group_.members.size(), -1);   // the sum that reads a folded product; of a sum, itself
+  std::vector<int> depth(group_.members.size(), 0);  // the number of products on the way to it
+  for (int i = static_cast<int>(group_.members.size()) - 1; i >= 0; --i) {
+    const FusedMember& member = group_.members[i];
+    const Equation& eqn = EquationOf(member);
+    const auto* binary = std::get_if<BinaryOp>(&eqn.op);
+    if (binary == nullptr || program_.aval(eqn.out[0]).dtype != DType::kF32) continue;
+    const std::optional<size_t> number = NumberOperand(eqn);
+    if (!number.has_value()) {
+      if (binary->kind == kernels::BinaryKind::kAdd || binary->kind == kernels::BinaryKind::kSub) sum[i] = i;
+      continue;
+    }
+    const VarId var = eqn.out[0];
+    const bool is_read_once =
+        uses.contains(var) && uses[var] == 1 && std::find(out_.begin(), out_.end(), var) == out_.end();
+    if (binary->kind != kernels::BinaryKind::kMul || !is_read_once) continue;
+    const int next = reader[var];
+    if (sum[next] < 0 || depth[next] == 2 || group_.members[next].role != member.role) continue;
+    sum[i] = sum[next];
+    depth[i] = depth[next] + 1;
+    const VarId array = Root(eqn.in[1 - *number]);
+    folded_[var] = {array, {numbers_.at(Root(eqn.in[*number]))}};
+    last_[array] = std::max(last_[array], sum[i]);
+  }
+}
+
+Builder::Factors Builder::FactorsOf(VarId var) const {
+  Factors factors{Root(var)};
+  for (auto it = folded_.find(factors.array); it != folded_.end(); it = folded_.find(factors.array)) {
+    factors.numbers.insert(factors.numbers.begin(), it->second.numbers[0]);
+    factors.array = it->second.array;
+  }
+  return factors;
+}
+
+bool Builder::FoldsOperands(const Equation& eqn) const {
+  return !folded_.contains(eqn.out[0]) &&
+         std::any_of(eqn.in.begin(), eqn.in.end(), [&](VarId var) { return folded_.contains(Root(var)); });
+}
+
+Instruction Builder::SumInstruction(const Equation& eqn, int64_t width) const {
+  Instruction instruction;
+  size_t numbers[2];
+  for (const size_t i : {0, 1}) {
+    const Factors factors = FactorsOf(eqn.in[i]);
+    numbers[i] = factors.numbers.size();
+    instruction.in.push_back(LocationOf(factors.array, width, DType::kF32));
+    for (const VarId number : factors.numbers) instruction.in.push_back(External(number, 0));
+  }
+  const bool subtract = std::get<BinaryOp>(eqn.op).kind == kernels::BinaryKind::kSub;
+  instruction.run = [=, first = numbers[0], second = numbers[1]](const void* const* in, int64_t, int64_t rows,
+                                                                 void* out) {
+    const auto row = [](const void* const* from, size_t count) {
+      const auto number = [&](size_t i) { return i < count ? *static_cast<const float*>(from[1 + i]) : 1.0f; };
+      return kernels::ScaledRow{static_cast<const float*>(from[0]), number(0), number(1)};
+    };
+    kernels::SumOfScaled(row(in, first), row(in + 1 + first, second), subtract, rows * width, static_cast<float*>(out));
+  };
+  return instruction;
+}
+
 std::optional<size_t> Builder::NumberOperand(const Equation& eqn) const {
   for (size_t i = 0; i < eqn.in.size(); ++i) {
     if (numbers_.contains(Root(eqn.in[i]))) return i;
@@ -235,8 +320,9 @@ Location Builder::Result(const Equation& eqn, FusedRole role, bool once) {
 
 void Builder::GiveBack(int index) {
   for (const VarId var : EquationOf(group_.members[index]).in) {
-    const auto it = scratch_.find(Root(var));
-    if (it == scratch_.end() || last_[Root(var)] != index) continue;
+    const VarId array = FactorsOf(var).array;
+    const auto it = scratch_.find(array);
+    if (it == scratch_.end() || last_[array] != index) continue;
     layout_.Give(it->second.first, it->second.second);
     scratch_.erase(it);
   }
@@ -257,9 +343,35 @@ void Builder::FindShared(const Equation& eqn, const Location& out, int index) {
   }
 }
 
+Location Builder::ElementwiseResult(const Equation& eqn, FusedRole role, int index) {
+  const int64_t bytes = piece_rows_ * Width(role) * SizeOf(program_.aval(eqn.out[0]).dtype);
+  if (std::find(out_.begin(), out_.end(), eqn.out[0]) == out_.end() && !std::holds_alternative<CastOp>(eqn.op)) {
+    for (const VarId var : eqn.in) {
+      const VarId array = FactorsOf(var).array;
+      const auto it = scratch_.find(array);
+      if (it == scratch_.end() || last_[array] != index || it->second.second != bytes) continue;
+      const Location out{Location::Where::kScratch, it->second.first, 0};
+      scratch_.erase(it);
+      scratch_[eqn.out[0]] = {out.offset, bytes};
+      made_[eqn.out[0]] = out;
+      return out;
+    }
+  }
+  const Location out = Result(eqn, role, /*once=*/false);
+  FindShared(eqn, out, index);
+  return out;
+}
+
 void Builder::AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole role, int index) {
+  if (folded_.contains(eqn.out[0])) return;
   const int64_t width = Width(role);
   Instruction instruction;
+  if (FoldsOperands(eqn)) {
+    instruction = SumInstruction(eqn, width);
+    instruction.out = ElementwiseResult(eqn, role, index);
+    fused_->each.push_back(std::move(instruction));
+    return;
+  }
   for (const VarId var : eqn.in) {
     const auto number = numbers_.find(Root(var));
     instruction.in.push_back(number != numbers_.end() ? External(number->second, 0)
@@ -276,22 +388,7 @@ void Builder::AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole ro
       fn(in, rows * width, out);
     };
   }
-  // Over an operand that is not read again, if there is one.
-  const int64_t bytes = piece_rows_ * width * SizeOf(program_.aval(eqn.out[0]).dtype);
-  if (std::find(out_.begin(), out_.end(), eqn.out[0]) == out_.end() && !std::holds_alternative<CastOp>(eqn.op)) {
-    for (const VarId var : eqn.in) {
-      const auto it = scratch_.find(Root(var));
-      if (it == scratch_.end() || last_[Root(var)] != index || it->second.second != bytes) continue;
-      instruction.out = {Location::Where::kScratch, it->second.first, 0};
-      scratch_.erase(it);
-      scratch_[eqn.out[0]] = {instruction.out.offset, bytes};
-      made_[eqn.out[0]] = instruction.out;
-      fused_->each.push_back(std::move(instruction));
-      return;
-    }
-  }
-  instruction.out = Result(eqn, role, /*once=*/false);
-  FindShared(eqn, instruction.out, index);
+  instruction.out = ElementwiseResult(eqn, role, index);
   fused_->each.push_back(std::move(instruction));
 }
 
@@ -381,6 +478,7 @@ OpKernel Builder::Make() && {
   ChooseColumns();
   FindUses();
   FindNumbers();
+  FindFolded();
   for (size_t i = 0; i < group_.members.size(); ++i) Add(group_.members[i], static_cast<int>(i));
   fused_->rows = rows_;
   fused_->piece_rows = piece_rows_;
