@@ -113,6 +113,8 @@ TEST(ExecutableTest, SumsOfProductsWithNumbers) {
         const auto times = [](const Value& v, const Value& number) { return v * ops::BroadcastTo(number, v.shape()); };
         const Value result = times(p, a), twice = times(q, b), made = ops::Exp(p);
         const Value sum = times(times(made, a), b) + q * 0.3;
+        // Made long before it is read: its memory is not used again until then.
+        const Value early = times(ops::Exp(q), a);
         const Value later = times(times(times(sum, a), b), a) - times(q * 0.7, b);
         return Values{result,
                       result + times(q, b),
@@ -120,6 +122,7 @@ TEST(ExecutableTest, SumsOfProductsWithNumbers) {
                       times(later, b) - times(later, a),
                       p - times(made, b),
                       ops::ReduceMax(times(made, a) - q, {1}),
+                      early + ops::Sqrt(ops::Abs(p)),
                       times(ops::Reshape(p, {3500}), a) + ops::Reshape(q, {3500}) * 2.0};
       },
       {x, y, a, b});
