@@ -142,6 +142,12 @@ TEST(BasicOpsTest, Movement) {
   ExpectGives([](In in) { return ops::Slice(in[0], {1, 3}, {2, 3}); }, {x}, Array::Zeros(DType::kF32, {1, 0}));
   ExpectGives([](In in) { return ops::Pad(in[0], {0, 1}, {1, 0}, {0, 1}); }, {x},
               Array::Of<float>({0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 0, 0, 0, 0, 0}, {3, 6}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {-1, 1}, {1, -2}, {0, 1}, 9); }, {x},
+              Array::Of<float>({9, 4, 9, 5, 9, 9, 9, 9}, {2, 4}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {0, -3}, {-1, 2}, {0, 1}); }, {x}, Array::Of<float>({0, 3, 0, 0}, {1, 4}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {0, 4}, {0, -6}); }, {x}, Array::Zeros(DType::kF32, {2, 1}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {-3, 0}, {2, 0}); }, {x}, Array::Zeros(DType::kF32, {1, 3}));
+  ExpectGives([](In in) { return ops::Pad(in[0], {-1, 0}, {-1, 0}); }, {x}, Array::Zeros(DType::kF32, {0, 3}));
   ExpectGives([](In in) { return ops::Pad(in[0], {2}, {1}); }, {Array::Zeros(DType::kS8, {0})},
               Array::Zeros(DType::kS8, {3}));
   ExpectGives([](In in) { return ops::Concatenate({in[0], in[1]}, -1); }, {x, Array::Of<float>({7, 8}, {2, 1})},
@@ -319,7 +325,10 @@ TEST(BasicOpsTest, RefusalsNameOperationOperandsAndRemedy) {
             {"slice: [0:4:1] is not a slice of axis 1"}},
            {"slice stride", [](In x) { return ops::Slice(x[0], {0, 0}, {2, 3}, {1, 0}); }, {f}, {"[0:3:0]"}},
            {"slice rank", [](In x) { return ops::Slice(x[0], {0}, {2}); }, {f}, {"start has 1 numbers for 2 axes"}},
-           {"pad", [](In x) { return ops::Pad(x[0], {-1, 0}, {0, 0}); }, {f}, {"pad: negative padding on axis 0"}},
+           {"pad", [](In x) { return ops::Pad(x[0], {-1, 0}, {-2, 0}); }, {f},
+            {"pad: the padding of axis 0 of f32[2,3] takes more elements away than there are: low -1, high -2"}},
+           {"pad interior", [](In x) { return ops::Pad(x[0], {1, 0}, {0, 0}, {0, -1}); }, {f},
+            {"pad: the padding of axis 1 of f32[2,3] is negative between elements", "interior -1"}},
            {"pad value", [](In x) { return ops::Pad(x[0], {0}, {1}, {}, 128); }, {s8}, {"pad: the value 128 is none of s8"}},
            {"pad fraction", [](In x) { return ops::Pad(x[0], {0}, {1}, {}, 0.5); }, {s8}, {"the value 0.5"}},
            {"reverse", [](In x) { return ops::Reverse(x[0], {2}); }, {f}, {"reverse: ", "2"}},

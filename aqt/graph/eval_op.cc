@@ -17,6 +17,7 @@
 #include "aqt/kernels/elementwise.h"
 #include "aqt/kernels/gather.h"
 #include "aqt/kernels/noise.h"
+#include "aqt/kernels/pad.h"
 #include "aqt/kernels/reduce.h"
 #include "aqt/kernels/reduce_window.h"
 
@@ -136,14 +137,21 @@ Array Eval(const PadOp& op, Arrays in, const Aval& out) {
     const Array value = Cast(Array::Scalar(op.value), out.dtype);
     AQT_CHECK(CopyArray(View(value, out.shape, Strides(out.shape.rank(), 0)), builder.ref()).ok());
   }
-  if (in[0].num_elements() > 0) {
-    Strides strides = DenseStrides(out.shape);
-    int64_t offset = 0;
-    for (int64_t i = 0; i < out.shape.rank(); ++i) {
-      offset += op.low[i] * strides[i];
-      if (in[0].shape()[i] > 1) strides[i] *= op.interior[i] + 1;
-    }
-    AQT_CHECK(CopyArray(in[0], Window(builder, in[0].shape(), strides, offset)).ok());
+  const Strides from_strides = DenseStrides(in[0].shape());
+  Strides strides = DenseStrides(out.shape);
+  Shape kept;
+  int64_t from = 0, to = 0;
+  for (int64_t i = 0; i < out.shape.rank(); ++i) {
+    const kernels::PadAxis axis = PadAxisOf(op, i, in[0].shape()[i], out.shape[i]);
+    const kernels::KeptRange range = kernels::KeptElements(axis);
+    kept.push_back(range.end - range.begin);
+    if (kept[i] == 0) break;
+    from += range.begin * from_strides[i];
+    to += (axis.low + range.begin * axis.dilation) * strides[i];
+    if (kept[i] > 1) strides[i] *= axis.dilation;  // with one element any stride will do
+  }
+  if (kept.num_elements() > 0) {
+    AQT_CHECK(CopyArray(View(in[0], kept, from_strides, from), Window(builder, kept, strides, to)).ok());
   }
   return std::move(builder).Build();
 }

@@ -244,16 +244,16 @@ Result Infer(const PadOp& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectPerAxis("interior", op.interior, shape.rank()));
   Aval out{in[0].dtype, {}};
   for (int64_t i = 0; i < shape.rank(); ++i) {
-    if (op.low[i] < 0 || op.high[i] < 0 || op.interior[i] < 0) {
-      return Invalid("negative padding on axis ", i, ": low ", op.low[i], ", high ", op.high[i], ", interior ",
-                     op.interior[i]);
-    }
+    const auto refuse = [&](absl::string_view why) {
+      return Invalid("the padding of axis ", i, " of ", in[0].ToString(), why, ": low ", op.low[i], ", high ",
+                     op.high[i], ", interior ", op.interior[i]);
+    };
+    if (op.interior[i] < 0) return refuse(" is negative between elements");
     const CheckedInt inside = CheckedInt(std::max<int64_t>(shape[i] - 1, 0)) * op.interior[i];
-    const CheckedInt extent = CheckedInt(op.low[i]) + shape[i] + inside + op.high[i];
-    if (!extent.ok()) {
-      return Invalid("the padding of axis ", i, " of ", in[0].ToString(), " exceeds 2^63 - 1: low ", op.low[i],
-                     ", high ", op.high[i], ", interior ", op.interior[i]);
-    }
+    const CheckedInt extent = CheckedInt(shape[i]) + inside + op.low[i] + op.high[i];
+    // KeptElements also needs the distance of the last place from the first element.
+    if (!extent.ok() || !(extent - op.low[i]).ok()) return refuse(" exceeds 2^63 - 1");
+    if (extent.value() < 0) return refuse(" takes more elements away than there are");
     out.shape.push_back(extent.value());
   }
   AQT_RETURN_IF_ERROR(ExpectValue(op.value, in[0].dtype));

@@ -97,6 +97,11 @@ std::string OpAttributes(const Op& op) {
       op);
 }
 
+kernels::PadAxis PadAxisOf(const PadOp& op, int64_t axis, int64_t size, int64_t padded) {
+  // With fewer than two elements `interior` does not matter.
+  return {.size = size, .dilation = size > 1 ? op.interior[axis] + 1 : 1, .low = op.low[axis], .padded = padded};
+}
+
 int NumOutputs(const Op& op) {
   const CompositeOp* composite = std::get_if<CompositeOp>(&op);
   return composite == nullptr ? 1 : composite->impl->num_outputs();

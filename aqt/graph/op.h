@@ -21,6 +21,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/graph/composite.h"
 #include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/pad.h"
 #include "aqt/kernels/reduce.h"
 
 namespace aqt {
@@ -101,8 +102,9 @@ struct SliceOp {
   PerAxis start, limit, stride;
   bool operator==(const SliceOp&) const = default;
 };
-// Adds elements of one value along each axis: `low` before, `high` behind, `interior` between neighbours; none may be
-// negative. The value is rounded to the dtype; an integer type must hold it exactly.
+// Adds elements of one value along each axis: `interior` between neighbours (>= 0), then `low` before and `high`
+// behind, of which a negative one takes so many away. The value is rounded to the dtype; an integer type must hold it
+// exactly.
 struct PadOp {
   PerAxis low, high, interior;
   double value = 0;
@@ -210,6 +212,9 @@ std::string OpName(const Op& op);
 // The parameters as text, e.g. "axes=[1], keepdims"; "" if there are none.
 std::string OpAttributes(const Op& op);
 int NumOutputs(const Op& op);
+
+// Axis `axis` of the operand and of the result of a PadOp, without strides.
+kernels::PadAxis PadAxisOf(const PadOp& op, int64_t axis, int64_t size, int64_t padded);
 
 // The outputs' avals. InvalidArgument if the operands' number, dtypes or shapes do not fit; the message names them, but
 // leaves the operation and the scope to the caller, who knows them.

@@ -374,6 +374,7 @@ Values EveryOperation() {
       ops::Transpose(x, {1, 0}),
       ops::Slice(x, {0, 1}, {2, 3}, {1, 2}),
       ops::Pad(x, {1, 0}, {0, 2}, {0, 1}, -0.5),
+      ops::Pad(x, {-1, 0}, {1, -1}, {0, 1}, 2),
       ops::Reverse(x, {1}),
       ops::Iota(DType::kF16, {2, 3}, 1),
       ops::ArgMax(x, 1),

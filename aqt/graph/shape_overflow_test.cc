@@ -53,6 +53,13 @@ TEST(ShapeOverflowTest, Pad) {
   EXPECT_THAT(pad(5, 0, 0, kMax), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
   EXPECT_THAT(pad(2, k62, 0, 0), FailsWith(kInvalid, {"more elements than fit into memory"}));
   EXPECT_THAT(pad(0, 0, kMax, kMax), FailsWith(kInvalid, {"more elements"}));
+  // What is taken away may be large, too.
+  EXPECT_THAT(pad(2, std::numeric_limits<int64_t>::min(), kMax, 0), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
+  EXPECT_THAT(pad(2, 0, std::numeric_limits<int64_t>::min(), 0), FailsWith(kInvalid, {"takes more elements away"}));
+  EXPECT_THAT(pad(2, -k62, k62, 0), IsOk());
+  EXPECT_THAT(pad(2, k62, -k62, 0), IsOk());
+  EXPECT_THAT(pad(2, -k62, -k62, kMax - 1), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
+  EXPECT_THAT(pad(2, -k62 + 1, -k62 + 1, kMax - 2), IsOk());
   // Two axes, each legal.
   EXPECT_THAT(ops::Pad(Value(Array::Zeros(DType::kF32, {1, 1})), {k32 - 1, k32 - 1}, {0, 0}).status(),
               FailsWith(kInvalid, {"[4294967296,4294967296]", "more elements"}));
@@ -76,6 +83,7 @@ TEST(ShapeOverflowTest, GradientsOfPadAndSlice) {
     return (*out)[0].View<float>()[0];
   };
   EXPECT_EQ(gradient([](In in) { return Values{ops::ReduceSum(ops::Pad(in[0], {1}, {2}, {kMax}))}; }), 1);
+  EXPECT_EQ(gradient([](In in) { return Values{ops::ReduceSum(ops::Pad(in[0], {-k62}, {k62}))}; }), 0);
   EXPECT_EQ(gradient([](In in) { return Values{ops::ReduceSum(ops::Slice(in[0], {0}, {1}, {kMax}))}; }), 1);
 }
 

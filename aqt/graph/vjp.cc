@@ -220,13 +220,22 @@ Cotangents Rule(const SliceOp& op, const Call& call) {
 
 Cotangents Rule(const PadOp& op, const Call& call) {
   const Shape& shape = call.x[0].shape();
-  SliceOp slice{op.low, {}, {}};
+  SliceOp slice;
+  PerAxis before, behind;  // elements that were cut off
+  bool all = true;
   for (int64_t i = 0; i < shape.rank(); ++i) {
-    // With fewer than two elements `interior` does not matter.
-    slice.stride.push_back(shape[i] > 1 ? op.interior[i] + 1 : 1);
-    slice.limit.push_back(op.low[i] + (shape[i] == 0 ? 0 : (shape[i] - 1) * slice.stride[i] + 1));
+    const kernels::PadAxis axis = PadAxisOf(op, i, shape[i], call.y.shape()[i]);
+    const auto [begin, end] = kernels::KeptElements(axis);
+    const bool none = begin == end;
+    slice.stride.push_back(end - begin > 1 ? axis.dilation : 1);
+    slice.start.push_back(none ? 0 : axis.low + begin * axis.dilation);
+    slice.limit.push_back(none ? 0 : axis.low + (end - 1) * axis.dilation + 1);
+    before.push_back(begin);
+    behind.push_back(shape[i] - end);
+    all &= end - begin == shape[i];
   }
-  return {ops::Slice(call.ct, slice.start, slice.limit, slice.stride)};
+  const Value kept = ops::Slice(call.ct, slice.start, slice.limit, slice.stride);
+  return {all ? kept : ops::Pad(kept, before, behind)};
 }
 
 Cotangents Rule(const ReverseOp& op, const Call& call) { return {ops::Reverse(call.ct, op.axes)}; }

@@ -6,7 +6,7 @@
 namespace aqt::kernels {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : 0; }
+int64_t CeilDiv(int64_t a, int64_t b) { return a > 0 ? (a - 1) / b + 1 : 0; }
 
 int64_t PaddedElements(absl::Span<const PadAxis> axes) {
   int64_t n = 1;
@@ -17,9 +17,8 @@ int64_t PaddedElements(absl::Span<const PadAxis> axes) {
 // Copies the elements of `source` to `out`, which is all zeros.
 void Place(const char* source, int64_t bytes, absl::Span<const PadAxis> axes, char* out) {
   const PadAxis& axis = axes[0];
-  const int64_t begin = CeilDiv(-axis.low, axis.dilation);
-  const int64_t end = std::min(axis.size, CeilDiv(axis.padded - axis.low, axis.dilation));
-  if (begin >= end) return;
+  const auto [begin, end] = KeptElements(axis);
+  if (begin == end) return;
   const absl::Span<const PadAxis> inner = axes.subspan(1);
   if (!inner.empty()) {
     const int64_t inner_bytes = PaddedElements(inner) * bytes;
@@ -39,6 +38,11 @@ void Place(const char* source, int64_t bytes, absl::Span<const PadAxis> axes, ch
 }
 
 }  // namespace
+
+KeptRange KeptElements(const PadAxis& axis) {
+  const int64_t end = std::min(axis.size, CeilDiv(axis.padded - axis.low, axis.dilation));
+  return {std::min(CeilDiv(-axis.low, axis.dilation), end), end};
+}
 
 void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> axes, void* out, Executor* executor) {
   const PadAxis& outer = axes[0];

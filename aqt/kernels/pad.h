@@ -21,6 +21,13 @@ struct PadAxis {
   bool operator==(const PadAxis&) const = default;
 };
 
+// The elements of the source that are not cut off: begin <= i < end; begin == end if there are none.
+struct KeptRange {
+  int64_t begin = 0, end = 0;
+};
+// Precondition: padded - low does not overflow.
+KeptRange KeptElements(const PadAxis& axis);
+
 // Fills `out`, which is dense with the padded sizes, with the source's elements and zeros (all bytes 0). Elements have
 // `element_bytes` bytes; the two must not overlap. At least one axis. The bytes are the same for any executor.
 void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> axes, void* out, Executor* executor);

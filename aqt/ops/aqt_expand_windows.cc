@@ -1,6 +1,5 @@
 // A convolution and its gradients in basic operations: one slice of the padded operand for each element of the window.
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -61,19 +60,16 @@ Slides GradientSlides(const ConvGeometry& conv) {
 
 // x [B, spatial..., C], dilated and padded with zeros; negative padding cuts.
 Value Padded(const Value& x, const Slides& slides) {
-  PerAxis low(x.rank(), 0), high = low, interior = low, start = low, limit(x.shape().begin(), x.shape().end());
+  PerAxis low(x.rank(), 0), high = low, interior = low;
   for (size_t i = 0; i < slides.size(); ++i) {
     const Slide& slide = slides[i];
     const int64_t axis = static_cast<int64_t>(i) + 1, extent = x.shape()[axis];
     const int64_t dilated = extent == 0 ? 0 : (extent - 1) * slide.dilation + 1;
-    const int64_t behind = slide.padded - slide.low - dilated;
     interior[axis] = slide.dilation - 1;
-    low[axis] = std::max<int64_t>(0, slide.low);
-    high[axis] = std::max<int64_t>(0, behind);
-    start[axis] = std::max<int64_t>(0, -slide.low);
-    limit[axis] = start[axis] + slide.padded;
+    low[axis] = slide.low;
+    high[axis] = slide.padded - slide.low - dilated;
   }
-  return ops::Slice(ops::Pad(x, low, high, interior), start, limit);
+  return ops::Pad(x, low, high, interior);
 }
 
 // [B, positions..., window elements, groups, C / groups].

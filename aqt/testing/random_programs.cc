@@ -164,7 +164,7 @@ class Drawing {
   }
   void Fill(PadOp& op, In& in) {
     const int64_t rank = X(in).shape.rank();
-    op = {Numbers(rank, 0, 2), Numbers(rank, 0, 1), Numbers(rank, 0, 1)};
+    op = {Numbers(rank, -1, 2), Numbers(rank, -1, 1), Numbers(rank, 0, 1)};
     if (random_.Below(2) == 0) op.value = 1;
   }
   void Fill(ReverseOp& op, In& in) { op.axes = SomeAxes(X(in).shape.rank()); }
