@@ -32,6 +32,7 @@
 #include "aqt/nn/dropout.h"
 #include "aqt/nn/embed.h"
 #include "aqt/nn/fp8_dense.h"
+#include "aqt/nn/initializers.h"
 #include "aqt/nn/norm.h"
 #include "aqt/nn/optimizer.h"
 #include "aqt/nn/parameter.h"
