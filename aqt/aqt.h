@@ -30,6 +30,7 @@
 #include "aqt/nn/conv.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/dropout.h"
+#include "aqt/nn/einsum.h"
 #include "aqt/nn/embed.h"
 #include "aqt/nn/fp8_dense.h"
 #include "aqt/nn/initializers.h"
