@@ -38,6 +38,7 @@
 #include "aqt/nn/optimizer.h"
 #include "aqt/nn/parameter.h"
 #include "aqt/nn/pool.h"
+#include "aqt/nn/progress.h"
 #include "aqt/nn/schedule.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/train_step.h"

@@ -9,7 +9,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "aqt/collective/collective.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -248,11 +247,6 @@ absl::Status Trainer::Restore(const io::FileSystem& fs, absl::string_view path) 
   steps_ = saved->steps;
   key_ = saved->key;
   return absl::OkStatus();
-}
-
-std::string ProgressLine(int64_t step, int64_t steps, double loss, int64_t examples, double seconds) {
-  return absl::StrFormat("step %d/%d  loss %.4f  %.0f examples/s", step, steps, loss,
-                         seconds > 0 ? static_cast<double>(examples) / seconds : 0.0);
 }
 
 }  // namespace aqt::nn

@@ -112,9 +112,6 @@ class Trainer {
   int64_t steps_ = 0;
 };
 
-// "step 20/100  loss 0.4321  1234 examples/s", for a progress line; `seconds` count from the first step.
-std::string ProgressLine(int64_t step, int64_t steps, double loss, int64_t examples, double seconds);
-
 }  // namespace aqt::nn
 
 #endif  // AQT_NN_TRAINER_H_

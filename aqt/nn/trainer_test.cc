@@ -454,10 +454,5 @@ TEST(TrainerTest, AStatisticWithTheNameOfAMomentum) {
   }
 }
 
-TEST(ProgressLineTest, Text) {
-  EXPECT_EQ(ProgressLine(20, 100, 0.4321, 320, 2), "step 20/100  loss 0.4321  160 examples/s");
-  EXPECT_EQ(ProgressLine(1, 100, 2, 16, 0), "step 1/100  loss 2.0000  0 examples/s");
-}
-
 }  // namespace
 }  // namespace aqt::nn

@@ -28,6 +28,7 @@
 #include "aqt/kernels/target_name.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/kernels/verbose.h"
+#include "aqt/nn/progress.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/tensor/calibration.h"
@@ -258,10 +259,11 @@ class Run {
     }
     ShowProgram("step", trainer.program());
     const auto start = std::chrono::steady_clock::now();
+    const aqt::nn::ProgressLine line(last, options.batch, first);
     AQT_RETURN_IF_ERROR(TrainTo(trainer, train_, options, last, [&](int64_t steps, double loss) {
       losses_.Add((steps - 1) / per_epoch + 1, loss);
       if (steps % (2 * per_epoch) != 0 && steps != last) return;
-      console_.Step("train", aqt::nn::ProgressLine(steps, all, loss, (steps - first) * options.batch, Seconds(start)));
+      console_.Step("train", line.At(steps, loss));
     }));
     train_seconds_ = Seconds(start);
     AQT_RETURN_IF_ERROR(trainer.Save(console_.fs, state));

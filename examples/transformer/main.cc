@@ -1,7 +1,6 @@
 // The command `transformer`: ./bazelw run //examples/transformer -- --help
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
@@ -22,6 +21,7 @@
 #include "aqt/io/standard_streams.h"
 #include "aqt/kernels/target_name.h"
 #include "aqt/kernels/thread_pool.h"
+#include "aqt/nn/progress.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/transforms/inject.h"
@@ -79,7 +79,7 @@ absl::StatusOr<aqt::SlotValues> TrainModel(const Flags& flags, const aqt::Inject
     return absl::InvalidArgumentError(absl::StrCat(path, " is at step ", first, ", behind the last one, ", last));
   }
   const int64_t each = std::max<int64_t>(options.steps / 50, 1);
-  const auto start = std::chrono::steady_clock::now();
+  const aqt::nn::ProgressLine line(last, options.batch, first);
   double sum = 0;
   int64_t summed = 0;
   while (trainer.steps() < last) {
@@ -89,14 +89,8 @@ absl::StatusOr<aqt::SlotValues> TrainModel(const Flags& flags, const aqt::Inject
     const int64_t done = trainer.steps();
     if (done % each != 0 && done != last) continue;
     curve.points.emplace_back(done, sum / static_cast<double>(summed));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (done % (5 * each) == 0 || done == last) {
-      std::cout << "  "
-                << aqt::nn::ProgressLine(done, last, sum / static_cast<double>(summed), (done - first) * options.batch,
-                                         seconds)
-                << absl::StrFormat(", %.0f s left\n",
-                                   seconds / static_cast<double>(done - first) * static_cast<double>(last - done))
-                << std::flush;
+      std::cout << "  " << line.At(done, sum / static_cast<double>(summed)) << "\n" << std::flush;
     }
     sum = 0;
     summed = 0;
