@@ -53,6 +53,7 @@
 #include "aqt/ops/fp8_projections.h"
 #include "aqt/ops/fp8_scaling.h"
 #include "aqt/ops/functions.h"
+#include "aqt/ops/low_precision.h"
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/ops/scaling.h"
 #include "aqt/quant/config/builders.h"
