@@ -5,7 +5,7 @@ usage: bazel/feature_table.py          writes the page
        bazel/feature_table.py --check  fails when the page is not what it would write, or a claim does not hold
 
 A row of the JSON file:
-  {"row": 5, "part": "core",                       or "layers"
+  {"row": 5, "part": "core",                       or "layers" or "older", which may leave numbers out
    "feature": "...",                               what a user gets
    "state": "done" | "part" | "planned" | "left out",
    "tests": ["//aqt/quant/numerics:numerics_test IntSymmetric.Bounds", "//examples/quickstart:quickstart_test"],
@@ -29,11 +29,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA, PAGE = "docs/features.json", "docs/features.md"
 STATES = ("done", "part", "planned", "left out")
 KEYS = {"row", "part", "feature", "state", "tests", "benchmark", "doc", "note"}
-PARTS = {"core": "Contractions, numerics, calibration", "layers": "Layers, calibration state, serving"}
+PARTS = {"core": "Contractions, numerics, calibration", "layers": "Layers, calibration state, serving",
+         "older": "Only in AQT's older stacks"}
 INTRODUCTION = """# Features
 
 What AQT v2 offers, and where it is here: the numbered list of its features, the tests that show each of them, and the
-page that explains it. Generated from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/docs:docs_test`
+page that explains it. Behind them is what is here of AQT's older stacks (`jax_legacy`), with the numbers of the same list. Generated from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/docs:docs_test`
 checks that every test and heading that is named exists.
 
 "part" works except for what the note says; "left out" is not planned. Recorded cases of AQT itself are in
@@ -97,7 +98,8 @@ def problems(root, rows):
     targets = build_files.read_tree(root)
     found = [f"{DATA}: row {row['row']}: {problem}" for row in rows for problem in problems_of_row(root, targets, row)]
     numbers = [row["row"] for row in rows]
-    if numbers != list(range(1, len(rows) + 1)):
+    older = sum(row["part"] == "older" for row in rows)
+    if numbers[:len(rows) - older] != list(range(1, len(rows) - older + 1)) or numbers != sorted(set(numbers)):
         found.append(f"{DATA}: rows are numbered {numbers}, expected 1, 2, 3, ...")
     return found
 

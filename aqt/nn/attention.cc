@@ -1,6 +1,7 @@
 #include "aqt/nn/attention.h"
 
 #include <cmath>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "aqt/nn/dense.h"
 #include "aqt/nn/dropout.h"
 #include "aqt/ops/functions.h"
+#include "aqt/ops/low_precision.h"
 
 namespace aqt::nn {
 namespace {
@@ -30,6 +32,12 @@ absl::Status CheckOperands(const Value& query, const Value& key, const Value& va
   return absl::InvalidArgumentError(
       "takes query [batch, queries, heads, features], key [batch, keys, heads, features] and value [batch, keys, "
       "heads, out]");
+}
+
+Value SoftmaxOf(const Value& scores, const AttentionSoftmax& kind) {
+  if (const auto* precision = std::get_if<LowPrecision>(&kind)) return ops::LowPrecisionSoftmax(scores, *precision);
+  if (const auto* lines = std::get_if<SoftmaxApproximation>(&kind)) return ops::ApproximateSoftmax(scores, *lines);
+  return ops::Softmax(scores);
 }
 
 }  // namespace
@@ -69,7 +77,7 @@ Value DotProductAttention(const Value& query, const Value& key, const Value& val
   }
   scores = ops::Cast(scores, wide);
   if (mask.has_value()) scores = ops::Select(*mask, scores, -MaxFinite(wide));
-  const Value weights = Dropout(ops::Cast(ops::Softmax(scores), dtype), "weights",
+  const Value weights = Dropout(ops::Cast(SoftmaxOf(scores, options.softmax), dtype), "weights",
                                 {.rate = options.dropout_rate, .train = options.train}, where);
   Value result;  // [batch, heads, queries, out]
   {

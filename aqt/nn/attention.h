@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <optional>
 #include <source_location>
+#include <variant>
 
 #include "absl/strings/string_view.h"
 #include "aqt/graph/value.h"
 #include "aqt/nn/parameter.h"
+#include "aqt/ops/low_precision.h"
 
 namespace aqt::nn {
 
@@ -21,10 +23,14 @@ Value CausalMask(int64_t queries, int64_t keys, const std::source_location& wher
 Value PaddingMask(const Value& lengths, int64_t keys,
                   const std::source_location& where = std::source_location::current());
 
+// The exact softmax, or one of AQT's older layers: ops::LowPrecisionSoftmax, ops::ApproximateSoftmax.
+using AttentionSoftmax = std::variant<std::monostate, LowPrecision, SoftmaxApproximation>;
+
 struct DotProductAttentionOptions {
   // Of the weights, while training: as Dropout.
   double dropout_rate = 0.0;
   bool train = true;
+  AttentionSoftmax softmax = std::monostate();
 };
 
 // softmax(query key^T / sqrt(features) over the keys) value:

@@ -8,6 +8,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/low_precision.h"
 
 namespace aqt::nn {
 namespace {
@@ -34,7 +35,9 @@ Value Embed(const Value& ids, absl::string_view name, const EmbedOptions& option
   const CallSite site(where);
   const NamedScope scope(name);
   if (absl::Status status = Check(options); !status.ok()) return Refuse(status, "embed", {ids}, where);
-  return ops::Take(Table(options, where), ids);
+  const Value rows = ops::Take(Table(options, where), ids);
+  if (!options.integer_rows.has_value()) return rows;
+  return ops::RoundRowsToIntegers(rows, options.integer_rows->bits, options.integer_rows->half_shift);
 }
 
 Value EmbedLogits(const Value& x, absl::string_view name, const EmbedOptions& options,

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
@@ -43,13 +45,52 @@ struct Affine {
 };
 
 // The axes of a norm, or why there is none.
-absl::StatusOr<Axes> NormAxes(const Value& x, const Axes& axes, double epsilon) {
+absl::StatusOr<Axes> NormAxes(const Value& x, const Axes& axes, double epsilon,
+                              const std::optional<LowPrecision>& precision) {
   if (absl::Status status = CheckEpsilon(epsilon); !status.ok()) return status;
+  if (precision.has_value()) {
+    AQT_RETURN_IF_ERROR(Validate(precision->steps));
+    if (precision->sums.has_value()) AQT_RETURN_IF_ERROR(Validate(*precision->sums));
+    if (x.dtype() == DType::kF64) return absl::InvalidArgumentError("low_precision is not for f64");
+  }
   if (axes.empty()) return absl::InvalidArgumentError("there are no axes");
   absl::StatusOr<Axes> normalized = NormalizeAxes(axes, x.rank());
   if (normalized.ok()) std::sort(normalized->begin(), normalized->end());
   return normalized;
 }
+
+// A norm whose steps are rounded: the formula of LayerNormOptions, of f32 numbers.
+class LowPrecisionNorm {
+ public:
+  LowPrecisionNorm(const Value& x, const Axes& axes, double epsilon, const LowPrecision& precision)
+      : axes_(axes), precision_(precision) {
+    float n = 1;
+    for (const int64_t axis : axes) n *= static_cast<float>(x.dim(axis));
+    const SmallFloat& format = precision.steps;
+    epsilon_ = format.Round(static_cast<float>(std::max(epsilon, format.min())));
+    reciprocal_ = format.Round(1 / format.Round(n));
+    if (reciprocal_ == 0) reciprocal_ = epsilon_;
+  }
+  Value Round(const Value& x) const { return ops::RoundToSmallFloat(x, precision_.steps); }
+  Value Mean(const Value& rounded) const {
+    const Value sum = precision_.sums.has_value()
+                          ? ops::LowPrecisionSum(rounded, axes_, *precision_.sums, /*keepdims=*/true)
+                          : ops::ReduceSum(rounded, axes_, /*keepdims=*/true);
+    return Round(Round(sum) * reciprocal_);
+  }
+  // c / sqrt(mean(c^2) + epsilon), times the scale if there is one.
+  Value Normalized(const Value& c, const std::optional<Value>& scale) const {
+    const Value variance = Mean(Round(c * c));
+    Value factor = Round(ops::Rsqrt(Round(variance + epsilon_)));
+    if (scale.has_value()) factor = Round(factor * Round(*scale));
+    return Round(c * factor);
+  }
+
+ private:
+  const Axes& axes_;
+  const LowPrecision& precision_;
+  float epsilon_, reciprocal_;
+};
 
 }  // namespace
 
@@ -58,16 +99,25 @@ Value LayerNorm(const Value& x, absl::string_view name, const LayerNormOptions& 
   const CallSite site(where);
   const NamedScope scope(name);
   if (!x.status().ok()) return x;
-  const absl::StatusOr<Axes> axes = NormAxes(x, options.axes, options.epsilon);
+  const absl::StatusOr<Axes> axes = NormAxes(x, options.axes, options.epsilon, options.low_precision);
   if (!axes.ok()) return Refuse(axes.status(), "layer_norm", {x}, where);
   const DType wide = WideDType(x.dtype());
   const Affine affine(x, *axes);
   const Value numbers = ops::Cast(x, wide);
+  const auto scale = [&] { return affine.Get("scale", x.dtype(), wide, Ones(), where); };
+  const auto bias = [&] { return affine.Get("bias", x.dtype(), wide, Zeros(), where); };
+  if (options.low_precision.has_value()) {
+    const LowPrecisionNorm norm(x, *axes, options.epsilon, *options.low_precision);
+    const Value centred = norm.Round(numbers - norm.Mean(norm.Round(numbers)));
+    Value y = norm.Normalized(centred, options.use_scale ? std::optional<Value>(scale()) : std::nullopt);
+    if (options.use_bias) y = norm.Round(y + norm.Round(bias()));
+    return ops::Cast(y, x.dtype());
+  }
   const Value centred = numbers - ops::Mean(numbers, *axes, /*keepdims=*/true);
   const Value variance = ops::Mean(centred * centred, *axes, /*keepdims=*/true);
   Value y = centred * ops::Rsqrt(variance + options.epsilon);
-  if (options.use_scale) y = y * affine.Get("scale", x.dtype(), wide, Ones(), where);
-  if (options.use_bias) y = y + affine.Get("bias", x.dtype(), wide, Zeros(), where);
+  if (options.use_scale) y = y * scale();
+  if (options.use_bias) y = y + bias();
   return ops::Cast(y, x.dtype());
 }
 
@@ -76,12 +126,19 @@ Value RmsNorm(const Value& x, absl::string_view name, const RmsNormOptions& opti
   const CallSite site(where);
   const NamedScope scope(name);
   if (!x.status().ok()) return x;
-  const absl::StatusOr<Axes> axes = NormAxes(x, options.axes, options.epsilon);
+  const absl::StatusOr<Axes> axes = NormAxes(x, options.axes, options.epsilon, options.low_precision);
   if (!axes.ok()) return Refuse(axes.status(), "rms_norm", {x}, where);
   const DType wide = WideDType(x.dtype());
   const Value numbers = ops::Cast(x, wide);
+  const auto scale = [&] { return Affine(x, *axes).Get("scale", x.dtype(), wide, Ones(), where); };
+  if (options.low_precision.has_value()) {
+    const LowPrecisionNorm norm(x, *axes, options.epsilon, *options.low_precision);
+    return ops::Cast(
+        norm.Normalized(norm.Round(numbers), options.use_scale ? std::optional<Value>(scale()) : std::nullopt),
+        x.dtype());
+  }
   Value y = numbers * ops::Rsqrt(ops::Mean(numbers * numbers, *axes, /*keepdims=*/true) + options.epsilon);
-  if (options.use_scale) y = y * Affine(x, *axes).Get("scale", x.dtype(), wide, Ones(), where);
+  if (options.use_scale) y = y * scale();
   return ops::Cast(y, x.dtype());
 }
 

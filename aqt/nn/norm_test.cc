@@ -18,6 +18,7 @@
 #include "aqt/nn/parameter.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/ops/functions.h"
+#include "aqt/ops/low_precision.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -117,6 +118,31 @@ TEST(NormTest, Bf16IsComputedInF32) {
   EXPECT_TRUE(BitEqual(norm(x), norm(Cast(x, DType::kF32))));
 }
 
+// Each step rounded to three bits, by hand. tests/e2e/older_layers_test.cc has recorded values of LayerNorm.
+TEST(NormTest, LowPrecisionRmsNorm) {
+  const SmallFloat format{-6, 8, 3};
+  const Array x = RandomArray({DType::kF32, {3, 8}}, 9), scale = RandomArray({DType::kF32, {8}}, 10, 0.5, 1.5);
+  const SlotValues params = {{kScale, scale}};
+  const EagerParams eager(params);
+  const absl::StatusOr<Array> y =
+      RmsNorm(Value(x), "norm", {.low_precision = LowPrecision{.steps = format, .sums = format}}).ToArray();
+  ASSERT_THAT(y, IsOk());
+  const auto q = [&](float v) { return format.Round(v); };
+  for (int64_t row = 0; row < 3; ++row) {
+    float sum = 0;
+    for (int64_t i = 0; i < 8; ++i) {
+      const float c = q(x.View<float>()[row * 8 + i]);
+      sum = q(sum + q(c * c));
+    }
+    // The format's smallest number takes the place of an epsilon below it; 1 / 8 is a number of the format.
+    const float mean = q(q(sum) * 0.125f), factor = q(1 / std::sqrt(q(mean + 0x1p-6f)));
+    for (int64_t i = 0; i < 8; ++i) {
+      const float scaled = q(factor * q(scale.View<float>()[i]));
+      EXPECT_EQ(y->View<float>()[row * 8 + i], q(q(x.View<float>()[row * 8 + i]) * scaled));
+    }
+  }
+}
+
 Values Loss(In in) {
   const Value y = BatchNorm(in[0], "norm", {.momentum = 0.75});
   return {ops::Mean(y * y * y)};
@@ -189,6 +215,16 @@ TEST(NormTest, Errors) {
               FailsWith(kInvalid, {"batch_norm [norm]: momentum = 1"}));
   EXPECT_THAT(traced({}, [](const Value& x) { return BatchNorm(x, "norm"); }),
               FailsWith(kInvalid, {"batch_norm [norm]", "at least one axis"}));
+  EXPECT_THAT(traced({2, 3},
+                     [](const Value& x) {
+                       return LayerNorm(x, "norm", {.low_precision = LowPrecision{.steps = {.mantissa_bits = 0}}});
+                     }),
+              FailsWith(kInvalid, {"layer_norm [norm]: mantissa_bits = 0"}));
+  EXPECT_THAT(traced({2, 3},
+                     [](const Value& x) {
+                       return RmsNorm(ops::Cast(x, DType::kF64), "norm", {.low_precision = LowPrecision{}});
+                     }),
+              FailsWith(kInvalid, {"rms_norm [norm]: low_precision is not for f64"}));
   // Two layers of one name would write one statistic twice.
   EXPECT_THAT(traced({2, 3}, [](const Value& x) { return BatchNorm(BatchNorm(x, "norm"), "norm"); }),
               FailsWith(absl::StatusCode::kAlreadyExists, {"norm/mean"}));
