@@ -16,6 +16,7 @@
 #include "aqt/graph/context.h"
 #include "aqt/kernels/absmax.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/quantize_fp8.h"
 #include "aqt/kernels/target.h"
 #include "aqt/quant/config/runtime.h"
@@ -75,6 +76,13 @@ float MaxOverParts(int64_t elements, const F& body) {
 Value MultiplyDequantized(const Value& lhs, const Value& lhs_scale, const Value& rhs, const Value& rhs_scale,
                           const DotDims& dims, DType dtype) {
   return ops::DotGeneral(ops::Fp8Dequantize(lhs, lhs_scale, dtype), ops::Fp8Dequantize(rhs, rhs_scale, dtype), dims);
+}
+
+Contraction ContractionOf(const DotDims& dims, const Aval& lhs, const Aval& rhs) {
+  return MakeContraction(dims, lhs, rhs, DType::kF32, kernels::BestTarget());
+}
+Contraction ForwardContraction(int64_t rows, const Shape& kernel) {
+  return ContractionOf(Fp8ForwardDims(), {DType::kE4M3FN, {rows, kernel[0]}}, {DType::kE4M3FN, kernel});
 }
 
 }  // namespace
@@ -147,7 +155,7 @@ Value QuantizeToFp8(const Value& x, const Value& scale, DType dtype, std::option
 }
 
 absl::StatusOr<Array> MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, const Array& rhs_scale,
-                                  const DotDims& dims, DType dtype) {
+                                  const DotDims& dims, DType dtype, const void* rhs_panels) {
   const float left = Rounded(lhs_scale.View<float>()[0], dtype), right = Rounded(rhs_scale.View<float>()[0], dtype);
   if (!IsPowerOfTwo(left) || !IsPowerOfTwo(right)) {
     const SuspendTrace suspend;
@@ -155,11 +163,11 @@ absl::StatusOr<Array> MultiplyFp8(const Array& lhs, const Array& lhs_scale, cons
   }
   ArrayBuilder out = ArrayBuilder::ForOverwrite({dtype, DotOutputShape(dims, lhs.shape(), rhs.shape())});
   if (out.ref().shape.num_elements() > 0) {
-    const Contraction contraction = MakeContraction(dims, lhs.aval(), rhs.aval(), DType::kF32, kernels::BestTarget());
+    const Contraction contraction = ContractionOf(dims, lhs.aval(), rhs.aval());
     const Runtime runtime{.executor = CurrentExecutor()};
     Workspace workspace(ScratchOf(runtime));
     ContractScaled(contraction, lhs, rhs, {.lhs_scale = &left, .rhs_scale = &right, .lhs_stride = 0, .rhs_stride = 0},
-                   out.ref(), workspace, runtime);
+                   out.ref(), workspace, runtime, {.lhs = nullptr, .rhs = rhs_panels});
   }
   return std::move(out).Build();
 }
@@ -177,6 +185,26 @@ Value MultiplyFp8(const Value& lhs, const Value& lhs_scale, const Value& rhs, co
   const Value sum = ops::DotGeneral(ops::Cast(lhs, DType::kBF16), ops::Cast(rhs, DType::kBF16), dims, DType::kF32);
   return ops::Select(ops::And(is_power_of_two(left), is_power_of_two(right)), ops::Cast(sum * left * right, dtype),
                      MultiplyDequantized(lhs, lhs_scale, rhs, rhs_scale, dims, dtype));
+}
+
+const DotDims& Fp8ForwardDims() {
+  static const DotDims& dims = *new DotDims{.lhs_contracting = {1}, .rhs_contracting = {0}};
+  return dims;
+}
+
+Fp8Panels Fp8PanelsOf(const Shape& x, const Shape& kernel) {
+  const Contraction contraction = ForwardContraction(x[0], kernel);
+  const kernels::PanelFormat& f = PackedFormat(contraction, Side::kRhs);
+  return {.rows = x[0],
+          .bytes = PackedBytes(contraction, Side::kRhs, kernel, contraction.rhs),
+          .format = absl::StrCat("layout ", static_cast<int>(f.layout), ", element ", static_cast<int>(f.element),
+                                 ", width ", f.width, ", group ", f.k_group)};
+}
+
+Array PackFp8(const Array& codes, const Fp8Panels& panels) {
+  const Contraction contraction = ForwardContraction(panels.rows, codes.shape());
+  return Array(Aval{DType::kU8, {panels.bytes}}, PackAhead(contraction, Side::kRhs, codes, contraction.rhs,
+                                                           /*group_scales=*/nullptr, {.executor = CurrentExecutor()}));
 }
 
 absl::Status CheckFp8DType(DType dtype) {

@@ -4,6 +4,7 @@
 // The arithmetic of fp8_scaling.h and fp8_dot.h on arrays, by the kernels. Internal. The expansions of the operations,
 // made of basic operations, give the same bits.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/fp8_scaling.h"
 
@@ -43,10 +45,23 @@ Value QuantizeToFp8(const Value& x, const Value& scale, DType dtype, std::option
 // of two: (sum over the contracting axes of the codes * lhs_scale) * rhs_scale, rounded to `dtype`, where the sum is
 // that of bf16 operands in f32 (kernels/gemm_table.h).
 absl::StatusOr<Array> MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, const Array& rhs_scale,
-                                  const DotDims& dims, DType dtype);
+                                  const DotDims& dims, DType dtype, const void* rhs_panels = nullptr);
 // The same in basic operations.
 Value MultiplyFp8(const Value& lhs, const Value& lhs_scale, const Value& rhs, const Value& rhs_scale,
                   const DotDims& dims, DType dtype);
+
+// [m, k] x [k, n].
+const DotDims& Fp8ForwardDims();
+
+// The codes of a kernel [k, n] packed for the products with codes of x [m, k], by Fp8ForwardDims: the `rhs_panels` of
+// MultiplyFp8. Not of empty shapes.
+struct Fp8Panels {
+  int64_t rows = 0;  // m
+  int64_t bytes = 0;
+  std::string format;  // equal for equal panels
+};
+Fp8Panels Fp8PanelsOf(const Shape& x, const Shape& kernel);
+Array PackFp8(const Array& codes, const Fp8Panels& panels);
 
 // ---- checks, with messages that name the operand
 

@@ -23,6 +23,7 @@ namespace {
 
 using internal::Fp8BackwardParts;
 using internal::Fp8Codes;
+using internal::Fp8ForwardDims;
 using internal::Fp8ForwardParts;
 using internal::Fp8StateArrays;
 using internal::Fp8StateAvals;
@@ -30,10 +31,6 @@ using internal::MultiplyFp8;
 using internal::QuantizeToFp8;
 using internal::UpdatedFp8State;
 
-const DotDims& ForwardDims() {
-  static const DotDims& dims = *new DotDims{.lhs_contracting = {1}, .rhs_contracting = {0}};
-  return dims;
-}
 // dy k^T, and x^T dy.
 const DotDims& InputGradientDims() {
   static const DotDims& dims = *new DotDims{.lhs_contracting = {1}, .rhs_contracting = {1}};
@@ -220,7 +217,7 @@ class ForwardOp : public CompositeBase {
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const Value x = ops::Fp8Quantize(in[kX], in[kXScale], DType::kE4M3FN, parts_.options.compute_dtype);
     const Value k = ops::Fp8Quantize(in[kK], in[kKScale], DType::kE4M3FN, parts_.options.compute_dtype);
-    std::vector<Value> out = {MultiplyFp8(x, in[kXScale], k, in[kKScale], ForwardDims(), in[kX].dtype())};
+    std::vector<Value> out = {MultiplyFp8(x, in[kXScale], k, in[kKScale], Fp8ForwardDims(), in[kX].dtype())};
     if (!parts_.with_gradient) return out;
     out.insert(out.end(), {x, k});
     for (const Operand tensor : {kX, kK}) {
@@ -238,7 +235,7 @@ class ForwardOp : public CompositeBase {
                                                          parts_.options.compute_dtype, parts_.with_gradient));
     std::vector<Array> out(1);
     AQT_ASSIGN_OR_RETURN(out[0],
-                         MultiplyFp8(x.codes, in[kXScale], k.codes, in[kKScale], ForwardDims(), in[kX].dtype()));
+                         MultiplyFp8(x.codes, in[kXScale], k.codes, in[kKScale], Fp8ForwardDims(), in[kX].dtype()));
     if (!parts_.with_gradient) return out;
     out.insert(out.end(), {x.codes, k.codes});
     for (const Operand tensor : {kX, kK}) {

@@ -17,6 +17,7 @@
 #include "aqt/graph/depends_on.h"
 #include "aqt/graph/eval_op.h"
 #include "aqt/graph/rewrite.h"
+#include "aqt/ops/fp8_packed_dot.h"
 #include "aqt/ops/packed_contraction.h"
 #include "aqt/runtime/executable.h"
 
@@ -33,9 +34,10 @@ absl::StatusOr<Program> WithPackedOperands(const Program& program, const SlotVal
   const std::vector<bool> fixed = FixedVars(program, values);
   return Rewrite(program,
                  [&](const Equation& eqn, absl::Span<const Value> operands) -> absl::StatusOr<std::vector<Value>> {
-                   absl::InlinedVector<bool, 6> is_fixed;
+                   absl::InlinedVector<bool, 8> is_fixed;
                    for (const VarId var : eqn.in) is_fixed.push_back(fixed[var]);
                    std::optional<std::vector<Value>> packed = BindPacked(eqn.op, operands, is_fixed, eqn.where);
+                   if (!packed.has_value()) packed = BindPackedFp8Dot(eqn.op, operands, is_fixed, eqn.where);
                    return packed.has_value() ? *std::move(packed) : BindAgain(eqn, operands);
                  });
 }
