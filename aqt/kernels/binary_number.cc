@@ -33,14 +33,18 @@ void Visit(BinaryKind kind, Map map) {
   }
 }
 
-void WithNumber(BinaryKind kind, const float* x, float number, bool number_first, int64_t n, float* out) {
+void WithNumbers(BinaryKind kind, const float* x, const float* numbers, bool number_first, int64_t rows,
+                 int64_t columns, float* out) {
   Visit(kind, [&](auto f) {
-    if (number_first) {
-      ForEach(
-          n, out, [=](float v) { return f(number, v); }, x);
-    } else {
-      ForEach(
-          n, out, [=](float v) { return f(v, number); }, x);
+    for (int64_t r = 0; r < rows; ++r, x += columns, out += columns) {
+      const float number = numbers[r];
+      if (number_first) {
+        ForEach(
+            columns, out, [=](float v) { return f(number, v); }, x);
+      } else {
+        ForEach(
+            columns, out, [=](float v) { return f(v, number); }, x);
+      }
     }
   });
 }
@@ -71,7 +75,12 @@ bool TakesNumber(BinaryKind kind) {
 
 void BinaryWithNumber(BinaryKind kind, const float* x, float number, bool number_first, int64_t n, float* out,
                       Target target) {
-  AQT_HWY_DISPATCH(target, WithNumber)(kind, x, number, number_first, n, out);
+  BinaryWithNumbers(kind, x, &number, number_first, 1, n, out, target);
+}
+
+void BinaryWithNumbers(BinaryKind kind, const float* x, const float* numbers, bool number_first, int64_t rows,
+                       int64_t columns, float* out, Target target) {
+  AQT_HWY_DISPATCH(target, WithNumbers)(kind, x, numbers, number_first, rows, columns, out);
 }
 
 void SumOfScaled(const ScaledRow& a, const ScaledRow& b, bool subtract, int64_t n, float* out, Target target) {

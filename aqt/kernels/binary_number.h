@@ -26,6 +26,10 @@ struct ScaledRow {
 void SumOfScaled(const ScaledRow& a, const ScaledRow& b, bool subtract, int64_t n, float* out,
                  Target target = BestTarget());
 
+// The same for the rows of a dense matrix, each with a number of its own: numbers[r] for row r.
+void BinaryWithNumbers(BinaryKind kind, const float* x, const float* numbers, bool number_first, int64_t rows,
+                       int64_t columns, float* out, Target target = BestTarget());
+
 }  // namespace aqt::kernels
 
 #endif  // AQT_KERNELS_BINARY_NUMBER_H_

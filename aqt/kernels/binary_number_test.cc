@@ -74,5 +74,24 @@ TEST(SumOfScaled, HasTheBitsOfItsSteps) {
   }
 }
 
+TEST(BinaryWithNumbers, EachRowHasItsOwn) {
+  constexpr int64_t kRows = 3, kColumns = 37;
+  const float numbers[kRows] = {0.3f, -0.0f, 7};
+  std::vector<float> x(kRows * kColumns), repeated(x.size()), want(x.size()), got(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = 0.37f * static_cast<float>(i) - 13;
+    repeated[i] = numbers[i / kColumns];
+  }
+  const int64_t n = static_cast<int64_t>(x.size());
+  for (const bool first : {false, true}) {
+    const float *a = first ? repeated.data() : x.data(), *b = first ? x.data() : repeated.data();
+    Binary(BinaryKind::kDiv, DType::kF32, a, b, n, want.data());
+    for (const Target target : SupportedTargets()) {
+      BinaryWithNumbers(BinaryKind::kDiv, x.data(), numbers, first, kRows, kColumns, got.data(), target);
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), n * sizeof(float)), 0) << ToString(target);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace aqt::kernels

@@ -109,13 +109,45 @@ void AddPartOf(const T* x, int64_t first, int64_t n, ComputeType<T>* lanes) {
   }
 }
 
+// Several rows at a time: the additions of one wait for each other.
+template <class K, int kRows, class C>
+HWY_INLINE void RowsTogether(const C* x, int64_t columns, C* out) {
+  const Wide<C> d;
+  constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(Wide<C>()));
+  constexpr int64_t kVectors = kLanes / kStep;
+  hn::VFromD<Wide<C>> sums[kRows][kVectors];
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = hn::Set(d, K::template kInitial<C>);
+  }
+  int64_t k = 0;
+  for (; k + kLanes <= columns; k += kLanes) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int64_t v = 0; v < kVectors; ++v) {
+        sums[r][v] = K::Apply(sums[r][v], hn::LoadU(d, x + r * columns + k + v * kStep));
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    C lanes[kLanes];
+    for (int64_t v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, lanes + v * kStep);
+    Combine<K>(x + r * columns + k, columns - k, lanes);
+    Tree<K>(1, lanes);
+    out[r] = lanes[0];
+  }
+}
+
 template <class K, class T>
 void RowsOf(const T* x, int64_t rows, int64_t columns, T* out) {
   using C = ComputeType<T>;
-  for (int64_t r = 0; r < rows; ++r, x += columns) {
+  int64_t r = 0;
+  if constexpr (std::is_same_v<T, C>) {
+    for (; r + 4 <= rows; r += 4) RowsTogether<K, 4>(x + r * columns, columns, out + r);
+    for (; r + 2 <= rows; r += 2) RowsTogether<K, 2>(x + r * columns, columns, out + r);
+  }
+  for (; r < rows; ++r) {
     C lanes[kLanes];
     std::fill_n(lanes, kLanes, K::template kInitial<C>);
-    AddPartOf<K>(x, 0, columns, lanes);
+    AddPartOf<K>(x + r * columns, 0, columns, lanes);
     Tree<K>(1, lanes);
     out[r] = Store<T>(lanes[0]);
   }

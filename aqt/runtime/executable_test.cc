@@ -140,6 +140,21 @@ TEST(ExecutableTest, AReturnedOperandOutlivesItsPlaceInTheArena) {
       {RandomArray({DType::kF32, {50}}, 3)});
 }
 
+// A number for each row: one that operations of two operands read as it is, in either place and as an output; one that
+// others read, too; one that is read long after it was made.
+TEST(ExecutableTest, NumbersOfRows) {
+  const auto fn = [](In in) {
+    const Value sum = ops::ReduceSum(in[0], {-1}, true), max = ops::ReduceMax(in[0], {-1}, true);
+    const Value centered = in[0] - sum / 37.0, below = max - in[0];
+    const Value chosen = ops::Select(ops::Less(in[0], sum), centered, below);
+    const Value variance = ops::ReduceSum(centered * centered, {-1}, true);
+    return Values{centered / (variance + 1e-5) * in[1], chosen, max / (below + 1.0), sum, chosen * max + sum};
+  };
+  for (const int64_t rows : {1, 2, 7, 600}) {
+    ExpectSameAsEval(fn, {RandomArray({DType::kF32, {rows, 37}}, 1), RandomArray({DType::kF32, {37}}, 2)});
+  }
+}
+
 TEST(ExecutableTest, EmptyArrays) {
   ExpectSameAsEval(
       [](In in) {

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
@@ -118,6 +119,11 @@ class Builder {
  private:
   VarId Root(VarId var) const { return roots_[var]; }
   const Equation& EquationOf(const FusedMember& member) const { return program_.eqns[member.eqn]; }
+  // The root whose elements a member reads for this operand.
+  VarId ReadOf(VarId var) const {
+    const auto number = numbers_.find(Root(var));
+    return number != numbers_.end() ? number->second.source : Root(var);
+  }
   // Elements in a row of the member's result.
   int64_t Width(FusedRole role) const { return role == FusedRole::kFull ? columns_ : 1; }
 
@@ -163,7 +169,12 @@ class Builder {
   absl::flat_hash_map<VarId, Location> made_;                        // by members so far
   absl::flat_hash_map<VarId, int> last_;                             // the member that reads a variable last
   absl::flat_hash_map<VarId, std::pair<int64_t, int64_t>> scratch_;  // offset and bytes, of what is given back
-  absl::flat_hash_map<VarId, VarId> numbers_;    // broadcast numbers that are read where they are, and their sources
+  // Broadcasts of numbers, or of a number for each row, that are read where they are.
+  struct Numbers {
+    VarId source;
+    bool per_row;
+  };
+  absl::flat_hash_map<VarId, Numbers> numbers_;
   absl::flat_hash_map<VarId, Factors> folded_;   // products with a number that only a sum reads, and their factors
   absl::flat_hash_map<VarId, bool> read_whole_;  // operands of which a piece reads other rows than its own
   ArenaLayout layout_, kept_;
@@ -196,16 +207,21 @@ void Builder::FindUses() {
   }
 }
 
-// Broadcasts of f32 numbers that only binary operations with another array read.
+// Broadcasts of f32 numbers, or of a number for each row, that only binary operations with another array read.
 void Builder::FindNumbers() {
+  absl::flat_hash_set<VarId> made;  // by members so far
   for (const FusedMember& member : group_.members) {
     const Equation& eqn = EquationOf(member);
     const VarId source = Root(eqn.in.empty() ? eqn.out[0] : eqn.in[0]);
-    const bool is_number =
-        std::holds_alternative<BroadcastOp>(eqn.op) && program_.aval(eqn.out[0]).dtype == DType::kF32 &&
-        program_.aval(source).shape.num_elements() == 1 && std::find(in_.begin(), in_.end(), source) != in_.end() &&
-        std::find(out_.begin(), out_.end(), eqn.out[0]) == out_.end();
-    if (is_number) numbers_[eqn.out[0]] = source;
+    if (!std::holds_alternative<BroadcastOp>(eqn.op)) {
+      made.insert(eqn.out[0]);
+      continue;
+    }
+    if (program_.aval(eqn.out[0]).dtype != DType::kF32) continue;
+    if (std::find(out_.begin(), out_.end(), eqn.out[0]) != out_.end()) continue;
+    const bool per_row = made.contains(source);
+    const bool is_number = program_.aval(source).shape.num_elements() == 1 && !per_row;
+    if (is_number || (per_row && member.role == FusedRole::kFull)) numbers_[eqn.out[0]] = {source, per_row};
   }
   for (const FusedMember& member : group_.members) {
     const Equation& eqn = EquationOf(member);
@@ -214,6 +230,12 @@ void Builder::FindNumbers() {
                            numbers_.contains(Root(eqn.in[0])) != numbers_.contains(Root(eqn.in[1]));
     if (takes_one) continue;
     for (const VarId var : eqn.in) numbers_.erase(Root(var));
+  }
+  for (size_t i = 0; i < group_.members.size(); ++i) {
+    for (const VarId var : EquationOf(group_.members[i]).in) {
+      int& last = last_[ReadOf(var)];
+      last = std::max(last, static_cast<int>(i));
+    }
   }
 }
 
@@ -240,6 +262,8 @@ void Builder::FindFolded() {
       if (binary->kind == kernels::BinaryKind::kAdd || binary->kind == kernels::BinaryKind::kSub) sum[i] = i;
       continue;
     }
+    const Numbers& numbers = numbers_.at(Root(eqn.in[*number]));
+    if (numbers.per_row) continue;
     const VarId var = eqn.out[0];
     const bool is_read_once =
         uses.contains(var) && uses[var] == 1 && std::find(out_.begin(), out_.end(), var) == out_.end();
@@ -249,13 +273,13 @@ void Builder::FindFolded() {
     sum[i] = sum[next];
     depth[i] = depth[next] + 1;
     const VarId array = Root(eqn.in[1 - *number]);
-    folded_[var] = {array, {numbers_.at(Root(eqn.in[*number]))}};
+    folded_[var] = {array, {numbers.source}};
     last_[array] = std::max(last_[array], sum[i]);
   }
 }
 
 Builder::Factors Builder::FactorsOf(VarId var) const {
-  Factors factors{Root(var)};
+  Factors factors{ReadOf(var)};
   for (auto it = folded_.find(factors.array); it != folded_.end(); it = folded_.find(factors.array)) {
     factors.numbers.insert(factors.numbers.begin(), it->second.numbers[0]);
     factors.array = it->second.array;
@@ -373,15 +397,15 @@ void Builder::AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole ro
     return;
   }
   for (const VarId var : eqn.in) {
-    const auto number = numbers_.find(Root(var));
-    instruction.in.push_back(number != numbers_.end() ? External(number->second, 0)
-                                                      : LocationOf(Root(var), width, program_.aval(var).dtype));
+    const bool is_number = numbers_.contains(Root(var));
+    instruction.in.push_back(LocationOf(ReadOf(var), is_number ? 0 : width, program_.aval(var).dtype));
   }
   if (const std::optional<size_t> number = NumberOperand(eqn)) {
-    instruction.run = [kind = std::get<BinaryOp>(eqn.op).kind, at = *number, width](const void* const* in, int64_t,
-                                                                                    int64_t rows, void* out) {
-      kernels::BinaryWithNumber(kind, static_cast<const float*>(in[1 - at]), *static_cast<const float*>(in[at]),
-                                at == 0, rows * width, static_cast<float*>(out));
+    const bool per_row = numbers_.at(Root(eqn.in[*number])).per_row;
+    instruction.run = [kind = std::get<BinaryOp>(eqn.op).kind, at = *number, width, per_row](
+                          const void* const* in, int64_t, int64_t rows, void* out) {
+      kernels::BinaryWithNumbers(kind, static_cast<const float*>(in[1 - at]), static_cast<const float*>(in[at]),
+                                 at == 0, per_row ? rows : 1, per_row ? width : rows * width, static_cast<float*>(out));
     };
   } else {
     instruction.run = [fn = std::move(fn), width](const void* const* in, int64_t, int64_t rows, void* out) {
