@@ -36,6 +36,22 @@ C AddWrapping(C a, C b) {
   else return a + b;
 }
 
+template <class C>
+C SubtractWrapping(C a, C b) {
+  if constexpr (std::is_integral_v<C>) return static_cast<C>(static_cast<uint32_t>(a) - static_cast<uint32_t>(b));
+  else return a - b;
+}
+
+// Integers like XLA: x / 0 = -1, and the only quotient that overflows, -2^31 / -1, wraps.
+template <class C>
+C Divide(C a, C b) {
+  if constexpr (std::is_integral_v<C>) {
+    if (b == 0) return -1;
+    if (b == -1) return SubtractWrapping(C{0}, a);
+  }
+  return a / b;
+}
+
 inline int32_t MultiplyWrapping(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
 }
@@ -99,6 +115,34 @@ template <class C>
 C Highest() {
   if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::max();
   else return std::numeric_limits<C>::infinity();
+}
+
+// Calls f(op) with op(C, C) -> C, what BinaryKind says of numbers; false for kinds that do not take them. (The enum is
+// a parameter because elementwise.h lies above this file.)
+template <class C, class BinaryKind, class F>
+bool VisitBinary(BinaryKind kind, F&& f) {
+  switch (kind) {
+    case BinaryKind::kAdd: f([](C a, C b) { return AddWrapping(a, b); }); return true;
+    case BinaryKind::kSub: f([](C a, C b) { return SubtractWrapping(a, b); }); return true;
+    case BinaryKind::kMul: f([](C a, C b) { return MultiplyWrapping(a, b); }); return true;
+    case BinaryKind::kDiv: f([](C a, C b) { return Divide(a, b); }); return true;
+    case BinaryKind::kMax: f([](C a, C b) { return Maximum(a, b); }); return true;
+    case BinaryKind::kMin: f([](C a, C b) { return Minimum(a, b); }); return true;
+    default: return false;
+  }
+}
+
+// Likewise for CompareKind: op(C, C) -> bool.
+template <class C, class CompareKind, class F>
+void VisitCompare(CompareKind kind, F&& f) {
+  switch (kind) {
+    case CompareKind::kEq: return f([](C a, C b) { return a == b; });
+    case CompareKind::kNe: return f([](C a, C b) { return a != b; });
+    case CompareKind::kLt: return f([](C a, C b) { return a < b; });
+    case CompareKind::kLe: return f([](C a, C b) { return a <= b; });
+    case CompareKind::kGt: return f([](C a, C b) { return a > b; });
+    case CompareKind::kGe: return f([](C a, C b) { return a >= b; });
+  }
 }
 
 // Calls f.template operator()<T>() with the storage type of an arithmetic dtype.

@@ -19,23 +19,9 @@ HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
-// Calls map(f) with f(x, y).
-template <class Map>
-void Visit(BinaryKind kind, Map map) {
-  switch (kind) {
-    case BinaryKind::kAdd: return map([](float x, float y) { return x + y; });
-    case BinaryKind::kSub: return map([](float x, float y) { return x - y; });
-    case BinaryKind::kMul: return map([](float x, float y) { return x * y; });
-    case BinaryKind::kDiv: return map([](float x, float y) { return x / y; });
-    case BinaryKind::kMax: return map([](float x, float y) { return internal::Maximum(x, y); });
-    case BinaryKind::kMin: return map([](float x, float y) { return internal::Minimum(x, y); });
-    default: AQT_CHECK(!"a kind that takes a number");
-  }
-}
-
 void WithNumbers(BinaryKind kind, const float* x, const float* numbers, bool number_first, int64_t rows,
                  int64_t columns, float* out) {
-  Visit(kind, [&](auto f) {
+  AQT_CHECK(internal::VisitBinary<float>(kind, [&](auto f) {
     for (int64_t r = 0; r < rows; ++r, x += columns, out += columns) {
       const float number = numbers[r];
       if (number_first) {
@@ -46,7 +32,7 @@ void WithNumbers(BinaryKind kind, const float* x, const float* numbers, bool num
             columns, out, [=](float v) { return f(v, number); }, x);
       }
     }
-  });
+  }));
 }
 
 void SumOf(const ScaledRow& a, const ScaledRow& b, bool subtract, int64_t n, float* out) {
@@ -69,8 +55,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels {
 
 bool TakesNumber(BinaryKind kind) {
-  return kind == BinaryKind::kAdd || kind == BinaryKind::kSub || kind == BinaryKind::kMul || kind == BinaryKind::kDiv ||
-         kind == BinaryKind::kMax || kind == BinaryKind::kMin;
+  return internal::VisitBinary<float>(kind, [](auto) {});
 }
 
 void BinaryWithNumber(BinaryKind kind, const float* x, float number, bool number_first, int64_t n, float* out,

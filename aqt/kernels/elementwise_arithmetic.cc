@@ -64,13 +64,6 @@ void NarrowAny(DType dtype, const float* x, int64_t n, void* out) {
 HWY_INLINE int32_t Wrap(uint32_t x) { return static_cast<int32_t>(x); }
 HWY_INLINE uint32_t Unsigned(int32_t x) { return static_cast<uint32_t>(x); }
 
-// Like XLA: x / 0 = -1, and the only quotient that overflows, -2^31 / -1, wraps.
-inline int32_t Divide(int32_t a, int32_t b) {
-  if (b == 0) return -1;
-  if (b == -1) return Wrap(0u - Unsigned(a));
-  return a / b;
-}
-
 // ---- arrays
 
 void UnaryS32(UnaryKind kind, const int32_t* x, int64_t n, int32_t* out) {
@@ -106,38 +99,12 @@ void UnaryFloat(UnaryKind kind, const C* x, int64_t n, C* out) {
 
 template <class C>
 void BinaryOf(BinaryKind kind, const C* a, const C* b, int64_t n, C* out) {
-  constexpr bool kInteger = std::is_integral_v<C>;
-  const auto map = [&](auto f) { ForEach(n, out, f, a, b); };
-  switch (kind) {
-    case BinaryKind::kAdd: return map([](C x, C y) { return internal::AddWrapping(x, y); });
-    case BinaryKind::kSub:
-      return map([](C x, C y) {
-        if constexpr (kInteger) return Wrap(Unsigned(x) - Unsigned(y));
-        else return x - y;
-      });
-    case BinaryKind::kMul: return map([](C x, C y) { return internal::MultiplyWrapping(x, y); });
-    case BinaryKind::kDiv:
-      return map([](C x, C y) {
-        if constexpr (kInteger) return Divide(x, y);
-        else return x / y;
-      });
-    case BinaryKind::kMax: return map([](C x, C y) { return internal::Maximum(x, y); });
-    case BinaryKind::kMin: return map([](C x, C y) { return internal::Minimum(x, y); });
-    default: AQT_CHECK(!"a kind that takes numbers");
-  }
+  AQT_CHECK(internal::VisitBinary<C>(kind, [&](auto f) { ForEach(n, out, f, a, b); }));
 }
 
 template <class C>
 void CompareOf(CompareKind kind, const C* a, const C* b, int64_t n, bool* out) {
-  const auto map = [&](auto f) { ForEach(n, out, f, a, b); };
-  switch (kind) {
-    case CompareKind::kEq: return map([](C x, C y) { return x == y; });
-    case CompareKind::kNe: return map([](C x, C y) { return x != y; });
-    case CompareKind::kLt: return map([](C x, C y) { return x < y; });
-    case CompareKind::kLe: return map([](C x, C y) { return x <= y; });
-    case CompareKind::kGt: return map([](C x, C y) { return x > y; });
-    case CompareKind::kGe: return map([](C x, C y) { return x >= y; });
-  }
+  internal::VisitCompare<C>(kind, [&](auto f) { ForEach(n, out, f, a, b); });
 }
 
 template <class C>

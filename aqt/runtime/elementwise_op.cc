@@ -47,29 +47,15 @@ ElementwiseFn NumberFn(const UnaryOp& op) {
 }
 
 ElementwiseFn NumberFn(const BinaryOp& op) {
-  using kernels::BinaryKind;
-  switch (op.kind) {
-    case BinaryKind::kAdd: return OfTwo<float>([](float x, float y) { return x + y; });
-    case BinaryKind::kSub: return OfTwo<float>([](float x, float y) { return x - y; });
-    case BinaryKind::kMul: return OfTwo<float>([](float x, float y) { return x * y; });
-    case BinaryKind::kDiv: return OfTwo<float>([](float x, float y) { return x / y; });
-    case BinaryKind::kMax: return OfTwo<float>([](float x, float y) { return kernels::internal::Maximum(x, y); });
-    case BinaryKind::kMin: return OfTwo<float>([](float x, float y) { return kernels::internal::Minimum(x, y); });
-    default: return nullptr;
-  }
+  ElementwiseFn fn;
+  kernels::internal::VisitBinary<float>(op.kind, [&](auto f) { fn = OfTwo<float>(f); });
+  return fn;
 }
 
 ElementwiseFn NumberFn(const CompareOp& op) {
-  using kernels::CompareKind;
-  switch (op.kind) {
-    case CompareKind::kEq: return OfTwo<bool>([](float x, float y) { return x == y; });
-    case CompareKind::kNe: return OfTwo<bool>([](float x, float y) { return x != y; });
-    case CompareKind::kLt: return OfTwo<bool>([](float x, float y) { return x < y; });
-    case CompareKind::kLe: return OfTwo<bool>([](float x, float y) { return x <= y; });
-    case CompareKind::kGt: return OfTwo<bool>([](float x, float y) { return x > y; });
-    case CompareKind::kGe: return OfTwo<bool>([](float x, float y) { return x >= y; });
-  }
-  return nullptr;
+  ElementwiseFn fn;
+  kernels::internal::VisitCompare<float>(op.kind, [&](auto f) { fn = OfTwo<bool>(f); });
+  return fn;
 }
 
 ElementwiseFn NumberFn(const SelectOp&) {
