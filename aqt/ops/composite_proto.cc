@@ -361,6 +361,16 @@ Made LoadStaticScale(const config::SavedCalibration& in) {
   return internal::MakeOpaqueOp(std::move(op));
 }
 
+void Save(const SmallFloat& format, SavedComposite& out) {
+  config::SavedSmallFloat& m = *out.mutable_low_precision_sum();
+  m.set_min_exponent(format.min_exponent);
+  m.set_max_exponent(format.max_exponent);
+  m.set_mantissa_bits(format.mantissa_bits);
+}
+Made Load(const config::SavedSmallFloat& in) {
+  return internal::MakeLowPrecisionSum({in.min_exponent(), in.max_exponent(), in.mantissa_bits()});
+}
+
 // ---- all of them
 
 absl::StatusOr<std::string> SaveComposite(const Composite& op) {
@@ -374,6 +384,8 @@ absl::StatusOr<std::string> SaveComposite(const Composite& op) {
     Save(*einsum, saved);
   } else if (const std::optional<ScalingParts> scaling = ScalingPartsOf(op)) {
     Save(*scaling, saved);
+  } else if (const std::optional<SmallFloat> sums = internal::LowPrecisionSumFormatOf(op)) {
+    Save(*sums, saved);
   } else if (!internal::SaveFp8(op, saved)) {
     return absl::UnimplementedError("another composite has the name of this one");
   }
@@ -399,6 +411,7 @@ Made LoadMessage(const SavedComposite& in) {
     case SavedComposite::kFp8Update: return internal::LoadFp8(in.fp8_update());
     case SavedComposite::kFp8Dot: return internal::LoadFp8(in.fp8_dot());
     case SavedComposite::kFp8Backward: return internal::LoadFp8(in.fp8_backward());
+    case SavedComposite::kLowPrecisionSum: return Load(in.low_precision_sum());
     case SavedComposite::KIND_NOT_SET: break;
   }
   return Corrupt("there is no configuration");
@@ -418,6 +431,11 @@ Made LoadComposite(absl::string_view bytes) {
   // What this library would refuse to make, no file of its own has.
   if (absl::IsInvalidArgument(op.status())) return absl::DataLossError(op.status().message());
   return op;
+}
+
+// Of the FP8 layers; aqt_pack and what takes its panels refuse by themselves.
+absl::StatusOr<std::string> SavePanels(const Composite&) {
+  return absl::UnimplementedError("an operand is packed for the kernels of this machine");
 }
 
 }  // namespace
@@ -456,6 +474,7 @@ const CompositeCodecs& ProgramCodecs() {
                              "cast_on_backward",
                              "get_data",
                              "get_scale",
+                             "low_precision_sum",
                              "fp8_quantize",
                              "fp8_quantize_dequantize",
                              "fp8_update",
@@ -464,6 +483,7 @@ const CompositeCodecs& ProgramCodecs() {
                              "fp8_dot_bwd"}) {
       add(name);
     }
+    for (const char* name : {"fp8_pack", "fp8_packed_dot"}) all[name] = {SavePanels, LoadComposite};
     return all;
   }());
   return codecs;

@@ -14,8 +14,8 @@
 
 namespace aqt::ops {
 
-// A codec for every composite of aqt/ops. Saving is Unimplemented for operands that are packed for this machine
-// (aqt_pack): save the program before it is prepared.
+// A codec for every composite of aqt/ops but exchanges between processes (collective_ops.h). Saving is Unimplemented
+// for operands that are packed for this machine (aqt_pack, fp8_pack): save the program before it is prepared.
 const CompositeCodecs& ProgramCodecs();
 
 }  // namespace aqt::ops

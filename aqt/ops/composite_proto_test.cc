@@ -24,6 +24,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/contraction_problems.h"
+#include "aqt/ops/low_precision.h"
 #include "aqt/ops/opaque_ops.h"
 #include "aqt/ops/packed_contraction.h"
 #include "aqt/ops/quantized_dot.h"
@@ -87,6 +88,21 @@ absl::StatusOr<Program> DataAndScale() {
   return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.3f, 2}, {3})});
 }
 
+absl::StatusOr<Program> LowPrecisionSums() {
+  const auto fn = [](In in) {
+    const SmallFloat narrow = {.min_exponent = -3, .max_exponent = 4, .mantissa_bits = 2};
+    return Values{ops::LowPrecisionSum(in[0], {1}, SmallFloat()), ops::LowPrecisionSum(in[0], {0, 1}, narrow)};
+  };
+  return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.3f, 2, 7.25f, 0.01f, 3}, {2, 3})});
+}
+
+// Those that are newer than the first file.
+std::set<std::string> LaterNames() {
+  std::set<std::string> names = CompositesOf(*DataAndScale());
+  names.merge(CompositesOf(*LowPrecisionSums()));
+  return names;
+}
+
 // Programs of one random contraction: with gradients, statistics and all that their expansions hold, and the operand
 // quantized ahead of time.
 std::vector<Program> ProgramsOf(Random& random, ContractionProblem (*draw)(Random&)) {
@@ -144,6 +160,7 @@ TEST(CompositeProtoTest, EveryCompositeComesBack) {
   ASSERT_NO_FATAL_FAILURE(check(*others));
   ASSERT_NO_FATAL_FAILURE(check(*ValueAndGrad(*others, {0})));
   ASSERT_NO_FATAL_FAILURE(check(*ValueAndGrad(*DataAndScale(), {0})));
+  ASSERT_NO_FATAL_FAILURE(check(*LowPrecisionSums()));
   EXPECT_EQ(seen, AllNames());
 }
 
@@ -352,11 +369,11 @@ absl::StatusOr<Program> OnConstants(absl::Span<const Program> programs) {
       {});
 }
 
-// One program that holds every composite but those of DataAndScale, on constants, with results that are the same on
+// One program that holds every composite but the later ones, on constants, with results that are the same on
 // every machine; small.
 absl::StatusOr<Program> EveryComposite() {
   std::vector<Program> programs = {*OtherComposites(), *ValueAndGrad(*OtherComposites(), {0})};
-  std::set<std::string> seen = CompositesOf(programs[0]), later = CompositesOf(*DataAndScale()), names = AllNames();
+  std::set<std::string> seen = CompositesOf(programs[0]), later = LaterNames(), names = AllNames();
   std::erase_if(names, [&](const std::string& name) { return later.contains(name); });
   for (int64_t seed = 1; seed <= 1000 && seen != names; ++seed) {
     for (const auto draw : kDraws) {
@@ -378,11 +395,13 @@ absl::StatusOr<Program> EveryComposite() {
 
 // A composite that came later needs a file of its own.
 TEST(CompositeProtoTest, OldFilesLoad) {
-  const std::set<std::string> later = CompositesOf(*DataAndScale());
   std::set<std::string> first = AllNames();
+  const std::set<std::string> later = LaterNames();
   std::erase_if(first, [&](const std::string& name) { return later.contains(name); });
   ExpectOldFileLoads("every_composite_v1", first, &EveryComposite);
-  ExpectOldFileLoads("data_and_scale_v1", later, [] { return OnConstants({*DataAndScale()}); });
+  ExpectOldFileLoads("data_and_scale_v1", CompositesOf(*DataAndScale()), [] { return OnConstants({*DataAndScale()}); });
+  ExpectOldFileLoads("low_precision_sum_v1", CompositesOf(*LowPrecisionSums()),
+                     [] { return OnConstants({*LowPrecisionSums()}); });
 }
 
 }  // namespace

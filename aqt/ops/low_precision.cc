@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,10 +15,12 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/composite.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/low_precision_parts.h"
 
 namespace aqt {
 namespace {
@@ -78,6 +81,8 @@ class SumOp : public CompositeBase {
     return {ops::BroadcastInDim(cotangents[0], residuals[0].shape(), {0})};
   }
 
+  const SmallFloat& format() const { return format_; }
+
  private:
   const SmallFloat format_;
 };
@@ -108,6 +113,20 @@ absl::Status Validate(const SoftmaxApproximation& a) {
 }
 
 }  // namespace
+
+namespace internal {
+
+std::optional<SmallFloat> LowPrecisionSumFormatOf(const Composite& op) {
+  const auto* sum = dynamic_cast<const SumOp*>(&op);
+  return sum == nullptr ? std::nullopt : std::optional(sum->format());
+}
+
+absl::StatusOr<std::shared_ptr<const Composite>> MakeLowPrecisionSum(const SmallFloat& format) {
+  AQT_RETURN_IF_ERROR(Validate(format));
+  return std::make_shared<SumOp>(format);
+}
+
+}  // namespace internal
 
 double SmallFloat::max() const { return std::ldexp(2 - std::ldexp(1.0, -mantissa_bits), max_exponent); }
 double SmallFloat::min() const { return std::ldexp(1.0, min_exponent); }

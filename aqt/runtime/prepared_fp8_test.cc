@@ -15,8 +15,10 @@
 #include "aqt/graph/grad.h"
 #include "aqt/graph/initial_stats.h"
 #include "aqt/graph/program.h"
+#include "aqt/graph/program_proto.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/composite_proto.h"
 #include "aqt/ops/fp8_dot.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/programs.h"
@@ -106,6 +108,8 @@ TEST(PreparedFp8Test, PacksOnlyWhatIsFixed) {
   ASSERT_THAT(prepared, IsOk());
   // One byte for each code, and the panels: at least as much again.
   EXPECT_GE(prepared->num_bytes(), 2 * 8 * 5);
+  EXPECT_THAT(SaveProgram(prepared->program(0), ops::ProgramCodecs()),
+              FailsWith(absl::StatusCode::kUnimplemented, {"fp8_packed_dot", "the kernels of this machine"}));
 }
 
 TEST(PreparedFp8Test, HasNoGradient) {
