@@ -160,6 +160,8 @@ class Transform {
       AQT_ASSIGN_OR_RETURN(call, Apply(found->second, options_.compute_dtype, original, convert, std::move(call)));
     }
     if (!std::holds_alternative<CompositeOp>(call.op)) Unify(call.operands);
+    // Its bits are those of the original dtype, whatever the policy says.
+    if (std::holds_alternative<BitcastOp>(call.op)) call.operands[0] = Converted(call.operands[0], original[0]);
     Report(eqn, found, operands, call.operands);
     if (std::optional<Value> contraction = BindContraction(call.op, call.operands, eqn.where)) return {{*contraction}};
     if (const auto* op = std::get_if<BroadcastOp>(&call.op); op != nullptr) {
