@@ -36,7 +36,8 @@ void ContractOn(kernels::Target target, const Array& lhs, const Array& rhs, cons
     Workspace workspace(scratch);
     Contract(contraction, lhs, rhs, out, workspace, Runtime());
   }
-  EXPECT_EQ(scratch.num_bytes(), sizes.Total()) << "it took more than was planned";
+  // A product of few rows may read its rhs where it is.
+  EXPECT_LE(scratch.num_bytes(), sizes.Total()) << "it took more than was planned";
 }
 
 // The dot product of two vectors, on each target; all give the same value.
