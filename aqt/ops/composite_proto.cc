@@ -28,6 +28,8 @@
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/ops/contractions.h"
 #include "aqt/ops/fp8_composite_proto.h"
+#include "aqt/ops/low_precision.h"
+#include "aqt/ops/low_precision_parts.h"
 #include "aqt/ops/opaque_kinds.h"
 #include "aqt/ops/scaling.h"
 #include "aqt/quant/config/config.h"
