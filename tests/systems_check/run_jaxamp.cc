@@ -47,8 +47,13 @@ Slot Stat(absl::string_view field) { return {SlotKind::kStat, absl::StrCat("dyna
 Value LastAxisKept(const Value& reduced, const Value& like) { return ops::Reshape(reduced, {like.dim(0), 1}); }
 
 Value Affine(Values in) { return ops::MatMul(in[0], in[1]) + in[2]; }
+// jax.nn.relu: NaN stays NaN, and the gradient is 0 where x > 0 does not hold. ops::Relu makes NaN 0.
 Value Relu(const Value& x) {
-  return ops::Call("relu", [](Values own) { return Outputs{ops::Select(ops::Greater(own[0], 0.0), own[0], 0.0)}; },
+  return ops::Call("relu",
+                   [](Values own) {
+                     const Value rest = ops::StopGradient(ops::Max(own[0], 0.0));
+                     return Outputs{ops::Select(ops::Greater(own[0], 0.0), own[0], rest)};
+                   },
                    {x})[0];
 }
 Value Tanh(Values in) { return ops::MatMul(ops::Tanh(ops::MatMul(in[0], in[1])), in[3]); }

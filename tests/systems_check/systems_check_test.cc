@@ -112,6 +112,27 @@ TEST(FixedSystems, OtherResultsThanListedFail) {
   EXPECT_TRUE(fs.Remove(path).ok());
 }
 
+// ---- what the cases compute
+
+// 131008 is infinite in f16, and its sum with b1 is NaN. JAX's relu keeps it. So the loss and the gradient of w2 are
+// NaN. The gradient stops there and at the other sum, 0, because neither is greater than 0.
+TEST(RunJaxamp, ReluKeepsNan) {
+  SystemCase nan;
+  nan.name = "grad/nan";
+  nan.config = Json::parse(R"({"compute_dtype": "f16"})");
+  nan.tolerance = Json::object();
+  nan.inputs["params"] = SystemValue(SystemValue::Dict{{"w1", Array::Of<float>({131008, 0}, {1, 2})},
+                                                       {"b1", Array::Of<float>({-INFINITY, 0}, {2})},
+                                                       {"w2", Array::Of<float>({1, 1}, {2, 1})}});
+  nan.inputs["x"] = Array::Of<float>({1}, {1, 1});
+  nan.inputs["t"] = Array::Of<float>({0}, {1, 1});
+  nan.expected["loss"] = Array::Scalar<float>(NAN);
+  nan.expected["grads"] = SystemValue(SystemValue::Dict{{"w1", Array::Of<float>({0, 0}, {1, 2})},
+                                                        {"b1", Array::Of<float>({0, 0}, {2})},
+                                                        {"w2", Array::Of<float>({NAN, NAN}, {2, 1})}});
+  EXPECT_EQ(*WrongIn("jaxamp", nan, {}), std::nullopt);
+}
+
 // ---- the pass rules
 
 SystemCase Case(const std::string& tolerance, SystemValue::Dict expected) {
