@@ -409,14 +409,24 @@ class ScaledFunction {
   int redo_ = 0;
 };
 
+// With the fields of a state that `init` has.
+DynamicScaler ScalerOf(const SystemCase& c, const Json& init) {
+  DynamicScaler scaler;
+  scaler.patience = static_cast<int32_t>(init.value("patience", 2000.0));
+  scaler.adjust_factor = init.value("adjust_factor", 2.0);
+  scaler.scaler = init.value("scaler", 32768.0);
+  scaler.subnormals_are_zero = c.behaviour.subnormals_are_zero;
+  return scaler;
+}
+
 absl::StatusOr<SystemValue::Dict> RunTrain(const SystemCase& c) {
   AQT_ASSIGN_OR_RETURN(std::vector<Array> in, LossInputs(c));
   AQT_ASSIGN_OR_RETURN(const AmpOptions options, OptionsOf(c.config));
   AQT_ASSIGN_OR_RETURN(Program loss, TraceOn(Loss, in));
   AQT_ASSIGN_OR_RETURN(loss, Amp(loss, options));
-  AQT_ASSIGN_OR_RETURN(ScaledFunction step, ScaledFunction::Make(loss, {{0, 1, 2}}, /*keeps_value=*/true,
-                                                                 {.patience = c.config.value("patience", 2000)},
-                                                                 c.config.value("redo_on_nan", kRedoOfValueAndGrad)));
+  AQT_ASSIGN_OR_RETURN(ScaledFunction step,
+                       ScaledFunction::Make(loss, {{0, 1, 2}}, /*keeps_value=*/true, ScalerOf(c, c.config),
+                                            c.config.value("redo_on_nan", kRedoOfValueAndGrad)));
   std::vector<Array> losses;
   States states;
   SystemValue::Dict out;
@@ -439,15 +449,6 @@ absl::StatusOr<SystemValue::Dict> RunTrain(const SystemCase& c) {
 
 // ---- the scaler
 
-DynamicScaler ScalerOf(const SystemCase& c, const Json& init) {
-  DynamicScaler scaler;
-  scaler.patience = static_cast<int32_t>(init.value("patience", 2000.0));
-  scaler.adjust_factor = init.value("adjust_factor", 2.0);
-  scaler.scaler = init.value("scaler", 32768.0);
-  scaler.subnormals_are_zero = c.behaviour.subnormals_are_zero;
-  return scaler;
-}
-
 absl::StatusOr<SystemValue::Dict> RunScaler(const SystemCase& c) {
   const std::string name = c.name.substr(c.name.find('/') + 1);
   const auto square = [](Values in) { return Outputs{ops::ReduceSum(in[0] * in[0])}; };
@@ -467,8 +468,9 @@ absl::StatusOr<SystemValue::Dict> RunScaler(const SystemCase& c) {
                                                    return Outputs{square(own)[0], Operand(NAN).As(DType::kF32)};
                                                  },
                                                  in));
-    AQT_ASSIGN_OR_RETURN(ScaledFunction f, ScaledFunction::Make(loss, {{0}}, /*keeps_value=*/true, {},
-                                                                c.config.at("redo_on_nan").get<int>()));
+    AQT_ASSIGN_OR_RETURN(ScaledFunction f,
+                         ScaledFunction::Make(loss, {{0}}, /*keeps_value=*/true, ScalerOf(c, Json::object()),
+                                              c.config.at("redo_on_nan").get<int>()));
     AQT_ASSIGN_OR_RETURN(const SlotValues out, f(in));
     const SystemValue::List value = {out.at(Data("0")), out.at(Data("1"))};
     return SystemValue::Dict{{"state", StateDict(f.state())},
@@ -547,7 +549,7 @@ absl::StatusOr<SystemValue::Dict> RunInject(const SystemCase& c) {
   return RunCalls({.loss = std::move(loss),
                    .keeps_value = c.config.at("transform") == "value_and_grad",
                    .has_aux = has_aux,
-                   .scaler = {.patience = c.config.at("patience").get<int32_t>()},
+                   .scaler = ScalerOf(c, c.config),
                    .redo = c.config.at("redo_on_nan").get<int>()},
                   inputs);
 }
@@ -559,7 +561,7 @@ absl::StatusOr<SystemValue::Dict> RunCube(const SystemCase& c) {
   return RunCalls({.loss = std::move(loss),
                    .keeps_value = c.config.at("transform") == "value_and_grad",
                    .has_aux = false,
-                   .scaler = {.patience = c.config.at("patience").get<int32_t>()},
+                   .scaler = ScalerOf(c, c.config),
                    .redo = c.config.at("redo_on_nan").get<int>()},
                   std::vector<std::vector<Array>>(calls, in));
 }

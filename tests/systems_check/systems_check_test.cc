@@ -133,6 +133,24 @@ TEST(RunJaxamp, ReluKeepsNan) {
   EXPECT_EQ(*WrongIn("jaxamp", nan, {}), std::nullopt);
 }
 
+// Each infinite gradient halves the scaler: 2^15 becomes 2^-127 after 142 of them, which counts as 0 in the original.
+TEST(RunJaxamp, RepetitionFlushesTheScaler) {
+  SystemCase injected;
+  injected.name = "inject/inf";
+  injected.config = Json::parse(R"({"transform": "grad", "has_aux": false, "patience": 2, "redo_on_nan": 141})");
+  injected.tolerance = Json::object();
+  injected.inputs["x"] = Array::Of<float>({1}, {1});
+  injected.inputs["add"] = Array::Of<float>({INFINITY}, {1});
+  injected.expected["results"] = SystemValue(SystemValue::List{SystemValue(Array::Of<float>({INFINITY}, {1}))});
+  injected.expected["state"] = SystemValue(SystemValue::Dict{{"patience", Array::Of<int32_t>({2}, {1})},
+                                                             {"adjust_factor", Array::Of<float>({2}, {1})},
+                                                             {"scaler", Array::Of<float>({0}, {1})},
+                                                             {"count", Array::Of<int32_t>({0}, {1})},
+                                                             {"total_resets", Array::Of<int32_t>({142}, {1})}});
+  EXPECT_EQ(*WrongIn("jaxamp", injected, SystemsCompat::Original()), std::nullopt);
+  EXPECT_THAT(**WrongIn("jaxamp", injected, {}), HasSubstr("state.scaler"));
+}
+
 // ---- the pass rules
 
 SystemCase Case(const std::string& tolerance, SystemValue::Dict expected) {
