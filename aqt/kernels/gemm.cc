@@ -20,8 +20,6 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
-constexpr double kMinParallelWork = 2e6;
 constexpr int64_t kTasksPerThread = 4;
 constexpr int64_t kAddedColumns = 256;
 
@@ -40,7 +38,7 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const int64_t mr = kernel.lhs.width, nr = kernel.rhs.width;
   const int64_t m_panels = kernel.lhs.NumPanels(args.m), n_panels = kernel.rhs.NumPanels(args.n);
   const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
-  const int64_t threads = executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
+  const int64_t threads = executor == nullptr || work < internal::kMinParallelWork ? 1 : executor->NumThreads();
 
   // What is added up stays in L2 from one matrix of the batch to the next.
   const bool adds = args.epilogue.adds;

@@ -43,6 +43,9 @@ inline constexpr int64_t kChunkPanels = 4;
 // From so many tiles on, each fetches its part of the rhs block that comes next.
 inline constexpr int64_t kPrefetchTiles = 4;
 
+// Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
+inline constexpr double kMinParallelWork = 2e6;
+
 // Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
 

@@ -18,6 +18,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "aqt/kernels/gemm_tile-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
@@ -32,11 +34,6 @@ constexpr int64_t kTileCols = 2 * kLanes;  // the width of the kernels' rhs pane
 // Steps of k: so many rows of an rhs that is read where it is; or a packed piece of 16 KiB.
 constexpr int64_t kRowsInPlace = 16, kPackedSteps = 128;
 
-HWY_INLINE hn::Vec<D> Flushed(hn::Vec<D> v) {
-  const D d;
-  return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
-}
-
 // sums[r, j] += sum over i < steps of lhs[r, i] * rhs[i, j], r < R, j < kTileCols, by fma in ascending order of i.
 template <int R>
 HWY_INLINE void Add(const float* lhs, int64_t lhs_row, const float* rhs, int64_t rhs_row, int64_t steps, float* sums) {
@@ -48,8 +45,8 @@ HWY_INLINE void Add(const float* lhs, int64_t lhs_row, const float* rhs, int64_t
     s[r][1] = hn::LoadU(d, sums + r * kTileCols + kLanes);
   }
   for (int64_t i = 0; i < steps; ++i) {
-    const hn::Vec<D> b0 = Flushed(hn::LoadU(d, rhs + i * rhs_row));
-    const hn::Vec<D> b1 = Flushed(hn::LoadU(d, rhs + i * rhs_row + kLanes));
+    const hn::Vec<D> b0 = Flushed<true>(hn::LoadU(d, rhs + i * rhs_row));
+    const hn::Vec<D> b1 = Flushed<true>(hn::LoadU(d, rhs + i * rhs_row + kLanes));
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const hn::Vec<D> a = hn::Set(d, lhs[r * lhs_row + i]);
@@ -124,12 +121,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace aqt::kernels {
-namespace {
-
-constexpr double kMinParallelWork = 2e6;  // as in RunGemm
-
-}  // namespace
-
 bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs) {
   const int64_t rows = lhs.rows.Count();
   const bool in_place = rhs.rows.InnerStride() == 1;
@@ -163,7 +154,7 @@ void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand
   };
   const int64_t tasks = args.batch / std::max<int64_t>(1, together) * chunks;
   const double work = static_cast<double>(args.batch * args.m) * static_cast<double>(args.n * args.k);
-  if (executor == nullptr || executor->NumThreads() == 1 || work < kMinParallelWork) {
+  if (executor == nullptr || executor->NumThreads() == 1 || work < internal::kMinParallelWork) {
     for (int64_t task = 0; task < tasks; ++task) run(task);
   } else {
     executor->ParallelFor(tasks, run);

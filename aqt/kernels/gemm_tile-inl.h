@@ -23,6 +23,14 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// A subnormal number as a zero with its sign.
+template <bool kFlush, class VF>
+HWY_INLINE VF Flushed(VF v) {
+  if constexpr (!kFlush) return v;
+  const hn::ScalableTag<float> d;
+  return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
+}
+
 // Ops has
 //   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = 2 * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
@@ -128,14 +136,6 @@ struct VectorTile : Ops {
   static HWY_INLINE hn::Vec<hn::ScalableTag<float>> ToF32(V v) {
     if constexpr (std::is_same_v<Acc, float>) return v;
     else return hn::ConvertTo(hn::ScalableTag<float>(), v);
-  }
-
-  // A subnormal number as a zero with its sign.
-  template <bool kFlush, class VF>
-  static HWY_INLINE VF Flushed(VF v) {
-    if constexpr (!kFlush) return v;
-    const hn::ScalableTag<float> d;
-    return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
   }
 
   template <int R, bool kWide, bool kFlush>
