@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,12 @@
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
 #include "aqt/io/standard_streams.h"
+#include "examples/common/parse_flags.h"
 #include "examples/common/read_config.h"
 #include "examples/digits/classifier.h"
 #include "examples/digits/cross_validation.h"
 #include "examples/digits/dataset.h"
 #include "examples/digits/training.h"
-#include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 
 namespace {
@@ -138,18 +139,9 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "rows per step")->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "of AdamW, at the start")->capture_default_str();
   app.add_option("--seed", options.seed, "of folds, parameters, order and noise")->capture_default_str();
-  if (const absl::Status status = aqt::serving::CheckFlagValues({argv + 1, argv + argc}); !status.ok()) {
-    std::cerr << "error: " << status.message() << "\n";
-    return static_cast<int>(aqt::serving::ExitCode::kUsage);
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    std::cerr << "error: " << e.what() << "; cnn --help tells more\n";
-    return static_cast<int>(aqt::serving::ExitCode::kUsage);
-  }
+  if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
+      exit.has_value())
+    return *exit;
   const absl::Status status = Run(configs, folds, options);
   if (!status.ok()) std::cerr << "error: " << status.message() << "\n";
   return static_cast<int>(aqt::serving::ExitCodeOf(status));

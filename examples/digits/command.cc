@@ -34,6 +34,7 @@
 #include "aqt/quant/tensor/calibration.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_proto.h"
+#include "examples/common/parse_flags.h"
 #include "examples/common/user_path.h"
 #include "examples/digits/classifier.h"
 #include "examples/digits/cross_validation.h"
@@ -42,7 +43,6 @@
 #include "examples/digits/program_text.h"
 #include "examples/digits/served_model.h"
 #include "examples/digits/training.h"
-#include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -410,7 +410,6 @@ absl::Status Do(const Flags& flags, const aqt::io::FileSystem& fs, std::ostream&
 
 int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& fs, std::ostream& out,
                std::ostream& err) {
-  using aqt::serving::ExitCode;
   Flags flags;
   CLI::App app("Trains, quantizes and serves a classifier of handwritten digits.", "digits");
   app.footer(kFooter);
@@ -449,18 +448,7 @@ int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& 
       ->capture_default_str();
   folds->excludes(resume)->excludes(ptq)->excludes(steps);
   serve->excludes(config)->excludes(resume)->excludes(ptq)->excludes(folds)->excludes(steps);
-  if (const absl::Status status = aqt::serving::CheckFlagValues(args); !status.ok()) {
-    err << "error: " << status.message() << "\n";
-    return static_cast<int>(ExitCode::kUsage);
-  }
-  try {
-    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
-  } catch (const CLI::Success& e) {  // --help
-    return app.exit(e, out, err);
-  } catch (const CLI::ParseError& e) {
-    err << "error: " << e.what() << "; digits --help tells more\n";
-    return static_cast<int>(ExitCode::kUsage);
-  }
+  if (const std::optional<int> exit = examples::ParseFlags(app, args, out, err); exit.has_value()) return *exit;
   std::optional<aqt::kernels::ThreadPool> pool;
   if (flags.threads > 1) {
     pool.emplace(flags.threads);

@@ -23,6 +23,7 @@
 #include "aqt/io/standard_streams.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/target_name.h"
+#include "examples/common/parse_flags.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -226,14 +227,9 @@ int main(int argc, char** argv) {
   option("--learning-rate", options.learning_rate, "of SGD", "X");
   option("--seed", options.seed, "of parameters and data");
   option("--threads,-j", options.threads, "of the contractions; bits do not depend on it")->check(CLI::Range(1, 64));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    std::cerr << "error: " << e.what() << "; transformer_layer --help tells more\n";
-    return static_cast<int>(aqt::serving::ExitCode::kUsage);
-  }
+  if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
+      exit.has_value())
+    return *exit;
   std::optional<aqt::kernels::ThreadPool> pool;
   if (options.threads > 1) pool.emplace(options.threads);
   const aqt::UseExecutor threads(pool.has_value() ? &*pool : nullptr);

@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/aqt.h"
 #include "aqt/io/standard_streams.h"
+#include "examples/common/parse_flags.h"
 #include "examples/common/read_config.h"
 #include "examples/common/user_path.h"
 #include "examples/minilm/encoder.h"
@@ -202,14 +203,9 @@ int Main(int argc, char** argv) {
       ->type_name("N")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    std::cerr << "error: " << e.what() << "; encoder --help tells more\n";
-    return static_cast<int>(aqt::serving::ExitCode::kUsage);
-  }
+  if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
+      exit.has_value())
+    return *exit;
   std::optional<aqt::kernels::ThreadPool> pool;
   if (flags.threads > 1) pool.emplace(flags.threads);
   const aqt::UseExecutor threads(pool.has_value() ? &*pool : nullptr);

@@ -25,11 +25,11 @@
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/transforms/inject.h"
+#include "examples/common/parse_flags.h"
 #include "examples/common/read_config.h"
 #include "examples/common/user_path.h"
 #include "examples/digits/line_chart.h"
 #include "examples/transformer/experiment.h"
-#include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -203,18 +203,9 @@ int Main(int argc, char** argv) {
   option("--temperature", flags.temperature, "of the samples; 0: always the likeliest byte", "X")
       ->check(CLI::NonNegativeNumber);
   option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it", "N")->check(CLI::Range(1, 64));
-  if (const absl::Status status = aqt::serving::CheckFlagValues({argv + 1, argv + argc}); !status.ok()) {
-    std::cerr << "error: " << status.message() << "\n";
-    return static_cast<int>(aqt::serving::ExitCode::kUsage);
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    std::cerr << "error: " << e.what() << "; transformer --help tells more\n";
-    return static_cast<int>(aqt::serving::ExitCode::kUsage);
-  }
+  if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
+      exit.has_value())
+    return *exit;
   std::optional<aqt::kernels::ThreadPool> pool;
   if (flags.threads > 1) pool.emplace(flags.threads);
   const aqt::UseExecutor threads(pool.has_value() ? &*pool : nullptr);
