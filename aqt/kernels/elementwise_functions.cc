@@ -1,4 +1,4 @@
-// The elementwise operations that math-inl.h computes.
+// The elementwise operations that math-inl.h and math-float-inl.h compute.
 
 #include <cmath>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "aqt/kernels/math-float-inl.h"
 #include "aqt/kernels/math-inl.h"
 #include "aqt/kernels/vector-loops-inl.h"
 
@@ -46,13 +47,13 @@ void FunctionOf(UnaryKind kind, const C* x, int64_t n, C* out) {
   switch (kind) {
     case UnaryKind::kRsqrt: return map([](C v) { return static_cast<C>(Rsqrt(v)); });
     case UnaryKind::kCbrt: return map([](C v) { return static_cast<C>(Cbrt(v)); });
-    case UnaryKind::kExp: return map([](C v) { return static_cast<C>(Exp(v)); });
-    case UnaryKind::kExpm1: return map([](C v) { return static_cast<C>(Expm1(v)); });
-    case UnaryKind::kLog: return map([](C v) { return static_cast<C>(Log(v)); });
-    case UnaryKind::kLog1p: return map([](C v) { return static_cast<C>(Log1p(v)); });
-    case UnaryKind::kTanh: return map([](C v) { return static_cast<C>(Tanh(v)); });
-    case UnaryKind::kLogistic: return map([](C v) { return static_cast<C>(Logistic(v)); });
-    case UnaryKind::kErf: return map([](C v) { return static_cast<C>(Erf(v)); });
+    case UnaryKind::kExp: return map([](C v) { return Exp(v); });
+    case UnaryKind::kExpm1: return map([](C v) { return Expm1(v); });
+    case UnaryKind::kLog: return map([](C v) { return Log(v); });
+    case UnaryKind::kLog1p: return map([](C v) { return Log1p(v); });
+    case UnaryKind::kTanh: return map([](C v) { return Tanh(v); });
+    case UnaryKind::kLogistic: return map([](C v) { return Logistic(v); });
+    case UnaryKind::kErf: return map([](C v) { return Erf(v); });
     case UnaryKind::kSin:
       return ForEachAngle(
           x, n, out, [](C v) { return static_cast<C>(PlainSin(v)); }, [](C v) { return static_cast<C>(Sin(v)); });
