@@ -1,5 +1,7 @@
 #include "aqt/core/array.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <new>
 
@@ -25,15 +27,29 @@ bool ArrayRef::IsDense() const {
 namespace {
 
 constexpr size_t kAlignment = 64;
+// From here on an array asks for huge pages: fewer page faults and fewer misses of the TLB.
+constexpr size_t kHugePage = size_t{1} << 21;
+constexpr size_t kMinHugeBytes = 2 * kHugePage;
 
 size_t AllocatedSize(int64_t bytes) { return (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment; }
+
+template <size_t alignment>
+std::shared_ptr<void> AllocateWithAlignment(size_t size) {
+  // Throws std::bad_alloc, like std::vector.
+  void* p = ::operator new (size, std::align_val_t{alignment});
+  return std::shared_ptr<void>(p, [](void* q) { ::operator delete (q, std::align_val_t{alignment}); });
+}
 
 }  // namespace
 
 std::shared_ptr<void> AllocateUninitialized(int64_t bytes) {
-  // Throws std::bad_alloc, like std::vector.
-  void* p = ::operator new (AllocatedSize(bytes), std::align_val_t{kAlignment});
-  return std::shared_ptr<void>(p, [](void* q) { ::operator delete (q, std::align_val_t{kAlignment}); });
+  const size_t size = AllocatedSize(bytes);
+  if (size < kMinHugeBytes) return AllocateWithAlignment<kAlignment>(size);
+  std::shared_ptr<void> data = AllocateWithAlignment<kHugePage>(size);
+#ifdef MADV_HUGEPAGE
+  madvise(data.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: a refusal changes nothing
+#endif
+  return data;
 }
 
 std::shared_ptr<void> AllocateAligned(int64_t bytes) {
