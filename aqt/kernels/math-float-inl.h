@@ -1,7 +1,7 @@
-// The functions of math-inl.h for one float. They too are computed in f64, but with the shorter polynomials that suffice
-// for a result that is rounded to f32: their error before that rounding is at most 2^-37.7 of the result, which is less
-// than 0.0001 units in the last place of f32. The coefficients are interpolated in Chebyshev nodes. Included once per
-// Highway target, after math-inl.h; all targets give the same bits.
+// The functions of math-inl.h for one float. They too are computed in f64, but with the shorter polynomials that are
+// enough for a result that is rounded to f32: their error before that rounding is at most 2^-37.7 of the result, which
+// is less than 0.0001 units in the last place of f32. The coefficients are interpolated in Chebyshev nodes. Included
+// once per Highway target, after math-inl.h; all targets give the same bits.
 
 #if defined(AQT_KERNELS_MATH_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_MATH_FLOAT_INL_H_

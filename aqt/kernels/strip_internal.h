@@ -1,0 +1,60 @@
+#ifndef AQT_KERNELS_STRIP_INTERNAL_H_
+#define AQT_KERNELS_STRIP_INTERNAL_H_
+
+// Between strip.cc, which puts steps in order, and strip_run.cc, which runs them.
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "aqt/kernels/strip.h"
+#include "aqt/kernels/target.h"
+
+namespace aqt::kernels {
+
+// a is the accumulator, x and y are the step's operands.
+enum class StripFunction::Kind : uint8_t {
+  kLoad,  // x
+  kLoadBool,
+  kKeep,   // a, which becomes that of slot x
+  kWrite,  // a, which becomes that of output x
+  kWriteBool,
+  kAdd,      // a + x
+  kSub,      // a - x
+  kSubFrom,  // x - a
+  kMul,
+  kDiv,      // a / x
+  kDivInto,  // x / a
+  kMax,
+  kMin,
+  // All bits where it holds, otherwise none.
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  kSelect,  // x where a has its bits, otherwise y
+  // Of a alone.
+  kNeg,
+  kAbs,
+  kFlush,
+  kSqrt,
+  kRsqrt,
+  kExp,
+  kExpm1,
+  kLog,
+  kLog1p,
+  kTanh,
+  kLogistic,
+  kErf,
+};
+
+namespace internal {
+
+void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
+               const StripCall& call, Target target);
+
+}  // namespace internal
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_STRIP_INTERNAL_H_

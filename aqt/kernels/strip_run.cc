@@ -1,0 +1,259 @@
+// The steps of a StripFunction, one strip after the other.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/types/span.h"
+#include "aqt/kernels/strip.h"
+#include "aqt/kernels/strip_internal.h"
+#include "aqt/kernels/target.h"
+#include "aqt/kernels/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/strip_run.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/math-float-inl.h"
+#include "aqt/kernels/math-inl.h"
+#include "aqt/kernels/vector-loops-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Tag = hn::ScalableTag<float>;
+using V = hn::Vec<Tag>;
+using Where = StripFunction::Operand::Where;
+
+constexpr int64_t kLanes = hn::MaxLanes(Tag());
+constexpr int64_t kStrip = 4 * kLanes;
+
+// The vectors of a strip.
+struct Strip {
+  V v0, v1, v2, v3;
+};
+
+// f(i) for each vector; f(v, i) likewise.
+template <class F>
+HWY_INLINE Strip Make(F f) {
+  return {f(0), f(1), f(2), f(3)};
+}
+template <class F>
+HWY_INLINE Strip Map(const Strip& a, F f) {
+  return {f(a.v0, 0), f(a.v1, 1), f(a.v2, 2), f(a.v3, 3)};
+}
+
+HWY_INLINE V LoadAt(const float* x, int64_t i) { return hn::LoadU(Tag(), x + i * kLanes); }
+
+HWY_INLINE Strip Load(const float* x) {
+  return Make([=](int64_t i) HWY_ATTR { return LoadAt(x, i); });
+}
+
+HWY_INLINE void Store(const Strip& a, float* out) {
+  Map(a, [=](V v, int64_t i) HWY_ATTR {
+    hn::StoreU(v, Tag(), out + i * kLanes);
+    return v;
+  });
+}
+
+// All bits where x holds.
+HWY_INLINE Strip LoadBool(const uint8_t* x) {
+  return Make([=](int64_t i) HWY_ATTR {
+    const hn::RebindToSigned<Tag> d;
+    const hn::Rebind<uint8_t, decltype(d)> bytes;
+    const auto wide = hn::PromoteTo(d, hn::LoadU(bytes, x + i * kLanes));
+    return hn::BitCast(Tag(), hn::VecFromMask(d, hn::Ne(wide, hn::Zero(d))));
+  });
+}
+
+HWY_INLINE void StoreBool(const Strip& a, uint8_t* out) {
+  Map(a, [=](V v, int64_t i) HWY_ATTR {
+    const hn::RebindToSigned<Tag> d;
+    const hn::Rebind<uint8_t, decltype(d)> bytes;
+    hn::StoreU(hn::DemoteTo(bytes, hn::And(hn::BitCast(d, v), hn::Set(d, 1))), bytes, out + i * kLanes);
+    return v;
+  });
+}
+
+// The bits of internal::Maximum and Minimum (arithmetic-inl.h).
+HWY_INLINE V MaxOf(V a, V b) {
+  V larger = hn::IfThenElse(hn::Gt(a, b), a, b);
+  larger = hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);
+  return hn::IfThenElse(hn::IsNaN(a), a, larger);
+}
+HWY_INLINE V MinOf(V a, V b) {
+  V smaller = hn::IfThenElse(hn::Lt(a, b), a, b);
+  smaller = hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), smaller);
+  return hn::IfThenElse(hn::IsNaN(a), a, smaller);
+}
+
+HWY_INLINE V FlushOf(V x) {
+  const V zero = hn::CopySign(hn::Zero(Tag()), x);
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(Tag(), 0x1p-126f)), zero, x);
+}
+
+// A loop over the elements becomes vector code of f64.
+template <class F>
+HWY_NOINLINE void ApplyInMemory(float* x, F f) {
+  ForEach(kStrip, x, f, x);
+}
+template <class F>
+HWY_INLINE Strip Apply(const Strip& a, F f) {
+  alignas(64) float x[kStrip];
+  Store(a, x);
+  ApplyInMemory(x, f);
+  return Load(x);
+}
+
+using Kind = StripFunction::Kind;
+
+// An operand or a result of a step.
+struct Place {
+  char* memory = nullptr;
+  int64_t step_bytes = 0;  // for each element; 0 of what is only as long as a strip
+};
+
+// A step and where its operands are.
+struct PlacedStep {
+  Kind kind;
+  Place x, y;
+};
+
+// Each step may be loaded, kept and written, too.
+constexpr int kMaxPlacedSteps = 4 * StripBuilder::kMaxSteps;
+
+struct Memory {
+  alignas(64) float slots[StripBuilder::kMaxSteps][kStrip];
+  alignas(64) float numbers[StripBuilder::kMaxOperands][kStrip];  // of this row, as often as a strip has elements
+  alignas(64) float parts[2][kStrip];                             // x and y of a strip that is not full
+  PlacedStep steps[kMaxPlacedSteps];
+};
+
+// The elements from `offset` on, `count` of them; kFull: a whole strip.
+template <bool kFull>
+HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int64_t count, Memory& memory) {
+  const auto at = [&](const Place& place, int part) HWY_ATTR -> const float* {
+    char* from = place.memory + offset * place.step_bytes;
+    if (kFull || place.step_bytes == 0) return reinterpret_cast<const float*>(from);
+    std::memcpy(memory.parts[part], from, count * place.step_bytes);
+    return memory.parts[part];
+  };
+  Strip a = Make([](int64_t) HWY_ATTR { return hn::Zero(Tag()); });
+  const auto map = [&](const Place& place, auto f) HWY_ATTR {
+    const float* x = at(place, 0);
+    a = Map(a, [&](V v, int64_t i) HWY_ATTR { return f(v, LoadAt(x, i)); });
+  };
+  const auto test = [&](const Place& place, auto f)
+                        HWY_ATTR { map(place, [&](V v, V w) HWY_ATTR { return hn::VecFromMask(Tag(), f(v, w)); }); };
+  const auto write = [&](const Place& place, auto store) HWY_ATTR {
+    char* to = place.memory + offset * place.step_bytes;
+    if (kFull || place.step_bytes == 0) return store(to);
+    store(reinterpret_cast<char*>(memory.parts[0]));
+    std::memcpy(to, memory.parts[0], count * place.step_bytes);
+  };
+  for (const PlacedStep& step : steps) {
+    switch (step.kind) {
+      case Kind::kLoad: a = Load(at(step.x, 0)); break;
+      case Kind::kLoadBool: a = LoadBool(reinterpret_cast<const uint8_t*>(at(step.x, 0))); break;
+      case Kind::kKeep:
+      case Kind::kWrite: write(step.x, [&](char* to) HWY_ATTR { Store(a, reinterpret_cast<float*>(to)); }); break;
+      case Kind::kWriteBool:
+        write(step.x, [&](char* to) HWY_ATTR { StoreBool(a, reinterpret_cast<uint8_t*>(to)); });
+        break;
+      case Kind::kAdd: map(step.x, [](V v, V w) HWY_ATTR { return hn::Add(v, w); }); break;
+      case Kind::kSub: map(step.x, [](V v, V w) HWY_ATTR { return hn::Sub(v, w); }); break;
+      case Kind::kSubFrom: map(step.x, [](V v, V w) HWY_ATTR { return hn::Sub(w, v); }); break;
+      case Kind::kMul: map(step.x, [](V v, V w) HWY_ATTR { return hn::Mul(v, w); }); break;
+      case Kind::kDiv: map(step.x, [](V v, V w) HWY_ATTR { return hn::Div(v, w); }); break;
+      case Kind::kDivInto: map(step.x, [](V v, V w) HWY_ATTR { return hn::Div(w, v); }); break;
+      case Kind::kMax: map(step.x, [](V v, V w) HWY_ATTR { return MaxOf(v, w); }); break;
+      case Kind::kMin: map(step.x, [](V v, V w) HWY_ATTR { return MinOf(v, w); }); break;
+      case Kind::kEq: test(step.x, [](V v, V w) HWY_ATTR { return hn::Eq(v, w); }); break;
+      case Kind::kNe: test(step.x, [](V v, V w) HWY_ATTR { return hn::Not(hn::Eq(v, w)); }); break;  // also of NaN
+      case Kind::kLt: test(step.x, [](V v, V w) HWY_ATTR { return hn::Lt(v, w); }); break;
+      case Kind::kLe: test(step.x, [](V v, V w) HWY_ATTR { return hn::Le(v, w); }); break;
+      case Kind::kGt: test(step.x, [](V v, V w) HWY_ATTR { return hn::Gt(v, w); }); break;
+      case Kind::kGe: test(step.x, [](V v, V w) HWY_ATTR { return hn::Ge(v, w); }); break;
+      case Kind::kSelect: {
+        const float *x = at(step.x, 0), *y = at(step.y, 1);
+        a = Map(
+            a, [=](V v, int64_t i) HWY_ATTR { return hn::IfThenElse(hn::MaskFromVec(v), LoadAt(x, i), LoadAt(y, i)); });
+        break;
+      }
+      case Kind::kNeg: a = Map(a, [](V v, int64_t) HWY_ATTR { return hn::Neg(v); }); break;
+      case Kind::kAbs: a = Map(a, [](V v, int64_t) HWY_ATTR { return hn::Abs(v); }); break;
+      case Kind::kFlush: a = Map(a, [](V v, int64_t) HWY_ATTR { return FlushOf(v); }); break;
+      case Kind::kSqrt: a = Map(a, [](V v, int64_t) HWY_ATTR { return hn::Sqrt(v); }); break;
+      case Kind::kRsqrt: a = Apply(a, [](float v) { return static_cast<float>(Rsqrt(v)); }); break;
+      case Kind::kExp: a = Apply(a, [](float v) { return Exp(v); }); break;
+      case Kind::kExpm1: a = Apply(a, [](float v) { return Expm1(v); }); break;
+      case Kind::kLog: a = Apply(a, [](float v) { return Log(v); }); break;
+      case Kind::kLog1p: a = Apply(a, [](float v) { return Log1p(v); }); break;
+      case Kind::kTanh: a = Apply(a, [](float v) { return Tanh(v); }); break;
+      case Kind::kLogistic: a = Apply(a, [](float v) { return Logistic(v); }); break;
+      case Kind::kErf: a = Apply(a, [](float v) { return Erf(v); }); break;
+    }
+  }
+}
+
+void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
+             const StripCall& call) {
+  Memory memory;
+  if (call.columns % kStrip != 0) std::fill_n(memory.parts[0], 2 * kStrip, 0.0f);
+  const auto place = [&](Kind kind, const StripFunction::Operand& operand) -> Place {
+    const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0}; };
+    const auto array = [](const void* x, int64_t bytes) {
+      return Place{static_cast<char*>(const_cast<void*>(x)), bytes};
+    };
+    if (kind == Kind::kWrite) return array(call.outputs[operand.index], sizeof(float));
+    if (kind == Kind::kWriteBool) return array(call.outputs[operand.index], sizeof(bool));
+    switch (operand.where) {
+      case Where::kNone: break;
+      case Where::kArray: return array(call.arrays[operand.index], sizeof(float));
+      case Where::kBoolArray: return array(call.arrays[operand.index], sizeof(bool));
+      case Where::kNumber: return of_strip(memory.numbers[operand.index]);
+      case Where::kSlot: return of_strip(memory.slots[operand.index]);
+    }
+    return {};
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    memory.steps[i] = {steps[i].kind, place(steps[i].kind, steps[i].x), place(steps[i].kind, steps[i].y)};
+  }
+  const absl::Span<const PlacedStep> placed(memory.steps, steps.size());
+  const auto set_number = [&](size_t i, int64_t row) { std::fill_n(memory.numbers[i], kStrip, call.numbers[i][row]); };
+  bool any_per_row = false;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    any_per_row |= numbers[i].per_row;
+    if (!numbers[i].per_row && call.rows > 0) set_number(i, 0);
+  }
+  const int64_t rows = any_per_row ? call.rows : std::min<int64_t>(call.rows, 1);
+  const int64_t columns = any_per_row ? call.columns : call.rows * call.columns;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i].per_row) set_number(i, row);
+    }
+    const int64_t end = (row + 1) * columns;
+    int64_t offset = row * columns;
+    for (; offset + kStrip <= end; offset += kStrip) RunStrip<true>(placed, offset, kStrip, memory);
+    if (offset < end) RunStrip<false>(placed, offset, end - offset, memory);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels::internal {
+
+void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
+               const StripCall& call, Target target) {
+  AQT_HWY_DISPATCH(target, RunRows)(steps, numbers, call);
+}
+
+}  // namespace aqt::kernels::internal
+#endif  // HWY_ONCE

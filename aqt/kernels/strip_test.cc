@@ -1,0 +1,218 @@
+#include "aqt/kernels/strip.h"
+
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/target.h"
+#include "gtest/gtest.h"
+
+namespace aqt::kernels {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+float RandomFloat(std::mt19937& random) {
+  constexpr float kSpecial[] = {0, -0.0f, 1, -1, kInf, -kInf, kNan, 1e-40f, -1e-40f, 3e38f};
+  if (random() % 8 == 0) return kSpecial[random() % std::size(kSpecial)];
+  return std::uniform_real_distribution<float>(-4, 4)(random);
+}
+
+std::vector<float> RandomFloats(int64_t n, std::mt19937& random) {
+  std::vector<float> x(n);
+  for (float& v : x) v = RandomFloat(random);
+  return x;
+}
+
+// The slow reference beside a chain: every value as an array, by the kernels of elementwise.h.
+class Chain {
+ public:
+  Chain(int64_t rows, int64_t columns, uint32_t seed)
+      : rows_(rows), columns_(columns), n_(rows * columns), random_(seed) {}
+
+  void AddLeaf() {
+    const uint32_t which = random_() % 3;
+    if (which == 0) {
+      values_.push_back(RandomFloats(n_, random_));
+      arrays_.push_back(values_.back().data());
+      return AddId(builder_.Array(), /*is_leaf=*/true);
+    }
+    const bool per_row = which == 1;
+    numbers_.push_back(RandomFloats(per_row ? rows_ : 1, random_));
+    for (int64_t i = 0; i < n_; ++i) NewValue()[i] = numbers_.back()[per_row ? i / columns_ : 0];
+    AddId(builder_.Number(per_row), /*is_leaf=*/true);
+  }
+
+  void AddStep() {
+    const uint32_t which = random_() % 4;
+    if (which == 3) return AddSelects();
+    const size_t x = Pick(), y = Pick();
+    if (which == 0) {
+      const auto kind = TakenKind<UnaryKind>(kNumUnaryKinds);
+      Unary(kind, DType::kF32, values_[x].data(), n_, NewValue().data());
+      AddId(builder_.Unary(kind, ids_[x]), /*is_leaf=*/false);
+    } else {
+      const auto kind = TakenKind<BinaryKind>(kNumBinaryKinds);
+      Binary(kind, DType::kF32, values_[x].data(), values_[y].data(), n_, NewValue().data());
+      AddId(builder_.Binary(kind, ids_[x], ids_[y]), /*is_leaf=*/false);
+    }
+  }
+
+  // The last value, and others.
+  void AddOutputs() {
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      if (is_leaf_[i] || (i + 1 < ids_.size() && random_() % 4 != 0)) continue;
+      builder_.Output(ids_[i]);
+      outputs_.push_back({values_[i].data(), n_ * sizeof(float)});
+    }
+  }
+
+  void Check() && {
+    const StripFunction function = std::move(builder_).Build();
+    std::vector<const float*> numbers;
+    for (const auto& number : numbers_) numbers.push_back(number.data());
+    for (const Target target : SupportedTargets()) {
+      std::vector<std::vector<char>> got;
+      std::vector<void*> outputs;
+      for (const Expected& output : outputs_) got.emplace_back(output.bytes + 1, char{7});
+      for (auto& output : got) outputs.push_back(output.data());
+      function.Run({arrays_.data(), numbers.data(), outputs.data(), rows_, columns_}, target);
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(got[i].back(), 7) << "written behind the end";
+        CheckOutput(outputs_[i], got[i], target);
+      }
+    }
+  }
+
+  int num_steps() const { return builder_.num_steps(); }
+
+ private:
+  struct Expected {
+    const void* data;
+    size_t bytes;
+  };
+
+  // A condition that is computed or given, and one to three selections by it.
+  void AddSelects() {
+    const size_t x = Pick(), y = Pick();
+    const auto kind = static_cast<CompareKind>(random_() % kNumCompareKinds);
+    bool* holds = conditions_.emplace_back(new bool[n_]).get();
+    Compare(kind, DType::kF32, values_[x].data(), values_[y].data(), n_, holds);
+    int condition;
+    if (random_() % 2 == 0) {
+      condition = builder_.BoolArray();
+      arrays_.push_back(holds);
+    } else {
+      condition = builder_.Compare(kind, ids_[x], ids_[y]);
+      if (random_() % 2 == 0) {
+        builder_.Output(condition);
+        outputs_.push_back({holds, static_cast<size_t>(n_)});
+      }
+    }
+    for (int i = random_() % 3; i >= 0; --i) {
+      const size_t a = Pick(), b = Pick();
+      Select(DType::kF32, holds, values_[a].data(), values_[b].data(), n_, NewValue().data());
+      AddId(builder_.Select(condition, ids_[a], ids_[b]), /*is_leaf=*/false);
+    }
+  }
+
+  void CheckOutput(const Expected& want, const std::vector<char>& got, Target target) {
+    if (want.bytes != n_ * sizeof(float)) {
+      ASSERT_EQ(std::memcmp(want.data, got.data(), want.bytes), 0) << "bool, " << ToString(target);
+      return;
+    }
+    for (int64_t i = 0; i < n_; ++i) {
+      float x, y;
+      std::memcpy(&x, static_cast<const float*>(want.data) + i, sizeof(float));
+      std::memcpy(&y, got.data() + i * sizeof(float), sizeof(float));
+      if (x != x && y != y) continue;
+      ASSERT_EQ(std::memcmp(&x, &y, sizeof(float)), 0) << y << " at " << i << ", not " << x << ", " << ToString(target);
+    }
+  }
+
+  template <class Kind>
+  Kind TakenKind(int num_kinds) {
+    for (;;) {
+      const auto kind = static_cast<Kind>(random_() % num_kinds);
+      if (StripBuilder::Takes(kind)) return kind;
+    }
+  }
+  size_t Pick() { return random_() % 2 == 0 ? ids_.size() - 1 : random_() % ids_.size(); }
+  // The value of the next id.
+  std::vector<float>& NewValue() {
+    if (values_.size() == ids_.size()) values_.emplace_back(n_);
+    return values_.back();
+  }
+  void AddId(int id, bool is_leaf) {
+    ids_.push_back(id);
+    is_leaf_.push_back(is_leaf);
+  }
+
+  const int64_t rows_, columns_, n_;
+  std::mt19937 random_;
+  StripBuilder builder_;
+  std::vector<const void*> arrays_;
+  std::vector<std::vector<float>> numbers_;
+  std::vector<int> ids_;
+  std::deque<std::vector<float>> values_;  // by position in ids_
+  std::vector<bool> is_leaf_;
+  std::vector<std::unique_ptr<bool[]>> conditions_;
+  std::vector<Expected> outputs_;
+};
+
+TEST(StripTest, RandomChainsHaveTheBitsOfTheirSteps) {
+  std::mt19937 random(1);
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    constexpr int64_t kColumns[] = {1, 3, 16, 63, 64, 65, 130, 200};
+    Chain chain(1 + random() % 5, kColumns[random() % 8], seed);
+    for (int i = 1 + random() % 6; i > 0; --i) chain.AddLeaf();
+    const int steps = 1 + static_cast<int>(random() % 20);
+    while (chain.num_steps() < steps) chain.AddStep();
+    chain.AddOutputs();
+    std::move(chain).Check();
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(StripTest, TheLongestChain) {
+  Chain chain(2, 70, 5);
+  chain.AddLeaf();
+  while (chain.num_steps() < StripBuilder::kMaxSteps - 4) chain.AddStep();
+  chain.AddOutputs();
+  std::move(chain).Check();
+}
+
+TEST(StripTest, AnOutputMayBeAnArrayThatIsNotReadAgain) {
+  std::vector<float> x(100), want(100);
+  for (int i = 0; i < 100; ++i) x[i] = static_cast<float>(i), want[i] = x[i] * x[i] + x[i];
+  StripBuilder builder;
+  const int array = builder.Array();
+  builder.Output(builder.Binary(BinaryKind::kAdd, builder.Binary(BinaryKind::kMul, array, array), array));
+  const void* arrays[] = {x.data()};
+  void* outputs[] = {x.data()};
+  std::move(builder).Build().Run({arrays, nullptr, outputs, 1, 100});
+  EXPECT_EQ(x, want);
+}
+
+TEST(StripTest, NothingOfAnEmptyMatrix) {
+  StripBuilder builder;
+  builder.Output(builder.Unary(UnaryKind::kNeg, builder.Array()));
+  const void* arrays[] = {nullptr};
+  void* outputs[] = {nullptr};
+  const StripFunction function = std::move(builder).Build();
+  function.Run({arrays, nullptr, outputs, 0, 5});
+  function.Run({arrays, nullptr, outputs, 5, 0});
+}
+
+}  // namespace
+}  // namespace aqt::kernels

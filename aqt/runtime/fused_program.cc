@@ -1,0 +1,70 @@
+#include "aqt/runtime/fused_program.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include "aqt/core/array.h"
+#include "aqt/core/check.h"
+
+namespace aqt::internal {
+namespace {
+
+constexpr int64_t kMinPiecesPerThread = 8;
+
+// Of other threads than the caller's; grows to what the largest group needs.
+char* ScratchOfThread(int64_t bytes) {
+  thread_local std::shared_ptr<void> memory;
+  thread_local int64_t size = 0;
+  if (size < bytes) {
+    memory = AllocateUninitialized(bytes);
+    size = bytes;
+  }
+  return static_cast<char*>(memory.get());
+}
+
+}  // namespace
+
+void FusedProgram::RunOne(const FusedInstruction& instruction, const KernelCall& call, int64_t first, int64_t rows,
+                          char* scratch) const {
+  using Where = FusedLocation::Where;
+  const auto at = [&](const FusedLocation& location) -> char* {
+    switch (location.where) {
+      case Where::kIn:
+        return static_cast<char*>(const_cast<void*>(call.in[location.offset])) + first * location.row_bytes;
+      case Where::kOut: return static_cast<char*>(call.out[location.offset]) + first * location.row_bytes;
+      case Where::kScratch: return scratch + location.offset;
+      case Where::kKept: return scratch + kept_at + location.offset;
+    }
+    return nullptr;
+  };
+  const void* in[kMaxFusedOperands];
+  void* out[kMaxFusedOperands];
+  AQT_DCHECK(instruction.in.size() <= kMaxFusedOperands && instruction.out.size() <= kMaxFusedOperands);
+  for (size_t i = 0; i < instruction.in.size(); ++i) in[i] = at(instruction.in[i]);
+  for (size_t i = 0; i < instruction.out.size(); ++i) out[i] = at(instruction.out[i]);
+  instruction.run({in, out, first, rows});
+}
+
+void FusedProgram::RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const {
+  for (const FusedInstruction& instruction : before) RunOne(instruction, call, 0, piece_rows, scratch);
+  for (int64_t row = first; row < end; row += piece_rows) {
+    const int64_t count = std::min(piece_rows, end - row);
+    for (const FusedInstruction& instruction : each) RunOne(instruction, call, row, count, scratch);
+  }
+  for (const FusedInstruction& instruction : after) RunOne(instruction, call, 0, 0, scratch);
+}
+
+void FusedProgram::Run(const KernelCall& call) const {
+  const int64_t pieces = (rows + piece_rows - 1) / piece_rows;
+  const int64_t threads = call.executor == nullptr || !after.empty() ? 1 : call.executor->NumThreads();
+  const int64_t parts = std::max<int64_t>(1, std::min(threads, pieces / kMinPiecesPerThread));
+  if (parts == 1) return RunRows(call, 0, rows, static_cast<char*>(call.scratch));
+  const int64_t part_rows = (pieces + parts - 1) / parts * piece_rows;
+  call.executor->ParallelFor(parts, [&](int64_t part) {
+    char* scratch = part == 0 ? static_cast<char*>(call.scratch) : ScratchOfThread(scratch_bytes);
+    RunRows(call, part * part_rows, std::min(rows, (part + 1) * part_rows), scratch);
+  });
+}
+
+}  // namespace aqt::internal

@@ -1,0 +1,63 @@
+#ifndef AQT_RUNTIME_FUSED_PROGRAM_H_
+#define AQT_RUNTIME_FUSED_PROGRAM_H_
+
+// The instructions of a fused kernel. Internal.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "aqt/kernels/strip.h"
+#include "aqt/runtime/op_kernels.h"
+
+namespace aqt::internal {
+
+// Where a value is: `row_bytes` further on for each row.
+struct FusedLocation {
+  enum class Where : uint8_t {
+    kIn,
+    kOut,
+    kScratch,
+    kKept,  // in scratch memory that keeps its contents from piece to piece
+  } where;
+  int64_t offset = 0;  // kIn, kOut: index of the operand or result; otherwise bytes
+  int64_t row_bytes = 0;
+};
+
+// What an instruction computes: rows first .. first + rows - 1.
+struct FusedCall {
+  const void* const* in;
+  void* const* out;
+  int64_t first, rows;
+};
+
+inline constexpr size_t kMaxFusedOperands = kernels::StripBuilder::kMaxOperands;  // likewise results
+
+struct FusedInstruction {
+  std::function<void(const FusedCall&)> run;
+  absl::InlinedVector<FusedLocation, 3> in;
+  absl::InlinedVector<FusedLocation, 1> out;
+};
+
+struct FusedProgram {
+  int64_t rows, piece_rows;
+  std::vector<FusedInstruction> before;  // once, ahead of the first piece
+  std::vector<FusedInstruction> each;    // for each piece
+  std::vector<FusedInstruction> after;
+  int64_t kept_at = 0;  // behind the rest of the scratch memory
+  int64_t scratch_bytes = 0;
+
+  void Run(const KernelCall& call) const;
+
+ private:
+  // Rows first .. end - 1.
+  void RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const;
+  void RunOne(const FusedInstruction& instruction, const KernelCall& call, int64_t first, int64_t rows,
+              char* scratch) const;
+};
+
+}  // namespace aqt::internal
+
+#endif  // AQT_RUNTIME_FUSED_PROGRAM_H_
