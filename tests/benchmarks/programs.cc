@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -20,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
@@ -236,7 +236,11 @@ void Main(int rounds) {
 }  // namespace aqt
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 100;
+  int rounds = 100;
+  if (argc > 2 || (argc == 2 && (!absl::SimpleAtoi(argv[1], &rounds) || rounds < 1))) {
+    std::fprintf(stderr, "usage: programs [ROUNDS], with ROUNDS of at least 1\n");
+    return 2;
+  }
   aqt::Main(rounds);
   aqt::PrecisionSteps(10 * rounds);
 }
