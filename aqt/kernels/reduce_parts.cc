@@ -14,6 +14,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "aqt/kernels/maximum-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
@@ -35,20 +37,13 @@ struct Sum {
   }
 };
 
-// As arithmetic-inl.h defines it. When b is NaN, a > b is false and b is taken.
 struct Max {
   template <class C>
   static constexpr C kInitial = std::is_integral_v<C> ? std::numeric_limits<C>::min()
                                                       : -std::numeric_limits<C>::infinity();
   template <class V>
   static HWY_INLINE V Apply(V a, V b) {
-    if constexpr (std::is_integral_v<hn::TFromV<V>>) {
-      return hn::Max(a, b);
-    } else {
-      const V larger = hn::IfThenElse(hn::Gt(a, b), a, b);
-      const V same = hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);  // +0 unless both are -0
-      return hn::IfThenElse(hn::IsNaN(a), a, same);                        // Ne is ordered on some targets
-    }
+    return MaximumOf(a, b);
   }
 };
 

@@ -18,6 +18,7 @@
 
 #include "aqt/kernels/math-float-inl.h"
 #include "aqt/kernels/math-inl.h"
+#include "aqt/kernels/maximum-inl.h"
 #include "aqt/kernels/vector-loops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -77,18 +78,6 @@ HWY_INLINE void StoreBool(const Strip& a, uint8_t* out) {
     hn::StoreU(hn::DemoteTo(bytes, hn::And(hn::BitCast(d, v), hn::Set(d, 1))), bytes, out + i * kLanes);
     return v;
   });
-}
-
-// The bits of internal::Maximum and Minimum (arithmetic-inl.h).
-HWY_INLINE V MaxOf(V a, V b) {
-  V larger = hn::IfThenElse(hn::Gt(a, b), a, b);
-  larger = hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);
-  return hn::IfThenElse(hn::IsNaN(a), a, larger);
-}
-HWY_INLINE V MinOf(V a, V b) {
-  V smaller = hn::IfThenElse(hn::Lt(a, b), a, b);
-  smaller = hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), smaller);
-  return hn::IfThenElse(hn::IsNaN(a), a, smaller);
 }
 
 HWY_INLINE V FlushOf(V x) {
@@ -170,8 +159,8 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
       case Kind::kMul: map(step.x, [](V v, V w) HWY_ATTR { return hn::Mul(v, w); }); break;
       case Kind::kDiv: map(step.x, [](V v, V w) HWY_ATTR { return hn::Div(v, w); }); break;
       case Kind::kDivInto: map(step.x, [](V v, V w) HWY_ATTR { return hn::Div(w, v); }); break;
-      case Kind::kMax: map(step.x, [](V v, V w) HWY_ATTR { return MaxOf(v, w); }); break;
-      case Kind::kMin: map(step.x, [](V v, V w) HWY_ATTR { return MinOf(v, w); }); break;
+      case Kind::kMax: map(step.x, [](V v, V w) HWY_ATTR { return MaximumOf(v, w); }); break;
+      case Kind::kMin: map(step.x, [](V v, V w) HWY_ATTR { return MinimumOf(v, w); }); break;
       case Kind::kEq: test(step.x, [](V v, V w) HWY_ATTR { return hn::Eq(v, w); }); break;
       case Kind::kNe: test(step.x, [](V v, V w) HWY_ATTR { return hn::Not(hn::Eq(v, w)); }); break;  // also of NaN
       case Kind::kLt: test(step.x, [](V v, V w) HWY_ATTR { return hn::Lt(v, w); }); break;
