@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/checked_extents.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/trace.h"
 
 namespace aqt {
@@ -25,11 +26,7 @@ using kernels::CompareKind;
 using kernels::ReduceKind;
 using kernels::UnaryKind;
 
-Value Bind1(const Op& op, absl::Span<const Value> operands, const SourceLine& where) {
-  return Bind(op, operands, where)[0];
-}
-
-Value Unary(UnaryKind kind, const Operand& x) { return Bind1(UnaryOp{kind}, {x.As(DType::kF32)}, x.where()); }
+Value Unary(UnaryKind kind, const Operand& x) { return BindOne(UnaryOp{kind}, {x.As(DType::kF32)}, x.where()); }
 
 // Axes of x become the last axes of the result.
 Value BroadcastToLast(const Value& x, const Shape& shape, const SourceLine& where) {
@@ -37,7 +34,7 @@ Value BroadcastToLast(const Value& x, const Shape& shape, const SourceLine& wher
   BroadcastOp op{shape, {}};
   const int64_t added = shape.rank() - x.rank();
   for (int64_t i = 0; i < x.rank(); ++i) op.axes.push_back(added + i);
-  return Bind1(op, {x}, where);
+  return BindOne(op, {x}, where);
 }
 
 // The shape that all operands are broadcast to.
@@ -68,7 +65,7 @@ Value BindBroadcast(const Op& op, std::vector<Value> operands, const SourceLine&
     if (!shape.ok()) return Refuse(shape.status(), OpName(op), operands, where);
     for (Value& operand : operands) operand = BroadcastToLast(operand, *shape, where);
   }
-  return Bind1(op, operands, where);
+  return BindOne(op, operands, where);
 }
 
 // The dtype of the first operand that is not a plain number.
@@ -95,7 +92,7 @@ Value Reduce(ReduceKind kind, const Operand& x, const Axes& axes, bool keepdims)
   if (normalized->empty()) return value;
   op.axes = *std::move(normalized);
   std::sort(op.axes.begin(), op.axes.end());
-  return Bind1(op, {value}, x.where());
+  return BindOne(op, {value}, x.where());
 }
 
 // A negative axis counts from the end.
@@ -103,7 +100,7 @@ int64_t FromEnd(int64_t axis, const Value& x) { return axis < 0 ? axis + x.rank(
 
 Value ArgReduce(kernels::ArgKind kind, const Operand& x, int64_t axis) {
   const Value value = x.As(DType::kF32);
-  return Bind1(ArgReduceOp{kind, FromEnd(axis, value)}, {value}, x.where());
+  return BindOne(ArgReduceOp{kind, FromEnd(axis, value)}, {value}, x.where());
 }
 
 WindowDims WithDefaults(WindowDims dims, int64_t rank) {
@@ -115,12 +112,12 @@ WindowDims WithDefaults(WindowDims dims, int64_t rank) {
 
 Value ReduceWindow(ReduceKind kind, const Operand& x, const WindowDims& dims) {
   const Value value = x.As(DType::kF32);
-  return Bind1(ReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
+  return BindOne(ReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
 }
 
 Value ArgReduceWindow(kernels::ArgKind kind, const Operand& x, const WindowDims& dims) {
   const Value value = x.As(DType::kF32);
-  return Bind1(ArgReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
+  return BindOne(ArgReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
 }
 
 Value ReduceAll(ReduceKind kind, const Operand& x) {
@@ -173,11 +170,11 @@ Value Clamp(const Operand& low, const Operand& x, const Operand& high) {
 }
 
 Value IntegerPow(const Operand& x, int64_t exponent) {
-  return Bind1(IntegerPowOp{exponent}, {x.As(DType::kF32)}, x.where());
+  return BindOne(IntegerPowOp{exponent}, {x.As(DType::kF32)}, x.where());
 }
 
 Value ReducePrecision(const Operand& x, int exponent_bits, int mantissa_bits) {
-  return Bind1(ReducePrecisionOp{{exponent_bits, mantissa_bits}}, {x.As(DType::kF32)}, x.where());
+  return BindOne(ReducePrecisionOp{{exponent_bits, mantissa_bits}}, {x.As(DType::kF32)}, x.where());
 }
 
 Value And(const Operand& a, const Operand& b) {
@@ -186,8 +183,8 @@ Value And(const Operand& a, const Operand& b) {
 Value Or(const Operand& a, const Operand& b) {
   return BindBroadcast(BinaryOp{BinaryKind::kOr}, {a.As(DType::kBool), b.As(DType::kBool)}, a.where());
 }
-Value Not(const Operand& x) { return Bind1(UnaryOp{UnaryKind::kNot}, {x.As(DType::kBool)}, x.where()); }
-Value IsFinite(const Operand& x) { return Bind1(IsFiniteOp{}, {x.As(DType::kF32)}, x.where()); }
+Value Not(const Operand& x) { return BindOne(UnaryOp{UnaryKind::kNot}, {x.As(DType::kBool)}, x.where()); }
+Value IsFinite(const Operand& x) { return BindOne(IsFiniteOp{}, {x.As(DType::kF32)}, x.where()); }
 
 Value Equal(const Operand& a, const Operand& b) { return Compare(CompareKind::kEq, a, b); }
 Value NotEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kNe, a, b); }
@@ -203,14 +200,14 @@ Value Select(const Operand& pred, const Operand& a, const Operand& b) {
 
 Value Cast(const Operand& x, DType dtype) {
   const Value value = x.As(dtype);
-  return value.dtype() == dtype ? value : Bind1(CastOp{dtype}, {value}, x.where());
+  return value.dtype() == dtype ? value : BindOne(CastOp{dtype}, {value}, x.where());
 }
 
 Value Bitcast(const Value& x, DType dtype, const std::source_location& where) {
-  return x.dtype() == dtype ? x : Bind1(BitcastOp{dtype}, {x}, where);
+  return x.dtype() == dtype ? x : BindOne(BitcastOp{dtype}, {x}, where);
 }
 
-Value StopGradient(const Operand& x) { return Bind1(StopGradientOp{}, {x.As(DType::kF32)}, x.where()); }
+Value StopGradient(const Operand& x) { return BindOne(StopGradientOp{}, {x.As(DType::kF32)}, x.where()); }
 
 Value ReduceSum(const Operand& x) { return ReduceAll(ReduceKind::kSum, x); }
 Value ReduceMax(const Operand& x) { return ReduceAll(ReduceKind::kMax, x); }
@@ -233,7 +230,7 @@ Value ArgMin(const Operand& x, int64_t axis) { return ArgReduce(kernels::ArgKind
 
 Value CumulativeSum(const Operand& x, int64_t axis, bool reverse) {
   const Value value = x.As(DType::kF32);
-  return Bind1(CumulativeSumOp{FromEnd(axis, value), reverse}, {value}, x.where());
+  return BindOne(CumulativeSumOp{FromEnd(axis, value), reverse}, {value}, x.where());
 }
 
 Value ReduceWindowSum(const Operand& x, const WindowDims& dims) { return ReduceWindow(ReduceKind::kSum, x, dims); }
@@ -249,7 +246,7 @@ Value WindowArgMin(const Operand& x, const WindowDims& dims) {
 Value BroadcastTo(const Operand& x, const Shape& shape) { return BroadcastToLast(x.As(DType::kF32), shape, x.where()); }
 
 Value BroadcastInDim(const Operand& x, const Shape& shape, const Axes& axes) {
-  return Bind1(BroadcastOp{shape, axes}, {x.As(DType::kF32)}, x.where());
+  return BindOne(BroadcastOp{shape, axes}, {x.As(DType::kF32)}, x.where());
 }
 
 Value Reshape(const Operand& x, const Shape& shape) {
@@ -264,28 +261,28 @@ Value Reshape(const Operand& x, const Shape& shape) {
   if (absl::Status status = CheckShape(known); !status.ok()) return Refuse(status, "reshape", {value}, x.where());
   const int64_t per_open = known.num_elements();
   if (open.has_value() && per_open > 0) full[*open] = value.shape().num_elements() / per_open;
-  return value.shape() == full ? value : Bind1(ReshapeOp{full}, {value}, x.where());
+  return value.shape() == full ? value : BindOne(ReshapeOp{full}, {value}, x.where());
 }
 
 Value Transpose(const Operand& x, const Axes& permutation) {
   const Value value = x.As(DType::kF32);
   absl::StatusOr<Axes> normalized = NormalizeAxes(permutation, value.rank());
   if (!normalized.ok()) return Refuse(normalized.status(), "transpose", {value}, x.where());
-  return Bind1(TransposeOp{*std::move(normalized)}, {value}, x.where());
+  return BindOne(TransposeOp{*std::move(normalized)}, {value}, x.where());
 }
 
 Value Slice(const Operand& x, const PerAxis& start, const PerAxis& limit, const PerAxis& stride) {
   const Value value = x.As(DType::kF32);
   SliceOp op{start, limit, stride};
   if (stride.empty()) op.stride.assign(value.rank(), 1);
-  return Bind1(op, {value}, x.where());
+  return BindOne(op, {value}, x.where());
 }
 
 Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior, double value) {
   const Value operand = x.As(DType::kF32);
   PadOp op{low, high, interior, value};
   if (interior.empty()) op.interior.assign(operand.rank(), 0);
-  return Bind1(op, {operand}, x.where());
+  return BindOne(op, {operand}, x.where());
 }
 
 Value Reverse(const Operand& x, const Axes& axes) {
@@ -293,37 +290,37 @@ Value Reverse(const Operand& x, const Axes& axes) {
   absl::StatusOr<Axes> normalized = NormalizeAxes(axes, value.rank());
   if (!normalized.ok()) return Refuse(normalized.status(), "reverse", {value}, x.where());
   std::sort(normalized->begin(), normalized->end());
-  return Bind1(ReverseOp{*std::move(normalized)}, {value}, x.where());
+  return BindOne(ReverseOp{*std::move(normalized)}, {value}, x.where());
 }
 
 Value Take(const Operand& x, const Operand& indices, int64_t axis) {
   const Value value = x.As(DType::kF32);
-  return Bind1(TakeOp{FromEnd(axis, value)}, {value, indices.As(DType::kS32)}, x.where());
+  return BindOne(TakeOp{FromEnd(axis, value)}, {value, indices.As(DType::kS32)}, x.where());
 }
 
 Value ScatterAdd(const Operand& indices, const Operand& updates, int64_t extent, int64_t axis) {
   const Value numbers = indices.As(DType::kS32), values = updates.As(DType::kF32);
   // The result has one axis where the indices have theirs.
   const int64_t rank = values.rank() - numbers.rank() + 1;
-  return Bind1(ScatterAddOp{axis < 0 ? axis + rank : axis, extent}, {numbers, values}, indices.where());
+  return BindOne(ScatterAddOp{axis < 0 ? axis + rank : axis, extent}, {numbers, values}, indices.where());
 }
 
 Value Iota(DType dtype, const Shape& shape, int64_t axis, const std::source_location& where) {
-  return Bind1(IotaOp{dtype, shape, axis < 0 ? axis + shape.rank() : axis}, {}, where);
+  return BindOne(IotaOp{dtype, shape, axis < 0 ? axis + shape.rank() : axis}, {}, where);
 }
 
 Value RandomBits(const Operand& key, const Shape& shape) {
-  return Bind1(RandomBitsOp{shape}, {key.As(DType::kU32)}, key.where());
+  return BindOne(RandomBitsOp{shape}, {key.As(DType::kU32)}, key.where());
 }
 
 Value Concatenate(absl::Span<const Value> parts, int64_t axis, const std::source_location& where) {
   const int64_t rank = parts.empty() ? 0 : parts[0].rank();
-  return Bind1(ConcatenateOp{axis < 0 ? axis + rank : axis}, parts, where);
+  return BindOne(ConcatenateOp{axis < 0 ? axis + rank : axis}, parts, where);
 }
 
 Value DotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, std::optional<DType> out) {
   const Value a = lhs.As(DType::kF32), b = rhs.As(DType::kF32);
-  return Bind1(DotGeneralOp{dims, out.value_or(IsFloat(a.dtype()) ? a.dtype() : DType::kS32)}, {a, b}, lhs.where());
+  return BindOne(DotGeneralOp{dims, out.value_or(IsFloat(a.dtype()) ? a.dtype() : DType::kS32)}, {a, b}, lhs.where());
 }
 
 Value MatMul(const Operand& lhs, const Operand& rhs) {

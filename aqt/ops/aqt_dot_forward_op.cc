@@ -16,6 +16,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/aqt_expand.h"
@@ -187,7 +188,7 @@ class ForwardOp : public DotOp {
       const bool all_fixed = std::all_of(fixed.begin(), fixed.end(), [](bool own) { return own; });
       if (order_.packed[i] || !replaces_side || !all_fixed || !dot_->engine().PanelBytesOf(side).has_value()) continue;
       const CompositeOp pack{MakePackOp(dot_, side, order_.has_scale[i])};
-      operands[at] = Bind(pack, in.subspan(at, count), where)[0];
+      operands[at] = BindOne(pack, in.subspan(at, count), where);
       order.packed[i] = true;
     }
     if (!order.packed[0] && !order.packed[1]) return std::nullopt;

@@ -14,6 +14,7 @@
 #include "aqt/core/checked_extents.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/trace.h"
@@ -121,11 +122,11 @@ UseCollective::~UseCollective() { Current() = saved_; }
 namespace ops {
 
 Value AllReduce(AllReduceKind kind, const Value& x, int processes) {
-  return Bind(CompositeOp{std::make_shared<AllReduceOp>(kind, processes)}, {x}, std::source_location::current())[0];
+  return BindOne(CompositeOp{std::make_shared<AllReduceOp>(kind, processes)}, {x});
 }
 
 Value AllGather(const Value& x, int64_t axis, int processes) {
-  return Bind(CompositeOp{std::make_shared<AllGatherOp>(axis, processes)}, {x}, std::source_location::current())[0];
+  return BindOne(CompositeOp{std::make_shared<AllGatherOp>(axis, processes)}, {x});
 }
 
 }  // namespace ops

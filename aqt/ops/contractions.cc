@@ -15,6 +15,7 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/source_line.h"
@@ -122,7 +123,7 @@ Value Einsum(absl::string_view equation, const Operand& lhs, const Operand& rhs)
   }
   const auto op = MakeEinsumOp({std::string(equation), a.aval(), b.aval()});
   if (!op.ok()) return Refuse(op.status(), "einsum", {a, b}, lhs.where());
-  return Bind(CompositeOp{*op}, {a, b}, lhs.where())[0];
+  return BindOne(CompositeOp{*op}, {a, b}, lhs.where());
 }
 
 }  // namespace ops

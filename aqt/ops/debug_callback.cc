@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
@@ -58,7 +59,7 @@ class CallbackOp : public CompositeBase {
     result[0] = cotangents[0];
     if (backward_) {
       const auto op = std::make_shared<CallbackOp>(callback_, label_, /*backward=*/false);
-      result[0] = Bind(CompositeOp{op}, {cotangents[0]}, SourceLine())[0];
+      result[0] = BindOne(CompositeOp{op}, {cotangents[0]}, SourceLine());
     }
     return result;
   }
@@ -71,7 +72,7 @@ class CallbackOp : public CompositeBase {
 
 Value BindCallback(const Operand& x, DebugFunction callback, absl::string_view label, bool backward) {
   const auto op = std::make_shared<CallbackOp>(std::move(callback), std::string(label), backward);
-  return Bind(CompositeOp{op}, {x.As(DType::kF32)}, x.where())[0];
+  return BindOne(CompositeOp{op}, {x.As(DType::kF32)}, x.where());
 }
 
 DebugFunction Printer(absl::string_view label) {
@@ -88,7 +89,7 @@ DebugFunction Printer(absl::string_view label) {
 std::optional<Value> BindDebugCallback(const Op& op, const Value& data, const Value& scale, const SourceLine& where) {
   const CompositeOp* composite = std::get_if<CompositeOp>(&op);
   if (composite == nullptr || dynamic_cast<const CallbackOp*>(composite->impl.get()) == nullptr) return std::nullopt;
-  return Bind(op, {data, scale}, where)[0];
+  return BindOne(op, {data, scale}, where);
 }
 
 namespace ops {

@@ -12,6 +12,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
@@ -340,7 +341,7 @@ Value Fp8Dot(const Value& x, const Value& kernel, const Fp8DotState& state, cons
                                                         "histories; NextContractionName() gives each its own")),
                   "fp8_dot", operands, where);
   }
-  return Bind(CompositeOp{std::make_shared<ForwardOp>(std::move(parts))}, operands, where)[0];
+  return BindOne(CompositeOp{std::make_shared<ForwardOp>(std::move(parts))}, operands, where);
 }
 
 }  // namespace ops

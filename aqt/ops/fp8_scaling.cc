@@ -17,6 +17,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/source_line.h"
@@ -164,7 +165,7 @@ namespace ops {
 
 Value Fp8Quantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
   const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeParts{dtype, compute_dtype, /*dequantizes=*/false});
-  return Bind(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where())[0];
+  return BindOne(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where());
 }
 
 Value Fp8Dequantize(const Operand& codes, const Operand& scale, DType dtype) {
@@ -174,7 +175,7 @@ Value Fp8Dequantize(const Operand& codes, const Operand& scale, DType dtype) {
 
 Value Fp8QuantizeDequantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
   const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeParts{dtype, compute_dtype, /*dequantizes=*/true});
-  return Bind(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where())[0];
+  return BindOne(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where());
 }
 
 Value Fp8Amax(const Operand& x) {

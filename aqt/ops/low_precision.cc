@@ -15,6 +15,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
@@ -192,7 +193,7 @@ Value LowPrecisionSum(const Operand& x, const Axes& axes, const SmallFloat& form
     terms *= value.dim(axis);
   }
   const Value matrix = Reshape(Transpose(value, order), {rows, terms});
-  const Value sums = Bind(CompositeOp{std::make_shared<SumOp>(format)}, {matrix}, x.where())[0];
+  const Value sums = BindOne(CompositeOp{std::make_shared<SumOp>(format)}, {matrix}, x.where());
   return Reshape(sums, keepdims ? with_ones : kept);
 }
 

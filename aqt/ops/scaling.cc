@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
@@ -82,7 +83,7 @@ class ScalingOp : public CompositeBase {
     Value cotangent = cotangents[0];
     if (step_.backward) {
       const auto op = std::make_shared<ScalingOp>(ScalingStep{step_.kind, step_.dtype}, ScalingOptions());
-      cotangent = Bind(CompositeOp{op}, {cotangent}, SourceLine())[0];
+      cotangent = BindOne(CompositeOp{op}, {cotangent}, SourceLine());
     }
     // A cotangent has the dtype of its value.
     if (step_.kind != ScalingKind::kGetScale) result[0] = ops::Cast(cotangent, residuals[0].dtype());
@@ -107,7 +108,7 @@ class ScalingOp : public CompositeBase {
 
 Value BindStep(ScalingStep step, const std::vector<Value>& in, const SourceLine& where,
                const ScalingOptions& options = {}) {
-  return Bind(CompositeOp{std::make_shared<ScalingOp>(step, options)}, in, where)[0];
+  return BindOne(CompositeOp{std::make_shared<ScalingOp>(step, options)}, in, where);
 }
 
 Value Step(ScalingKind kind, const Operand& x, std::optional<DType> dtype, bool backward,

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/call.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
@@ -177,7 +178,7 @@ class Transform {
     const auto it = broadcasts_.find(eqn.in[i]);
     if (it == broadcasts_.end()) return ops::Cast(operand, dtype);
     moved_casts_ = true;
-    return Bind(it->second.op, {ops::Cast(it->second.source, dtype)}, eqn.where)[0];
+    return BindOne(it->second.op, {ops::Cast(it->second.source, dtype)}, eqn.where);
   }
 
   // Floats of different dtypes, which a policy may leave, meet in a dtype that has all of their numbers.

@@ -6,6 +6,7 @@
 
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/collective_ops.h"
 
@@ -36,10 +37,6 @@ std::shared_ptr<Part::Cutter> CutterOf(const Partition& partition, const Op& op,
 }
 
 }  // namespace
-
-Value BindOne(const Op& op, absl::Span<const Value> operands) {
-  return Bind(op, operands, std::source_location::current())[0];
-}
 
 Aval Partition::AvalOfPart(Aval whole, int64_t axis) const {
   whole.shape[axis] /= processes_;

@@ -62,9 +62,6 @@ class Partition {
   const FloatSums float_sums_;
 };
 
-// Bind for an operation with one output. A rule runs at the line of the equation that it replaces.
-Value BindOne(const Op& op, absl::Span<const Value> operands);
-
 // The output of an operation with at least one operand that is divided; nullopt where it needs all operands whole.
 // partition_rules.cc says how each operation is cut.
 std::optional<Part> CutOperation(const Partition& partition, const Op& op, absl::Span<const Part> in, const Aval& out);

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/ops/opaque_kinds.h"
 #include "aqt/quant/config/calibrations.h"
 #include "aqt/quant/config/config.h"

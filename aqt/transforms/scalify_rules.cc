@@ -13,6 +13,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/bind_one.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
@@ -197,7 +198,7 @@ class Rules {
   Lane OnData(const Op& op, const Equation& eqn, absl::Span<const Lane> in) const {
     std::vector<Value> values;
     for (const Lane& lane : in) values.push_back(lane.data);
-    return {.data = Bind(op, values, eqn.where)[0], .scale = in[0].scale};
+    return {.data = BindOne(op, values, eqn.where), .scale = in[0].scale};
   }
   // The operation on values without scales; the result gets the scale 1.
   absl::StatusOr<Lane> OnValues(const Equation& eqn, absl::Span<const Lane> in) const {
@@ -211,7 +212,7 @@ class Rules {
       values.push_back(Unscaled(lane));
       if (lane.scaled()) scale = lane.scale->dtype();
     }
-    return Scaled({Bind(eqn.op, values, eqn.where)[0], Number(1, scale)});
+    return Scaled({BindOne(eqn.op, values, eqn.where), Number(1, scale)});
   }
   absl::Status NoRule(const Equation& eqn) const {
     return absl::InvalidArgumentError(absl::StrCat("scalify: no rule for ", OpName(eqn.op), " of scaled operands"));
@@ -290,7 +291,7 @@ class Rules {
   // Bits are of values: what they mean with a scale is not defined.
   absl::StatusOr<Lane> Rule(const BitcastOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
     if (rules_.compat.missing_rules_are_errors) return NoRule(eqn);
-    return Plain(Bind(op, {Unscaled(in[0])}, eqn.where)[0]);
+    return Plain(BindOne(op, {Unscaled(in[0])}, eqn.where));
   }
   absl::StatusOr<Lane> Rule(const ClampOp&, const Equation& eqn, absl::Span<const Lane> in) const {
     if (rules_.compat.missing_rules_are_errors) return NoRule(eqn);
