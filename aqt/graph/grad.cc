@@ -1,10 +1,13 @@
 #include "aqt/graph/grad.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -93,11 +96,72 @@ absl::StatusOr<Program> ExpandWithoutGradient(Program program, absl::Span<const 
   return absl::InvalidArgumentError(absl::StrCat("grad: expansions are nested more than ", kMaxDepth, " deep"));
 }
 
+// Slices of one variable, in their order along the axis that they cut. They are the only equations through which it has
+// a gradient, so that its cotangent is the concatenation of theirs.
+struct SliceGroup {
+  int64_t axis = 0;
+  std::vector<const Equation*> slices;
+  const Equation* first = nullptr;  // in the order of the program, so the last one of a walk back
+};
+
+// The axis that one slice cuts, with all of the others; nullopt if there is no such axis or if it skips elements.
+std::optional<int64_t> CutAxis(const SliceOp& op, const Shape& shape) {
+  std::optional<int64_t> cut;
+  for (int64_t i = 0; i < shape.rank(); ++i) {
+    if (op.stride[i] != 1) return std::nullopt;
+    if (op.start[i] == 0 && op.limit[i] == shape[i]) continue;
+    if (cut.has_value()) return std::nullopt;
+    cut = i;
+  }
+  return cut;
+}
+
+// The group of these equations, all that a variable of this shape has a gradient through, if they are one.
+std::optional<SliceGroup> GroupOf(const std::vector<const Equation*>& uses, const Shape& shape) {
+  if (uses.size() < 2) return std::nullopt;
+  SliceGroup group{.slices = uses, .first = uses[0]};
+  for (const Equation* eqn : uses) {
+    const SliceOp* slice = std::get_if<SliceOp>(&eqn->op);
+    const std::optional<int64_t> axis = slice == nullptr ? std::nullopt : CutAxis(*slice, shape);
+    if (!axis.has_value() || (eqn != uses[0] && *axis != group.axis)) return std::nullopt;
+    group.axis = *axis;
+  }
+  const auto start = [&](const Equation* eqn) { return std::get<SliceOp>(eqn->op).start[group.axis]; };
+  std::sort(group.slices.begin(), group.slices.end(),
+            [&](const Equation* a, const Equation* b) { return start(a) < start(b); });
+  int64_t end = 0;
+  for (const Equation* eqn : group.slices) {
+    if (start(eqn) != end) return std::nullopt;
+    end = std::get<SliceOp>(eqn->op).limit[group.axis];
+  }
+  return end == shape[group.axis] ? std::make_optional(std::move(group)) : std::nullopt;
+}
+
+// By the variable that is sliced.
+absl::flat_hash_map<VarId, SliceGroup> SliceGroups(const Program& program, const std::vector<bool>& active) {
+  absl::flat_hash_map<VarId, std::vector<const Equation*>> uses;
+  for (const Equation& eqn : program.eqns) {
+    if (!AnyActive(active, eqn.out)) continue;
+    for (const VarId var : eqn.in) {
+      if (active[var]) uses[var].push_back(&eqn);
+    }
+  }
+  absl::flat_hash_map<VarId, SliceGroup> groups;
+  for (const auto& [var, eqns] : uses) {
+    std::optional<SliceGroup> group = GroupOf(eqns, program.aval(var).shape);
+    if (group.has_value()) groups.emplace(var, *std::move(group));
+  }
+  return groups;
+}
+
 // Reverse mode over one program, inside a trace.
 class Differentiator {
  public:
   Differentiator(const Program& program, absl::Span<const int> wrt)
-      : program_(program), active_(ActiveVars(program, wrt)), cotangents_(program.vars.size()) {}
+      : program_(program),
+        active_(ActiveVars(program, wrt)),
+        groups_(SliceGroups(program, active_)),
+        cotangents_(program.vars.size()) {}
 
   absl::StatusOr<std::vector<Value>> Forward(absl::Span<const Value> args) {
     return RewriteValues(program_, args, [&](const Equation& eqn, absl::Span<const Value> operands) {
@@ -142,8 +206,28 @@ class Differentiator {
     return outputs;
   }
 
+  // Whether this is a slice of a group. The first one has the cotangents of all, one behind the other: what the sum of
+  // all of them between zeros is.
+  bool IsGrouped(const Equation& eqn) {
+    const auto it = std::holds_alternative<SliceOp>(eqn.op) ? groups_.find(eqn.in[0]) : groups_.end();
+    if (it == groups_.end()) return false;
+    const SliceGroup& group = it->second;
+    if (group.first != &eqn) return true;
+    std::vector<Value> parts;
+    bool any = false;
+    for (const Equation* slice : group.slices) {
+      const VarId part = slice->out[0];
+      any = any || cotangents_[part].has_value();
+      parts.push_back(CotangentOf(part));
+      cotangents_[part].reset();
+    }
+    if (any) cotangents_[eqn.in[0]] = ops::Concatenate(parts, group.axis);
+    return true;
+  }
+
   absl::Status Step(const Entry& entry) {
     const Equation& eqn = *entry.eqn;
+    if (IsGrouped(eqn)) return absl::OkStatus();
     bool any = false;
     for (VarId var : eqn.out) any = any || cotangents_[var].has_value();
     if (!any) return absl::OkStatus();
@@ -177,6 +261,7 @@ class Differentiator {
 
   const Program& program_;
   const std::vector<bool> active_;
+  const absl::flat_hash_map<VarId, SliceGroup> groups_;
   std::vector<Entry> tape_;
   std::vector<std::optional<Value>> cotangents_;  // by variable; reset once consumed
 };

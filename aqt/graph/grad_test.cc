@@ -29,6 +29,7 @@ using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using ::aqt::testing::RandomArray;
 using ::aqt::testing::TraceWith;
+using ::testing::ElementsAre;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
@@ -136,6 +137,12 @@ INSTANTIATE_TEST_SUITE_P(
         {"transpose", [](In x) { return ops::Transpose(x[0], {2, 0, 1}) * x[1]; },
          {F64({2, 3, 4}, 32), F64({4, 2, 3}, 33)}},
         {"slice", [](In x) { return ops::Slice(x[0], {1, 0}, {3, 5}); }, {F64({4, 5}, 34)}},
+        {"split",
+         [](In x) {
+           const Value a = ops::Slice(x[0], {0, 0}, {4, 2}), b = ops::Slice(x[0], {0, 2}, {4, 4});
+           return ops::Slice(x[0], {0, 4}, {4, 6}) * b + a * a;
+         },
+         {F64({4, 6}, 97)}},
         {"slice_strided", [](In x) { return ops::Slice(x[0], {1, 0}, {4, 5}, {2, 3}); }, {F64({5, 6}, 35)}},
         {"slice_empty", [](In x) { return ops::Slice(x[0], {2}, {2}); }, {F64({4}, 36)}},
         {"pad", [](In x) { return ops::Pad(x[0], {1, 0}, {0, 2}, {2, 1}); }, {F64({3, 2}, 37)}},
@@ -304,6 +311,40 @@ out %12 data "grad(fc1/kernel)"
   ASSERT_EQ(alone->outputs.size(), 2u);  // the state and the gradient
   EXPECT_EQ(alone->outputs[0].slot.path, "max");
   EXPECT_EQ(alone->outputs[1].slot.path, "grad(fc1/kernel)");
+}
+
+// Slices that are all of a value give the concatenation of their gradients; one without a gradient gives zeros.
+TEST(GradTest, SlicesOfAllOfAValue) {
+  const auto slice = [](const Value& x, int64_t from, int64_t to) { return ops::Slice(x, {0, from}, {2, to}); };
+  const auto program_of = [](TracedFunction fn) {
+    return *Grad(
+        *TraceWith([&](In x) { return Values{ops::ReduceSum(fn(x)[0])}; }, {Array::Zeros(DType::kF32, {2, 5})}), {{0}});
+  };
+  const auto gradient = [](const Program& program) {
+    const std::vector<float> x = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    const Array out = (*Eval(program, {Array::FromSpan<float>(x, {2, 5})}))[0];
+    return std::vector<float>(out.View<float>().begin(), out.View<float>().end());
+  };
+  const Program split = program_of([&](In x) { return Values{slice(x[0], 2, 5) * 3.0, slice(x[0], 0, 2) * -0.0}; });
+  EXPECT_EQ(CountOps(split, "concatenate"), 1);
+  EXPECT_EQ(CountOps(split, "pad"), 0);
+  EXPECT_THAT(gradient(split), ElementsAre(0, 0, 3, 3, 3, 0, 0, 3, 3, 3));
+  const Program all = program_of([&](In x) {
+    const Value sum = ops::ReduceSum(slice(x[0], 2, 5) * 3.0) + ops::ReduceSum(slice(x[0], 0, 2) * x[0].dim(0));
+    return Values{sum};
+  });
+  EXPECT_EQ(CountOps(all, "concatenate"), 1);
+  EXPECT_THAT(gradient(all), ElementsAre(2, 2, 3, 3, 3, 2, 2, 3, 3, 3));
+  // They overlap; they leave a gap; the value has another use.
+  const auto sums = [](const Value& a, const Value& b) { return Values{ops::ReduceSum(a) + ops::ReduceSum(b * b)}; };
+  for (const Program& other :
+       {program_of([&](In x) { return sums(slice(x[0], 0, 3), slice(x[0], 2, 5)); }),
+        program_of([&](In x) { return sums(slice(x[0], 0, 2), slice(x[0], 3, 5)); }), program_of([&](In x) {
+          return Values{sums(slice(x[0], 0, 2), slice(x[0], 2, 5))[0] + ops::ReduceSum(x[0])};
+        })}) {
+    EXPECT_EQ(CountOps(other, "concatenate"), 0);
+    EXPECT_EQ(CountOps(other, "pad"), 2);
+  }
 }
 
 TEST(GradTest, GradientsAreProgramsAndCanBeDifferentiatedAgain) {
