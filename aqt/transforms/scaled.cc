@@ -16,7 +16,8 @@ ScalifyCompat ScalifyCompat::Original() {
           .min_max_compare_raw_data = true,
           .missing_rules_are_errors = true,
           .dot_has_one_contracting_axis = true,
-          .plain_arrays_do_not_mix = true};
+          .plain_arrays_do_not_mix = true,
+          .degenerate_scales = true};
 }
 
 namespace scaled {
@@ -35,6 +36,38 @@ std::pair<Value, Value> Unified(const Value& a, const Value& b) {
   return {ops::Cast(a, dtype), ops::Cast(b, dtype)};
 }
 
+// The dtype in which data are multiplied by their scale.
+DType Wide(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
+
+// The exponents of the powers of two that a dtype of scales holds. Subnormal numbers of f32 and bf16 count as zero.
+struct Exponents {
+  int64_t least, largest;
+};
+Exponents ExponentsOf(DType dtype) {
+  const int64_t largest = std::min<int64_t>(std::ilogb(MaxFinite(dtype)), 127);
+  switch (dtype) {
+    case DType::kF16: return {-24, largest};
+    case DType::kE5M2: return {-16, largest};
+    case DType::kE4M3FN: return {-9, largest};
+    default: return {-126, largest};
+  }
+}
+// Those of a number's scale: so that the product of two is finite, and what meets a large number is not lost.
+Exponents ExponentsOfNumbers(DType dtype) {
+  const Exponents range = ExponentsOf(dtype);
+  return {std::max<int64_t>(range.least, -63), std::min<int64_t>(range.largest, 63)};
+}
+Value Limited(const Value& scale, const Exponents& range) {
+  return ops::Min(ops::Max(scale, std::ldexp(1.0, static_cast<int>(range.least))),
+                  std::ldexp(1.0, static_cast<int>(range.largest)));
+}
+
+// A scale that is infinite as the largest finite one. Quotients of scales by it are numbers then, and data that are
+// multiplied by an infinite quotient are what they should be.
+Value Finite(const Value& scale, const ScalifyRules& rules) {
+  return rules.compat.degenerate_scales ? scale : ops::Min(scale, MaxFinite(scale.dtype()));
+}
+
 // The power of two at or below |x|, f32.
 Value FloorPow2(const Value& x) {
   const Value magnitude = ops::Abs(x);
@@ -44,9 +77,15 @@ Value FloorPow2(const Value& x) {
   return ops::Select(ops::IsFinite(x), power, static_cast<double>(INFINITY));
 }
 
+// With this scale: data are multiplied by the quotient of the scales, in their own dtype.
+ScaledValue MovedTo(const ScaledValue& x, const Value& scale) {
+  const auto [own, wanted] = Unified(x.scale, scale);
+  return {x.data * ops::Cast(SafeDiv(own, wanted), x.data.dtype()), scale};
+}
+
 enum class Norm { kMax, kL1, kL2 };
 
-ScaledValue DynamicRescale(const ScaledValue& x, Norm kind) {
+ScaledValue DynamicRescale(const ScaledValue& x, Norm kind, const ScalifyRules& rules) {
   constexpr double kLeast = 0x1p-14;  // the power of two below 1e-4
   const DType scale_dtype = x.scale.dtype();
   Value norm;
@@ -59,7 +98,14 @@ ScaledValue DynamicRescale(const ScaledValue& x, Norm kind) {
     norm = kind == Norm::kL1 ? ops::ReduceSum(ops::Abs(data)) / count : ops::Sqrt(ops::ReduceSum(data * data) / count);
     norm = ops::Cast(ops::Max(Pow2Round(norm, ScaleRounding::kDown), kLeast), scale_dtype);
   }
-  return Rebalance(x, norm);
+  if (rules.compat.degenerate_scales) return Rebalance(x, norm, rules);
+  const Value scale = Limited(x.scale * norm, ExponentsOf(scale_dtype));
+  return MovedTo(x, ops::Select(ops::And(ops::IsFinite(norm), ops::Greater(x.scale, 0.0)), scale, x.scale));
+}
+
+double LargestScale(DType dtype, ScaleRounding rounding) {
+  if (rounding == ScaleRounding::kNone) return MaxFinite(dtype);
+  return std::ldexp(1.0, static_cast<int>(ExponentsOf(dtype).largest));
 }
 
 enum class Sum { kAdd, kSub };
@@ -67,8 +113,9 @@ enum class Sum { kAdd, kSub };
 ScaledValue AddOrSub(Sum kind, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules) {
   const auto [sx, sy] = Unified(x.scale, y.scale);
   const auto [dx, dy] = Unified(x.data, y.data);
-  const Value largest = ops::Max(sx, sy), ratio = SafeDiv(ops::Min(sx, sy), largest);
-  const Value scale = Pow2Round(largest * ops::Sqrt(ratio * ratio + 1.0), rules.rounding);
+  const Value largest = Finite(ops::Max(sx, sy), rules), ratio = SafeDiv(ops::Min(sx, sy), largest);
+  Value scale = Pow2Round(largest * ops::Sqrt(ratio * ratio + 1.0), rules.rounding);
+  if (!rules.compat.degenerate_scales) scale = ops::Min(scale, LargestScale(scale.dtype(), rules.rounding));
   const Value is_zero = ops::Equal(scale, 0.0);
   const auto ratio_of = [&](const Value& own) { return ops::Cast(ops::Select(is_zero, 0.0, own / scale), dx.dtype()); };
   const Value a = ratio_of(sx) * dx, b = ratio_of(sy) * dy;
@@ -93,7 +140,7 @@ ScaledValue MaxOrMin(const F& op, const ScaledValue& x, const ScaledValue& y, co
   if (x_fits.value_or(FitsAnyScale(x, rules.compat))) return {op(dx, dy), y.scale};
   if (y_fits.value_or(FitsAnyScale(y, rules.compat))) return {op(dx, dy), x.scale};
   const auto [sx, sy] = Unified(x.scale, y.scale);
-  const Value scale = ops::Max(sx, sy);
+  const Value scale = Finite(ops::Max(sx, sy), rules);
   return {op(dx * ops::Cast(SafeDiv(sx, scale), dx.dtype()), dy * ops::Cast(SafeDiv(sy, scale), dx.dtype())), scale};
 }
 
@@ -113,6 +160,16 @@ int64_t CountOf(const Shape& shape, const Axes& axes) {
   int64_t count = 1;
   for (const int64_t axis : axes) count *= shape[axis];
   return count;
+}
+
+// x with a scale whose power with this exponent is finite and not 0.
+ScaledValue WithPower(const ScaledValue& x, int64_t exponent, const ScalifyRules& rules) {
+  if (rules.compat.degenerate_scales || exponent == 0) return x;
+  const Exponents range = ExponentsOf(x.scale.dtype());
+  const int64_t times = std::abs(exponent);
+  const int64_t largest = std::min((exponent > 0 ? range.largest : -range.least) / times, range.largest);
+  const int64_t least = std::max(-((exponent > 0 ? -range.least : range.largest) / times), range.least);
+  return MovedTo(x, Limited(x.scale, {least, largest}));
 }
 
 ScaledValue WithUnitScale(const Value& data, const ScaledValue& like) { return {data, Number(1, like.scale.dtype())}; }
@@ -154,42 +211,65 @@ Value FromE8M0(const Value& bytes, DType dtype) {
   return ops::Cast(ops::Select(ops::Equal(exponent, 128.0), static_cast<double>(INFINITY), power), dtype);
 }
 
-ScaledValue MakeScaledScalar(const Value& x, std::optional<DType> scale_dtype) {
-  const Pow2Parts parts = Pow2Decompose(x, scale_dtype);
-  return {parts.mantissa, parts.scale};
+ScaledValue MakeScaledScalar(const Value& x, std::optional<DType> scale_dtype, const ScalifyRules& rules,
+                             const std::optional<Value>& otherwise) {
+  if (rules.compat.degenerate_scales) {
+    const Pow2Parts parts = Pow2Decompose(x, scale_dtype);
+    return {parts.mantissa, parts.scale};
+  }
+  const DType dtype = scale_dtype.value_or(x.dtype()), wide = Wide(x.dtype());
+  // Infinite for what is beyond f32.
+  const Value power = FloorPow2(ops::Cast(x, DType::kF32)), is_finite = ops::IsFinite(power);
+  const Value limited = Limited(power, ExponentsOfNumbers(dtype));
+  const Value divisor = ops::Select(is_finite, limited, 1.0);
+  const Value data = ops::Cast(ops::Cast(x, wide) / ops::Cast(divisor, wide), x.dtype());
+  const Value scale = ops::Cast(ops::Select(ops::Equal(x, 0.0), 0.0, limited), dtype);
+  const Value other = otherwise.has_value() ? ops::Cast(*otherwise, dtype) : Number(1, dtype);
+  return {data, ops::Select(is_finite, scale, other)};
 }
 
-ScaledValue AsScaled(const Value& x, const std::optional<Value>& scale) {
+ScaledValue AsScaled(const Value& x, const std::optional<Value>& scale, const ScalifyRules& rules) {
   const bool is_one =
       !scale.has_value() || (scale->is_array() && Cast(*scale->array(), DType::kF64).View<double>()[0] == 1);
-  if (is_one && x.rank() == 0) return MakeScaledScalar(x);
+  if (is_one && x.rank() == 0) return MakeScaledScalar(x, std::nullopt, rules);
   if (!scale.has_value()) return {x, Number(1, x.dtype())};
   if (is_one) return {x, *scale};
-  return {x / ops::Cast(*scale, x.dtype()), *scale};
+  const DType dtype = rules.compat.degenerate_scales ? x.dtype() : Wide(x.dtype());
+  return {ops::Cast(ops::Cast(x, dtype) / ops::Cast(*scale, dtype), x.dtype()), *scale};
 }
 
-Value ToArray(const ScaledValue& x, std::optional<DType> dtype) {
+Value ToArray(const ScaledValue& x, std::optional<DType> dtype, const ScalifyRules& rules) {
   const DType own = dtype.value_or(x.data.dtype());
-  return ops::Cast(x.data, own) * ops::Cast(x.scale, own);
+  const DType wide = rules.compat.degenerate_scales ? own : Wide(Promote(own, x.data.dtype()));
+  return ops::Cast(ops::Cast(x.data, wide) * ops::Cast(x.scale, wide), own);
 }
 
-ScaledValue SetScaling(const ScaledValue& x, const Value& scale) {
-  const auto [own, wanted] = Unified(x.scale, scale);
-  return {x.data * ops::Cast(SafeDiv(own, wanted), x.data.dtype()), scale};
+ScaledValue SetScaling(const ScaledValue& x, const Value& scale, const ScalifyRules& rules) {
+  if (rules.compat.degenerate_scales) return MovedTo(x, scale);
+  const DType wide = Wide(x.data.dtype());
+  const ScaledValue moved = MovedTo({ops::Cast(x.data, wide), ops::Cast(x.scale, wide)}, ops::Cast(scale, wide));
+  return {ops::Cast(moved.data, x.data.dtype()), scale};
 }
 
-ScaledValue SetScaling(const Value& plain, const Value& scale) {
-  const Value own = ops::Cast(scale, plain.dtype());
-  return {plain * SafeDiv(Number(1, plain.dtype()), own), scale};
+ScaledValue SetScaling(const Value& plain, const Value& scale, const ScalifyRules& rules) {
+  const DType dtype = rules.compat.degenerate_scales ? plain.dtype() : Wide(plain.dtype());
+  const Value factor = SafeDiv(Number(1, dtype), ops::Cast(scale, dtype));
+  return {ops::Cast(ops::Cast(plain, dtype) * factor, plain.dtype()), scale};
 }
 
-ScaledValue Rebalance(const ScaledValue& x, const Value& factor) {
-  return SetScaling(x, x.scale * ops::Cast(factor, x.scale.dtype()));
+ScaledValue Rebalance(const ScaledValue& x, const Value& factor, const ScalifyRules& rules) {
+  return SetScaling(x, x.scale * ops::Cast(factor, x.scale.dtype()), rules);
 }
 
-ScaledValue DynamicRescaleMax(const ScaledValue& x) { return DynamicRescale(x, Norm::kMax); }
-ScaledValue DynamicRescaleL1(const ScaledValue& x) { return DynamicRescale(x, Norm::kL1); }
-ScaledValue DynamicRescaleL2(const ScaledValue& x) { return DynamicRescale(x, Norm::kL2); }
+ScaledValue DynamicRescaleMax(const ScaledValue& x, const ScalifyRules& rules) {
+  return DynamicRescale(x, Norm::kMax, rules);
+}
+ScaledValue DynamicRescaleL1(const ScaledValue& x, const ScalifyRules& rules) {
+  return DynamicRescale(x, Norm::kL1, rules);
+}
+ScaledValue DynamicRescaleL2(const ScaledValue& x, const ScalifyRules& rules) {
+  return DynamicRescale(x, Norm::kL2, rules);
+}
 
 ScaledValue Add(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules) {
   return AddOrSub(Sum::kAdd, x, y, rules);
@@ -220,7 +300,8 @@ ScaledValue Min(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& 
 }
 
 Value Compare(kernels::CompareKind kind, const ScaledValue& x, const ScaledValue& y) {
-  const Value a = ToArray(x, DType::kF32), b = ToArray(y, DType::kF32);
+  const DType wide = Wide(Promote(x.data.dtype(), y.data.dtype()));
+  const Value a = ToArray(x, wide), b = ToArray(y, wide);
   switch (kind) {
     case kernels::CompareKind::kEq: return ops::Equal(a, b);
     case kernels::CompareKind::kNe: return ops::NotEqual(a, b);
@@ -232,7 +313,7 @@ Value Compare(kernels::CompareKind kind, const ScaledValue& x, const ScaledValue
   return Value();
 }
 
-ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis) {
+ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis, const ScalifyRules& rules) {
   DType data_dtype = parts[0].data.dtype(), scale_dtype = parts[0].scale.dtype();
   for (const ScaledValue& part : parts) {
     data_dtype = Promote(data_dtype, part.data.dtype());
@@ -240,6 +321,7 @@ ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis) {
   }
   Value scale = ops::Cast(parts[0].scale, scale_dtype);
   for (const ScaledValue& part : parts.subspan(1)) scale = ops::Max(scale, ops::Cast(part.scale, scale_dtype));
+  scale = Finite(scale, rules);
   std::vector<Value> data;
   for (const ScaledValue& part : parts) {
     const Value factor = ops::Cast(SafeDiv(ops::Cast(part.scale, scale_dtype), scale), data_dtype);
@@ -251,7 +333,7 @@ ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis) {
 ScaledValue Select(const Value& pred, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules) {
   const auto [dx, dy] = Unified(x.data, y.data);
   const auto [sx, sy] = Unified(x.scale, y.scale);
-  const Value scale = ops::Max(sx, sy);
+  const Value scale = Finite(ops::Max(sx, sy), rules);
   const auto ratio = [&](const Value& own) {
     const Value quotient = rules.compat.select_divides_by_zero_scale ? own / scale : SafeDiv(own, scale);
     return ops::Cast(quotient, dx.dtype());
@@ -287,11 +369,14 @@ ScaledValue ReduceSum(const ScaledValue& x, const Axes& axes, bool keepdims, con
   return SumsOfProducts(ops::ReduceSum(x.data, axes, keepdims), {x.scale}, CountOf(x.data.shape(), axes), rules);
 }
 
-ScaledValue ReduceProd(const ScaledValue& x, const Axes& axes, bool keepdims) {
-  return {ops::ReduceProd(x.data, axes, keepdims), ops::IntegerPow(x.scale, CountOf(x.data.shape(), axes))};
+ScaledValue ReduceProd(const ScaledValue& operand, const Axes& axes, bool keepdims, const ScalifyRules& rules) {
+  const int64_t count = CountOf(operand.data.shape(), axes);
+  const ScaledValue x = WithPower(operand, count, rules);
+  return {ops::ReduceProd(x.data, axes, keepdims), ops::IntegerPow(x.scale, count)};
 }
 
-ScaledValue IntegerPow(const ScaledValue& x, int64_t exponent) {
+ScaledValue IntegerPow(const ScaledValue& operand, int64_t exponent, const ScalifyRules& rules) {
+  const ScaledValue x = WithPower(operand, exponent, rules);
   return {ops::IntegerPow(x.data, exponent), ops::IntegerPow(x.scale, exponent)};
 }
 
@@ -305,7 +390,7 @@ Value IsFinite(const ScaledValue& x) {
 }
 
 ScaledValue Exp(const ScaledValue& x) {
-  return WithUnitScale(ops::Exp(ops::Cast(ToArray(x, DType::kF32), x.data.dtype())), x);
+  return WithUnitScale(ops::Exp(ops::Cast(ToArray(x, Wide(x.data.dtype())), x.data.dtype())), x);
 }
 ScaledValue Log(const ScaledValue& x) {
   return WithUnitScale(ops::Log(x.data) + ops::Cast(ops::Log(x.scale), x.data.dtype()), x);

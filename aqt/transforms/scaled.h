@@ -37,6 +37,9 @@ struct ScalifyCompat {
   bool missing_rules_are_errors = false;      // tanh, logistic, erf, rsqrt, pow, take, clamp, cumulative sum
   bool dot_has_one_contracting_axis = false;  // and no batch axes
   bool plain_arrays_do_not_mix = false;       // add, sub and div of a scaled and a plain array
+  // Zeros, numbers that are not finite, powers, sums and rescalings give scales of 0 and infinity to values that are
+  // neither.
+  bool degenerate_scales = false;
   static ScalifyCompat Original();
 };
 
@@ -80,25 +83,29 @@ Value FromE8M0(const Value& bytes, DType dtype);
 
 // ---- making and reading
 
-// A scalar as mantissa and power of two.
-ScaledValue MakeScaledScalar(const Value& x, std::optional<DType> scale_dtype = std::nullopt);
+// A scalar as mantissa and power of two. The power is within the range of its dtype, and 0 for 0. What is not finite
+// keeps its data, with the scale `otherwise`, or 1.
+ScaledValue MakeScaledScalar(const Value& x, std::optional<DType> scale_dtype = std::nullopt,
+                             const ScalifyRules& rules = {}, const std::optional<Value>& otherwise = std::nullopt);
 // x as a scaled value: divided by `scale`; without one a scalar is split (MakeScaledScalar) and others get the scale 1.
-ScaledValue AsScaled(const Value& x, const std::optional<Value>& scale = std::nullopt);
-// data and scale converted to the dtype (null: that of the data), then multiplied in it.
-Value ToArray(const ScaledValue& x, std::optional<DType> dtype = std::nullopt);
+ScaledValue AsScaled(const Value& x, const std::optional<Value>& scale = std::nullopt, const ScalifyRules& rules = {});
+// data * scale in this dtype (null: that of the data), rounded once if the scale is a power of two. The original
+// converts both before it multiplies, so that a scale which the dtype does not hold is 0 or infinite.
+Value ToArray(const ScaledValue& x, std::optional<DType> dtype = std::nullopt, const ScalifyRules& rules = {});
 
 // The same value with another scale; data 0 if that is 0.
-ScaledValue SetScaling(const ScaledValue& x, const Value& scale);
-ScaledValue SetScaling(const Value& plain, const Value& scale);
+ScaledValue SetScaling(const ScaledValue& x, const Value& scale, const ScalifyRules& rules = {});
+ScaledValue SetScaling(const Value& plain, const Value& scale, const ScalifyRules& rules = {});
 // SetScaling with scale * factor.
-ScaledValue Rebalance(const ScaledValue& x, const Value& factor);
+ScaledValue Rebalance(const ScaledValue& x, const Value& factor, const ScalifyRules& rules = {});
 // With a scale such that the largest magnitude, the mean magnitude or the root mean square of the data is about 1:
-// Rebalance by that norm, a power of two and at least 2^-14.
-ScaledValue DynamicRescaleMax(const ScaledValue& x);
-ScaledValue DynamicRescaleL1(const ScaledValue& x);
-ScaledValue DynamicRescaleL2(const ScaledValue& x);
+// Rebalance by that norm, a power of two and at least 2^-14. The scale stays within the range of its dtype, and is kept
+// where the norm is not finite.
+ScaledValue DynamicRescaleMax(const ScaledValue& x, const ScalifyRules& rules = {});
+ScaledValue DynamicRescaleL1(const ScaledValue& x, const ScalifyRules& rules = {});
+ScaledValue DynamicRescaleL2(const ScaledValue& x, const ScalifyRules& rules = {});
 
-// ---- rules of operations
+// ---- rules of operations. The scales of sums, choices and powers stay finite.
 
 ScaledValue Add(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules = {});
 ScaledValue Sub(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules = {});
@@ -112,7 +119,7 @@ ScaledValue Min(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& 
                 std::optional<bool> x_fits = std::nullopt, std::optional<bool> y_fits = std::nullopt);
 // A plain bool, by the values in f32.
 Value Compare(kernels::CompareKind kind, const ScaledValue& x, const ScaledValue& y);
-ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis);
+ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis, const ScalifyRules& rules = {});
 // pred ? x : y
 ScaledValue Select(const Value& pred, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules = {});
 // Sums of products of data that have these scales: the scale is their product. With `terms`, the number of products in
@@ -123,8 +130,9 @@ ScaledValue SumsOfProducts(const Value& sums, absl::Span<const Value> scales, st
 ScaledValue DotGeneral(const ScaledValue& x, const ScaledValue& y, const DotDims& dims, DType out,
                        const ScalifyRules& rules = {});
 ScaledValue ReduceSum(const ScaledValue& x, const Axes& axes, bool keepdims, const ScalifyRules& rules = {});
-ScaledValue ReduceProd(const ScaledValue& x, const Axes& axes, bool keepdims);
-ScaledValue IntegerPow(const ScaledValue& x, int64_t exponent);
+// The scale of the operand is first limited to the powers of two whose n-th power its dtype holds.
+ScaledValue ReduceProd(const ScaledValue& x, const Axes& axes, bool keepdims, const ScalifyRules& rules = {});
+ScaledValue IntegerPow(const ScaledValue& x, int64_t exponent, const ScalifyRules& rules = {});
 ScaledValue Sqrt(const ScaledValue& x);
 ScaledValue Sign(const ScaledValue& x);
 Value IsFinite(const ScaledValue& x);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -102,9 +103,61 @@ TEST(Scaled, DynamicRescaleOfExtremes) {
   const ScaledValue tiny = scaled::DynamicRescaleL2({Of(DType::kF32, {1e-6f, 0}), Scale(2)});
   EXPECT_EQ(Float(tiny.scale), 2 * 0x1p-14f);
   EXPECT_FLOAT_EQ(Floats(scaled::ToArray(tiny))[0], 2e-6f);
-  const ScaledValue infinite = scaled::DynamicRescaleMax({Of(DType::kF32, {kInf, 1}), Scale(1)});
-  EXPECT_EQ(Float(infinite.scale), kInf);
-  EXPECT_EQ(Floats(infinite.data)[1], 0);
+  const ScaledValue infinite{Of(DType::kF32, {kInf, 1}), Scale(2)};
+  const ScaledValue original = scaled::DynamicRescaleMax(infinite, {.compat = ScalifyCompat::Original()});
+  EXPECT_EQ(Float(original.scale), kInf);
+  EXPECT_EQ(Floats(original.data)[1], 0);
+  // Ours has no norm to divide by, and keeps the value.
+  const ScaledValue ours = scaled::DynamicRescaleMax(infinite);
+  EXPECT_EQ(Float(ours.scale), 2);
+  EXPECT_THAT(Floats(ours.data), ElementsAre(kInf, 1));
+}
+
+// A training step that rescales zeros again and again keeps a scale that is not 0, and large data a finite one.
+TEST(Scaled, RescalingStaysInTheRangeOfScales) {
+  ScaledValue zeros{Of(DType::kF32, {0, 0}), Scale(1)}, large{Of(DType::kF32, {0x1p100f, 0}), Scale(0x1p100f)};
+  for (int i = 0; i < 20; ++i) zeros = scaled::DynamicRescaleMax(zeros);
+  EXPECT_EQ(Float(zeros.scale), 0x1p-126f);
+  large = scaled::DynamicRescaleMax(large);
+  EXPECT_EQ(Float(large.scale), 0x1p127f);
+  EXPECT_THAT(Floats(large.data), ElementsAre(0x1p73f, 0));
+}
+
+TEST(Scaled, ScalarsThatAreNotFiniteOrOutOfRange) {
+  const auto split = [](float number, DType scale, const ScalifyRules& rules = {}) {
+    return scaled::MakeScaledScalar(Value(Array::Scalar(number)), scale, rules);
+  };
+  EXPECT_EQ(Float(split(-kInf, DType::kF32).scale), 1);
+  EXPECT_EQ(Float(split(-kInf, DType::kF32).data), -kInf);
+  EXPECT_EQ(Float(split(-kInf, DType::kF32, {.compat = ScalifyCompat::Original()}).scale), kInf);
+  EXPECT_EQ(Float(split(NAN, DType::kF32).scale), 1);
+  EXPECT_EQ(Float(split(0, DType::kF32).scale), 0);
+  // Scales of numbers are at most 2^63, and what f16 holds.
+  EXPECT_EQ(Float(split(0x1.8p100f, DType::kF32).scale), 0x1p63f);
+  EXPECT_EQ(Float(split(0x1.8p100f, DType::kF32).data), 0x1.8p37f);
+  EXPECT_EQ(Float(split(0x1.8p20f, DType::kF16).scale), 0x1p15f);
+  EXPECT_EQ(Float(split(0x1.8p-30f, DType::kF16).data), 0x1.8p-6f);
+  EXPECT_EQ(Float(split(0x1p-140f, DType::kF32).data), 0x1p-77f);
+}
+
+// A scale of 2 and 1000 elements: 2^1000 is no scale.
+TEST(Scaled, PowersKeepFiniteScales) {
+  const ScaledValue x{Of(DType::kF32, std::vector<float>(1000, 0.5f)), Scale(2)};
+  EXPECT_EQ(Float(scaled::ToArray(scaled::ReduceProd(x, {0}, false))), 1);
+  EXPECT_TRUE(
+      std::isnan(Float(scaled::ToArray(scaled::ReduceProd(x, {0}, false, {.compat = ScalifyCompat::Original()})))));
+  const ScaledValue inverse = scaled::IntegerPow({Of(DType::kF32, {0, 1}), Scale(0)}, -1);
+  EXPECT_EQ(Floats(inverse.data)[0], kInf);
+  EXPECT_TRUE(std::isfinite(Float(inverse.scale)));
+}
+
+// What f16 does not hold as a scale is a fine factor.
+TEST(Scaled, ScalesBeyondF16) {
+  const ScaledValue x{Of(DType::kF16, {0, 0x1p-10f}), Scale(0x1p20f)};
+  EXPECT_THAT(Floats(scaled::ToArray(x)), ElementsAre(0, 0x1p10f));
+  EXPECT_THAT(Floats(scaled::SetScaling(x, Scale(1)).data), ElementsAre(0, 0x1p10f));
+  EXPECT_THAT(Floats(scaled::AsScaled(Of(DType::kF16, {0, 3}), Scale(0x1p17f)).data), ElementsAre(0, 0x1.8p-16f));
+  EXPECT_TRUE(std::isnan(Floats(scaled::ToArray(x, std::nullopt, {.compat = ScalifyCompat::Original()}))[0]));
 }
 
 }  // namespace

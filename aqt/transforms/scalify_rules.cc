@@ -33,6 +33,12 @@ using kernels::UnaryKind;
 Lane Plain(Value data) { return {.data = std::move(data)}; }
 Lane Scaled(ScaledValue value) { return {.data = std::move(value.data), .scale = std::move(value.scale)}; }
 
+// The value of a scaled lane: f64 of f64 data, f32 of all others.
+Value WideValue(const Lane& lane) {
+  const DType wide = lane.data.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  return scaled::ToArray({lane.data, *lane.scale}, wide);
+}
+
 // Whether an operation makes one number of operands that are one number each, and zeros of zeros.
 bool KeepsScalars(const std::string& op) {
   static constexpr const char* kOps[] = {
@@ -111,29 +117,39 @@ class Rules {
 
   void SetFlags(const Equation& eqn, absl::Span<const Lane> in, std::vector<Lane>& out) const {
     const std::string name = OpName(eqn.op);
+    // What is reduced over no elements has numbers of its own.
+    const bool is_new = std::any_of(in.begin(), in.end(), [](const Lane& lane) { return IsEmpty(lane); });
     const auto all = [&](bool Lane::*flag) {
-      return !in.empty() && std::all_of(in.begin(), in.end(), [&](const Lane& lane) { return lane.*flag; });
+      return !in.empty() && !is_new && std::all_of(in.begin(), in.end(), [&](const Lane& lane) { return lane.*flag; });
     };
     for (Lane& lane : out) {
       lane.zero = all(&Lane::zero) && KeepsZeros(name, rules_.compat);
       lane.scalar = lane.zero || lane.data.shape().num_elements() == 1 || (all(&Lane::scalar) && KeepsScalars(name));
       const bool keeps_number = name == "broadcast" || name == "reshape" || name == "transpose" || name == "slice";
-      if (keeps_number && !in.empty()) lane.number = in[0].number;
+      if (keeps_number && !in.empty() && !is_new) lane.number = in[0].number;
       if (lane.zero && lane.scaled()) lane.scale = Number(0, lane.scale->dtype());
     }
   }
 
+  static bool IsEmpty(const Lane& lane) { return lane.data.shape().num_elements() == 0; }
   static Value Number(double number, DType dtype) { return Operand(number).As(dtype); }
   DType ScaleDType(const Lane& lane) const {
     return rules_.scale_dtype.value_or(lane.is_float() ? lane.data.dtype() : DType::kF32);
   }
 
-  // An operand as a scaled value; null for one that stays plain.
-  std::optional<ScaledValue> Promoted(const Lane& lane) const {
+  // What an operand is to an operation. A zero has the scale 0 where its scale is compared with others, so that it
+  // gives way, and 1 where scales are multiplied.
+  enum class Role { kTerm, kFactor };
+
+  // An operand as a scaled value; null for one that stays plain. `other`, if any, is the scale of what it meets, which
+  // is that of a number that is not finite, too.
+  std::optional<ScaledValue> Promoted(const Lane& lane, Role role,
+                                      const std::optional<Value>& other = std::nullopt) const {
     if (lane.scaled()) return ScaledValue{lane.data, *lane.scale};
     if (!lane.is_float()) return std::nullopt;
-    if (lane.zero) return ScaledValue{lane.data, Number(0, ScaleDType(lane))};
-    if (!lane.scalar) return std::nullopt;
+    const bool is_factor = role == Role::kFactor && !rules_.compat.degenerate_scales;
+    if (lane.zero) return ScaledValue{lane.data, Number(is_factor ? 1 : 0, ScaleDType(lane))};
+    if (!lane.scalar || IsEmpty(lane)) return std::nullopt;
     Value first = lane.data;
     if (lane.number.has_value()) {
       first = Number(*lane.number, lane.data.dtype());
@@ -141,22 +157,30 @@ class Rules {
       const PerAxis zeros(lane.data.rank(), 0), ones(lane.data.rank(), 1);
       first = ops::Reshape(ops::Slice(lane.data, zeros, ones), {});
     }
-    const ScaledValue split = scaled::MakeScaledScalar(first, ScaleDType(lane));
+    ScaledValue split = scaled::MakeScaledScalar(first, ScaleDType(lane), rules_, other);
+    if (is_factor) split.scale = NotZero(split.scale);
     return ScaledValue{ops::BroadcastTo(split.data, lane.data.shape()), split.scale};
   }
+  static Value NotZero(const Value& scale) { return ops::Select(ops::Equal(scale, 0.0), 1.0, scale); }
   // The same, with the scale 1 for a plain array.
-  absl::StatusOr<ScaledValue> AsScaled(const Lane& lane) const {
-    if (std::optional<ScaledValue> value = Promoted(lane); value.has_value()) return *std::move(value);
+  absl::StatusOr<ScaledValue> AsScaled(const Lane& lane, Role role, const std::optional<Value>& other) const {
+    if (std::optional<ScaledValue> value = Promoted(lane, role, other); value.has_value()) return *std::move(value);
     if (rules_.compat.plain_arrays_do_not_mix) {
       return absl::InvalidArgumentError(
           absl::StrCat("scalify: a scaled array meets a plain one, ", lane.data.aval().ToString()));
     }
     return ScaledValue{lane.data, Number(1, ScaleDType(lane))};
   }
-  absl::StatusOr<std::vector<ScaledValue>> AllScaled(absl::Span<const Lane> lanes) const {
+  absl::StatusOr<std::vector<ScaledValue>> AllScaled(absl::Span<const Lane> lanes, Role role = Role::kTerm) const {
+    std::optional<Value> other;
+    const auto scaled = std::find_if(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.scaled(); });
+    const bool has_number = std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) {
+      return !lane.scaled() && lane.scalar && !(lane.number.has_value() && std::isfinite(*lane.number));
+    });
+    if (role == Role::kTerm && has_number && scaled != lanes.end()) other = NotZero(*scaled->scale);
     std::vector<ScaledValue> values;
     for (const Lane& lane : lanes) {
-      AQT_ASSIGN_OR_RETURN(values.emplace_back(), AsScaled(lane));
+      AQT_ASSIGN_OR_RETURN(values.emplace_back(), AsScaled(lane, role, other));
     }
     return values;
   }
@@ -166,17 +190,19 @@ class Rules {
   absl::StatusOr<Lane> ApplyStep(const ScalingStep& step, absl::Span<const Lane> in) const {
     const Lane& x = in[0];
     if (step.kind == ScalingKind::kSetScaling) {
-      const Value scale = in[1].scaled() ? scaled::ToArray({in[1].data, *in[1].scale}) : in[1].data;
-      return Scaled(x.scaled() ? scaled::SetScaling({x.data, *x.scale}, scale) : scaled::SetScaling(x.data, scale));
+      const Value scale =
+          in[1].scaled() ? scaled::ToArray({in[1].data, *in[1].scale}, std::nullopt, rules_) : in[1].data;
+      return Scaled(x.scaled() ? scaled::SetScaling({x.data, *x.scale}, scale, rules_)
+                               : scaled::SetScaling(x.data, scale, rules_));
     }
     const ScaledValue value{x.data, *x.scale};
     if (step.backward) return Scaled(value);
     switch (step.kind) {
       case ScalingKind::kSetScaling: break;
-      case ScalingKind::kStopScaling: return Plain(scaled::ToArray(value, step.dtype));
-      case ScalingKind::kRescaleMax: return Scaled(scaled::DynamicRescaleMax(value));
-      case ScalingKind::kRescaleL1: return Scaled(scaled::DynamicRescaleL1(value));
-      case ScalingKind::kRescaleL2: return Scaled(scaled::DynamicRescaleL2(value));
+      case ScalingKind::kStopScaling: return Plain(scaled::ToArray(value, step.dtype, rules_));
+      case ScalingKind::kRescaleMax: return Scaled(scaled::DynamicRescaleMax(value, rules_));
+      case ScalingKind::kRescaleL1: return Scaled(scaled::DynamicRescaleL1(value, rules_));
+      case ScalingKind::kRescaleL2: return Scaled(scaled::DynamicRescaleL2(value, rules_));
       case ScalingKind::kReducePrecision: {
         const kernels::Precision precision = *SimulatedPrecision(*step.dtype);
         return Scaled({ops::ReducePrecision(x.data, precision.exponent_bits, precision.mantissa_bits), *x.scale});
@@ -239,7 +265,8 @@ class Rules {
   absl::StatusOr<Lane> Rule(const BinaryOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
     if (op.kind == BinaryKind::kPow) return OnValues(eqn, in);
     if (op.kind == BinaryKind::kMul) return Product(in);
-    AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in));
+    const Role role = op.kind == BinaryKind::kDiv ? Role::kFactor : Role::kTerm;
+    AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in, role));
     switch (op.kind) {
       case BinaryKind::kAdd: return Scaled(scaled::Add(v[0], v[1], rules_));
       case BinaryKind::kSub: return Scaled(scaled::Sub(v[0], v[1], rules_));
@@ -255,7 +282,7 @@ class Rules {
   }
   // A plain array has no influence on the scale.
   absl::StatusOr<Lane> Product(absl::Span<const Lane> in) const {
-    const std::optional<ScaledValue> x = Promoted(in[0]), y = Promoted(in[1]);
+    const std::optional<ScaledValue> x = Promoted(in[0], Role::kFactor), y = Promoted(in[1], Role::kFactor);
     if (x.has_value() && y.has_value()) {
       const ScaledValue product = scaled::Mul(*x, *y);
       // What is multiplied by a power of two keeps its data.
@@ -272,8 +299,11 @@ class Rules {
     int exponent = 0;
     return !lane.scaled() && lane.number.has_value() && std::frexp(*lane.number, &exponent) == 0.5 && exponent > -126;
   }
-  static bool FitsAnyScale(const Lane& lane) {
-    return lane.zero || (lane.number.has_value() && (*lane.number == 0 || std::isinf(*lane.number)));
+  // An infinity may be greater than all, and its scale must then not be 0.
+  bool FitsAnyScale(const Lane& lane) const {
+    const bool is_infinite = lane.number.has_value() && std::isinf(*lane.number);
+    return lane.zero || (lane.number.has_value() && *lane.number == 0) ||
+           (is_infinite && rules_.compat.degenerate_scales);
   }
 
   absl::StatusOr<Lane> Rule(const CompareOp& op, const Equation&, absl::Span<const Lane> in) const {
@@ -286,7 +316,7 @@ class Rules {
   }
   absl::StatusOr<Lane> Rule(const CastOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
     if (IsFloat(op.dtype)) return OnData(op, eqn, in);
-    return Plain(ops::Cast(scaled::ToArray({in[0].data, *in[0].scale}, DType::kF32), op.dtype));
+    return Plain(ops::Cast(WideValue(in[0]), op.dtype));
   }
   // Bits are of values: what they mean with a scale is not defined.
   absl::StatusOr<Lane> Rule(const BitcastOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
@@ -303,13 +333,13 @@ class Rules {
     return Plain(scaled::IsFinite({in[0].data, *in[0].scale}));
   }
   absl::StatusOr<Lane> Rule(const IntegerPowOp& op, const Equation&, absl::Span<const Lane> in) const {
-    return Scaled(scaled::IntegerPow({in[0].data, *in[0].scale}, op.exponent));
+    return Scaled(scaled::IntegerPow({in[0].data, *in[0].scale}, op.exponent, rules_));
   }
   absl::StatusOr<Lane> Rule(const ReduceOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
     const ScaledValue x{in[0].data, *in[0].scale};
     switch (op.kind) {
       case kernels::ReduceKind::kSum: return Scaled(scaled::ReduceSum(x, op.axes, op.keepdims, rules_));
-      case kernels::ReduceKind::kProd: return Scaled(scaled::ReduceProd(x, op.axes, op.keepdims));
+      case kernels::ReduceKind::kProd: return Scaled(scaled::ReduceProd(x, op.axes, op.keepdims, rules_));
       case kernels::ReduceKind::kMax:
       case kernels::ReduceKind::kMin: return OnData(op, eqn, in);
     }
@@ -321,7 +351,7 @@ class Rules {
   }
   absl::StatusOr<Lane> Rule(const ConcatenateOp& op, const Equation&, absl::Span<const Lane> in) const {
     AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in));
-    return Scaled(scaled::Concatenate(v, op.axis));
+    return Scaled(scaled::Concatenate(v, op.axis, rules_));
   }
   absl::StatusOr<Lane> Rule(const DotGeneralOp& op, const Equation&, absl::Span<const Lane> in) const {
     return Dot(op.dims, op.out, in);
@@ -331,7 +361,7 @@ class Rules {
       return absl::InvalidArgumentError(absl::StrCat("scalify: dot_general with dims ", dims.ToString(),
                                                      "; the original takes one contracting axis and no batch axes"));
     }
-    AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in));
+    AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in, Role::kFactor));
     return Scaled(scaled::DotGeneral(v[0], v[1], dims, out, rules_));
   }
   absl::StatusOr<Lane> Rule(const ArgReduceOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
@@ -366,7 +396,7 @@ class Rules {
     const std::optional<ContractionDims> dims = ContractionOf(eqn.op);
     if (!dims.has_value()) return NoRule(eqn);
     if (const DotDims* dot = std::get_if<DotDims>(&*dims)) return Dot(*dot, in[0].data.dtype(), in);
-    AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in.subspan(0, 2)));
+    AQT_ASSIGN_OR_RETURN(const std::vector<ScaledValue> v, AllScaled(in.subspan(0, 2), Role::kFactor));
     const Value scales[] = {v[0].scale, v[1].scale};
     const CallSite site(eqn.where);
     if (const ConvDims* conv = std::get_if<ConvDims>(&*dims)) {
@@ -399,17 +429,15 @@ Lane LaneOfConstant(const Array& array) {
   if (array.num_elements() == 0 || !(IsFloat(array.dtype()) || IsInteger(array.dtype()))) return lane;
   const Array numbers = Cast(array, DType::kF64);
   const absl::Span<const double> view = numbers.View<double>();
-  if (!std::all_of(view.begin(), view.end(), [&](double v) { return v == view[0]; })) return lane;
+  const auto is_first = [&](double v) { return v == view[0] || (std::isnan(v) && std::isnan(view[0])); };
+  if (!std::all_of(view.begin(), view.end(), is_first)) return lane;
   lane.number = view[0];
   lane.zero = view[0] == 0;
   lane.scalar |= lane.zero;
   return lane;
 }
 
-Value Unscaled(const Lane& lane) {
-  if (!lane.scaled()) return lane.data;
-  return ops::Cast(scaled::ToArray({lane.data, *lane.scale}, DType::kF32), lane.data.dtype());
-}
+Value Unscaled(const Lane& lane) { return lane.scaled() ? ops::Cast(WideValue(lane), lane.data.dtype()) : lane.data; }
 
 absl::StatusOr<std::vector<Lane>> ScaledEquation(const Equation& eqn, absl::Span<const Lane> in,
                                                  const ScalifyRules& rules) {

@@ -104,7 +104,7 @@ TEST(Scalify, ExpOfAKnownZero) {
   const Array ones = Array::FromSpan<float>(std::vector<float>(9, 1.0f), {3, 3});
   ScalifyOptions options = Options();
   EXPECT_EQ(ValueOf(*EvalSlots(*Scalify(program, options), ScaledInputs(ones, 2, ones, 1)), kY)[0], 2);
-  options.rules.compat.exp_keeps_zero = true;
+  options.rules.compat = ScalifyCompat::Original();
   EXPECT_EQ(ValueOf(*EvalSlots(*Scalify(program, options), ScaledInputs(ones, 2, ones, 1)), kY)[0], 0);
 }
 
@@ -198,7 +198,7 @@ bool OnlyMovesExponents(const Program& program) {
 // Rounding does not depend on exponents: a scaled program has the values of the plain one, every bit of them, whatever
 // its numbers and operations.
 TEST(Scalify, RandomProgramsHaveTheValuesOfPlainOnes) {
-  int programs = 0, infinite_numbers = 0;
+  int programs = 0;
   std::map<std::string, int> seen;
   for (uint64_t seed = 0; programs < 300; ++seed) {
     ASSERT_LT(seed, 20000u);
@@ -230,9 +230,6 @@ TEST(Scalify, RandomProgramsHaveTheValuesOfPlainOnes) {
       for (size_t i = 0; i < b.size(); ++i) {
         if (std::isnan(b[i])) {
           EXPECT_TRUE(std::isnan(a[i])) << port.slot.path << "[" << i << "] = " << a[i];
-        } else if (std::isinf(b[i]) && std::isnan(a[i])) {
-          // A plain number that is infinite has an infinite scale, and a sum with it is NaN.
-          ++infinite_numbers;
         } else {
           EXPECT_EQ(a[i], b[i]) << port.slot.path << "[" << i << "]\n" << ToText(program);
         }
@@ -240,7 +237,6 @@ TEST(Scalify, RandomProgramsHaveTheValuesOfPlainOnes) {
     }
   }
   EXPECT_GE(seen.size(), 55u);
-  EXPECT_EQ(infinite_numbers, 1);
 }
 
 // What is not exact, within the errors of its few roundings: a root of a scale that is no square, and the sum of two

@@ -251,7 +251,9 @@ absl::StatusOr<Dict> RunPromote(const SystemCase& c) {
   }
   return RunScaledProgram(c, {"x"}, {"y"}, [&](Values in) -> absl::StatusOr<std::vector<Value>> {
     const Value& x = in[0];
-    const double k = c.config.at("const");
+    // A text where JSON has no number: "inf", "-inf", "nan".
+    const auto& constant = c.config.at("const");
+    const double k = constant.is_string() ? std::stod(constant.get<std::string>()) : constant.get<double>();
     if (fn == "add_const") return std::vector<Value>{x + k};
     if (fn == "mul_const") return std::vector<Value>{x * k};
     if (fn == "div_const") return std::vector<Value>{x / k};
@@ -280,7 +282,8 @@ absl::StatusOr<Dict> RunScaling(const SystemCase& c) {
   AQT_ASSIGN_OR_RETURN(const ScaledValue x, ScaledInput(c, "x"));
   AQT_ASSIGN_OR_RETURN(const Array factor, c.Input("factor"));
   Dict out;
-  AQT_ASSIGN_OR_RETURN(out["y"], ToSystemValue(scaled::Rebalance(x, Value(factor))));
+  AQT_ASSIGN_OR_RETURN(const ScalifyRules rules, RulesOf(c));
+  AQT_ASSIGN_OR_RETURN(out["y"], ToSystemValue(scaled::Rebalance(x, Value(factor), rules)));
   return out;
 }
 
@@ -317,11 +320,12 @@ absl::StatusOr<Dict> RunE8M0(const SystemCase& c) {
 
 absl::StatusOr<Dict> RunMake(const SystemCase& c) {
   const std::string name = c.name.substr(c.name.find('/') + 1);
+  AQT_ASSIGN_OR_RETURN(const ScalifyRules rules, RulesOf(c));
   Dict out;
   if (absl::StartsWith(name, "to_array")) {
     AQT_ASSIGN_OR_RETURN(const ScaledValue x, ScaledInput(c, "x"));
     AQT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(c.config.at("dtype")));
-    AQT_ASSIGN_OR_RETURN(out["y"], scaled::ToArray(x, dtype).ToArray());
+    AQT_ASSIGN_OR_RETURN(out["y"], scaled::ToArray(x, dtype, rules).ToArray());
     return out;
   }
   AQT_ASSIGN_OR_RETURN(const Array x, c.Input("x"));
@@ -334,7 +338,7 @@ absl::StatusOr<Dict> RunMake(const SystemCase& c) {
     const std::string text = c.config.at("scale");  // "f32 2.0"
     scale = Value(Array::Scalar(std::stof(text.substr(4))));
   }
-  AQT_ASSIGN_OR_RETURN(out["y"], ToSystemValue(scaled::AsScaled(Value(x), scale)));
+  AQT_ASSIGN_OR_RETURN(out["y"], ToSystemValue(scaled::AsScaled(Value(x), scale, rules)));
   return out;
 }
 

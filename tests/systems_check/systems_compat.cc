@@ -21,6 +21,8 @@ absl::Span<const SystemsSwitch> SystemsSwitches() {
        [](SystemsCompat& c) -> bool& { return c.scalify.dot_has_one_contracting_axis; }},
       {"plain_arrays_do_not_mix", "a plain array has the scale 1",
        [](SystemsCompat& c) -> bool& { return c.scalify.plain_arrays_do_not_mix; }},
+      {"degenerate_scales", "a scale is finite, and loses no value",
+       [](SystemsCompat& c) -> bool& { return c.scalify.degenerate_scales; }},
       {"dropped_under_grad", "a rounding of the forward pass stays where the value is differentiated",
        [](SystemsCompat& c) -> bool& { return c.dropped_under_grad; }},
       {"subnormals_are_zero", "a subnormal scaler keeps its value",
