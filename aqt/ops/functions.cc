@@ -15,7 +15,9 @@ namespace aqt::ops {
 Value Relu(const Operand& x) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
-  return Select(Greater(value, 0.0), value, 0.0);
+  // 0 or NaN.
+  const Value rest = StopGradient(Max(value, 0.0));
+  return Select(Greater(value, 0.0), value, rest);
 }
 
 Value Gelu(const Operand& x) {

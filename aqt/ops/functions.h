@@ -13,7 +13,7 @@
 
 namespace aqt::ops {
 
-// x where x > 0, else 0; the gradient at 0 is 0, and NaN becomes 0 (its gradient, too).
+// x where x > 0, else 0; NaN stays NaN. The gradient is that of the result where x > 0, else 0. As jax.nn.relu.
 Value Relu(const Operand& x);
 
 // x Phi(x) = x/2 (1 + erf(x / sqrt(2))), the Gaussian error linear unit (Hendrycks and Gimpel 2016).

@@ -10,6 +10,9 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
+#include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
@@ -42,6 +45,21 @@ TEST(FunctionsTest, Values) {
   EXPECT_TRUE(BitEqual((*out)[1], Array::Scalar(4.0f / 6)));
   EXPECT_TRUE(BitEqual((*out)[2], Array::Of<float>({1.0f / 3, 1}, {2})));
   EXPECT_TRUE(BitEqual((*out)[3], Array::Of<float>({2, 0.5f, -0.5f}, {1, 3})));
+}
+
+// As jax.nn.relu: NaN stays NaN, -0 becomes 0, and the gradient is 0 wherever x > 0 does not hold.
+TEST(FunctionsTest, ReluKeepsNan) {
+  const Program program = *testing::TraceWith([](In in) { return Values{ops::ReduceSum(ops::Relu(in[0]) * in[1])}; },
+                                              {Array::Zeros(DType::kF32, {5}), Array::Zeros(DType::kF32, {5})});
+  const Program with_gradient = *ValueAndGrad(program, {{0}});
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const Array x = Array::Of<float>({NAN, -kInf, -0.0f, 2, kInf}, {5}), ct = Array::Of<float>({3, 4, 5, 6, 7}, {5});
+  const std::vector<Array> y = *RunBothWays([](In in) { return Values{ops::Relu(in[0])}; }, {x});
+  EXPECT_TRUE(std::isnan(y[0].View<float>()[0]));
+  EXPECT_TRUE(
+      BitEqual(Array::FromSpan<float>(y[0].View<float>().subspan(1), {4}), Array::Of<float>({0, 0, 2, kInf}, {4})));
+  const std::vector<Array> out = *Eval(with_gradient, {x, ct});
+  EXPECT_TRUE(BitEqual(out[1], Array::Of<float>({0, 0, 0, 6, 7}, {5})));
 }
 
 // Against the C library in f64, which agrees up to a few roundings.

@@ -27,6 +27,7 @@
 #include "aqt/graph/grad.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/functions.h"
 #include "aqt/transforms/amp.h"
 #include "aqt/transforms/loss_scale.h"
 
@@ -47,14 +48,8 @@ Slot Stat(absl::string_view field) { return {SlotKind::kStat, absl::StrCat("dyna
 Value LastAxisKept(const Value& reduced, const Value& like) { return ops::Reshape(reduced, {like.dim(0), 1}); }
 
 Value Affine(Values in) { return ops::MatMul(in[0], in[1]) + in[2]; }
-// jax.nn.relu: NaN stays NaN, and the gradient is 0 where x > 0 does not hold. ops::Relu makes NaN 0.
 Value Relu(const Value& x) {
-  return ops::Call("relu",
-                   [](Values own) {
-                     const Value rest = ops::StopGradient(ops::Max(own[0], 0.0));
-                     return Outputs{ops::Select(ops::Greater(own[0], 0.0), own[0], rest)};
-                   },
-                   {x})[0];
+  return ops::Call("relu", [](Values own) { return Outputs{ops::Relu(own[0])}; }, {x})[0];
 }
 Value Tanh(Values in) { return ops::MatMul(ops::Tanh(ops::MatMul(in[0], in[1])), in[3]); }
 
