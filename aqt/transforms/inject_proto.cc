@@ -1,5 +1,6 @@
 #include "aqt/transforms/inject_proto.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
@@ -59,7 +61,19 @@ absl::Status ReadMode(bool has, int number, const Place& place, std::optional<Qu
   return ReadEnum(kModes, number, place, &out->emplace());
 }
 
-absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Place& place) {
+// How a rule quantizes. An accumulator dtype that does not fit is an error, except of a rule only for convolutions that
+// ignore it.
+absl::StatusOr<DotGeneral> ReadDotGeneral(const config::InjectRule& message, const std::vector<std::string>& ops,
+                                          const Compat& compat, const Place& place) {
+  absl::StatusOr<DotGeneral> checked = FromProto(message.dot_general(), place.In(message, "dot_general"));
+  const auto is_conv = [](const std::string& op) { return op == "conv"; };
+  const bool ignored = compat.conv_ignores_accumulator_dtype && std::all_of(ops.begin(), ops.end(), is_conv);
+  if (checked.ok() || !ignored) return checked;
+  absl::StatusOr<DotGeneral> planned = PlannedFromProto(message.dot_general());
+  return planned.ok() ? std::move(planned) : std::move(checked);  // whose error has a place
+}
+
+absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Compat& compat, const Place& place) {
   InjectRule rule;
   rule.name = message.name();
   if (message.has_scope()) rule.scope = message.scope();
@@ -87,7 +101,7 @@ absl::StatusOr<InjectRule> ReadRule(const config::InjectRule& message, const Pla
   if (message.has_key_slot()) rule.key_slot = message.key_slot();
   switch (message.action_case()) {
     case config::InjectRule::kDotGeneral: {
-      AQT_ASSIGN_OR_RETURN(rule.dot_general, FromProto(message.dot_general(), place.In(message, "dot_general")));
+      AQT_ASSIGN_OR_RETURN(rule.dot_general, ReadDotGeneral(message, rule.ops, compat, place));
       break;
     }
     case config::InjectRule::kKeep:
@@ -109,8 +123,10 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
   AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
   InjectConfig out;
   if (message.rules_size() == 0) return place.Error("there are no rules: nothing would be quantized");
+  AQT_RETURN_IF_ERROR(internal::ReadSemantics(message, place, &out.semantics));
   for (int i = 0; i < message.rules_size(); ++i) {
-    AQT_ASSIGN_OR_RETURN(InjectRule rule, ReadRule(message.rules(i), place.In(message, "rules", i)));
+    AQT_ASSIGN_OR_RETURN(InjectRule rule,
+                         ReadRule(message.rules(i), out.semantics.compat, place.In(message, "rules", i)));
     out.rules.push_back(std::move(rule));
   }
   if (message.has_param_mode()) {
@@ -122,7 +138,6 @@ absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, a
   if (message.has_strict()) out.strict = message.strict();
   out.allow_requantize = message.allow_requantize();
   if (message.has_shared_key_slot()) out.shared_key_slot = message.shared_key_slot();
-  AQT_RETURN_IF_ERROR(internal::ReadSemantics(message, place, &out.semantics));
   return out;
 }
 

@@ -1,16 +1,19 @@
 #include "aqt/transforms/inject_proto.h"
-#include "aqt/quant/config/semantics.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/trace.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/inject.h"
 #include "gmock/gmock.h"
@@ -83,6 +86,29 @@ TEST(InjectProtoTest, ReadsEveryField) {
   absl::StatusOr<InjectConfig> again = InjectConfigFromText(ToText(*config));
   ASSERT_THAT(again, IsOk());
   EXPECT_TRUE(*again == want);
+}
+
+// AQT's builder asks for sums in s32 whatever it quantizes, and its convolution ignores that.
+TEST(InjectProtoTest, AccumulatorDtypesThatConvolutionsIgnore) {
+  const auto read = [](absl::string_view op, absl::string_view accumulator, bool ignored) {
+    return InjectConfigFromText(
+        absl::StrCat("schema: 1 rules { ops: \"", op,
+                     "\" dot_general { fwd { rhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } ",
+                     "dg_accumulator_dtype: \"", accumulator,
+                     "\" } } } compat { conv_ignores_accumulator_dtype: ", ignored ? "true" : "false", " }"));
+  };
+  const absl::StatusOr<InjectConfig> config = read("conv", "s32", true);
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->rules[0].dot_general->fwd.dg_accumulator_dtype, DType::kS32);
+  const absl::StatusOr<InjectConfig> again = InjectConfigFromText(ToText(*config));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(*again == *config);
+  const std::vector<std::string> refused = {"config:1:", "fwd.dg_accumulator_dtype",
+                                            "lhs enters the product as a float"};
+  EXPECT_THAT(read("conv", "s32", false), FailsWith(absl::StatusCode::kInvalidArgument, refused));
+  EXPECT_THAT(read("dot_general", "s32", true), FailsWith(absl::StatusCode::kInvalidArgument, refused));
+  // What is wrong besides keeps its place.
+  EXPECT_THAT(read("conv", "s33", true), FailsWith(absl::StatusCode::kInvalidArgument, {"config:1:", "s33"}));
 }
 
 TEST(InjectProtoTest, Defaults) {
