@@ -91,7 +91,10 @@ class Injector {
     if (data_has_state_ || params_have_state_) {
       return "the rules set lhs_mode and rhs_mode of each operand that has a calibration with state: leave them out";
     }
-    return "no operand that a rule quantizes has a calibration with state, such as MeanOfAbsMax";
+    return "no operand that a rule quantizes has a calibration with state. Ranges that are found in each tensor need "
+           "no "
+           "calibration: use QUANT_MODE_TRAIN. Static ranges are those of MeanOfAbsMax, as in the preset int8_static. "
+           "With strict = false this is no error";
   }
 
   // The first ContractionName of the scope that no other contraction has: a layer may have quantized a contraction
