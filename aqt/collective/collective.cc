@@ -101,6 +101,12 @@ absl::Status OneProcess::AllGather(const void* in, int64_t bytes, void* out) {
 
 absl::Status OneProcess::AllToAll(const void* in, int64_t bytes, void* out) { return AllGather(in, bytes, out); }
 
+absl::Status OneProcess::Fail(const absl::Status& error) { return ProcessFailed(0, error.message()); }
+
+absl::Status ProcessFailed(int rank, absl::string_view message) {
+  return absl::AbortedError(absl::StrCat("process ", rank, " failed: ", message));
+}
+
 absl::StatusOr<Array> AllReduce(Collective& collective, AllReduceKind kind, const Array& x) {
   switch (x.dtype()) {
     case DType::kF32: return ReduceAs<float>(collective, kind, x);
@@ -152,7 +158,7 @@ absl::Status AgreeOn(Collective& collective, const absl::Status& status) {
   AQT_RETURN_IF_ERROR(status);
   for (int rank = 0; rank < collective.size(); ++rank) {
     const char* const message = all.data() + rank * kMessageBytes;
-    if (message[0] != 0) return absl::AbortedError(absl::StrCat("process ", rank, " failed: ", message + 1));
+    if (message[0] != 0) return ProcessFailed(rank, message + 1);
   }
   return absl::OkStatus();
 }

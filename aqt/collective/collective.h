@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 
 namespace aqt {
@@ -17,7 +18,7 @@ namespace aqt {
 // One process of a group. All processes of a group call the same functions in the same order, with the same sizes;
 // each call returns when the process has its result. Used by one thread at a time.
 //
-// Errors are those of the engine. After an error the group is unusable.
+// Errors are those of the engine. After an error that is not from Fail the group is unusable.
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -30,6 +31,10 @@ class Collective {
   virtual absl::Status AllToAll(const void* in, int64_t bytes, void* out) = 0;
   // `data` of all processes becomes that of process `root`.
   virtual absl::Status Broadcast(void* data, int64_t bytes, int root) = 0;
+
+  // Instead of the next call, so that the others do not wait for it: in every process that calls something, or calls
+  // Fail itself, that call is Aborted, with the lowest rank that failed and its message. Then the group is as before.
+  virtual absl::Status Fail(const absl::Status& error) = 0;
 };
 
 // The only process of its group.
@@ -40,7 +45,11 @@ class OneProcess final : public Collective {
   absl::Status AllGather(const void* in, int64_t bytes, void* out) override;
   absl::Status AllToAll(const void* in, int64_t bytes, void* out) override;
   absl::Status Broadcast(void*, int64_t, int) override { return absl::OkStatus(); }
+  absl::Status Fail(const absl::Status& error) override;
 };
+
+// What the processes of a group get when one of them fails.
+absl::Status ProcessFailed(int rank, absl::string_view message);
 
 enum class AllReduceKind : uint8_t { kSum, kMax, kMin };
 

@@ -45,7 +45,7 @@ TEST(ThreadGroup, AFailureEndsTheCallsOfTheOthers) {
   const absl::Status status = RunOnThreads(3, [](Collective& collective) -> absl::Status {
     if (collective.rank() == 1) return absl::DataLossError("a broken file");
     const absl::Status met = AgreeOn(collective, absl::OkStatus());
-    EXPECT_THAT(met, FailsWith(absl::StatusCode::kAborted, {"another process"}));
+    EXPECT_THAT(met, FailsWith(absl::StatusCode::kAborted, {"process 1 failed: a broken file"}));
     return met;
   });
   EXPECT_THAT(status, FailsWith(absl::StatusCode::kDataLoss, {"a broken file"}));

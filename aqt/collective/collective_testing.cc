@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -125,6 +126,18 @@ absl::Status CheckAgreement(Collective& collective) {
 
 }  // namespace
 
+// All but the first give up a call: the second is named, or the first if it is alone. Then the group goes on.
+absl::Status CheckFail(Collective& collective) {
+  const int rank = collective.rank(), size = collective.size(), named = size > 1 ? 1 : 0;
+  std::vector<int32_t> all(size);
+  const absl::Status first = rank >= named ? collective.Fail(absl::DataLossError(absl::StrCat("file ", rank)))
+                                           : collective.AllGather(&rank, sizeof(rank), all.data());
+  const std::string message = absl::StrCat("process ", named, " failed: file ", named);
+  AQT_RETURN_IF_ERROR(Expect(absl::IsAborted(first) && first.message() == message, first.ToString()));
+  AQT_RETURN_IF_ERROR(collective.AllGather(&rank, sizeof(rank), all.data()));
+  return Expect(all[size - 1] == size - 1, "AllGather after Fail");
+}
+
 absl::Status CheckCollective(Collective& collective) {
   AQT_RETURN_IF_ERROR(CheckAllReduce<float>(collective));
   AQT_RETURN_IF_ERROR(CheckAllReduce<double>(collective));
@@ -132,7 +145,8 @@ absl::Status CheckCollective(Collective& collective) {
   AQT_RETURN_IF_ERROR(CheckSpecialFloats(collective));
   AQT_RETURN_IF_ERROR(CheckAllGather(collective));
   AQT_RETURN_IF_ERROR(CheckBroadcast(collective));
-  return CheckAgreement(collective);
+  AQT_RETURN_IF_ERROR(CheckAgreement(collective));
+  return CheckFail(collective);
 }
 
 }  // namespace aqt::testing

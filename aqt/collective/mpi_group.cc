@@ -28,24 +28,37 @@ class Process final : public Collective {
   int size() const override { return size_; }
 
   absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
-    AQT_RETURN_IF_ERROR(CheckCount("MPI_Allgather", bytes));
+    AQT_RETURN_IF_ERROR(Agree("MPI_Allgather", bytes));
     const int count = static_cast<int>(bytes);
     return ToStatus(MPI_Allgather(in, count, MPI_BYTE, out, count, MPI_BYTE, MPI_COMM_WORLD), "MPI_Allgather");
   }
   absl::Status AllToAll(const void* in, int64_t bytes, void* out) override {
-    AQT_RETURN_IF_ERROR(CheckCount("MPI_Alltoall", bytes));
+    AQT_RETURN_IF_ERROR(Agree("MPI_Alltoall", bytes));
     const int count = static_cast<int>(bytes);
     return ToStatus(MPI_Alltoall(in, count, MPI_BYTE, out, count, MPI_BYTE, MPI_COMM_WORLD), "MPI_Alltoall");
   }
   absl::Status Broadcast(void* data, int64_t bytes, int root) override {
-    AQT_RETURN_IF_ERROR(CheckCount("MPI_Bcast", bytes));
+    AQT_RETURN_IF_ERROR(Agree("MPI_Bcast", bytes));
     return ToStatus(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, root, MPI_COMM_WORLD), "MPI_Bcast");
   }
+  absl::Status Fail(const absl::Status& error) override { return Meet(&error); }
 
  private:
-  static absl::Status CheckCount(const char* call, int64_t bytes) {
-    if (bytes <= std::numeric_limits<int>::max()) return absl::OkStatus();
+  // Before each call: whether all processes take part. Blocking calls cannot be ended from outside.
+  absl::Status Agree(const char* call, int64_t bytes) const {
+    if (bytes <= std::numeric_limits<int>::max()) return Meet(nullptr);
     return absl::OutOfRangeError(absl::StrCat(call, ": ", bytes, " bytes from each process; MPI counts to 2^31 - 1"));
+  }
+  // Aborted, with the lowest rank that has an error, if there is one.
+  absl::Status Meet(const absl::Status* error) const {
+    const int own = error == nullptr ? size_ : rank_;
+    int first = size_;
+    AQT_RETURN_IF_ERROR(ToStatus(MPI_Allreduce(&own, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce"));
+    if (first == size_) return absl::OkStatus();
+    char text[512] = {};
+    if (own == first) error->message().copy(text, sizeof(text) - 1);
+    AQT_RETURN_IF_ERROR(ToStatus(MPI_Bcast(text, sizeof(text), MPI_BYTE, first, MPI_COMM_WORLD), "MPI_Bcast"));
+    return ProcessFailed(first, text);
   }
 
   const int rank_, size_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
 
 namespace aqt {
@@ -22,6 +23,7 @@ struct Offer {
   int64_t bytes = 0;
   int root = 0;
 };
+constexpr char kFail[] = "Fail";  // the data are a text of so many bytes
 
 class Group {
  public:
@@ -35,17 +37,17 @@ class Group {
       arrived_ = 0;
       ++meetings_;
       met_.notify_all();
-      return Broken();
+      return broken_;
     }
     const int64_t meeting = meetings_;
-    met_.wait(lock, [&] { return broken_ || meetings_ != meeting; });
-    return meetings_ != meeting ? absl::OkStatus() : Broken();
+    met_.wait(lock, [&] { return !broken_.ok() || meetings_ != meeting; });
+    return meetings_ != meeting ? absl::OkStatus() : broken_;
   }
 
   // From now on nobody waits any longer.
-  void Break() {
+  void Break(int rank, const absl::Status& error) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    broken_ = true;
+    if (broken_.ok()) broken_ = ProcessFailed(rank, error.message());
     met_.notify_all();
   }
 
@@ -60,10 +62,12 @@ class Group {
   }
 
  private:
-  absl::Status Broken() const {
-    return broken_ ? absl::AbortedError("another process of the group has failed") : absl::OkStatus();
-  }
   absl::Status CheckSame(int rank, const Offer& mine) const {
+    for (int other = 0; other < size(); ++other) {
+      const Offer& theirs = offers_[other];
+      if (std::strcmp(theirs.call, kFail) != 0) continue;
+      return ProcessFailed(other, {static_cast<const char*>(theirs.data), static_cast<size_t>(theirs.bytes)});
+    }
     for (int other = 0; other < size(); ++other) {
       const Offer& theirs = offers_[other];
       if (std::strcmp(theirs.call, mine.call) == 0 && theirs.bytes == mine.bytes && theirs.root == mine.root) continue;
@@ -80,7 +84,7 @@ class Group {
   std::condition_variable met_;
   int arrived_ = 0;  // guarded by mutex_, as are the next two
   int64_t meetings_ = 0;
-  bool broken_ = false;
+  absl::Status broken_;
   std::vector<Offer> offers_;  // by rank; each is written before a meeting and read behind it
 };
 
@@ -105,6 +109,11 @@ class Member final : public Collective {
       if (rank_ != root) Copy(offers[root].data, 0, bytes, data, 0);
     });
   }
+  absl::Status Fail(const absl::Status& error) override {
+    const absl::string_view text = error.message();
+    return group_.Exchange(rank_, {kFail, text.data(), static_cast<int64_t>(text.size())},
+                           [](const std::vector<Offer>&) {});
+  }
 
  private:
   static void Copy(const void* from, int64_t from_block, int64_t bytes, void* to, int64_t to_block) {
@@ -127,7 +136,7 @@ absl::Status RunOnThreads(int size, absl::FunctionRef<absl::Status(Collective&)>
     threads.emplace_back([&, rank] {
       Member member(group, rank);
       results[rank] = body(member);
-      if (!results[rank].ok()) group.Break();
+      if (!results[rank].ok()) group.Break(rank, results[rank]);
     });
   }
   for (std::thread& thread : threads) thread.join();

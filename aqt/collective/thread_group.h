@@ -10,8 +10,8 @@
 namespace aqt {
 
 // Calls `body` on `size` threads at the same time, each with its own rank, and returns when all are done: the error of
-// the lowest rank that failed of itself, if one did. When a body fails, the calls of the others fail with Aborted, as
-// do calls that differ (InvalidArgument, with both). InvalidArgument if size < 1.
+// the lowest rank that failed of itself, if one did. When a body fails, the calls of the others fail with Aborted,
+// which names its rank; calls that differ are InvalidArgument, with both. InvalidArgument if size < 1.
 absl::Status RunOnThreads(int size, absl::FunctionRef<absl::Status(Collective&)> body);
 
 }  // namespace aqt

@@ -110,6 +110,41 @@ absl::Status CheckAlike(Collective* collective, const SlotValues& state, Key key
   return absl::OkStatus();
 }
 
+// A collective that remembers the error of a call. All processes know it then.
+class Watched final : public Collective {
+ public:
+  explicit Watched(Collective& group) : group_(group) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
+    return Seen(group_.AllGather(in, bytes, out));
+  }
+  absl::Status AllToAll(const void* in, int64_t bytes, void* out) override {
+    return Seen(group_.AllToAll(in, bytes, out));
+  }
+  absl::Status Broadcast(void* data, int64_t bytes, int root) override {
+    return Seen(group_.Broadcast(data, bytes, root));
+  }
+  absl::Status Fail(const absl::Status& error) override { return Seen(group_.Fail(error)); }
+
+  // An error of this process becomes one of all; a success is one only if it is for all.
+  absl::Status Finish(const absl::Status& own) {
+    if (!failed_.ok()) return failed_;
+    if (own.ok()) return group_.AllGather(nullptr, 0, nullptr);
+    Fail(own).IgnoreError();  // which is Aborted
+    return Annotate(own, absl::StrCat("process ", rank()));
+  }
+
+ private:
+  absl::Status Seen(absl::Status status) {
+    failed_.Update(status);
+    return status;
+  }
+
+  Collective& group_;
+  absl::Status failed_;
+};
+
 }  // namespace
 
 absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& optimizer, const SlotValues& params,
@@ -140,7 +175,6 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& opti
 
 absl::StatusOr<std::vector<Array>> Trainer::RunStep(std::vector<Array> args) const {
   const Program& step = program();
-  const UseCollective exchanges(options_.collective);
   const Slot finite{SlotKind::kData, kFiniteOutput};
   for (int repeats = 0;; ++repeats) {
     AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, executable_.Run(args));
@@ -157,7 +191,7 @@ absl::StatusOr<std::vector<Array>> Trainer::RunStep(std::vector<Array> args) con
   }
 }
 
-absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
+absl::StatusOr<std::vector<Array>> Trainer::Outputs(const SlotValues& batch) const {
   if (steps_ >= kMaxSteps) {
     return absl::OutOfRangeError(
         absl::StrCat("trainer: ", steps_, " steps are done, and after ", kMaxSteps, " their keys repeat"));
@@ -186,7 +220,21 @@ absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
     }
     args.push_back(it->second);
   }
-  AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, RunStep(std::move(args)));
+  return RunStep(std::move(args));
+}
+
+absl::StatusOr<std::vector<Array>> Trainer::OutputsOfAll(const SlotValues& batch) const {
+  if (options_.collective == nullptr) return Outputs(batch);
+  Watched group(*options_.collective);
+  const UseCollective exchanges(&group);
+  absl::StatusOr<std::vector<Array>> outputs = Outputs(batch);
+  AQT_RETURN_IF_ERROR(group.Finish(outputs.status()));
+  return outputs;
+}
+
+absl::StatusOr<SlotValues> Trainer::Step(const SlotValues& batch) {
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, OutputsOfAll(batch));
+  const Program& step = program();
   SlotValues results;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Slot& slot = step.outputs[i].slot;

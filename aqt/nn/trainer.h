@@ -71,7 +71,9 @@ class Trainer {
 
   // One step on `batch`, values for the inputs of kind data (InvalidArgument for a value of another kind): with a
   // collective, this process's rows of the whole batch (ShareOf in batch_order.h). Returns the
-  // outputs that are not the new state, such as the loss before the step. After an error the state is unchanged.
+  // outputs that are not the new state, such as the loss before the step. After an error the state is unchanged. With a
+  // collective, an error of one process is an error of all: there with "process N: ..." in front, in the others Aborted
+  // with N and its message. None has done the step, and all may go on with another batch.
   // OutOfRange after kMaxSteps, because the keys would repeat.
   absl::StatusOr<SlotValues> Step(const SlotValues& batch);
 
@@ -102,6 +104,9 @@ class Trainer {
     int64_t steps;
   };
   absl::StatusOr<Saved> ReadSaved(const io::FileSystem& fs, absl::string_view path) const;
+  // What the step program gives for this batch; the same for all processes, or an error in all.
+  absl::StatusOr<std::vector<Array>> Outputs(const SlotValues& batch) const;
+  absl::StatusOr<std::vector<Array>> OutputsOfAll(const SlotValues& batch) const;
   // One run of the step, repeated while its results are not finite.
   absl::StatusOr<std::vector<Array>> RunStep(std::vector<Array> args) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ struct Problem {
   std::string rules = "";  // of an injection
   nn::Optimizer optimizer = nn::Sgd{.learning_rate = 0.05};
   nn::StepOptions step = {};
+  EvalHooks hooks = {};
 };
 
 std::vector<Input> Inputs() {
@@ -115,8 +117,9 @@ absl::StatusOr<nn::Trainer> MakeTrainer(const Problem& problem, Collective* coll
     AQT_ASSIGN_OR_RETURN(loss, Inject(loss, config));
   }
   AQT_ASSIGN_OR_RETURN(const SlotValues params, nn::InitParams(problem.model, Inputs(), MakeKey(7)));
-  return nn::Trainer::Make(loss, problem.optimizer, params, MakeKey(key),
-                           {.step = problem.step, .collective = collective, .data_parallel = options});
+  return nn::Trainer::Make(
+      loss, problem.optimizer, params, MakeKey(key),
+      {.step = problem.step, .hooks = problem.hooks, .collective = collective, .data_parallel = options});
 }
 
 // A training by all processes, and the same in this process alone.
@@ -297,6 +300,40 @@ absl::Status CheckFp8(Collective& collective) {
     // Later, scales are powers of two of largest magnitudes that differ in their last bits at most.
     for (int step = 0; step < 10; ++step) AQT_RETURN_IF_ERROR(pair.Step());
     AQT_RETURN_IF_ERROR(pair.ExpectSameState("_scale"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFailures(Collective& collective) {
+  const Problem problem{.name = "failures", .model = FloatModel, .hooks = {.stop_at_nan = true}};
+  AQT_ASSIGN_OR_RETURN(Pair pair, Pair::Make(collective, problem, FloatSums::kGather));
+  AQT_ASSIGN_OR_RETURN(nn::Trainer trainer, MakeTrainer(problem, &collective, {.float_sums = FloatSums::kGather}));
+  const int failing = collective.size() - 1;
+  const bool fails = collective.rank() == failing;
+  for (const bool in_the_program : {false, true}) {
+    AQT_RETURN_IF_ERROR(pair.Step());
+    const std::vector<int64_t> rows = nn::RowsOfStep(MakeKey(5), kExamples, kRows, trainer.steps());
+    SlotValues batch = Batch(nn::ShareOf(rows, collective.rank(), collective.size()));
+    SlotValues wrong = batch;
+    if (fails && in_the_program) {
+      // Sums of infinities of both signs.
+      const std::vector<float> numbers(batch.at(kX).num_elements(), std::numeric_limits<float>::infinity());
+      wrong.at(kX) = Array::FromSpan<float>(numbers, batch.at(kX).shape());
+    } else if (fails) {
+      wrong.erase(kX);
+    }
+    const absl::Status status = trainer.Step(wrong).status();
+    const std::string who = absl::StrCat("process ", failing, fails ? ": " : " failed: ");
+    const bool is_kind = fails ? !absl::IsAborted(status) : absl::IsAborted(status);
+    const char* const what = in_the_program ? "dot_general" : "no value for input data \"x\"";
+    if (!is_kind || !absl::StartsWith(status.message(), who) || !absl::StrContains(status.message(), what)) {
+      return pair.Fail(absl::StrCat("a failing step: ", status.ToString()));
+    }
+    // All go on from where they were.
+    AQT_RETURN_IF_ERROR(trainer.Step(batch).status());
+    for (const auto& [slot, array] : pair.one().state()) {
+      if (!BitEqual(array, trainer.state().at(slot))) return pair.Fail(slot.ToString() + " differs after a failure");
+    }
   }
   return absl::OkStatus();
 }

@@ -25,6 +25,10 @@ absl::Status CheckFloatGradients(Collective& collective);
 // Histories and scales of sharded tensors, and those of FP8 layers in training, have the bits of one process.
 absl::Status CheckFp8(Collective& collective);
 
+// A step that fails in the last process, before its program runs and within it, is an error in all processes that names
+// the last; then they go on with the bits of one process.
+absl::Status CheckFailures(Collective& collective);
+
 // A training that process 0 saves in `folder`, and all resume, has the bytes of one that went on. Processes that start
 // differently are errors in all of them.
 absl::Status CheckResume(Collective& collective, const std::string& folder);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
     AQT_RETURN_IF_ERROR(aqt::testing::CheckGatheredTraining(collective));
     AQT_RETURN_IF_ERROR(aqt::testing::CheckFloatGradients(collective));
     AQT_RETURN_IF_ERROR(aqt::testing::CheckFp8(collective));
+    AQT_RETURN_IF_ERROR(aqt::testing::CheckFailures(collective));
     AQT_RETURN_IF_ERROR(aqt::testing::CheckResume(collective, argv[1]));
     std::printf("process %d of %d is right\n", collective.rank(), collective.size());
     return absl::OkStatus();

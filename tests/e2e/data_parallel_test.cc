@@ -28,6 +28,9 @@ TEST_P(DataParallel, FloatGradientsStayWithinTheirBounds) {
 TEST_P(DataParallel, Fp8ScalesAreThoseOfOneProcess) {
   EXPECT_THAT(RunOnThreads(GetParam(), testing::CheckFp8), IsOk());
 }
+TEST_P(DataParallel, AFailureOfOneProcessIsOneOfAll) {
+  EXPECT_THAT(RunOnThreads(GetParam(), testing::CheckFailures), IsOk());
+}
 TEST_P(DataParallel, ResumesWithTheSameBytes) {
   const std::string folder = ::testing::TempDir();
   EXPECT_THAT(RunOnThreads(GetParam(), [&](Collective& group) { return testing::CheckResume(group, folder); }), IsOk());
