@@ -256,7 +256,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
         if (!last) continue;
         if (finish == Finish::kScale) {
           const auto scale_rows = epi.subnormals_are_zero ? &ScaleRows<true, Acc> : &ScaleRows<false, Acc>;
-          scale_rows(finished, rows, {row_scales + (m - m0), col_scales, epi.rhs_first, epi.adds},
+          scale_rows(finished, rows, {row_scales + (m - m0), col_scales, /*any=*/true, epi.rhs_first, epi.adds},
                      reinterpret_cast<float*>(out), row_stride);
         } else {
           FinishTile(Target::kAvx512, args, b, m, rows, n, cols, finished, kCols);

@@ -86,6 +86,7 @@ constexpr GemmKernel kS8xS4Vnni = internal::GemmOf<VectorTile<VnniOps<PanelForma
 struct Bf16Ops : FourByteGroups<float> {
   static constexpr Target kTarget = Target::kAvx512 | Target{Capability::kAvx512Bf16};
   static constexpr int32_t kProductsPerCycle = HWY_MAX_BYTES;
+  static constexpr bool kSumsAreNormal = true;
   static constexpr PanelFormat kLhs = internal::format::kDotBf16Lhs, kRhs = internal::format::kDotBf16Rhs;
   static constexpr int64_t kBlockGroups = 192;  // rhs 24 KiB, lhs 9
   static constexpr int64_t kWideRhsElementBytes = 0;
@@ -98,6 +99,13 @@ struct Bf16Ops : FourByteGroups<float> {
   static HWY_INLINE V Step(V a, V b, V sum) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
     return sum;
+  }
+  static HWY_INLINE void StoreRounded(V v, BFloat16* to) {
+    __m256i rounded;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(v.raw));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_UNORD_Q);
+    rounded = _mm256_mask_mov_epi16(rounded, is_nan, _mm256_set1_epi16(0x7fc0));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
   }
 };
 constexpr GemmKernel kBf16Dot = internal::GemmOf<VectorTile<Bf16Ops>>("bf16_avx512_bf16");

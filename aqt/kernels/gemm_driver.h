@@ -12,19 +12,21 @@
 //   kProductsPerCycle          GemmKernel::products_per_cycle
 //   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
 //   Widen(rhs, groups, wide)   makes that form
-//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out)
-//       out[r * kNr + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R, j < kNr;
-//       out may alias init
-//   Multiply<R, kWide, kFlush>(lhs, rhs, groups, init, init_stride, scales, out, out_stride)
-//       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], rounded after each operation; with
-//       kFlush a subnormal number becomes a zero before and after each product; or added to out (Epilogue::adds)
-// for R in {1, 2, 4, kLhs.width}; kWide only with the last of these, and only if there is a wide form.
+//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out, out_stride)
+//       out[r * out_stride + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R,
+//       j < kNr; out may alias init
+//   Multiply<R, kWide, kFlush, T>(lhs, rhs, groups, init, init_stride, scales, out, out_stride)
+//       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], each step rounded to T, float or
+//       BFloat16; with kFlush a subnormal number becomes a zero before and after each product; or, of floats,
+//       added to out (Epilogue::adds)
+// for R in {1, 2, 4, 8, kLhs.width}, up to the last of these; kWide only with that, and only if there is a wide form.
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
@@ -83,12 +85,12 @@ class Prefetch {
   int64_t part_ = 0;
 };
 
-// The same for rows of floats that are written next.
-template <int kRows, int kCols>
-inline void PrefetchForWriting(const float* out, int64_t stride) {
+// The same for rows of an output that are written next.
+template <int kRows, int kCols, class T>
+inline void PrefetchForWriting(const T* out, int64_t stride) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kCols; j += 16) __builtin_prefetch(out + r * stride + j, /*rw=*/1, /*locality=*/2);
+    for (int j = 0; j < kCols; j += 64 / sizeof(T)) __builtin_prefetch(out + r * stride + j, /*rw=*/1, /*locality=*/2);
   }
 }
 
@@ -96,18 +98,45 @@ inline void PrefetchForWriting(const float* out, int64_t stride) {
 struct TileScales {
   const float* row;
   const float* col;
+  bool any;  // otherwise all are ones
   bool col_first, adds;
 };
 
 // The end of a tile policy's Multiply, for policies in plain C++.
-inline float Scaled(bool flush, float sum, const TileScales& scales, int64_t r, int64_t j) {
+template <class T>
+inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t r, int64_t j, T* out) {
   const float first = scales.col_first ? scales.col[j] : scales.row[r];
   const float second = scales.col_first ? scales.row[r] : scales.col[j];
-  return FlushedIf(flush, FlushedIf(flush, FlushedIf(flush, sum) * first) * second);
+  const auto rounded = [flush](float x) {
+    const float kept = FlushedIf(flush, x);
+    if constexpr (std::is_same_v<T, BFloat16>) return ToFloat(RoundToBFloat16(kept));
+    else return kept;
+  };
+  const float value = rounded(rounded(rounded(sum) * first) * second);
+  if constexpr (std::is_same_v<T, BFloat16>) *out = value == value ? RoundToBFloat16(value) : BFloat16{0x7fc0};
+  else *out = scales.adds ? FlushedIf(true, *out + value) : value;
 }
-inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t r, int64_t j, float* out) {
-  const float value = Scaled(flush, sum, scales, r, j);
-  *out = scales.adds ? FlushedIf(true, *out + value) : value;
+
+// How the sums of a full tile become the output.
+enum class TileFinish : uint8_t {
+  kStore,    // they are the output
+  kF32,      // Multiply, in registers
+  kBF16,     // the same
+  kGeneral,  // FinishTile
+};
+
+template <class Acc>
+TileFinish TileFinishOf(const GemmArgs& args) {
+  if (args.out_rows.rank > 1 || args.out_cols.rank > 1 || args.out_cols.InnerStride() != 1) return TileFinish::kGeneral;
+  if (args.out_dtype == DType::kS32 && std::is_integral_v<Acc>) return TileFinish::kStore;
+  const Epilogue& epi = args.epilogue;
+  if (args.out_dtype == DType::kF32 && epi.IsF32()) return TileFinish::kF32;
+  if (args.out_dtype != DType::kBF16) return TileFinish::kGeneral;
+  // Each step rounds to bf16, or there is one step. Where a scale is absent, a product with 1 changes nothing.
+  const bool unscaled = epi.lhs_scale == nullptr && epi.rhs_scale == nullptr;
+  const bool rounds = epi.sum_dtype == DType::kBF16 && (epi.lhs_scale == nullptr || epi.first_dtype == DType::kBF16) &&
+                      (epi.rhs_scale == nullptr || epi.second_dtype == DType::kBF16);
+  return rounds || (unscaled && epi.sum_dtype == DType::kF32) ? TileFinish::kBF16 : TileFinish::kGeneral;
 }
 
 // GemmKernel::block.
@@ -136,13 +165,13 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   const int64_t block_groups = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
 
   const Epilogue& epi = args.epilogue;
-  const bool plain_f32 = args.out_dtype == DType::kF32 && epi.IsF32() && args.out_rows.rank <= 1 &&
-                         args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
+  const TileFinish full_finish = TileFinishOf<Acc>(args);
   const int64_t row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0];
   const float* lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
   const float* rhs_scale = epi.rhs_scale == nullptr ? nullptr : epi.rhs_scale + b * epi.rhs_batch_stride;
+  const bool scales = lhs_scale != nullptr || rhs_scale != nullptr;
   float row_scales[kMaxBlockRows], col_scales[kNr];
-  if (plain_f32) LoadScales(lhs_scale, epi.lhs_stride, m0, m1 - m0, row_scales);
+  if (full_finish != TileFinish::kGeneral) LoadScales(lhs_scale, epi.lhs_stride, m0, m1 - m0, row_scales);
 
   const int64_t lhs_bytes = (m1 - m0 + kMr - 1) / kMr * lhs_panel_bytes;
   const int64_t chunk = num_blocks == 1 || lhs_bytes <= kBlockBytes ? kNr : kChunkPanels * kNr;
@@ -158,8 +187,8 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
       const bool last = g + count == groups;
       for (int64_t n = chunk0; n < chunk1; n += kNr) {
         const int64_t cols = std::min(kNr, n1 - n);
-        const bool in_registers = plain_f32 && cols == kNr;
-        if (last && in_registers) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
+        const TileFinish finish = cols == kNr ? full_finish : TileFinish::kGeneral;
+        if (last && finish != TileFinish::kGeneral) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
         const char* rhs_panel = rhs + (n - n0) / kNr * rhs_panel_bytes;
         const char* rhs_block = rhs_panel + kHeaderBytes + Tile::kRhs.GroupBytes(g);
         const char* lhs_block = lhs + g * 4 * kMr;
@@ -185,22 +214,33 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
           const int64_t init_stride = g == 0 ? 0 : kNr;
           const auto run = [&]<int R, bool kWide>(const char* rhs_groups) {
             if (!last) {
-              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums);
-            } else if (in_registers && rows == R) {
-              float* out = static_cast<float*>(args.out) + args.out_batch.Offset(b) + m * row_stride + n;
-              PrefetchForWriting<R, kNr>(out, row_stride);
-              const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true>
-                                                            : &Tile::template Multiply<R, kWide, false>;
-              multiply(lhs_block, rhs_groups, count, init, init_stride,
-                       TileScales{row_scales + (m - m0), col_scales, epi.rhs_first, epi.adds}, out, row_stride);
-            } else {
-              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished);
-              FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
+              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums, kNr);
+              return;
             }
+            if (finish == TileFinish::kGeneral || rows != R) {
+              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished, kNr);
+              FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
+              return;
+            }
+            const int64_t at = args.out_batch.Offset(b) + m * row_stride + n;
+            const auto multiply_into = [&]<class T>(T* out) {
+              PrefetchForWriting<R, kNr>(out + at, row_stride);
+              const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true, T>
+                                                            : &Tile::template Multiply<R, kWide, false, T>;
+              multiply(lhs_block, rhs_groups, count, init, init_stride,
+                       TileScales{row_scales + (m - m0), col_scales, scales, epi.rhs_first, epi.adds}, out + at,
+                       row_stride);
+            };
+            if (finish == TileFinish::kF32) return multiply_into(static_cast<float*>(args.out));
+            if (finish == TileFinish::kBF16) return multiply_into(static_cast<BFloat16*>(args.out));
+            Acc* const out = static_cast<Acc*>(args.out) + at;
+            PrefetchForWriting<R, kNr>(out, row_stride);
+            Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, out, row_stride);
           };
           if (rows == 1) run.template operator()<1, false>(rhs_block);
           else if (rows == 2) run.template operator()<2, false>(rhs_block);
           else if (rows <= 4) run.template operator()<4, false>(rhs_block);
+          else if (kMr > 8 && rows <= 8) run.template operator()<std::min<int>(8, kMr), false>(rhs_block);
           else if (!widen) run.template operator()<kMr, false>(rhs_block);
           else run.template operator()<kMr, kCanWiden>(wide);
         }

@@ -26,6 +26,7 @@ struct FmaOps {
   static constexpr PanelFormat kLhs = {PanelFormat::Layout::kRowSteps, PanelFormat::Element::kF32, false, kMr, 1};
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, kRhsElement, false, HWY_MAX_BYTES / 2, 1};
   static constexpr int64_t kWideRhsElementBytes = 0;
+  static constexpr bool kSumsAreNormal = false;
   static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 128;  // rhs 16 KiB, lhs 6
 
   using V = hn::Vec<hn::ScalableTag<float>>;
@@ -100,7 +101,7 @@ struct ScalarTile {
 
   template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
-                         float* out) {
+                         float* out, int64_t out_stride) {
     float sums[R][kNr];
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) sums[r][j] = init == nullptr ? 0.0f : init[r * init_stride + j];
@@ -114,14 +115,14 @@ struct ScalarTile {
         for (int j = 0; j < kNr; ++j) sums[r][j] += a * b[j];
       }
     }
-    std::memcpy(out, sums, sizeof(sums));
+    for (int r = 0; r < R; ++r) std::memcpy(out + r * out_stride, sums[r], sizeof(sums[r]));
   }
 
-  template <int R, bool kWide, bool kFlush>
+  template <int R, bool kWide, bool kFlush, class T>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
-                       const TileScales& scales, float* out, int64_t out_stride) {
+                       const TileScales& scales, T* out, int64_t out_stride) {
     float sums[R * kNr];
-    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums);
+    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums, kNr);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
         StoreScaled(kFlush, sums[r * kNr + j], scales, r, j, out + r * out_stride + j);

@@ -1,4 +1,5 @@
-// The epilogue of finished tiles, for all dtypes and layouts. (Full tiles of plain f32 are finished in registers.)
+// The epilogue of finished tiles, for all dtypes and layouts. (Full tiles of f32, bf16 and s32 are finished in
+// registers.)
 #include <cstring>
 #include <type_traits>
 

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/convert-inl.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/panel_format.h"
 #include "hwy/highway.h"
@@ -28,13 +30,23 @@ template <bool kFlush, class VF>
 HWY_INLINE VF Flushed(VF v) {
   if constexpr (!kFlush) return v;
   const hn::ScalableTag<float> d;
+#if HWY_TARGET == HWY_AVX3
+  constexpr int kIsSubnormal = 0x20;
+  const __mmask16 subnormal = _mm512_fpclass_ps_mask(v.raw, kIsSubnormal);
+  return VF{_mm512_mask_and_ps(v.raw, subnormal, v.raw, hn::Set(d, -0.0f).raw)};
+#else
   return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
+#endif
 }
 
 // Ops has
 //   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = 2 * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
 //   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs: the kPart-th of those that share their bytes
+// of sums that are floats
+//   kSumsAreNormal                    whether no sum is subnormal
+// and perhaps
+//   StoreRounded(v, to)               to[i] = v[i], a sum, rounded to bf16; each NaN becomes the positive quiet one
 //   Step(a, b, sum)                   sum + the products of one group, lane by lane
 template <class Ops>
 struct VectorTile : Ops {
@@ -122,46 +134,73 @@ struct VectorTile : Ops {
 
   template <int R, bool kWide>
   static HWY_NOINLINE void Accumulate(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
-                                      int64_t init_stride, Acc* out) {
+                                      int64_t init_stride, Acc* out, int64_t out_stride) {
     Sums<R> s;
     Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
     const D d;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      hn::StoreU(s.v[r][0], d, out + r * Ops::kRhs.width);
-      hn::StoreU(s.v[r][1], d, out + r * Ops::kRhs.width + kLanes);
+      hn::StoreU(s.v[r][0], d, out + r * out_stride);
+      hn::StoreU(s.v[r][1], d, out + r * out_stride + kLanes);
     }
   }
 
-  static HWY_INLINE hn::Vec<hn::ScalableTag<float>> ToF32(V v) {
-    if constexpr (std::is_same_v<Acc, float>) return v;
-    else return hn::ConvertTo(hn::ScalableTag<float>(), v);
+  using DF = hn::ScalableTag<float>;
+  using VF = hn::Vec<DF>;
+
+  // A sum and then its products with two scales, each rounded to T.
+  template <bool kFlush>
+  static HWY_INLINE VF Value(V sum) {
+    if constexpr (std::is_same_v<Acc, float>) return Flushed < kFlush && !Ops::kSumsAreNormal > (sum);
+    else return hn::ConvertTo(DF(), sum);
+  }
+  template <bool kFlush, class T>
+  static HWY_INLINE VF Scaled(VF x, VF first, VF second) {
+    const DF d;
+    x = Flushed<kFlush>(hn::Mul(RoundLanes<T>::Apply(d, x), first));
+    return Flushed<kFlush>(hn::Mul(RoundLanes<T>::Apply(d, x), second));
+  }
+  static HWY_INLINE void StoreValue(VF v, bool adds, float* to) {
+    const DF d;
+    if (adds) v = Flushed<true>(hn::Add(hn::LoadU(d, to), v));
+    hn::StoreU(v, d, to);
+  }
+  static HWY_INLINE void StoreValue(VF v, bool, BFloat16* to) {
+    StoreFloat(DF(), RoundLanes<BFloat16>::Apply(DF(), v), to);
+  }
+  template <bool kFlush, class T>
+  static HWY_INLINE void StoreSum(V sum, bool adds, T* to) {
+    if constexpr (std::is_same_v<T, BFloat16> && requires { Ops::StoreRounded(sum, to); }) {
+      Ops::StoreRounded(sum, to);
+    } else {
+      StoreValue(Value<kFlush>(sum), adds, to);
+    }
   }
 
-  template <int R, bool kWide, bool kFlush>
+  template <int R, bool kWide, bool kFlush, class T>
   static HWY_NOINLINE void Multiply(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
-                                    int64_t init_stride, const internal::TileScales& scales, float* out,
+                                    int64_t init_stride, const internal::TileScales& scales, T* out,
                                     int64_t out_stride) {
     Sums<R> s;
     Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
-    const hn::ScalableTag<float> df;
-    const auto c0 = hn::LoadU(df, scales.col), c1 = hn::LoadU(df, scales.col + kLanes);
+    if (!scales.any) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        StoreSum<kFlush>(s.v[r][0], scales.adds, out + r * out_stride);
+        StoreSum<kFlush>(s.v[r][1], scales.adds, out + r * out_stride + kLanes);
+      }
+      return;
+    }
+    const DF d;
+    const VF c0 = hn::LoadU(d, scales.col), c1 = hn::LoadU(d, scales.col + kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const auto row = hn::Set(df, scales.row[r]);
-      const auto x0 = Flushed<kFlush>(ToF32(s.v[r][0])), x1 = Flushed<kFlush>(ToF32(s.v[r][1]));
-      const auto first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
-      const auto first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
-      const auto y0 = Flushed<kFlush>(hn::Mul(Flushed<kFlush>(hn::Mul(x0, first0)), second0));
-      const auto y1 = Flushed<kFlush>(hn::Mul(Flushed<kFlush>(hn::Mul(x1, first1)), second1));
-      float* const to = out + r * out_stride;
-      if (scales.adds) {
-        hn::StoreU(Flushed<true>(hn::Add(hn::LoadU(df, to), y0)), df, to);
-        hn::StoreU(Flushed<true>(hn::Add(hn::LoadU(df, to + kLanes), y1)), df, to + kLanes);
-        continue;
-      }
-      hn::StoreU(y0, df, to);
-      hn::StoreU(y1, df, to + kLanes);
+      const VF row = hn::Set(d, scales.row[r]);
+      const VF first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
+      const VF first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
+      T* const to = out + r * out_stride;
+      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][0]), first0, second0), scales.adds, to);
+      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][1]), first1, second1), scales.adds, to + kLanes);
     }
   }
 };
