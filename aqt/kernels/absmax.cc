@@ -198,13 +198,19 @@ void ForEachBlock(const FloatMatrix& x, int64_t group, F f) {
 
 template <class T>
 void AbsMaxOf(const FloatMatrix& x, int64_t group, float* absmax) {
+  const auto result = [](BitsOf<T> max) {
+    return max > kInfinityBits<T> ? std::numeric_limits<float>::quiet_NaN() : FloatFromBits<T>(max);
+  };
+  if (group >= x.cols && x.col_stride == 1) {
+    const T* row = static_cast<const T*>(x.data);
+    for (int64_t r = 0; r < x.rows; ++r, row += x.row_stride) absmax[r] = result(MaxOfRun<AbsKey<T>>(row, x.cols));
+    return;
+  }
   const int64_t groups = NumGroups(x.cols, group);
   BitsOf<T> max[kChunk];
   ForEachBlock(x, group, [&](int64_t r, int64_t n, int64_t g, int64_t begin, int64_t end) {
     MaxOfRows<AbsKey<T>, T>(x, r, n, begin, end, max);
-    for (int64_t j = 0; j < n; ++j)
-      absmax[(r + j) * groups + g] =
-          max[j] > kInfinityBits<T> ? std::numeric_limits<float>::quiet_NaN() : FloatFromBits<T>(max[j]);
+    for (int64_t j = 0; j < n; ++j) absmax[(r + j) * groups + g] = result(max[j]);
   });
 }
 

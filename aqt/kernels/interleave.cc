@@ -239,15 +239,45 @@ void TransposeUnits(const char* src, int64_t src_bytes, int64_t rows, int64_t co
   }
 }
 
+// The 64 bytes of a row in a step, which for floats may have subnormals become zeros. bf16 comes as its bits.
+void CopyLine(const float* from, bool flush, char* to) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if (!flush) {
+    std::memcpy(to, from, 64);
+    return;
+  }
+  const hn::ScalableTag<float> d;
+  for (int64_t i = 0; i < 16; i += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto x = hn::LoadU(d, from + i);
+    const auto subnormal = hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-126f));
+    hn::StoreU(hn::IfThenElse(subnormal, hn::And(x, hn::Set(d, -0.0f)), x), d, reinterpret_cast<float*>(to) + i);
+  }
+}
+void CopyLine(const uint16_t* from, bool flush, char* to) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if (!flush) {
+    std::memcpy(to, from, 64);
+    return;
+  }
+  const hn::ScalableTag<uint16_t> d;
+  for (int64_t i = 0; i < 32; i += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto bits = hn::LoadU(d, from + i);
+    const auto subnormal = hn::Eq(hn::And(bits, hn::Set(d, uint16_t{0x7f80})), hn::Zero(d));
+    hn::StoreU(hn::IfThenElse(subnormal, hn::And(bits, hn::Set(d, uint16_t{0x8000})), bits), d,
+               reinterpret_cast<uint16_t*>(to) + i);
+  }
+}
+void CopyLine(const int8_t* from, bool, char* to) { std::memcpy(to, from, 64); }
+
 // The layout kRowSteps, from a block that is contiguous along k: steps of 64 bytes per row.
 template <class Out, class T>
-void RowStepsAlongK(const T* block, int64_t row_stride, int64_t steps, int64_t width, char* out) {
+void RowStepsAlongK(const T* block, int64_t row_stride, int64_t steps, int64_t width, bool flush, char* out) {
   constexpr int64_t kStepK = 64 / sizeof(Out);
   for (int64_t s = 0; s < steps; ++s, block += kStepK) {
     for (int64_t r = 0; r < width; ++r, out += 64) {
       const T* from = block + r * row_stride;
       if constexpr (std::is_same_v<Out, T>) {
-        std::memcpy(out, from, 64);
+        CopyLine(from, flush, out);
         continue;
       }
       Out line[kStepK];
@@ -302,12 +332,13 @@ void RowStepsAlongRows(const T* block, int64_t k_stride, int64_t steps, const Pa
 
 template <class Out, class T>
 void RowSteps(const PanelFormat& format, const T* block, int64_t row_stride, int64_t k_stride, int64_t k0, int64_t k1,
-              const Panels& panels) {
+              const Panels& panels, bool flush = false) {
   const int64_t steps = CeilDiv(CeilDiv(k1 - k0, format.k_group), PanelFormat::kStepGroups);
   char* const out = panels.first + k0 / format.k_group * 4 * format.width;
   if (k_stride != 1) return RowStepsAlongRows<Out>(block, k_stride, steps, panels, format.width, out);
   for (int64_t p = 0; p < panels.count; ++p) {
-    RowStepsAlongK<Out>(block + p * format.width * row_stride, row_stride, steps, format.width, out + p * panels.bytes);
+    RowStepsAlongK<Out>(block + p * format.width * row_stride, row_stride, steps, format.width, flush,
+                        out + p * panels.bytes);
   }
 }
 
@@ -390,11 +421,11 @@ void InterleaveS8(const PanelFormat& format, const int8_t* block, int64_t row_st
 }
 
 void InterleaveBF16(const PanelFormat& format, const BFloat16* block, int64_t row_stride, int64_t k_stride, int64_t k0,
-                    int64_t k1, const Panels& panels) {
+                    int64_t k1, const Panels& panels, bool flush) {
   const auto* bits = reinterpret_cast<const uint16_t*>(block);
   if (format.layout == PanelFormat::Layout::kRowSteps) {
     AQT_DCHECK(format.k_group == 2);
-    return RowSteps<uint16_t>(format, bits, row_stride, k_stride, k0, k1, panels);
+    return RowSteps<uint16_t>(format, bits, row_stride, k_stride, k0, k1, panels, flush);
   }
   const int64_t width = format.width, groups = CeilDiv(k1 - k0, format.k_group);
   ForEachPanel(format, bits, row_stride, panels, [&](const uint16_t* from, char* panel) {
@@ -405,10 +436,10 @@ void InterleaveBF16(const PanelFormat& format, const BFloat16* block, int64_t ro
 }
 
 void InterleaveF32(const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride, int64_t k0,
-                   int64_t k1, const Panels& panels) {
+                   int64_t k1, const Panels& panels, bool flush) {
   AQT_DCHECK(format.k_group == 1);
   if (format.layout == PanelFormat::Layout::kRowSteps) {
-    return RowSteps<float>(format, block, row_stride, k_stride, k0, k1, panels);
+    return RowSteps<float>(format, block, row_stride, k_stride, k0, k1, panels, flush);
   }
   ForEachPanel(format, block, row_stride, panels, [&](const float* from, char* panel) {
     Groups<1>(from, row_stride, k_stride, k1 - k0, format.width, reinterpret_cast<float*>(panel) + k0 * format.width);
@@ -423,18 +454,18 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 
 void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, const Panels& panels) {
+                int64_t k0, int64_t k1, const Panels& panels, bool) {
   AQT_HWY_DISPATCH(target, InterleaveS8)(format, block, row_stride, k_stride, k0, k1, panels);
 }
 
 void Interleave(Target target, const PanelFormat& format, const BFloat16* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, const Panels& panels) {
-  AQT_HWY_DISPATCH(target, InterleaveBF16)(format, block, row_stride, k_stride, k0, k1, panels);
+                int64_t k0, int64_t k1, const Panels& panels, bool subnormals_are_zero) {
+  AQT_HWY_DISPATCH(target, InterleaveBF16)(format, block, row_stride, k_stride, k0, k1, panels, subnormals_are_zero);
 }
 
 void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, const Panels& panels) {
-  AQT_HWY_DISPATCH(target, InterleaveF32)(format, block, row_stride, k_stride, k0, k1, panels);
+                int64_t k0, int64_t k1, const Panels& panels, bool subnormals_are_zero) {
+  AQT_HWY_DISPATCH(target, InterleaveF32)(format, block, row_stride, k_stride, k0, k1, panels, subnormals_are_zero);
 }
 
 }  // namespace aqt::kernels::internal

@@ -24,12 +24,14 @@ struct Panels {
 // elements. Blocks are s8 (for kS4 of 4 bits, at most 24 KiB of a panel) for the integer formats, bf16 for kBF16 and
 // f32 for kF32. The correction, if there is one, starts at k0 = 0 and accumulates over calls. In the layout
 // kInterleaved the width is a multiple of 16 up to 64.
+//   With subnormals_are_zero a subnormal number becomes a zero with its sign; only in the layout kRowSteps and from a
+// block that is contiguous along k.
 void Interleave(Target target, const PanelFormat& format, const int8_t* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, const Panels& panels);
+                int64_t k0, int64_t k1, const Panels& panels, bool subnormals_are_zero = false);
 void Interleave(Target target, const PanelFormat& format, const BFloat16* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, const Panels& panels);
+                int64_t k0, int64_t k1, const Panels& panels, bool subnormals_are_zero = false);
 void Interleave(Target target, const PanelFormat& format, const float* block, int64_t row_stride, int64_t k_stride,
-                int64_t k0, int64_t k1, const Panels& panels);
+                int64_t k0, int64_t k1, const Panels& panels, bool subnormals_are_zero = false);
 
 }  // namespace aqt::kernels::internal
 

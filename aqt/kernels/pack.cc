@@ -296,6 +296,17 @@ constexpr int64_t kTaskRows = 96;
 constexpr int64_t kMaxTaskRows = 2 * kTaskRows;
 // A staged block fits L1 beside the panels' lines that it becomes.
 constexpr int64_t kStageBytes = 24 << 10;
+// So much of a source that is read along k stays in L1 between two passes.
+constexpr int64_t kPassBytes = 16 << 10;
+
+// Whether the elements of a source need no more than to be moved into panels of a format, apart from subnormals.
+bool IsMoved(const PanelFormat& format, DType dtype) {
+  switch (format.element) {
+    case PanelFormat::Element::kF32: return dtype == DType::kF32;
+    case PanelFormat::Element::kBF16: return dtype == DType::kBF16;
+    default: return dtype == DType::kS8;
+  }
+}
 
 // Walks a packed operand: calls stage(block, buffer) for blocks of at most kMaxTaskRows rows and moves the staged
 // elements into panels.
@@ -304,6 +315,7 @@ class Packer {
   Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)
       : target_(target),
         format_(format),
+        src_(src),
         panels_(static_cast<char*>(panels)),
         rows_(src.rows.Count()),
         k_(src.k.Count()),
@@ -312,15 +324,25 @@ class Packer {
     AQT_DCHECK(kTaskRows % format.width == 0);
   }
 
+  // The source is to be packed as it is: what `stage` does may be left out.
+  void MoveIfPossible(bool subnormals_are_zero) {
+    moves_ = format_.layout == PanelFormat::Layout::kRowSteps && IsMoved(format_, src_.dtype) && src_.k.rank <= 1 &&
+             src_.rows.rank <= 1 && src_.k.InnerStride() == 1;
+    moves_flush_ = subnormals_are_zero;
+  }
+
   int64_t TasksPerMatrix() const { return (format_.NumPanels(rows_) + task_panels_ - 1) / task_panels_; }
 
   // Packs task i of matrix b. begin(r0, r1) is called before stage for these rows. T is int8_t, BFloat16 or float.
   template <class T, class Begin, class Stage>
   void Run(int64_t b, int64_t i, const Begin& begin, const Stage& stage) const {
     const int64_t first = i * task_panels_, last = std::min(first + task_panels_, format_.NumPanels(rows_));
-    // One panel at a time if the source is read along k: its rows stay in cache between the passes.
-    const int64_t step = by_k_ ? 1 : last - first;
-    for (int64_t p = first; p < last; p += step) PackPanels<T>(b, p, p + step, begin, stage);
+    // A few rows at a time if the source is read along k: they stay in cache between the passes.
+    const int64_t fit = kPassBytes / (std::max<int64_t>(1, k_) * format_.width * SizeOf(src_.dtype));
+    const int64_t step = by_k_ ? std::clamp<int64_t>(fit, 1, last - first) : last - first;
+    const int64_t full = moves_ ? std::min(last, rows_ / format_.width) : last;  // a panel that is not is staged alone
+    for (int64_t p = first; p < full; p += step) PackPanels<T>(b, p, std::min(full, p + step), begin, stage);
+    for (int64_t p = std::max(first, full); p < last; ++p) PackPanels<T>(b, p, p + 1, begin, stage);
   }
 
  private:
@@ -333,29 +355,45 @@ class Packer {
     T* const staged = reinterpret_cast<T*>(staged_bytes);
     // Whole steps of 16 groups, as many as fit.
     const int64_t step_k = PanelFormat::kStepGroups * format_.k_group;
-    const int64_t pitch = (padded_rows + 15) / 16 * 16;
+    const int64_t pitch = by_k_ ? padded_rows : (padded_rows + 15) / 16 * 16;
     const int64_t chunk = kStageBytes / int64_t{sizeof(T)} / pitch / step_k * step_k;
-    for (int64_t k0 = 0; k0 < k_; k0 += chunk) {
+    const int64_t moved = moves_ && r1 - r0 == padded_rows ? k_ / step_k * step_k : 0;
+    if (moved > 0) Move<T>(b, p0, p1, moved);
+    for (int64_t k0 = moved; k0 < k_; k0 += chunk) {
       const int64_t k1 = std::min(k_, k0 + chunk);
       const int64_t padded_k = (k1 - k0 + step_k - 1) / step_k * step_k;
       const int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : pitch;
       if (r1 - r0 < pitch || k1 - k0 < padded_k) std::memset(staged_bytes, 0, pitch * padded_k * sizeof(T));
       stage(Block{b, r0, r1, k0, k1, row_stride, k_stride}, staged);
       if (panels_ == nullptr) continue;
-      char* const first = panels_ + b * format_.PackedBytes(rows_, k_) + p0 * format_.PanelBytes(k_);
       internal::Interleave(target_, format_, staged, row_stride, k_stride, k0, k1,
-                           {first, p1 - p0, format_.PanelBytes(k_)});
+                           {PanelOf(b, p0), p1 - p0, format_.PanelBytes(k_)});
     }
     if (panels_ != nullptr && k_ == 0 && format_.has_correction) {
       for (int64_t p = p0; p < p1; ++p) {
-        std::memset(panels_ + b * format_.PackedBytes(rows_, 0) + p * format_.PanelBytes(0), 0, format_.HeaderBytes());
+        std::memset(PanelOf(b, p), 0, format_.HeaderBytes());
       }
     }
   }
 
+  // Whole steps of whole panels, straight from the source.
+  template <class T>
+  void Move(int64_t b, int64_t p0, int64_t p1, int64_t k1) const {
+    const int64_t row_stride = src_.rows.InnerStride();
+    const T* from = static_cast<const T*>(src_.data) + src_.batch.Offset(b) + p0 * format_.width * row_stride;
+    internal::Interleave(target_, format_, from, row_stride, 1, 0, k1,
+                         {PanelOf(b, p0), p1 - p0, format_.PanelBytes(k_)}, moves_flush_);
+  }
+
+  char* PanelOf(int64_t b, int64_t panel) const {
+    return panels_ + b * format_.PackedBytes(rows_, k_) + panel * format_.PanelBytes(k_);
+  }
+
   const Target target_;
   const PanelFormat& format_;
+  const Operand& src_;
   char* const panels_;
+  bool moves_ = false, moves_flush_ = false;
   const int64_t rows_, k_;
   const bool by_k_;
   const int64_t task_panels_;
@@ -465,7 +503,8 @@ void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, flo
 
 void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
           bool subnormals_are_zero) {
-  const Packer packer(target, format, src, panels);
+  Packer packer(target, format, src, panels);
+  packer.MoveIfPossible(subnormals_are_zero);
   const auto begin = [](int64_t, int64_t) {};
   const auto stage = [&](const Block& block, auto* to) { StageExact(target, src, block, subnormals_are_zero, to); };
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {

@@ -30,6 +30,13 @@ struct Clamp {
 
   template <class D, class V>
   void RoundAndStore(D d, V y, int8_t* q) const {
+#if HWY_TARGET == HWY_AVX3
+    // The second operand of a minimum or maximum wins if it is NaN, whose conversion has a zero in its low byte.
+    const __m512 clamped = _mm512_min_ps(hn::Set(d, hi).raw, _mm512_max_ps(hn::Set(d, lo).raw, y.raw));
+    constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const __m512i rounded = _mm512_cvt_roundps_epi32(clamped, kNearestEven);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(rounded));
+#else
     y = hn::IfThenElseZero(hn::Eq(y, y), y);
     y = hn::Min(hn::Max(y, hn::Set(d, lo)), hn::Set(d, hi));
     // Adding 1.5 * 2^23 makes the sum's last bit worth 1, so that the addition rounds to nearest even and its low byte
@@ -39,6 +46,7 @@ struct Clamp {
     const auto bits = hn::BitCast(du, hn::Add(y, hn::Set(d, 0x1.8p23f)));
     const hn::Rebind<uint8_t, D> d8;
     hn::StoreU(hn::U8FromU32(hn::And(bits, hn::Set(du, 0xffu))), d8, reinterpret_cast<uint8_t*>(q));
+#endif
   }
 };
 
@@ -158,6 +166,15 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
     else if (flush && scales.SubnormalsMatter()) ForEachVector(in, n, scales, out, MultiplyByInverse<P, true>{clamp});
     else ForEachVector(in, n, scales, out, MultiplyByInverse<P, false>{clamp});
   };
+  if (x.col_stride == 1 && args.q_col_stride == 1 && args.grid.col_stride == 0) {
+    for (int64_t r = 0; r < x.rows; ++r) {
+      const ScaleGrid row = internal::GridRow(args.grid, r);
+      const int zero_point = row.zero_point == nullptr ? 0 : row.zero_point[0];
+      run(static_cast<const T*>(x.data) + r * x.row_stride, x.cols, UniformScale(row.scale[0], zero_point, flush),
+          args.q + r * args.q_row_stride);
+    }
+    return;
+  }
   ForEachRun<T, int8_t>(x.rows, x.cols, {static_cast<const T*>(x.data), x.row_stride, x.col_stride},
                         {args.q, args.q_row_stride, args.q_col_stride}, args.grid,
                         x.row_stride == 1 && x.col_stride != 1, flush, run);

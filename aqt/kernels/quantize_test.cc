@@ -184,7 +184,9 @@ TEST(Quantize, TiesToEven) {
 }
 
 TEST(Quantize, ValuesByHand) {
-  const std::vector<float> x = {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 127.4f, 127.5f, 200, -200, kInfinity, -kInfinity, kNaN};
+  const float payload = __builtin_bit_cast(float, 0x7fc12345u), signaling = __builtin_bit_cast(float, 0xffa00001u);
+  const std::vector<float> x = {0.5f, 1.5f, 2.5f,      -0.5f,      -1.5f, 127.4f,  127.5f,
+                                200,  -200, kInfinity, -kInfinity, kNaN,  payload, signaling};
   const float one = 1, half = 0.5f;
   const int8_t zero_point = -3;
   const int64_t n = static_cast<int64_t>(x.size());
@@ -197,12 +199,12 @@ TEST(Quantize, ValuesByHand) {
     args.grid = {&one, nullptr, 0, 0};
     args.lo = -127;
     QuantizeMatrix(args, target);
-    EXPECT_EQ(q, (std::vector<int8_t>{0, 2, 2, 0, -2, 127, 127, 127, -127, 127, -127, 0})) << target;
+    EXPECT_EQ(q, (std::vector<int8_t>{0, 2, 2, 0, -2, 127, 127, 127, -127, 127, -127, 0, 0, 0})) << target;
     args.rule = QuantizeRule::kDivideByScale;
     args.grid = {&half, &zero_point, 0, 0};
     args.lo = -128;
     QuantizeMatrix(args, target);
-    EXPECT_EQ(q, (std::vector<int8_t>{-2, 0, 2, -4, -6, 127, 127, 127, -128, 127, -128, 0})) << target;
+    EXPECT_EQ(q, (std::vector<int8_t>{-2, 0, 2, -4, -6, 127, 127, 127, -128, 127, -128, 0, 0, 0})) << target;
   }
 }
 
