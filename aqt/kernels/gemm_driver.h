@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -64,6 +65,15 @@ void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64
 // A subnormal number as a zero with its sign, if `flush`.
 inline float FlushedIf(bool flush, float x) {
   return flush && __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+}
+
+// Copies the used rows and columns of a tile, whose rows have kCols columns.
+template <int64_t kCols, class T>
+inline void CopyPart(const T* tile, int64_t rows, int64_t cols, T* out, int64_t out_stride) {
+  for (int64_t r = 0; r < rows; ++r, tile += kCols, out += out_stride) {
+    if (cols == kCols) std::memcpy(out, tile, kCols * sizeof(T));
+    else std::memcpy(out, tile, cols * sizeof(T));
+  }
 }
 
 // Fetches memory into L2 ahead of its use, in equal parts.
@@ -117,7 +127,7 @@ inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t
   else *out = scales.adds ? FlushedIf(true, *out + value) : value;
 }
 
-// How the sums of a full tile become the output.
+// How the sums of a tile become the output; those of a part of a tile by way of a full one.
 enum class TileFinish : uint8_t {
   kStore,    // they are the output
   kF32,      // Multiply, in registers
@@ -165,19 +175,24 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   const int64_t block_groups = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
 
   const Epilogue& epi = args.epilogue;
-  const TileFinish full_finish = TileFinishOf<Acc>(args);
+  const TileFinish finish = TileFinishOf<Acc>(args);
   const int64_t row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0];
   const float* lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
   const float* rhs_scale = epi.rhs_scale == nullptr ? nullptr : epi.rhs_scale + b * epi.rhs_batch_stride;
+  const int64_t out_offset = args.out_batch.Offset(b);
   const bool scales = lhs_scale != nullptr || rhs_scale != nullptr;
   float row_scales[kMaxBlockRows], col_scales[kNr];
-  if (full_finish != TileFinish::kGeneral) LoadScales(lhs_scale, epi.lhs_stride, m0, m1 - m0, row_scales);
+  if (finish != TileFinish::kGeneral) {
+    std::fill(row_scales + (m1 - m0), row_scales + (m1 - m0 + kMr - 1) / kMr * kMr, 0.0f);
+    LoadScales(lhs_scale, epi.lhs_stride, m0, m1 - m0, row_scales);
+  }
 
   const int64_t lhs_bytes = (m1 - m0 + kMr - 1) / kMr * lhs_panel_bytes;
   const int64_t chunk = num_blocks == 1 || lhs_bytes <= kBlockBytes ? kNr : kChunkPanels * kNr;
 
   alignas(64) Acc partial[kChunkPanels * kMaxBlockRows * kNr];
   alignas(64) Acc finished[kMr * kNr];
+  alignas(64) char part[kMr * kNr * 4];  // of the output
   alignas(64) char wide[kCanWiden ? Tile::kBlockGroups * kNr * Tile::kRhs.k_group * Tile::kWideRhsElementBytes : 1];
   for (int64_t chunk0 = n0; chunk0 < n1; chunk0 += chunk) {
     const int64_t chunk1 = std::min(n1, chunk0 + chunk);
@@ -187,8 +202,10 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
       const bool last = g + count == groups;
       for (int64_t n = chunk0; n < chunk1; n += kNr) {
         const int64_t cols = std::min(kNr, n1 - n);
-        const TileFinish finish = cols == kNr ? full_finish : TileFinish::kGeneral;
-        if (last && finish != TileFinish::kGeneral) LoadScales(rhs_scale, epi.rhs_stride, n, kNr, col_scales);
+        if (last && finish != TileFinish::kGeneral) {
+          if (cols < kNr) std::fill_n(col_scales, kNr, 0.0f);
+          LoadScales(rhs_scale, epi.rhs_stride, n, cols, col_scales);
+        }
         const char* rhs_panel = rhs + (n - n0) / kNr * rhs_panel_bytes;
         const char* rhs_block = rhs_panel + kHeaderBytes + Tile::kRhs.GroupBytes(g);
         const char* lhs_block = lhs + g * 4 * kMr;
@@ -217,25 +234,34 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
               Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums, kNr);
               return;
             }
-            if (finish == TileFinish::kGeneral || rows != R) {
+            const bool full = rows == R && cols == kNr;
+            if (finish == TileFinish::kGeneral || (epi.adds && !full)) {
               Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished, kNr);
               FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
               return;
             }
-            const int64_t at = args.out_batch.Offset(b) + m * row_stride + n;
-            const auto multiply_into = [&]<class T>(T* out) {
-              PrefetchForWriting<R, kNr>(out + at, row_stride);
+            const auto store = [&]<class T>(T* out, const auto& run_tile) {
+              out += out_offset + m * row_stride + n;
+              if (full) [[likely]] {
+                PrefetchForWriting<R, kNr>(out, row_stride);
+                run_tile(out, row_stride);
+              } else {
+                run_tile(reinterpret_cast<T*>(part), kNr);
+                CopyPart<kNr>(reinterpret_cast<T*>(part), rows, cols, out, row_stride);
+              }
+            };
+            const auto multiply_into = [&]<class T>(T* tile, int64_t stride) {
               const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true, T>
                                                             : &Tile::template Multiply<R, kWide, false, T>;
               multiply(lhs_block, rhs_groups, count, init, init_stride,
-                       TileScales{row_scales + (m - m0), col_scales, scales, epi.rhs_first, epi.adds}, out + at,
-                       row_stride);
+                       TileScales{row_scales + (m - m0), col_scales, scales, epi.rhs_first, epi.adds}, tile, stride);
             };
-            if (finish == TileFinish::kF32) return multiply_into(static_cast<float*>(args.out));
-            if (finish == TileFinish::kBF16) return multiply_into(static_cast<BFloat16*>(args.out));
-            Acc* const out = static_cast<Acc*>(args.out) + at;
-            PrefetchForWriting<R, kNr>(out, row_stride);
-            Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, out, row_stride);
+            const auto sum_into = [&](Acc* tile, int64_t stride) {
+              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, tile, stride);
+            };
+            if (finish == TileFinish::kF32) store(static_cast<float*>(args.out), multiply_into);
+            else if (finish == TileFinish::kBF16) store(static_cast<BFloat16*>(args.out), multiply_into);
+            else store(static_cast<Acc*>(args.out), sum_into);
           };
           if (rows == 1) run.template operator()<1, false>(rhs_block);
           else if (rows == 2) run.template operator()<2, false>(rhs_block);
