@@ -53,14 +53,14 @@ class Run {
  public:
   Run(const ProductPlan& plan, const ProductCall& call, const CallContext& context)
       : plan_(plan), call_(call), context_(context), names_(NamesOf(plan.pass)) {
-    calibrated_[0] = quantized_[0] = call.lhs.x;
-    calibrated_[1] = quantized_[1] = call.rhs.x;
+    calibrated_[0] = quantized_[0] = &call.lhs.x;
+    calibrated_[1] = quantized_[1] = &call.rhs.x;
   }
 
   void UpdateStatistics() {
     if (plan_.HasMidScales()) RescaleOperands();
     for (const Side side : kSides) {
-      if (plan_.side(side).has_state()) QuantizerOf(side).ComputeScaleOf(calibrated_[static_cast<int>(side)]);
+      if (plan_.side(side).has_state()) QuantizerOf(side).ComputeScaleOf(*calibrated_[static_cast<int>(side)]);
     }
   }
 
@@ -178,7 +178,7 @@ class Run {
       return packed;
     }
     const int i = static_cast<int>(side);
-    return QuantizerOf(side).Quantize(calibrated_[i], quantized_[i]);
+    return QuantizerOf(side).Quantize(*calibrated_[i], *quantized_[i]);
   }
 
   // Mid scales: m = absmax over the remaining axes, to the power of alpha (1 without an alpha), per side. Each operand
@@ -216,9 +216,11 @@ class Run {
     } else {
       DivideInto(x, ratio, x.dtype, rescaled);
     }
-    ratio_[static_cast<int>(side)] = ratio;
-    calibrated_[static_cast<int>(side)] = rescaled;
-    if (!context_.semantics.compat.mid_scales_on_original_operands) quantized_[static_cast<int>(side)] = rescaled;
+    const int i = static_cast<int>(side);
+    ratio_[i] = ratio;
+    rescaled_[i] = rescaled;
+    calibrated_[i] = &rescaled_[i];
+    if (!context_.semantics.compat.mid_scales_on_original_operands) quantized_[i] = &rescaled_[i];
   }
 
   // What a backward pass with use_fwd_quant takes for an operand that was quantized under mid scales: its qvalues as
@@ -362,9 +364,8 @@ class Run {
     const CallOperand& in = Input(side);
     const SidePlan& own = plan_.side(side);
     const QuantizeSpec& spec = *own.spec;
-    PackedSide packed;
     const ArrayRef& x = in.integers.data != nullptr ? in.integers : in.x;
-    packed.source = KernelOperand(x, own.axes);
+    PackedSide packed{.source = KernelOperand(x, own.axes), .panels = nullptr, .scales = {}};
     if (in.panels != nullptr) {
       packed.panels = in.panels;
       packed.scales = Gathered(side, in.prepared->scale[0]);
@@ -381,14 +382,12 @@ class Run {
       packed.scales = Gathered(side, quantized.scale[0]);
       return packed;
     }
-    kernels::QuantizeArgs args;
     std::optional<NoisyOperand> noisy;
     if (const std::optional<TensorDraws> draws = QuantizerOf(side).Draws(); draws.has_value()) {
       noisy = KernelOperand(x, own.axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
-      args.noise = &noisy->noise;
     }
-    args.src = noisy.has_value() ? noisy->source : packed.source;
-    args.step = *own.step;
+    kernels::QuantizeArgs args{.src = noisy.has_value() ? noisy->source : packed.source, .step = *own.step};
+    if (noisy.has_value()) args.noise = &noisy->noise;
     if (in.factor.data != nullptr) args.k_factor = FactorAlongK(own, in);
     args.qvalues = in.keep_qvalue;
     args.panels = panels;
@@ -440,7 +439,9 @@ class Run {
   const CallContext& context_;
   const PassNames& names_;
   // What the scale of a side is found for, and what is quantized: the operand, unless mid scales rescale it.
-  ArrayRef calibrated_[2], quantized_[2];
+  const ArrayRef* calibrated_[2];
+  const ArrayRef* quantized_[2];
+  ArrayRef rescaled_[2];
   ArrayRef ratio_[2];  // by which mid scales divide an operand
 };
 
