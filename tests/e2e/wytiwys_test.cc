@@ -10,13 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
-#include "aqt/core/executor.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
@@ -25,13 +23,13 @@
 #include "aqt/graph/initial_stats.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
-#include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/parameter.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/nn/trainer.h"
 #include "aqt/ops/functions.h"
 #include "aqt/runtime/prepared_program.h"
+#include "aqt/testing/counting_pool.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/dce.h"
@@ -76,20 +74,6 @@ Input XInput(DType dtype, int64_t rows) { return {kX, {dtype, {rows, kIn}}}; }
 Array Rows(const Array& x, int64_t first, int64_t last) {
   return *ops::Slice(Value(x), {first, 0}, {last, x.shape()[1]}).ToArray();
 }
-
-// Counts how often it is asked for more than one thread.
-class CountingPool final : public Executor {
- public:
-  int NumThreads() const override { return pool_.NumThreads(); }
-  void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) override {
-    ++calls;
-    pool_.ParallelFor(n, body);
-  }
-  int calls = 0;
-
- private:
-  kernels::ThreadPool pool_{2};
-};
 
 struct Case {
   const char* name;
@@ -294,7 +278,7 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
         EXPECT_TRUE(BitEqual(logits, Rows(want, first, first + rows))) << rows << " rows from " << first;
       }
     }
-    CountingPool pool;
+    testing::CountingPool pool;
     const UseExecutor threads(&pool);
     const Array part = Rows(x, 0, rows), logits = Run(served, file->state, part);
     EXPECT_TRUE(BitEqual(logits, Run(*train, params, part))) << rows << " rows on two threads";
