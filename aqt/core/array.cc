@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/checked_extents.h"
+#include "aqt/core/memory_source.h"
 
 namespace aqt {
 
@@ -44,6 +45,8 @@ std::shared_ptr<void> AllocateWithAlignment(size_t size) {
 
 std::shared_ptr<void> AllocateUninitialized(int64_t bytes) {
   const size_t size = AllocatedSize(bytes);
+  MemorySource* const source = UseMemorySource::Current();
+  if (source != nullptr && bytes >= kMinSourceBytes) return source->Take(static_cast<int64_t>(size));
   if (size < kMinHugeBytes) return AllocateWithAlignment<kAlignment>(size);
   std::shared_ptr<void> data = AllocateWithAlignment<kHugePage>(size);
 #ifdef MADV_HUGEPAGE

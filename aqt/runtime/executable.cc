@@ -9,11 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "aqt/core/memory_source.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
 #include "aqt/graph/eval_op.h"
 #include "aqt/graph/interpret.h"
+#include "aqt/runtime/array_pool.h"
 #include "aqt/runtime/buffer_pool.h"
 #include "aqt/runtime/plan.h"
 #include "aqt/runtime/profile.h"
@@ -56,10 +58,15 @@ struct Executable::Impl {
   std::mutex mutex;
   std::vector<std::unique_ptr<Frame>> free_frames;  // guarded by mutex
 
-  internal::BufferPool outputs;  // keeps a set of them
+  internal::BufferPool outputs;        // keeps a set of them
+  mutable internal::ArrayPool arrays;  // that operations make
 
   Impl(const Program& given, Plan made, EvalHooks given_hooks)
-      : program(given), plan(std::move(made)), hooks(std::move(given_hooks)), outputs(plan.output_bytes) {
+      : program(given),
+        plan(std::move(made)),
+        hooks(std::move(given_hooks)),
+        outputs(plan.output_bytes),
+        arrays(plan.array_bytes) {
     for (const PlannedStep& step : plan.steps) {
       most_in = std::max(most_in, step.in.size());
       most_out = std::max(most_out, step.out.size());
@@ -164,6 +171,7 @@ absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame) 
   frame.operands.clear();
   for (const VarId var : eqn.in) frame.operands.push_back(ArrayOf(frame, var));
   const auto* composite = std::get_if<CompositeOp>(&eqn.op);
+  const UseMemorySource use(&arrays);
   absl::StatusOr<std::vector<Array>> results = composite != nullptr
                                                    ? EvalComposite(*composite->impl, eqn, frame.operands, step.needed)
                                                    : EvalOp(eqn.op, frame.operands, step.needed);
