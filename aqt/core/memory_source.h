@@ -18,8 +18,8 @@ class MemorySource {
 // Smaller blocks are as fast from operator new.
 inline constexpr int64_t kMinSourceBytes = 256 << 10;
 
-// While it lives, AllocateUninitialized and AllocateAligned (array.h) of this thread take blocks of kMinSourceBytes or more
-// from the source; null: from operator new. They may be nested.
+// While it lives, AllocateUninitialized and AllocateAligned (array.h) of this thread take blocks of kMinSourceBytes or
+// more from the source; null: from operator new. They may be nested.
 class UseMemorySource {
  public:
   explicit UseMemorySource(MemorySource* source);

@@ -14,26 +14,31 @@ int64_t PaddedElements(absl::Span<const PadAxis> axes) {
   return n;
 }
 
-// Copies the elements of `source` to `out`, which is all zeros.
-void Place(const char* source, int64_t bytes, absl::Span<const PadAxis> axes, char* out) {
+// Fills `out`, writing no byte twice unless elements are apart from each other.
+void Fill(const char* source, int64_t bytes, absl::Span<const PadAxis> axes, char* out) {
   const PadAxis& axis = axes[0];
   const auto [begin, end] = KeptElements(axis);
-  if (begin == end) return;
   const absl::Span<const PadAxis> inner = axes.subspan(1);
-  if (!inner.empty()) {
-    const int64_t inner_bytes = PaddedElements(inner) * bytes;
-    for (int64_t i = begin; i < end; ++i) {
-      Place(source + i * axis.stride * bytes, bytes, inner, out + (i * axis.dilation + axis.low) * inner_bytes);
+  const int64_t place_bytes = PaddedElements(inner) * bytes;
+  if (begin == end || axis.dilation > 1) std::memset(out, 0, axis.padded * place_bytes);
+  if (begin == end) return;
+  char* to = out + (begin * axis.dilation + axis.low) * place_bytes;
+  if (axis.dilation == 1) {
+    char* const behind = to + (end - begin) * place_bytes;
+    std::memset(out, 0, to - out);
+    std::memset(behind, 0, out + axis.padded * place_bytes - behind);
+    if (inner.empty() && axis.stride == 1) {
+      std::memcpy(to, source + begin * bytes, (end - begin) * bytes);
+      return;
     }
-    return;
   }
-  char* first = out + (begin * axis.dilation + axis.low) * bytes;
-  if (axis.stride == 1 && axis.dilation == 1) {
-    std::memcpy(first, source + begin * bytes, (end - begin) * bytes);
-    return;
-  }
-  for (int64_t i = begin; i < end; ++i) {
-    std::memcpy(first + (i - begin) * axis.dilation * bytes, source + i * axis.stride * bytes, bytes);
+  for (int64_t i = begin; i < end; ++i, to += axis.dilation * place_bytes) {
+    const char* from = source + i * axis.stride * bytes;
+    if (inner.empty()) {
+      std::memcpy(to, from, bytes);
+    } else {
+      Fill(from, bytes, inner, to);
+    }
   }
 }
 
@@ -50,14 +55,16 @@ void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> ax
   const int64_t inner_bytes = PaddedElements(inner) * element_bytes;
   const auto one = [&](int64_t place) {
     char* to = static_cast<char*>(out) + place * inner_bytes;
-    std::memset(to, 0, inner_bytes);
     const int64_t offset = place - outer.low;
-    if (offset < 0 || offset % outer.dilation != 0 || offset / outer.dilation >= outer.size) return;
+    if (offset < 0 || offset % outer.dilation != 0 || offset / outer.dilation >= outer.size) {
+      std::memset(to, 0, inner_bytes);
+      return;
+    }
     const char* from = static_cast<const char*>(source) + offset / outer.dilation * outer.stride * element_bytes;
     if (inner.empty()) {
       std::memcpy(to, from, element_bytes);
     } else {
-      Place(from, element_bytes, inner, to);
+      Fill(from, element_bytes, inner, to);
     }
   };
   if (inner_bytes == 0) return;

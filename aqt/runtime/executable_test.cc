@@ -11,8 +11,10 @@
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/composite_base.h"
+#include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
 #include "aqt/graph/trace.h"
+#include "aqt/kernels/thread_pool.h"
 #include "aqt/ops/functions.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
@@ -205,6 +207,20 @@ TEST(ExecutableTest, SeveralThreadsEachHaveAnArena) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(same, std::vector<int>(args.size(), 50));
+}
+
+// Arrays that are divided among threads, into parts of unequal sizes: groups, padding and copies.
+TEST(ExecutableTest, LargeArraysHaveTheSameBitsOnThreads) {
+  const auto fn = [](In in) {
+    const Value softmax = ops::Softmax(ops::GeluTanh(in[0] * 2.0 + in[1]));
+    const Value turned = ops::Transpose(softmax, {1, 0});
+    const Value part = ops::Slice(turned, {3, 1}, {700, 501});
+    return Values{ops::Pad(part, {2, 1}, {0, 3}), ops::Pad(turned, {-2, 0}, {1, 1}, {0, 1}),
+                  ops::ReduceSum(softmax, {0})};
+  };
+  kernels::ThreadPool pool(3);
+  const UseExecutor threads(&pool);
+  ExpectSameAsEval(fn, {RandomArray({DType::kF32, {503, 701}}, 1), RandomArray({DType::kF32, {701}}, 2)});
 }
 
 // The watch sees equations in a fused group, and hooks change no bit.

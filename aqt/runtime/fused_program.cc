@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <thread>
 
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
@@ -10,7 +11,8 @@
 namespace aqt::internal {
 namespace {
 
-constexpr int64_t kMinPiecesPerThread = 8;
+constexpr int64_t kMinPiecesPerPart = 4;
+constexpr int64_t kPartsPerThread = 4;  // threads may be interrupted
 
 // Of other threads than the caller's; grows to what the largest group needs.
 char* ScratchOfThread(int64_t bytes) {
@@ -58,12 +60,14 @@ void FusedProgram::RunRows(const KernelCall& call, int64_t first, int64_t end, c
 void FusedProgram::Run(const KernelCall& call) const {
   const int64_t pieces = (rows + piece_rows - 1) / piece_rows;
   const int64_t threads = call.executor == nullptr || !after.empty() ? 1 : call.executor->NumThreads();
-  const int64_t parts = std::max<int64_t>(1, std::min(threads, pieces / kMinPiecesPerThread));
-  if (parts == 1) return RunRows(call, 0, rows, static_cast<char*>(call.scratch));
-  const int64_t part_rows = (pieces + parts - 1) / parts * piece_rows;
+  const int64_t parts = threads == 1 ? 1 : std::min(threads * kPartsPerThread, pieces / kMinPiecesPerPart);
+  if (parts < 2) return RunRows(call, 0, rows, static_cast<char*>(call.scratch));
+  const std::thread::id caller = std::this_thread::get_id();
   call.executor->ParallelFor(parts, [&](int64_t part) {
-    char* scratch = part == 0 ? static_cast<char*>(call.scratch) : ScratchOfThread(scratch_bytes);
-    RunRows(call, part * part_rows, std::min(rows, (part + 1) * part_rows), scratch);
+    const bool is_caller = std::this_thread::get_id() == caller;
+    char* scratch = is_caller ? static_cast<char*>(call.scratch) : ScratchOfThread(scratch_bytes);
+    const auto row = [&](int64_t i) { return std::min(rows, i * pieces / parts * piece_rows); };
+    RunRows(call, row(part), row(part + 1), scratch);
   });
 }
 

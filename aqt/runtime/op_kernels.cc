@@ -7,8 +7,10 @@
 #include <variant>
 #include <vector>
 
+#include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/kernels/contraction.h"
+#include "aqt/kernels/pad.h"
 #include "aqt/kernels/reduce.h"
 #include "aqt/kernels/reduce_parts.h"
 #include "aqt/runtime/elementwise_op.h"
@@ -77,6 +79,19 @@ OpKernel Concatenation(const ConcatenateOp& op, absl::Span<const Aval> in, const
   }};
 }
 
+// With zeros.
+OpKernel Padding(const PadOp& op, const Aval& in, const Aval& out) {
+  const Strides strides = DenseStrides(in.shape);
+  std::vector<kernels::PadAxis> axes;
+  for (int64_t i = 0; i < in.shape.rank(); ++i) {
+    axes.push_back(PadAxisOf(op, i, in.shape[i], out.shape[i]));
+    axes.back().stride = strides[i];
+  }
+  return {.run = [axes = std::move(axes), size = SizeOf(out.dtype)](const KernelCall& call) {
+    kernels::Pad(call.in[0], size, axes, call.out[0], call.executor);
+  }};
+}
+
 OpKernel Product(const DotGeneralOp& op, absl::Span<const Aval> in, const Aval& out) {
   const kernels::ContractPlan plan(op.dims, in[0], in[1], out);
   return {.run =
@@ -95,10 +110,14 @@ std::optional<OpKernel> KernelOf(const Op& op, absl::Span<const Aval> in, const 
     return Elementwise(std::move(fn), in.size(), out, in_place);
   }
   if (std::optional<StridedCopy> copy = StridedCopy::Of(op, in[0], out)) {
-    return OpKernel{.run = [copy = *std::move(copy)](const KernelCall& call) { copy.Run(call.in[0], call.out[0]); }};
+    return OpKernel{
+        .run = [copy = *std::move(copy)](const KernelCall& call) { copy.Run(call.in[0], call.out[0], call.executor); }};
   }
   if (const auto* reduce = std::get_if<ReduceOp>(&op)) return Reduction(*reduce, in[0]);
   if (const auto* concatenate = std::get_if<ConcatenateOp>(&op)) return Concatenation(*concatenate, in, out);
+  if (const auto* pad = std::get_if<PadOp>(&op); pad != nullptr && pad->value == 0 && in[0].shape.rank() > 0) {
+    return Padding(*pad, in[0], out);
+  }
   if (const auto* dot = std::get_if<DotGeneralOp>(&op)) return Product(*dot, in, out);
   return std::nullopt;
 }

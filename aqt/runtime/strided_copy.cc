@@ -13,6 +13,8 @@ namespace aqt::internal {
 namespace {
 
 constexpr int64_t kBlock = 16;  // rows and columns that a transpose moves at a time
+// Waking a thread pays off from about two parts. More parts than threads, because threads may be interrupted.
+constexpr int64_t kPartBytes = 128 << 10, kPartsPerThread = 4;
 
 }  // namespace
 
@@ -102,40 +104,52 @@ void StridedCopy::Part(const T* source, int64_t first, int64_t count, T* out) co
   }
 }
 
+int64_t StridedCopy::BandsOfMatrix() const { return (axes_[axes_.size() - 2].extent + kBlock - 1) / kBlock; }
+
 // The last axis jumps in the source, the one before is contiguous there.
 template <class T>
-void StridedCopy::Transposed(const T* source, T* out) const {
+void StridedCopy::Transposed(const T* source, int64_t first_band, int64_t end_band, T* out) const {
   const Axis rows = axes_[axes_.size() - 2], columns = axes_.back();
-  const int64_t matrix = rows.extent * columns.extent;
-  for (int64_t first = 0; first < num_elements_; first += matrix, out += matrix) {
-    const T* from = source;
-    int64_t rest = first / matrix;
+  const int64_t bands = BandsOfMatrix();
+  for (int64_t band = first_band; band < end_band; ++band) {
+    const int64_t matrix = band / bands, r = band % bands * kBlock;
+    const T* from = source + r;
+    int64_t rest = matrix;
     for (size_t i = axes_.size() - 2; i-- > 0;) {
       from += rest % axes_[i].extent * axes_[i].stride;
       rest /= axes_[i].extent;
     }
-    for (int64_t r = 0; r < rows.extent; r += kBlock) {
-      const int64_t height = std::min(kBlock, rows.extent - r);
-      for (int64_t c = 0; c < columns.extent; c += kBlock) {
-        const int64_t width = std::min(kBlock, columns.extent - c);
-        const T* x = from + r + c * columns.stride;
-        T* y = out + r * columns.extent + c;
-        T block[kBlock][kBlock];
-        for (int64_t j = 0; j < width; ++j) {
-          for (int64_t i = 0; i < height; ++i) block[i][j] = x[j * columns.stride + i];
-        }
-        for (int64_t i = 0; i < height; ++i) std::copy_n(block[i], width, y + i * columns.extent);
+    T* const to = out + (matrix * rows.extent + r) * columns.extent;
+    const int64_t height = std::min(kBlock, rows.extent - r);
+    for (int64_t c = 0; c < columns.extent; c += kBlock) {
+      const int64_t width = std::min(kBlock, columns.extent - c);
+      const T* x = from + c * columns.stride;
+      T block[kBlock][kBlock];
+      for (int64_t j = 0; j < width; ++j) {
+        for (int64_t i = 0; i < height; ++i) block[i][j] = x[j * columns.stride + i];
       }
+      for (int64_t i = 0; i < height; ++i) std::copy_n(block[i], width, to + i * columns.extent + c);
     }
   }
 }
 
-void StridedCopy::Run(const void* source, void* out) const {
+void StridedCopy::Run(const void* source, void* out, Executor* executor) const {
   if (num_elements_ == 0) return;
   const size_t rank = axes_.size();
   const bool transposes = rank >= 2 && axes_[rank - 1].stride > 1 && axes_[rank - 2].stride == 1;
-  if (!transposes) return RunPart(source, 0, num_elements_, out);
-  WithType([&]<class T>(T) { Transposed(static_cast<const T*>(source) + offset_, static_cast<T*>(out)); });
+  // What is divided: elements, or bands.
+  int64_t count = num_elements_;
+  if (transposes) count = num_elements_ / (axes_[rank - 2].extent * axes_[rank - 1].extent) * BandsOfMatrix();
+  const auto run = [&](int64_t first, int64_t end) {
+    if (!transposes) return RunPart(source, first, end - first, static_cast<char*>(out) + first * element_bytes_);
+    WithType(
+        [&]<class T>(T) { Transposed(static_cast<const T*>(source) + offset_, first, end, static_cast<T*>(out)); });
+  };
+  const int64_t threads = executor == nullptr ? 1 : executor->NumThreads();
+  const int64_t most_parts = std::min(count, num_elements_ * element_bytes_ / kPartBytes);
+  const int64_t parts = threads == 1 ? 1 : std::min(most_parts, threads * kPartsPerThread);
+  if (parts < 2) return run(0, count);
+  executor->ParallelFor(parts, [&](int64_t part) { run(part * count / parts, (part + 1) * count / parts); });
 }
 
 void StridedCopy::RunPart(const void* source, int64_t first, int64_t count, void* out) const {

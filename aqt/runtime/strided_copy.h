@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/array.h"
+#include "aqt/core/executor.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/op.h"
 
@@ -28,8 +29,8 @@ class StridedCopy {
   // The number of elements after which the result repeats itself; num_elements() if it does not.
   int64_t period() const;
 
-  // Writes all elements.
-  void Run(const void* source, void* out) const;
+  // Writes all elements, on the threads of `executor` where that pays off; null: only on the calling one.
+  void Run(const void* source, void* out, Executor* executor = nullptr) const;
   // Writes the elements first, first + 1, ..., first + count - 1 of the result, in row-major order.
   void RunPart(const void* source, int64_t first, int64_t count, void* out) const;
 
@@ -40,8 +41,10 @@ class StridedCopy {
   };
   template <class T>
   void Part(const T* source, int64_t first, int64_t count, T* out) const;
+  // A band is up to kBlock rows of a matrix that is transposed.
+  int64_t BandsOfMatrix() const;
   template <class T>
-  void Transposed(const T* source, T* out) const;
+  void Transposed(const T* source, int64_t first_band, int64_t end_band, T* out) const;
   template <class F>
   void WithType(F&& f) const;
 

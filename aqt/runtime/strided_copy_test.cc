@@ -6,6 +6,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/graph/eval_op.h"
+#include "aqt/kernels/thread_pool.h"
 #include "aqt/testing/random.h"
 #include "gtest/gtest.h"
 
@@ -79,6 +80,20 @@ TEST(StridedCopyTest, CopiesWhatEvalDoes) {
       slice.stride.push_back(1 + random.Below(3));
     }
     ASSERT_NO_FATAL_FAILURE(ExpectCopies(slice, x, random));
+  }
+}
+
+// Arrays that are worth several threads: matrices that are transposed, with rows that are no whole band, and rows.
+TEST(StridedCopyTest, ThreadsWriteTheSameBytes) {
+  Random random(2);
+  kernels::ThreadPool pool(3);
+  const Array x = Bytes({DType::kF32, {5, 203, 310}}, random);
+  for (const Op& op : {Op(TransposeOp{{0, 2, 1}}), Op(TransposeOp{{2, 1, 0}}), Op(TransposeOp{{1, 0, 2}}),
+                       Op(SliceOp{{0, 1, 3}, {5, 203, 310}, {1, 1, 1}}), Op(BroadcastOp{{5, 203, 310}, {0, 1, 2}})}) {
+    const Array want = (*EvalOp(op, {x}))[0];
+    ArrayBuilder got(want.aval());
+    StridedCopy::Of(op, x.aval(), want.aval())->Run(x.data(), got.data(), &pool);
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.num_bytes()), 0) << OpName(op);
   }
 }
 
