@@ -39,6 +39,10 @@ class BackwardOp : public DotOp {
   const Impl& dot() const override { return *dot_; }
   absl::StatusOr<DotParts> parts() const override { return DotBackwardParts{PartsOf(*dot_), has_key_}; }
   std::optional<ScalePassing> scales() const override { return BackwardScales(*dot_, num_operands(), updated_.size()); }
+  std::optional<ContractionOfRows> OfRows(absl::Span<const std::optional<int64_t>> divided,
+                                          int64_t parts) const override {
+    return GradientOfRows(*dot_, has_key_, divided, parts);
+  }
   int num_outputs() const override { return 2 + static_cast<int>(updated_.size()); }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(num_operands());

@@ -82,6 +82,10 @@ class ForwardOp : public DotOp {
   std::optional<ScalePassing> scales() const override {
     return ForwardScales(*dot_, order_, updated_.size(), with_residuals_);
   }
+  std::optional<ContractionOfRows> OfRows(absl::Span<const std::optional<int64_t>> divided,
+                                          int64_t parts) const override {
+    return ForwardOfRows(*dot_, order_, with_residuals_, divided, parts, name_);
+  }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial(order_.size());
     for (size_t i = 0; i < order_.forward_state.size(); ++i) {

@@ -20,6 +20,7 @@
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/aqt_dot_cut.h"
 #include "aqt/ops/aqt_dot_general.h"
 #include "aqt/ops/aqt_dot_parts.h"
 #include "aqt/ops/aqt_dot_scales.h"
@@ -158,7 +159,17 @@ class DotOp : public CompositeBase {
   virtual const AqtDot::Impl& dot() const = 0;
   // ScalePassingOf this.
   virtual std::optional<ScalePassing> scales() const { return std::nullopt; }
+  // internal::OfRows of this.
+  virtual std::optional<ContractionOfRows> OfRows(absl::Span<const std::optional<int64_t>>, int64_t) const {
+    return std::nullopt;
+  }
 };
+// OfRows of the forward operation, and of the gradient.
+std::optional<ContractionOfRows> ForwardOfRows(const AqtDot::Impl& dot, const OperandOrder& order, bool with_residuals,
+                                               absl::Span<const std::optional<int64_t>> divided, int64_t parts,
+                                               const std::optional<std::string>& name);
+std::optional<ContractionOfRows> GradientOfRows(const AqtDot::Impl& dot, bool has_key,
+                                                absl::Span<const std::optional<int64_t>> divided, int64_t parts);
 // Of the forward operation and of the gradient, which update so many statistics.
 ScalePassing ForwardScales(const AqtDot::Impl& dot, const OperandOrder& order, size_t num_updated, bool with_residuals);
 ScalePassing BackwardScales(const AqtDot::Impl& dot, size_t num_operands, size_t num_updated);

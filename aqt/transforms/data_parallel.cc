@@ -1,7 +1,10 @@
 #include "aqt/transforms/data_parallel.h"
 
 #include <algorithm>
+#include <optional>
+#include <source_location>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -9,10 +12,12 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/composite.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/interpret.h"
 #include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/aqt_dot_cut.h"
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/expand.h"
 #include "aqt/transforms/partition.h"
@@ -58,20 +63,77 @@ absl::StatusOr<std::vector<bool>> DividedInputs(const Program& program, int proc
   return divided;
 }
 
+// With all composites expanded but quantized contractions, whose products of rows need no expansion.
+absl::StatusOr<Program> ExpandOthers(Program program) {
+  while (true) {
+    std::vector<std::string> names;
+    for (const Equation& eqn : program.eqns) {
+      const auto* composite = std::get_if<CompositeOp>(&eqn.op);
+      const bool expands = composite != nullptr && composite->impl->has_expansion();
+      if (expands && !internal::IsQuantizedContraction(eqn.op)) names.push_back(composite->impl->Name());
+    }
+    if (names.empty()) return program;
+    AQT_ASSIGN_OR_RETURN(program, Expand(program, names));
+  }
+}
+
+absl::StatusOr<std::vector<Part>> RunParts(const Program& program, const Partition& partition,
+                                           absl::Span<const Part> args);
+
+// A contraction in basic operations.
+absl::StatusOr<std::vector<Part>> ApplyExpanded(const Composite& composite, const Partition& partition,
+                                                absl::Span<const Part> in) {
+  std::vector<Input> inputs;
+  for (const Part& part : in) {
+    inputs.push_back({{SlotKind::kData, absl::StrCat("operand ", inputs.size())}, part.whole});
+  }
+  AQT_ASSIGN_OR_RETURN(const Program traced,
+                       Trace([&](absl::Span<const Value> values) { return composite.Expand(values); }, inputs));
+  AQT_ASSIGN_OR_RETURN(const Program expanded, Expand(traced));
+  return RunParts(expanded, partition, in);
+}
+
+// On the rows of a process, as far as they need no others; what is left in basic operations.
+absl::StatusOr<std::vector<Part>> ApplyContraction(const CompositeOp& op, const Partition& partition,
+                                                   absl::Span<const Part> in, absl::Span<const Aval> out) {
+  std::vector<std::optional<int64_t>> divided;
+  std::vector<Value> values;
+  for (const Part& part : in) {
+    divided.push_back(part.axis);
+    values.push_back(part.value);
+  }
+  const std::optional<internal::ContractionOfRows> rows = internal::OfRows(op, divided, partition.processes());
+  const bool all_valid =
+      rows.has_value() && std::find(rows->valid.begin(), rows->valid.end(), false) == rows->valid.end();
+  std::vector<Part> parts(out.size());
+  if (!all_valid) {
+    AQT_ASSIGN_OR_RETURN(parts, ApplyExpanded(*op.impl, partition, in));
+  }
+  if (!rows.has_value()) return parts;
+  const std::vector<Value> results = Bind(rows->op, values, std::source_location::current());
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (rows->valid[i]) parts[i] = {results[i], out[i], rows->axes[i]};
+  }
+  return parts;
+}
+
+absl::StatusOr<std::vector<Part>> RunParts(const Program& program, const Partition& partition,
+                                           absl::Span<const Part> args) {
+  const auto whole = [](const Array& constant) { return Part{Value(constant), constant.aval()}; };
+  const auto apply = [&](const Equation& eqn, absl::Span<const Part> in) -> absl::StatusOr<std::vector<Part>> {
+    const Provenance provenance(program.scope(eqn), eqn.where);
+    std::vector<Aval> out;
+    for (const VarId var : eqn.out) out.push_back(program.aval(var));
+    const auto* composite = std::get_if<CompositeOp>(&eqn.op);
+    const bool expands = composite != nullptr && composite->impl->has_expansion();
+    return expands ? ApplyContraction(*composite, partition, in, out) : partition.Apply(eqn.op, in, out);
+  };
+  return Interpret<Part>(program, args, whole, apply);
+}
+
 absl::StatusOr<std::vector<Value>> Outputs(const Program& program, const Partition& partition,
                                            absl::Span<const Part> args) {
-  AQT_ASSIGN_OR_RETURN(const std::vector<Part> outputs,
-                       Interpret<Part>(
-                           program, args,
-                           [](const Array& constant) {
-                             return Part{Value(constant), constant.aval()};
-                           },
-                           [&](const Equation& eqn, absl::Span<const Part> in) -> absl::StatusOr<std::vector<Part>> {
-                             const Provenance provenance(program.scope(eqn), eqn.where);
-                             std::vector<Aval> out;
-                             for (const VarId var : eqn.out) out.push_back(program.aval(var));
-                             return partition.Apply(eqn.op, in, out);
-                           }));
+  AQT_ASSIGN_OR_RETURN(const std::vector<Part> outputs, RunParts(program, partition, args));
   std::vector<Value> values;
   for (const Part& output : outputs) values.push_back(partition.Whole(output));
   return values;
@@ -84,7 +146,7 @@ absl::StatusOr<Program> DataParallel(const Program& given, int rank, int process
   AQT_RETURN_IF_ERROR(Annotate(CheckOptions(given, rank, processes, options), "data_parallel"));
   absl::StatusOr<std::vector<bool>> divided = DividedInputs(given, processes, options);
   if (!divided.ok()) return Annotate(divided.status(), "data_parallel");
-  AQT_ASSIGN_OR_RETURN(Program program, Expand(Dce(given)));
+  AQT_ASSIGN_OR_RETURN(Program program, ExpandOthers(Dce(given)));
   program = Dce(program);
   const Partition partition(rank, processes, options.float_sums);
   std::vector<Input> inputs = InputsOf(program);

@@ -45,11 +45,13 @@ struct DataParallelOptions {
 //   (n + n / p + p) u sum |x_i|   to first order, and (n / 8 + p + 8) u sum |x_i| for a reduce_sum,
 // before f16 and bf16 results are rounded once.
 //
-// Composites are expanded (transforms/expand.h), and every operation is cut along the batch where it can be: those that
-// work by element, reductions, products, reshapes, transposes, broadcasts, slices, padding, concatenations, windows and
-// embeddings whose other axes are concerned. What cannot be cut runs on the gathered batch in every process: a scale by
-// a search or percentile over the batch, calibrations with state other than DelayedScaling, ragged contractions,
-// cumulative sums and reversals along the batch. The text of the program shows it as all_gather.
+// A quantized dot_general on divided rows of its lhs stays as it is, forward and in its gradient of lhs, if no row
+// depends on others or on its place: by a scale that rows share, statistics or noise. Other composites are expanded
+// (transforms/expand.h), and every operation is cut along the batch where it can be: those that work by element,
+// reductions, products, reshapes, transposes, broadcasts, slices, padding, concatenations, windows and embeddings whose
+// other axes are concerned. What cannot be cut runs on the gathered batch in every process: a scale by a search or
+// percentile over the batch, calibrations with state other than DelayedScaling, ragged contractions, cumulative sums
+// and reversals along the batch. The text of the program shows it as all_gather.
 //
 // InvalidArgument, naming the input, if its first extent is no multiple of `processes` or `whole` names no input;
 // for a rank outside of 0 .. processes - 1; for a program with exchanges.

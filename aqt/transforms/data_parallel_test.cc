@@ -20,15 +20,20 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/eval.h"
+#include "aqt/graph/grad.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/collective_ops.h"
+#include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/random_programs.h"
 #include "aqt/testing/same_bits.h"
 #include "aqt/testing/status_matchers.h"
+#include "aqt/transforms/inject.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -242,6 +247,63 @@ in %1: f32[3] data "1"
 out %5 data "0"
 out %8 data "1"
 )");
+}
+
+// Two layers that are quantized as `config` says, their loss and the gradients of everything.
+absl::StatusOr<Program> QuantizedLayers(const DotGeneral& config, Arithmetic arithmetic, absl::Span<const Array> args) {
+  const auto fn = [](In in) {
+    const Value hidden = ops::Max(ops::MatMul(in[0], in[1]), 0.0);
+    const Value y = ops::MatMul(hidden, in[2]);
+    return Values{ops::ReduceSum(y * y)};
+  };
+  AQT_ASSIGN_OR_RETURN(const Program traced, testing::TraceWith(fn, args));
+  InjectConfig inject;
+  inject.rules.push_back({.dot_general = config});
+  inject.semantics.arithmetic = arithmetic;
+  AQT_ASSIGN_OR_RETURN(const Program quantized, Inject(traced, inject));
+  return ValueAndGrad(quantized, {0, 1, 2});
+}
+
+// Products of rows run as they are; what rows share, and noise, makes them basic operations. Either way the bits are
+// those of one process.
+TEST(DataParallelTest, QuantizedContractionsOfRowsStayWhole) {
+  struct Quantization {
+    const char* name;
+    DotGeneral config;
+    Arithmetic arithmetic;
+    int processes, forward, backward;  // and how many operations of contractions are left
+  };
+  const DotGeneral nearest = *FullyQuantized({.use_stochastic_rounding = false});
+  const DotGeneral fp8 =
+      *FullyQuantized({.fwd_bits = Bits::E4M3(), .bwd_bits = Bits::E5M2(), .use_stochastic_rounding = false});
+  DotGeneral one_scale = nearest, one_gradient_scale = nearest;
+  one_scale.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
+  one_gradient_scale.dlhs.lhs.quantizer.calib_shared_axes.per_tensor = true;
+  const Quantization cases[] = {
+      {"nearest", nearest, Arithmetic::kIeee, 2, 2, 2},
+      {"nearest, four processes", nearest, Arithmetic::kIeee, 4, 2, 2},
+      {"a row for each process", nearest, Arithmetic::kIeee, kRows, 2, 2},
+      {"XLA", nearest, Arithmetic::kXlaCompatible, 2, 2, 2},
+      // The arithmetic of one scale is another than that of several.
+      {"XLA, a row for each process", nearest, Arithmetic::kXlaCompatible, kRows, 0, 0},
+      {"noise on gradients", FullyQuantized(), Arithmetic::kIeee, 2, 2, 0},
+      {"fp8", fp8, Arithmetic::kIeee, 2, 2, 2},
+      {"weights", DotGeneralMake(Bits(), 8), Arithmetic::kIeee, 2, 2, 2},
+      {"one scale", one_scale, Arithmetic::kIeee, 2, 0, 0},
+      {"one scale of gradients", one_gradient_scale, Arithmetic::kIeee, 2, 2, 0},
+  };
+  for (const Quantization& c : cases) {
+    std::vector<Array> args = {Floats({kRows, 24}, 1), Floats({24, 16}, 2), Floats({16, 8}, 3)};
+    const absl::StatusOr<Program> program = QuantizedLayers(c.config, c.arithmetic, args);
+    ASSERT_THAT(program, IsOk()) << c.name;
+    if (program->inputs.size() > args.size()) args.push_back(Array::Of<uint32_t>({3, 4}, {2}));
+    const DataParallelOptions options{.float_sums = FloatSums::kGather, .whole = {"1", "2"}};
+    EXPECT_THAT(ExpectBitsOfOneProcess(*program, args, c.processes, options), IsOk()) << c.name;
+    const absl::StatusOr<Program> part = DataParallel(*program, 1, c.processes, options);
+    ASSERT_THAT(part, IsOk()) << c.name;
+    EXPECT_EQ(CountOps(*part, "aqt_dot_general_fwd"), c.forward) << c.name << "\n" << *part;
+    EXPECT_EQ(CountOps(*part, "aqt_dot_general_bwd"), c.backward) << c.name << "\n" << *part;
+  }
 }
 
 // The bound of data_parallel.h, on sums and products over 256 rows; f16 and bf16 results are rounded once more, by half
