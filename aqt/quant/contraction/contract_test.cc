@@ -15,6 +15,7 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/target.h"
+#include "aqt/quant/contraction/packed_side.h"
 #include "aqt/quant/contraction/scratch.h"
 #include "aqt/quant/contraction/workspace.h"
 
@@ -161,6 +162,40 @@ TEST(Contract, ManyAxes) {
   const Array result = Cast(std::move(out).Build(), DType::kF32);
   EXPECT_EQ(result.View<float>()[0], 2);  // 1.00390625 is 1 in bf16
   EXPECT_EQ(result.View<float>()[1], 10);
+}
+
+// Against the plain loop, for every length of the remainder and every place of the smallest value.
+TEST(SmallestMagnitude, IsThatOfTheNonzeroNumbers) {
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(SmallestMagnitude(nullptr, 0), inf);
+  for (int64_t n = 1; n < 40; ++n) {
+    std::vector<float> zeros(n, -0.0f);
+    EXPECT_EQ(SmallestMagnitude(zeros.data(), n), inf);
+    for (int64_t at = 0; at < n; ++at) {
+      std::vector<float> x(n, at % 2 == 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN());
+      x[(at + 1) % n] = 3;
+      x[at] = -1e-39f;
+      EXPECT_EQ(SmallestMagnitude(x.data(), n), 1e-39f) << n << " " << at;
+    }
+  }
+}
+
+// Only scales that are as GatherScales writes them: dense, f32, none subnormal.
+TEST(ScalesInPlace, AreThoseThatGatheringWouldCopy) {
+  const Shape operand{2, 5, 3};
+  const OperandAxes axes{.batch = {0}, .rows = {2}, .k = {1}};
+  std::vector<float> values = {1, 2, 3, 4, 5, 0};
+  ArrayRef scale(kF32, {2, 1, 3}, values.data());
+  EXPECT_EQ(ScalesInPlace(scale, operand, axes), values.data());
+  std::vector<float> gathered(6);
+  GatherScales(scale, operand, axes, gathered.data());
+  EXPECT_EQ(gathered, values);
+
+  EXPECT_EQ(ScalesInPlace(scale, operand, {.batch = {2}, .rows = {0}, .k = {1}}), nullptr) << "another order";
+  EXPECT_EQ(ScalesInPlace(ArrayRef(kF32, {1, 1, 3}, values.data()), operand, axes), nullptr) << "broadcast";
+  EXPECT_EQ(ScalesInPlace(ArrayRef(kBF16, {2, 1, 3}, values.data()), operand, axes), nullptr) << "another dtype";
+  values[4] = -1e-39f;
+  EXPECT_EQ(ScalesInPlace(scale, operand, axes), nullptr) << "a subnormal";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -173,17 +174,41 @@ void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArra
   });
 }
 
-bool ProductsAreNormal(double least, const float* a, int64_t a_count, const float* b, int64_t b_count) {
-  const auto smallest = [](const float* values, int64_t count) {
-    float result = std::numeric_limits<float>::infinity();
-    for (int64_t i = 0; i < count; ++i) {
-      const float magnitude = std::fabs(values[i]);
-      result = magnitude != 0 && magnitude < result ? magnitude : result;
-    }
-    return result;
+const float* ScalesInPlace(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes) {
+  if (scale.dtype != DType::kF32) return nullptr;
+  const RowAxes rows = RowAxesOf(operand, axes);
+  int64_t stride = 1;
+  for (size_t i = rows.axes.size(); i-- > 0;) {
+    const int64_t axis = rows.axes[i];
+    if (scale.shape[axis] != rows.shape[i] || (rows.shape[i] != 1 && scale.strides[axis] != stride)) return nullptr;
+    stride *= rows.shape[i];
+  }
+  const float* const values = static_cast<const float*>(scale.data);
+  // GatherScales writes subnormal ones as zeros.
+  return SmallestMagnitude(values, stride) >= std::numeric_limits<float>::min() ? values : nullptr;
+}
+
+float SmallestMagnitude(const float* values, int64_t count) {
+  // As integers the patterns without sign have the order of the magnitudes, and the loop becomes one of vectors.
+  constexpr int64_t kLanes = 16;
+  constexpr int32_t kInfinity = 0x7f800000;
+  int32_t least[kLanes];
+  std::fill_n(least, kLanes, kInfinity);
+  const auto key = [](float value) {
+    const int32_t bits = std::bit_cast<int32_t>(value) & 0x7fffffff;
+    return bits == 0 ? kInfinity : bits;
   };
-  const double first = least * smallest(a, a_count);
-  return first >= 0x1p-125 && first * smallest(b, b_count) >= 0x1p-125;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) least[j] = std::min(least[j], key(values[i + j]));
+  }
+  for (; i < count; ++i) least[0] = std::min(least[0], key(values[i]));
+  return std::bit_cast<float>(*std::min_element(least, least + kLanes));
+}
+
+bool ProductsAreNormal(double least, float smallest_a, float smallest_b) {
+  const double first = least * smallest_a;
+  return first >= 0x1p-125 && first * smallest_b >= 0x1p-125;
 }
 
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {

@@ -101,9 +101,15 @@ void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes
 void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
 void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale);
 
-// Whether x * a and x * a * b are never subnormal for |x| >= least and nonzero a and b from the two lists, which hold
-// no subnormals.
-bool ProductsAreNormal(double least, const float* a, int64_t a_count, const float* b, int64_t b_count);
+// The scales that GatherScales would write, if they lie in memory just so; otherwise null.
+const float* ScalesInPlace(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes);
+
+// The smallest magnitude of the nonzero values; infinity if there are none. NaNs do not count.
+float SmallestMagnitude(const float* values, int64_t count);
+
+// Whether x * a and x * a * b are never subnormal for |x| >= least and nonzero a and b from two lists without
+// subnormals, whose smallest magnitudes are given.
+bool ProductsAreNormal(double least, float smallest_a, float smallest_b);
 
 // How QuantizePack can do what QuantizeInto would: integers of at most 8 bits, clipped, rounded, without bias; 8-bit
 // floats to nearest, without bias.

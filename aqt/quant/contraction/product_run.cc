@@ -257,7 +257,7 @@ class Run {
 
   // The scales of one side as the epilogue reads them: one per [batch, row], or one.
   struct RowScales {
-    float* scale = nullptr;
+    const float* scale = nullptr;
     int64_t count = 0;  // of all matrices
     int64_t rows = 0;   // of one matrix
     bool single = false;
@@ -296,7 +296,7 @@ class Run {
 
   // The scales that multiply the product; none if the side has no such scale.
   RowScales OutputScales(Side side, const QuantizedSide& quantized) {
-    return plan_.side(side).scales_output() ? Gathered(side, quantized.scale[0]) : RowScales();
+    return plan_.side(side).scales_output() ? Read(side, quantized.scale[0]) : RowScales();
   }
 
   // Operands go into panels as they are quantized.
@@ -337,7 +337,8 @@ class Run {
     const bool integers = plan_.contraction.sums_are_integers();
     epilogue.subnormals_are_zero =
         !(integers || plan_.packs_as_quantized) ||
-        !ProductsAreNormal(integers ? 1 : kSmallestFloat8Product, lhs.scale, lhs.count, rhs.scale, rhs.count);
+        !ProductsAreNormal(integers ? 1 : kSmallestFloat8Product, SmallestMagnitude(lhs.scale, lhs.count),
+                           SmallestMagnitude(rhs.scale, rhs.count));
     return epilogue;
   }
 
@@ -349,12 +350,22 @@ class Run {
     for (const int64_t axis : own.axes.rows) rows.rows *= own.x.shape[axis];
     rows.count = rows.rows;
     for (const int64_t axis : own.axes.batch) rows.count *= own.x.shape[axis];
-    rows.scale = FloatBuffer(side, ScratchSlot::kLhsEpilogueScale, rows.count);
     return rows;
   }
-  RowScales Gathered(Side side, const ArrayRef& scale) {
-    const RowScales rows = ScaleRows(side, scale.dtype);
-    GatherScales(scale, plan_.side(side).x.shape, plan_.side(side).axes, rows.scale);
+  // Where the scales of ScaleRows are written.
+  float* ScaleBuffer(Side side, const RowScales& rows) {
+    return FloatBuffer(side, ScratchSlot::kLhsEpilogueScale, rows.count);
+  }
+  // Scales that are read where they are, if they lie there as the epilogue reads them.
+  RowScales Read(Side side, const ArrayRef& scale) {
+    const SidePlan& own = plan_.side(side);
+    RowScales rows = ScaleRows(side, scale.dtype);
+    // Taken in any case: the memory of a call does not depend on its values.
+    float* const gathered = ScaleBuffer(side, rows);
+    rows.scale = ScalesInPlace(scale, own.x.shape, own.axes);
+    if (rows.scale != nullptr) return rows;
+    GatherScales(scale, own.x.shape, own.axes, gathered);
+    rows.scale = gathered;
     return rows;
   }
 
@@ -368,7 +379,7 @@ class Run {
     PackedSide packed{.source = KernelOperand(x, own.axes), .panels = nullptr, .scales = {}};
     if (in.panels != nullptr) {
       packed.panels = in.panels;
-      packed.scales = Gathered(side, in.prepared->scale[0]);
+      packed.scales = Read(side, in.prepared->scale[0]);
       return packed;
     }
     void* panels = Buffer(side, ScratchSlot::kLhsPacked, PanelBytes(format, packed.source));
@@ -379,7 +390,7 @@ class Run {
     if (!own.step.has_value() || kept_elsewhere || in.has_qvalue()) {
       const QuantizedSide quantized = QuantizeSide(side);
       PackOperand(kernel, kernel_side, KernelOperand(quantized.operand, own.axes), panels, context_.runtime);
-      packed.scales = Gathered(side, quantized.scale[0]);
+      packed.scales = Read(side, quantized.scale[0]);
       return packed;
     }
     std::optional<NoisyOperand> noisy;
@@ -395,17 +406,21 @@ class Run {
     if (finds_scales) {
       packed.scales = ScaleRows(side, spec.scale_dtype);
       packed.scales.single = own.row_scales == FusedScales::kSingle;
+      args.scale = ScaleBuffer(side, packed.scales);
       if (packed.scales.single) packed.scales.count = 1;
       args.scales =
           packed.scales.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
     } else {
-      packed.scales =
-          Gathered(side, in.prepared != nullptr ? in.prepared->scale[0].ref() : QuantizerOf(side).ComputeScaleOf(in.x));
+      const ArrayRef scale =
+          in.prepared != nullptr ? in.prepared->scale[0].ref() : QuantizerOf(side).ComputeScaleOf(in.x);
+      packed.scales = ScaleRows(side, scale.dtype);
+      args.scale = ScaleBuffer(side, packed.scales);
+      GatherScales(scale, own.x.shape, own.axes, args.scale);
       args.scales = kernels::QuantizeArgs::Scales::kGiven;
       args.scale_batch_stride = packed.source.rows.Count();
       args.scale_row_stride = 1;
     }
-    args.scale = packed.scales.scale;
+    packed.scales.scale = args.scale;
     args.step.scale_dtype = packed.scales.dtype;
     args.step.product_dtype = Promote(in.x.dtype, packed.scales.dtype);
     CountPack(side, context_.runtime);
