@@ -11,7 +11,13 @@ namespace aqt::kernels {
 namespace internal {
 
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = scale == nullptr ? 1.0f : scale[(index + i) * stride];
+  if (scale == nullptr) {
+    std::fill_n(out, count, 1.0f);
+  } else if (stride == 1) {
+    std::copy_n(scale + index, count, out);
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i] = scale[(index + i) * stride];
+  }
 }
 
 }  // namespace internal
@@ -21,7 +27,9 @@ namespace {
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kTasksPerThread = 4;
-constexpr int64_t kAddedColumns = 256;
+// Of products that are added up: sums of so many bytes stay in L1 or L2, and the rhs is read in runs that hide its way.
+constexpr int64_t kAddedBytes = 16 << 10;
+constexpr int64_t kMinAddedColumns = 256;
 
 // Reports a product that took `seconds`; 0 if that was not measured. One call per line, so that threads do not mix.
 void Report(const GemmKernel& kernel, const GemmArgs& args, double seconds) {
@@ -49,7 +57,8 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const int64_t fit = kernel.block_bytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
   const int64_t max_panels = kernel.block_rows / mr;
   int64_t m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels));
-  int64_t n_tasks = adds ? std::clamp<int64_t>(args.n / kAddedColumns, 1, n_panels) : 1;
+  const int64_t added_columns = std::max(kMinAddedColumns, kAddedBytes / (args.m * int64_t{sizeof(float)}));
+  int64_t n_tasks = adds ? std::clamp<int64_t>(args.n / added_columns, 1, n_panels) : 1;
   if (threads > 1) {
     const int64_t wanted = kTasksPerThread * threads;
     n_tasks = std::clamp<int64_t>(CeilDiv(wanted, batch_tasks * m_tasks), n_tasks, n_panels);

@@ -210,8 +210,8 @@ template <int kPart, class D, class V = hn::Vec<D>>
 HWY_INLINE V DecodeS4(D d8, V bytes) {
   const hn::Repartition<uint16_t, D> d16;
   if constexpr (kPart == 1) bytes = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes)));
-  const auto sign = hn::Set(d8, 8);
-  return hn::Sub(hn::Xor(hn::And(bytes, hn::Set(d8, 15)), sign), sign);
+  alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+  return hn::TableLookupBytes(hn::LoadDup128(d8, kValues), hn::And(bytes, hn::Set(d8, 15)));
 }
 
 // The four bytes of a group.
