@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,16 @@ absl::Status OneProcess::Fail(const absl::Status& error) { return ProcessFailed(
 
 absl::Status ProcessFailed(int rank, absl::string_view message) {
   return absl::AbortedError(absl::StrCat("process ", rank, " failed: ", message));
+}
+
+absl::StatusOr<std::unique_ptr<Collective>> OneProcess::Split(int color) {
+  AQT_RETURN_IF_ERROR(CheckColor(color));
+  return std::make_unique<OneProcess>();
+}
+
+absl::Status CheckColor(int color) {
+  if (color >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Split: the color is ", color, ", expected 0 or more"));
 }
 
 absl::StatusOr<Array> AllReduce(Collective& collective, AllReduceKind kind, const Array& x) {

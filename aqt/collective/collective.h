@@ -7,6 +7,7 @@
 // Engines: OneProcess, RunOnThreads (thread_group.h) and RunOnMpi (mpi_group.h).
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,10 @@ class Collective {
   virtual absl::Status AllToAll(const void* in, int64_t bytes, void* out) = 0;
   // `data` of all processes becomes that of process `root`.
   virtual absl::Status Broadcast(void* data, int64_t bytes, int root) = 0;
+  // Divides the group into groups of processes with the same `color`, and returns this process's place in its own.
+  // Their ranks have the order of the ranks here. The new group must not outlive this one, and may be divided again.
+  // InvalidArgument for a negative color.
+  virtual absl::StatusOr<std::unique_ptr<Collective>> Split(int color) = 0;
 
   // Instead of the next call, so that the others do not wait for it: in every process that calls something, or calls
   // Fail itself, that call is Aborted, with the lowest rank that failed and its message. Then the group is as before.
@@ -45,11 +50,14 @@ class OneProcess final : public Collective {
   absl::Status AllGather(const void* in, int64_t bytes, void* out) override;
   absl::Status AllToAll(const void* in, int64_t bytes, void* out) override;
   absl::Status Broadcast(void*, int64_t, int) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Collective>> Split(int color) override;
   absl::Status Fail(const absl::Status& error) override;
 };
 
-// What the processes of a group get when one of them fails.
+// For engines: what the processes of a group get when one of them fails.
 absl::Status ProcessFailed(int rank, absl::string_view message);
+// InvalidArgument if `color`, the argument of Split, is negative.
+absl::Status CheckColor(int color);
 
 enum class AllReduceKind : uint8_t { kSum, kMax, kMin };
 

@@ -51,6 +51,16 @@ TEST(ThreadGroup, AFailureEndsTheCallsOfTheOthers) {
   EXPECT_THAT(status, FailsWith(absl::StatusCode::kDataLoss, {"a broken file"}));
 }
 
+TEST(ThreadGroup, AFailureEndsTheCallsInPartsOfTheGroup) {
+  const absl::Status status = RunOnThreads(4, [](Collective& collective) -> absl::Status {
+    const auto half = collective.Split(collective.rank() / 2);
+    if (!half.ok()) return half.status();
+    if (collective.rank() == 1) return absl::DataLossError("a broken file");
+    return AgreeOn(**half, absl::OkStatus());
+  });
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kDataLoss, {"a broken file"}));
+}
+
 TEST(ThreadGroup, CallsThatDifferAreErrors) {
   const absl::Status status = RunOnThreads(2, [](Collective& collective) {
     int32_t in[2] = {}, out[4];

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -114,6 +115,25 @@ absl::Status CheckBroadcast(Collective& collective) {
   return absl::OkStatus();
 }
 
+// Even and odd ranks, and then those groups once more; all work at the same time.
+absl::Status CheckSplit(Collective& collective) {
+  const int rank = collective.rank(), size = collective.size(), parity = rank % 2;
+  AQT_RETURN_IF_ERROR(Expect(absl::IsInvalidArgument(collective.Split(-1).status()), "a split by a negative color"));
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<Collective> half, collective.Split(parity));
+  AQT_RETURN_IF_ERROR(
+      Expect(half->rank() == rank / 2 && half->size() == (size + 1 - parity) / 2, "the place in a part"));
+  std::vector<int> ranks(half->size());
+  AQT_RETURN_IF_ERROR(half->AllGather(&rank, sizeof(rank), ranks.data()));
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    AQT_RETURN_IF_ERROR(Expect(ranks[i] == 2 * static_cast<int>(i) + parity, "all_gather in a part"));
+  }
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<Collective> alone, half->Split(half->rank()));
+  AQT_RETURN_IF_ERROR(Expect(alone->rank() == 0 && alone->size() == 1, "a part of one process"));
+  AQT_RETURN_IF_ERROR(CheckAllReduce<float>(*half));
+  AQT_RETURN_IF_ERROR(CheckBroadcast(*alone));
+  return CheckAllReduce<int32_t>(collective);
+}
+
 absl::Status CheckAgreement(Collective& collective) {
   AQT_RETURN_IF_ERROR(AgreeOn(collective, absl::OkStatus()));
   const bool last = collective.rank() == collective.size() - 1;
@@ -145,6 +165,7 @@ absl::Status CheckCollective(Collective& collective) {
   AQT_RETURN_IF_ERROR(CheckSpecialFloats(collective));
   AQT_RETURN_IF_ERROR(CheckAllGather(collective));
   AQT_RETURN_IF_ERROR(CheckBroadcast(collective));
+  AQT_RETURN_IF_ERROR(CheckSplit(collective));
   AQT_RETURN_IF_ERROR(CheckAgreement(collective));
   return CheckFail(collective);
 }

@@ -1,14 +1,18 @@
 #include "aqt/collective/thread_group.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
@@ -44,11 +48,23 @@ class Group {
     return meetings_ != meeting ? absl::OkStatus() : broken_;
   }
 
-  // From now on nobody waits any longer.
-  void Break(int rank, const absl::Status& error) {
+  // From now on nobody waits any longer, here and in the groups that came out of this one: calls fail with `error`.
+  void Break(const absl::Status& error) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (broken_.ok()) broken_ = ProcessFailed(rank, error.message());
+    if (broken_.ok()) broken_ = error;
     met_.notify_all();
+    for (const auto& [key, part] : parts_) part->Break(error);
+  }
+
+  // The group of `color` of the split with this number; whoever asks first makes it.
+  std::shared_ptr<Group> Part(int64_t split, int color, int size) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<Group>& part = parts_[{split, color}];
+    if (part == nullptr) {
+      part = std::make_shared<Group>(size);
+      if (!broken_.ok()) part->Break(broken_);
+    }
+    return part;
   }
 
   // Shows `mine` to all, calls `copy`, which reads what the others show, and waits until all have done so.
@@ -82,37 +98,46 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable met_;
-  int arrived_ = 0;  // guarded by mutex_, as are the next two
+  int arrived_ = 0;  // guarded by mutex_, as are the next three
   int64_t meetings_ = 0;
   absl::Status broken_;
+  std::map<std::pair<int64_t, int>, std::shared_ptr<Group>> parts_;  // by split and color
   std::vector<Offer> offers_;  // by rank; each is written before a meeting and read behind it
 };
 
 class Member final : public Collective {
  public:
-  Member(Group& group, int rank) : group_(group), rank_(rank) {}
+  Member(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
   int rank() const override { return rank_; }
-  int size() const override { return group_.size(); }
+  int size() const override { return group_->size(); }
 
   absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
-    return group_.Exchange(rank_, {"AllGather", in, bytes}, [&](const std::vector<Offer>& offers) {
+    return group_->Exchange(rank_, {"AllGather", in, bytes}, [&](const std::vector<Offer>& offers) {
       for (size_t i = 0; i < offers.size(); ++i) Copy(offers[i].data, 0, bytes, out, i);
     });
   }
   absl::Status AllToAll(const void* in, int64_t bytes, void* out) override {
-    return group_.Exchange(rank_, {"AllToAll", in, bytes}, [&](const std::vector<Offer>& offers) {
+    return group_->Exchange(rank_, {"AllToAll", in, bytes}, [&](const std::vector<Offer>& offers) {
       for (size_t i = 0; i < offers.size(); ++i) Copy(offers[i].data, rank_, bytes, out, i);
     });
   }
   absl::Status Broadcast(void* data, int64_t bytes, int root) override {
-    return group_.Exchange(rank_, {"Broadcast", data, bytes, root}, [&](const std::vector<Offer>& offers) {
+    return group_->Exchange(rank_, {"Broadcast", data, bytes, root}, [&](const std::vector<Offer>& offers) {
       if (rank_ != root) Copy(offers[root].data, 0, bytes, data, 0);
     });
   }
+  absl::StatusOr<std::unique_ptr<Collective>> Split(int color) override {
+    AQT_RETURN_IF_ERROR(CheckColor(color));
+    std::vector<int> colors(size());
+    AQT_RETURN_IF_ERROR(AllGather(&color, sizeof(color), colors.data()));
+    const auto same = [&](int end) { return std::count(colors.begin(), colors.begin() + end, color); };
+    return std::make_unique<Member>(group_->Part(splits_++, color, static_cast<int>(same(size()))),
+                                    static_cast<int>(same(rank_)));
+  }
   absl::Status Fail(const absl::Status& error) override {
     const absl::string_view text = error.message();
-    return group_.Exchange(rank_, {kFail, text.data(), static_cast<int64_t>(text.size())},
-                           [](const std::vector<Offer>&) {});
+    return group_->Exchange(rank_, {kFail, text.data(), static_cast<int64_t>(text.size())},
+                            [](const std::vector<Offer>&) {});
   }
 
  private:
@@ -121,22 +146,23 @@ class Member final : public Collective {
     std::memcpy(static_cast<char*>(to) + to_block * bytes, static_cast<const char*>(from) + from_block * bytes, bytes);
   }
 
-  Group& group_;
+  const std::shared_ptr<Group> group_;
   const int rank_;
+  int64_t splits_ = 0;  // how often this process has called Split
 };
 
 }  // namespace
 
 absl::Status RunOnThreads(int size, absl::FunctionRef<absl::Status(Collective&)> body) {
   if (size < 1) return absl::InvalidArgumentError(absl::StrCat("a group of ", size, " threads; expected 1 or more"));
-  Group group(size);
+  const auto group = std::make_shared<Group>(size);
   std::vector<absl::Status> results(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       Member member(group, rank);
       results[rank] = body(member);
-      if (!results[rank].ok()) group.Break(rank, results[rank]);
+      if (!results[rank].ok()) group->Break(ProcessFailed(rank, results[rank].message()));
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -125,6 +125,7 @@ class Watched final : public Collective {
   absl::Status Broadcast(void* data, int64_t bytes, int root) override {
     return Seen(group_.Broadcast(data, bytes, root));
   }
+  absl::StatusOr<std::unique_ptr<Collective>> Split(int color) override { return group_.Split(color); }
   absl::Status Fail(const absl::Status& error) override { return Seen(group_.Fail(error)); }
 
   // An error of this process becomes one of all; a success is one only if it is for all.
