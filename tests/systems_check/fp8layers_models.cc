@@ -268,6 +268,8 @@ absl::StatusOr<SystemValue::Dict> RunFp8Dense(const SystemCase& c) {
                               .use_bias = c.config.value("use_bias", params.contains({SlotKind::kParam, "layer/bias"})),
                               .amax_history_length = length,
                               .compat = c.behaviour.fp8};
+  const auto kernel = params.find({SlotKind::kParam, "layer/kernel"});
+  if (kernel != params.end()) options.param_dtype = kernel->second.dtype();
   if (c.config.contains("axis")) {
     const std::vector<int64_t> axis = Numbers(c.config.at("axis"));
     options.axis = Axes(axis.begin(), axis.end());
