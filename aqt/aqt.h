@@ -6,6 +6,7 @@
 
 // IWYU pragma: begin_exports
 #include "aqt/collective/collective.h"
+#include "aqt/collective/mesh.h"
 #include "aqt/collective/thread_group.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
@@ -52,6 +53,8 @@
 #include "aqt/ops/fp8_dot.h"
 #include "aqt/ops/fp8_projections.h"
 #include "aqt/ops/fp8_scaling.h"
+#include "aqt/ops/fp8_sharded_dense.h"
+#include "aqt/ops/fp8_sharding.h"
 #include "aqt/ops/functions.h"
 #include "aqt/ops/low_precision.h"
 #include "aqt/ops/quantized_dot.h"

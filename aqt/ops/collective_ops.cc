@@ -1,6 +1,7 @@
 #include "aqt/ops/collective_ops.h"
 
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/checked_extents.h"
@@ -27,45 +29,72 @@ Collective*& Current() {
   return current;
 }
 
+const MeshGroups*& CurrentMesh() {
+  thread_local const MeshGroups* current = nullptr;
+  return current;
+}
+
+// With whom an exchange is.
+struct Group {
+  int processes = 1;
+  std::string mesh_axes = "";
+
+  std::string ToString() const {
+    return absl::StrCat("processes=", processes, mesh_axes.empty() ? "" : ", mesh_axes=", mesh_axes);
+  }
+  absl::StatusOr<Collective*> Find() const {
+    const MeshGroups* const mesh = CurrentMesh();
+    Collective* const all = Current();
+    Collective* const found = mesh_axes.empty() ? all : mesh == nullptr ? nullptr : mesh->Along(mesh_axes);
+    if (found == nullptr && !mesh_axes.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat("there are no processes along ", mesh_axes,
+                                                        " to exchange with; evaluate inside of a UseMesh ",
+                                                        "with these axes (ops/collective_ops.h)"));
+    }
+    if (found == nullptr) {
+      return absl::FailedPreconditionError(
+          "there are no processes to exchange with; evaluate inside of a UseCollective (ops/collective_ops.h)");
+    }
+    if (found->size() != processes) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the program is made for ", processes, " processes, and there are ", found->size()));
+    }
+    return found;
+  }
+};
+
 // What both have: one operand, no expansion, and a group of the right size when they run.
 class ExchangeOp : public CompositeBase {
  public:
-  explicit ExchangeOp(int processes) : processes_(processes) {}
+  explicit ExchangeOp(Group group) : group_(std::move(group)) {}
 
   bool has_expansion() const override { return false; }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     if (in.size() != 1) return absl::InvalidArgumentError(absl::StrCat("takes 1 operand, got ", in.size()));
-    if (processes_ < 1) return absl::InvalidArgumentError(absl::StrCat("of ", processes_, " processes"));
+    if (processes() < 1) return absl::InvalidArgumentError(absl::StrCat("of ", processes(), " processes"));
     AQT_ASSIGN_OR_RETURN(Aval out, InferOne(in[0]));
     return std::vector<Aval>{std::move(out)};
   }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    Collective* const collective = Current();
-    if (collective == nullptr) {
-      return absl::FailedPreconditionError(
-          "there are no processes to exchange with; evaluate inside of a UseCollective (ops/collective_ops.h)");
-    }
-    if (collective->size() != processes_) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the program is made for ", processes_, " processes, and there are ", collective->size()));
-    }
+    AQT_ASSIGN_OR_RETURN(Collective* const collective, group_.Find());
     AQT_ASSIGN_OR_RETURN(Array out, EvalOne(*collective, in[0]));
     return std::vector<Array>{std::move(out)};
   }
 
  protected:
-  int processes() const { return processes_; }
+  int processes() const { return group_.processes; }
+  std::string GroupText() const { return group_.ToString(); }
 
  private:
   virtual absl::StatusOr<Aval> InferOne(const Aval& x) const = 0;
   virtual absl::StatusOr<Array> EvalOne(Collective& collective, const Array& x) const = 0;
 
-  const int processes_;
+  const Group group_;
 };
 
 class AllReduceOp final : public ExchangeOp {
  public:
-  AllReduceOp(AllReduceKind kind, int processes) : ExchangeOp(processes), kind_(kind) {}
+  AllReduceOp(AllReduceKind kind, Group group) : ExchangeOp(std::move(group)), kind_(kind) {}
 
   std::string Name() const override {
     switch (kind_) {
@@ -75,7 +104,7 @@ class AllReduceOp final : public ExchangeOp {
     }
     return "?";
   }
-  std::string Attributes() const override { return absl::StrCat("processes=", processes()); }
+  std::string Attributes() const override { return GroupText(); }
 
  private:
   absl::StatusOr<Aval> InferOne(const Aval& x) const override {
@@ -91,10 +120,10 @@ class AllReduceOp final : public ExchangeOp {
 
 class AllGatherOp final : public ExchangeOp {
  public:
-  AllGatherOp(int64_t axis, int processes) : ExchangeOp(processes), axis_(axis) {}
+  AllGatherOp(int64_t axis, Group group) : ExchangeOp(std::move(group)), axis_(axis) {}
 
   std::string Name() const override { return "all_gather"; }
-  std::string Attributes() const override { return absl::StrCat("axis=", axis_, ", processes=", processes()); }
+  std::string Attributes() const override { return absl::StrCat("axis=", axis_, ", ", GroupText()); }
 
  private:
   absl::StatusOr<Aval> InferOne(const Aval& x) const override {
@@ -114,19 +143,54 @@ class AllGatherOp final : public ExchangeOp {
   const int64_t axis_;
 };
 
+// x, before parts of a batch that other processes hold use it, too.
+class SumGradientOp final : public CompositeBase {
+ public:
+  explicit SumGradientOp(Group group) : group_(std::move(group)) {}
+
+  std::string Name() const override { return "sum_gradient"; }
+  std::string Attributes() const override { return group_.ToString(); }
+  bool has_expansion() const override { return false; }
+  bool has_gradient() const override { return true; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    if (in.size() != 1) return absl::InvalidArgumentError(absl::StrCat("takes 1 operand, got ", in.size()));
+    if (in[0].dtype == DType::kF32 || in[0].dtype == DType::kF64) return std::vector<Aval>{in[0]};
+    return absl::InvalidArgumentError(absl::StrCat("takes f32 and f64, not ", in[0].ToString(), "; cast it"));
+  }
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    return std::vector<Array>{in[0]};
+  }
+  std::vector<std::optional<Value>> GradBackward(absl::Span<const Value>,
+                                                 absl::Span<const Value> cotangents) const override {
+    return {ops::AllReduce(AllReduceKind::kSum, cotangents[0], group_.processes, group_.mesh_axes)};
+  }
+
+ private:
+  const Group group_;
+};
+
 }  // namespace
 
 UseCollective::UseCollective(Collective* collective) : saved_(Current()) { Current() = collective; }
 UseCollective::~UseCollective() { Current() = saved_; }
+UseMesh::UseMesh(const MeshGroups* groups) : saved_(CurrentMesh()) { CurrentMesh() = groups; }
+UseMesh::~UseMesh() { CurrentMesh() = saved_; }
 
 namespace ops {
 
-Value AllReduce(AllReduceKind kind, const Value& x, int processes) {
-  return BindOne(CompositeOp{std::make_shared<AllReduceOp>(kind, processes)}, {x});
+Value AllReduce(AllReduceKind kind, const Value& x, int processes, absl::string_view mesh_axes) {
+  const auto op = std::make_shared<AllReduceOp>(kind, Group{processes, std::string(mesh_axes)});
+  return BindOne(CompositeOp{op}, {x});
 }
 
-Value AllGather(const Value& x, int64_t axis, int processes) {
-  return BindOne(CompositeOp{std::make_shared<AllGatherOp>(axis, processes)}, {x});
+Value AllGather(const Value& x, int64_t axis, int processes, absl::string_view mesh_axes) {
+  const auto op = std::make_shared<AllGatherOp>(axis, Group{processes, std::string(mesh_axes)});
+  return BindOne(CompositeOp{op}, {x});
+}
+
+Value SumGradient(const Value& x, int processes, absl::string_view mesh_axes) {
+  const auto op = std::make_shared<SumGradientOp>(Group{processes, std::string(mesh_axes)});
+  return BindOne(CompositeOp{op}, {x});
 }
 
 }  // namespace ops

@@ -300,6 +300,12 @@ absl::StatusOr<std::shared_ptr<const Composite>> MakeFp8DotOp(const Fp8DotParts&
   return std::make_shared<ForwardOp>(forward);
 }
 
+absl::Status Fp8NameIsTaken(absl::string_view name) {
+  return absl::AlreadyExistsError(absl::StrCat("the name \"", name,
+                                               "\" already exists, and the two would share their scales and histories; "
+                                               "NextContractionName() gives each its own"));
+}
+
 }  // namespace internal
 
 Fp8Slots Fp8SlotsOf(absl::string_view name, Fp8Tensor tensor) {
@@ -336,10 +342,7 @@ Value Fp8Dot(const Value& x, const Value& kernel, const Fp8DotState& state, cons
     parts.state[i] = {states[i].scale.aval(), states[i].amax_history.aval()};
   }
   if (!TakeName(options.name)) {
-    return Refuse(absl::AlreadyExistsError(absl::StrCat("the name \"", options.name,
-                                                        "\" already exists, and the two would share their scales and "
-                                                        "histories; NextContractionName() gives each its own")),
-                  "fp8_dot", operands, where);
+    return Refuse(internal::Fp8NameIsTaken(options.name), "fp8_dot", operands, where);
   }
   return BindOne(CompositeOp{std::make_shared<ForwardOp>(std::move(parts))}, operands, where);
 }

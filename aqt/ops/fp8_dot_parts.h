@@ -8,7 +8,9 @@
 #include <optional>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/graph/composite.h"
 #include "aqt/ops/fp8_dot.h"
@@ -39,6 +41,9 @@ std::optional<Fp8DotParts> Fp8DotPartsOf(const Composite& op);
 
 // The operation. InvalidArgument for a dtype, a scale or a history that none has.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeFp8DotOp(const Fp8DotParts& parts);
+
+// For a second product of this name.
+absl::Status Fp8NameIsTaken(absl::string_view name);
 
 }  // namespace aqt::internal
 

@@ -40,7 +40,10 @@ absl::Status CheckOptions(const Program& program, int rank, int processes, const
   }
   for (const Equation& eqn : program.eqns) {
     const std::string name = OpName(eqn.op);
-    if (!absl::StartsWith(name, "all_reduce_") && name != "all_gather") continue;
+    if (!absl::StartsWith(name, "all_reduce_") && name != "all_gather" && name != "sum_gradient" &&
+        name != "fp8_sharded_dot") {
+      continue;
+    }
     return DescribeError(absl::InvalidArgumentError("the program exchanges already"), program, eqn);
   }
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include "aqt/collective/mpi_group.h"
 #include "aqt/core/status_macros.h"
 #include "tests/e2e/data_parallel_check.h"
+#include "tests/e2e/fp8_sharding_check.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) return std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]), 2;
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
     AQT_RETURN_IF_ERROR(aqt::testing::CheckGatheredTraining(collective));
     AQT_RETURN_IF_ERROR(aqt::testing::CheckFloatGradients(collective));
     AQT_RETURN_IF_ERROR(aqt::testing::CheckFp8(collective));
+    AQT_RETURN_IF_ERROR(aqt::testing::CheckFp8Sharding(collective));
     AQT_RETURN_IF_ERROR(aqt::testing::CheckFailures(collective));
     AQT_RETURN_IF_ERROR(aqt::testing::CheckResume(collective, argv[1]));
     std::printf("process %d of %d is right\n", collective.rank(), collective.size());

@@ -165,6 +165,19 @@ TEST(TrainingDoc, TheCodeTrainsOnSeveralProcesses) {
   EXPECT_THAT(nn::LoadState(io::LocalFileSystem(), "together.safetensors"), IsOk());
 }
 
+// The plan of an FP8 layer over a mesh.
+absl::StatusOr<Fp8DotSharding> PlanOverMesh() {
+  AQT_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Make({{"data", 4}, {"model", 2}}));
+  const std::vector<AxisRule> rules = {{"batch", "data"}, {"hidden", "model"}};
+  return PlanFp8Dot(rules, mesh, /*x_axes=*/{"batch", "embed"}, /*kernel_axes=*/{"hidden", "mlp"});
+}
+
+TEST(TrainingDoc, TheCodePlansAnFp8Layer) {
+  const absl::StatusOr<Fp8DotSharding> plan = PlanOverMesh();
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->YSum(), "model");
+}
+
 // The lines of a text without their indentation, empty ones left out; each line begins and ends with "\n".
 std::string Lines(absl::string_view text) {
   std::string lines = "\n";
@@ -191,7 +204,7 @@ TEST(TrainingDoc, ThePageHasThisCode) {
     ++blocks;
     EXPECT_TRUE(absl::StrContains(source, Lines(block))) << "not in this test:\n" << block;
   }
-  EXPECT_EQ(blocks, 10);
+  EXPECT_EQ(blocks, 11);
 }
 
 }  // namespace
