@@ -34,6 +34,7 @@
 #include "aqt/nn/einsum.h"
 #include "aqt/nn/embed.h"
 #include "aqt/nn/fp8_dense.h"
+#include "aqt/nn/fp8_sharded_dense.h"
 #include "aqt/nn/initializers.h"
 #include "aqt/nn/norm.h"
 #include "aqt/nn/optimizer.h"
