@@ -15,6 +15,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
 #include "aqt/graph/eval.h"
 #include "aqt/graph/initial_stats.h"
 #include "aqt/graph/program.h"
@@ -113,19 +114,24 @@ TEST(Fp8RecipesTest, AllLearnAsInF32) {
   EXPECT_NEAR(*loss, *want, 0.05);
 }
 
-// x through one layer with this preset, before the first step.
-absl::StatusOr<Array> ThroughLayer(const std::string& preset, const Array& x) {
-  const auto layer = [](In in) { return std::vector<Value>{Dense(in[0], "fc", {.features = kSize})}; };
+// x through one layer with this configuration of its contraction, before the first step.
+absl::StatusOr<Array> ThroughLayer(const std::string& dot_general, const Array& x,
+                                   const std::function<Value(const Value&)>& layer) {
+  const auto model = [&](In in) { return std::vector<Value>{layer(in[0])}; };
   const std::vector<Input> inputs = {{kX, x.aval()}};
-  AQT_ASSIGN_OR_RETURN(const Program program, Trace(layer, inputs, std::vector<Slot>{kLoss}));
+  AQT_ASSIGN_OR_RETURN(const Program program, Trace(model, inputs, std::vector<Slot>{kLoss}));
   AQT_ASSIGN_OR_RETURN(const InjectConfig config,
-                       InjectConfigFromText(absl::StrCat("schema: 1 rules { dot_general { base: '", preset, "' } }")));
+                       InjectConfigFromText(absl::StrCat("schema: 1 rules { dot_general { ", dot_general, " } }")));
   AQT_ASSIGN_OR_RETURN(const Program quantized, Inject(program, config));
-  AQT_ASSIGN_OR_RETURN(SlotValues values, InitParams(layer, inputs, MakeKey(7)));
+  AQT_ASSIGN_OR_RETURN(SlotValues values, InitParams(model, inputs, MakeKey(7)));
   values.merge(InitialStats(quantized));
   values[kX] = x;
   AQT_ASSIGN_OR_RETURN(const SlotValues out, EvalSlots(quantized, values));
   return out.at(kLoss);
+}
+absl::StatusOr<Array> ThroughLayer(const std::string& preset, const Array& x) {
+  return ThroughLayer(absl::StrCat("base: '", preset, "'"), x,
+                      [](const Value& in) { return Dense(in, "fc", {.features = kSize}); });
 }
 
 // Scales that are measured in each step: zeros give zeros; an infinity or a NaN makes NaN of what shares its scale.
@@ -160,6 +166,29 @@ TEST(Fp8RecipesTest, BlocksOf32) {
       InjectConfigFromText("schema: 1 rules { dot_general { base: 'fp8_mx' } }");
   ASSERT_THAT(config, IsOk());
   EXPECT_THAT(Inject(*loss, *config), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("32")));
+}
+
+// Two contracted axes: an error that says what to do, and with the tiling that the preset's text shows, the blocks and
+// the bits of the layer whose input has one axis in their place.
+TEST(Fp8RecipesTest, BlocksOfTwoContractedAxes) {
+  const auto general = [](const Value& in) { return DenseGeneral(in, "fc", {.features = {kSize}, .axes = {-2, -1}}); };
+  for (const int64_t first : {int64_t{3}, kSize}) {  // its blocks do not fit, or do, on the wrong axis
+    EXPECT_THAT(ThroughLayer("base: 'fp8_mx'", Array::Zeros(DType::kF32, {kSize, first, 2 * kSize}), general).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("give this contraction a rule with a tiling of its own axes")));
+  }
+  const Array x = RandomArray({DType::kF32, {kSize, 3, 2 * kSize}}, 4);
+  const absl::StatusOr<Array> got = ThroughLayer(
+      "base: 'fp8_mx' tiling {"
+      "  lhs { contraction_axes { axis: -2 tile_size: 1 } contraction_axes { axis: -1 tile_size: 32 } }"
+      "  rhs { contraction_axes { axis: 0 tile_size: 1 } contraction_axes { axis: 1 tile_size: 32 } } }",
+      x, general);
+  const absl::StatusOr<Array> want = ThroughLayer("base: 'fp8_mx'", x, [](const Value& in) {
+    return Dense(ops::Reshape(in, {kSize, 6 * kSize}), "fc", {.features = kSize});
+  });
+  ASSERT_THAT(got, IsOk());
+  ASSERT_THAT(want, IsOk());
+  EXPECT_TRUE(BitEqual(*got, *want));
 }
 
 }  // namespace

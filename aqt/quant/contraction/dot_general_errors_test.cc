@@ -222,7 +222,7 @@ TEST(Make, Refuses) {
                               .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}}};
        })},
       {"tiling: contraction_axes[0] cuts axis 0 of lhs and axis 1 of rhs, but axis 0 of lhs is contracted with axis 0 "
-       "of rhs",
+       "of rhs; give this contraction a rule with a tiling of its own axes",
        With([](DotGeneral& c) {
          c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}},
                               .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};

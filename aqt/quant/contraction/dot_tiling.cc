@@ -38,6 +38,9 @@ absl::Status CheckKind(Side side, const char* list, const Axes& tiled, const cha
   return absl::OkStatus();
 }
 
+// For a tiling that was made for other axes, such as a preset's.
+constexpr char kRemedy[] = "; give this contraction a rule with a tiling of its own axes";
+
 // One side on its own.
 struct TiledSide {
   TilingState tiling;
@@ -52,7 +55,11 @@ absl::StatusOr<TiledSide> MakeSide(Side side, const TensorTiling& config, const 
   std::vector<AxisTiling> all = config.contraction_axes;
   all.insert(all.end(), config.remaining_axes.begin(), config.remaining_axes.end());
   absl::StatusOr<TilingState> tiling = TilingState::Make(shape, all);
-  if (!tiling.ok()) return Annotate(tiling.status(), Name(side));
+  if (!tiling.ok()) {
+    const bool sums_over_one = own.lhs_contracting.size() == 1;
+    const absl::Status& why = tiling.status();
+    return absl::Status(why.code(), absl::StrCat(Name(side), ": ", why.message(), sums_over_one ? "" : kRemedy));
+  }
   result.tiling = *std::move(tiling);
   result.contracting = FromFront(config.contraction_axes, shape.rank());
   result.remaining = FromFront(config.remaining_axes, shape.rank());
@@ -75,7 +82,7 @@ absl::Status CheckPairs(const TiledSide& lhs, const TiledSide& rhs, const DotDim
     if (partner != rhs_axis) {
       return absl::InvalidArgumentError(absl::StrCat("tiling: contraction_axes[", i, "] cuts axis ", lhs_axis,
                                                      " of lhs and axis ", rhs_axis, " of rhs, but axis ", lhs_axis,
-                                                     " of lhs is contracted with axis ", partner, " of rhs"));
+                                                     " of lhs is contracted with axis ", partner, " of rhs", kRemedy));
     }
     if (lhs.Tiles(lhs_axis) != rhs.Tiles(rhs_axis)) {
       return absl::InvalidArgumentError(absl::StrCat(
