@@ -10,6 +10,8 @@
 #include "aqt/kernels/absmax.h"
 #include "aqt/kernels/decode.h"
 #include "aqt/kernels/interleave.h"
+#include "aqt/kernels/pack_lines.h"
+#include "aqt/kernels/pack_panels.h"
 #include "aqt/kernels/quantize.h"
 #include "aqt/kernels/quantize_fp8.h"
 
@@ -296,6 +298,9 @@ constexpr int64_t kTaskRows = 96;
 constexpr int64_t kMaxTaskRows = 2 * kTaskRows;
 // A staged block fits L1 beside the panels' lines that it becomes.
 constexpr int64_t kStageBytes = 24 << 10;
+// Rows of so many elements are not packed with their neighbours if no panels are written: each stays in L2 between the
+// passes, and threads share them.
+constexpr int64_t kLongRow = 16 << 10;
 // So much of a source that is read along k stays in L1 between two passes.
 constexpr int64_t kPassBytes = 16 << 10;
 
@@ -320,8 +325,11 @@ class Packer {
         rows_(src.rows.Count()),
         k_(src.k.Count()),
         by_k_(src.k.InnerStride() == 1 || src.rows.InnerStride() != 1),
-        task_panels_((by_k_ || rows_ < 8 * kMaxTaskRows ? kTaskRows : kMaxTaskRows) / format.width) {
-    AQT_DCHECK(kTaskRows % format.width == 0);
+        width_(panels == nullptr && by_k_ && k_ >= kLongRow ? 1 : format.width),
+        task_panels_(width_ == 1                         ? 1
+                     : by_k_ || rows_ < 8 * kMaxTaskRows ? kTaskRows / width_
+                                                         : kMaxTaskRows / width_) {
+    AQT_DCHECK(kTaskRows % width_ == 0);
   }
 
   // The source is to be packed as it is: what `stage` does may be left out.
@@ -331,62 +339,74 @@ class Packer {
     moves_flush_ = subnormals_are_zero;
   }
 
-  int64_t TasksPerMatrix() const { return (format_.NumPanels(rows_) + task_panels_ - 1) / task_panels_; }
+  int64_t TasksPerMatrix() const { return (NumPanels() + task_panels_ - 1) / task_panels_; }
 
-  // Packs task i of matrix b. begin(r0, r1) is called before stage for these rows. T is int8_t, BFloat16 or float.
+  // The panels of task i of matrix b, and where one of them belongs (null if there are none).
+  PanelRange Task(int64_t b, int64_t i) const {
+    const int64_t first = i * task_panels_, last = std::min(first + task_panels_, NumPanels());
+    return {b, first, last, 0, k_};
+  }
+  char* PanelOf(int64_t b, int64_t p) const {
+    return panels_ == nullptr ? nullptr : panels_ + b * format_.PackedBytes(rows_, k_) + p * format_.PanelBytes(k_);
+  }
+
+  // Packs these to the beginning of `panels`, if that is not null. begin(r0, r1) is called before stage for these rows.
+  // T is int8_t, BFloat16 or float.
   template <class T, class Begin, class Stage>
-  void Run(int64_t b, int64_t i, const Begin& begin, const Stage& stage) const {
-    const int64_t first = i * task_panels_, last = std::min(first + task_panels_, format_.NumPanels(rows_));
+  void Run(const PanelRange& range, char* panels, const Begin& begin, const Stage& stage) const {
+    const int64_t panel_bytes = format_.PanelBytes(range.k1 - range.k0);
     // A few rows at a time if the source is read along k: they stay in cache between the passes.
-    const int64_t fit = kPassBytes / (std::max<int64_t>(1, k_) * format_.width * SizeOf(src_.dtype));
-    const int64_t step = by_k_ ? std::clamp<int64_t>(fit, 1, last - first) : last - first;
-    const int64_t full = moves_ ? std::min(last, rows_ / format_.width) : last;  // a panel that is not is staged alone
-    for (int64_t p = first; p < full; p += step) PackPanels<T>(b, p, std::min(full, p + step), begin, stage);
-    for (int64_t p = std::max(first, full); p < last; ++p) PackPanels<T>(b, p, p + 1, begin, stage);
+    const int64_t fit = kPassBytes / (std::max<int64_t>(1, k_) * width_ * SizeOf(src_.dtype));
+    const int64_t step = by_k_ ? std::clamp<int64_t>(fit, 1, task_panels_) : task_panels_;
+    const int64_t full = moves_ ? std::min(range.last, rows_ / width_) : range.last;  // one that is not is staged alone
+    PanelRange part = range;
+    for (part.first = range.first; part.first < range.last; part.first = part.last) {
+      part.last = part.first < full ? std::min(full, part.first + step) : part.first + 1;
+      char* to = panels == nullptr ? nullptr : panels + (part.first - range.first) * panel_bytes;
+      PackPart<T>(part, to, begin, stage);
+    }
   }
 
  private:
+  int64_t NumPanels() const { return (rows_ + width_ - 1) / width_; }
+
   template <class T, class Begin, class Stage>
-  void PackPanels(int64_t b, int64_t p0, int64_t p1, const Begin& begin, const Stage& stage) const {
-    const int64_t width = format_.width, padded_rows = (p1 - p0) * width;
-    const int64_t r0 = p0 * width, r1 = std::min(rows_, p1 * width);
+  void PackPart(const PanelRange& part, char* panels, const Begin& begin, const Stage& stage) const {
+    const int64_t count = part.last - part.first, padded_rows = count * width_;
+    const int64_t r0 = part.first * width_, r1 = std::min(rows_, part.last * width_);
+    const int64_t panel_bytes = format_.PanelBytes(part.k1 - part.k0);
     begin(r0, r1);
     alignas(64) char staged_bytes[kStageBytes];  // T may have a constructor
     T* const staged = reinterpret_cast<T*>(staged_bytes);
     // Whole steps of 16 groups, as many as fit.
     const int64_t step_k = PanelFormat::kStepGroups * format_.k_group;
-    const int64_t pitch = by_k_ ? padded_rows : (padded_rows + 15) / 16 * 16;
-    const int64_t chunk = kStageBytes / int64_t{sizeof(T)} / pitch / step_k * step_k;
-    const int64_t moved = moves_ && r1 - r0 == padded_rows ? k_ / step_k * step_k : 0;
-    if (moved > 0) Move<T>(b, p0, p1, moved);
-    for (int64_t k0 = moved; k0 < k_; k0 += chunk) {
-      const int64_t k1 = std::min(k_, k0 + chunk);
+    const int64_t lines = by_k_ ? padded_rows : (padded_rows + 15) / 16 * 16;
+    const int64_t chunk = kStageBytes / int64_t{sizeof(T)} / lines / step_k * step_k;
+    const int64_t moved = moves_ && r1 - r0 == padded_rows ? (part.k1 - part.k0) / step_k * step_k : 0;
+    if (moved > 0) Move<T>(part, panels, moved);
+    for (int64_t k0 = part.k0 + moved; k0 < part.k1; k0 += chunk) {
+      const int64_t k1 = std::min(part.k1, k0 + chunk);
       const int64_t padded_k = (k1 - k0 + step_k - 1) / step_k * step_k;
-      const int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : pitch;
-      if (r1 - r0 < pitch || k1 - k0 < padded_k) std::memset(staged_bytes, 0, pitch * padded_k * sizeof(T));
-      stage(Block{b, r0, r1, k0, k1, row_stride, k_stride}, staged);
-      if (panels_ == nullptr) continue;
-      internal::Interleave(target_, format_, staged, row_stride, k_stride, k0, k1,
-                           {PanelOf(b, p0), p1 - p0, format_.PanelBytes(k_)});
+      const int64_t row_stride = by_k_ ? padded_k : 1, k_stride = by_k_ ? 1 : lines;
+      if (r1 - r0 < lines || k1 - k0 < padded_k) std::memset(staged_bytes, 0, lines * padded_k * sizeof(T));
+      stage(Block{part.matrix, r0, r1, k0, k1, row_stride, k_stride}, staged);
+      if (panels == nullptr) continue;
+      internal::Interleave(target_, format_, staged, row_stride, k_stride, k0 - part.k0, k1 - part.k0,
+                           {panels, count, panel_bytes});
     }
-    if (panels_ != nullptr && k_ == 0 && format_.has_correction) {
-      for (int64_t p = p0; p < p1; ++p) {
-        std::memset(PanelOf(b, p), 0, format_.HeaderBytes());
-      }
+    if (panels != nullptr && part.k0 == part.k1 && format_.has_correction) {
+      for (int64_t p = 0; p < count; ++p) std::memset(panels + p * panel_bytes, 0, format_.HeaderBytes());
     }
   }
 
   // Whole steps of whole panels, straight from the source.
   template <class T>
-  void Move(int64_t b, int64_t p0, int64_t p1, int64_t k1) const {
+  void Move(const PanelRange& part, char* panels, int64_t k) const {
     const int64_t row_stride = src_.rows.InnerStride();
-    const T* from = static_cast<const T*>(src_.data) + src_.batch.Offset(b) + p0 * format_.width * row_stride;
-    internal::Interleave(target_, format_, from, row_stride, 1, 0, k1,
-                         {PanelOf(b, p0), p1 - p0, format_.PanelBytes(k_)}, moves_flush_);
-  }
-
-  char* PanelOf(int64_t b, int64_t panel) const {
-    return panels_ + b * format_.PackedBytes(rows_, k_) + panel * format_.PanelBytes(k_);
+    const T* from =
+        static_cast<const T*>(src_.data) + src_.batch.Offset(part.matrix) + part.first * width_ * row_stride + part.k0;
+    internal::Interleave(target_, format_, from, row_stride, 1, 0, k,
+                         {panels, part.last - part.first, format_.PanelBytes(part.k1 - part.k0)}, moves_flush_);
   }
 
   const Target target_;
@@ -396,6 +416,7 @@ class Packer {
   bool moves_ = false, moves_flush_ = false;
   const int64_t rows_, k_;
   const bool by_k_;
+  const int64_t width_;  // of a panel
   const int64_t task_panels_;
 };
 
@@ -454,6 +475,8 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
                                                                              : 0;
   const Packer packer(target, format, src, args.panels);
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
+    const PanelRange task = packer.Task(b, i);
+    char* const panels = packer.PanelOf(b, task.first);
     float inverse[kMaxTaskRows];
     // A subnormal x can only round to something other than 0 if it is multiplied by more than 2^125, and change the sum
     // with noise that rounds to something else, at least about 1/2, if it is multiplied by more than 2^100.
@@ -478,11 +501,11 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
         if (args.qvalues != nullptr) StoreQvalues(src, block, codes, args.qvalues);
         if (args.panels != nullptr) StageCodeValues(target, args.step.q_dtype, block, codes, values);
       };
-      if (format.element == PanelFormat::Element::kF32) packer.Run<float>(b, i, begin, stage);
-      else packer.Run<BFloat16>(b, i, begin, stage);
+      if (format.element == PanelFormat::Element::kF32) packer.Run<float>(task, panels, begin, stage);
+      else packer.Run<BFloat16>(task, panels, begin, stage);
       return;
     }
-    packer.Run<int8_t>(b, i, begin, [&](const Block& block, int8_t* stage) {
+    packer.Run<int8_t>(task, panels, begin, [&](const Block& block, int8_t* stage) {
       StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, flush && large_inverse, flush_products,
                      stage);
       if (args.qvalues != nullptr) StoreQvalues(src, block, stage, args.qvalues);
@@ -501,18 +524,29 @@ void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, flo
   });
 }
 
-void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
-          bool subnormals_are_zero) {
+void PackPanels(Target target, const PanelFormat& format, const Operand& src, const PanelRange& range, void* panels,
+                bool subnormals_are_zero) {
+  if (PacksLines(format, src, range)) return PackLines(target, format, src, range, panels, subnormals_are_zero);
+  char* const to = static_cast<char*>(panels);
   Packer packer(target, format, src, panels);
   packer.MoveIfPossible(subnormals_are_zero);
   const auto begin = [](int64_t, int64_t) {};
-  const auto stage = [&](const Block& block, auto* to) { StageExact(target, src, block, subnormals_are_zero, to); };
+  const auto stage = [&](const Block& block, auto* staged) {
+    StageExact(target, src, block, subnormals_are_zero, staged);
+  };
+  switch (format.element) {
+    case PanelFormat::Element::kF32: return packer.Run<float>(range, to, begin, stage);
+    case PanelFormat::Element::kBF16: return packer.Run<BFloat16>(range, to, begin, stage);
+    default: return packer.Run<int8_t>(range, to, begin, stage);
+  }
+}
+
+void Pack(Target target, const PanelFormat& format, const Operand& src, void* panels, Executor* executor,
+          bool subnormals_are_zero) {
+  const Packer packer(target, format, src, panels);
   ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
-    switch (format.element) {
-      case PanelFormat::Element::kF32: return packer.Run<float>(b, i, begin, stage);
-      case PanelFormat::Element::kBF16: return packer.Run<BFloat16>(b, i, begin, stage);
-      default: return packer.Run<int8_t>(b, i, begin, stage);
-    }
+    const PanelRange range = packer.Task(b, i);
+    PackPanels(target, format, src, range, packer.PanelOf(b, range.first), subnormals_are_zero);
   });
 }
 
