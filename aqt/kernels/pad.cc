@@ -14,32 +14,41 @@ int64_t PaddedElements(absl::Span<const PadAxis> axes) {
   return n;
 }
 
-// Fills `out`, writing no byte twice unless elements are apart from each other.
+// Whether the elements of these axes lie side by side in the source, and stay so.
+bool AreCopied(absl::Span<const PadAxis> axes) {
+  int64_t stride = 1;
+  for (size_t i = axes.size(); i-- > 0; stride *= axes[i].size) {
+    const PadAxis& axis = axes[i];
+    if (axis.dilation != 1 || axis.low != 0 || axis.padded != axis.size || axis.stride != stride) return false;
+  }
+  return true;
+}
+
+// Writes all places of `out`, each once: elements of `source`, or zeros.
 void Fill(const char* source, int64_t bytes, absl::Span<const PadAxis> axes, char* out) {
   const PadAxis& axis = axes[0];
-  const auto [begin, end] = KeptElements(axis);
   const absl::Span<const PadAxis> inner = axes.subspan(1);
-  const int64_t place_bytes = PaddedElements(inner) * bytes;
-  if (begin == end || axis.dilation > 1) std::memset(out, 0, axis.padded * place_bytes);
-  if (begin == end) return;
-  char* to = out + (begin * axis.dilation + axis.low) * place_bytes;
-  if (axis.dilation == 1) {
-    char* const behind = to + (end - begin) * place_bytes;
-    std::memset(out, 0, to - out);
-    std::memset(behind, 0, out + axis.padded * place_bytes - behind);
-    if (inner.empty() && axis.stride == 1) {
-      std::memcpy(to, source + begin * bytes, (end - begin) * bytes);
-      return;
+  const int64_t inner_bytes = PaddedElements(inner) * bytes;
+  const auto place = [&](int64_t i) { return i * axis.dilation + axis.low; };
+  const auto zero = [&](int64_t first, int64_t last) {
+    std::memset(out + first * inner_bytes, 0, (last - first) * inner_bytes);
+  };
+  const auto [begin, end] = KeptElements(axis);
+  if (begin == end) return zero(0, axis.padded);
+  zero(0, place(begin));
+  const bool copied = AreCopied(inner);
+  if (copied && axis.dilation == 1 && axis.stride * bytes == inner_bytes) {
+    std::memcpy(out + place(begin) * inner_bytes, source + begin * inner_bytes, (end - begin) * inner_bytes);
+  } else {
+    for (int64_t i = begin; i < end; ++i) {
+      const char* from = source + i * axis.stride * bytes;
+      char* to = out + place(i) * inner_bytes;
+      if (copied) std::memcpy(to, from, inner_bytes);
+      else Fill(from, bytes, inner, to);
+      if (axis.dilation > 1 && i + 1 < end) zero(place(i) + 1, place(i + 1));
     }
   }
-  for (int64_t i = begin; i < end; ++i, to += axis.dilation * place_bytes) {
-    const char* from = source + i * axis.stride * bytes;
-    if (inner.empty()) {
-      std::memcpy(to, from, bytes);
-    } else {
-      Fill(from, bytes, inner, to);
-    }
-  }
+  zero(place(end - 1) + 1, axis.padded);
 }
 
 }  // namespace
@@ -53,6 +62,7 @@ void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> ax
   const PadAxis& outer = axes[0];
   const absl::Span<const PadAxis> inner = axes.subspan(1);
   const int64_t inner_bytes = PaddedElements(inner) * element_bytes;
+  const bool copied = AreCopied(inner);
   const auto one = [&](int64_t place) {
     char* to = static_cast<char*>(out) + place * inner_bytes;
     const int64_t offset = place - outer.low;
@@ -61,11 +71,8 @@ void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> ax
       return;
     }
     const char* from = static_cast<const char*>(source) + offset / outer.dilation * outer.stride * element_bytes;
-    if (inner.empty()) {
-      std::memcpy(to, from, element_bytes);
-    } else {
-      Fill(from, element_bytes, inner, to);
-    }
+    if (copied) std::memcpy(to, from, inner_bytes);
+    else Fill(from, element_bytes, inner, to);
   };
   if (inner_bytes == 0) return;
   // Waking a thread pays off from about 256 KiB.
