@@ -1,11 +1,9 @@
 #include "aqt/kernels/gemm.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 
 #include "aqt/kernels/gemm_driver.h"
-#include "aqt/kernels/verbose.h"
+#include "aqt/kernels/gemm_report.h"
 
 namespace aqt::kernels {
 namespace internal {
@@ -30,17 +28,6 @@ constexpr int64_t kTasksPerThread = 4;
 // Of products that are added up: sums of so many bytes stay in L1 or L2, and the rhs is read in runs that hide its way.
 constexpr int64_t kAddedBytes = 16 << 10;
 constexpr int64_t kMinAddedColumns = 256;
-
-// Reports a product that took `seconds`; 0 if that was not measured. One call per line, so that threads do not mix.
-void Report(const GemmKernel& kernel, const GemmArgs& args, double seconds) {
-  char time[64] = "";
-  if (seconds > 0) {
-    const double operations = 2.0 * args.batch * args.m * args.n * args.k;
-    std::snprintf(time, sizeof(time), " %.1f us %.0f GOP/s", seconds * 1e6, operations / seconds * 1e-9);
-  }
-  std::fprintf(stderr, "aqt: %s %lld x %lld x %lld x %lld%s\n", kernel.name, static_cast<long long>(args.batch),
-               static_cast<long long>(args.m), static_cast<long long>(args.n), static_cast<long long>(args.k), time);
-}
 
 void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const int64_t mr = kernel.lhs.width, nr = kernel.rhs.width;
@@ -83,17 +70,7 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
 
 void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  static const Verbosity verbosity = VerbosityFromEnvironment().value_or(Verbosity::kOff);
-  if (verbosity == Verbosity::kOff) return Run(kernel, args, executor);
-  if (verbosity == Verbosity::kDispatch) {
-    Report(kernel, args, 0);
-    return Run(kernel, args, executor);
-  }
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  Run(kernel, args, executor);
-  const std::chrono::duration<double> seconds = Clock::now() - begin;
-  Report(kernel, args, std::max(seconds.count(), 1e-9));
+  internal::RunReported(kernel, args, [&] { Run(kernel, args, executor); });
 }
 
 }  // namespace aqt::kernels

@@ -80,6 +80,13 @@ struct GemmKernel {
   int32_t block_rows, block_bytes;
   // One part of the work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel widths.
   void (*block)(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
+  // Kernels that sum in f32 and, block of k by block of k, in memory: how many groups of k a block has, a multiple of
+  // 16, and what adds one to the sums of `rows` rows and a panel of columns. The panels hold these groups, of the lhs
+  // lhs_panel_bytes apart. The sum of row r and column j is sums[r * rhs.width + j], which `first` sets; there is room
+  // for whole panels of rows. Null if the kernel has none.
+  int32_t block_groups = 0;
+  void (*add_block)(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
+                    float* sums) = nullptr;
 };
 
 // Runs the kernel on all of args, split over the executor's threads if that is worth waking them. Sums of integers are

@@ -276,20 +276,42 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
   }
 }
 
+// GemmKernel::add_block.
+template <class Tile>
+void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
+                  float* sums) {
+  constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
+  static_assert(Tile::kRhs.HeaderBytes() == 0);
+  const char* const columns = static_cast<const char*>(rhs);
+  const char* panel = static_cast<const char*>(lhs);
+  for (; rows > 0; rows -= kMr, panel += lhs_panel_bytes, sums += kMr * kNr) {
+    const float* init = first ? nullptr : sums;
+    if (rows == 1) Tile::template Accumulate<1, false>(panel, columns, groups, init, kNr, sums);
+    else if (rows == 2) Tile::template Accumulate<2, false>(panel, columns, groups, init, kNr, sums);
+    else if (rows <= 4) Tile::template Accumulate<4, false>(panel, columns, groups, init, kNr, sums);
+    else Tile::template Accumulate<kMr, false>(panel, columns, groups, init, kNr, sums);
+  }
+}
+
 // The kernel of a tile policy.
 template <class Tile>
 constexpr GemmKernel GemmOf(const char* name, bool emulated = false) {
-  return {.name = name,
-          .sums = std::is_same_v<typename Tile::Acc, int32_t> ? GemmSums::kS32 : GemmSums::kF32,
-          .target = Tile::kTarget,
-          .lhs = Tile::kLhs,
-          .rhs = Tile::kRhs,
-          .emulated = emulated,
-          .products_per_cycle = Tile::kProductsPerCycle,
-          .row_unit = 1,
-          .block_rows = kMaxBlockRows / Tile::kLhs.width * Tile::kLhs.width,
-          .block_bytes = std::numeric_limits<int32_t>::max(),
-          .block = &GemmBlock<Tile>};
+  GemmKernel kernel = {.name = name,
+                       .sums = std::is_same_v<typename Tile::Acc, int32_t> ? GemmSums::kS32 : GemmSums::kF32,
+                       .target = Tile::kTarget,
+                       .lhs = Tile::kLhs,
+                       .rhs = Tile::kRhs,
+                       .emulated = emulated,
+                       .products_per_cycle = Tile::kProductsPerCycle,
+                       .row_unit = 1,
+                       .block_rows = kMaxBlockRows / Tile::kLhs.width * Tile::kLhs.width,
+                       .block_bytes = std::numeric_limits<int32_t>::max(),
+                       .block = &GemmBlock<Tile>};
+  if constexpr (std::is_same_v<typename Tile::Acc, float>) {
+    kernel.block_groups = Tile::kBlockGroups;
+    kernel.add_block = &AddGemmBlock<Tile>;
+  }
+  return kernel;
 }
 
 }  // namespace aqt::kernels::internal

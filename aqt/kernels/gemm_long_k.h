@@ -1,0 +1,28 @@
+#ifndef AQT_KERNELS_GEMM_LONG_K_H_
+#define AQT_KERNELS_GEMM_LONG_K_H_
+
+// A product of floats with a long k and few rows and columns, such as the gradient of a convolution's kernel: both
+// operands are packed one block of k at a time, just before the block is added to all sums, which stay in L2.
+
+#include <cstdint>
+
+#include "aqt/core/executor.h"
+#include "aqt/kernels/gemm.h"
+#include "aqt/kernels/operand.h"
+
+namespace aqt::kernels {
+
+// Whether RunGemmLongK can use the kernel.
+bool CanRunLongK(const GemmKernel& kernel);
+
+// The bytes of a buffer with which several threads can work.
+int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n);
+
+// What RunGemm(kernel, args, executor) gives for operands that Pack packed, bit for bit. The panels of args are not
+// read; `buffer` has LongKBytes and is aligned to kPanelAlignment. Fastest if the lhs has fewer rows than the rhs.
+void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
+                  const GemmArgs& args, void* buffer, Executor* executor);
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_GEMM_LONG_K_H_
