@@ -31,6 +31,7 @@
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
+#include "hwy/cache_control.h"
 
 namespace aqt::kernels::internal {
 
@@ -110,7 +111,21 @@ struct TileScales {
   const float* col;
   bool any;  // otherwise all are ones
   bool col_first, adds;
+  bool streams = false;  // whether to write past the caches, as a tile policy may; `out` then fits whole lines
 };
+
+// An output of this size leaves the caches before it is read again, or is a large part of them. Writing past them
+// spares the reading of each line before it is written, and leaves the operands in them.
+inline constexpr int64_t kStreamBytes = 16 << 20;
+
+// Whether tiles of `tile_cols` columns of an f32 output, which a kernel finishes in registers, are streamed.
+inline bool StreamsOutput(const GemmArgs& args, int64_t tile_cols) {
+  const auto whole_lines = [](const AxisGroup& group) {
+    return std::all_of(group.stride, group.stride + group.rank, [](int64_t stride) { return stride % 16 == 0; });
+  };
+  return args.batch * args.m * args.n * 4 >= kStreamBytes && !args.epilogue.adds && tile_cols % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(args.out) % 64 == 0 && whole_lines(args.out_batch) && whole_lines(args.out_rows);
+}
 
 // The end of a tile policy's Multiply, for policies in plain C++.
 template <class T>
@@ -176,6 +191,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
 
   const Epilogue& epi = args.epilogue;
   const TileFinish finish = TileFinishOf<Acc>(args);
+  const bool streams = finish == TileFinish::kF32 && StreamsOutput(args, kNr);
   const int64_t row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0];
   const float* lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
   const float* rhs_scale = epi.rhs_scale == nullptr ? nullptr : epi.rhs_scale + b * epi.rhs_batch_stride;
@@ -243,7 +259,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
             const auto store = [&]<class T>(T* out, const auto& run_tile) {
               out += out_offset + m * row_stride + n;
               if (full) [[likely]] {
-                PrefetchForWriting<R, kNr>(out, row_stride);
+                if (!streams) PrefetchForWriting<R, kNr>(out, row_stride);
                 run_tile(out, row_stride);
               } else {
                 run_tile(reinterpret_cast<T*>(part), kNr);
@@ -254,7 +270,8 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
               const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true, T>
                                                             : &Tile::template Multiply<R, kWide, false, T>;
               multiply(lhs_block, rhs_groups, count, init, init_stride,
-                       TileScales{row_scales + (m - m0), col_scales, scales, epi.rhs_first, epi.adds}, tile, stride);
+                       TileScales{row_scales + (m - m0), col_scales, scales, epi.rhs_first, epi.adds, streams && full},
+                       tile, stride);
             };
             const auto sum_into = [&](Acc* tile, int64_t stride) {
               Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, tile, stride);
@@ -274,6 +291,7 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
       g += count;
     } while (g < groups);
   }
+  if (streams) hwy::FlushStream();  // before another thread may read
 }
 
 // GemmKernel::add_block.
@@ -286,10 +304,10 @@ void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int
   const char* panel = static_cast<const char*>(lhs);
   for (; rows > 0; rows -= kMr, panel += lhs_panel_bytes, sums += kMr * kNr) {
     const float* init = first ? nullptr : sums;
-    if (rows == 1) Tile::template Accumulate<1, false>(panel, columns, groups, init, kNr, sums);
-    else if (rows == 2) Tile::template Accumulate<2, false>(panel, columns, groups, init, kNr, sums);
-    else if (rows <= 4) Tile::template Accumulate<4, false>(panel, columns, groups, init, kNr, sums);
-    else Tile::template Accumulate<kMr, false>(panel, columns, groups, init, kNr, sums);
+    if (rows == 1) Tile::template Accumulate<1, false>(panel, columns, groups, init, kNr, sums, kNr);
+    else if (rows == 2) Tile::template Accumulate<2, false>(panel, columns, groups, init, kNr, sums, kNr);
+    else if (rows <= 4) Tile::template Accumulate<4, false>(panel, columns, groups, init, kNr, sums, kNr);
+    else Tile::template Accumulate<kMr, false>(panel, columns, groups, init, kNr, sums, kNr);
   }
 }
 

@@ -160,20 +160,21 @@ struct VectorTile : Ops {
     x = Flushed<kFlush>(hn::Mul(RoundLanes<T>::Apply(d, x), first));
     return Flushed<kFlush>(hn::Mul(RoundLanes<T>::Apply(d, x), second));
   }
-  static HWY_INLINE void StoreValue(VF v, bool adds, float* to) {
+  static HWY_INLINE void StoreValue(VF v, const internal::TileScales& scales, float* to) {
     const DF d;
-    if (adds) v = Flushed<true>(hn::Add(hn::LoadU(d, to), v));
+    if (scales.streams) return hn::Stream(v, d, to);
+    if (scales.adds) v = Flushed<true>(hn::Add(hn::LoadU(d, to), v));
     hn::StoreU(v, d, to);
   }
-  static HWY_INLINE void StoreValue(VF v, bool, BFloat16* to) {
+  static HWY_INLINE void StoreValue(VF v, const internal::TileScales&, BFloat16* to) {
     StoreFloat(DF(), RoundLanes<BFloat16>::Apply(DF(), v), to);
   }
   template <bool kFlush, class T>
-  static HWY_INLINE void StoreSum(V sum, bool adds, T* to) {
+  static HWY_INLINE void StoreSum(V sum, const internal::TileScales& scales, T* to) {
     if constexpr (std::is_same_v<T, BFloat16> && requires { Ops::StoreRounded(sum, to); }) {
       Ops::StoreRounded(sum, to);
     } else {
-      StoreValue(Value<kFlush>(sum), adds, to);
+      StoreValue(Value<kFlush>(sum), scales, to);
     }
   }
 
@@ -186,8 +187,8 @@ struct VectorTile : Ops {
     if (!scales.any) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        StoreSum<kFlush>(s.v[r][0], scales.adds, out + r * out_stride);
-        StoreSum<kFlush>(s.v[r][1], scales.adds, out + r * out_stride + kLanes);
+        StoreSum<kFlush>(s.v[r][0], scales, out + r * out_stride);
+        StoreSum<kFlush>(s.v[r][1], scales, out + r * out_stride + kLanes);
       }
       return;
     }
@@ -199,8 +200,8 @@ struct VectorTile : Ops {
       const VF first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
       const VF first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
       T* const to = out + r * out_stride;
-      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][0]), first0, second0), scales.adds, to);
-      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][1]), first1, second1), scales.adds, to + kLanes);
+      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][0]), first0, second0), scales, to);
+      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][1]), first1, second1), scales, to + kLanes);
     }
   }
 };
