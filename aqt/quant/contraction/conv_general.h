@@ -30,8 +30,8 @@
 // summed in f32 and rounded to T; zeros between and around g take part as those of the padding do. (In AQT the gradient
 // of an integer operand is zero: Compat.)
 //
-// Windows are packed in pieces of at most 8 MiB, or one group of one example if that is larger. Slow version:
-// conv_general_reference.h.
+// Windows are packed in blocks, into a buffer of at most 8 MiB, or for one group of one example if that is larger. Slow
+// version: conv_general_reference.h.
 
 #include <optional>
 

@@ -9,7 +9,9 @@
 #include <variant>
 
 #include "aqt/core/check.h"
+#include "aqt/kernels/gemm_by_blocks.h"
 #include "aqt/kernels/gemm_few_rows.h"
+#include "aqt/kernels/gemm_long_k.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -116,15 +118,10 @@ void GemmCall::ExchangeOperands() {
   epilogue.rhs_first = !epilogue.rhs_first;
 }
 
-void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
-                 const Runtime& runtime) {
-  const auto panels = [&](Side side, const kernels::Operand& x, const void* packed) {
-    if (packed != nullptr) return packed;
-    const bool lhs = side == Side::kLhs;
-    void* buffer = workspace.Get(OfSide(lhs, ScratchSlot::kLhsPacked), PanelBytes(lhs ? kernel.lhs : kernel.rhs, x));
-    PackOperand(kernel, side, x, buffer, runtime);
-    return static_cast<const void*>(buffer);
-  };
+namespace {
+
+// Without panels.
+kernels::GemmArgs ArgsOf(const GemmCall& call) {
   kernels::GemmArgs args;
   args.batch = call.lhs.batch.Count();
   args.m = call.lhs.rows.Count();
@@ -136,17 +133,49 @@ void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Worksp
   args.out_rows = call.out_axes.rows;
   args.out_cols = call.out_axes.cols;
   args.epilogue = call.epilogue;
+  return args;
+}
+
+}  // namespace
+
+void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
+                 const Runtime& runtime) {
+  const auto panels = [&](Side side, const kernels::Operand& x, const void* packed) {
+    if (packed != nullptr) return packed;
+    const bool lhs = side == Side::kLhs;
+    void* buffer = workspace.Get(OfSide(lhs, ScratchSlot::kLhsPacked), PanelBytes(lhs ? kernel.lhs : kernel.rhs, x));
+    PackOperand(kernel, side, x, buffer, runtime);
+    return static_cast<const void*>(buffer);
+  };
+  kernels::GemmArgs args = ArgsOf(call);
   if (call.lhs_panels == nullptr && call.rhs_panels == nullptr &&
       kernels::ShouldMultiplyFewRows(kernel, call.lhs, call.rhs)) {
     // At most the size of its panels.
     void* lhs = workspace.Get(ScratchSlot::kLhsPacked, kernels::FewRowsFloats(call.lhs) * SizeOf(DType::kF32));
     return kernels::MultiplyFewRows(kernel, call.lhs, call.rhs, args, static_cast<float*>(lhs), runtime.executor);
   }
-  args.lhs = panels(Side::kLhs, call.lhs, call.lhs_panels);
   args.rhs = panels(Side::kRhs, call.rhs, call.rhs_panels);
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
   args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+  const int64_t lhs_bytes = PanelBytes(kernel.lhs, call.lhs);
+  if (call.packs_lhs_by_blocks && call.lhs_panels == nullptr &&
+      kernels::ShouldRunByBlocks(kernel, call.lhs, lhs_bytes, runtime.executor)) {
+    void* blocks = workspace.Get(ScratchSlot::kLhsPacked, lhs_bytes);
+    CountPack(Side::kLhs, runtime);
+    return kernels::RunGemmByBlocks(kernel, call.lhs, /*subnormals_are_zero=*/true, args, blocks, lhs_bytes,
+                                    runtime.executor);
+  }
+  args.lhs = panels(Side::kLhs, call.lhs, call.lhs_panels);
+  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
   kernels::RunGemm(kernel, args, runtime.executor);
+}
+
+void RunGemmCallLongK(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
+                      const Runtime& runtime) {
+  const kernels::GemmArgs args = ArgsOf(call);
+  void* buffer = workspace.Get(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, args.batch, args.m, args.n));
+  CountPack(Side::kLhs, runtime);
+  CountPack(Side::kRhs, runtime);
+  kernels::RunGemmLongK(kernel, call.lhs, call.rhs, /*subnormals_are_zero=*/true, args, buffer, runtime.executor);
 }
 
 void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {

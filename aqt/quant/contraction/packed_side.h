@@ -80,11 +80,18 @@ struct GemmCall {
   DType out_dtype = DType::kF32;
   OutputAxes out_axes;
   kernels::Epilogue epilogue;
+  // If there are no lhs_panels: blocks of them may be made one at a time, where that is faster. For an lhs whose rows
+  // overlap.
+  bool packs_lhs_by_blocks = false;
 
   // out^T = rhs x lhs instead, with the same bits.
   void ExchangeOperands();
 };
 void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace, const Runtime& runtime);
+
+// The same for a long k (kernels/gemm_long_k.h): panels are null, and the slot kLhsPacked has LongKBytes.
+void RunGemmCallLongK(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
+                      const Runtime& runtime);
 
 // x packed for one side of the kernel. Subnormal f32 and bf16 operands of a product of floats become zero.
 void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Operand& x, void* panels,

@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "aqt/kernels/gemm_long_k.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pad.h"
 #include "aqt/quant/contraction/packed_side.h"
@@ -296,6 +297,26 @@ kernels::Operand RhsOf(const WindowProduct& p) {
   return rhs;
 }
 
+// Examples [e, e + examples) and groups [g, g + groups) of the product.
+GemmCall CallOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, int64_t examples, int64_t g,
+                int64_t groups) {
+  GemmCall call;
+  call.lhs.data = static_cast<const char*>(p.lhs) + (e * p.examples.stride + g * p.lhs_group) * SizeOf(p.lhs_dtype);
+  call.lhs.dtype = p.lhs_dtype;
+  call.lhs.batch.Append(groups, p.lhs_group);
+  call.lhs.rows.Append(examples, p.examples.stride);
+  Append(p.lhs_positions, call.lhs.rows);
+  Append(p.lhs_window, call.lhs.k);
+  call.rhs = rhs;
+  call.out = static_cast<char*>(p.out) + (e * p.out_example + g * p.out_group) * SizeOf(p.out_dtype);
+  call.out_dtype = p.out_dtype;
+  call.out_axes.batch.Append(groups, p.out_group);
+  call.out_axes.rows.Append(examples, p.out_example);
+  Append(p.out_positions, call.out_axes.rows);
+  call.out_axes.cols.Append(p.rhs_columns.size, p.out_column);
+  return call;
+}
+
 void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const WindowProduct& p,
          const void* rhs_panels, const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
   const kernels::Operand rhs = RhsOf(p);
@@ -316,31 +337,38 @@ void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const 
       for (int64_t i = 0; i < examples; ++i) std::fill_n(row_scale + i * positions, positions, scales.example[e + i]);
     }
     for (int64_t g = 0; g < p.groups; g += extents.group_step) {
-      const int64_t groups = std::min(extents.group_step, p.groups - g);
-      GemmCall call;
-      call.lhs.data = static_cast<const char*>(p.lhs) + (e * p.examples.stride + g * p.lhs_group) * SizeOf(p.lhs_dtype);
-      call.lhs.dtype = p.lhs_dtype;
-      call.lhs.batch.Append(groups, p.lhs_group);
-      call.lhs.rows.Append(examples, p.examples.stride);
-      Append(p.lhs_positions, call.lhs.rows);
-      Append(p.lhs_window, call.lhs.k);
-      call.rhs = rhs;
+      GemmCall call = CallOf(p, rhs, e, examples, g, std::min(extents.group_step, p.groups - g));
       call.rhs_panels = static_cast<const char*>(rhs_panels) + g * extents.rhs_bytes;
-      call.out = static_cast<char*>(p.out) + (e * p.out_example + g * p.out_group) * SizeOf(p.out_dtype);
-      call.out_dtype = p.out_dtype;
-      call.out_axes.batch.Append(groups, p.out_group);
-      call.out_axes.rows.Append(examples, p.out_example);
-      Append(p.out_positions, call.out_axes.rows);
-      call.out_axes.cols.Append(columns, p.out_column);
       call.epilogue = scales.epilogue;
       call.epilogue.lhs_scale = row_scale;
       call.epilogue.lhs_stride = call.epilogue.rhs_stride = 1;
       call.epilogue.lhs_batch_stride = 0;
       call.epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
       call.epilogue.rhs_batch_stride = columns;
+      call.packs_lhs_by_blocks = true;
       RunGemmCall(kernel, call, workspace, runtime);
     }
   }
+}
+
+// The gradient of the kernel is a product with a long k.
+bool IsLongK(const kernels::GemmKernel& kernel, const Windows& windows) {
+  return windows.pass == Pass::kDrhs && kernels::CanRunLongK(kernel);
+}
+
+// Whether the windows are the rhs of that product instead. Then they are copied, and g, which has fewer rows, is
+// transposed.
+bool ExchangesOperands(const kernels::GemmKernel& kernel, const WindowExtents& extents) {
+  return kernel.lhs.element == kernel.rhs.element && extents.columns < extents.examples * extents.positions;
+}
+
+void RunLongK(const kernels::GemmKernel& kernel, const WindowExtents& extents, const WindowProduct& p,
+              const kernels::Epilogue& epilogue, Workspace& workspace, const Runtime& runtime) {
+  GemmCall call = CallOf(p, RhsOf(p), 0, p.examples.size, 0, p.groups);
+  call.epilogue = epilogue;
+  call.epilogue.lhs_scale = call.epilogue.rhs_scale = nullptr;
+  if (ExchangesOperands(kernel, extents)) call.ExchangeOperands();
+  RunGemmCallLongK(kernel, call, workspace, runtime);
 }
 
 }  // namespace
@@ -354,7 +382,9 @@ void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, 
   const WindowProduct product = windows.pass == Pass::kFwd    ? builder.Forward()
                                 : windows.pass == Pass::kDlhs ? builder.Dlhs()
                                                               : builder.Drhs();
-  Run(kernel, ExtentsOf(kernel, windows), product, rhs_panels, scales, workspace, runtime);
+  const WindowExtents extents = ExtentsOf(kernel, windows);
+  if (IsLongK(kernel, windows)) return RunLongK(kernel, extents, product, scales.epilogue, workspace, runtime);
+  Run(kernel, extents, product, rhs_panels, scales, workspace, runtime);
 }
 
 int64_t RowsOf(const Windows& windows) {
@@ -379,6 +409,13 @@ void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, D
   const Paddings paddings = PaddingsOf(windows);
   if (Changes(slid, paddings)) {
     sizes.Add(ScratchSlot::kPadded, PaddedShape(slid, paddings).num_elements() * SizeOf(padded));
+  }
+  if (IsLongK(kernel, windows)) {
+    const int64_t rows = extents.examples * extents.positions;
+    const bool exchanges = ExchangesOperands(kernel, extents);
+    sizes.Add(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, extents.groups, exchanges ? extents.columns : rows,
+                                                           exchanges ? rows : extents.columns));
+    return;
   }
   sizes.Add(ScratchSlot::kRhsPacked, extents.RhsPanelBytes());
   sizes.Add(ScratchSlot::kLhsPacked, extents.LhsPanelBytes(kernel));
