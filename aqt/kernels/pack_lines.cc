@@ -22,8 +22,8 @@ constexpr int64_t kLine = 64;
 // What happens to the bits of a line.
 enum class LineChange { kNone, kFlipSigns, kFlushF32, kFlushBF16 };
 
-// Of panels that lie side by side in memory, so many places of k are copied together.
-constexpr int64_t kLinesAtOnce = 64;
+// Lines that are fetched while others are copied: places of k ahead.
+constexpr int64_t kAhead = 8;
 // The most rows of a panel.
 constexpr int64_t kMaxRows = 64;
 
@@ -35,11 +35,13 @@ struct RowLines {
   int64_t pitch;
 };
 
-// `count` pieces of `lines` lines each, src_pitch bytes apart, one after the other to dst.
+// `count` pieces, src_pitch bytes apart, of `panels` parts of `lines` lines each. Parts of one panel go one after the
+// other to dst, those of the next panel dst_pitch bytes further.
 struct Pieces {
   const char* src;
-  int64_t src_pitch, count, lines;
+  int64_t src_pitch, count, panels, lines;
   char* dst;
+  int64_t dst_pitch;
 };
 
 }  // namespace
@@ -89,10 +91,16 @@ void CopyRowsAs(const RowLines& copy) {
 
 template <LineChange kChange>
 void CopyPiecesAs(const Pieces& copy) {
-  char* dst = copy.dst;
   for (int64_t i = 0; i < copy.count; ++i) {
     const char* src = copy.src + i * copy.src_pitch;
-    for (int64_t j = 0; j < copy.lines; ++j, dst += kLine) CopyLine<kChange>(src + j * kLine, dst);
+    const bool fetches = i + kAhead < copy.count;
+    for (int64_t p = 0; p < copy.panels; ++p) {
+      char* dst = copy.dst + p * copy.dst_pitch + i * copy.lines * kLine;
+      for (int64_t j = 0; j < copy.lines; ++j, src += kLine, dst += kLine) {
+        if (fetches) __builtin_prefetch(src + kAhead * copy.src_pitch);
+        CopyLine<kChange>(src, dst);
+      }
+    }
   }
 }
 
@@ -178,13 +186,17 @@ class LinePacker {
     const auto copy = AQT_HWY_DISPATCH(target_, CopyPieces);
     const int64_t width = format_.width, group_bytes = width * size_, run = src_.k.InnerSize();
     const int64_t pitch = src_.k.InnerStride() * size_, panel_bytes = format_.PanelBytes(range_.k1 - range_.k0);
-    int64_t count = 0;
+    // Panels whose rows lie side by side are copied together.
+    const int64_t side_by_side = src_.rows.InnerSize() / width;
+    int64_t count = 0, panels_at_once = 0;
     for (int64_t k = range_.k0; k < range_.k1; k += count) {
-      count = std::min({run - k % run, range_.k1 - k, kLinesAtOnce});
+      count = std::min(run - k % run, range_.k1 - k);
       const char* from = matrix_ + src_.k.Offset(k) * size_;
       char* to = panels + (k - range_.k0) * group_bytes;
-      for (int64_t p = range_.first; p < range_.last; ++p, to += panel_bytes) {
-        copy(change_, {from + src_.rows.Offset(p * width) * size_, pitch, count, group_bytes / kLine, to});
+      for (int64_t p = range_.first; p < range_.last; p += panels_at_once, to += panels_at_once * panel_bytes) {
+        panels_at_once = std::min(side_by_side - p % side_by_side, range_.last - p);
+        copy(change_, {from + src_.rows.Offset(p * width) * size_, pitch, count, panels_at_once, group_bytes / kLine,
+                       to, panel_bytes});
       }
     }
   }
