@@ -164,134 +164,179 @@ TileFinish TileFinishOf(const GemmArgs& args) {
   return rounds || (unscaled && epi.sum_dtype == DType::kF32) ? TileFinish::kBF16 : TileFinish::kGeneral;
 }
 
-// GemmKernel::block.
+// Rows [m0, m1) and columns [n0, n1) of one product, as GemmKernel::block computes them.
 template <class Tile>
-void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+class BlockProduct {
+ public:
+  BlockProduct(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+      : args_(args),
+        epi_(args.epilogue),
+        b_(b),
+        m0_(m0),
+        m1_(m1),
+        n0_(n0),
+        n1_(n1),
+        // Widening a block costs about as much as it saves one tile.
+        widen_(kCanWiden && m1 - m0 >= 4 * kMr),
+        groups_(Tile::kLhs.NumGroups(args.k)),
+        lhs_panel_bytes_(Tile::kLhs.PanelBytes(args.k)),
+        rhs_panel_bytes_(Tile::kRhs.PanelBytes(args.k)),
+        lhs_(static_cast<const char*>(args.lhs) + b * args.lhs_batch_bytes + m0 / kMr * lhs_panel_bytes_),
+        rhs_(static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes_),
+        finish_(TileFinishOf<Acc>(args)),
+        streams_(finish_ == TileFinish::kF32 && StreamsOutput(args, kNr)),
+        scaled_(epi_.lhs_scale != nullptr || epi_.rhs_scale != nullptr),
+        row_stride_(args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0]),
+        out_offset_(args.out_batch.Offset(b)) {}
+
+  void Run() {
+    // Blocks of equal size, so that the last one is not a short remainder.
+    const int64_t num_blocks = std::max<int64_t>(1, (groups_ + Tile::kBlockGroups - 1) / Tile::kBlockGroups);
+    const int64_t block_steps =
+        (groups_ + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);
+    block_groups_ = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
+    if (finish_ != TileFinish::kGeneral) {
+      std::fill(row_scales_ + (m1_ - m0_), row_scales_ + (m1_ - m0_ + kMr - 1) / kMr * kMr, 0.0f);
+      const float* scale = epi_.lhs_scale == nullptr ? nullptr : epi_.lhs_scale + b_ * epi_.lhs_batch_stride;
+      LoadScales(scale, epi_.lhs_stride, m0_, m1_ - m0_, row_scales_);
+    }
+    const int64_t lhs_bytes = (m1_ - m0_ + kMr - 1) / kMr * lhs_panel_bytes_;
+    const int64_t chunk = num_blocks == 1 || lhs_bytes <= kBlockBytes ? kNr : kChunkPanels * kNr;
+    for (int64_t chunk0 = n0_; chunk0 < n1_; chunk0 += chunk) {
+      const int64_t chunk1 = std::min(n1_, chunk0 + chunk);
+      int64_t g = 0;
+      do {
+        const int64_t count = std::min(block_groups_, groups_ - g);
+        for (int64_t n = chunk0; n < chunk1; n += kNr) RunPanel(chunk0, chunk1, n, g, count);
+        g += count;
+      } while (g < groups_);
+    }
+    if (streams_) hwy::FlushStream();  // before another thread may read
+  }
+
+ private:
   using Acc = typename Tile::Acc;
-  constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
-  constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
+  static constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
+  static constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
+  static constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
+  // An lhs that is stored as it is needs no correction.
+  static constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;
   static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
   static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
   static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0 && kNr <= kMaxTileCols);
-  constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
-  // Widening a block costs about as much as it saves one tile.
-  const bool widen = kCanWiden && m1 - m0 >= 4 * kMr;
-  // An lhs that is stored as it is needs no correction.
-  constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;
 
-  const int64_t groups = Tile::kLhs.NumGroups(args.k);
-  const int64_t lhs_panel_bytes = Tile::kLhs.PanelBytes(args.k), rhs_panel_bytes = Tile::kRhs.PanelBytes(args.k);
-  const char* lhs = static_cast<const char*>(args.lhs) + b * args.lhs_batch_bytes + m0 / kMr * lhs_panel_bytes;
-  const char* rhs = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes;
-  // Blocks of equal size, so that the last one is not a short remainder.
-  const int64_t num_blocks = std::max<int64_t>(1, (groups + Tile::kBlockGroups - 1) / Tile::kBlockGroups);
-  const int64_t block_steps =
-      (groups + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);
-  const int64_t block_groups = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
+  // A tile, and the groups of k that are added to it.
+  struct Step {
+    int64_t m, rows, n, cols, count;
+    const char* lhs;
+    const Acc* init;
+    int64_t init_stride;
+    bool is_last;  // of the sum
+    Acc* sums;     // where it is not
+  };
 
-  const Epilogue& epi = args.epilogue;
-  const TileFinish finish = TileFinishOf<Acc>(args);
-  const bool streams = finish == TileFinish::kF32 && StreamsOutput(args, kNr);
-  const int64_t row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0];
-  const float* lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
-  const float* rhs_scale = epi.rhs_scale == nullptr ? nullptr : epi.rhs_scale + b * epi.rhs_batch_stride;
-  const int64_t out_offset = args.out_batch.Offset(b);
-  const bool scales = lhs_scale != nullptr || rhs_scale != nullptr;
-  float row_scales[kMaxBlockRows], col_scales[kNr];
-  if (finish != TileFinish::kGeneral) {
-    std::fill(row_scales + (m1 - m0), row_scales + (m1 - m0 + kMr - 1) / kMr * kMr, 0.0f);
-    LoadScales(lhs_scale, epi.lhs_stride, m0, m1 - m0, row_scales);
+  // Adds `count` groups from g on to all rows of the panel of columns from n on.
+  void RunPanel(int64_t chunk0, int64_t chunk1, int64_t n, int64_t g, int64_t count) {
+    const int64_t cols = std::min(kNr, n1_ - n);
+    const bool is_last = g + count == groups_;
+    if (is_last && finish_ != TileFinish::kGeneral) {
+      if (cols < kNr) std::fill_n(col_scales_, kNr, 0.0f);
+      const float* scale = epi_.rhs_scale == nullptr ? nullptr : epi_.rhs_scale + b_ * epi_.rhs_batch_stride;
+      LoadScales(scale, epi_.rhs_stride, n, cols, col_scales_);
+    }
+    const char* const panel = rhs_ + (n - n0_) / kNr * rhs_panel_bytes_;
+    const char* const block = panel + kHeaderBytes + Tile::kRhs.GroupBytes(g);
+    if constexpr (kCanWiden) {
+      if (widen_) Tile::Widen(block, count, wide_);
+    }
+    Prefetch next_block = NextBlock(chunk0, chunk1, n, g, count);
+    const Acc* const start = kCorrects ? reinterpret_cast<const Acc*>(panel) : nullptr;
+    const char* lhs_block = lhs_ + g * 4 * kMr;
+    Acc* sums = partial_ + (n - chunk0) * kMaxBlockRows;
+    for (int64_t m = m0_; m < m1_; m += kMr, lhs_block += lhs_panel_bytes_, sums += kMr * kNr) {
+      next_block.NextPart();
+      const Acc* init = g == 0 ? start : sums;
+      RunTile({m, std::min(kMr, m1_ - m), n, cols, count, lhs_block, init, g == 0 ? 0 : kNr, is_last, sums}, block);
+    }
   }
 
-  const int64_t lhs_bytes = (m1 - m0 + kMr - 1) / kMr * lhs_panel_bytes;
-  const int64_t chunk = num_blocks == 1 || lhs_bytes <= kBlockBytes ? kNr : kChunkPanels * kNr;
+  // The rhs block that comes next: the tiles of this one hide its way from L3 or memory.
+  Prefetch NextBlock(int64_t chunk0, int64_t chunk1, int64_t n, int64_t g, int64_t count) const {
+    const bool ends_chunk = n + kNr >= chunk1, is_last = g + count == groups_;
+    const int64_t next_n = !ends_chunk ? n + kNr : is_last ? chunk1 : chunk0;
+    if (m1_ - m0_ < kPrefetchTiles * kMr || next_n >= n1_) return {};
+    const int64_t next_g = !ends_chunk ? g : is_last ? 0 : g + count;
+    return Prefetch(rhs_ + (next_n - n0_) / kNr * rhs_panel_bytes_ + kHeaderBytes + Tile::kRhs.GroupBytes(next_g),
+                    Tile::kRhs.GroupBytes(std::min(block_groups_, groups_ - next_g)), (m1_ - m0_) / kMr);
+  }
 
-  alignas(64) Acc partial[kChunkPanels * kMaxBlockRows * kNr];
-  alignas(64) Acc finished[kMr * kNr];
-  alignas(64) char part[kMr * kNr * 4];  // of the output
-  alignas(64) char wide[kCanWiden ? Tile::kBlockGroups * kNr * Tile::kRhs.k_group * Tile::kWideRhsElementBytes : 1];
-  for (int64_t chunk0 = n0; chunk0 < n1; chunk0 += chunk) {
-    const int64_t chunk1 = std::min(n1, chunk0 + chunk);
-    int64_t g = 0;
-    do {
-      const int64_t count = std::min(block_groups, groups - g);
-      const bool last = g + count == groups;
-      for (int64_t n = chunk0; n < chunk1; n += kNr) {
-        const int64_t cols = std::min(kNr, n1 - n);
-        if (last && finish != TileFinish::kGeneral) {
-          if (cols < kNr) std::fill_n(col_scales, kNr, 0.0f);
-          LoadScales(rhs_scale, epi.rhs_stride, n, cols, col_scales);
-        }
-        const char* rhs_panel = rhs + (n - n0) / kNr * rhs_panel_bytes;
-        const char* rhs_block = rhs_panel + kHeaderBytes + Tile::kRhs.GroupBytes(g);
-        const char* lhs_block = lhs + g * 4 * kMr;
-        if constexpr (kCanWiden) {
-          if (widen) Tile::Widen(rhs_block, count, wide);
-        }
-        Acc* sums = partial + (n - chunk0) * kMaxBlockRows;
-        // The block that comes next: the tiles of this one hide its way from L3 or memory.
-        Prefetch next_block;
-        const bool ends_chunk = n + kNr >= chunk1;
-        const int64_t next_n = !ends_chunk ? n + kNr : last ? chunk1 : chunk0;
-        if (m1 - m0 >= kPrefetchTiles * kMr && next_n < n1) {
-          const int64_t next_g = !ends_chunk ? g : last ? 0 : g + count;
-          next_block =
-              Prefetch(rhs + (next_n - n0) / kNr * rhs_panel_bytes + kHeaderBytes + Tile::kRhs.GroupBytes(next_g),
-                       Tile::kRhs.GroupBytes(std::min(block_groups, groups - next_g)), (m1 - m0) / kMr);
-        }
-        const Acc* start = kCorrects ? reinterpret_cast<const Acc*>(rhs_panel) : nullptr;
-        for (int64_t m = m0; m < m1; m += kMr, lhs_block += lhs_panel_bytes, sums += kMr * kNr) {
-          const int64_t rows = std::min(kMr, m1 - m);
-          next_block.NextPart();
-          const Acc* init = g == 0 ? start : sums;
-          const int64_t init_stride = g == 0 ? 0 : kNr;
-          const auto run = [&]<int R, bool kWide>(const char* rhs_groups) {
-            if (!last) {
-              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, sums, kNr);
-              return;
-            }
-            const bool full = rows == R && cols == kNr;
-            if (finish == TileFinish::kGeneral || (epi.adds && !full)) {
-              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, finished, kNr);
-              FinishTile(Tile::kTarget, args, b, m, rows, n, cols, finished, kNr);
-              return;
-            }
-            const auto store = [&]<class T>(T* out, const auto& run_tile) {
-              out += out_offset + m * row_stride + n;
-              if (full) [[likely]] {
-                if (!streams) PrefetchForWriting<R, kNr>(out, row_stride);
-                run_tile(out, row_stride);
-              } else {
-                run_tile(reinterpret_cast<T*>(part), kNr);
-                CopyPart<kNr>(reinterpret_cast<T*>(part), rows, cols, out, row_stride);
-              }
-            };
-            const auto multiply_into = [&]<class T>(T* tile, int64_t stride) {
-              const auto multiply = epi.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true, T>
-                                                            : &Tile::template Multiply<R, kWide, false, T>;
-              multiply(lhs_block, rhs_groups, count, init, init_stride,
-                       TileScales{row_scales + (m - m0), col_scales, scales, epi.rhs_first, epi.adds, streams && full},
-                       tile, stride);
-            };
-            const auto sum_into = [&](Acc* tile, int64_t stride) {
-              Tile::template Accumulate<R, kWide>(lhs_block, rhs_groups, count, init, init_stride, tile, stride);
-            };
-            if (finish == TileFinish::kF32) store(static_cast<float*>(args.out), multiply_into);
-            else if (finish == TileFinish::kBF16) store(static_cast<BFloat16*>(args.out), multiply_into);
-            else store(static_cast<Acc*>(args.out), sum_into);
-          };
-          if (rows == 1) run.template operator()<1, false>(rhs_block);
-          else if (rows == 2) run.template operator()<2, false>(rhs_block);
-          else if (rows <= 4) run.template operator()<4, false>(rhs_block);
-          else if (kMr > 8 && rows <= 8) run.template operator()<std::min<int>(8, kMr), false>(rhs_block);
-          else if (!widen) run.template operator()<kMr, false>(rhs_block);
-          else run.template operator()<kMr, kCanWiden>(wide);
-        }
+  void RunTile(const Step& step, const char* rhs_block) {
+    if (step.rows == 1) RunRows<1, false>(step, rhs_block);
+    else if (step.rows == 2) RunRows<2, false>(step, rhs_block);
+    else if (step.rows <= 4) RunRows<4, false>(step, rhs_block);
+    else if (kMr > 8 && step.rows <= 8) RunRows<std::min<int>(8, kMr), false>(step, rhs_block);
+    else if (!widen_) RunRows<kMr, false>(step, rhs_block);
+    else RunRows<kMr, kCanWiden>(step, wide_);
+  }
+
+  // With R rows, the least that a tile policy has from step.rows on.
+  template <int R, bool kWide>
+  void RunRows(const Step& step, const char* rhs) {
+    const auto sum_into = [&](Acc* tile, int64_t stride) {
+      Tile::template Accumulate<R, kWide>(step.lhs, rhs, step.count, step.init, step.init_stride, tile, stride);
+    };
+    if (!step.is_last) return sum_into(step.sums, kNr);
+    const bool is_full = step.rows == R && step.cols == kNr;
+    if (finish_ == TileFinish::kGeneral || (epi_.adds && !is_full)) {
+      sum_into(finished_, kNr);
+      FinishTile(Tile::kTarget, args_, b_, step.m, step.rows, step.n, step.cols, finished_, kNr);
+      return;
+    }
+    const auto multiply_into = [&]<class T>(T* tile, int64_t stride) {
+      const auto multiply = epi_.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true, T>
+                                                     : &Tile::template Multiply<R, kWide, false, T>;
+      const TileScales scales{row_scales_ + (step.m - m0_), col_scales_, scaled_, epi_.rhs_first, epi_.adds,
+                              streams_ && is_full};
+      multiply(step.lhs, rhs, step.count, step.init, step.init_stride, scales, tile, stride);
+    };
+    // A part of a tile by way of a full one.
+    const auto store = [&]<class T>(T* out, const auto& run) {
+      out += out_offset_ + step.m * row_stride_ + step.n;
+      if (is_full) [[likely]] {
+        if (!streams_) PrefetchForWriting<R, kNr>(out, row_stride_);
+        run(out, row_stride_);
+      } else {
+        run(reinterpret_cast<T*>(part_), kNr);
+        CopyPart<kNr>(reinterpret_cast<T*>(part_), step.rows, step.cols, out, row_stride_);
       }
-      g += count;
-    } while (g < groups);
+    };
+    if (finish_ == TileFinish::kF32) store(static_cast<float*>(args_.out), multiply_into);
+    else if (finish_ == TileFinish::kBF16) store(static_cast<BFloat16*>(args_.out), multiply_into);
+    else store(static_cast<Acc*>(args_.out), sum_into);
   }
-  if (streams) hwy::FlushStream();  // before another thread may read
+
+  const GemmArgs& args_;
+  const Epilogue& epi_;
+  const int64_t b_, m0_, m1_, n0_, n1_;
+  const bool widen_;
+  const int64_t groups_, lhs_panel_bytes_, rhs_panel_bytes_;
+  const char* const lhs_;
+  const char* const rhs_;
+  const TileFinish finish_;
+  const bool streams_, scaled_;
+  const int64_t row_stride_, out_offset_;
+  int64_t block_groups_ = 0;
+  float row_scales_[kMaxBlockRows], col_scales_[kNr];
+  alignas(64) Acc partial_[kChunkPanels * kMaxBlockRows * kNr];
+  alignas(64) Acc finished_[kMr * kNr];
+  alignas(64) char part_[kMr * kNr * 4];  // of the output
+  alignas(64) char wide_[kCanWiden ? Tile::kBlockGroups * kNr * Tile::kRhs.k_group * Tile::kWideRhsElementBytes : 1];
+};
+
+// GemmKernel::block.
+template <class Tile>
+void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+  BlockProduct<Tile>(args, b, m0, m1, n0, n1).Run();
 }
 
 // GemmKernel::add_block.
