@@ -69,11 +69,13 @@ const %5: f32[] = 0
 %7: f32[2,3,3,4] = broadcast(%2) {axes=[3]} @cnn/conv1
 %8: f32[2,3,3,4] = add(%6, %7) @cnn/conv1
 %9: f32[2,3,3,4] = broadcast(%4) {axes=[]} @cnn
-%10: bool[2,3,3,4] = gt(%8, %9) @cnn
-%11: f32[2,3,3,4] = broadcast(%5) {axes=[]} @cnn
-%12: f32[2,3,3,4] = select(%10, %8, %11) @cnn
-%13: f32[2,3,3,2] = conv(%12, %3) {padding=SAME} @cnn/conv2
-out %13 data "0"
+%10: f32[2,3,3,4] = max(%8, %9) @cnn
+%11: f32[2,3,3,4] = stop_gradient(%10) @cnn
+%12: f32[2,3,3,4] = broadcast(%5) {axes=[]} @cnn
+%13: bool[2,3,3,4] = gt(%8, %12) @cnn
+%14: f32[2,3,3,4] = select(%13, %8, %11) @cnn
+%15: f32[2,3,3,2] = conv(%14, %3) {padding=SAME} @cnn/conv2
+out %15 data "0"
 )");
 }
 

@@ -47,11 +47,13 @@ const %5: f32[] = 0
 %7: f32[3,5] = broadcast(%2) {axes=[1]} @mlp/fc1
 %8: f32[3,5] = add(%6, %7) @mlp/fc1
 %9: f32[3,5] = broadcast(%4) {axes=[]} @mlp
-%10: bool[3,5] = gt(%8, %9) @mlp
-%11: f32[3,5] = broadcast(%5) {axes=[]} @mlp
-%12: f32[3,5] = select(%10, %8, %11) @mlp
-%13: f32[3,2] = dot_general(%12, %3) {dims=(([1],[0]),([],[]))} @mlp/fc2
-out %13 data "0"
+%10: f32[3,5] = max(%8, %9) @mlp
+%11: f32[3,5] = stop_gradient(%10) @mlp
+%12: f32[3,5] = broadcast(%5) {axes=[]} @mlp
+%13: bool[3,5] = gt(%8, %12) @mlp
+%14: f32[3,5] = select(%13, %8, %11) @mlp
+%15: f32[3,2] = dot_general(%14, %3) {dims=(([1],[0]),([],[]))} @mlp/fc2
+out %15 data "0"
 )");
 }
 

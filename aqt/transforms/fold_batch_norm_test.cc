@@ -119,9 +119,11 @@ const %9: f32[] = 0
 %21: f32[3,5,5,4] = conv(%0, %20) {padding=SAME} @conv
 %22: f32[3,5,5,4] = broadcast(%18) {axes=[3]} @conv
 %23: f32[3,5,5,4] = add(%21, %22) @conv
-%24: bool[3,5,5,4] = gt(%23, %14)
-%25: f32[3,5,5,4] = select(%24, %23, %15)
-out %25 data "y"
+%24: f32[3,5,5,4] = max(%23, %14)
+%25: f32[3,5,5,4] = stop_gradient(%24)
+%26: bool[3,5,5,4] = gt(%23, %15)
+%27: f32[3,5,5,4] = select(%26, %23, %25)
+out %27 data "y"
 )");
   ExpectEqualUpToRounding(*program, *folded);
 }

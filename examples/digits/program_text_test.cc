@@ -58,9 +58,9 @@ in %4: f32[4] param "mlp/fc2/bias"
 in %5: f32[4,10] param "mlp/logits/kernel"
 in %6: f32[10] param "mlp/logits/bias"
 %11: f32[2,8] = dot_general(%0, %1) {dims=(([1],[0]),([],[]))} @mlp/fc1
-%18: f32[2,4] = dot_general(%17, %3) {dims=(([1],[0]),([],[]))} @mlp/fc2
-%25: f32[2,10] = dot_general(%24, %5) {dims=(([1],[0]),([],[]))} @mlp/logits
-and 14 other equations
+%20: f32[2,4] = dot_general(%19, %3) {dims=(([1],[0]),([],[]))} @mlp/fc2
+%29: f32[2,10] = dot_general(%28, %5) {dims=(([1],[0]),([],[]))} @mlp/logits
+and 18 other equations
 )");
 }
 
@@ -74,9 +74,9 @@ in %5: f32[4,10] param "mlp/logits/kernel"
 in %6: f32[10] param "mlp/logits/bias"
 in %7: u32[2] key "aqt"
 %13: f32[2,8] = aqt_dot_general(%0, %1, %12) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32)} @mlp/fc1
-%21: f32[2,4] = aqt_dot_general(%19, %3, %20) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32)} @mlp/fc2
-%29: f32[2,10] = aqt_dot_general(%27, %5, %28) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32)} @mlp/logits
-and 17 other equations
+%23: f32[2,4] = aqt_dot_general(%21, %3, %22) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32)} @mlp/fc2
+%33: f32[2,10] = aqt_dot_general(%31, %5, %32) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32)} @mlp/logits
+and 21 other equations
 )");
 }
 
@@ -90,9 +90,9 @@ in %5: f32[4,10] param "mlp/logits/kernel"
 in %6: f32[10] param "mlp/logits/bias"
 in %7: u32[2] key "aqt"
 %13: f32[2,8] = aqt_dot_general(%0, %1, %12) {dims=(([1],[0]),([],[])), fwd=(int4:s4 absmax * int4:s4 absmax -> s32)} @mlp/fc1
-%21: f32[2,4] = aqt_dot_general(%19, %3, %20) {dims=(([1],[0]),([],[])), fwd=(int4:s4 absmax * int4:s4 absmax -> s32)} @mlp/fc2
-%29: f32[2,10] = aqt_dot_general(%27, %5, %28) {dims=(([1],[0]),([],[])), fwd=(int4:s4 absmax * int4:s4 absmax -> s32)} @mlp/logits
-and 17 other equations
+%23: f32[2,4] = aqt_dot_general(%21, %3, %22) {dims=(([1],[0]),([],[])), fwd=(int4:s4 absmax * int4:s4 absmax -> s32)} @mlp/fc2
+%33: f32[2,10] = aqt_dot_general(%31, %5, %32) {dims=(([1],[0]),([],[])), fwd=(int4:s4 absmax * int4:s4 absmax -> s32)} @mlp/logits
+and 21 other equations
 )");
 }
 
@@ -106,9 +106,9 @@ in %5: f32[4,10] param "mlp/logits/kernel"
 in %6: f32[10] param "mlp/logits/bias"
 in %7: u32[2] key "aqt"
 %13: f32[2,8] = aqt_dot_general(%0, %1, %12) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32)} @mlp/fc1
-%21: f32[2,4] = aqt_dot_general(%19, %3, %20) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int4:s4 absmax -> s32)} @mlp/fc2
-%28: f32[2,10] = dot_general(%27, %5) {dims=(([1],[0]),([],[]))} @mlp/logits
-and 16 other equations
+%23: f32[2,4] = aqt_dot_general(%21, %3, %22) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int4:s4 absmax -> s32)} @mlp/fc2
+%32: f32[2,10] = dot_general(%31, %5) {dims=(([1],[0]),([],[]))} @mlp/logits
+and 20 other equations
 )");
 }
 
@@ -123,13 +123,13 @@ in %6: f32[4,10] param "mlp/logits/kernel"
 in %7: f32[10] param "mlp/logits/bias"
 in %8: u32[2] key "aqt"
 %37: f32[2,8], %38: s8[2,64], %39: f32[2,1], %40: s8[64,8], %41: f32[1,8] = aqt_dot_general_fwd(%0, %2, %36) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int8:s8 absmax -> s32)} @mlp/fc1
-%49: f32[2,4], %50: s8[2,8], %51: f32[2,1], %52: s4[8,4], %53: f32[1,4] = aqt_dot_general_fwd(%47, %4, %48) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int4:s4 absmax -> s32)} @mlp/fc2
-%60: f32[2,10] = dot_general(%59, %6) {dims=(([1],[0]),([],[]))} @mlp/logits
-%90: f32[2,4] = dot_general(%88, %6) {dims=(([1],[1]),([],[]))} @grad(mlp/logits)
-%91: f32[10,4] = dot_general(%88, %59) {dims=(([0],[0]),([],[]))} @grad(mlp/logits)
-%96: f32[2,8], %97: f32[8,4] = aqt_dot_general_bwd(%94, %50, %51, %52, %53, %48) {dims=(([1],[0]),([],[])), dlhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), drhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), ieee} @grad(mlp/fc2)
-%101: f32[2,64], %102: f32[64,8] = aqt_dot_general_bwd(%99, %38, %39, %40, %41, %36) {dims=(([1],[0]),([],[])), dlhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), drhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), ieee} @grad(mlp/fc1)
-and 86 other equations
+%51: f32[2,4], %52: s8[2,8], %53: f32[2,1], %54: s4[8,4], %55: f32[1,4] = aqt_dot_general_fwd(%49, %4, %50) {dims=(([1],[0]),([],[])), fwd=(int8:s8 absmax * int4:s4 absmax -> s32)} @mlp/fc2
+%64: f32[2,10] = dot_general(%63, %6) {dims=(([1],[0]),([],[]))} @mlp/logits
+%94: f32[2,4] = dot_general(%92, %6) {dims=(([1],[1]),([],[]))} @grad(mlp/logits)
+%95: f32[10,4] = dot_general(%92, %63) {dims=(([0],[0]),([],[]))} @grad(mlp/logits)
+%100: f32[2,8], %101: f32[8,4] = aqt_dot_general_bwd(%98, %52, %53, %54, %55, %50) {dims=(([1],[0]),([],[])), dlhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), drhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), ieee} @grad(mlp/fc2)
+%105: f32[2,64], %106: f32[64,8] = aqt_dot_general_bwd(%103, %38, %39, %40, %41, %36) {dims=(([1],[0]),([],[])), dlhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), drhs=(int8:s8+jax_uniform absmax * int8:s8+jax_uniform absmax use_fwd_quant -> s32), ieee} @grad(mlp/fc1)
+and 90 other equations
 )");
 }
 
