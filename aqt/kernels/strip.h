@@ -20,6 +20,8 @@ struct StripCall {
   const float* const* numbers;  // of a number per row: an array of them
   void* const* outputs;         // f32; bool of a Compare. May be arrays that no later step reads
   int64_t rows, columns;
+  // Bit i: whole lines of the f32 output i are written past the caches. For outputs that nobody reads soon.
+  uint32_t streamed = 0;
 };
 
 // A chain that StripBuilder has made.

@@ -13,6 +13,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "aqt/kernels/strip_run.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
@@ -61,6 +62,15 @@ HWY_INLINE void Store(const Strip& a, float* out) {
   });
 }
 
+// Past the caches, if the vectors are aligned.
+HWY_INLINE void StoreStreamed(const Strip& a, float* out) {
+  if (reinterpret_cast<uintptr_t>(out) % (kLanes * sizeof(float)) != 0) return Store(a, out);
+  Map(a, [=](V v, int64_t i) HWY_ATTR {
+    hn::Stream(v, Tag(), out + i * kLanes);
+    return v;
+  });
+}
+
 // All bits where x holds.
 HWY_INLINE Strip LoadBool(const uint8_t* x) {
   return Make([=](int64_t i) HWY_ATTR {
@@ -104,6 +114,7 @@ using Kind = StripFunction::Kind;
 struct Place {
   char* memory = nullptr;
   int64_t step_bytes = 0;  // for each element; 0 of what is only as long as a strip
+  bool streams = false;    // an output
 };
 
 // A step and where its operands are.
@@ -148,8 +159,13 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
     switch (step.kind) {
       case Kind::kLoad: a = Load(at(step.x, 0)); break;
       case Kind::kLoadBool: a = LoadBool(reinterpret_cast<const uint8_t*>(at(step.x, 0))); break;
-      case Kind::kKeep:
-      case Kind::kWrite: write(step.x, [&](char* to) HWY_ATTR { Store(a, reinterpret_cast<float*>(to)); }); break;
+      case Kind::kWrite:
+        if (kFull && step.x.streams) {
+          StoreStreamed(a, reinterpret_cast<float*>(step.x.memory + offset * step.x.step_bytes));
+          break;
+        }
+        [[fallthrough]];
+      case Kind::kKeep: write(step.x, [&](char* to) HWY_ATTR { Store(a, reinterpret_cast<float*>(to)); }); break;
       case Kind::kWriteBool:
         write(step.x, [&](char* to) HWY_ATTR { StoreBool(a, reinterpret_cast<uint8_t*>(to)); });
         break;
@@ -198,7 +214,11 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     const auto array = [](const void* x, int64_t bytes) {
       return Place{static_cast<char*>(const_cast<void*>(x)), bytes};
     };
-    if (kind == Kind::kWrite) return array(call.outputs[operand.index], sizeof(float));
+    if (kind == Kind::kWrite) {
+      Place output = array(call.outputs[operand.index], sizeof(float));
+      output.streams = (call.streamed >> operand.index & 1) != 0;
+      return output;
+    }
     if (kind == Kind::kWriteBool) return array(call.outputs[operand.index], sizeof(bool));
     switch (operand.where) {
       case Where::kNone: break;
@@ -230,6 +250,7 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     for (; offset + kStrip <= end; offset += kStrip) RunStrip<true>(placed, offset, kStrip, memory);
     if (offset < end) RunStrip<false>(placed, offset, end - offset, memory);
   }
+  if (call.streamed != 0) hwy::FlushStream();  // before another thread may read
 }
 
 }  // namespace HWY_NAMESPACE

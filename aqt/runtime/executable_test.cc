@@ -223,6 +223,19 @@ TEST(ExecutableTest, LargeArraysHaveTheSameBitsOnThreads) {
   ExpectSameAsEval(fn, {RandomArray({DType::kF32, {503, 701}}, 1), RandomArray({DType::kF32, {701}}, 2)});
 }
 
+// Large outputs go past the caches. Some rows are no whole vectors, and a sum and a transpose read an output.
+TEST(ExecutableTest, LargeOutputs) {
+  for (const int64_t columns : {1024, 1031}) {
+    ExpectSameAsEval(
+        [](In in) {
+          const Value read = in[0] * 1.5 + 0.25;
+          const Value sums = ops::ReduceSum(read, {-1}, true);
+          return Values{read, read - sums, ops::Neg(in[0]), ops::Transpose(read, {1, 0})};
+        },
+        {RandomArray({DType::kF32, {2100, columns}}, 1)});
+  }
+}
+
 // The watch sees equations in a fused group, and hooks change no bit.
 TEST(ExecutableTest, HooksSeeEachEquation) {
   const absl::StatusOr<Program> program =

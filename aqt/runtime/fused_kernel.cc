@@ -27,6 +27,9 @@ constexpr int64_t kMinRowsOfStrips = 64;
 // A number for each row is read where it is from so many columns on; below, a copy for each element is faster.
 constexpr int64_t kMinColumnsOfRowNumbers = 32;
 
+// Outputs of so many bytes are written past the caches: they would not stay there, and would be read first.
+constexpr int64_t kMinStreamedBytes = int64_t{8} << 20;
+
 using Location = FusedLocation;
 using Instruction = FusedInstruction;
 
@@ -57,6 +60,8 @@ class Builder {
   bool CanBeStep(const FusedMember& member) const;
   bool IsOutput(VarId var) const;
   bool OnlyStepsRead(VarId var, int strip) const;
+  // Whether a large output of the program is read by no member outside this strip.
+  bool IsStreamed(VarId var, int strip) const;
   void Add(const FusedMember& member, int index);
   void AddReduction(const Equation& eqn, FusedRole role, int index);
   void AddBroadcast(const Equation& eqn, FusedRole role);
@@ -174,6 +179,15 @@ bool Builder::OnlyStepsRead(VarId var, int strip) const {
                      [&](int reader) { return strips_[reader] >= 0 && (strip < 0 || strips_[reader] == strip); });
 }
 
+bool Builder::IsStreamed(VarId var, int strip) const {
+  const auto is_var = [&](const Program::Port& port) { return Root(port.var) == var; };
+  if (program_.aval(var).num_bytes() < kMinStreamedBytes || !IsOutput(var)) return false;
+  if (std::none_of(program_.outputs.begin(), program_.outputs.end(), is_var)) return false;
+  const auto readers = readers_.find(var);
+  return readers == readers_.end() ||
+         std::all_of(readers->second.begin(), readers->second.end(), [&](int i) { return strips_[i] == strip; });
+}
+
 // Broadcasts of f32 numbers, or of a number for each row, that only steps read.
 void Builder::FindNumbers() {
   absl::flat_hash_set<VarId> made;  // by members so far
@@ -273,6 +287,7 @@ void Builder::AddStrip(int first, int last) {
     return ids[root] = dtype == DType::kBool ? strip.BoolArray() : strip.Array();
   };
   Instruction instruction;
+  uint32_t streamed = 0;
   for (int i = first; i <= last; ++i) {
     if (strips_[i] != first) continue;
     const Equation& eqn = EquationOf(group_.members[i]);
@@ -286,17 +301,19 @@ void Builder::AddStrip(int first, int last) {
     ids[eqn.out[0]] = id;
     if (OnlyStepsRead(eqn.out[0], first)) continue;
     strip.Output(id);
+    if (IsStreamed(eqn.out[0], first)) streamed |= uint32_t{1} << instruction.out.size();
     instruction.out.push_back(Result(eqn, role, /*once=*/false));
     FindShared(eqn, instruction.out.back(), i);
   }
   instruction.in.assign(arrays.begin(), arrays.end());
   instruction.in.insert(instruction.in.end(), numbers.begin(), numbers.end());
-  instruction.run = [function = std::move(strip).Build(), num_arrays = arrays.size(), width](const FusedCall& call) {
+  instruction.run = [function = std::move(strip).Build(), num_arrays = arrays.size(), width,
+                     streamed](const FusedCall& call) {
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < function.num_numbers(); ++i) {
       numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
     }
-    function.Run({call.in, numbers_of_call, call.out, call.rows, width});
+    function.Run({call.in, numbers_of_call, call.out, call.rows, width, streamed});
   };
   fused_->each.push_back(std::move(instruction));
 }
