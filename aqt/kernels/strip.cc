@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "aqt/core/check.h"
 #include "aqt/kernels/elementwise.h"
 #include "aqt/kernels/strip_internal.h"
@@ -72,6 +73,86 @@ Kind Reversed(Kind kind) {
   }
 }
 
+// A product by a number and a step of this kind behind it as one step.
+std::optional<Kind> AfterProduct(Kind kind) {
+  switch (kind) {
+    case Kind::kAdd: return Kind::kMulAdd;
+    case Kind::kSub: return Kind::kMulSub;
+    case Kind::kSubFrom: return Kind::kMulSubFrom;
+    case Kind::kMul: return Kind::kMulMul;
+    default: return std::nullopt;
+  }
+}
+
+// A step of this kind, of a product and a kept value, as a step of the kept value and the product's operands.
+std::optional<Kind> OfKept(Kind kind) {
+  switch (kind) {
+    case Kind::kAdd:
+    case Kind::kMulAdd: return Kind::kAddProduct;
+    case Kind::kSub:
+    case Kind::kMulSub: return Kind::kSubFromProduct;
+    case Kind::kSubFrom:
+    case Kind::kMulSubFrom: return Kind::kSubProduct;
+    default: return std::nullopt;
+  }
+}
+
+bool IsNumber(const Operand& x) { return x.where == Where::kNumber; }
+bool IsSlot(const Operand& x, int slot) { return x.where == Where::kSlot && x.index == slot; }
+
+// Whether the slot's value is read before another is kept there.
+bool IsRead(absl::Span<const StripFunction::Step> steps, int slot) {
+  for (const StripFunction::Step& step : steps) {
+    if (step.kind == Kind::kKeep) {
+      if (step.x.index == slot) return false;
+    } else if (IsSlot(step.x, slot) || IsSlot(step.y, slot) || IsSlot(step.z, slot)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Joins products by numbers with the steps beside them.
+std::vector<StripFunction::Step> WithJoinedProducts(const std::vector<StripFunction::Step>& steps) {
+  std::vector<StripFunction::Step> joined;
+  for (const StripFunction::Step& step : steps) {
+    if (!joined.empty()) {
+      StripFunction::Step& last = joined.back();
+      if (last.kind == Kind::kLoad && step.kind == Kind::kMul && IsNumber(step.x)) {
+        last = {Kind::kLoadMul, last.x, step.x};
+        continue;
+      }
+      const std::optional<Kind> both = AfterProduct(step.kind);
+      if (last.kind == Kind::kMul && IsNumber(last.x) && both.has_value()) {
+        last = {*both, step.x, last.x};
+        continue;
+      }
+    }
+    joined.push_back(step);
+  }
+  return joined;
+}
+
+// Keeps no value that is only added to the product that follows, or subtracted.
+std::vector<StripFunction::Step> WithoutKept(absl::Span<const StripFunction::Step> steps) {
+  std::vector<StripFunction::Step> rest;
+  while (!steps.empty()) {
+    if (steps.size() >= 3 && steps[0].kind == Kind::kKeep && steps[1].kind == Kind::kLoadMul) {
+      const int slot = steps[0].x.index;
+      const std::optional<Kind> kind = OfKept(steps[2].kind);
+      if (kind.has_value() && IsSlot(steps[2].x, slot) && !IsSlot(steps[1].x, slot) &&
+          !IsRead(steps.subspan(3), slot)) {
+        rest.push_back({*kind, steps[1].x, steps[1].y, steps[2].y});
+        steps.remove_prefix(3);
+        continue;
+      }
+    }
+    rest.push_back(steps[0]);
+    steps.remove_prefix(1);
+  }
+  return rest;
+}
+
 }  // namespace
 
 bool StripBuilder::Takes(UnaryKind kind) { return KindOf(kind).has_value(); }
@@ -79,9 +160,6 @@ bool StripBuilder::Takes(BinaryKind kind) { return KindOf(kind).has_value(); }
 
 int StripBuilder::Add(Node node) {
   const int id = static_cast<int>(nodes_.size());
-  for (const int in : node.in) {
-    if (in >= 0) nodes_[in].last_use = id;
-  }
   if (!node.is_leaf()) AQT_CHECK(++num_steps_ <= kMaxSteps);
   nodes_.push_back(std::move(node));
   return id;
@@ -114,6 +192,57 @@ void StripBuilder::Output(int value) {
   AQT_CHECK(!nodes_[value].is_leaf() && nodes_[value].output < 0);
   nodes_[value].output = num_outputs_++;
 }
+
+// The nodes with each directly behind its operands where that is possible, so that the accumulator often has one of
+// them. Of operands the first is computed first. All nodes ahead of an output stay ahead of it: it may be written where
+// they read.
+class StripBuilder::Sorter {
+ public:
+  explicit Sorter(const std::vector<Node>& nodes) : nodes_(nodes), ids_(nodes.size(), -1) {}
+
+  std::vector<Node> Nodes() && {
+    for (int id = 0; id < static_cast<int>(nodes_.size()); ++id) {
+      if (nodes_[id].output < 0) continue;
+      std::vector<bool> is_operand(nodes_.size(), false);
+      MarkOperands(id, is_operand);
+      for (int other = 0; other < id; ++other) {
+        if (!is_operand[other]) Visit(other);
+      }
+      Visit(id);
+    }
+    return std::move(sorted_);
+  }
+
+ private:
+  // Those of its operands, too.
+  void MarkOperands(int id, std::vector<bool>& is_operand) const {
+    for (const int in : nodes_[id].in) {
+      if (in < 0 || is_operand[in]) continue;
+      is_operand[in] = true;
+      MarkOperands(in, is_operand);
+    }
+  }
+
+  void Visit(int id) {
+    if (ids_[id] >= 0) return;
+    Node node = nodes_[id];
+    node.last_use = -1;
+    for (int& in : node.in) {
+      if (in < 0) continue;
+      Visit(in);
+      in = ids_[in];
+    }
+    ids_[id] = static_cast<int>(sorted_.size());
+    for (const int in : node.in) {
+      if (in >= 0) sorted_[in].last_use = ids_[id];
+    }
+    sorted_.push_back(node);
+  }
+
+  const std::vector<Node>& nodes_;
+  std::vector<int> ids_;  // in sorted_
+  std::vector<Node> sorted_;
+};
 
 // Puts the steps in the order of the nodes. The accumulator has the value of the last one; a value that others read is
 // kept in a slot until its last use.
@@ -159,7 +288,10 @@ class StripBuilder::Scheduler {
     const Node& node = nodes_[id];
     Kind kind = node.kind;
     int first = node.in[0], second = node.in[1];
-    if (kind != Kind::kSelect && second >= 0 && first != accumulator_ && second == accumulator_) {
+    // A number is best the second operand.
+    const bool exchanges =
+        second >= 0 && first != accumulator_ && (second == accumulator_ || IsNumber(nodes_[first].leaf));
+    if (kind != Kind::kSelect && exchanges) {
       std::swap(first, second);
       kind = Reversed(kind);
     }
@@ -176,15 +308,15 @@ class StripBuilder::Scheduler {
     for (const int in : node.in) {
       if (in >= 0 && nodes_[in].last_use == id && slots_[in] >= 0) free_.push_back(std::exchange(slots_[in], -1));
     }
+    if (node.output >= 0) {
+      const Kind write = node.is_condition ? Kind::kWriteBool : Kind::kWrite;
+      steps_.push_back({write, {Where::kArray, static_cast<uint8_t>(node.output)}});
+    }
     if (node.is_kept) {
       if (free_.empty()) free_.push_back(num_slots_++);
       slots_[id] = free_.back();
       free_.pop_back();
       steps_.push_back({Kind::kKeep, {Where::kSlot, static_cast<uint8_t>(slots_[id])}});
-    }
-    if (node.output >= 0) {
-      const Kind write = node.is_condition ? Kind::kWriteBool : Kind::kWrite;
-      steps_.push_back({write, {Where::kArray, static_cast<uint8_t>(node.output)}});
     }
   }
 
@@ -199,7 +331,7 @@ class StripBuilder::Scheduler {
 StripFunction StripBuilder::Build() && {
   StripFunction function;
   function.numbers_ = std::move(numbers_);
-  function.steps_ = Scheduler(std::move(nodes_)).Steps();
+  function.steps_ = WithoutKept(WithJoinedProducts(Scheduler(Sorter(nodes_).Nodes()).Steps()));
   return function;
 }
 

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_STRIP_H_
 #define AQT_KERNELS_STRIP_H_
 
-// Chains of elementwise operations on f32 arrays, computed strip by strip. A strip is four vectors; what one step
+// Chains of elementwise operations on f32 arrays, computed strip by strip. A strip is eight vectors; what one step
 // computes stays in registers for the next, and other intermediate values stay in the L1 cache. So a chain reads and
 // writes memory once, however long it is. Each step has the bits of the kernel of elementwise.h.
 
@@ -35,10 +35,10 @@ class StripFunction {
     enum class Where : uint8_t { kNone, kArray, kBoolArray, kNumber, kSlot } where = Where::kNone;
     uint8_t index = 0;
   };
-  // accumulator = kind(accumulator, x), or with y, too.
+  // accumulator = kind(accumulator, x), or with y and z, too.
   struct Step {
     Kind kind;
-    Operand x = {}, y = {};
+    Operand x = {}, y = {}, z = {};
   };
   // A number, or one for each row.
   struct Number {
@@ -83,11 +83,12 @@ class StripBuilder {
     int in[3] = {-1, -1, -1};          // of Select: condition, x, y
     StripFunction::Operand leaf = {};  // of an array or a number
     int output = -1;
-    int last_use = -1;  // the node
+    int last_use = -1;  // the node, after sorting
     bool is_kept = false;
     bool is_condition = false;
     bool is_leaf() const { return leaf.where != StripFunction::Operand::Where::kNone; }
   };
+  class Sorter;
   class Scheduler;
 
   int Add(Node node);

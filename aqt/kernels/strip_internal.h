@@ -22,8 +22,17 @@ enum class StripFunction::Kind : uint8_t {
   kSub,      // a - x
   kSubFrom,  // x - a
   kMul,
-  kDiv,      // a / x
-  kDivInto,  // x / a
+  // Several steps in one, where y is a number, and z is a number or nothing. Each product is rounded before it is used.
+  kLoadMul,         // x * y
+  kMulAdd,          // a * y + x
+  kMulSub,          // a * y - x
+  kMulSubFrom,      // x - a * y
+  kMulMul,          // a * y * x
+  kAddProduct,      // a + x * y * z
+  kSubProduct,      // a - x * y * z
+  kSubFromProduct,  // x * y * z - a
+  kDiv,             // a / x
+  kDivInto,         // x / a
   kMax,
   kMin,
   // All bits where it holds, otherwise none.

@@ -32,21 +32,21 @@ using V = hn::Vec<Tag>;
 using Where = StripFunction::Operand::Where;
 
 constexpr int64_t kLanes = hn::MaxLanes(Tag());
-constexpr int64_t kStrip = 4 * kLanes;
+constexpr int64_t kStrip = 8 * kLanes;
 
 // The vectors of a strip.
 struct Strip {
-  V v0, v1, v2, v3;
+  V v0, v1, v2, v3, v4, v5, v6, v7;
 };
 
 // f(i) for each vector; f(v, i) likewise.
 template <class F>
 HWY_INLINE Strip Make(F f) {
-  return {f(0), f(1), f(2), f(3)};
+  return {f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)};
 }
 template <class F>
 HWY_INLINE Strip Map(const Strip& a, F f) {
-  return {f(a.v0, 0), f(a.v1, 1), f(a.v2, 2), f(a.v3, 3)};
+  return {f(a.v0, 0), f(a.v1, 1), f(a.v2, 2), f(a.v3, 3), f(a.v4, 4), f(a.v5, 5), f(a.v6, 6), f(a.v7, 7)};
 }
 
 HWY_INLINE V LoadAt(const float* x, int64_t i) { return hn::LoadU(Tag(), x + i * kLanes); }
@@ -112,15 +112,16 @@ using Kind = StripFunction::Kind;
 
 // An operand or a result of a step.
 struct Place {
-  char* memory = nullptr;
-  int64_t step_bytes = 0;  // for each element; 0 of what is only as long as a strip
-  bool streams = false;    // an output
+  char* memory;
+  int64_t step_bytes;  // for each element; 0 of what is only as long as a strip
+  bool streams;        // an output
+  bool is_number;      // every element is the same
 };
 
 // A step and where its operands are.
 struct PlacedStep {
   Kind kind;
-  Place x, y;
+  Place x, y, z;
 };
 
 // Each step may be loaded, kept and written, too.
@@ -133,23 +134,48 @@ struct Memory {
   PlacedStep steps[kMaxPlacedSteps];
 };
 
+// Of functions that change a strip. Without it the compiler calls some, and the strip leaves its registers.
+#define AQT_ATTR HWY_ATTR __attribute__((always_inline))
+
 // The elements from `offset` on, `count` of them; kFull: a whole strip.
 template <bool kFull>
 HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int64_t count, Memory& memory) {
-  const auto at = [&](const Place& place, int part) HWY_ATTR -> const float* {
+  const auto at = [&](const Place& place, int part) AQT_ATTR -> const float* {
     char* from = place.memory + offset * place.step_bytes;
     if (kFull || place.step_bytes == 0) return reinterpret_cast<const float*>(from);
     std::memcpy(memory.parts[part], from, count * place.step_bytes);
     return memory.parts[part];
   };
-  Strip a = Make([](int64_t) HWY_ATTR { return hn::Zero(Tag()); });
-  const auto map = [&](const Place& place, auto f) HWY_ATTR {
+  Strip a = Make([](int64_t) AQT_ATTR { return hn::Zero(Tag()); });
+  const auto map = [&](const Place& place, auto f) AQT_ATTR {
     const float* x = at(place, 0);
-    a = Map(a, [&](V v, int64_t i) HWY_ATTR { return f(v, LoadAt(x, i)); });
+    if (place.is_number) {
+      const V number = LoadAt(x, 0);
+      a = Map(a, [&](V v, int64_t) AQT_ATTR { return f(v, number); });
+    } else {
+      a = Map(a, [&](V v, int64_t i) AQT_ATTR { return f(v, LoadAt(x, i)); });
+    }
+  };
+  const auto number_at = [](const Place& place)
+                             AQT_ATTR { return LoadAt(reinterpret_cast<const float*>(place.memory), 0); };
+  // f(a * y, x)
+  const auto map_product = [&](const PlacedStep& step, auto f) AQT_ATTR {
+    const V y = number_at(step.y);
+    map(step.x, [&](V v, V w) AQT_ATTR { return f(hn::Mul(v, y), w); });
+  };
+  // f(a, x * y * z), or f(a, x * y)
+  const auto map_loaded = [&](const PlacedStep& step, auto f) AQT_ATTR {
+    const V y = number_at(step.y);
+    if (step.z.memory == nullptr) {
+      map(step.x, [&](V v, V w) AQT_ATTR { return f(v, hn::Mul(w, y)); });
+    } else {
+      const V z = number_at(step.z);
+      map(step.x, [&](V v, V w) AQT_ATTR { return f(v, hn::Mul(hn::Mul(w, y), z)); });
+    }
   };
   const auto test = [&](const Place& place, auto f)
-                        HWY_ATTR { map(place, [&](V v, V w) HWY_ATTR { return hn::VecFromMask(Tag(), f(v, w)); }); };
-  const auto write = [&](const Place& place, auto store) HWY_ATTR {
+                        AQT_ATTR { map(place, [&](V v, V w) AQT_ATTR { return hn::VecFromMask(Tag(), f(v, w)); }); };
+  const auto write = [&](const Place& place, auto store) AQT_ATTR {
     char* to = place.memory + offset * place.step_bytes;
     if (kFull || place.step_bytes == 0) return store(to);
     store(reinterpret_cast<char*>(memory.parts[0]));
@@ -158,6 +184,10 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
   for (const PlacedStep& step : steps) {
     switch (step.kind) {
       case Kind::kLoad: a = Load(at(step.x, 0)); break;
+      case Kind::kLoadMul:
+        a = Load(at(step.x, 0));
+        map(step.y, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); });
+        break;
       case Kind::kLoadBool: a = LoadBool(reinterpret_cast<const uint8_t*>(at(step.x, 0))); break;
       case Kind::kWrite:
         if (kFull && step.x.streams) {
@@ -165,34 +195,41 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
           break;
         }
         [[fallthrough]];
-      case Kind::kKeep: write(step.x, [&](char* to) HWY_ATTR { Store(a, reinterpret_cast<float*>(to)); }); break;
+      case Kind::kKeep: write(step.x, [&](char* to) AQT_ATTR { Store(a, reinterpret_cast<float*>(to)); }); break;
       case Kind::kWriteBool:
-        write(step.x, [&](char* to) HWY_ATTR { StoreBool(a, reinterpret_cast<uint8_t*>(to)); });
+        write(step.x, [&](char* to) AQT_ATTR { StoreBool(a, reinterpret_cast<uint8_t*>(to)); });
         break;
-      case Kind::kAdd: map(step.x, [](V v, V w) HWY_ATTR { return hn::Add(v, w); }); break;
-      case Kind::kSub: map(step.x, [](V v, V w) HWY_ATTR { return hn::Sub(v, w); }); break;
-      case Kind::kSubFrom: map(step.x, [](V v, V w) HWY_ATTR { return hn::Sub(w, v); }); break;
-      case Kind::kMul: map(step.x, [](V v, V w) HWY_ATTR { return hn::Mul(v, w); }); break;
-      case Kind::kDiv: map(step.x, [](V v, V w) HWY_ATTR { return hn::Div(v, w); }); break;
-      case Kind::kDivInto: map(step.x, [](V v, V w) HWY_ATTR { return hn::Div(w, v); }); break;
-      case Kind::kMax: map(step.x, [](V v, V w) HWY_ATTR { return MaximumOf(v, w); }); break;
-      case Kind::kMin: map(step.x, [](V v, V w) HWY_ATTR { return MinimumOf(v, w); }); break;
-      case Kind::kEq: test(step.x, [](V v, V w) HWY_ATTR { return hn::Eq(v, w); }); break;
-      case Kind::kNe: test(step.x, [](V v, V w) HWY_ATTR { return hn::Not(hn::Eq(v, w)); }); break;  // also of NaN
-      case Kind::kLt: test(step.x, [](V v, V w) HWY_ATTR { return hn::Lt(v, w); }); break;
-      case Kind::kLe: test(step.x, [](V v, V w) HWY_ATTR { return hn::Le(v, w); }); break;
-      case Kind::kGt: test(step.x, [](V v, V w) HWY_ATTR { return hn::Gt(v, w); }); break;
-      case Kind::kGe: test(step.x, [](V v, V w) HWY_ATTR { return hn::Ge(v, w); }); break;
+      case Kind::kAdd: map(step.x, [](V v, V w) AQT_ATTR { return hn::Add(v, w); }); break;
+      case Kind::kSub: map(step.x, [](V v, V w) AQT_ATTR { return hn::Sub(v, w); }); break;
+      case Kind::kSubFrom: map(step.x, [](V v, V w) AQT_ATTR { return hn::Sub(w, v); }); break;
+      case Kind::kMulAdd: map_product(step, [](V v, V w) AQT_ATTR { return hn::Add(v, w); }); break;
+      case Kind::kMulSub: map_product(step, [](V v, V w) AQT_ATTR { return hn::Sub(v, w); }); break;
+      case Kind::kMulSubFrom: map_product(step, [](V v, V w) AQT_ATTR { return hn::Sub(w, v); }); break;
+      case Kind::kAddProduct: map_loaded(step, [](V v, V w) AQT_ATTR { return hn::Add(v, w); }); break;
+      case Kind::kSubProduct: map_loaded(step, [](V v, V w) AQT_ATTR { return hn::Sub(v, w); }); break;
+      case Kind::kSubFromProduct: map_loaded(step, [](V v, V w) AQT_ATTR { return hn::Sub(w, v); }); break;
+      case Kind::kMulMul: map_product(step, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); }); break;
+      case Kind::kMul: map(step.x, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); }); break;
+      case Kind::kDiv: map(step.x, [](V v, V w) AQT_ATTR { return hn::Div(v, w); }); break;
+      case Kind::kDivInto: map(step.x, [](V v, V w) AQT_ATTR { return hn::Div(w, v); }); break;
+      case Kind::kMax: map(step.x, [](V v, V w) AQT_ATTR { return MaximumOf(v, w); }); break;
+      case Kind::kMin: map(step.x, [](V v, V w) AQT_ATTR { return MinimumOf(v, w); }); break;
+      case Kind::kEq: test(step.x, [](V v, V w) AQT_ATTR { return hn::Eq(v, w); }); break;
+      case Kind::kNe: test(step.x, [](V v, V w) AQT_ATTR { return hn::Not(hn::Eq(v, w)); }); break;  // also of NaN
+      case Kind::kLt: test(step.x, [](V v, V w) AQT_ATTR { return hn::Lt(v, w); }); break;
+      case Kind::kLe: test(step.x, [](V v, V w) AQT_ATTR { return hn::Le(v, w); }); break;
+      case Kind::kGt: test(step.x, [](V v, V w) AQT_ATTR { return hn::Gt(v, w); }); break;
+      case Kind::kGe: test(step.x, [](V v, V w) AQT_ATTR { return hn::Ge(v, w); }); break;
       case Kind::kSelect: {
         const float *x = at(step.x, 0), *y = at(step.y, 1);
         a = Map(
-            a, [=](V v, int64_t i) HWY_ATTR { return hn::IfThenElse(hn::MaskFromVec(v), LoadAt(x, i), LoadAt(y, i)); });
+            a, [=](V v, int64_t i) AQT_ATTR { return hn::IfThenElse(hn::MaskFromVec(v), LoadAt(x, i), LoadAt(y, i)); });
         break;
       }
-      case Kind::kNeg: a = Map(a, [](V v, int64_t) HWY_ATTR { return hn::Neg(v); }); break;
-      case Kind::kAbs: a = Map(a, [](V v, int64_t) HWY_ATTR { return hn::Abs(v); }); break;
-      case Kind::kFlush: a = Map(a, [](V v, int64_t) HWY_ATTR { return FlushOf(v); }); break;
-      case Kind::kSqrt: a = Map(a, [](V v, int64_t) HWY_ATTR { return hn::Sqrt(v); }); break;
+      case Kind::kNeg: a = Map(a, [](V v, int64_t) AQT_ATTR { return hn::Neg(v); }); break;
+      case Kind::kAbs: a = Map(a, [](V v, int64_t) AQT_ATTR { return hn::Abs(v); }); break;
+      case Kind::kFlush: a = Map(a, [](V v, int64_t) AQT_ATTR { return FlushOf(v); }); break;
+      case Kind::kSqrt: a = Map(a, [](V v, int64_t) AQT_ATTR { return hn::Sqrt(v); }); break;
       case Kind::kRsqrt: a = Apply(a, [](float v) { return static_cast<float>(Rsqrt(v)); }); break;
       case Kind::kExp: a = Apply(a, [](float v) { return Exp(v); }); break;
       case Kind::kExpm1: a = Apply(a, [](float v) { return Expm1(v); }); break;
@@ -205,14 +242,16 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
   }
 }
 
+#undef AQT_ATTR
+
 void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
              const StripCall& call) {
   Memory memory;
   if (call.columns % kStrip != 0) std::fill_n(memory.parts[0], 2 * kStrip, 0.0f);
   const auto place = [&](Kind kind, const StripFunction::Operand& operand) -> Place {
-    const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0}; };
+    const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0, false, false}; };
     const auto array = [](const void* x, int64_t bytes) {
-      return Place{static_cast<char*>(const_cast<void*>(x)), bytes};
+      return Place{static_cast<char*>(const_cast<void*>(x)), bytes, false, false};
     };
     if (kind == Kind::kWrite) {
       Place output = array(call.outputs[operand.index], sizeof(float));
@@ -224,13 +263,18 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
       case Where::kNone: break;
       case Where::kArray: return array(call.arrays[operand.index], sizeof(float));
       case Where::kBoolArray: return array(call.arrays[operand.index], sizeof(bool));
-      case Where::kNumber: return of_strip(memory.numbers[operand.index]);
+      case Where::kNumber: {
+        Place number = of_strip(memory.numbers[operand.index]);
+        number.is_number = true;
+        return number;
+      }
       case Where::kSlot: return of_strip(memory.slots[operand.index]);
     }
-    return {};
+    return {nullptr, 0, false, false};
   };
   for (size_t i = 0; i < steps.size(); ++i) {
-    memory.steps[i] = {steps[i].kind, place(steps[i].kind, steps[i].x), place(steps[i].kind, steps[i].y)};
+    const auto& [kind, x, y, z] = steps[i];
+    memory.steps[i] = {kind, place(kind, x), place(kind, y), place(kind, z)};
   }
   const absl::Span<const PlacedStep> placed(memory.steps, steps.size());
   const auto set_number = [&](size_t i, int64_t row) { std::fill_n(memory.numbers[i], kStrip, call.numbers[i][row]); };

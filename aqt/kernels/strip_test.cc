@@ -1,5 +1,6 @@
 #include "aqt/kernels/strip.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -177,7 +178,7 @@ TEST(StripTest, RandomChainsHaveTheBitsOfTheirSteps) {
   std::mt19937 random(1);
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
-    constexpr int64_t kColumns[] = {1, 3, 16, 63, 64, 65, 130, 200};
+    constexpr int64_t kColumns[] = {1, 3, 16, 65, 128, 130, 200, 520};
     Chain chain(1 + random() % 5, kColumns[random() % 8], seed);
     for (int i = 1 + random() % 6; i > 0; --i) chain.AddLeaf();
     const int steps = 1 + static_cast<int>(random() % 20);
@@ -207,6 +208,77 @@ TEST(StripTest, AnOutputMayBeAnArrayThatIsNotReadAgain) {
   void* outputs[] = {x.data()};
   std::move(builder).Build().Run({arrays, nullptr, outputs, 1, 100});
   EXPECT_EQ(x, want);
+}
+
+// The first output overwrites what the second one's operand reads.
+TEST(StripTest, StepsAheadOfAnOutputReadBeforeItIsWritten) {
+  std::vector<float> x(300), twice(300), x_want(300), twice_want(300);
+  for (int i = 0; i < 300; ++i) x[i] = static_cast<float>(i), x_want[i] = -x[i], twice_want[i] = std::sqrt(x[i] + x[i]);
+  StripBuilder builder;
+  const int array = builder.Array();
+  const int sum = builder.Binary(BinaryKind::kAdd, array, array);
+  builder.Output(builder.Unary(UnaryKind::kNeg, array));
+  builder.Output(builder.Unary(UnaryKind::kSqrt, sum));
+  const void* arrays[] = {x.data()};
+  void* outputs[] = {x.data(), twice.data()};
+  std::move(builder).Build().Run({arrays, nullptr, outputs, 1, 300});
+  EXPECT_EQ(x, x_want);
+  EXPECT_EQ(twice, twice_want);
+}
+
+// x times up to two numbers, y times one or two, then their sum or difference: joined steps. In half
+// of the variants -x is in place of x, and its product is an output, too.
+TEST(StripTest, SumsOfProductsByNumbers) {
+  constexpr int kCount = 333;
+  const float numbers[] = {1.7f, 0.3f, 1.1f, 0.9f};
+  std::vector<float> x(kCount), y(kCount);
+  std::mt19937 random(3);
+  for (int i = 0; i < kCount; ++i) {
+    x[i] = static_cast<float>(random()) * 0x1p-31f - 1;
+    y[i] = static_cast<float>(random()) * 0x1p-31f - 1;
+  }
+  for (int variant = 0; variant < 96; ++variant) {
+    SCOPED_TRACE(variant);
+    const bool is_sum = variant & 1, exchanged = variant & 2, number_first = variant & 4;
+    const int x_factors = variant / 8 % 3, y_factors = 1 + variant / 24 % 2;
+    const bool is_output = variant >= 48;
+    StripBuilder builder;
+    const int ids[] = {builder.Array(), builder.Array()};
+    std::vector<float> want(kCount), got(kCount), a_want(kCount), a_got(kCount);
+    const float* call_numbers[4];
+    int num_numbers = 0;
+    const auto product = [&](int id, int first, int count) {
+      for (int i = first; i < first + count; ++i) {
+        call_numbers[num_numbers++] = &numbers[i];
+        const int number = builder.Number(false);
+        id = number_first ? builder.Binary(BinaryKind::kMul, number, id) : builder.Binary(BinaryKind::kMul, id, number);
+      }
+      return id;
+    };
+    const int a = product(is_output ? builder.Unary(UnaryKind::kNeg, ids[0]) : ids[0], 0, x_factors);
+    if (is_output) builder.Output(a);
+    const int b = product(ids[1], 2, y_factors);
+    const BinaryKind kind = is_sum ? BinaryKind::kAdd : BinaryKind::kSub;
+    builder.Output(exchanged ? builder.Binary(kind, b, a) : builder.Binary(kind, a, b));
+    for (int i = 0; i < kCount; ++i) {
+      volatile float p = is_output ? -x[i] : x[i], q = y[i] * numbers[2];
+      if (x_factors > 0) p = p * numbers[0];
+      if (x_factors == 2) p = p * numbers[1];
+      if (y_factors == 2) q = q * numbers[3];
+      if (is_output) a_want[i] = p;
+      const float left = exchanged ? q : p, right = exchanged ? p : q;
+      want[i] = is_sum ? left + right : left - right;
+    }
+    const StripFunction function = std::move(builder).Build();
+    const void* arrays[] = {x.data(), y.data()};
+    std::vector<void*> outputs = {got.data()};
+    if (is_output) outputs.insert(outputs.begin(), a_got.data());
+    for (const Target target : SupportedTargets()) {
+      function.Run({arrays, call_numbers, outputs.data(), 1, kCount}, target);
+      EXPECT_EQ(got, want) << ToString(target);
+      EXPECT_EQ(a_got, a_want) << ToString(target);
+    }
+  }
 }
 
 TEST(StripTest, NothingOfAnEmptyMatrix) {
