@@ -248,8 +248,8 @@ std::vector<Profile::Step> Executable::Impl::ProfiledSteps() const {
 
 absl::StatusOr<Executable> Executable::Make(const Program& program, const ExecutableOptions& options) {
   AQT_RETURN_IF_ERROR(Check(program));
-  return Executable(std::make_shared<Impl>(
-      program, internal::MakePlan(internal::WithoutTransposedProducts(program), options.fuse), options.hooks));
+  const Program simple = internal::WithoutTransposedProducts(internal::WithRelusAsMaxima(program));
+  return Executable(std::make_shared<Impl>(program, internal::MakePlan(simple, options.fuse), options.hooks));
 }
 
 absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args, Profile* profile) const {

@@ -1,5 +1,6 @@
 #include "aqt/runtime/simplify.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -7,9 +8,11 @@
 #include <variant>
 #include <vector>
 
+#include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/op.h"
+#include "aqt/kernels/elementwise.h"
 
 namespace aqt::internal {
 namespace {
@@ -111,7 +114,49 @@ Program WithEarlyTransposes(const Program& program) {
   return result;
 }
 
+// Whether all elements are the number +0.
+bool IsZero(const Program& program, const Links& links, VarId var) {
+  if (const auto it = program.consts.find(var); it != program.consts.end()) {
+    const Array& array = it->second;
+    const auto* bytes = static_cast<const char*>(array.data());
+    return std::all_of(bytes, bytes + array.num_bytes(), [](char byte) { return byte == 0; });
+  }
+  const int made = links.producer[var];
+  return made >= 0 && std::holds_alternative<BroadcastOp>(program.eqns[made].op) &&
+         IsZero(program, links, program.eqns[made].in[0]);
+}
+
+// The equation max(x, 0) that makes the variable, behind any number of stop_gradient; null for others.
+const Equation* MaximumWithZero(const Program& program, const Links& links, VarId var, VarId x) {
+  const int made = links.producer[var];
+  if (made < 0) return nullptr;
+  const Equation& eqn = program.eqns[made];
+  if (std::holds_alternative<StopGradientOp>(eqn.op)) return MaximumWithZero(program, links, eqn.in[0], x);
+  const auto* op = std::get_if<BinaryOp>(&eqn.op);
+  const bool is_it = op != nullptr && op->kind == kernels::BinaryKind::kMax && eqn.in[0] == x;
+  return is_it && IsZero(program, links, eqn.in[1]) ? &eqn : nullptr;
+}
+
 }  // namespace
+
+Program WithRelusAsMaxima(const Program& program) {
+  Program result = program;
+  const Links links(program);
+  for (size_t i = 0; i < program.eqns.size(); ++i) {
+    const Equation& select = program.eqns[i];
+    if (!std::holds_alternative<SelectOp>(select.op) || links.producer[select.in[0]] < 0) continue;
+    const Equation& test = program.eqns[links.producer[select.in[0]]];
+    const auto* compare = std::get_if<CompareOp>(&test.op);
+    const VarId x = select.in[1];
+    if (compare == nullptr || compare->kind != kernels::CompareKind::kGt || test.in[0] != x) continue;
+    if (!IsZero(program, links, test.in[1])) continue;
+    if (const Equation* maximum = MaximumWithZero(program, links, select.in[2], x); maximum != nullptr) {
+      result.eqns[i].op = maximum->op;
+      result.eqns[i].in = maximum->in;
+    }
+  }
+  return result;
+}
 
 Program WithoutTransposedProducts(const Program& original) {
   const Program program = WithEarlyTransposes(original);

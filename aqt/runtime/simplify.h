@@ -12,6 +12,10 @@ namespace aqt::internal {
 // then. A dot_general that nothing else needs stays, without use.
 Program WithoutTransposedProducts(const Program& program);
 
+// The program with each select(x > 0, x, max(x, 0)) computed as max(x, 0): ops::Relu is traced so. The bits are the
+// same: where x is greater, the maximum is x. What nothing else needs stays, without use.
+Program WithRelusAsMaxima(const Program& program);
+
 }  // namespace aqt::internal
 
 #endif  // AQT_RUNTIME_SIMPLIFY_H_

@@ -1,5 +1,6 @@
 #include "aqt/runtime/simplify.h"
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/eval.h"
+#include "aqt/ops/functions.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
@@ -101,6 +103,43 @@ TEST(SimplifyTest, MovesTransposesBeforeElementwiseOperations) {
       1);
   simplify([](In in) { return Values{ops::Transpose(ops::MatMul(in[0], in[1]) + in[3], {1, 0})}; }, 1);
   simplify([](In in) { return Values{ops::Transpose(in[3] / in[2], {1, 0})}; }, 1);
+}
+
+// Numbers of all kinds, with both zeros.
+Array Extremes(DType dtype) {
+  const double tiny = 0x1p-140, inf = INFINITY;
+  return Cast(Array::Of<double>({NAN, -NAN, inf, -inf, 0.0, -0.0, tiny, -tiny, 1.5, -1.5, 1e30, -1e30}, {3, 4}), dtype);
+}
+
+TEST(SimplifyTest, ReluIsAMaximum) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
+    const Array x = Extremes(dtype);
+    const absl::StatusOr<Program> program = TraceWith([](In in) { return Values{ops::Relu(in[0])}; }, {x});
+    ASSERT_THAT(program, IsOk());
+    const Program simple = WithRelusAsMaxima(*program);
+    ASSERT_THAT(Check(simple), IsOk());
+    EXPECT_EQ(CountOps(*program, "select"), 1);
+    EXPECT_EQ(CountOps(simple, "select"), 0);
+    EXPECT_TRUE(BitEqual((*Eval(simple, {x}))[0], (*Eval(*program, {x}))[0])) << ToString(dtype);
+  }
+}
+
+TEST(SimplifyTest, OtherSelectsStay) {
+  const auto expect_same = [](const TracedFunction& fn) {
+    const absl::StatusOr<Program> program = TraceWith(fn, {Extremes(DType::kF32), Extremes(DType::kF32)});
+    ASSERT_THAT(program, IsOk());
+    EXPECT_EQ(ToText(WithRelusAsMaxima(*program)), ToText(*program));
+  };
+  using ops::Greater, ops::GreaterEqual, ops::Max, ops::Min, ops::Select;
+  expect_same([](In in) { return Values{Select(GreaterEqual(in[0], 0.0), in[0], Max(in[0], 0.0))}; });  // -0
+  expect_same([](In in) { return Values{Select(Greater(in[0], -0.0), in[0], Max(in[0], -0.0))}; });
+  expect_same([](In in) { return Values{Select(Greater(in[0], 0.0), in[0], Max(in[0], 1.0))}; });
+  expect_same([](In in) { return Values{Select(Greater(in[0], 1.0), in[0], Max(in[0], 0.0))}; });
+  expect_same([](In in) { return Values{Select(Greater(in[0], 0.0), in[0], Min(in[0], 0.0))}; });
+  expect_same([](In in) { return Values{Select(Greater(in[1], 0.0), in[0], Max(in[0], 0.0))}; });
+  expect_same([](In in) { return Values{Select(Greater(in[0], 0.0), in[1], Max(in[0], 0.0))}; });
+  expect_same([](In in) { return Values{Select(Greater(in[0], 0.0), in[0], Max(in[1], 0.0))}; });
+  expect_same([](In in) { return Values{Select(Greater(in[0], 0.0), in[0], in[1])}; });
 }
 
 }  // namespace
