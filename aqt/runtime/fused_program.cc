@@ -11,7 +11,7 @@
 namespace aqt::internal {
 namespace {
 
-constexpr int64_t kMinPiecesPerPart = 4;
+constexpr int64_t kMinPiecesPerPart = 2;
 constexpr int64_t kPartsPerThread = 4;  // threads may be interrupted
 
 // Of other threads than the caller's; grows to what the largest group needs.
