@@ -226,16 +226,12 @@ class StripBuilder::Sorter {
   void Visit(int id) {
     if (ids_[id] >= 0) return;
     Node node = nodes_[id];
-    node.last_use = -1;
     for (int& in : node.in) {
       if (in < 0) continue;
       Visit(in);
       in = ids_[in];
     }
     ids_[id] = static_cast<int>(sorted_.size());
-    for (const int in : node.in) {
-      if (in >= 0) sorted_[in].last_use = ids_[id];
-    }
     sorted_.push_back(node);
   }
 
@@ -251,7 +247,7 @@ class StripBuilder::Scheduler {
   explicit Scheduler(std::vector<Node> nodes) : nodes_(std::move(nodes)), slots_(nodes_.size(), -1) {}
 
   std::vector<StripFunction::Step> Steps() && {
-    FindKept();
+    FindUses();
     for (int id = 0; id < static_cast<int>(nodes_.size()); ++id) {
       if (!nodes_[id].is_leaf()) AddNode(id);
     }
@@ -264,13 +260,16 @@ class StripBuilder::Scheduler {
     return node.in[0] == value || (node.in[1] == value && node.kind != Kind::kSelect);
   }
 
-  void FindKept() {
+  // Which values are kept, and until when.
+  void FindUses() {
     int previous = -1;
     for (int id = 0; id < static_cast<int>(nodes_.size()); ++id) {
       const Node& node = nodes_[id];
       if (node.is_leaf()) continue;
       for (const int in : node.in) {
-        if (in >= 0 && !(in == previous && TakesFirst(node, in))) nodes_[in].is_kept = true;
+        if (in < 0) continue;
+        nodes_[in].last_use = id;
+        if (in != previous || !TakesFirst(node, in)) nodes_[in].is_kept = true;
       }
       if (node.in[1] == node.in[0]) nodes_[node.in[0]].is_kept = true;
       previous = id;

@@ -83,7 +83,7 @@ class StripBuilder {
     int in[3] = {-1, -1, -1};          // of Select: condition, x, y
     StripFunction::Operand leaf = {};  // of an array or a number
     int output = -1;
-    int last_use = -1;  // the node, after sorting
+    int last_use = -1;  // the node; Scheduler's
     bool is_kept = false;
     bool is_condition = false;
     bool is_leaf() const { return leaf.where != StripFunction::Operand::Where::kNone; }

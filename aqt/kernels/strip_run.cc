@@ -184,10 +184,11 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
   for (const PlacedStep& step : steps) {
     switch (step.kind) {
       case Kind::kLoad: a = Load(at(step.x, 0)); break;
-      case Kind::kLoadMul:
-        a = Load(at(step.x, 0));
-        map(step.y, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); });
+      case Kind::kLoadMul: {
+        const V y = number_at(step.y);
+        a = Map(Load(at(step.x, 0)), [&](V v, int64_t) AQT_ATTR { return hn::Mul(v, y); });
         break;
+      }
       case Kind::kLoadBool: a = LoadBool(reinterpret_cast<const uint8_t*>(at(step.x, 0))); break;
       case Kind::kWrite:
         if (kFull && step.x.streams) {
@@ -202,14 +203,14 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
       case Kind::kAdd: map(step.x, [](V v, V w) AQT_ATTR { return hn::Add(v, w); }); break;
       case Kind::kSub: map(step.x, [](V v, V w) AQT_ATTR { return hn::Sub(v, w); }); break;
       case Kind::kSubFrom: map(step.x, [](V v, V w) AQT_ATTR { return hn::Sub(w, v); }); break;
+      case Kind::kMul: map(step.x, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); }); break;
       case Kind::kMulAdd: map_product(step, [](V v, V w) AQT_ATTR { return hn::Add(v, w); }); break;
       case Kind::kMulSub: map_product(step, [](V v, V w) AQT_ATTR { return hn::Sub(v, w); }); break;
       case Kind::kMulSubFrom: map_product(step, [](V v, V w) AQT_ATTR { return hn::Sub(w, v); }); break;
+      case Kind::kMulMul: map_product(step, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); }); break;
       case Kind::kAddProduct: map_loaded(step, [](V v, V w) AQT_ATTR { return hn::Add(v, w); }); break;
       case Kind::kSubProduct: map_loaded(step, [](V v, V w) AQT_ATTR { return hn::Sub(v, w); }); break;
       case Kind::kSubFromProduct: map_loaded(step, [](V v, V w) AQT_ATTR { return hn::Sub(w, v); }); break;
-      case Kind::kMulMul: map_product(step, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); }); break;
-      case Kind::kMul: map(step.x, [](V v, V w) AQT_ATTR { return hn::Mul(v, w); }); break;
       case Kind::kDiv: map(step.x, [](V v, V w) AQT_ATTR { return hn::Div(v, w); }); break;
       case Kind::kDivInto: map(step.x, [](V v, V w) AQT_ATTR { return hn::Div(w, v); }); break;
       case Kind::kMax: map(step.x, [](V v, V w) AQT_ATTR { return MaximumOf(v, w); }); break;

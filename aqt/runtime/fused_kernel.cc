@@ -59,6 +59,9 @@ class Builder {
   void FindNumbers();
   bool CanBeStep(const FusedMember& member) const;
   bool IsOutput(VarId var) const;
+  // Whether is_it(i) for each member i that reads the variable.
+  template <class F>
+  bool AllReaders(VarId var, const F& is_it) const;
   bool OnlyStepsRead(VarId var, int strip) const;
   // Whether a large output of the program is read by no member outside this strip.
   bool IsStreamed(VarId var, int strip) const;
@@ -171,21 +174,23 @@ void Builder::FindStrips() {
 
 bool Builder::IsOutput(VarId var) const { return std::find(out_.begin(), out_.end(), var) != out_.end(); }
 
-// Whether all readers are steps of strips, of the one given if it is not -1.
-bool Builder::OnlyStepsRead(VarId var, int strip) const {
+template <class F>
+bool Builder::AllReaders(VarId var, const F& is_it) const {
   const auto readers = readers_.find(var);
-  if (IsOutput(var) || readers == readers_.end()) return false;
-  return std::all_of(readers->second.begin(), readers->second.end(),
-                     [&](int reader) { return strips_[reader] >= 0 && (strip < 0 || strips_[reader] == strip); });
+  return readers == readers_.end() || std::all_of(readers->second.begin(), readers->second.end(), is_it);
+}
+
+// Whether there are readers, and all are steps of strips, of the one given if it is not -1.
+bool Builder::OnlyStepsRead(VarId var, int strip) const {
+  return !IsOutput(var) && readers_.contains(var) &&
+         AllReaders(var, [&](int reader) { return strips_[reader] >= 0 && (strip < 0 || strips_[reader] == strip); });
 }
 
 bool Builder::IsStreamed(VarId var, int strip) const {
   const auto is_var = [&](const Program::Port& port) { return Root(port.var) == var; };
-  if (program_.aval(var).num_bytes() < kMinStreamedBytes || !IsOutput(var)) return false;
-  if (std::none_of(program_.outputs.begin(), program_.outputs.end(), is_var)) return false;
-  const auto readers = readers_.find(var);
-  return readers == readers_.end() ||
-         std::all_of(readers->second.begin(), readers->second.end(), [&](int i) { return strips_[i] == strip; });
+  return program_.aval(var).num_bytes() >= kMinStreamedBytes &&
+         std::any_of(program_.outputs.begin(), program_.outputs.end(), is_var) &&
+         AllReaders(var, [&](int reader) { return strips_[reader] == strip; });
 }
 
 // Broadcasts of f32 numbers, or of a number for each row, that only steps read.
