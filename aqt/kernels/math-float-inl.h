@@ -1,7 +1,7 @@
-// The functions of math-inl.h for one float. They too are computed in f64, but with the shorter polynomials that are
-// enough for a result that is rounded to f32: their error before that rounding is at most 2^-37.7 of the result, which
-// is less than 0.0001 units in the last place of f32. The coefficients are interpolated in Chebyshev nodes. Included
-// once per Highway target, after math-inl.h; all targets give the same bits.
+// The functions of math-inl.h for one float. Exp is computed in f32. The others too are computed in f64, but with the
+// shorter polynomials that are enough for a result that is rounded to f32: their error before that rounding is at most
+// 2^-37.7 of the result, which is less than 0.0001 units in the last place of f32. The coefficients are interpolated in
+// Chebyshev nodes. Included once per Highway target, after math-inl.h; all targets give the same bits.
 
 #if defined(AQT_KERNELS_MATH_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_MATH_FLOAT_INL_H_
@@ -24,14 +24,21 @@ namespace HWY_NAMESPACE {
 
 inline constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
+HWY_INLINE uint32_t BitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
+HWY_INLINE float FloatFromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
 // x, or the nearer of the ends; NaN stays.
-HWY_INLINE double ClampKeepingNaN(double x, double low, double high) {
-  const double above = x < low ? low : x;
+template <class C>
+HWY_INLINE C ClampKeepingNaN(C x, C low, C high) {
+  const C above = x < low ? low : x;
   return above > high ? high : above;
 }
 
 // x, where e^x of f32 is neither 0 nor infinite.
-HWY_INLINE double ClampForFloatExp(double x) { return ClampKeepingNaN(x, -104.0, 89.0); }
+template <class C>
+HWY_INLINE C ClampForFloatExp(C x) {
+  return ClampKeepingNaN(x, C{-104}, C{89});
+}
 
 // x = k ln 2 + r for |x| <= 104. The product is off by less than 2^-45.
 HWY_INLINE ExpArgument ReduceForFloatExp(double x) {
@@ -80,7 +87,24 @@ HWY_INLINE double ShortLog(double x) {
 
 // ---- functions
 
-HWY_INLINE float Exp(float x) { return static_cast<float>(ShortExp(ClampForFloatExp(x))); }
+// In f32, which takes half the time of ShortExp. At most 0.66 units in the last place off; 0.75 where the result is
+// subnormal.
+HWY_INLINE float Exp(float x) {
+  // x = k ln 2 + r + rest, |r| <= 0.3466: the product of k with the upper 15 bits of ln 2 is exact, and so is `part`.
+  const float clamped = ClampForFloatExp(x);
+  const float shifted = clamped * 0x1.715476p0f + 0x1.8p23f;  // k in the lowest bits
+  const float k = shifted - 0x1.8p23f;
+  const float part = clamped - k * 0x1.62e4p-1f, low = k * 0x1.7f7d1cp-20f;
+  const float r = part - low, rest = (part - r) - low;
+  // e^r = 1 + r + r^2 q, where the polynomial is off by 2^-33. 1 + r is `sum` and `sum_low`, exactly.
+  const float q =
+      Polynomial(r, 0x1.0p-1f, 0x1.555554p-3f, 0x1.5554e8p-5f, 0x1.11131p-7f, 0x1.6d4cecp-10f, 0x1.9df86cp-13f);
+  const float sum = 1.0f + r, sum_low = (1.0f - sum) + r;
+  const float y = sum + (sum_low + (r * r * q + rest));
+  // 2^k in two factors: 2^-151 is none of f32, nor is 2^128.
+  const uint32_t half = (BitsOf(shifted) >> 1) << 23, other_half = (BitsOf(shifted) << 23) - half;
+  return y * FloatFromBits(half + 0x3f800000u) * FloatFromBits(other_half + 0x3f800000u);
+}
 
 HWY_INLINE float Expm1(float x) {
   const float y = static_cast<float>(ShortExpm1(ClampForFloatExp(x)));

@@ -32,9 +32,12 @@ HWY_INLINE double FromBits(uint64_t bits) { return __builtin_bit_cast(double, bi
 HWY_INLINE double Nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 // c0 + c1 x + c2 x^2 + ..., by Horner's rule.
-HWY_INLINE double Polynomial(double, double c) { return c; }
-template <class... C>
-HWY_INLINE double Polynomial(double x, double c, C... rest) {
+template <class T>
+HWY_INLINE T Polynomial(T, T c) {
+  return c;
+}
+template <class T, class... C>
+HWY_INLINE T Polynomial(T x, T c, C... rest) {
   return x * Polynomial(x, rest...) + c;
 }
 
