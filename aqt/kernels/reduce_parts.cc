@@ -131,12 +131,49 @@ HWY_INLINE void RowsTogether(const C* x, int64_t columns, C* out) {
   }
 }
 
+// The maxima of several rows with the processor's maximum, which may drop a NaN and take -0 for +0. Returns false where
+// that could be: the results are to be computed again.
+template <int kRows, class C>
+HWY_INLINE bool QuickMaxima(const C* x, int64_t columns, C* out) {
+  const Wide<C> d;
+  constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(Wide<C>()));
+  hn::VFromD<Wide<C>> maxima[kRows], sums[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    maxima[r] = hn::Set(d, Max::kInitial<C>);
+    sums[r] = hn::Zero(d);
+  }
+  int64_t k = 0;
+  for (; k + kStep <= columns; k += kStep) {
+    for (int r = 0; r < kRows; ++r) {
+      const auto v = hn::LoadU(d, x + r * columns + k);
+      maxima[r] = hn::Max(maxima[r], v);
+      sums[r] = hn::Add(sums[r], v);  // NaN of a NaN
+    }
+  }
+  bool sure = true;
+  for (int r = 0; r < kRows; ++r) {
+    C maximum = hn::GetLane(hn::MaxOfLanes(d, maxima[r])), sum = hn::GetLane(hn::SumOfLanes(d, sums[r]));
+    for (int64_t i = k; i < columns; ++i) {
+      maximum = std::max(maximum, x[r * columns + i]);
+      sum += x[r * columns + i];
+    }
+    out[r] = maximum;
+    sure &= sum == sum && maximum != 0;
+  }
+  return sure;
+}
+
 template <class K, class T>
 void RowsOf(const T* x, int64_t rows, int64_t columns, T* out) {
   using C = ComputeType<T>;
   int64_t r = 0;
   if constexpr (std::is_same_v<T, C>) {
-    for (; r + 4 <= rows; r += 4) RowsTogether<K, 4>(x + r * columns, columns, out + r);
+    for (; r + 4 <= rows; r += 4) {
+      if constexpr (std::is_same_v<K, Max> && std::is_floating_point_v<C>) {
+        if (QuickMaxima<4>(x + r * columns, columns, out + r)) continue;
+      }
+      RowsTogether<K, 4>(x + r * columns, columns, out + r);
+    }
     for (; r + 2 <= rows; r += 2) RowsTogether<K, 2>(x + r * columns, columns, out + r);
   }
   for (; r < rows; ++r) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "aqt/core/array.h"
@@ -70,6 +71,28 @@ TEST(ReducePartsTest, HasTheBitsOfReduce) {
           FinishLanes(kind, dtype, columns, lanes.data(), by_column.data());
           EXPECT_TRUE(SameBits(std::move(by_column).Build(), Reduced(kind, x, 0))) << x.aval() << ToString(kind);
         }
+      }
+    }
+  }
+}
+
+// Of zeros, +0 is the larger, and a NaN is larger than all, wherever in the row they are.
+TEST(ReducePartsTest, MaximaOfZerosAndNaN) {
+  constexpr int64_t kRows = 4;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t columns : {2, 16, 37, 128}) {
+    for (int64_t i = 0; i < columns; ++i) {
+      for (const auto& [first, second] :
+           {std::pair{-0.0f, 0.0f}, {0.0f, -0.0f}, {-0.0f, -0.0f}, {nan, 5.0f}, {2, nan}}) {
+        std::vector<float> x(kRows * columns, -1.0f);
+        const int64_t row = i % kRows;
+        x[row * columns + i] = first;
+        x[row * columns + (i * 7 + 1) % columns] = second;
+        const Array array = Array::FromSpan(absl::MakeConstSpan(x), {kRows, columns});
+        ArrayBuilder out(DType::kF32, {kRows});
+        ReduceRows(ReduceKind::kMax, DType::kF32, x.data(), kRows, columns, out.data());
+        EXPECT_TRUE(SameBits(std::move(out).Build(), Reduced(ReduceKind::kMax, array, 1)))
+            << first << " and " << second << " of " << columns;
       }
     }
   }
