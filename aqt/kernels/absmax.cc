@@ -197,20 +197,93 @@ void ForEachBlock(const FloatMatrix& x, int64_t group, F f) {
 }
 
 template <class T>
-void AbsMaxOf(const FloatMatrix& x, int64_t group, float* absmax) {
-  const auto result = [](BitsOf<T> max) {
-    return max > kInfinityBits<T> ? std::numeric_limits<float>::quiet_NaN() : FloatFromBits<T>(max);
+float AbsMaxOfBits(BitsOf<T> max) {
+  return max > kInfinityBits<T> ? std::numeric_limits<float>::quiet_NaN() : FloatFromBits<T>(max);
+}
+
+#if HWY_TARGET == HWY_SCALAR
+template <class T>
+int64_t AbsMaxOfFourGroupsEach(const T*, int64_t, int64_t, float*) {
+  return 0;
+}
+#else
+// The maxima of the lanes of four vectors of 32-bit integers.
+template <class D, class V>
+HWY_INLINE void StoreMaxOfLanes(D d, V a, V b, V c, V e, int32_t* max) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    const auto halves = [=](V v) HWY_ATTR { return hn::Max(hn::LowerHalf(half, v), hn::UpperHalf(half, v)); };
+    StoreMaxOfLanes(half, halves(a), halves(b), halves(c), halves(e), max);
+  } else {
+    const hn::Repartition<int64_t, D> pairs;
+    const auto ab = hn::Max(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));  // a b a b
+    const auto ce = hn::Max(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+    const auto ab2 = hn::BitCast(pairs, ab), ce2 = hn::BitCast(pairs, ce);
+    hn::StoreU(hn::Max(hn::BitCast(d, hn::InterleaveLower(pairs, ab2, ce2)),
+                       hn::BitCast(d, hn::InterleaveUpper(pairs, ab2, ce2))),
+               d, max);
+  }
+}
+
+// Of keys that are not negative: the larger one of each pair of lanes.
+template <class V>
+HWY_INLINE V PairMaxima(hn::ScalableTag<int32_t>, V keys) {
+  return keys;
+}
+template <class V>
+HWY_INLINE hn::Vec<hn::ScalableTag<int32_t>> PairMaxima(hn::ScalableTag<int16_t> d, V keys) {
+  const hn::ScalableTag<int32_t> wide;
+  const auto upper = hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(wide, keys)));
+  return hn::And(hn::BitCast(wide, hn::Max(keys, upper)), hn::Set(wide, 0xffff));
+}
+
+// max[j] = max of |x| over x[j n .. j n + n - 1] for four j, n a multiple of the lanes. To reduce four vectors together
+// takes half the steps of one after the other.
+template <class T>
+HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t n, int32_t* max) {
+  const hn::ScalableTag<BitsOf<T>> d;
+  const auto run = [&](const T* from) HWY_ATTR {
+    auto keys = hn::Zero(d);
+    for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) {
+      keys = hn::Max(keys, AbsKey<T>::Of(d, LoadBits(d, from + i)));
+    }
+    return PairMaxima(d, keys);
   };
-  if (group >= x.cols && x.col_stride == 1) {
+  const auto a = run(x), b = run(x + n), c = run(x + 2 * n), e = run(x + 3 * n);
+  StoreMaxOfLanes(hn::ScalableTag<int32_t>(), a, b, c, e, max);
+}
+
+// The first groups of a contiguous row; returns how many.
+template <class T>
+int64_t AbsMaxOfFourGroupsEach(const T* row, int64_t groups, int64_t group, float* absmax) {
+  if (group % static_cast<int64_t>(hn::Lanes(hn::ScalableTag<BitsOf<T>>())) != 0) return 0;
+  int64_t g = 0;
+  for (; g + 4 <= groups; g += 4) {
+    int32_t max[4];
+    AbsMaxOfFourRuns(row + g * group, group, max);
+    for (int j = 0; j < 4; ++j) absmax[g + j] = AbsMaxOfBits<T>(static_cast<BitsOf<T>>(max[j]));
+  }
+  return g;
+}
+#endif
+
+template <class T>
+void AbsMaxOf(const FloatMatrix& x, int64_t group, float* absmax) {
+  group = std::min(group, x.cols);
+  const int64_t groups = NumGroups(x.cols, group);
+  if (x.col_stride == 1) {
     const T* row = static_cast<const T*>(x.data);
-    for (int64_t r = 0; r < x.rows; ++r, row += x.row_stride) absmax[r] = result(MaxOfRun<AbsKey<T>>(row, x.cols));
+    for (int64_t r = 0; r < x.rows; ++r, row += x.row_stride, absmax += groups) {
+      for (int64_t g = AbsMaxOfFourGroupsEach(row, x.cols / group, group, absmax); g < groups; ++g) {
+        absmax[g] = AbsMaxOfBits<T>(MaxOfRun<AbsKey<T>>(row + g * group, std::min(group, x.cols - g * group)));
+      }
+    }
     return;
   }
-  const int64_t groups = NumGroups(x.cols, group);
   BitsOf<T> max[kChunk];
   ForEachBlock(x, group, [&](int64_t r, int64_t n, int64_t g, int64_t begin, int64_t end) {
     MaxOfRows<AbsKey<T>, T>(x, r, n, begin, end, max);
-    for (int64_t j = 0; j < n; ++j) absmax[(r + j) * groups + g] = result(max[j]);
+    for (int64_t j = 0; j < n; ++j) absmax[(r + j) * groups + g] = AbsMaxOfBits<T>(max[j]);
   });
 }
 
