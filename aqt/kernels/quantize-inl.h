@@ -98,6 +98,7 @@ class UniformScale {
   ScaleAndZero Rest(FloatTag d, int64_t, int64_t) const { return At(d, 0); }
   // Whether x * scale can round to something other than 0 for a subnormal x: |x| < 2^-126, and 0.5 rounds to 0.
   bool SubnormalsMatter() const { return !(__builtin_fabsf(scale_) <= 0x1p125f); }
+  bool HasZeroPoint() const { return zero_ != 0; }
 
  private:
   float scale_, zero_;
@@ -121,6 +122,7 @@ class VaryingScale {
     return VaryingScale(scale, zero_point, flush_).At(d, 0);
   }
   bool SubnormalsMatter() const { return true; }
+  bool HasZeroPoint() const { return zero_point_ != nullptr; }
 
  private:
   const float* scale_;

@@ -63,14 +63,15 @@ struct MultiplyByInverse {
   }
 };
 
-template <class T>
+template <class T, bool kHasZeroPoint>
 struct DivideByScale {
   Clamp clamp;
 
   template <class D>
   void Apply(D d, const T* in, const ScaleAndZero& s, int8_t* q) const {
-    const FloatVec y = RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale));
-    clamp.RoundAndStore(d, RoundLanes<T>::Apply(d, hn::Add(y, s.zero)), q);
+    FloatVec y = RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale));
+    if constexpr (kHasZeroPoint) y = RoundLanes<T>::Apply(d, hn::Add(y, s.zero));
+    clamp.RoundAndStore(d, y, q);
   }
 };
 
@@ -103,11 +104,12 @@ struct MultiplyAndAddNoise {
   }
 };
 
-template <class T>
+template <class T, bool kHasZeroPoint>
 struct MultiplyByScale {
   template <class D>
   void Apply(D d, const int8_t* q, const ScaleAndZero& s, T* out) const {
-    const FloatVec difference = RoundLanes<T>::Apply(d, hn::Sub(LoadInts(d, q), s.zero));
+    FloatVec difference = LoadInts(d, q);
+    if constexpr (kHasZeroPoint) difference = RoundLanes<T>::Apply(d, hn::Sub(difference, s.zero));
     StoreFloat(d, RoundLanes<T>::Apply(d, hn::Mul(difference, s.scale)), out);
   }
 };
@@ -162,7 +164,8 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   if (args.noise.numbers != nullptr) return QuantizeWithNoise<P, T>(args, flush, target);
   // By value: a store of an int8_t might change what a reference leads to.
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
-    if (divide) ForEachVector(in, n, scales, out, DivideByScale<T>{clamp});
+    if (divide && scales.HasZeroPoint()) ForEachVector(in, n, scales, out, DivideByScale<T, true>{clamp});
+    else if (divide) ForEachVector(in, n, scales, out, DivideByScale<T, false>{clamp});
     else if (flush && scales.SubnormalsMatter()) ForEachVector(in, n, scales, out, MultiplyByInverse<P, true>{clamp});
     else ForEachVector(in, n, scales, out, MultiplyByInverse<P, false>{clamp});
   };
@@ -187,7 +190,8 @@ void DequantizeOf(const DequantizeMatrixArgs& args) {
                         {static_cast<T*>(args.x), args.row_stride, args.col_stride}, args.grid,
                         args.row_stride == 1 && args.col_stride != 1, flush,
                         [](const int8_t* in, int64_t n, const auto& scales, T* out) {
-                          ForEachVector(in, n, scales, out, MultiplyByScale<T>{});
+                          if (scales.HasZeroPoint()) ForEachVector(in, n, scales, out, MultiplyByScale<T, true>{});
+                          else ForEachVector(in, n, scales, out, MultiplyByScale<T, false>{});
                         });
 }
 
