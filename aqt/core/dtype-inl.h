@@ -57,6 +57,11 @@ To ConvertElement(From x, Overflow overflow) {
   } else if constexpr (std::is_same_v<To, bool>) {
     return x != From{0};
   } else if constexpr (kIsFloat<To>) {
+    if constexpr (std::is_same_v<From, float> && std::is_same_v<To, BFloat16>) {
+      if (overflow == Overflow::kIeee) return RoundToBFloat16(x);
+    } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, Float16>) {
+      if (overflow == Overflow::kIeee) return RoundToFloat16(x);
+    }
     if constexpr (std::is_same_v<From, int64_t>) {
       if constexpr (std::is_same_v<To, double>) return static_cast<double>(x);
       else return RoundTo<To>(internal::RoundToOdd(x), overflow);
