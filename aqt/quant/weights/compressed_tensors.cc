@@ -1,9 +1,7 @@
 #include "aqt/quant/weights/compressed_tensors.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -22,6 +20,7 @@
 #include "aqt/kernels/absmax_reference.h"
 #include "aqt/kernels/e4m3.h"
 #include "aqt/kernels/e4m3_reference.h"
+#include "aqt/kernels/pack_words.h"
 #include "aqt/kernels/quantize.h"
 #include "aqt/kernels/quantize_reference.h"
 #include "aqt/quant/numerics/arith.h"
@@ -45,30 +44,46 @@ constexpr float kEpsilon = std::is_same_v<T, float>      ? 0x1p-23f
                            : std::is_same_v<T, BFloat16> ? 0x1p-7f
                                                          : 0x1p-10f;
 
+// A weight is quantized so many elements at a time, where its scales allow: they stay in the L2 cache.
+constexpr int64_t kElementsAtOnce = 1 << 16;
+
 struct ScaleAndZero {
   float scale;
   int8_t zero_point;
 };
 
+template <class T>
+float AboveZero(float scale) {
+  return scale == 0 ? kEpsilon<T> : scale;
+}
+
 // lo <= 0 <= hi, or both NaN; values of T.
 template <class T>
-ScaleAndZero ScaleOf(float lo, float hi, const WeightScheme& scheme) {
+ScaleAndZero AsymmetricScaleOf(float lo, float hi, const WeightScheme& scheme) {
   constexpr auto kRound = Arith<T>::Round;
-  const float steps = static_cast<float>(QMax(scheme) - QMin(scheme));
-  ScaleAndZero result = {0, 0};
+  const float low = static_cast<float>(QMin(scheme)), high = static_cast<float>(QMax(scheme));
+  const float scale = kRound(kRound(hi - lo) / (high - low));
+  // With a scale of 0 the quotient is NaN, and so the zero point is 0: the epsilon comes later.
+  const float z = kRound(low - kRound(lo / scale));
+  const auto zero_point = static_cast<int8_t>(std::isnan(z) ? 0 : std::nearbyint(std::clamp(z, low, high)));
+  return {AboveZero<T>(scale), zero_point};
+}
+
+// The scales of n units, given their ranges: as T in `scale`, and as f32 in `hi`.
+template <class T>
+void ScalesOf(int64_t n, const WeightScheme& scheme, const float* lo, float* hi, T* scale, int8_t* zero_points) {
   if (scheme.symmetric) {
-    result.scale = kRound(std::max(-lo, hi) / (scheme.type == ValueType::kFloat ? RangeOf(scheme).max : steps / 2));
+    const bool is_float = scheme.type == ValueType::kFloat;
+    const float largest = is_float ? RangeOf(scheme).max : static_cast<float>(QMax(scheme) - QMin(scheme)) / 2;
+    for (int64_t u = 0; u < n; ++u) hi[u] = AboveZero<T>(Arith<T>::Round(hi[u] / largest));
   } else {
-    result.scale = kRound(kRound(hi - lo) / steps);
-    // With a scale of 0 the quotient is NaN, and so the zero point is 0: the epsilon comes later.
-    const float z = kRound(static_cast<float>(QMin(scheme)) - kRound(lo / result.scale));
-    if (!std::isnan(z)) {
-      const float clamped = std::clamp(z, static_cast<float>(QMin(scheme)), static_cast<float>(QMax(scheme)));
-      result.zero_point = static_cast<int8_t>(std::nearbyint(clamped));
+    for (int64_t u = 0; u < n; ++u) {
+      const ScaleAndZero s = AsymmetricScaleOf<T>(lo[u], hi[u], scheme);
+      hi[u] = s.scale;
+      zero_points[u] = s.zero_point;
     }
   }
-  if (result.scale == 0) result.scale = kEpsilon<T>;
-  return result;
+  for (int64_t u = 0; u < n; ++u) scale[u] = ConvertElement<T>(hi[u]);
 }
 
 // Ranges of x's groups, widened to include 0: lo and hi. A NaN makes both NaN.
@@ -113,6 +128,28 @@ kernels::ScaleGrid GridOf(const Units& units, int64_t first, const float* scales
           std::max<int64_t>(units.cols, 1)};
 }
 
+// Quantizes x's rows to `q`, dense, with the scales and zero points of `grid`.
+void QuantizeRows(const FloatMatrix& x, const kernels::ScaleGrid& grid, const WeightScheme& scheme,
+                  const Options& options, void* q) {
+  if (scheme.type == ValueType::kFloat) {
+    const kernels::QuantizeE4M3Args args = {x, grid, static_cast<Float8E4M3FN*>(q), x.cols};
+    if (options.reference) kernels::reference::QuantizeE4M3(args);
+    else kernels::QuantizeE4M3(args, options.target);
+    return;
+  }
+  const ValueRange range = RangeOf(scheme);
+  kernels::QuantizeMatrixArgs args;
+  args.x = x;
+  args.rule = kernels::QuantizeRule::kDivideByScale;
+  args.grid = grid;
+  args.lo = range.min;
+  args.hi = range.max;
+  args.q = static_cast<int8_t*>(q);
+  args.q_row_stride = x.cols;
+  if (options.reference) kernels::reference::QuantizeMatrix(args);
+  else kernels::QuantizeMatrix(args, options.target);
+}
+
 // Calls f(first, n) for blocks of whole units, or of rows where all have one scale, in parallel when there is an
 // executor.
 void ForEachBlock(Executor* executor, int64_t rows, int64_t cols, const Units& units,
@@ -134,23 +171,6 @@ absl::Status CheckMatrix(absl::string_view operation, const ArrayRef& x, DType d
 
 int64_t WordsFor(int64_t values, int num_bits) { return (values * num_bits + 31) / 32; }
 
-// Packs n words of eight 4-bit integers each; false, with meaningless words, if one is outside of [-8, 7].
-bool PackNibbles(const int8_t* q, int64_t n, int32_t* words) {
-  constexpr uint64_t kEach = 0x0101010101010101u;
-  uint64_t outside = 0;
-  for (int64_t i = 0; i < n; ++i, q += 8) {
-    uint64_t bytes;
-    std::memcpy(&bytes, q, 8);
-    // + 8 in each byte, without a carry into the next: 0 to 15 if it is in range.
-    bytes = ((bytes & 0x7f * kEach) + 8 * kEach) ^ (bytes & 0x80 * kEach);
-    outside |= bytes;
-    bytes = (bytes | bytes >> 4) & 0x00ff00ff00ff00ffu;
-    bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffffu;
-    words[i] = static_cast<int32_t>(static_cast<uint32_t>(bytes | bytes >> 16));
-  }
-  return (outside & 0xf0 * kEach) == 0;
-}
-
 // s8 [rows, cols] -> s32 [rows, words], both with any strides.
 absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bits, const MutableArrayRef& out) {
   const int low = -(1 << (num_bits - 1)), high = (1 << (num_bits - 1)) - 1;
@@ -160,12 +180,11 @@ absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bi
     uint64_t stream = 0;  // the bits not yet written, fewer than 32 between values
     int used = 0;
     int64_t c = 0;
-    if (num_bits == 4 && q.strides[1] == 1 && out.strides[1] == 1) {
-      static_assert(std::endian::native == std::endian::little);
-      const int64_t whole = q.shape[1] / 8;
-      if (PackNibbles(in, whole, words)) {  // otherwise the loop below finds which one
+    if (kernels::PacksWords(num_bits) && q.strides[1] == 1 && out.strides[1] == 1) {
+      const int64_t whole = q.shape[1] * num_bits / 32;
+      if (kernels::PackWords(in, whole, num_bits, words)) {  // otherwise the loop below finds which one
         words += whole;
-        c = whole * 8;
+        c = whole * 32 / num_bits;
       }
     }
     for (; c < q.shape[1]; ++c) {
@@ -198,7 +217,14 @@ void UnpackRows(const ArrayRef& words, int num_bits, const MutableArrayRef& out)
     int8_t* q = out.As<int8_t>() + r * out.strides[0];
     uint64_t stream = 0;
     int left = 0;
-    for (int64_t c = 0; c < out.shape[1]; ++c) {
+    int64_t c = 0;
+    if (kernels::PacksWords(num_bits) && words.strides[1] == 1 && out.strides[1] == 1) {
+      const int64_t whole = out.shape[1] * num_bits / 32;
+      kernels::UnpackWords(in, whole, num_bits, q);
+      in += whole;
+      c = whole * 32 / num_bits;
+    }
+    for (; c < out.shape[1]; ++c) {
       if (left < num_bits) {
         stream |= static_cast<uint64_t>(static_cast<uint32_t>(*in)) << left;
         in += words.strides[1];
@@ -310,52 +336,43 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
   if (!found.ok()) return Annotate(found.status(), "QuantizeWeight");
   const Units& units = *found;
 
-  const int64_t groups = units.per_row;
+  const int64_t groups = units.per_row, num_units = units.scale_shape.num_elements();
   std::vector<float> lo(x.rows * groups), hi(x.rows * groups);
-  ForEachBlock(options.executor, x.rows, x.cols, units, [&](int64_t first, int64_t n) {
-    RangesOf(aqt::internal::RowsOf(x, first, n), units.cols, scheme, options, &lo[first * groups], &hi[first * groups]);
-  });
-  if (units.rows > 1) JoinRows(x.rows, units, lo.data(), hi.data());
-
-  const int64_t num_units = units.scale_shape.num_elements();
   ArrayBuilder q = ArrayBuilder::ForOverwrite({TypeOf(scheme), w.shape});
   ArrayBuilder scale = ArrayBuilder::ForOverwrite({w.dtype, units.scale_shape});
   ArrayBuilder zero_point = ArrayBuilder::ForOverwrite({DType::kS8, units.scale_shape});
   int8_t* zero_points = zero_point.Mutable<int8_t>().data();
-  VisitFloat(w.dtype, [&]<class T>() {
-    T* out = scale.Mutable<T>().data();
-    for (int64_t u = 0; u < num_units; ++u) {
-      const ScaleAndZero s = ScaleOf<T>(lo[u], hi[u], scheme);
-      out[u] = ConvertElement<T>(s.scale);
-      hi[u] = s.scale;  // from here on, hi holds the scales
-      zero_points[u] = s.zero_point;
-    }
-  });
 
-  const ValueRange range = RangeOf(scheme);
-  ForEachBlock(options.executor, x.rows, x.cols, units, [&](int64_t first, int64_t n) {
-    const FloatMatrix rows = aqt::internal::RowsOf(x, first, n);
-    if (scheme.type == ValueType::kFloat) {
-      kernels::QuantizeE4M3Args args;
-      args.x = rows;
-      args.grid = GridOf(units, first, hi.data(), nullptr);
-      args.q = q.Mutable<Float8E4M3FN>().data() + first * x.cols;
-      args.q_row_stride = x.cols;
-      if (options.reference) kernels::reference::QuantizeE4M3(args);
-      else kernels::QuantizeE4M3(args, options.target);
-      return;
-    }
-    kernels::QuantizeMatrixArgs args;
-    args.x = rows;
-    args.rule = kernels::QuantizeRule::kDivideByScale;
-    args.grid = GridOf(units, first, hi.data(), scheme.symmetric ? nullptr : zero_points);
-    args.lo = range.min;
-    args.hi = range.max;
-    args.q = q.Mutable<int8_t>().data() + first * x.cols;
-    args.q_row_stride = x.cols;
-    if (options.reference) kernels::reference::QuantizeMatrix(args);
-    else kernels::QuantizeMatrix(args, options.target);
-  });
+  const auto find_ranges = [&](int64_t first, int64_t n) {
+    RangesOf(aqt::internal::RowsOf(x, first, n), units.cols, scheme, options, &lo[first * groups], &hi[first * groups]);
+  };
+  // Of units first .. end - 1; afterwards hi holds the scales.
+  const auto find_scales = [&](int64_t first, int64_t end) {
+    VisitFloat(w.dtype, [&]<class T>() {
+      ScalesOf(end - first, scheme, &lo[first], &hi[first], scale.Mutable<T>().data() + first, zero_points + first);
+    });
+  };
+  const auto quantize = [&](int64_t first, int64_t n) {
+    const kernels::ScaleGrid grid = GridOf(units, first, hi.data(), scheme.symmetric ? nullptr : zero_points);
+    QuantizeRows(aqt::internal::RowsOf(x, first, n), grid, scheme, options,
+                 static_cast<char*>(q.data()) + first * x.cols);
+  };
+  if (units.rows == 1) {  // a few rows at a time, so that the second pass finds them in cache
+    const int64_t at_once = x.col_stride == 1 ? std::max<int64_t>(1, kElementsAtOnce / x.cols) : x.rows;
+    ForEachBlock(options.executor, x.rows, x.cols, units, [&](int64_t begin, int64_t rows) {
+      for (int64_t first = begin; first < begin + rows; first += at_once) {
+        const int64_t n = std::min(at_once, begin + rows - first);
+        find_ranges(first, n);
+        find_scales(first * groups, (first + n) * groups);
+        quantize(first, n);
+      }
+    });
+  } else {
+    ForEachBlock(options.executor, x.rows, x.cols, units, find_ranges);
+    JoinRows(x.rows, units, lo.data(), hi.data());
+    find_scales(0, num_units);
+    ForEachBlock(options.executor, x.rows, x.cols, units, quantize);
+  }
   QuantizedWeight result = {std::move(q).Build(), std::move(scale).Build(), std::nullopt};
   if (!scheme.symmetric) result.zero_point = std::move(zero_point).Build();
   return result;
@@ -419,7 +436,7 @@ absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const Weig
 absl::StatusOr<Array> PackInts(const ArrayRef& q, int num_bits) {
   AQT_RETURN_IF_ERROR(CheckPackedBits("PackInts", num_bits));
   AQT_RETURN_IF_ERROR(CheckMatrix("PackInts", q, DType::kS8));
-  ArrayBuilder words(DType::kS32, {q.shape[0], WordsFor(q.shape[1], num_bits)});
+  ArrayBuilder words = ArrayBuilder::ForOverwrite({DType::kS32, {q.shape[0], WordsFor(q.shape[1], num_bits)}});
   AQT_RETURN_IF_ERROR(PackRows("PackInts", q, num_bits, words.ref()));
   return std::move(words).Build();
 }
