@@ -6,7 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/quantize.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 
@@ -48,6 +51,84 @@ absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const 
   return shape;
 }
 
+namespace {
+
+// What the kernel for matrices quantizes: to integers without noise, with one scale of x's dtype and nothing else.
+bool IsPlainInteger(const Numerics& numerics, DType x, const Affine& affine, DType q) {
+  const auto* integer = std::get_if<IntSymmetric>(&numerics);
+  if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return false;
+  if (integer->noise.has_value() || !IsByteInteger(q) || integer->bits > BitWidth(q)) return false;
+  return affine.bias.empty() && affine.mask == nullptr && affine.scale.size() == 1 && affine.scale[0].dtype == x;
+}
+
+// A matrix with a scale for each row or each column, or with one scale. q is dense.
+struct ScaledMatrix {
+  kernels::FloatMatrix x;
+  const void* scale;
+  int64_t scale_row_stride, scale_col_stride;  // one is 0
+  int8_t* q;
+};
+
+// Rows first .. end - 1, a block at a time: its inverse scales are on the stack.
+void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target target, int64_t first, int64_t end) {
+  constexpr int64_t kBlock = 1024;
+  const auto& [x, scale, scale_row_stride, scale_col_stride, q] = matrix;
+  std::array<float, kBlock> inverse;
+  for (int64_t r = first; r < end; r += kBlock) {
+    for (int64_t c = 0; c < x.cols; c += kBlock) {
+      const int64_t rows = std::min(kBlock, end - r), cols = std::min(kBlock, x.cols - c);
+      const int64_t stride = scale_row_stride + scale_col_stride;
+      const int64_t n = scale_col_stride != 0 ? cols : scale_row_stride != 0 ? rows : 1;
+      LoadRow(x.dtype, scale, r * scale_row_stride + c * scale_col_stride, stride, n, inverse.data());
+      InvertScaleRow(x.dtype, inverse.data(), n);
+      kernels::QuantizeMatrixArgs args;
+      const int64_t at = r * x.row_stride + c * x.col_stride;
+      args.x = {
+          static_cast<const char*>(x.data) + at * SizeOf(x.dtype), x.dtype, rows, cols, x.row_stride, x.col_stride};
+      args.grid.scale = inverse.data();
+      args.grid.row_stride = scale_row_stride != 0;
+      args.grid.col_stride = scale_col_stride != 0;
+      args.lo = -bound;
+      args.hi = bound;
+      args.flush_subnormals = true;
+      args.q = q + r * x.cols + c;
+      args.q_row_stride = x.cols;
+      kernels::QuantizeMatrix(args, target);
+    }
+  }
+}
+
+// By matrices of the last two axes; false if the scales of one differ along both.
+bool QuantizePlainInteger(const IntSymmetric& numerics, const ArrayRef& x, const ArrayRef& scale,
+                          const MutableArrayRef& q, const Execution& execution) {
+  constexpr int64_t kTaskElements = 64 << 10;
+  const int64_t rank = x.shape.rank(), last = rank - 1, before = rank - 2;
+  const Strides scale_strides = BroadcastStrides(scale.shape, scale.strides, x.shape);
+  if (rank == 0 || (rank > 1 && scale_strides[last] != 0 && scale_strides[before] != 0)) return false;
+  const int64_t rows = rank > 1 ? x.shape[before] : 1, cols = x.shape[last];
+  if (rows * cols == 0) return true;
+  const auto row_stride = [&](const Strides& strides) { return rank > 1 ? strides[before] : 0; };
+  const float bound = static_cast<float>(ClipBound(numerics));
+  const int64_t tasks = execution.executor == nullptr ? 1 : std::min(rows, 1 + rows * cols / kTaskElements);
+  int64_t matrices = 0;
+  const Shape outer(x.shape.extents().first(std::max<int64_t>(before, 0)));
+  ForEachIndex(outer, x.strides, scale_strides, [&](int64_t from, int64_t scale_from) {
+    const ScaledMatrix matrix = {{static_cast<const char*>(x.data) + from * SizeOf(x.dtype), x.dtype, rows, cols,
+                                  row_stride(x.strides), x.strides[last]},
+                                 static_cast<const char*>(scale.data) + scale_from * SizeOf(scale.dtype),
+                                 row_stride(scale_strides),
+                                 scale_strides[last],
+                                 static_cast<int8_t*>(q.data) + matrices++ * rows * cols};
+    if (tasks == 1) return QuantizeRows(matrix, bound, execution.target, 0, rows);
+    execution.executor->ParallelFor(tasks, [&](int64_t i) {
+      QuantizeRows(matrix, bound, execution.target, rows * i / tasks, rows * (i + 1) / tasks);
+    });
+  });
+  return true;
+}
+
+}  // namespace
+
 void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
                   const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask,
                   const Execution& execution) {
@@ -59,6 +140,10 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
     draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
   }
   AQT_DCHECK(q.IsDense());
+  if (mask == nullptr && IsPlainInteger(numerics, x.dtype, affine, q.dtype) &&
+      QuantizePlainInteger(std::get<IntSymmetric>(numerics), x, affine.scale[0], q, execution)) {
+    return;
+  }
   const std::optional<float> gradient_bound = GradientBound(numerics, dtype);
   const auto quantize = [&](float* y, int64_t n, int64_t linear, int64_t draw_offset) {
     if (mask != nullptr) ClipMaskRow(*gradient_bound, dtype, y, n, mask + linear);

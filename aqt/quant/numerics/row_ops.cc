@@ -228,6 +228,37 @@ DType ScaledDType(DType x, const Affine& affine) {
   return dtype;
 }
 
+namespace {
+
+// Keeps a NaN in either operand.
+float Larger(float m, float v) { return v > m || v != v ? v : m; }
+
+// AbsMaxInto with the kernel for matrices: those of the last two axes, of which one shares its groups. False if none
+// does, or if lines are too short for a kernel.
+bool AbsMaxOfMatrices(const ArrayRef& x, const Strides& group_strides, float* absmax) {
+  constexpr int64_t kMinLine = 16;
+  const int64_t last = x.shape.rank() - 1;
+  if (last < 1 || x.shape[last] < kMinLine || (group_strides[last] != 0 && group_strides[last - 1] != 0)) return false;
+  const int64_t shared = group_strides[last] == 0 ? last : last - 1, rows = 2 * last - 1 - shared;
+  std::array<float, kPiece> found;
+  ForEachIndex(Shape(x.shape.extents().first(last - 1)), x.strides, group_strides, [&](int64_t from, int64_t to) {
+    for (int64_t first = 0; first < x.shape[rows]; first += kPiece) {
+      const int64_t n = std::min(kPiece, x.shape[rows] - first);
+      const void* data = static_cast<const char*>(x.data) + (from + first * x.strides[rows]) * SizeOf(x.dtype);
+      found.fill(0);
+      kernels::AbsMaxGroups({data, x.dtype, n, x.shape[shared], x.strides[rows], x.strides[shared]}, x.shape[shared],
+                            found.data());
+      for (int64_t r = 0; r < n; ++r) {
+        float& m = absmax[to + (first + r) * group_strides[rows]];
+        m = Larger(m, found[r]);
+      }
+    }
+  });
+  return true;
+}
+
+}  // namespace
+
 void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax) {
   const int64_t groups = groups_shape.num_elements();
   const bool has_kernel = x.dtype == DType::kF32 || x.dtype == DType::kBF16 || x.dtype == DType::kF16;
@@ -238,20 +269,19 @@ void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax) {
   }
   std::fill(absmax, absmax + groups, 0.0f);
   const Strides group_strides = BroadcastStrides(groups_shape, DenseStrides(groups_shape), x.shape);
+  if (has_kernel && AbsMaxOfMatrices(x, group_strides, absmax)) return FlushRow(x.dtype, absmax, groups);
   const int64_t x_stride = InnerStride(x.strides), group_stride = InnerStride(group_strides);
   std::array<float, kPiece> piece;
-  // Keeps a NaN in either operand.
-  const auto larger = [](float m, float v) { return v > m || v != v ? v : m; };
   const StridesSpan strides[] = {x.strides, group_strides};
   ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
     LoadRow(x.dtype, x.data, offsets[0], x_stride, n, piece.data());
     float* out = absmax + offsets[1];
     if (group_stride == 0) {
       float m = *out;
-      for (int64_t i = 0; i < n; ++i) m = larger(m, std::fabs(piece[i]));
+      for (int64_t i = 0; i < n; ++i) m = Larger(m, std::fabs(piece[i]));
       *out = m;
     } else {
-      for (int64_t i = 0; i < n; ++i) out[i * group_stride] = larger(out[i * group_stride], std::fabs(piece[i]));
+      for (int64_t i = 0; i < n; ++i) out[i * group_stride] = Larger(out[i * group_stride], std::fabs(piece[i]));
     }
   });
   FlushRow(x.dtype, absmax, groups);

@@ -1,8 +1,10 @@
 #include "aqt/quant/numerics/row_ops.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "aqt/core/array.h"
@@ -41,6 +43,47 @@ TEST(AbsMaxIntoTest, DenseOrNotIsTheSame) {
           AbsMaxInto(read, {1, 1}, &got);
           EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << got << ", expected " << want;
         }
+      }
+    }
+  }
+}
+
+// Groups of any axes, with special numbers now and then, element by element.
+TEST(AbsMaxIntoTest, GroupsOfAnyAxes) {
+  ::aqt::testing::Random random(3);
+  const float specials[] = {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 0x1p-140f,
+                            -0.0f};
+  for (int i = 0; i < 600; ++i) {
+    const DType dtype = std::array{DType::kF32, DType::kBF16, DType::kF16}[random.Below(3)];
+    Shape shape, groups;
+    for (int64_t axis = random.Below(4); axis >= 0; --axis) {
+      shape.push_back(random.Below(4) == 0 ? random.Below(60) : random.Below(5));
+      groups.push_back(random.Below(2) == 0 ? 1 : shape[shape.rank() - 1]);
+    }
+    std::vector<float> values(shape.num_elements());
+    for (float& v : values) {
+      v = static_cast<float>(random.Uniform(-8, 8)) * (i % 5 == 0 ? 0x1p-126f : 1);
+      if (random.Below(50) == 0) v = specials[random.Below(4)];
+    }
+    const Array dense = Cast(Array::FromSpan<float>(values, shape), dtype);
+    // The same numbers with the axes in the opposite order.
+    const ArrayRef plain(dense);
+    const Shape turned_shape(std::vector<int64_t>(shape.extents().rbegin(), shape.extents().rend()));
+    const ArrayRef turned(dtype, turned_shape, Strides(plain.strides.rbegin(), plain.strides.rend()), plain.data);
+    const Shape turned_groups(std::vector<int64_t>(groups.extents().rbegin(), groups.extents().rend()));
+    for (const auto& [x, groups_shape] : {std::pair{plain, groups}, {turned, turned_groups}}) {
+      std::vector<float> want(groups_shape.num_elements(), 0.0f), got(want.size(), -1.0f);
+      ForEachIndex(x.shape, x.strides, BroadcastStrides(groups_shape, DenseStrides(groups_shape), x.shape),
+                   [&](int64_t from, int64_t to) {
+                     float v;
+                     LoadRow(dtype, x.data, from, 0, 1, &v);
+                     if (std::isnan(v) || std::fabs(v) > want[to]) want[to] = std::fabs(v);
+                   });
+      FlushRow(dtype, want.data(), static_cast<int64_t>(want.size()));
+      AbsMaxInto(x, groups_shape, got.data());
+      for (size_t g = 0; g < want.size(); ++g) {
+        ASSERT_TRUE(got[g] == want[g] || (std::isnan(got[g]) && std::isnan(want[g])))
+            << got[g] << ", expected " << want[g] << " in " << x.aval() << ", groups " << groups_shape;
       }
     }
   }
