@@ -22,6 +22,8 @@ struct StripCall {
   int64_t rows, columns;
   // Bit i: whole lines of the f32 output i are written past the caches. For outputs that nobody reads soon.
   uint32_t streamed = 0;
+  // Null, or a matrix of the same extents that will be read soon: it is fetched into the L2 cache meanwhile.
+  const float* ahead = nullptr;
 };
 
 // A chain that StripBuilder has made.

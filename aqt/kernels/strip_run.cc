@@ -245,6 +245,12 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
 
 #undef AQT_ATTR
 
+// As many lines as a strip has, which a few strips' time brings into the L2 cache.
+HWY_INLINE void FetchAhead(const float* strip) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  for (int64_t i = 0; i < kStrip; i += kLine) __builtin_prefetch(strip + i, /*rw=*/0, /*locality=*/2);
+}
+
 void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
              const StripCall& call) {
   Memory memory;
@@ -292,7 +298,10 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     }
     const int64_t end = (row + 1) * columns;
     int64_t offset = row * columns;
-    for (; offset + kStrip <= end; offset += kStrip) RunStrip<true>(placed, offset, kStrip, memory);
+    for (; offset + kStrip <= end; offset += kStrip) {
+      if (call.ahead != nullptr) FetchAhead(call.ahead + offset);
+      RunStrip<true>(placed, offset, kStrip, memory);
+    }
     if (offset < end) RunStrip<false>(placed, offset, end - offset, memory);
   }
   if (call.streamed != 0) hwy::FlushStream();  // before another thread may read

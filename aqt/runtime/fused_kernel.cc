@@ -70,6 +70,8 @@ class Builder {
   void AddBroadcast(const Equation& eqn, FusedRole role);
   void AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole role, int index);
   void AddStrip(int first, int last);
+  // Whether an instruction for each piece does, of those so far.
+  bool IsRead(const Location& location) const;
   // Of an operand with `width` elements in a row.
   Location LocationOf(VarId root, int64_t width, DType dtype) const;
   Location External(VarId root, int64_t row_bytes) const {
@@ -103,6 +105,7 @@ class Builder {
   ArenaLayout layout_, kept_;
   std::shared_ptr<FusedProgram> fused_ = std::make_shared<FusedProgram>();
   std::vector<std::pair<int, int>> may_share_;
+  std::vector<Location> ahead_;  // f32 matrices that a reduction is the first to read, and that no strip fetches yet
 };
 
 // Whole periods of broadcast rows, if there is a choice: then they are copied only once.
@@ -214,6 +217,13 @@ void Builder::FindNumbers() {
   }
 }
 
+bool Builder::IsRead(const Location& location) const {
+  const auto is_it = [&](const Location& in) { return in.where == location.where && in.offset == location.offset; };
+  return std::any_of(fused_->each.begin(), fused_->each.end(), [&](const Instruction& instruction) {
+    return std::any_of(instruction.in.begin(), instruction.in.end(), is_it);
+  });
+}
+
 Location Builder::LocationOf(VarId root, int64_t width, DType dtype) const {
   const auto it = made_.find(root);
   return it != made_.end() ? it->second : External(root, width * SizeOf(dtype));
@@ -318,8 +328,13 @@ void Builder::AddStrip(int first, int last) {
     for (size_t i = 0; i < function.num_numbers(); ++i) {
       numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
     }
-    function.Run({call.in, numbers_of_call, call.out, call.rows, width, streamed});
+    function.Run(
+        {call.in, numbers_of_call, call.out, call.rows, width, streamed, static_cast<const float*>(call.ahead)});
   };
+  if (role == FusedRole::kFull && !ahead_.empty()) {
+    instruction.ahead = ahead_.back();
+    ahead_.pop_back();
+  }
   fused_->each.push_back(std::move(instruction));
 }
 
@@ -354,6 +369,7 @@ void Builder::AddReduction(const Equation& eqn, FusedRole role, int index) {
   const Location x = LocationOf(Root(eqn.in[0]), columns_, dtype);
   const int64_t columns = columns_;
   if (role == FusedRole::kReduceRows) {
+    if (x.where == Location::Where::kIn && dtype == DType::kF32 && !IsRead(x)) ahead_.push_back(x);
     const Location out = Result(eqn, role, /*once=*/false);
     FindShared(eqn, out, index);
     const auto run = [=](const FusedCall& call) {

@@ -28,7 +28,7 @@ char* ScratchOfThread(int64_t bytes) {
 }  // namespace
 
 void FusedProgram::RunOne(const FusedInstruction& instruction, const KernelCall& call, int64_t first, int64_t rows,
-                          char* scratch) const {
+                          bool has_next, char* scratch) const {
   using Where = FusedLocation::Where;
   const auto at = [&](const FusedLocation& location) -> char* {
     switch (location.where) {
@@ -45,16 +45,19 @@ void FusedProgram::RunOne(const FusedInstruction& instruction, const KernelCall&
   AQT_DCHECK(instruction.in.size() <= kMaxFusedOperands && instruction.out.size() <= kMaxFusedOperands);
   for (size_t i = 0; i < instruction.in.size(); ++i) in[i] = at(instruction.in[i]);
   for (size_t i = 0; i < instruction.out.size(); ++i) out[i] = at(instruction.out[i]);
-  instruction.run({in, out, first, rows});
+  const bool fetches = has_next && instruction.ahead.has_value();
+  const void* ahead = fetches ? at(*instruction.ahead) + rows * instruction.ahead->row_bytes : nullptr;
+  instruction.run({in, out, first, rows, ahead});
 }
 
 void FusedProgram::RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const {
-  for (const FusedInstruction& instruction : before) RunOne(instruction, call, 0, piece_rows, scratch);
+  for (const FusedInstruction& instruction : before) RunOne(instruction, call, 0, piece_rows, false, scratch);
   for (int64_t row = first; row < end; row += piece_rows) {
     const int64_t count = std::min(piece_rows, end - row);
-    for (const FusedInstruction& instruction : each) RunOne(instruction, call, row, count, scratch);
+    const bool has_next = row + piece_rows < end;
+    for (const FusedInstruction& instruction : each) RunOne(instruction, call, row, count, has_next, scratch);
   }
-  for (const FusedInstruction& instruction : after) RunOne(instruction, call, 0, 0, scratch);
+  for (const FusedInstruction& instruction : after) RunOne(instruction, call, 0, 0, false, scratch);
 }
 
 void FusedProgram::Run(const KernelCall& call) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -31,6 +32,7 @@ struct FusedCall {
   const void* const* in;
   void* const* out;
   int64_t first, rows;
+  const void* ahead;  // null, or FusedInstruction::ahead of the rows after these
 };
 
 inline constexpr size_t kMaxFusedOperands = kernels::StripBuilder::kMaxOperands;  // likewise results
@@ -39,6 +41,8 @@ struct FusedInstruction {
   std::function<void(const FusedCall&)> run;
   absl::InlinedVector<FusedLocation, 3> in;
   absl::InlinedVector<FusedLocation, 1> out;
+  // An operand of another instruction that is worth fetching for the next piece.
+  std::optional<FusedLocation> ahead = std::nullopt;
 };
 
 struct FusedProgram {
@@ -54,7 +58,8 @@ struct FusedProgram {
  private:
   // Rows first .. end - 1.
   void RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const;
-  void RunOne(const FusedInstruction& instruction, const KernelCall& call, int64_t first, int64_t rows,
+  // `has_next`: whether a piece follows.
+  void RunOne(const FusedInstruction& instruction, const KernelCall& call, int64_t first, int64_t rows, bool has_next,
               char* scratch) const;
 };
 
