@@ -21,7 +21,7 @@
 namespace aqt::internal {
 namespace {
 
-constexpr int64_t kPieceElements = 8192;
+constexpr int64_t kPieceElements = 16384;
 // A strip of fewer rows takes longer than its steps one by one.
 constexpr int64_t kMinRowsOfStrips = 64;
 // A number for each row is read where it is from so many columns on; below, a copy for each element is faster.
