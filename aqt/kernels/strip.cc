@@ -193,6 +193,12 @@ void StripBuilder::Output(int value) {
   nodes_[value].output = num_outputs_++;
 }
 
+void StripBuilder::SumRows(int value) {
+  AQT_CHECK(!nodes_[value].is_leaf() && nodes_[value].row_sum < 0);
+  nodes_[value].row_sum = static_cast<int>(row_sums_.size());
+  row_sums_.push_back(num_outputs_++);
+}
+
 // The nodes with each directly behind its operands where that is possible, so that the accumulator often has one of
 // them. Of operands the first is computed first. All nodes ahead of an output stay ahead of it: it may be written where
 // they read.
@@ -202,7 +208,7 @@ class StripBuilder::Sorter {
 
   std::vector<Node> Nodes() && {
     for (int id = 0; id < static_cast<int>(nodes_.size()); ++id) {
-      if (nodes_[id].output < 0) continue;
+      if (nodes_[id].output < 0 && nodes_[id].row_sum < 0) continue;
       std::vector<bool> is_operand(nodes_.size(), false);
       MarkOperands(id, is_operand);
       for (int other = 0; other < id; ++other) {
@@ -311,6 +317,7 @@ class StripBuilder::Scheduler {
       const Kind write = node.is_condition ? Kind::kWriteBool : Kind::kWrite;
       steps_.push_back({write, {Where::kArray, static_cast<uint8_t>(node.output)}});
     }
+    if (node.row_sum >= 0) steps_.push_back({Kind::kSumRow, {Where::kRowSum, static_cast<uint8_t>(node.row_sum)}});
     if (node.is_kept) {
       if (free_.empty()) free_.push_back(num_slots_++);
       slots_[id] = free_.back();
@@ -330,12 +337,13 @@ class StripBuilder::Scheduler {
 StripFunction StripBuilder::Build() && {
   StripFunction function;
   function.numbers_ = std::move(numbers_);
+  function.row_sums_ = std::move(row_sums_);
   function.steps_ = WithoutKept(WithJoinedProducts(Scheduler(Sorter(nodes_).Nodes()).Steps()));
   return function;
 }
 
 void StripFunction::Run(const StripCall& call, Target target) const {
-  internal::RunStrips({steps_.data(), steps_.size()}, {numbers_.data(), numbers_.size()}, call, target);
+  internal::RunStrips(steps_, numbers_, row_sums_, call, target);
 }
 
 }  // namespace aqt::kernels

@@ -18,7 +18,9 @@ namespace aqt::kernels {
 struct StripCall {
   const void* const* arrays;    // f32, or bool where StripBuilder says so
   const float* const* numbers;  // of a number per row: an array of them
-  void* const* outputs;         // f32; bool of a Compare. May be arrays that no later step reads
+  // f32; bool of a Compare; of SumRows a number for each row. May be arrays, or numbers for each row, that no later
+  // step reads.
+  void* const* outputs;
   int64_t rows, columns;
   // Bit i: whole lines of the f32 output i are written past the caches. For outputs that nobody reads soon.
   uint32_t streamed = 0;
@@ -34,7 +36,7 @@ class StripFunction {
 
   enum class Kind : uint8_t;
   struct Operand {
-    enum class Where : uint8_t { kNone, kArray, kBoolArray, kNumber, kSlot } where = Where::kNone;
+    enum class Where : uint8_t { kNone, kArray, kBoolArray, kNumber, kSlot, kRowSum } where = Where::kNone;
     uint8_t index = 0;
   };
   // accumulator = kind(accumulator, x), or with y and z, too.
@@ -51,6 +53,7 @@ class StripFunction {
   friend class StripBuilder;
   std::vector<Step> steps_;
   std::vector<Number> numbers_;
+  std::vector<int> row_sums_;  // outputs
 };
 
 // Makes a StripFunction. Values are named by the integers that these functions return.
@@ -75,6 +78,9 @@ class StripBuilder {
   int Select(int condition, int x, int y);
   // The next of StripCall::outputs is a step's value; once for each step.
   void Output(int value);
+  // The next of StripCall::outputs is the sum of each row of a step's value, with the bits of reduce.h; once for each
+  // step.
+  void SumRows(int value);
 
   int num_steps() const { return num_steps_; }
   StripFunction Build() &&;
@@ -85,6 +91,7 @@ class StripBuilder {
     int in[3] = {-1, -1, -1};          // of Select: condition, x, y
     StripFunction::Operand leaf = {};  // of an array or a number
     int output = -1;
+    int row_sum = -1;   // index of StripFunction::row_sums_
     int last_use = -1;  // the node; Scheduler's
     bool is_kept = false;
     bool is_condition = false;
@@ -97,6 +104,7 @@ class StripBuilder {
 
   std::vector<Node> nodes_;
   std::vector<StripFunction::Number> numbers_;
+  std::vector<int> row_sums_;  // outputs
   int num_arrays_ = 0, num_outputs_ = 0, num_steps_ = 0;
 };
 

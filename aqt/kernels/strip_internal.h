@@ -18,6 +18,7 @@ enum class StripFunction::Kind : uint8_t {
   kKeep,   // a, which becomes that of slot x
   kWrite,  // a, which becomes that of output x
   kWriteBool,
+  kSumRow,   // a, which is added to row sum x
   kAdd,      // a + x
   kSub,      // a - x
   kSubFrom,  // x - a
@@ -60,8 +61,9 @@ enum class StripFunction::Kind : uint8_t {
 
 namespace internal {
 
+// `row_sums`: the outputs that they are.
 void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               const StripCall& call, Target target);
+               absl::Span<const int> row_sums, const StripCall& call, Target target);
 
 }  // namespace internal
 }  // namespace aqt::kernels

@@ -33,6 +33,7 @@ using Where = StripFunction::Operand::Where;
 
 constexpr int64_t kLanes = hn::MaxLanes(Tag());
 constexpr int64_t kStrip = 8 * kLanes;
+constexpr int64_t kSumLanes = 16;  // of a row's sum, as in reduce.h
 
 // The vectors of a strip.
 struct Strip {
@@ -108,6 +109,30 @@ HWY_INLINE Strip Apply(const Strip& a, F f) {
   return Load(x);
 }
 
+// Adds a strip to the lanes of a row's sum, its first element to lane `first`.
+HWY_INLINE void AddToLanes(const Strip& a, int64_t first, float* lanes) {
+  if constexpr (kLanes == 1) {
+    Map(a, [=](V v, int64_t i) HWY_ATTR {
+      lanes[(first + i) % kSumLanes] += hn::GetLane(v);
+      return v;
+    });
+  } else {
+    constexpr int64_t kVectors = kSumLanes / kLanes;
+    V sums[kVectors];
+    for (int64_t j = 0; j < kVectors; ++j) sums[j] = LoadAt(lanes, j);
+    Map(a, [&](V v, int64_t i) HWY_ATTR { return sums[i % kVectors] = hn::Add(sums[i % kVectors], v); });
+    for (int64_t j = 0; j < kVectors; ++j) hn::StoreU(sums[j], Tag(), lanes + j * kLanes);
+  }
+}
+
+// The sum of the lanes, as a tree.
+float SumOfLanes(float* lanes) {
+  for (int64_t width = kSumLanes / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
 using Kind = StripFunction::Kind;
 
 // An operand or a result of a step.
@@ -124,22 +149,24 @@ struct PlacedStep {
   Place x, y, z;
 };
 
-// Each step may be loaded, kept and written, too.
-constexpr int kMaxPlacedSteps = 4 * StripBuilder::kMaxSteps;
+// Each step may be loaded, kept, written and added up, too.
+constexpr int kMaxPlacedSteps = 5 * StripBuilder::kMaxSteps;
 
 struct Memory {
   alignas(64) float slots[StripBuilder::kMaxSteps][kStrip];
   alignas(64) float numbers[StripBuilder::kMaxOperands][kStrip];  // of this row, as often as a strip has elements
   alignas(64) float parts[2][kStrip];                             // x and y of a strip that is not full
+  alignas(64) float row_sums[StripBuilder::kMaxSteps][kSumLanes];
   PlacedStep steps[kMaxPlacedSteps];
 };
 
 // Of functions that change a strip. Without it the compiler calls some, and the strip leaves its registers.
 #define AQT_ATTR HWY_ATTR __attribute__((always_inline))
 
-// The elements from `offset` on, `count` of them; kFull: a whole strip.
+// The elements from `offset` on, `count` of them, the first one in this column; kFull: a whole strip.
 template <bool kFull>
-HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int64_t count, Memory& memory) {
+HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int64_t column, int64_t count,
+                         Memory& memory) {
   const auto at = [&](const Place& place, int part) AQT_ATTR -> const float* {
     char* from = place.memory + offset * place.step_bytes;
     if (kFull || place.step_bytes == 0) return reinterpret_cast<const float*>(from);
@@ -200,6 +227,16 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
       case Kind::kWriteBool:
         write(step.x, [&](char* to) AQT_ATTR { StoreBool(a, reinterpret_cast<uint8_t*>(to)); });
         break;
+      case Kind::kSumRow: {
+        float* lanes = reinterpret_cast<float*>(step.x.memory);
+        if (kFull) {
+          AddToLanes(a, column, lanes);
+        } else {
+          Store(a, memory.parts[0]);
+          for (int64_t i = 0; i < count; ++i) lanes[(column + i) % kSumLanes] += memory.parts[0][i];
+        }
+        break;
+      }
       case Kind::kAdd: map(step.x, [](V v, V w) AQT_ATTR { return hn::Add(v, w); }); break;
       case Kind::kSub: map(step.x, [](V v, V w) AQT_ATTR { return hn::Sub(v, w); }); break;
       case Kind::kSubFrom: map(step.x, [](V v, V w) AQT_ATTR { return hn::Sub(w, v); }); break;
@@ -252,7 +289,7 @@ HWY_INLINE void FetchAhead(const float* strip) {
 }
 
 void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-             const StripCall& call) {
+             absl::Span<const int> row_sums, const StripCall& call) {
   Memory memory;
   if (call.columns % kStrip != 0) std::fill_n(memory.parts[0], 2 * kStrip, 0.0f);
   const auto place = [&](Kind kind, const StripFunction::Operand& operand) -> Place {
@@ -276,6 +313,7 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
         return number;
       }
       case Where::kSlot: return of_strip(memory.slots[operand.index]);
+      case Where::kRowSum: return of_strip(memory.row_sums[operand.index]);
     }
     return {nullptr, 0, false, false};
   };
@@ -290,19 +328,24 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     any_per_row |= numbers[i].per_row;
     if (!numbers[i].per_row && call.rows > 0) set_number(i, 0);
   }
-  const int64_t rows = any_per_row ? call.rows : std::min<int64_t>(call.rows, 1);
-  const int64_t columns = any_per_row ? call.columns : call.rows * call.columns;
+  const bool by_rows = any_per_row || !row_sums.empty();
+  const int64_t rows = by_rows ? call.rows : std::min<int64_t>(call.rows, 1);
+  const int64_t columns = by_rows ? call.columns : call.rows * call.columns;
   for (int64_t row = 0; row < rows; ++row) {
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (numbers[i].per_row) set_number(i, row);
     }
-    const int64_t end = (row + 1) * columns;
-    int64_t offset = row * columns;
-    for (; offset + kStrip <= end; offset += kStrip) {
-      if (call.ahead != nullptr) FetchAhead(call.ahead + offset);
-      RunStrip<true>(placed, offset, kStrip, memory);
+    for (size_t i = 0; i < row_sums.size(); ++i) std::fill_n(memory.row_sums[i], kSumLanes, 0.0f);
+    const int64_t first = row * columns;
+    int64_t column = 0;
+    for (; column + kStrip <= columns; column += kStrip) {
+      if (call.ahead != nullptr) FetchAhead(call.ahead + first + column);
+      RunStrip<true>(placed, first + column, column, kStrip, memory);
     }
-    if (offset < end) RunStrip<false>(placed, offset, end - offset, memory);
+    if (column < columns) RunStrip<false>(placed, first + column, column, columns - column, memory);
+    for (size_t i = 0; i < row_sums.size(); ++i) {
+      static_cast<float*>(call.outputs[row_sums[i]])[row] = SumOfLanes(memory.row_sums[i]);
+    }
   }
   if (call.streamed != 0) hwy::FlushStream();  // before another thread may read
 }
@@ -315,8 +358,8 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 
 void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               const StripCall& call, Target target) {
-  AQT_HWY_DISPATCH(target, RunRows)(steps, numbers, call);
+               absl::Span<const int> row_sums, const StripCall& call, Target target) {
+  AQT_HWY_DISPATCH(target, RunRows)(steps, numbers, row_sums, call);
 }
 
 }  // namespace aqt::kernels::internal

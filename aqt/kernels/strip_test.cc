@@ -11,8 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/elementwise.h"
+#include "aqt/kernels/reduce.h"
+#include "aqt/kernels/reduce_kind.h"
 #include "aqt/kernels/target.h"
 #include "gtest/gtest.h"
 
@@ -68,12 +71,20 @@ class Chain {
     }
   }
 
-  // The last value, and others.
+  // The last value, and others. Sums of their rows, and of others' rows.
   void AddOutputs() {
     for (size_t i = 0; i < ids_.size(); ++i) {
-      if (is_leaf_[i] || (i + 1 < ids_.size() && random_() % 4 != 0)) continue;
-      builder_.Output(ids_[i]);
-      outputs_.push_back({values_[i].data(), n_ * sizeof(float)});
+      if (is_leaf_[i]) continue;
+      if (i + 1 == ids_.size() || random_() % 4 == 0) {
+        builder_.Output(ids_[i]);
+        outputs_.push_back({values_[i].data(), n_});
+      }
+      if (random_() % 6 == 0) {
+        builder_.SumRows(ids_[i]);
+        std::vector<float>& sums = sums_.emplace_back(rows_);
+        Reduce(ReduceKind::kSum, ArrayRef(DType::kF32, {rows_, columns_}, values_[i].data()), {1}, sums.data());
+        outputs_.push_back({sums.data(), rows_});
+      }
     }
   }
 
@@ -84,7 +95,7 @@ class Chain {
     for (const Target target : SupportedTargets()) {
       std::vector<std::vector<char>> got;
       std::vector<void*> outputs;
-      for (const Expected& output : outputs_) got.emplace_back(output.bytes + 1, char{7});
+      for (const Expected& output : outputs_) got.emplace_back(output.bytes() + 1, char{7});
       for (auto& output : got) outputs.push_back(output.data());
       function.Run({arrays_.data(), numbers.data(), outputs.data(), rows_, columns_, streamed_}, target);
       for (size_t i = 0; i < got.size(); ++i) {
@@ -102,7 +113,9 @@ class Chain {
  private:
   struct Expected {
     const void* data;
-    size_t bytes;
+    int64_t n;
+    bool is_bool = false;
+    size_t bytes() const { return n * (is_bool ? sizeof(bool) : sizeof(float)); }
   };
 
   // A condition that is computed or given, and one to three selections by it.
@@ -119,7 +132,7 @@ class Chain {
       condition = builder_.Compare(kind, ids_[x], ids_[y]);
       if (random_() % 2 == 0) {
         builder_.Output(condition);
-        outputs_.push_back({holds, static_cast<size_t>(n_)});
+        outputs_.push_back({holds, n_, /*is_bool=*/true});
       }
     }
     for (int i = random_() % 3; i >= 0; --i) {
@@ -130,11 +143,11 @@ class Chain {
   }
 
   void CheckOutput(const Expected& want, const std::vector<char>& got, Target target) {
-    if (want.bytes != n_ * sizeof(float)) {
-      ASSERT_EQ(std::memcmp(want.data, got.data(), want.bytes), 0) << "bool, " << ToString(target);
+    if (want.is_bool) {
+      ASSERT_EQ(std::memcmp(want.data, got.data(), want.bytes()), 0) << "bool, " << ToString(target);
       return;
     }
-    for (int64_t i = 0; i < n_; ++i) {
+    for (int64_t i = 0; i < want.n; ++i) {
       float x, y;
       std::memcpy(&x, static_cast<const float*>(want.data) + i, sizeof(float));
       std::memcpy(&y, got.data() + i * sizeof(float), sizeof(float));
@@ -172,6 +185,7 @@ class Chain {
   std::vector<bool> is_leaf_;
   std::vector<std::unique_ptr<bool[]>> conditions_;
   std::vector<Expected> outputs_;
+  std::deque<std::vector<float>> sums_;
 };
 
 TEST(StripTest, RandomChainsHaveTheBitsOfTheirSteps) {

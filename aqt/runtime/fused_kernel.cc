@@ -58,6 +58,7 @@ class Builder {
   void FindStrips();
   void FindNumbers();
   bool CanBeStep(const FusedMember& member) const;
+  bool IsRowSum(const FusedMember& member) const;
   bool IsOutput(VarId var) const;
   // Whether is_it(i) for each member i that reads the variable.
   template <class F>
@@ -146,7 +147,15 @@ bool Builder::CanBeStep(const FusedMember& member) const {
   return std::holds_alternative<CompareOp>(eqn.op) || std::holds_alternative<SelectOp>(eqn.op);
 }
 
-// Successive steps of one role are a strip. Broadcasts may stand between them if they do not read what it makes.
+// Of f32.
+bool Builder::IsRowSum(const FusedMember& member) const {
+  const Equation& eqn = EquationOf(member);
+  return member.role == FusedRole::kReduceRows && std::get<ReduceOp>(eqn.op).kind == kernels::ReduceKind::kSum &&
+         program_.aval(eqn.in[0]).dtype == DType::kF32;
+}
+
+// Successive steps of one role are a strip, and sums of the rows that it makes. Broadcasts may stand between them if
+// they do not read what it makes.
 void Builder::FindStrips() {
   absl::flat_hash_map<VarId, int> made_by;  // strips
   int strip = -1, steps = 0;
@@ -158,6 +167,13 @@ void Builder::FindStrips() {
       const auto made = eqn.in.empty() ? made_by.end() : made_by.find(Root(eqn.in[0]));
       if (made != made_by.end() && made->second == strip) strip = -1;
       continue;
+    }
+    if (strip >= 0 && group_.members[strip].role == FusedRole::kFull && IsRowSum(member)) {
+      const auto made = made_by.find(Root(eqn.in[0]));
+      if (made != made_by.end() && made->second == strip) {
+        strips_.back() = made_by[eqn.out[0]] = strip;
+        continue;
+      }
     }
     if (!CanBeStep(member)) {
       strip = -1;
@@ -306,6 +322,12 @@ void Builder::AddStrip(int first, int last) {
   for (int i = first; i <= last; ++i) {
     if (strips_[i] != first) continue;
     const Equation& eqn = EquationOf(group_.members[i]);
+    if (group_.members[i].role == FusedRole::kReduceRows) {
+      strip.SumRows(ids.at(Root(eqn.in[0])));
+      instruction.out.push_back(Result(eqn, FusedRole::kReduceRows, /*once=*/false));
+      FindShared(eqn, instruction.out.back(), i);
+      continue;
+    }
     absl::InlinedVector<int, 3> in;
     for (const VarId var : eqn.in) in.push_back(operand(var));
     int id;
