@@ -186,16 +186,17 @@ TEST(ScalesInPlace, AreThoseThatGatheringWouldCopy) {
   const OperandAxes axes{.batch = {0}, .rows = {2}, .k = {1}};
   std::vector<float> values = {1, 2, 3, 4, 5, 0};
   ArrayRef scale(kF32, {2, 1, 3}, values.data());
-  EXPECT_EQ(ScalesInPlace(scale, operand, axes), values.data());
+  EXPECT_EQ(ScalesInPlace(scale, operand, axes).values, values.data());
+  EXPECT_EQ(ScalesInPlace(scale, operand, axes).smallest, 1);
   std::vector<float> gathered(6);
   GatherScales(scale, operand, axes, gathered.data());
   EXPECT_EQ(gathered, values);
 
-  EXPECT_EQ(ScalesInPlace(scale, operand, {.batch = {2}, .rows = {0}, .k = {1}}), nullptr) << "another order";
-  EXPECT_EQ(ScalesInPlace(ArrayRef(kF32, {1, 1, 3}, values.data()), operand, axes), nullptr) << "broadcast";
-  EXPECT_EQ(ScalesInPlace(ArrayRef(kBF16, {2, 1, 3}, values.data()), operand, axes), nullptr) << "another dtype";
+  EXPECT_EQ(ScalesInPlace(scale, operand, {.batch = {2}, .rows = {0}, .k = {1}}).values, nullptr) << "another order";
+  EXPECT_EQ(ScalesInPlace(ArrayRef(kF32, {1, 1, 3}, values.data()), operand, axes).values, nullptr) << "broadcast";
+  EXPECT_EQ(ScalesInPlace(ArrayRef(kBF16, {2, 1, 3}, values.data()), operand, axes).values, nullptr) << "another dtype";
   values[4] = -1e-39f;
-  EXPECT_EQ(ScalesInPlace(scale, operand, axes), nullptr) << "a subnormal";
+  EXPECT_EQ(ScalesInPlace(scale, operand, axes).values, nullptr) << "a subnormal";
 }
 
 }  // namespace

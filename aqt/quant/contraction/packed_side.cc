@@ -203,18 +203,20 @@ void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArra
   });
 }
 
-const float* ScalesInPlace(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes) {
-  if (scale.dtype != DType::kF32) return nullptr;
+ScalesInMemory ScalesInPlace(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes) {
+  if (scale.dtype != DType::kF32) return {};
   const RowAxes rows = RowAxesOf(operand, axes);
   int64_t stride = 1;
   for (size_t i = rows.axes.size(); i-- > 0;) {
     const int64_t axis = rows.axes[i];
-    if (scale.shape[axis] != rows.shape[i] || (rows.shape[i] != 1 && scale.strides[axis] != stride)) return nullptr;
+    if (scale.shape[axis] != rows.shape[i] || (rows.shape[i] != 1 && scale.strides[axis] != stride)) return {};
     stride *= rows.shape[i];
   }
   const float* const values = static_cast<const float*>(scale.data);
+  const float smallest = SmallestMagnitude(values, stride);
   // GatherScales writes subnormal ones as zeros.
-  return SmallestMagnitude(values, stride) >= std::numeric_limits<float>::min() ? values : nullptr;
+  if (smallest < std::numeric_limits<float>::min()) return {};
+  return {values, smallest};
 }
 
 float SmallestMagnitude(const float* values, int64_t count) {

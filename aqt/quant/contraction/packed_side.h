@@ -108,11 +108,15 @@ void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes
 void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
 void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale);
 
-// The scales that GatherScales would write, if they lie in memory just so; otherwise null.
-const float* ScalesInPlace(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes);
-
 // The smallest magnitude of the nonzero values; infinity if there are none. NaNs do not count.
 float SmallestMagnitude(const float* values, int64_t count);
+
+// The scales that GatherScales would write, if they lie in memory just so; otherwise null.
+struct ScalesInMemory {
+  const float* values = nullptr;
+  float smallest = 0;  // their SmallestMagnitude
+};
+ScalesInMemory ScalesInPlace(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes);
 
 // Whether x * a and x * a * b are never subnormal for |x| >= least and nonzero a and b from two lists without
 // subnormals, whose smallest magnitudes are given.

@@ -262,6 +262,9 @@ class Run {
     int64_t rows = 0;   // of one matrix
     bool single = false;
     DType dtype = DType::kF32;
+    std::optional<float> smallest = std::nullopt;  // magnitude, where it is known already
+
+    float Smallest() const { return smallest.has_value() ? *smallest : SmallestMagnitude(scale, count); }
   };
   // One side as a kernel reads it.
   struct PackedSide {
@@ -337,8 +340,7 @@ class Run {
     const bool integers = plan_.contraction.sums_are_integers();
     epilogue.subnormals_are_zero =
         !(integers || plan_.packs_as_quantized) ||
-        !ProductsAreNormal(integers ? 1 : kSmallestFloat8Product, SmallestMagnitude(lhs.scale, lhs.count),
-                           SmallestMagnitude(rhs.scale, rhs.count));
+        !ProductsAreNormal(integers ? 1 : kSmallestFloat8Product, lhs.Smallest(), rhs.Smallest());
     return epilogue;
   }
 
@@ -362,8 +364,11 @@ class Run {
     RowScales rows = ScaleRows(side, scale.dtype);
     // Taken in any case: the memory of a call does not depend on its values.
     float* const gathered = ScaleBuffer(side, rows);
-    rows.scale = ScalesInPlace(scale, own.x.shape, own.axes);
-    if (rows.scale != nullptr) return rows;
+    if (const ScalesInMemory dense = ScalesInPlace(scale, own.x.shape, own.axes); dense.values != nullptr) {
+      rows.scale = dense.values;
+      rows.smallest = dense.smallest;
+      return rows;
+    }
     GatherScales(scale, own.x.shape, own.axes, gathered);
     rows.scale = gathered;
     return rows;
