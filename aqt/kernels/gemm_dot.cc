@@ -43,20 +43,26 @@ struct VnniOps : FourByteGroups<int32_t> {
   static constexpr int64_t kWideRhsElementBytes = kIsS4 ? 1 : 0;
   static constexpr int64_t kBlockGroups = kIs512 ? 192 : 256;  // 24 or 16 KiB of rhs, 6 KiB of lhs
 
+  // A value of four bits in the high half of a byte is 16 times itself. There it needs no sign extension.
+  static constexpr int kRhsShift = kIsS4 ? 4 : 0;
+  static_assert(kBlockGroups * 4 * 255 * 128 < (int64_t{1} << 31));
+
   template <bool kWide, int kPart>
   static HWY_INLINE V LoadRhs(const char* p) {
-    if constexpr (kWide || !kIsS4) return Load(p);
-    const hn::Repartition<int8_t, hn::ScalableTag<int32_t>> d8;
-    return hn::BitCast(hn::ScalableTag<int32_t>(), DecodeS4<kPart>(d8, hn::BitCast(d8, Load(p))));
+    V v = Load(p);
+    if constexpr (kWide || !kIsS4) return v;
+    if constexpr (kPart == 0) v = hn::ShiftLeft<kRhsShift>(v);
+    return hn::And(v, hn::Set(hn::ScalableTag<int32_t>(), static_cast<int32_t>(0xf0f0f0f0)));
   }
   static void Widen(const char* rhs, int64_t groups, char* wide) {
     constexpr int64_t kBytes = HWY_MAX_BYTES;  // half a group
-    const auto store = [](V v, char* to)
-                           HWY_ATTR { hn::StoreU(v, hn::ScalableTag<int32_t>(), reinterpret_cast<int32_t*>(to)); };
+    const hn::Repartition<int8_t, hn::ScalableTag<int32_t>> d8;
+    const auto store = [&](auto v, char* to) HWY_ATTR { hn::StoreU(v, d8, reinterpret_cast<int8_t*>(to)); };
     for (int64_t g = 0; g < groups; g += 2, rhs += 2 * kBytes, wide += 4 * kBytes) {
       for (int64_t i = 0; i < 2; ++i) {
-        store(LoadRhs<false, 0>(rhs + i * kBytes), wide + i * kBytes);
-        if (g + 1 < groups) store(LoadRhs<false, 1>(rhs + i * kBytes), wide + (2 + i) * kBytes);
+        const auto bytes = hn::BitCast(d8, Load(rhs + i * kBytes));
+        store(DecodeS4<0>(d8, bytes), wide + i * kBytes);
+        if (g + 1 < groups) store(DecodeS4<1>(d8, bytes), wide + (2 + i) * kBytes);
       }
     }
   }

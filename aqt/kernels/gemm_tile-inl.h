@@ -46,6 +46,8 @@ HWY_INLINE VF Flushed(VF v) {
 // of sums that are floats
 //   kSumsAreNormal                    whether no sum is subnormal
 // and perhaps
+//   kRhsShift                         LoadRhs<false, ...> gives 2^kRhsShift times the values. Sums over kBlockGroups
+//                                     still fit s32
 //   StoreRounded(v, to)               to[i] = v[i], a sum, rounded to bf16; each NaN becomes the positive quiet one
 //   Step(a, b, sum)                   sum + the products of one group, lane by lane
 template <class Ops>
@@ -62,6 +64,12 @@ struct VectorTile : Ops {
   template <bool kWide>
   static constexpr int64_t kRhsVectorBytes = kWide ? kLanes* Ops::kRhs.k_group* Ops::kWideRhsElementBytes
                                                    : Ops::kRhs.GroupBytes(kShared<false>) / 2;
+
+  template <bool kWide>
+  static constexpr int RhsShift() {
+    if constexpr (!kWide && requires { Ops::kRhsShift; }) return Ops::kRhsShift;
+    return 0;
+  }
 
   template <int R>
   struct Sums {
@@ -86,23 +94,29 @@ struct VectorTile : Ops {
     // Of the groups that share their bytes.
     constexpr int64_t kGroupBytes = 2 * kRhsVectorBytes<kWide>;
     constexpr int kParts = kShared<kWide>;
+    constexpr int kShift = RhsShift<kWide>();
     const D d;
+    const auto load_init = [&](int r, int64_t at) HWY_ATTR {
+      return init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride + at);
+    };
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      s.v[r][0] = init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride);
-      s.v[r][1] = init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride + kLanes);
+      s.v[r][0] = kShift != 0 ? hn::Zero(d) : load_init(r, 0);
+      s.v[r][1] = kShift != 0 ? hn::Zero(d) : load_init(r, kLanes);
     }
     // A few rows have too few sums to hide the latency of an addition (4 or 5 cycles, 2 additions per cycle). Integers
     // may be added in any order.
     constexpr bool kSplits = std::is_integral_v<Acc> && R * kLanes <= 32 && R <= 2;
     [[maybe_unused]] Sums<R> more[3];
     if constexpr (kSplits) {
-      for (Sums<R>& sums : more) {
+#pragma GCC unroll 3
+      for (int i = 0; i < 3; ++i) {
 #pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) sums.v[r][0] = sums.v[r][1] = hn::Zero(d);
+        for (int r = 0; r < R; ++r) more[i].v[r][0] = more[i].v[r][1] = hn::Zero(d);
       }
     }
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
+#pragma GCC unroll 4
       for (int64_t q = 0; q < 64; q += 16, rhs += 4 / kParts * kGroupBytes) {
         const auto group = [&]<int kIndex>() HWY_ATTR {
           Sums<R>& sums = kSplits && kIndex > 0 ? more[kIndex == 0 ? 0 : kIndex - 1] : s;
@@ -116,11 +130,12 @@ struct VectorTile : Ops {
       lhs += kLhsStepBytes;
     }
     if constexpr (kSplits) {
-      for (const Sums<R>& sums : more) {
+#pragma GCC unroll 3
+      for (int i = 0; i < 3; ++i) {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
-          s.v[r][0] = hn::Add(s.v[r][0], sums.v[r][0]);
-          s.v[r][1] = hn::Add(s.v[r][1], sums.v[r][1]);
+          s.v[r][0] = hn::Add(s.v[r][0], more[i].v[r][0]);
+          s.v[r][1] = hn::Add(s.v[r][1], more[i].v[r][1]);
         }
       }
     }
@@ -128,6 +143,13 @@ struct VectorTile : Ops {
       Group<kWide, 0>(lhs, rhs, s);
       if constexpr (kParts == 2) {
         if (groups > 1) Group<kWide, 1>(lhs + 4, rhs, s);
+      }
+    }
+    if constexpr (kShift != 0) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        s.v[r][0] = hn::Add(hn::ShiftRight<kShift>(s.v[r][0]), load_init(r, 0));
+        s.v[r][1] = hn::Add(hn::ShiftRight<kShift>(s.v[r][1]), load_init(r, kLanes));
       }
     }
   }
