@@ -20,8 +20,12 @@
 //       BFloat16; with kFlush a subnormal number becomes a zero before and after each product; or, of floats,
 //       added to out (Epilogue::adds)
 // for R in {1, 2, 4, 8, kLhs.width}, up to the last of these; kWide only with that, and only if there is a wide form.
+// Perhaps it has
+//   MultiplyPanels<R, kFlush>(run)
+//       Multiply<R, false, kFlush, float> of each panel of a PanelRun, for R in {1, 2, 4}, and 8 if kLhs.width >= 8
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -114,6 +118,19 @@ struct TileScales {
   bool streams = false;  // whether to write past the caches, as a tile policy may; `out` then fits whole lines
 };
 
+// A few rows times consecutive panels of columns, with all of k in one block. For a short k it costs less than calls
+// tile by tile.
+struct PanelRun {
+  const char* lhs;
+  const char* rhs;  // with the headers of the panels
+  int64_t panels, rhs_panel_bytes, groups;
+  bool corrects;      // whether the header of a panel starts its sums
+  TileScales scales;  // `col` of the first panel
+  int64_t col_step;   // from the scales of a panel to those of the next
+  float* out;
+  int64_t out_stride;
+};
+
 // An output of this size leaves the caches before it is read again, or is a large part of them. Writing past them
 // spares the reading of each line before it is written, and leaves the operands in them.
 inline constexpr int64_t kStreamBytes = 16 << 20;
@@ -200,9 +217,10 @@ class BlockProduct {
       const float* scale = epi_.lhs_scale == nullptr ? nullptr : epi_.lhs_scale + b_ * epi_.lhs_batch_stride;
       LoadScales(scale, epi_.lhs_stride, m0_, m1_ - m0_, row_scales_);
     }
+    const int64_t first = num_blocks == 1 ? RunPanels() : n0_;
     const int64_t lhs_bytes = (m1_ - m0_ + kMr - 1) / kMr * lhs_panel_bytes_;
     const int64_t chunk = num_blocks == 1 || lhs_bytes <= kBlockBytes ? kNr : kChunkPanels * kNr;
-    for (int64_t chunk0 = n0_; chunk0 < n1_; chunk0 += chunk) {
+    for (int64_t chunk0 = first; chunk0 < n1_; chunk0 += chunk) {
       const int64_t chunk1 = std::min(n1_, chunk0 + chunk);
       int64_t g = 0;
       do {
@@ -219,6 +237,8 @@ class BlockProduct {
   static constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
   static constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
   static constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
+  static constexpr int kMaxPiece = kMr >= 8 ? 8 : 4;  // rows of a PanelRun
+  static constexpr bool kHasPanelRuns = requires(const PanelRun& run) { Tile::template MultiplyPanels<1, false>(run); };
   // An lhs that is stored as it is needs no correction.
   static constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;
   static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
@@ -234,6 +254,38 @@ class BlockProduct {
     bool is_last;  // of the sum
     Acc* sums;     // where it is not
   };
+
+  // Few rows of whole panels of columns. Returns the first column that is left. More rows than one piece are cut only
+  // if they are added to the output, which a part of a tile does row by row.
+  int64_t RunPanels() {
+    if constexpr (kHasPanelRuns) {
+      int64_t rows = m1_ - m0_;
+      const bool one_piece = std::has_single_bit(static_cast<uint64_t>(rows)) && rows <= kMaxPiece;
+      if (finish_ != TileFinish::kF32 || streams_ || rows > kMr || !(one_piece || epi_.adds)) return n0_;
+      const int64_t panels = (n1_ - n0_) / kNr;
+      const float* const scale = epi_.rhs_scale == nullptr ? nullptr : epi_.rhs_scale + b_ * epi_.rhs_batch_stride;
+      const bool dense = scale != nullptr && epi_.rhs_stride == 1;
+      if (!dense) LoadScales(scale, epi_.rhs_stride, n0_, kNr, col_scales_);
+      const TileScales scales{row_scales_, dense ? scale + n0_ : col_scales_, scaled_, epi_.rhs_first, epi_.adds};
+      float* const out = static_cast<float*>(args_.out) + out_offset_ + m0_ * row_stride_ + n0_;
+      PanelRun run{lhs_, rhs_, panels, rhs_panel_bytes_, groups_, kCorrects, scales, dense ? kNr : 0, out, row_stride_};
+      const auto multiply = [&]<int R>() {
+        for (; rows >= R; rows -= R) {
+          if (epi_.subnormals_are_zero) Tile::template MultiplyPanels<R, true>(run);
+          else Tile::template MultiplyPanels<R, false>(run);
+          run.lhs += R * 64;
+          run.scales.row += R;
+          run.out += R * row_stride_;
+        }
+      };
+      multiply.template operator()<kMaxPiece>();
+      if constexpr (kMaxPiece > 4) multiply.template operator()<4>();
+      multiply.template operator()<2>();
+      multiply.template operator()<1>();
+      return n0_ + panels * kNr;
+    }
+    return n0_;
+  }
 
   // Adds `count` groups from g on to all rows of the panel of columns from n on.
   void RunPanel(int64_t chunk0, int64_t chunk1, int64_t n, int64_t g, int64_t count) {

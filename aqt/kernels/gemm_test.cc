@@ -129,9 +129,8 @@ TEST_P(GemmS8Test, LargestSumsAreExactAndLargerOnesWrap) {
   }
 }
 
-TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
-  const GemmKernel& kernel = *GetParam();
-  const Shape s = {2, 19, 50, 1100};
+// s.batch * s.m > 5.
+void ExpectEpilogues(const GemmKernel& kernel, const Shape& s) {
   const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 3), rhs = RandomRhs(kernel, s.batch * s.n * s.k, 4);
   std::vector<int32_t> sums(s.batch * s.m * s.n);
   ReferenceGemmS8(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), sums.data());
@@ -176,9 +175,17 @@ TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
           product.args.out_dtype = DType::kF16;
           wrong += !same(ToFloat(f16[i]), ReferenceEpilogue(product.args, b, m, n, static_cast<float>(sums[i])));
         }
-        EXPECT_EQ(wrong, 0) << "scales " << scales << ", flush " << flush << ", step " << step;
+        EXPECT_EQ(wrong, 0) << ::testing::PrintToString(s) << ", scales " << scales << ", flush " << flush << ", step "
+                            << step;
       }
     }
+  }
+}
+
+TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
+  for (const Shape& s :
+       {Shape{2, 19, 50, 1100}, Shape{6, 1, 70, 40}, Shape{3, 2, 64, 67}, Shape{2, 4, 97, 128}, Shape{1, 8, 40, 33}}) {
+    ExpectEpilogues(*GetParam(), s);
   }
 }
 
@@ -280,7 +287,8 @@ void ExpectAdds(const GemmKernel& kernel, const Shape& s, const std::vector<int8
 
 TEST_P(GemmS8Test, AddsTheMatricesOfABatch) {
   const GemmKernel& kernel = *GetParam();
-  for (const Shape& s : {Shape{3, 1, 70, 40}, Shape{2, 37, 65, 129}, Shape{5, 64, 600, 128}}) {
+  for (const Shape& s : {Shape{3, 1, 70, 40}, Shape{2, 3, 64, 131}, Shape{4, 7, 97, 64}, Shape{2, 8, 64, 32},
+                         Shape{2, 12, 33, 40}, Shape{2, 37, 65, 129}, Shape{5, 64, 600, 128}}) {
     ExpectAdds(kernel, s, RandomS8(s.batch * s.m * s.k, 57), RandomRhs(kernel, s.batch * s.n * s.k, 58));
   }
 }

@@ -226,6 +226,31 @@ struct VectorTile : Ops {
       StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][1]), first1, second1), scales, to + kLanes);
     }
   }
+
+  // `run` is a copy, which no store to the output can change.
+  template <int R, bool kFlush>
+  static HWY_NOINLINE void MultiplyPanels(internal::PanelRun run) {
+    const DF d;
+    for (; run.panels > 0; --run.panels) {
+      Sums<R> s;
+      Sum<false>(run.lhs, run.rhs + Ops::kRhs.HeaderBytes(), run.groups,
+                 run.corrects ? reinterpret_cast<const Acc*>(run.rhs) : nullptr, 0, s);
+      const VF cols[2] = {hn::LoadU(d, run.scales.col), hn::LoadU(d, run.scales.col + kLanes)};
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const VF row = hn::Set(d, run.scales.row[r]);
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+          const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
+          StoreValue(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
+                     run.out + r * run.out_stride + j * kLanes);
+        }
+      }
+      run.rhs += run.rhs_panel_bytes;
+      run.scales.col += run.col_step;
+      run.out += 2 * kLanes;
+    }
+  }
 };
 
 // The values of one of two groups with common bytes, as s8.
