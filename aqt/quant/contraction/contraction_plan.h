@@ -123,7 +123,7 @@ class ContractionPlan {
   absl::Status CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const;
   // The operand of `prepared` as the kernels of this plan read it; null if it has to be packed from its values.
   // FailedPrecondition if it has none.
-  absl::StatusOr<const void*> UsablePanels(Side side, const PreparedOperand& prepared, const Runtime& runtime) const;
+  absl::StatusOr<const Panels*> UsablePanels(Side side, const PreparedOperand& prepared, const Runtime& runtime) const;
   absl::Status CheckResiduals(const Residuals& residuals) const;
   // Whether the gradients of a contraction with a prepared operand are defined. Returns the scale that the operand
   // would have had if quantized here, if its gradient needs that.

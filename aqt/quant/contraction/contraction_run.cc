@@ -54,13 +54,13 @@ absl::Status ContractionPlan::CheckPrepared(Side side, const QTensor& qtensor, c
   return absl::OkStatus();
 }
 
-absl::StatusOr<const void*> ContractionPlan::UsablePanels(Side side, const PreparedOperand& prepared,
-                                                          const Runtime& runtime) const {
+absl::StatusOr<const Panels*> ContractionPlan::UsablePanels(Side side, const PreparedOperand& prepared,
+                                                            const Runtime& runtime) const {
   const Panels* panels = prepared.impl().panels.get();
   if (panels == nullptr) return nullptr;
   const bool plain_call = runtime.observer == nullptr && runtime.product == nullptr;
   const bool fits = fwd_.panels(side) == panels->key;
-  if (plain_call && fits) return panels->data.get();
+  if (plain_call && fits) return panels;
   if (prepared.qtensor().IsFull()) return nullptr;
   return absl::FailedPreconditionError(absl::StrCat(
       tensor_name_[static_cast<int>(side)], " has no values (PreparedOperand::WithoutValues), but they are needed: ",
@@ -169,7 +169,11 @@ absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, 
   if (operand.prepared != nullptr) {
     result.prepared = &operand.prepared->qtensor();
     AQT_RETURN_IF_ERROR(CheckPrepared(side, *result.prepared, operand.prepared->impl().panels.get()));
-    AQT_ASSIGN_OR_RETURN(result.panels, UsablePanels(side, *operand.prepared, runtime));
+    AQT_ASSIGN_OR_RETURN(const Panels* panels, UsablePanels(side, *operand.prepared, runtime));
+    if (panels != nullptr) {
+      result.panels = panels->data.get();
+      result.smallest_scale = panels->smallest_scale;
+    }
   }
   if (result.has_qvalue()) {
     const bool is_value = !plan.is_quantized() && result.prepared->IsFull();

@@ -64,6 +64,8 @@ struct Panels {
   Aval source;  // of the qvalue or value
   std::shared_ptr<const void> data;
   int64_t bytes = 0;
+  // ScalesInMemory::smallest of the tensor's only scale, so that no call has to look for it. 0: not known.
+  float smallest_scale = 0;
 };
 
 // Bytes of panels for all matrices of an operand.

@@ -1,5 +1,6 @@
 // Every kind of operand can be prepared: a call then packs nothing of it, and gives the bits of the float operand.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -234,6 +235,29 @@ TEST(PreparedKinds, CallsThatNeedValuesSaySo) {
             absl::InvalidArgumentError(
                 "DotGeneral: the tensor for fwd.rhs: QTensor: scale f32[1,5] does not broadcast to the values' shape "
                 "[8,4]"));
+}
+
+// The smallest scale of packed weights decides, once for all calls, whether products can be subnormal.
+TEST(PreparedKinds, SmallScales) {
+  DotGeneral config = DotGeneralMake(8, 8);
+  config.tiling = *DotTilingFromEinsum("mk,kn->mn", {{'k', 4}});
+  const Array lhs = RandomArray(DType::kF32, {3, 8}, 1), rhs = RandomArray(DType::kF32, {8, 70}, 2);
+  const DotGeneralPlan plan =
+      *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims(), {.passes = PlanPasses::kForwardOnly});
+  const PreparedOperand weight = *plan.Prepare(Side::kRhs, rhs);
+  for (const float small : {1.0f, 0x1p-120f, 0x1p-126f, 0x1p-130f, 0.0f}) {
+    QTensor qtensor = weight.qtensor();
+    ArrayBuilder scale(qtensor.scale[0].aval());
+    std::fill_n(static_cast<float*>(scale.data()), scale.ref().shape.num_elements(), 0x1p-3f);
+    static_cast<float*>(scale.data())[77] = small;
+    qtensor.scale = {std::move(scale).Build()};
+    const PreparedOperand packed = *plan.Prepare(Side::kRhs, qtensor);
+    Recorder recorder;  // takes the general way
+    ArrayBuilder want(plan.out_aval()), got(plan.out_aval());
+    ASSERT_EQ(plan.Forward(lhs, packed, {}, want.ref(), nullptr, {.observer = &recorder}), absl::OkStatus());
+    ASSERT_EQ(plan.Forward(lhs, packed, {}, got.ref()), absl::OkStatus());
+    EXPECT_TRUE(BitEqual(std::move(got).Build(), std::move(want).Build())) << small;
+  }
 }
 
 // A float operand that is prepared is still the float operand: gradients flow.

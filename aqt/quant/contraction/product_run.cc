@@ -364,6 +364,11 @@ class Run {
     RowScales rows = ScaleRows(side, scale.dtype);
     // Taken in any case: the memory of a call does not depend on its values.
     float* const gathered = ScaleBuffer(side, rows);
+    if (const float smallest = Input(side).smallest_scale; smallest != 0) {
+      rows.scale = static_cast<const float*>(scale.data);
+      rows.smallest = smallest;
+      return rows;
+    }
     if (const ScalesInMemory dense = ScalesInPlace(scale, own.x.shape, own.axes); dense.values != nullptr) {
       rows.scale = dense.values;
       rows.smallest = dense.smallest;
@@ -531,12 +536,14 @@ std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, c
     group_scales.resize(count);
     GatherScales(qtensor.scale[0], own.x.shape, own.axes, group_scales.data());
   }
+  const bool scales_output = own.scales_output() && qtensor.scale.size() == 1;
   const Contraction& contraction = plan.fused_contraction();
   return std::make_shared<const Panels>(Panels{
       .key = *key,
       .source = qtensor.qvalue->aval(),
       .data = PackAhead(contraction, side, operand, key->axes, group_scales.data(), runtime),
       .bytes = PackedBytes(contraction, side, own.x.shape, key->axes),
+      .smallest_scale = scales_output ? ScalesInPlace(qtensor.scale[0], own.x.shape, own.axes).smallest : 0,
   });
 }
 

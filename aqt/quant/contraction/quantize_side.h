@@ -83,6 +83,7 @@ struct CallOperand {
   ArrayRef factor;
   const QTensor* prepared = nullptr;  // from outside: a qvalue with scales, only scales, or a float value
   const void* panels = nullptr;       // the operand itself, packed
+  float smallest_scale = 0;           // Panels::smallest_scale
   std::optional<Key> key;             // of this operand
   // Of a calibration with state, unless `prepared`.
   QuantMode mode = QuantMode::kTrain;
