@@ -49,10 +49,23 @@ struct VnniOps : FourByteGroups<int32_t> {
 
   template <bool kWide, int kPart>
   static HWY_INLINE V LoadRhs(const char* p) {
+    if constexpr (kWide || !kIsS4) return Load(p);
+    else return Decode<kPart>(Load(p));
+  }
+  template <int kPart>
+  static HWY_INLINE V Decode(V both) {
+    if constexpr (kPart == 0) both = hn::ShiftLeft<kRhsShift>(both);
+    return hn::And(both, hn::Set(hn::ScalableTag<int32_t>(), static_cast<int32_t>(0xf0f0f0f0)));
+  }
+  // Opaque to the compiler, which would load it again for each half.
+  static HWY_INLINE V LoadShared(const char* p) requires(kIsS4) {
     V v = Load(p);
-    if constexpr (kWide || !kIsS4) return v;
-    if constexpr (kPart == 0) v = hn::ShiftLeft<kRhsShift>(v);
-    return hn::And(v, hn::Set(hn::ScalableTag<int32_t>(), static_cast<int32_t>(0xf0f0f0f0)));
+#if HWY_TARGET == HWY_AVX3
+    __asm__("" : "+v"(v.raw));
+#else
+    __asm__("" : "+x"(v.raw));
+#endif
+    return v;
   }
   static void Widen(const char* rhs, int64_t groups, char* wide) {
     constexpr int64_t kBytes = HWY_MAX_BYTES;  // half a group

@@ -48,6 +48,7 @@ HWY_INLINE VF Flushed(VF v) {
 // and perhaps
 //   kRhsShift                         LoadRhs<false, ...> gives 2^kRhsShift times the values. Sums over kBlockGroups
 //                                     still fit s32
+//   LoadShared(p), Decode<kPart>(v)   the bytes that two groups share, and LoadRhs<false, kPart>(p) from them
 //   StoreRounded(v, to)               to[i] = v[i], a sum, rounded to bf16; each NaN becomes the positive quiet one
 //   Step(a, b, sum)                   sum + the products of one group, lane by lane
 template <class Ops>
@@ -88,6 +89,28 @@ struct VectorTile : Ops {
     }
   }
 
+  // Two groups that share their bytes, which are loaded once.
+  template <bool kWide>
+  static constexpr bool kLoadsShared = !kWide && requires(const char* rhs) {
+    Ops::LoadShared(rhs);
+  };
+  template <int R>
+  static HWY_INLINE void TwoGroups(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, Sums<R>& even,
+                                   Sums<R>& odd) {
+    const auto both0 = Ops::LoadShared(rhs), both1 = Ops::LoadShared(rhs + kRhsVectorBytes<false>);
+    const auto add = [&]<int kPart>(Sums<R>& sums) HWY_ATTR {
+      const auto b0 = Ops::template Decode<kPart>(both0), b1 = Ops::template Decode<kPart>(both1);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const auto a = Ops::Broadcast(lhs + r * 64 + 4 * kPart);
+        sums.v[r][0] = Ops::Step(a, b0, sums.v[r][0]);
+        sums.v[r][1] = Ops::Step(a, b1, sums.v[r][1]);
+      }
+    };
+    add.template operator()<0>(even);
+    add.template operator()<1>(odd);
+  }
+
   template <bool kWide, int R>
   static HWY_INLINE void Sum(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, int64_t groups,
                              const Acc* init, int64_t init_stride, Sums<R>& s) {
@@ -107,10 +130,11 @@ struct VectorTile : Ops {
     // A few rows have too few sums to hide the latency of an addition (4 or 5 cycles, 2 additions per cycle). Integers
     // may be added in any order.
     constexpr bool kSplits = std::is_integral_v<Acc> && R * kLanes <= 32 && R <= 2;
-    [[maybe_unused]] Sums<R> more[3];
+    constexpr int kMore = kLoadsShared<kWide> ? 1 : 3;
+    [[maybe_unused]] Sums<R> more[kMore];
     if constexpr (kSplits) {
 #pragma GCC unroll 3
-      for (int i = 0; i < 3; ++i) {
+      for (int i = 0; i < kMore; ++i) {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) more[i].v[r][0] = more[i].v[r][1] = hn::Zero(d);
       }
@@ -118,20 +142,25 @@ struct VectorTile : Ops {
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
 #pragma GCC unroll 4
       for (int64_t q = 0; q < 64; q += 16, rhs += 4 / kParts * kGroupBytes) {
-        const auto group = [&]<int kIndex>() HWY_ATTR {
-          Sums<R>& sums = kSplits && kIndex > 0 ? more[kIndex == 0 ? 0 : kIndex - 1] : s;
-          Group<kWide, kIndex % kParts>(lhs + q + 4 * kIndex, rhs + kIndex / kParts * kGroupBytes, sums);
-        };
-        group.template operator()<0>();
-        group.template operator()<1>();
-        group.template operator()<2>();
-        group.template operator()<3>();
+        if constexpr (kLoadsShared<kWide>) {
+          TwoGroups(lhs + q, rhs, s, kSplits ? more[0] : s);
+          TwoGroups(lhs + q + 8, rhs + kGroupBytes, s, kSplits ? more[0] : s);
+        } else {
+          const auto group = [&]<int kIndex>() HWY_ATTR {
+            Sums<R>& sums = kSplits && kIndex > 0 ? more[kIndex == 0 ? 0 : kIndex - 1] : s;
+            Group<kWide, kIndex % kParts>(lhs + q + 4 * kIndex, rhs + kIndex / kParts * kGroupBytes, sums);
+          };
+          group.template operator()<0>();
+          group.template operator()<1>();
+          group.template operator()<2>();
+          group.template operator()<3>();
+        }
       }
       lhs += kLhsStepBytes;
     }
     if constexpr (kSplits) {
 #pragma GCC unroll 3
-      for (int i = 0; i < 3; ++i) {
+      for (int i = 0; i < kMore; ++i) {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
           s.v[r][0] = hn::Add(s.v[r][0], more[i].v[r][0]);
