@@ -17,8 +17,19 @@ struct AxisGroup {
   static constexpr int kMaxRank = 8;
 
   int rank = 0;
-  int64_t size[kMaxRank] = {};
-  int64_t stride[kMaxRank] = {};
+  // The first `rank` of each. The others are not initialized: every call makes dozens of groups.
+  int64_t size[kMaxRank], stride[kMaxRank];
+
+  AxisGroup() {}  // NOLINT: "= default" would write zeros in `AxisGroup{}` and in structs that hold groups
+  AxisGroup(const AxisGroup& other) { *this = other; }
+  AxisGroup& operator=(const AxisGroup& other) {
+    rank = other.rank;
+    for (int i = 0; i < rank; ++i) {
+      size[i] = other.size[i];
+      stride[i] = other.stride[i];
+    }
+    return *this;
+  }
 
   static AxisGroup Of(int64_t size, int64_t stride) {
     AxisGroup group;

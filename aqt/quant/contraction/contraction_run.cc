@@ -248,7 +248,9 @@ absl::Status ContractionPlan::Forward(const DotOperand& lhs, const DotOperand& r
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
   AQT_RETURN_IF_ERROR(CheckArray("out", out.aval(), shape_.out));
   if (residuals != nullptr) AQT_RETURN_IF_ERROR(CheckHasGradients("Forward is given Residuals"));
-  ProductCall call{.group_sizes = group_sizes, .out = out};
+  ProductCall call;
+  call.group_sizes = group_sizes;
+  call.out = out;
   AQT_RETURN_IF_ERROR(FillOperand(Side::kLhs, lhs, context, runtime, state, call.lhs));
   AQT_RETURN_IF_ERROR(FillOperand(Side::kRhs, rhs, context, runtime, state, call.rhs));
   if (residuals != nullptr) {

@@ -92,7 +92,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
                                             const PlanOptions& options);
 
 struct ProductCall {
-  CallOperand lhs = {}, rhs = {};              // not tiled
+  CallOperand lhs, rhs;                        // not tiled
   absl::Span<const int64_t> group_sizes = {};  // with groups
   MutableArrayRef out;                         // not tiled, any strides, `dtype`
 

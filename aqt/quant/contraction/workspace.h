@@ -80,9 +80,11 @@ class Workspace {
   // Clear: where sizes vary, ask for the largest first.
   void* Get(ScratchSlot slot, int64_t bytes) {
     Buffer& buffer = buffers_[static_cast<int>(slot)];
-    if (buffer.data == nullptr || buffer.bytes < bytes) {
+    const uint64_t bit = uint64_t{1} << static_cast<int>(slot);
+    if ((taken_ & bit) == 0 || buffer.bytes < bytes) {
       buffer.bytes = SlotSizes::Rounded(bytes);
       buffer.data = scratch_.Push(buffer.bytes);
+      taken_ |= bit;
     }
     return buffer.data;
   }
@@ -95,18 +97,20 @@ class Workspace {
   }
   // Gives all slots back: for the next pass of a call.
   void Clear() {
-    buffers_ = {};
+    taken_ = 0;
     scratch_.PopTo(begin_);
   }
 
  private:
   struct Buffer {
-    void* data = nullptr;
-    int64_t bytes = 0;
+    void* data;
+    int64_t bytes;
   };
+  static_assert(kNumSlots <= 64);
   Scratch& scratch_;
   const int64_t begin_;
-  std::array<Buffer, kNumSlots> buffers_ = {};
+  uint64_t taken_ = 0;                     // a bit for each slot
+  std::array<Buffer, kNumSlots> buffers_;  // those of the others are not initialized
 };
 
 }  // namespace aqt::internal
