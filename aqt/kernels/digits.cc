@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/digits_internal.h"
 #include "aqt/kernels/gemm_driver.h"
 
@@ -25,7 +26,6 @@ constexpr int64_t kBlockRows = 64;
 constexpr double kMinParallelWork = 1e6;
 constexpr int64_t kMinParallelSplit = 32 << 10;
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp64(int64_t bytes) { return CeilDiv(bytes, 64) * 64; }
 
 // The digits of one group for a block of rows.

@@ -42,6 +42,7 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/target.h"
@@ -95,7 +96,6 @@ struct DigitFormat {
   bool operator==(const DigitFormat&) const = default;
 
  private:
-  static constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
   int64_t GroupsPerScale() const {
     return std::max<int64_t>(1, CeilDiv(has_scales() ? std::min(scale_group, k) : k, kMaxDigitGroup));
   }

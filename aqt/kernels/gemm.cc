@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_report.h"
 
@@ -21,8 +22,6 @@ void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count
 }  // namespace internal
 
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kTasksPerThread = 4;
 // Of products that are added up: sums of so many bytes stay in L1 or L2, and the rhs is read in runs that hide its way.

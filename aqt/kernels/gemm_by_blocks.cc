@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_report.h"
 #include "aqt/kernels/pack_panels.h"
 
 namespace aqt::kernels {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Each thread has several parts of the work, so that a slow one does not hold up the others.
 constexpr int64_t kPartsPerThread = 4;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_report.h"
 #include "aqt/kernels/pack_panels.h"
@@ -10,7 +11,6 @@
 namespace aqt::kernels {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
 // The sums of a part of the columns, which one thread computes: so many stay in L2 beside the operands' blocks.

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "aqt/core/check.h"
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/target_highway.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,7 +16,6 @@
 #define AQT_KERNELS_INTERLEAVE_ONCE_
 namespace aqt::kernels::internal {
 namespace {
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t kMaxS4Bytes = 24 << 10;  // of a block before it is packed into 4 bits
 }  // namespace
 }  // namespace aqt::kernels::internal
