@@ -1,6 +1,6 @@
 // From floats to digits.
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include "aqt/core/check.h"
@@ -28,6 +28,10 @@ using S32 = hn::RebindToSigned<F32>;
 
 constexpr uint32_t kSmallestNormal = 0x00800000u, kInfinity = 0x7f800000u;
 
+// A part of a row is too short for the processor's own prefetching. So the part of a row this far below is fetched
+// early. If there is no such row, that does no harm.
+constexpr int64_t kRowsAhead = 4;
+
 template <class T>
 void LoadAs(const Operand& x, int64_t base, int64_t begin, int64_t count, int64_t pitch, float* values) {
   const T* from = static_cast<const T*>(x.data) + base;
@@ -36,7 +40,11 @@ void LoadAs(const Operand& x, int64_t base, int64_t begin, int64_t count, int64_
   int64_t i = 0;
   if (x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1)) {
     from += x.k.Offset(begin);
-    for (; i + lanes <= count; i += lanes) hn::StoreU(LoadFloat(d, from + i), d, values + i);
+    const int64_t ahead = kRowsAhead * x.rows.InnerStride() * int64_t{sizeof(T)};
+    for (; i + lanes <= count; i += lanes) {
+      __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from + i) + ahead));
+      hn::StoreU(LoadFloat(d, from + i), d, values + i);
+    }
     for (; i < count; ++i) values[i] = ToFloat(from[i]);
   } else {
     for (; i < count; ++i) values[i] = ToFloat(from[x.k.Offset(begin + i)]);
@@ -73,42 +81,53 @@ uint32_t MaxUpTo(const float* values, int64_t pitch, uint32_t limit) {
 }
 
 struct Counts {
-  int64_t large, nonzero;
+  int64_t large, members;
 };
 
-// Digits of the elements whose magnitudes lie in [begin, end), zeros for the others; how many magnitudes are in
-// [large, end) and in [kSmallestNormal, end).
+// Digits of the members, elements whose magnitudes lie in [begin, end), and zeros for the others. Says how many members
+// there are, and how many have magnitudes from `large` on.
 Counts SplitLayer(const float* values, int64_t pitch, uint32_t begin, uint32_t end, uint32_t large, float factor,
                   float second_factor, uint32_t* digits, int32_t* digit_sum) {
   const F32 df;
   const U32 du;
   const S32 ds;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-  auto sum0 = hn::Zero(ds), sum1 = sum0, sum2 = sum0, num_large = sum0, num_nonzero = sum0;
+  // Sums of digits + 128, of digits 0 and 2 in the halves of a lane. All together are less than 2^15.
+  static_assert(kMaxDigitGroup * 255 < 1 << 15);
+  auto sums02 = hn::Zero(ds), sums1 = sums02;
+  Counts counts = {0, 0};
   const auto first = hn::Set(ds, static_cast<int32_t>(begin) - 1), last = hn::Set(ds, static_cast<int32_t>(end));
   const auto first_large = hn::Set(ds, static_cast<int32_t>(large) - 1);
-  const auto first_normal = hn::Set(ds, static_cast<int32_t>(kSmallestNormal) - 1);
   const auto times = hn::Set(df, factor), times_again = hn::Set(df, second_factor);
-  const auto bias = hn::Set(ds, 0x808080);
+  const auto bias = hn::Set(ds, 0x808080), halves = hn::Set(ds, 0xff00ff);
   for (int64_t i = 0; i < pitch; i += lanes) {
     const auto x = hn::LoadU(df, values + i);
     const auto bits = hn::BitCast(ds, Magnitude(hn::BitCast(du, x)));
     const auto below = hn::Lt(bits, last);
-    num_large = hn::Sub(num_large, hn::VecFromMask(ds, hn::And(below, hn::Gt(bits, first_large))));
-    num_nonzero = hn::Sub(num_nonzero, hn::VecFromMask(ds, hn::And(below, hn::Gt(bits, first_normal))));
-    const auto member = hn::RebindMask(df, hn::And(below, hn::Gt(bits, first)));
-    const auto scaled = hn::Mul(hn::Mul(hn::IfThenElseZero(member, x), times), times_again);
+    const auto member = hn::And(below, hn::Gt(bits, first));
+    counts.members += static_cast<int64_t>(hn::CountTrue(ds, member));
+    counts.large += static_cast<int64_t>(hn::CountTrue(ds, hn::And(below, hn::Gt(bits, first_large))));
+    const auto scaled = hn::Mul(hn::Mul(hn::IfThenElseZero(hn::RebindMask(df, member), x), times), times_again);
     // Adding 128 to each digit makes bytes without borrows; flipping their top bits takes it away again.
-    const auto v = hn::Xor(hn::Add(hn::NearestInt(scaled), bias), bias);
-    hn::StoreU(hn::BitCast(du, v), du, digits + i);
-    sum0 = hn::Add(sum0, hn::ShiftRight<24>(hn::ShiftLeft<24>(v)));
-    sum1 = hn::Add(sum1, hn::ShiftRight<24>(hn::ShiftLeft<16>(v)));
-    sum2 = hn::Add(sum2, hn::ShiftRight<24>(hn::ShiftLeft<8>(v)));
+    const auto biased = hn::Add(hn::NearestInt(scaled), bias);
+    hn::StoreU(hn::BitCast(du, hn::Xor(biased, bias)), du, digits + i);
+    sums02 = hn::Add(sums02, hn::And(biased, halves));
+    sums1 = hn::Add(sums1, hn::And(hn::ShiftRight<8>(biased), halves));
   }
-  digit_sum[0] = hn::GetLane(hn::SumOfLanes(ds, sum0));
-  digit_sum[1] = hn::GetLane(hn::SumOfLanes(ds, sum1));
-  digit_sum[2] = hn::GetLane(hn::SumOfLanes(ds, sum2));
-  return {hn::GetLane(hn::SumOfLanes(ds, num_large)), hn::GetLane(hn::SumOfLanes(ds, num_nonzero))};
+  const int32_t sum02 = hn::GetLane(hn::SumOfLanes(ds, sums02)), sum1 = hn::GetLane(hn::SumOfLanes(ds, sums1));
+  const int32_t sum_of_biases = static_cast<int32_t>(pitch) * 128;
+  digit_sum[0] = (sum02 & 0xffff) - sum_of_biases;
+  digit_sum[1] = sum1 - sum_of_biases;
+  digit_sum[2] = (sum02 >> 16) - sum_of_biases;
+  return counts;
+}
+
+// 2^n, a normal number.
+float PowerOfTwo(int n) {
+  const uint32_t bits = static_cast<uint32_t>(n + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof(power));
+  return power;
 }
 
 void Split(const float* values, int64_t pitch, DigitLayers& layers) {
@@ -125,14 +144,15 @@ void Split(const float* values, int64_t pitch, DigitLayers& layers) {
     // The exponent of 2^e >= max * 2^23 / 8355711.5 (see digits.h), biased.
     const int exponent = static_cast<int>((max + 0x10101u) >> 23);
     const int shift = 149 - exponent;  // x / u = x * 2^shift, which may overflow as one factor
-    layers.unit[i] = std::ldexp(1.0f, -shift);
-    const float factor = std::ldexp(1.0f, shift / 2), second_factor = std::ldexp(1.0f, shift - shift / 2);
+    const int half = shift / 2, other_half = shift - half;
+    layers.unit[i] = PowerOfTwo(-half) * PowerOfTwo(-other_half);  // exact, if subnormal, too
+    const float factor = PowerOfTwo(half), second_factor = PowerOfTwo(other_half);
     constexpr uint32_t kWindow = uint32_t{kDigitLayerBits} << 23;
     const uint32_t top = max & 0x7f800000u;
     const uint32_t large = std::max(top > kWindow ? top - kWindow : 0, kSmallestNormal);
     const Counts counts = SplitLayer(values, pitch, kSmallestNormal, end, large, factor, second_factor,
                                      layers.digits[i], layers.digit_sum[i]);
-    if (2 * counts.large >= counts.nonzero || layers.count == kMaxDigitLayers) return;
+    if (2 * counts.large >= counts.members || layers.count == kMaxDigitLayers) return;
     SplitLayer(values, pitch, large, end, large, factor, second_factor, layers.digits[i], layers.digit_sum[i]);
     end = large;
     max = MaxUpTo(values, pitch, end - 1);
