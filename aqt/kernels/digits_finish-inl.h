@@ -18,9 +18,16 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// A subnormal number as a zero. A zero may keep its sign.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<float>> x) {
   const hn::ScalableTag<float> d;
+#if HWY_TARGET == HWY_AVX3
+  constexpr int kIsSubnormal = 0x20;
+  const auto subnormal = _mm512_fpclass_ps_mask(x.raw, kIsSubnormal);
+  return hn::Vec<decltype(d)>{_mm512_mask_mov_ps(x.raw, subnormal, hn::Zero(d).raw)};
+#else
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-126f)), x);
+#endif
 }
 
 // What digits.h says of R(t * u), t = R(65536 s2 + R(s0 + 256 s1)), for the columns that begin at `column` of `half`. A
