@@ -386,7 +386,9 @@ class Run {
     const SidePlan& own = plan_.side(side);
     const QuantizeSpec& spec = *own.spec;
     const ArrayRef& x = in.integers.data != nullptr ? in.integers : in.x;
-    PackedSide packed{.source = KernelOperand(x, own.axes), .panels = nullptr, .scales = {}};
+    // These structs are filled member by member: an initializer would first clear all of their axes.
+    PackedSide packed;
+    packed.source = KernelOperand(x, own.axes);
     if (in.panels != nullptr) {
       packed.panels = in.panels;
       packed.scales = Read(side, in.prepared->scale[0]);
@@ -403,12 +405,9 @@ class Run {
       packed.scales = Read(side, quantized.scale[0]);
       return packed;
     }
-    std::optional<NoisyOperand> noisy;
-    if (const std::optional<TensorDraws> draws = QuantizerOf(side).Draws(); draws.has_value()) {
-      noisy = KernelOperand(x, own.axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
-    }
-    kernels::QuantizeArgs args{.src = noisy.has_value() ? noisy->source : packed.source, .step = *own.step};
-    if (noisy.has_value()) args.noise = &noisy->noise;
+    kernels::QuantizeArgs args;
+    args.src = packed.source;
+    args.step = *own.step;
     if (in.factor.data != nullptr) args.k_factor = FactorAlongK(own, in);
     args.qvalues = in.keep_qvalue;
     args.panels = panels;
@@ -433,15 +432,31 @@ class Run {
     packed.scales.scale = args.scale;
     args.step.scale_dtype = packed.scales.dtype;
     args.step.product_dtype = Promote(in.x.dtype, packed.scales.dtype);
-    CountPack(side, context_.runtime);
-    kernels::QuantizePack(
-        kernel.target, format, args,
-        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
-        context_.runtime.executor);
+    QuantizeInto(side, x, kernel.target, format, args);
     if (finds_scales && in.keep_scale != nullptr) {
       ScatterScales(packed.scales.scale, own.axes, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));
     }
     return packed;
+  }
+
+  // Quantizes `x` as `args` say, but with its noise if it has some.
+  void QuantizeInto(Side side, const ArrayRef& x, kernels::Target target, const kernels::PanelFormat& format,
+                    kernels::QuantizeArgs& args) {
+    const QuantizeSpec& spec = *plan_.side(side).spec;
+    CountPack(side, context_.runtime);
+    const auto quantize = [&] {
+      kernels::QuantizePack(
+          target, format, args,
+          [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
+          context_.runtime.executor);
+    };
+    const std::optional<TensorDraws> draws = QuantizerOf(side).Draws();
+    if (!draws.has_value()) return quantize();
+    const kernels::RandomNumbers numbers = NumbersOf(spec.numerics, spec.scaled_dtype, *draws);
+    const NoisyOperand noisy = KernelOperand(x, plan_.side(side).axes, numbers, draws->shape);
+    args.src = noisy.source;
+    args.noise = &noisy.noise;
+    quantize();
   }
 
   // The factor of the lhs of a gradient by batch and k, in its dtype.
