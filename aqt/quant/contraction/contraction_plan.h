@@ -121,6 +121,8 @@ class ContractionPlan {
   absl::Status CheckHasGradients(absl::string_view what) const;
   absl::Status CheckKey(const char* call, bool needed, const Context& context) const;
   absl::Status CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const;
+  // Whether this plan has checked it.
+  bool HasPrepared(Side side, const PreparedOperand& prepared) const;
   // The operand of `prepared` as the kernels of this plan read it; null if it has to be packed from its values.
   // FailedPrecondition if it has none.
   absl::StatusOr<const Panels*> UsablePanels(Side side, const PreparedOperand& prepared, const Runtime& runtime) const;
@@ -143,6 +145,8 @@ class ContractionPlan {
   void RunGradient(Side side, const MutableArrayRef& result, const Residuals::Impl& residuals,
                    const CallContext& context, ProductCall& call) const;
 
+  // An address that no other plan has while an operand that this plan prepared exists.
+  std::shared_ptr<const void> identity_ = std::make_shared<const char>();
   DotGeneral config_;
   PlanOptions options_;
   ContractionShape shape_;

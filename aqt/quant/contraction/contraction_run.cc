@@ -54,12 +54,16 @@ absl::Status ContractionPlan::CheckPrepared(Side side, const QTensor& qtensor, c
   return absl::OkStatus();
 }
 
+bool ContractionPlan::HasPrepared(Side side, const PreparedOperand& prepared) const {
+  return prepared.impl().checked_by == identity_ && prepared.impl().checked_side == side;
+}
+
 absl::StatusOr<const Panels*> ContractionPlan::UsablePanels(Side side, const PreparedOperand& prepared,
                                                             const Runtime& runtime) const {
   const Panels* panels = prepared.impl().panels.get();
   if (panels == nullptr) return nullptr;
   const bool plain_call = runtime.observer == nullptr && runtime.product == nullptr;
-  const bool fits = fwd_.panels(side) == panels->key;
+  const bool fits = HasPrepared(side, prepared) || fwd_.panels(side) == panels->key;
   if (plain_call && fits) return panels;
   if (prepared.qtensor().IsFull()) return nullptr;
   return absl::FailedPreconditionError(absl::StrCat(
@@ -168,7 +172,9 @@ absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, 
   const Aval& want = this->operand(side);
   if (operand.prepared != nullptr) {
     result.prepared = &operand.prepared->qtensor();
-    AQT_RETURN_IF_ERROR(CheckPrepared(side, *result.prepared, operand.prepared->impl().panels.get()));
+    if (!HasPrepared(side, *operand.prepared)) {
+      AQT_RETURN_IF_ERROR(CheckPrepared(side, *result.prepared, operand.prepared->impl().panels.get()));
+    }
     AQT_ASSIGN_OR_RETURN(const Panels* panels, UsablePanels(side, *operand.prepared, runtime));
     if (panels != nullptr) {
       result.panels = panels->data.get();
@@ -415,7 +421,8 @@ absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayR
 absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   AQT_RETURN_IF_ERROR(ApplySparsityMask(tensor_name_[static_cast<int>(side)], qtensor));
   AQT_RETURN_IF_ERROR(CheckPrepared(side, qtensor, /*packed=*/nullptr));
-  PreparedOperand::Impl prepared{.qtensor = std::move(qtensor), .panels = nullptr};
+  PreparedOperand::Impl prepared{
+      .qtensor = std::move(qtensor), .panels = nullptr, .checked_by = identity_, .checked_side = side};
   prepared.panels = PackPrepared(fwd_, side, prepared.qtensor, runtime);
   return PreparedOperand(std::make_shared<const PreparedOperand::Impl>(std::move(prepared)));
 }
@@ -439,7 +446,10 @@ absl::StatusOr<PreparedOperand> ContractionPlan::FromPanels(Side side, const Arr
   QTensor qtensor{.scale = {scale.begin(), scale.end()}, .dequant_dtype = own.x.dtype};
   AQT_RETURN_IF_ERROR(CheckPrepared(side, qtensor, &packed));
   return PreparedOperand(std::make_shared<const PreparedOperand::Impl>(
-      PreparedOperand::Impl{.qtensor = std::move(qtensor), .panels = std::make_shared<const Panels>(packed)}));
+      PreparedOperand::Impl{.qtensor = std::move(qtensor),
+                            .panels = std::make_shared<const Panels>(packed),
+                            .checked_by = identity_,
+                            .checked_side = side}));
 }
 
 }  // namespace aqt::internal

@@ -237,6 +237,17 @@ TEST(PreparedKinds, CallsThatNeedValuesSaySo) {
                 "[8,4]"));
 }
 
+// A plan does not check again what it prepared itself, but for the side that it prepared it for.
+TEST(PreparedKinds, OfTheOtherSideIsAnError) {
+  const Array square = RandomArray(DType::kF32, {5, 5}, 1);
+  const DotGeneralPlan plan = *DotGeneralPlan::Make(DotGeneralMake(8, 8), square.aval(), square.aval(), MatMulDims());
+  const PreparedOperand lhs = *plan.Prepare(Side::kLhs, square), rhs = *plan.Prepare(Side::kRhs, square);
+  ArrayBuilder out(plan.out_aval());
+  EXPECT_EQ(plan.Forward(lhs, rhs, {}, out.ref()), absl::OkStatus());
+  EXPECT_EQ(plan.Forward(square, lhs, {}, out.ref()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(plan.Forward(rhs, square, {}, out.ref()).code(), absl::StatusCode::kInvalidArgument);
+}
+
 // The smallest scale of packed weights decides, once for all calls, whether products can be subnormal.
 TEST(PreparedKinds, SmallScales) {
   DotGeneral config = DotGeneralMake(8, 8);
