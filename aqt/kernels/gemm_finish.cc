@@ -27,27 +27,27 @@ using kernels::HWY_NAMESPACE::StoreFloat;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 
-FloatVec LoadSums(const float* sums) { return hn::LoadU(FloatTag(), sums); }
-FloatVec LoadSums(const int32_t* sums) {
+HWY_INLINE FloatVec LoadSums(const float* sums) { return hn::LoadU(FloatTag(), sums); }
+HWY_INLINE FloatVec LoadSums(const int32_t* sums) {
   const hn::RebindToSigned<FloatTag> d;
   return hn::ConvertTo(FloatTag(), hn::LoadU(d, sums));
 }
 
-FloatVec Round(FloatVec v, DType dtype) {
+HWY_INLINE FloatVec Round(FloatVec v, DType dtype) {
   if (dtype == DType::kBF16) return RoundLanes<BFloat16>::Apply(FloatTag(), v);
   if (dtype == DType::kF16) return RoundLanes<Float16>::Apply(FloatTag(), v);
   return v;
 }
 
-FloatVec Flush(FloatVec v) {
+HWY_INLINE FloatVec Flush(FloatVec v) {
   const FloatTag d;
   return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
 }
 
 // In f32 a NaN keeps its bits, as in tiles that are finished in registers.
-void StoreLine(FloatVec v, float* out) { hn::StoreU(v, FloatTag(), out); }
+HWY_INLINE void StoreLine(FloatVec v, float* out) { hn::StoreU(v, FloatTag(), out); }
 template <class T>
-void StoreLine(FloatVec v, T* out) {
+HWY_INLINE void StoreLine(FloatVec v, T* out) {
   StoreFloat(FloatTag(), RoundLanes<T>::Apply(FloatTag(), v), out);
 }
 
@@ -95,14 +95,18 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
     for (int64_t j = 0; j < cols; ++j) col_scales[j] = from[(n + j) * epi.rhs_stride];
   }
   T* const out = static_cast<T*>(args.out) + args.out_batch.Offset(b);
+  const bool is_contiguous = args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
+  const bool in_place = is_contiguous && cols == stride && !epi.adds;
   for (int64_t r = 0; r < rows; ++r, sums += stride) {
     T* const row = out + args.out_rows.Offset(m + r);
     if constexpr (std::is_same_v<T, int32_t>) {
       PlaceLine(sums, cols, args.out_cols, n, col_offsets, row);
     } else {
-      T line[kMaxTileCols];
+      T buffer[kMaxTileCols];
+      T* const line = in_place ? row + n : buffer;
       FinishLine(epi, sums, stride, lhs_scale == nullptr ? nullptr : lhs_scale + (m + r) * epi.lhs_stride,
                  epi.rhs_scale == nullptr ? nullptr : col_scales, line);
+      if (in_place) continue;
       if constexpr (std::is_same_v<T, float>) {
         for (int64_t j = 0; epi.adds && j < cols; ++j) line[j] = FlushedIf(true, row[col_offsets[j]] + line[j]);
       }
