@@ -8,7 +8,9 @@
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
 #include "aqt/kernels/absmax.h"
+#include "aqt/kernels/decode.h"
 #include "aqt/kernels/quantize_fp8.h"
+#include "aqt/kernels/target.h"
 #include "aqt/quant/numerics/arith.h"
 
 namespace aqt::internal {
@@ -25,10 +27,13 @@ void Combine(const float* x, int64_t x_stride, float* y, int64_t n, Op op) {
   }
 }
 
+// The 8-bit floats that the kernels know.
+bool IsFloat8(DType dtype) { return dtype == DType::kE4M3FN || dtype == DType::kE5M2; }
+
 // Whether it could: contiguous 8-bit floats, none of them beyond the largest finite one. (Saturating and converting
 // differ only there, and in the sign of NaN.)
 bool StoreFloat8Row(DType dtype, const float* in, int64_t n, uint8_t* out, int64_t stride) {
-  if ((dtype != DType::kE4M3FN && dtype != DType::kE5M2) || stride != 1) return false;
+  if (!IsFloat8(dtype) || stride != 1) return false;
   const float max = static_cast<float>(MaxFinite(dtype));
   bool fits = true;
   for (int64_t i = 0; i < n; ++i) fits &= std::fabs(in[i]) <= max;
@@ -137,6 +142,14 @@ void CombineInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const Mutabl
 }  // namespace
 
 void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, float* out) {
+  if (IsFloat8(dtype)) {
+    kernels::DecodeArgs args;
+    args.src = static_cast<const uint8_t*>(data) + offset;
+    args.dtype = dtype;
+    args.src_step = stride;
+    args.count = n;
+    return kernels::Decode(kernels::BestTarget(), args, out, /*dst_line=*/n);
+  }
   VisitDType(dtype, [&]<class T>() {
     const T* in = static_cast<const T*>(data) + offset;
     if constexpr (std::is_integral_v<T> && sizeof(T) <= 4) {  // loops that become vectors

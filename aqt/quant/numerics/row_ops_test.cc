@@ -1,6 +1,7 @@
 #include "aqt/quant/numerics/row_ops.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -84,6 +85,27 @@ TEST(AbsMaxIntoTest, GroupsOfAnyAxes) {
       for (size_t g = 0; g < want.size(); ++g) {
         ASSERT_TRUE(got[g] == want[g] || (std::isnan(got[g]) && std::isnan(want[g])))
             << got[g] << ", expected " << want[g] << " in " << x.aval() << ", groups " << groups_shape;
+      }
+    }
+  }
+}
+
+// Each code of 8-bit floats, contiguous and with strides, gives the bits of the conversion of one element, but for the
+// payload of a NaN. 256 codes and 7 more are not whole vectors.
+TEST(LoadRowTest, EightBitFloatsHaveTheBitsOfOneElement) {
+  constexpr int64_t kCodes = 263;
+  for (const int64_t stride : {1, 2, -3}) {
+    const int64_t first = stride < 0 ? -stride * (kCodes - 1) : 0;
+    std::vector<uint8_t> codes(kCodes * 3);
+    for (int64_t i = 0; i < kCodes; ++i) codes[first + i * stride] = static_cast<uint8_t>(i);
+    for (const DType dtype : {DType::kE4M3FN, DType::kE5M2}) {
+      std::vector<float> row(kCodes);
+      LoadRow(dtype, codes.data(), first, stride, kCodes, row.data());
+      for (int64_t i = 0; i < kCodes; ++i) {
+        const uint8_t code = static_cast<uint8_t>(i);
+        const float want = dtype == DType::kE5M2 ? ToFloat(Float8E5M2{code}) : ToFloat(Float8E4M3FN{code});
+        if (std::isnan(want)) EXPECT_TRUE(std::isnan(row[i])) << ToString(dtype) << " code " << i;
+        else EXPECT_EQ(std::bit_cast<uint32_t>(row[i]), std::bit_cast<uint32_t>(want)) << ToString(dtype) << " " << i;
       }
     }
   }
