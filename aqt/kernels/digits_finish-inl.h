@@ -18,20 +18,20 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A subnormal number as a zero. A zero may keep its sign.
+// A subnormal number as a zero with its sign.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<float>> x) {
   const hn::ScalableTag<float> d;
+  const auto sign = hn::Set(d, -0.0f);
 #if HWY_TARGET == HWY_AVX3
   constexpr int kIsSubnormal = 0x20;
   const auto subnormal = _mm512_fpclass_ps_mask(x.raw, kIsSubnormal);
-  return hn::Vec<decltype(d)>{_mm512_mask_mov_ps(x.raw, subnormal, hn::Zero(d).raw)};
+  return hn::Vec<decltype(d)>{_mm512_mask_and_ps(x.raw, subnormal, x.raw, sign.raw)};
 #else
-  return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-126f)), x);
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-126f)), hn::And(x, sign), x);
 #endif
 }
 
-// What digits.h says of R(t * u), t = R(65536 s2 + R(s0 + 256 s1)), for the columns that begin at `column` of `half`. A
-// zero's sign does not matter: sums begin at +0.
+// What digits.h says of R(t * u), t = R(65536 s2 + R(s0 + 256 s1)), for the columns that begin at `column` of `half`.
 HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, hn::Vec<hn::ScalableTag<int32_t>> s0,
                            hn::Vec<hn::ScalableTag<int32_t>> s1, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
                            int64_t column) {

@@ -342,6 +342,30 @@ TEST(DigitsTest, SubnormalsAreZero) {
   }
 }
 
+// A sum of normal products that is subnormal is a zero with its sign, which the scale groups behind it may change.
+TEST(DigitsTest, SumsThatAreSubnormalKeepTheirSign) {
+  Problem p({1, 1, 70, 300, 100, 4});
+  std::fill(p.x.begin(), p.x.end(), 0.0f);
+  std::fill(p.q.begin(), p.q.end(), int8_t{0});
+  p.x[0] = p.x[100] = 1;
+  const float scales[] = {1.0f, -1.0f};
+  for (int64_t n = 0; n < 70; ++n) {
+    p.q[n * 300] = 6;
+    p.q[n * 300 + 100] = -6;
+    p.scales[n] = 0x1p-126f;
+    p.scales[70 + n] = n % 3 == 0 ? 0x1.1p-126f : 0x1p-126f;  // 6 - 6.375, or 6 - 6
+    p.scales[140 + n] = scales[n % 2];                        // of products +0
+  }
+  const std::vector<float> expected = p.Expected(p.x);
+  EXPECT_EQ(expected[3], 0);
+  EXPECT_TRUE(std::signbit(expected[3]));
+  const AlignedBytes panels = p.Panels();
+  for (const Target target : SupportedTargets()) {
+    SCOPED_TRACE(target);
+    ExpectSame(p.Run(target, p.Lhs(p.x), panels), expected);
+  }
+}
+
 // Powers of two at both ends of the range, exactly.
 TEST(DigitsTest, TakesTheWholeRange) {
   for (const int exponent : {-126, -125, -110, -64, 0, 64, 104, 105, 110, 127}) {
