@@ -8,7 +8,10 @@
 namespace aqt::kernels {
 namespace {
 
-constexpr int kSpins = 500;  // pauses of 40 (AMD) to 140 (Intel) cycles
+// In pauses of 40 (AMD) to 140 (Intel) cycles. Waking a thread takes some 50 us, so a thread looks for about twice that
+// time before it sleeps; but not for long where another thread may need its CPU.
+constexpr int kSpins = 5000, kSpinsOfTooManyThreads = 100;
+constexpr int kLockSpins = 100;  // until the mutex is free: it is never held for long
 
 void Pause() {
 #ifdef __x86_64__
@@ -16,6 +19,18 @@ void Pause() {
 #else
   std::this_thread::yield();
 #endif
+}
+
+// Waits until `done`, but for no more pauses than `spins`.
+template <class Done>
+void Spin(int spins, Done done) {
+  for (int i = 0; i < spins && !done(); ++i) Pause();
+}
+
+// A lock of a mutex that others hold only for moments.
+void Lock(std::unique_lock<std::mutex>& lock) {
+  Spin(kLockSpins, [&lock] { return lock.try_lock(); });
+  if (!lock.owns_lock()) lock.lock();
 }
 
 }  // namespace
@@ -29,12 +44,15 @@ struct ThreadPool::Call {
   const int64_t n;
   const absl::FunctionRef<void(int64_t)> body;
   std::atomic<int64_t> next = 0;
-  int workers = 0;        // threads of the pool inside Work; guarded by the pool's mutex
+  // Threads of the pool inside Work. Changed with the pool's mutex held; once it is 0 and the call is not listed, the
+  // call may be gone.
+  std::atomic<int> workers = 0;
   Call* other = nullptr;  // the rest of the list of calls
 };
 
 ThreadPool::ThreadPool(int num_threads) {
   AQT_CHECK(num_threads >= 1);
+  spins_ = num_threads <= static_cast<int64_t>(std::thread::hardware_concurrency()) ? kSpins : kSpinsOfTooManyThreads;
   threads_.reserve(num_threads - 1);
   try {
     for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
@@ -62,17 +80,18 @@ void ThreadPool::WorkerLoop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     if (Call* call = FindWork()) {
-      ++call->workers;  // keeps the call alive
+      call->workers.fetch_add(1, std::memory_order_relaxed);  // keeps the call alive
       lock.unlock();
       call->Work();
-      lock.lock();
-      if (--call->workers == 0) done_.notify_all();
+      Lock(lock);
+      if (call->workers.fetch_sub(1, std::memory_order_release) == 1) done_.notify_all();
       continue;
     }
     if (stop_) return;
+    const uint64_t started = started_.load(std::memory_order_relaxed);
     lock.unlock();
-    for (int i = 0; i < kSpins && num_calls_.load(std::memory_order_relaxed) == 0; ++i) Pause();
-    lock.lock();
+    Spin(spins_, [&] { return started_.load(std::memory_order_relaxed) != started; });
+    Lock(lock);
     work_.wait(lock, [this] { return stop_ || FindWork() != nullptr; });
   }
 }
@@ -84,19 +103,26 @@ void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
   }
   Call call = {.n = n, .body = body};
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+    Lock(lock);
     call.other = calls_;
     calls_ = &call;
-    ++num_calls_;
   }
+  started_.fetch_add(1, std::memory_order_relaxed);  // after the mutex is free: threads that look for this lock it next
   for (int64_t i = std::min<int64_t>(n - 1, static_cast<int64_t>(threads_.size())); i > 0; --i) work_.notify_one();
   call.Work();
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  Lock(lock);
   Call** link = &calls_;
   while (*link != &call) link = &(*link)->other;
   *link = call.other;
-  --num_calls_;
-  done_.wait(lock, [&call] { return call.workers == 0; });
+  const auto done = [&call] { return call.workers.load(std::memory_order_acquire) == 0; };
+  if (done()) return;
+  lock.unlock();
+  Spin(spins_, done);
+  if (done()) return;
+  lock.lock();
+  done_.wait(lock, done);
 }
 
 }  // namespace aqt::kernels

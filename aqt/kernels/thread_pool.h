@@ -17,9 +17,10 @@
 
 namespace aqt::kernels {
 
-// num_threads - 1 threads; the calling thread works, too. An idle thread looks for work for some 10 us (the time
-// between the steps of one product), then sleeps. Several threads may call ParallelFor at the same time; they then
-// share the workers. No call allocates. The destructor waits for the threads to end; no call may be running.
+// num_threads - 1 threads; the calling thread works, too. An idle thread looks for work for 0.1 to 0.3 ms, and so does
+// the calling thread until the others are done; then it sleeps. Where there are more threads than CPUs, it sleeps
+// nearly at once. Several threads may call ParallelFor at the same time; they then share the workers. No call
+// allocates. The destructor waits for the threads to end; no call may be running.
 class ThreadPool final : public Executor {
  public:
   // num_threads >= 1. If the system refuses to start that many, the pool has fewer: see NumThreads().
@@ -38,11 +39,12 @@ class ThreadPool final : public Executor {
   // A call that still has indices to hand out; null if there is none. The caller holds mutex_.
   Call* FindWork() const;
 
+  int spins_;  // pauses before a thread sleeps
   std::mutex mutex_;
   std::condition_variable work_, done_;
-  Call* calls_ = nullptr;           // running calls; guarded by mutex_
-  bool stop_ = false;               // guarded by mutex_
-  std::atomic<int> num_calls_ = 0;  // the length of calls_, readable without the mutex
+  Call* calls_ = nullptr;              // running calls; guarded by mutex_
+  bool stop_ = false;                  // guarded by mutex_
+  std::atomic<uint64_t> started_ = 0;  // calls so far; what idle threads look at
   std::vector<std::thread> threads_;
 };
 
