@@ -24,8 +24,8 @@
 // where R rounds to f32, and p starts at +0 and takes the groups in ascending order, and the layers of a group from the
 // large to the small. Without scales p is the sum. With scales each scale group has a p of its own, and
 //   sum = F(sum + F(F(p) * s))
-// in ascending order from +0 on, where F rounds to f32 and makes a zero of a subnormal number: the sum of the products
-// of tiles that are dequantized one by one. All of this is followed by Epilogue (gemm.h).
+// in ascending order from +0 on, where F rounds to f32 and makes a subnormal number a zero with its sign: the sum of
+// the products of tiles that are dequantized one by one. All of this is followed by Epilogue (gemm.h).
 //
 // If a row has infinite or NaN elements, p is the sum over only these of x * q in f32, so it is infinite or NaN where,
 // and with the sign with which, a loop of f32 would be. Other rows, and the other scale groups, are not affected.
