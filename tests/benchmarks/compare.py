@@ -45,7 +45,7 @@ def arguments():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "bazel-bin/tests/benchmarks", help="where our benchmarks are")
     parser.add_argument("--cpus", default="", help="CPUs to use, as in 0,1; by default the first ones")
     parser.add_argument("--inner", type=int, default=5, help="rounds inside one run of our benchmarks")
-    parser.add_argument("--milliseconds", type=float, default=10, help="for each row of ours and inner round")
+    parser.add_argument("--milliseconds", type=float, default=10, help="for each inner round of a row, ours or a peer's")
     parser.add_argument("--seconds", type=float, default=0.1, help="for each row of a peer and round")
     parser.add_argument("--wait", type=float, default=60, help="seconds to wait for a quiet machine before each run")
     parser.add_argument("--limit", type=float, default=1200, help="seconds that one run may take")
@@ -178,6 +178,7 @@ def peer(runs, args, name, rows, threads):
         shapes.setdefault(cls, {})[shape] = None
     # What a runner has printed before it failed is good.
     _, out = runs.start(name, [args.python, HERE / f"peers/run_{name}.py", "--threads", threads, "--seconds", args.seconds,
+                            "--milliseconds", args.milliseconds,
                             "--rows", json.dumps({cls: list(names) for cls, names in shapes.items()})], threads)
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The table that compare.py makes: which rows are measured, how rounds are merged, what the page says."""
+import itertools
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -111,7 +113,12 @@ class Peers(unittest.TestCase):
         self.assertEqual(h.name("step", "1x2x3", "f32", "me"), "step/1x2x3/f32/2/me")
         self.assertIsNone(h.name("product", "1x2x3", "f32", "me"))
         self.assertIsNone(h.name("step", "1x2x3", "s8", "me"))
-        self.assertLess(harness.best_seconds(lambda: None, 0.001), 0.001)
+        self.assertLess(harness.best_seconds(lambda: None, 0.001, 0.0001), 0.001)
+
+    def test_a_time_is_a_mean(self):
+        # Half of the calls take 4 ms: the best single call would take nothing.
+        pauses = itertools.cycle((0, 0.004))
+        self.assertGreater(harness.best_seconds(lambda: time.sleep(next(pauses)), 0.01, 0.02), 0.001)
 
 
 # A benchmark with two rows of its own and one that all of them have.

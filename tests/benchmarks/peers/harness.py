@@ -1,7 +1,8 @@
 """What the peers' runners share: which rows to run, and how they are timed.
 
 A runner measures one library. compare.py starts it with the classes and shapes of our own benchmarks, and reads a line of
-JSON for each row: {"row": "class/shape/dtype/threads/who", "us": best time of a call in microseconds}.
+JSON for each row: {"row": "class/shape/dtype/threads/who", "us": microseconds of a call}. As in our own benchmarks, that is the mean of a round
+of calls, in the best of several rounds.
 """
 import argparse
 import json
@@ -34,7 +35,8 @@ class Harness:
         parser.add_argument("--rows", type=json.loads, default={"product": ["256x256x256"], "dynamic": ["256x256x256"]},
                             help='classes and their shapes, as in {"product": ["512x512x512"]}')
         parser.add_argument("--threads", type=int, default=1)
-        parser.add_argument("--seconds", type=float, default=0.1, help="time for each row, at least three calls")
+        parser.add_argument("--seconds", type=float, default=0.1, help="time for each row, at least three rounds")
+        parser.add_argument("--milliseconds", type=float, default=5, help="a round takes about as long, and at least one call")
         parser.add_argument("--filter", default="", help="an expression that the name of a row must have a match of")
         self.args = parser.parse_args(argv)
         self.threads = self.args.threads
@@ -55,23 +57,23 @@ class Harness:
         if name is None:
             return
         try:
-            seconds = best_seconds(make(), self.args.seconds)
+            seconds = best_seconds(make(), self.args.seconds, self.args.milliseconds / 1000)
         except Exception as error:  # pylint: disable=broad-except
             print(f"{name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr, flush=True)
             return
         print(json.dumps({"row": name, "us": round(seconds * 1e6, 3)}), flush=True)
 
 
-def best_seconds(run, budget):
-    """The best time of a call: at least three, and as many as fit into the budget."""
+def best_seconds(run, budget, round_seconds):
+    """The mean time of the calls of a round, in the best round: of at least three, and of as many as fit into the budget."""
     run()
     start = time.perf_counter()
     run()
-    inner = max(1, int(1e-4 / max(time.perf_counter() - start, 1e-8)))  # clocks are too coarse for less
-    best, end, count = float("inf"), time.perf_counter() + budget, 0
-    while count < 3 or time.perf_counter() < end:
+    calls = max(1, round(round_seconds / max(time.perf_counter() - start, 1e-8)))
+    best, end, rounds = float("inf"), time.perf_counter() + budget, 0
+    while rounds < 3 or time.perf_counter() < end:
         start = time.perf_counter()
-        for _ in range(inner):
+        for _ in range(calls):
             run()
-        best, count = min(best, (time.perf_counter() - start) / inner), count + 1
+        best, rounds = min(best, (time.perf_counter() - start) / calls), rounds + 1
     return best
