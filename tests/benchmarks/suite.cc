@@ -180,7 +180,7 @@ class Program {
                                    [&call = calls[i], threads](benchmark::State& state) {
                                      if (threads > 1) {
                                        // The threads of another row may still wait for work without sleeping.
-                                       std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                                       std::this_thread::sleep_for(std::chrono::milliseconds(20));
                                        call();
                                      }
                                      for (auto _ : state) call();
