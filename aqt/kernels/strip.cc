@@ -1,5 +1,6 @@
 #include "aqt/kernels/strip.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/elementwise.h"
 #include "aqt/kernels/strip_internal.h"
 #include "aqt/kernels/target.h"
@@ -97,6 +99,33 @@ std::optional<Kind> OfKept(Kind kind) {
   }
 }
 
+// Of values of a small float: whether they need no rounding.
+bool IsExact(Kind kind) {
+  return kind == Kind::kNeg || kind == Kind::kAbs || kind == Kind::kFlush || kind == Kind::kMax || kind == Kind::kMin;
+}
+
+Where ArrayOf(DType dtype) {
+  if (dtype == DType::kBF16) return Where::kBf16Array;
+  return dtype == DType::kF16 ? Where::kF16Array : Where::kArray;
+}
+
+Kind LoadOf(const Operand& x) {
+  switch (x.where) {
+    case Where::kBf16Array: return Kind::kLoadBf16;
+    case Where::kF16Array: return Kind::kLoadF16;
+    case Where::kBoolArray: return Kind::kLoadBool;
+    default: return Kind::kLoad;
+  }
+}
+
+Kind RoundingTo(DType dtype) { return dtype == DType::kBF16 ? Kind::kRoundBf16 : Kind::kRoundF16; }
+
+Kind WriteOf(DType dtype) {
+  if (dtype == DType::kBool) return Kind::kWriteBool;
+  if (dtype == DType::kBF16) return Kind::kWriteBf16;
+  return dtype == DType::kF16 ? Kind::kWriteF16 : Kind::kWrite;
+}
+
 bool IsNumber(const Operand& x) { return x.where == Where::kNumber; }
 bool IsSlot(const Operand& x, int slot) { return x.where == Where::kSlot && x.index == slot; }
 
@@ -157,6 +186,7 @@ std::vector<StripFunction::Step> WithoutKept(absl::Span<const StripFunction::Ste
 
 bool StripBuilder::Takes(UnaryKind kind) { return KindOf(kind).has_value(); }
 bool StripBuilder::Takes(BinaryKind kind) { return KindOf(kind).has_value(); }
+bool StripBuilder::Takes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
 int StripBuilder::Add(Node node) {
   const int id = static_cast<int>(nodes_.size());
@@ -165,28 +195,57 @@ int StripBuilder::Add(Node node) {
   return id;
 }
 
-int StripBuilder::Array() {
-  AQT_CHECK(num_arrays_ < kMaxOperands);
-  return Add({.kind = Kind::kLoad, .leaf = {Where::kArray, static_cast<uint8_t>(num_arrays_++)}});
+int StripBuilder::Array(DType dtype) {
+  AQT_CHECK(Takes(dtype) && num_arrays_ < kMaxOperands);
+  const int array =
+      Add({.kind = Kind::kLoad, .leaf = {ArrayOf(dtype), static_cast<uint8_t>(num_arrays_++)}, .dtype = dtype});
+  // Others are widened once, and by a step of their own.
+  return dtype == DType::kF32 ? array : Cast(dtype, array);
 }
 
 int StripBuilder::BoolArray() {
   AQT_CHECK(num_arrays_ < kMaxOperands);
-  return Add({.kind = Kind::kLoad, .leaf = {Where::kBoolArray, static_cast<uint8_t>(num_arrays_++)}});
+  return Add(
+      {.kind = Kind::kLoad, .leaf = {Where::kBoolArray, static_cast<uint8_t>(num_arrays_++)}, .dtype = DType::kBool});
 }
 
-int StripBuilder::Number(bool per_row) {
-  AQT_CHECK(numbers_.size() < kMaxOperands);
+int StripBuilder::Number(bool per_row, DType dtype) {
+  AQT_CHECK(Takes(dtype) && numbers_.size() < kMaxOperands);
   numbers_.push_back({per_row});
-  return Add({.kind = Kind::kLoad, .leaf = {Where::kNumber, static_cast<uint8_t>(numbers_.size() - 1)}});
+  return Add(
+      {.kind = Kind::kLoad, .leaf = {Where::kNumber, static_cast<uint8_t>(numbers_.size() - 1)}, .dtype = dtype});
 }
 
-int StripBuilder::Unary(UnaryKind kind, int x) { return Add({.kind = *KindOf(kind), .in = {x, -1, -1}}); }
-int StripBuilder::Binary(BinaryKind kind, int x, int y) { return Add({.kind = *KindOf(kind), .in = {x, y, -1}}); }
-int StripBuilder::Compare(CompareKind kind, int x, int y) {
-  return Add({.kind = KindOf(kind), .in = {x, y, -1}, .is_condition = true});
+int StripBuilder::Rounded(int value) {
+  const DType dtype = nodes_[value].dtype;
+  if (dtype == DType::kF32 || IsExact(nodes_[value].kind)) return value;
+  return Add({.kind = RoundingTo(dtype), .in = {value, -1, -1}, .dtype = dtype});
 }
-int StripBuilder::Select(int condition, int x, int y) { return Add({.kind = Kind::kSelect, .in = {condition, x, y}}); }
+
+int StripBuilder::Unary(UnaryKind kind, int x) {
+  return Rounded(Add({.kind = *KindOf(kind), .in = {x, -1, -1}, .dtype = nodes_[x].dtype}));
+}
+
+int StripBuilder::Binary(BinaryKind kind, int x, int y) {
+  AQT_DCHECK(nodes_[x].dtype == nodes_[y].dtype);
+  return Rounded(Add({.kind = *KindOf(kind), .in = {x, y, -1}, .dtype = nodes_[x].dtype}));
+}
+
+int StripBuilder::Compare(CompareKind kind, int x, int y) {
+  AQT_DCHECK(nodes_[x].dtype == nodes_[y].dtype);
+  return Add({.kind = KindOf(kind), .in = {x, y, -1}, .dtype = DType::kBool});
+}
+
+int StripBuilder::Select(int condition, int x, int y) {
+  AQT_DCHECK(nodes_[x].dtype == nodes_[y].dtype);
+  return Add({.kind = Kind::kSelect, .in = {condition, x, y}, .dtype = nodes_[x].dtype});
+}
+
+int StripBuilder::Cast(DType dtype, int x) {
+  AQT_CHECK(Takes(dtype) && Takes(nodes_[x].dtype));
+  const bool widens = dtype == DType::kF32 || dtype == nodes_[x].dtype;
+  return Add({.kind = widens ? Kind::kCopy : RoundingTo(dtype), .in = {x, -1, -1}, .dtype = dtype});
+}
 
 void StripBuilder::Output(int value) {
   AQT_CHECK(!nodes_[value].is_leaf() && nodes_[value].output < 0);
@@ -194,7 +253,7 @@ void StripBuilder::Output(int value) {
 }
 
 void StripBuilder::SumRows(int value) {
-  AQT_CHECK(!nodes_[value].is_leaf() && nodes_[value].row_sum < 0);
+  AQT_CHECK(!nodes_[value].is_leaf() && nodes_[value].dtype == DType::kF32 && nodes_[value].row_sum < 0);
   nodes_[value].row_sum = static_cast<int>(row_sums_.size());
   row_sums_.push_back(num_outputs_++);
 }
@@ -302,21 +361,18 @@ class StripBuilder::Scheduler {
     }
     if (first != accumulator_) {
       const Operand operand = OperandOf(first);
-      steps_.push_back({operand.where == Where::kBoolArray ? Kind::kLoadBool : Kind::kLoad, operand});
+      steps_.push_back({LoadOf(operand), operand});
       accumulator_ = first;
     }
     StripFunction::Step step{kind};
     if (second >= 0) step.x = OperandOf(second);
     if (node.in[2] >= 0) step.y = OperandOf(node.in[2]);
-    steps_.push_back(step);
+    if (kind != Kind::kCopy) steps_.push_back(step);
     accumulator_ = id;
     for (const int in : node.in) {
       if (in >= 0 && nodes_[in].last_use == id && slots_[in] >= 0) free_.push_back(std::exchange(slots_[in], -1));
     }
-    if (node.output >= 0) {
-      const Kind write = node.is_condition ? Kind::kWriteBool : Kind::kWrite;
-      steps_.push_back({write, {Where::kArray, static_cast<uint8_t>(node.output)}});
-    }
+    if (node.output >= 0) steps_.push_back({WriteOf(node.dtype), {Where::kArray, static_cast<uint8_t>(node.output)}});
     if (node.row_sum >= 0) steps_.push_back({Kind::kSumRow, {Where::kRowSum, static_cast<uint8_t>(node.row_sum)}});
     if (node.is_kept) {
       if (free_.empty()) free_.push_back(num_slots_++);
@@ -338,12 +394,15 @@ StripFunction StripBuilder::Build() && {
   StripFunction function;
   function.numbers_ = std::move(numbers_);
   function.row_sums_ = std::move(row_sums_);
+  function.all_f32_ = std::none_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
+    return node.dtype == DType::kBF16 || node.dtype == DType::kF16;
+  });
   function.steps_ = WithoutKept(WithJoinedProducts(Scheduler(Sorter(nodes_).Nodes()).Steps()));
   return function;
 }
 
 void StripFunction::Run(const StripCall& call, Target target) const {
-  internal::RunStrips(steps_, numbers_, row_sums_, call, target);
+  internal::RunStrips(steps_, numbers_, row_sums_, all_f32_, call, target);
 }
 
 }  // namespace aqt::kernels

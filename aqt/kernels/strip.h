@@ -1,14 +1,15 @@
 #ifndef AQT_KERNELS_STRIP_H_
 #define AQT_KERNELS_STRIP_H_
 
-// Chains of elementwise operations on f32 arrays, computed strip by strip. A strip is eight vectors; what one step
-// computes stays in registers for the next, and other intermediate values stay in the L1 cache. So a chain reads and
-// writes memory once, however long it is. Each step has the bits of the kernel of elementwise.h.
+// Chains of elementwise operations on arrays of f32, bf16 and f16, computed strip by strip. A strip is eight vectors
+// of f32; what one step computes stays in registers for the next, and other intermediate values stay in the L1 cache.
+// So a chain reads and writes memory once, however long it is. Each step has the bits of the kernel of elementwise.h:
+// a value of bf16 or f16 is computed in f32 and rounded.
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/elementwise.h"
 #include "aqt/kernels/target.h"
 
@@ -16,13 +17,13 @@ namespace aqt::kernels {
 
 // What a chain reads and writes: dense rows x columns matrices, and numbers.
 struct StripCall {
-  const void* const* arrays;    // f32, or bool where StripBuilder says so
+  const void* const* arrays;    // of the dtypes that StripBuilder was told
   const float* const* numbers;  // of a number per row: an array of them
-  // f32; bool of a Compare; of SumRows a number for each row. May be arrays, or numbers for each row, that no later
-  // step reads.
+  // Of the dtypes of the values: bool of a Compare; of SumRows a number for each row. May be arrays, or numbers for
+  // each row, that no later step reads.
   void* const* outputs;
   int64_t rows, columns;
-  // Bit i: whole lines of the f32 output i are written past the caches. For outputs that nobody reads soon.
+  // Bit i: whole lines of output i, a float, are written past the caches. For outputs that nobody reads soon.
   uint32_t streamed = 0;
   // Null, or a matrix of the same extents that will be read soon: it is fetched into the L2 cache meanwhile.
   const float* ahead = nullptr;
@@ -32,11 +33,19 @@ struct StripCall {
 class StripFunction {
  public:
   void Run(const StripCall& call, Target target = BestTarget()) const;
-  size_t num_numbers() const { return numbers_.size(); }
 
   enum class Kind : uint8_t;
   struct Operand {
-    enum class Where : uint8_t { kNone, kArray, kBoolArray, kNumber, kSlot, kRowSum } where = Where::kNone;
+    enum class Where : uint8_t {
+      kNone,
+      kArray,  // f32, or an output
+      kBf16Array,
+      kF16Array,
+      kBoolArray,
+      kNumber,
+      kSlot,
+      kRowSum
+    } where = Where::kNone;
     uint8_t index = 0;
   };
   // accumulator = kind(accumulator, x), or with y and z, too.
@@ -54,32 +63,36 @@ class StripFunction {
   std::vector<Step> steps_;
   std::vector<Number> numbers_;
   std::vector<int> row_sums_;  // outputs
+  bool all_f32_ = true;        // or bool
 };
 
 // Makes a StripFunction. Values are named by the integers that these functions return.
 class StripBuilder {
  public:
-  // Of one chain: steps, besides arrays and numbers.
+  // Of one chain: steps, besides f32 arrays and numbers. A step of bf16 or f16 counts twice, as it is rounded, and an
+  // array of them once.
   static constexpr int kMaxSteps = 32;
   static constexpr int kMaxOperands = 3 * kMaxSteps;  // arrays; likewise numbers
 
   static bool Takes(UnaryKind kind);
   static bool Takes(BinaryKind kind);
+  static bool Takes(DType dtype);  // f32, bf16, f16
 
-  // The next of StripCall::arrays, numbers.
-  int Array();
+  // The next of StripCall::arrays, numbers. A number is that of the call, so `dtype` must be able to represent it.
+  int Array(DType dtype = DType::kF32);
   int BoolArray();  // a condition of Select
-  int Number(bool per_row);
-  // A step; its operands are values above.
+  int Number(bool per_row, DType dtype = DType::kF32);
+  // A step; its operands are values above, of one dtype, which is that of the result.
   int Unary(UnaryKind kind, int x);
   int Binary(BinaryKind kind, int x, int y);
   // A condition of Select.
   int Compare(CompareKind kind, int x, int y);
   int Select(int condition, int x, int y);
+  int Cast(DType dtype, int x);
   // The next of StripCall::outputs is a step's value; once for each step.
   void Output(int value);
-  // The next of StripCall::outputs is the sum of each row of a step's value, with the bits of reduce.h; once for each
-  // step.
+  // The next of StripCall::outputs is the sum of each row of a step's value, f32, with the bits of reduce.h; once for
+  // each step.
   void SumRows(int value);
 
   int num_steps() const { return num_steps_; }
@@ -90,17 +103,19 @@ class StripBuilder {
     StripFunction::Kind kind;
     int in[3] = {-1, -1, -1};          // of Select: condition, x, y
     StripFunction::Operand leaf = {};  // of an array or a number
+    DType dtype = DType::kF32;         // bool of a condition
     int output = -1;
     int row_sum = -1;   // index of StripFunction::row_sums_
     int last_use = -1;  // the node; Scheduler's
     bool is_kept = false;
-    bool is_condition = false;
     bool is_leaf() const { return leaf.where != StripFunction::Operand::Where::kNone; }
   };
   class Sorter;
   class Scheduler;
 
   int Add(Node node);
+  // The value that has this dtype, but not yet its precision.
+  int Rounded(int value);
 
   std::vector<Node> nodes_;
   std::vector<StripFunction::Number> numbers_;

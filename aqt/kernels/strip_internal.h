@@ -14,9 +14,13 @@ namespace aqt::kernels {
 // a is the accumulator, x and y are the step's operands.
 enum class StripFunction::Kind : uint8_t {
   kLoad,  // x
+  kLoadBf16,
+  kLoadF16,
   kLoadBool,
   kKeep,   // a, which becomes that of slot x
   kWrite,  // a, which becomes that of output x
+  kWriteBf16,
+  kWriteF16,
   kWriteBool,
   kSumRow,   // a, which is added to row sum x
   kAdd,      // a + x
@@ -45,6 +49,9 @@ enum class StripFunction::Kind : uint8_t {
   kGe,
   kSelect,  // x where a has its bits, otherwise y
   // Of a alone.
+  kCopy,  // of nodes only: no step
+  kRoundBf16,
+  kRoundF16,
   kNeg,
   kAbs,
   kFlush,
@@ -61,9 +68,9 @@ enum class StripFunction::Kind : uint8_t {
 
 namespace internal {
 
-// `row_sums`: the outputs that they are.
+// `row_sums`: the outputs that they are. `all_f32`: no value is of bf16 or f16.
 void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               absl::Span<const int> row_sums, const StripCall& call, Target target);
+               absl::Span<const int> row_sums, bool all_f32, const StripCall& call, Target target);
 
 }  // namespace internal
 }  // namespace aqt::kernels

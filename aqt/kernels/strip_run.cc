@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "absl/types/span.h"
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/strip.h"
 #include "aqt/kernels/strip_internal.h"
 #include "aqt/kernels/target.h"
@@ -17,6 +18,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "aqt/kernels/convert-inl.h"
 #include "aqt/kernels/math-float-inl.h"
 #include "aqt/kernels/math-inl.h"
 #include "aqt/kernels/maximum-inl.h"
@@ -70,6 +72,38 @@ HWY_INLINE void StoreStreamed(const Strip& a, float* out) {
     hn::Stream(v, Tag(), out + i * kLanes);
     return v;
   });
+}
+
+// T: BFloat16 or Float16.
+template <class T>
+HWY_INLINE Strip LoadSmall(const T* x) {
+  return Make([=](int64_t i) HWY_ATTR { return LoadFloat(Tag(), x + i * kLanes); });
+}
+
+template <class T>
+HWY_INLINE Strip RoundTo(const Strip& a) {
+  return Map(a, [](V v, int64_t) HWY_ATTR { return RoundLanes<T>::Apply(Tag(), v); });
+}
+
+// Of a strip that RoundTo<T> does not change, but for NaN.
+template <class T>
+HWY_INLINE void StoreSmall(const Strip& a, T* out) {
+  Map(a, [=](V v, int64_t i) HWY_ATTR {
+    StoreFloat(Tag(), v, out + i * kLanes);
+    return v;
+  });
+}
+
+template <class T>
+HWY_INLINE void StoreSmallStreamed(const Strip& a, T* out) {
+  constexpr hn::ScalableTag<uint8_t> d;
+  constexpr int64_t kVector = hn::MaxLanes(d), kBytes = kStrip * sizeof(T);
+  if (kBytes % kVector != 0 || reinterpret_cast<uintptr_t>(out) % kVector != 0) return StoreSmall(a, out);
+  alignas(64) T narrow[kStrip];
+  StoreSmall(a, narrow);
+  for (int64_t i = 0; i < kBytes; i += kVector) {
+    hn::Stream(hn::Load(d, reinterpret_cast<const uint8_t*>(narrow) + i), d, reinterpret_cast<uint8_t*>(out) + i);
+  }
 }
 
 // All bits where x holds.
@@ -156,6 +190,7 @@ struct Memory {
   alignas(64) float slots[StripBuilder::kMaxSteps][kStrip];
   alignas(64) float numbers[StripBuilder::kMaxOperands][kStrip];  // of this row, as often as a strip has elements
   alignas(64) float parts[2][kStrip];                             // x and y of a strip that is not full
+  alignas(64) uint16_t small_part[kStrip];                        // x of bf16 or f16 of one
   alignas(64) float row_sums[StripBuilder::kMaxSteps][kSumLanes];
   PlacedStep steps[kMaxPlacedSteps];
 };
@@ -163,8 +198,9 @@ struct Memory {
 // Of functions that change a strip. Without it the compiler calls some, and the strip leaves its registers.
 #define AQT_ATTR HWY_ATTR __attribute__((always_inline))
 
-// The elements from `offset` on, `count` of them, the first one in this column; kFull: a whole strip.
-template <bool kFull>
+// The elements from `offset` on, `count` of them, the first one in this column. kFull: a whole strip. kSmall: values of
+// bf16 and f16, too, for which the compiler takes registers from the steps of f32.
+template <bool kFull, bool kSmall>
 HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int64_t column, int64_t count,
                          Memory& memory) {
   const auto at = [&](const Place& place, int part) AQT_ATTR -> const float* {
@@ -208,14 +244,36 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
     store(reinterpret_cast<char*>(memory.parts[0]));
     std::memcpy(to, memory.parts[0], count * place.step_bytes);
   };
+  // T is that of the argument, a null pointer.
+  const auto load_small = [&]<class T>(const Place& place, T*) AQT_ATTR {
+    const char* from = place.memory + offset * place.step_bytes;
+    if (!kFull) from = static_cast<const char*>(std::memcpy(memory.small_part, from, count * sizeof(T)));
+    a = LoadSmall(reinterpret_cast<const T*>(from));
+  };
+  const auto write_small = [&]<class T>(const Place& place, T*) AQT_ATTR {
+    char* to = place.memory + offset * place.step_bytes;
+    if (kFull && place.streams) return StoreSmallStreamed(a, reinterpret_cast<T*>(to));
+    if (kFull) return StoreSmall(a, reinterpret_cast<T*>(to));
+    StoreSmall(a, reinterpret_cast<T*>(memory.small_part));
+    std::memcpy(to, memory.small_part, count * sizeof(T));
+  };
+  constexpr BFloat16* kBf16 = nullptr;
+  constexpr Float16* kF16 = nullptr;
   for (const PlacedStep& step : steps) {
     switch (step.kind) {
+      case Kind::kCopy: break;
       case Kind::kLoad: a = Load(at(step.x, 0)); break;
       case Kind::kLoadMul: {
         const V y = number_at(step.y);
         a = Map(Load(at(step.x, 0)), [&](V v, int64_t) AQT_ATTR { return hn::Mul(v, y); });
         break;
       }
+      case Kind::kLoadBf16:
+        if constexpr (kSmall) load_small(step.x, kBf16);
+        break;
+      case Kind::kLoadF16:
+        if constexpr (kSmall) load_small(step.x, kF16);
+        break;
       case Kind::kLoadBool: a = LoadBool(reinterpret_cast<const uint8_t*>(at(step.x, 0))); break;
       case Kind::kWrite:
         if (kFull && step.x.streams) {
@@ -224,6 +282,12 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
         }
         [[fallthrough]];
       case Kind::kKeep: write(step.x, [&](char* to) AQT_ATTR { Store(a, reinterpret_cast<float*>(to)); }); break;
+      case Kind::kWriteBf16:
+        if constexpr (kSmall) write_small(step.x, kBf16);
+        break;
+      case Kind::kWriteF16:
+        if constexpr (kSmall) write_small(step.x, kF16);
+        break;
       case Kind::kWriteBool:
         write(step.x, [&](char* to) AQT_ATTR { StoreBool(a, reinterpret_cast<uint8_t*>(to)); });
         break;
@@ -264,6 +328,12 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
             a, [=](V v, int64_t i) AQT_ATTR { return hn::IfThenElse(hn::MaskFromVec(v), LoadAt(x, i), LoadAt(y, i)); });
         break;
       }
+      case Kind::kRoundBf16:
+        if constexpr (kSmall) a = RoundTo<BFloat16>(a);
+        break;
+      case Kind::kRoundF16:
+        if constexpr (kSmall) a = RoundTo<Float16>(a);
+        break;
       case Kind::kNeg: a = Map(a, [](V v, int64_t) AQT_ATTR { return hn::Neg(v); }); break;
       case Kind::kAbs: a = Map(a, [](V v, int64_t) AQT_ATTR { return hn::Abs(v); }); break;
       case Kind::kFlush: a = Map(a, [](V v, int64_t) AQT_ATTR { return FlushOf(v); }); break;
@@ -288,24 +358,40 @@ HWY_INLINE void FetchAhead(const float* strip) {
   for (int64_t i = 0; i < kStrip; i += kLine) __builtin_prefetch(strip + i, /*rw=*/0, /*locality=*/2);
 }
 
+// Of an element that a step of this kind writes to an output; 0 if it writes none.
+int64_t WrittenBytes(Kind kind) {
+  switch (kind) {
+    case Kind::kWrite: return sizeof(float);
+    case Kind::kWriteBf16:
+    case Kind::kWriteF16: return sizeof(uint16_t);
+    case Kind::kWriteBool: return sizeof(bool);
+    default: return 0;
+  }
+}
+
+template <bool kSmall>
 void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
              absl::Span<const int> row_sums, const StripCall& call) {
   Memory memory;
-  if (call.columns % kStrip != 0) std::fill_n(memory.parts[0], 2 * kStrip, 0.0f);
+  if (call.columns % kStrip != 0) {
+    std::fill_n(memory.parts[0], 2 * kStrip, 0.0f);
+    std::fill_n(memory.small_part, kStrip, uint16_t{0});
+  }
   const auto place = [&](Kind kind, const StripFunction::Operand& operand) -> Place {
     const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0, false, false}; };
     const auto array = [](const void* x, int64_t bytes) {
       return Place{static_cast<char*>(const_cast<void*>(x)), bytes, false, false};
     };
-    if (kind == Kind::kWrite) {
-      Place output = array(call.outputs[operand.index], sizeof(float));
+    if (const int64_t bytes = WrittenBytes(kind); bytes != 0) {
+      Place output = array(call.outputs[operand.index], bytes);
       output.streams = (call.streamed >> operand.index & 1) != 0;
       return output;
     }
-    if (kind == Kind::kWriteBool) return array(call.outputs[operand.index], sizeof(bool));
     switch (operand.where) {
       case Where::kNone: break;
       case Where::kArray: return array(call.arrays[operand.index], sizeof(float));
+      case Where::kBf16Array:
+      case Where::kF16Array: return array(call.arrays[operand.index], sizeof(uint16_t));
       case Where::kBoolArray: return array(call.arrays[operand.index], sizeof(bool));
       case Where::kNumber: {
         Place number = of_strip(memory.numbers[operand.index]);
@@ -340,14 +426,23 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     int64_t column = 0;
     for (; column + kStrip <= columns; column += kStrip) {
       if (call.ahead != nullptr) FetchAhead(call.ahead + first + column);
-      RunStrip<true>(placed, first + column, column, kStrip, memory);
+      RunStrip<true, kSmall>(placed, first + column, column, kStrip, memory);
     }
-    if (column < columns) RunStrip<false>(placed, first + column, column, columns - column, memory);
+    if (column < columns) RunStrip<false, kSmall>(placed, first + column, column, columns - column, memory);
     for (size_t i = 0; i < row_sums.size(); ++i) {
       static_cast<float*>(call.outputs[row_sums[i]])[row] = SumOfLanes(memory.row_sums[i]);
     }
   }
   if (call.streamed != 0) hwy::FlushStream();  // before another thread may read
+}
+
+void RunRowsOfF32(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
+                  absl::Span<const int> row_sums, const StripCall& call) {
+  RunRows</*kSmall=*/false>(steps, numbers, row_sums, call);
+}
+void RunRowsOfAny(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
+                  absl::Span<const int> row_sums, const StripCall& call) {
+  RunRows</*kSmall=*/true>(steps, numbers, row_sums, call);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -358,8 +453,9 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 
 void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               absl::Span<const int> row_sums, const StripCall& call, Target target) {
-  AQT_HWY_DISPATCH(target, RunRows)(steps, numbers, row_sums, call);
+               absl::Span<const int> row_sums, bool all_f32, const StripCall& call, Target target) {
+  const auto run = all_f32 ? AQT_HWY_DISPATCH(target, RunRowsOfF32) : AQT_HWY_DISPATCH(target, RunRowsOfAny);
+  run(steps, numbers, row_sums, call);
 }
 
 }  // namespace aqt::kernels::internal

@@ -11,6 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/convert.h"
 #include "aqt/kernels/reduce_parts.h"
 #include "aqt/kernels/strip.h"
 #include "aqt/runtime/arena_layout.h"
@@ -138,12 +139,14 @@ void Builder::FindUses() {
 bool Builder::CanBeStep(const FusedMember& member) const {
   if (member.role != FusedRole::kFull && (member.role != FusedRole::kRow || piece_rows_ < kMinRowsOfStrips))
     return false;
+  using Strip = kernels::StripBuilder;
   const Equation& eqn = EquationOf(member);
   const Aval& out = program_.aval(eqn.out[0]);
-  const auto is_f32 = [&](VarId var) { return program_.aval(var).dtype == DType::kF32; };
-  if (out.shape.num_elements() == 1 || eqn.in.empty() || !is_f32(eqn.in.back())) return false;
-  if (const auto* unary = std::get_if<UnaryOp>(&eqn.op)) return kernels::StripBuilder::Takes(unary->kind);
-  if (const auto* binary = std::get_if<BinaryOp>(&eqn.op)) return kernels::StripBuilder::Takes(binary->kind);
+  if (out.shape.num_elements() == 1 || eqn.in.empty() || !Strip::Takes(program_.aval(eqn.in.back()).dtype))
+    return false;
+  if (const auto* unary = std::get_if<UnaryOp>(&eqn.op)) return Strip::Takes(unary->kind);
+  if (const auto* binary = std::get_if<BinaryOp>(&eqn.op)) return Strip::Takes(binary->kind);
+  if (std::holds_alternative<CastOp>(eqn.op)) return Strip::Takes(out.dtype);
   return std::holds_alternative<CompareOp>(eqn.op) || std::holds_alternative<SelectOp>(eqn.op);
 }
 
@@ -155,7 +158,7 @@ bool Builder::IsRowSum(const FusedMember& member) const {
 }
 
 // Successive steps of one role are a strip, and sums of the rows that it makes. Broadcasts may stand between them if
-// they do not read what it makes.
+// they do not read what it makes. A cast by itself is none.
 void Builder::FindStrips() {
   absl::flat_hash_map<VarId, int> made_by;  // strips
   int strip = -1, steps = 0;
@@ -179,15 +182,28 @@ void Builder::FindStrips() {
       strip = -1;
       continue;
     }
-    const bool begins =
-        strip < 0 || group_.members[strip].role != member.role || steps == kernels::StripBuilder::kMaxSteps;
-    if (begins) {
+    // As StripBuilder counts: values of bf16 and f16 are rounded, and arrays of them are widened.
+    const auto is_small = [&](VarId var) { return SizeOf(program_.aval(var).dtype) == 2; };
+    const auto is_small_array = [&](VarId var) {
+      const auto made = made_by.find(Root(var));
+      return is_small(var) && (made == made_by.end() || made->second != strip);
+    };
+    const auto own_steps = [&] {
+      return 1 + static_cast<int>(is_small(eqn.out[0]) + std::count_if(eqn.in.begin(), eqn.in.end(), is_small_array));
+    };
+    if (strip < 0 || group_.members[strip].role != member.role ||
+        steps + own_steps() > kernels::StripBuilder::kMaxSteps) {
       strip = static_cast<int>(i);
       steps = 0;
     }
-    ++steps;
+    steps += own_steps();
     strips_.back() = strip;
     made_by[eqn.out[0]] = strip;
+  }
+  // Its kernel is faster than a strip of it.
+  for (size_t i = 0; i < strips_.size(); ++i) {
+    const bool is_cast = std::holds_alternative<CastOp>(EquationOf(group_.members[i]).op);
+    if (is_cast && std::count(strips_.begin(), strips_.end(), strips_[i]) == 1) strips_[i] = -1;
   }
 }
 
@@ -212,7 +228,7 @@ bool Builder::IsStreamed(VarId var, int strip) const {
          AllReaders(var, [&](int reader) { return strips_[reader] == strip; });
 }
 
-// Broadcasts of f32 numbers, or of a number for each row, that only steps read.
+// Broadcasts of numbers, or of an f32 number for each row, that only steps read.
 void Builder::FindNumbers() {
   absl::flat_hash_set<VarId> made;  // by members so far
   for (const FusedMember& member : group_.members) {
@@ -222,10 +238,12 @@ void Builder::FindNumbers() {
       continue;
     }
     const VarId source = Root(eqn.in[0]);
-    if (program_.aval(eqn.out[0]).dtype != DType::kF32 || !OnlyStepsRead(eqn.out[0], /*strip=*/-1)) continue;
+    const DType dtype = program_.aval(eqn.out[0]).dtype;
+    if (!kernels::StripBuilder::Takes(dtype) || !OnlyStepsRead(eqn.out[0], /*strip=*/-1)) continue;
     const bool per_row = made.contains(source);
     const bool is_number = program_.aval(source).shape.num_elements() == 1 && !per_row;
-    const bool is_per_row = per_row && member.role == FusedRole::kFull && columns_ >= kMinColumnsOfRowNumbers;
+    const bool is_per_row =
+        per_row && dtype == DType::kF32 && member.role == FusedRole::kFull && columns_ >= kMinColumnsOfRowNumbers;
     if (is_number || is_per_row) numbers_[eqn.out[0]] = {source, per_row};
   }
   for (const auto& [var, numbers] : numbers_) {
@@ -306,16 +324,18 @@ void Builder::AddStrip(int first, int last) {
   kernels::StripBuilder strip;
   absl::flat_hash_map<VarId, int> ids;
   std::vector<Location> arrays, numbers;
+  std::vector<DType> number_dtypes;
   const auto operand = [&](VarId var) {
     const VarId root = Root(var);
     if (const auto it = ids.find(root); it != ids.end()) return it->second;
-    if (const auto it = numbers_.find(root); it != numbers_.end()) {
-      numbers.push_back(LocationOf(it->second.source, 0, DType::kF32));
-      return ids[root] = strip.Number(it->second.per_row);
-    }
     const DType dtype = program_.aval(var).dtype;
+    if (const auto it = numbers_.find(root); it != numbers_.end()) {
+      numbers.push_back(LocationOf(it->second.source, 0, dtype));
+      number_dtypes.push_back(dtype);
+      return ids[root] = strip.Number(it->second.per_row, dtype);
+    }
     arrays.push_back(LocationOf(root, width, dtype));
-    return ids[root] = dtype == DType::kBool ? strip.BoolArray() : strip.Array();
+    return ids[root] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype);
   };
   Instruction instruction;
   uint32_t streamed = 0;
@@ -334,6 +354,7 @@ void Builder::AddStrip(int first, int last) {
     if (const auto* unary = std::get_if<UnaryOp>(&eqn.op)) id = strip.Unary(unary->kind, in[0]);
     else if (const auto* binary = std::get_if<BinaryOp>(&eqn.op)) id = strip.Binary(binary->kind, in[0], in[1]);
     else if (const auto* compare = std::get_if<CompareOp>(&eqn.op)) id = strip.Compare(compare->kind, in[0], in[1]);
+    else if (std::holds_alternative<CastOp>(eqn.op)) id = strip.Cast(program_.aval(eqn.out[0]).dtype, in[0]);
     else id = strip.Select(in[0], in[1], in[2]);
     ids[eqn.out[0]] = id;
     if (OnlyStepsRead(eqn.out[0], first)) continue;
@@ -344,11 +365,15 @@ void Builder::AddStrip(int first, int last) {
   }
   instruction.in.assign(arrays.begin(), arrays.end());
   instruction.in.insert(instruction.in.end(), numbers.begin(), numbers.end());
-  instruction.run = [function = std::move(strip).Build(), num_arrays = arrays.size(), width,
-                     streamed](const FusedCall& call) {
+  instruction.run = [function = std::move(strip).Build(), num_arrays = arrays.size(),
+                     number_dtypes = std::move(number_dtypes), width, streamed](const FusedCall& call) {
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
-    for (size_t i = 0; i < function.num_numbers(); ++i) {
-      numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
+    float widened[kernels::StripBuilder::kMaxOperands];
+    for (size_t i = 0; i < number_dtypes.size(); ++i) {
+      const void* const number = call.in[num_arrays + i];
+      const bool is_f32 = number_dtypes[i] == DType::kF32;
+      if (!is_f32) kernels::Convert(number_dtypes[i], number, DType::kF32, 1, &widened[i]);
+      numbers_of_call[i] = is_f32 ? static_cast<const float*>(number) : &widened[i];
     }
     function.Run(
         {call.in, numbers_of_call, call.out, call.rows, width, streamed, static_cast<const float*>(call.ahead)});

@@ -65,9 +65,9 @@ Case Elementwise(const std::string& name, TracedFunction fn, std::vector<Array> 
   return {name, *testing::TraceWith(fn, args), std::move(args)};
 }
 
-std::vector<Array> Arguments(int count, const Shape& shape) {
+std::vector<Array> Arguments(int count, const Shape& shape, DType dtype = DType::kF32) {
   std::vector<Array> args;
-  for (int i = 0; i < count; ++i) args.push_back(testing::RandomArray({DType::kF32, shape}, i, 0.1, 2));
+  for (int i = 0; i < count; ++i) args.push_back(testing::RandomArray({dtype, shape}, i, 0.1, 2));
   return args;
 }
 
@@ -115,9 +115,9 @@ Case Step(const std::string& name, Arithmetic arithmetic) {
 std::vector<Case> Cases() {
   const Shape shape{4096, 1024};
   std::vector<Case> cases;
-  cases.push_back(Elementwise(
-      "chain of 6", [](In in) { return Values{ops::Relu(in[0] * 1.5 + 0.25 - 1.0) * 0.5 + 3.0}; },
-      Arguments(1, shape)));
+  const auto chain = [](In in) { return Values{ops::Relu(in[0] * 1.5 + 0.25 - 1.0) * 0.5 + 3.0}; };
+  cases.push_back(Elementwise("chain of 6", chain, Arguments(1, shape)));
+  cases.push_back(Elementwise("chain, bf16", chain, Arguments(1, {8192, 1024}, DType::kBF16)));
   cases.push_back(Elementwise(
       "softmax",
       [](In in) {
