@@ -105,7 +105,7 @@ class Product {
           own.is_first = last_line[r] == nullptr;
           own.is_last = false;
           last_line[r] = &own;
-          internal::PlaceDigits(target_, kernel_, layers.digits[i], pitch_, line, to.digits);
+          internal::PlaceDigits(target_, kernel_, layers.digits[i], pitch_, line, to.digits, own);
         }
       }
       *to.num_lines = line;

@@ -31,12 +31,12 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<
 #endif
 }
 
-// What digits.h says of R(t * u), t = R(65536 s2 + R(s0 + 256 s1)), for the columns that begin at `column` of `half`.
-HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, hn::Vec<hn::ScalableTag<int32_t>> s0,
-                           hn::Vec<hn::ScalableTag<int32_t>> s1, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
-                           int64_t column) {
+// What digits.h says of R(t * u), t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1, for the columns that begin at `column`
+// of `half`.
+HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, hn::Vec<hn::ScalableTag<int32_t>> s01,
+                           hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half, int64_t column) {
   const hn::ScalableTag<float> d;
-  const auto low = hn::ConvertTo(d, hn::Add(s0, hn::ShiftLeft<8>(s1)));  // below 2^31
+  const auto low = hn::ConvertTo(d, s01);  // below 2^31
   // The product is exact, so that a fused addition gives the same bits.
   const auto t = hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low);
   auto term = hn::Mul(t, hn::Set(d, line.unit));
@@ -55,6 +55,12 @@ HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, hn
   const auto scales = hn::LoadU(d, args.scales + half * kHalfColumns + column);
   const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), scales));
   hn::StoreU(NormalOrZero(hn::Add(hn::LoadU(d, sums), product)), d, sums);
+}
+
+HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, hn::Vec<hn::ScalableTag<int32_t>> s0,
+                           hn::Vec<hn::ScalableTag<int32_t>> s1, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
+                           int64_t column) {
+  FinishSums(args, line, hn::Add(s0, hn::ShiftLeft<8>(s1)), s2, half, column);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -20,7 +20,9 @@ inline constexpr int64_t kHalfColumns = 32;
 // layouts. "Word" is the same digit of four consecutive k, a byte each.
 enum class DigitLayout : uint8_t {
   kWords,  // for each four k, row after row: 3 words, 4 bytes unused
-  kPairs,  // for each four k, row after row, digit after digit: k 0 and 2 as s16, then k 1 and 3
+  // For each four k, row after row: the number d0 + 256 d1, wrapped to s16, of k 0 and 2, then of k 1 and 3, and d2 in
+  // the same order. It wraps where it is below -32768 (DigitLine::wrapped).
+  kPairs,
   kTiles,  // for each 64 k, digit after digit, row after row: 64 bytes
 };
 
@@ -31,6 +33,8 @@ struct DigitLine {
   int32_t start[kDigits];  // -2^(bits - 1) * sum of the digits: makes up for the offset of the weights
   // With scales: whether this is the first and the last line of the row in a scale group.
   bool is_first, is_last;
+  // With kPairs: a bit for each k whose d0 + 256 d1 wraps.
+  uint64_t wrapped[kMaxDigitGroup / 64];
 };
 
 // F(sum + F(F(part) * scale)) of digits.h.
@@ -65,7 +69,7 @@ struct DigitKernel {
   void (*group)(const DigitGroupArgs& args);
 
   int64_t TileBytes(int64_t pitch) const {
-    const int64_t bytes_per_k = layout == DigitLayout::kWords ? 4 : layout == DigitLayout::kPairs ? 6 : 3;
+    const int64_t bytes_per_k = layout == DigitLayout::kTiles ? 3 : 4;
     return tile_rows * bytes_per_k * pitch;
   }
 };
@@ -95,9 +99,9 @@ struct DigitLayers {
 };
 void SplitDigits(Target target, const float* values, int64_t pitch, DigitLayers& layers);
 
-// Puts the digits of a layer at place `line` of the group.
+// Puts the digits of a layer at place `line` of the group, and sets own.wrapped if the layout has it.
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,
-                 char* group);
+                 char* group, DigitLine& own);
 
 }  // namespace aqt::kernels::internal
 

@@ -19,9 +19,13 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 
-// vpmaddwd on weights and digits as s16: exact, where vpmaddubsw would saturate.
+// vpmaddwd on s16: exact, where vpmaddubsw would saturate. It takes the two low digits as one number, d0 + 256 d1, so
+// there are two sums, not three: of that number, and of d2. The number lies in [-32896, 32639]. Few are below -32768:
+// 65536 is added to them, and taken away from the sums at the end (Unwrapped). Sums on the way may wrap, too, but what
+// is left fits (digits.h).
+constexpr int kSums = 2;
 constexpr int kVectors = 4;
-constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 2 : 1;  // 24 or 12 sums, of 32 or 16 registers
+constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 2 : 1;  // 16 or 8 sums, of 32 or 16 registers
 
 using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<int16_t, D32>;
@@ -31,7 +35,7 @@ using V16 = hn::Vec<D16>;
 
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
 constexpr int64_t kPassColumns = kVectors * kLanes;  // 32 or 64
-constexpr int64_t kPairBytes = kDigits * 8;
+constexpr int64_t kPairBytes = kSums * 8;
 
 HWY_INLINE V16 Pair(const char* p) {
   int32_t pair;
@@ -49,7 +53,7 @@ HWY_INLINE void Step(V16 weights, V16 pair, V32& sum) {
 // Of four k, 0 and 2 are the low bytes of 16 bits.
 template <int kBits, int kBlock, int R>
 HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT pairs,
-                      V32 (&s)[R][kDigits][kVectors]) {
+                      V32 (&s)[R][kSums][kVectors]) {
   const auto mask = hn::Set(DU16(), (1 << kBits) - 1);
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
@@ -60,14 +64,31 @@ HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTR
     const V16 odd = hn::BitCast(D16(), high);
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 3
-      for (int i = 0; i < kDigits; ++i) {
+#pragma GCC unroll 2
+      for (int i = 0; i < kSums; ++i) {
         const char* at = pairs + kPairBytes * r + 8 * i;
         Step(even, Pair(at), s[r][i][v]);
         Step(odd, Pair(at + 4), s[r][i][v]);
       }
     }
   }
+}
+
+// The low sums of the columns from `column` on, less 65536 times the weights of each k that wrapped.
+template <int kBits>
+HWY_INLINE V32 Unwrapped(const DigitGroupArgs& args, const DigitLine& line, V32 sum, int64_t column) {
+  constexpr int64_t kBlocks = 8 / kBits;
+  const auto mask = hn::Set(D32(), (1 << kBits) - 1);
+  for (int64_t i = 0; i < kMaxDigitGroup / 64; ++i) {
+    for (uint64_t rest = line.wrapped[i]; rest != 0; rest &= rest - 1) {
+      const int64_t k = 64 * i + __builtin_ctzll(rest);
+      const uint8_t* words = args.weights + 4 * (k / 4 / kBlocks * kPanelColumns + column);
+      const int shift = static_cast<int>(k % 4 * 8 + k / 4 % kBlocks * kBits);
+      const V32 word = hn::LoadU(D32(), reinterpret_cast<const int32_t*>(words));
+      sum = hn::Sub(sum, hn::ShiftLeft<16>(hn::And(hn::ShiftRightSame(word, shift), mask)));
+    }
+  }
+  return sum;
 }
 
 template <int kBits, int R>
@@ -77,13 +98,15 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const
   for (int64_t c = 0; c < kPanelColumns; c += kPassColumns) {
     const uint8_t* weights = args.weights + 4 * c;
     const char* pairs = first_pair;
-    V32 s[R][kDigits][kVectors];
+    V32 s[R][kSums][kVectors];
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 3
-      for (int i = 0; i < kDigits; ++i) {
+      const int32_t* start = lines[r].start;
+      const int32_t starts[kSums] = {start[0] + 256 * start[1], start[2]};
+#pragma GCC unroll 2
+      for (int i = 0; i < kSums; ++i) {
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) s[r][i][v] = hn::Set(D32(), lines[r].start[i]);
+        for (int v = 0; v < kVectors; ++v) s[r][i][v] = hn::Set(D32(), starts[i]);
       }
     }
     for (int64_t k = 0; k < args.pitch;
@@ -100,7 +123,8 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         const int64_t column = c + kLanes * v;
-        FinishLine(args, lines[r], s[r][0][v], s[r][1][v], s[r][2][v], column / kHalfColumns, column % kHalfColumns);
+        const V32 low = Unwrapped<kBits>(args, lines[r], s[r][0][v], column);
+        FinishSums(args, lines[r], low, s[r][1][v], column / kHalfColumns, column % kHalfColumns);
       }
     }
   }
@@ -108,7 +132,7 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const
 
 template <int kBits>
 void Lines(const DigitGroupArgs& args) {
-  const int64_t tile_bytes = kTileRows * 6 * args.pitch;
+  const int64_t tile_bytes = kTileRows * 4 * args.pitch;
   const char* pairs = args.digits;
   int64_t i = 0;
   for (; i + kTileRows <= args.num_lines; i += kTileRows, pairs += tile_bytes) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
@@ -176,7 +177,42 @@ void Words(const uint32_t* digits, uint8_t* words) {
 }
 #endif
 
-void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line, char* group) {
+// Four k of kPairs. Returns a bit for each k whose low number wraps.
+#if HWY_TARGET == HWY_SCALAR
+uint64_t Pairs(const uint32_t* digits, char* to) {
+  uint64_t wrapped = 0;
+  int16_t pairs[8];
+  for (int i = 0; i < 4; ++i) {
+    const int32_t low = static_cast<int8_t>(digits[i]) + 256 * static_cast<int8_t>(digits[i] >> 8);
+    const int at = i / 2 + i % 2 * 2;
+    pairs[at] = static_cast<int16_t>(low);
+    pairs[at + 4] = static_cast<int8_t>(digits[i] >> 16);
+    wrapped |= uint64_t{low < INT16_MIN} << i;
+  }
+  std::memcpy(to, pairs, sizeof(pairs));
+  return wrapped;
+}
+#else
+uint64_t Pairs(const uint32_t* digits, char* to) {
+  const hn::FixedTag<int32_t, 4> d;
+  const hn::Repartition<uint8_t, decltype(d)> bytes;
+  const auto word = hn::LoadU(d, reinterpret_cast<const int32_t*>(digits));
+  // A negative d0 borrows from the byte above.
+  const auto low = hn::Sub(word, hn::ShiftLeft<1>(hn::And(word, hn::Set(d, 0x80))));
+  const auto high = hn::ShiftRight<8>(hn::ShiftLeft<8>(word));
+  const auto both = hn::Or(hn::And(low, hn::Set(d, 0xffff)), hn::And(high, hn::Set(d, ~0xffff)));
+  alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 8, 9, 4, 5, 12, 13, 2, 3, 10, 11, 6, 7, 14, 15};
+  hn::StoreU(hn::TableLookupBytes(hn::BitCast(bytes, both), hn::Load(bytes, kOrder)), bytes,
+             reinterpret_cast<uint8_t*>(to));
+  const auto is_wrapped = hn::Eq(hn::And(word, hn::Set(d, 0xff80)), hn::Set(d, 0x8080));
+  uint8_t bits[8] = {};
+  hn::StoreMaskBits(d, is_wrapped, bits);
+  return bits[0];
+}
+#endif
+
+void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line, char* group,
+           DigitLine& own) {
   const int64_t rows = kernel.tile_rows, row = line % rows;
   char* tile = group + line / rows * kernel.TileBytes(pitch);
   switch (kernel.layout) {
@@ -186,14 +222,9 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
       }
       return;
     case DigitLayout::kPairs:
+      std::fill(std::begin(own.wrapped), std::end(own.wrapped), uint64_t{0});
       for (int64_t k = 0; k < pitch; k += 4) {
-        alignas(16) int8_t words[16];
-        Words(digits + k, reinterpret_cast<uint8_t*>(words));
-        int16_t pairs[kDigits * 4];
-        for (int64_t i = 0; i < kDigits; ++i) {
-          for (int64_t j = 0; j < 4; ++j) pairs[4 * i + j / 2 + j % 2 * 2] = words[4 * i + j];
-        }
-        std::memcpy(tile + (k / 4 * rows + row) * sizeof(pairs), pairs, sizeof(pairs));
+        own.wrapped[k / 64] |= Pairs(digits + k, tile + (k / 4 * rows + row) * 16) << (k % 64);
       }
       return;
     case DigitLayout::kTiles:
@@ -224,8 +255,8 @@ void SplitDigits(Target target, const float* values, int64_t pitch, DigitLayers&
 }
 
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,
-                 char* group) {
-  AQT_HWY_DISPATCH(target, Place)(kernel, digits, pitch, line, group);
+                 char* group, DigitLine& own) {
+  AQT_HWY_DISPATCH(target, Place)(kernel, digits, pitch, line, group, own);
 }
 
 }  // namespace aqt::kernels::internal

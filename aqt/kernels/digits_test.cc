@@ -1,5 +1,6 @@
 #include "aqt/kernels/digits.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -387,6 +388,23 @@ TEST(DigitsTest, LargestDigits) {
       Problem p({1, 1, 2, 4, 0, 8});
       p.x = {sign * largest, 1.0f, -1.0f, 0.5f};
       p.q = {127, -128, 127, -128, -128, 1, 1, 1};
+      const AlignedBytes panels = p.Panels();
+      for (const Target target : SupportedTargets()) ExpectSame(p.Run(target, p.Lhs(p.x), panels), p.Expected(p.x));
+    }
+  }
+}
+
+// d0 + 256 d1 around -32768, in all elements of a group: d2 is 126 and the unit 1.
+TEST(DigitsTest, LowDigitsThatNeedMoreThan16Bits) {
+  for (const int bits : {8, 4, 2}) {
+    for (const float first : {-32896.0f, -32832.0f, -32768.0f}) {
+      SCOPED_TRACE(testing::Message() << bits << " bits, from " << first);
+      Problem p({1, 3, 70, 128, 128, bits});
+      for (size_t i = 0; i < p.x.size(); ++i) p.x[i] = 126 * 65536.0f + first + static_cast<float>(i % 128);
+      // Columns of the smallest weights, of the largest, and of others.
+      const int8_t smallest = static_cast<int8_t>(-(1 << (bits - 1)));
+      std::fill_n(p.q.begin(), 128, smallest);
+      std::fill_n(p.q.begin() + 128, 128, static_cast<int8_t>(-1 - smallest));
       const AlignedBytes panels = p.Panels();
       for (const Target target : SupportedTargets()) ExpectSame(p.Run(target, p.Lhs(p.x), panels), p.Expected(p.x));
     }
