@@ -26,6 +26,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
+#include "aqt/kernels/target.h"
 #include "aqt/ops/aqt_dot_general.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
@@ -97,9 +98,13 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
   };
   const bool groups = p.batch == 1 && p.k % kGroup == 0;
   const Work s8 = {.unit = Work::Unit::kS8, .reads = weights}, s4 = {.unit = Work::Unit::kS8, .reads = weights / 2};
-  // A float is three digits of 8 bits, which costs less than one product of floats.
-  const Work digits8 = {.unit = Work::Unit::kS8, .passes = 3, .reads = weights};
-  const Work digits4 = {.unit = Work::Unit::kS8, .passes = 3, .reads = weights / 2};
+  // A float is three digits of 8 bits, which costs less than one product of floats. vpmaddwd takes two of them at once.
+  const kernels::Target target = kernels::BestTarget();
+  const bool has_bytes = target.Has(kernels::Capability::kAvx512Vnni) || target.Has(kernels::Capability::kAmxInt8) ||
+                         (target.Has(kernels::Capability::kAvxVnni) && !target.Has(kernels::Capability::kAvx512));
+  const double passes = has_bytes ? 3 : 2;
+  const Work digits8 = {.unit = Work::Unit::kS8, .passes = passes, .reads = weights};
+  const Work digits4 = {.unit = Work::Unit::kS8, .passes = passes, .reads = weights / 2};
   add("dynamic", "int8", DotGeneralMake(8, 8), s8);
   add("dynamic", "int4", DotGeneralMake(8, 4), s4);
   if (groups) add("dynamic", "int4_g128", Grouped(DotGeneralMake(8, 4)), s4);
