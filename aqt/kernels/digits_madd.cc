@@ -50,25 +50,39 @@ HWY_INLINE void Step(V16 weights, V16 pair, V32& sum) {
   __asm__("" : "+v"(sum.raw));
 }
 
-// Of four k, 0 and 2 are the low bytes of 16 bits.
+// The weights of four k in a vector of columns: k 0 and 2, and k 1 and 3.
+struct Four {
+  V16 even, odd;
+};
+
+// Of four k, 0 and 2 are the low bytes of 16 bits. With 16 bits they are the words of WidenAs.
+template <int kBits, int kBlock>
+HWY_INLINE Four LoadFour(const uint8_t* HWY_RESTRICT weights, int v) {
+  if constexpr (kBits == 16) {
+    const auto* from = reinterpret_cast<const int16_t*>(weights + 8 * kLanes * v);
+    return {hn::LoadU(D16(), from), hn::LoadU(D16(), from + 2 * kLanes)};
+  } else {
+    const auto mask = hn::Set(DU16(), (1 << kBits) - 1);
+    const auto packed = hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(weights + 4 * kLanes * v));
+    auto high = hn::ShiftRight<8 + kBits * kBlock>(packed);
+    if constexpr (kBits * (kBlock + 1) < 8) high = hn::And(high, mask);
+    return {hn::BitCast(D16(), hn::And(hn::ShiftRight<kBits * kBlock>(packed), mask)), hn::BitCast(D16(), high)};
+  }
+}
+
 template <int kBits, int kBlock, int R>
 HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT pairs,
                       V32 (&s)[R][kSums][kVectors]) {
-  const auto mask = hn::Set(DU16(), (1 << kBits) - 1);
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
-    const auto packed = hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(weights + 4 * kLanes * v));
-    const V16 even = hn::BitCast(D16(), hn::And(hn::ShiftRight<kBits * kBlock>(packed), mask));
-    auto high = hn::ShiftRight<8 + kBits * kBlock>(packed);
-    if constexpr (kBits * (kBlock + 1) < 8) high = hn::And(high, mask);
-    const V16 odd = hn::BitCast(D16(), high);
+    const Four four = LoadFour<kBits, kBlock>(weights, v);
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
       for (int i = 0; i < kSums; ++i) {
         const char* at = pairs + kPairBytes * r + 8 * i;
-        Step(even, Pair(at), s[r][i][v]);
-        Step(odd, Pair(at + 4), s[r][i][v]);
+        Step(four.even, Pair(at), s[r][i][v]);
+        Step(four.odd, Pair(at + 4), s[r][i][v]);
       }
     }
   }
@@ -91,12 +105,15 @@ HWY_INLINE V32 Unwrapped(const DigitGroupArgs& args, const DigitLine& line, V32 
   return sum;
 }
 
-template <int kBits, int R>
-HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const char* HWY_RESTRICT first_pair) {
-  constexpr int kBlocks = 8 / kBits;
+// kBits is what the weights of the group have, kWidth what those that are read have: kBits, or 16.
+template <int kBits, int kWidth, int R>
+HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* first_weights, const DigitLine* lines,
+                       const char* HWY_RESTRICT first_pair) {
+  constexpr int kBlocks = kWidth == 16 ? 1 : 8 / kWidth;
+  constexpr int64_t kColumnBytes = kWidth == 16 ? 8 : 4;
   constexpr int64_t kBlockBytes = kPairBytes * kTileRows;
   for (int64_t c = 0; c < kPanelColumns; c += kPassColumns) {
-    const uint8_t* weights = args.weights + 4 * c;
+    const uint8_t* weights = first_weights + kColumnBytes * c;
     const char* pairs = first_pair;
     V32 s[R][kSums][kVectors];
 #pragma GCC unroll 2
@@ -110,12 +127,12 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const
       }
     }
     for (int64_t k = 0; k < args.pitch;
-         k += 4 * kBlocks, weights += 4 * kPanelColumns, pairs += kBlocks * kBlockBytes) {
-      Block<kBits, 0>(weights, pairs, s);
-      if constexpr (kBlocks >= 2) Block<kBits, 1>(weights, pairs + kBlockBytes, s);
+         k += 4 * kBlocks, weights += kColumnBytes * kPanelColumns, pairs += kBlocks * kBlockBytes) {
+      Block<kWidth, 0>(weights, pairs, s);
+      if constexpr (kBlocks >= 2) Block<kWidth, 1>(weights, pairs + kBlockBytes, s);
       if constexpr (kBlocks == 4) {
-        Block<kBits, 2>(weights, pairs + 2 * kBlockBytes, s);
-        Block<kBits, 3>(weights, pairs + 3 * kBlockBytes, s);
+        Block<kWidth, 2>(weights, pairs + 2 * kBlockBytes, s);
+        Block<kWidth, 3>(weights, pairs + 3 * kBlockBytes, s);
       }
     }
 #pragma GCC unroll 2
@@ -130,15 +147,51 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const DigitLine* lines, const
   }
 }
 
+// All weights of a group as 16 bits.
+template <int kBits, int kBlock>
+HWY_INLINE void WidenBlock(const uint8_t* HWY_RESTRICT weights, int16_t* HWY_RESTRICT to) {
+  for (int v = 0; v < kPanelColumns / kLanes; ++v) {
+    const Four four = LoadFour<kBits, kBlock>(weights, v);
+    hn::StoreU(four.even, D16(), to + 4 * kLanes * v);
+    hn::StoreU(four.odd, D16(), to + 4 * kLanes * v + 2 * kLanes);
+  }
+}
+
 template <int kBits>
-void Lines(const DigitGroupArgs& args) {
+void WidenAs(const uint8_t* weights, int64_t pitch, int16_t* to) {
+  constexpr int64_t kBlocks = 8 / kBits, kBlockSize = 4 * kPanelColumns;
+  for (int64_t k = 0; k < pitch; k += 4 * kBlocks, weights += kBlockSize, to += kBlocks * kBlockSize) {
+    WidenBlock<kBits, 0>(weights, to);
+    if constexpr (kBlocks >= 2) WidenBlock<kBits, 1>(weights, to + kBlockSize);
+    if constexpr (kBlocks == 4) {
+      WidenBlock<kBits, 2>(weights, to + 2 * kBlockSize);
+      WidenBlock<kBits, 3>(weights, to + 3 * kBlockSize);
+    }
+  }
+}
+
+template <int kBits, int kWidth>
+void Tiles(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t tile_bytes = kTileRows * 4 * args.pitch;
   const char* pairs = args.digits;
   int64_t i = 0;
   for (; i + kTileRows <= args.num_lines; i += kTileRows, pairs += tile_bytes) {
-    Tile<kBits, kTileRows>(args, args.lines + i, pairs);
+    Tile<kBits, kWidth, kTileRows>(args, weights, args.lines + i, pairs);
   }
-  if (i < args.num_lines) Tile<kBits, 1>(args, args.lines + i, pairs);
+  if (i < args.num_lines) Tile<kBits, kWidth, 1>(args, weights, args.lines + i, pairs);
+}
+
+template <int kBits>
+void Lines(const DigitGroupArgs& args) {
+  // Where a tile has one row, it pays to widen the weights once: those of 8 bits, which cost less, for more rows.
+  if constexpr (kTileRows == 1) {
+    if (args.num_lines > (kBits == 8 ? 16 : 2)) {
+      alignas(64) int16_t wide[kMaxDigitGroup * kPanelColumns];
+      WidenAs<kBits>(args.weights, args.pitch, wide);
+      return Tiles<kBits, 16>(args, reinterpret_cast<const uint8_t*>(wide));
+    }
+  }
+  Tiles<kBits, kBits>(args, args.weights);
 }
 
 void MaddGroup(const DigitGroupArgs& args) {
