@@ -4,17 +4,23 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/draw.h"
 #include "aqt/graph/program.h"
@@ -238,7 +244,16 @@ absl::Status RunProgram(const Flags& flags, const io::FileSystem& fs, const Cons
   return absl::OkStatus();
 }
 
+// Since this program began. getrusage's ru_maxrss begins with that of the process that started it.
 int64_t PeakResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    absl::string_view kib = line;
+    int64_t number;
+    if (absl::ConsumePrefix(&kib, "VmHWM:") && absl::ConsumeSuffix(&kib, "kB") && absl::SimpleAtoi(kib, &number)) {
+      return number * 1024;
+    }
+  }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;

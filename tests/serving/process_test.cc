@@ -1,6 +1,7 @@
 // What can only be seen of the `aqt` program from outside: its memory, what signals, limits and closed descriptors do
 // to it.
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@ namespace aqt::serving {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -80,6 +82,20 @@ TEST_F(ProcessTest, MemoryIsAtMostThreeTensorsAnd32MiB) {
     }
   }
   ASSERT_TRUE(io::LocalFileSystem().Remove(At("out.safetensors")).ok());
+}
+
+// Linux begins ru_maxrss with the memory of the process that started this one.
+TEST_F(ProcessTest, ThePeakThatIsPrintedIsItsOwn) {
+  if (kSanitized) GTEST_SKIP();
+  const std::string large(1 << 30, 'x'), summary = At("summary");
+  const Outcome outcome = RunAqt(Convert("out.safetensors"), [&] {
+    if (::dup2(::open(summary.c_str(), O_CREAT | O_WRONLY, 0600), STDOUT_FILENO) < 0) ::_exit(125);
+  });
+  ASSERT_EQ(outcome.code, 0) << outcome.err << large.back();
+  EXPECT_THAT(Content("summary"), ContainsRegex("peak memory [0-9.]+ MiB"));
+  for (const char* name : {"summary", "out.safetensors"}) {
+    ASSERT_TRUE(io::LocalFileSystem().Remove(At(name)).ok());
+  }
 }
 
 TEST_F(ProcessTest, ASignalLeavesNothing) {
