@@ -49,14 +49,15 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return Leave(handler_.EndArray()); }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    // The library's texts are "[id] parse error at line 1, column 2: syntax error while parsing value - invalid
-    // literal; last read: '<the token>'" and "[id] number overflow parsing '<the token>'", where the token may be the
-    // whole text.
+    // The library's texts are "[id] parse error at line 1, column 2: syntax error while parsing value - unexpected end
+    // of input; expected ':'", "... - invalid literal; last read: '<the token>'" and "[id] number overflow parsing
+    // '<the token>'", where the token may be the whole text.
     absl::string_view what = error.what();
     for (const absl::string_view before : {"] ", "syntax error "}) {
       if (const size_t at = what.find(before); at != absl::string_view::npos) what.remove_prefix(at + before.size());
     }
-    what = what.substr(0, std::min(what.find("; last read: "), what.find(" '")));
+    what = what.substr(0, what.find("; last read: "));
+    if (absl::StartsWith(what, "number overflow")) what = what.substr(0, what.find(" '"));
     syntax_error_ = {position, PrintableLine(what)};
     return false;
   }

@@ -139,6 +139,8 @@ TEST(ScanJsonObjectTest, RefusesWithLineAndColumn) {
       {"[]", "line 1, column 1: a JSON object is expected"},
       {" NaN", "line 1, column 2: a JSON object is expected"},
       {"{", "line 1, column 2: "},
+      {"{\"a\":", "line 1, column 6: while parsing value - unexpected end of input; expected '[', '{', or a literal"},
+      {"{\"a\" 1}", "line 1, column 6: while parsing object separator - unexpected number literal; expected ':'"},
       {"{\"a\": 1,}", "line 1, column 9: "},
       {"{\"a\": NaN,\n \"b\": nan}", "line 2, column 8: "},
       {"{\"a\": [NaN, Infinity],\n \"b\": [NaN, 01]}", "line 2, column 14: "},
