@@ -300,6 +300,8 @@ TEST_F(CommandTest, CalibrationOfModulesThatDoNotExist) {
   const std::string up = "model.layers.0.mlp.up_proj", q = "model.layers.0.self_attn.q_proj";
   const std::vector<std::string> args = {
       "convert", "in", "out", "--preset", "w8a8_static", "--calibration", "ranges.safetensors", "--progress", "never"};
+  EXPECT_EQ(Run({"plan", "in", "--preset", "w8a8_static"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("static activations of 2 weights: convert reads their ranges from --calibration FILE\n"));
   write({up, q, "lm_head"});
   EXPECT_EQ(Run(args), 0) << err_;
   EXPECT_EQ(err_, "warning: the calibration has ranges of modules without static activations: lm_head\n");

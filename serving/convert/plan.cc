@@ -290,6 +290,13 @@ void PrintPlan(const Plan& plan, std::ostream& out) {
   out << plan.tensors.size() << " tensors, " << plan.num_quantized << " to be quantized; " << HumanBytes(plan.old_bytes)
       << " -> " << HumanBytes(plan.new_bytes) << " in " << plan.shard_names.size()
       << (plan.shard_names.size() == 1 ? " file" : " files") << "\n";
+  const int64_t num_static = std::count_if(plan.tensors.begin(), plan.tensors.end(), [](const TensorPlan& t) {
+    return t.quantized() && t.decision.scheme->HasStaticInput();
+  });
+  if (num_static > 0) {
+    out << "static activations of " << num_static << (num_static == 1 ? " weight" : " weights")
+        << ": convert reads their ranges from --calibration FILE\n";
+  }
 }
 
 std::string PlanToJson(const Plan& plan) {
