@@ -19,7 +19,8 @@ absl::StatusOr<DotGeneral> ConfigOfEquation(const EinsumConfig& config, const Av
   if (!config.of_product) return config.config;
   AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(config.equation, DefaultUnquantizedConfig(), lhs, rhs,
                                                                {.semantics = semantics}));
-  return plan.swapped() ? SwapOperands(config.config) : config.config;
+  // What the plan undoes.
+  return plan.swapped() ? SwapOperands(config.config, semantics.compat.einsum_keeps_mid_alphas) : config.config;
 }
 
 absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Semantics& semantics) {
