@@ -23,10 +23,35 @@ void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count
 
 namespace {
 
-constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kTasksPerThread = 4;  // at most, so that a thread which starts late does less
 // Of products that are added up: sums of so many bytes stay in L1 or L2, and the rhs is read in runs that hide its way.
 constexpr int64_t kAddedBytes = 16 << 10;
 constexpr int64_t kMinAddedColumns = 256;
+
+struct Cut {
+  int64_t m_tasks = 1, n_tasks = 1;
+};
+
+// Cuts every matrix of a batch into at least `least` tasks, so that all threads end at about the same time: the thread
+// with the most tasks has as few tiles as possible. Among equals, more tasks, then longer runs of rows.
+Cut EvenTasks(const Cut& least, int64_t batch, int64_t m_panels, int64_t n_panels, int64_t threads) {
+  const int64_t most = std::max(kTasksPerThread * threads, batch * least.m_tasks * least.n_tasks);
+  Cut best = least;
+  int64_t best_tiles = 0;
+  for (int64_t n_tasks = least.n_tasks; n_tasks <= n_panels && batch * n_tasks * least.m_tasks <= most; ++n_tasks) {
+    const int64_t most_m = std::clamp(most / (batch * n_tasks), least.m_tasks, m_panels);
+    for (int64_t m_tasks = least.m_tasks; m_tasks <= most_m; ++m_tasks) {
+      const int64_t tasks = batch * m_tasks * n_tasks;
+      const int64_t tiles = CeilDiv(tasks, threads) * CeilDiv(m_panels, m_tasks) * CeilDiv(n_panels, n_tasks);
+      const bool more = tasks > batch * best.m_tasks * best.n_tasks;
+      if (best_tiles == 0 || tiles < best_tiles || (tiles == best_tiles && more)) {
+        best_tiles = tiles;
+        best = {m_tasks, n_tasks};
+      }
+    }
+  }
+  return best;
+}
 
 void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const int64_t mr = kernel.lhs.width, nr = kernel.rhs.width;
@@ -38,18 +63,14 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const bool adds = args.epilogue.adds;
   const int64_t batch_tasks = adds ? 1 : args.batch;
 
-  // Panels per task: all columns of a block of rows that fits L2; cut further, first by columns, until all threads have
-  // work.
+  // Panels per task: all columns of a block of rows that fits L2; cut further until all threads have as much work.
   const int64_t fit = kernel.block_bytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
   const int64_t max_panels = kernel.block_rows / mr;
-  int64_t m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels));
+  Cut cut = {.m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels))};
   const int64_t added_columns = std::max(kMinAddedColumns, kAddedBytes / (args.m * int64_t{sizeof(float)}));
-  int64_t n_tasks = adds ? std::clamp<int64_t>(args.n / added_columns, 1, n_panels) : 1;
-  if (threads > 1) {
-    const int64_t wanted = kTasksPerThread * threads;
-    n_tasks = std::clamp<int64_t>(CeilDiv(wanted, batch_tasks * m_tasks), n_tasks, n_panels);
-    m_tasks = std::max(m_tasks, std::clamp<int64_t>(CeilDiv(wanted, batch_tasks * n_tasks), 1, m_panels));
-  }
+  if (adds) cut.n_tasks = std::clamp<int64_t>(args.n / added_columns, 1, n_panels);
+  if (threads > 1) cut = EvenTasks(cut, batch_tasks, m_panels, n_panels, threads);
+  const int64_t m_tasks = cut.m_tasks, n_tasks = cut.n_tasks;
   const auto run = [&](int64_t task) {
     const int64_t n_task = task % n_tasks, m_task = task / n_tasks % m_tasks, b = task / n_tasks / m_tasks;
     const int64_t m0 = m_panels * m_task / m_tasks * mr, m1 = m_panels * (m_task + 1) / m_tasks * mr;
