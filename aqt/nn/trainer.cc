@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "aqt/collective/collective.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -26,6 +27,7 @@ namespace aqt::nn {
 namespace {
 
 constexpr char kSteps[] = "steps", kKeyHigh[] = "key_hi", kKeyLow[] = "key_lo";
+constexpr char kSetting[] = "setting:";  // in front of its name
 
 // Checks that `state` has exactly the program's inputs of kinds param and stat.
 absl::Status CheckState(const Program& step, const SlotValues& state) {
@@ -85,6 +87,37 @@ absl::StatusOr<int64_t> Number(const std::map<std::string, std::string>& metadat
   return absl::DataLossError(absl::StrCat(path, ": metadata \"", key, "\" is ",
                                           it == metadata.end() ? "missing" : absl::StrCat("\"", it->second, "\""),
                                           ", expected a number from 0 to ", max));
+}
+
+// How the values of a setting differ. Null: not given.
+std::string DifferenceText(const std::string* was, const std::string* is) {
+  constexpr size_t kShort = 40;
+  for (const std::string* text : {was, is}) {
+    if (text != nullptr && text->size() > kShort) return "is not the same text";
+  }
+  const auto quoted = [](const std::string* text) {
+    return text == nullptr ? "not given" : absl::StrCat("\"", *text, "\"");
+  };
+  return absl::StrCat("was ", quoted(was), " and is ", quoted(is));
+}
+
+// FailedPrecondition, naming the first setting that differs.
+absl::Status CheckSettings(const std::map<std::string, std::string>& metadata,
+                           const std::map<std::string, std::string>& settings, absl::string_view path) {
+  std::map<std::string, std::pair<const std::string*, const std::string*>> both;
+  for (const auto& [key, text] : metadata) {
+    absl::string_view name = key;
+    if (absl::ConsumePrefix(&name, kSetting)) both[std::string(name)].first = &text;
+  }
+  for (const auto& [name, text] : settings) both[name].second = &text;
+  for (const auto& [name, texts] : both) {
+    const auto [was, is] = texts;
+    if (was != nullptr && is != nullptr && *was == *is) continue;
+    return absl::FailedPreconditionError(absl::StrCat(path, " is the state of a training with other settings: ", name,
+                                                      " ", DifferenceText(was, is),
+                                                      "; go on with those of the file, or train anew"));
+  }
+  return absl::OkStatus();
 }
 
 // The key for an input in the step whose key is `key`.
@@ -268,6 +301,7 @@ absl::Status Trainer::Save(const io::FileSystem& fs, absl::string_view path) con
   file.metadata[kSteps] = absl::StrCat(steps_);
   file.metadata[kKeyHigh] = absl::StrCat(key_.hi);
   file.metadata[kKeyLow] = absl::StrCat(key_.lo);
+  for (const auto& [name, text] : options_.settings) file.metadata[absl::StrCat(kSetting, name)] = text;
   Collective* const group = options_.collective;
   if (group == nullptr) return SaveState(fs, path, file);
   return AgreeOn(*group, group->rank() == 0 ? SaveState(fs, path, file) : absl::OkStatus());
@@ -278,6 +312,7 @@ absl::StatusOr<Trainer::Saved> Trainer::ReadSaved(const io::FileSystem& fs, absl
   if (const absl::Status status = CheckState(program(), file.state); !status.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is the state of another program: ", status.message()));
   }
+  AQT_RETURN_IF_ERROR(CheckSettings(file.metadata, options_.settings, path));
   constexpr int64_t kMaxWord = std::numeric_limits<uint32_t>::max();
   AQT_ASSIGN_OR_RETURN(const int64_t steps, Number(file.metadata, kSteps, kMaxSteps, path));
   AQT_ASSIGN_OR_RETURN(const int64_t high, Number(file.metadata, kKeyHigh, kMaxWord, path));

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,9 @@ struct TrainOptions {
   std::function<absl::StatusOr<Program>(const Program& step)> transform = nullptr;
   // With a scaler: how often a step whose results are not finite is repeated with a smaller scaler.
   int redo_on_nan = 0;
+  // What else the bits of a training depend on, as texts by name, such as {"batch", "32"}: Save writes them, and
+  // Restore refuses a file with others. Leave out what may change when a training goes on.
+  std::map<std::string, std::string> settings = {};
   // With any of them, steps run equation by equation, to find the first NaN or to look at values. With a scaler, an
   // overflow is how it learns: watch for NaN only, or leave the scaler out.
   EvalHooks hooks = {};
@@ -86,9 +90,9 @@ class Trainer {
   // The moving average of the parameters (EmaParams), without scales. FailedPrecondition if the training keeps none.
   absl::StatusOr<SlotValues> ema_params() const;
 
-  // Save and resume. FailedPrecondition, naming the slot, if the file is the state of another program; DataLoss, naming
-  // the field, if the number of steps or the key is missing or wrong; the errors of SaveState and LoadState. After an
-  // error the trainer is unchanged.
+  // Save and resume. FailedPrecondition, naming the slot or the setting, if the file is the state of another program or
+  // of a training with other settings; DataLoss, naming the field, if the number of steps or the key is missing or
+  // wrong; the errors of SaveState and LoadState. After an error the trainer is unchanged.
   // With a collective all processes call them: rank 0 writes the file, which all read. An error of one process is
   // Aborted in the others (AgreeOn), and files that differ are FailedPrecondition.
   absl::Status Save(const io::FileSystem& fs, absl::string_view path) const;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -382,6 +383,39 @@ TEST(TrainerTest, WrongStateFiles) {
   }
   EXPECT_THAT(restore([](StateFile& f) { f.metadata["key_lo"] = "4294967296"; }),
               FailsWith(absl::StatusCode::kDataLoss, {"from 0 to 4294967295"}));
+}
+
+// A training goes on only with the settings that it began with.
+TEST(TrainerTest, OtherSettings) {
+  const io::FileSystem& fs = io::LocalFileSystem();
+  const std::string path = ::testing::TempDir() + "/settings.safetensors";
+  const auto make = [](std::map<std::string, std::string> settings) {
+    return Trainer::Make(Loss(), Sgd{}, Params(), MakeKey(0), {.settings = std::move(settings)});
+  };
+  absl::StatusOr<Trainer> trainer = make({{"batch", "32"}, {"rules", std::string(100, 'a')}});
+  ASSERT_THAT(trainer, IsOk());
+  Train(*trainer, 2);
+  ASSERT_THAT(trainer->Save(fs, path), IsOk());
+  const auto restore = [&](std::map<std::string, std::string> settings) {
+    absl::StatusOr<Trainer> other = make(std::move(settings));
+    EXPECT_THAT(other, IsOk());
+    const absl::Status status = other->Restore(fs, path);
+    EXPECT_EQ(other->steps(), status.ok() ? 2 : 0);
+    return status;
+  };
+  const std::string rules(100, 'a');
+  EXPECT_THAT(restore({{"batch", "32"}, {"rules", rules}}), IsOk());
+  const auto refuses = [&](std::map<std::string, std::string> settings, const std::string& what) {
+    EXPECT_THAT(restore(std::move(settings)),
+                FailsWith(absl::StatusCode::kFailedPrecondition,
+                          {"settings.safetensors is the state of a training with other settings: " + what,
+                           "go on with those of the file, or train anew"}));
+  };
+  refuses({{"batch", "16"}, {"rules", rules}}, "batch was \"32\" and is \"16\"");
+  refuses({{"batch", "32"}, {"rules", rules + "b"}}, "rules is not the same text");
+  refuses({{"rules", rules}}, "batch was \"32\" and is not given");
+  refuses({{"batch", "32"}, {"rules", rules}, {"seed", ""}}, "seed was not given and is \"\"");
+  refuses({}, "batch was \"32\" and is not given");
 }
 
 // Step numbers are folded into the key as 32 bits: training ends there instead of drawing the same noise again.

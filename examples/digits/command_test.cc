@@ -164,6 +164,8 @@ TEST(Digits, Errors) {
   ASSERT_EQ(Digits(Small("int8", Folder("s"), {"--steps", "1"})).code, 0);
   fails({"--config", "int8", "--out", Folder("s"), "--hidden", "16,9", "--resume"}, 4,
         {"another program", "\"mlp/fc2/kernel\" is f32[16,8]", "expected f32[16,9]"});
+  fails(Small("int8", Folder("s"), {"--resume", "--seed", "5"}), 4, {"other settings: seed was \"", " and is \"5\""});
+  fails(Small("int8", Folder("s"), {"--resume", "--ptq"}), 4, {"other settings: rules is not the same text"});
   fails(Small("int8", Folder("s"), {"--resume", "--steps", "0"}), 2, {"is at step 1", "give more --epochs or --steps"});
 }
 

@@ -1,16 +1,30 @@
 #include "examples/digits/training.h"
 
+#include <map>
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/nn/batch_order.h"
 #include "aqt/nn/optimizer.h"
+#include "aqt/transforms/inject_proto.h"
 
 namespace digits {
 namespace {
 
 // Numbers of independent keys made of the seed.
 enum : uint32_t { kOrderKey, kNoiseKey };
+
+// What the state does not show, and its steps depend on: a training goes on with the same.
+std::map<std::string, std::string> Settings(const TrainingOptions& options, const aqt::InjectConfig& config) {
+  return {{"rules", aqt::ToText(config)},
+          {"batch", absl::StrCat(options.batch)},
+          {"learning rate", absl::StrFormat("%.17g", options.learning_rate)},
+          {"momentum", absl::StrFormat("%.17g", options.momentum)},
+          {"seed", absl::StrCat(options.seed)}};
+}
 
 }  // namespace
 
@@ -39,9 +53,9 @@ absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const TrainingOptions& options, con
   AQT_ASSIGN_OR_RETURN(const aqt::Program loss, LossProgram(options.hidden, options.batch));
   AQT_ASSIGN_OR_RETURN(const aqt::Program quantized, aqt::Inject(loss, config));
   AQT_ASSIGN_OR_RETURN(const aqt::SlotValues params, InitialParams(options.hidden, options.seed));
-  return aqt::nn::Trainer::Make(quantized,
-                                aqt::nn::Sgd{.learning_rate = options.learning_rate, .momentum = options.momentum},
-                                params, aqt::FoldIn(aqt::MakeKey(options.seed), kNoiseKey));
+  return aqt::nn::Trainer::Make(
+      quantized, aqt::nn::Sgd{.learning_rate = options.learning_rate, .momentum = options.momentum}, params,
+      aqt::FoldIn(aqt::MakeKey(options.seed), kNoiseKey), {.settings = Settings(options, config)});
 }
 
 int64_t StepsPerEpoch(const TrainingOptions& options, int64_t rows) { return rows / options.batch; }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
@@ -18,6 +20,8 @@
 #include "aqt/nn/parameter.h"
 #include "aqt/nn/schedule.h"
 #include "aqt/ops/functions.h"
+#include "aqt/transforms/amp_proto.h"
+#include "aqt/transforms/inject_proto.h"
 #include "aqt/transforms/serve.h"
 #include "examples/transformer/text.h"
 
@@ -128,6 +132,31 @@ double BigramEntropy(absl::string_view text) {
   return nats / static_cast<double>(text.size() - 1);
 }
 
+namespace {
+
+using SettingTexts = std::map<std::string, std::string>;
+
+// What the state does not show, and its steps depend on: a training goes on with the same.
+absl::StatusOr<SettingTexts> Settings(const ExperimentOptions& options, const aqt::InjectConfig& config) {
+  std::string amp;
+  if (options.amp.has_value()) {
+    AQT_ASSIGN_OR_RETURN(amp, aqt::ToText(*options.amp));
+  }
+  return SettingTexts{
+      {"rules", aqt::ToText(config)},
+      {"amp", std::move(amp)},
+      {"heads", absl::StrCat(options.model.heads)},
+      {"dropout", absl::StrFormat("%.17g", options.model.dropout)},
+      {"text bytes", absl::StrCat(options.text_bytes)},
+      {"steps", absl::StrCat(options.steps)},
+      {"batch", absl::StrCat(options.batch)},
+      {"learning rate", absl::StrFormat("%.17g", options.learning_rate)},
+      {"seed", absl::StrCat(options.seed)},
+  };
+}
+
+}  // namespace
+
 absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const ExperimentOptions& options, const aqt::InjectConfig& config) {
   AQT_RETURN_IF_ERROR(Validate(options));
   const auto loss_fn = [&](absl::Span<const Value> in) { return LossFn(in, options); };
@@ -141,7 +170,9 @@ absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const ExperimentOptions& options, c
                                                   .decay_steps = options.steps,
                                                   .end_value = options.learning_rate / 10};
   const aqt::nn::AdamW optimizer = {.learning_rate = schedule, .b2 = 0.99, .weight_decay = 0.01, .decays = ".*kernel"};
-  return aqt::nn::Trainer::Make(quantized, optimizer, params, KeyOf(options, kNoiseKey), {.step = {.clip_norm = 1.0}});
+  AQT_ASSIGN_OR_RETURN(SettingTexts settings, Settings(options, config));
+  return aqt::nn::Trainer::Make(quantized, optimizer, params, KeyOf(options, kNoiseKey),
+                                {.step = {.clip_norm = 1.0}, .settings = std::move(settings)});
 }
 
 SlotValues BatchOfStep(absl::string_view text, const ExperimentOptions& options, int64_t step) {
