@@ -1,6 +1,7 @@
 #include "aqt/kernels/thread_pool.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <system_error>
 
 #include "aqt/core/check.h"
@@ -11,6 +12,8 @@ namespace {
 // In pauses of 40 (AMD) to 140 (Intel) cycles. Waking a thread takes some 50 us, so a thread looks for about twice that
 // time before it sleeps; but not for long where another thread may need its CPU.
 constexpr int kSpins = 5000, kSpinsOfTooManyThreads = 100;
+constexpr int64_t kMaxRanges = 64;  // more threads than that share ranges
+constexpr size_t kCacheLine = 64;
 constexpr int kLockSpins = 100;  // until the mutex is free: it is never held for long
 
 void Pause() {
@@ -35,15 +38,36 @@ void Lock(std::unique_lock<std::mutex>& lock) {
 
 }  // namespace
 
-// One ParallelFor, on its caller's stack: threads take the next index until there are none left.
+// One ParallelFor, on its caller's stack. Thread t begins with range t and goes on with the next one.
 struct ThreadPool::Call {
-  void Work() {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) body(i);
+  struct alignas(kCacheLine) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+
+  Call(int64_t n, int64_t num_threads, absl::FunctionRef<void(int64_t)> body)
+      : body(body), num_ranges(std::min({n, num_threads, kMaxRanges})) {
+    for (int64_t r = 0, i = 0; r < num_ranges; ++r) {
+      ranges[r].next.store(i, std::memory_order_relaxed);
+      ranges[r].end = i += n / num_ranges + (r < n % num_ranges);
+    }
   }
 
-  const int64_t n;
+  bool HasWork() const {
+    return std::any_of(ranges, ranges + num_ranges,
+                       [](const Range& r) { return r.next.load(std::memory_order_relaxed) < r.end; });
+  }
+
+  void Work(int64_t thread) {
+    for (int64_t r = 0; r < num_ranges; ++r) {
+      Range& range = ranges[(thread + r) % num_ranges];
+      for (int64_t i; (i = range.next.fetch_add(1, std::memory_order_relaxed)) < range.end;) body(i);
+    }
+  }
+
   const absl::FunctionRef<void(int64_t)> body;
-  std::atomic<int64_t> next = 0;
+  const int64_t num_ranges;
+  Range ranges[kMaxRanges];  // those from num_ranges on are not used
   // Threads of the pool inside Work. Changed with the pool's mutex held; once it is 0 and the call is not listed, the
   // call may be gone.
   std::atomic<int> workers = 0;
@@ -55,7 +79,7 @@ ThreadPool::ThreadPool(int num_threads) {
   spins_ = num_threads <= static_cast<int64_t>(std::thread::hardware_concurrency()) ? kSpins : kSpinsOfTooManyThreads;
   threads_.reserve(num_threads - 1);
   try {
-    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
+    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { WorkerLoop(i); });
   } catch (const std::system_error&) {  // a limit on threads or memory: use those that did start
   }
 }
@@ -71,18 +95,18 @@ ThreadPool::~ThreadPool() {
 
 ThreadPool::Call* ThreadPool::FindWork() const {
   for (Call* call = calls_; call != nullptr; call = call->other) {
-    if (call->next.load(std::memory_order_relaxed) < call->n) return call;
+    if (call->HasWork()) return call;
   }
   return nullptr;
 }
 
-void ThreadPool::WorkerLoop() {
+void ThreadPool::WorkerLoop(int thread) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     if (Call* call = FindWork()) {
       call->workers.fetch_add(1, std::memory_order_relaxed);  // keeps the call alive
       lock.unlock();
-      call->Work();
+      call->Work(thread);
       Lock(lock);
       if (call->workers.fetch_sub(1, std::memory_order_release) == 1) done_.notify_all();
       continue;
@@ -101,7 +125,7 @@ void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
     for (int64_t i = 0; i < n; ++i) body(i);
     return;
   }
-  Call call = {.n = n, .body = body};
+  Call call(n, NumThreads(), body);
   {
     std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
     Lock(lock);
@@ -110,7 +134,7 @@ void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
   }
   started_.fetch_add(1, std::memory_order_relaxed);  // after the mutex is free: threads that look for this lock it next
   for (int64_t i = std::min<int64_t>(n - 1, static_cast<int64_t>(threads_.size())); i > 0; --i) work_.notify_one();
-  call.Work();
+  call.Work(0);
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   Lock(lock);
   Call** link = &calls_;

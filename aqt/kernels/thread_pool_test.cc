@@ -13,7 +13,7 @@ namespace aqt::kernels {
 namespace {
 
 TEST(ThreadPoolTest, CallsTheBodyOncePerIndex) {
-  for (int threads : {1, 2, 7}) {
+  for (int threads : {1, 2, 7, 70}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.NumThreads(), threads);
     for (int64_t n : {0, 1, 2, 6, 7, 8, 1000}) {
@@ -57,6 +57,29 @@ TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
     while (arrived < 2) std::this_thread::yield();
   });
   EXPECT_EQ(arrived, 2);
+}
+
+// Each of two threads begins with its half of the indices, and ends when there are none left in the other half either.
+TEST(ThreadPoolTest, ThreadsBeginWithRangesOfTheirOwn) {
+  ThreadPool pool(2);
+  std::vector<std::thread::id> threads(7);
+  for (int call = 0; call < 10; ++call) {
+    std::atomic<int> arrived = 0;
+    pool.ParallelFor(7, [&](int64_t i) {
+      threads[i] = std::this_thread::get_id();
+      ++arrived;
+      while (arrived < 2) std::this_thread::yield();
+    });
+    EXPECT_EQ(threads[0], std::this_thread::get_id());
+    EXPECT_NE(threads[4], std::this_thread::get_id());
+  }
+  // The second thread cannot leave its first index before all others are done.
+  std::atomic<int> done = 0;
+  pool.ParallelFor(7, [&](int64_t i) {
+    while (i == 4 && done < 6) std::this_thread::yield();
+    ++done;
+  });
+  EXPECT_EQ(done, 7);
 }
 
 // Threads with stacks of 1/8 of the address space: the system cannot start all of them.
