@@ -16,22 +16,24 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file's byte order is taken to be the machine's");
 
-// What a file that is not safetensors may be; "" if it is not recognised.
+constexpr absl::string_view kRemedy = "; copy or download the file again, or have it written anew";
+
+// What a file that is not safetensors may be and what to do; only the latter if it is not recognised.
 absl::string_view GuessFormat(absl::string_view begin) {
   if (absl::StartsWith(begin, "version "))
     return "; it looks like a Git LFS pointer: fetch the file with `git lfs pull`";
   if (absl::StartsWith(begin, "PK\x03\x04"))
-    return "; it looks like a zip archive, such as a PyTorch .bin or NumPy .npz";
-  if (absl::StartsWith(begin, "GGUF")) return "; it looks like a GGUF file";
-  if (absl::StartsWith(begin, "<")) return "; it looks like a web page, not the file meant";
-  return "";
+    return "; it looks like a zip archive, such as a PyTorch .bin or NumPy .npz: convert it to safetensors first";
+  if (absl::StartsWith(begin, "GGUF")) return "; it looks like a GGUF file: convert it to safetensors first";
+  if (absl::StartsWith(begin, "<")) return "; it looks like a web page, not the file meant: download it again";
+  return kRemedy;
 }
 
 absl::StatusOr<SafetensorsHeader> ReadHeader(const RandomAccessFile& file, int64_t* data_begin) {
   constexpr int64_t kLengthBytes = 8;
   if (file.size() < kLengthBytes) {
     return absl::DataLossError(
-        absl::StrCat("the file has ", file.size(), " bytes, fewer than the 8 of the header length"));
+        absl::StrCat("the file has ", file.size(), " bytes, fewer than the 8 of the header length", kRemedy));
   }
   char length_bytes[kLengthBytes];
   AQT_RETURN_IF_ERROR(file.Read(0, absl::MakeSpan(reinterpret_cast<uint8_t*>(length_bytes), kLengthBytes)));
@@ -45,12 +47,14 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const RandomAccessFile& file, int64
   const int64_t data_bytes = file.size() - kLengthBytes - static_cast<int64_t>(length);
   if (data_bytes < 0) {
     return absl::DataLossError(absl::StrCat("the header length ", length, " exceeds the file, which has ", file.size(),
-                                            " bytes; it is truncated"));
+                                            " bytes; it is truncated", kRemedy));
   }
   std::string json(length, '\0');
   AQT_RETURN_IF_ERROR(file.Read(kLengthBytes, absl::MakeSpan(reinterpret_cast<uint8_t*>(json.data()), json.size())));
   *data_begin = file.size() - data_bytes;
-  return ParseSafetensorsHeader(json, data_bytes);
+  absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(json, data_bytes);
+  if (!header.ok()) return absl::Status(header.status().code(), absl::StrCat(header.status().message(), kRemedy));
+  return header;
 }
 
 }  // namespace

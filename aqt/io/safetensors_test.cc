@@ -135,7 +135,8 @@ TEST_F(SafetensorsTest, RecordedCases) {
       EXPECT_EQ(Describe(reader->tensors()), c.tensors);
     } else {
       EXPECT_EQ(reader.status().code(), Code::kDataLoss);
-      EXPECT_THAT(std::string(reader.status().message()), AllOf(HasSubstr(path), HasSubstr(std::string(c.cause))));
+      EXPECT_THAT(std::string(reader.status().message()), AllOf(HasSubstr(path), HasSubstr(std::string(c.cause)),
+                                                                HasSubstr("; copy or download the file again")));
     }
   }
   std::sort(names.begin(), names.end());
@@ -145,9 +146,10 @@ TEST_F(SafetensorsTest, RecordedCases) {
 TEST_F(SafetensorsTest, GuessesOtherFormats) {
   for (const auto& [content, guess] : std::vector<std::pair<std::string, std::string>>{
            {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"},
-           {std::string("PK\x03\x04\x14\0\0\0\0\0", 10), "zip"},
-           {std::string("GGUF\x03\0\0\0\x12\0\0\0", 12), "GGUF"},
-           {"<!DOCTYPE html><html>", "web page"}}) {
+           {std::string("PK\x03\x04\x14\0\0\0\0\0", 10),
+            "zip archive, such as a PyTorch .bin or NumPy .npz: convert it"},
+           {std::string("GGUF\x03\0\0\0\x12\0\0\0", 12), "GGUF file: convert it to safetensors"},
+           {"<!DOCTYPE html><html>", "web page, not the file meant: download it again"}}) {
     const absl::Status status = OpenText(content).status();
     EXPECT_EQ(status.code(), Code::kDataLoss);
     EXPECT_THAT(std::string(status.message()), HasSubstr(guess));
