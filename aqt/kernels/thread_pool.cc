@@ -1,5 +1,8 @@
 #include "aqt/kernels/thread_pool.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <system_error>
@@ -77,6 +80,8 @@ struct ThreadPool::Call {
 ThreadPool::ThreadPool(int num_threads) {
   AQT_CHECK(num_threads >= 1);
   spins_ = num_threads <= static_cast<int64_t>(std::thread::hardware_concurrency()) ? kSpins : kSpinsOfTooManyThreads;
+  CPU_ZERO(&cpus_);
+  pthread_getaffinity_np(pthread_self(), sizeof(cpus_), &cpus_);  // without an answer there are none to choose from
   threads_.reserve(num_threads - 1);
   try {
     for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { WorkerLoop(i); });
@@ -116,8 +121,20 @@ void ThreadPool::WorkerLoop(int thread) {
     lock.unlock();
     Spin(spins_, [&] { return started_.load(std::memory_order_relaxed) != started; });
     Lock(lock);
+    ++sleeping_;
     work_.wait(lock, [this] { return stop_ || FindWork() != nullptr; });
+    --sleeping_;
   }
+}
+
+void ThreadPool::KeepCallersCpuFree() {
+  const int cpu = sched_getcpu();
+  if (cpu < 0 || cpu == callers_cpu_) return;
+  callers_cpu_ = cpu;
+  cpu_set_t others = cpus_;
+  CPU_CLR(cpu, &others);
+  if (CPU_COUNT(&others) < static_cast<int>(threads_.size())) return;
+  for (std::thread& thread : threads_) pthread_setaffinity_np(thread.native_handle(), sizeof(others), &others);
 }
 
 void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
@@ -131,6 +148,7 @@ void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
     Lock(lock);
     call.other = calls_;
     calls_ = &call;
+    if (sleeping_ > 0) KeepCallersCpuFree();
   }
   started_.fetch_add(1, std::memory_order_relaxed);  // after the mutex is free: threads that look for this lock it next
   for (int64_t i = std::min<int64_t>(n - 1, static_cast<int64_t>(threads_.size())); i > 0; --i) work_.notify_one();

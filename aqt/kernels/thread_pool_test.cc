@@ -1,8 +1,10 @@
 #include "aqt/kernels/thread_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -80,6 +82,61 @@ TEST(ThreadPoolTest, ThreadsBeginWithRangesOfTheirOwn) {
     ++done;
   });
   EXPECT_EQ(done, 7);
+}
+
+std::vector<int> CpusOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+void UseCpus(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
+}
+
+// Of the second of two threads.
+std::vector<int> CpusOfWorker(ThreadPool& pool) {
+  std::vector<int> cpus;
+  std::atomic<int> arrived = 0;
+  const std::thread::id caller = std::this_thread::get_id();
+  pool.ParallelFor(2, [&](int64_t) {
+    if (std::this_thread::get_id() != caller) cpus = CpusOfThisThread();
+    ++arrived;
+    while (arrived < 2) std::this_thread::yield();
+  });
+  return cpus;
+}
+
+TEST(ThreadPoolTest, ThreadsThatWakeLeaveTheCallersCpuFree) {
+  const std::vector<int> all = CpusOfThisThread();
+  if (all.size() < 2) GTEST_SKIP() << "one CPU";
+  ThreadPool pool(2);
+  for (const int cpu : {all[0], all[1], all[0]}) {
+    UseCpus({cpu});
+    std::vector<int> others = all;
+    std::erase(others, cpu);
+    std::vector<int> cpus;
+    for (int i = 0; i < 1000 && cpus != others; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // until the second thread sleeps, too
+      cpus = CpusOfWorker(pool);
+    }
+    EXPECT_EQ(cpus, others);
+  }
+  // A pool that may use only one CPU has no other for its threads.
+  {
+    ThreadPool pool_of_one_cpu(2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_EQ(CpusOfWorker(pool_of_one_cpu), std::vector<int>{all[0]});
+  }
+  UseCpus(all);
 }
 
 // Threads with stacks of 1/8 of the address space: the system cannot start all of them.
