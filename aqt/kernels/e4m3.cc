@@ -40,7 +40,7 @@ template <class T>
 struct DivideToE4M3 {
   template <class D>
   HWY_INLINE void Apply(D d, const T* in, const ScaleAndZero& s, Float8E4M3FN* q) const {
-    const FloatVec y = RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale));
+    const auto y = hn::Add(RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale)), hn::Zero(d));  // not -0
     StoreFloat8<Float8E4M3FN>(d, y, reinterpret_cast<uint8_t*>(q));
   }
 };

@@ -5,7 +5,8 @@
 // compressed-tensors.
 //
 // With T the dtype of the floats and R(v) the rounding of the f32 value v to T (nearest, ties to even):
-//   QuantizeE4M3:    q = e4m3fn(clamp(R(x / scale), -448, 448)), to nearest, ties to even; a NaN gives 0x7f
+//   QuantizeE4M3:    q = e4m3fn(clamp(R(x / scale) + 0, -448, 448)), to nearest, ties to even; a NaN gives 0x7f. The 0
+//                    is the zero point: a quotient of -0 gives +0, and a smaller one than any e4m3fn keeps its sign
 //   DequantizeE4M3:  x = R(q * scale); a NaN gives the positive quiet NaN of T
 // Subnormals keep their values, in x, scale and q. All targets give the same bits. e4m3_reference.h is the plain
 // version.

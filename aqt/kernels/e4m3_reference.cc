@@ -22,7 +22,7 @@ float ScaleAt(const ScaleGrid& grid, int64_t r, int64_t c) { return grid.scale[G
 void QuantizeE4M3(const QuantizeE4M3Args& args) {
   for (int64_t r = 0; r < args.x.rows; ++r) {
     for (int64_t c = 0; c < args.x.cols; ++c) {
-      const float y = RoundToDType(ElementOf(args.x, r, c) / ScaleAt(args.grid, r, c), args.x.dtype);
+      const float y = RoundToDType(ElementOf(args.x, r, c) / ScaleAt(args.grid, r, c), args.x.dtype) + 0.0f;
       args.q[r * args.q_row_stride + c * args.q_col_stride] = std::isnan(y) ? kNaN
                                                                             : RoundTo<Float8E4M3FN>(y < -kMax  ? -kMax
                                                                                                     : y > kMax ? kMax

@@ -18,7 +18,7 @@
 //
 // 8-bit floats (e4m3fn, symmetric only) have
 //   scale = max(-lo, hi) / 448, and the epsilon of T instead of 0
-//   q = e4m3fn(clamp(w / scale, -448, 448)), NaN gives NaN;  dequantized = q * scale
+//   q = e4m3fn(clamp(w / scale + 0, -448, 448)), so that -0 gives +0, and NaN gives NaN;  dequantized = q * scale
 // A small negative w gives -0, other than with integers.
 
 #include <array>
