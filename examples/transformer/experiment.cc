@@ -89,6 +89,27 @@ SlotValues Windows(absl::string_view text, absl::Span<const int64_t> places, int
   return {{kInput, std::move(bytes).Build()}, {kTargets, std::move(targets).Build()}};
 }
 
+using SettingTexts = std::map<std::string, std::string>;
+
+// What the state does not show, and its steps depend on: a training goes on with the same.
+absl::StatusOr<SettingTexts> Settings(const ExperimentOptions& options, const aqt::InjectConfig& config) {
+  std::string amp;
+  if (options.amp.has_value()) {
+    AQT_ASSIGN_OR_RETURN(amp, aqt::ToText(*options.amp));
+  }
+  return SettingTexts{
+      {"rules", aqt::ToText(config)},
+      {"amp", std::move(amp)},
+      {"heads", absl::StrCat(options.model.heads)},
+      {"dropout", absl::StrFormat("%.17g", options.model.dropout)},
+      {"text bytes", absl::StrCat(options.text_bytes)},
+      {"steps", absl::StrCat(options.steps)},
+      {"batch", absl::StrCat(options.batch)},
+      {"learning rate", absl::StrFormat("%.17g", options.learning_rate)},
+      {"seed", absl::StrCat(options.seed)},
+  };
+}
+
 }  // namespace
 
 absl::Status Validate(const ExperimentOptions& options) {
@@ -131,31 +152,6 @@ double BigramEntropy(absl::string_view text) {
   }
   return nats / static_cast<double>(text.size() - 1);
 }
-
-namespace {
-
-using SettingTexts = std::map<std::string, std::string>;
-
-// What the state does not show, and its steps depend on: a training goes on with the same.
-absl::StatusOr<SettingTexts> Settings(const ExperimentOptions& options, const aqt::InjectConfig& config) {
-  std::string amp;
-  if (options.amp.has_value()) {
-    AQT_ASSIGN_OR_RETURN(amp, aqt::ToText(*options.amp));
-  }
-  return SettingTexts{
-      {"rules", aqt::ToText(config)},
-      {"amp", std::move(amp)},
-      {"heads", absl::StrCat(options.model.heads)},
-      {"dropout", absl::StrFormat("%.17g", options.model.dropout)},
-      {"text bytes", absl::StrCat(options.text_bytes)},
-      {"steps", absl::StrCat(options.steps)},
-      {"batch", absl::StrCat(options.batch)},
-      {"learning rate", absl::StrFormat("%.17g", options.learning_rate)},
-      {"seed", absl::StrCat(options.seed)},
-  };
-}
-
-}  // namespace
 
 absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const ExperimentOptions& options, const aqt::InjectConfig& config) {
   AQT_RETURN_IF_ERROR(Validate(options));

@@ -68,8 +68,12 @@ class TransformerTest(unittest.TestCase):
     def test_a_training_goes_on_with_the_same_flags(self):
         self.assertEqual(run("--config=int8", "--stop=2", f"--out={self.out}").returncode, 0)
         state = self.files("int8")
-        for flag, message in (("--seed=2", 'seed was "1" and is "2"'), ("--dropout=0.5", 'dropout was "0" and is "0.5"'),
-                              ("--amp=bf16", "amp is not the same text"), ("--learning-rate=0.5", 'learning rate was "0.002" and is "0.5"')):
+        for flag, message in (
+            ("--seed=2", 'seed was "1" and is "2"'),
+            ("--dropout=0.5", 'dropout was "0" and is "0.5"'),
+            ("--amp=bf16", "amp is not the same text"),
+            ("--learning-rate=0.5", 'learning rate was "0.002" and is "0.5"'),
+        ):
             result = run("--config=int8", "--resume", flag, f"--out={self.out}")
             self.assertEqual(result.returncode, 4, (flag, result.stderr))
             self.assertIn("is the state of a training with other settings: " + message, result.stderr)
