@@ -54,7 +54,7 @@ class ThreadPool final : public Executor {
   Call* calls_ = nullptr;              // running calls; guarded by mutex_
   bool stop_ = false;                  // guarded by mutex_
   int sleeping_ = 0;                   // threads; guarded by mutex_
-  int callers_cpu_ = -1;               // that threads_ do not use; guarded by mutex_
+  int callers_cpu_ = -1;               // when threads were last woken; guarded by mutex_
   cpu_set_t cpus_;                     // of the thread that made the pool
   std::atomic<uint64_t> started_ = 0;  // calls so far; what idle threads look at
   std::vector<std::thread> threads_;
