@@ -119,7 +119,7 @@ void RunDigits(const ArrayRef& floats, const Groups& a, const ArrayRef& integers
   args.format = {.bits = BitWidth(integers.dtype), .n = columns, .k = Count(floats, a.contract)};
   const std::shared_ptr<void> panels = AllocateAligned(batch * args.format.PackedBytes());
   PackDigitWeights(args.format, OperandOf(integers, b, gathered_integers), {}, panels.get(), executor);
-  const std::shared_ptr<void> scratch = AllocateAligned(DigitScratchBytes(target, args.format, rows));
+  const std::shared_ptr<void> scratch = AllocateAligned(DigitScratchBytes(target, args.format, batch, rows));
   args.lhs = OperandOf(floats, a, gathered_floats);
   args.rhs = panels.get();
   args.rhs_batch_bytes = args.format.PackedBytes();

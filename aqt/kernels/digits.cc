@@ -22,9 +22,11 @@ using internal::kPanelColumns;
 // Rows whose digits are in memory at the same time. Their sums for a panel (16 KiB), the digits of a group (24 KiB as
 // tiles) and its weights (8 KiB) are what a kernel goes over again and again.
 constexpr int64_t kBlockRows = 64;
+// So many bytes of digits of blocks of rows are gone over together, for threads wait for each other after each pass.
+constexpr int64_t kPassBytes = 512 << 10;
 // Below this many multiplications a second thread costs more than it saves.
 constexpr double kMinParallelWork = 1e6;
-constexpr int64_t kMinParallelSplit = 32 << 10;
+constexpr int64_t kMinParallelSplit = 8 << 10;
 
 int64_t RoundUp64(int64_t bytes) { return CeilDiv(bytes, 64) * 64; }
 
@@ -53,6 +55,11 @@ struct GroupView {
   char* digits;
 };
 
+// Rows [m0, m0 + rows) of matrix b, with their digits at `slot` of the scratch memory.
+struct Block {
+  int64_t b, m0, rows, slot;
+};
+
 class Product {
  public:
   Product(Target target, const DigitArgs& args, int64_t rows)
@@ -74,20 +81,27 @@ class Product {
     finish_.epilogue = args.epilogue;
   }
 
-  int64_t scratch_bytes() const { return groups_ * layout_.bytes; }
+  // Of the digits of a block of rows.
+  int64_t block_bytes() const { return groups_ * layout_.bytes; }
+
+  // How many of `blocks` blocks are gone over together.
+  int64_t BlocksPerPass(int64_t blocks) const {
+    return std::clamp<int64_t>(kPassBytes / std::max<int64_t>(1, block_bytes()), 1, std::max<int64_t>(1, blocks));
+  }
 
   // Parts of the work of Split: scale groups, or groups if there are no scales.
   int64_t num_splits() const { return args_.format.has_scales() ? args_.format.NumScaleGroups() : groups_; }
 
-  // The digits of a part in rows [m0, m0 + rows) of matrix b.
-  void Split(int64_t b, int64_t m0, int64_t rows, int64_t part) const {
+  // The digits of a part in a block of rows.
+  void Split(const Block& block, int64_t part) const {
+    const auto [b, m0, rows, slot] = block;
     const int64_t share = groups_ / std::max<int64_t>(1, num_splits());
     const bool has_scales = args_.format.has_scales();
     DigitLine* last_line[kBlockRows] = {};
     bool special[kBlockRows] = {};
     for (int64_t g = part * share; g < (part + 1) * share; ++g) {
       const DigitFormat::Group group = args_.format.GroupAt(g);
-      const GroupView to = Group(g);
+      const GroupView to = Group(slot, g);
       alignas(64) float values[kMaxDigitGroup];
       DigitLayers layers;
       int64_t line = 0;
@@ -115,8 +129,9 @@ class Product {
     }
   }
 
-  // The product of the block's rows and one panel.
-  void Multiply(int64_t b, int64_t m0, int64_t rows, int64_t panel) const {
+  // The product of a block and one panel.
+  void Multiply(const Block& block, int64_t panel) const {
+    const auto [b, m0, rows, slot] = block;
     const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, args_.format.n - n0);
     alignas(64) float sums[kBlockRows * kPanelColumns], parts[kBlockRows * kPanelColumns];
     DigitGroupArgs call;
@@ -129,7 +144,7 @@ class Product {
     bool special[kBlockRows] = {};
     bool any_special = false;
     for (int64_t g = 0; g < groups_; ++g) {
-      const GroupView from = Group(g);
+      const GroupView from = Group(slot, g);
       call.weights = Weights(b, panel, g);
       call.scales = Scales(call.weights);
       call.lines = from.lines;
@@ -143,7 +158,7 @@ class Product {
       const bool is_end = g == groups_ - 1 || args_.format.GroupAt(g).scale != args_.format.GroupAt(g + 1).scale;
       if (!is_end || !any_special) continue;
       for (int64_t r = 0; r < rows; ++r) {
-        if (special[r]) SumNonFinite(b, m0 + r, r, panel, g, sums + r * kHalfColumns, call.half_stride);
+        if (special[r]) SumNonFinite(b, slot, m0 + r, r, panel, g, sums + r * kHalfColumns, call.half_stride);
         special[r] = false;
       }
       any_special = false;
@@ -156,7 +171,9 @@ class Product {
   }
 
  private:
-  GroupView Group(int64_t g) const { return GroupView(layout_, static_cast<char*>(args_.scratch), g); }
+  GroupView Group(int64_t slot, int64_t g) const {
+    return GroupView(layout_, static_cast<char*>(args_.scratch) + slot * block_bytes(), g);
+  }
 
   const uint8_t* Weights(int64_t b, int64_t panel, int64_t g) const {
     return static_cast<const uint8_t*>(args_.rhs) + b * args_.rhs_batch_bytes + panel * args_.format.PanelBytes() +
@@ -183,23 +200,23 @@ class Product {
 
   // The sums of one row and panel over the infinite and NaN elements of the row: of all groups, or, with scales, added
   // to the sums, of the scale group that ends with group `last`.
-  void SumNonFinite(int64_t b, int64_t m, int64_t row, int64_t panel, int64_t last, float* sums,
+  void SumNonFinite(int64_t b, int64_t slot, int64_t m, int64_t row, int64_t panel, int64_t last, float* sums,
                     int64_t half_stride) const {
     const int bits = args_.format.bits, blocks = 8 / bits;
     const int64_t scale = args_.format.GroupAt(last).scale;
     float part[kPanelColumns] = {};
     for (int64_t g = 0; g <= last; ++g) {
       const DigitFormat::Group group = args_.format.GroupAt(g);
-      if (group.scale != scale || Group(g).special[row] == 0) continue;
+      if (group.scale != scale || Group(slot, g).special[row] == 0) continue;
       alignas(64) float values[kMaxDigitGroup];
       internal::LoadDigitSource(target_, args_.lhs, b, m, group.begin, group.size, pitch_, values);
       const uint8_t* weights = Weights(b, panel, g);
       for (int64_t k = 0; k < group.size; ++k) {
         if (std::isfinite(values[k])) continue;
-        const uint8_t* block = weights + k / 4 / blocks * 4 * kPanelColumns + k % 4;
+        const uint8_t* column = weights + k / 4 / blocks * 4 * kPanelColumns + k % 4;
         const int64_t shift = k / 4 % blocks * bits;
         for (int64_t c = 0; c < kPanelColumns; ++c) {
-          const int q = (block[4 * c] >> shift & ((1 << bits) - 1)) - (1 << (bits - 1));
+          const int q = (column[4 * c] >> shift & ((1 << bits) - 1)) - (1 << (bits - 1));
           part[c] += values[k] * static_cast<float>(q);
         }
       }
@@ -230,23 +247,29 @@ void ForEach(int64_t tasks, bool parallel, Executor* executor, const F& f) {
 
 }  // namespace
 
-int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t rows) {
-  return Product(target, DigitArgs{.format = format}, std::min(rows, kBlockRows)).scratch_bytes();
+int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows) {
+  const Product product(target, DigitArgs{.format = format}, std::min(rows, kBlockRows));
+  return product.BlocksPerPass(batch * CeilDiv(rows, kBlockRows)) * product.block_bytes();
 }
 
 void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
   const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
   if (batch == 0 || m == 0 || args.format.n == 0) return;
   const Product product(target, args, std::min(m, kBlockRows));
-  for (int64_t b = 0; b < batch; ++b) {
-    for (int64_t m0 = 0; m0 < m; m0 += kBlockRows) {
-      const int64_t rows = std::min(kBlockRows, m - m0);
-      const double work = static_cast<double>(rows) * args.format.k * args.format.n;
-      ForEach(product.num_splits(), rows * args.format.k >= kMinParallelSplit, executor,
-              [&](int64_t part) { product.Split(b, m0, rows, part); });
-      ForEach(args.format.NumPanels(), work >= kMinParallelWork, executor,
-              [&](int64_t panel) { product.Multiply(b, m0, rows, panel); });
-    }
+  const int64_t row_blocks = CeilDiv(m, kBlockRows), blocks = batch * row_blocks, parts = product.num_splits();
+  const int64_t per_pass = product.BlocksPerPass(blocks);
+  for (int64_t first = 0; first < blocks; first += per_pass) {
+    const int64_t count = std::min(per_pass, blocks - first);
+    const auto block = [&](int64_t slot) -> Block {
+      const int64_t m0 = (first + slot) % row_blocks * kBlockRows;
+      return {.b = (first + slot) / row_blocks, .m0 = m0, .rows = std::min(kBlockRows, m - m0), .slot = slot};
+    };
+    const int64_t elements = count * std::min(m, kBlockRows) * args.format.k;
+    ForEach(count * parts, elements >= kMinParallelSplit, executor,
+            [&](int64_t i) { product.Split(block(i / parts), i % parts); });
+    // The blocks follow one another on a panel, whose weights are then in cache.
+    ForEach(count * args.format.NumPanels(), static_cast<double>(elements) * args.format.n >= kMinParallelWork,
+            executor, [&](int64_t i) { product.Multiply(block(i % count), i / count); });
   }
 }
 

@@ -129,7 +129,8 @@ struct DigitArgs {
   void* scratch = nullptr;
 };
 
-int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t rows);
+// For `batch` matrices of so many rows.
+int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows);
 void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor);
 
 }  // namespace aqt::kernels

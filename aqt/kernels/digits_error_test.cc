@@ -101,7 +101,7 @@ TEST_P(DigitsErrorTest, IsBelowTheBoundAndThatOfAnF32Loop) {
     const int64_t k = 256 << rng() % 5;
     const Sample s(c.data, k, bits, rng);
     const DigitFormat format{.bits = bits, .n = kColumns, .k = k};
-    AlignedBytes panels(format.PackedBytes()), scratch(DigitScratchBytes(BestTarget(), format, 1));
+    AlignedBytes panels(format.PackedBytes()), scratch(DigitScratchBytes(BestTarget(), format, 1, 1));
     PackDigitWeights(format, Operand::Dense(s.q.data(), DType::kS8, kColumns, k), {}, panels.data(), nullptr);
     std::vector<float> sums(kColumns);
     DigitArgs args{.lhs = Operand::Dense(s.x.data(), DType::kF32, 1, k), .format = format, .rhs = panels.data()};

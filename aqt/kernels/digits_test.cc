@@ -126,7 +126,7 @@ struct Problem {
   std::vector<float> Run(Target target, const Operand& lhs, const AlignedBytes& panels,
                          Executor* executor = nullptr) const {
     std::vector<float> sums(c.batch * c.m * c.n, -1.0f);
-    AlignedBytes scratch(DigitScratchBytes(target, format, c.m));
+    AlignedBytes scratch(DigitScratchBytes(target, format, c.batch, c.m));
     DigitArgs args{.lhs = lhs, .format = format, .rhs = panels.data()};
     args.rhs_batch_bytes = c.shares_weights ? 0 : format.PackedBytes();
     args.out = sums.data();
@@ -208,7 +208,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{1, 3, 96, 391, 128, 4}, Case{2, 2, 20, 100, 32, 8}, Case{1, 3, 20, 100, 33, 2},
                     Case{1, 4, 40, 1100, 512, 8}, Case{1, 2, 66, 700, 300, 4}, Case{1, 17, 65, 2100, 0, 8},
                     Case{1, 131, 70, 300, 64, 4}, Case{1, 131, 3, 128, 7, 8}, Case{2, 16, 64, 640, 0, 4},
-                    Case{1, 79, 100, 256, 0, 2}, Case{1, 1, 640, 1024, 0, 4}, Case{3, 33, 65, 192, 0, 2}));
+                    Case{1, 79, 100, 256, 0, 2}, Case{1, 1, 640, 1024, 0, 4}, Case{3, 33, 65, 192, 0, 2},
+                    // Several blocks of rows are gone over together, also of different matrices.
+                    Case{3, 130, 66, 128, 0, 4}, Case{4, 70, 66, 100, 50, 8, true}));
 
 // Operands whose axes are not contiguous, or several in one group.
 TEST(DigitsTest, TakesAnyStrides) {
@@ -420,7 +422,7 @@ TEST(DigitsTest, RunsTheEpilogueAndStoresAnyLayout) {
   for (const Target target : SupportedTargets()) {
     SCOPED_TRACE(target);
     std::vector<BFloat16> out(3 * 70);
-    AlignedBytes scratch(DigitScratchBytes(target, p.format, 3));
+    AlignedBytes scratch(DigitScratchBytes(target, p.format, 1, 3));
     DigitArgs args{.lhs = p.Lhs(p.x), .format = p.format, .rhs = panels.data()};
     args.out = out.data();
     args.out_dtype = DType::kBF16;

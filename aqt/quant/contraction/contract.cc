@@ -128,8 +128,9 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
   }
   args.rhs = rhs_panels;
   args.rhs_batch_bytes = args.format.PackedBytes();
-  const int64_t m = args.lhs.rows.Count();
-  args.scratch = workspace.Get(ScratchSlot::kLhsPacked, kernels::DigitScratchBytes(contraction.target, args.format, m));
+  const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
+  args.scratch =
+      workspace.Get(ScratchSlot::kLhsPacked, kernels::DigitScratchBytes(contraction.target, args.format, batch, m));
   CountPack(Side::kLhs, runtime);
   args.out = out.data;
   args.out_dtype = out.dtype;
@@ -412,9 +413,10 @@ void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, con
   }
   if (contraction.on_digits()) {
     sizes.Add(ScratchSlot::kRhsPacked, PackedBytes(contraction, Side::kRhs, rhs.shape, contraction.rhs));
-    sizes.Add(ScratchSlot::kLhsPacked,
-              kernels::DigitScratchBytes(contraction.target, DigitFormatOf(contraction, rhs.shape, contraction.rhs),
-                                         Extent(lhs.shape, contraction.lhs.rows)));
+    sizes.Add(
+        ScratchSlot::kLhsPacked,
+        kernels::DigitScratchBytes(contraction.target, DigitFormatOf(contraction, rhs.shape, contraction.rhs),
+                                   Extent(lhs.shape, contraction.lhs.batch), Extent(lhs.shape, contraction.lhs.rows)));
   }
 }
 
