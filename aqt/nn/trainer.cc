@@ -138,9 +138,19 @@ absl::Status CheckAlike(Collective* collective, const SlotValues& state, Key key
   for (int rank = 1; rank < collective->size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "process ", rank, " has another program, state, key or number of steps than process 0; all must be the same"));
+        "process ", rank,
+        " has another program, state, key, number of steps or other options than process 0; all must be the same"));
   }
   return absl::OkStatus();
+}
+
+// The options on which the bits of a training and what processes send each other depend, besides those in the program.
+std::string OptionsText(const TrainOptions& options) {
+  std::string text = absl::StrCat(" redo_on_nan ", options.redo_on_nan, " float_sums ",
+                                  static_cast<int>(options.data_parallel.float_sums));
+  for (const std::string& path : options.data_parallel.whole) absl::StrAppend(&text, " whole ", path);
+  for (const auto& [name, value] : options.settings) absl::StrAppend(&text, " setting ", name, " ", value);
+  return text;
 }
 
 // A collective that remembers the error of a call. All processes know it then.
@@ -200,7 +210,8 @@ absl::StatusOr<Trainer> Trainer::Make(const Program& loss, const Optimizer& opti
   AddMissingStats(step, state);
   AQT_RETURN_IF_ERROR(Annotate(CheckState(step, state), "trainer"));
   if (Collective* const group = options.collective; group != nullptr) {
-    AQT_RETURN_IF_ERROR(Annotate(CheckAlike(group, state, key, 0, ToText(step)), "trainer"));
+    AQT_RETURN_IF_ERROR(
+        Annotate(CheckAlike(group, state, key, 0, absl::StrCat(ToText(step), OptionsText(options))), "trainer"));
     AQT_ASSIGN_OR_RETURN(step, DataParallel(step, group->rank(), group->size(), options.data_parallel));
   }
   AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(step, {.hooks = options.hooks}));

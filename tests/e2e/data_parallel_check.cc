@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,7 @@ struct Problem {
   nn::Optimizer optimizer = nn::Sgd{.learning_rate = 0.05};
   nn::StepOptions step = {};
   EvalHooks hooks = {};
+  std::map<std::string, std::string> settings = {};
 };
 
 std::vector<Input> Inputs() {
@@ -117,9 +119,12 @@ absl::StatusOr<nn::Trainer> MakeTrainer(const Problem& problem, Collective* coll
     AQT_ASSIGN_OR_RETURN(loss, Inject(loss, config));
   }
   AQT_ASSIGN_OR_RETURN(const SlotValues params, nn::InitParams(problem.model, Inputs(), MakeKey(7)));
-  return nn::Trainer::Make(
-      loss, problem.optimizer, params, MakeKey(key),
-      {.step = problem.step, .hooks = problem.hooks, .collective = collective, .data_parallel = options});
+  return nn::Trainer::Make(loss, problem.optimizer, params, MakeKey(key),
+                           {.step = problem.step,
+                            .settings = problem.settings,
+                            .hooks = problem.hooks,
+                            .collective = collective,
+                            .data_parallel = options});
 }
 
 // A training by all processes, and the same in this process alone.
@@ -361,11 +366,18 @@ absl::Status CheckResume(Collective& collective, const std::string& folder) {
     return absl::InternalError(absl::StrCat("a missing file of one process: ", missing.ToString()));
   }
   if (collective.size() == 1) return absl::OkStatus();
-  const absl::Status other = MakeTrainer(problem, &collective, {}, /*key=*/last ? 2 : 1).status();
-  if (absl::IsFailedPrecondition(other) && absl::StrContains(other.message(), absl::StrCat(collective.size() - 1))) {
-    return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("another key in one process: ", other.ToString()));
+  const auto refused = [&](absl::string_view what, const absl::StatusOr<nn::Trainer>& trainer) {
+    const absl::Status& status = trainer.status();
+    const std::string who = absl::StrCat("process ", collective.size() - 1);
+    if (absl::IsFailedPrecondition(status) && absl::StrContains(status.message(), who)) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("another ", what, " in one process: ", status.ToString()));
+  };
+  AQT_RETURN_IF_ERROR(refused("key", MakeTrainer(problem, &collective, {}, /*key=*/last ? 2 : 1)));
+  const FloatSums sums = last ? FloatSums::kGather : FloatSums::kReduce;
+  AQT_RETURN_IF_ERROR(refused("order of sums", MakeTrainer(problem, &collective, {.float_sums = sums})));
+  Problem other = problem;
+  if (last) other.settings = {{"batch", "32"}};
+  return refused("setting", MakeTrainer(other, &collective, {}));
 }
 
 }  // namespace aqt::testing
