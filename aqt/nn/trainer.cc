@@ -15,6 +15,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/name_key.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
 #include "aqt/nn/state_file.h"
 #include "aqt/ops/collective_ops.h"
 #include "aqt/ops/opaque_ops.h"
@@ -84,9 +85,10 @@ absl::StatusOr<int64_t> Number(const std::map<std::string, std::string>& metadat
       it->second == absl::StrCat(number)) {
     return number;
   }
-  return absl::DataLossError(absl::StrCat(path, ": metadata \"", key, "\" is ",
-                                          it == metadata.end() ? "missing" : absl::StrCat("\"", it->second, "\""),
-                                          ", expected a number from 0 to ", max));
+  return absl::DataLossError(
+      absl::StrCat(path, ": metadata \"", key, "\" is ",
+                   it == metadata.end() ? "missing" : absl::StrCat("\"", io::Printable(it->second), "\""),
+                   ", expected a number from 0 to ", max));
 }
 
 // How the values of a setting differ. Null: not given.
@@ -96,7 +98,7 @@ std::string DifferenceText(const std::string* was, const std::string* is) {
     if (text != nullptr && text->size() > kShort) return "is not the same text";
   }
   const auto quoted = [](const std::string* text) {
-    return text == nullptr ? "not given" : absl::StrCat("\"", *text, "\"");
+    return text == nullptr ? "not given" : absl::StrCat("\"", io::Printable(*text), "\"");
   };
   return absl::StrCat("was ", quoted(was), " and is ", quoted(is));
 }
@@ -113,9 +115,9 @@ absl::Status CheckSettings(const std::map<std::string, std::string>& metadata,
   for (const auto& [name, texts] : both) {
     const auto [was, is] = texts;
     if (was != nullptr && is != nullptr && *was == *is) continue;
-    return absl::FailedPreconditionError(absl::StrCat(path, " is the state of a training with other settings: ", name,
-                                                      " ", DifferenceText(was, is),
-                                                      "; go on with those of the file, or train anew"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is the state of a training with other settings: ", io::Printable(name), " ",
+                     DifferenceText(was, is), "; go on with those of the file, or train anew"));
   }
   return absl::OkStatus();
 }

@@ -416,6 +416,8 @@ TEST(TrainerTest, OtherSettings) {
   refuses({{"rules", rules}}, "batch was \"32\" and is not given");
   refuses({{"batch", "32"}, {"rules", rules}, {"seed", ""}}, "seed was not given and is \"\"");
   refuses({}, "batch was \"32\" and is not given");
+  // What a file holds cannot move the cursor of a terminal.
+  refuses({{"\x1b[2J", "\n"}, {"batch", "32"}, {"rules", rules}}, "\\x1b[2J was not given and is \"\\n\"");
 }
 
 // Step numbers are folded into the key as 32 bits: training ends there instead of drawing the same noise again.
