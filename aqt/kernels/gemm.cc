@@ -33,9 +33,11 @@ struct Cut {
 };
 
 // Cuts every matrix of a batch into at least `least` tasks, so that all threads end at about the same time: the thread
-// with the most tasks has as few tiles as possible. Among equals, more tasks, then longer runs of rows.
-Cut EvenTasks(const Cut& least, int64_t batch, int64_t m_panels, int64_t n_panels, int64_t threads) {
-  const int64_t most = std::max(kTasksPerThread * threads, batch * least.m_tasks * least.n_tasks);
+// with the most tasks has as few tiles as possible. Among equals, more tasks, then longer runs of rows. At most
+// `per_thread` of them for a thread, unless `least` are more.
+Cut EvenTasks(const Cut& least, int64_t per_thread, int64_t batch, int64_t m_panels, int64_t n_panels,
+              int64_t threads) {
+  const int64_t most = std::max(per_thread * threads, batch * least.m_tasks * least.n_tasks);
   Cut best = least;
   int64_t best_tiles = 0;
   for (int64_t n_tasks = least.n_tasks; n_tasks <= n_panels && batch * n_tasks * least.m_tasks <= most; ++n_tasks) {
@@ -69,7 +71,10 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   Cut cut = {.m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels))};
   const int64_t added_columns = std::max(kMinAddedColumns, kAddedBytes / (args.m * int64_t{sizeof(float)}));
   if (adds) cut.n_tasks = std::clamp<int64_t>(args.n / added_columns, 1, n_panels);
-  if (threads > 1) cut = EvenTasks(cut, batch_tasks, m_panels, n_panels, threads);
+  // A task of products that are added up jumps from matrix to matrix. With few rows the reading takes all the time, and
+  // long runs are read faster.
+  const int64_t per_thread = adds && m_panels == 1 ? 1 : kTasksPerThread;
+  if (threads > 1) cut = EvenTasks(cut, per_thread, batch_tasks, m_panels, n_panels, threads);
   const int64_t m_tasks = cut.m_tasks, n_tasks = cut.n_tasks;
   const auto run = [&](int64_t task) {
     const int64_t n_task = task % n_tasks, m_task = task / n_tasks % m_tasks, b = task / n_tasks / m_tasks;
