@@ -192,9 +192,7 @@ class GemmBlocksTest : public ::testing::Test {
     args.out = got.data();
     if (way == Way::kByBlocks) {
       AlignedBytes buffer(lhs_panels.size());
-      ASSERT_TRUE(ShouldRunByBlocks(kernel, lhs, buffer.size(), nullptr));
-      if (!ShouldRunByBlocks(kernel, lhs, buffer.size(), executor)) executor = nullptr;
-      RunGemmByBlocks(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), buffer.size(), executor);
+      RunGemmByBlocks(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
     } else {
       args.rhs = nullptr;
       AlignedBytes buffer(LongKBytes(kernel, batch, args.m, n));
@@ -213,6 +211,18 @@ TEST_F(GemmBlocksTest, ByBlocksGivesTheBitsOfPackedPanels) {
     for (int i = 0; i < 20; ++i) {
       Compare(*kernel, DrawWindows(random_, i % 4 != 0), random_.Any(1, 2), random_.Any(1, 70), Way::kByBlocks,
               i % 2 == 0 ? &threads : nullptr);
+    }
+  }
+}
+
+// Several blocks share a place in the buffer.
+TEST_F(GemmBlocksTest, ManyBlocksGiveTheBitsOfPackedPanels) {
+  ThreadPool threads(2);
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    if (kernel->emulated) continue;
+    for (const int64_t width : {43, 50, 61}) {
+      const Windows windows = {.height = 47, .width = width, .channels = 2, .stride = 1, .places_are_rows = true};
+      Compare(*kernel, windows, 2, 33, Way::kByBlocks, &threads);
     }
   }
 }

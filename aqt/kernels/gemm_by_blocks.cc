@@ -15,48 +15,57 @@ namespace {
 constexpr int64_t kPartsPerThread = 4;
 // Even if they do not fit L2: so many rows hide the way of the rhs from L3.
 constexpr int64_t kMinBlockRows = 48;
+// So many rows that fit L2 are worth it for an lhs whose rows do not overlap.
+constexpr int64_t kMinFittingRows = 128;
 
-// How the rows of a matrix are cut.
+// How the rows of all matrices are cut.
 struct Blocks {
-  int64_t panels = 0, panel_bytes = 0;
-  int64_t count = 0, max_panels = 0;
+  int64_t panels = 0, panel_bytes = 0;  // of a matrix
+  int64_t count = 0;                    // of blocks of a matrix
+  int64_t all = 0;                      // blocks
 
-  Blocks(const GemmKernel& kernel, int64_t m, int64_t k)
+  Blocks(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t k, int64_t threads)
       : panels(kernel.lhs.NumPanels(m)), panel_bytes(kernel.lhs.PanelBytes(k)) {
     const int64_t width = kernel.lhs.width, most = kernel.block_rows / width;
     const int64_t least = std::min(CeilDiv(kMinBlockRows, width), most);
     count = CeilDiv(panels, std::clamp(internal::kBlockBytes / std::max<int64_t>(1, panel_bytes), least, most));
-    max_panels = CeilDiv(panels, count);
+    // As many for each thread.
+    const int64_t even = CeilDiv(count, threads) * threads;
+    if (batch % threads != 0 && even * least <= panels) count = even;
+    all = batch * count;
   }
-  int64_t First(int64_t block) const { return panels * block / count; }
-  int64_t Bytes() const { return max_panels * panel_bytes; }
+  int64_t First(int64_t block) const { return panels * block / count; }  // panel of a matrix
+  // Where the panels of block i of all begin, if they are stored one after the other.
+  int64_t Begin(int64_t i) const { return (i / count * panels + First(i % count)) * panel_bytes; }
+  int64_t NumParts(int64_t threads) const { return threads == 1 ? 1 : std::min(all, threads * kPartsPerThread); }
 };
 
-int64_t NumParts(const Blocks& blocks, int64_t batch, int64_t threads, int64_t buffer_bytes) {
-  const int64_t room = buffer_bytes / std::max<int64_t>(1, blocks.Bytes());
-  return std::min({batch * blocks.count, room, threads == 1 ? 1 : threads * kPartsPerThread});
-}
+int64_t NumThreads(const Executor* executor) { return executor == nullptr ? 1 : executor->NumThreads(); }
 
 }  // namespace
 
-bool ShouldRunByBlocks(const GemmKernel& kernel, const Operand& lhs, int64_t buffer_bytes, const Executor* executor) {
-  const int64_t m = lhs.rows.Count(), k = lhs.k.Count(), batch = lhs.batch.Count();
+bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor* executor) {
+  const int64_t m = lhs.rows.Count(), k = lhs.k.Count(), batch = lhs.batch.Count(), threads = NumThreads(executor);
   if (batch == 0 || m == 0 || k == 0) return false;
-  const int64_t threads = executor == nullptr ? 1 : executor->NumThreads();
-  return NumParts(Blocks(kernel, m, k), batch, threads, buffer_bytes) >= threads;
+  return Blocks(kernel, batch, m, k, threads).NumParts(threads) >= threads;
+}
+
+bool IsFasterByBlocks(const GemmKernel& kernel, const Operand& lhs) {
+  return kernel.lhs.PanelBytes(lhs.k.Count()) * CeilDiv(kMinFittingRows, kernel.lhs.width) <= internal::kBlockBytes;
 }
 
 void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
-                     void* buffer, int64_t buffer_bytes, Executor* executor) {
+                     void* buffer, Executor* executor) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  const Blocks blocks(kernel, args.m, args.k);
   const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
-  const bool one_thread = executor == nullptr || work < internal::kMinParallelWork;
-  const int64_t parts = NumParts(blocks, args.batch, one_thread ? 1 : executor->NumThreads(), buffer_bytes);
+  const int64_t threads = work < internal::kMinParallelWork ? 1 : NumThreads(executor);
+  const Blocks blocks(kernel, args.batch, args.m, args.k, threads);
+  const int64_t parts = blocks.NumParts(threads);
   const auto run = [&](int64_t part) {
-    char* const panels = static_cast<char*>(buffer) + part * blocks.Bytes();
-    const int64_t all = args.batch * blocks.count;
-    for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
+    const int64_t begin = blocks.all * part / parts, end = blocks.all * (part + 1) / parts;
+    // All blocks of the part take turns in the place of its first one, and of the next, which may be larger.
+    char* const panels = static_cast<char*>(buffer) + blocks.Begin(begin);
+    for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / blocks.count, block = i % blocks.count;
       const int64_t first = blocks.First(block), last = blocks.First(block + 1);
       PackPanels(kernel.target, kernel.lhs, lhs, {b, first, last, 0, args.k}, panels, subnormals_are_zero);

@@ -156,13 +156,12 @@ void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Worksp
   }
   args.rhs = panels(Side::kRhs, call.rhs, call.rhs_panels);
   args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
-  const int64_t lhs_bytes = PanelBytes(kernel.lhs, call.lhs);
-  if (call.packs_lhs_by_blocks && call.lhs_panels == nullptr &&
-      kernels::ShouldRunByBlocks(kernel, call.lhs, lhs_bytes, runtime.executor)) {
-    void* blocks = workspace.Get(ScratchSlot::kLhsPacked, lhs_bytes);
+  if (call.lhs_panels == nullptr && !call.epilogue.adds &&
+      (call.lhs_rows_overlap || kernels::IsFasterByBlocks(kernel, call.lhs)) &&
+      kernels::CanRunByBlocks(kernel, call.lhs, runtime.executor)) {
+    void* blocks = workspace.Get(ScratchSlot::kLhsPacked, PanelBytes(kernel.lhs, call.lhs));
     CountPack(Side::kLhs, runtime);
-    return kernels::RunGemmByBlocks(kernel, call.lhs, /*subnormals_are_zero=*/true, args, blocks, lhs_bytes,
-                                    runtime.executor);
+    return kernels::RunGemmByBlocks(kernel, call.lhs, /*subnormals_are_zero=*/true, args, blocks, runtime.executor);
   }
   args.lhs = panels(Side::kLhs, call.lhs, call.lhs_panels);
   args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);

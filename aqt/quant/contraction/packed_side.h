@@ -82,9 +82,7 @@ struct GemmCall {
   DType out_dtype = DType::kF32;
   OutputAxes out_axes;
   kernels::Epilogue epilogue;
-  // If there are no lhs_panels: blocks of them may be made one at a time, where that is faster. For an lhs whose rows
-  // overlap.
-  bool packs_lhs_by_blocks = false;
+  bool lhs_rows_overlap = false;
 
   // out^T = rhs x lhs instead, with the same bits.
   void ExchangeOperands();

@@ -345,7 +345,7 @@ void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const 
       call.epilogue.lhs_batch_stride = 0;
       call.epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
       call.epilogue.rhs_batch_stride = columns;
-      call.packs_lhs_by_blocks = true;
+      call.lhs_rows_overlap = true;
       RunGemmCall(kernel, call, workspace, runtime);
     }
   }
