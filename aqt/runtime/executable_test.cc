@@ -157,6 +157,39 @@ TEST(ExecutableTest, NumbersOfRows) {
   }
 }
 
+// With one column a sum of a row has the shape of the row: steps and further sums read it without a broadcast.
+TEST(ExecutableTest, SumsOfRowsOfOneElement) {
+  const auto fn = [](In in) {
+    const Value e = ops::Exp(in[0]), sum = ops::ReduceSum(e, {-1}, true);
+    const Value twice = ops::ReduceSum(ops::ReduceSum(in[0] * 3.0, {-1}, true), {-1}, true);
+    const Value centered = in[0] - ops::ReduceSum(in[0] * 0.5, {-1}, true);
+    return Values{e / sum,
+                  twice,
+                  centered / (ops::ReduceSum(centered * centered, {-1}, true) + 1e-5) * in[0],
+                  ops::Softmax(ops::Cast(in[0], DType::kBF16)),
+                  ops::Softmax(ops::Cast(in[0], DType::kF16)),
+                  ops::Reshape(sum, {sum.shape()[0]}) * 2.0};
+  };
+  for (const int64_t rows : {1, 2, 7, 600}) {
+    for (const int64_t columns : {1, 2}) ExpectSameAsEval(fn, {RandomArray({DType::kF32, {rows, columns}}, 1)});
+  }
+}
+
+// The bits of a result, or of an operand, read as another dtype of the same size.
+TEST(ExecutableTest, BitsOfOtherFloats) {
+  const auto other = [](const Value& x, DType as) { return ops::Cast(ops::Bitcast(x, as), DType::kF32); };
+  const auto fn = [&](In in) {
+    const Value made = ops::Cast(in[0] * 2.0, DType::kBF16), half = ops::Cast(in[0] * 2.0, DType::kF16);
+    const Value number = ops::Cast(in[2] * 2.0, DType::kBF16);
+    return Values{other(made, DType::kF16), other(half, DType::kBF16) * 2.0 + ops::Cast(half, DType::kF32),
+                  other(in[1], DType::kF16) + ops::Cast(in[1], DType::kF32),
+                  other(ops::BroadcastTo(number, in[0].shape()), DType::kF16) + in[0],
+                  ops::ReduceSum(ops::Bitcast(ops::Bitcast(in[0] * 2.0, DType::kS32), DType::kF32) * 3.0, {-1})};
+  };
+  ExpectSameAsEval(fn, {RandomArray({DType::kF32, {7, 19}}, 1), RandomArray({DType::kBF16, {7, 19}}, 2),
+                        RandomArray({DType::kF32, {}}, 3)});
+}
+
 TEST(ExecutableTest, EmptyArrays) {
   ExpectSameAsEval(
       [](In in) {

@@ -158,36 +158,40 @@ bool Builder::IsRowSum(const FusedMember& member) const {
 }
 
 // Successive steps of one role are a strip, and sums of the rows that it makes. Broadcasts may stand between them if
-// they do not read what it makes. A cast by itself is none.
+// they do not read what it makes. A step that reads one of the sums, or the bits of a result as another dtype, begins a
+// new strip: within one, only results themselves are passed on. A cast by itself is none.
 void Builder::FindStrips() {
   absl::flat_hash_map<VarId, int> made_by;  // strips
+  absl::flat_hash_set<VarId> sums;
   int strip = -1, steps = 0;
+  const auto is_made_here = [&](VarId var) {
+    const auto made = made_by.find(Root(var));
+    return strip >= 0 && made != made_by.end() && made->second == strip;
+  };
+  const auto is_passed_on = [&](VarId var) {
+    return !sums.contains(Root(var)) && program_.aval(var).dtype == program_.aval(Root(var)).dtype;
+  };
   for (size_t i = 0; i < group_.members.size(); ++i) {
     const FusedMember& member = group_.members[i];
     const Equation& eqn = EquationOf(member);
     strips_.push_back(-1);
     if (std::holds_alternative<BroadcastOp>(eqn.op)) {
-      const auto made = eqn.in.empty() ? made_by.end() : made_by.find(Root(eqn.in[0]));
-      if (made != made_by.end() && made->second == strip) strip = -1;
+      if (!eqn.in.empty() && is_made_here(eqn.in[0])) strip = -1;
       continue;
     }
-    if (strip >= 0 && group_.members[strip].role == FusedRole::kFull && IsRowSum(member)) {
-      const auto made = made_by.find(Root(eqn.in[0]));
-      if (made != made_by.end() && made->second == strip) {
-        strips_.back() = made_by[eqn.out[0]] = strip;
-        continue;
-      }
-    }
-    if (!CanBeStep(member)) {
-      strip = -1;
+    if (strip >= 0 && group_.members[strip].role == FusedRole::kFull && IsRowSum(member) && is_made_here(eqn.in[0]) &&
+        is_passed_on(eqn.in[0])) {
+      strips_.back() = made_by[eqn.out[0]] = strip;
+      sums.insert(eqn.out[0]);
       continue;
     }
+    const bool is_cut =
+        std::any_of(eqn.in.begin(), eqn.in.end(), [&](VarId var) { return is_made_here(var) && !is_passed_on(var); });
+    if (is_cut || !CanBeStep(member)) strip = -1;
+    if (!CanBeStep(member)) continue;
     // As StripBuilder counts: values of bf16 and f16 are rounded, and arrays of them are widened.
     const auto is_small = [&](VarId var) { return SizeOf(program_.aval(var).dtype) == 2; };
-    const auto is_small_array = [&](VarId var) {
-      const auto made = made_by.find(Root(var));
-      return is_small(var) && (made == made_by.end() || made->second != strip);
-    };
+    const auto is_small_array = [&](VarId var) { return is_small(var) && !is_made_here(var); };
     const auto own_steps = [&] {
       return 1 + static_cast<int>(is_small(eqn.out[0]) + std::count_if(eqn.in.begin(), eqn.in.end(), is_small_array));
     };
@@ -322,20 +326,22 @@ void Builder::AddStrip(int first, int last) {
   const FusedRole role = group_.members[first].role;
   const int64_t width = Width(role);
   kernels::StripBuilder strip;
-  absl::flat_hash_map<VarId, int> ids;
+  // An array may be read as two dtypes.
+  absl::flat_hash_map<std::pair<VarId, DType>, int> ids;
   std::vector<Location> arrays, numbers;
   std::vector<DType> number_dtypes;
   const auto operand = [&](VarId var) {
     const VarId root = Root(var);
-    if (const auto it = ids.find(root); it != ids.end()) return it->second;
     const DType dtype = program_.aval(var).dtype;
+    const std::pair<VarId, DType> key{root, dtype};
+    if (const auto it = ids.find(key); it != ids.end()) return it->second;
     if (const auto it = numbers_.find(root); it != numbers_.end()) {
       numbers.push_back(LocationOf(it->second.source, 0, dtype));
       number_dtypes.push_back(dtype);
-      return ids[root] = strip.Number(it->second.per_row, dtype);
+      return ids[key] = strip.Number(it->second.per_row, dtype);
     }
     arrays.push_back(LocationOf(root, width, dtype));
-    return ids[root] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype);
+    return ids[key] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype);
   };
   Instruction instruction;
   uint32_t streamed = 0;
@@ -343,7 +349,7 @@ void Builder::AddStrip(int first, int last) {
     if (strips_[i] != first) continue;
     const Equation& eqn = EquationOf(group_.members[i]);
     if (group_.members[i].role == FusedRole::kReduceRows) {
-      strip.SumRows(ids.at(Root(eqn.in[0])));
+      strip.SumRows(ids.at({Root(eqn.in[0]), DType::kF32}));
       instruction.out.push_back(Result(eqn, FusedRole::kReduceRows, /*once=*/false));
       FindShared(eqn, instruction.out.back(), i);
       continue;
@@ -356,7 +362,7 @@ void Builder::AddStrip(int first, int last) {
     else if (const auto* compare = std::get_if<CompareOp>(&eqn.op)) id = strip.Compare(compare->kind, in[0], in[1]);
     else if (std::holds_alternative<CastOp>(eqn.op)) id = strip.Cast(program_.aval(eqn.out[0]).dtype, in[0]);
     else id = strip.Select(in[0], in[1], in[2]);
-    ids[eqn.out[0]] = id;
+    ids[{eqn.out[0], program_.aval(eqn.out[0]).dtype}] = id;
     if (OnlyStepsRead(eqn.out[0], first)) continue;
     strip.Output(id);
     if (IsStreamed(eqn.out[0], first)) streamed |= uint32_t{1} << instruction.out.size();
