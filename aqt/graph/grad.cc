@@ -284,7 +284,10 @@ absl::StatusOr<Program> Differentiate(const Program& original, absl::Span<const 
         Differentiator differentiator(program, wrt);
         std::vector<Value> results;
         absl::StatusOr<std::vector<Value>> outputs = differentiator.Forward(args);
-        const absl::Status status = outputs.ok() ? differentiator.Backward() : outputs.status();
+        absl::Status status = outputs.status();
+        // What an operation that failed stands for has no shape that a rule could rely on.
+        for (size_t i = 0; status.ok() && i < outputs->size(); ++i) status = (*outputs)[i].status();
+        if (status.ok()) status = differentiator.Backward();
         if (!status.ok()) {
           internal::ReportError(status);  // kept only if nothing has failed before
           return results;

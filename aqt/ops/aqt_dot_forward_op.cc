@@ -26,6 +26,7 @@
 #include "aqt/quant/contraction/pass.h"
 #include "aqt/quant/contraction/product_plan.h"
 #include "aqt/quant/contraction/residuals.h"
+#include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/tensor/qtensor.h"
 
 namespace aqt::internal {
@@ -113,6 +114,7 @@ class ForwardOp : public DotOp {
       } else if (!order_.quantized[i]) {
         AQT_RETURN_IF_ERROR(ExpectAval(side == Side::kLhs ? "lhs" : "rhs", in[order_.at(side)], dot_->aval(side)));
       }
+      if (order_.has_scale[i]) AQT_RETURN_IF_ERROR(CheckScale(side, in));
     }
     if (order_.has_groups) AQT_RETURN_IF_ERROR(CheckGroupSizesAval(*dot_, in[order_.groups_at()]));
     const std::vector<std::optional<Array>> initial = InitialStatistics();
@@ -169,6 +171,28 @@ class ForwardOp : public DotOp {
     for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
     if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
     return results;
+  }
+
+  // That the scale of a side, and its qvalue if it has one, fit the values that the plan quantizes.
+  absl::Status CheckScale(Side side, absl::Span<const Aval> in) const {
+    const int i = static_cast<int>(side);
+    const char* const name = side == Side::kLhs ? "lhs" : "rhs";
+    const ProductPlan& product = dot_->engine().forward();
+    const Shape& values = product.side(side).x.shape;
+    const Aval &value = in[order_.at(side)], &scale = in[order_.at(side) + 1];
+    if (order_.quantized[i] && !order_.packed[i] && value.shape != values) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the qvalue of ", name, " is ", value.ToString(), ", expected the shape ", values.ToString()));
+    }
+    bool fits = scale.shape.rank() == values.rank();
+    // A kernel's scale has the axes of the convolution's result.
+    for (int64_t axis = 0; fits && !product.geometry.windows.has_value() && axis < values.rank(); ++axis) {
+      fits = scale.shape[axis] == 1 || scale.shape[axis] == values[axis];
+    }
+    if (fits && IsArithmeticFloat(scale.dtype)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("the scale of ", name, " is ", scale.ToString(),
+                                                   ", expected f32, bf16 or f16 that broadcasts to ",
+                                                   values.ToString()));
   }
 
   // How the operands meet, if this is a float operation of its own.

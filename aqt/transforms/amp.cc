@@ -95,7 +95,8 @@ std::vector<std::string> ScopeKeys(absl::string_view scope) {
 std::optional<Value> BindContraction(const Op& op, absl::Span<const Value> in, const SourceLine& where) {
   if (!std::holds_alternative<CompositeOp>(op)) return std::nullopt;
   const std::optional<ContractionDims> dims = ContractionOf(op);
-  if (!dims.has_value()) return std::nullopt;
+  // A function may have changed the operands. Where their number is wrong, Bind says so.
+  if (!dims.has_value() || in.size() != (std::holds_alternative<RaggedDims>(*dims) ? 3 : 2)) return std::nullopt;
   const CallSite site(where);
   return std::visit(
       [&]<class D>(const D& own) -> std::optional<Value> {

@@ -146,6 +146,21 @@ TEST(Amp, RulesOfOnesOwn) {
   EXPECT_THAT(Amp(program, options).status().message(), HasSubstr("the rule of \"mul\" has no function"));
 }
 
+TEST(Amp, RulesThatDropOperands) {
+  const Program program = TraceOf([](Values in) {
+    const Value image = ops::Reshape(in[0], {1, in[0].shape().num_elements(), 1});
+    return Outputs{ops::Conv(image, ops::Reshape(in[0], {in[0].shape().num_elements(), 1, 1}))};
+  });
+  AmpOptions options;
+  options.policy["conv"] = {.kind = AmpRule::Kind::kFunction,
+                            .function = [](DType, absl::Span<const DType>, AmpCall call) {
+                              call.operands.clear();
+                              return absl::StatusOr<AmpCall>(call);
+                            }};
+  EXPECT_THAT(Amp(program, options).status().message(), HasSubstr("conv"));
+  EXPECT_THAT(Amp(program, options).status().message(), HasSubstr("operands"));
+}
+
 // Without a key for an operation, operands of different dtypes meet in one that has the numbers of both.
 TEST(Amp, MixedOperandsAreWidened) {
   const Program program = TraceOf([](Values in) {

@@ -44,6 +44,10 @@ Pipeline& Pipeline::Add(StageKind kind, std::string name, Transform transform) {
 absl::StatusOr<Program> Pipeline::Run(const Program& program, const Observer& observer) const {
   const Stage* last = nullptr;
   for (const Stage& stage : stages_) {
+    if (stage.transform == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pipeline: stage \"", stage.name, "\" (", ToString(stage.kind), ") has no function"));
+    }
     if (stage.kind == StageKind::kDce) continue;
     if (last != nullptr && stage.kind < last->kind) {
       return absl::InvalidArgumentError(absl::StrCat("pipeline: stage \"", stage.name, "\" (", ToString(stage.kind),

@@ -38,7 +38,8 @@ class Pipeline {
 
   Pipeline& Add(StageKind kind, std::string name, Transform transform);
 
-  // InvalidArgument if the stages are not in the order of StageKind; a stage's error, with its name.
+  // InvalidArgument if the stages are not in the order of StageKind, or one has no function; a stage's error, with its
+  // name.
   // If the environment variable AQT_DUMP_PROGRAMS names a folder, each stage is also written there as NN_name.txt;
   // Unavailable if that fails.
   absl::StatusOr<Program> Run(const Program& program, const Observer& observer = nullptr) const;

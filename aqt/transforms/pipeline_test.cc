@@ -97,6 +97,12 @@ TEST(PipelineTest, ErrorsNameTheStage) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"stage \"gradient\": grad: no input 5"}));
 }
 
+TEST(PipelineTest, AStageNeedsAFunction) {
+  Pipeline pipeline;
+  pipeline.Add(StageKind::kDce, "clean", nullptr);
+  EXPECT_THAT(pipeline.Run(Loss()), FailsWith(absl::StatusCode::kInvalidArgument, {"\"clean\" (dce) has no function"}));
+}
+
 TEST(PipelineTest, WritesStagesWhereTheEnvironmentSays) {
   const std::string folder = ::testing::TempDir();
   setenv("AQT_DUMP_PROGRAMS", folder.c_str(), 1);

@@ -31,6 +31,18 @@ namespace {
 
 using internal::Lane;
 
+absl::Status CheckScaleDType(const ScalifyRules& rules) {
+  switch (rules.scale_dtype.value_or(DType::kF32)) {
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32:
+    case DType::kF64: return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("scalify: scale_dtype is ", ToString(*rules.scale_dtype), ", expected f16, bf16, f32 or f64"));
+  }
+}
+
 absl::Status CheckInputs(const Program& program, const ScalifyOptions& options) {
   for (const auto& [slot, dtype] : options.scaled_inputs) {
     const auto is_it = [&, &own = slot](const Program::Port& port) { return port.slot == own; };
@@ -86,6 +98,7 @@ void LikeInputs(const Program& program, const ScalifyOptions& options, std::vect
 Slot ScaleSlot(const Slot& slot) { return {slot.kind, absl::StrCat(slot.path, ":scale")}; }
 
 absl::StatusOr<Program> Scalify(const Program& original, const ScalifyOptions& options) {
+  AQT_RETURN_IF_ERROR(CheckScaleDType(options.rules));
   AQT_RETURN_IF_ERROR(CheckInputs(original, options));
   AQT_ASSIGN_OR_RETURN(const Program called, Expand(original, {"call"}));
   AQT_ASSIGN_OR_RETURN(const Program program, WithoutEinsums(called));

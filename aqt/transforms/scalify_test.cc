@@ -93,6 +93,10 @@ TEST(Scalify, Errors) {
   EXPECT_THAT(Scalify(program, options).status().message(), HasSubstr("the program has no input data \"z\""));
   options.scaled_inputs = {{kX, DType::kS32}};
   EXPECT_THAT(Scalify(program, options).status().message(), HasSubstr("expected floats"));
+  options.scaled_inputs = {};
+  options.rules.scale_dtype = DType::kE4M3FN;
+  EXPECT_THAT(Scalify(program, options).status().message(),
+              HasSubstr("scale_dtype is e4m3fn, expected f16, bf16, f32 or f64"));
 }
 
 // exp of what is known to be zero is 1; in the original it is 0.

@@ -2,6 +2,7 @@
 // operation, the scope, the operands and the line of the model.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,9 @@
 #include "aqt/core/rng.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
+#include "aqt/graph/grad.h"
 #include "aqt/graph/trace.h"
+#include "aqt/nn/attention.h"
 #include "aqt/nn/dense.h"
 #include "aqt/nn/train_step.h"
 #include "aqt/nn/trainer.h"
@@ -61,6 +64,27 @@ absl::StatusOr<Program> Injected(const std::string& rules) {
   absl::StatusOr<InjectConfig> config = InjectConfigFromText(absl::StrCat("schema: 1 ", rules), "rules.textproto");
   if (!config.ok()) return config.status();
   return Inject(Loss(), *config);
+}
+
+// The gradient of what is served or converted is refused, in whatever model.
+TEST(ErrorsTest, GradientsOfAConvertedModel) {
+  const absl::StatusOr<Program> loss = Trace(
+      [](In in) {
+        const Value h = nn::MultiHeadAttention(in[0], in[0], std::nullopt, "att", {.heads = 2});
+        return Values{ops::Mean(h * h)};
+      },
+      {{{kX, {DType::kF32, {1, 2, 8}}}}});
+  ASSERT_THAT(loss, IsOk());
+  for (const QuantMode mode : {QuantMode::kConvert, QuantMode::kServe}) {
+    absl::StatusOr<InjectConfig> config = InjectConfigFromPreset("int8_all");
+    ASSERT_THAT(config, IsOk());
+    config->strict = false;
+    config->param_mode = mode;
+    const absl::StatusOr<Program> injected = Inject(*loss, *config);
+    ASSERT_THAT(injected, IsOk());
+    EXPECT_THAT(ValueAndGrad(*injected, {0}),
+                FailsWith(absl::StatusCode::kFailedPrecondition, {"dot_general [att/", "f32[1,2,8]"}));
+  }
 }
 
 TEST(ErrorsTest, ShapesThatDoNotFit) {

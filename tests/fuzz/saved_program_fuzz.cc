@@ -1,6 +1,6 @@
 // Input: a saved program whose checksums need not be right: they are made right first, so that what lies behind them is
 // reached. What is accepted is the same when written and read again, with all composites of aqt/ops; if it is small,
-// both evaluate alike, or fail alike.
+// both evaluate alike, or fail alike, and expansion gives a program or an error.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include "aqt/graph/program_proto.h"
 #include "aqt/ops/composite_proto.h"
 #include "aqt/testing/same_bits.h"
+#include "aqt/transforms/expand.h"
 
 namespace {
 
@@ -85,7 +86,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const absl::StatusOr<aqt::Program> again = aqt::LoadProgram(*saved, aqt::ops::ProgramCodecs(), kOptions);
     AQT_CHECK(again.ok());
     AQT_CHECK(ToText(*again, {.source_lines = true}) == ToText(*program, {.source_lines = true}));
-    if (IsSmall(*program)) CheckEvaluatesAlike(*program, *again);
+    if (!IsSmall(*program)) continue;
+    CheckEvaluatesAlike(*program, *again);
+    aqt::Expand(*program).status().IgnoreError();
   }
   return 0;
 }
