@@ -35,7 +35,7 @@ bool EndsWithAxisOfRhs(const Op& op, int64_t rhs_rank) {
   if (!dims.has_value()) return false;
   if (std::holds_alternative<ConvDims>(*dims)) return true;
   const DotDims* dot = std::get_if<DotDims>(&*dims);
-  return dot != nullptr && std::holds_alternative<DotGeneralOp>(op) && dot->lhs_batch.empty() &&
+  return rhs_rank > 0 && dot != nullptr && std::holds_alternative<DotGeneralOp>(op) && dot->lhs_batch.empty() &&
          std::find(dot->rhs_contracting.begin(), dot->rhs_contracting.end(), rhs_rank - 1) ==
              dot->rhs_contracting.end();
 }

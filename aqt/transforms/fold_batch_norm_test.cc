@@ -182,6 +182,22 @@ TEST(FoldBatchNormTest, WhatStays) {
   }
 }
 
+// A number has no last axis that a factor could be multiplied into.
+TEST(FoldBatchNormTest, KeepsAProductWithANumber) {
+  const absl::StatusOr<Program> program =
+      Trace([](In in) { return Values{ops::DotGeneral(in[0], in[1], DotDims{}) * in[2]}; },
+            {{kX, {DType::kF32, {2, 4}}},
+             {{SlotKind::kParam, "number"}, {DType::kF32, {}}},
+             {{SlotKind::kParam, "scale"}, {DType::kF32, {4}}}},
+            std::vector<Slot>{kY});
+  ASSERT_THAT(program, IsOk());
+  std::vector<std::string> scopes;
+  const absl::StatusOr<Program> folded = FoldBatchNorm(*program, &scopes);
+  ASSERT_THAT(folded, IsOk());
+  EXPECT_THAT(scopes, IsEmpty());
+  EXPECT_EQ(folded->aval(folded->outputs[0].var), program->aval(program->outputs[0].var));
+}
+
 // Folded, quantized, frozen and served: the kernel with its factor is stored in int8, norms and float kernels are gone.
 TEST(FoldBatchNormTest, IsServed) {
   const auto model = [](const Value& x) { return Normed(Convolved(x)); };
