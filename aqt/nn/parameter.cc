@@ -124,7 +124,16 @@ absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input>
   AQT_RETURN_IF_ERROR(status);
   SlotValues params;
   for (const RequestedParameter& r : requested) {
-    if (!params.contains(r.slot)) params.emplace(r.slot, r.init(r.aval, FoldInName(key, r.slot.path)));
+    if (params.contains(r.slot)) continue;
+    if (r.init == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(r.slot.ToString(), " has no initializer"));
+    }
+    Array value = r.init(r.aval, FoldInName(key, r.slot.path));
+    if (value.aval() != r.aval) {
+      return absl::InvalidArgumentError(absl::StrCat("the initializer of ", r.slot.ToString(), " returns ",
+                                                     value.aval().ToString(), ", expected ", r.aval.ToString()));
+    }
+    params.emplace(r.slot, std::move(value));
   }
   return params;
 }

@@ -52,7 +52,8 @@ void WriteStatistic(absl::string_view name, const Value& value,
                     const std::source_location& where = std::source_location::current());
 
 // Values for the parameters and statistics that `fn` asks for, each from FoldInName(key, its name), so that they are
-// independent of order and of other parameters. Inputs and errors are those of Trace.
+// independent of order and of other parameters. Inputs and errors are those of Trace; InvalidArgument if there is no
+// initializer, or one returns another dtype or shape.
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key);
 
 // While this object lives, Parameter() outside of traces takes values from `params`, which must outlive it: for running

@@ -98,6 +98,19 @@ TEST(ParameterTest, Errors) {
   EXPECT_THAT(Model({x})[0].ToArray(), FailsWith(absl::StatusCode::kInvalidArgument, {"f32[3,4]", "f32[3,3]"}));
   EXPECT_THAT(InitParams([](In in) { return Values{ops::Reshape(in[0], {7})}; }, kInputs, MakeKey(1)),
               FailsWith(absl::StatusCode::kInvalidArgument, {"reshape"}));
+  EXPECT_THAT(InitParams(
+                  [&](In) {
+                    return Values{Parameter("w", {DType::kF32, {2}}, nullptr)};
+                  },
+                  kInputs, MakeKey(1)),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"param \"w\" has no initializer"}));
+  const auto scalar = [](const Aval&, Key) { return Array::Zeros(DType::kF32, {}); };
+  EXPECT_THAT(InitParams(
+                  [&](In) {
+                    return Values{Parameter("w", {DType::kF32, {2}}, scalar)};
+                  },
+                  kInputs, MakeKey(1)),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"param \"w\" returns f32[], expected f32[2]"}));
 }
 
 // Four standard deviations of the estimates from 40,000 numbers; kurtosis 3 tells a normal distribution from a uniform.

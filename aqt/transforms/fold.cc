@@ -39,6 +39,11 @@ class Folder {
     for (const Program::Port& port : program_.inputs) {
       const auto it = known_.find(port.slot);
       if (it == known_.end()) continue;
+      if (port.slot.kind == SlotKind::kKey) {
+        return absl::InvalidArgumentError(absl::StrCat("fold: ", port.slot.ToString(),
+                                                       " is known; leave keys out, for their noise would be that of "
+                                                       "every call"));
+      }
       if (it->second.aval() != program_.aval(port.var)) {
         return absl::InvalidArgumentError(absl::StrCat("fold: input ", port.slot.ToString(), " is ",
                                                        program_.aval(port.var).ToString(), ", the known value is ",

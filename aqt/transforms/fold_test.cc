@@ -220,6 +220,14 @@ TEST(FoldTest, Errors) {
   const Program program = TraceXwb([](In in) { return Values{ops::MatMul(in[0], in[1])}; });
   EXPECT_THAT(Fold(program, {{kW, Array::Zeros(DType::kF32, {3, 4})}}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"param \"w\"", "f32[3,3]", "f32[3,4]"}));
+  const Slot key{SlotKind::kKey, "noise"};
+  const absl::StatusOr<Program> random = Trace(
+      [](In in) {
+        return Values{ops::Reshape(in[0], {2, 1})};
+      },
+      {{key, {DType::kU32, {2}}}});
+  EXPECT_THAT(Fold(*random, {{key, Array::Zeros(DType::kU32, {2})}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, {"key \"noise\" is known; leave keys out"}));
 }
 
 TEST(DceTest, KeepsWhatOutputsNeed) {

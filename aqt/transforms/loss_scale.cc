@@ -51,9 +51,20 @@ absl::Status CheckOptions(const Program& loss, const DynamicScaler& options) {
   if (options.dtype != DType::kF32 && options.dtype != DType::kF16 && options.dtype != DType::kBF16) {
     return invalid("dtype is ", ToString(options.dtype), ", expected f32, f16 or bf16");
   }
-  if (!(options.adjust_factor > 1) || !(options.scaler > 0) || options.patience < 0) {
+  // The numbers that the state holds.
+  const auto held = [&](double x) { return Cast(Array::Scalar(static_cast<float>(x)), options.dtype); };
+  const auto number = [&](double x) { return Cast(held(x), DType::kF64).View<double>()[0]; };
+  const double factor = number(options.adjust_factor), scaler = number(options.scaler);
+  if (!(factor > 1) || !std::isfinite(factor) || !(scaler > 0) || !std::isfinite(scaler) || options.patience < 0) {
     return invalid("patience = ", options.patience, ", adjust_factor = ", options.adjust_factor,
-                   ", scaler = ", options.scaler, "; expected patience >= 0, adjust_factor > 1 and scaler > 0");
+                   ", scaler = ", options.scaler,
+                   "; expected patience >= 0, adjust_factor > 1 and scaler > 0, finite in ", ToString(options.dtype));
+  }
+  if (options.min.has_value() && !std::isfinite(*options.min)) {
+    return invalid("min = ", *options.min, ", expected a finite number");
+  }
+  if (options.max.has_value() && !(*options.max > 0)) {
+    return invalid("max = ", *options.max, ", expected a number > 0");
   }
   if (options.min.has_value() && options.max.has_value() && !(*options.min <= *options.max)) {
     return invalid("min = ", *options.min, " is not below max = ", *options.max);

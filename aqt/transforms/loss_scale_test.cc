@@ -187,6 +187,11 @@ TEST(DynamicScale, Errors) {
     return std::string(DynamicScaleGrad(Linear(), {{0}}, scaler).status().message());
   };
   EXPECT_THAT(message({.dtype = DType::kS32}), HasSubstr("dtype is s32, expected f32, f16 or bf16"));
+  EXPECT_THAT(message({.scaler = HUGE_VAL}), HasSubstr("scaler > 0, finite in f32"));
+  EXPECT_THAT(message({.scaler = 1e6, .dtype = DType::kF16}), HasSubstr("scaler > 0, finite in f16"));
+  EXPECT_THAT(message({.adjust_factor = 1.0001, .dtype = DType::kF16}), HasSubstr("adjust_factor = 1.0001"));
+  EXPECT_THAT(message({.min = std::nan("")}), HasSubstr("min = nan, expected a finite number"));
+  EXPECT_THAT(message({.max = -5}), HasSubstr("max = -5, expected a number > 0"));
   EXPECT_THAT(message({.adjust_factor = 1}), HasSubstr("expected patience >= 0, adjust_factor > 1 and scaler > 0"));
   EXPECT_THAT(message({.min = 4, .max = 2}), HasSubstr("min = 4 is not below max = 2"));
   const Program own =

@@ -166,7 +166,7 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.dlhs.lhs.quantizer.numerics = IntSymmetric{.bits = 23, .dtype = std::nullopt}; })},
       {"fwd.lhs: Quantizer: int8:s8 needs a calibration, such as AbsMax",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration.reset(); })},
-      {"fwd.lhs: Constant: bound = 0, expected > 0",
+      {"fwd.lhs: Constant: bound = 0, expected a number > 0 that f32 holds",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},
       {"fwd.lhs: Quantizer: shared axes of f32[4,8]: axis 2 is out of range for rank 2 (-2 to 1 are allowed)",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},

@@ -60,9 +60,12 @@ void Clip(std::optional<double> clipping_scale, DType dtype, float* bounds, int6
 
 // ---- AbsMax
 
+bool IsFiniteF32(double x) { return std::isfinite(static_cast<float>(x)); }
+
 absl::Status CheckClippingScale(absl::string_view name, std::optional<double> clipping_scale) {
-  if (!std::isnan(clipping_scale.value_or(0))) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ": clipping_scale = nan, expected a number"));
+  if (IsFiniteF32(clipping_scale.value_or(0))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": clipping_scale = ", *clipping_scale, ", expected a number that f32 holds"));
 }
 
 absl::Status CheckFields(const AbsMax& c) { return CheckClippingScale("AbsMax", c.clipping_scale); }
@@ -82,9 +85,9 @@ void FindBounds(const AbsMax& calibration, const BoundsInput& in, float* bounds)
 // ---- AbsMean
 
 absl::Status CheckFields(const AbsMean& c) {
-  if (std::isfinite(c.p) && c.p != 0 && !std::isnan(c.clipping_scale)) return absl::OkStatus();
+  if (std::isfinite(c.p) && c.p != 0 && IsFiniteF32(c.clipping_scale)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("AbsMean: p = ", c.p, ", clipping_scale = ", c.clipping_scale,
-                                                 ", expected a finite p other than 0 and a number"));
+                                                 ", expected a finite p other than 0 and a number that f32 holds"));
 }
 
 // Sums and counts.
@@ -125,8 +128,9 @@ void FindBounds(const AbsMean& calibration, const BoundsInput& in, float* bounds
 
 absl::Status CheckFields(const Constant& c) {
   const auto* bound = std::get_if<double>(&c.bound);
-  if (bound == nullptr || *bound > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("Constant: bound = ", *bound, ", expected > 0"));
+  if (bound == nullptr || (*bound > 0 && IsFiniteF32(*bound))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("Constant: bound = ", *bound, ", expected a number > 0 that f32 holds"));
 }
 
 int64_t WorkDoubles(const Constant&, const QuantizeSpec&) { return 0; }

@@ -338,9 +338,14 @@ TEST(Validate, Calibrations) {
   };
   const Case cases[] = {
       {{.numerics = IntSymmetric{}}, "Quantizer: int8:s8 needs a calibration, such as AbsMax"},
-      {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}}, "Constant: bound = -1, expected > 0"},
+      {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = 1e300}},
+       "Constant: bound = 1e+300, expected a number > 0 that f32 holds"},
+      {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = HUGE_VAL}},
+       "AbsMax: clipping_scale = inf, expected a number that f32 holds"},
+      {{.numerics = IntSymmetric{}, .calibration = Constant{.bound = -1.0}},
+       "Constant: bound = -1, expected a number > 0 that f32 holds"},
       {{.numerics = IntSymmetric{}, .calibration = AbsMax{.clipping_scale = std::nan("")}},
-       "AbsMax: clipping_scale = nan, expected a number"},
+       "AbsMax: clipping_scale = nan, expected a number that f32 holds"},
       {{.numerics = IntSymmetric{}, .calibration = Percentile{.percentile = 0}},
        "Percentile: percentile = 0, expected a number above 0 and at most 100, in percent; such as 99.9, or 100 for "
        "the "
@@ -352,9 +357,9 @@ TEST(Validate, Calibrations) {
        "Percentile: percentile = 100.001, expected a number above 0 and at most 100, in percent; such as 99.9, or 100 "
        "for the largest magnitude"},
       {{.numerics = IntSymmetric{}, .calibration = Percentile{.clipping_scale = std::nan("")}},
-       "Percentile: clipping_scale = nan, expected a number"},
+       "Percentile: clipping_scale = nan, expected a number that f32 holds"},
       {{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 0}},
-       "AbsMean: p = 0, clipping_scale = 1, expected a finite p other than 0 and a number"},
+       "AbsMean: p = 0, clipping_scale = 1, expected a finite p other than 0 and a number that f32 holds"},
       {{.numerics = IntSymmetric{}, .calibration = SnrSearch{.candidates = {std::nan("")}}},
        "SnrSearch: candidate nan, expected a number"},
       {{.calib_shared_axes = {.per_tensor = true, .axes = {0}}},
