@@ -521,6 +521,13 @@ absl::StatusOr<Program> Loader::Load(absl::string_view bytes) const {
         !record.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
       return Corrupt("byte ", at, ", ", behind(), ": the bytes of the record were altered");
     }
+    const size_t known = record.ByteSizeLong();
+    record.DiscardUnknownFields();
+    if (record.ByteSizeLong() != known) {
+      return absl::UnimplementedError(absl::StrCat("byte ", at, ", ", behind(),
+                                                   ": the record has fields that this version does not know; read the "
+                                                   "file with the version that wrote it"));
+    }
     if (record.record_case() < last) {
       return Corrupt("byte ", at, ", ", behind(), ": ", NameOf(record.record_case()), " is out of order");
     }

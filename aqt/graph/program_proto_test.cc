@@ -176,6 +176,13 @@ TEST(ProgramProtoTest, NonsenseIsNamed) {
             kUnimplemented,
             {"equation ", "the operation \"frobnicate\" is unknown"}},
            {pad,
+            [](SavedRecord& r) {
+              config::SavedEquation& equation = *r.mutable_equation();
+              equation.GetReflection()->MutableUnknownFields(&equation)->AddVarint(100, 1);
+            },
+            kUnimplemented,
+            {"byte ", "the record has fields that this version does not know"}},
+           {pad,
             [](SavedRecord& r) { r.mutable_equation()->mutable_attributes(3)->set_name("values"); },
             kDataLoss,
             {"pad: the attribute \"value\" is missing"}},
