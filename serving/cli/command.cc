@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -19,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
@@ -152,6 +155,35 @@ absl::StatusOr<int64_t> MaxShardBytes(const Flags& flags) {
       absl::StrCat("--max-shard-size ", flags.max_shard_size, " is not a valid size; examples are 5GB, 500MB, 2GiB"));
 }
 
+// An empty value, such as that of a shell variable that is not set, must not turn a flag off.
+absl::Status CheckNotEmpty(const CLI::App& command) {
+  const auto is_empty = [](const std::string& value) { return value.empty(); };
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    const std::vector<std::string>& values = option->results();
+    if (std::none_of(values.begin(), values.end(), is_empty)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(option->get_name(), " is empty; give it a value, or leave it out if it is optional"));
+  }
+  for (const CLI::App* group : command.get_subcommands({})) AQT_RETURN_IF_ERROR(CheckNotEmpty(*group));
+  return absl::OkStatus();
+}
+
+// The recipe's text. That of --scheme-from has no place for some flags.
+absl::StatusOr<std::string> ConfigText(const Recipe& recipe, const Flags& flags) {
+  if (!recipe.like.has_value()) return recipe.Text();
+  if (flags.rules.empty() && flags.non_finite.empty()) return absl::StrCat(recipe.Text(), "\n");
+  return absl::InvalidArgumentError(absl::StrCat("a quantization_config cannot say --",
+                                                 flags.rules.empty() ? "non-finite" : "rules",
+                                                 "; print it without that flag, and give the flag to convert"));
+}
+
+// Lines whose names neither move the cursor of a terminal nor end a drawing.
+std::string PrintableText(absl::string_view text) {
+  return absl::StrJoin(absl::StrSplit(text, '\n'), "\n",
+                       [](std::string* out, absl::string_view line) { absl::StrAppend(out, io::PrintableLine(line)); });
+}
+
 absl::Status NeedPath(absl::string_view name, const std::string& value) {
   return value.empty() ? absl::InvalidArgumentError(absl::StrCat(name, " is missing")) : absl::OkStatus();
 }
@@ -183,7 +215,8 @@ absl::Status RunInspect(const Flags& flags, const io::FileSystem& fs, const Cons
 absl::Status RunPlan(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
   if (flags.print_config) {
-    console.out << recipe.Text() << (recipe.like.has_value() ? "\n" : "");
+    AQT_ASSIGN_OR_RETURN(const std::string text, ConfigText(recipe, flags));
+    console.out << text;
     return absl::OkStatus();
   }
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
@@ -213,7 +246,7 @@ absl::Status RunConfig(const Flags& flags, const io::FileSystem& fs, const Conso
   if (!flags.program.empty()) {
     std::vector<std::string> unmatched;
     AQT_ASSIGN_OR_RETURN(const std::string report, InjectionReport(fs, flags.input, flags.program, &unmatched));
-    console.out << report;
+    console.out << PrintableText(report);
     if (unmatched.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         absl::StrJoin(unmatched, ", "), " hit nothing, which is an error unless the configuration has strict: false"));
@@ -238,9 +271,9 @@ absl::Status RunProgram(const Flags& flags, const io::FileSystem& fs, const Cons
   }
   AQT_ASSIGN_OR_RETURN(const Program program, ReadProgram(fs, flags.input));
   const DrawOptions options{.depth = flags.depth, .paint = ops::PaintNumerics};
-  console.out << (flags.draw.empty()    ? ToText(program)
-                  : flags.draw == "svg" ? DrawSvg(program, options)
-                                        : DrawDot(program, options));
+  console.out << PrintableText(flags.draw.empty()    ? ToText(program)
+                               : flags.draw == "svg" ? DrawSvg(program, options)
+                                                     : DrawDot(program, options));
   return absl::OkStatus();
 }
 
@@ -262,7 +295,8 @@ int64_t PeakResidentBytes() {
 absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   if (flags.print_config) {
     AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
-    console.out << recipe.Text() << (recipe.like.has_value() ? "\n" : "");
+    AQT_ASSIGN_OR_RETURN(const std::string text, ConfigText(recipe, flags));
+    console.out << text;
     return absl::OkStatus();
   }
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
@@ -303,7 +337,10 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   VerifyOptions options;
   options.jobs = flags.jobs;
   options.cancelled = console.interrupted;
-  if (flags.min_snr.has_value()) options.min_snr_db = *flags.min_snr;
+  if (flags.min_snr.has_value()) {
+    if (std::isnan(*flags.min_snr)) return absl::InvalidArgumentError("--min-snr nan; expected a number of decibels");
+    options.min_snr_db = *flags.min_snr;
+  }
   AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, FilesToCarry(input), output, options));
   if (flags.json) {
     console.out << VerifyToJson(report);
@@ -469,6 +506,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
     ReportParseError(app, args, e, console);
     return ExitCode::kUsage;
   }
+  if (const absl::Status status = CheckNotEmpty(app); !status.ok()) return Report(status, console);
   if (const auto target = kernels::MaxTargetFromEnvironment(); !target.ok()) return Report(target.status(), console);
   if (const auto verbosity = kernels::VerbosityFromEnvironment(); !verbosity.ok()) {
     return Report(verbosity.status(), console);

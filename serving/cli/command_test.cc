@@ -129,7 +129,7 @@ TEST_F(CommandTest, ConfigurationErrors) {
   ExpectError({"convert", "in", "out", "--config", "wrong.textproto"}, 2, "wrong.textproto:2:");
   ExpectError({"convert", "in", "out", "--config", "missing.textproto"}, 2, "missing.textproto");
   ExpectError({"convert", "in", "out", "--scheme-from", "missing.json"}, 2, "missing.json");
-  ExpectError({"convert", "in", "out", "--scheme-from", "in"}, 2, "in/config.json: config_groups");
+  ExpectError({"convert", "in", "out", "--scheme-from", "in"}, 2, "in/config.json: there is no quantization_config");
   WriteText("unmatched.textproto",
             "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }\nrule { match: "
             "'.*up_proj' quantize { weights { num_bits: 8 per_channel {} } } }");
@@ -386,6 +386,30 @@ TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {
   EXPECT_THAT(DifferentTensors("a", "c"), IsEmpty());
 }
 
+TEST_F(CommandTest, EffectiveConfigurationHasTheFlags) {
+  EXPECT_EQ(Run({"convert", "--preset", "w8a16", "--rules", "aqt", "--non-finite", "keep", "--print-effective-config"}),
+            0);
+  EXPECT_THAT(out_, HasSubstr("weight_rules: WEIGHT_RULES_AQT"));
+  EXPECT_THAT(out_, HasSubstr("non_finite: NON_FINITE_KEEP_FLOAT"));
+  WriteText("mine.textproto", out_);
+  EXPECT_EQ(Run({"plan", "--config", "mine.textproto", "--rules", "compressed_tensors", "--print-effective-config"}),
+            0);
+  EXPECT_THAT(out_, HasSubstr("weight_rules: WEIGHT_RULES_COMPRESSED_TENSORS"));
+  EXPECT_EQ(Run({"convert", "in", "a", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  ExpectError({"convert", "--scheme-from", "a", "--rules", "aqt", "--print-effective-config"}, 2, "cannot say --rules");
+}
+
+// As of a shell variable that is not set.
+TEST_F(CommandTest, EmptyValuesAreErrors) {
+  ExpectError({"verify", "in", "in", "--min-snr", ""}, 2, "--min-snr is empty");
+  ExpectError({"verify", "in", "in", "--min-snr", "nan"}, 2, "--min-snr nan");
+  ExpectError({"plan", "in", "--preset", "w8a16", "--config", ""}, 2, "--config is empty");
+  ExpectError({"convert", "in", "out", "--preset", "w8a16", "--calibration", ""}, 2, "--calibration is empty");
+  ExpectError({"config", "inject", "int8_all", "--program", ""}, 2, "--program is empty");
+  ExpectError({"inspect", ""}, 2, "IN is empty");
+  ExpectError({"plan", "in", "--preset", "w8a16", "--config", "mine"}, 2, "got 2: leave out all but one");
+}
+
 TEST_F(CommandTest, PrintsAndDrawsASavedProgram) {
   const absl::StatusOr<Program> program = Trace(
       [](absl::Span<const Value> in) {
@@ -430,6 +454,20 @@ TEST_F(CommandTest, WhatInjectWouldDoToAProgram) {
   WriteText("model.aqtprog", saved);
   EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.aqtprog"}), 0);
   EXPECT_THAT(out_, HasSubstr("(f32[1,64], f32[64,10]): rule \"all\": lhs int8:s8, rhs int8:s8\n"));
+  // The shapes are checked, and names do not act on a terminal.
+  const absl::StatusOr<Program> bytes = Trace(
+      [](absl::Span<const Value> in) {
+        const NamedScope scope("\x1b[31mred");
+        return std::vector<Value>{ops::DotGeneral(in[0], in[1], {{1}, {0}, {}, {}}, DType::kS32)};
+      },
+      {{{SlotKind::kData, "x"}, {DType::kS8, {1, 64}}}, {{SlotKind::kParam, "w"}, {DType::kS8, {64, 10}}}});
+  WriteText("bytes.aqtprog", *SaveProgram(*bytes));
+  EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "bytes.aqtprog"}), 2);
+  EXPECT_THAT(err_, AllOf(HasSubstr("bytes.aqtprog: "), HasSubstr("s8, expected f32, bf16 or f16")));
+  EXPECT_EQ(Run({"program", "bytes.aqtprog"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("\\x1b[31mred"), Not(HasSubstr("\x1b"))));
+  EXPECT_EQ(Run({"program", "bytes.aqtprog", "--draw", "svg"}), 0);
+  EXPECT_THAT(out_, Not(HasSubstr("\x1b")));
   WriteText("model.aqtprog", saved.substr(0, saved.size() - 1));
   EXPECT_EQ(Run({"config", "inject", "rules.textproto", "--program", "model.aqtprog"}), 3);
   EXPECT_THAT(err_, AllOf(HasSubstr("model.aqtprog: byte "), HasSubstr("the file ends within a record")));

@@ -11,6 +11,7 @@
 #include "aqt/graph/program_proto.h"
 #include "aqt/ops/composite_proto.h"
 #include "aqt/quant/text/config_proto.h"
+#include "aqt/transforms/inject.h"
 #include "aqt/transforms/inject_outline.h"
 #include "aqt/transforms/inject_proto.h"
 #include "serving/convert/convert_config.h"
@@ -101,7 +102,12 @@ absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::stri
   AQT_ASSIGN_OR_RETURN(std::string program, io::ReadFile(fs, program_file, kMaxProgramBytes));
   if (IsSavedProgram(program)) {
     AQT_ASSIGN_OR_RETURN(const Program loaded, ReadProgram(fs, program_file));
-    program = ToText(loaded);
+    InjectReport report;
+    const absl::Status injected = Inject(loaded, config, /*frozen=*/nullptr, &report).status();
+    if (config.strict) *unmatched = report.unmatched;
+    // The report says which rules hit nothing; the caller, that this is an error.
+    if (!injected.ok() && unmatched->empty()) return Annotate(injected, program_file);
+    return report.ToString(config);
   }
   absl::StatusOr<InjectReport> report = ReportInjection(program, config);
   if (!report.ok()) return Annotate(report.status(), program_file);

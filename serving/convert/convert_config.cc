@@ -30,10 +30,19 @@ ValueType ReadType(config::NumberType type) {
   return type == config::NUMBER_TYPE_FLOAT ? ValueType::kFloat : ValueType::kInt;
 }
 
+// What follows checks the number against the scheme.
+template <class Message>
+absl::StatusOr<int> ReadBits(const Message& message, const Place& place) {
+  constexpr uint32_t kMost = 1000;
+  if (message.num_bits() <= kMost) return static_cast<int>(message.num_bits());
+  return place.In(message, "num_bits")
+      .Error(absl::StrCat("num_bits is ", message.num_bits(), "; expected 2 to 8 for integers, 8 for floats"));
+}
+
 absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const Place& place) {
   WeightScheme scheme;
   if (!message.has_num_bits()) return place.Error("weights need num_bits: 2 to 8 for integers, 8 for floats");
-  scheme.num_bits = static_cast<int>(std::min<uint32_t>(message.num_bits(), 1000));
+  AQT_ASSIGN_OR_RETURN(scheme.num_bits, ReadBits(message, place));
   scheme.symmetric = !message.has_symmetric() || message.symmetric();
   scheme.type = ReadType(message.type());
   switch (message.granularity_case()) {
@@ -42,7 +51,7 @@ absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const P
     case config::Weights::kPerGroup:
       scheme.strategy = WeightStrategy::kGroup;
       scheme.group_size = message.per_group().size();
-      if (scheme.group_size == 0) return place.In(message, "per_group").Error("per_group needs a positive size");
+      if (scheme.group_size == 0) return place.In(message, "per_group").Error("per_group needs a positive size, got 0");
       break;
     case config::Weights::kPerBlock:
       scheme.strategy = WeightStrategy::kBlock;
@@ -60,7 +69,7 @@ absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const P
 absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, const Place& place) {
   InputScheme scheme;
   if (!message.has_num_bits()) return place.Error("input_activations need num_bits: 2 to 8 for integers, 8 for floats");
-  scheme.num_bits = static_cast<int>(std::min<uint32_t>(message.num_bits(), 1000));
+  AQT_ASSIGN_OR_RETURN(scheme.num_bits, ReadBits(message, place));
   scheme.symmetric = !message.has_symmetric() || message.symmetric();
   scheme.type = ReadType(message.type());
   switch (message.range_case()) {
@@ -70,7 +79,7 @@ absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, c
       scheme.strategy = InputStrategy::kGroup;
       scheme.group_size = message.dynamic_per_group().size();
       if (scheme.group_size == 0)
-        return place.In(message, "dynamic_per_group").Error("dynamic_per_group needs a positive size");
+        return place.In(message, "dynamic_per_group").Error("dynamic_per_group needs a positive size, got 0");
       break;
     case config::InputActivations::kStaticPerTensor:
       scheme.strategy = InputStrategy::kTensor;
@@ -156,6 +165,18 @@ absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::s
   result.keep_non_finite = message.non_finite() == config::NON_FINITE_KEEP_FLOAT;
   result.text = config::PrintText(message);
   return result;
+}
+
+std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite) {
+  if (config.weight_rules == weight_rules && config.keep_non_finite == keep_non_finite) return config.text;
+  config::Convert message;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  // It is the text of a message.
+  config::ParseText(config.text, "", /*renames=*/{}, &message, &tree).IgnoreError();
+  message.set_weight_rules(weight_rules == WeightRules::kAqt ? config::WEIGHT_RULES_AQT
+                                                             : config::WEIGHT_RULES_COMPRESSED_TENSORS);
+  message.set_non_finite(keep_non_finite ? config::NON_FINITE_KEEP_FLOAT : config::NON_FINITE_ERROR);
+  return config::PrintText(message);
 }
 
 absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name) {

@@ -39,6 +39,9 @@ struct ConvertConfig {
 // for a scheme that cannot be written.
 absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source);
 
+// The text of `config` with these in the place of its own.
+std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite);
+
 // InvalidArgument, listing the names, if there is no preset of that name.
 absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name);
 std::vector<std::string> ConvertPresetNames();

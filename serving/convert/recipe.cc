@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "aqt/core/status_macros.h"
@@ -19,6 +20,10 @@ absl::StatusOr<QuantizationConfig> LoadSchemeFrom(const io::FileSystem& fs, std:
   const absl::StatusOr<ModelConfig> model = ParseModelConfig(*text);
   if (!model.ok()) return UsageError(Annotate(model.status(), path));
   // A file with only the quantization_config will do, too.
+  if (!model->quantization_config.has_value() && !absl::StrContains(*text, "config_groups")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": there is no quantization_config; expected the config.json of a model that is quantized"));
+  }
   absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(model->quantization_config.value_or(*text));
   if (!config.ok()) return Annotate(config.status(), path);
   return config;
@@ -39,8 +44,11 @@ std::string Recipe::Digest() const {
 }
 
 absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& source) {
-  if (!source.preset.empty() + !source.config_file.empty() + !source.scheme_from.empty() != 1) {
-    return absl::InvalidArgumentError("one of --preset NAME, --config FILE and --scheme-from CONFIG.JSON is needed");
+  if (const int given = !source.preset.empty() + !source.config_file.empty() + !source.scheme_from.empty();
+      given != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("one of --preset NAME, --config FILE and --scheme-from CONFIG.JSON is needed, got ",
+                     given == 0 ? "none" : "", given == 0 ? "" : absl::StrCat(given, ": leave out all but one")));
   }
   Recipe recipe;
   recipe.strict = source.strict;
@@ -59,6 +67,9 @@ absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& 
   }
   recipe.weight_rules = source.weight_rules.value_or(recipe.weight_rules);
   recipe.keep_non_finite = source.keep_non_finite.value_or(recipe.keep_non_finite);
+  if (recipe.config.has_value()) {
+    recipe.config->text = TextWith(*recipe.config, recipe.weight_rules, recipe.keep_non_finite);
+  }
   return recipe;
 }
 
