@@ -44,9 +44,8 @@ def arguments():
     parser.add_argument("--python", default=sys.executable, help="the interpreter for the peers")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "bazel-bin/tests/benchmarks", help="where our benchmarks are")
     parser.add_argument("--cpus", default="", help="CPUs to use, as in 0,1; by default the first ones")
-    parser.add_argument("--inner", type=int, default=5, help="rounds inside one run of our benchmarks")
+    parser.add_argument("--inner", type=int, default=10, help="rounds of each row inside one run of a program")
     parser.add_argument("--milliseconds", type=float, default=10, help="for each inner round of a row, ours or a peer's")
-    parser.add_argument("--seconds", type=float, default=0.1, help="for each row of a peer and round")
     parser.add_argument("--wait", type=float, default=60, help="seconds to wait for a quiet machine before each run")
     parser.add_argument("--limit", type=float, default=1200, help="seconds that one run may take")
     parser.add_argument("--out", type=pathlib.Path, help="the JSON file; the table is printed in any case")
@@ -177,8 +176,9 @@ def peer(runs, args, name, rows, threads):
         cls, shape = row.split("/")[:2]
         shapes.setdefault(cls, {})[shape] = None
     # What a runner has printed before it failed is good.
-    _, out = runs.start(name, [args.python, HERE / f"peers/run_{name}.py", "--threads", threads, "--seconds", args.seconds,
-                            "--milliseconds", args.milliseconds,
+    _, out = runs.start(name, [args.python, HERE / f"peers/run_{name}.py", "--threads", threads, "--milliseconds", args.milliseconds,
+                            # As many rounds as ours.
+                            "--seconds", args.inner * args.milliseconds / 1000,
                             "--rows", json.dumps({cls: list(names) for cls, names in shapes.items()})], threads)
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 

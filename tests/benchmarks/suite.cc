@@ -178,11 +178,9 @@ class Program {
     for (size_t i = 0; i < calls.size(); ++i) {
       benchmark::RegisterBenchmark(results[i].name().c_str(),
                                    [&call = calls[i], threads](benchmark::State& state) {
-                                     if (threads > 1) {
-                                       // The threads of another row may still wait for work without sleeping.
-                                       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                                       call();
-                                     }
+                                     // The threads of another row may still wait for work without sleeping.
+                                     if (threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                     call();  // The caches hold what the row before read.
                                      for (auto _ : state) call();
                                    })
           ->UseRealTime()
