@@ -45,7 +45,6 @@ struct VnniOps : FourByteGroups<int32_t> {
 
   // A value of four bits in the high half of a byte is 16 times itself. There it needs no sign extension.
   static constexpr int kRhsShift = kIsS4 ? 4 : 0;
-  static_assert(kBlockGroups * 4 * 255 * 128 < (int64_t{1} << 31));
 
   template <bool kWide, int kPart>
   static HWY_INLINE V LoadRhs(const char* p) {

@@ -12,10 +12,10 @@
 //   kProductsPerCycle          GemmKernel::products_per_cycle
 //   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
 //   Widen(rhs, groups, wide)   makes that form
-//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, out, out_stride)
+//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, fetch, out, out_stride)
 //       out[r * out_stride + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R,
-//       j < kNr; out may alias init
-//   Multiply<R, kWide, kFlush, T>(lhs, rhs, groups, init, init_stride, scales, out, out_stride)
+//       j < kNr; out may alias init. If `fetch` is not 0, it fetches the rhs so many bytes ahead of where it reads
+//   Multiply<R, kWide, kFlush, T>(lhs, rhs, groups, init, init_stride, fetch, scales, out, out_stride)
 //       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], each step rounded to T, float or
 //       BFloat16; with kFlush a subnormal number becomes a zero before and after each product; or, of floats,
 //       added to out (Epilogue::adds)
@@ -50,6 +50,14 @@ inline constexpr int32_t kBlockBytes = 384 << 10;
 inline constexpr int64_t kChunkPanels = 4;
 // From so many tiles on, each fetches its part of the rhs block that comes next.
 inline constexpr int64_t kPrefetchTiles = 4;
+// With fewer, the first fetches the rhs so many bytes ahead of where it reads: while it multiplies three rows or more,
+// the processor does not run ahead far enough by itself.
+inline constexpr int64_t kFetchBytes = 8 << 10;
+inline constexpr int kFetchRows = 3;
+
+// Groups of k that a tile may sum up at once: of four u8 x s8 products, the largest, so many fit s32.
+inline constexpr int64_t kMaxSumGroups = 16384;
+static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
 
 // Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
 inline constexpr double kMinParallelWork = 2e6;
@@ -207,8 +215,9 @@ class BlockProduct {
         out_offset_(args.out_batch.Offset(b)) {}
 
   void Run() {
-    // Blocks of equal size, so that the last one is not a short remainder.
-    const int64_t num_blocks = std::max<int64_t>(1, (groups_ + Tile::kBlockGroups - 1) / Tile::kBlockGroups);
+    // Blocks of equal size, so that the last one is not a short remainder. A few rows read all of a panel in one go.
+    const int64_t most_groups = m1_ - m0_ <= kMaxPiece ? kMaxSumGroups : Tile::kBlockGroups;
+    const int64_t num_blocks = std::max<int64_t>(1, (groups_ + most_groups - 1) / most_groups);
     const int64_t block_steps =
         (groups_ + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);
     block_groups_ = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
@@ -253,6 +262,7 @@ class BlockProduct {
     int64_t init_stride;
     bool is_last;  // of the sum
     Acc* sums;     // where it is not
+    int64_t fetch;
   };
 
   // Few rows of whole panels of columns. Returns the first column that is left. More rows than one piece are cut only
@@ -302,13 +312,16 @@ class BlockProduct {
       if (widen_) Tile::Widen(block, count, wide_);
     }
     Prefetch next_block = NextBlock(chunk0, chunk1, n, g, count);
+    const bool is_few = m1_ - m0_ >= kFetchRows && m1_ - m0_ < kPrefetchTiles * kMr;
     const Acc* const start = kCorrects ? reinterpret_cast<const Acc*>(panel) : nullptr;
     const char* lhs_block = lhs_ + g * 4 * kMr;
     Acc* sums = partial_ + (n - chunk0) * kMaxBlockRows;
     for (int64_t m = m0_; m < m1_; m += kMr, lhs_block += lhs_panel_bytes_, sums += kMr * kNr) {
       next_block.NextPart();
       const Acc* init = g == 0 ? start : sums;
-      RunTile({m, std::min(kMr, m1_ - m), n, cols, count, lhs_block, init, g == 0 ? 0 : kNr, is_last, sums}, block);
+      const int64_t fetch = is_few && m == m0_ ? kFetchBytes : 0;
+      RunTile({m, std::min(kMr, m1_ - m), n, cols, count, lhs_block, init, g == 0 ? 0 : kNr, is_last, sums, fetch},
+              block);
     }
   }
 
@@ -335,7 +348,8 @@ class BlockProduct {
   template <int R, bool kWide>
   void RunRows(const Step& step, const char* rhs) {
     const auto sum_into = [&](Acc* tile, int64_t stride) {
-      Tile::template Accumulate<R, kWide>(step.lhs, rhs, step.count, step.init, step.init_stride, tile, stride);
+      Tile::template Accumulate<R, kWide>(step.lhs, rhs, step.count, step.init, step.init_stride, step.fetch, tile,
+                                          stride);
     };
     if (!step.is_last) return sum_into(step.sums, kNr);
     const bool is_full = step.rows == R && step.cols == kNr;
@@ -349,7 +363,7 @@ class BlockProduct {
                                                      : &Tile::template Multiply<R, kWide, false, T>;
       const TileScales scales{row_scales_ + (step.m - m0_), col_scales_, scaled_, epi_.rhs_first, epi_.adds,
                               streams_ && is_full};
-      multiply(step.lhs, rhs, step.count, step.init, step.init_stride, scales, tile, stride);
+      multiply(step.lhs, rhs, step.count, step.init, step.init_stride, step.fetch, scales, tile, stride);
     };
     // A part of a tile by way of a full one.
     const auto store = [&]<class T>(T* out, const auto& run) {
@@ -401,10 +415,10 @@ void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int
   const char* panel = static_cast<const char*>(lhs);
   for (; rows > 0; rows -= kMr, panel += lhs_panel_bytes, sums += kMr * kNr) {
     const float* init = first ? nullptr : sums;
-    if (rows == 1) Tile::template Accumulate<1, false>(panel, columns, groups, init, kNr, sums, kNr);
-    else if (rows == 2) Tile::template Accumulate<2, false>(panel, columns, groups, init, kNr, sums, kNr);
-    else if (rows <= 4) Tile::template Accumulate<4, false>(panel, columns, groups, init, kNr, sums, kNr);
-    else Tile::template Accumulate<kMr, false>(panel, columns, groups, init, kNr, sums, kNr);
+    if (rows == 1) Tile::template Accumulate<1, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
+    else if (rows == 2) Tile::template Accumulate<2, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
+    else if (rows <= 4) Tile::template Accumulate<4, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
+    else Tile::template Accumulate<kMr, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
   }
 }
 

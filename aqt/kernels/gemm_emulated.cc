@@ -43,7 +43,7 @@ struct EmulatedTile {
 
   template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
-                         int32_t* out, int64_t out_stride) {
+                         int64_t /*fetch*/, int32_t* out, int64_t out_stride) {
     using Rhs = std::conditional_t<kWide, WideRhs, int8_t>;
     uint32_t sums[R][kNr];  // wraps, as the instructions do
     for (int r = 0; r < R; ++r) {
@@ -72,9 +72,9 @@ struct EmulatedTile {
 
   template <int R, bool kWide, bool kFlush, class T>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
-                       const TileScales& scales, T* out, int64_t out_stride) {
+                       int64_t /*fetch*/, const TileScales& scales, T* out, int64_t out_stride) {
     int32_t sums[R * kNr];
-    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums, kNr);
+    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, 0, sums, kNr);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
         StoreScaled(kFlush, static_cast<float>(sums[r * kNr + j]), scales, r, j, out + r * out_stride + j);
@@ -125,7 +125,7 @@ struct EmulatedBf16Tile {
 
   template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
-                         float* out, int64_t out_stride) {
+                         int64_t /*fetch*/, float* out, int64_t out_stride) {
     float sums[R * kNr];
     for (int64_t i = 0; i < R * kNr; ++i) sums[i] = init == nullptr ? 0.0f : init[i / kNr * init_stride + i % kNr];
     for (int64_t first = 0; first < groups; first += kStep, lhs += kLhs.width * 64, rhs += kStep * kNr * 4) {
@@ -144,9 +144,9 @@ struct EmulatedBf16Tile {
 
   template <int R, bool kWide, bool kFlush, class T>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
-                       const TileScales& scales, T* out, int64_t out_stride) {
+                       int64_t /*fetch*/, const TileScales& scales, T* out, int64_t out_stride) {
     float sums[R * kNr];
-    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums, kNr);
+    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, 0, sums, kNr);
     for (int64_t i = 0; i < R * kNr; ++i) {
       StoreScaled(kFlush, sums[i], scales, i / kNr, i % kNr, out + i / kNr * out_stride + i % kNr);
     }

@@ -101,7 +101,7 @@ struct ScalarTile {
 
   template <int R, bool kWide>
   static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
-                         float* out, int64_t out_stride) {
+                         int64_t /*fetch*/, float* out, int64_t out_stride) {
     float sums[R][kNr];
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) sums[r][j] = init == nullptr ? 0.0f : init[r * init_stride + j];
@@ -120,9 +120,9 @@ struct ScalarTile {
 
   template <int R, bool kWide, bool kFlush, class T>
   static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
-                       const TileScales& scales, T* out, int64_t out_stride) {
+                       int64_t /*fetch*/, const TileScales& scales, T* out, int64_t out_stride) {
     float sums[R * kNr];
-    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, sums, kNr);
+    Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, 0, sums, kNr);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < kNr; ++j) {
         StoreScaled(kFlush, sums[r * kNr + j], scales, r, j, out + r * out_stride + j);

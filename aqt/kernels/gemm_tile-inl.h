@@ -46,7 +46,7 @@ HWY_INLINE VF Flushed(VF v) {
 // of sums that are floats
 //   kSumsAreNormal                    whether no sum is subnormal
 // and perhaps
-//   kRhsShift                         LoadRhs<false, ...> gives 2^kRhsShift times the values. Sums over kBlockGroups
+//   kRhsShift                         LoadRhs<false, ...> gives 2^kRhsShift times the values. Sums over kMaxSumGroups
 //                                     still fit s32
 //   LoadShared(p), Decode<kPart>(v)   the bytes that two groups share, and LoadRhs<false, kPart>(p) from them
 //   StoreRounded(v, to)               to[i] = v[i], a sum, rounded to bf16; each NaN becomes the positive quiet one
@@ -72,20 +72,36 @@ struct VectorTile : Ops {
     return 0;
   }
 
-  template <int R>
+  // Of R rows and P panels of columns.
+  template <int R, int P = 1>
   struct Sums {
-    V v[R][2];
+    V v[R][2 * P];
   };
 
-  template <bool kWide, int kPart, int R>
-  static HWY_INLINE void Group(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, Sums<R>& s) {
-    const auto b0 = Ops::template LoadRhs<kWide, kPart>(rhs);
-    const auto b1 = Ops::template LoadRhs<kWide, kPart>(rhs + kRhsVectorBytes<kWide>);
+  // What a Sum reads of its panels.
+  struct Panels {
+    const char* HWY_RESTRICT rhs;
+    int64_t bytes;  // from one panel to the next
+    int64_t fetch;  // as in the tile policy
+
+    HWY_INLINE Panels operator+(int64_t offset) const { return {rhs + offset, bytes, fetch}; }
+    // The j-th vector of a group.
+    template <bool kWide>
+    HWY_INLINE const char* Vector(int j) const {
+      return rhs + j / 2 * bytes + j % 2 * kRhsVectorBytes<kWide>;
+    }
+  };
+
+  template <bool kWide, int kPart, int R, int P>
+  static HWY_INLINE void Group(const char* HWY_RESTRICT lhs, Panels rhs, Sums<R, P>& s) {
+    decltype(Ops::template LoadRhs<kWide, kPart>(rhs.rhs)) b[2 * P];
+#pragma GCC unroll 4
+    for (int j = 0; j < 2 * P; ++j) b[j] = Ops::template LoadRhs<kWide, kPart>(rhs.template Vector<kWide>(j));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const auto a = Ops::Broadcast(lhs + r * 64);
-      s.v[r][0] = Ops::Step(a, b0, s.v[r][0]);
-      s.v[r][1] = Ops::Step(a, b1, s.v[r][1]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 2 * P; ++j) s.v[r][j] = Ops::Step(a, b[j], s.v[r][j]);
     }
   }
 
@@ -94,60 +110,74 @@ struct VectorTile : Ops {
   static constexpr bool kLoadsShared = !kWide && requires(const char* rhs) {
     Ops::LoadShared(rhs);
   };
-  template <int R>
-  static HWY_INLINE void TwoGroups(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, Sums<R>& even,
-                                   Sums<R>& odd) {
-    const auto both0 = Ops::LoadShared(rhs), both1 = Ops::LoadShared(rhs + kRhsVectorBytes<false>);
-    const auto add = [&]<int kPart>(Sums<R>& sums) HWY_ATTR {
-      const auto b0 = Ops::template Decode<kPart>(both0), b1 = Ops::template Decode<kPart>(both1);
+  template <int R, int P>
+  static HWY_INLINE void TwoGroups(const char* HWY_RESTRICT lhs, Panels rhs, Sums<R, P>& even, Sums<R, P>& odd) {
+    decltype(Ops::LoadShared(rhs.rhs)) both[2 * P];
+#pragma GCC unroll 4
+    for (int j = 0; j < 2 * P; ++j) both[j] = Ops::LoadShared(rhs.template Vector<false>(j));
+    const auto add = [&]<int kPart>(Sums<R, P>& sums) HWY_ATTR {
+      decltype(Ops::template Decode<kPart>(both[0])) b[2 * P];
+#pragma GCC unroll 4
+      for (int j = 0; j < 2 * P; ++j) b[j] = Ops::template Decode<kPart>(both[j]);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto a = Ops::Broadcast(lhs + r * 64 + 4 * kPart);
-        sums.v[r][0] = Ops::Step(a, b0, sums.v[r][0]);
-        sums.v[r][1] = Ops::Step(a, b1, sums.v[r][1]);
+#pragma GCC unroll 4
+        for (int j = 0; j < 2 * P; ++j) sums.v[r][j] = Ops::Step(a, b[j], sums.v[r][j]);
       }
     };
     add.template operator()<0>(even);
     add.template operator()<1>(odd);
   }
 
-  template <bool kWide, int R>
-  static HWY_INLINE void Sum(const char* HWY_RESTRICT lhs, const char* HWY_RESTRICT rhs, int64_t groups,
-                             const Acc* init, int64_t init_stride, Sums<R>& s) {
+  // Begins with init[r * init_stride + column], or with 0. From one panel to the next, init moves on by `rhs.bytes`.
+  template <bool kWide, int R, int P>
+  static HWY_INLINE void Sum(const char* HWY_RESTRICT lhs, Panels rhs, int64_t groups, const Acc* init,
+                             int64_t init_stride, Sums<R, P>& s) {
     // Of the groups that share their bytes.
     constexpr int64_t kGroupBytes = 2 * kRhsVectorBytes<kWide>;
     constexpr int kParts = kShared<kWide>;
     constexpr int kShift = RhsShift<kWide>();
     const D d;
-    const auto load_init = [&](int r, int64_t at) HWY_ATTR {
-      return init == nullptr ? hn::Zero(d) : hn::LoadU(d, init + r * init_stride + at);
+    const auto load_init = [&](int r, int j) HWY_ATTR {
+      if (init == nullptr) return hn::Zero(d);
+      const char* const panel = reinterpret_cast<const char*>(init + r * init_stride) + j / 2 * rhs.bytes;
+      return hn::LoadU(d, reinterpret_cast<const Acc*>(panel) + j % 2 * kLanes);
     };
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      s.v[r][0] = kShift != 0 ? hn::Zero(d) : load_init(r, 0);
-      s.v[r][1] = kShift != 0 ? hn::Zero(d) : load_init(r, kLanes);
+#pragma GCC unroll 4
+      for (int j = 0; j < 2 * P; ++j) s.v[r][j] = kShift != 0 ? hn::Zero(d) : load_init(r, j);
     }
     // A few rows have too few sums to hide the latency of an addition (4 or 5 cycles, 2 additions per cycle). Integers
     // may be added in any order.
     constexpr bool kSplits = std::is_integral_v<Acc> && R * kLanes <= 32 && R <= 2;
-    constexpr int kMore = kLoadsShared<kWide> ? 1 : 3;
-    [[maybe_unused]] Sums<R> more[kMore];
+    constexpr int kMore = kLoadsShared<kWide> || P > 1 ? 1 : 3;
+    [[maybe_unused]] Sums<R, P> more[kMore];
     if constexpr (kSplits) {
 #pragma GCC unroll 3
       for (int i = 0; i < kMore; ++i) {
 #pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) more[i].v[r][0] = more[i].v[r][1] = hn::Zero(d);
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+          for (int j = 0; j < 2 * P; ++j) more[i].v[r][j] = hn::Zero(d);
+        }
       }
     }
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
 #pragma GCC unroll 4
-      for (int64_t q = 0; q < 64; q += 16, rhs += 4 / kParts * kGroupBytes) {
+      for (int64_t q = 0; q < 64; q += 16, rhs.rhs += 4 / kParts * kGroupBytes) {
+        if (R >= internal::kFetchRows && rhs.fetch != 0) {
+#pragma GCC unroll 8
+          for (int64_t i = 0; i < 4 / kParts * kGroupBytes; i += 64) __builtin_prefetch(rhs.rhs + rhs.fetch + i);
+        }
         if constexpr (kLoadsShared<kWide>) {
           TwoGroups(lhs + q, rhs, s, kSplits ? more[0] : s);
           TwoGroups(lhs + q + 8, rhs + kGroupBytes, s, kSplits ? more[0] : s);
         } else {
           const auto group = [&]<int kIndex>() HWY_ATTR {
-            Sums<R>& sums = kSplits && kIndex > 0 ? more[kIndex == 0 ? 0 : kIndex - 1] : s;
+            constexpr int kSums = kSplits ? kIndex % (kMore + 1) : 0;
+            Sums<R, P>& sums = kSums == 0 ? s : more[kSums == 0 ? 0 : kSums - 1];
             Group<kWide, kIndex % kParts>(lhs + q + 4 * kIndex, rhs + kIndex / kParts * kGroupBytes, sums);
           };
           group.template operator()<0>();
@@ -163,12 +193,12 @@ struct VectorTile : Ops {
       for (int i = 0; i < kMore; ++i) {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
-          s.v[r][0] = hn::Add(s.v[r][0], more[i].v[r][0]);
-          s.v[r][1] = hn::Add(s.v[r][1], more[i].v[r][1]);
+#pragma GCC unroll 4
+          for (int j = 0; j < 2 * P; ++j) s.v[r][j] = hn::Add(s.v[r][j], more[i].v[r][j]);
         }
       }
     }
-    for (; groups > 0; groups -= kParts, lhs += 4 * kParts, rhs += kGroupBytes) {
+    for (; groups > 0; groups -= kParts, lhs += 4 * kParts, rhs.rhs += kGroupBytes) {
       Group<kWide, 0>(lhs, rhs, s);
       if constexpr (kParts == 2) {
         if (groups > 1) Group<kWide, 1>(lhs + 4, rhs, s);
@@ -177,17 +207,17 @@ struct VectorTile : Ops {
     if constexpr (kShift != 0) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        s.v[r][0] = hn::Add(hn::ShiftRight<kShift>(s.v[r][0]), load_init(r, 0));
-        s.v[r][1] = hn::Add(hn::ShiftRight<kShift>(s.v[r][1]), load_init(r, kLanes));
+#pragma GCC unroll 4
+        for (int j = 0; j < 2 * P; ++j) s.v[r][j] = hn::Add(hn::ShiftRight<kShift>(s.v[r][j]), load_init(r, j));
       }
     }
   }
 
   template <int R, bool kWide>
   static HWY_NOINLINE void Accumulate(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
-                                      int64_t init_stride, Acc* out, int64_t out_stride) {
+                                      int64_t init_stride, int64_t fetch, Acc* out, int64_t out_stride) {
     Sums<R> s;
-    Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
+    Sum<kWide>(lhs, {rhs, 0, fetch}, groups, init, init_stride, s);
     const D d;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -231,10 +261,10 @@ struct VectorTile : Ops {
 
   template <int R, bool kWide, bool kFlush, class T>
   static HWY_NOINLINE void Multiply(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
-                                    int64_t init_stride, const internal::TileScales& scales, T* out,
+                                    int64_t init_stride, int64_t fetch, const internal::TileScales& scales, T* out,
                                     int64_t out_stride) {
     Sums<R> s;
-    Sum<kWide>(lhs, rhs, groups, init, init_stride, s);
+    Sum<kWide>(lhs, {rhs, 0, fetch}, groups, init, init_stride, s);
     if (!scales.any) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
@@ -256,29 +286,41 @@ struct VectorTile : Ops {
     }
   }
 
+  // P panels of a run, and goes on to the next.
+  template <int R, int P, bool kFlush>
+  static HWY_INLINE void MultiplyNext(internal::PanelRun& run) {
+    constexpr int64_t kFetch = R >= internal::kFetchRows ? internal::kFetchBytes : 0;
+    const DF d;
+    Sums<R, P> s;
+    Sum<false>(run.lhs, {run.rhs + Ops::kRhs.HeaderBytes(), run.rhs_panel_bytes, kFetch}, run.groups,
+               run.corrects ? reinterpret_cast<const Acc*>(run.rhs) : nullptr, 0, s);
+    VF cols[2 * P];
+#pragma GCC unroll 4
+    for (int j = 0; j < 2 * P; ++j) cols[j] = hn::LoadU(d, run.scales.col + j / 2 * run.col_step + j % 2 * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const VF row = hn::Set(d, run.scales.row[r]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 2 * P; ++j) {
+        const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
+        StoreValue(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
+                   run.out + r * run.out_stride + j * kLanes);
+      }
+    }
+    run.panels -= P;
+    run.rhs += P * run.rhs_panel_bytes;
+    run.scales.col += P * run.col_step;
+    run.out += P * 2 * kLanes;
+  }
+
   // `run` is a copy, which no store to the output can change.
   template <int R, bool kFlush>
   static HWY_NOINLINE void MultiplyPanels(internal::PanelRun run) {
-    const DF d;
-    for (; run.panels > 0; --run.panels) {
-      Sums<R> s;
-      Sum<false>(run.lhs, run.rhs + Ops::kRhs.HeaderBytes(), run.groups,
-                 run.corrects ? reinterpret_cast<const Acc*>(run.rhs) : nullptr, 0, s);
-      const VF cols[2] = {hn::LoadU(d, run.scales.col), hn::LoadU(d, run.scales.col + kLanes)};
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const VF row = hn::Set(d, run.scales.row[r]);
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; ++j) {
-          const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
-          StoreValue(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
-                     run.out + r * run.out_stride + j * kLanes);
-        }
-      }
-      run.rhs += run.rhs_panel_bytes;
-      run.scales.col += run.col_step;
-      run.out += 2 * kLanes;
+    // One row is multiplied as fast as memory gives the rhs, and it gives more to two readers.
+    if constexpr (R == 1) {
+      while (run.panels > 1) MultiplyNext<R, 2, kFlush>(run);
     }
+    while (run.panels > 0) MultiplyNext<R, 1, kFlush>(run);
   }
 };
 
