@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
@@ -15,6 +16,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "aqt/kernels/exp-inl.h"
 #include "aqt/kernels/math-float-inl.h"
 #include "aqt/kernels/math-inl.h"
 #include "aqt/kernels/vector-loops-inl.h"
@@ -47,7 +49,9 @@ void FunctionOf(UnaryKind kind, const C* x, int64_t n, C* out) {
   switch (kind) {
     case UnaryKind::kRsqrt: return map([](C v) { return static_cast<C>(Rsqrt(v)); });
     case UnaryKind::kCbrt: return map([](C v) { return static_cast<C>(Cbrt(v)); });
-    case UnaryKind::kExp: return map([](C v) { return Exp(v); });
+    case UnaryKind::kExp:
+      if constexpr (std::is_same_v<C, float>) return ExpOfEach(x, n, out);
+      else return map([](C v) { return Exp(v); });
     case UnaryKind::kExpm1: return map([](C v) { return Expm1(v); });
     case UnaryKind::kLog: return map([](C v) { return Log(v); });
     case UnaryKind::kLog1p: return map([](C v) { return Log1p(v); });

@@ -133,6 +133,29 @@ TEST(FunctionsTest, F32IsWithinItsBound) {
   }
 }
 
+// Whole vectors are computed otherwise than the elements that are left.
+TEST(FunctionsTest, ExpOfF32IsTheSameAloneAndInAVector) {
+  std::vector<float> x;
+  for (const uint32_t step : {21499, 131071}) {
+    for (uint64_t code = 0; code <= 0xffffffffu; code += step) {
+      x.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(code)));
+    }
+  }
+  for (int i = -2000; i <= 2000; ++i) x.push_back(0.1f * i);  // around the ends of the range
+  for (const Target target : SupportedTargets()) {
+    std::vector<float> together(x.size());
+    Unary(UnaryKind::kExp, DType::kF32, x.data(), x.size(), together.data(), target);
+    for (size_t i = 0; i < x.size(); ++i) {
+      float alone;
+      Unary(UnaryKind::kExp, DType::kF32, &x[i], 1, &alone, target);
+      if (std::isnan(alone)) ASSERT_TRUE(std::isnan(together[i])) << target << " " << x[i];
+      else
+        ASSERT_EQ(__builtin_bit_cast(uint32_t, together[i]), __builtin_bit_cast(uint32_t, alone))
+            << target << " " << x[i];
+    }
+  }
+}
+
 // Of both signs and all sizes from 2^-1074 to 2^1024, and from 2^-20 to 2^10 more densely.
 std::vector<double> Doubles(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);

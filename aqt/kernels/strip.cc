@@ -126,6 +126,11 @@ Kind WriteOf(DType dtype) {
   return dtype == DType::kF16 ? Kind::kWriteF16 : Kind::kWrite;
 }
 
+StripFunction::Needs NeedsOf(Kind kind, DType dtype) {
+  if (dtype == DType::kBF16 || dtype == DType::kF16) return StripFunction::Needs::kSmallFloats;
+  return kind >= Kind::kRsqrt ? StripFunction::Needs::kFunctions : StripFunction::Needs::kArithmetic;
+}
+
 bool IsNumber(const Operand& x) { return x.where == Where::kNumber; }
 bool IsSlot(const Operand& x, int slot) { return x.where == Where::kSlot && x.index == slot; }
 
@@ -394,15 +399,13 @@ StripFunction StripBuilder::Build() && {
   StripFunction function;
   function.numbers_ = std::move(numbers_);
   function.row_sums_ = std::move(row_sums_);
-  function.all_f32_ = std::none_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
-    return node.dtype == DType::kBF16 || node.dtype == DType::kF16;
-  });
+  for (const Node& node : nodes_) function.needs_ = std::max(function.needs_, NeedsOf(node.kind, node.dtype));
   function.steps_ = WithoutKept(WithJoinedProducts(Scheduler(Sorter(nodes_).Nodes()).Steps()));
   return function;
 }
 
 void StripFunction::Run(const StripCall& call, Target target) const {
-  internal::RunStrips(steps_, numbers_, row_sums_, all_f32_, call, target);
+  internal::RunStrips(steps_, numbers_, row_sums_, needs_, call, target);
 }
 
 }  // namespace aqt::kernels

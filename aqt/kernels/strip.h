@@ -35,6 +35,12 @@ class StripFunction {
   void Run(const StripCall& call, Target target = BestTarget()) const;
 
   enum class Kind : uint8_t;
+  // What the steps need, each with what is above it. Code that can do more has fewer registers for a strip.
+  enum class Needs : uint8_t {
+    kArithmetic,
+    kFunctions,    // those that are not one instruction, such as exp
+    kSmallFloats,  // bf16 and f16
+  };
   struct Operand {
     enum class Where : uint8_t {
       kNone,
@@ -63,7 +69,7 @@ class StripFunction {
   std::vector<Step> steps_;
   std::vector<Number> numbers_;
   std::vector<int> row_sums_;  // outputs
-  bool all_f32_ = true;        // or bool
+  Needs needs_ = Needs::kArithmetic;
 };
 
 // Makes a StripFunction. Values are named by the integers that these functions return.

@@ -56,6 +56,7 @@ enum class StripFunction::Kind : uint8_t {
   kAbs,
   kFlush,
   kSqrt,
+  // Needs::kFunctions from here on.
   kRsqrt,
   kExp,
   kExpm1,
@@ -68,9 +69,9 @@ enum class StripFunction::Kind : uint8_t {
 
 namespace internal {
 
-// `row_sums`: the outputs that they are. `all_f32`: no value is of bf16 or f16.
+// `row_sums`: the outputs that they are.
 void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               absl::Span<const int> row_sums, bool all_f32, const StripCall& call, Target target);
+               absl::Span<const int> row_sums, StripFunction::Needs needs, const StripCall& call, Target target);
 
 }  // namespace internal
 }  // namespace aqt::kernels

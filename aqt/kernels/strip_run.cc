@@ -19,6 +19,7 @@
 #include "hwy/highway.h"
 
 #include "aqt/kernels/convert-inl.h"
+#include "aqt/kernels/exp-inl.h"
 #include "aqt/kernels/math-float-inl.h"
 #include "aqt/kernels/math-inl.h"
 #include "aqt/kernels/maximum-inl.h"
@@ -168,6 +169,7 @@ float SumOfLanes(float* lanes) {
 }
 
 using Kind = StripFunction::Kind;
+using Needs = StripFunction::Needs;
 
 // An operand or a result of a step.
 struct Place {
@@ -198,9 +200,8 @@ struct Memory {
 // Of functions that change a strip. Without it the compiler calls some, and the strip leaves its registers.
 #define AQT_ATTR HWY_ATTR __attribute__((always_inline))
 
-// The elements from `offset` on, `count` of them, the first one in this column. kFull: a whole strip. kSmall: values of
-// bf16 and f16, too, for which the compiler takes registers from the steps of f32.
-template <bool kFull, bool kSmall>
+// The elements from `offset` on, `count` of them, the first one in this column. kFull: a whole strip.
+template <bool kFull, Needs kNeeds>
 HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int64_t column, int64_t count,
                          Memory& memory) {
   const auto at = [&](const Place& place, int part) AQT_ATTR -> const float* {
@@ -256,6 +257,10 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
     if (kFull) return StoreSmall(a, reinterpret_cast<T*>(to));
     StoreSmall(a, reinterpret_cast<T*>(memory.small_part));
     std::memcpy(to, memory.small_part, count * sizeof(T));
+  };
+  constexpr bool kSmall = kNeeds >= Needs::kSmallFloats, kFunctions = kNeeds >= Needs::kFunctions;
+  const auto apply = [&](auto f) AQT_ATTR {
+    if constexpr (kFunctions) a = Apply(a, f);
   };
   constexpr BFloat16* kBf16 = nullptr;
   constexpr Float16* kF16 = nullptr;
@@ -338,14 +343,16 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
       case Kind::kAbs: a = Map(a, [](V v, int64_t) AQT_ATTR { return hn::Abs(v); }); break;
       case Kind::kFlush: a = Map(a, [](V v, int64_t) AQT_ATTR { return FlushOf(v); }); break;
       case Kind::kSqrt: a = Map(a, [](V v, int64_t) AQT_ATTR { return hn::Sqrt(v); }); break;
-      case Kind::kRsqrt: a = Apply(a, [](float v) { return static_cast<float>(Rsqrt(v)); }); break;
-      case Kind::kExp: a = Apply(a, [](float v) { return Exp(v); }); break;
-      case Kind::kExpm1: a = Apply(a, [](float v) { return Expm1(v); }); break;
-      case Kind::kLog: a = Apply(a, [](float v) { return Log(v); }); break;
-      case Kind::kLog1p: a = Apply(a, [](float v) { return Log1p(v); }); break;
-      case Kind::kTanh: a = Apply(a, [](float v) { return Tanh(v); }); break;
-      case Kind::kLogistic: a = Apply(a, [](float v) { return Logistic(v); }); break;
-      case Kind::kErf: a = Apply(a, [](float v) { return Erf(v); }); break;
+      case Kind::kRsqrt: apply([](float v) { return static_cast<float>(Rsqrt(v)); }); break;
+      case Kind::kExp:
+        if constexpr (kFunctions) a = Map(a, [](V v, int64_t) AQT_ATTR { return ExpOf(Tag(), v); });
+        break;
+      case Kind::kExpm1: apply([](float v) { return Expm1(v); }); break;
+      case Kind::kLog: apply([](float v) { return Log(v); }); break;
+      case Kind::kLog1p: apply([](float v) { return Log1p(v); }); break;
+      case Kind::kTanh: apply([](float v) { return Tanh(v); }); break;
+      case Kind::kLogistic: apply([](float v) { return Logistic(v); }); break;
+      case Kind::kErf: apply([](float v) { return Erf(v); }); break;
     }
   }
 }
@@ -369,7 +376,7 @@ int64_t WrittenBytes(Kind kind) {
   }
 }
 
-template <bool kSmall>
+template <Needs kNeeds>
 void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
              absl::Span<const int> row_sums, const StripCall& call) {
   Memory memory;
@@ -426,9 +433,9 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     int64_t column = 0;
     for (; column + kStrip <= columns; column += kStrip) {
       if (call.ahead != nullptr) FetchAhead(call.ahead + first + column);
-      RunStrip<true, kSmall>(placed, first + column, column, kStrip, memory);
+      RunStrip<true, kNeeds>(placed, first + column, column, kStrip, memory);
     }
-    if (column < columns) RunStrip<false, kSmall>(placed, first + column, column, columns - column, memory);
+    if (column < columns) RunStrip<false, kNeeds>(placed, first + column, column, columns - column, memory);
     for (size_t i = 0; i < row_sums.size(); ++i) {
       static_cast<float*>(call.outputs[row_sums[i]])[row] = SumOfLanes(memory.row_sums[i]);
     }
@@ -436,13 +443,13 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
   if (call.streamed != 0) hwy::FlushStream();  // before another thread may read
 }
 
-void RunRowsOfF32(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-                  absl::Span<const int> row_sums, const StripCall& call) {
-  RunRows</*kSmall=*/false>(steps, numbers, row_sums, call);
-}
-void RunRowsOfAny(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-                  absl::Span<const int> row_sums, const StripCall& call) {
-  RunRows</*kSmall=*/true>(steps, numbers, row_sums, call);
+void RunRowsAs(Needs needs, absl::Span<const StripFunction::Step> steps,
+               absl::Span<const StripFunction::Number> numbers, absl::Span<const int> row_sums, const StripCall& call) {
+  switch (needs) {
+    case Needs::kArithmetic: return RunRows<Needs::kArithmetic>(steps, numbers, row_sums, call);
+    case Needs::kFunctions: return RunRows<Needs::kFunctions>(steps, numbers, row_sums, call);
+    case Needs::kSmallFloats: return RunRows<Needs::kSmallFloats>(steps, numbers, row_sums, call);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -453,9 +460,8 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 
 void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               absl::Span<const int> row_sums, bool all_f32, const StripCall& call, Target target) {
-  const auto run = all_f32 ? AQT_HWY_DISPATCH(target, RunRowsOfF32) : AQT_HWY_DISPATCH(target, RunRowsOfAny);
-  run(steps, numbers, row_sums, call);
+               absl::Span<const int> row_sums, StripFunction::Needs needs, const StripCall& call, Target target) {
+  AQT_HWY_DISPATCH(target, RunRowsAs)(needs, steps, numbers, row_sums, call);
 }
 
 }  // namespace aqt::kernels::internal
