@@ -25,6 +25,8 @@ struct StripCall {
   int64_t rows, columns;
   // Bit i: whole lines of output i, a float, are written past the caches. For outputs that nobody reads soon.
   uint32_t streamed = 0;
+  // Bit i, of the first 32: array i, of floats, lies in memory and goes on behind these rows: it is fetched ahead.
+  uint32_t fetched = 0;
   // Null, or a matrix of the same extents that will be read soon: it is fetched into the L2 cache meanwhile.
   const float* ahead = nullptr;
 };

@@ -168,6 +168,14 @@ float SumOfLanes(float* lanes) {
   return lanes[0];
 }
 
+// As many lines as a strip of these elements has.
+template <int kLocality>
+HWY_INLINE void Fetch(const char* from, int64_t element_bytes) {
+  for (int64_t i = 0; i < kStrip * element_bytes; i += 64) __builtin_prefetch(from + i, /*rw=*/0, kLocality);
+}
+// From an array that lies in memory, so far ahead of where it is read.
+constexpr int64_t kFetchBytes = 8 << 10;
+
 using Kind = StripFunction::Kind;
 using Needs = StripFunction::Needs;
 
@@ -176,6 +184,7 @@ struct Place {
   char* memory;
   int64_t step_bytes;  // for each element; 0 of what is only as long as a strip
   bool streams;        // an output
+  bool fetches;        // an array
   bool is_number;      // every element is the same
 };
 
@@ -206,6 +215,7 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
                          Memory& memory) {
   const auto at = [&](const Place& place, int part) AQT_ATTR -> const float* {
     char* from = place.memory + offset * place.step_bytes;
+    if (kFull && place.fetches) Fetch<3>(from + kFetchBytes, sizeof(float));
     if (kFull || place.step_bytes == 0) return reinterpret_cast<const float*>(from);
     std::memcpy(memory.parts[part], from, count * place.step_bytes);
     return memory.parts[part];
@@ -248,6 +258,7 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
   // T is that of the argument, a null pointer.
   const auto load_small = [&]<class T>(const Place& place, T*) AQT_ATTR {
     const char* from = place.memory + offset * place.step_bytes;
+    if (kFull && place.fetches) Fetch<3>(from + kFetchBytes, sizeof(T));
     if (!kFull) from = static_cast<const char*>(std::memcpy(memory.small_part, from, count * sizeof(T)));
     a = LoadSmall(reinterpret_cast<const T*>(from));
   };
@@ -359,12 +370,6 @@ HWY_INLINE void RunStrip(absl::Span<const PlacedStep> steps, int64_t offset, int
 
 #undef AQT_ATTR
 
-// As many lines as a strip has, which a few strips' time brings into the L2 cache.
-HWY_INLINE void FetchAhead(const float* strip) {
-  constexpr int64_t kLine = 64 / sizeof(float);
-  for (int64_t i = 0; i < kStrip; i += kLine) __builtin_prefetch(strip + i, /*rw=*/0, /*locality=*/2);
-}
-
 // Of an element that a step of this kind writes to an output; 0 if it writes none.
 int64_t WrittenBytes(Kind kind) {
   switch (kind) {
@@ -385,9 +390,14 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     std::fill_n(memory.small_part, kStrip, uint16_t{0});
   }
   const auto place = [&](Kind kind, const StripFunction::Operand& operand) -> Place {
-    const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0, false, false}; };
+    const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0, false, false, false}; };
     const auto array = [](const void* x, int64_t bytes) {
-      return Place{static_cast<char*>(const_cast<void*>(x)), bytes, false, false};
+      return Place{static_cast<char*>(const_cast<void*>(x)), bytes, false, false, false};
+    };
+    const auto input = [&](int64_t bytes) {
+      Place place = array(call.arrays[operand.index], bytes);
+      place.fetches = operand.index < 32 && (call.fetched >> operand.index & 1) != 0;
+      return place;
     };
     if (const int64_t bytes = WrittenBytes(kind); bytes != 0) {
       Place output = array(call.outputs[operand.index], bytes);
@@ -396,9 +406,9 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     }
     switch (operand.where) {
       case Where::kNone: break;
-      case Where::kArray: return array(call.arrays[operand.index], sizeof(float));
+      case Where::kArray: return input(sizeof(float));
       case Where::kBf16Array:
-      case Where::kF16Array: return array(call.arrays[operand.index], sizeof(uint16_t));
+      case Where::kF16Array: return input(sizeof(uint16_t));
       case Where::kBoolArray: return array(call.arrays[operand.index], sizeof(bool));
       case Where::kNumber: {
         Place number = of_strip(memory.numbers[operand.index]);
@@ -408,7 +418,7 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
       case Where::kSlot: return of_strip(memory.slots[operand.index]);
       case Where::kRowSum: return of_strip(memory.row_sums[operand.index]);
     }
-    return {nullptr, 0, false, false};
+    return {nullptr, 0, false, false, false};
   };
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto& [kind, x, y, z] = steps[i];
@@ -432,7 +442,10 @@ void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const Strip
     const int64_t first = row * columns;
     int64_t column = 0;
     for (; column + kStrip <= columns; column += kStrip) {
-      if (call.ahead != nullptr) FetchAhead(call.ahead + first + column);
+      if (call.ahead != nullptr) {
+        // Which a few strips' time brings into the L2 cache.
+        Fetch<2>(reinterpret_cast<const char*>(call.ahead + first + column), sizeof(float));
+      }
       RunStrip<true, kNeeds>(placed, first + column, column, kStrip, memory);
     }
     if (column < columns) RunStrip<false, kNeeds>(placed, first + column, column, columns - column, memory);

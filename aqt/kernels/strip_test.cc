@@ -124,7 +124,8 @@ class Chain {
       std::vector<void*> outputs;
       for (const Values* output : outputs_) got.emplace_back(output->bytes.size() + 1, char{7});
       for (auto& output : got) outputs.push_back(output.data());
-      function.Run({arrays_.data(), numbers.data(), outputs.data(), rows_, columns_, streamed_}, target);
+      function.Run({arrays_.data(), numbers.data(), outputs.data(), rows_, columns_, streamed_, /*fetched=*/~0u},
+                   target);
       for (size_t i = 0; i < got.size(); ++i) {
         ASSERT_EQ(got[i].back(), 7) << "written behind the end";
         CheckOutput(*outputs_[i], got[i], target);

@@ -74,6 +74,8 @@ class Builder {
   void AddStrip(int first, int last);
   // Whether an instruction for each piece does, of those so far.
   bool IsRead(const Location& location) const;
+  // Whether it is a large operand of the group that no member has read yet.
+  bool IsInMemory(VarId var, const Location& location) const;
   // Of an operand with `width` elements in a row.
   Location LocationOf(VarId root, int64_t width, DType dtype) const;
   Location External(VarId root, int64_t row_bytes) const {
@@ -262,6 +264,11 @@ bool Builder::IsRead(const Location& location) const {
   });
 }
 
+bool Builder::IsInMemory(VarId var, const Location& location) const {
+  return location.where == Location::Where::kIn && program_.aval(var).num_bytes() >= kMinStreamedBytes &&
+         !IsRead(location);
+}
+
 Location Builder::LocationOf(VarId root, int64_t width, DType dtype) const {
   const auto it = made_.find(root);
   return it != made_.end() ? it->second : External(root, width * SizeOf(dtype));
@@ -330,6 +337,7 @@ void Builder::AddStrip(int first, int last) {
   absl::flat_hash_map<std::pair<VarId, DType>, int> ids;
   std::vector<Location> arrays, numbers;
   std::vector<DType> number_dtypes;
+  uint32_t streamed = 0, fetched = 0;
   const auto operand = [&](VarId var) {
     const VarId root = Root(var);
     const DType dtype = program_.aval(var).dtype;
@@ -341,10 +349,10 @@ void Builder::AddStrip(int first, int last) {
       return ids[key] = strip.Number(it->second.per_row, dtype);
     }
     arrays.push_back(LocationOf(root, width, dtype));
+    if (arrays.size() <= 32 && IsInMemory(root, arrays.back())) fetched |= uint32_t{1} << (arrays.size() - 1);
     return ids[key] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype);
   };
   Instruction instruction;
-  uint32_t streamed = 0;
   for (int i = first; i <= last; ++i) {
     if (strips_[i] != first) continue;
     const Equation& eqn = EquationOf(group_.members[i]);
@@ -372,7 +380,7 @@ void Builder::AddStrip(int first, int last) {
   instruction.in.assign(arrays.begin(), arrays.end());
   instruction.in.insert(instruction.in.end(), numbers.begin(), numbers.end());
   instruction.run = [function = std::move(strip).Build(), num_arrays = arrays.size(),
-                     number_dtypes = std::move(number_dtypes), width, streamed](const FusedCall& call) {
+                     number_dtypes = std::move(number_dtypes), width, streamed, fetched](const FusedCall& call) {
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     float widened[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < number_dtypes.size(); ++i) {
@@ -381,8 +389,8 @@ void Builder::AddStrip(int first, int last) {
       if (!is_f32) kernels::Convert(number_dtypes[i], number, DType::kF32, 1, &widened[i]);
       numbers_of_call[i] = is_f32 ? static_cast<const float*>(number) : &widened[i];
     }
-    function.Run(
-        {call.in, numbers_of_call, call.out, call.rows, width, streamed, static_cast<const float*>(call.ahead)});
+    function.Run({call.in, numbers_of_call, call.out, call.rows, width, streamed, fetched,
+                  static_cast<const float*>(call.ahead)});
   };
   if (role == FusedRole::kFull && !ahead_.empty()) {
     instruction.ahead = ahead_.back();
