@@ -63,7 +63,7 @@ void Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count
   }
 }
 
-hn::Vec<U32> Magnitude(hn::Vec<U32> bits) { return hn::And(bits, hn::Set(U32(), 0x7fffffffu)); }
+HWY_INLINE hn::Vec<U32> Magnitude(hn::Vec<U32> bits) { return hn::And(bits, hn::Set(U32(), 0x7fffffffu)); }
 
 // The largest magnitude that does not exceed `limit`, as bits.
 uint32_t MaxUpTo(const float* values, int64_t pitch, uint32_t limit) {
@@ -162,14 +162,14 @@ void Split(const float* values, int64_t pitch, DigitLayers& layers) {
 
 // Blocks of 16 bytes, four digits of four k, transposed: words.
 #if HWY_TARGET == HWY_SCALAR
-void Words(const uint32_t* digits, uint8_t* words) {
+HWY_INLINE void Words(const uint32_t* digits, uint8_t* words) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(digits);
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 4; ++j) words[4 * j + i] = bytes[4 * i + j];
   }
 }
 #else
-void Words(const uint32_t* digits, uint8_t* words) {
+HWY_INLINE void Words(const uint32_t* digits, uint8_t* words) {
   const hn::FixedTag<uint8_t, 16> d;
   alignas(16) static constexpr uint8_t kTransposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   const auto bytes = hn::LoadU(d, reinterpret_cast<const uint8_t*>(digits));
@@ -179,7 +179,7 @@ void Words(const uint32_t* digits, uint8_t* words) {
 
 // Four k of kPairs. Returns a bit for each k whose low number wraps.
 #if HWY_TARGET == HWY_SCALAR
-uint64_t Pairs(const uint32_t* digits, char* to) {
+HWY_INLINE uint64_t Pairs(const uint32_t* digits, char* to) {
   uint64_t wrapped = 0;
   int16_t pairs[8];
   for (int i = 0; i < 4; ++i) {
@@ -193,7 +193,7 @@ uint64_t Pairs(const uint32_t* digits, char* to) {
   return wrapped;
 }
 #else
-uint64_t Pairs(const uint32_t* digits, char* to) {
+HWY_INLINE uint64_t Pairs(const uint32_t* digits, char* to) {
   const hn::FixedTag<int32_t, 4> d;
   const hn::Repartition<uint8_t, decltype(d)> bytes;
   const auto word = hn::LoadU(d, reinterpret_cast<const int32_t*>(digits));
