@@ -55,6 +55,7 @@ struct DigitGroupArgs {
   float* sums;
   float* parts;
   int64_t half_stride;
+  int64_t fetch;  // if not 0, so many bytes ahead of where the weights are read they may be fetched
 };
 
 // From a group of a panel to the next.

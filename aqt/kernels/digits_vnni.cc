@@ -78,6 +78,10 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* HWY_RESTRICT w
     }
   }
   for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
+    if (R == 1 && args.fetch != 0) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + args.fetch + 64 * v);
+    }
     Block<kBits, 0>(weights, words, s);
     if constexpr (kBlocks >= 2) Block<kBits, 1>(weights, words + kWordBytes, s);
     if constexpr (kBlocks == 4) {
