@@ -102,7 +102,7 @@ template <int kBits>
 void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t tile_bytes = kTileRows * 4 * args.pitch;
   const char* words = args.digits;
-  // The weights of the next group follow. With one tile the processor's own prefetching is better.
+  // The weights of the next group follow. One tile leaves them to the processor, or fetches them while it goes (fetch).
   const int64_t group_bytes = GroupBytes(args);
   const int64_t tiles = (args.num_lines + 1) / 2, share = tiles < 2 ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
   const uint8_t* next = args.weights + group_bytes;

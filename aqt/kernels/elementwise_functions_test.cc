@@ -148,10 +148,12 @@ TEST(FunctionsTest, ExpOfF32IsTheSameAloneAndInAVector) {
     for (size_t i = 0; i < x.size(); ++i) {
       float alone;
       Unary(UnaryKind::kExp, DType::kF32, &x[i], 1, &alone, target);
-      if (std::isnan(alone)) ASSERT_TRUE(std::isnan(together[i])) << target << " " << x[i];
-      else
+      if (std::isnan(alone)) {
+        ASSERT_TRUE(std::isnan(together[i])) << target << " " << x[i];
+      } else {
         ASSERT_EQ(__builtin_bit_cast(uint32_t, together[i]), __builtin_bit_cast(uint32_t, alone))
             << target << " " << x[i];
+      }
     }
   }
 }
