@@ -32,22 +32,28 @@ struct Cut {
   int64_t m_tasks = 1, n_tasks = 1;
 };
 
-// Cuts every matrix of a batch into at least `least` tasks, so that all threads end at about the same time: the thread
-// with the most tasks has as few tiles as possible. Among equals, more tasks, then longer runs of rows. At most
-// `per_thread` of them for a thread, unless `least` are more.
+// What a task pays besides its tiles, in the time of one tile: for each panel of columns, which comes from L2 or L3, and
+// for each panel of rows, which comes from L3 once.
+constexpr double kColumnsCost = 0.5, kRowsCost = 0.25;
+// The part of a task by which one thread ends later than another.
+constexpr double kLateEnd = 0.05;
+
+// Cuts every matrix of a batch into at least `least` tasks, so that the thread with the most work has as little as
+// possible: all threads then end at about the same time, and tasks have many rows for each panel of columns. At most
+// `per_thread` tasks for a thread, or twice the least if that is more.
 Cut EvenTasks(const Cut& least, int64_t per_thread, int64_t batch, int64_t m_panels, int64_t n_panels,
               int64_t threads) {
-  const int64_t most = std::max(per_thread * threads, batch * least.m_tasks * least.n_tasks);
+  const int64_t most = std::max(per_thread * threads, 2 * batch * least.m_tasks * least.n_tasks);
   Cut best = least;
-  int64_t best_tiles = 0;
+  double best_cost = 0;
   for (int64_t n_tasks = least.n_tasks; n_tasks <= n_panels && batch * n_tasks * least.m_tasks <= most; ++n_tasks) {
     const int64_t most_m = std::clamp(most / (batch * n_tasks), least.m_tasks, m_panels);
     for (int64_t m_tasks = least.m_tasks; m_tasks <= most_m; ++m_tasks) {
-      const int64_t tasks = batch * m_tasks * n_tasks;
-      const int64_t tiles = CeilDiv(tasks, threads) * CeilDiv(m_panels, m_tasks) * CeilDiv(n_panels, n_tasks);
-      const bool more = tasks > batch * best.m_tasks * best.n_tasks;
-      if (best_tiles == 0 || tiles < best_tiles || (tiles == best_tiles && more)) {
-        best_tiles = tiles;
+      const double rows = CeilDiv(m_panels, m_tasks), cols = CeilDiv(n_panels, n_tasks);
+      const double task = cols * (rows + kColumnsCost) + rows * kRowsCost;
+      const double cost = (CeilDiv(batch * m_tasks * n_tasks, threads) + kLateEnd) * task;
+      if (best_cost == 0 || cost < best_cost) {
+        best_cost = cost;
         best = {m_tasks, n_tasks};
       }
     }
