@@ -95,12 +95,12 @@ struct VectorTile : Ops {
   template <bool kWide, int kPart, int R, int P>
   static HWY_INLINE void Group(const char* HWY_RESTRICT lhs, Panels rhs, Sums<R, P>& s) {
     decltype(Ops::template LoadRhs<kWide, kPart>(rhs.rhs)) b[2 * P];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int j = 0; j < 2 * P; ++j) b[j] = Ops::template LoadRhs<kWide, kPart>(rhs.template Vector<kWide>(j));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const auto a = Ops::Broadcast(lhs + r * 64);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int j = 0; j < 2 * P; ++j) s.v[r][j] = Ops::Step(a, b[j], s.v[r][j]);
     }
   }
@@ -113,16 +113,16 @@ struct VectorTile : Ops {
   template <int R, int P>
   static HWY_INLINE void TwoGroups(const char* HWY_RESTRICT lhs, Panels rhs, Sums<R, P>& even, Sums<R, P>& odd) {
     decltype(Ops::LoadShared(rhs.rhs)) both[2 * P];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int j = 0; j < 2 * P; ++j) both[j] = Ops::LoadShared(rhs.template Vector<false>(j));
     const auto add = [&]<int kPart>(Sums<R, P>& sums) HWY_ATTR {
       decltype(Ops::template Decode<kPart>(both[0])) b[2 * P];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int j = 0; j < 2 * P; ++j) b[j] = Ops::template Decode<kPart>(both[j]);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto a = Ops::Broadcast(lhs + r * 64 + 4 * kPart);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int j = 0; j < 2 * P; ++j) sums.v[r][j] = Ops::Step(a, b[j], sums.v[r][j]);
       }
     };
@@ -146,12 +146,12 @@ struct VectorTile : Ops {
     };
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int j = 0; j < 2 * P; ++j) s.v[r][j] = kShift != 0 ? hn::Zero(d) : load_init(r, j);
     }
     // A few rows have too few sums to hide the latency of an addition (4 or 5 cycles, 2 additions per cycle). Integers
     // may be added in any order.
-    constexpr bool kSplits = std::is_integral_v<Acc> && R * kLanes <= 32 && R <= 2;
+    constexpr bool kSplits = std::is_integral_v<Acc> && R * kLanes <= 32 && R <= 2 && P <= 2;
     constexpr int kMore = kLoadsShared<kWide> || P > 1 ? 1 : 3;
     [[maybe_unused]] Sums<R, P> more[kMore];
     if constexpr (kSplits) {
@@ -159,7 +159,7 @@ struct VectorTile : Ops {
       for (int i = 0; i < kMore; ++i) {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int j = 0; j < 2 * P; ++j) more[i].v[r][j] = hn::Zero(d);
         }
       }
@@ -193,7 +193,7 @@ struct VectorTile : Ops {
       for (int i = 0; i < kMore; ++i) {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int j = 0; j < 2 * P; ++j) s.v[r][j] = hn::Add(s.v[r][j], more[i].v[r][j]);
         }
       }
@@ -207,7 +207,7 @@ struct VectorTile : Ops {
     if constexpr (kShift != 0) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int j = 0; j < 2 * P; ++j) s.v[r][j] = hn::Add(hn::ShiftRight<kShift>(s.v[r][j]), load_init(r, j));
       }
     }
@@ -286,41 +286,58 @@ struct VectorTile : Ops {
     }
   }
 
-  // P panels of a run, and goes on to the next.
+  // P panels of a run, each `apart` panels from the one before, and goes on to the next.
   template <int R, int P, bool kFlush>
-  static HWY_INLINE void MultiplyNext(internal::PanelRun& run) {
+  static HWY_INLINE void MultiplyNext(internal::PanelRun& run, int64_t apart) {
     constexpr int64_t kFetch = R >= internal::kFetchRows ? internal::kFetchBytes : 0;
     const DF d;
     Sums<R, P> s;
-    Sum<false>(run.lhs, {run.rhs + Ops::kRhs.HeaderBytes(), run.rhs_panel_bytes, kFetch}, run.groups,
+    Sum<false>(run.lhs, {run.rhs + Ops::kRhs.HeaderBytes(), apart * run.rhs_panel_bytes, kFetch}, run.groups,
                run.corrects ? reinterpret_cast<const Acc*>(run.rhs) : nullptr, 0, s);
     VF cols[2 * P];
-#pragma GCC unroll 4
-    for (int j = 0; j < 2 * P; ++j) cols[j] = hn::LoadU(d, run.scales.col + j / 2 * run.col_step + j % 2 * kLanes);
+#pragma GCC unroll 8
+    for (int j = 0; j < 2 * P; ++j) {
+      cols[j] = hn::LoadU(d, run.scales.col + j / 2 * apart * run.col_step + j % 2 * kLanes);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const VF row = hn::Set(d, run.scales.row[r]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int j = 0; j < 2 * P; ++j) {
         const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
         StoreValue(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
-                   run.out + r * run.out_stride + j * kLanes);
+                   run.out + r * run.out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
       }
     }
     run.panels -= P;
-    run.rhs += P * run.rhs_panel_bytes;
-    run.scales.col += P * run.col_step;
-    run.out += P * 2 * kLanes;
+    Skip(run, 1);
+  }
+  static HWY_INLINE void Skip(internal::PanelRun& run, int64_t panels) {
+    run.rhs += panels * run.rhs_panel_bytes;
+    run.scales.col += panels * run.col_step;
+    run.out += panels * 2 * kLanes;
+  }
+
+  // One row, and P parts of the panels side by side.
+  template <int P, bool kFlush>
+  static HWY_INLINE void MultiplyParts(internal::PanelRun& run) {
+    const int64_t part = run.panels / P;
+    while (run.panels >= P) MultiplyNext<1, P, kFlush>(run, part);
+    Skip(run, (P - 1) * part);
   }
 
   // `run` is a copy, which no store to the output can change.
   template <int R, bool kFlush>
   static HWY_NOINLINE void MultiplyPanels(internal::PanelRun run) {
-    // One row is multiplied as fast as memory gives the rhs, and it gives more to two readers.
+    // One row is multiplied as fast as memory gives the rhs, and it gives more to several readers. Each reads its part
+    // of the panels from begin to end. Four pay if panels are long, need no decoding, and there are 32 registers.
     if constexpr (R == 1) {
-      while (run.panels > 1) MultiplyNext<R, 2, kFlush>(run);
+      if constexpr (HWY_TARGET == HWY_AVX3 && !kLoadsShared<false>) {
+        if (run.rhs_panel_bytes >= internal::kLongPanelBytes) MultiplyParts<4, kFlush>(run);
+      }
+      MultiplyParts<2, kFlush>(run);
     }
-    while (run.panels > 0) MultiplyNext<R, 1, kFlush>(run);
+    while (run.panels > 0) MultiplyNext<R, 1, kFlush>(run, 1);
   }
 };
 
