@@ -86,6 +86,18 @@ std::optional<Kind> AfterProduct(Kind kind) {
   }
 }
 
+// A value that is loaded and a step of this kind with it as one step.
+std::optional<Kind> AfterLoad(Kind kind) {
+  switch (kind) {
+    case Kind::kAdd: return Kind::kLoadAdd;
+    case Kind::kSub:
+    case Kind::kSubFrom: return Kind::kLoadSub;
+    case Kind::kDiv:
+    case Kind::kDivInto: return Kind::kLoadDiv;
+    default: return std::nullopt;
+  }
+}
+
 // A step of this kind, of a product and a kept value, as a step of the kept value and the product's operands.
 std::optional<Kind> OfKept(Kind kind) {
   switch (kind) {
@@ -126,11 +138,6 @@ Kind WriteOf(DType dtype) {
   return dtype == DType::kF16 ? Kind::kWriteF16 : Kind::kWrite;
 }
 
-StripFunction::Needs NeedsOf(Kind kind, DType dtype) {
-  if (dtype == DType::kBF16 || dtype == DType::kF16) return StripFunction::Needs::kSmallFloats;
-  return kind >= Kind::kRsqrt ? StripFunction::Needs::kFunctions : StripFunction::Needs::kArithmetic;
-}
-
 bool IsNumber(const Operand& x) { return x.where == Where::kNumber; }
 bool IsSlot(const Operand& x, int slot) { return x.where == Where::kSlot && x.index == slot; }
 
@@ -146,8 +153,8 @@ bool IsRead(absl::Span<const StripFunction::Step> steps, int slot) {
   return false;
 }
 
-// Joins products by numbers with the steps beside them.
-std::vector<StripFunction::Step> WithJoinedProducts(const std::vector<StripFunction::Step>& steps) {
+// Joins loads and products with the steps behind them.
+std::vector<StripFunction::Step> Joined(const std::vector<StripFunction::Step>& steps) {
   std::vector<StripFunction::Step> joined;
   for (const StripFunction::Step& step : steps) {
     if (!joined.empty()) {
@@ -159,6 +166,16 @@ std::vector<StripFunction::Step> WithJoinedProducts(const std::vector<StripFunct
       const std::optional<Kind> both = AfterProduct(step.kind);
       if (last.kind == Kind::kMul && IsNumber(last.x) && both.has_value()) {
         last = {*both, step.x, last.x};
+        continue;
+      }
+      if (last.kind == Kind::kMul && step.kind == Kind::kAdd && !IsNumber(step.x)) {
+        last = {Kind::kMulAddEach, step.x, last.x};
+        continue;
+      }
+      const std::optional<Kind> loaded = AfterLoad(step.kind);
+      if (last.kind == Kind::kLoad && loaded.has_value()) {
+        const bool reversed = step.kind == Kind::kSubFrom || step.kind == Kind::kDivInto;
+        last = reversed ? StripFunction::Step{*loaded, step.x, last.x} : StripFunction::Step{*loaded, last.x, step.x};
         continue;
       }
     }
@@ -200,10 +217,10 @@ int StripBuilder::Add(Node node) {
   return id;
 }
 
-int StripBuilder::Array(DType dtype) {
+int StripBuilder::Array(DType dtype, bool is_row) {
   AQT_CHECK(Takes(dtype) && num_arrays_ < kMaxOperands);
   const int array =
-      Add({.kind = Kind::kLoad, .leaf = {ArrayOf(dtype), static_cast<uint8_t>(num_arrays_++)}, .dtype = dtype});
+      Add({.kind = Kind::kLoad, .leaf = {ArrayOf(dtype), static_cast<uint8_t>(num_arrays_++), is_row}, .dtype = dtype});
   // Others are widened once, and by a step of their own.
   return dtype == DType::kF32 ? array : Cast(dtype, array);
 }
@@ -250,6 +267,13 @@ int StripBuilder::Cast(DType dtype, int x) {
   AQT_CHECK(Takes(dtype) && Takes(nodes_[x].dtype));
   const bool widens = dtype == DType::kF32 || dtype == nodes_[x].dtype;
   return Add({.kind = widens ? Kind::kCopy : RoundingTo(dtype), .in = {x, -1, -1}, .dtype = dtype});
+}
+
+int StripBuilder::Cost() const {
+  constexpr int kFunction = 8;  // such as exp
+  int cost = 0;
+  for (const Node& node : nodes_) cost += node.is_leaf() ? 0 : node.kind >= Kind::kRsqrt ? kFunction : 1;
+  return cost;
 }
 
 void StripBuilder::Output(int value) {
@@ -341,7 +365,7 @@ class StripBuilder::Scheduler {
         nodes_[in].last_use = id;
         if (in != previous || !TakesFirst(node, in)) nodes_[in].is_kept = true;
       }
-      if (node.in[1] == node.in[0]) nodes_[node.in[0]].is_kept = true;
+      if (node.in[1] == node.in[0] && node.kind != Kind::kMul) nodes_[node.in[0]].is_kept = true;
       previous = id;
     }
   }
@@ -368,6 +392,10 @@ class StripBuilder::Scheduler {
       const Operand operand = OperandOf(first);
       steps_.push_back({LoadOf(operand), operand});
       accumulator_ = first;
+    }
+    if (kind == Kind::kMul && first == second) {
+      kind = Kind::kSquare;
+      second = -1;
     }
     StripFunction::Step step{kind};
     if (second >= 0) step.x = OperandOf(second);
@@ -399,13 +427,12 @@ StripFunction StripBuilder::Build() && {
   StripFunction function;
   function.numbers_ = std::move(numbers_);
   function.row_sums_ = std::move(row_sums_);
-  for (const Node& node : nodes_) function.needs_ = std::max(function.needs_, NeedsOf(node.kind, node.dtype));
-  function.steps_ = WithoutKept(WithJoinedProducts(Scheduler(Sorter(nodes_).Nodes()).Steps()));
+  function.steps_ = WithoutKept(Joined(Scheduler(Sorter(nodes_).Nodes()).Steps()));
   return function;
 }
 
 void StripFunction::Run(const StripCall& call, Target target) const {
-  internal::RunStrips(steps_, numbers_, row_sums_, needs_, call, target);
+  internal::RunStrips(steps_, numbers_, row_sums_, call, target);
 }
 
 }  // namespace aqt::kernels

@@ -15,9 +15,9 @@
 
 namespace aqt::kernels {
 
-// What a chain reads and writes: dense rows x columns matrices, and numbers.
+// What a chain reads and writes: dense rows x columns matrices, arrays of one row that all rows read, and numbers.
 struct StripCall {
-  const void* const* arrays;    // of the dtypes that StripBuilder was told
+  const void* const* arrays;    // of the dtypes and rows that StripBuilder was told
   const float* const* numbers;  // of a number per row: an array of them
   // Of the dtypes of the values: bool of a Compare; of SumRows a number for each row. May be arrays, or numbers for
   // each row, that no later step reads.
@@ -27,8 +27,12 @@ struct StripCall {
   uint32_t streamed = 0;
   // Bit i, of the first 32: array i, of floats, lies in memory and goes on behind these rows: it is fetched ahead.
   uint32_t fetched = 0;
-  // Null, or a matrix of the same extents that will be read soon: it is fetched into the L2 cache meanwhile.
+  // Null, or a matrix of the same extents that will be read soon: of each strip of it, this part is fetched into the L2
+  // cache meanwhile.
   const float* ahead = nullptr;
+  struct Fraction {
+    float begin = 0, end = 1;
+  } ahead_part = {};
 };
 
 // A chain that StripBuilder has made.
@@ -37,12 +41,6 @@ class StripFunction {
   void Run(const StripCall& call, Target target = BestTarget()) const;
 
   enum class Kind : uint8_t;
-  // What the steps need, each with what is above it. Code that can do more has fewer registers for a strip.
-  enum class Needs : uint8_t {
-    kArithmetic,
-    kFunctions,    // those that are not one instruction, such as exp
-    kSmallFloats,  // bf16 and f16
-  };
   struct Operand {
     enum class Where : uint8_t {
       kNone,
@@ -55,6 +53,7 @@ class StripFunction {
       kRowSum
     } where = Where::kNone;
     uint8_t index = 0;
+    bool is_row = false;  // an array of one row
   };
   // accumulator = kind(accumulator, x), or with y and z, too.
   struct Step {
@@ -71,7 +70,6 @@ class StripFunction {
   std::vector<Step> steps_;
   std::vector<Number> numbers_;
   std::vector<int> row_sums_;  // outputs
-  Needs needs_ = Needs::kArithmetic;
 };
 
 // Makes a StripFunction. Values are named by the integers that these functions return.
@@ -86,8 +84,9 @@ class StripBuilder {
   static bool Takes(BinaryKind kind);
   static bool Takes(DType dtype);  // f32, bf16, f16
 
-  // The next of StripCall::arrays, numbers. A number is that of the call, so `dtype` must be able to represent it.
-  int Array(DType dtype = DType::kF32);
+  // The next of StripCall::arrays, numbers. `is_row`: of one row, which all rows read. A number is that of the call, so
+  // `dtype` must be able to represent it.
+  int Array(DType dtype = DType::kF32, bool is_row = false);
   int BoolArray();  // a condition of Select
   int Number(bool per_row, DType dtype = DType::kF32);
   // A step; its operands are values above, of one dtype, which is that of the result.
@@ -104,6 +103,8 @@ class StripBuilder {
   void SumRows(int value);
 
   int num_steps() const { return num_steps_; }
+  // How long the steps take, roughly, as a multiple of an addition's time.
+  int Cost() const;
   StripFunction Build() &&;
 
  private:

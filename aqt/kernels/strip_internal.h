@@ -27,7 +27,13 @@ enum class StripFunction::Kind : uint8_t {
   kSub,      // a - x
   kSubFrom,  // x - a
   kMul,
-  // Several steps in one, where y is a number, and z is a number or nothing. Each product is rounded before it is used.
+  kSquare,  // a * a
+  // Several steps in one. Each product is rounded before it is used.
+  kLoadAdd,     // x + y
+  kLoadSub,     // x - y
+  kLoadDiv,     // x / y
+  kMulAddEach,  // a * y + x
+  // The same, where y is a number, and z is a number or nothing.
   kLoadMul,         // x * y
   kMulAdd,          // a * y + x
   kMulSub,          // a * y - x
@@ -56,7 +62,7 @@ enum class StripFunction::Kind : uint8_t {
   kAbs,
   kFlush,
   kSqrt,
-  // Needs::kFunctions from here on.
+  // Functions, from here on.
   kRsqrt,
   kExp,
   kExpm1,
@@ -71,7 +77,7 @@ namespace internal {
 
 // `row_sums`: the outputs that they are.
 void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               absl::Span<const int> row_sums, StripFunction::Needs needs, const StripCall& call, Target target);
+               absl::Span<const int> row_sums, const StripCall& call, Target target);
 
 }  // namespace internal
 }  // namespace aqt::kernels

@@ -63,8 +63,17 @@ class Chain {
       : rows_(rows), columns_(columns), n_(rows * columns), random_(seed) {}
 
   void AddLeaf() {
-    const uint32_t which = random_() % 3;
+    const uint32_t which = random_() % 4;
     const DType dtype = RandomDType();
+    if (which == 3) {
+      const std::vector<float> row = RandomFloats(columns_, random_);
+      rows_of_arrays_.emplace_back(dtype, row);
+      arrays_.push_back(rows_of_arrays_.back().data());
+      std::vector<float> all(n_);
+      for (int64_t i = 0; i < n_; ++i) all[i] = row[i % columns_];
+      values_.emplace_back(dtype, all);
+      return AddId(builder_.Array(dtype, /*is_row=*/true), /*is_leaf=*/true);
+    }
     if (which == 0) {
       values_.emplace_back(dtype, RandomFloats(n_, random_));
       arrays_.push_back(values_.back().data());
@@ -212,6 +221,7 @@ class Chain {
   std::mt19937 random_;
   StripBuilder builder_;
   std::vector<const void*> arrays_;
+  std::deque<Values> rows_of_arrays_;
   std::vector<std::vector<float>> numbers_;
   std::vector<int> ids_;
   std::deque<Values> values_;  // by position in ids_
@@ -222,7 +232,7 @@ class Chain {
 
 TEST(StripTest, RandomChainsHaveTheBitsOfTheirSteps) {
   std::mt19937 random(1);
-  for (uint32_t seed = 0; seed < 500; ++seed) {
+  for (uint32_t seed = 0; seed < 1000; ++seed) {
     SCOPED_TRACE(seed);
     constexpr int64_t kColumns[] = {1, 3, 16, 65, 128, 130, 200, 520};
     Chain chain(1 + random() % 5, kColumns[random() % 8], seed);
