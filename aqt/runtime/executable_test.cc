@@ -157,6 +157,28 @@ TEST(ExecutableTest, NumbersOfRows) {
   }
 }
 
+// Rows that all rows read: of whole strips and of others, several in one, of other dtypes, read as another dtype, and
+// read by a reduction, too.
+TEST(ExecutableTest, OneRowForAllRows) {
+  const auto fn = [](In in) {
+    const Value row = in[1] * 2.0, wide = ops::BroadcastTo(in[1], in[0].shape());
+    const Value bits = ops::Cast(ops::Bitcast(ops::BroadcastTo(in[2], in[0].shape()), DType::kF16), DType::kF32);
+    const Value centered = in[0] - ops::ReduceSum(in[0], {-1}, true) / 64.0;
+    return Values{in[0] * in[1] + row,
+                  centered / (ops::ReduceSum(centered * centered, {-1}, true) + 1e-5) * in[1] + row,
+                  ops::Cast(in[0], DType::kBF16) * in[2] + in[2],
+                  bits - in[0],
+                  wide - ops::ReduceMax(wide, {-1}, true),
+                  ops::Reshape(in[0], {in[0].shape()[0] * 2, in[0].shape()[1] / 2}) * in[3]};
+  };
+  for (const int64_t columns : {64, 256, 300, 384, 1024}) {
+    for (const int64_t rows : {1, 7, 600}) {
+      ExpectSameAsEval(fn, {RandomArray({DType::kF32, {rows, columns}}, 1), RandomArray({DType::kF32, {columns}}, 2),
+                            RandomArray({DType::kBF16, {columns}}, 3), RandomArray({DType::kF32, {columns / 2}}, 4)});
+    }
+  }
+}
+
 // With one column a sum of a row has the shape of the row: steps and further sums read it without a broadcast.
 TEST(ExecutableTest, SumsOfRowsOfOneElement) {
   const auto fn = [](In in) {

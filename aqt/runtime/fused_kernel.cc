@@ -27,6 +27,9 @@ constexpr int64_t kPieceElements = 16384;
 constexpr int64_t kMinRowsOfStrips = 64;
 // A number for each row is read where it is from so many columns on; below, a copy for each element is faster.
 constexpr int64_t kMinColumnsOfRowNumbers = 32;
+// One row that all rows read stays one, if its columns are whole strips, and so many: it stays in L1, and takes less
+// scratch memory. A strip that is not whole costs more.
+constexpr int64_t kMinColumnsOfOneRow = 256, kColumnsOfStrips = 128;
 
 // Outputs of so many bytes are written past the caches: they would not stay there, and would be read first.
 constexpr int64_t kMinStreamedBytes = int64_t{8} << 20;
@@ -67,6 +70,8 @@ class Builder {
   bool OnlyStepsRead(VarId var, int strip) const;
   // Whether a large output of the program is read by no member outside this strip.
   bool IsStreamed(VarId var, int strip) const;
+  // Whether all rows of a broadcast are one row of a variable of the group's caller, and only steps read it.
+  bool IsOneRow(const Equation& eqn, FusedRole role) const;
   void Add(const FusedMember& member, int index);
   void AddReduction(const Equation& eqn, FusedRole role, int index);
   void AddBroadcast(const Equation& eqn, FusedRole role);
@@ -105,11 +110,19 @@ class Builder {
     bool per_row;
   };
   absl::flat_hash_map<VarId, Numbers> numbers_;
+  absl::flat_hash_set<VarId> one_rows_;          // broadcasts of which only one row is made
   absl::flat_hash_map<VarId, bool> read_whole_;  // operands of which a piece reads other rows than its own
   ArenaLayout layout_, kept_;
   std::shared_ptr<FusedProgram> fused_ = std::make_shared<FusedProgram>();
   std::vector<std::pair<int, int>> may_share_;
-  std::vector<Location> ahead_;  // f32 matrices that a reduction is the first to read, and that no strip fetches yet
+  // An f32 matrix that a reduction is the first to read, and the instructions that fetch it, with their costs. Each
+  // fetches a part, so that memory is read all the time.
+  struct Ahead {
+    Location matrix;
+    std::vector<std::pair<size_t, int>> strips = {};
+    int cost = 0;
+  };
+  std::vector<Ahead> ahead_;
 };
 
 // Whole periods of broadcast rows, if there is a choice: then they are copied only once.
@@ -350,7 +363,7 @@ void Builder::AddStrip(int first, int last) {
     }
     arrays.push_back(LocationOf(root, width, dtype));
     if (arrays.size() <= 32 && IsInMemory(root, arrays.back())) fetched |= uint32_t{1} << (arrays.size() - 1);
-    return ids[key] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype);
+    return ids[key] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype, one_rows_.contains(root));
   };
   Instruction instruction;
   for (int i = first; i <= last; ++i) {
@@ -379,6 +392,7 @@ void Builder::AddStrip(int first, int last) {
   }
   instruction.in.assign(arrays.begin(), arrays.end());
   instruction.in.insert(instruction.in.end(), numbers.begin(), numbers.end());
+  const int cost = strip.Cost();
   instruction.run = [function = std::move(strip).Build(), num_arrays = arrays.size(),
                      number_dtypes = std::move(number_dtypes), width, streamed, fetched](const FusedCall& call) {
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
@@ -390,13 +404,24 @@ void Builder::AddStrip(int first, int last) {
       numbers_of_call[i] = is_f32 ? static_cast<const float*>(number) : &widened[i];
     }
     function.Run({call.in, numbers_of_call, call.out, call.rows, width, streamed, fetched,
-                  static_cast<const float*>(call.ahead)});
+                  static_cast<const float*>(call.ahead), call.ahead_part});
   };
   if (role == FusedRole::kFull && !ahead_.empty()) {
-    instruction.ahead = ahead_.back();
-    ahead_.pop_back();
+    Ahead& ahead =
+        *std::min_element(ahead_.begin(), ahead_.end(), [](const Ahead& a, const Ahead& b) { return a.cost < b.cost; });
+    ahead.strips.emplace_back(fused_->each.size(), cost);
+    ahead.cost += cost;
+    instruction.ahead = ahead.matrix;
   }
   fused_->each.push_back(std::move(instruction));
+}
+
+bool Builder::IsOneRow(const Equation& eqn, FusedRole role) const {
+  const Aval& to = program_.aval(eqn.out[0]);
+  if (role != FusedRole::kFull || columns_ < kMinColumnsOfOneRow || columns_ % kColumnsOfStrips != 0) return false;
+  if (!kernels::StripBuilder::Takes(to.dtype) || !OnlyStepsRead(eqn.out[0], /*strip=*/-1)) return false;
+  const int64_t period = StridedCopy::Of(eqn.op, program_.aval(eqn.in[0]), to)->period();
+  return period > 0 && columns_ % period == 0;
 }
 
 void Builder::AddBroadcast(const Equation& eqn, FusedRole role) {
@@ -417,6 +442,16 @@ void Builder::AddBroadcast(const Equation& eqn, FusedRole role) {
   const int64_t period = copy.period();
   const bool once = period > 0 && (piece_rows_ * width % period == 0 || piece_rows_ == rows_) && !IsOutput(eqn.out[0]);
   instruction.in = {External(source, 0)};
+  if (IsOneRow(eqn, role)) {
+    const Location row{Location::Where::kKept, kept_.Take(columns_ * size), 0};
+    instruction.run = [copy = std::move(copy), width](const FusedCall& call) {
+      copy.RunPart(call.in[0], 0, width, call.out[0]);
+    };
+    instruction.out = {made_[eqn.out[0]] = row};
+    one_rows_.insert(eqn.out[0]);
+    fused_->before.push_back(std::move(instruction));
+    return;
+  }
   instruction.run = [copy = std::move(copy), width](const FusedCall& call) {
     copy.RunPart(call.in[0], call.first * width, call.rows * width, call.out[0]);
   };
@@ -430,7 +465,7 @@ void Builder::AddReduction(const Equation& eqn, FusedRole role, int index) {
   const Location x = LocationOf(Root(eqn.in[0]), columns_, dtype);
   const int64_t columns = columns_;
   if (role == FusedRole::kReduceRows) {
-    if (x.where == Location::Where::kIn && dtype == DType::kF32 && !IsRead(x)) ahead_.push_back(x);
+    if (x.where == Location::Where::kIn && dtype == DType::kF32 && !IsRead(x)) ahead_.push_back({x});
     const Location out = Result(eqn, role, /*once=*/false);
     FindShared(eqn, out, index);
     const auto run = [=](const FusedCall& call) {
@@ -482,6 +517,15 @@ OpKernel Builder::Make() && {
   FindStrips();
   FindNumbers();
   for (size_t i = 0; i < group_.members.size(); ++i) Add(group_.members[i], static_cast<int>(i));
+  for (const Ahead& ahead : ahead_) {
+    int before = 0;
+    const auto share = [&] { return static_cast<float>(before) / static_cast<float>(ahead.cost); };
+    for (const auto& [index, cost] : ahead.strips) {
+      const float begin = share();
+      before += cost;
+      fused_->each[index].ahead_part = {begin, share()};
+    }
+  }
   fused_->rows = rows_;
   fused_->piece_rows = piece_rows_;
   fused_->kept_at = layout_.num_bytes();

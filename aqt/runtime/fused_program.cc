@@ -47,7 +47,7 @@ void FusedProgram::RunOne(const FusedInstruction& instruction, const KernelCall&
   for (size_t i = 0; i < instruction.out.size(); ++i) out[i] = at(instruction.out[i]);
   const bool fetches = has_next && instruction.ahead.has_value();
   const void* ahead = fetches ? at(*instruction.ahead) + rows * instruction.ahead->row_bytes : nullptr;
-  instruction.run({in, out, first, rows, ahead});
+  instruction.run({in, out, first, rows, ahead, instruction.ahead_part});
 }
 
 void FusedProgram::RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const {

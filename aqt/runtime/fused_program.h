@@ -33,6 +33,7 @@ struct FusedCall {
   void* const* out;
   int64_t first, rows;
   const void* ahead;  // null, or FusedInstruction::ahead of the rows after these
+  kernels::StripCall::Fraction ahead_part;
 };
 
 inline constexpr size_t kMaxFusedOperands = kernels::StripBuilder::kMaxOperands;  // likewise results
@@ -41,8 +42,9 @@ struct FusedInstruction {
   std::function<void(const FusedCall&)> run;
   absl::InlinedVector<FusedLocation, 3> in;
   absl::InlinedVector<FusedLocation, 1> out;
-  // An operand of another instruction that is worth fetching for the next piece.
+  // An operand of another instruction that is worth fetching for the next piece, and the part of it to fetch.
   std::optional<FusedLocation> ahead = std::nullopt;
+  kernels::StripCall::Fraction ahead_part = {};
 };
 
 struct FusedProgram {

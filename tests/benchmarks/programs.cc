@@ -6,7 +6,7 @@
 // Then the same step in mixed precision and in scaled arithmetic, in turns with the plain one. `casts` is the time of a
 // program of only the step's casts; the last column is the step's time without them, as a multiple of the plain step's.
 //
-//   bazel run //tests/benchmarks:programs [-- ROUNDS]
+//   bazel run //tests/benchmarks:programs [-- ROUNDS [PROGRAM]]
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
@@ -201,12 +202,16 @@ void PrecisionSteps(int rounds) {
   }
 }
 
-void Main(int rounds) {
+// Of all programs, or of the one with this name. Returns whether there is one.
+bool Main(int rounds, absl::string_view name) {
+  std::vector<Case> cases = Cases();
+  if (!name.empty()) std::erase_if(cases, [&](const Case& c) { return c.name != name; });
+  if (cases.empty()) return false;
   const std::vector<Array> copied = Arguments(1, {4096, 1024});
   ArrayBuilder copy(copied[0].aval());
   const double copied_bytes = 2.0 * copied[0].num_bytes();
   std::printf("%-18s %10s %10s %10s %10s %8s\n", "program", "equations", "Eval us", "unfused", "fused", "of copy");
-  for (const Case& c : Cases()) {
+  for (const Case& c : cases) {
     const Executable fused = *Executable::Make(c.program), unfused = *Executable::Make(c.program, {.fuse = false});
     std::vector<ArrayBuilder> outputs;
     std::vector<MutableArrayRef> memory;
@@ -230,6 +235,7 @@ void Main(int rounds) {
                 bytes / best / (copied_bytes / probe));
     std::fflush(stdout);
   }
+  return true;
 }
 
 }  // namespace
@@ -237,10 +243,14 @@ void Main(int rounds) {
 
 int main(int argc, char** argv) {
   int rounds = 100;
-  if (argc > 2 || (argc == 2 && (!absl::SimpleAtoi(argv[1], &rounds) || rounds < 1))) {
-    std::fprintf(stderr, "usage: programs [ROUNDS], with ROUNDS of at least 1\n");
+  if (argc > 3 || (argc > 1 && (!absl::SimpleAtoi(argv[1], &rounds) || rounds < 1))) {
+    std::fprintf(stderr,
+                 "usage: programs [ROUNDS [PROGRAM]], with ROUNDS of at least 1, and a name of the first column\n");
     return 2;
   }
-  aqt::Main(rounds);
-  aqt::PrecisionSteps(10 * rounds);
+  if (!aqt::Main(rounds, argc > 2 ? argv[2] : "")) {
+    std::fprintf(stderr, "no program is called \"%s\": without a name, the first column lists them\n", argv[2]);
+    return 2;
+  }
+  if (argc <= 2) aqt::PrecisionSteps(10 * rounds);
 }
