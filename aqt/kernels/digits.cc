@@ -24,8 +24,8 @@ using internal::kPanelColumns;
 constexpr int64_t kBlockRows = 64;
 // So many bytes of digits of blocks of rows are gone over together, for threads wait for each other after each pass.
 constexpr int64_t kPassBytes = 512 << 10;
-// Weights of so many bytes do not stay in the caches. One row waits for them, unless they are fetched so far ahead.
-constexpr int64_t kFetchedWeights = 16'000'000, kFetchBytes = 8 << 10;
+// Weights of so many bytes do not stay in the caches. One row waits for them, unless they are fetched ahead.
+constexpr int64_t kFetchedWeights = 16'000'000;
 // Below this many multiplications a second thread costs more than it saves.
 constexpr double kMinParallelWork = 1e6;
 constexpr int64_t kMinParallelSplit = 8 << 10;
@@ -142,7 +142,7 @@ class Product {
     call.sums = sums;
     call.parts = parts;
     call.half_stride = rows * kHalfColumns;
-    call.fetch = args_.format.PackedBytes() >= kFetchedWeights ? kFetchBytes : 0;
+    call.fetch = args_.format.PackedBytes() >= kFetchedWeights ? internal::kFetchBytes : 0;
     std::fill(sums, sums + rows * kPanelColumns, 0.0f);
     bool special[kBlockRows] = {};
     bool any_special = false;

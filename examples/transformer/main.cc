@@ -201,7 +201,7 @@ int Main(int argc, char** argv) {
   option("--prompt", flags.prompt, "what a sample goes on from", "TEXT");
   option("--sample", flags.sample, "bytes to sample; 0: none", "N")->check(CLI::NonNegativeNumber);
   option("--temperature", flags.temperature, "of the samples; 0: always the likeliest byte", "X")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1000.0));
   option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it", "N")->check(CLI::Range(1, 64));
   if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
       exit.has_value())
