@@ -21,6 +21,8 @@
 //       added to out (Epilogue::adds)
 // for R in {1, 2, 4, 8, kLhs.width}, up to the last of these; kWide only with that, and only if there is a wide form.
 // Perhaps it has
+//   kOneBlockGroups            up to so many groups, more than kBlockGroups, are one block if all of an lhs block stays
+//                              in L2: then the rhs panel comes from there, too, but no sums are written and read again
 //   MultiplyPanels<R, kFlush>(run)
 //       Multiply<R, false, kFlush, float> of each panel of a PanelRun, for R in {1, 2, 4}, and 8 if kLhs.width >= 8
 
@@ -218,7 +220,10 @@ class BlockProduct {
 
   void Run() {
     // Blocks of equal size, so that the last one is not a short remainder. A few rows read all of a panel in one go.
-    const int64_t most_groups = m1_ - m0_ <= kMaxPiece ? kMaxSumGroups : Tile::kBlockGroups;
+    const int64_t lhs_bytes = (m1_ - m0_ + kMr - 1) / kMr * lhs_panel_bytes_;
+    const bool lhs_fits = lhs_bytes <= kBlockBytes;
+    const bool is_one_block = m1_ - m0_ <= kMaxPiece || (lhs_fits && groups_ <= kOneBlockGroups);
+    const int64_t most_groups = is_one_block ? kMaxSumGroups : Tile::kBlockGroups;
     const int64_t num_blocks = std::max<int64_t>(1, (groups_ + most_groups - 1) / most_groups);
     const int64_t block_steps =
         (groups_ + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);
@@ -229,8 +234,7 @@ class BlockProduct {
       LoadScales(scale, epi_.lhs_stride, m0_, m1_ - m0_, row_scales_);
     }
     const int64_t first = num_blocks == 1 ? RunPanels() : n0_;
-    const int64_t lhs_bytes = (m1_ - m0_ + kMr - 1) / kMr * lhs_panel_bytes_;
-    const int64_t chunk = num_blocks == 1 || lhs_bytes <= kBlockBytes ? kNr : kChunkPanels * kNr;
+    const int64_t chunk = num_blocks == 1 || lhs_fits ? kNr : kChunkPanels * kNr;
     for (int64_t chunk0 = first; chunk0 < n1_; chunk0 += chunk) {
       const int64_t chunk1 = std::min(n1_, chunk0 + chunk);
       int64_t g = 0;
@@ -249,6 +253,10 @@ class BlockProduct {
   static constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
   static constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
   static constexpr int kMaxPiece = kMr >= 8 ? 8 : 4;  // rows of a PanelRun
+  static constexpr int64_t kOneBlockGroups = [] {
+    if constexpr (requires { Tile::kOneBlockGroups; }) return Tile::kOneBlockGroups;
+    else return Tile::kBlockGroups;
+  }();
   static constexpr bool kHasPanelRuns = requires(const PanelRun& run) { Tile::template MultiplyPanels<1, false>(run); };
   // An lhs that is stored as it is needs no correction.
   static constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;

@@ -42,7 +42,7 @@ const Shape kShapes[] = {
     {1, 2, 3, 257},   {1, 3, 19, 769},  {1, 7, 40, 1023}, {1, 8, 32, 1024},   {1, 17, 35, 1025},
     {2, 5, 18, 1537}, {1, 1, 7, 2081},  {1, 200, 3, 9},   {1, 193, 17, 1601}, {1, 131, 133, 3001},  // chunks of columns
     {1, 1, 133, 643}, {2, 1, 64, 1100}, {1, 4, 70, 3001}, {1, 30, 40, 1700},  // panels in pairs, and what is fetched
-    {1, 1, 250, 643}, {1, 1, 226, 129},                                       // seven panels of a row, long and short
+    {1, 1, 250, 643}, {1, 1, 226, 129}, {1, 30, 70, 500},  // seven panels of a row, long and short; one block of f32
 };
 
 // The rows of the table with these sums and this element in both panels' values.
