@@ -131,8 +131,8 @@ HWY_INLINE void RowsTogether(const C* x, int64_t columns, C* out) {
   }
 }
 
-// The maxima of several rows with the processor's maximum, which may drop a NaN and take -0 for +0. Returns false where
-// that could be: the results are to be computed again.
+// The maxima of several rows with the processor's maximum, which may drop a NaN and take -0 for +0. Returns false and
+// writes nothing where that could be. `out` may be x.
 template <int kRows, class C>
 HWY_INLINE bool QuickMaxima(const C* x, int64_t columns, C* out) {
   const Wide<C> d;
@@ -151,15 +151,17 @@ HWY_INLINE bool QuickMaxima(const C* x, int64_t columns, C* out) {
     }
   }
   bool sure = true;
+  C results[kRows];
   for (int r = 0; r < kRows; ++r) {
     C maximum = hn::GetLane(hn::MaxOfLanes(d, maxima[r])), sum = hn::GetLane(hn::SumOfLanes(d, sums[r]));
     for (int64_t i = k; i < columns; ++i) {
       maximum = std::max(maximum, x[r * columns + i]);
       sum += x[r * columns + i];
     }
-    out[r] = maximum;
+    results[r] = maximum;
     sure &= sum == sum && maximum != 0;
   }
+  if (sure) std::copy_n(results, kRows, out);
   return sure;
 }
 

@@ -23,7 +23,7 @@ std::optional<ReduceExtents> ReduceExtentsOf(const Shape& shape, absl::Span<cons
 // Whether the functions below take this kind. Dtypes are the arithmetic ones.
 bool ReducesParts(ReduceKind kind);
 
-// out[r] = over the elements of row r, for a dense matrix.
+// out[r] = over the elements of row r, for a dense matrix. `out` may be x if columns is 1.
 void ReduceRows(ReduceKind kind, DType dtype, const void* x, int64_t rows, int64_t columns, void* out);
 
 // A row that comes in parts: StartLanes, AddToRow for all of its parts in their order, and FinishLanes, each with one

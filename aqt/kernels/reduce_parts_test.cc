@@ -76,6 +76,19 @@ TEST(ReducePartsTest, HasTheBitsOfReduce) {
   }
 }
 
+TEST(ReducePartsTest, RowsOfOneElementInPlace) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {kNan, 0, -1, 2, -0.0f, kInf, -kInf, kNan, 3, kNan, 0};
+  for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kMax}) {
+    const Array array = Array::FromSpan(absl::MakeConstSpan(x), {static_cast<int64_t>(x.size()), 1});
+    std::vector<float> in_place = x;
+    ReduceRows(kind, DType::kF32, in_place.data(), array.num_elements(), 1, in_place.data());
+    EXPECT_TRUE(
+        SameBits(Array::FromSpan(absl::MakeConstSpan(in_place), {array.num_elements()}), Reduced(kind, array, 1)))
+        << ToString(kind);
+  }
+}
+
 // Of zeros, +0 is the larger, and a NaN is larger than all, wherever in the row they are.
 TEST(ReducePartsTest, MaximaOfZerosAndNaN) {
   constexpr int64_t kRows = 4;
