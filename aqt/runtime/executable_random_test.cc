@@ -58,9 +58,9 @@ Array Numbers(const Aval& aval, Random& random, bool special) {
 class Generator {
  public:
   explicit Generator(Random& random) : random_(random) {
-    const int64_t extents[] = {1, 2, 3, 5, 7, 16, 17, 33, 64, 100, 300};
+    const int64_t extents[] = {1, 2, 3, 5, 7, 16, 17, 33, 64, 100, 256, 300, 384};
     const int64_t rank = 1 + random.Below(3);
-    for (int64_t i = 0; i < rank; ++i) extents_.push_back(extents[random.Below(11)]);
+    for (int64_t i = 0; i < rank; ++i) extents_.push_back(extents[random.Below(13)]);
     while (extents_.num_elements() > 20000) extents_[random.Below(rank)] = 2;
     if (random.Below(3) != 0) dtype_ = Pick({DType::kBF16, DType::kF16, DType::kF64, DType::kS32, DType::kF32});
   }

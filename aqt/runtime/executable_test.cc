@@ -179,6 +179,16 @@ TEST(ExecutableTest, OneRowForAllRows) {
   }
 }
 
+// Two sums of the rows of one value, and a sum of rows that an operand is read as by another member.
+TEST(ExecutableTest, SumsOfOneValue) {
+  const auto fn = [](In in) {
+    const Value y = in[0] * 2.0;
+    return Values{ops::ReduceSum(y, {-1}), ops::ReduceSum(y, {-1}, true) + y,
+                  ops::ReduceSum(ops::Reshape(y, {y.shape()[0], 1, y.shape()[1]}), {-1})};
+  };
+  for (const int64_t rows : {1, 2, 7, 600}) ExpectSameAsEval(fn, {RandomArray({DType::kF32, {rows, 37}}, 1)});
+}
+
 // With one column a sum of a row has the shape of the row: steps and further sums read it without a broadcast.
 TEST(ExecutableTest, SumsOfRowsOfOneElement) {
   const auto fn = [](In in) {

@@ -177,7 +177,7 @@ bool Builder::IsRowSum(const FusedMember& member) const {
 // new strip: within one, only results themselves are passed on. A cast by itself is none.
 void Builder::FindStrips() {
   absl::flat_hash_map<VarId, int> made_by;  // strips
-  absl::flat_hash_set<VarId> sums;
+  absl::flat_hash_set<VarId> sums, summed;
   int strip = -1, steps = 0;
   const auto is_made_here = [&](VarId var) {
     const auto made = made_by.find(Root(var));
@@ -195,7 +195,7 @@ void Builder::FindStrips() {
       continue;
     }
     if (strip >= 0 && group_.members[strip].role == FusedRole::kFull && IsRowSum(member) && is_made_here(eqn.in[0]) &&
-        is_passed_on(eqn.in[0])) {
+        is_passed_on(eqn.in[0]) && summed.insert(Root(eqn.in[0])).second) {
       strips_.back() = made_by[eqn.out[0]] = strip;
       sums.insert(eqn.out[0]);
       continue;
