@@ -254,7 +254,7 @@ class Differentiator {
         return absl::InternalError(absl::StrCat("the cotangent of operand ", i, " is ", out[i]->aval().ToString(),
                                                 " instead of ", program_.aval(var).ToString()));
       }
-      cotangents_[var] = cotangents_[var].has_value() ? *cotangents_[var] + *out[i] : *out[i];
+      cotangents_[var] = cotangents_[var].has_value() ? internal::AddCotangents(*cotangents_[var], *out[i]) : *out[i];
     }
     return absl::OkStatus();
   }

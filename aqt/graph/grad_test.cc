@@ -271,6 +271,42 @@ out %12 data "grad(1)"
 )text");
 }
 
+// 8-bit floats have no sums: those of cotangents are in f32, and rounded. 1.125 three times is 3.375, between 3.25 and
+// 3.5 of e4m3fn, and becomes 3.5, the even one; 2 + 1.125 is 3.125, which becomes 3.
+TEST(GradTest, SumsOfCotangentsOfEightBitFloats) {
+  for (const DType dtype : {DType::kE4M3FN, DType::kE5M2}) {
+    const auto narrow = [&](const Value& x) { return ops::Cast(x, dtype); };
+    const auto wide = [](const Value& x) { return ops::Cast(x, DType::kF32); };
+    const double ct = dtype == DType::kE4M3FN ? 1.125 : 1.25;
+    const auto taken = [&](In in) {
+      const Value indices = Value(Array::Of<int32_t>({1, 1, 0, 1}, {4}));
+      return Values{ops::ReduceSum(wide(ops::Take(narrow(in[0]), indices, 0)) * ct)};
+    };
+    const auto spread = [&](In in) {
+      return Values{ops::ReduceSum(wide(ops::BroadcastTo(narrow(in[0]), {3, 2})) * ct)};
+    };
+    const auto twice = [&](In in) {
+      const Value x = narrow(in[0]);
+      return Values{ops::ReduceSum(wide(x) * 2.0 + wide(ops::Transpose(x, {0})) * ct)};
+    };
+    const Array x = Array::Of<float>({1, 2}, {2});
+    const auto gradient = [&](const auto& fn) {
+      const absl::StatusOr<Program> program = TraceWith(fn, {x});
+      EXPECT_THAT(program, IsOk());
+      const absl::StatusOr<Program> both = ValueAndGrad(*program, {0});
+      EXPECT_THAT(both, IsOk());
+      const absl::StatusOr<std::vector<Array>> out = Eval(*both, {x});
+      EXPECT_THAT(out, IsOk());
+      const absl::Span<const float> g = (*out)[1].View<float>();
+      return std::vector<float>(g.begin(), g.end());
+    };
+    const bool is_e4m3 = dtype == DType::kE4M3FN;
+    EXPECT_THAT(gradient(taken), is_e4m3 ? ElementsAre(1.125f, 3.5f) : ElementsAre(1.25f, 4.0f));
+    EXPECT_THAT(gradient(spread), is_e4m3 ? ElementsAre(3.5f, 3.5f) : ElementsAre(4.0f, 4.0f));
+    EXPECT_THAT(gradient(twice), is_e4m3 ? ElementsAre(3.0f, 3.0f) : ElementsAre(3.0f, 3.0f));
+  }
+}
+
 TEST(GradTest, ProgramText) {
   const auto loss = [](In in) {
     Value y;

@@ -23,6 +23,14 @@ struct Call {
 
 constexpr double kTwoOverRootPi = 2 * std::numbers::inv_sqrtpi;
 
+// sum(ct), which adds up elements; of 8-bit floats in f32, and the result is rounded.
+template <class F>
+Value Summed(const Value& ct, F sum) {
+  const DType dtype = ct.dtype();
+  if (dtype != DType::kE4M3FN && dtype != DType::kE5M2) return sum(ct);
+  return ops::Cast(sum(ops::Cast(ct, DType::kF32)), dtype);
+}
+
 Cotangents Rule(const UnaryOp& op, const Call& call) {
   const Value &x = call.x[0], &y = call.y, &ct = call.ct;
   switch (op.kind) {
@@ -195,7 +203,8 @@ Cotangents Rule(const BroadcastOp& op, const Call& call) {
     const bool kept = it != op.axes.end() && shape[it - op.axes.begin()] == op.shape[axis];
     if (!kept) summed.push_back(axis);
   }
-  return {ops::Reshape(ops::ReduceSum(call.ct, summed), shape)};
+  const auto sum = [&](const Value& ct) { return ops::ReduceSum(ct, summed); };
+  return {ops::Reshape(summed.empty() ? call.ct : Summed(call.ct, sum), shape)};
 }
 
 Cotangents Rule(const ReshapeOp&, const Call& call) { return {ops::Reshape(call.ct, call.x[0].shape())}; }
@@ -249,7 +258,10 @@ Cotangents Rule(const CumulativeSumOp& op, const Call& call) {
 }
 
 Cotangents Rule(const TakeOp& op, const Call& call) {
-  return {ops::ScatterAdd(call.x[1], call.ct, call.x[0].shape()[op.axis], op.axis), std::nullopt};
+  const auto scatter = [&](const Value& ct) {
+    return ops::ScatterAdd(call.x[1], ct, call.x[0].shape()[op.axis], op.axis);
+  };
+  return {Summed(call.ct, scatter), std::nullopt};
 }
 
 Cotangents Rule(const ScatterAddOp& op, const Call& call) {
@@ -324,6 +336,10 @@ std::vector<std::optional<Value>> Vjp(const Op& op, absl::Span<const Value> oper
                                       const Value& cotangent, absl::Span<const bool> wanted) {
   const Call call{operands, output, cotangent, wanted};
   return std::visit([&](const auto& o) { return Rule(o, call); }, op);
+}
+
+Value AddCotangents(const Value& a, const Value& b) {
+  return Summed(a, [&](const Value& x) { return x + ops::Cast(b, x.dtype()); });
 }
 
 }  // namespace aqt::internal

@@ -15,6 +15,9 @@ namespace aqt::internal {
 std::vector<std::optional<Value>> Vjp(const Op& op, absl::Span<const Value> operands, const Value& output,
                                       const Value& cotangent, absl::Span<const bool> wanted);
 
+// The sum of two cotangents of one value; of 8-bit floats, which have no sums, that in f32, rounded.
+Value AddCotangents(const Value& a, const Value& b);
+
 }  // namespace aqt::internal
 
 #endif  // AQT_GRAPH_VJP_H_
