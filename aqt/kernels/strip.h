@@ -23,7 +23,8 @@ struct StripCall {
   // each row, that no later step reads.
   void* const* outputs;
   int64_t rows, columns;
-  // Bit i: whole lines of output i, a float, are written past the caches. For outputs that nobody reads soon.
+  // Bit i, of the first 32: whole lines of output i, a float, are written past the caches. For outputs that nobody
+  // reads soon.
   uint32_t streamed = 0;
   // Bit i, of the first 32: array i, of floats, lies in memory and goes on behind these rows: it is fetched ahead.
   uint32_t fetched = 0;

@@ -172,7 +172,7 @@ void PlaceSteps(absl::Span<const StripFunction::Step> steps, const StripCall& ca
     const PlacedStep step{nullptr, PlaceOf(kind, x, call, memory), PlaceOf(kind, y, call, memory),
                           PlaceOf(kind, z, call, memory)};
     const bool writes = WrittenBytes(kind) != 0;
-    add(FunctionsOf(kind, step, writes && (call.streamed >> x.index & 1) != 0), step);
+    add(FunctionsOf(kind, step, writes && x.index < 32 && (call.streamed >> x.index & 1) != 0), step);
   }
   add({&EndOfSteps, &EndOfSteps}, {});
 }

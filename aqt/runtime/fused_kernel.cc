@@ -386,7 +386,9 @@ void Builder::AddStrip(int first, int last) {
     ids[{eqn.out[0], program_.aval(eqn.out[0]).dtype}] = id;
     if (OnlyStepsRead(eqn.out[0], first)) continue;
     strip.Output(id);
-    if (IsStreamed(eqn.out[0], first)) streamed |= uint32_t{1} << instruction.out.size();
+    if (instruction.out.size() < 32 && IsStreamed(eqn.out[0], first)) {
+      streamed |= uint32_t{1} << instruction.out.size();
+    }
     instruction.out.push_back(Result(eqn, role, /*once=*/false));
     FindShared(eqn, instruction.out.back(), i);
   }
