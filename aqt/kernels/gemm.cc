@@ -32,8 +32,8 @@ struct Cut {
   int64_t m_tasks = 1, n_tasks = 1;
 };
 
-// What a task pays besides its tiles, in the time of one tile: for each panel of columns, which comes from L2 or L3, and
-// for each panel of rows, which comes from L3 once.
+// What a task pays besides its tiles, in the time of one tile: for each panel of columns, which comes from L2 or L3,
+// and for each panel of rows, which comes from L3 once.
 constexpr double kColumnsCost = 0.5, kRowsCost = 0.25;
 // The part of a task by which one thread ends later than another.
 constexpr double kLateEnd = 0.05;

@@ -148,7 +148,7 @@ Place PlaceOf(Kind kind, const StripFunction::Operand& operand, const StripCall&
     case Where::kArray: return input(sizeof(float));
     case Where::kBf16Array:
     case Where::kF16Array: return input(sizeof(uint16_t));
-    case Where::kBoolArray: return input(sizeof(bool));
+    case Where::kBoolArray: return array(call.arrays[operand.index], sizeof(bool));
     case Where::kNumber: {
       Place number = of_strip(memory.numbers[operand.index]);
       number.is_number = true;
