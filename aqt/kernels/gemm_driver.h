@@ -56,7 +56,7 @@ inline constexpr int64_t kPrefetchTiles = 4;
 // the processor does not run ahead far enough by itself.
 inline constexpr int64_t kFetchBytes = 8 << 10;
 inline constexpr int kFetchRows = 3;
-// Panels of this size are long.
+// From this size on, one row reads four panels at a time instead of two, where that pays (MultiplyPanels).
 inline constexpr int64_t kLongPanelBytes = 16 << 10;
 
 // Groups of k that a tile may sum up at once: of four u8 x s8 products, the largest, so many fit s32.

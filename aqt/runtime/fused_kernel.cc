@@ -70,8 +70,8 @@ class Builder {
   bool OnlyStepsRead(VarId var, int strip) const;
   // Whether a large output of the program is read by no member outside this strip.
   bool IsStreamed(VarId var, int strip) const;
-  // Whether all rows of a broadcast are one row of a variable of the group's caller, and only steps read it.
-  bool IsOneRow(const Equation& eqn, FusedRole role) const;
+  // Whether all rows of a broadcast with this period are one row, and only steps read it.
+  bool IsOneRow(VarId var, FusedRole role, int64_t period) const;
   void Add(const FusedMember& member, int index);
   void AddReduction(const Equation& eqn, FusedRole role, int index);
   void AddBroadcast(const Equation& eqn, FusedRole role);
@@ -174,7 +174,8 @@ bool Builder::IsRowSum(const FusedMember& member) const {
 
 // Successive steps of one role are a strip, and sums of the rows that it makes. Broadcasts may stand between them if
 // they do not read what it makes. A step that reads one of the sums, or the bits of a result as another dtype, begins a
-// new strip: within one, only results themselves are passed on. A cast by itself is none.
+// new strip: within one, only results themselves are passed on. A second sum of one value ends a strip. A cast by
+// itself is none.
 void Builder::FindStrips() {
   absl::flat_hash_map<VarId, int> made_by;  // strips
   absl::flat_hash_set<VarId> sums, summed;
@@ -418,12 +419,11 @@ void Builder::AddStrip(int first, int last) {
   fused_->each.push_back(std::move(instruction));
 }
 
-bool Builder::IsOneRow(const Equation& eqn, FusedRole role) const {
-  const Aval& to = program_.aval(eqn.out[0]);
-  if (role != FusedRole::kFull || columns_ < kMinColumnsOfOneRow || columns_ % kColumnsOfStrips != 0) return false;
-  if (!kernels::StripBuilder::Takes(to.dtype) || !OnlyStepsRead(eqn.out[0], /*strip=*/-1)) return false;
-  const int64_t period = StridedCopy::Of(eqn.op, program_.aval(eqn.in[0]), to)->period();
-  return period > 0 && columns_ % period == 0;
+bool Builder::IsOneRow(VarId var, FusedRole role, int64_t period) const {
+  const bool repeats = period > 0 && columns_ % period == 0;
+  const bool whole_strips = columns_ >= kMinColumnsOfOneRow && columns_ % kColumnsOfStrips == 0;
+  return role == FusedRole::kFull && repeats && whole_strips &&
+         kernels::StripBuilder::Takes(program_.aval(var).dtype) && OnlyStepsRead(var, /*strip=*/-1);
 }
 
 void Builder::AddBroadcast(const Equation& eqn, FusedRole role) {
@@ -444,7 +444,7 @@ void Builder::AddBroadcast(const Equation& eqn, FusedRole role) {
   const int64_t period = copy.period();
   const bool once = period > 0 && (piece_rows_ * width % period == 0 || piece_rows_ == rows_) && !IsOutput(eqn.out[0]);
   instruction.in = {External(source, 0)};
-  if (IsOneRow(eqn, role)) {
+  if (IsOneRow(eqn.out[0], role, period)) {
     const Location row{Location::Where::kKept, kept_.Take(columns_ * size), 0};
     instruction.run = [copy = std::move(copy), width](const FusedCall& call) {
       copy.RunPart(call.in[0], 0, width, call.out[0]);
