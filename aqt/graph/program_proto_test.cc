@@ -427,7 +427,8 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Files of every version of the format load for ever, and give the results that they gave.
+// Files of every version of the format load for ever, and give the results that they gave. (The results were written
+// anew when functions of f32 got other last bits.)
 TEST(ProgramProtoTest, OldFilesLoad) {
   const absl::StatusOr<Program> now = Trace([](In) { return EveryOperation(); }, {});
   ASSERT_THAT(now, IsOk());

@@ -1,5 +1,6 @@
 // The elementwise operations that math-inl.h and math-float-inl.h compute.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -16,7 +17,6 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
-#include "aqt/kernels/exp-inl.h"
 #include "aqt/kernels/math-float-inl.h"
 #include "aqt/kernels/math-inl.h"
 #include "aqt/kernels/vector-loops-inl.h"
@@ -43,27 +43,58 @@ HWY_INLINE void ForEachAngle(const C* x, int64_t n, C* out, Plain plain, Any any
   }
 }
 
-template <class C>
-void FunctionOf(UnaryKind kind, const C* x, int64_t n, C* out) {
-  const auto map = [&](auto f) { ForEach(n, out, f, x); };
+template <class C, class F>
+void ForEachNumber(const C* x, int64_t n, C* out, F f) {
+  ForEach(
+      n, out, [f](C v) { return static_cast<C>(f(v)); }, x);
+}
+
+void FunctionOf(UnaryKind kind, const double* x, int64_t n, double* out) {
+  const auto map = [&](auto f) { ForEachNumber(x, n, out, f); };
   switch (kind) {
-    case UnaryKind::kRsqrt: return map([](C v) { return static_cast<C>(Rsqrt(v)); });
-    case UnaryKind::kCbrt: return map([](C v) { return static_cast<C>(Cbrt(v)); });
-    case UnaryKind::kExp:
-      if constexpr (std::is_same_v<C, float>) return ExpOfEach(x, n, out);
-      else return map([](C v) { return Exp(v); });
-    case UnaryKind::kExpm1: return map([](C v) { return Expm1(v); });
-    case UnaryKind::kLog: return map([](C v) { return Log(v); });
-    case UnaryKind::kLog1p: return map([](C v) { return Log1p(v); });
-    case UnaryKind::kTanh: return map([](C v) { return Tanh(v); });
-    case UnaryKind::kLogistic: return map([](C v) { return Logistic(v); });
-    case UnaryKind::kErf: return map([](C v) { return Erf(v); });
-    case UnaryKind::kSin:
-      return ForEachAngle(
-          x, n, out, [](C v) { return static_cast<C>(PlainSin(v)); }, [](C v) { return static_cast<C>(Sin(v)); });
-    case UnaryKind::kCos:
-      return ForEachAngle(
-          x, n, out, [](C v) { return static_cast<C>(PlainCos(v)); }, [](C v) { return static_cast<C>(Cos(v)); });
+    case UnaryKind::kRsqrt: return map([](double v) { return Rsqrt(v); });
+    case UnaryKind::kCbrt: return map([](double v) { return Cbrt(v); });
+    case UnaryKind::kExp: return map([](double v) { return Exp(v); });
+    case UnaryKind::kExpm1: return map([](double v) { return Expm1(v); });
+    case UnaryKind::kLog: return map([](double v) { return Log(v); });
+    case UnaryKind::kLog1p: return map([](double v) { return Log1p(v); });
+    case UnaryKind::kTanh: return map([](double v) { return Tanh(v); });
+    case UnaryKind::kLogistic: return map([](double v) { return Logistic(v); });
+    case UnaryKind::kErf: return map([](double v) { return Erf(v); });
+    case UnaryKind::kSin: return ForEachAngle(x, n, out, PlainSin, Sin);
+    case UnaryKind::kCos: return ForEachAngle(x, n, out, PlainCos, Cos);
+    default: AQT_CHECK(!"a function");
+  }
+}
+
+// out[i] = f(x[i]) of vectors.
+template <class F>
+HWY_INLINE void ForEachVector(const float* x, int64_t n, float* out, F f) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) hn::StoreU(f(d, hn::LoadU(d, x + i)), d, out + i);
+  if (i == n) return;
+  HWY_ALIGN float rest[kLanes] = {};
+  std::copy(x + i, x + n, rest);
+  hn::Store(f(d, hn::Load(d, rest)), d, rest);
+  std::copy_n(rest, n - i, out + i);
+}
+
+void FunctionOf(UnaryKind kind, const float* x, int64_t n, float* out) {
+  const auto map = [&](auto f) HWY_ATTR { ForEachVector(x, n, out, f); };
+  switch (kind) {
+    case UnaryKind::kRsqrt: return map([](auto d, auto v) HWY_ATTR { return RsqrtOf(d, v); });
+    case UnaryKind::kExp: return map([](auto d, auto v) HWY_ATTR { return ExpOf(d, v); });
+    case UnaryKind::kExpm1: return map([](auto d, auto v) HWY_ATTR { return Expm1Of(d, v); });
+    case UnaryKind::kLog: return map([](auto d, auto v) HWY_ATTR { return LogOf(d, v); });
+    case UnaryKind::kLog1p: return map([](auto d, auto v) HWY_ATTR { return Log1pOf(d, v); });
+    case UnaryKind::kTanh: return map([](auto d, auto v) HWY_ATTR { return TanhOf(d, v); });
+    case UnaryKind::kLogistic: return map([](auto d, auto v) HWY_ATTR { return LogisticOf(d, v); });
+    case UnaryKind::kErf: return map([](auto d, auto v) HWY_ATTR { return ErfOf(d, v); });
+    case UnaryKind::kCbrt: return ForEachNumber(x, n, out, [](double v) { return Cbrt(v); });
+    case UnaryKind::kSin: return ForEachAngle(x, n, out, PlainSin, Sin);
+    case UnaryKind::kCos: return ForEachAngle(x, n, out, PlainCos, Cos);
     default: AQT_CHECK(!"a function");
   }
 }

@@ -84,15 +84,15 @@ const Function kFunctions[] = {
     {UnaryKind::kSqrt, [](long double x) { return std::sqrt(x); }, 0.5001},
     {UnaryKind::kRsqrt, [](long double x) { return Reciprocal(std::sqrt(x)); }, 1.5},
     {UnaryKind::kCbrt, [](long double x) { return std::cbrt(x); }, 0.75},
-    {UnaryKind::kExp, [](long double x) { return std::exp(x); }, 1, 0.75},
-    {UnaryKind::kExpm1, [](long double x) { return std::expm1(x); }, 2},
-    {UnaryKind::kLog, [](long double x) { return std::log(x); }, 1},
-    {UnaryKind::kLog1p, [](long double x) { return std::log1p(x); }, 1.5},
+    {UnaryKind::kExp, [](long double x) { return std::exp(x); }, 1, 0.8},
+    {UnaryKind::kExpm1, [](long double x) { return std::expm1(x); }, 2, 1.24},
+    {UnaryKind::kLog, [](long double x) { return std::log(x); }, 1, 0.81},
+    {UnaryKind::kLog1p, [](long double x) { return std::log1p(x); }, 1.5, 1.39},
     {UnaryKind::kSin, [](long double x) { return std::sin(x); }, 1},
     {UnaryKind::kCos, [](long double x) { return std::cos(x); }, 1},
-    {UnaryKind::kTanh, [](long double x) { return std::tanh(x); }, 2.5},
-    {UnaryKind::kLogistic, [](long double x) { return Reciprocal(1 + std::exp(-x)); }, 2.5},
-    {UnaryKind::kErf, [](long double x) { return std::erf(x); }, 2.5},
+    {UnaryKind::kTanh, [](long double x) { return std::tanh(x); }, 2.5, 2.43},
+    {UnaryKind::kLogistic, [](long double x) { return Reciprocal(1 + std::exp(-x)); }, 2.5, 2.41},
+    {UnaryKind::kErf, [](long double x) { return std::erf(x); }, 2.5, 1.08},
 };
 
 template <class T>
@@ -115,8 +115,8 @@ TEST(FunctionsTest, EveryF16AndBf16IsRoundedAsGoodAsOnce) {
     half[code].bits = brain[code].bits = static_cast<uint16_t>(code);
   }
   for (const Function& function : kFunctions) {
-    EXPECT_LE(WorstError(function, half), 0.5001) << ToString(function.kind);
-    EXPECT_LE(WorstError(function, brain), 0.5001) << ToString(function.kind);
+    EXPECT_LE(WorstError(function, half), 0.5003) << ToString(function.kind);
+    EXPECT_LE(WorstError(function, brain), 0.5003) << ToString(function.kind);
   }
 }
 
@@ -133,26 +133,46 @@ TEST(FunctionsTest, F32IsWithinItsBound) {
   }
 }
 
-// Whole vectors are computed otherwise than the elements that are left.
-TEST(FunctionsTest, ExpOfF32IsTheSameAloneAndInAVector) {
+// Whatever the length of an array, and wherever in it an element stands.
+TEST(FunctionsTest, F32IsTheSameAloneAndInAVector) {
   std::vector<float> x;
-  for (const uint32_t step : {21499, 131071}) {
+  for (const uint32_t step : {214999, 1310719}) {
     for (uint64_t code = 0; code <= 0xffffffffu; code += step) {
       x.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(code)));
     }
   }
   for (int i = -2000; i <= 2000; ++i) x.push_back(0.1f * i);  // around the ends of the range
-  for (const Target target : SupportedTargets()) {
-    std::vector<float> together(x.size());
-    Unary(UnaryKind::kExp, DType::kF32, x.data(), x.size(), together.data(), target);
-    for (size_t i = 0; i < x.size(); ++i) {
-      float alone;
-      Unary(UnaryKind::kExp, DType::kF32, &x[i], 1, &alone, target);
-      if (std::isnan(alone)) {
-        ASSERT_TRUE(std::isnan(together[i])) << target << " " << x[i];
-      } else {
-        ASSERT_EQ(__builtin_bit_cast(uint32_t, together[i]), __builtin_bit_cast(uint32_t, alone))
-            << target << " " << x[i];
+  for (const Function& function : kFunctions) {
+    for (const Target target : SupportedTargets()) {
+      const std::vector<float> together = Map(function.kind, x, target);
+      for (size_t i = 0; i < x.size(); ++i) {
+        float alone;
+        Unary(function.kind, DType::kF32, &x[i], 1, &alone, target);
+        if (std::isnan(alone)) {
+          ASSERT_TRUE(std::isnan(together[i])) << ToString(function.kind) << " " << target << " " << x[i];
+        } else {
+          ASSERT_EQ(__builtin_bit_cast(uint32_t, together[i]), __builtin_bit_cast(uint32_t, alone))
+              << ToString(function.kind) << " " << target << " " << x[i];
+        }
+      }
+    }
+  }
+}
+
+// With all exponents, subnormal numbers and the ends of the ranges.
+TEST(FunctionsTest, F32IsTheSameOnAllTargets) {
+  std::vector<float> x;
+  for (uint64_t code = 0; code <= 0xffffffffu; code += 10007) {
+    x.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(code)));
+  }
+  for (const Function& function : kFunctions) {
+    const std::vector<float> want = Map(function.kind, x, Target::kScalar);
+    for (const Target target : SupportedTargets()) {
+      const std::vector<float> got = Map(function.kind, x, target);
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (std::isnan(got[i]) && std::isnan(want[i])) continue;
+        ASSERT_EQ(__builtin_bit_cast(uint32_t, got[i]), __builtin_bit_cast(uint32_t, want[i]))
+            << ToString(function.kind) << " " << target << " " << x[i];
       }
     }
   }

@@ -1,7 +1,7 @@
-// The functions of math-inl.h for one float. Exp is computed in f32. The others too are computed in f64, but with the
-// shorter polynomials that are enough for a result that is rounded to f32: their error before that rounding is at most
-// 2^-37.7 of the result, which is less than 0.0001 units in the last place of f32. The coefficients are interpolated in
-// Chebyshev nodes. Included once per Highway target, after math-inl.h; all targets give the same bits.
+// Functions of vectors of f32, built only from operations that IEEE 754 rounds the same way on every machine: add,
+// subtract, multiply, divide, square root, and fused multiply and add. So all targets give the same bits. The rounding
+// mode must be to nearest even. The bounds are the largest errors of all numbers. The coefficients minimise the largest
+// error, and were rounded one after the other. Included once per Highway target, after hwy/highway.h.
 
 #if defined(AQT_KERNELS_MATH_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_MATH_FLOAT_INL_H_
@@ -12,141 +12,241 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
-#include "aqt/kernels/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- parts
 
-inline constexpr double kLn2 = 0x1.62e42fefa39efp-1;
-
-HWY_INLINE uint32_t BitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
-HWY_INLINE float FloatFromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
-
-// x, or the nearer of the ends; NaN stays.
-template <class C>
-HWY_INLINE C ClampKeepingNaN(C x, C low, C high) {
-  const C above = x < low ? low : x;
-  return above > high ? high : above;
+// a * b + c, rounded once.
+template <class V>
+HWY_INLINE V Fma(V a, V b, V c) {
+#if HWY_TARGET == HWY_SCALAR
+  return V(std::fma(a.raw, b.raw, c.raw));
+#else
+  static_assert(HWY_NATIVE_FMA);
+  return hn::MulAdd(a, b, c);
+#endif
+}
+// c - a * b, rounded once.
+template <class V>
+HWY_INLINE V NegFma(V a, V b, V c) {
+#if HWY_TARGET == HWY_SCALAR
+  return V(std::fma(-a.raw, b.raw, c.raw));
+#else
+  return hn::NegMulAdd(a, b, c);
+#endif
 }
 
-// x, where e^x of f32 is neither 0 nor infinite.
-template <class C>
-HWY_INLINE C ClampForFloatExp(C x) {
-  return ClampKeepingNaN(x, C{-104}, C{89});
+// x, or the bound if x is below (above) it; NaN stays.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V AtLeast(D d, float bound, V x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Lt(x, hn::Set(d, bound)), hn::Set(d, bound), x);
+#else
+  return hn::Max(hn::Set(d, bound), x);  // the instruction returns its second operand if one is NaN
+#endif
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V AtMost(D d, float bound, V x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, bound)), hn::Set(d, bound), x);
+#else
+  return hn::Min(hn::Set(d, bound), x);
+#endif
 }
 
-// x = k ln 2 + r for |x| <= 104. The product is off by less than 2^-45.
-HWY_INLINE ExpArgument ReduceForFloatExp(double x) {
-  const double k = Nearest(x * 0x1.71547652b82fep0);
-  return {k, x - k * kLn2};
+// c[0] + c[1] x + ... + c[n - 1] x^(n - 1), by Horner's rule.
+template <class D, int n, class V = hn::Vec<D>>
+HWY_INLINE V PolynomialOf(D d, V x, const float (&c)[n]) {
+  V sum = hn::Set(d, c[n - 1]);
+  for (int i = n - 2; i >= 0; --i) sum = Fma(sum, x, hn::Set(d, c[i]));
+  return sum;
 }
 
-// 2^k for an integer k that is the exponent of a double.
-HWY_INLINE double PowerOfTwo(double k) { return FromBits(BitsOf(k + (0x1p52 + 1023)) << 52); }
+// Adding it to a number below 2^22 rounds that to an integer, which is then in the lowest bits.
+inline constexpr float kToInteger = 0x1.8p23f;
 
-// e^x for |x| <= 104, within 2^-37.7 of itself. NaN of NaN.
-HWY_INLINE double ShortExp(double x) {
-  const ExpArgument a = ReduceForFloatExp(x);
-  const double q = Polynomial(a.r, 0x1.0p-1, 0x1.55555567532adp-3, 0x1.5555555c87148p-5, 0x1.1110c632a3088p-7,
-                              0x1.6c16858b7acb9p-10, 0x1.a15179d80ae96p-13, 0x1.a1132015ba37ep-16);
-  return (1.0 + (a.r + a.r * a.r * q)) * PowerOfTwo(a.k);
+// x * 2^k, where that is a normal number, for k in the lowest bits of `shifted`.
+template <class D, class V>
+HWY_INLINE V WithExponentAdded(D d, V x, V shifted) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::BitCast(d, hn::Add(hn::BitCast(du, x), hn::ShiftLeft<23>(hn::BitCast(du, shifted))));
 }
 
-// e^x - 1 for |x| <= 104, within 2^-39 of itself. +0 of -0, NaN of NaN.
-HWY_INLINE double ShortExpm1(double x) {
-  const ExpArgument a = ReduceForFloatExp(x);
-  const double q =
-      Polynomial(a.r, 0x1.fffffffffe062p-2, 0x1.5555555554f96p-3, 0x1.55555565c7e0ep-5, 0x1.111111170bc08p-7,
-                 0x1.6c166bde96885p-10, 0x1.a019c36bc053cp-13, 0x1.a136bf03ec612p-16, 0x1.72ad458027fbcp-19);
-  const double scale = PowerOfTwo(a.k);
-  return scale * (a.r + a.r * a.r * q) + (scale - 1.0);
+// ---- exp
+
+// x = k ln 2 + r with |r| <= 0.3466, for |x| <= 104. r is rounded once.
+template <class V>
+struct FloatExpArgument {
+  V shifted, k, r;  // shifted: k + kToInteger
+};
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE FloatExpArgument<V> ReduceForExp(D d, V x) {
+  const V shifted = Fma(x, hn::Set(d, 0x1.715476p0f), hn::Set(d, kToInteger));
+  const V k = hn::Sub(shifted, hn::Set(d, kToInteger));
+  const V part = NegFma(k, hn::Set(d, 0x1.62e43p-1f), x);  // exact
+  return {shifted, k, NegFma(k, hn::Set(d, -0x1.05c61p-29f), part)};
 }
 
-// ln x of a normal x, within 2^-43 of itself, and as the C library of zeros, infinities, NaN and negative numbers.
-HWY_INLINE double ShortLog(double x) {
-  const uint64_t bits = BitsOf(x);
-  const double m = FromBits((bits & 0xfffffffffffffULL) | 0x3ff0000000000000ULL);  // 1 <= m < 2
-  const double k = FromBits((bits >> 52) | 0x4330000000000000ULL) - (0x1p52 + 1023);
-  const bool upper = m > 0x1.6a09e667f3bcdp0;
-  // As in Log.
-  const double f = (upper ? m * 0.5 : m) - 1.0;
-  const double s = f / (2.0 + f);
-  const double z = s * s;
-  const double tail = z * Polynomial(z, 0x1.5555555564eb1p-1, 0x1.999998caea16ep-2, 0x1.249323f31607dp-2,
-                                     0x1.c67ad2f11250cp-3, 0x1.8c8c9b24dd11ap-3);
-  double y = (upper ? k + 1.0 : k) * kLn2 + s * (2.0 + tail);
-  y = x == kInfinity ? kInfinity : y;
-  y = x == 0 ? -kInfinity : y;
-  return x >= 0 ? y : kNaN;
+// e^r = 1 + r + r^2 q, where q is off by 2^-28 of e^r.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOfRest(D d, V r) {
+  constexpr float kTail[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558aap-5f, 0x1.12396ep-7f, 0x1.6a524ep-10f};
+  const V one = hn::Set(d, 1), sum = hn::Add(one, r), sum_low = hn::Add(hn::Sub(one, sum), r);  // 1 + r, exactly
+  return hn::Add(sum, Fma(hn::Mul(r, r), PolynomialOf(d, r, kTail), sum_low));
 }
 
-// ---- functions
-
-inline constexpr float kExpTail[] = {0x1.0p-1f,     0x1.555554p-3f,  0x1.5554e8p-5f,
-                                     0x1.11131p-7f, 0x1.6d4cecp-10f, 0x1.9df86cp-13f};
-
-// In f32, which takes half the time of ShortExp. At most 0.66 units in the last place off; 0.75 where the result is
-// subnormal.
-HWY_INLINE float Exp(float x) {
-  // x = k ln 2 + r + rest, |r| <= 0.3466: the product of k with the upper 15 bits of ln 2 is exact, and so is `part`.
-  const float clamped = ClampForFloatExp(x);
-  const float shifted = clamped * 0x1.715476p0f + 0x1.8p23f;  // k in the lowest bits
-  const float k = shifted - 0x1.8p23f;
-  const float part = clamped - k * 0x1.62e4p-1f, low = k * 0x1.7f7d1cp-20f;
-  const float r = part - low, rest = (part - r) - low;
-  // e^r = 1 + r + r^2 q, where the polynomial is off by 2^-33. 1 + r is `sum` and `sum_low`, exactly.
-  const float q = Polynomial(r, kExpTail[0], kExpTail[1], kExpTail[2], kExpTail[3], kExpTail[4], kExpTail[5]);
-  const float sum = 1.0f + r, sum_low = (1.0f - sum) + r;
-  const float y = sum + (sum_low + (r * r * q + rest));
-  // 2^k in two factors: 2^-151 is none of f32, nor is 2^128.
-  const uint32_t half = (BitsOf(shifted) >> 1) << 23, other_half = (BitsOf(shifted) << 23) - half;
-  return y * FloatFromBits(half + 0x3f800000u) * FloatFromBits(other_half + 0x3f800000u);
+// y * 2^k, rounded once, for k = shifted - kToInteger from -151 to 128 and y near 1.
+template <class D, class V>
+HWY_INLINE V ScaledByPowerOfTwo(D d, V y, [[maybe_unused]] V k, V shifted) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (hn::MaxLanes(D()) == 16) return V{_mm512_scalef_ps(y.raw, k.raw)};
+#endif
+  // Two factors: 2^-151 is none of f32, nor is 2^128.
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, shifted);
+  const auto half = hn::ShiftLeft<23>(hn::ShiftRight<1>(bits)), one = hn::Set(du, 0x3f800000u);
+  const auto other_half = hn::Sub(hn::ShiftLeft<23>(bits), half);
+  const auto factor = [&](auto exponent) HWY_ATTR { return hn::BitCast(d, hn::Add(exponent, one)); };
+  return hn::Mul(hn::Mul(y, factor(half)), factor(other_half));
 }
 
-HWY_INLINE float Expm1(float x) {
-  const float y = static_cast<float>(ShortExpm1(ClampForFloatExp(x)));
-  return x == 0 ? x : y;  // -0
+// At most 0.8 ulp off, also where the result is subnormal.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOf(D d, V x) {
+  // Beyond -104 and 89 it is 0 and infinite.
+  const FloatExpArgument<V> a = ReduceForExp(d, AtMost(d, 89, AtLeast(d, -104, x)));
+  return ScaledByPowerOfTwo(d, ExpOfRest(d, a.r), a.k, a.shifted);
 }
 
-HWY_INLINE float Log(float x) { return static_cast<float>(ShortLog(x)); }
-
-HWY_INLINE float Log1p(float x) {
-  // Where 1 + x would lose bits that matter: x - x^2/2 + x^3/3, the next term is below 2^-44 of it.
-  const double v = x;
-  const double series = v - v * v * (0.5 - v * (1.0 / 3.0));
-  const double y = std::fabs(v) < 0x1p-14 ? series : ShortLog(1.0 + v);
-  return x == 0 ? x : static_cast<float>(y);  // -0
+// (e^x - 1) / 2 for -104 <= x <= 89.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V HalfExpm1Of(D d, V x) {
+  constexpr float kTail[] = {0.5f, 0x1.555554p-3f, 0x1.5554f8p-5f, 0x1.1112dcp-7f, 0x1.6d3a38p-10f, 0x1.9e69e6p-13f};
+  const FloatExpArgument<V> a = ReduceForExp(d, x);
+  // 2^(k - 1) (r + r^2 q) + (2^(k - 1) - 1/2). The sum of the larger terms is exact in two parts.
+  const V half = hn::Set(d, 0.5f), scale = WithExponentAdded(d, half, a.shifted), rest = hn::Sub(scale, half);
+  const V scaled = hn::Mul(scale, a.r), sum = hn::Add(rest, scaled), sum_low = hn::Add(hn::Sub(rest, sum), scaled);
+  return hn::Add(sum, Fma(hn::Mul(scaled, a.r), PolynomialOf(d, a.r, kTail), sum_low));
 }
 
-HWY_INLINE float Tanh(float x) {
-  const double ax = ClampKeepingNaN(std::fabs(static_cast<double>(x)), 0.0, 10.0);  // from there on it rounds to 1
-  const double t = ShortExpm1(2.0 * ax);
-  return std::copysign(static_cast<float>(t / (t + 2.0)), x);
+// e^x - 1, at most 1.24 ulp off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Expm1Of(D d, V x) {
+  // Below -18 it rounds to -1.
+  const V y = HalfExpm1Of(d, AtMost(d, 89, AtLeast(d, -18, x)));
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-25f)), x, hn::Add(y, y));
 }
 
-HWY_INLINE float Logistic(float x) {
-  const double e = ShortExp(ClampForFloatExp(-std::fabs(static_cast<double>(x))));
-  return static_cast<float>((x < 0 ? e : 1.0) / (1.0 + e));
+// ---- log
+
+// k ln 2 + ln(1 + f), for 1 + f from sqrt(1/2) to sqrt(2).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LogOfParts(D d, V k, V f) {
+  // ln(1 + f) = f - f^2/2 + f^3 p, where the polynomial is off by 2^-30 of the result.
+  constexpr float kTail[] = {0x1.555548p-2f,  -0x1.000006p-2f, 0x1.99a476p-3f,  -0x1.555c44p-3f, 0x1.233ba2p-3f,
+                             -0x1.fc28cap-4f, 0x1.e6c00ap-4f,  -0x1.de01d8p-4f, 0x1.147334p-4f};
+  const V square = hn::Mul(f, f);
+  const V tail = Fma(hn::Mul(square, f), PolynomialOf(d, f, kTail), hn::Mul(k, hn::Set(d, 0x1.7f7d1cp-20f)));
+  const V low = NegFma(square, hn::Set(d, 0.5f), tail);
+  const V high = hn::Mul(k, hn::Set(d, 0x1.62e4p-1f));  // exact: the factor has 15 bits
+  const V sum = hn::Add(high, f), sum_low = hn::Add(hn::Sub(high, sum), f);
+  return hn::Add(sum, hn::Add(sum_low, low));
 }
 
-HWY_INLINE float Erf(float x) {
-  const double ax = ClampKeepingNaN(std::fabs(static_cast<double>(x)), 0.0, 4.0);  // from there on it rounds to 1
-  const double z = ax * ax;
-  const double below = ax * Polynomial(z, 0x1.20dd750428cb9p+0, -0x1.812746ade3c08p-2, 0x1.ce2f20a7415c6p-4,
-                                       -0x1.b82cbae7577a7p-6, 0x1.56588b32275a7p-8, -0x1.bfe158a7be278p-11,
-                                       0x1.f57e9cee106c1p-14, -0x1.d2b8522d6f7cbp-17, 0x1.1c41ab6eec487p-20);
-  // From 1 to 4: 1 - e^(-z) q(t).
-  const double t = (ax - 2.0) / (ax + 2.0);
-  const double q =
-      Polynomial(t, 0x1.058671b42abafp-2, -0x1.b57034f345443p-2, 0x1.eeea800b8e63ap-3, -0x1.437efbe8aba5ep-4,
-                 0x1.e92de21885c82p-9, 0x1.ca6a333ddd744p-8, -0x1.b69d349da8e08p-11, -0x1.ef02f6013edacp-11);
-  const double above = 1.0 - ShortExp(-z) * q;
-  return std::copysign(static_cast<float>(ax < 1.0 ? below : above), x);
+// The bits of sqrt(1/2).
+inline constexpr int32_t kRootOfHalf = 0x3f3504f3;
+
+// An integer as a number, for |k| < 2^22.
+template <class D, class K>
+HWY_INLINE hn::Vec<D> NumberOf(D d, K k) {
+  const hn::RebindToSigned<D> di;
+  return hn::Sub(hn::BitCast(d, hn::Add(k, hn::Set(di, 0x4b400000))), hn::Set(d, kToInteger));
+}
+
+// y, which is the logarithm of x where 0 < x < infinity, and otherwise as the C library.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LogOrSpecial(D d, V x, V y) {
+  const V infinity = hn::Inf(d), zero = hn::Zero(d);
+  const V positive = hn::IfThenElse(hn::Lt(x, infinity), y, x);  // also NaN
+  const V not_negative = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity), positive);
+  return hn::IfThenElse(hn::Lt(x, zero), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), not_negative);
+}
+
+// At most 0.81 ulp off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LogOf(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const auto subnormal = hn::Lt(x, hn::Set(d, 0x1p-126f));
+  const auto bits = hn::BitCast(di, hn::IfThenElse(subnormal, hn::Mul(x, hn::Set(d, 0x1p23f)), x));
+  const auto k = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, kRootOfHalf)));
+  const V f = hn::Sub(hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(k))), hn::Set(d, 1));
+  const V exponent = NumberOf(d, k);
+  const V y = LogOfParts(d, hn::IfThenElse(subnormal, hn::Sub(exponent, hn::Set(d, 23)), exponent), f);
+  return LogOrSpecial(d, x, y);
+}
+
+// ln(1 + x), at most 1.39 ulp off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Log1pOf(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V one = hn::Set(d, 1), u = hn::Add(one, x);
+  const auto k = hn::ShiftRight<23>(hn::Sub(hn::BitCast(di, u), hn::Set(di, kRootOfHalf)));
+  // 1 + x = 2^k (1 + f): f = 2^-k x + (2^-k - 1) is exact where k is neither 0 nor large.
+  const auto scaled = hn::BitCast(d, hn::Sub(hn::BitCast(di, x), hn::ShiftLeft<23>(k)));
+  const auto power = hn::ShiftLeft<23>(hn::Max(hn::Sub(hn::Set(di, 127), k), hn::Zero(di)));
+  const V f = hn::Add(scaled, hn::Sub(hn::BitCast(d, power), one));
+  const V y = LogOrSpecial(d, u, LogOfParts(d, NumberOf(d, k), f));
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-25f)), x, y);
+}
+
+// ---- others
+
+// 1 / sqrt(x), at most 0.5001 ulp off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V RsqrtOf(D d, V x) {
+  const V y = hn::Div(hn::Set(d, 1), hn::Sqrt(x));
+  // A step of Newton's method, where 1 - x y^2 is exact but for one rounding. x y is NaN for zeros and infinities.
+  const V product = hn::Mul(x, y), product_low = NegFma(x, y, product);
+  const V rest = Fma(product_low, y, NegFma(product, y, hn::Set(d, 1)));
+  const V better = Fma(hn::Mul(y, hn::Set(d, 0.5f)), rest, y);
+  return hn::IfThenElse(hn::Eq(product, product), better, y);
+}
+
+// At most 2.43 ulp off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V TanhOf(D d, V x) {
+  const V ax = AtMost(d, 10, hn::Abs(x));  // from there on it rounds to 1
+  const V t = HalfExpm1Of(d, hn::Add(ax, ax));
+  return hn::CopySign(hn::Div(t, hn::Add(t, hn::Set(d, 1))), x);
+}
+
+// 1 / (1 + e^-x), at most 2.41 ulp off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LogisticOf(D d, V x) {
+  const V one = hn::Set(d, 1), e = ExpOf(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+
+// At most 1.08 ulp off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ErfOf(D d, V x) {
+  constexpr float kBelow[] = {0x1.06eba8p-3f, -0x1.81273ep-2f,  0x1.ce2ce6p-4f, -0x1.b7f71ap-6f,
+                              0x1.53f224p-8f, -0x1.a3515ep-11f, 0x1.4771fcp-14f};
+  // ln(1 - erf(x)) from 1 to 4.
+  constexpr float kAbove[] = {0x1.8b3e9ap-13f, -0x1.212c2cp+0f, -0x1.4434f6p-1f, -0x1.bc189ap-4f,
+                              0x1.9d0b56p-6f,  -0x1.139872p-8f, 0x1.ceea56p-12f, -0x1.6c07c8p-16f};
+  const V ax = AtMost(d, 4, hn::Abs(x));  // from there on it rounds to 1
+  const V below = Fma(ax, PolynomialOf(d, hn::Mul(ax, ax), kBelow), ax);
+  const FloatExpArgument<V> a = ReduceForExp(d, PolynomialOf(d, ax, kAbove));
+  const V above = hn::Sub(hn::Set(d, 1), WithExponentAdded(d, ExpOfRest(d, a.r), a.shifted));
+  return hn::CopySign(hn::IfThenElse(hn::Ge(ax, hn::Set(d, 1)), above, below), x);  // below is NaN of NaN
 }
 
 }  // namespace HWY_NAMESPACE

@@ -107,14 +107,14 @@ StepFunctions FunctionsOf(Kind kind, const PlacedStep& step, bool streams) {
     case Kind::kAbs: return Of<Map1<Absolute>>();
     case Kind::kFlush: return Of<Map1<Flushed>>();
     case Kind::kSqrt: return Of<Map1<Root>>();
-    case Kind::kRsqrt: return Of<MapNumbers<InverseRoot>>();
+    case Kind::kRsqrt: return Of<Map1<InverseRoot>>();
     case Kind::kExp: return Of<Map1<Exponential>>();
-    case Kind::kExpm1: return Of<MapNumbers<ExponentialMinus1>>();
-    case Kind::kLog: return Of<MapNumbers<Logarithm>>();
-    case Kind::kLog1p: return Of<MapNumbers<LogarithmOf1Plus>>();
-    case Kind::kTanh: return Of<MapNumbers<HyperbolicTangent>>();
-    case Kind::kLogistic: return Of<MapNumbers<LogisticOf>>();
-    case Kind::kErf: return Of<MapNumbers<ErrorFunction>>();
+    case Kind::kExpm1: return Of<Map1<ExponentialMinus1>>();
+    case Kind::kLog: return Of<Map1<Logarithm>>();
+    case Kind::kLog1p: return Of<Map1<LogarithmOf1Plus>>();
+    case Kind::kTanh: return Of<Map1<HyperbolicTangent>>();
+    case Kind::kLogistic: return Of<Map1<Sigmoid>>();
+    case Kind::kErf: return Of<Map1<ErrorFunction>>();
   }
   return {nullptr, nullptr};
 }

@@ -13,12 +13,9 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/convert-inl.h"
-#include "aqt/kernels/exp-inl.h"
 #include "aqt/kernels/math-float-inl.h"
-#include "aqt/kernels/math-inl.h"
 #include "aqt/kernels/maximum-inl.h"
 #include "aqt/kernels/strip.h"
-#include "aqt/kernels/vector-loops-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -231,11 +228,6 @@ HWY_INLINE void WriteTo(const Place& place, const Part& part, Memory& memory, F 
   struct Name {                                      \
     static HWY_INLINE V Apply(V a) { return value; } \
   }
-// A loop over the elements becomes vector code of f64.
-#define AQT_OF_NUMBER(Name, value)                \
-  struct Name {                                   \
-    static float Apply(float a) { return value; } \
-  }
 
 AQT_OF_TWO(Sum, hn::Add(a, x));
 AQT_OF_TWO(Difference, hn::Sub(a, x));
@@ -259,17 +251,16 @@ AQT_OF_ONE(Absolute, hn::Abs(a));
 AQT_OF_ONE(Flushed, FlushOf(a));
 AQT_OF_ONE(Root, hn::Sqrt(a));
 AQT_OF_ONE(Exponential, ExpOf(Tag(), a));
-AQT_OF_NUMBER(InverseRoot, static_cast<float>(Rsqrt(a)));
-AQT_OF_NUMBER(ExponentialMinus1, Expm1(a));
-AQT_OF_NUMBER(Logarithm, Log(a));
-AQT_OF_NUMBER(LogarithmOf1Plus, Log1p(a));
-AQT_OF_NUMBER(HyperbolicTangent, Tanh(a));
-AQT_OF_NUMBER(LogisticOf, Logistic(a));
-AQT_OF_NUMBER(ErrorFunction, Erf(a));
+AQT_OF_ONE(InverseRoot, RsqrtOf(Tag(), a));
+AQT_OF_ONE(ExponentialMinus1, Expm1Of(Tag(), a));
+AQT_OF_ONE(Logarithm, LogOf(Tag(), a));
+AQT_OF_ONE(LogarithmOf1Plus, Log1pOf(Tag(), a));
+AQT_OF_ONE(HyperbolicTangent, TanhOf(Tag(), a));
+AQT_OF_ONE(Sigmoid, LogisticOf(Tag(), a));
+AQT_OF_ONE(ErrorFunction, ErfOf(Tag(), a));
 
 #undef AQT_OF_TWO
 #undef AQT_OF_ONE
-#undef AQT_OF_NUMBER
 
 // ---- steps: Run changes the accumulator
 
@@ -294,19 +285,6 @@ struct Map1 {
   template <bool kFull>
   static HWY_INLINE void Run(const PlacedStep&, Memory&, const Part&, Strip& a) {
     a = Map(a, [](V v, int64_t) HWY_ATTR { return F::Apply(v); });
-  }
-};
-
-// The same, of a function of numbers.
-template <class F>
-struct MapNumbers {
-  template <bool kFull>
-  static HWY_INLINE void Run(const PlacedStep&, Memory&, const Part&, Strip& a) {
-    alignas(64) float x[kStrip];
-    Store(a, x);
-    ForEach(
-        kStrip, x, [](float v) { return F::Apply(v); }, x);
-    a = Load(x);
   }
 };
 
