@@ -24,6 +24,8 @@ namespace {
 
 // Elements of a column-wise accumulator or of a gathered row: 2 to 4 KiB, which fit L1 along with the streamed data.
 constexpr int64_t kChunk = 1024;
+// Elements of a row up to which four rows are read together.
+constexpr int64_t kShortRow = 256;
 
 // The integer of T's size: all comparisons below are between integers.
 template <class T>
@@ -203,7 +205,7 @@ float AbsMaxOfBits(BitsOf<T> max) {
 
 #if HWY_TARGET == HWY_SCALAR
 template <class T>
-int64_t AbsMaxOfFourGroupsEach(const T*, int64_t, int64_t, float*) {
+int64_t AbsMaxOfFourRunsEach(const T*, int64_t, int64_t, int64_t, float*) {
   return 0;
 }
 #else
@@ -237,10 +239,10 @@ HWY_INLINE hn::Vec<hn::ScalableTag<int32_t>> PairMaxima(hn::ScalableTag<int16_t>
   return hn::And(hn::BitCast(wide, hn::Max(keys, upper)), hn::Set(wide, 0xffff));
 }
 
-// max[j] = max of |x| over x[j n .. j n + n - 1] for four j, n a multiple of the lanes. To reduce four vectors together
-// takes half the steps of one after the other.
+// max[j] = max of |x| over n elements from x + j * stride on, for four j, n a multiple of the lanes. To reduce four
+// vectors together takes half the steps of one after the other.
 template <class T>
-HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t n, int32_t* max) {
+HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t stride, int64_t n, int32_t* max) {
   const hn::ScalableTag<BitsOf<T>> d;
   const auto run = [&](const T* from) HWY_ATTR {
     auto keys = hn::Zero(d);
@@ -249,21 +251,21 @@ HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t n, int32_t* ma
     }
     return PairMaxima(d, keys);
   };
-  const auto a = run(x), b = run(x + n), c = run(x + 2 * n), e = run(x + 3 * n);
+  const auto a = run(x), b = run(x + stride), c = run(x + 2 * stride), e = run(x + 3 * stride);
   StoreMaxOfLanes(hn::ScalableTag<int32_t>(), a, b, c, e, max);
 }
 
-// The first groups of a contiguous row; returns how many.
+// Of the first of `runs` runs; returns how many.
 template <class T>
-int64_t AbsMaxOfFourGroupsEach(const T* row, int64_t groups, int64_t group, float* absmax) {
-  if (group % static_cast<int64_t>(hn::Lanes(hn::ScalableTag<BitsOf<T>>())) != 0) return 0;
-  int64_t g = 0;
-  for (; g + 4 <= groups; g += 4) {
+int64_t AbsMaxOfFourRunsEach(const T* x, int64_t stride, int64_t runs, int64_t n, float* absmax) {
+  if (n % static_cast<int64_t>(hn::Lanes(hn::ScalableTag<BitsOf<T>>())) != 0) return 0;
+  int64_t i = 0;
+  for (; i + 4 <= runs; i += 4) {
     int32_t max[4];
-    AbsMaxOfFourRuns(row + g * group, group, max);
-    for (int j = 0; j < 4; ++j) absmax[g + j] = AbsMaxOfBits<T>(static_cast<BitsOf<T>>(max[j]));
+    AbsMaxOfFourRuns(x + i * stride, stride, n, max);
+    for (int j = 0; j < 4; ++j) absmax[i + j] = AbsMaxOfBits<T>(static_cast<BitsOf<T>>(max[j]));
   }
-  return g;
+  return i;
 }
 #endif
 
@@ -272,9 +274,14 @@ void AbsMaxOf(const FloatMatrix& x, int64_t group, float* absmax) {
   group = std::min(group, x.cols);
   const int64_t groups = NumGroups(x.cols, group);
   if (x.col_stride == 1) {
-    const T* row = static_cast<const T*>(x.data);
-    for (int64_t r = 0; r < x.rows; ++r, row += x.row_stride, absmax += groups) {
-      for (int64_t g = AbsMaxOfFourGroupsEach(row, x.cols / group, group, absmax); g < groups; ++g) {
+    const T* const first = static_cast<const T*>(x.data);
+    // Of short rows the reduction at the end is a large part.
+    const bool is_short = groups == 1 && group <= kShortRow;
+    int64_t r = is_short ? AbsMaxOfFourRunsEach(first, x.row_stride, x.rows, group, absmax) : 0;
+    absmax += r;
+    for (; r < x.rows; ++r, absmax += groups) {
+      const T* const row = first + r * x.row_stride;
+      for (int64_t g = AbsMaxOfFourRunsEach(row, group, x.cols / group, group, absmax); g < groups; ++g) {
         absmax[g] = AbsMaxOfBits<T>(MaxOfRun<AbsKey<T>>(row + g * group, std::min(group, x.cols - g * group)));
       }
     }
