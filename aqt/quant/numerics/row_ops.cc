@@ -209,6 +209,17 @@ void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n) 
   VisitFloat(dtype, [&]<class T>() { Combine(x, x_stride, y, n, [](float a, float b) { return Div<T>(a, b); }); });
 }
 
+void OverConstantRow(DType dtype, float c, bool divide, float* y, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() {
+    if (divide) {
+      for (int64_t i = 0; i < n; ++i) y[i] = Div<T>(y[i], c);
+    } else {
+      const float factor = Reciprocal<T>(c);
+      for (int64_t i = 0; i < n; ++i) y[i] = Mul<T>(y[i], factor);
+    }
+  });
+}
+
 void InvertScaleRow(DType dtype, float* x, int64_t n) {
   VisitFloat(dtype, [&]<class T>() {
     for (int64_t i = 0; i < n; ++i) x[i] = InverseScale<T>(x[i]);

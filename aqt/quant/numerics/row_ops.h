@@ -31,6 +31,8 @@ void MulRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void AddRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void SubRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
+// y = y / c, or, as XLA on CPU divides several numbers by a constant, y * (1 / c).
+void OverConstantRow(DType dtype, float c, bool divide, float* y, int64_t n);
 // x = 1 / x, 1 where that is infinite.
 void InvertScaleRow(DType dtype, float* x, int64_t n);
 

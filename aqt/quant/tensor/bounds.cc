@@ -39,11 +39,7 @@ DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic
   // The number of all scales decides whether XLA divides.
   const bool divide = arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
-  VisitFloat(dtype, [&]<class T>() {
-    for (int64_t i = 0; i < n; ++i) {
-      bounds[i] = OverConstant<T>(bounds[i], quant_bound, divide);
-    }
-  });
+  OverConstantRow(dtype, quant_bound, divide, bounds, n);
   return dtype;
 }
 

@@ -62,11 +62,8 @@ void Update(const MeanOfAbsMax&, const ArrayRef& x, const Shape& scale_shape, co
 void FindBounds(const MeanOfAbsMax&, DType dtype, Arithmetic arithmetic, const void* const* statistics, int64_t n,
                 float* bounds) {
   LoadRow(dtype, statistics[kSumOfMax], 0, 1, n, bounds);
-  VisitFloat(dtype, [&]<class T>() {
-    const float count = Arith<T>::Round(static_cast<float>(*static_cast<const int32_t*>(statistics[kCount])));
-    const bool divide = arithmetic == Arithmetic::kIeee || n == 1;
-    for (int64_t i = 0; i < n; ++i) bounds[i] = OverConstant<T>(bounds[i], count, divide);
-  });
+  const float count = HostConstant(dtype, *static_cast<const int32_t*>(statistics[kCount]));
+  OverConstantRow(dtype, count, /*divide=*/arithmetic == Arithmetic::kIeee || n == 1, bounds, n);
 }
 
 // ---- WeightedStats
