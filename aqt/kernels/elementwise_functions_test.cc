@@ -121,11 +121,16 @@ TEST(FunctionsTest, EveryF16AndBf16IsRoundedAsGoodAsOnce) {
 }
 
 // Codes of f32 at an odd distance, so that all exponents and many mantissas occur.
-TEST(FunctionsTest, F32IsWithinItsBound) {
+std::vector<float> CodesApart(uint32_t distance) {
   std::vector<float> x;
-  for (uint64_t code = 0; code <= 0xffffffffu; code += 21499) {
+  for (uint64_t code = 0; code <= 0xffffffffu; code += distance) {
     x.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(code)));
   }
+  return x;
+}
+
+TEST(FunctionsTest, F32IsWithinItsBound) {
+  const std::vector<float> x = CodesApart(21499);
   for (const Function& function : kFunctions) {
     const double worst = WorstError(function, x);
     EXPECT_LE(worst, function.f32_ulp) << ToString(function.kind);
@@ -133,47 +138,39 @@ TEST(FunctionsTest, F32IsWithinItsBound) {
   }
 }
 
+// Equal bytes, or both NaN.
+template <class T>
+::testing::AssertionResult Same(const std::vector<T>& a, const std::vector<T>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if constexpr (!std::is_same_v<T, int32_t> && !std::is_same_v<T, uint8_t>) {
+      if (std::isnan(ToDouble(a[i])) && std::isnan(ToDouble(b[i]))) continue;
+    }
+    if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0) return ::testing::AssertionFailure() << "element " << i;
+  }
+  return ::testing::AssertionSuccess();
+}
+
 // Whatever the length of an array, and wherever in it an element stands.
 TEST(FunctionsTest, F32IsTheSameAloneAndInAVector) {
-  std::vector<float> x;
-  for (const uint32_t step : {214999, 1310719}) {
-    for (uint64_t code = 0; code <= 0xffffffffu; code += step) {
-      x.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(code)));
-    }
-  }
+  std::vector<float> x = CodesApart(214999);
+  for (const float v : CodesApart(1310719)) x.push_back(v);
   for (int i = -2000; i <= 2000; ++i) x.push_back(0.1f * i);  // around the ends of the range
   for (const Function& function : kFunctions) {
     for (const Target target : SupportedTargets()) {
-      const std::vector<float> together = Map(function.kind, x, target);
-      for (size_t i = 0; i < x.size(); ++i) {
-        float alone;
-        Unary(function.kind, DType::kF32, &x[i], 1, &alone, target);
-        if (std::isnan(alone)) {
-          ASSERT_TRUE(std::isnan(together[i])) << ToString(function.kind) << " " << target << " " << x[i];
-        } else {
-          ASSERT_EQ(__builtin_bit_cast(uint32_t, together[i]), __builtin_bit_cast(uint32_t, alone))
-              << ToString(function.kind) << " " << target << " " << x[i];
-        }
-      }
+      std::vector<float> alone(x.size());
+      for (size_t i = 0; i < x.size(); ++i) Unary(function.kind, DType::kF32, &x[i], 1, &alone[i], target);
+      EXPECT_TRUE(Same(Map(function.kind, x, target), alone)) << ToString(function.kind) << " " << target;
     }
   }
 }
 
 // With all exponents, subnormal numbers and the ends of the ranges.
 TEST(FunctionsTest, F32IsTheSameOnAllTargets) {
-  std::vector<float> x;
-  for (uint64_t code = 0; code <= 0xffffffffu; code += 10007) {
-    x.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(code)));
-  }
+  const std::vector<float> x = CodesApart(10007);
   for (const Function& function : kFunctions) {
     const std::vector<float> want = Map(function.kind, x, Target::kScalar);
     for (const Target target : SupportedTargets()) {
-      const std::vector<float> got = Map(function.kind, x, target);
-      for (size_t i = 0; i < x.size(); ++i) {
-        if (std::isnan(got[i]) && std::isnan(want[i])) continue;
-        ASSERT_EQ(__builtin_bit_cast(uint32_t, got[i]), __builtin_bit_cast(uint32_t, want[i]))
-            << ToString(function.kind) << " " << target << " " << x[i];
-      }
+      EXPECT_TRUE(Same(Map(function.kind, x, target), want)) << ToString(function.kind) << " " << target;
     }
   }
 }
@@ -337,18 +334,6 @@ std::vector<T> Codes(uint64_t seed) {
     if (i % 2 == 0) x[i] = ConvertElement<T>(static_cast<double>(static_cast<int64_t>(code)) * 0x1p-60);
   }
   return x;
-}
-
-// Equal bytes, or both NaN.
-template <class T>
-::testing::AssertionResult Same(const std::vector<T>& a, const std::vector<T>& b) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    if constexpr (!std::is_same_v<T, int32_t> && !std::is_same_v<T, uint8_t>) {
-      if (std::isnan(ToDouble(a[i])) && std::isnan(ToDouble(b[i]))) continue;
-    }
-    if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0) return ::testing::AssertionFailure() << "element " << i;
-  }
-  return ::testing::AssertionSuccess();
 }
 
 template <class T>

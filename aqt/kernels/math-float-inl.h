@@ -61,6 +61,18 @@ HWY_INLINE V AtMost(D d, float bound, V x) {
 #endif
 }
 
+// A sum, rounded, and what rounding took away.
+template <class V>
+struct TwoFloats {
+  V high, low;
+};
+// a + b, exactly, where |a| >= |b| or a is 0.
+template <class V>
+HWY_INLINE TwoFloats<V> SumInParts(V a, V b) {
+  const V sum = hn::Add(a, b);
+  return {sum, hn::Add(hn::Sub(a, sum), b)};
+}
+
 // c[0] + c[1] x + ... + c[n - 1] x^(n - 1), by Horner's rule.
 template <class D, int n, class V = hn::Vec<D>>
 HWY_INLINE V PolynomialOf(D d, V x, const float (&c)[n]) {
@@ -98,31 +110,32 @@ HWY_INLINE FloatExpArgument<V> ReduceForExp(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOfRest(D d, V r) {
   constexpr float kTail[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558aap-5f, 0x1.12396ep-7f, 0x1.6a524ep-10f};
-  const V one = hn::Set(d, 1), sum = hn::Add(one, r), sum_low = hn::Add(hn::Sub(one, sum), r);  // 1 + r, exactly
-  return hn::Add(sum, Fma(hn::Mul(r, r), PolynomialOf(d, r, kTail), sum_low));
+  const TwoFloats<V> sum = SumInParts(hn::Set(d, 1), r);
+  return hn::Add(sum.high, Fma(hn::Mul(r, r), PolynomialOf(d, r, kTail), sum.low));
 }
 
-// y * 2^k, rounded once, for k = shifted - kToInteger from -151 to 128 and y near 1.
+// y * 2^k, rounded once, for the k of an argument, from -151 to 128, and y near 1.
 template <class D, class V>
-HWY_INLINE V ScaledByPowerOfTwo(D d, V y, [[maybe_unused]] V k, V shifted) {
+HWY_INLINE V ScaledByPowerOfTwo([[maybe_unused]] D d, V y, const FloatExpArgument<V>& a) {
 #if HWY_TARGET == HWY_AVX3
-  if constexpr (hn::MaxLanes(D()) == 16) return V{_mm512_scalef_ps(y.raw, k.raw)};
-#endif
+  return V{_mm512_scalef_ps(y.raw, a.k.raw)};
+#else
   // Two factors: 2^-151 is none of f32, nor is 2^128.
   const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::BitCast(du, shifted);
+  const auto bits = hn::BitCast(du, a.shifted);
   const auto half = hn::ShiftLeft<23>(hn::ShiftRight<1>(bits)), one = hn::Set(du, 0x3f800000u);
   const auto other_half = hn::Sub(hn::ShiftLeft<23>(bits), half);
   const auto factor = [&](auto exponent) HWY_ATTR { return hn::BitCast(d, hn::Add(exponent, one)); };
   return hn::Mul(hn::Mul(y, factor(half)), factor(other_half));
+#endif
 }
 
-// At most 0.8 ulp off, also where the result is subnormal.
+// e^x, at most 0.8 ulp off, also where the result is subnormal.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOf(D d, V x) {
   // Beyond -104 and 89 it is 0 and infinite.
   const FloatExpArgument<V> a = ReduceForExp(d, AtMost(d, 89, AtLeast(d, -104, x)));
-  return ScaledByPowerOfTwo(d, ExpOfRest(d, a.r), a.k, a.shifted);
+  return ScaledByPowerOfTwo(d, ExpOfRest(d, a.r), a);
 }
 
 // (e^x - 1) / 2 for -104 <= x <= 89.
@@ -130,10 +143,10 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V HalfExpm1Of(D d, V x) {
   constexpr float kTail[] = {0.5f, 0x1.555554p-3f, 0x1.5554f8p-5f, 0x1.1112dcp-7f, 0x1.6d3a38p-10f, 0x1.9e69e6p-13f};
   const FloatExpArgument<V> a = ReduceForExp(d, x);
-  // 2^(k - 1) (r + r^2 q) + (2^(k - 1) - 1/2). The sum of the larger terms is exact in two parts.
-  const V half = hn::Set(d, 0.5f), scale = WithExponentAdded(d, half, a.shifted), rest = hn::Sub(scale, half);
-  const V scaled = hn::Mul(scale, a.r), sum = hn::Add(rest, scaled), sum_low = hn::Add(hn::Sub(rest, sum), scaled);
-  return hn::Add(sum, Fma(hn::Mul(scaled, a.r), PolynomialOf(d, a.r, kTail), sum_low));
+  // 2^(k - 1) (r + r^2 q) + (2^(k - 1) - 1/2)
+  const V half = hn::Set(d, 0.5f), scale = WithExponentAdded(d, half, a.shifted), scaled = hn::Mul(scale, a.r);
+  const TwoFloats<V> sum = SumInParts(hn::Sub(scale, half), scaled);
+  return hn::Add(sum.high, Fma(hn::Mul(scaled, a.r), PolynomialOf(d, a.r, kTail), sum.low));
 }
 
 // e^x - 1, at most 1.24 ulp off.
@@ -156,12 +169,21 @@ HWY_INLINE V LogOfParts(D d, V k, V f) {
   const V tail = Fma(hn::Mul(square, f), PolynomialOf(d, f, kTail), hn::Mul(k, hn::Set(d, 0x1.7f7d1cp-20f)));
   const V low = NegFma(square, hn::Set(d, 0.5f), tail);
   const V high = hn::Mul(k, hn::Set(d, 0x1.62e4p-1f));  // exact: the factor has 15 bits
-  const V sum = hn::Add(high, f), sum_low = hn::Add(hn::Sub(high, sum), f);
-  return hn::Add(sum, hn::Add(sum_low, low));
+  const TwoFloats<V> sum = SumInParts(high, f);
+  return hn::Add(sum.high, hn::Add(sum.low, low));
 }
 
-// The bits of sqrt(1/2).
-inline constexpr int32_t kRootOfHalf = 0x3f3504f3;
+// The k for which the number with these bits, normal and positive, is 2^k m with m from sqrt(1/2) to sqrt(2).
+template <class DI, class VI>
+HWY_INLINE VI NearestExponent(DI di, VI bits) {
+  constexpr int32_t kRootOfHalf = 0x3f3504f3;
+  return hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, kRootOfHalf)));
+}
+// x * 2^-k of the bits of x, both normal or k = 0.
+template <class D, class VI>
+HWY_INLINE hn::Vec<D> WithoutExponent(D d, VI bits, VI k) {
+  return hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(k)));
+}
 
 // An integer as a number, for |k| < 2^22.
 template <class D, class K>
@@ -179,14 +201,14 @@ HWY_INLINE V LogOrSpecial(D d, V x, V y) {
   return hn::IfThenElse(hn::Lt(x, zero), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), not_negative);
 }
 
-// At most 0.81 ulp off.
+// ln x, at most 0.81 ulp off.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V LogOf(D d, V x) {
   const hn::RebindToSigned<D> di;
   const auto subnormal = hn::Lt(x, hn::Set(d, 0x1p-126f));
   const auto bits = hn::BitCast(di, hn::IfThenElse(subnormal, hn::Mul(x, hn::Set(d, 0x1p23f)), x));
-  const auto k = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, kRootOfHalf)));
-  const V f = hn::Sub(hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(k))), hn::Set(d, 1));
+  const auto k = NearestExponent(di, bits);
+  const V f = hn::Sub(WithoutExponent(d, bits, k), hn::Set(d, 1));
   const V exponent = NumberOf(d, k);
   const V y = LogOfParts(d, hn::IfThenElse(subnormal, hn::Sub(exponent, hn::Set(d, 23)), exponent), f);
   return LogOrSpecial(d, x, y);
@@ -197,9 +219,9 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Log1pOf(D d, V x) {
   const hn::RebindToSigned<D> di;
   const V one = hn::Set(d, 1), u = hn::Add(one, x);
-  const auto k = hn::ShiftRight<23>(hn::Sub(hn::BitCast(di, u), hn::Set(di, kRootOfHalf)));
+  const auto k = NearestExponent(di, hn::BitCast(di, u));
   // 1 + x = 2^k (1 + f): f = 2^-k x + (2^-k - 1) is exact where k is neither 0 nor large.
-  const auto scaled = hn::BitCast(d, hn::Sub(hn::BitCast(di, x), hn::ShiftLeft<23>(k)));
+  const V scaled = WithoutExponent(d, hn::BitCast(di, x), k);
   const auto power = hn::ShiftLeft<23>(hn::Max(hn::Sub(hn::Set(di, 127), k), hn::Zero(di)));
   const V f = hn::Add(scaled, hn::Sub(hn::BitCast(d, power), one));
   const V y = LogOrSpecial(d, u, LogOfParts(d, NumberOf(d, k), f));
@@ -219,7 +241,7 @@ HWY_INLINE V RsqrtOf(D d, V x) {
   return hn::IfThenElse(hn::Eq(product, product), better, y);
 }
 
-// At most 2.43 ulp off.
+// tanh x, at most 2.43 ulp off.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V TanhOf(D d, V x) {
   const V ax = AtMost(d, 10, hn::Abs(x));  // from there on it rounds to 1
@@ -234,7 +256,7 @@ HWY_INLINE V LogisticOf(D d, V x) {
   return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
 }
 
-// At most 1.08 ulp off.
+// erf x, at most 1.08 ulp off.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ErfOf(D d, V x) {
   constexpr float kBelow[] = {0x1.06eba8p-3f, -0x1.81273ep-2f,  0x1.ce2ce6p-4f, -0x1.b7f71ap-6f,
