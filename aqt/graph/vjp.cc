@@ -23,11 +23,11 @@ struct Call {
 
 constexpr double kTwoOverRootPi = 2 * std::numbers::inv_sqrtpi;
 
-// sum(ct), which adds up elements; of 8-bit floats in f32, and the result is rounded.
+// sum(ct), which adds up elements; of 8-bit floats, which have no arithmetic, in f32, and the result is rounded.
 template <class F>
 Value Summed(const Value& ct, F sum) {
   const DType dtype = ct.dtype();
-  if (dtype != DType::kE4M3FN && dtype != DType::kE5M2) return sum(ct);
+  if (kernels::IsArithmetic(dtype)) return sum(ct);
   return ops::Cast(sum(ops::Cast(ct, DType::kF32)), dtype);
 }
 
