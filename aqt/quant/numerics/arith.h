@@ -65,12 +65,6 @@ float Reciprocal(float c) {
   return std::is_same_v<T, Float16> ? Div<T>(1.0f, c) : Div<float>(1.0f, c);
 }
 
-// x / c, or, as XLA on CPU divides several numbers by a constant, x * Reciprocal(c).
-template <class T>
-float OverConstant(float x, float c, bool divide) {
-  return divide ? Div<T>(x, c) : Mul<T>(x, Reciprocal<T>(c));
-}
-
 // 1 / s in the dtype of s, or 1 where that is infinite: what x is multiplied by.
 template <class T>
 float InverseScale(float s) {

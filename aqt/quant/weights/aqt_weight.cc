@@ -1,5 +1,6 @@
 #include "aqt/quant/weights/aqt_weight.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -10,19 +11,10 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/absmax.h"
 #include "aqt/kernels/quantize.h"
-#include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/row_ops.h"
 #include "aqt/quant/weights/weight_matrix.h"
 
 namespace aqt {
-namespace {
-
-template <class T>
-float ScaleOf(float absmax, float quant_bound, bool divide) {
-  const float bound = internal::Arith<T>::Flush(absmax);
-  return internal::OverConstant<T>(bound == 0 ? 1.0f : bound, quant_bound, divide);
-}
-
-}  // namespace
 
 absl::StatusOr<AqtQuantizedWeight> AqtQuantizeWeightPerChannel(const ArrayRef& w, int bits, kernels::Target target,
                                                                Executor* executor) {
@@ -37,14 +29,12 @@ absl::StatusOr<AqtQuantizedWeight> AqtQuantizeWeightPerChannel(const ArrayRef& w
   std::vector<float> values(x.rows);  // absmax, then inverse scales
   internal::ForEachRowBlock(executor, x.rows, x.cols, /*multiple=*/1, [&](int64_t first, int64_t n) {
     kernels::AbsMaxGroups(internal::RowsOf(x, first, n), x.cols, &values[first], target);
-    internal::VisitFloat(w.dtype, [&]<class T>() {
-      T* out = scale.Mutable<T>().data();
-      for (int64_t r = first; r < first + n; ++r) {
-        const float s = ScaleOf<T>(values[r], half - 0.5f, x.rows == 1);
-        out[r] = ConvertElement<T>(s);
-        values[r] = internal::InverseScale<T>(s);
-      }
-    });
+    float* const rows = &values[first];
+    internal::FlushRow(w.dtype, rows, n);
+    std::replace(rows, rows + n, 0.0f, 1.0f);
+    internal::OverConstantRow(w.dtype, half - 0.5f, /*divide=*/x.rows == 1, rows, n);
+    internal::StoreRow(w.dtype, rows, n, scale.ref().data, first, 1);
+    internal::InvertScaleRow(w.dtype, rows, n);
     kernels::QuantizeMatrixArgs args;
     args.x = internal::RowsOf(x, first, n);
     args.rule = kernels::QuantizeRule::kMultiplyByInverse;
