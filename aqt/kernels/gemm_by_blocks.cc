@@ -16,7 +16,7 @@ constexpr int64_t kPartsPerThread = 4;
 // Even if they do not fit L2: so many rows hide the way of the rhs from L3.
 constexpr int64_t kMinBlockRows = 48;
 // So many rows that fit L2 are worth it for an lhs whose rows do not overlap.
-constexpr int64_t kMinFittingRows = 128;
+constexpr int64_t kMinFittingRows = 96;
 
 // How the rows of all matrices are cut.
 struct Blocks {

@@ -50,12 +50,11 @@ namespace aqt::kernels::internal {
 inline constexpr int32_t kMaxBlockRows = 192;
 inline constexpr int32_t kBlockBytes = 384 << 10;
 inline constexpr int64_t kChunkPanels = 4;
-// From so many tiles on, each fetches its part of the rhs block that comes next.
-inline constexpr int64_t kPrefetchTiles = 4;
-// With fewer, the first fetches the rhs so many bytes ahead of where it reads: while it multiplies three rows or more,
-// the processor does not run ahead far enough by itself.
-inline constexpr int64_t kFetchBytes = 8 << 10;
+// While it multiplies so many rows or more, the processor does not run ahead far enough by itself. The first tile of a
+// panel fetches it so many bytes ahead of where it reads, between its products: fetched all at once, a block that comes
+// next holds them up.
 inline constexpr int kFetchRows = 3;
+inline constexpr int64_t kFetchBytes = 8 << 10;
 // From this size on, one row reads four panels at a time instead of two, where that pays (MultiplyPanels).
 inline constexpr int64_t kLongPanelBytes = 16 << 10;
 
@@ -93,26 +92,7 @@ inline void CopyPart(const T* tile, int64_t rows, int64_t cols, T* out, int64_t 
   }
 }
 
-// Fetches memory into L2 ahead of its use, in equal parts.
-class Prefetch {
- public:
-  Prefetch() = default;
-  Prefetch(const char* begin, int64_t bytes, int64_t parts)
-      : at_(begin), end_(begin + bytes), part_((bytes / parts + kLine - 1) / kLine * kLine) {}
-  void NextPart() {
-    for (const char* stop = end_ - at_ < part_ ? end_ : at_ + part_; at_ < stop; at_ += kLine) {
-      __builtin_prefetch(at_, /*rw=*/0, /*locality=*/2);
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-  const char* at_ = nullptr;
-  const char* end_ = nullptr;
-  int64_t part_ = 0;
-};
-
-// The same for rows of an output that are written next.
+// Fetches rows of an output into L2 that are written next.
 template <int kRows, int kCols, class T>
 inline void PrefetchForWriting(const T* out, int64_t stride) {
 #pragma GCC unroll 16
@@ -240,7 +220,7 @@ class BlockProduct {
       int64_t g = 0;
       do {
         const int64_t count = std::min(block_groups_, groups_ - g);
-        for (int64_t n = chunk0; n < chunk1; n += kNr) RunPanel(chunk0, chunk1, n, g, count);
+        for (int64_t n = chunk0; n < chunk1; n += kNr) RunPanel(chunk0, n, g, count);
         g += count;
       } while (g < groups_);
     }
@@ -308,7 +288,7 @@ class BlockProduct {
   }
 
   // Adds `count` groups from g on to all rows of the panel of columns from n on.
-  void RunPanel(int64_t chunk0, int64_t chunk1, int64_t n, int64_t g, int64_t count) {
+  void RunPanel(int64_t chunk0, int64_t n, int64_t g, int64_t count) {
     const int64_t cols = std::min(kNr, n1_ - n);
     const bool is_last = g + count == groups_;
     if (is_last && finish_ != TileFinish::kGeneral) {
@@ -321,28 +301,16 @@ class BlockProduct {
     if constexpr (kCanWiden) {
       if (widen_) Tile::Widen(block, count, wide_);
     }
-    Prefetch next_block = NextBlock(chunk0, chunk1, n, g, count);
-    const bool is_few = m1_ - m0_ >= kFetchRows && m1_ - m0_ < kPrefetchTiles * kMr;
+    const int64_t fetch = m1_ - m0_ >= kFetchRows ? kFetchBytes : 0;
     const Acc* const start = kCorrects ? reinterpret_cast<const Acc*>(panel) : nullptr;
     const char* lhs_block = lhs_ + g * 4 * kMr;
     Acc* sums = partial_ + (n - chunk0) * kMaxBlockRows;
     for (int64_t m = m0_; m < m1_; m += kMr, lhs_block += lhs_panel_bytes_, sums += kMr * kNr) {
-      next_block.NextPart();
       const Acc* init = g == 0 ? start : sums;
-      const int64_t fetch = is_few && m == m0_ ? kFetchBytes : 0;
-      RunTile({m, std::min(kMr, m1_ - m), n, cols, count, lhs_block, init, g == 0 ? 0 : kNr, is_last, sums, fetch},
+      RunTile({m, std::min(kMr, m1_ - m), n, cols, count, lhs_block, init, g == 0 ? 0 : kNr, is_last, sums,
+               m == m0_ ? fetch : 0},
               block);
     }
-  }
-
-  // The rhs block that comes next: the tiles of this one hide its way from L3 or memory.
-  Prefetch NextBlock(int64_t chunk0, int64_t chunk1, int64_t n, int64_t g, int64_t count) const {
-    const bool ends_chunk = n + kNr >= chunk1, is_last = g + count == groups_;
-    const int64_t next_n = !ends_chunk ? n + kNr : is_last ? chunk1 : chunk0;
-    if (m1_ - m0_ < kPrefetchTiles * kMr || next_n >= n1_) return {};
-    const int64_t next_g = !ends_chunk ? g : is_last ? 0 : g + count;
-    return Prefetch(rhs_ + (next_n - n0_) / kNr * rhs_panel_bytes_ + kHeaderBytes + Tile::kRhs.GroupBytes(next_g),
-                    Tile::kRhs.GroupBytes(std::min(block_groups_, groups_ - next_g)), (m1_ - m0_) / kMr);
   }
 
   void RunTile(const Step& step, const char* rhs_block) {

@@ -28,7 +28,7 @@ struct FmaOps {
   static constexpr int64_t kWideRhsElementBytes = 0;
   static constexpr bool kSumsAreNormal = false;
   static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 128;  // rhs 16 KiB, lhs 6
-  static constexpr int64_t kOneBlockGroups = 640;
+  static constexpr int64_t kOneBlockGroups = 1024;
 
   using V = hn::Vec<hn::ScalableTag<float>>;
 
