@@ -42,6 +42,7 @@ struct VnniOps : FourByteGroups<int32_t> {
   static constexpr bool kIsS4 = kRhsElement == PanelFormat::Element::kS4;
   static constexpr int64_t kWideRhsElementBytes = kIsS4 ? 1 : 0;
   static constexpr int64_t kBlockGroups = kIs512 ? 192 : 256;  // 24 or 16 KiB of rhs, 6 KiB of lhs
+  static constexpr int64_t kOneBlockGroups = kIsS4 ? kBlockGroups : 256;
 
   // A value of four bits in the high half of a byte is 16 times itself. There it needs no sign extension.
   static constexpr int kRhsShift = kIsS4 ? 4 : 0;
@@ -107,6 +108,7 @@ struct Bf16Ops : FourByteGroups<float> {
   static constexpr bool kSumsAreNormal = true;
   static constexpr PanelFormat kLhs = internal::format::kDotBf16Lhs, kRhs = internal::format::kDotBf16Rhs;
   static constexpr int64_t kBlockGroups = 192;  // rhs 24 KiB, lhs 9
+  static constexpr int64_t kOneBlockGroups = 256;
   static constexpr int64_t kWideRhsElementBytes = 0;
 
   template <bool kWide, int kPart>
