@@ -47,12 +47,23 @@ struct Epilogue {
   bool IsF32() const { return sum_dtype == DType::kF32 && first_dtype == DType::kF32 && second_dtype == DType::kF32; }
 };
 
+// An lhs whose rows overlap, as windows of a convolution do: each line of 64 bytes is stored once, not once for every
+// row that has it (gemm_by_lines.h). Step i of 16 groups of row m is the line at
+//   GemmArgs::lhs + 64 * (positions.Offset(m) - first) + steps[i]
+// Rows of a run, the last axis, have their lines side by side, as in a panel. No tile goes beyond the end of a run.
+struct LhsLines {
+  AxisGroup positions;  // its last axis has stride 1
+  int64_t first = 0;
+  const int32_t* steps = nullptr;  // in bytes
+};
+
 struct GemmArgs {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   // Panels in the kernel's formats. The distance between the matrices of a batch is in bytes; 0 if all share one.
   const void* lhs = nullptr;
   const void* rhs = nullptr;
   int64_t lhs_batch_bytes = 0, rhs_batch_bytes = 0;
+  const LhsLines* lhs_lines = nullptr;  // if not null, `lhs` holds lines instead, as a block of gemm_by_lines.h may
 
   // Output: s32 (the sums themselves, no epilogue; s8 kernels only), f32, bf16 or f16. Any strides that address each
   // element once (but see Epilogue::adds); fastest if columns have stride 1.
@@ -87,6 +98,7 @@ struct GemmKernel {
   int32_t block_groups = 0;
   void (*add_block)(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
                     float* sums) = nullptr;
+  bool reads_lines = false;  // whether `block` takes GemmArgs::lhs_lines
 };
 
 // Runs the kernel on all of args, split over the executor's threads if that is worth waking them. Sums of integers are

@@ -11,6 +11,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/gemm_by_blocks.h"
+#include "aqt/kernels/gemm_by_lines.h"
 #include "aqt/kernels/gemm_long_k.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/gemm_test_util.h"
@@ -65,13 +66,16 @@ DType DTypeOf(Element element) {
   return element == Element::kBF16 ? DType::kBF16 : DType::kS8;
 }
 
-// Windows of 2 x 3 over an image, and the same elements as a dense operand. Either the places of the windows are the
-// rows and their elements k, or the other way round.
+// Windows of 2 x 3 over images, and the same elements as a dense operand. Either the places of the windows are the rows
+// and their elements k, or the other way round.
 struct Windows {
   int64_t height, width, channels, stride;
   bool places_are_rows;
+  int64_t images = 1;            // of a matrix
+  bool walks_backwards = false;  // the windows, as for gradients
 
-  int64_t NumElements(int64_t batch) const { return batch * (height + 1) * (width * stride + 2) * channels; }
+  int64_t ImageElements() const { return (height + 1) * (width * stride + 2) * channels; }
+  int64_t NumElements(int64_t batch) const { return batch * images * ImageElements(); }
   Operand Of(const void* image, DType dtype, int64_t batch) const {
     const int64_t line = (width * stride + 2) * channels;
     Operand x;
@@ -80,10 +84,13 @@ struct Windows {
     x.batch.Append(batch, NumElements(1));
     AxisGroup& places = places_are_rows ? x.rows : x.k;
     AxisGroup& elements = places_are_rows ? x.k : x.rows;
+    places.Append(images, ImageElements());
     places.Append(height, line);
     places.Append(width, stride * channels);
-    elements.Append(2, line);
-    elements.Append(3, channels);
+    const int64_t sign = walks_backwards ? -1 : 1;
+    if (walks_backwards) x.data = static_cast<const char*>(image) + (line + 2 * channels) * SizeOf(dtype);
+    elements.Append(2, sign * line);
+    elements.Append(3, sign * channels);
     elements.Append(channels, 1);
     return x;
   }
@@ -156,10 +163,10 @@ GemmArgs ArgsOf(int64_t batch, int64_t m, int64_t n, int64_t k) {
 
 class GemmBlocksTest : public ::testing::Test {
  protected:
-  enum class Way { kByBlocks, kLongK };
+  enum class Way { kByBlocks, kByLines, kLongK };
 
-  // The product of windows and a random matrix, with its columns or its rows side by side.
-  void Compare(const GemmKernel& kernel, const Windows& windows, int64_t batch, int64_t n, Way way,
+  // The product of windows and a random matrix, with its columns or its rows side by side. False if it does not run.
+  bool Compare(const GemmKernel& kernel, const Windows& windows, int64_t batch, int64_t n, Way way,
                Executor* executor) {
     const DType lhs_dtype = DTypeOf(kernel.lhs.element), rhs_dtype = DTypeOf(kernel.rhs.element);
     const std::vector<char> image = Values(lhs_dtype, false, windows.NumElements(batch));
@@ -190,7 +197,12 @@ class GemmBlocksTest : public ::testing::Test {
 
     args.lhs = nullptr;
     args.out = got.data();
-    if (way == Way::kByBlocks) {
+    if (way == Way::kByLines) {
+      const int64_t bytes = LinesBytes(kernel, lhs, n);
+      if (bytes == 0) return false;
+      AlignedBytes buffer(bytes);
+      RunGemmByLines(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
+    } else if (way == Way::kByBlocks) {
       AlignedBytes buffer(lhs_panels.size());
       RunGemmByBlocks(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
     } else {
@@ -200,6 +212,7 @@ class GemmBlocksTest : public ::testing::Test {
     }
     EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
         << absl::StrCat(kernel.name, " ", batch, " x ", args.m, " x ", n, " x ", args.k);
+    return true;
   }
 
   Random random_;
@@ -224,6 +237,40 @@ TEST_F(GemmBlocksTest, ManyBlocksGiveTheBitsOfPackedPanels) {
       const Windows windows = {.height = 47, .width = width, .channels = 2, .stride = 1, .places_are_rows = true};
       Compare(*kernel, windows, 2, 33, Way::kByBlocks, &threads);
     }
+  }
+}
+
+TEST_F(GemmBlocksTest, ByLinesGivesTheBitsOfPackedPanels) {
+  ThreadPool threads(2);
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    int runs = 0;
+    const int cases = kernel->emulated ? 12 : 60;
+    for (int i = 0; i < cases; ++i) {
+      Windows windows = DrawWindows(random_, /*places_are_rows=*/true);
+      windows.channels = random_.Any(1, 3) * 64;
+      windows.images = random_.Any(1, 3);
+      windows.walks_backwards = i % 3 == 0;
+      runs += Compare(*kernel, windows, random_.Any(1, 2), random_.Any(1, 70), Way::kByLines,
+                      i % 2 == 0 ? &threads : nullptr);
+    }
+    // s8 that is widened to s16 is not copied line by line, and AMX reads tiles of panels.
+    if (kernel->reads_lines && kernel->lhs.element != Element::kS16) EXPECT_GE(runs, cases / 4) << kernel->name;
+    else EXPECT_EQ(runs, 0) << kernel->name;
+  }
+}
+
+// Rows of a run that take several blocks, many runs in a block, and sums over k in parts.
+TEST_F(GemmBlocksTest, LinesOfLargeWindows) {
+  ThreadPool threads(2);
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    if (kernel->emulated || !kernel->reads_lines || kernel->lhs.element == Element::kS16) continue;
+    for (const int64_t width : {7, 48, 193, 500}) {
+      const Windows windows = {.height = 23, .width = width, .channels = 64, .stride = 1, .places_are_rows = true};
+      EXPECT_TRUE(Compare(*kernel, windows, 1, width == 7 ? 15 : 70, Way::kByLines, &threads))
+          << kernel->name << " " << width;
+    }
+    const Windows deep = {.height = 5, .width = 24, .channels = 640, .stride = 1, .places_are_rows = true};
+    EXPECT_TRUE(Compare(*kernel, deep, 1, 33, Way::kByLines, nullptr)) << kernel->name;
   }
 }
 

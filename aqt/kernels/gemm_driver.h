@@ -58,6 +58,27 @@ inline constexpr int64_t kFetchBytes = 8 << 10;
 // From this size on, one row reads four panels at a time instead of two, where that pays (MultiplyPanels).
 inline constexpr int64_t kLongPanelBytes = 16 << 10;
 
+// The lhs of a tile: the rows of a step of 16 groups lie side by side, 64 bytes each.
+struct TileLhs {
+  const char* data;
+  const int32_t* steps = nullptr;  // where each step begins, from `data` on; if null, they follow each other
+
+  // The bytes of group g of the first row; step after step has `width` rows.
+  const char* Group(int64_t g, int64_t width) const {
+    const int64_t i = g / PanelFormat::kStepGroups;
+    return data + (steps == nullptr ? i * width * 64 : steps[i]) + g % PanelFormat::kStepGroups * 4;
+  }
+};
+
+// How many rows of a run of lines (LhsLines) the next tile takes, of `left` that are left. Eight and a rest take less
+// time than a full tile and a rest.
+inline int64_t TileRowsOfRun(int64_t left, int64_t width) {
+  return width > 8 && left > width && left <= 16 ? 8 : std::min(left, width);
+}
+
+// The rhs panel of a product whose lhs is stored as lines may come from L2, up to this size.
+inline constexpr int64_t kLinesPanelBytes = 256 << 10;
+
 // Groups of k that a tile may sum up at once: of four u8 x s8 products, the largest, so many fit s32.
 inline constexpr int64_t kMaxSumGroups = 16384;
 static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
@@ -190,7 +211,6 @@ class BlockProduct {
         groups_(Tile::kLhs.NumGroups(args.k)),
         lhs_panel_bytes_(Tile::kLhs.PanelBytes(args.k)),
         rhs_panel_bytes_(Tile::kRhs.PanelBytes(args.k)),
-        lhs_(static_cast<const char*>(args.lhs) + b * args.lhs_batch_bytes + m0 / kMr * lhs_panel_bytes_),
         rhs_(static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes_),
         finish_(TileFinishOf<Acc>(args)),
         streams_(finish_ == TileFinish::kF32 && StreamsOutput(args, kNr)),
@@ -200,16 +220,18 @@ class BlockProduct {
 
   void Run() {
     // Blocks of equal size, so that the last one is not a short remainder. A few rows read all of a panel in one go.
-    const int64_t lhs_bytes = (m1_ - m0_ + kMr - 1) / kMr * lhs_panel_bytes_;
-    const bool lhs_fits = lhs_bytes <= kBlockBytes;
-    const bool is_one_block = m1_ - m0_ <= kMaxPiece || (lhs_fits && groups_ <= kOneBlockGroups);
+    MakeTiles();
+    const bool has_lines = args_.lhs_lines != nullptr;
+    const bool lhs_fits = has_lines || num_tiles_ * lhs_panel_bytes_ <= kBlockBytes;
+    const int64_t one_block_groups = has_lines && !kCanWiden ? kLinesPanelBytes / kGroupBytes : kOneBlockGroups;
+    const bool is_one_block = m1_ - m0_ <= kMaxPiece || (lhs_fits && groups_ <= one_block_groups);
     const int64_t most_groups = is_one_block ? kMaxSumGroups : Tile::kBlockGroups;
     const int64_t num_blocks = std::max<int64_t>(1, (groups_ + most_groups - 1) / most_groups);
     const int64_t block_steps =
         (groups_ + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);
     block_groups_ = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
     if (finish_ != TileFinish::kGeneral) {
-      std::fill(row_scales_ + (m1_ - m0_), row_scales_ + (m1_ - m0_ + kMr - 1) / kMr * kMr, 0.0f);
+      std::fill_n(row_scales_ + (m1_ - m0_), kMr, 0.0f);  // a tile that is not full has more rows
       const float* scale = epi_.lhs_scale == nullptr ? nullptr : epi_.lhs_scale + b_ * epi_.lhs_batch_stride;
       LoadScales(scale, epi_.lhs_stride, m0_, m1_ - m0_, row_scales_);
     }
@@ -237,6 +259,7 @@ class BlockProduct {
     if constexpr (requires { Tile::kOneBlockGroups; }) return Tile::kOneBlockGroups;
     else return Tile::kBlockGroups;
   }();
+  static constexpr int64_t kGroupBytes = Tile::kRhs.GroupBytes(Tile::kRhs.SharedGroups()) / Tile::kRhs.SharedGroups();
   static constexpr bool kHasPanelRuns = requires(const PanelRun& run) { Tile::template MultiplyPanels<1, false>(run); };
   // An lhs that is stored as it is needs no correction.
   static constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;
@@ -244,16 +267,37 @@ class BlockProduct {
   static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
   static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0 && kNr <= kMaxTileCols);
 
+  // Rows [m, m + rows) of the product, and where their lhs begins.
+  struct TileRows {
+    int64_t m, rows;
+    const char* lhs;
+  };
+
   // A tile, and the groups of k that are added to it.
   struct Step {
     int64_t m, rows, n, cols, count;
-    const char* lhs;
+    TileLhs lhs;
     const Acc* init;
     int64_t init_stride;
     bool is_last;  // of the sum
     Acc* sums;     // where it is not
     int64_t fetch;
   };
+
+  void MakeTiles() {
+    const char* const lhs = static_cast<const char*>(args_.lhs) + b_ * args_.lhs_batch_bytes;
+    const LhsLines* const lines = args_.lhs_lines;
+    const int64_t run = lines == nullptr ? 0 : lines->positions.InnerSize();
+    for (int64_t m = m0_; m < m1_; m += tiles_[num_tiles_++].rows) {
+      TileRows& tile = tiles_[num_tiles_];
+      if (lines == nullptr) {
+        tile = {m, std::min(kMr, m1_ - m), lhs + m / kMr * lhs_panel_bytes_};
+      } else {
+        tile = {m, TileRowsOfRun(std::min(m1_ - m, run - m % run), kMr),
+                lhs + (lines->positions.Offset(m) - lines->first) * 64};
+      }
+    }
+  }
 
   // Few rows of whole panels of columns. Returns the first column that is left. More rows than one piece are cut only
   // if they are added to the output, which a part of a tile does row by row.
@@ -262,13 +306,15 @@ class BlockProduct {
       int64_t rows = m1_ - m0_;
       const bool one_piece = std::has_single_bit(static_cast<uint64_t>(rows)) && rows <= kMaxPiece;
       if (finish_ != TileFinish::kF32 || streams_ || rows > kMr || !(one_piece || epi_.adds)) return n0_;
+      if (args_.lhs_lines != nullptr) return n0_;
       const int64_t panels = (n1_ - n0_) / kNr;
       const float* const scale = epi_.rhs_scale == nullptr ? nullptr : epi_.rhs_scale + b_ * epi_.rhs_batch_stride;
       const bool dense = scale != nullptr && epi_.rhs_stride == 1;
       if (!dense) LoadScales(scale, epi_.rhs_stride, n0_, kNr, col_scales_);
       const TileScales scales{row_scales_, dense ? scale + n0_ : col_scales_, scaled_, epi_.rhs_first, epi_.adds};
       float* const out = static_cast<float*>(args_.out) + out_offset_ + m0_ * row_stride_ + n0_;
-      PanelRun run{lhs_, rhs_, panels, rhs_panel_bytes_, groups_, kCorrects, scales, dense ? kNr : 0, out, row_stride_};
+      PanelRun run{tiles_[0].lhs,   rhs_, panels,     rhs_panel_bytes_, groups_, kCorrects, scales,
+                   dense ? kNr : 0, out,  row_stride_};
       const auto multiply = [&]<int R>() {
         for (; rows >= R; rows -= R) {
           if (epi_.subnormals_are_zero) Tile::template MultiplyPanels<R, true>(run);
@@ -303,12 +349,14 @@ class BlockProduct {
     }
     const int64_t fetch = m1_ - m0_ >= kFetchRows ? kFetchBytes : 0;
     const Acc* const start = kCorrects ? reinterpret_cast<const Acc*>(panel) : nullptr;
-    const char* lhs_block = lhs_ + g * 4 * kMr;
     Acc* sums = partial_ + (n - chunk0) * kMaxBlockRows;
-    for (int64_t m = m0_; m < m1_; m += kMr, lhs_block += lhs_panel_bytes_, sums += kMr * kNr) {
+    for (int64_t i = 0; i < num_tiles_; ++i, sums += kMr * kNr) {
+      const TileRows& tile = tiles_[i];
       const Acc* init = g == 0 ? start : sums;
-      RunTile({m, std::min(kMr, m1_ - m), n, cols, count, lhs_block, init, g == 0 ? 0 : kNr, is_last, sums,
-               m == m0_ ? fetch : 0},
+      const TileLhs lhs = args_.lhs_lines == nullptr
+                              ? TileLhs{tile.lhs + g * 4 * kMr}
+                              : TileLhs{tile.lhs, args_.lhs_lines->steps + g / PanelFormat::kStepGroups};
+      RunTile({tile.m, tile.rows, n, cols, count, lhs, init, g == 0 ? 0 : kNr, is_last, sums, i == 0 ? fetch : 0},
               block);
     }
   }
@@ -364,13 +412,14 @@ class BlockProduct {
   const int64_t b_, m0_, m1_, n0_, n1_;
   const bool widen_;
   const int64_t groups_, lhs_panel_bytes_, rhs_panel_bytes_;
-  const char* const lhs_;
   const char* const rhs_;
   const TileFinish finish_;
   const bool streams_, scaled_;
   const int64_t row_stride_, out_offset_;
   int64_t block_groups_ = 0;
-  float row_scales_[kMaxBlockRows], col_scales_[kNr];
+  TileRows tiles_[kMaxBlockRows / kMr];
+  int64_t num_tiles_ = 0;
+  float row_scales_[kMaxBlockRows + kMr], col_scales_[kNr];
   alignas(64) Acc partial_[kChunkPanels * kMaxBlockRows * kNr];
   alignas(64) Acc finished_[kMr * kNr];
   alignas(64) char part_[kMr * kNr * 4];  // of the output
@@ -393,10 +442,10 @@ void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int
   const char* panel = static_cast<const char*>(lhs);
   for (; rows > 0; rows -= kMr, panel += lhs_panel_bytes, sums += kMr * kNr) {
     const float* init = first ? nullptr : sums;
-    if (rows == 1) Tile::template Accumulate<1, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
-    else if (rows == 2) Tile::template Accumulate<2, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
-    else if (rows <= 4) Tile::template Accumulate<4, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
-    else Tile::template Accumulate<kMr, false>(panel, columns, groups, init, kNr, 0, sums, kNr);
+    if (rows == 1) Tile::template Accumulate<1, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
+    else if (rows == 2) Tile::template Accumulate<2, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
+    else if (rows <= 4) Tile::template Accumulate<4, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
+    else Tile::template Accumulate<kMr, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
   }
 }
 
@@ -413,7 +462,8 @@ constexpr GemmKernel GemmOf(const char* name, bool emulated = false) {
                        .row_unit = 1,
                        .block_rows = kMaxBlockRows / Tile::kLhs.width * Tile::kLhs.width,
                        .block_bytes = std::numeric_limits<int32_t>::max(),
-                       .block = &GemmBlock<Tile>};
+                       .block = &GemmBlock<Tile>,
+                       .reads_lines = true};
   if constexpr (std::is_same_v<typename Tile::Acc, float>) {
     kernel.block_groups = Tile::kBlockGroups;
     kernel.add_block = &AddGemmBlock<Tile>;

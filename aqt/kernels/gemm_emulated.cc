@@ -42,7 +42,7 @@ struct EmulatedTile {
   }
 
   template <int R, bool kWide>
-  static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
+  static void Accumulate(TileLhs lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
                          int64_t /*fetch*/, int32_t* out, int64_t out_stride) {
     using Rhs = std::conditional_t<kWide, WideRhs, int8_t>;
     uint32_t sums[R][kNr];  // wraps, as the instructions do
@@ -56,7 +56,7 @@ struct EmulatedTile {
       } else {
         for (int64_t i = 0; i < kNr * kGroup; ++i) b[i] = Load(rhs, g, i);
       }
-      const char* step = lhs + g / PanelFormat::kStepGroups * kLhs.width * 64 + g % PanelFormat::kStepGroups * 4;
+      const char* step = lhs.Group(g, kLhs.width);
       for (int r = 0; r < R; ++r) {
         Lhs a[kGroup];
         std::memcpy(a, step + r * 64, 4);
@@ -71,7 +71,7 @@ struct EmulatedTile {
   }
 
   template <int R, bool kWide, bool kFlush, class T>
-  static void Multiply(const char* lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
+  static void Multiply(TileLhs lhs, const char* rhs, int64_t groups, const int32_t* init, int64_t init_stride,
                        int64_t /*fetch*/, const TileScales& scales, T* out, int64_t out_stride) {
     int32_t sums[R * kNr];
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, 0, sums, kNr);
@@ -124,16 +124,16 @@ struct EmulatedBf16Tile {
   }
 
   template <int R, bool kWide>
-  static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
+  static void Accumulate(TileLhs lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
                          int64_t /*fetch*/, float* out, int64_t out_stride) {
     float sums[R * kNr];
     for (int64_t i = 0; i < R * kNr; ++i) sums[i] = init == nullptr ? 0.0f : init[i / kNr * init_stride + i % kNr];
-    for (int64_t first = 0; first < groups; first += kStep, lhs += kLhs.width * 64, rhs += kStep * kNr * 4) {
+    for (int64_t first = 0; first < groups; first += kStep, rhs += kStep * kNr * 4) {
       const int64_t count = groups - first < kStep ? groups - first : kStep;
       for (int64_t i = 0; i < R * kNr; ++i) {
         float a[kStep][2], b[kStep][2];
         for (int64_t g = 0; g < count; ++g) {
-          Load(lhs + i / kNr * 64 + 4 * g, a[g]);
+          Load(lhs.Group(first + g, kLhs.width) + i / kNr * 64, a[g]);
           Load(rhs + (g * kNr + i % kNr) * 4, b[g]);
         }
         sums[i] = Arithmetic::Add(sums[i], a, b, count);
@@ -143,7 +143,7 @@ struct EmulatedBf16Tile {
   }
 
   template <int R, bool kWide, bool kFlush, class T>
-  static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
+  static void Multiply(TileLhs lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
                        int64_t /*fetch*/, const TileScales& scales, T* out, int64_t out_stride) {
     float sums[R * kNr];
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, 0, sums, kNr);

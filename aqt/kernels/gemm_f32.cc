@@ -101,7 +101,7 @@ struct ScalarTile {
   }
 
   template <int R, bool kWide>
-  static void Accumulate(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
+  static void Accumulate(TileLhs lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
                          int64_t /*fetch*/, float* out, int64_t out_stride) {
     float sums[R][kNr];
     for (int r = 0; r < R; ++r) {
@@ -110,7 +110,7 @@ struct ScalarTile {
     for (int64_t g = 0; g < groups; ++g) {
       float b[kNr];
       for (int j = 0; j < kNr; ++j) b[j] = Load(rhs, g * kNr + j);
-      const char* step = lhs + g / PanelFormat::kStepGroups * kLhs.width * 64 + g % PanelFormat::kStepGroups * 4;
+      const char* step = lhs.Group(g, kLhs.width);
       for (int r = 0; r < R; ++r) {
         const float a = *reinterpret_cast<const float*>(step + r * 64);
         for (int j = 0; j < kNr; ++j) sums[r][j] += a * b[j];
@@ -120,7 +120,7 @@ struct ScalarTile {
   }
 
   template <int R, bool kWide, bool kFlush, class T>
-  static void Multiply(const char* lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
+  static void Multiply(TileLhs lhs, const char* rhs, int64_t groups, const float* init, int64_t init_stride,
                        int64_t /*fetch*/, const TileScales& scales, T* out, int64_t out_stride) {
     float sums[R * kNr];
     Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, 0, sums, kNr);

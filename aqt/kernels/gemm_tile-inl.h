@@ -132,8 +132,8 @@ struct VectorTile : Ops {
 
   // Begins with init[r * init_stride + column], or with 0. From one panel to the next, init moves on by `rhs.bytes`.
   template <bool kWide, int R, int P>
-  static HWY_INLINE void Sum(const char* HWY_RESTRICT lhs, Panels rhs, int64_t groups, const Acc* init,
-                             int64_t init_stride, Sums<R, P>& s) {
+  static HWY_INLINE void Sum(internal::TileLhs lhs, Panels rhs, int64_t groups, const Acc* init, int64_t init_stride,
+                             Sums<R, P>& s) {
     // Of the groups that share their bytes.
     constexpr int64_t kGroupBytes = 2 * kRhsVectorBytes<kWide>;
     constexpr int kParts = kShared<kWide>;
@@ -164,7 +164,9 @@ struct VectorTile : Ops {
         }
       }
     }
+    const char* HWY_RESTRICT at = lhs.data;
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
+      if (lhs.steps != nullptr) at = lhs.data + *lhs.steps++;
 #pragma GCC unroll 4
       for (int64_t q = 0; q < 64; q += 16, rhs.rhs += 4 / kParts * kGroupBytes) {
         if (R >= internal::kFetchRows && rhs.fetch != 0) {
@@ -172,13 +174,13 @@ struct VectorTile : Ops {
           for (int64_t i = 0; i < 4 / kParts * kGroupBytes; i += 64) __builtin_prefetch(rhs.rhs + rhs.fetch + i);
         }
         if constexpr (kLoadsShared<kWide>) {
-          TwoGroups(lhs + q, rhs, s, kSplits ? more[0] : s);
-          TwoGroups(lhs + q + 8, rhs + kGroupBytes, s, kSplits ? more[0] : s);
+          TwoGroups(at + q, rhs, s, kSplits ? more[0] : s);
+          TwoGroups(at + q + 8, rhs + kGroupBytes, s, kSplits ? more[0] : s);
         } else {
           const auto group = [&]<int kIndex>() HWY_ATTR {
             constexpr int kSums = kSplits ? kIndex % (kMore + 1) : 0;
             Sums<R, P>& sums = kSums == 0 ? s : more[kSums == 0 ? 0 : kSums - 1];
-            Group<kWide, kIndex % kParts>(lhs + q + 4 * kIndex, rhs + kIndex / kParts * kGroupBytes, sums);
+            Group<kWide, kIndex % kParts>(at + q + 4 * kIndex, rhs + kIndex / kParts * kGroupBytes, sums);
           };
           group.template operator()<0>();
           group.template operator()<1>();
@@ -186,7 +188,7 @@ struct VectorTile : Ops {
           group.template operator()<3>();
         }
       }
-      lhs += kLhsStepBytes;
+      at += kLhsStepBytes;
     }
     if constexpr (kSplits) {
 #pragma GCC unroll 3
@@ -198,10 +200,10 @@ struct VectorTile : Ops {
         }
       }
     }
-    for (; groups > 0; groups -= kParts, lhs += 4 * kParts, rhs.rhs += kGroupBytes) {
-      Group<kWide, 0>(lhs, rhs, s);
+    for (; groups > 0; groups -= kParts, at += 4 * kParts, rhs.rhs += kGroupBytes) {
+      Group<kWide, 0>(at, rhs, s);
       if constexpr (kParts == 2) {
-        if (groups > 1) Group<kWide, 1>(lhs + 4, rhs, s);
+        if (groups > 1) Group<kWide, 1>(at + 4, rhs, s);
       }
     }
     if constexpr (kShift != 0) {
@@ -214,7 +216,7 @@ struct VectorTile : Ops {
   }
 
   template <int R, bool kWide>
-  static HWY_NOINLINE void Accumulate(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
+  static HWY_NOINLINE void Accumulate(internal::TileLhs lhs, const char* rhs, int64_t groups, const Acc* init,
                                       int64_t init_stride, int64_t fetch, Acc* out, int64_t out_stride) {
     Sums<R> s;
     Sum<kWide>(lhs, {rhs, 0, fetch}, groups, init, init_stride, s);
@@ -260,7 +262,7 @@ struct VectorTile : Ops {
   }
 
   template <int R, bool kWide, bool kFlush, class T>
-  static HWY_NOINLINE void Multiply(const char* lhs, const char* rhs, int64_t groups, const Acc* init,
+  static HWY_NOINLINE void Multiply(internal::TileLhs lhs, const char* rhs, int64_t groups, const Acc* init,
                                     int64_t init_stride, int64_t fetch, const internal::TileScales& scales, T* out,
                                     int64_t out_stride) {
     Sums<R> s;
@@ -292,7 +294,7 @@ struct VectorTile : Ops {
     constexpr int64_t kFetch = R >= internal::kFetchRows ? internal::kFetchBytes : 0;
     const DF d;
     Sums<R, P> s;
-    Sum<false>(run.lhs, {run.rhs + Ops::kRhs.HeaderBytes(), apart * run.rhs_panel_bytes, kFetch}, run.groups,
+    Sum<false>({run.lhs}, {run.rhs + Ops::kRhs.HeaderBytes(), apart * run.rhs_panel_bytes, kFetch}, run.groups,
                run.corrects ? reinterpret_cast<const Acc*>(run.rhs) : nullptr, 0, s);
     VF cols[2 * P];
 #pragma GCC unroll 8

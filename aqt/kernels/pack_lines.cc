@@ -242,5 +242,16 @@ void PackLines(Target target, const PanelFormat& format, const Operand& src, con
   else packer.Interleaved(static_cast<char*>(panels));
 }
 
+void CopyLines(Target target, const PanelFormat& format, const LinePieces& pieces, bool subnormals_are_zero) {
+  AQT_HWY_DISPATCH(target, CopyPieces)
+  (ChangeOf(format, subnormals_are_zero), {.src = static_cast<const char*>(pieces.src),
+                                           .src_pitch = pieces.src_pitch,
+                                           .count = pieces.count,
+                                           .panels = pieces.lines,
+                                           .lines = 1,
+                                           .dst = static_cast<char*>(pieces.dst),
+                                           .dst_pitch = pieces.dst_pitch});
+}
+
 }  // namespace aqt::kernels
 #endif  // HWY_ONCE

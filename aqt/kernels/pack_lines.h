@@ -28,6 +28,17 @@ bool PacksLines(const PanelFormat& format, const Operand& src, const PanelRange&
 void PackLines(Target target, const PanelFormat& format, const Operand& src, const PanelRange& range, void* panels,
                bool subnormals_are_zero);
 
+// `count` pieces, src_pitch bytes apart, of `lines` lines that lie side by side. The first lines of all pieces go to
+// dst, side by side, the second ones dst_pitch bytes further, and so on.
+struct LinePieces {
+  const void* src;
+  int64_t src_pitch, count, lines;
+  void* dst;
+  int64_t dst_pitch;
+};
+// Copies them as PackLines does.
+void CopyLines(Target target, const PanelFormat& format, const LinePieces& pieces, bool subnormals_are_zero);
+
 }  // namespace aqt::kernels
 
 #endif  // AQT_KERNELS_PACK_LINES_H_

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -70,8 +71,11 @@ class Generator : public Choices {
     const int64_t spatial = 1 + Below(3);
     c.dims.feature_group_count = Pick<int64_t>({1, 1, 1, 2, 3});
     c.dims.padding = Pick({ConvPadding::kValid, ConvPadding::kSame, ConvPadding::kExplicit, ConvPadding::kExplicit});
-    const int64_t group_in = OneIn(20) ? 0 : Pick<int64_t>({1, 1, 2, 3, 5}),
-                  group_out = OneIn(20) ? 0 : Pick<int64_t>({1, 2, 3, 17});
+    // Whole lines of 64 bytes: windows of these are stored by lines, not packed.
+    const auto channels = [&](const std::vector<int64_t>& few) {
+      return OneIn(20) ? 0 : OneIn(4) ? Pick<int64_t>({16, 32, 64, 128}) : few[Below(static_cast<int64_t>(few.size()))];
+    };
+    const int64_t group_in = channels({1, 1, 2, 3, 5}), group_out = channels({1, 2, 3, 17});
     c.lhs.push_back(OneIn(30) ? 0 : 1 + Below(3));
     for (int64_t i = 0; i < spatial; ++i) {
       c.lhs.push_back(OneIn(30) ? 0 : 1 + Below(spatial == 1 ? 12 : 5));

@@ -83,6 +83,7 @@ struct GemmCall {
   OutputAxes out_axes;
   kernels::Epilogue epilogue;
   bool lhs_rows_overlap = false;
+  int64_t lines_bytes = 0;  // kernels::LinesBytes if the lhs is to be stored by lines
 
   // out^T = rhs x lhs instead, with the same bits.
   void ExchangeOperands();

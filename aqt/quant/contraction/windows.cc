@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "aqt/kernels/gemm_by_lines.h"
 #include "aqt/kernels/gemm_long_k.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pad.h"
@@ -317,8 +318,31 @@ GemmCall CallOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, 
   return call;
 }
 
-void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const WindowProduct& p,
-         const void* rhs_panels, const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
+// `slid` is what the windows slide over, padded; the other two may have no data.
+WindowProduct ProductOf(const Windows& windows, const ArrayRef& slid, const ArrayRef& other,
+                        const MutableArrayRef& out) {
+  const bool is_rhs = windows.pass == Pass::kDrhs;
+  const Builder builder(windows.conv, is_rhs ? other : slid, is_rhs ? slid : other, out);
+  switch (windows.pass) {
+    case Pass::kFwd: return builder.Forward();
+    case Pass::kDlhs: return builder.Dlhs();
+    case Pass::kDrhs: return builder.Drhs();
+  }
+  return {};
+}
+
+// Bytes of the lines of all examples and groups; 0 if the windows are packed.
+int64_t LinesBytesOf(const kernels::GemmKernel& kernel, const WindowProduct& p) {
+  return kernels::LinesBytes(kernel, CallOf(p, RhsOf(p), 0, p.examples.size, 0, p.groups).lhs, p.rhs_columns.size);
+}
+
+// `lines_bytes` is LinesBytesOf, or 0 if the windows shall be packed.
+void Run(const kernels::GemmKernel& kernel, WindowExtents extents, const WindowProduct& p, const void* rhs_panels,
+         int64_t lines_bytes, const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
+  if (lines_bytes != 0) {
+    extents.example_step = extents.examples;
+    extents.group_step = extents.groups;
+  }
   const kernels::Operand rhs = RhsOf(p);
   const int64_t columns = extents.columns, positions = extents.positions;
   if (rhs_panels == nullptr) {
@@ -346,6 +370,7 @@ void Run(const kernels::GemmKernel& kernel, const WindowExtents& extents, const 
       call.epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
       call.epilogue.rhs_batch_stride = columns;
       call.lhs_rows_overlap = true;
+      call.lines_bytes = lines_bytes;
       RunGemmCall(kernel, call, workspace, runtime);
     }
   }
@@ -378,13 +403,11 @@ void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, 
                      const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
   const bool slides_over_rhs = windows.pass == Pass::kDrhs;
   const ArrayRef padded = PadSpatial(slides_over_rhs ? rhs : lhs, PaddingsOf(windows), workspace, runtime.executor);
-  const Builder builder(windows.conv, slides_over_rhs ? lhs : padded, slides_over_rhs ? padded : rhs, out);
-  const WindowProduct product = windows.pass == Pass::kFwd    ? builder.Forward()
-                                : windows.pass == Pass::kDlhs ? builder.Dlhs()
-                                                              : builder.Drhs();
+  const WindowProduct product = ProductOf(windows, padded, slides_over_rhs ? lhs : rhs, out);
   const WindowExtents extents = ExtentsOf(kernel, windows);
   if (IsLongK(kernel, windows)) return RunLongK(kernel, extents, product, scales.epilogue, workspace, runtime);
-  Run(kernel, extents, product, rhs_panels, scales, workspace, runtime);
+  const int64_t lines_bytes = padded.IsDense() ? LinesBytesOf(kernel, product) : 0;  // as planned
+  Run(kernel, extents, product, rhs_panels, lines_bytes, scales, workspace, runtime);
 }
 
 int64_t RowsOf(const Windows& windows) {
@@ -417,10 +440,18 @@ void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, D
                                                            exchanges ? rows : extents.columns));
     return;
   }
+  const ConvGeometry& conv = windows.conv;
+  const bool is_dlhs = windows.pass == Pass::kDlhs, is_drhs = windows.pass == Pass::kDrhs;
+  const Shape other = is_drhs ? conv.OutShape() : conv.RhsShape();
+  const Shape out = is_drhs ? conv.RhsShape() : is_dlhs ? conv.LhsShape() : conv.OutShape();
+  const int64_t lines_bytes = LinesBytesOf(
+      kernel, ProductOf(windows, ArrayRef(padded, PaddedShape(slid, paddings), nullptr),
+                        ArrayRef(DType::kF32, other, nullptr), MutableArrayRef(DType::kF32, out, nullptr)));
   sizes.Add(ScratchSlot::kRhsPacked, extents.RhsPanelBytes());
-  sizes.Add(ScratchSlot::kLhsPacked, extents.LhsPanelBytes(kernel));
+  sizes.Add(ScratchSlot::kLhsPacked, std::max(lines_bytes, extents.LhsPanelBytes(kernel)));
   if (scaled) {
-    sizes.Add(ScratchSlot::kRowScale, extents.example_step * extents.positions * static_cast<int64_t>(sizeof(float)));
+    const int64_t examples = lines_bytes != 0 ? extents.examples : extents.example_step;
+    sizes.Add(ScratchSlot::kRowScale, examples * extents.positions * static_cast<int64_t>(sizeof(float)));
   }
 }
 

@@ -7,8 +7,9 @@
 //   kFwd   rows: examples, positions of out     k: kernel, input channels     columns: output channels
 //   kDlhs  rows: examples, positions of lhs     k: kernel, output channels    columns: input channels
 //   kDrhs  rows: kernel, input channels         k: examples, positions        columns: output channels
-// Windows are packed block by block, just before they are multiplied: blocks of rows, or for kDrhs of k. The buffer for
-// blocks of rows has at most 8 MiB, or one group of one example if that is larger.
+// Windows are prepared block by block, just before they are multiplied: blocks of rows, or for kDrhs of k. Where that
+// is faster, rows are stored by lines (kernels/gemm_by_lines.h), in at most 12 MiB. Else they are packed, in at most
+// 8 MiB, or one group of one example if that is larger.
 
 #include "aqt/core/array.h"
 #include "aqt/kernels/gemm.h"
