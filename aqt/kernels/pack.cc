@@ -37,10 +37,20 @@ float Round(float x, DType dtype) {
   }
 }
 
-// The factor by which a value with this scale is multiplied.
-float InverseScale(float scale, const QuantizeStep& step) {
-  const float inverse = Round(1.0f / Flush(scale, step.subnormals_are_zero), step.scale_dtype);
-  return std::isinf(inverse) ? 1.0f : Flush(inverse, step.subnormals_are_zero);
+// The factors by which values with these scales are multiplied: inverse[i] belongs to scale[i * stride].
+void InvertScales(const QuantizeStep& step, const float* scale, int64_t stride, int64_t n, float* inverse) {
+  const bool flush = step.subnormals_are_zero, rounds = step.scale_dtype != DType::kF32;
+  for (int64_t i = 0; i < n; ++i) inverse[i] = scale[i * stride];
+  for (int64_t i = 0; i < n; ++i) inverse[i] = 1.0f / Flush(inverse[i], flush);
+  for (int64_t i = 0; rounds && i < n; ++i) inverse[i] = Round(inverse[i], step.scale_dtype);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < n; ++i) inverse[i] = std::fabs(inverse[i]) == kInfinity ? 1.0f : Flush(inverse[i], flush);
+}
+
+float LargestMagnitude(const float* x, int64_t n) {
+  float largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+  return largest;
 }
 
 // The larger of two absolute values; NaN if either is NaN.
@@ -347,11 +357,8 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
         AbsMaxOfRows(target, args, flush_products, b, r0, r1, scale);
         rule(scale, r1 - r0);
       }
-      large_inverse = false;
-      for (int64_t r = 0; r < r1 - r0; ++r) {
-        inverse[r] = InverseScale(scale[r * row_stride], args.step);
-        large_inverse |= std::fabs(inverse[r]) > harmless;
-      }
+      InvertScales(args.step, scale, row_stride, r1 - r0, inverse);
+      large_inverse = LargestMagnitude(inverse, r1 - r0) > harmless;
     };
     if (IsFloat(args.step.q_dtype)) {
       const auto stage = [&](const Block& block, auto* values) {
