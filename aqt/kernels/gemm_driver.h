@@ -79,6 +79,9 @@ inline int64_t TileRowsOfRun(int64_t left, int64_t width) {
 // The rhs panel of a product whose lhs is stored as lines may come from L2, up to this size.
 inline constexpr int64_t kLinesPanelBytes = 256 << 10;
 
+// An rhs of this size stays in L1 while tiles go over it.
+inline constexpr int64_t kShortRhsBytes = 16 << 10;
+
 // Groups of k that a tile may sum up at once: of four u8 x s8 products, the largest, so many fit s32.
 inline constexpr int64_t kMaxSumGroups = 16384;
 static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
@@ -138,6 +141,7 @@ struct PanelRun {
   const char* rhs;  // with the headers of the panels
   int64_t panels, rhs_panel_bytes, groups;
   bool corrects;      // whether the header of a panel starts its sums
+  int64_t fetch;      // as in the tile policy, from kFetchRows rows on
   TileScales scales;  // `col` of the first panel
   int64_t col_step;   // from the scales of a panel to those of the next
   float* out;
@@ -299,38 +303,53 @@ class BlockProduct {
     }
   }
 
-  // Few rows of whole panels of columns. Returns the first column that is left. More rows than one piece are cut only
-  // if they are added to the output, which a part of a tile does row by row.
+  // Few rows of whole panels of columns. Returns the first column that is left. Rows that are no piece are cut only if
+  // they are added to the output, which a part of a tile does row by row, or if the rhs stays in L1 meanwhile.
   int64_t RunPanels() {
     if constexpr (kHasPanelRuns) {
-      int64_t rows = m1_ - m0_;
+      const int64_t rows = m1_ - m0_, panels = (n1_ - n0_) / kNr;
       const bool one_piece = std::has_single_bit(static_cast<uint64_t>(rows)) && rows <= kMaxPiece;
-      if (finish_ != TileFinish::kF32 || streams_ || rows > kMr || !(one_piece || epi_.adds)) return n0_;
-      if (args_.lhs_lines != nullptr) return n0_;
-      const int64_t panels = (n1_ - n0_) / kNr;
+      const bool short_rhs = kMr == kMaxPiece && panels * rhs_panel_bytes_ <= kShortRhsBytes;
+      const bool pays = one_piece || (epi_.adds && rows <= kMr) || short_rhs;
+      if (finish_ != TileFinish::kF32 || streams_ || !pays || args_.lhs_lines != nullptr) return n0_;
       const float* const scale = epi_.rhs_scale == nullptr ? nullptr : epi_.rhs_scale + b_ * epi_.rhs_batch_stride;
       const bool dense = scale != nullptr && epi_.rhs_stride == 1;
       if (!dense) LoadScales(scale, epi_.rhs_stride, n0_, kNr, col_scales_);
-      const TileScales scales{row_scales_, dense ? scale + n0_ : col_scales_, scaled_, epi_.rhs_first, epi_.adds};
-      float* const out = static_cast<float*>(args_.out) + out_offset_ + m0_ * row_stride_ + n0_;
-      PanelRun run{tiles_[0].lhs,   rhs_, panels,     rhs_panel_bytes_, groups_, kCorrects, scales,
-                   dense ? kNr : 0, out,  row_stride_};
-      const auto multiply = [&]<int R>() {
-        for (; rows >= R; rows -= R) {
-          if (epi_.subnormals_are_zero) Tile::template MultiplyPanels<R, true>(run);
-          else Tile::template MultiplyPanels<R, false>(run);
-          run.lhs += R * 64;
-          run.scales.row += R;
-          run.out += R * row_stride_;
-        }
-      };
-      multiply.template operator()<kMaxPiece>();
-      if constexpr (kMaxPiece > 4) multiply.template operator()<4>();
-      multiply.template operator()<2>();
-      multiply.template operator()<1>();
+      for (int64_t i = 0; i < num_tiles_; ++i) {
+        const TileRows& tile = tiles_[i];
+        const TileScales scales{row_scales_ + (tile.m - m0_), dense ? scale + n0_ : col_scales_, scaled_,
+                                epi_.rhs_first, epi_.adds};
+        RunPanelsOf(tile.rows, {.lhs = tile.lhs,
+                                .rhs = rhs_,
+                                .panels = panels,
+                                .rhs_panel_bytes = rhs_panel_bytes_,
+                                .groups = groups_,
+                                .corrects = kCorrects,
+                                .fetch = short_rhs ? 0 : kFetchBytes,
+                                .scales = scales,
+                                .col_step = dense ? kNr : 0,
+                                .out = static_cast<float*>(args_.out) + out_offset_ + tile.m * row_stride_ + n0_,
+                                .out_stride = row_stride_});
+      }
       return n0_ + panels * kNr;
     }
     return n0_;
+  }
+
+  void RunPanelsOf(int64_t rows, PanelRun run) {
+    const auto multiply = [&]<int R>() {
+      for (; rows >= R; rows -= R) {
+        if (epi_.subnormals_are_zero) Tile::template MultiplyPanels<R, true>(run);
+        else Tile::template MultiplyPanels<R, false>(run);
+        run.lhs += R * 64;
+        run.scales.row += R;
+        run.out += R * row_stride_;
+      }
+    };
+    multiply.template operator()<kMaxPiece>();
+    if constexpr (kMaxPiece > 4) multiply.template operator()<4>();
+    multiply.template operator()<2>();
+    multiply.template operator()<1>();
   }
 
   // Adds `count` groups from g on to all rows of the panel of columns from n on.

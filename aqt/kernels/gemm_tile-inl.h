@@ -291,10 +291,9 @@ struct VectorTile : Ops {
   // P panels of a run, each `apart` panels from the one before, and goes on to the next.
   template <int R, int P, bool kFlush>
   static HWY_INLINE void MultiplyNext(internal::PanelRun& run, int64_t apart) {
-    constexpr int64_t kFetch = R >= internal::kFetchRows ? internal::kFetchBytes : 0;
     const DF d;
     Sums<R, P> s;
-    Sum<false>({run.lhs}, {run.rhs + Ops::kRhs.HeaderBytes(), apart * run.rhs_panel_bytes, kFetch}, run.groups,
+    Sum<false>({run.lhs}, {run.rhs + Ops::kRhs.HeaderBytes(), apart * run.rhs_panel_bytes, run.fetch}, run.groups,
                run.corrects ? reinterpret_cast<const Acc*>(run.rhs) : nullptr, 0, s);
     VF cols[2 * P];
 #pragma GCC unroll 8

@@ -52,9 +52,9 @@ inline ScaleGrid Transposed(ScaleGrid grid) {
   return grid;
 }
 
-// The row of `grid` that row r of the matrix uses.
-inline ScaleGrid GridRow(ScaleGrid grid, int64_t r) {
-  const int64_t at = r / grid.row_group * grid.row_stride;
+// The row of `grid` that row r of the matrix uses. Called for each row, which may be short.
+HWY_INLINE ScaleGrid GridRow(ScaleGrid grid, int64_t r) {
+  const int64_t at = (grid.row_group == 1 ? r : r / grid.row_group) * grid.row_stride;
   grid.scale += at;
   if (grid.zero_point != nullptr) grid.zero_point += at;
   return grid;
@@ -132,8 +132,8 @@ class VaryingScale {
 
 // Calls body(d, in, scale and zero, out) for each vector of a run; a partial last vector goes through padded copies.
 template <class In, class Out, class Scales, class Body>
-void ForEachVector(const In* HWY_RESTRICT in, int64_t n, const Scales& scales, Out* HWY_RESTRICT out,
-                   const Body& body) {
+HWY_INLINE void ForEachVector(const In* HWY_RESTRICT in, int64_t n, const Scales& scales, Out* HWY_RESTRICT out,
+                              const Body& body) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;

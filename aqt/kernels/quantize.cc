@@ -78,7 +78,7 @@ struct DivideByScale {
 // The scales of a run, with the noise of its elements as their `zero`.
 template <class Scales>
 struct WithNoise {
-  const Scales& scales;
+  Scales scales;
   const float* noise;
 
   ScaleAndZero At(FloatTag d, int64_t i) const { return {scales.At(d, i).scale, hn::LoadU(d, noise + i)}; }
@@ -162,7 +162,6 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const bool divide = args.rule == QuantizeRule::kDivideByScale;
   const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
   if (args.noise.numbers != nullptr) return QuantizeWithNoise<P, T>(args, flush, target);
-  // By value: a store of an int8_t might change what a reference leads to.
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
     if (divide && scales.HasZeroPoint()) ForEachVector(in, n, scales, out, DivideByScale<T, true>{clamp});
     else if (divide) ForEachVector(in, n, scales, out, DivideByScale<T, false>{clamp});
@@ -170,13 +169,18 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
     else ForEachVector(in, n, scales, out, MultiplyByInverse<P, false>{clamp});
   };
   if (x.col_stride == 1 && args.q_col_stride == 1 && args.grid.col_stride == 0) {
-    for (int64_t r = 0; r < x.rows; ++r) {
-      const ScaleGrid row = internal::GridRow(args.grid, r);
-      const int zero_point = row.zero_point == nullptr ? 0 : row.zero_point[0];
-      run(static_cast<const T*>(x.data) + r * x.row_stride, x.cols, UniformScale(row.scale[0], zero_point, flush),
-          args.q + r * args.q_row_stride);
-    }
-    return;
+    const auto run_rows = [&](const auto run_row) {
+      for (int64_t r = 0; r < x.rows; ++r) {
+        const ScaleGrid row = internal::GridRow(args.grid, r);
+        const int zero_point = row.zero_point == nullptr ? 0 : row.zero_point[0];
+        run_row(static_cast<const T*>(x.data) + r * x.row_stride, x.cols, UniformScale(row.scale[0], zero_point, flush),
+                args.q + r * args.q_row_stride);
+      }
+    };
+    if (divide || flush) return run_rows(run);
+    return run_rows([=](const T* in, int64_t n, UniformScale scale, int8_t* out) {
+      ForEachVector(in, n, scale, out, MultiplyByInverse<P, false>{clamp});
+    });
   }
   ForEachRun<T, int8_t>(x.rows, x.cols, {static_cast<const T*>(x.data), x.row_stride, x.col_stride},
                         {args.q, args.q_row_stride, args.q_col_stride}, args.grid,
