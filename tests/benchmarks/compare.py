@@ -29,7 +29,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 import performance_page  # noqa: E402  pylint: disable=wrong-import-position
 
-BENCHMARKS = ("gemm", "dot_general", "train_step", "conv", "model_step")
+BENCHMARKS = ("gemm", "dot_general", "train_step", "conv", "elementwise", "model_step")
 ROW_ERROR = re.compile(r"[\w]+/[\w-]+/\w+/\d+/[^ ]+: ")  # a program says what is wrong with one row
 PEERS = tuple(sorted(path.stem.removeprefix("run_") for path in (HERE / "peers").glob("run_*.py")))
 

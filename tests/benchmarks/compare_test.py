@@ -77,7 +77,7 @@ class Page(unittest.TestCase):
         self.assertEqual(len(bars), 2)
 
     def test_every_comparison_has_a_row_of_ours(self):
-        sources = "".join((HERE / f"{name}.cc").read_text(encoding="utf-8") for name in compare.BENCHMARKS)
+        sources = "".join((HERE / f"{name}.cc").read_text(encoding="utf-8") for name in (*compare.BENCHMARKS, "elementwise_programs"))
         for comparison in performance_page.COMPARISONS:
             for kind in [comparison.ours, *(kind for kind, _ in comparison.peers)]:
                 for word in kind.split("/"):
@@ -154,7 +154,7 @@ class Program(unittest.TestCase):
             self.assertEqual(data["rows"][0]["rounds_us"], [5.0])
             self.assertEqual(data["machine"]["target"], "t")
             self.assertNotIn("date", data["machine"])
-            self.assertRegex(run.stdout, r"\| rounds \| 1; during \d of 5 runs ")
+            self.assertRegex(run.stdout, r"\| rounds \| 1; during \d of 6 runs ")
 
     def test_missing_benchmarks_name_the_remedy(self):
         run = subprocess.run([sys.executable, HERE / "compare.py", "--bin", "/nowhere", "--peers", ""], stdout=subprocess.PIPE,

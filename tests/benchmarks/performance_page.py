@@ -97,6 +97,9 @@ COMPARISONS = (
     Comparison("convolution, int8", "conv/int8", (("conv/int8", 1),)),
     Comparison("convolution, f32", "conv/f32", (("conv/f32", 1),)),
     Comparison("convolution, f32 gradients", "conv_gradients/f32", (("conv_gradients/f32", 1),)),
+    *(Comparison(f"{name} of 16 MiB", f"elementwise/{program}", ((f"elementwise/{program}", 1),))
+      for name, program in (("chain of 6 operations", "chain"), ("the same in bf16", "chain_bf16"), ("softmax", "softmax"),
+                            ("norm", "norm"), ("update of Adam", "adam"))),
     *(Comparison(f"step of a transformer, {dtype} against f32", f"transformer/{dtype}", (("transformer/f32", 1),))
       for dtype in ("f32", "bf16", "int8", "int8_noise", "int8_fast", "fp8", "bf16_fp8")),
     Comparison("step of the digits model, f32", "digits/f32", (("digits/f32", 1),)),

@@ -1,7 +1,7 @@
-// Whole programs: an Executable, fused and not, beside Eval, on one thread. Elementwise programs on 16 MiB beside a
-// copy of 16 MiB: the last column is the rate at which arguments are read and outputs are written, each once, as a part
-// of the copy's. `norm` and `adam` divide without taking a root. `step` is a training step of 64-320-256-10 with 32
-// rows and momentum.
+// Whole programs: an Executable, fused and not, beside Eval, on one thread. Elementwise programs
+// (elementwise_programs.h) on 16 MiB take turns with a copy of 16 MiB, so that neither finds its data in a cache: the
+// last column is the rate at which arguments are read and outputs are written, each once, as a part of the copy's.
+// `step` is a training step of 64-320-256-10 with 32 rows and momentum.
 //
 // Then the same step in mixed precision and in scaled arithmetic, in turns with the plain one. `casts` is the time of a
 // program of only the step's casts; the last column is the step's time without them, as a multiple of the plain step's.
@@ -42,6 +42,7 @@
 #include "aqt/transforms/amp.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/scalify.h"
+#include "tests/benchmarks/elementwise_programs.h"
 
 namespace aqt {
 namespace {
@@ -60,16 +61,6 @@ double Micros(const std::function<void()>& run) {
   const Clock::time_point start = Clock::now();
   run();
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-Case Elementwise(const std::string& name, TracedFunction fn, std::vector<Array> args) {
-  return {name, *testing::TraceWith(fn, args), std::move(args)};
-}
-
-std::vector<Array> Arguments(int count, const Shape& shape, DType dtype = DType::kF32) {
-  std::vector<Array> args;
-  for (int i = 0; i < count; ++i) args.push_back(testing::RandomArray({dtype, shape}, i, 0.1, 2));
-  return args;
 }
 
 Value Model(const Value& x) {
@@ -114,34 +105,10 @@ Case Step(const std::string& name, Arithmetic arithmetic) {
 }
 
 std::vector<Case> Cases() {
-  const Shape shape{4096, 1024};
   std::vector<Case> cases;
-  const auto chain = [](In in) { return Values{ops::Relu(in[0] * 1.5 + 0.25 - 1.0) * 0.5 + 3.0}; };
-  cases.push_back(Elementwise("chain of 6", chain, Arguments(1, shape)));
-  cases.push_back(Elementwise("chain, bf16", chain, Arguments(1, {8192, 1024}, DType::kBF16)));
-  cases.push_back(Elementwise(
-      "softmax",
-      [](In in) {
-        const Value powers = ops::Exp(in[0] - ops::ReduceMax(in[0], {-1}, true));
-        return Values{powers / ops::ReduceSum(powers, {-1}, true)};
-      },
-      Arguments(1, shape)));
-  cases.push_back(
-      Elementwise("norm",
-                  [](In in) {
-                    const Value centered = in[0] - ops::ReduceSum(in[0], {-1}, true) / 1024.0;
-                    const Value variance = ops::ReduceSum(centered * centered, {-1}, true) / 1024.0;
-                    return Values{centered / (variance + 1e-5) * in[1] + in[2]};
-                  },
-                  {testing::RandomArray({DType::kF32, shape}, 1), testing::RandomArray({DType::kF32, {1024}}, 2),
-                   testing::RandomArray({DType::kF32, {1024}}, 3)}));
-  cases.push_back(Elementwise(
-      "adam",
-      [](In in) {
-        const Value m = in[1] * 0.9 + in[3] * 0.1, v = in[2] * 0.999 + in[3] * in[3] * 0.001;
-        return Values{in[0] - m / (v + 1e-8) * 0.001, m, v};
-      },
-      Arguments(4, shape)));
+  for (benchmarks::ElementwiseProgram& program : benchmarks::ElementwisePrograms(4096, 1024)) {
+    cases.push_back({program.name, std::move(program.program), std::move(program.args)});
+  }
   cases.push_back(Step("step f32", Arithmetic::kFloat));
   cases.push_back(Step("step int8, noise", Arithmetic::kInt8));
   return cases;
@@ -207,9 +174,9 @@ bool Main(int rounds, absl::string_view name) {
   std::vector<Case> cases = Cases();
   if (!name.empty()) std::erase_if(cases, [&](const Case& c) { return c.name != name; });
   if (cases.empty()) return false;
-  const std::vector<Array> copied = Arguments(1, {4096, 1024});
-  ArrayBuilder copy(copied[0].aval());
-  const double copied_bytes = 2.0 * copied[0].num_bytes();
+  const Array copied = testing::RandomArray({DType::kF32, {4096, 1024}}, 1);
+  ArrayBuilder copy(copied.aval());
+  const double copied_bytes = 2.0 * static_cast<double>(copied.num_bytes());
   std::printf("%-18s %10s %10s %10s %10s %8s\n", "program", "equations", "Eval us", "unfused", "fused", "of copy");
   for (const Case& c : cases) {
     const Executable fused = *Executable::Make(c.program), unfused = *Executable::Make(c.program, {.fuse = false});
@@ -229,7 +196,7 @@ bool Main(int rounds, absl::string_view name) {
         plain = std::min(plain, Micros([&] { AQT_CHECK(unfused.RunInto(c.args, memory).ok()); }));
       }
       best = std::min(best, Micros([&] { AQT_CHECK(fused.RunInto(c.args, memory).ok()); }));
-      probe = std::min(probe, Micros([&] { std::memcpy(copy.data(), copied[0].data(), copied[0].num_bytes()); }));
+      probe = std::min(probe, Micros([&] { std::memcpy(copy.data(), copied.data(), copied.num_bytes()); }));
     }
     std::printf("%-18s %10zu %10.0f %10.0f %10.0f %8.2f\n", c.name.c_str(), c.program.eqns.size(), eval, plain, best,
                 bytes / best / (copied_bytes / probe));

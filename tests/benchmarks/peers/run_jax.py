@@ -74,6 +74,43 @@ def products(h, shape, aqt_config):
         h.row("step", shape, name, who + "-aqt", lambda quantized=quantized: compiled(step_of(quantized), x, w, g))
 
 
+def elementwise(h, shape):
+    """The programs of elementwise_programs.h."""
+    import jax
+    import jax.numpy as jnp
+    rows, columns = harness.parse_sizes(shape)
+    normal = lambda number, *size: jax.random.normal(jax.random.PRNGKey(number), size)
+    chain = lambda x: jnp.maximum(x * 1.5 + 0.25 - 1, 0) * 0.5 + 3
+
+    def norm(x, gain, bias):
+        centered = x - x.sum(-1, keepdims=True) / columns
+        variance = (centered * centered).sum(-1, keepdims=True) / columns
+        return centered / (variance + 1e-5) * gain + bias
+
+    def adam(p, m, v, g):
+        m, v = m * 0.9 + g * 0.1, v * 0.999 + g * g * 0.001
+        return p - m / (v + 1e-8) * 0.001, m, v
+
+    matrices = [normal(i, rows, columns) for i in range(4)]
+    half = jnp.concatenate(matrices[:2]).astype(jnp.bfloat16)
+    def update():
+        """In place, as optimizers are run: new memory for three outputs would take longer than the update."""
+        step = jax.jit(adam, donate_argnums=(0, 1, 2))
+        state, g = [jnp.copy(matrices[0]), jnp.copy(matrices[1]), jnp.abs(matrices[2])], matrices[3]
+
+        def run():
+            state[:] = step(*state, g)
+            jax.block_until_ready(state)
+        return run
+
+    who = f"jax-{jax.__version__}"
+    for name, program, args in (("chain", chain, matrices[:1]), ("chain_bf16", chain, [half]),
+                                ("softmax", jax.nn.softmax, matrices[:1]),
+                                ("norm", norm, [matrices[0], normal(4, columns), normal(5, columns)])):
+        h.row("elementwise", shape, name, who, lambda program=program, args=args: compiled(program, *args))
+    h.row("elementwise", shape, "adam", who, update)
+
+
 class Transformer:
     """The model of model_step.cc: loss, gradients and update."""
 
@@ -175,6 +212,8 @@ def main():
         aqt_config = None
     for shape in h.shapes("product", "dynamic", "fp8", "step"):
         products(h, shape, aqt_config)
+    for shape in h.shapes("elementwise"):
+        elementwise(h, shape)
     for shape in h.shapes("transformer"):
         h.row("transformer", shape, "f32", f"jax-{jax.__version__}", lambda shape=shape: Transformer(shape).make_step())
     for shape in h.shapes("digits"):
