@@ -66,7 +66,8 @@ class LinePlan {
     }
   }
   int64_t TableBytes() const { return CeilDiv(steps_ * static_cast<int64_t>(sizeof(int32_t)), kLine) * kLine; }
-  int64_t PlaceBytes() const { return block_lines_ * kLine; }
+  // Of a block. A tile that is not full reads beyond its run.
+  int64_t PlaceBytes() const { return (block_lines_ + kernel_.lhs.width) * kLine; }
   const AxisGroup& positions() const { return positions_; }
 
   // Rows [first, last) of matrix b.
