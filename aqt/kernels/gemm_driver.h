@@ -12,7 +12,7 @@
 //   kProductsPerCycle          GemmKernel::products_per_cycle
 //   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
 //   Widen(rhs, groups, wide)   makes that form
-//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, fetch, out, out_stride)
+//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, fetch, out, out_stride), where lhs is a TileLhs
 //       out[r * out_stride + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R,
 //       j < kNr; out may alias init. If `fetch` is not 0, it fetches the rhs so many bytes ahead of where it reads
 //   Multiply<R, kWide, kFlush, T>(lhs, rhs, groups, init, init_stride, fetch, scales, out, out_stride)

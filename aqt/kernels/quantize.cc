@@ -162,6 +162,7 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const bool divide = args.rule == QuantizeRule::kDivideByScale;
   const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
   if (args.noise.numbers != nullptr) return QuantizeWithNoise<P, T>(args, flush, target);
+  // By value: a store of an int8_t might change what a reference leads to.
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
     if (divide && scales.HasZeroPoint()) ForEachVector(in, n, scales, out, DivideByScale<T, true>{clamp});
     else if (divide) ForEachVector(in, n, scales, out, DivideByScale<T, false>{clamp});
@@ -178,6 +179,7 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
       }
     };
     if (divide || flush) return run_rows(run);
+    // What is to be done is decided once: rows may be short.
     return run_rows([=](const T* in, int64_t n, UniformScale scale, int8_t* out) {
       ForEachVector(in, n, scale, out, MultiplyByInverse<P, false>{clamp});
     });
