@@ -23,7 +23,6 @@ void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count
 
 namespace {
 
-constexpr int64_t kTasksPerThread = 4;  // at most, so that a thread which starts late does less
 // Of products that are added up: sums of so many bytes stay in L1 or L2, and the rhs is read in runs that hide its way.
 constexpr int64_t kAddedBytes = 16 << 10;
 constexpr int64_t kMinAddedColumns = 256;
@@ -64,8 +63,7 @@ Cut EvenTasks(const Cut& least, int64_t per_thread, int64_t batch, int64_t m_pan
 void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const int64_t mr = kernel.lhs.width, nr = kernel.rhs.width;
   const int64_t m_panels = kernel.lhs.NumPanels(args.m), n_panels = kernel.rhs.NumPanels(args.n);
-  const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
-  const int64_t threads = executor == nullptr || work < internal::kMinParallelWork ? 1 : executor->NumThreads();
+  const int64_t threads = internal::NumThreads(args, executor);
 
   // What is added up stays in L2 from one matrix of the batch to the next.
   const bool adds = args.epilogue.adds;
@@ -79,7 +77,7 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   if (adds) cut.n_tasks = std::clamp<int64_t>(args.n / added_columns, 1, n_panels);
   // A task of products that are added up jumps from matrix to matrix. With few rows the reading takes all the time, and
   // long runs are read faster.
-  const int64_t per_thread = adds && m_panels == 1 ? 1 : kTasksPerThread;
+  const int64_t per_thread = adds && m_panels == 1 ? 1 : internal::kPartsPerThread;
   if (threads > 1) cut = EvenTasks(cut, per_thread, batch_tasks, m_panels, n_panels, threads);
   const int64_t m_tasks = cut.m_tasks, n_tasks = cut.n_tasks;
   const auto run = [&](int64_t task) {

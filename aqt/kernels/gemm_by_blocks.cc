@@ -11,8 +11,6 @@
 namespace aqt::kernels {
 namespace {
 
-// Each thread has several parts of the work, so that a slow one does not hold up the others.
-constexpr int64_t kPartsPerThread = 4;
 // Even if they do not fit L2: so many rows hide the way of the rhs from L3.
 constexpr int64_t kMinBlockRows = 48;
 // So many rows that fit L2 are worth it for an lhs whose rows do not overlap.
@@ -37,15 +35,16 @@ struct Blocks {
   int64_t First(int64_t block) const { return panels * block / count; }  // panel of a matrix
   // Where the panels of block i of all begin, if they are stored one after the other.
   int64_t Begin(int64_t i) const { return (i / count * panels + First(i % count)) * panel_bytes; }
-  int64_t NumParts(int64_t threads) const { return threads == 1 ? 1 : std::min(all, threads * kPartsPerThread); }
+  int64_t NumParts(int64_t threads) const {
+    return threads == 1 ? 1 : std::min(all, threads * internal::kPartsPerThread);
+  }
 };
-
-int64_t NumThreads(const Executor* executor) { return executor == nullptr ? 1 : executor->NumThreads(); }
 
 }  // namespace
 
 bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor* executor) {
-  const int64_t m = lhs.rows.Count(), k = lhs.k.Count(), batch = lhs.batch.Count(), threads = NumThreads(executor);
+  const int64_t m = lhs.rows.Count(), k = lhs.k.Count(), batch = lhs.batch.Count();
+  const int64_t threads = executor == nullptr ? 1 : executor->NumThreads();
   if (batch == 0 || m == 0 || k == 0) return false;
   return Blocks(kernel, batch, m, k, threads).NumParts(threads) >= threads;
 }
@@ -57,8 +56,7 @@ bool IsFasterByBlocks(const GemmKernel& kernel, const Operand& lhs) {
 void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
                      void* buffer, Executor* executor) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
-  const int64_t threads = work < internal::kMinParallelWork ? 1 : NumThreads(executor);
+  const int64_t threads = internal::NumThreads(args, executor);
   const Blocks blocks(kernel, args.batch, args.m, args.k, threads);
   const int64_t parts = blocks.NumParts(threads);
   const auto run = [&](int64_t part) {

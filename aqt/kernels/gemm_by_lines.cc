@@ -19,8 +19,6 @@ constexpr int64_t kLine = 64;
 constexpr int64_t kMaxPlaces = 32;
 // Blocks share lines at their ends. They have more rows where there are more of them than this.
 constexpr int64_t kMinBlocks = 16;
-// Each thread has several parts of the work, so that a slow one does not hold up the others.
-constexpr int64_t kPartsPerThread = 4;
 // Of a position that rows use. A block then has as many streams of lines.
 constexpr int64_t kMaxPlanes = 64;
 // Panels that are fewer times as large as the lines are not worth it.
@@ -30,15 +28,15 @@ constexpr double kPanelLineCost = 8;
 
 int64_t FloorDiv(int64_t a, int64_t b) { return (a >= 0 ? a : a - b + 1) / b; }
 
-// The time of a tile with so many rows, in that of one row.
+// The time of a tile of so many rows; one row of a full tile takes 1.
 int64_t TileCost(int64_t rows, int64_t width) {
   if (rows <= 4) return 4;
   return rows <= 8 && width > 8 ? 8 : width;
 }
 
-// A line of a position, and the positions from that of a row on that have it in the row.
+// The lines with one place in their position. Rows read it in the positions [low, high], counted from their own.
 struct Plane {
-  int64_t line;  // of a position
+  int64_t line;  // its place
   int64_t low, high;
   int64_t begin;  // in a block, in lines
 };
@@ -249,10 +247,8 @@ void RunGemmByLines(const GemmKernel& kernel, const Operand& lhs, bool subnormal
   const LinePlan plan(kernel, lhs, args.n);
   int32_t* const steps = static_cast<int32_t*>(buffer);
   plan.MakeTable(steps);
-  const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
-  const bool one_thread = executor == nullptr || work < internal::kMinParallelWork;
-  const int64_t blocks = plan.NumBlocks();
-  const int64_t parts = one_thread ? 1 : std::min({blocks, executor->NumThreads() * kPartsPerThread, kMaxPlaces});
+  const int64_t blocks = plan.NumBlocks(), threads = internal::NumThreads(args, executor);
+  const int64_t parts = threads == 1 ? 1 : std::min({blocks, threads * internal::kPartsPerThread, kMaxPlaces});
   const auto run = [&](int64_t part) {
     char* const lines = static_cast<char*>(buffer) + plan.TableBytes() + part * plan.PlaceBytes();
     for (int64_t i = blocks * part / parts; i < blocks * (part + 1) / parts; ++i) {

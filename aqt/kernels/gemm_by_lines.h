@@ -5,8 +5,8 @@
 // it, nine times for windows of 3 x 3. Here the lhs is cut into lines of 64 bytes, each is stored once, and the tiles
 // read their rows from them (LhsLines). As in gemm_by_blocks.h, a block of rows is stored just before it is multiplied.
 //
-// Within a run of rows, the innermost axis, the source of row m + 1 lies a fixed number of bytes behind that of row m:
-// one position. Each line of k belongs to some position, counted from the row's own, and its place there names a plane.
+// Within a run of rows, the innermost axis, the sources of neighbouring rows are a fixed number of bytes apart: one
+// position. Each line of k belongs to some position, counted from the row's own, and its place there names a plane.
 // A block stores plane after plane, and in a plane position after position:
 //   rows of a run   r0 r1 r2 ...             a window of 3 positions with two lines each (a, b)
 //   plane a         a0 a1 a2 a3 a4 ...       row 0 reads a0 b0 a1 b1 a2 b2

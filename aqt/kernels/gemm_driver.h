@@ -88,6 +88,13 @@ static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
 
 // Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
 inline constexpr double kMinParallelWork = 2e6;
+// How many threads a product shall use: those of the executor, if it is large enough.
+inline int64_t NumThreads(const GemmArgs& args, const Executor* executor) {
+  const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
+  return executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
+}
+// The work is cut into at most so many parts for each thread, so that one which starts late or is slow does less.
+inline constexpr int64_t kPartsPerThread = 4;
 
 // Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
@@ -303,8 +310,8 @@ class BlockProduct {
     }
   }
 
-  // Few rows of whole panels of columns. Returns the first column that is left. Rows that are no piece are cut only if
-  // they are added to the output, which a part of a tile does row by row, or if the rhs stays in L1 meanwhile.
+  // Few rows of whole panels of columns. Returns the first column that is left. More rows than one piece are cut only
+  // if they are added to the output, which a part of a tile does row by row, or if the rhs stays in L1 meanwhile.
   int64_t RunPanels() {
     if constexpr (kHasPanelRuns) {
       const int64_t rows = m1_ - m0_, panels = (n1_ - n0_) / kNr;

@@ -153,8 +153,7 @@ void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand
     }
   };
   const int64_t tasks = args.batch / std::max<int64_t>(1, together) * chunks;
-  const double work = static_cast<double>(args.batch * args.m) * static_cast<double>(args.n * args.k);
-  if (executor == nullptr || executor->NumThreads() == 1 || work < internal::kMinParallelWork) {
+  if (internal::NumThreads(args, executor) == 1) {
     for (int64_t task = 0; task < tasks; ++task) run(task);
   } else {
     executor->ParallelFor(tasks, run);

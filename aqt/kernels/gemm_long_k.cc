@@ -102,9 +102,7 @@ int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n
 void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
                   const GemmArgs& args, void* buffer, Executor* executor) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
-  const bool one_thread = executor == nullptr || work < internal::kMinParallelWork;
-  const int64_t threads = one_thread ? 1 : std::min<int64_t>(executor->NumThreads(), kMaxThreads);
+  const int64_t threads = std::min(internal::NumThreads(args, executor), kMaxThreads);
   const Parts parts(kernel, args.batch, args.m, args.n, threads);
   const Run run(kernel, lhs, rhs, subnormals_are_zero, args);
   const auto run_place = [&](int64_t place) {
