@@ -10,37 +10,24 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
-#include "aqt/core/check.h"
 #include "aqt/core/executor.h"
-#include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
-#include "aqt/runtime/executable.h"
 #include "tests/benchmarks/elementwise_programs.h"
+#include "tests/benchmarks/program_case.h"
 #include "tests/benchmarks/suite.h"
 
 namespace aqt::benchmarks {
 namespace {
 
-absl::StatusOr<std::function<void()>> Call(const ElementwiseProgram& of, Executor* executor) {
-  struct Prepared {
-    Executable executable;
-    std::vector<Array> args;
-    std::vector<ArrayBuilder> outputs;
-    std::vector<MutableArrayRef> memory;
-  };
-  AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(of.program));
-  const auto prepared = std::make_shared<Prepared>(Prepared{std::move(executable), of.args, {}, {}});
-  for (const Program::Port& port : of.program.outputs) prepared->outputs.emplace_back(of.program.aval(port.var));
-  for (ArrayBuilder& output : prepared->outputs) prepared->memory.push_back(output.ref());
+std::function<void()> Call(const ProgramCase& of, Executor* executor) {
+  const auto prepared = std::make_shared<PreparedCase>(of);
   return [prepared, executor] {
     const UseExecutor use(executor);
-    AQT_CHECK(prepared->executable.RunInto(prepared->args, prepared->memory).ok());
+    prepared->Run();
   };
 }
 
@@ -51,10 +38,10 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
       num_rows < 1 || columns < 1) {
     return absl::InvalidArgumentError(absl::StrCat(shape, " is not a shape; expected ROWSxCOLUMNS, as in 4096x1024"));
   }
-  for (ElementwiseProgram& program : ElementwisePrograms(num_rows, columns)) {
-    const auto shared = std::make_shared<const ElementwiseProgram>(std::move(program));
+  for (ProgramCase& program : ElementwisePrograms(num_rows, columns)) {
+    const auto shared = std::make_shared<const ProgramCase>(std::move(program));
     // As much is copied as half of all bytes.
-    const Work work = {.copies = (shared->bytes_read() + shared->bytes_written()) / 2};
+    const Work work = {.copies = shared->bytes() / 2};
     rows.push_back({"", "elementwise", shape, shared->name, "aqt", work,
                     [shared](Executor* executor) { return Call(*shared, executor); }});
   }

@@ -1,8 +1,10 @@
 #include "tests/benchmarks/elementwise_programs.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/types/span.h"
+#include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
@@ -34,25 +36,13 @@ std::vector<Array> Arguments(int count, const Shape& shape, DType dtype = DType:
   return args;
 }
 
-ElementwiseProgram Of(const std::string& name, TracedFunction fn, std::vector<Array> args) {
+ProgramCase Of(const std::string& name, TracedFunction fn, std::vector<Array> args) {
   return {name, *testing::TraceWith(fn, args), std::move(args)};
 }
 
 }  // namespace
 
-int64_t ElementwiseProgram::bytes_read() const {
-  int64_t bytes = 0;
-  for (const Array& arg : args) bytes += arg.num_bytes();
-  return bytes;
-}
-
-int64_t ElementwiseProgram::bytes_written() const {
-  int64_t bytes = 0;
-  for (const Program::Port& port : program.outputs) bytes += program.aval(port.var).num_bytes();
-  return bytes;
-}
-
-std::vector<ElementwiseProgram> ElementwisePrograms(int64_t rows, int64_t columns) {
+std::vector<ProgramCase> ElementwisePrograms(int64_t rows, int64_t columns) {
   const Shape shape{rows, columns};
   const double count = static_cast<double>(columns);
   const auto norm = [count](In in) {
@@ -63,7 +53,7 @@ std::vector<ElementwiseProgram> ElementwisePrograms(int64_t rows, int64_t column
   const std::vector<Array> norm_args = {testing::RandomArray({DType::kF32, shape}, 1),
                                         testing::RandomArray({DType::kF32, {columns}}, 2),
                                         testing::RandomArray({DType::kF32, {columns}}, 3)};
-  std::vector<ElementwiseProgram> programs;
+  std::vector<ProgramCase> programs;
   programs.push_back(Of("chain", Chain, Arguments(1, shape)));
   programs.push_back(Of("chain_bf16", Chain, Arguments(1, {2 * rows, columns}, DType::kBF16)));
   programs.push_back(Of("softmax", Softmax, Arguments(1, shape)));

@@ -4,30 +4,18 @@
 // Programs without products, which run fused: each argument is read once, and each output written once.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "aqt/core/array.h"
-#include "aqt/graph/program.h"
+#include "tests/benchmarks/program_case.h"
 
 namespace aqt::benchmarks {
-
-struct ElementwiseProgram {
-  std::string name;
-  Program program;
-  std::vector<Array> args;
-
-  // Of arguments and of outputs.
-  int64_t bytes_read() const;
-  int64_t bytes_written() const;
-};
 
 // On matrices of f32 with so many rows and columns, and "chain_bf16" on one of bf16 with as many bytes:
 //   chain     max(1.5 x + 0.25 - 1, 0) * 0.5 + 3
 //   softmax   of the rows
 //   norm      of the rows: (x - mean) / (variance + 1e-5) * gain + bias
 //   adam      the update of parameters and two moments, without a root
-std::vector<ElementwiseProgram> ElementwisePrograms(int64_t rows, int64_t columns);
+std::vector<ProgramCase> ElementwisePrograms(int64_t rows, int64_t columns);
 
 }  // namespace aqt::benchmarks
 

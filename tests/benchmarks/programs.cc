@@ -36,26 +36,22 @@
 #include "aqt/nn/trainer.h"
 #include "aqt/ops/functions.h"
 #include "aqt/quant/config/builders.h"
-#include "aqt/runtime/executable.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/transforms/amp.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/scalify.h"
 #include "tests/benchmarks/elementwise_programs.h"
+#include "tests/benchmarks/program_case.h"
 
 namespace aqt {
 namespace {
 
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
+using Case = benchmarks::ProgramCase;
 using Clock = std::chrono::steady_clock;
-
-struct Case {
-  std::string name;
-  Program program;
-  std::vector<Array> args;
-};
+using Prepared = benchmarks::PreparedCase;
 
 double Micros(const std::function<void()>& run) {
   const Clock::time_point start = Clock::now();
@@ -105,10 +101,7 @@ Case Step(const std::string& name, Arithmetic arithmetic) {
 }
 
 std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  for (benchmarks::ElementwiseProgram& program : benchmarks::ElementwisePrograms(4096, 1024)) {
-    cases.push_back({program.name, std::move(program.program), std::move(program.args)});
-  }
+  std::vector<Case> cases = benchmarks::ElementwisePrograms(4096, 1024);
   cases.push_back(Step("step f32", Arithmetic::kFloat));
   cases.push_back(Step("step int8, noise", Arithmetic::kInt8));
   return cases;
@@ -132,24 +125,9 @@ Case CastsOf(const Program& program) {
   return {"casts", *testing::TraceWith(fn, args), std::move(args)};
 }
 
-// A program that is ready to run.
-class Prepared {
- public:
-  explicit Prepared(Case c) : case_(std::move(c)), executable_(*Executable::Make(case_.program)) {
-    for (const Program::Port& port : case_.program.outputs) outputs_.emplace_back(case_.program.aval(port.var));
-    for (ArrayBuilder& output : outputs_) memory_.push_back(output.ref());
-  }
-  const Case& source() const { return case_; }
-  double Run() {
-    return Micros([&] { AQT_CHECK(executable_.RunInto(case_.args, memory_).ok()); });
-  }
-
- private:
-  Case case_;
-  Executable executable_;
-  std::vector<ArrayBuilder> outputs_;
-  std::vector<MutableArrayRef> memory_;
-};
+double Micros(Prepared& prepared) {
+  return Micros([&] { prepared.Run(); });
+}
 
 void PrecisionSteps(int rounds) {
   Prepared plain(Step("step f32", Arithmetic::kFloat));
@@ -159,9 +137,9 @@ void PrecisionSteps(int rounds) {
     Prepared step(Step(name, arithmetic)), casts(CastsOf(step.source().program));
     double plain_us = 1e30, step_us = 1e30, casts_us = 1e30;
     for (int i = 0; i < rounds; ++i) {
-      plain_us = std::min(plain_us, plain.Run());
-      step_us = std::min(step_us, step.Run());
-      casts_us = std::min(casts_us, casts.Run());
+      plain_us = std::min(plain_us, Micros(plain));
+      step_us = std::min(step_us, Micros(step));
+      casts_us = std::min(casts_us, Micros(casts));
     }
     std::printf("%-18s %10zu %10.0f %10.0f %10.0f %8.2f\n", name, step.source().program.eqns.size(), plain_us, step_us,
                 casts_us, (step_us - casts_us) / plain_us);
@@ -179,23 +157,15 @@ bool Main(int rounds, absl::string_view name) {
   const double copied_bytes = 2.0 * static_cast<double>(copied.num_bytes());
   std::printf("%-18s %10s %10s %10s %10s %8s\n", "program", "equations", "Eval us", "unfused", "fused", "of copy");
   for (const Case& c : cases) {
-    const Executable fused = *Executable::Make(c.program), unfused = *Executable::Make(c.program, {.fuse = false});
-    std::vector<ArrayBuilder> outputs;
-    std::vector<MutableArrayRef> memory;
-    double bytes = 0;
-    for (const Array& arg : c.args) bytes += static_cast<double>(arg.num_bytes());
-    for (const Program::Port& port : c.program.outputs) outputs.emplace_back(c.program.aval(port.var));
-    for (ArrayBuilder& output : outputs) {
-      memory.push_back(output.ref());
-      bytes += static_cast<double>(output.aval().num_bytes());
-    }
+    Prepared fused(c), unfused(c, {.fuse = false});
+    const double bytes = static_cast<double>(c.bytes());
     double eval = 1e30, plain = 1e30, best = 1e30, probe = 1e30;
     for (int i = 0; i < rounds; ++i) {
       if (i < 3 || bytes < 1e7) {
         eval = std::min(eval, Micros([&] { AQT_CHECK(Eval(c.program, c.args).ok()); }));
-        plain = std::min(plain, Micros([&] { AQT_CHECK(unfused.RunInto(c.args, memory).ok()); }));
+        plain = std::min(plain, Micros(unfused));
       }
-      best = std::min(best, Micros([&] { AQT_CHECK(fused.RunInto(c.args, memory).ok()); }));
+      best = std::min(best, Micros(fused));
       probe = std::min(probe, Micros([&] { std::memcpy(copy.data(), copied.data(), copied.num_bytes()); }));
     }
     std::printf("%-18s %10zu %10.0f %10.0f %10.0f %8.2f\n", c.name.c_str(), c.program.eqns.size(), eval, plain, best,
