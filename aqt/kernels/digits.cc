@@ -119,7 +119,7 @@ class Product {
           DigitLine& own = to.lines[line];
           PlaceLine(r, layers, i, own);
           own.is_first = last_line[r] == nullptr;
-          own.is_last = false;
+          own.is_last = own.is_plain = false;
           last_line[r] = &own;
           internal::PlaceDigits(target_, kernel_, layers.digits[i], pitch_, line, to.digits, own);
         }
@@ -127,7 +127,9 @@ class Product {
       *to.num_lines = line;
     }
     for (int64_t r = 0; r < rows; ++r) {
-      if (last_line[r] != nullptr && !special[r]) last_line[r]->is_last = true;
+      if (last_line[r] == nullptr || special[r]) continue;
+      last_line[r]->is_last = true;
+      last_line[r]->is_plain = last_line[r]->is_first && last_line[r]->unit >= internal::kPlainMagnitude;
     }
   }
 

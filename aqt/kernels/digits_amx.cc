@@ -84,14 +84,15 @@ HWY_INLINE void StoreBlock(BlockSums& sums) {
 }
 
 // `half`: of the panel's columns.
-HWY_INLINE void FinishBlock(const DigitGroupArgs& args, const BlockSums& sums, int64_t first, int64_t count,
-                            int64_t half) {
+HWY_INLINE void FinishBlock(const DigitGroupArgs& args, bool scales_are_plain, const BlockSums& sums, int64_t first,
+                            int64_t count, int64_t half) {
   const D32 d;
   for (int64_t r = 0; r < count; ++r) {
     const DigitLine& line = args.lines[first + r];
+    const bool is_plain = scales_are_plain && line.is_plain;
     for (int64_t c = 0; c < 2; ++c) {
       const auto sum = [&](int64_t i) { return hn::Add(hn::Load(d, sums[i][c][r]), hn::Set(d, line.start[i])); };
-      FinishLine(args, line, sum(0), sum(1), sum(2), half, 16 * c);
+      FinishLine(args, line, is_plain, sum(0), sum(1), sum(2), half, 16 * c);
     }
   }
 }
@@ -109,9 +110,10 @@ void AmxGroup(const DigitGroupArgs& args) {
   alignas(64) BlockSums sums[2];
   const int64_t blocks = (args.num_lines + kTileRows - 1) / kTileRows * 2;
   const int64_t tile_bytes = kDigits * kTileRows * args.pitch;
+  const bool plain = ScalesArePlain(args);
   const auto finish = [&](int64_t i) {
     const int64_t first = i / 2 * kTileRows;
-    FinishBlock(args, sums[i % 2], first, std::min(kTileRows, args.num_lines - first), i % 2);
+    FinishBlock(args, plain, sums[i % 2], first, std::min(kTileRows, args.num_lines - first), i % 2);
   };
   // The weights of the next group follow.
   const int64_t group_bytes = GroupBytes(args);

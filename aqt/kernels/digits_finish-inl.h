@@ -31,10 +31,23 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<
 #endif
 }
 
+// Whether there are scales, each of them 0 or at least kPlainMagnitude. Asked once for a group.
+HWY_INLINE bool ScalesArePlain(const DigitGroupArgs& args) {
+  if (args.scales == nullptr) return false;
+  const hn::ScalableTag<float> d;
+  auto others = hn::Zero(d);
+  for (int64_t i = 0; i < kPanelColumns; i += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto magnitude = hn::Abs(hn::LoadU(d, args.scales + i));
+    others = hn::Or(others, hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, kPlainMagnitude)), magnitude));
+  }
+  return hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
+}
+
 // What digits.h says of R(t * u), t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1, for the columns that begin at `column`
-// of `half`.
-HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, hn::Vec<hn::ScalableTag<int32_t>> s01,
-                           hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half, int64_t column) {
+// of `half`. `is_plain`: of the line and the scales; then there is nothing else to ask for.
+HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
+                           hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
+                           int64_t column) {
   const hn::ScalableTag<float> d;
   const auto low = hn::ConvertTo(d, s01);  // below 2^31
   // The product is exact, so that a fused addition gives the same bits.
@@ -42,6 +55,11 @@ HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, hn
   auto term = hn::Mul(t, hn::Set(d, line.unit));
   const int64_t at = half * args.half_stride + line.row * kHalfColumns + column;
   float* sums = args.sums + at;
+  if (is_plain) {
+    const auto product = hn::Mul(term, hn::LoadU(d, args.scales + half * kHalfColumns + column));
+    hn::StoreU(hn::Add(hn::LoadU(d, sums), product), d, sums);
+    return;
+  }
   if (args.scales == nullptr) {
     hn::StoreU(hn::Add(hn::LoadU(d, sums), term), d, sums);
     return;
@@ -57,10 +75,10 @@ HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, hn
   hn::StoreU(NormalOrZero(hn::Add(hn::LoadU(d, sums), product)), d, sums);
 }
 
-HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, hn::Vec<hn::ScalableTag<int32_t>> s0,
-                           hn::Vec<hn::ScalableTag<int32_t>> s1, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
-                           int64_t column) {
-  FinishSums(args, line, hn::Add(s0, hn::ShiftLeft<8>(s1)), s2, half, column);
+HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
+                           hn::Vec<hn::ScalableTag<int32_t>> s0, hn::Vec<hn::ScalableTag<int32_t>> s1,
+                           hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half, int64_t column) {
+  FinishSums(args, line, is_plain, hn::Add(s0, hn::ShiftLeft<8>(s1)), s2, half, column);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -26,6 +26,11 @@ enum class DigitLayout : uint8_t {
   kTiles,  // for each 64 k, digit after digit, row after row: 64 bytes
 };
 
+// A term R(t * u) of such a unit and larger, if it is not 0, is at least as large, for t is an integer. With a scale of
+// the same kind its product is 0 or at least 2^-102, thus a multiple of 2^-125. Then neither the product nor its sum
+// with a number that is not subnormal is subnormal.
+inline constexpr float kPlainMagnitude = 0x1p-51f;
+
 // One layer: a row of x in one group.
 struct DigitLine {
   int32_t row;             // of the block of rows
@@ -33,6 +38,8 @@ struct DigitLine {
   int32_t start[kDigits];  // -2^(bits - 1) * sum of the digits: makes up for the offset of the weights
   // With scales: whether this is the first and the last line of the row in a scale group.
   bool is_first, is_last;
+  // Whether it is both, and its unit is at least kPlainMagnitude.
+  bool is_plain;
   // With kPairs: a bit for each k whose d0 + 256 d1 wraps.
   uint64_t wrapped[kMaxDigitGroup / 64];
 };

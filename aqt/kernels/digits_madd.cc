@@ -107,8 +107,8 @@ HWY_INLINE V32 Unwrapped(const DigitGroupArgs& args, const DigitLine& line, V32 
 
 // kBits is what the weights of the group have, kWidth what those that are read have: kBits, or 16.
 template <int kBits, int kWidth, int R>
-HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* first_weights, const DigitLine* lines,
-                       const char* HWY_RESTRICT first_pair) {
+HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const uint8_t* first_weights,
+                       const DigitLine* lines, const char* HWY_RESTRICT first_pair) {
   constexpr int kBlocks = kWidth == 16 ? 1 : 8 / kWidth;
   constexpr int64_t kColumnBytes = kWidth == 16 ? 8 : 4;
   constexpr int64_t kBlockBytes = kPairBytes * kTileRows;
@@ -141,7 +141,8 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* first_weights,
       for (int v = 0; v < kVectors; ++v) {
         const int64_t column = c + kLanes * v;
         const V32 low = Unwrapped<kBits>(args, lines[r], s[r][0][v], column);
-        FinishSums(args, lines[r], low, s[r][1][v], column / kHalfColumns, column % kHalfColumns);
+        FinishSums(args, lines[r], scales_are_plain && lines[r].is_plain, low, s[r][1][v], column / kHalfColumns,
+                   column % kHalfColumns);
       }
     }
   }
@@ -174,11 +175,12 @@ template <int kBits, int kWidth>
 void Tiles(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t tile_bytes = kTileRows * 4 * args.pitch;
   const char* pairs = args.digits;
+  const bool plain = ScalesArePlain(args);
   int64_t i = 0;
   for (; i + kTileRows <= args.num_lines; i += kTileRows, pairs += tile_bytes) {
-    Tile<kBits, kWidth, kTileRows>(args, weights, args.lines + i, pairs);
+    Tile<kBits, kWidth, kTileRows>(args, plain, weights, args.lines + i, pairs);
   }
-  if (i < args.num_lines) Tile<kBits, kWidth, 1>(args, weights, args.lines + i, pairs);
+  if (i < args.num_lines) Tile<kBits, kWidth, 1>(args, plain, weights, args.lines + i, pairs);
 }
 
 template <int kBits>

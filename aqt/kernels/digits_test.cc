@@ -212,6 +212,34 @@ INSTANTIATE_TEST_SUITE_P(
                     // Several blocks of rows are gone over together, also of different matrices.
                     Case{3, 130, 66, 128, 0, 4}, Case{4, 70, 66, 100, 50, 8, true}));
 
+// Products with scales, and sums of them, that are subnormal count as zero; those that cannot be are not asked. Pairs
+// of elements of x with equal weights almost cancel, so that the sums are a few units.
+TEST(DigitsTest, TinyUnitsAndScales) {
+  std::mt19937 random(7);
+  for (const int unit : {0, -40, -50, -51, -52, -53, -60, -64, -80, -100, -126, -148}) {
+    for (const int scale_exponent : {0, -50, -51, -52, -53, -60, -64, -75, -98, -126, -140}) {
+      SCOPED_TRACE(testing::Message() << "unit 2^" << unit << ", scales about 2^" << scale_exponent);
+      Problem p({1, 5, 70, 512, 128, 4});
+      for (int64_t i = 0; i < p.c.m * p.c.k; i += 2) {
+        const auto a = static_cast<int>((1 << 21) + random() % (1 << 21));
+        p.x[i] = std::ldexp(static_cast<float>(a), unit);
+        p.x[i + 1] = std::ldexp(static_cast<float>(-a + (random() % 64 == 0 ? 1 : 0)), unit);
+      }
+      for (int64_t i = 0; i < p.c.n * p.c.k; i += 2) p.q[i + 1] = p.q[i];
+      for (float& s : p.scales) {
+        s = std::ldexp(random() % 2 == 0 ? 1.5f : -1.0f, scale_exponent + static_cast<int>(random() % 2));
+        if (random() % 128 == 0) s = random() % 2 == 0 ? 0.0f : kInf;
+      }
+      const std::vector<float> expected = p.Expected(p.x);
+      const AlignedBytes panels = p.Panels();
+      for (const Target target : SupportedTargets()) {
+        SCOPED_TRACE(target);
+        ExpectSame(p.Run(target, p.Lhs(p.x), panels), expected);
+      }
+    }
+  }
+}
+
 // Operands whose axes are not contiguous, or several in one group.
 TEST(DigitsTest, TakesAnyStrides) {
   const Problem p({1, 20, 64, 256, 0, 4});

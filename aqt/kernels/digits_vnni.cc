@@ -63,9 +63,15 @@ HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTR
   }
 }
 
+template <bool kPlain>
+HWY_INLINE void FinishRow(const DigitGroupArgs& args, const DigitLine& line, const V32 (&s)[kDigits][kVectors]) {
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) FinishLine(args, line, kPlain, s[0][v], s[1][v], s[2][v], v / 2, v % 2 * 16);
+}
+
 template <int kBits, int R>
-HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* HWY_RESTRICT weights, const DigitLine* lines,
-                       const char* HWY_RESTRICT words) {
+HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const uint8_t* HWY_RESTRICT weights,
+                       const DigitLine* lines, const char* HWY_RESTRICT words) {
   constexpr int kBlocks = 8 / kBits;
   constexpr int64_t kWordBytes = 16 * kTileRows;
   Sums<R> s;
@@ -91,10 +97,8 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, const uint8_t* HWY_RESTRICT w
   }
 #pragma GCC unroll 2
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      FinishLine(args, lines[r], s.v[r][0][v], s.v[r][1][v], s.v[r][2][v], v / 2, v % 2 * 16);
-    }
+    if (scales_are_plain && lines[r].is_plain) FinishRow<true>(args, lines[r], s.v[r]);
+    else FinishRow<false>(args, lines[r], s.v[r]);
   }
 }
 
@@ -106,12 +110,13 @@ void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t group_bytes = GroupBytes(args);
   const int64_t tiles = (args.num_lines + 1) / 2, share = tiles < 2 ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
   const uint8_t* next = args.weights + group_bytes;
+  const bool plain = ScalesArePlain(args);
   int64_t i = 0;
   for (; i + 2 <= args.num_lines; i += 2, words += tile_bytes, next += share) {
     for (int64_t j = 0; j < share; j += 64) __builtin_prefetch(next + j);
-    Tile<kBits, 2>(args, weights, args.lines + i, words);
+    Tile<kBits, 2>(args, plain, weights, args.lines + i, words);
   }
-  if (i < args.num_lines) Tile<kBits, 1>(args, weights, args.lines + i, words);
+  if (i < args.num_lines) Tile<kBits, 1>(args, plain, weights, args.lines + i, words);
 }
 
 void VnniGroup(const DigitGroupArgs& args) {
