@@ -104,12 +104,10 @@ class Product {
     for (int64_t g = part * share; g < (part + 1) * share; ++g) {
       const DigitFormat::Group group = args_.format.GroupAt(g);
       const GroupView to = Group(slot, g);
-      alignas(64) float values[kMaxDigitGroup];
       DigitLayers layers;
       int64_t line = 0;
       for (int64_t r = 0; r < rows; ++r) {
-        internal::LoadDigitSource(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, values);
-        internal::SplitDigits(target_, values, pitch_, layers);
+        internal::SplitDigits(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, layers);
         to.special[r] = layers.is_finite ? 0 : 1;
         special[r] |= !layers.is_finite;
         // With scales a row of zeros has a line, too, since the scale may be infinite.

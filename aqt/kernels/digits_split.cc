@@ -33,27 +33,44 @@ constexpr uint32_t kSmallestNormal = 0x00800000u, kInfinity = 0x7f800000u;
 // early. If there is no such row, that does no harm.
 constexpr int64_t kRowsAhead = 4;
 
+HWY_INLINE hn::Vec<U32> Magnitude(hn::Vec<U32> bits) { return hn::And(bits, hn::Set(U32(), 0x7fffffffu)); }
+
+// The largest of magnitudes. They have no sign bits, so AVX2 can compare them as signed numbers.
+HWY_INLINE uint32_t Largest(hn::Vec<S32> magnitudes) {
+  return hn::GetLane(hn::BitCast(U32(), hn::MaxOfLanes(S32(), magnitudes)));
+}
+
+// Returns the largest magnitude, as bits.
 template <class T>
-void LoadAs(const Operand& x, int64_t base, int64_t begin, int64_t count, int64_t pitch, float* values) {
+uint32_t LoadAs(const Operand& x, int64_t base, int64_t begin, int64_t count, int64_t pitch, float* values) {
   const T* from = static_cast<const T*>(x.data) + base;
   const F32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
+  auto max = hn::Zero(S32());
+  int64_t i = 0, measured = 0;
   if (x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1)) {
     from += x.k.Offset(begin);
     const int64_t ahead = kRowsAhead * x.rows.InnerStride() * int64_t{sizeof(T)};
     for (; i + lanes <= count; i += lanes) {
       __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from + i) + ahead));
-      hn::StoreU(LoadFloat(d, from + i), d, values + i);
+      const auto v = LoadFloat(d, from + i);
+      hn::StoreU(v, d, values + i);
+      max = hn::Max(max, hn::BitCast(S32(), Magnitude(hn::BitCast(U32(), v))));
     }
+    measured = i;
     for (; i < count; ++i) values[i] = ToFloat(from[i]);
   } else {
     for (; i < count; ++i) values[i] = ToFloat(from[x.k.Offset(begin + i)]);
   }
   std::fill(values + i, values + pitch, 0.0f);
+  for (; measured < count; measured += lanes) {
+    const auto bits = hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(values) + measured);
+    max = hn::Max(max, hn::BitCast(S32(), Magnitude(bits)));
+  }
+  return Largest(max);
 }
 
-void Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, float* values) {
+uint32_t Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, float* values) {
   const int64_t base = x.batch.Offset(b) + x.rows.Offset(row);
   switch (x.dtype) {
     case DType::kF32: return LoadAs<float>(x, base, begin, count, pitch, values);
@@ -63,40 +80,32 @@ void Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count
   }
 }
 
-HWY_INLINE hn::Vec<U32> Magnitude(hn::Vec<U32> bits) { return hn::And(bits, hn::Set(U32(), 0x7fffffffu)); }
-
 // The largest magnitude that does not exceed `limit`, as bits.
 uint32_t MaxUpTo(const float* values, int64_t pitch, uint32_t limit) {
-  const U32 d;
+  const S32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   auto max = hn::Zero(d);
   for (int64_t i = 0; i < pitch; i += lanes) {
-    const auto bits = Magnitude(hn::LoadU(d, reinterpret_cast<const uint32_t*>(values) + i));
-    // As signed numbers: magnitudes have no sign bit, and AVX2 compares only these.
-    const S32 ds;
-    const auto above = hn::Gt(hn::BitCast(ds, bits), hn::Set(ds, static_cast<int32_t>(limit)));
-    const auto kept = hn::IfThenZeroElse(above, hn::BitCast(ds, bits));
-    max = hn::BitCast(d, hn::Max(hn::BitCast(ds, max), kept));
+    const auto bits = Magnitude(hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(values) + i));
+    const auto magnitude = hn::BitCast(d, bits);
+    const auto above = hn::Gt(magnitude, hn::Set(d, static_cast<int32_t>(limit)));
+    max = hn::Max(max, hn::IfThenZeroElse(above, magnitude));
   }
-  return hn::GetLane(hn::MaxOfLanes(d, max));
+  return Largest(max);
 }
 
-struct Counts {
-  int64_t large, members;
-};
-
-// Digits of the members, elements whose magnitudes lie in [begin, end), and zeros for the others. Says how many members
-// there are, and how many have magnitudes from `large` on.
-Counts SplitLayer(const float* values, int64_t pitch, uint32_t begin, uint32_t end, uint32_t large, float factor,
-                  float second_factor, uint32_t* digits, int32_t* digit_sum) {
+// Digits of the members, elements whose magnitudes lie in [begin, end), and zeros for the others. Returns how many
+// members have magnitudes from `large` on, less how many have not.
+int32_t SplitLayer(const float* values, int64_t pitch, uint32_t begin, uint32_t end, uint32_t large, float factor,
+                   float second_factor, uint32_t* digits, int32_t* digit_sum) {
   const F32 df;
   const U32 du;
   const S32 ds;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-  // Sums of digits + 128, of digits 0 and 2 in the halves of a lane. All together are less than 2^15.
+  // Sums of digits + 128, of digits 0 and 2 in the halves of a lane; of digit 1 beside what is returned. All together
+  // are less than 2^15.
   static_assert(kMaxDigitGroup * 255 < 1 << 15);
   auto sums02 = hn::Zero(ds), sums1 = sums02;
-  Counts counts = {0, 0};
   const auto first = hn::Set(ds, static_cast<int32_t>(begin) - 1), last = hn::Set(ds, static_cast<int32_t>(end));
   const auto first_large = hn::Set(ds, static_cast<int32_t>(large) - 1);
   const auto times = hn::Set(df, factor), times_again = hn::Set(df, second_factor);
@@ -106,21 +115,21 @@ Counts SplitLayer(const float* values, int64_t pitch, uint32_t begin, uint32_t e
     const auto bits = hn::BitCast(ds, Magnitude(hn::BitCast(du, x)));
     const auto below = hn::Lt(bits, last);
     const auto member = hn::And(below, hn::Gt(bits, first));
-    counts.members += static_cast<int64_t>(hn::CountTrue(ds, member));
-    counts.large += static_cast<int64_t>(hn::CountTrue(ds, hn::And(below, hn::Gt(bits, first_large))));
+    const auto one_less = hn::IfThenElseZero(member, hn::Set(ds, -0x10000));
+    const auto balance = hn::IfThenElse(hn::And(member, hn::Gt(bits, first_large)), hn::Set(ds, 0x10000), one_less);
     const auto scaled = hn::Mul(hn::Mul(hn::IfThenElseZero(hn::RebindMask(df, member), x), times), times_again);
     // Adding 128 to each digit makes bytes without borrows; flipping their top bits takes it away again.
     const auto biased = hn::Add(hn::NearestInt(scaled), bias);
     hn::StoreU(hn::BitCast(du, hn::Xor(biased, bias)), du, digits + i);
     sums02 = hn::Add(sums02, hn::And(biased, halves));
-    sums1 = hn::Add(sums1, hn::And(hn::ShiftRight<8>(biased), halves));
+    sums1 = hn::Add(sums1, hn::Add(hn::And(hn::ShiftRight<8>(biased), halves), balance));
   }
   const int32_t sum02 = hn::GetLane(hn::SumOfLanes(ds, sums02)), sum1 = hn::GetLane(hn::SumOfLanes(ds, sums1));
   const int32_t sum_of_biases = static_cast<int32_t>(pitch) * 128;
   digit_sum[0] = (sum02 & 0xffff) - sum_of_biases;
-  digit_sum[1] = sum1 - sum_of_biases;
+  digit_sum[1] = (sum1 & 0xffff) - sum_of_biases;
   digit_sum[2] = (sum02 >> 16) - sum_of_biases;
-  return counts;
+  return sum1 >> 16;
 }
 
 // 2^n, a normal number.
@@ -131,10 +140,11 @@ float PowerOfTwo(int n) {
   return power;
 }
 
-void Split(const float* values, int64_t pitch, DigitLayers& layers) {
+void Split(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, DigitLayers& layers) {
+  alignas(64) float values[kMaxDigitGroup];
   layers.count = 0;
   layers.is_finite = true;
-  uint32_t max = MaxUpTo(values, pitch, 0x7fffffffu);
+  uint32_t max = Load(x, b, row, begin, count, pitch, values);
   if (max >= kInfinity) {
     layers.is_finite = false;
     return;
@@ -151,9 +161,9 @@ void Split(const float* values, int64_t pitch, DigitLayers& layers) {
     constexpr uint32_t kWindow = uint32_t{kDigitLayerBits} << 23;
     const uint32_t top = max & 0x7f800000u;
     const uint32_t large = std::max(top > kWindow ? top - kWindow : 0, kSmallestNormal);
-    const Counts counts = SplitLayer(values, pitch, kSmallestNormal, end, large, factor, second_factor,
-                                     layers.digits[i], layers.digit_sum[i]);
-    if (2 * counts.large >= counts.members || layers.count == kMaxDigitLayers) return;
+    const int32_t balance = SplitLayer(values, pitch, kSmallestNormal, end, large, factor, second_factor,
+                                       layers.digits[i], layers.digit_sum[i]);
+    if (balance >= 0 || layers.count == kMaxDigitLayers) return;
     SplitLayer(values, pitch, large, end, large, factor, second_factor, layers.digits[i], layers.digit_sum[i]);
     end = large;
     max = MaxUpTo(values, pitch, end - 1);
@@ -250,8 +260,9 @@ void LoadDigitSource(Target target, const Operand& x, int64_t b, int64_t row, in
   AQT_HWY_DISPATCH(target, Load)(x, b, row, begin, count, pitch, values);
 }
 
-void SplitDigits(Target target, const float* values, int64_t pitch, DigitLayers& layers) {
-  AQT_HWY_DISPATCH(target, Split)(values, pitch, layers);
+void SplitDigits(Target target, const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch,
+                 DigitLayers& layers) {
+  AQT_HWY_DISPATCH(target, Split)(x, b, row, begin, count, pitch, layers);
 }
 
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,
