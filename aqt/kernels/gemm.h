@@ -37,10 +37,11 @@ struct Epilogue {
   DType sum_dtype = DType::kF32, first_dtype = DType::kF32, second_dtype = DType::kF32;
   // Step 3 comes before step 2. For a caller who exchanges lhs and rhs, so that the output is contiguous along columns.
   bool rhs_first = false;
-  // Before step 1 and after steps 2 and 3 a subnormal f32 becomes a zero with its sign (like XLA on CPU).
+  // Before step 1, after steps 2 and 3, and after an addition, a subnormal f32 becomes a zero with its sign (like XLA
+  // on CPU).
   bool subnormals_are_zero = false;
-  // Instead of step 4: out = out + value, rounded, and a zero if that is subnormal. The output is f32. Matrices of a
-  // batch may have the same output: they are added in order.
+  // Instead of step 4: out = out + value, rounded. The output is f32. Matrices of a batch may have the same output:
+  // they are added in order.
   bool adds = false;
 
   // Whether all steps are in f32: tiles do these in registers.

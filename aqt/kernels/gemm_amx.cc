@@ -131,8 +131,8 @@ AQT_AMX inline void ScaleRows(const Acc* sums, int64_t rows, const TileScales& s
     const __m512 y0 = Flushed<kFlush>(_mm512_mul_ps(x0, first0)), y1 = Flushed<kFlush>(_mm512_mul_ps(x1, first1));
     __m512 z0 = Flushed<kFlush>(_mm512_mul_ps(y0, second0)), z1 = Flushed<kFlush>(_mm512_mul_ps(y1, second1));
     if (scales.adds) {
-      z0 = Flushed<true>(_mm512_add_ps(_mm512_loadu_ps(out), z0));
-      z1 = Flushed<true>(_mm512_add_ps(_mm512_loadu_ps(out + 16), z1));
+      z0 = Flushed<kFlush>(_mm512_add_ps(_mm512_loadu_ps(out), z0));
+      z1 = Flushed<kFlush>(_mm512_add_ps(_mm512_loadu_ps(out + 16), z1));
     }
     _mm512_storeu_ps(out, z0);
     _mm512_storeu_ps(out + 16, z1);

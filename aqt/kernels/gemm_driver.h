@@ -180,7 +180,7 @@ inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t
   };
   const float value = rounded(rounded(rounded(sum) * first) * second);
   if constexpr (std::is_same_v<T, BFloat16>) *out = value == value ? RoundToBFloat16(value) : BFloat16{0x7fc0};
-  else *out = scales.adds ? FlushedIf(true, *out + value) : value;
+  else *out = scales.adds ? rounded(*out + value) : value;
 }
 
 // How the sums of a tile become the output; those of a part of a tile by way of a full one.

@@ -108,7 +108,9 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
                  epi.rhs_scale == nullptr ? nullptr : col_scales, line);
       if (in_place) continue;
       if constexpr (std::is_same_v<T, float>) {
-        for (int64_t j = 0; epi.adds && j < cols; ++j) line[j] = FlushedIf(true, row[col_offsets[j]] + line[j]);
+        for (int64_t j = 0; epi.adds && j < cols; ++j) {
+          line[j] = FlushedIf(epi.subnormals_are_zero, row[col_offsets[j]] + line[j]);
+        }
       }
       PlaceLine(line, cols, args.out_cols, n, col_offsets, row);
     }

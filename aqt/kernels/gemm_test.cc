@@ -295,18 +295,22 @@ TEST_P(GemmS8Test, AddsTheMatricesOfABatch) {
   }
 }
 
-// A sum that is subnormal becomes a zero.
+// A sum that is subnormal becomes a zero, if that is asked for: of one column, and of whole panels.
 TEST_P(GemmS8Test, AddsAndFlushes) {
   const GemmKernel& kernel = *GetParam();
-  const std::vector<int8_t> one = {1};
-  Product product(kernel, {1, 1, 1, 1}, DType::kS8, one.data(), one.data());
   const float scale = -0x1.8p-126f;
-  product.args.epilogue = {.lhs_scale = &scale, .adds = true};
-  product.args.out_dtype = DType::kF32;
-  float sum = 0x1p-126f;
-  product.args.out = &sum;
-  RunGemm(kernel, product.args, nullptr);
-  EXPECT_EQ(sum, 0.0f);
+  for (const int64_t n : {1, 64}) {
+    const std::vector<int8_t> ones(n, 1);
+    Product product(kernel, {1, 1, n, 1}, DType::kS8, ones.data(), ones.data());
+    product.args.out_dtype = DType::kF32;
+    for (const bool flushes : {false, true}) {
+      product.args.epilogue = {.lhs_scale = &scale, .subnormals_are_zero = flushes, .adds = true};
+      std::vector<float> sums(n, 0x1p-126f);
+      product.args.out = sums.data();
+      RunGemm(kernel, product.args, nullptr);
+      EXPECT_EQ(sums, std::vector<float>(n, flushes ? 0.0f : -0x1p-127f));
+    }
+  }
 }
 
 TEST_P(GemmS8Test, OneMatrixForAllOfTheBatch) {

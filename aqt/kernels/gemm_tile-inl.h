@@ -243,12 +243,14 @@ struct VectorTile : Ops {
     x = Flushed<kFlush>(hn::Mul(RoundLanes<T>::Apply(d, x), first));
     return Flushed<kFlush>(hn::Mul(RoundLanes<T>::Apply(d, x), second));
   }
+  template <bool kFlush>
   static HWY_INLINE void StoreValue(VF v, const internal::TileScales& scales, float* to) {
     const DF d;
     if (scales.streams) return hn::Stream(v, d, to);
-    if (scales.adds) v = Flushed<true>(hn::Add(hn::LoadU(d, to), v));
+    if (scales.adds) v = Flushed<kFlush>(hn::Add(hn::LoadU(d, to), v));
     hn::StoreU(v, d, to);
   }
+  template <bool kFlush>
   static HWY_INLINE void StoreValue(VF v, const internal::TileScales&, BFloat16* to) {
     StoreFloat(DF(), RoundLanes<BFloat16>::Apply(DF(), v), to);
   }
@@ -257,7 +259,7 @@ struct VectorTile : Ops {
     if constexpr (std::is_same_v<T, BFloat16> && requires { Ops::StoreRounded(sum, to); }) {
       Ops::StoreRounded(sum, to);
     } else {
-      StoreValue(Value<kFlush>(sum), scales, to);
+      StoreValue<kFlush>(Value<kFlush>(sum), scales, to);
     }
   }
 
@@ -277,14 +279,35 @@ struct VectorTile : Ops {
     }
     const DF d;
     const VF c0 = hn::LoadU(d, scales.col), c1 = hn::LoadU(d, scales.col + kLanes);
+    if constexpr (std::is_same_v<T, float>) {
+      if (scales.adds && !scales.col_first) return AddScaled<kFlush>(s, scales.row, {c0, c1}, out, out_stride, 0);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const VF row = hn::Set(d, scales.row[r]);
       const VF first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
       const VF first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
       T* const to = out + r * out_stride;
-      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][0]), first0, second0), scales, to);
-      StoreValue(Scaled<kFlush, T>(Value<kFlush>(s.v[r][1]), first1, second1), scales, to + kLanes);
+      StoreValue<kFlush>(Scaled<kFlush, T>(Value<kFlush>(s.v[r][0]), first0, second0), scales, to);
+      StoreValue<kFlush>(Scaled<kFlush, T>(Value<kFlush>(s.v[r][1]), first1, second1), scales, to + kLanes);
+    }
+  }
+
+  // What Multiply and MultiplyNext do with most sums of tiles that are added: each by itself is small, so that asking
+  // for each vector what becomes of it would take a large part of its time.
+  template <bool kFlush, int R, int P>
+  static HWY_INLINE void AddScaled(const Sums<R, P>& s, const float* rows, const VF (&cols)[2 * P], float* out,
+                                   int64_t out_stride, int64_t apart) {
+    const DF d;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const VF row = hn::Set(d, rows[r]);
+#pragma GCC unroll 8
+      for (int j = 0; j < 2 * P; ++j) {
+        float* const to = out + r * out_stride + (j / 2 * apart * 2 + j % 2) * kLanes;
+        const VF value = Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), row, cols[j]);
+        hn::StoreU(Flushed<kFlush>(hn::Add(hn::LoadU(d, to), value)), d, to);
+      }
     }
   }
 
@@ -300,14 +323,19 @@ struct VectorTile : Ops {
     for (int j = 0; j < 2 * P; ++j) {
       cols[j] = hn::LoadU(d, run.scales.col + j / 2 * apart * run.col_step + j % 2 * kLanes);
     }
+    if (run.scales.adds && !run.scales.col_first) {
+      AddScaled<kFlush>(s, run.scales.row, cols, run.out, run.out_stride, apart);
+      run.panels -= P;
+      return Skip(run, 1);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const VF row = hn::Set(d, run.scales.row[r]);
 #pragma GCC unroll 8
       for (int j = 0; j < 2 * P; ++j) {
         const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
-        StoreValue(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
-                   run.out + r * run.out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
+        StoreValue<kFlush>(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
+                           run.out + r * run.out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
       }
     }
     run.panels -= P;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -127,6 +128,40 @@ TEST(TiledDotGeneral, SumsAsItMultiplies) {
         EXPECT_TRUE(BitEqual(std::move(got).Build(), sums));
         EXPECT_TRUE(BitEqual(std::move(prepared).Build(), sums)) << "prepared";
       }
+    }
+  }
+}
+
+// Products of two tiles that nearly cancel, as small as they get: those that are subnormal, and sums that are, count as
+// zero. The kernels ask only where there can be any.
+TEST(TiledDotGeneral, TinySumsAsItMultiplies) {
+  constexpr int64_t kRows = 9, kTile = 64, kColumns = 70;
+  for (int exponent = -140; exponent <= -80; exponent += 3) {
+    const Array half_x = RandomArray(DType::kF32, {kRows, kTile}, 1);
+    const Array half_w = RandomArray(DType::kF32, {kTile, kColumns}, 2);
+    ArrayBuilder x(DType::kF32, {kRows, 2 * kTile}), w(DType::kF32, {2 * kTile, kColumns});
+    for (int64_t i = 0; i < kRows * kTile; ++i) {
+      float* const to = &x.Mutable<float>()[i / kTile * 2 * kTile + i % kTile];
+      to[0] = to[kTile] = std::ldexp(half_x.View<float>()[i], exponent / 2);
+    }
+    for (int64_t i = 0; i < kTile * kColumns; ++i) {
+      float* const to = &w.Mutable<float>()[i];
+      to[0] = std::ldexp(half_w.View<float>()[i], exponent - exponent / 2);
+      to[kTile * kColumns] = -to[0] * (i % 3 == 0 ? 1.0f : 0x1.000002p+0f);
+    }
+    const Array lhs = std::move(x).Build(), rhs = std::move(w).Build();
+    DotGeneral config = DotGeneralMake(8, 4);
+    config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', kTile}});
+    for (const kernels::Target target : kernels::SupportedTargets()) {
+      SCOPED_TRACE(absl::StrCat("2^", exponent, ", ", kernels::ToString(target)));
+      const absl::StatusOr<DotGeneralPlan> plan =
+          DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims(), {.target = target});
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      Recorder recorder;
+      ArrayBuilder want(plan->out_aval()), got(plan->out_aval());
+      ASSERT_EQ(plan->Forward(lhs, rhs, {}, want.ref(), nullptr, {.observer = &recorder}), absl::OkStatus());
+      ASSERT_EQ(plan->Forward(lhs, rhs, {}, got.ref()), absl::OkStatus());
+      EXPECT_TRUE(BitEqual(std::move(got).Build(), std::move(want).Build()));
     }
   }
 }

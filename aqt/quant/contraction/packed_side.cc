@@ -247,6 +247,11 @@ bool ProductsAreNormal(double least, float smallest_a, float smallest_b) {
   return first >= 0x1p-125 && first * smallest_b >= 0x1p-125;
 }
 
+bool SumsOfProductsAreNormal(double least, float smallest_a, float smallest_b) {
+  // Of the rounded product, too.
+  return ProductsAreNormal(least, smallest_a, smallest_b) && least * smallest_a * smallest_b >= 0x1p-101;
+}
+
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
   if (const auto* fp8 = std::get_if<Fp8>(&spec.numerics); fp8 != nullptr) {
     if (fp8->stochastic_rounding || spec.bias.has_value() || spec.q_dtype == DType::kBF16) return std::nullopt;

@@ -122,6 +122,9 @@ ScalesInMemory ScalesInPlace(const ArrayRef& scale, const Shape& operand, const 
 // Whether x * a and x * a * b are never subnormal for |x| >= least and nonzero a and b from two lists without
 // subnormals, whose smallest magnitudes are given.
 bool ProductsAreNormal(double least, float smallest_a, float smallest_b);
+// The same of sums of such x * a * b: if these are at least 2^-102, they are multiples of 2^-125, and so is what they
+// leave of a larger number.
+bool SumsOfProductsAreNormal(double least, float smallest_a, float smallest_b);
 
 // How QuantizePack can do what QuantizeInto would: integers of at most 8 bits, clipped, rounded, without bias; 8-bit
 // floats to nearest, without bias.

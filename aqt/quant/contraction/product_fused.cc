@@ -97,11 +97,11 @@ class FusedRun {
     epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
     epilogue.adds = plan_.adds_tiles;
     // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them
-    // is subnormal, and the tiles have nothing to check.
+    // is subnormal, nor a sum of such products, and the tiles have nothing to check.
     const bool integers = plan_.contraction.sums_are_integers();
-    epilogue.subnormals_are_zero =
-        !(integers || plan_.packs_as_quantized) ||
-        !ProductsAreNormal(integers ? 1 : kSmallestFloat8Product, lhs.Smallest(), rhs.Smallest());
+    const auto are_normal = plan_.adds_tiles ? &SumsOfProductsAreNormal : &ProductsAreNormal;
+    epilogue.subnormals_are_zero = !(integers || plan_.packs_as_quantized) ||
+                                   !are_normal(integers ? 1 : kSmallestFloat8Product, lhs.Smallest(), rhs.Smallest());
     return epilogue;
   }
 
