@@ -17,8 +17,8 @@
 //       j < kNr; out may alias init. If `fetch` is not 0, it fetches the rhs so many bytes ahead of where it reads
 //   Multiply<R, kWide, kFlush, T>(lhs, rhs, groups, init, init_stride, fetch, scales, out, out_stride)
 //       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], each step rounded to T, float or
-//       BFloat16; with kFlush a subnormal number becomes a zero before and after each product; or, of floats,
-//       added to out (Epilogue::adds)
+//       BFloat16; with kFlush, only of sums of floats, a subnormal number becomes a zero before and after each product;
+//       or, of floats, added to out (Epilogue::adds)
 // for R in {1, 2, 4, 8, kLhs.width}, up to the last of these; kWide only with that, and only if there is a wide form.
 // Perhaps it has
 //   kOneBlockGroups            up to so many groups, more than kBlockGroups, are one block if all of an lhs block stays
@@ -196,6 +196,8 @@ TileFinish TileFinishOf(const GemmArgs& args) {
   if (args.out_rows.rank > 1 || args.out_cols.rank > 1 || args.out_cols.InnerStride() != 1) return TileFinish::kGeneral;
   if (args.out_dtype == DType::kS32 && std::is_integral_v<Acc>) return TileFinish::kStore;
   const Epilogue& epi = args.epilogue;
+  // Sums of integers are at least 1 or 0, so their products with scales are hardly ever subnormal.
+  if (std::is_integral_v<Acc> && epi.subnormals_are_zero) return TileFinish::kGeneral;
   if (args.out_dtype == DType::kF32 && epi.IsF32()) return TileFinish::kF32;
   if (args.out_dtype != DType::kBF16) return TileFinish::kGeneral;
   // Each step rounds to bf16, or there is one step. Where a scale is absent, a product with 1 changes nothing.
@@ -343,11 +345,19 @@ class BlockProduct {
     return n0_;
   }
 
+  // Calls f<kFlush>() for the epilogue.
+  template <class F>
+  void WithFlush(const F& f) const {
+    if constexpr (std::is_floating_point_v<Acc>) {
+      if (epi_.subnormals_are_zero) return f.template operator()<true>();
+    }
+    f.template operator()<false>();
+  }
+
   void RunPanelsOf(int64_t rows, PanelRun run) {
     const auto multiply = [&]<int R>() {
       for (; rows >= R; rows -= R) {
-        if (epi_.subnormals_are_zero) Tile::template MultiplyPanels<R, true>(run);
-        else Tile::template MultiplyPanels<R, false>(run);
+        WithFlush([&]<bool kFlush>() { Tile::template MultiplyPanels<R, kFlush>(run); });
         run.lhs += R * 64;
         run.scales.row += R;
         run.out += R * row_stride_;
@@ -411,11 +421,12 @@ class BlockProduct {
       return;
     }
     const auto multiply_into = [&]<class T>(T* tile, int64_t stride) {
-      const auto multiply = epi_.subnormals_are_zero ? &Tile::template Multiply<R, kWide, true, T>
-                                                     : &Tile::template Multiply<R, kWide, false, T>;
       const TileScales scales{row_scales_ + (step.m - m0_), col_scales_, scaled_, epi_.rhs_first, epi_.adds,
                               streams_ && is_full};
-      multiply(step.lhs, rhs, step.count, step.init, step.init_stride, step.fetch, scales, tile, stride);
+      WithFlush([&]<bool kFlush>() {
+        Tile::template Multiply<R, kWide, kFlush, T>(step.lhs, rhs, step.count, step.init, step.init_stride, step.fetch,
+                                                     scales, tile, stride);
+      });
     };
     // A part of a tile by way of a full one.
     const auto store = [&]<class T>(T* out, const auto& run) {
