@@ -198,10 +198,10 @@ class GemmBlocksTest : public ::testing::Test {
     args.lhs = nullptr;
     args.out = got.data();
     if (way == Way::kByLines) {
-      const int64_t bytes = LinesBytes(kernel, lhs, n);
-      if (bytes == 0) return false;
-      AlignedBytes buffer(bytes);
-      RunGemmByLines(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
+      const LinesPlan plan(kernel, lhs, n);
+      if (!plan.is_good()) return false;
+      AlignedBytes buffer(plan.BufferBytes());
+      plan.Run(args, /*subnormals_are_zero=*/true, buffer.data(), executor);
     } else if (way == Way::kByBlocks) {
       AlignedBytes buffer(lhs_panels.size());
       RunGemmByBlocks(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);

@@ -70,6 +70,12 @@ struct TileLhs {
   }
 };
 
+// The rows of the smallest tile that has so many.
+constexpr int64_t TileHeight(int64_t rows, int64_t width) {
+  if (rows <= 4) return rows <= 2 ? rows : 4;
+  return rows <= 8 && width > 8 ? 8 : width;
+}
+
 // How many rows of a run of lines (LhsLines) the next tile takes, of `left` that are left. Eight and a rest take less
 // time than a full tile and a rest.
 inline int64_t TileRowsOfRun(int64_t left, int64_t width) {
@@ -398,10 +404,11 @@ class BlockProduct {
   }
 
   void RunTile(const Step& step, const char* rhs_block) {
-    if (step.rows == 1) RunRows<1, false>(step, rhs_block);
-    else if (step.rows == 2) RunRows<2, false>(step, rhs_block);
-    else if (step.rows <= 4) RunRows<4, false>(step, rhs_block);
-    else if (kMr > 8 && step.rows <= 8) RunRows<std::min<int>(8, kMr), false>(step, rhs_block);
+    const int64_t height = TileHeight(step.rows, kMr);
+    if (height == 1) RunRows<1, false>(step, rhs_block);
+    else if (height == 2) RunRows<2, false>(step, rhs_block);
+    else if (height == 4) RunRows<4, false>(step, rhs_block);
+    else if (height < kMr) RunRows<std::min<int>(8, kMr), false>(step, rhs_block);
     else if (!widen_) RunRows<kMr, false>(step, rhs_block);
     else RunRows<kMr, kCanWiden>(step, wide_);
   }

@@ -10,7 +10,6 @@
 
 #include "aqt/core/check.h"
 #include "aqt/kernels/gemm_by_blocks.h"
-#include "aqt/kernels/gemm_by_lines.h"
 #include "aqt/kernels/gemm_few_rows.h"
 #include "aqt/kernels/gemm_long_k.h"
 #include "aqt/kernels/pack.h"
@@ -157,10 +156,10 @@ void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Worksp
   }
   args.rhs = panels(Side::kRhs, call.rhs, call.rhs_panels);
   args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
-  if (call.lines_bytes != 0) {
-    void* lines = workspace.Get(ScratchSlot::kLhsPacked, call.lines_bytes);
+  if (call.lines != nullptr) {
+    void* lines = workspace.Get(ScratchSlot::kLhsPacked, call.lines->BufferBytes());
     CountPack(Side::kLhs, runtime);
-    return kernels::RunGemmByLines(kernel, call.lhs, /*subnormals_are_zero=*/true, args, lines, runtime.executor);
+    return call.lines->Run(args, /*subnormals_are_zero=*/true, lines, runtime.executor);
   }
   if (call.lhs_panels == nullptr && !call.epilogue.adds &&
       (call.lhs_rows_overlap || kernels::IsFasterByBlocks(kernel, call.lhs)) &&

@@ -11,6 +11,7 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_by_lines.h"
 #include "aqt/kernels/noise.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
@@ -83,7 +84,7 @@ struct GemmCall {
   OutputAxes out_axes;
   kernels::Epilogue epilogue;
   bool lhs_rows_overlap = false;
-  int64_t lines_bytes = 0;  // kernels::LinesBytes if the lhs is to be stored by lines
+  const kernels::LinesPlan* lines = nullptr;  // if the lhs is to be stored by lines
 
   // out^T = rhs x lhs instead, with the same bits.
   void ExchangeOperands();

@@ -298,16 +298,23 @@ kernels::Operand RhsOf(const WindowProduct& p) {
   return rhs;
 }
 
-// Examples [e, e + examples) and groups [g, g + groups) of the product.
+// Examples [e, e + examples) and groups [g, g + groups).
+kernels::Operand LhsOf(const WindowProduct& p, int64_t e, int64_t examples, int64_t g, int64_t groups) {
+  kernels::Operand lhs;
+  lhs.data = static_cast<const char*>(p.lhs) + (e * p.examples.stride + g * p.lhs_group) * SizeOf(p.lhs_dtype);
+  lhs.dtype = p.lhs_dtype;
+  lhs.batch.Append(groups, p.lhs_group);
+  lhs.rows.Append(examples, p.examples.stride);
+  Append(p.lhs_positions, lhs.rows);
+  Append(p.lhs_window, lhs.k);
+  return lhs;
+}
+
+// The product of these.
 GemmCall CallOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, int64_t examples, int64_t g,
                 int64_t groups) {
   GemmCall call;
-  call.lhs.data = static_cast<const char*>(p.lhs) + (e * p.examples.stride + g * p.lhs_group) * SizeOf(p.lhs_dtype);
-  call.lhs.dtype = p.lhs_dtype;
-  call.lhs.batch.Append(groups, p.lhs_group);
-  call.lhs.rows.Append(examples, p.examples.stride);
-  Append(p.lhs_positions, call.lhs.rows);
-  Append(p.lhs_window, call.lhs.k);
+  call.lhs = LhsOf(p, e, examples, g, groups);
   call.rhs = rhs;
   call.out = static_cast<char*>(p.out) + (e * p.out_example + g * p.out_group) * SizeOf(p.out_dtype);
   call.out_dtype = p.out_dtype;
@@ -331,15 +338,15 @@ WindowProduct ProductOf(const Windows& windows, const ArrayRef& slid, const Arra
   return {};
 }
 
-// Bytes of the lines of all examples and groups; 0 if the windows are packed.
-int64_t LinesBytesOf(const kernels::GemmKernel& kernel, const WindowProduct& p) {
-  return kernels::LinesBytes(kernel, CallOf(p, RhsOf(p), 0, p.examples.size, 0, p.groups).lhs, p.rhs_columns.size);
+// The lines of all examples and groups.
+kernels::LinesPlan LinesOf(const kernels::GemmKernel& kernel, const WindowProduct& p) {
+  return {kernel, LhsOf(p, 0, p.examples.size, 0, p.groups), p.rhs_columns.size};
 }
 
-// `lines_bytes` is LinesBytesOf, or 0 if the windows shall be packed.
+// `lines` is null if the windows shall be packed.
 void Run(const kernels::GemmKernel& kernel, WindowExtents extents, const WindowProduct& p, const void* rhs_panels,
-         int64_t lines_bytes, const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
-  if (lines_bytes != 0) {
+         const kernels::LinesPlan* lines, const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
+  if (lines != nullptr) {
     extents.example_step = extents.examples;
     extents.group_step = extents.groups;
   }
@@ -370,7 +377,7 @@ void Run(const kernels::GemmKernel& kernel, WindowExtents extents, const WindowP
       call.epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
       call.epilogue.rhs_batch_stride = columns;
       call.lhs_rows_overlap = true;
-      call.lines_bytes = lines_bytes;
+      call.lines = lines;
       RunGemmCall(kernel, call, workspace, runtime);
     }
   }
@@ -406,8 +413,9 @@ void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, 
   const WindowProduct product = ProductOf(windows, padded, slides_over_rhs ? lhs : rhs, out);
   const WindowExtents extents = ExtentsOf(kernel, windows);
   if (IsLongK(kernel, windows)) return RunLongK(kernel, extents, product, scales.epilogue, workspace, runtime);
-  const int64_t lines_bytes = padded.IsDense() ? LinesBytesOf(kernel, product) : 0;  // as planned
-  Run(kernel, extents, product, rhs_panels, lines_bytes, scales, workspace, runtime);
+  const kernels::LinesPlan lines = LinesOf(kernel, product);
+  const bool by_lines = padded.IsDense() && lines.is_good();  // as AddWindowSlots expects
+  Run(kernel, extents, product, rhs_panels, by_lines ? &lines : nullptr, scales, workspace, runtime);
 }
 
 int64_t RowsOf(const Windows& windows) {
@@ -444,13 +452,14 @@ void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, D
   const bool is_dlhs = windows.pass == Pass::kDlhs, is_drhs = windows.pass == Pass::kDrhs;
   const Shape other = is_drhs ? conv.OutShape() : conv.RhsShape();
   const Shape out = is_drhs ? conv.RhsShape() : is_dlhs ? conv.LhsShape() : conv.OutShape();
-  const int64_t lines_bytes = LinesBytesOf(
-      kernel, ProductOf(windows, ArrayRef(padded, PaddedShape(slid, paddings), nullptr),
-                        ArrayRef(DType::kF32, other, nullptr), MutableArrayRef(DType::kF32, out, nullptr)));
+  const kernels::LinesPlan lines =
+      LinesOf(kernel, ProductOf(windows, ArrayRef(padded, PaddedShape(slid, paddings), nullptr),
+                                ArrayRef(DType::kF32, other, nullptr), MutableArrayRef(DType::kF32, out, nullptr)));
   sizes.Add(ScratchSlot::kRhsPacked, extents.RhsPanelBytes());
-  sizes.Add(ScratchSlot::kLhsPacked, std::max(lines_bytes, extents.LhsPanelBytes(kernel)));
+  sizes.Add(ScratchSlot::kLhsPacked,
+            std::max(lines.is_good() ? lines.BufferBytes() : 0, extents.LhsPanelBytes(kernel)));
   if (scaled) {
-    const int64_t examples = lines_bytes != 0 ? extents.examples : extents.example_step;
+    const int64_t examples = lines.is_good() ? extents.examples : extents.example_step;
     sizes.Add(ScratchSlot::kRowScale, examples * extents.positions * static_cast<int64_t>(sizeof(float)));
   }
 }
