@@ -70,7 +70,10 @@ class Product {
         kernel_(internal::DigitKernelFor(target, args.format, rows)),
         layout_(kernel_, args.format, rows),
         groups_(args.format.NumGroups()),
-        pitch_(args.format.GroupPitch()) {
+        pitch_(args.format.GroupPitch()),
+        weight_bytes_(args.format.GroupWeightBytes()),
+        group_bytes_(args.format.GroupBytes()),
+        panel_bytes_(groups_ * group_bytes_) {
     finish_.batch = args.lhs.batch.Count();
     finish_.m = args.lhs.rows.Count();
     finish_.n = args.format.n;
@@ -158,8 +161,9 @@ class Product {
         special[r] |= from.special[r] != 0;
         any_special |= special[r];
       }
+      if (!any_special) continue;
       const bool is_end = g == groups_ - 1 || args_.format.GroupAt(g).scale != args_.format.GroupAt(g + 1).scale;
-      if (!is_end || !any_special) continue;
+      if (!is_end) continue;
       for (int64_t r = 0; r < rows; ++r) {
         if (special[r]) SumNonFinite(b, slot, m0 + r, r, panel, g, sums + r * kHalfColumns, call.half_stride);
         special[r] = false;
@@ -179,12 +183,11 @@ class Product {
   }
 
   const uint8_t* Weights(int64_t b, int64_t panel, int64_t g) const {
-    return static_cast<const uint8_t*>(args_.rhs) + b * args_.rhs_batch_bytes + panel * args_.format.PanelBytes() +
-           g * args_.format.GroupBytes();
+    return static_cast<const uint8_t*>(args_.rhs) + b * args_.rhs_batch_bytes + panel * panel_bytes_ + g * group_bytes_;
   }
   const float* Scales(const uint8_t* weights) const {
     if (!args_.format.has_scales()) return nullptr;
-    return reinterpret_cast<const float*>(weights + args_.format.GroupWeightBytes());
+    return reinterpret_cast<const float*>(weights + weight_bytes_);
   }
 
   static void AddZeros(DigitLayers& layers) {
@@ -236,6 +239,7 @@ class Product {
   const DigitKernel& kernel_;
   const GroupLayout layout_;
   const int64_t groups_, pitch_;
+  const int64_t weight_bytes_, group_bytes_, panel_bytes_;
   GemmArgs finish_;
 };
 
