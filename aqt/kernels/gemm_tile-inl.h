@@ -325,17 +325,16 @@ struct VectorTile : Ops {
     }
     if (run.scales.adds && !run.scales.col_first) {
       AddScaled<kFlush>(s, run.scales.row, cols, run.out, run.out_stride, apart);
-      run.panels -= P;
-      return Skip(run, 1);
-    }
+    } else {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const VF row = hn::Set(d, run.scales.row[r]);
+      for (int r = 0; r < R; ++r) {
+        const VF row = hn::Set(d, run.scales.row[r]);
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * P; ++j) {
-        const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
-        StoreValue<kFlush>(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
-                           run.out + r * run.out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
+        for (int j = 0; j < 2 * P; ++j) {
+          const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
+          StoreValue<kFlush>(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
+                             run.out + r * run.out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
+        }
       }
     }
     run.panels -= P;
