@@ -134,10 +134,26 @@ class Product {
     }
   }
 
-  // The product of a block and one panel.
+  // How many panels are multiplied at a time with matrices of m rows. One row waits for memory, which gives more if two
+  // are read side by side.
+  int64_t PanelsAtOnce(int64_t m) const {
+    return m == 1 && kernel_.row != nullptr && FetchBytes() != 0 ? kMaxPanels : 1;
+  }
+
+  // The product of a block and panels [first, last), of which there are at most PanelsAtOnce.
+  void MultiplyPanels(const Block& block, int64_t first, int64_t last) const {
+    if (block.rows == 1 && kernel_.row != nullptr && HasOneLineEach(block.slot)) {
+      return MultiplyRow(block, first, last - first);
+    }
+    for (int64_t panel = first; panel < last; ++panel) Multiply(block, panel);
+  }
+
+ private:
+  static constexpr int64_t kMaxPanels = 2;
+
+  // Of one panel.
   void Multiply(const Block& block, int64_t panel) const {
     const auto [b, m0, rows, slot] = block;
-    const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, args_.format.n - n0);
     alignas(64) float sums[kBlockRows * kPanelColumns], parts[kBlockRows * kPanelColumns];
     DigitGroupArgs call;
     call.bits = args_.format.bits;
@@ -145,7 +161,7 @@ class Product {
     call.sums = sums;
     call.parts = parts;
     call.half_stride = rows * kHalfColumns;
-    call.fetch = args_.format.PackedBytes() >= kFetchedWeights ? internal::kFetchBytes : 0;
+    call.fetch = FetchBytes();
     std::fill(sums, sums + rows * kPanelColumns, 0.0f);
     bool special[kBlockRows] = {};
     bool any_special = false;
@@ -170,14 +186,51 @@ class Product {
       }
       any_special = false;
     }
+    Finish(block, panel, sums);
+  }
+
+  int64_t FetchBytes() const { return args_.format.PackedBytes() >= kFetchedWeights ? internal::kFetchBytes : 0; }
+
+  // Whether the only row of a block has one line in each group, so that no line depends on another.
+  bool HasOneLineEach(int64_t slot) const {
+    for (int64_t g = 0; g < groups_; ++g) {
+      const GroupView group = Group(slot, g);
+      if (*group.num_lines != 1 || group.special[0] != 0) return false;
+      if (args_.format.has_scales() && !(group.lines->is_first && group.lines->is_last)) return false;
+    }
+    return groups_ > 0;
+  }
+
+  // Where it has.
+  void MultiplyRow(const Block& block, int64_t panel, int64_t panels) const {
+    const GroupView first = Group(block.slot, 0);
+    alignas(64) float sums[kMaxPanels * kPanelColumns];
+    kernel_.row({.weights = Weights(block.b, panel, 0),
+                 .group_bytes = group_bytes_,
+                 .groups = groups_,
+                 .panel_bytes = panel_bytes_,
+                 .panels = panels,
+                 .has_scales = args_.format.has_scales(),
+                 .bits = args_.format.bits,
+                 .pitch = pitch_,
+                 .lines = reinterpret_cast<const char*>(first.lines),
+                 .digits = first.digits,
+                 .line_bytes = layout_.bytes,
+                 .sums = sums,
+                 .fetch = FetchBytes()});
+    for (int64_t p = 0; p < panels; ++p) Finish(block, panel + p, sums + p * kPanelColumns);
+  }
+
+  void Finish(const Block& block, int64_t panel, const float* sums) const {
+    const auto [b, m0, rows, slot] = block;
+    const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, args_.format.n - n0);
     for (int64_t half = 0; half * kHalfColumns < columns; ++half) {
       internal::FinishTile(target_, finish_, b, m0, rows, n0 + half * kHalfColumns,
-                           std::min(kHalfColumns, columns - half * kHalfColumns), sums + half * call.half_stride,
+                           std::min(kHalfColumns, columns - half * kHalfColumns), sums + half * rows * kHalfColumns,
                            kHalfColumns);
     }
   }
 
- private:
   GroupView Group(int64_t slot, int64_t g) const {
     return GroupView(layout_, static_cast<char*>(args_.scratch) + slot * block_bytes(), g);
   }
@@ -275,8 +328,12 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
     ForEach(count * parts, elements >= kMinParallelSplit, executor,
             [&](int64_t i) { product.Split(block(i / parts), i % parts); });
     // The blocks follow one another on a panel, whose weights are then in cache.
-    ForEach(count * args.format.NumPanels(), static_cast<double>(elements) * args.format.n >= kMinParallelWork,
-            executor, [&](int64_t i) { product.Multiply(block(i % count), i / count); });
+    const int64_t panels = args.format.NumPanels(), at_once = product.PanelsAtOnce(m);
+    ForEach(count * CeilDiv(panels, at_once), static_cast<double>(elements) * args.format.n >= kMinParallelWork,
+            executor, [&](int64_t i) {
+              const int64_t panel = i / count * at_once;
+              product.MultiplyPanels(block(i % count), panel, std::min(panels, panel + at_once));
+            });
   }
 }
 

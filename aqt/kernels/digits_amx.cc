@@ -110,7 +110,7 @@ void AmxGroup(const DigitGroupArgs& args) {
   alignas(64) BlockSums sums[2];
   const int64_t blocks = (args.num_lines + kTileRows - 1) / kTileRows * 2;
   const int64_t tile_bytes = kDigits * kTileRows * args.pitch;
-  const bool plain = ScalesArePlain(args);
+  const bool plain = ScalesArePlain(args.scales);
   const auto finish = [&](int64_t i) {
     const int64_t first = i / 2 * kTileRows;
     FinishBlock(args, plain, sums[i % 2], first, std::min(kTileRows, args.num_lines - first), i % 2);

@@ -32,27 +32,33 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<
 }
 
 // Whether there are scales, each of them 0 or at least kPlainMagnitude. Asked once for a group.
-HWY_INLINE bool ScalesArePlain(const DigitGroupArgs& args) {
-  if (args.scales == nullptr) return false;
+HWY_INLINE bool ScalesArePlain(const float* scales) {
+  if (scales == nullptr) return false;
   const hn::ScalableTag<float> d;
   auto others = hn::Zero(d);
   for (int64_t i = 0; i < kPanelColumns; i += static_cast<int64_t>(hn::Lanes(d))) {
-    const auto magnitude = hn::Abs(hn::LoadU(d, args.scales + i));
+    const auto magnitude = hn::Abs(hn::LoadU(d, scales + i));
     others = hn::Or(others, hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, kPlainMagnitude)), magnitude));
   }
   return hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
 }
 
-// What digits.h says of R(t * u), t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1, for the columns that begin at `column`
-// of `half`. `is_plain`: of the line and the scales; then there is nothing else to ask for.
+// R(t * u) of digits.h, t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1.
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> TermOf(hn::Vec<hn::ScalableTag<int32_t>> s01,
+                                                  hn::Vec<hn::ScalableTag<int32_t>> s2, float unit) {
+  const hn::ScalableTag<float> d;
+  const auto low = hn::ConvertTo(d, s01);  // below 2^31
+  // The product is exact, so that a fused addition gives the same bits.
+  return hn::Mul(hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low), hn::Set(d, unit));
+}
+
+// What digits.h says of this term, for the columns that begin at `column` of `half`. `is_plain`: of the line and the
+// scales; then there is nothing else to ask for.
 HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
                            hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
                            int64_t column) {
   const hn::ScalableTag<float> d;
-  const auto low = hn::ConvertTo(d, s01);  // below 2^31
-  // The product is exact, so that a fused addition gives the same bits.
-  const auto t = hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low);
-  auto term = hn::Mul(t, hn::Set(d, line.unit));
+  auto term = TermOf(s01, s2, line.unit);
   const int64_t at = half * args.half_stride + line.row * kHalfColumns + column;
   float* sums = args.sums + at;
   if (is_plain) {

@@ -70,11 +70,27 @@ inline int64_t GroupBytes(const DigitGroupArgs& args) {
   return kPanelColumns * (args.pitch * args.bits / 8 + (args.scales == nullptr ? 0 : int64_t{sizeof(float)}));
 }
 
+// A row by itself with one line in each group, which with scales is the first and the last one: all groups of a panel,
+// or of two.
+struct DigitRowArgs {
+  const uint8_t* weights;  // of the first group, as in DigitGroupArgs; the others follow
+  int64_t group_bytes, groups;
+  int64_t panel_bytes, panels;
+  bool has_scales;
+  int bits;
+  int64_t pitch;
+  const char *lines, *digits;  // of the first group: a DigitLine, and its digits
+  int64_t line_bytes;          // from one group's to the next, of both
+  float* sums;                 // kPanelColumns for each panel, aligned to 64 bytes
+  int64_t fetch;
+};
+
 struct DigitKernel {
   const char* name;
   DigitLayout layout;
   int64_t tile_rows;
   void (*group)(const DigitGroupArgs& args);
+  void (*row)(const DigitRowArgs& args) = nullptr;  // null if the kernel has none
 
   int64_t TileBytes(int64_t pitch) const {
     const int64_t bytes_per_k = layout == DigitLayout::kTiles ? 3 : 4;

@@ -175,7 +175,7 @@ template <int kBits, int kWidth>
 void Tiles(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t tile_bytes = kTileRows * 4 * args.pitch;
   const char* pairs = args.digits;
-  const bool plain = ScalesArePlain(args);
+  const bool plain = ScalesArePlain(args.scales);
   int64_t i = 0;
   for (; i + kTileRows <= args.num_lines; i += kTileRows, pairs += tile_bytes) {
     Tile<kBits, kWidth, kTileRows>(args, plain, weights, args.lines + i, pairs);

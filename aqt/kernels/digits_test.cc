@@ -212,6 +212,29 @@ INSTANTIATE_TEST_SUITE_P(
                     // Several blocks of rows are gone over together, also of different matrices.
                     Case{3, 130, 66, 128, 0, 4}, Case{4, 70, 66, 100, 50, 8, true}));
 
+// One row, and weights that do not stay in the caches: panels are gone over in pairs, and the last one by itself. With
+// one layer in each group, with several, and with elements that are not finite.
+TEST(DigitsTest, OneRowOfLargeWeights) {
+  ThreadPool pool(2);
+  for (const int64_t scale_group : {0, 128}) {
+    Problem p({1, 1, 66 * 64 + 6, 4096, scale_group, 8});
+    const AlignedBytes panels = p.Panels();
+    ASSERT_GE(panels.size(), 16'000'000);
+    const std::vector<float> wild = p.x;
+    std::vector<float> finite = RandomF32(4096, 5), infinite = finite;
+    infinite[130] = kInf;
+    infinite[131] = kNan;
+    for (const std::vector<float>& x : {finite, wild, infinite}) {
+      const std::vector<float> expected = p.Run(Target::kScalar, p.Lhs(x), panels);
+      for (const Target target : SupportedTargets()) {
+        SCOPED_TRACE(target);
+        ExpectSame(p.Run(target, p.Lhs(x), panels), expected);
+        ExpectSame(p.Run(target, p.Lhs(x), panels, &pool), expected);
+      }
+    }
+  }
+}
+
 // Products with scales, and sums of them, that are subnormal count as zero; those that cannot be are not asked. Pairs
 // of elements of x with equal weights almost cancel, so that the sums are a few units.
 TEST(DigitsTest, TinyUnitsAndScales) {

@@ -110,7 +110,7 @@ void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
   const int64_t group_bytes = GroupBytes(args);
   const int64_t tiles = (args.num_lines + 1) / 2, share = tiles < 2 ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
   const uint8_t* next = args.weights + group_bytes;
-  const bool plain = ScalesArePlain(args);
+  const bool plain = ScalesArePlain(args.scales);
   int64_t i = 0;
   for (; i + 2 <= args.num_lines; i += 2, words += tile_bytes, next += share) {
     for (int64_t j = 0; j < share; j += 64) __builtin_prefetch(next + j);
@@ -133,8 +133,84 @@ void VnniGroup(const DigitGroupArgs& args) {
   }
 }
 
+// Of P panels, which the processor reads side by side.
+template <int kBits, int P>
+HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
+  constexpr int kBlocks = 8 / kBits;
+  constexpr int64_t kWordBytes = 16 * kTileRows;
+  const hn::ScalableTag<float> d;
+  const char* HWY_RESTRICT own_line = args.lines;
+  const char* HWY_RESTRICT own_digits = args.digits;
+  std::fill_n(args.sums, P * kPanelColumns, 0.0f);
+  for (int64_t g = 0; g < args.groups; ++g, own_line += args.line_bytes, own_digits += args.line_bytes) {
+    const DigitLine& line = *reinterpret_cast<const DigitLine*>(own_line);
+    const uint8_t* HWY_RESTRICT weights = args.weights + g * args.group_bytes;
+    const char* words = own_digits;
+    Sums<1> s[P];
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 3
+      for (int i = 0; i < kDigits; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) s[p].v[0][i][v] = hn::Set(D32(), line.start[i]);
+      }
+    }
+    for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) {
+        const uint8_t* const own = weights + p * args.panel_bytes;
+        if (args.fetch != 0) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) __builtin_prefetch(own + args.fetch + 64 * v);
+        }
+        Block<kBits, 0>(own, words, s[p]);
+        if constexpr (kBlocks >= 2) Block<kBits, 1>(own, words + kWordBytes, s[p]);
+        if constexpr (kBlocks == 4) {
+          Block<kBits, 2>(own, words + 2 * kWordBytes, s[p]);
+          Block<kBits, 3>(own, words + 3 * kWordBytes, s[p]);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+      const float* const scales =
+          args.has_scales ? reinterpret_cast<const float*>(weights + p * args.panel_bytes) : nullptr;
+      const bool is_plain = line.is_plain && ScalesArePlain(scales);
+      float* const sums = args.sums + p * kPanelColumns;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const V32 low = hn::Add(s[p].v[0][0][v], hn::ShiftLeft<8>(s[p].v[0][1][v]));
+        const auto term = TermOf(low, s[p].v[0][2][v], line.unit);
+        const auto sum = hn::Load(d, sums + 16 * v);
+        if (is_plain) {
+          hn::Store(hn::Add(sum, hn::Mul(term, hn::LoadU(d, scales + 16 * v))), d, sums + 16 * v);
+        } else if (scales == nullptr) {
+          hn::Store(hn::Add(sum, term), d, sums + 16 * v);
+        } else {
+          const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), hn::LoadU(d, scales + 16 * v)));
+          hn::Store(NormalOrZero(hn::Add(sum, product)), d, sums + 16 * v);
+        }
+      }
+    }
+  }
+}
+
+template <int kBits>
+void RowOfPanels(const DigitRowArgs& args) {
+  if (args.panels == 2) RowOf<kBits, 2>(args);
+  else RowOf<kBits, 1>(args);
+}
+
+void VnniRow(const DigitRowArgs& args) {
+  switch (args.bits) {
+    case 8: return RowOfPanels<8>(args);
+    case 4: return RowOfPanels<4>(args);
+    default: return RowOfPanels<2>(args);
+  }
+}
+
 const DigitKernel* VnniKernel() {
-  static constexpr DigitKernel kKernel = {"avx512_vnni", DigitLayout::kWords, kTileRows, &VnniGroup};
+  static constexpr DigitKernel kKernel = {"avx512_vnni", DigitLayout::kWords, kTileRows, &VnniGroup, &VnniRow};
   return &kKernel;
 }
 
