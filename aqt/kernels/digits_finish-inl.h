@@ -43,22 +43,16 @@ HWY_INLINE bool ScalesArePlain(const float* scales) {
   return hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
 }
 
-// R(t * u) of digits.h, t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1.
-HWY_INLINE hn::Vec<hn::ScalableTag<float>> TermOf(hn::Vec<hn::ScalableTag<int32_t>> s01,
-                                                  hn::Vec<hn::ScalableTag<int32_t>> s2, float unit) {
-  const hn::ScalableTag<float> d;
-  const auto low = hn::ConvertTo(d, s01);  // below 2^31
-  // The product is exact, so that a fused addition gives the same bits.
-  return hn::Mul(hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low), hn::Set(d, unit));
-}
-
-// What digits.h says of this term, for the columns that begin at `column` of `half`. `is_plain`: of the line and the
-// scales; then there is nothing else to ask for.
+// What digits.h says of R(t * u), t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1, for the columns that begin at `column`
+// of `half`. `is_plain`: of the line and the scales; then there is nothing else to ask for.
 HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
                            hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
                            int64_t column) {
   const hn::ScalableTag<float> d;
-  auto term = TermOf(s01, s2, line.unit);
+  const auto low = hn::ConvertTo(d, s01);  // below 2^31
+  // The product is exact, so that a fused addition gives the same bits.
+  const auto t = hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low);
+  auto term = hn::Mul(t, hn::Set(d, line.unit));
   const int64_t at = half * args.half_stride + line.row * kHalfColumns + column;
   float* sums = args.sums + at;
   if (is_plain) {

@@ -138,7 +138,8 @@ template <int kBits, int P>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   constexpr int kBlocks = 8 / kBits;
   constexpr int64_t kWordBytes = 16 * kTileRows;
-  const hn::ScalableTag<float> d;
+  DigitGroupArgs group = {};  // what the end of a line reads
+  group.half_stride = kHalfColumns;
   const char* HWY_RESTRICT own_line = args.lines;
   const char* HWY_RESTRICT own_digits = args.digits;
   std::fill_n(args.sums, P * kPanelColumns, 0.0f);
@@ -173,24 +174,10 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
     }
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) {
-      const float* const scales =
-          args.has_scales ? reinterpret_cast<const float*>(weights + p * args.panel_bytes) : nullptr;
-      const bool is_plain = line.is_plain && ScalesArePlain(scales);
-      float* const sums = args.sums + p * kPanelColumns;
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const V32 low = hn::Add(s[p].v[0][0][v], hn::ShiftLeft<8>(s[p].v[0][1][v]));
-        const auto term = TermOf(low, s[p].v[0][2][v], line.unit);
-        const auto sum = hn::Load(d, sums + 16 * v);
-        if (is_plain) {
-          hn::Store(hn::Add(sum, hn::Mul(term, hn::LoadU(d, scales + 16 * v))), d, sums + 16 * v);
-        } else if (scales == nullptr) {
-          hn::Store(hn::Add(sum, term), d, sums + 16 * v);
-        } else {
-          const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), hn::LoadU(d, scales + 16 * v)));
-          hn::Store(NormalOrZero(hn::Add(sum, product)), d, sums + 16 * v);
-        }
-      }
+      group.scales = args.has_scales ? reinterpret_cast<const float*>(weights + p * args.panel_bytes) : nullptr;
+      group.sums = args.sums + p * kPanelColumns;
+      if (line.is_plain && ScalesArePlain(group.scales)) FinishRow<true>(group, line, s[p].v[0]);
+      else FinishRow<false>(group, line, s[p].v[0]);
     }
   }
 }
