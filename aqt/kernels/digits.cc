@@ -134,44 +134,42 @@ class Product {
     }
   }
 
-  // How many panels are multiplied at a time with matrices of m rows. One row waits for memory, which gives more if two
-  // are read side by side.
-  int64_t PanelsAtOnce(int64_t m) const {
-    return m == 1 && kernel_.row != nullptr && FetchBytes() != 0 ? kMaxPanels : 1;
-  }
-
-  // The product of a block and panels [first, last), of which there are at most PanelsAtOnce.
-  void MultiplyPanels(const Block& block, int64_t first, int64_t last) const {
-    if (block.rows == 1 && kernel_.row != nullptr && HasOneLineEach(block.slot)) {
-      return MultiplyRow(block, first, last - first);
+  // Whether MultiplyRow takes `blocks` blocks, of matrices of m rows: one row, and in each group one line, so that no
+  // line depends on another.
+  bool TakesRows(int64_t m, int64_t blocks) const {
+    if (m != 1 || kernel_.row == nullptr || groups_ == 0) return false;
+    for (int64_t i = 0; i < blocks * groups_; ++i) {
+      const GroupView group = Group(i / groups_, i % groups_);
+      if (*group.num_lines != 1 || group.special[0] != 0) return false;
+      if (args_.format.has_scales() && !(group.lines->is_first && group.lines->is_last)) return false;
     }
-    for (int64_t panel = first; panel < last; ++panel) Multiply(block, panel);
+    return true;
   }
 
- private:
-  static constexpr int64_t kMaxPanels = 2;
+  // How many panels MultiplyRow goes over at a time. A row waits for memory, which gives more if two are read side by
+  // side.
+  int64_t PanelsOfRow() const { return FetchBytes() != 0 ? kMaxPanels : 1; }
 
-  // Of one panel.
+  // The product of a block of one row and at most PanelsOfRow panels.
+  void MultiplyRow(const Block& block, int64_t panel, int64_t panels) const {
+    alignas(64) float sums[kMaxPanels * kPanelColumns] = {};
+    DigitGroupArgs first = CallOf(block.rows, sums);
+    SetGroup(block, panel, 0, first);
+    kernel_.row({first, groups_, panels, layout_.bytes});
+    for (int64_t p = 0; p < panels; ++p) Finish(block, panel + p, sums + p * kPanelColumns);
+  }
+
+  // The product of a block and one panel.
   void Multiply(const Block& block, int64_t panel) const {
     const auto [b, m0, rows, slot] = block;
     alignas(64) float sums[kBlockRows * kPanelColumns], parts[kBlockRows * kPanelColumns];
-    DigitGroupArgs call;
-    call.bits = args_.format.bits;
-    call.pitch = pitch_;
-    call.sums = sums;
+    DigitGroupArgs call = CallOf(rows, sums);
     call.parts = parts;
-    call.half_stride = rows * kHalfColumns;
-    call.fetch = FetchBytes();
     std::fill(sums, sums + rows * kPanelColumns, 0.0f);
     bool special[kBlockRows] = {};
     bool any_special = false;
     for (int64_t g = 0; g < groups_; ++g) {
-      const GroupView from = Group(slot, g);
-      call.weights = Weights(b, panel, g);
-      call.scales = Scales(call.weights);
-      call.lines = from.lines;
-      call.num_lines = *from.num_lines;
-      call.digits = from.digits;
+      const GroupView from = SetGroup(block, panel, g, call);
       kernel_.group(call);
       for (int64_t r = 0; r < rows; ++r) {
         special[r] |= from.special[r] != 0;
@@ -189,38 +187,32 @@ class Product {
     Finish(block, panel, sums);
   }
 
+ private:
+  static constexpr int64_t kMaxPanels = 2;
+
   int64_t FetchBytes() const { return args_.format.PackedBytes() >= kFetchedWeights ? internal::kFetchBytes : 0; }
 
-  // Whether the only row of a block has one line in each group, so that no line depends on another.
-  bool HasOneLineEach(int64_t slot) const {
-    for (int64_t g = 0; g < groups_; ++g) {
-      const GroupView group = Group(slot, g);
-      if (*group.num_lines != 1 || group.special[0] != 0) return false;
-      if (args_.format.has_scales() && !(group.lines->is_first && group.lines->is_last)) return false;
-    }
-    return groups_ > 0;
+  // What the groups of a product of so many rows have in common.
+  DigitGroupArgs CallOf(int64_t rows, float* sums) const {
+    DigitGroupArgs call = {};
+    call.bits = args_.format.bits;
+    call.pitch = pitch_;
+    call.sums = sums;
+    call.half_stride = rows * kHalfColumns;
+    call.fetch = FetchBytes();
+    return call;
+  }
+  GroupView SetGroup(const Block& block, int64_t panel, int64_t g, DigitGroupArgs& call) const {
+    const GroupView from = Group(block.slot, g);
+    call.weights = Weights(block.b, panel, g);
+    call.scales = Scales(call.weights);
+    call.lines = from.lines;
+    call.num_lines = *from.num_lines;
+    call.digits = from.digits;
+    return from;
   }
 
-  // Where it has.
-  void MultiplyRow(const Block& block, int64_t panel, int64_t panels) const {
-    const GroupView first = Group(block.slot, 0);
-    alignas(64) float sums[kMaxPanels * kPanelColumns];
-    kernel_.row({.weights = Weights(block.b, panel, 0),
-                 .group_bytes = group_bytes_,
-                 .groups = groups_,
-                 .panel_bytes = panel_bytes_,
-                 .panels = panels,
-                 .has_scales = args_.format.has_scales(),
-                 .bits = args_.format.bits,
-                 .pitch = pitch_,
-                 .lines = reinterpret_cast<const char*>(first.lines),
-                 .digits = first.digits,
-                 .line_bytes = layout_.bytes,
-                 .sums = sums,
-                 .fetch = FetchBytes()});
-    for (int64_t p = 0; p < panels; ++p) Finish(block, panel + p, sums + p * kPanelColumns);
-  }
-
+  // Stores the sums of a panel.
   void Finish(const Block& block, int64_t panel, const float* sums) const {
     const auto [b, m0, rows, slot] = block;
     const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, args_.format.n - n0);
@@ -328,11 +320,13 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
     ForEach(count * parts, elements >= kMinParallelSplit, executor,
             [&](int64_t i) { product.Split(block(i / parts), i % parts); });
     // The blocks follow one another on a panel, whose weights are then in cache.
-    const int64_t panels = args.format.NumPanels(), at_once = product.PanelsAtOnce(m);
+    const bool takes_rows = product.TakesRows(m, count);
+    const int64_t panels = args.format.NumPanels(), at_once = takes_rows ? product.PanelsOfRow() : 1;
     ForEach(count * CeilDiv(panels, at_once), static_cast<double>(elements) * args.format.n >= kMinParallelWork,
             executor, [&](int64_t i) {
               const int64_t panel = i / count * at_once;
-              product.MultiplyPanels(block(i % count), panel, std::min(panels, panel + at_once));
+              if (takes_rows) product.MultiplyRow(block(i % count), panel, std::min(at_once, panels - panel));
+              else product.Multiply(block(i % count), panel);
             });
   }
 }

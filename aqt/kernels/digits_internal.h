@@ -73,16 +73,9 @@ inline int64_t GroupBytes(const DigitGroupArgs& args) {
 // A row by itself with one line in each group, which with scales is the first and the last one: all groups of a panel,
 // or of two.
 struct DigitRowArgs {
-  const uint8_t* weights;  // of the first group, as in DigitGroupArgs; the others follow
-  int64_t group_bytes, groups;
-  int64_t panel_bytes, panels;
-  bool has_scales;
-  int bits;
-  int64_t pitch;
-  const char *lines, *digits;  // of the first group: a DigitLine, and its digits
-  int64_t line_bytes;          // from one group's to the next, of both
-  float* sums;                 // kPanelColumns for each panel, aligned to 64 bytes
-  int64_t fetch;
+  DigitGroupArgs first;  // group of the first panel; the others follow (GroupBytes). There are no `parts`
+  int64_t groups, panels;
+  int64_t line_bytes;  // from the line of a group to that of the next, and likewise the digits
 };
 
 struct DigitKernel {

@@ -20,6 +20,7 @@ namespace HWY_NAMESPACE {
 
 constexpr int kVectors = 4;  // of 16 columns
 constexpr int64_t kTileRows = 2;
+constexpr int64_t kWordBytes = 16 * kTileRows;  // of four k
 
 using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<uint16_t, D32>;
@@ -63,18 +64,23 @@ HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTR
   }
 }
 
-template <bool kPlain>
-HWY_INLINE void FinishRow(const DigitGroupArgs& args, const DigitLine& line, const V32 (&s)[kDigits][kVectors]) {
+// The blocks that share their bytes. `fetch` as in DigitGroupArgs.
+template <int kBits, int R>
+HWY_INLINE void Blocks(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch, Sums<R>& s) {
+  if (R == 1 && fetch != 0) {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) FinishLine(args, line, kPlain, s[0][v], s[1][v], s[2][v], v / 2, v % 2 * 16);
+    for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + fetch + 64 * v);
+  }
+  Block<kBits, 0>(weights, words, s);
+  if constexpr (kBits <= 4) Block<kBits, 1>(weights, words + kWordBytes, s);
+  if constexpr (kBits == 2) {
+    Block<kBits, 2>(weights, words + 2 * kWordBytes, s);
+    Block<kBits, 3>(weights, words + 3 * kWordBytes, s);
+  }
 }
 
-template <int kBits, int R>
-HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const uint8_t* HWY_RESTRICT weights,
-                       const DigitLine* lines, const char* HWY_RESTRICT words) {
-  constexpr int kBlocks = 8 / kBits;
-  constexpr int64_t kWordBytes = 16 * kTileRows;
-  Sums<R> s;
+template <int R>
+HWY_INLINE void Start(const DigitLine* lines, Sums<R>& s) {
 #pragma GCC unroll 2
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 3
@@ -83,23 +89,33 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const 
       for (int v = 0; v < kVectors; ++v) s.v[r][i][v] = hn::Set(D32(), lines[r].start[i]);
     }
   }
-  for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
-    if (R == 1 && args.fetch != 0) {
+}
+
+template <bool kPlain>
+HWY_INLINE void FinishRow(const DigitGroupArgs& args, const DigitLine& line, const V32 (&s)[kDigits][kVectors]) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + args.fetch + 64 * v);
-    }
-    Block<kBits, 0>(weights, words, s);
-    if constexpr (kBlocks >= 2) Block<kBits, 1>(weights, words + kWordBytes, s);
-    if constexpr (kBlocks == 4) {
-      Block<kBits, 2>(weights, words + 2 * kWordBytes, s);
-      Block<kBits, 3>(weights, words + 3 * kWordBytes, s);
-    }
-  }
+  for (int v = 0; v < kVectors; ++v) FinishLine(args, line, kPlain, s[0][v], s[1][v], s[2][v], v / 2, v % 2 * 16);
+}
+
+template <int R>
+HWY_INLINE void Finish(const DigitGroupArgs& args, bool scales_are_plain, const DigitLine* lines, const Sums<R>& s) {
 #pragma GCC unroll 2
   for (int r = 0; r < R; ++r) {
     if (scales_are_plain && lines[r].is_plain) FinishRow<true>(args, lines[r], s.v[r]);
     else FinishRow<false>(args, lines[r], s.v[r]);
   }
+}
+
+template <int kBits, int R>
+HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const uint8_t* HWY_RESTRICT weights,
+                       const DigitLine* lines, const char* HWY_RESTRICT words) {
+  constexpr int kBlocks = 8 / kBits;
+  Sums<R> s;
+  Start(lines, s);
+  for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
+    Blocks<kBits>(weights, words, args.fetch, s);
+  }
+  Finish(args, scales_are_plain, lines, s);
 }
 
 template <int kBits>
@@ -137,47 +153,25 @@ void VnniGroup(const DigitGroupArgs& args) {
 template <int kBits, int P>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   constexpr int kBlocks = 8 / kBits;
-  constexpr int64_t kWordBytes = 16 * kTileRows;
-  DigitGroupArgs group = {};  // what the end of a line reads
-  group.half_stride = kHalfColumns;
-  const char* HWY_RESTRICT own_line = args.lines;
-  const char* HWY_RESTRICT own_digits = args.digits;
-  std::fill_n(args.sums, P * kPanelColumns, 0.0f);
-  for (int64_t g = 0; g < args.groups; ++g, own_line += args.line_bytes, own_digits += args.line_bytes) {
-    const DigitLine& line = *reinterpret_cast<const DigitLine*>(own_line);
-    const uint8_t* HWY_RESTRICT weights = args.weights + g * args.group_bytes;
-    const char* words = own_digits;
+  DigitGroupArgs group = args.first;
+  const char* line = reinterpret_cast<const char*>(group.lines);
+  const int64_t group_bytes = GroupBytes(group), panel_bytes = args.groups * group_bytes;
+  for (int64_t g = 0; g < args.groups; ++g, line += args.line_bytes, group.digits += args.line_bytes) {
+    group.lines = reinterpret_cast<const DigitLine*>(line);
+    const uint8_t* HWY_RESTRICT weights = args.first.weights + g * group_bytes;
+    const char* words = group.digits;
     Sums<1> s[P];
 #pragma GCC unroll 2
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 3
-      for (int i = 0; i < kDigits; ++i) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) s[p].v[0][i][v] = hn::Set(D32(), line.start[i]);
-      }
-    }
-    for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
+    for (int p = 0; p < P; ++p) Start(group.lines, s[p]);
+    for (int64_t k = 0; k < group.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
 #pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) {
-        const uint8_t* const own = weights + p * args.panel_bytes;
-        if (args.fetch != 0) {
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) __builtin_prefetch(own + args.fetch + 64 * v);
-        }
-        Block<kBits, 0>(own, words, s[p]);
-        if constexpr (kBlocks >= 2) Block<kBits, 1>(own, words + kWordBytes, s[p]);
-        if constexpr (kBlocks == 4) {
-          Block<kBits, 2>(own, words + 2 * kWordBytes, s[p]);
-          Block<kBits, 3>(own, words + 3 * kWordBytes, s[p]);
-        }
-      }
+      for (int p = 0; p < P; ++p) Blocks<kBits>(weights + p * panel_bytes, words, group.fetch, s[p]);
     }
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) {
-      group.scales = args.has_scales ? reinterpret_cast<const float*>(weights + p * args.panel_bytes) : nullptr;
-      group.sums = args.sums + p * kPanelColumns;
-      if (line.is_plain && ScalesArePlain(group.scales)) FinishRow<true>(group, line, s[p].v[0]);
-      else FinishRow<false>(group, line, s[p].v[0]);
+      if (args.first.scales != nullptr) group.scales = reinterpret_cast<const float*>(weights + p * panel_bytes);
+      group.sums = args.first.sums + p * kPanelColumns;
+      Finish(group, ScalesArePlain(group.scales), group.lines, s[p]);
     }
   }
 }
@@ -189,7 +183,7 @@ void RowOfPanels(const DigitRowArgs& args) {
 }
 
 void VnniRow(const DigitRowArgs& args) {
-  switch (args.bits) {
+  switch (args.first.bits) {
     case 8: return RowOfPanels<8>(args);
     case 4: return RowOfPanels<4>(args);
     default: return RowOfPanels<2>(args);
