@@ -278,23 +278,11 @@ struct VectorTile : Ops {
       return;
     }
     const DF d;
-    const VF c0 = hn::LoadU(d, scales.col), c1 = hn::LoadU(d, scales.col + kLanes);
-    if constexpr (std::is_same_v<T, float>) {
-      if (scales.adds && !scales.col_first) return AddScaled<kFlush>(s, scales.row, {c0, c1}, out, out_stride, 0);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const VF row = hn::Set(d, scales.row[r]);
-      const VF first0 = scales.col_first ? c0 : row, second0 = scales.col_first ? row : c0;
-      const VF first1 = scales.col_first ? c1 : row, second1 = scales.col_first ? row : c1;
-      T* const to = out + r * out_stride;
-      StoreValue<kFlush>(Scaled<kFlush, T>(Value<kFlush>(s.v[r][0]), first0, second0), scales, to);
-      StoreValue<kFlush>(Scaled<kFlush, T>(Value<kFlush>(s.v[r][1]), first1, second1), scales, to + kLanes);
-    }
+    StoreScaled<kFlush>(s, scales, {hn::LoadU(d, scales.col), hn::LoadU(d, scales.col + kLanes)}, out, out_stride, 0);
   }
 
-  // What Multiply and MultiplyNext do with most sums of tiles that are added: each by itself is small, so that asking
-  // for each vector what becomes of it would take a large part of its time.
+  // What StoreScaled does with most sums of tiles that are added: each by itself is small, so that asking for each
+  // vector what becomes of it would take a large part of its time.
   template <bool kFlush, int R, int P>
   static HWY_INLINE void AddScaled(const Sums<R, P>& s, const float* rows, const VF (&cols)[2 * P], float* out,
                                    int64_t out_stride, int64_t apart) {
@@ -311,6 +299,26 @@ struct VectorTile : Ops {
     }
   }
 
+  // Stores finished sums with their scales; of panels that are `apart` panels from each other.
+  template <bool kFlush, int R, int P, class T>
+  static HWY_INLINE void StoreScaled(const Sums<R, P>& s, const internal::TileScales& scales, const VF (&cols)[2 * P],
+                                     T* out, int64_t out_stride, int64_t apart) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (scales.adds && !scales.col_first) return AddScaled<kFlush>(s, scales.row, cols, out, out_stride, apart);
+    }
+    const DF d;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const VF row = hn::Set(d, scales.row[r]);
+#pragma GCC unroll 8
+      for (int j = 0; j < 2 * P; ++j) {
+        const VF first = scales.col_first ? cols[j] : row, second = scales.col_first ? row : cols[j];
+        StoreValue<kFlush>(Scaled<kFlush, T>(Value<kFlush>(s.v[r][j]), first, second), scales,
+                           out + r * out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
+      }
+    }
+  }
+
   // P panels of a run, each `apart` panels from the one before, and goes on to the next.
   template <int R, int P, bool kFlush>
   static HWY_INLINE void MultiplyNext(internal::PanelRun& run, int64_t apart) {
@@ -323,20 +331,7 @@ struct VectorTile : Ops {
     for (int j = 0; j < 2 * P; ++j) {
       cols[j] = hn::LoadU(d, run.scales.col + j / 2 * apart * run.col_step + j % 2 * kLanes);
     }
-    if (run.scales.adds && !run.scales.col_first) {
-      AddScaled<kFlush>(s, run.scales.row, cols, run.out, run.out_stride, apart);
-    } else {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const VF row = hn::Set(d, run.scales.row[r]);
-#pragma GCC unroll 8
-        for (int j = 0; j < 2 * P; ++j) {
-          const VF first = run.scales.col_first ? cols[j] : row, second = run.scales.col_first ? row : cols[j];
-          StoreValue<kFlush>(Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), first, second), run.scales,
-                             run.out + r * run.out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
-        }
-      }
-    }
+    StoreScaled<kFlush>(s, run.scales, cols, run.out, run.out_stride, apart);
     run.panels -= P;
     Skip(run, 1);
   }
