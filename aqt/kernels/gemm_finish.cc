@@ -56,6 +56,12 @@ template <class Acc, class T>
 void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const float* row_scale,
                 const float* col_scales, T* out) {
   const FloatTag d;
+  if constexpr (std::is_same_v<Acc, float> && std::is_same_v<T, float>) {
+    if (row_scale == nullptr && col_scales == nullptr && !epi.subnormals_are_zero && epi.IsF32()) {
+      std::copy_n(sums, padded_cols, out);
+      return;
+    }
+  }
   for (int64_t j = 0; j < padded_cols; j += static_cast<int64_t>(hn::Lanes(d))) {
     FloatVec v = LoadSums(sums + j);
     if (epi.subnormals_are_zero) v = Flush(v);
@@ -86,8 +92,10 @@ template <class Acc, class T>
 void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const Acc* sums,
                   int64_t stride) {
   const Epilogue& epi = args.epilogue;
+  const bool is_contiguous = args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
+  const bool in_place = is_contiguous && cols == stride && !epi.adds && !std::is_same_v<T, int32_t>;
   int64_t col_offsets[kMaxTileCols];
-  for (int64_t j = 0; j < cols; ++j) col_offsets[j] = args.out_cols.Offset(n + j);
+  for (int64_t j = 0; j < cols && !in_place; ++j) col_offsets[j] = args.out_cols.Offset(n + j);
   float col_scales[kMaxTileCols] = {};
   const float* const lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
   if (epi.rhs_scale != nullptr) {
@@ -95,8 +103,6 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
     for (int64_t j = 0; j < cols; ++j) col_scales[j] = from[(n + j) * epi.rhs_stride];
   }
   T* const out = static_cast<T*>(args.out) + args.out_batch.Offset(b);
-  const bool is_contiguous = args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
-  const bool in_place = is_contiguous && cols == stride && !epi.adds;
   for (int64_t r = 0; r < rows; ++r, sums += stride) {
     T* const row = out + args.out_rows.Offset(m + r);
     if constexpr (std::is_same_v<T, int32_t>) {
