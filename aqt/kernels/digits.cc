@@ -28,14 +28,13 @@ constexpr int64_t kPassBytes = 512 << 10;
 constexpr int64_t kFetchedWeights = 16'000'000;
 // Below this many multiplications a second thread costs more than it saves.
 constexpr double kMinParallelWork = 1e6;
-constexpr int64_t kMinParallelSplit = 8 << 10;
+constexpr int64_t kMinParallelSplit = 8 << 10, kMinParallelIntegers = 256 << 10;
 
 int64_t RoundUp64(int64_t bytes) { return CeilDiv(bytes, 64) * 64; }
 
 // The digits of one group for a block of rows.
 struct GroupLayout {
-  GroupLayout(const DigitKernel& kernel, const DigitFormat& format, int64_t rows) {
-    const int64_t max_lines = rows * kMaxDigitLayers;
+  GroupLayout(const DigitKernel& kernel, const DigitFormat& format, int64_t max_lines, int64_t rows) {
     lines = 64;
     special = lines + RoundUp64(max_lines * int64_t{sizeof(DigitLine)});
     digits = special + RoundUp64(rows);
@@ -67,8 +66,9 @@ class Product {
   Product(Target target, const DigitArgs& args, int64_t rows)
       : target_(target),
         args_(args),
-        kernel_(internal::DigitKernelFor(target, args.format, rows)),
-        layout_(kernel_, args.format, rows),
+        integers_(IsInteger(args.lhs.dtype)),
+        kernel_(internal::DigitKernelFor(target, args.format, rows, integers_)),
+        layout_(kernel_, args.format, rows * (integers_ ? 1 : kMaxDigitLayers), rows),
         groups_(args.format.NumGroups()),
         pitch_(args.format.GroupPitch()),
         weight_bytes_(args.format.GroupWeightBytes()),
@@ -94,11 +94,15 @@ class Product {
     return std::clamp<int64_t>(kPassBytes / std::max<int64_t>(1, block_bytes()), 1, std::max<int64_t>(1, blocks));
   }
 
+  // From so many elements on it pays to split them on several threads.
+  int64_t MinParallelSplit() const { return integers_ ? kMinParallelIntegers : kMinParallelSplit; }
+
   // Parts of the work of Split: scale groups, or groups if there are no scales.
   int64_t num_splits() const { return args_.format.has_scales() ? args_.format.NumScaleGroups() : groups_; }
 
   // The digits of a part in a block of rows.
   void Split(const Block& block, int64_t part) const {
+    if (integers_) return PlaceIntegers(block, part);
     const auto [b, m0, rows, slot] = block;
     const int64_t share = groups_ / std::max<int64_t>(1, num_splits());
     const bool has_scales = args_.format.has_scales();
@@ -146,13 +150,13 @@ class Product {
     return true;
   }
 
-  // How many panels MultiplyRow goes over at a time. A row waits for memory, which gives more if two are read side by
-  // side.
-  int64_t PanelsOfRow() const { return FetchBytes() != 0 ? kMaxPanels : 1; }
+  // How many panels MultiplyRow goes over at a time. A row waits for memory, which gives more if several are read side
+  // by side; three digits have enough to do with weights that are in a cache.
+  int64_t PanelsOfRow() const { return integers_ || FetchBytes() != 0 ? kernel_.row_panels : 1; }
 
   // The product of a block of one row and at most PanelsOfRow panels.
   void MultiplyRow(const Block& block, int64_t panel, int64_t panels) const {
-    alignas(64) float sums[kMaxPanels * kPanelColumns] = {};
+    alignas(64) float sums[internal::kMaxRowPanels * kPanelColumns] = {};
     DigitGroupArgs first = CallOf(block.rows, sums);
     SetGroup(block, panel, 0, first);
     kernel_.row({first, groups_, panels, layout_.bytes});
@@ -188,8 +192,6 @@ class Product {
   }
 
  private:
-  static constexpr int64_t kMaxPanels = 2;
-
   int64_t FetchBytes() const { return args_.format.PackedBytes() >= kFetchedWeights ? internal::kFetchBytes : 0; }
 
   // What the groups of a product of so many rows have in common.
@@ -230,6 +232,32 @@ class Product {
   const uint8_t* Weights(int64_t b, int64_t panel, int64_t g) const {
     return static_cast<const uint8_t*>(args_.rhs) + b * args_.rhs_batch_bytes + panel * panel_bytes_ + g * group_bytes_;
   }
+  // Split of integers, of scale group g: a line for each row.
+  void PlaceIntegers(const Block& block, int64_t g) const {
+    constexpr int64_t kTile = internal::kIntegerTileRows;
+    const auto [b, m0, rows, slot] = block;
+    const DigitFormat::Group group = args_.format.GroupAt(g);
+    const DigitScales& scales = args_.lhs_scales;
+    const float* const units = scales.data + b * scales.batch_stride + g * scales.group_stride;
+    const GroupView to = Group(slot, g);
+    *to.num_lines = rows;
+    std::fill_n(to.special, rows, char{0});
+    char* tile = to.digits;
+    for (int64_t r0 = 0; r0 < rows; r0 += kTile, tile += kernel_.TileBytes(pitch_)) {
+      int32_t sums[kTile];
+      const int64_t count = std::min(kTile, rows - r0);
+      internal::PlaceIntegers(target_, args_.lhs, b, m0 + r0, count, group.begin, group.size, pitch_, tile, sums);
+      for (int64_t i = 0; i < count; ++i) {
+        DigitLine& line = to.lines[r0 + i];
+        line.row = static_cast<int32_t>(r0 + i);
+        line.unit = units[(m0 + r0 + i) * scales.column_stride];
+        line.start[0] = -WeightOffset() * sums[i];
+        line.is_first = line.is_last = true;
+        line.is_plain = line.unit >= internal::kPlainMagnitude;
+      }
+    }
+  }
+
   const float* Scales(const uint8_t* weights) const {
     if (!args_.format.has_scales()) return nullptr;
     return reinterpret_cast<const float*>(weights + weight_bytes_);
@@ -242,11 +270,12 @@ class Product {
     std::fill(layers.digits[0], layers.digits[0] + kMaxDigitGroup, 0u);
   }
 
+  // What is added to weights to make them unsigned.
+  int32_t WeightOffset() const { return 1 << (args_.format.bits - 1); }
   void PlaceLine(int64_t row, const DigitLayers& layers, int64_t i, DigitLine& line) const {
-    const int32_t offset = 1 << (args_.format.bits - 1);
     line.row = static_cast<int32_t>(row);
     line.unit = layers.unit[i];
-    for (int64_t d = 0; d < kDigits; ++d) line.start[d] = -offset * layers.digit_sum[i][d];
+    for (int64_t d = 0; d < kDigits; ++d) line.start[d] = -WeightOffset() * layers.digit_sum[i][d];
   }
 
   // The sums of one row and panel over the infinite and NaN elements of the row: of all groups, or, with scales, added
@@ -281,6 +310,7 @@ class Product {
 
   const Target target_;
   const DigitArgs& args_;
+  const bool integers_;
   const DigitKernel& kernel_;
   const GroupLayout layout_;
   const int64_t groups_, pitch_;
@@ -299,8 +329,16 @@ void ForEach(int64_t tasks, bool parallel, Executor* executor, const F& f) {
 
 }  // namespace
 
-int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows) {
-  const Product product(target, DigitArgs{.format = format}, std::min(rows, kBlockRows));
+bool PrefersDigitsOfIntegers(Target target, int64_t scale_group) {
+  const DigitFormat format{.n = DigitFormat::kPanelColumns, .k = scale_group, .scale_group = scale_group};
+  return format.GroupPitch() == scale_group && target.Has(Capability::kAvx512Vnni) &&
+         !target.Has(Capability::kAmxInt8) && internal::DigitsVnniOfIntegers() != nullptr;
+}
+
+int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows, bool integers) {
+  DigitArgs args{.format = format};
+  args.lhs.dtype = integers ? DType::kS8 : DType::kF32;
+  const Product product(target, args, std::min(rows, kBlockRows));
   return product.BlocksPerPass(batch * CeilDiv(rows, kBlockRows)) * product.block_bytes();
 }
 
@@ -317,7 +355,7 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
       return {.b = (first + slot) / row_blocks, .m0 = m0, .rows = std::min(kBlockRows, m - m0), .slot = slot};
     };
     const int64_t elements = count * std::min(m, kBlockRows) * args.format.k;
-    ForEach(count * parts, elements >= kMinParallelSplit, executor,
+    ForEach(count * parts, elements >= product.MinParallelSplit(), executor,
             [&](int64_t i) { product.Split(block(i / parts), i % parts); });
     // The blocks follow one another on a panel, whose weights are then in cache.
     const bool takes_rows = product.TakesRows(m, count);

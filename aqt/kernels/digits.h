@@ -27,6 +27,10 @@
 // in ascending order from +0 on, where F rounds to f32 and makes a subnormal number a zero with its sign: the sum of
 // the products of tiles that are dequantized one by one. All of this is followed by Epilogue (gemm.h).
 //
+// x may also be s8 with a scale per row and scale group, DigitArgs::lhs_scales, where no scale group is cut. A group of
+// a row is then one layer, with its elements for d0, zeros for d1 and d2, and the scale for u, whatever number it is:
+//   sum = F(sum + F(F(R(S0) * u) * s))
+//
 // If a row has infinite or NaN elements, p is the sum over only these of x * q in f32, so it is infinite or NaN where,
 // and with the sign with which, a loop of f32 would be. Other rows, and the other scale groups, are not affected.
 //
@@ -102,7 +106,7 @@ struct DigitFormat {
 };
 
 // The scales of a format that has them: of scale group i and column j of matrix b at
-// data[b * batch_stride + i * group_stride + j * column_stride].
+// data[b * batch_stride + i * group_stride + j * column_stride]. Of integers x, j is a row.
 struct DigitScales {
   const float* data = nullptr;
   int64_t batch_stride = 0, group_stride = 0, column_stride = 1;
@@ -114,7 +118,8 @@ void PackDigitWeights(const DigitFormat& format, const Operand& weights, const D
                       Executor* executor);
 
 struct DigitArgs {
-  Operand lhs = {};  // x: batch, rows and k
+  Operand lhs = {};             // x: batch, rows and k
+  DigitScales lhs_scales = {};  // of integers x
   DigitFormat format = {};
   const void* rhs = nullptr;
   int64_t rhs_batch_bytes = 0;  // 0 if all matrices of a batch share the weights
@@ -129,9 +134,12 @@ struct DigitArgs {
   void* scratch = nullptr;
 };
 
-// For `batch` matrices of so many rows.
-int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows);
+// For `batch` matrices of so many rows, of floats or of s8.
+int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows, bool integers = false);
 void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor);
+
+// Whether integers times integers, with this scale_group, are faster here than as products of gemm.h that are added up.
+bool PrefersDigitsOfIntegers(Target target, int64_t scale_group);
 
 }  // namespace aqt::kernels
 

@@ -43,15 +43,11 @@ HWY_INLINE bool ScalesArePlain(const float* scales) {
   return hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
 }
 
-// What digits.h says of R(t * u), t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1, for the columns that begin at `column`
-// of `half`. `is_plain`: of the line and the scales; then there is nothing else to ask for.
-HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
-                           hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
-                           int64_t column) {
+// What digits.h says of R(t * u) for the columns that begin at `column` of `half`. `is_plain`: of the line and the
+// scales; then there is nothing else to ask for.
+HWY_INLINE void FinishTotal(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
+                            hn::Vec<hn::ScalableTag<float>> t, int64_t half, int64_t column) {
   const hn::ScalableTag<float> d;
-  const auto low = hn::ConvertTo(d, s01);  // below 2^31
-  // The product is exact, so that a fused addition gives the same bits.
-  const auto t = hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low);
   auto term = hn::Mul(t, hn::Set(d, line.unit));
   const int64_t at = half * args.half_stride + line.row * kHalfColumns + column;
   float* sums = args.sums + at;
@@ -73,6 +69,16 @@ HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bo
   const auto scales = hn::LoadU(d, args.scales + half * kHalfColumns + column);
   const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), scales));
   hn::StoreU(NormalOrZero(hn::Add(hn::LoadU(d, sums), product)), d, sums);
+}
+
+// With t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1.
+HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
+                           hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
+                           int64_t column) {
+  const hn::ScalableTag<float> d;
+  const auto low = hn::ConvertTo(d, s01);  // below 2^31
+  // The product is exact, so that a fused addition gives the same bits.
+  FinishTotal(args, line, is_plain, hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low), half, column);
 }
 
 HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,

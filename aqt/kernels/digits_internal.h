@@ -24,7 +24,9 @@ enum class DigitLayout : uint8_t {
   // the same order. It wraps where it is below -32768 (DigitLine::wrapped).
   kPairs,
   kTiles,  // for each 64 k, digit after digit, row after row: 64 bytes
+  kBytes,  // for each four k, row after row: d0, 4 bytes. Of integers, whose other digits are 0
 };
+inline constexpr int64_t kIntegerTileRows = 4;  // of a tile of kBytes
 
 // A term R(t * u) of such a unit and larger, if it is not 0, is at least as large, for t is an integer. With a scale of
 // the same kind its product is 0 or at least 2^-102, thus a multiple of 2^-125. Then neither the product nor its sum
@@ -70,13 +72,15 @@ inline int64_t GroupBytes(const DigitGroupArgs& args) {
   return kPanelColumns * (args.pitch * args.bits / 8 + (args.scales == nullptr ? 0 : int64_t{sizeof(float)}));
 }
 
-// A row by itself with one line in each group, which with scales is the first and the last one: all groups of a panel,
-// or of two.
+// A row by itself with one line in each group, which with scales is the first and the last one: all groups of one
+// panel, or of DigitKernel::row_panels.
 struct DigitRowArgs {
   DigitGroupArgs first;  // group of the first panel; the others follow (GroupBytes). There are no `parts`
   int64_t groups, panels;
   int64_t line_bytes;  // from the line of a group to that of the next, and likewise the digits
 };
+
+inline constexpr int64_t kMaxRowPanels = 2;
 
 struct DigitKernel {
   const char* name;
@@ -84,20 +88,23 @@ struct DigitKernel {
   int64_t tile_rows;
   void (*group)(const DigitGroupArgs& args);
   void (*row)(const DigitRowArgs& args) = nullptr;  // null if the kernel has none
+  int64_t row_panels = 1;                           // that a row may go over side by side, at most kMaxRowPanels
 
   int64_t TileBytes(int64_t pitch) const {
-    const int64_t bytes_per_k = layout == DigitLayout::kTiles ? 3 : 4;
+    const int64_t bytes_per_k = layout == DigitLayout::kBytes ? 1 : layout == DigitLayout::kTiles ? 3 : 4;
     return tile_rows * bytes_per_k * pitch;
   }
 };
 
-// The kernel for blocks of this many rows.
-const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows);
+// The kernel for blocks of this many rows, of floats or of integers.
+const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows, bool integers);
 
 // Each is null where the build lacks it.
 const DigitKernel* DigitsVnni();
+const DigitKernel* DigitsVnniOfIntegers();
 const DigitKernel* DigitsAmx();  // for groups whose pitch is a multiple of 64
 const DigitKernel& DigitsEmulated();
+const DigitKernel& DigitsEmulatedOfIntegers();
 
 // Weights of fewer bits as bytes, 64 columns by `pitch` k.
 void DecodeDigitWeights(Target target, const uint8_t* packed, int bits, int64_t pitch, uint8_t* bytes);
@@ -121,6 +128,11 @@ void SplitDigits(Target target, const Operand& x, int64_t b, int64_t row, int64_
 // Puts the digits of a layer at place `line` of the group, and sets own.wrapped if the layout has it.
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,
                  char* group, DigitLine& own);
+
+// Rows [row, row + rows) of s8 as a tile of kBytes, at most kIntegerTileRows of them, and the sum of each. Missing ones
+// are zeros.
+void PlaceIntegers(Target target, const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,
+                   int64_t pitch, char* tile, int32_t* sums);
 
 }  // namespace aqt::kernels::internal
 

@@ -259,7 +259,8 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 namespace {
 
-// Plain C++, for every machine.
+// Plain C++, for every machine. D digits: kDigits as kWords, or one as kBytes.
+template <int64_t D>
 void EmulatedGroup(const DigitGroupArgs& args) {
   const uint8_t* weights = args.weights;
   alignas(64) uint8_t bytes[kMaxDigitGroup * kPanelColumns];
@@ -269,9 +270,11 @@ void EmulatedGroup(const DigitGroupArgs& args) {
   }
   for (int64_t line = 0; line < args.num_lines; ++line) {
     const DigitLine& own = args.lines[line];
-    const int8_t* words = reinterpret_cast<const int8_t*>(args.digits) + line * args.pitch * 4;
-    int32_t sums[kDigits][kPanelColumns];
-    for (int64_t i = 0; i < kDigits; ++i) {
+    const int64_t row = D == 1 ? line % kIntegerTileRows : 0;
+    const int64_t tile = (line - row) * args.pitch * (D == 1 ? 1 : 4);
+    const int8_t* words = reinterpret_cast<const int8_t*>(args.digits) + tile + 4 * row;
+    int32_t sums[kDigits][kPanelColumns] = {};
+    for (int64_t i = 0; i < D; ++i) {
       std::fill(sums[i], sums[i] + kPanelColumns, own.start[i]);
       for (int64_t k = 0; k < args.pitch; k += 4) {
         const int8_t* word = words + 4 * k + 4 * i;
@@ -300,11 +303,20 @@ void EmulatedGroup(const DigitGroupArgs& args) {
 }  // namespace
 
 const DigitKernel& DigitsEmulated() {
-  static constexpr DigitKernel kKernel = {"emulated", DigitLayout::kWords, 1, &EmulatedGroup};
+  static constexpr DigitKernel kKernel = {"emulated", DigitLayout::kWords, 1, &EmulatedGroup<kDigits>};
   return kKernel;
 }
 
-const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows) {
+const DigitKernel& DigitsEmulatedOfIntegers() {
+  static constexpr DigitKernel kKernel = {"emulated", DigitLayout::kBytes, kIntegerTileRows, &EmulatedGroup<1>};
+  return kKernel;
+}
+
+const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows, bool integers) {
+  if (integers) {
+    const bool has_vnni = target.Has(Capability::kAvx512Vnni) && DigitsVnniOfIntegers() != nullptr;
+    return has_vnni ? *DigitsVnniOfIntegers() : DigitsEmulatedOfIntegers();
+  }
   const DigitKernel* amx = DigitsAmx();
   if (amx != nullptr && target.Has(Capability::kAmxInt8) && target.Has(Capability::kAvx512) && rows >= amx->tile_rows &&
       format.GroupPitch() % 64 == 0) {

@@ -85,6 +85,19 @@ float ReferenceDigitSum(const DigitFormat& format, absl::Span<const float> x, ab
   return sum;
 }
 
+float ReferenceIntegerSum(const DigitFormat& format, absl::Span<const int8_t> x, absl::Span<const float> units,
+                          absl::Span<const int8_t> q, absl::Span<const float> scales) {
+  float sum = 0;
+  for (int64_t g = 0; g < format.NumScaleGroups(); ++g) {
+    const DigitFormat::Group group = format.GroupAt(g);
+    int32_t s = 0;
+    for (int64_t k = group.begin; k < group.begin + group.size; ++k) s += x[k] * q[k];
+    const float product = Flushed(Flushed(static_cast<float>(s) * units[g]) * scales[g]);
+    sum = Flushed(sum + product);
+  }
+  return sum;
+}
+
 int64_t ReferenceDigitLayers(const DigitFormat& format, absl::Span<const float> x) {
   int64_t count = 0;
   for (int64_t g = 0; g < format.NumGroups(); ++g) {

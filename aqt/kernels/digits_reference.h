@@ -13,6 +13,10 @@ namespace aqt::kernels {
 float ReferenceDigitSum(const DigitFormat& format, absl::Span<const float> x, absl::Span<const int8_t> q,
                         absl::Span<const float> scales);
 
+// The same of integers x, with a unit per scale group.
+float ReferenceIntegerSum(const DigitFormat& format, absl::Span<const int8_t> x, absl::Span<const float> units,
+                          absl::Span<const int8_t> q, absl::Span<const float> scales);
+
 // How many layers the row has in all groups together.
 int64_t ReferenceDigitLayers(const DigitFormat& format, absl::Span<const float> x);
 

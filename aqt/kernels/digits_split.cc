@@ -245,7 +245,63 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
         }
       }
       return;
+    case DigitLayout::kBytes: return;  // of integers: PlaceRows
   }
+}
+
+// Four rows of `pitch` bytes, as kBytes has them, and their sums.
+#if HWY_TARGET == HWY_SCALAR
+void Interleave(const int8_t* const (&rows)[4], int64_t pitch, char* tile, int32_t* sums) {
+  for (int r = 0; r < 4; ++r) {
+    sums[r] = 0;
+    for (int64_t k = 0; k < pitch; ++k) sums[r] += rows[r][k];
+    for (int64_t k = 0; k < pitch; k += 4) std::memcpy(tile + 4 * k + 4 * r, rows[r] + k, 4);
+  }
+}
+#else
+void Interleave(const int8_t* const (&rows)[4], int64_t pitch, char* tile, int32_t* sums) {
+  const hn::FixedTag<uint32_t, 4> words;
+  const hn::FixedTag<uint8_t, 16> bytes;
+  const hn::FixedTag<uint64_t, 2> sum_tag;
+  const auto offset = hn::Set(bytes, 128);
+  hn::Vec<decltype(sum_tag)> sum[4];
+  for (auto& s : sum) s = hn::Zero(sum_tag);
+  for (int64_t k = 0; k < pitch; k += 16) {
+    hn::Vec<decltype(words)> v[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const auto row = hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(rows[r]) + k);
+      v[r] = hn::BitCast(words, row);
+      sum[r] = hn::Add(sum[r], hn::SumsOf8(hn::Xor(row, offset)));
+    }
+    hn::StoreInterleaved4(v[0], v[1], v[2], v[3], words, reinterpret_cast<uint32_t*>(tile + 4 * k));
+  }
+  for (int r = 0; r < 4; ++r) {
+    const auto total = hn::GetLane(hn::SumOfLanes(sum_tag, sum[r]));
+    sums[r] = static_cast<int32_t>(total) - 128 * static_cast<int32_t>(pitch);
+  }
+}
+#endif
+
+void PlaceIntegerRows(const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,
+                      int64_t pitch, char* tile, int32_t* sums) {
+  alignas(64) int8_t padded[kIntegerTileRows][kMaxDigitGroup];
+  const int8_t* from[kIntegerTileRows];
+  const bool is_dense = x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1);
+  for (int64_t r = 0; r < kIntegerTileRows; ++r) {
+    const bool exists = r < rows;
+    const int8_t* own = static_cast<const int8_t*>(x.data);
+    if (exists) own += x.batch.Offset(b) + x.rows.Offset(row + r);
+    if (exists && is_dense && count == pitch) {
+      from[r] = own + x.k.Offset(begin);
+      continue;
+    }
+    const int64_t here = exists ? count : 0;
+    for (int64_t k = 0; k < here; ++k) padded[r][k] = own[x.k.Offset(begin + k)];
+    std::fill(padded[r] + here, padded[r] + pitch, int8_t{0});
+    from[r] = padded[r];
+  }
+  Interleave(from, pitch, tile, sums);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -263,6 +319,11 @@ void LoadDigitSource(Target target, const Operand& x, int64_t b, int64_t row, in
 void SplitDigits(Target target, const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch,
                  DigitLayers& layers) {
   AQT_HWY_DISPATCH(target, Split)(x, b, row, begin, count, pitch, layers);
+}
+
+void PlaceIntegers(Target target, const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,
+                   int64_t pitch, char* tile, int32_t* sums) {
+  AQT_HWY_DISPATCH(target, PlaceIntegerRows)(x, b, row, rows, begin, count, pitch, tile, sums);
 }
 
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,

@@ -263,6 +263,123 @@ TEST(DigitsTest, TinyUnitsAndScales) {
   }
 }
 
+// ---- integers
+
+struct IntegerProblem {
+  explicit IntegerProblem(const Case& c, uint32_t seed = 1)
+      : floats(c, seed),
+        x(RandomS8(c.batch * c.m * c.k, seed + 1)),
+        units(RandomF32(c.batch * c.m * floats.format.NumScaleGroups(), seed + 2)) {
+    if (!x.empty()) x[0] = -128;
+    for (float& unit : units) unit = std::abs(unit) + 0x1p-20f;
+  }
+
+  // Units of [scale group, batch, row].
+  float Unit(int64_t g, int64_t b, int64_t m) const { return units[(g * floats.c.batch + b) * floats.c.m + m]; }
+
+  std::vector<float> Expected() const {
+    const Case& c = floats.c;
+    const int64_t groups = floats.format.NumScaleGroups();
+    std::vector<float> sums;
+    for (int64_t b = 0; b < c.batch; ++b) {
+      const int64_t w = c.shares_weights ? 0 : b;
+      for (int64_t m = 0; m < c.m; ++m) {
+        std::vector<float> own_units;
+        for (int64_t g = 0; g < groups; ++g) own_units.push_back(Unit(g, b, m));
+        for (int64_t n = 0; n < c.n; ++n) {
+          std::vector<float> scales;
+          for (int64_t g = 0; g < groups; ++g) scales.push_back(floats.scales[(w * groups + g) * c.n + n]);
+          sums.push_back(ReferenceIntegerSum(floats.format, absl::MakeConstSpan(x).subspan((b * c.m + m) * c.k, c.k),
+                                             own_units, absl::MakeConstSpan(floats.q).subspan((w * c.n + n) * c.k, c.k),
+                                             scales));
+        }
+      }
+    }
+    return sums;
+  }
+
+  std::vector<float> Run(Target target, const Operand& lhs, const AlignedBytes& panels,
+                         Executor* executor = nullptr) const {
+    const Case& c = floats.c;
+    std::vector<float> sums(c.batch * c.m * c.n, -1.0f);
+    AlignedBytes scratch(DigitScratchBytes(target, floats.format, c.batch, c.m, /*integers=*/true));
+    DigitArgs args{.lhs = lhs, .format = floats.format, .rhs = panels.data()};
+    args.lhs_scales = {.data = units.data(), .batch_stride = c.m, .group_stride = c.batch * c.m};
+    args.rhs_batch_bytes = c.shares_weights ? 0 : floats.format.PackedBytes();
+    args.out = sums.data();
+    args.out_batch = AxisGroup::Of(c.batch, c.m * c.n);
+    args.out_rows = AxisGroup::Of(c.m, c.n);
+    args.out_cols = AxisGroup::Of(c.n, 1);
+    args.scratch = scratch.data();
+    MultiplyDigits(target, args, executor);
+    return sums;
+  }
+
+  Problem floats;  // of the weights
+  std::vector<int8_t> x;
+  std::vector<float> units;
+};
+
+class IntegersInGroupsTest : public testing::TestWithParam<Case> {};
+
+TEST_P(IntegersInGroupsTest, EqualTheReferenceOnEveryTarget) {
+  const Case& c = GetParam();
+  const IntegerProblem p(c);
+  const std::vector<float> expected = p.Expected();
+  const AlignedBytes panels = p.floats.Panels();
+  std::vector<int8_t> transposed(p.x.size());
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t m = 0; m < c.m; ++m) {
+      for (int64_t k = 0; k < c.k; ++k) transposed[(b * c.k + k) * c.m + m] = p.x[(b * c.m + m) * c.k + k];
+    }
+  }
+  ThreadPool pool(3);
+  for (const Target target : SupportedTargets()) {
+    SCOPED_TRACE(target);
+    const Operand dense = Operand::Dense(p.x.data(), DType::kS8, c.m, c.k, c.batch);
+    ExpectSame(p.Run(target, dense, panels), expected);
+    ExpectSame(p.Run(target, dense, panels, &pool), expected);
+    ExpectSame(p.Run(target, Operand::Transposed(transposed.data(), DType::kS8, c.m, c.k, c.batch), panels), expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, IntegersInGroupsTest,
+    testing::Values(Case{1, 1, 1, 1, 1, 8}, Case{1, 1, 64, 128, 128, 4}, Case{1, 1, 300, 512, 128, 4},
+                    Case{1, 1, 128, 96, 32, 2}, Case{1, 2, 70, 256, 64, 4}, Case{1, 3, 65, 256, 128, 8},
+                    Case{1, 4, 130, 384, 128, 4}, Case{2, 5, 33, 160, 16, 8}, Case{1, 7, 64, 300, 100, 4},
+                    Case{2, 8, 100, 391, 128, 4, true}, Case{1, 9, 66, 256, 128, 2}, Case{3, 16, 64, 128, 64, 8},
+                    Case{1, 17, 70, 512, 128, 4}, Case{2, 131, 70, 256, 128, 4}, Case{1, 66, 200, 4096, 128, 8},
+                    Case{0, 1, 1, 1, 1, 8}, Case{1, 2, 3, 0, 4, 4}));
+
+TEST(IntegersInGroups, TinyUnitsAndScales) {
+  for (const int unit : {0, -49, -51, -52, -60, -80, -100, -126, -140}) {
+    for (const int scale : {0, -49, -51, -52, -60, -75, -98, -126, -140}) {
+      SCOPED_TRACE(testing::Message() << "units of 2^" << unit << ", scales of 2^" << scale);
+      IntegerProblem p({1, 6, 70, 512, 128, 4});
+      std::mt19937 random(7);
+      for (float& u : p.units) {
+        u = std::ldexp(1.5f, unit);
+        if (random() % 16 == 0) u = random() % 2 == 0 ? 0.0f : -u;
+        if (random() % 32 == 0) u = random() % 2 == 0 ? kInf : kNan;
+      }
+      // Two groups that nearly cancel.
+      for (int64_t i = 0; i < p.floats.c.m * p.floats.c.k; ++i) p.x[i] = p.x[i / 512 * 512 + i % 128];
+      for (int64_t i = 0; i < p.floats.c.n * p.floats.c.k; ++i) p.floats.q[i] = p.floats.q[i / 512 * 512 + i % 128];
+      for (float& s : p.floats.scales) {
+        s = std::ldexp(random() % 2 == 0 ? 1.25f : -1.2499999f, scale);
+        if (random() % 64 == 0) s = random() % 2 == 0 ? 0.0f : kInf;
+      }
+      const std::vector<float> expected = p.Expected();
+      const AlignedBytes panels = p.floats.Panels();
+      for (const Target target : SupportedTargets()) {
+        SCOPED_TRACE(target);
+        ExpectSame(p.Run(target, Operand::Dense(p.x.data(), DType::kS8, 6, 512), panels), expected);
+      }
+    }
+  }
+}
+
 // Operands whose axes are not contiguous, or several in one group.
 TEST(DigitsTest, TakesAnyStrides) {
   const Problem p({1, 20, 64, 256, 0, 4});

@@ -17,10 +17,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels::internal {
 namespace HWY_NAMESPACE {
+namespace {
 
 constexpr int kVectors = 4;  // of 16 columns
-constexpr int64_t kTileRows = 2;
-constexpr int64_t kWordBytes = 16 * kTileRows;  // of four k
+
+// The digits of a line: three, or, of integers, one.
+template <int D>
+constexpr DigitLayout kLayout = D == 1 ? DigitLayout::kBytes : DigitLayout::kWords;
+template <int D>
+constexpr int64_t kTileRows = D == 1 ? kIntegerTileRows : 2;
+// Of four k, of a line and of a tile.
+template <int D>
+constexpr int64_t kLineBytes = D == 1 ? 4 : 16;
+template <int D>
+constexpr int64_t kWordBytes = kLineBytes<D>* kTileRows<D>;
+
+// More lines than these make it pay to unpack the weights once.
+template <int D>
+constexpr int64_t kUnpackedLines = D == 1 ? 8 : 2;
+constexpr int kRowPanels = 2;       // that a row goes over side by side
+constexpr int64_t kFetchTiles = 4;  // see Lines
 
 using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<uint16_t, D32>;
@@ -41,22 +57,23 @@ HWY_INLINE void Step(V32 weights, V32 word, V32& sum) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
 }
 
-template <int R>
+// Of R lines.
+template <int R, int D>
 struct Sums {
-  V32 v[R][kDigits][kVectors];
+  V32 v[R][D][kVectors];
 };
 
-template <int kBits, int kBlock, int R>
-HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<R>& s) {
+template <int kBits, int kBlock, int R, int D>
+HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<R, D>& s) {
   V32 w[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) w[v] = Unpack<kBits, kBlock>(LoadWeights(weights + 64 * v));
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 3
-    for (int i = 0; i < kDigits; ++i) {
+    for (int i = 0; i < D; ++i) {
       int32_t word;
-      std::memcpy(&word, words + 16 * r + 4 * i, 4);
+      std::memcpy(&word, words + kLineBytes<D> * r + 4 * i, 4);
       const V32 broadcast = hn::Set(D32(), word);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) Step(w[v], broadcast, s.v[r][i][v]);
@@ -65,92 +82,121 @@ HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTR
 }
 
 // The blocks that share their bytes. `fetch` as in DigitGroupArgs.
-template <int kBits, int R>
-HWY_INLINE void Blocks(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch, Sums<R>& s) {
-  if (R == 1 && fetch != 0) {
+template <int kBits, int R, int D>
+HWY_INLINE void Blocks(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch,
+                       Sums<R, D>& s) {
+  if (fetch != 0) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + fetch + 64 * v);
   }
   Block<kBits, 0>(weights, words, s);
-  if constexpr (kBits <= 4) Block<kBits, 1>(weights, words + kWordBytes, s);
+  if constexpr (kBits <= 4) Block<kBits, 1>(weights, words + kWordBytes<D>, s);
   if constexpr (kBits == 2) {
-    Block<kBits, 2>(weights, words + 2 * kWordBytes, s);
-    Block<kBits, 3>(weights, words + 3 * kWordBytes, s);
+    Block<kBits, 2>(weights, words + 2 * kWordBytes<D>, s);
+    Block<kBits, 3>(weights, words + 3 * kWordBytes<D>, s);
   }
 }
 
-template <int R>
-HWY_INLINE void Start(const DigitLine* lines, Sums<R>& s) {
-#pragma GCC unroll 2
+template <int R, int D>
+HWY_INLINE void Start(const DigitLine* lines, Sums<R, D>& s) {
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 3
-    for (int i = 0; i < kDigits; ++i) {
+    for (int i = 0; i < D; ++i) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) s.v[r][i][v] = hn::Set(D32(), lines[r].start[i]);
     }
   }
 }
 
-template <bool kPlain>
-HWY_INLINE void FinishRow(const DigitGroupArgs& args, const DigitLine& line, const V32 (&s)[kDigits][kVectors]) {
+template <bool kPlain, int D>
+HWY_INLINE void FinishRow(const DigitGroupArgs& args, const DigitLine& line, const V32 (&s)[D][kVectors]) {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) FinishLine(args, line, kPlain, s[0][v], s[1][v], s[2][v], v / 2, v % 2 * 16);
-}
-
-template <int R>
-HWY_INLINE void Finish(const DigitGroupArgs& args, bool scales_are_plain, const DigitLine* lines, const Sums<R>& s) {
-#pragma GCC unroll 2
-  for (int r = 0; r < R; ++r) {
-    if (scales_are_plain && lines[r].is_plain) FinishRow<true>(args, lines[r], s.v[r]);
-    else FinishRow<false>(args, lines[r], s.v[r]);
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t half = v / 2, column = v % 2 * 16;
+    if constexpr (D == 1) {
+      FinishTotal(args, line, kPlain, hn::ConvertTo(hn::ScalableTag<float>(), s[0][v]), half, column);
+    } else {
+      FinishLine(args, line, kPlain, s[0][v], s[1][v], s[2][v], half, column);
+    }
   }
 }
 
-template <int kBits, int R>
+// Of copies, which no store of a sum can change.
+template <int R, int D>
+HWY_INLINE void Finish(DigitGroupArgs args, bool scales_are_plain, const DigitLine* lines, const Sums<R, D>& s) {
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const DigitLine& line = lines[r];
+    if (scales_are_plain && line.is_plain) FinishRow<true>(args, line, s.v[r]);
+    else FinishRow<false>(args, line, s.v[r]);
+  }
+}
+
+template <int kBits, int R, int D>
 HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const uint8_t* HWY_RESTRICT weights,
-                       const DigitLine* lines, const char* HWY_RESTRICT words) {
+                       const DigitLine* lines, const char* HWY_RESTRICT words, int64_t fetch) {
   constexpr int kBlocks = 8 / kBits;
-  Sums<R> s;
+  Sums<R, D> s;
   Start(lines, s);
-  for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
-    Blocks<kBits>(weights, words, args.fetch, s);
+  for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D>) {
+    Blocks<kBits>(weights, words, fetch, s);
   }
   Finish(args, scales_are_plain, lines, s);
 }
 
-template <int kBits>
+template <int kBits, int D>
 void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
-  const int64_t tile_bytes = kTileRows * 4 * args.pitch;
+  constexpr int64_t kRows = kTileRows<D>;
+  const int64_t tile_bytes = kWordBytes<D> * args.pitch / 4;
   const char* words = args.digits;
   // The weights of the next group follow. One tile leaves them to the processor, or fetches them while it goes (fetch).
+  // Of a few tiles, the first one fetches them between its steps; of more, or if they read unpacked weights, each
+  // fetches its share before it begins.
   const int64_t group_bytes = GroupBytes(args);
-  const int64_t tiles = (args.num_lines + 1) / 2, share = tiles < 2 ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
+  const int64_t tiles = (args.num_lines + kRows - 1) / kRows;
+  const bool fetches = tiles <= kFetchTiles && weights == args.weights;
+  const int64_t share = tiles < 2 || fetches ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
+  int64_t fetch = tiles < 2 ? args.fetch : fetches ? group_bytes : 0;
+  if (tiles >= 2 && fetches) {  // its scales
+    for (int64_t i = 64 * kVectors; i > 0; i -= 64) __builtin_prefetch(args.weights + 2 * group_bytes - i);
+  }
   const uint8_t* next = args.weights + group_bytes;
   const bool plain = ScalesArePlain(args.scales);
-  int64_t i = 0;
-  for (; i + 2 <= args.num_lines; i += 2, words += tile_bytes, next += share) {
+  const DigitLine* line = args.lines;
+  int64_t rows = args.num_lines;
+  for (; rows >= kRows; rows -= kRows, line += kRows, words += tile_bytes, next += share) {
     for (int64_t j = 0; j < share; j += 64) __builtin_prefetch(next + j);
-    Tile<kBits, 2>(args, plain, weights, args.lines + i, words);
+    Tile<kBits, kRows, D>(args, plain, weights, line, words, fetch);
+    fetch = 0;
   }
-  if (i < args.num_lines) Tile<kBits, 1>(args, plain, weights, args.lines + i, words);
+  if constexpr (kRows > 2) {
+    if (rows >= 2) {
+      Tile<kBits, 2, D>(args, plain, weights, line, words, fetch);
+      rows -= 2;
+      line += 2;
+      words += 2 * kLineBytes<D>;
+    }
+  }
+  if (rows > 0) Tile<kBits, 1, D>(args, plain, weights, line, words, fetch);
 }
 
+template <int D>
 void VnniGroup(const DigitGroupArgs& args) {
-  // With more tiles it pays to unpack the weights once.
-  if (args.bits < 8 && args.num_lines > kTileRows) {
+  if (args.bits < 8 && args.num_lines > kUnpackedLines<D>) {
     alignas(64) uint8_t bytes[kMaxDigitGroup * kPanelColumns];
     DecodeDigitWeights(Target::kAvx512Vnni, args.weights, args.bits, args.pitch, bytes);
-    return Lines<8>(args, bytes);
+    return Lines<8, D>(args, bytes);
   }
   switch (args.bits) {
-    case 8: return Lines<8>(args, args.weights);
-    case 4: return Lines<4>(args, args.weights);
-    default: return Lines<2>(args, args.weights);
+    case 8: return Lines<8, D>(args, args.weights);
+    case 4: return Lines<4, D>(args, args.weights);
+    default: return Lines<2, D>(args, args.weights);
   }
 }
 
 // Of P panels, which the processor reads side by side.
-template <int kBits, int P>
+template <int kBits, int P, int D>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   constexpr int kBlocks = 8 / kBits;
   DigitGroupArgs group = args.first;
@@ -160,14 +206,14 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
     group.lines = reinterpret_cast<const DigitLine*>(line);
     const uint8_t* HWY_RESTRICT weights = args.first.weights + g * group_bytes;
     const char* words = group.digits;
-    Sums<1> s[P];
-#pragma GCC unroll 2
+    Sums<1, D> s[P];
+#pragma GCC unroll 4
     for (int p = 0; p < P; ++p) Start(group.lines, s[p]);
-    for (int64_t k = 0; k < group.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes) {
-#pragma GCC unroll 2
+    for (int64_t k = 0; k < group.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D>) {
+#pragma GCC unroll 4
       for (int p = 0; p < P; ++p) Blocks<kBits>(weights + p * panel_bytes, words, group.fetch, s[p]);
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
       if (args.first.scales != nullptr) group.scales = reinterpret_cast<const float*>(weights + p * panel_bytes);
       group.sums = args.first.sums + p * kPanelColumns;
@@ -176,25 +222,29 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   }
 }
 
-template <int kBits>
+template <int kBits, int D>
 void RowOfPanels(const DigitRowArgs& args) {
-  if (args.panels == 2) RowOf<kBits, 2>(args);
-  else RowOf<kBits, 1>(args);
+  if (args.panels == 1) RowOf<kBits, 1, D>(args);
+  else RowOf<kBits, kRowPanels, D>(args);
 }
 
+template <int D>
 void VnniRow(const DigitRowArgs& args) {
   switch (args.first.bits) {
-    case 8: return RowOfPanels<8>(args);
-    case 4: return RowOfPanels<4>(args);
-    default: return RowOfPanels<2>(args);
+    case 8: return RowOfPanels<8, D>(args);
+    case 4: return RowOfPanels<4, D>(args);
+    default: return RowOfPanels<2, D>(args);
   }
 }
 
+template <int D>
 const DigitKernel* VnniKernel() {
-  static constexpr DigitKernel kKernel = {"avx512_vnni", DigitLayout::kWords, kTileRows, &VnniGroup, &VnniRow};
+  static constexpr DigitKernel kKernel = {"avx512_vnni", kLayout<D>,  kTileRows<D>,
+                                          &VnniGroup<D>, &VnniRow<D>, kRowPanels};
   return &kKernel;
 }
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels::internal
 HWY_AFTER_NAMESPACE();
@@ -205,7 +255,15 @@ namespace aqt::kernels::internal {
 
 const DigitKernel* DigitsVnni() {
 #if HWY_TARGETS & HWY_AVX3
-  return N_AVX3::VnniKernel();
+  return N_AVX3::VnniKernel<kDigits>();
+#else
+  return nullptr;
+#endif
+}
+
+const DigitKernel* DigitsVnniOfIntegers() {
+#if HWY_TARGETS & HWY_AVX3
+  return N_AVX3::VnniKernel<1>();
 #else
   return nullptr;
 #endif
