@@ -106,7 +106,7 @@ kernels::DigitFormat DigitFormatOf(const Contraction& contraction, const Shape& 
           .scale_group = contraction.scale_group};
 }
 
-// Scales of [group, batch, column].
+// Scales of [group, batch, column], or row.
 kernels::DigitScales GroupScales(const float* scales, int64_t batch, int64_t n) {
   return {.data = scales, .batch_stride = n, .group_stride = batch * n};
 }
@@ -129,8 +129,9 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
   args.rhs = rhs_panels;
   args.rhs_batch_bytes = args.format.PackedBytes();
   const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
-  args.scratch =
-      workspace.Get(ScratchSlot::kLhsPacked, kernels::DigitScratchBytes(contraction.target, args.format, batch, m));
+  args.scratch = workspace.Get(
+      ScratchSlot::kLhsPacked,
+      kernels::DigitScratchBytes(contraction.target, args.format, batch, m, contraction.sums_are_integers()));
   CountPack(Side::kLhs, runtime);
   args.out = out.data;
   args.out_dtype = out.dtype;
@@ -138,7 +139,12 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
   args.out_rows = out_axes.rows;
   args.out_cols = out_axes.cols;
   args.epilogue = epilogue;
-  if (args.format.has_scales()) args.epilogue.rhs_scale = nullptr;  // done with the groups
+  // Done with the groups:
+  if (args.format.has_scales()) args.epilogue.rhs_scale = nullptr;
+  if (contraction.sums_are_integers()) {
+    args.lhs_scales = GroupScales(epilogue.lhs_scale, batch, m);
+    args.epilogue.lhs_scale = nullptr;
+  }
   kernels::MultiplyDigits(contraction.target, args, runtime.executor);
 }
 
@@ -413,10 +419,10 @@ void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, con
   }
   if (contraction.on_digits()) {
     sizes.Add(ScratchSlot::kRhsPacked, PackedBytes(contraction, Side::kRhs, rhs.shape, contraction.rhs));
-    sizes.Add(
-        ScratchSlot::kLhsPacked,
-        kernels::DigitScratchBytes(contraction.target, DigitFormatOf(contraction, rhs.shape, contraction.rhs),
-                                   Extent(lhs.shape, contraction.lhs.batch), Extent(lhs.shape, contraction.lhs.rows)));
+    sizes.Add(ScratchSlot::kLhsPacked,
+              kernels::DigitScratchBytes(contraction.target, DigitFormatOf(contraction, rhs.shape, contraction.rhs),
+                                         Extent(lhs.shape, contraction.lhs.batch),
+                                         Extent(lhs.shape, contraction.lhs.rows), contraction.sums_are_integers()));
   }
 }
 

@@ -56,7 +56,7 @@ struct Contraction {
   bool rounds_to_bf16_first = false;  // the sum, before it is rounded to the product's dtype
   // The kernel takes the rhs for its lhs, since the output is contiguous along rows. Nothing is packed ahead of time.
   bool exchanges_operands = false;
-  // Bits of the integers of the rhs if they meet the floats of the lhs on digits (kernels/digits.h); 0 if `gemm`
+  // Bits of the integers of the rhs if they meet the lhs, floats or integers, on digits (kernels/digits.h); 0 if `gemm`
   // multiplies.
   int digit_bits = 0;
   // Of digits: that of kernels::DigitFormat. If not 0, each group of k has a scale of its own, a tile's.

@@ -20,7 +20,8 @@ namespace aqt {
 // 8-bit floats, four for other floats and where a side is dequantized before the product. A plan for which this form
 // does not fit (other axes, dtypes or instructions) packs the tensor in each call. There is no such form for lhs of a
 // convolution, of a ragged contraction and of WeightOnly::kDigits, and for an operand that takes the scales of the
-// other one (DEQUANT_MODE_OTHER_INPUT there).
+// other one (DEQUANT_MODE_OTHER_INPUT there). Of integers in tiles of k, an rhs may take 8, 4 or 2 bits, too, with its
+// scales (kernels::PrefersDigitsOfIntegers); there is none for lhs then.
 class PreparedOperand {
  public:
   PreparedOperand() = default;

@@ -158,10 +158,68 @@ TEST(TiledDotGeneral, TinySumsAsItMultiplies) {
           DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims(), {.target = target});
       ASSERT_TRUE(plan.ok()) << plan.status();
       Recorder recorder;
-      ArrayBuilder want(plan->out_aval()), got(plan->out_aval());
+      ArrayBuilder want(plan->out_aval()), got(plan->out_aval()), prepared(plan->out_aval());
       ASSERT_EQ(plan->Forward(lhs, rhs, {}, want.ref(), nullptr, {.observer = &recorder}), absl::OkStatus());
       ASSERT_EQ(plan->Forward(lhs, rhs, {}, got.ref()), absl::OkStatus());
-      EXPECT_TRUE(BitEqual(std::move(got).Build(), std::move(want).Build()));
+      ASSERT_EQ(plan->Forward(lhs, *plan->Prepare(Side::kRhs, rhs), {}, prepared.ref()), absl::OkStatus());
+      const Array sums = std::move(want).Build();
+      EXPECT_TRUE(BitEqual(std::move(got).Build(), sums));
+      EXPECT_TRUE(BitEqual(std::move(prepared).Build(), sums)) << "prepared";
+    }
+  }
+}
+
+// Prepared integers in tiles of k, which some targets multiply as one product with scales per group, give the bits of
+// products of tiles: any widths, tile sizes, numbers of rows, axes and calibrations.
+TEST(TiledDotGeneral, PreparedIntegers) {
+  const DotDims batched{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
+  const DotDims crossed{.lhs_contracting = {1, 2}, .rhs_contracting = {1, 0}};
+  kernels::ThreadPool pool(3);
+  int64_t seed = 0;
+  for (const int64_t tile : {4, 16, 32, 48, 64, 128, 256}) {
+    for (const int64_t rows : {1, 2, 3, 4, 7, 8, 9, 20, 70}) {
+      const int64_t k = 2 * tile, columns = 1 + seed * 37 % 150;
+      const std::vector<Problem> problems = {
+          {"matrices", {rows, k}, {k, columns}, MatMulDims(), *DotTilingFromEinsum("ab,bc->ac", {{'b', tile}})},
+          {"batches", {2, rows, k}, {2, k, columns}, batched, *DotTilingFromEinsum("nab,nbc->nac", {{'b', tile}})},
+          {"tiles of two axes",
+           {rows, 4, k},
+           {k, 4, columns},
+           crossed,
+           *DotTilingFromEinsum("axb,bxc->ac", {{'b', tile}, {'x', 2}})},
+          {"tiles of rows and columns",
+           {2 * rows, k},
+           {k, 2 * columns},
+           MatMulDims(),
+           *DotTilingFromEinsum("ab,bc->ac", {{'b', tile}, {'a', rows}, {'c', columns}})}};
+      for (const Problem& problem : problems) {
+        const int lhs_bits = 2 + static_cast<int>(seed % 7), rhs_bits = std::vector<int>{4, 8, 2, 3, 6}[seed % 5];
+        DotGeneral config = DotGeneralMake(lhs_bits, rhs_bits);
+        config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = seed % 3 == 0;
+        config.tiling = problem.tiling;
+        ++seed;
+        SCOPED_TRACE(
+            absl::StrCat(problem.name, ", ", rows, " rows, tiles of ", tile, ", ", lhs_bits, " x ", rhs_bits, " bits"));
+        const Array lhs = RandomArray(DType::kF32, problem.lhs, seed), rhs = RandomArray(DType::kF32, problem.rhs, 2);
+        for (const kernels::Target target : kernels::SupportedTargets()) {
+          const absl::StatusOr<DotGeneralPlan> plan =
+              DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), problem.dims, {.target = target});
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          const PreparedOperand weights = *plan->Prepare(Side::kRhs, rhs), x = *plan->Prepare(Side::kLhs, lhs);
+          const PreparedOperand packed = weights.WithoutValues();
+          Recorder recorder;
+          ArrayBuilder want(plan->out_aval());
+          ASSERT_EQ(plan->Forward(lhs, rhs, {}, want.ref(), nullptr, {.observer = &recorder}), absl::OkStatus());
+          const Array sums = std::move(want).Build();
+          for (const DotOperand& first : {DotOperand(lhs), DotOperand(x)}) {
+            for (const DotOperand& second : {DotOperand(weights), DotOperand(packed)}) {
+              ArrayBuilder got(plan->out_aval());
+              ASSERT_EQ(plan->Forward(first, second, {}, got.ref(), nullptr, {.executor = &pool}), absl::OkStatus());
+              EXPECT_TRUE(BitEqual(std::move(got).Build(), sums)) << kernels::ToString(target);
+            }
+          }
+        }
+      }
     }
   }
 }

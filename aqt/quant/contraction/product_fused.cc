@@ -24,13 +24,18 @@ constexpr double kSmallestFloat8Product = 0x1p-32;
 class FusedRun {
  public:
   explicit FusedRun(const ProductSides& sides)
-      : sides_(sides), plan_(sides.plan), call_(sides.call), context_(sides.context) {}
+      : sides_(sides),
+        plan_(sides.plan),
+        call_(sides.call),
+        context_(sides.context),
+        rhs_is_packed_(sides.Input(Side::kRhs).panels != nullptr) {}
 
   void Run() {
-    if (plan_.packs_as_quantized) return RunBytes();
+    const bool sums_tiles_at_once = plan_.summed_tiles.has_value() && !plan_.AddsTiles(rhs_is_packed_);
+    if (plan_.packs_as_quantized && !sums_tiles_at_once) return RunBytes();
     QuantizedSide lhs = sides_.Quantize(Side::kLhs), rhs = sides_.Quantize(Side::kRhs);
     const Contraction& contraction = plan_.fused_contraction();
-    const bool scales_are_packed = contraction.scale_group != 0 && sides_.Input(Side::kRhs).panels != nullptr;
+    const bool scales_are_packed = contraction.scale_group != 0 && rhs_is_packed_;
     const RowScales lhs_scales = OutputScales(Side::kLhs, lhs);
     const RowScales rhs_scales = scales_are_packed ? RowScales() : OutputScales(Side::kRhs, rhs);
     sides_.Widen(lhs, rhs);
@@ -66,7 +71,7 @@ class FusedRun {
   // Operands go into panels as they are quantized.
   void RunBytes() {
     const kernels::GemmKernel& kernel =
-        sides_.Input(Side::kRhs).panels != nullptr ? *plan_.contraction.gemm_of_packed_rhs : *plan_.contraction.gemm;
+        rhs_is_packed_ ? *plan_.contraction.gemm_of_packed_rhs : *plan_.contraction.gemm;
     const PackedSide lhs = PackSide(Side::kLhs, kernel), rhs = PackSide(Side::kRhs, kernel);
     GemmCall call;
     call.lhs = lhs.source;
@@ -95,11 +100,11 @@ class FusedRun {
     epilogue.rhs_scale = rhs.scale;
     epilogue.rhs_stride = rhs.single ? 0 : 1;
     epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
-    epilogue.adds = plan_.adds_tiles;
+    epilogue.adds = plan_.AddsTiles(rhs_is_packed_);
     // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them
     // is subnormal, nor a sum of such products, and the tiles have nothing to check.
     const bool integers = plan_.contraction.sums_are_integers();
-    const auto are_normal = plan_.adds_tiles ? &SumsOfProductsAreNormal : &ProductsAreNormal;
+    const auto are_normal = epilogue.adds ? &SumsOfProductsAreNormal : &ProductsAreNormal;
     epilogue.subnormals_are_zero = !(integers || plan_.packs_as_quantized) ||
                                    !are_normal(integers ? 1 : kSmallestFloat8Product, lhs.Smallest(), rhs.Smallest());
     return epilogue;
@@ -245,6 +250,7 @@ class FusedRun {
   const ProductPlan& plan_;
   const ProductCall& call_;
   const CallContext& context_;
+  const bool rhs_is_packed_;
 };
 
 }  // namespace

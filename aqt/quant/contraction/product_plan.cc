@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/digits.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/quant/contraction/contract.h"
 #include "aqt/quant/contraction/dot_tiling.h"
@@ -147,7 +148,7 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
   if (other.is_quantized() && other.config.dequant_mode == DequantMode::kOtherInput) return std::nullopt;
   const bool is_dense = !geometry.windows.has_value() && geometry.groups == Groups::kNone;
   if (side == Side::kLhs && !is_dense) return std::nullopt;
-  const bool digits = plan.contraction.on_digits();
+  const bool digits = plan.fused_contraction().on_digits();
   if (digits && side == Side::kLhs) return std::nullopt;  // it becomes digits in each call
   PanelKey key{.format = PackedFormat(plan.contraction, side),
                .digits = digits,
@@ -189,12 +190,17 @@ bool FusesSums(const ProductPlan& plan) {
 
 // The tiles of contracting axes are groups of k. Their parts of the sum are rounded to f32 only.
 std::optional<Contraction> SummedTiles(const ProductPlan& plan) {
-  const Contraction& part = plan.contraction;
-  if (!FusesSums(plan) || !part.on_digits() || part.product != DType::kF32) return std::nullopt;
-  if (plan.lhs.scales_output() || !plan.rhs.scales_output()) return std::nullopt;
-  Contraction sum = part;
+  if (!FusesSums(plan)) return std::nullopt;
+  Contraction sum = plan.contraction;
   sum.scale_group = 1;
-  for (const int64_t axis : part.rhs.k) sum.scale_group *= plan.rhs.x.shape[axis];
+  for (const int64_t axis : sum.rhs.k) sum.scale_group *= plan.rhs.x.shape[axis];
+  if (sum.on_digits()) {
+    if (sum.product != DType::kF32 || plan.lhs.scales_output() || !plan.rhs.scales_output()) return std::nullopt;
+  } else if (plan.pass != Pass::kFwd || !sum.sums_are_integers() ||
+             !kernels::PrefersDigitsOfIntegers(plan.target, sum.scale_group)) {
+    return std::nullopt;
+  }
+  sum.digit_bits = BitWidth(plan.rhs.operand_dtype);
   for (OperandAxes* axes : {&sum.lhs, &sum.rhs}) {
     const auto first_batch = axes->batch.begin() + plan.tiled->num_sums;
     axes->k.insert(axes->k.begin(), axes->batch.begin(), first_batch);
@@ -347,7 +353,8 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
     }
   }
   if (fuses) {
-    if (packs_as_quantized) return;
+    if (packs_as_quantized && !summed_tiles.has_value()) return;
+    if (packs_as_quantized) AddQuantizeSlots(lhs, Side::kLhs, /*packs=*/false, sizes);
     AddContractScaledSlots(fused_contraction(), {lhs.operand_dtype, lhs.x.shape}, {rhs.operand_dtype, rhs.x.shape},
                            /*has_lhs_scale=*/lhs.scales_output(), sizes);
     return;

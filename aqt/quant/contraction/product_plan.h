@@ -55,9 +55,9 @@ struct ProductPlan {
   bool fuses = false;
   // Whether, besides, both operands are quantized to bytes (integers or 8-bit floats) straight into panels.
   bool packs_as_quantized = false;
-  // Where a call fuses, the products of tiles are summed without being stored, with the same bits. On digits by one
-  // contraction over all tiles, whose parts of the sum the kernel multiplies by their scales; else by the epilogue,
-  // which adds each product to the result.
+  // Where a call fuses, the products of tiles are summed without being stored, with the same bits: on digits by one
+  // contraction over all tiles, whose parts of the sum the kernel multiplies by their scales, or by the epilogue, which
+  // adds each product to the result. If there are both, the first is for an rhs that is packed ahead of time.
   std::optional<Contraction> summed_tiles;
   bool adds_tiles = false;
   kernels::Target target;
@@ -67,7 +67,9 @@ struct ProductPlan {
 
   const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
   bool sums_tiles() const { return summed_tiles.has_value() || adds_tiles; }
-  // What the kernels run where a call fuses.
+  // Whether a call that fuses adds the products of tiles.
+  bool AddsTiles(bool rhs_is_packed) const { return adds_tiles && !(rhs_is_packed && summed_tiles.has_value()); }
+  // What the kernels run where a call fuses, unless it adds the products of tiles.
   const Contraction& fused_contraction() const { return summed_tiles.has_value() ? *summed_tiles : contraction; }
   const std::optional<PanelKey>& panels(Side s) const { return s == Side::kLhs ? lhs_panels : rhs_panels; }
   bool NeedsKey() const { return lhs.draws() || rhs.draws(); }

@@ -251,8 +251,8 @@ ProductCall Tiled(const TiledDot& tiled, const ProductCall& call) {
   return result;
 }
 
-// call.out is the product; or, if the kernels sum the tiles, the sum over them (with adds_tiles in the shape of the
-// product, where it is zero).
+// call.out is the product; or, if the kernels sum the tiles, the sum over them (if the call AddsTiles, in the shape of
+// the product, where it is zero).
 void Run(const ProductSides& sides) {
   if (CanFuse(sides)) {
     RunFused(sides);
@@ -277,7 +277,7 @@ void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallCont
                                      context.workspace.Get(ScratchSlot::kTiles,
                                                            plan.product_shape.num_elements() * SizeOf(plan.dtype)))
                    : sum;
-  if (plan.adds_tiles && kernel_sums) {
+  if (kernel_sums && plan.AddsTiles(/*rhs_is_packed=*/call.rhs.panels != nullptr)) {
     FillZeros(sum);
     tiled.out.shape = plan.product_shape;
     tiled.out.strides.insert(tiled.out.strides.begin(), plan.tiled->num_sums, 0);
