@@ -71,14 +71,24 @@ HWY_INLINE void FinishTotal(const DigitGroupArgs& args, const DigitLine& line, b
   hn::StoreU(NormalOrZero(hn::Add(hn::LoadU(d, sums), product)), d, sums);
 }
 
-// With t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1.
-HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
-                           hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
-                           int64_t column) {
+// t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1.
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> TotalOf(hn::Vec<hn::ScalableTag<int32_t>> s01,
+                                                   hn::Vec<hn::ScalableTag<int32_t>> s2) {
   const hn::ScalableTag<float> d;
   const auto low = hn::ConvertTo(d, s01);  // below 2^31
   // The product is exact, so that a fused addition gives the same bits.
-  FinishTotal(args, line, is_plain, hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low), half, column);
+  return hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low);
+}
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> TotalOf(hn::Vec<hn::ScalableTag<int32_t>> s0,
+                                                   hn::Vec<hn::ScalableTag<int32_t>> s1,
+                                                   hn::Vec<hn::ScalableTag<int32_t>> s2) {
+  return TotalOf(hn::Add(s0, hn::ShiftLeft<8>(s1)), s2);
+}
+
+HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
+                           hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
+                           int64_t column) {
+  FinishTotal(args, line, is_plain, TotalOf(s01, s2), half, column);
 }
 
 HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,

@@ -195,29 +195,72 @@ void VnniGroup(const DigitGroupArgs& args) {
   }
 }
 
-// Of P panels, which the processor reads side by side.
+// R(65536 S2 + R(S0 + 256 S1)) of digits.h.
+template <int D>
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> Total(const V32 (&s)[D][kVectors], int v) {
+  if constexpr (D == 1) return hn::ConvertTo(hn::ScalableTag<float>(), s[0][v]);
+  else return TotalOf(s[0][v], s[1][v], s[2][v]);
+}
+
+// Of P panels, which the processor reads side by side. If there are registers enough, the sums of groups stay in them.
 template <int kBits, int P, int D>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   constexpr int kBlocks = 8 / kBits;
-  DigitGroupArgs group = args.first;
-  const char* line = reinterpret_cast<const char*>(group.lines);
-  const int64_t group_bytes = GroupBytes(group), panel_bytes = args.groups * group_bytes;
-  for (int64_t g = 0; g < args.groups; ++g, line += args.line_bytes, group.digits += args.line_bytes) {
-    group.lines = reinterpret_cast<const DigitLine*>(line);
-    const uint8_t* HWY_RESTRICT weights = args.first.weights + g * group_bytes;
-    const char* words = group.digits;
+  const hn::ScalableTag<float> df;
+  const DigitGroupArgs& first = args.first;
+  const int64_t group_bytes = GroupBytes(first), panel_bytes = args.groups * group_bytes;
+  const int64_t pitch = first.pitch, fetch = first.fetch, line_bytes = args.line_bytes;
+  const bool has_scales = first.scales != nullptr;
+  const char* line_at = reinterpret_cast<const char*>(first.lines);
+  const char* HWY_RESTRICT digits = first.digits;
+  const uint8_t* HWY_RESTRICT weights = first.weights;
+  constexpr bool kInRegisters = P * kVectors * (D + 1) <= 16;
+  const auto sum_at = [&](int p, int v)
+                          HWY_ATTR { return first.sums + p * kPanelColumns + v / 2 * first.half_stride + v % 2 * 16; };
+  hn::Vec<hn::ScalableTag<float>> sums[P][kVectors];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[p][v] = hn::Zero(df);
+  }
+  for (int64_t g = 0; g < args.groups; ++g, line_at += line_bytes, digits += line_bytes) {
+    const DigitLine& line = *reinterpret_cast<const DigitLine*>(line_at);
+    const char* words = digits;
     Sums<1, D> s[P];
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) Start(group.lines, s[p]);
-    for (int64_t k = 0; k < group.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D>) {
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) Blocks<kBits>(weights + p * panel_bytes, words, group.fetch, s[p]);
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) Start(&line, s[p]);
+    for (int64_t k = 0; k < pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D>) {
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) Blocks<kBits>(weights + p * panel_bytes, words, fetch, s[p]);
     }
-#pragma GCC unroll 4
+    const auto unit = hn::Set(df, line.unit);
+#pragma GCC unroll 2
     for (int p = 0; p < P; ++p) {
-      if (args.first.scales != nullptr) group.scales = reinterpret_cast<const float*>(weights + p * panel_bytes);
-      group.sums = args.first.sums + p * kPanelColumns;
-      Finish(group, ScalesArePlain(group.scales), group.lines, s[p]);
+      const float* const scales = reinterpret_cast<const float*>(weights + p * panel_bytes);
+      const bool is_plain = has_scales && line.is_plain && ScalesArePlain(scales);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const auto term = hn::Mul(Total(s[p].v[0], v), unit);
+        auto sum = kInRegisters ? sums[p][v] : hn::LoadU(df, sum_at(p, v));
+        if (!has_scales) {
+          sum = hn::Add(sum, term);
+        } else if (is_plain) {
+          sum = hn::Add(sum, hn::Mul(term, hn::LoadU(df, scales + 16 * v)));
+        } else {
+          const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), hn::LoadU(df, scales + 16 * v)));
+          sum = NormalOrZero(hn::Add(sum, product));
+        }
+        if constexpr (kInRegisters) sums[p][v] = sum;
+        else hn::StoreU(sum, df, sum_at(p, v));
+      }
+    }
+    if (has_scales) weights += kPanelColumns * sizeof(float);
+  }
+  if constexpr (kInRegisters) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[p][v], df, sum_at(p, v));
     }
   }
 }
