@@ -43,6 +43,14 @@ HWY_INLINE bool ScalesArePlain(const float* scales) {
   return hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
 }
 
+// F(sum + F(F(part) * scale)) of digits.h. `is_plain`: nothing in it can be subnormal.
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> AddScaled(bool is_plain, hn::Vec<hn::ScalableTag<float>> sum,
+                                                     hn::Vec<hn::ScalableTag<float>> part, const float* scale) {
+  const auto scales = hn::LoadU(hn::ScalableTag<float>(), scale);
+  if (is_plain) return hn::Add(sum, hn::Mul(part, scales));
+  return NormalOrZero(hn::Add(sum, NormalOrZero(hn::Mul(NormalOrZero(part), scales))));
+}
+
 // What digits.h says of R(t * u) for the columns that begin at `column` of `half`. `is_plain`: of the line and the
 // scales; then there is nothing else to ask for.
 HWY_INLINE void FinishTotal(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
@@ -51,9 +59,9 @@ HWY_INLINE void FinishTotal(const DigitGroupArgs& args, const DigitLine& line, b
   auto term = hn::Mul(t, hn::Set(d, line.unit));
   const int64_t at = half * args.half_stride + line.row * kHalfColumns + column;
   float* sums = args.sums + at;
+  const int64_t scale = half * kHalfColumns + column;
   if (is_plain) {
-    const auto product = hn::Mul(term, hn::LoadU(d, args.scales + half * kHalfColumns + column));
-    hn::StoreU(hn::Add(hn::LoadU(d, sums), product), d, sums);
+    hn::StoreU(AddScaled(true, hn::LoadU(d, sums), term, args.scales + scale), d, sums);
     return;
   }
   if (args.scales == nullptr) {
@@ -66,9 +74,7 @@ HWY_INLINE void FinishTotal(const DigitGroupArgs& args, const DigitLine& line, b
     hn::StoreU(term, d, part);
     return;
   }
-  const auto scales = hn::LoadU(d, args.scales + half * kHalfColumns + column);
-  const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), scales));
-  hn::StoreU(NormalOrZero(hn::Add(hn::LoadU(d, sums), product)), d, sums);
+  hn::StoreU(AddScaled(false, hn::LoadU(d, sums), term, args.scales + scale), d, sums);
 }
 
 // t = R(65536 s2 + R(s01)), s01 = s0 + 256 s1.

@@ -109,17 +109,17 @@ HWY_INLINE void Start(const DigitLine* lines, Sums<R, D>& s) {
   }
 }
 
+// R(65536 S2 + R(S0 + 256 S1)) of digits.h.
+template <int D>
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> Total(const V32 (&s)[D][kVectors], int v) {
+  if constexpr (D == 1) return hn::ConvertTo(hn::ScalableTag<float>(), s[0][v]);
+  else return TotalOf(s[0][v], s[1][v], s[2][v]);
+}
+
 template <bool kPlain, int D>
 HWY_INLINE void FinishRow(const DigitGroupArgs& args, const DigitLine& line, const V32 (&s)[D][kVectors]) {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    const int64_t half = v / 2, column = v % 2 * 16;
-    if constexpr (D == 1) {
-      FinishTotal(args, line, kPlain, hn::ConvertTo(hn::ScalableTag<float>(), s[0][v]), half, column);
-    } else {
-      FinishLine(args, line, kPlain, s[0][v], s[1][v], s[2][v], half, column);
-    }
-  }
+  for (int v = 0; v < kVectors; ++v) FinishTotal(args, line, kPlain, Total(s, v), v / 2, v % 2 * 16);
 }
 
 // Of copies, which no store of a sum can change.
@@ -195,13 +195,6 @@ void VnniGroup(const DigitGroupArgs& args) {
   }
 }
 
-// R(65536 S2 + R(S0 + 256 S1)) of digits.h.
-template <int D>
-HWY_INLINE hn::Vec<hn::ScalableTag<float>> Total(const V32 (&s)[D][kVectors], int v) {
-  if constexpr (D == 1) return hn::ConvertTo(hn::ScalableTag<float>(), s[0][v]);
-  else return TotalOf(s[0][v], s[1][v], s[2][v]);
-}
-
 // Of P panels, which the processor reads side by side. If there are registers enough, the sums of groups stay in them.
 template <int kBits, int P, int D>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
@@ -242,14 +235,7 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
       for (int v = 0; v < kVectors; ++v) {
         const auto term = hn::Mul(Total(s[p].v[0], v), unit);
         auto sum = kInRegisters ? sums[p][v] : hn::LoadU(df, sum_at(p, v));
-        if (!has_scales) {
-          sum = hn::Add(sum, term);
-        } else if (is_plain) {
-          sum = hn::Add(sum, hn::Mul(term, hn::LoadU(df, scales + 16 * v)));
-        } else {
-          const auto product = NormalOrZero(hn::Mul(NormalOrZero(term), hn::LoadU(df, scales + 16 * v)));
-          sum = NormalOrZero(hn::Add(sum, product));
-        }
+        sum = has_scales ? AddScaled(is_plain, sum, term, scales + 16 * v) : hn::Add(sum, term);
         if constexpr (kInRegisters) sums[p][v] = sum;
         else hn::StoreU(sum, df, sum_at(p, v));
       }
