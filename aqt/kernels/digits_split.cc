@@ -245,7 +245,7 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
         }
       }
       return;
-    case DigitLayout::kBytes: return;  // of integers: PlaceRows
+    case DigitLayout::kBytes: return;  // of integers: PlaceIntegers
   }
 }
 

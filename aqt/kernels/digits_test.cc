@@ -123,11 +123,11 @@ struct Problem {
     return Panels(Operand::Dense(q.data(), DType::kS8, c.n, c.k, c.shares_weights ? 1 : c.batch), executor);
   }
 
-  std::vector<float> Run(Target target, const Operand& lhs, const AlignedBytes& panels,
-                         Executor* executor = nullptr) const {
+  std::vector<float> Run(Target target, const Operand& lhs, const AlignedBytes& panels, Executor* executor = nullptr,
+                         const DigitScales& lhs_scales = {}) const {
     std::vector<float> sums(c.batch * c.m * c.n, -1.0f);
-    AlignedBytes scratch(DigitScratchBytes(target, format, c.batch, c.m));
-    DigitArgs args{.lhs = lhs, .format = format, .rhs = panels.data()};
+    AlignedBytes scratch(DigitScratchBytes(target, format, c.batch, c.m, IsInteger(lhs.dtype)));
+    DigitArgs args{.lhs = lhs, .lhs_scales = lhs_scales, .format = format, .rhs = panels.data()};
     args.rhs_batch_bytes = c.shares_weights ? 0 : format.PackedBytes();
     args.out = sums.data();
     args.out_batch = AxisGroup::Of(c.batch, c.m * c.n);
@@ -301,18 +301,8 @@ struct IntegerProblem {
   std::vector<float> Run(Target target, const Operand& lhs, const AlignedBytes& panels,
                          Executor* executor = nullptr) const {
     const Case& c = floats.c;
-    std::vector<float> sums(c.batch * c.m * c.n, -1.0f);
-    AlignedBytes scratch(DigitScratchBytes(target, floats.format, c.batch, c.m, /*integers=*/true));
-    DigitArgs args{.lhs = lhs, .format = floats.format, .rhs = panels.data()};
-    args.lhs_scales = {.data = units.data(), .batch_stride = c.m, .group_stride = c.batch * c.m};
-    args.rhs_batch_bytes = c.shares_weights ? 0 : floats.format.PackedBytes();
-    args.out = sums.data();
-    args.out_batch = AxisGroup::Of(c.batch, c.m * c.n);
-    args.out_rows = AxisGroup::Of(c.m, c.n);
-    args.out_cols = AxisGroup::Of(c.n, 1);
-    args.scratch = scratch.data();
-    MultiplyDigits(target, args, executor);
-    return sums;
+    return floats.Run(target, lhs, panels, executor,
+                      {.data = units.data(), .batch_stride = c.m, .group_stride = c.batch * c.m});
   }
 
   Problem floats;  // of the weights
