@@ -232,6 +232,7 @@ class Product {
   const uint8_t* Weights(int64_t b, int64_t panel, int64_t g) const {
     return static_cast<const uint8_t*>(args_.rhs) + b * args_.rhs_batch_bytes + panel * panel_bytes_ + g * group_bytes_;
   }
+
   // Split of integers, of scale group g: a line for each row.
   void PlaceIntegers(const Block& block, int64_t g) const {
     constexpr int64_t kTile = internal::kIntegerTileRows;
@@ -331,8 +332,9 @@ void ForEach(int64_t tasks, bool parallel, Executor* executor, const F& f) {
 
 bool PrefersDigitsOfIntegers(Target target, int64_t scale_group) {
   const DigitFormat format{.n = DigitFormat::kPanelColumns, .k = scale_group, .scale_group = scale_group};
-  return format.GroupPitch() == scale_group && target.Has(Capability::kAvx512Vnni) &&
-         !target.Has(Capability::kAmxInt8) && internal::DigitsVnniOfIntegers() != nullptr;
+  const DigitKernel& kernel = internal::DigitKernelFor(target, format, /*rows=*/1, /*integers=*/true);
+  return format.GroupPitch() == scale_group && !target.Has(Capability::kAmxInt8) &&
+         &kernel != &internal::DigitsEmulatedOfIntegers();
 }
 
 int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows, bool integers) {

@@ -92,7 +92,7 @@ HWY_INLINE void FinishBlock(const DigitGroupArgs& args, bool scales_are_plain, c
     const bool is_plain = scales_are_plain && line.is_plain;
     for (int64_t c = 0; c < 2; ++c) {
       const auto sum = [&](int64_t i) { return hn::Add(hn::Load(d, sums[i][c][r]), hn::Set(d, line.start[i])); };
-      FinishLine(args, line, is_plain, sum(0), sum(1), sum(2), half, 16 * c);
+      FinishTotal(args, line, is_plain, TotalOf(sum(0), sum(1), sum(2)), half, 16 * c);
     }
   }
 }

@@ -91,18 +91,6 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> TotalOf(hn::Vec<hn::ScalableTag<int32
   return TotalOf(hn::Add(s0, hn::ShiftLeft<8>(s1)), s2);
 }
 
-HWY_INLINE void FinishSums(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
-                           hn::Vec<hn::ScalableTag<int32_t>> s01, hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half,
-                           int64_t column) {
-  FinishTotal(args, line, is_plain, TotalOf(s01, s2), half, column);
-}
-
-HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
-                           hn::Vec<hn::ScalableTag<int32_t>> s0, hn::Vec<hn::ScalableTag<int32_t>> s1,
-                           hn::Vec<hn::ScalableTag<int32_t>> s2, int64_t half, int64_t column) {
-  FinishSums(args, line, is_plain, hn::Add(s0, hn::ShiftLeft<8>(s1)), s2, half, column);
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels::internal
 HWY_AFTER_NAMESPACE();

@@ -141,8 +141,8 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const 
       for (int v = 0; v < kVectors; ++v) {
         const int64_t column = c + kLanes * v;
         const V32 low = Unwrapped<kBits>(args, lines[r], s[r][0][v], column);
-        FinishSums(args, lines[r], scales_are_plain && lines[r].is_plain, low, s[r][1][v], column / kHalfColumns,
-                   column % kHalfColumns);
+        FinishTotal(args, lines[r], scales_are_plain && lines[r].is_plain, TotalOf(low, s[r][1][v]),
+                    column / kHalfColumns, column % kHalfColumns);
       }
     }
   }
