@@ -42,7 +42,12 @@ using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<uint16_t, D32>;
 using V32 = hn::Vec<D32>;
 
-HWY_INLINE V32 LoadWeights(const uint8_t* p) { return hn::LoadU(D32(), reinterpret_cast<const int32_t*>(p)); }
+// Loads and steps stay in their order, and each weight is loaded once: GCC would start with many loads, and spill sums.
+HWY_INLINE V32 LoadWeights(const uint8_t* p) {
+  V32 weights = hn::LoadU(D32(), reinterpret_cast<const int32_t*>(p));
+  __asm__ volatile("" : "+v"(weights.raw));
+  return weights;
+}
 
 // The weights of one block of four k out of 8 / kBits that share their bytes.
 template <int kBits, int kBlock>
@@ -54,7 +59,7 @@ HWY_INLINE V32 Unpack(V32 packed) {
 
 // Assembly, as in gemm_dot.cc.
 HWY_INLINE void Step(V32 weights, V32 word, V32& sum) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
+  __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
 }
 
 // Of R lines.
@@ -63,6 +68,13 @@ struct Sums {
   V32 v[R][D][kVectors];
 };
 
+HWY_INLINE V32 Word(const char* p) {
+  V32 word;
+  __asm__ volatile("vpbroadcastd %1, %0" : "=v"(word.raw) : "m"(*reinterpret_cast<const char(*)[4]>(p)));
+  return word;
+}
+
+// Some lines: each word is needed for all vectors of weights.
 template <int kBits, int kBlock, int R, int D>
 HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<R, D>& s) {
   V32 w[kVectors];
@@ -72,13 +84,37 @@ HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTR
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 3
     for (int i = 0; i < D; ++i) {
-      int32_t word;
-      std::memcpy(&word, words + kLineBytes<D> * r + 4 * i, 4);
-      const V32 broadcast = hn::Set(D32(), word);
+      const V32 word = Word(words + kLineBytes<D> * r + 4 * i);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) Step(w[v], broadcast, s.v[r][i][v]);
+      for (int v = 0; v < kVectors; ++v) Step(w[v], word, s.v[r][i][v]);
     }
   }
+}
+
+// One line: each vector of weights is needed for all words, of kCount blocks from kFirst on.
+template <int kBits, int kFirst, int kCount, int D, int kBlock = 0>
+HWY_INLINE void AddVector(V32 packed, const V32 (&words)[kCount][D], int v, Sums<1, D>& s) {
+  const V32 weights = Unpack<kBits, kFirst + kBlock>(packed);
+#pragma GCC unroll 3
+  for (int i = 0; i < D; ++i) Step(weights, words[kBlock][i], s.v[0][i][v]);
+  if constexpr (kBlock + 1 < kCount) AddVector<kBits, kFirst, kCount, D, kBlock + 1>(packed, words, v, s);
+}
+template <int kBits, int kFirst, int kCount, int D>
+HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<1, D>& s) {
+  V32 w[kCount][D];
+#pragma GCC unroll 4
+  for (int b = 0; b < kCount; ++b) {
+#pragma GCC unroll 3
+    for (int i = 0; i < D; ++i) w[b][i] = Word(words + (kFirst + b) * kWordBytes<D> + 4 * i);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) AddVector<kBits, kFirst, kCount, D>(LoadWeights(weights + 64 * v), w, v, s);
+}
+
+template <int kBits, int kBlock, int R, int D>
+HWY_INLINE void AddBlock(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<R, D>& s) {
+  if constexpr (R == 1) BlocksOfLine<kBits, kBlock, 1>(weights, words, s);
+  else Block<kBits, kBlock>(weights, words + kBlock * kWordBytes<D>, s);
 }
 
 // The blocks that share their bytes. `fetch` as in DigitGroupArgs.
@@ -89,11 +125,15 @@ HWY_INLINE void Blocks(const uint8_t* HWY_RESTRICT weights, const char* HWY_REST
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + fetch + 64 * v);
   }
-  Block<kBits, 0>(weights, words, s);
-  if constexpr (kBits <= 4) Block<kBits, 1>(weights, words + kWordBytes<D>, s);
-  if constexpr (kBits == 2) {
-    Block<kBits, 2>(weights, words + 2 * kWordBytes<D>, s);
-    Block<kBits, 3>(weights, words + 3 * kWordBytes<D>, s);
+  if constexpr (R == 1 && D == 1) {  // which has registers for all
+    BlocksOfLine<kBits, 0, 8 / kBits>(weights, words, s);
+  } else {
+    AddBlock<kBits, 0>(weights, words, s);
+    if constexpr (kBits <= 4) AddBlock<kBits, 1>(weights, words, s);
+    if constexpr (kBits == 2) {
+      AddBlock<kBits, 2>(weights, words, s);
+      AddBlock<kBits, 3>(weights, words, s);
+    }
   }
 }
 
