@@ -58,6 +58,12 @@ struct LhsLines {
   const int32_t* steps = nullptr;  // in bytes
 };
 
+// Memory that is read after a product: `rows` rows of row_bytes bytes, `pitch` bytes apart.
+struct RowsAhead {
+  const char* data = nullptr;
+  int64_t rows = 0, row_bytes = 0, pitch = 0;
+};
+
 struct GemmArgs {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   // Panels in the kernel's formats. The distance between the matrices of a batch is in bytes; 0 if all share one.
@@ -65,6 +71,7 @@ struct GemmArgs {
   const void* rhs = nullptr;
   int64_t lhs_batch_bytes = 0, rhs_batch_bytes = 0;
   const LhsLines* lhs_lines = nullptr;  // if not null, `lhs` holds lines instead, as a block of gemm_by_lines.h may
+  RowsAhead ahead;                      // a block may fetch them into L2 meanwhile
 
   // Output: s32 (the sums themselves, no epilogue; s8 kernels only), f32, bf16 or f16. Any strides that address each
   // element once (but see Epilogue::adds); fastest if columns have stride 1.

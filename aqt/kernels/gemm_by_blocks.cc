@@ -40,6 +40,16 @@ struct Blocks {
   }
 };
 
+// Rows [first, last) of matrix b, as far as they are so simple.
+RowsAhead AheadOf(const Operand& src, int64_t b, int64_t first, int64_t last) {
+  if (src.rows.rank > 1 || src.k.rank > 1 || src.k.InnerStride() != 1) return {};
+  const int64_t size = SizeOf(src.dtype);
+  return {.data = static_cast<const char*>(src.data) + (src.batch.Offset(b) + src.rows.Offset(first)) * size,
+          .rows = std::min(last, src.rows.Count()) - first,
+          .row_bytes = src.k.Count() * size,
+          .pitch = src.rows.InnerStride() * size};
+}
+
 }  // namespace
 
 bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor* executor) {
@@ -72,6 +82,10 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
       own.lhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(panels) - first * blocks.panel_bytes);
       own.lhs_batch_bytes = 0;
       const int64_t width = kernel.lhs.width;
+      if (i + 1 < end) {
+        const int64_t next = (i + 1) % blocks.count;
+        own.ahead = AheadOf(lhs, (i + 1) / blocks.count, blocks.First(next) * width, blocks.First(next + 1) * width);
+      }
       kernel.block(own, b, first * width, std::min(last * width, args.m), 0, args.n);
     }
   };

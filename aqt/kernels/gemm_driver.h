@@ -85,6 +85,35 @@ inline int64_t TileRowsOfRun(int64_t left, int64_t width) {
 // The rhs panel of a product whose lhs is stored as lines may come from L2, up to this size.
 inline constexpr int64_t kLinesPanelBytes = 256 << 10;
 
+// A tile fetches at most so many lines of RowsAhead: more would hold up its products.
+inline constexpr int64_t kMostLinesAhead = 32;
+
+// Fetches RowsAhead, an equal part before each tile of a block.
+class FetchAhead {
+ public:
+  FetchAhead(const RowsAhead& ahead, int64_t tiles)
+      : row_(ahead.data),
+        pitch_(ahead.pitch),
+        row_bytes_(ahead.row_bytes),
+        rows_(ahead.rows),
+        lines_(std::min(kMostLinesAhead, (ahead.rows * ((ahead.row_bytes + 63) / 64) + tiles - 1) / tiles)) {}
+
+  void Fetch() {
+    for (int64_t i = 0; i < lines_ && rows_ > 0; ++i) {
+      __builtin_prefetch(row_ + at_, /*rw=*/0, /*locality=*/2);
+      at_ += 64;
+      if (at_ < row_bytes_) continue;
+      at_ = 0;
+      row_ += pitch_;
+      --rows_;
+    }
+  }
+
+ private:
+  const char* row_;
+  int64_t pitch_, row_bytes_, rows_, lines_, at_ = 0;
+};
+
 // An rhs of this size stays in L1 while tiles go over it.
 inline constexpr int64_t kShortRhsBytes = 16 << 10;
 
@@ -256,6 +285,7 @@ class BlockProduct {
     }
     const int64_t first = num_blocks == 1 ? RunPanels() : n0_;
     const int64_t chunk = num_blocks == 1 || lhs_fits ? kNr : kChunkPanels * kNr;
+    ahead_ = FetchAhead(args_.ahead, std::max<int64_t>(1, num_blocks * num_tiles_ * ((n1_ - n0_ + kNr - 1) / kNr)));
     for (int64_t chunk0 = first; chunk0 < n1_; chunk0 += chunk) {
       const int64_t chunk1 = std::min(n1_, chunk0 + chunk);
       int64_t g = 0;
@@ -394,6 +424,7 @@ class BlockProduct {
     Acc* sums = partial_ + (n - chunk0) * kMaxBlockRows;
     for (int64_t i = 0; i < num_tiles_; ++i, sums += kMr * kNr) {
       const TileRows& tile = tiles_[i];
+      ahead_.Fetch();
       const Acc* init = g == 0 ? start : sums;
       const TileLhs lhs = args_.lhs_lines == nullptr
                               ? TileLhs{tile.lhs + g * 4 * kMr}
@@ -461,6 +492,7 @@ class BlockProduct {
   const bool streams_, scaled_;
   const int64_t row_stride_, out_offset_;
   int64_t block_groups_ = 0;
+  FetchAhead ahead_{{}, 1};
   TileRows tiles_[kMaxBlockRows / kMr];
   int64_t num_tiles_ = 0;
   float row_scales_[kMaxBlockRows + kMr], col_scales_[kNr];
