@@ -79,7 +79,7 @@ StepFunctions FunctionsOf(Kind kind, const PlacedStep& step, bool streams) {
     case Kind::kSquare: return Of<Map1<Square>>();
     case Kind::kLoadAdd: return Of<LoadTwo<Sum>>();
     case Kind::kLoadSub: return Of<LoadTwo<Difference>>();
-    case Kind::kLoadDiv: return Of<LoadTwo<Quotient>>();
+    case Kind::kLoadDiv: return step.y.is_number ? Of<LoadDivByNumber>() : Of<LoadTwo<Quotient>>();
     case Kind::kMulAddEach: return Of<OfProduct<Sum, false, true>>();
     case Kind::kLoadMul: return Of<LoadProduct>();
     case Kind::kMulAdd: return OfProducts<Sum>(step);
@@ -89,7 +89,7 @@ StepFunctions FunctionsOf(Kind kind, const PlacedStep& step, bool streams) {
     case Kind::kAddProduct: return OfWithProduct<Sum>(step);
     case Kind::kSubProduct: return OfWithProduct<Difference>(step);
     case Kind::kSubFromProduct: return OfWithProduct<DifferenceFrom>(step);
-    case Kind::kDiv: return OfMap2<Quotient>(step);
+    case Kind::kDiv: return step.x.is_number ? Of<DivByNumber>() : Of<Map2<Quotient, false>>();
     case Kind::kDivInto: return OfMap2<QuotientInto>(step);
     case Kind::kMax: return OfMap2<Larger>(step);
     case Kind::kMin: return OfMap2<Smaller>(step);

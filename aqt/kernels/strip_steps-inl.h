@@ -262,6 +262,35 @@ AQT_OF_ONE(ErrorFunction, ErfOf(Tag(), a));
 #undef AQT_OF_TWO
 #undef AQT_OF_ONE
 
+// The magnitudes that QuotientsBy divides without divisions.
+constexpr float kLeastOfQuotient = 0x1p-60f, kMostOfQuotient = 0x1p60f;
+
+// x / n, correctly rounded, where all of n are the same number. If x and n are in the range above,
+//   y = 1 / n, q = x y, q + (x - q n) y
+// rounded in these places is the quotient, and takes a third of the time. Nothing overflows or underflows, so only the
+// significands matter. The sum differs from the quotient by less than 2^-22 ulp before it is rounded, so it could be
+// wrong only where the quotient is so near to the middle of two floats. The test tries all of these.
+HWY_INLINE Strip QuotientsBy(V n, const Strip& x) {
+  const hn::RebindToUnsigned<Tag> du;
+  const auto twice = [](float bound) { return 2 * __builtin_bit_cast(uint32_t, bound); };
+  // The bits of the magnitude, twice; from the bound on.
+  const auto key = [&](V v) HWY_ATTR {
+    const auto bits = hn::BitCast(du, v);
+    return hn::Sub(hn::Add(bits, bits), hn::Set(du, twice(kLeastOfQuotient)));
+  };
+  const V y = hn::Div(hn::Set(Tag(), 1), n);
+  auto largest = key(n);
+  const Strip quotients = Map(x, [&](V v, int64_t) HWY_ATTR {
+    largest = hn::Max(largest, key(v));
+    const V q = hn::Mul(v, y);
+    return Fma(NegFma(q, n, v), y, q);
+  });
+  const auto range = hn::Set(du, twice(kMostOfQuotient) - twice(kLeastOfQuotient));
+  if (hn::AllFalse(du, hn::Gt(largest, range))) [[likely]]
+    return quotients;
+  return Map(x, [&](V v, int64_t) HWY_ATTR { return hn::Div(v, n); });
+}
+
 // ---- steps: Run changes the accumulator
 
 // a = F(a, x). kNumber: x is a number.
@@ -276,6 +305,14 @@ struct Map2 {
       const float* const x = At<kFull>(step.x, part, memory);
       a = Map(a, [&](V v, int64_t i) HWY_ATTR { return F::Apply(v, LoadAt(x, i)); });
     }
+  }
+};
+
+// a = a / x, a number.
+struct DivByNumber {
+  template <bool kFull>
+  static HWY_INLINE void Run(const PlacedStep& step, Memory&, const Part&, Strip& a) {
+    a = QuotientsBy(NumberAt(step.x), a);
   }
 };
 
@@ -344,6 +381,14 @@ struct WithProduct {
     } else {
       a = Map(a, [&](V v, int64_t i) HWY_ATTR { return F::Apply(v, hn::Mul(LoadAt(x, i), y)); });
     }
+  }
+};
+
+// a = x / y, where y is a number.
+struct LoadDivByNumber {
+  template <bool kFull>
+  static HWY_INLINE void Run(const PlacedStep& step, Memory& memory, const Part& part, Strip& a) {
+    a = QuotientsBy(NumberAt(step.y), Load(At<kFull>(step.x, part, memory)));
   }
 };
 

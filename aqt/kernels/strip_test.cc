@@ -1,5 +1,6 @@
 #include "aqt/kernels/strip.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -333,6 +334,73 @@ TEST(StripTest, SumsOfProductsByNumbers) {
       function.Run({arrays, call_numbers, outputs.data(), 1, kCount}, target);
       EXPECT_EQ(got, want) << ToString(target);
       EXPECT_EQ(a_got, a_want) << ToString(target);
+    }
+  }
+}
+
+// Integers x from 2^23 below 2^24 for which x / n, of such an n, is nearest to the middle of two floats:
+// x 2^e = m n + s for an odd m of e + 1 bits, where e is 24 or 25, and a small s that is not 0.
+std::vector<float> HardDividends(uint32_t n) {
+  constexpr int kMostOfS = 8;
+  const int zeros = std::countr_zero(n);
+  const uint32_t odd = n >> zeros;
+  uint32_t inverse = odd;  // modulo 2^32, by Newton's rule
+  for (int i = 0; i < 5; ++i) inverse *= 2 - odd * inverse;
+  std::vector<float> dividends;
+  for (int e = 24; e <= 25; ++e) {
+    for (int s = -kMostOfS; s <= kMostOfS; ++s) {
+      if (s == 0 || s % (1 << zeros) != 0) continue;
+      const int64_t modulus = int64_t{1} << (e - zeros);
+      int64_t m = static_cast<int64_t>(static_cast<uint32_t>(-s >> zeros) * inverse) & (modulus - 1);
+      if (m % 2 == 0) continue;
+      for (; m < 1 << 25; m += modulus) {
+        const int64_t x = (m * n + s) >> e;
+        if (m >= 1 << 24 && x >= 1 << 23 && x < 1 << 24) dividends.push_back(static_cast<float>(x));
+      }
+    }
+  }
+  return dividends;
+}
+
+// Of the hardest dividends, and of others, for each kStep-th significand of a divisor. With a kStep of 1 it takes one
+// to two minutes, and passes.
+TEST(StripTest, QuotientsByANumberAreRoundedOnce) {
+  constexpr int64_t kColumns = 256, kRows = 64;
+  constexpr uint32_t kStep = 2039;
+  std::mt19937 random(7);
+  StripBuilder by_array, by_step;
+  by_array.Output(by_array.Binary(BinaryKind::kDiv, by_array.Array(), by_array.Number(/*per_row=*/true)));
+  const int negative = by_step.Unary(UnaryKind::kNeg, by_step.Array());
+  by_step.Output(by_step.Binary(BinaryKind::kDiv, negative, by_step.Number(/*per_row=*/true)));
+  const StripFunction functions[] = {std::move(by_array).Build(), std::move(by_step).Build()};
+  std::vector<float> x(kRows * kColumns), n(kRows), want(x.size()), got(x.size());
+  // From 2^-64 to 2^64, or from `least` on; a little more than QuotientsBy takes.
+  const auto scale = [&](int least) {
+    return std::ldexp(random() % 2 == 0 ? 1.0f : -1.0f, least + static_cast<int>(random() % (65 - least)));
+  };
+  for (uint32_t divisor = 1 << 23; divisor < 1 << 24;) {
+    int64_t rows = 0;
+    for (; rows < kRows && divisor < 1 << 24; ++rows, divisor += kStep) {
+      std::vector<float> hard = HardDividends(divisor);
+      ASSERT_LE(hard.size(), kColumns);
+      const bool wide = rows % 8 == 0;
+      n[rows] = static_cast<float>(divisor) * 0x1p-23f * scale(wide ? -64 : 0);
+      for (int64_t j = 0; j < kColumns; ++j) {
+        const bool is_hard = j < static_cast<int64_t>(hard.size());
+        const float significand = is_hard ? hard[j] : static_cast<float>((1 << 23) + random() % (1 << 23));
+        x[rows * kColumns + j] = significand * 0x1p-23f * (wide ? scale(-64) : std::ldexp(1.0f, random() % 60));
+      }
+    }
+    const void* arrays[] = {x.data()};
+    const float* numbers[] = {n.data()};
+    void* outputs[] = {got.data()};
+    for (const bool negates : {false, true}) {
+      for (int64_t i = 0; i < rows * kColumns; ++i) want[i] = (negates ? -x[i] : x[i]) / n[i / kColumns];
+      for (const Target target : SupportedTargets()) {
+        functions[negates].Run({arrays, numbers, outputs, rows, kColumns}, target);
+        ASSERT_EQ(std::memcmp(got.data(), want.data(), rows * kColumns * sizeof(float)), 0)
+            << "divisor below " << divisor << ", " << ToString(target);
+      }
     }
   }
 }
