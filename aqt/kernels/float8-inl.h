@@ -57,8 +57,8 @@ HWY_INLINE void StoreFloat8(D d, V y, uint8_t* q) {
   const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(d, clamped), hn::BitCast(d, magic)));
   const auto steps = hn::Sub(sum, magic);  // 2^kMantissaBits and more for a normal value
   const auto before = hn::Sub(hn::ShiftRight<kShift>(power), hn::Set(di, kFirst << Format::kMantissaBits));
-  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(di, 0x80));
-  const auto code = hn::IfThenElse(is_nan, hn::Set(di, Format::kNan), hn::Or(hn::Add(before, steps), sign));
+  const auto with_sign = hn::OrAnd(hn::Add(before, steps), hn::ShiftRight<24>(bits), hn::Set(di, 0x80));
+  const auto code = hn::IfThenElse(is_nan, hn::Set(di, Format::kNan), with_sign);
   const hn::Rebind<uint8_t, D> d8;
   hn::StoreU(hn::U8FromU32(hn::BitCast(du, code)), d8, q);
 }

@@ -96,8 +96,8 @@ class UniformScale {
       : scale_(flush ? internal::FlushedToZero(scale) : scale), zero_(static_cast<float>(zero_point)) {}
   ScaleAndZero At(FloatTag d, int64_t) const { return {hn::Set(d, scale_), hn::Set(d, zero_)}; }
   ScaleAndZero Rest(FloatTag d, int64_t, int64_t) const { return At(d, 0); }
-  // Whether x * scale can round to something other than 0 for a subnormal x: |x| < 2^-126, and 0.5 rounds to 0.
-  bool SubnormalsMatter() const { return !(__builtin_fabsf(scale_) <= 0x1p125f); }
+  // Whether all magnitudes are known to be at most this.
+  bool IsAtMost(float bound) const { return __builtin_fabsf(scale_) <= bound; }
   bool HasZeroPoint() const { return zero_ != 0; }
 
  private:
@@ -121,7 +121,7 @@ class VaryingScale {
     if (zero_point_ != nullptr) std::copy(zero_point_ + i, zero_point_ + i + n, zero_point);
     return VaryingScale(scale, zero_point, flush_).At(d, 0);
   }
-  bool SubnormalsMatter() const { return true; }
+  bool IsAtMost(float) const { return false; }
   bool HasZeroPoint() const { return zero_point_ != nullptr; }
 
  private:

@@ -50,6 +50,9 @@ struct Clamp {
   }
 };
 
+// Products of subnormal numbers, |x| < 2^-126, with scales up to this one are at most 0.5, which rounds to 0.
+constexpr float kLargestPlainScale = 0x1p125f;
+
 // R rounds to P.
 template <class P, bool kFlush>
 struct MultiplyByInverse {
@@ -166,7 +169,8 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
     if (divide && scales.HasZeroPoint()) ForEachVector(in, n, scales, out, DivideByScale<T, true>{clamp});
     else if (divide) ForEachVector(in, n, scales, out, DivideByScale<T, false>{clamp});
-    else if (flush && scales.SubnormalsMatter()) ForEachVector(in, n, scales, out, MultiplyByInverse<P, true>{clamp});
+    else if (flush && !scales.IsAtMost(kLargestPlainScale))
+      ForEachVector(in, n, scales, out, MultiplyByInverse<P, true>{clamp});
     else ForEachVector(in, n, scales, out, MultiplyByInverse<P, false>{clamp});
   };
   if (x.col_stride == 1 && args.q_col_stride == 1 && args.grid.col_stride == 0) {

@@ -22,16 +22,16 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// From: the dtype of x; Product: of the scaled values; Fp8: of the result.
-template <class From, class Product, class Fp8>
-struct MultiplyToFp8 {
-  float smallest;  // smaller magnitudes of x count as zero
+// Products of subnormal numbers with scales up to this one are zeros of every format, flushed or not.
+constexpr float kLargestPlainScale = 0x1p100f;
 
+// From: the dtype of x; Product: of the scaled values; Fp8: of the result. kFlush: subnormal numbers count as zeros.
+template <class From, class Product, class Fp8, bool kFlush>
+struct MultiplyToFp8 {
   template <class D>
   HWY_INLINE void Apply(D d, const From* in, const ScaleAndZero& s, uint8_t* q) const {
     const FloatVec loaded = LoadFloat(d, in);
-    const auto tiny = hn::Lt(hn::Abs(loaded), hn::Set(d, smallest));
-    const FloatVec x = hn::IfThenElse(tiny, hn::And(loaded, hn::Set(d, -0.0f)), loaded);
+    const FloatVec x = kFlush ? Flush(d, loaded) : loaded;
     StoreFloat8<Fp8>(d, RoundLanes<Product>::Apply(d, hn::Mul(x, s.scale)), q);
   }
 };
@@ -40,12 +40,16 @@ template <class From, class Product, class Fp8>
 void QuantizeFp8Of(const QuantizeFp8Args& args) {
   const FloatMatrix& x = args.x;
   const bool flush = args.flush_subnormals && !std::is_same_v<From, Float16>;
-  const MultiplyToFp8<From, Product, Fp8> body = {flush ? internal::kSmallestNormal : 0.0f};
-  ForEachRun<From, uint8_t>(
-      x.rows, x.cols, {static_cast<const From*>(x.data), x.row_stride, x.col_stride},
-      {args.q, args.q_row_stride, args.q_col_stride}, args.grid, x.row_stride == 1 && x.col_stride != 1,
-      /*flush=*/false,
-      [=](const From* in, int64_t n, const auto& scales, uint8_t* out) { ForEachVector(in, n, scales, out, body); });
+  ForEachRun<From, uint8_t>(x.rows, x.cols, {static_cast<const From*>(x.data), x.row_stride, x.col_stride},
+                            {args.q, args.q_row_stride, args.q_col_stride}, args.grid,
+                            x.row_stride == 1 && x.col_stride != 1,
+                            /*flush=*/false, [=](const From* in, int64_t n, const auto& scales, uint8_t* out) {
+                              if (flush && !scales.IsAtMost(kLargestPlainScale)) {
+                                ForEachVector(in, n, scales, out, MultiplyToFp8<From, Product, Fp8, true>());
+                              } else {
+                                ForEachVector(in, n, scales, out, MultiplyToFp8<From, Product, Fp8, false>());
+                              }
+                            });
 }
 
 template <class From>

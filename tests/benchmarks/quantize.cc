@@ -31,6 +31,7 @@
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/quantize.h"
+#include "aqt/kernels/quantize_fp8.h"
 #include "aqt/kernels/quantize_reference.h"
 #include "aqt/kernels/reference.h"
 #include "aqt/kernels/target.h"
@@ -115,6 +116,17 @@ Call QuantizeE4M3(const DataPtr& d, const Target* target) {
   return Holding({d}, [=, t = *target] { kernels::QuantizeE4M3(args, t); });
 }
 
+// By the rules of AQT, as contractions of e4m3 do.
+Call QuantizeFp8(const DataPtr& d, Executor*) {
+  kernels::QuantizeFp8Args args;
+  args.x = d->matrix();
+  args.grid = d->grid(d->cols());
+  args.flush_subnormals = true;
+  args.q = reinterpret_cast<uint8_t*>(d->q.data());
+  args.q_row_stride = d->cols();
+  return Holding({d}, [=] { kernels::QuantizeFp8(args); });
+}
+
 Call DequantizeE4M3(const DataPtr& d, const Target* target) {
   kernels::DequantizeE4M3Args args = {
       reinterpret_cast<const Float8E4M3FN*>(d->q.data()), d->rows(), d->cols(), d->cols(), 1, d->grid(d->cols())};
@@ -196,6 +208,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
     targets("dequantize_row", Bytes::kCopied, Dequantize);
     targets("quantize_e4m3_row", Bytes::kCopied, QuantizeE4M3);
     targets("dequantize_e4m3_row", Bytes::kCopied, DequantizeE4M3);
+    add("quantize_fp8_row", "aqt", Bytes::kCopied, QuantizeFp8);
     add("quantize_pack", "aqt", Bytes::kCopied, QuantizePack);
     add("convert_int4_g128", "aqt", Bytes::kRead, ConvertInt4);
   }
