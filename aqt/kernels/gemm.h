@@ -105,7 +105,7 @@ struct GemmKernel {
   // for whole panels of rows. Null if the kernel has none.
   int32_t block_groups = 0;
   void (*add_block)(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
-                    float* sums) = nullptr;
+                    float* sums, const RowsAhead& ahead) = nullptr;
   bool reads_lines = false;  // whether `block` takes GemmArgs::lhs_lines
 };
 

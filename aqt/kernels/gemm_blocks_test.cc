@@ -240,6 +240,23 @@ TEST_F(GemmBlocksTest, ManyBlocksGiveTheBitsOfPackedPanels) {
   }
 }
 
+// Rows of a k that is cut, in whole lines and not, and more columns than have their sums in L2.
+TEST_F(GemmBlocksTest, RowsOfALongKGiveTheBitsOfPackedPanels) {
+  ThreadPool threads(2);
+  int kernels = 0;
+  for (const GemmKernel* kernel : AllGemmKernels()) {
+    if (kernel->add_block == nullptr || kernel->emulated) continue;
+    ++kernels;
+    const int64_t lines = kernel->lhs.element == Element::kF32 ? 704 : 1408;
+    for (const int64_t channels : {lines, lines + 3}) {
+      const Windows windows = {.height = 4, .width = 30, .channels = channels, .stride = 1, .places_are_rows = true};
+      Compare(*kernel, windows, 2, 33, Way::kByBlocks, &threads);
+      if (channels == lines) Compare(*kernel, windows, 1, 1400, Way::kByBlocks, nullptr);
+    }
+  }
+  EXPECT_GT(kernels, 0);
+}
+
 TEST_F(GemmBlocksTest, ByLinesGivesTheBitsOfPackedPanels) {
   ThreadPool threads(2);
   for (const GemmKernel* kernel : AllGemmKernels()) {

@@ -15,6 +15,21 @@ namespace {
 constexpr int64_t kMinBlockRows = 48;
 // So many rows that fit L2 are worth it for an lhs whose rows do not overlap.
 constexpr int64_t kMinFittingRows = 96;
+// Sums of so many bytes stay in L2 beside a block of rows and of k.
+constexpr int64_t kSumBytes = 640 << 10;
+
+// Rows with all of their k.
+bool FitL2(const GemmKernel& kernel, int64_t k) {
+  return kernel.lhs.PanelBytes(k) * CeilDiv(kMinFittingRows, kernel.lhs.width) <= internal::kBlockBytes;
+}
+
+// Whether rows are multiplied by blocks of k: rows of so many bytes, and more than a few, for which columns are read in
+// one go.
+constexpr int64_t kSlicedRowBytes = 16 << 10;
+bool IsSliced(const GemmKernel& kernel, int64_t m, int64_t k) {
+  return kernel.add_block != nullptr && m >= kMinFittingRows &&
+         kernel.lhs.PanelBytes(k) >= kSlicedRowBytes * kernel.lhs.width;
+}
 
 // How the rows of all matrices are cut.
 struct Blocks {
@@ -26,7 +41,8 @@ struct Blocks {
       : panels(kernel.lhs.NumPanels(m)), panel_bytes(kernel.lhs.PanelBytes(k)) {
     const int64_t width = kernel.lhs.width, most = kernel.block_rows / width;
     const int64_t least = std::min(CeilDiv(kMinBlockRows, width), most);
-    count = CeilDiv(panels, std::clamp(internal::kBlockBytes / std::max<int64_t>(1, panel_bytes), least, most));
+    const int64_t fit = IsSliced(kernel, m, k) ? most : internal::kBlockBytes / std::max<int64_t>(1, panel_bytes);
+    count = CeilDiv(panels, std::clamp(fit, least, most));
     // As many for each thread.
     const int64_t even = CeilDiv(count, threads) * threads;
     if (batch % threads != 0 && even * least <= panels) count = even;
@@ -50,6 +66,41 @@ RowsAhead AheadOf(const Operand& src, int64_t b, int64_t first, int64_t last) {
           .pitch = src.rows.InnerStride() * size};
 }
 
+// The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of as
+// many columns as stay in L2. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
+void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
+                    int64_t b, int64_t first, int64_t last, char* buffer) {
+  const int64_t step = kernel.block_groups * kernel.lhs.k_group, panels = last - first;
+  const int64_t width = kernel.lhs.width, cols = kernel.rhs.width, m0 = first * width;
+  const int64_t rows = std::min(last * width, args.m) - m0, panel_sums = panels * width * cols;
+  const int64_t lhs_bytes = panels * kernel.lhs.PanelBytes(step), sum_bytes = panel_sums * int64_t{sizeof(float)};
+  float* const sums = reinterpret_cast<float*>(buffer + lhs_bytes);
+  const int64_t room = std::min(kSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
+  const int64_t n_panels = kernel.rhs.NumPanels(args.n);
+  const int64_t parts = CeilDiv(n_panels, std::max<int64_t>(1, room / sum_bytes));
+  const char* const rhs = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t p0 = n_panels * part / parts, p1 = n_panels * (part + 1) / parts;
+    for (int64_t k0 = 0; k0 < args.k; k0 += step) {
+      const int64_t k1 = std::min(args.k, k0 + step);
+      PackPanels(kernel.target, kernel.lhs, lhs, {b, first, last, k0, k1}, buffer, subnormals_are_zero);
+      const int64_t groups = kernel.lhs.NumGroups(k1 - k0), pitch = kernel.rhs.PanelBytes(args.k);
+      const char* block = rhs + p0 * pitch + kernel.rhs.GroupBytes(kernel.lhs.NumGroups(k0));
+      for (int64_t p = p0; p < p1; ++p, block += pitch) {
+        const RowsAhead next = {.data = block + pitch, .rows = p + 1 < p1, .row_bytes = kernel.rhs.GroupBytes(groups)};
+        kernel.add_block(buffer, kernel.lhs.PanelBytes(k1 - k0), block, groups, rows, /*first=*/k0 == 0,
+                         sums + (p - p0) * panel_sums, next);
+      }
+    }
+    for (int64_t p = p0; p < p1; ++p) {
+      for (int64_t m = 0; m < rows; m += width) {
+        internal::FinishTile(kernel.target, args, b, m0 + m, std::min(width, rows - m), p * cols,
+                             std::min(cols, args.n - p * cols), sums + (p - p0) * panel_sums + m * cols, cols);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor* executor) {
@@ -60,7 +111,7 @@ bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor
 }
 
 bool IsFasterByBlocks(const GemmKernel& kernel, const Operand& lhs) {
-  return kernel.lhs.PanelBytes(lhs.k.Count()) * CeilDiv(kMinFittingRows, kernel.lhs.width) <= internal::kBlockBytes;
+  return FitL2(kernel, lhs.k.Count()) || IsSliced(kernel, lhs.rows.Count(), lhs.k.Count());
 }
 
 void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
@@ -69,6 +120,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
   const int64_t threads = internal::NumThreads(args, executor);
   const Blocks blocks(kernel, args.batch, args.m, args.k, threads);
   const int64_t parts = blocks.NumParts(threads);
+  const bool sliced = IsSliced(kernel, args.m, args.k);
   const auto run = [&](int64_t part) {
     const int64_t begin = blocks.all * part / parts, end = blocks.all * (part + 1) / parts;
     // All blocks of the part take turns in the place of its first one, and of the next, which may be larger.
@@ -76,6 +128,10 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / blocks.count, block = i % blocks.count;
       const int64_t first = blocks.First(block), last = blocks.First(block + 1);
+      if (sliced) {
+        MultiplySliced(kernel, lhs, subnormals_are_zero, args, b, first, last, panels);
+        continue;
+      }
       PackPanels(kernel.target, kernel.lhs, lhs, {b, first, last, 0, args.k}, panels, subnormals_are_zero);
       // The kernel looks for row m0 behind the rows before it, which are not there.
       GemmArgs own = args;

@@ -511,13 +511,15 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
 // GemmKernel::add_block.
 template <class Tile>
 void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
-                  float* sums) {
+                  float* sums, const RowsAhead& rows_ahead) {
   constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
+  FetchAhead ahead(rows_ahead, (rows + kMr - 1) / kMr);
   static_assert(Tile::kRhs.HeaderBytes() == 0);
   const char* const columns = static_cast<const char*>(rhs);
   const char* panel = static_cast<const char*>(lhs);
   for (; rows > 0; rows -= kMr, panel += lhs_panel_bytes, sums += kMr * kNr) {
     const float* init = first ? nullptr : sums;
+    ahead.Fetch();
     if (rows == 1) Tile::template Accumulate<1, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
     else if (rows == 2) Tile::template Accumulate<2, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
     else if (rows <= 4) Tile::template Accumulate<4, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);

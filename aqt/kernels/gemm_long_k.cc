@@ -57,7 +57,7 @@ class Run {
       for (int64_t p = first; p < last; ++p) {
         Pack(kernel_.rhs, rhs_, {b, p, p + 1, k0, k1}, rhs_block);
         kernel_.add_block(buffer, kernel_.lhs.PanelBytes(k1 - k0), rhs_block, kernel_.lhs.NumGroups(k1 - k0), args_.m,
-                          /*first=*/k0 == 0, sums + (p - first) * PanelSums());
+                          /*first=*/k0 == 0, sums + (p - first) * PanelSums(), {});
       }
     }
     Finish(b, first, last, sums);

@@ -165,14 +165,17 @@ class LinePacker {
   // Lines of a row are `width` lines apart.
   void RowSteps(char* panels) const {
     const auto copy = AQT_HWY_DISPATCH(target_, CopyRows);
-    const int64_t width = format_.width, pitch = width * kLine, k = src_.k.Count(), run = src_.k.InnerSize();
-    const int64_t panel_bytes = format_.PanelBytes(k), run_lines = run * size_ / kLine;
+    const int64_t width = format_.width, pitch = width * kLine, run = src_.k.InnerSize();
+    const int64_t panel_bytes = format_.PanelBytes(range_.k1 - range_.k0);
     for (int64_t p = range_.first; p < range_.last; ++p, panels += panel_bytes) {
       const char* rows[kMaxRows];
       const int64_t count = Rows(p * width, rows);
       char* to = panels;
-      for (int64_t i = 0; i < k; i += run, to += run_lines * pitch) {
-        copy(change_, {rows, count, src_.k.Offset(i) * size_, run_lines, to, pitch});
+      for (int64_t k = range_.k0; k < range_.k1;) {
+        const int64_t part = std::min(run - k % run, range_.k1 - k), lines = part * size_ / kLine;
+        copy(change_, {rows, count, src_.k.Offset(k) * size_, lines, to, pitch});
+        k += part;
+        to += lines * pitch;
       }
       if (count == width) continue;  // else zeros beyond the end
       for (int64_t i = count * kLine; i < panel_bytes; i += pitch) {
@@ -227,9 +230,9 @@ class LinePacker {
 bool PacksLines(const PanelFormat& format, const Operand& src, const PanelRange& range) {
   if (format.has_correction || !Stores(format.element, src.dtype)) return false;
   if (format.layout == PanelFormat::Layout::kRowSteps) {
-    const bool all_k = range.k0 == 0 && range.k1 == src.k.Count();
-    return all_k && format.width <= kMaxRows && src.k.InnerStride() == 1 &&
-           src.k.InnerSize() * SizeOf(src.dtype) % kLine == 0;
+    const auto is_whole = [&](int64_t k) { return k * SizeOf(src.dtype) % kLine == 0; };
+    return format.width <= kMaxRows && src.k.InnerStride() == 1 && is_whole(src.k.InnerSize()) && is_whole(range.k0) &&
+           is_whole(range.k1);
   }
   return format.k_group == 1 && src.rows.InnerStride() == 1 && src.rows.InnerSize() % format.width == 0 &&
          format.width * SizeOf(src.dtype) % kLine == 0;

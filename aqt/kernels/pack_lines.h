@@ -20,7 +20,7 @@ struct PanelRange {
 };
 
 // Whether PackLines takes it: elements of the format, and
-//   - kRowSteps: all k, in contiguous runs of whole lines;
+//   - kRowSteps: k in contiguous runs of whole lines, and a part of k that is whole lines;
 //   - kInterleaved, groups of one: rows in contiguous runs of whole panels of whole lines.
 bool PacksLines(const PanelFormat& format, const Operand& src, const PanelRange& range);
 
