@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm_driver.h"
+#include "aqt/kernels/gemm_long_k.h"
 #include "aqt/kernels/gemm_report.h"
 #include "aqt/kernels/pack_panels.h"
 
@@ -15,8 +17,6 @@ namespace {
 constexpr int64_t kMinBlockRows = 48;
 // So many rows that fit L2 are worth it for an lhs whose rows do not overlap.
 constexpr int64_t kMinFittingRows = 96;
-// Sums of so many bytes stay in L2 beside a block of rows and of k.
-constexpr int64_t kSumBytes = 640 << 10;
 
 // Rows with all of their k.
 bool FitL2(const GemmKernel& kernel, int64_t k) {
@@ -70,34 +70,16 @@ RowsAhead AheadOf(const Operand& src, int64_t b, int64_t first, int64_t last) {
 // many columns as stay in L2. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
 void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
                     int64_t b, int64_t first, int64_t last, char* buffer) {
-  const int64_t step = kernel.block_groups * kernel.lhs.k_group, panels = last - first;
-  const int64_t width = kernel.lhs.width, cols = kernel.rhs.width, m0 = first * width;
-  const int64_t rows = std::min(last * width, args.m) - m0, panel_sums = panels * width * cols;
-  const int64_t lhs_bytes = panels * kernel.lhs.PanelBytes(step), sum_bytes = panel_sums * int64_t{sizeof(float)};
-  float* const sums = reinterpret_cast<float*>(buffer + lhs_bytes);
-  const int64_t room = std::min(kSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
+  const int64_t panels = last - first, step = kernel.block_groups * kernel.lhs.k_group;
+  const int64_t lhs_bytes = panels * kernel.lhs.PanelBytes(step);
+  const int64_t sum_bytes = panels * kernel.lhs.width * kernel.rhs.width * int64_t{sizeof(float)};
+  const int64_t room = std::min(internal::kLongKSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
   const int64_t n_panels = kernel.rhs.NumPanels(args.n);
   const int64_t parts = CeilDiv(n_panels, std::max<int64_t>(1, room / sum_bytes));
-  const char* const rhs = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes;
   for (int64_t part = 0; part < parts; ++part) {
-    const int64_t p0 = n_panels * part / parts, p1 = n_panels * (part + 1) / parts;
-    for (int64_t k0 = 0; k0 < args.k; k0 += step) {
-      const int64_t k1 = std::min(args.k, k0 + step);
-      PackPanels(kernel.target, kernel.lhs, lhs, {b, first, last, k0, k1}, buffer, subnormals_are_zero);
-      const int64_t groups = kernel.lhs.NumGroups(k1 - k0), pitch = kernel.rhs.PanelBytes(args.k);
-      const char* block = rhs + p0 * pitch + kernel.rhs.GroupBytes(kernel.lhs.NumGroups(k0));
-      for (int64_t p = p0; p < p1; ++p, block += pitch) {
-        const RowsAhead next = {.data = block + pitch, .rows = p + 1 < p1, .row_bytes = kernel.rhs.GroupBytes(groups)};
-        kernel.add_block(buffer, kernel.lhs.PanelBytes(k1 - k0), block, groups, rows, /*first=*/k0 == 0,
-                         sums + (p - p0) * panel_sums, next);
-      }
-    }
-    for (int64_t p = p0; p < p1; ++p) {
-      for (int64_t m = 0; m < rows; m += width) {
-        internal::FinishTile(kernel.target, args, b, m0 + m, std::min(width, rows - m), p * cols,
-                             std::min(cols, args.n - p * cols), sums + (p - p0) * panel_sums + m * cols, cols);
-      }
-    }
+    internal::MultiplyByBlocksOfK(kernel, lhs, /*rhs=*/nullptr, subnormals_are_zero, args,
+                                  {b, first, last, n_panels * part / parts, n_panels * (part + 1) / parts},
+                                  {buffer, nullptr, reinterpret_cast<float*>(buffer + lhs_bytes)});
   }
 }
 

@@ -13,8 +13,6 @@ namespace {
 
 int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// The sums of a part of the columns, which one thread computes: so many stay in L2 beside the operands' blocks.
-constexpr int64_t kSumBytes = 640 << 10;
 // Threads that the buffer has room for.
 constexpr int64_t kMaxThreads = 8;
 
@@ -29,7 +27,7 @@ struct Parts {
         lhs_bytes(RoundUp(kernel.lhs.PackedBytes(m, kernel.block_groups * kernel.lhs.k_group), kPanelAlignment)),
         rhs_bytes(kernel.rhs.PanelBytes(kernel.block_groups * kernel.rhs.k_group)) {
     const int64_t panel_bytes = kernel.lhs.NumPanels(m) * kernel.lhs.width * kernel.rhs.width * int64_t{sizeof(float)};
-    const int64_t fit = std::max<int64_t>(1, kSumBytes / std::max<int64_t>(1, panel_bytes));
+    const int64_t fit = std::max<int64_t>(1, internal::kLongKSumBytes / std::max<int64_t>(1, panel_bytes));
     const int64_t least = std::max(CeilDiv(n_panels, fit), CeilDiv(threads, std::max<int64_t>(1, batch)));
     per_matrix = std::clamp<int64_t>(least, 1, std::max<int64_t>(1, n_panels));
     sum_bytes = CeilDiv(n_panels, per_matrix) * panel_bytes;
@@ -40,53 +38,49 @@ struct Parts {
   int64_t Bytes() const { return lhs_bytes + rhs_bytes + sum_bytes; }
 };
 
-class Run {
- public:
-  Run(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero, const GemmArgs& args)
-      : kernel_(kernel), lhs_(lhs), rhs_(rhs), flush_(subnormals_are_zero), args_(args) {}
-
-  // Columns of panels [first, last) of matrix b.
-  void operator()(int64_t b, int64_t first, int64_t last, const Parts& parts, char* buffer) const {
-    char* const rhs_block = buffer + parts.lhs_bytes;
-    float* const sums = reinterpret_cast<float*>(rhs_block + parts.rhs_bytes);
-    const int64_t step = kernel_.block_groups * kernel_.lhs.k_group;
-    if (args_.k == 0) std::fill_n(sums, (last - first) * PanelSums(), 0.0f);
-    for (int64_t k0 = 0; k0 < args_.k; k0 += step) {
-      const int64_t k1 = std::min(args_.k, k0 + step);
-      Pack(kernel_.lhs, lhs_, {b, 0, kernel_.lhs.NumPanels(args_.m), k0, k1}, buffer);
-      for (int64_t p = first; p < last; ++p) {
-        Pack(kernel_.rhs, rhs_, {b, p, p + 1, k0, k1}, rhs_block);
-        kernel_.add_block(buffer, kernel_.lhs.PanelBytes(k1 - k0), rhs_block, kernel_.lhs.NumGroups(k1 - k0), args_.m,
-                          /*first=*/k0 == 0, sums + (p - first) * PanelSums(), {});
-      }
-    }
-    Finish(b, first, last, sums);
-  }
-
- private:
-  void Pack(const PanelFormat& format, const Operand& x, const PanelRange& range, char* to) const {
-    PackPanels(kernel_.target, format, x, range, to, flush_);
-  }
-
-  int64_t PanelSums() const { return kernel_.lhs.NumPanels(args_.m) * kernel_.lhs.width * kernel_.rhs.width; }
-
-  void Finish(int64_t b, int64_t first, int64_t last, const float* sums) const {
-    const int64_t rows = kernel_.lhs.width, cols = kernel_.rhs.width;
-    for (int64_t p = first; p < last; ++p, sums += PanelSums()) {
-      for (int64_t m = 0; m < args_.m; m += rows) {
-        internal::FinishTile(kernel_.target, args_, b, m, std::min(rows, args_.m - m), p * cols,
-                             std::min(cols, args_.n - p * cols), sums + m * cols, cols);
-      }
-    }
-  }
-
-  const GemmKernel& kernel_;
-  const Operand &lhs_, &rhs_;
-  const bool flush_;
-  const GemmArgs& args_;
-};
-
 }  // namespace
+
+namespace internal {
+
+void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Operand* rhs, bool subnormals_are_zero,
+                         const GemmArgs& args, const PanelsOfProduct& part, const LongKBuffers& buffers) {
+  const auto [b, first_row, last_row, first_col, last_col] = part;
+  const int64_t height = kernel.lhs.width, width = kernel.rhs.width, m0 = first_row * height;
+  const int64_t rows = std::min(last_row * height, args.m) - m0;
+  const int64_t panel_sums = (last_row - first_row) * height * width, pitch = kernel.rhs.PanelBytes(args.k);
+  const int64_t step = kernel.block_groups * kernel.lhs.k_group;
+  const auto pack = [&](const PanelFormat& format, const Operand& x, const PanelRange& range, void* to) {
+    PackPanels(kernel.target, format, x, range, to, subnormals_are_zero);
+  };
+  if (args.k == 0) std::fill_n(buffers.sums, (last_col - first_col) * panel_sums, 0.0f);
+  for (int64_t k0 = 0; k0 < args.k; k0 += step) {
+    const int64_t k1 = std::min(args.k, k0 + step), groups = kernel.lhs.NumGroups(k1 - k0);
+    pack(kernel.lhs, lhs, {b, first_row, last_row, k0, k1}, buffers.lhs);
+    for (int64_t p = first_col; p < last_col; ++p) {
+      const void* block = buffers.rhs;
+      RowsAhead next;
+      if (rhs != nullptr) {
+        pack(kernel.rhs, *rhs, {b, p, p + 1, k0, k1}, buffers.rhs);
+      } else {
+        const char* const at = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + p * pitch +
+                               kernel.rhs.GroupBytes(kernel.lhs.NumGroups(k0));
+        block = at;
+        if (p + 1 < last_col) next = {.data = at + pitch, .rows = 1, .row_bytes = kernel.rhs.GroupBytes(groups)};
+      }
+      kernel.add_block(buffers.lhs, kernel.lhs.PanelBytes(k1 - k0), block, groups, rows, /*first=*/k0 == 0,
+                       buffers.sums + (p - first_col) * panel_sums, next);
+    }
+  }
+  const float* sums = buffers.sums;
+  for (int64_t p = first_col; p < last_col; ++p, sums += panel_sums) {
+    for (int64_t m = 0; m < rows; m += height) {
+      FinishTile(kernel.target, args, b, m0 + m, std::min(height, rows - m), p * width,
+                 std::min(width, args.n - p * width), sums + m * width, width);
+    }
+  }
+}
+
+}  // namespace internal
 
 bool CanRunLongK(const GemmKernel& kernel) { return kernel.add_block != nullptr; }
 
@@ -104,13 +98,16 @@ void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& r
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   const int64_t threads = std::min(internal::NumThreads(args, executor), kMaxThreads);
   const Parts parts(kernel, args.batch, args.m, args.n, threads);
-  const Run run(kernel, lhs, rhs, subnormals_are_zero, args);
   const auto run_place = [&](int64_t place) {
     char* const at = static_cast<char*>(buffer) + place * parts.Bytes();
     for (int64_t i = parts.count * place / parts.places; i < parts.count * (place + 1) / parts.places; ++i) {
       const int64_t part = i % parts.per_matrix;
-      run(i / parts.per_matrix, parts.n_panels * part / parts.per_matrix,
-          parts.n_panels * (part + 1) / parts.per_matrix, parts, at);
+      const internal::PanelsOfProduct panels = {i / parts.per_matrix, 0, kernel.lhs.NumPanels(args.m),
+                                                parts.n_panels * part / parts.per_matrix,
+                                                parts.n_panels * (part + 1) / parts.per_matrix};
+      char* const sums = at + parts.lhs_bytes + parts.rhs_bytes;
+      internal::MultiplyByBlocksOfK(kernel, lhs, &rhs, subnormals_are_zero, args, panels,
+                                    {at, at + parts.lhs_bytes, reinterpret_cast<float*>(sums)});
     }
   };
   internal::RunReported(kernel, args, [&] {

@@ -23,6 +23,28 @@ int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n
 void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
                   const GemmArgs& args, void* buffer, Executor* executor);
 
+namespace internal {
+
+// The sums of a part of the columns, which one thread computes: so many stay in L2 beside the operands' blocks.
+inline constexpr int64_t kLongKSumBytes = 640 << 10;
+
+// Panels [first_row, last_row) of the rows of matrix b, and [first_col, last_col) of its columns.
+struct PanelsOfProduct {
+  int64_t b, first_row, last_row, first_col, last_col;
+};
+
+// Memory for a block of k of these rows, of one panel of columns, and for the sums: a float for each element of the
+// panels.
+struct LongKBuffers {
+  void *lhs, *rhs;
+  float* sums;
+};
+
+// This part of the product. `rhs` is null if args.rhs holds its panels; then no memory for a block of it is needed.
+void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Operand* rhs, bool subnormals_are_zero,
+                         const GemmArgs& args, const PanelsOfProduct& part, const LongKBuffers& buffers);
+
+}  // namespace internal
 }  // namespace aqt::kernels
 
 #endif  // AQT_KERNELS_GEMM_LONG_K_H_
