@@ -267,9 +267,10 @@ constexpr float kLeastOfQuotient = 0x1p-60f, kMostOfQuotient = 0x1p60f;
 
 // x / n, correctly rounded, where all of n are the same number. If x and n are in the range above,
 //   y = 1 / n, q = x y, q + (x - q n) y
-// rounded in these places is the quotient, and takes a third of the time. Nothing overflows or underflows, so only the
-// significands matter. The sum differs from the quotient by less than 2^-22 ulp before it is rounded, so it could be
-// wrong only where the quotient is so near to the middle of two floats. The test tries all of these.
+// rounded in these places is the quotient, and takes less time than a division. Nothing overflows or underflows, so
+// only the significands matter. The sum differs from the quotient by less than 2^-22 ulp before it is rounded, so it
+// could be wrong only where the quotient is so near to the middle of two floats. strip_test.cc lists these quotients.
+// All of them were tried, and the test tries those of a part of the divisors.
 HWY_INLINE Strip QuotientsBy(V n, const Strip& x) {
   const hn::RebindToUnsigned<Tag> du;
   const auto twice = [](float bound) { return 2 * __builtin_bit_cast(uint32_t, bound); };
