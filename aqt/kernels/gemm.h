@@ -102,10 +102,10 @@ struct GemmKernel {
   // Kernels that sum in f32 and, block of k by block of k, in memory: how many groups of k a block has, a multiple of
   // 16, and what adds one to the sums of `rows` rows and a panel of columns. The panels hold these groups, of the lhs
   // lhs_panel_bytes apart. The sum of row r and column j is sums[r * rhs.width + j], which `first` sets; there is room
-  // for whole panels of rows. Null if the kernel has none.
+  // for whole panels of rows. Meanwhile it may fetch what comes next into L2. Null if the kernel has none.
   int32_t block_groups = 0;
   void (*add_block)(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
-                    float* sums, const RowsAhead& ahead) = nullptr;
+                    float* sums, const RowsAhead& columns_ahead, const RowsAhead& rows_ahead) = nullptr;
   bool reads_lines = false;  // whether `block` takes GemmArgs::lhs_lines
 };
 

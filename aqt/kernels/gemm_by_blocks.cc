@@ -36,12 +36,13 @@ struct Blocks {
   int64_t panels = 0, panel_bytes = 0;  // of a matrix
   int64_t count = 0;                    // of blocks of a matrix
   int64_t all = 0;                      // blocks
+  bool sliced = false;                  // whether each goes by blocks of k
 
   Blocks(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t k, int64_t threads)
-      : panels(kernel.lhs.NumPanels(m)), panel_bytes(kernel.lhs.PanelBytes(k)) {
+      : panels(kernel.lhs.NumPanels(m)), panel_bytes(kernel.lhs.PanelBytes(k)), sliced(IsSliced(kernel, m, k)) {
     const int64_t width = kernel.lhs.width, most = kernel.block_rows / width;
     const int64_t least = std::min(CeilDiv(kMinBlockRows, width), most);
-    const int64_t fit = IsSliced(kernel, m, k) ? most : internal::kBlockBytes / std::max<int64_t>(1, panel_bytes);
+    const int64_t fit = sliced ? most : internal::kBlockBytes / std::max<int64_t>(1, panel_bytes);
     count = CeilDiv(panels, std::clamp(fit, least, most));
     // As many for each thread.
     const int64_t even = CeilDiv(count, threads) * threads;
@@ -56,24 +57,17 @@ struct Blocks {
   }
 };
 
-// Rows [first, last) of matrix b, as far as they are so simple.
-RowsAhead AheadOf(const Operand& src, int64_t b, int64_t first, int64_t last) {
-  if (src.rows.rank > 1 || src.k.rank > 1 || src.k.InnerStride() != 1) return {};
-  const int64_t size = SizeOf(src.dtype);
-  return {.data = static_cast<const char*>(src.data) + (src.batch.Offset(b) + src.rows.Offset(first)) * size,
-          .rows = std::min(last, src.rows.Count()) - first,
-          .row_bytes = src.k.Count() * size,
-          .pitch = src.rows.InnerStride() * size};
-}
+// The sums of so many bytes that come from L3 for each block of k cost less than packing the lhs once more.
+constexpr int64_t kSlicedSumBytes = 2 << 20;
 
-// The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of as
-// many columns as stay in L2. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
+// The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of many
+// columns. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
 void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
                     int64_t b, int64_t first, int64_t last, char* buffer) {
   const int64_t panels = last - first, step = kernel.block_groups * kernel.lhs.k_group;
   const int64_t lhs_bytes = panels * kernel.lhs.PanelBytes(step);
   const int64_t sum_bytes = panels * kernel.lhs.width * kernel.rhs.width * int64_t{sizeof(float)};
-  const int64_t room = std::min(internal::kLongKSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
+  const int64_t room = std::min(kSlicedSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
   const int64_t n_panels = kernel.rhs.NumPanels(args.n);
   const int64_t parts = CeilDiv(n_panels, std::max<int64_t>(1, room / sum_bytes));
   for (int64_t part = 0; part < parts; ++part) {
@@ -102,7 +96,6 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
   const int64_t threads = internal::NumThreads(args, executor);
   const Blocks blocks(kernel, args.batch, args.m, args.k, threads);
   const int64_t parts = blocks.NumParts(threads);
-  const bool sliced = IsSliced(kernel, args.m, args.k);
   const auto run = [&](int64_t part) {
     const int64_t begin = blocks.all * part / parts, end = blocks.all * (part + 1) / parts;
     // All blocks of the part take turns in the place of its first one, and of the next, which may be larger.
@@ -110,7 +103,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / blocks.count, block = i % blocks.count;
       const int64_t first = blocks.First(block), last = blocks.First(block + 1);
-      if (sliced) {
+      if (blocks.sliced) {
         MultiplySliced(kernel, lhs, subnormals_are_zero, args, b, first, last, panels);
         continue;
       }
@@ -122,7 +115,8 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
       const int64_t width = kernel.lhs.width;
       if (i + 1 < end) {
         const int64_t next = (i + 1) % blocks.count;
-        own.ahead = AheadOf(lhs, (i + 1) / blocks.count, blocks.First(next) * width, blocks.First(next + 1) * width);
+        own.ahead = internal::AheadOf(kernel.lhs, lhs,
+                                      {(i + 1) / blocks.count, blocks.First(next), blocks.First(next + 1), 0, args.k});
       }
       kernel.block(own, b, first * width, std::min(last * width, args.m), 0, args.n);
     }

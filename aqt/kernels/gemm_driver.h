@@ -8,7 +8,7 @@
 //   kTarget                    the instructions it may use
 //   Acc                        int32_t or float
 //   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
-//   kBlockGroups               groups of k for which an rhs and an lhs panel fit L1 together, a multiple of 16
+//   kBlockGroups               groups of k in a block, a multiple of 16
 //   kProductsPerCycle          GemmKernel::products_per_cycle
 //   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
 //   Widen(rhs, groups, wide)   makes that form
@@ -34,6 +34,7 @@
 #include <type_traits>
 
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
@@ -42,11 +43,13 @@
 namespace aqt::kernels::internal {
 
 // The sizes of blocks, for L1 of 32 KiB and L2 of 1 MiB or more:
-//   - kBlockGroups of k: the rhs panel stays in L1 (16 to 24 KiB) while lhs panels (6 to 9 KiB) stream past it;
+//   - kBlockGroups of k: the rhs panel stays in L1 (16 to 24 KiB) while lhs panels (6 to 9 KiB) stream past it; of f32
+//     for AVX-512 in L2 (64 KiB);
 //   - kMaxBlockRows: each byte of the rhs is multiplied with so many rows, which hides its way from L3;
 //   - if all of k of these rows exceeds kBlockBytes, it does not stay in L2 from one panel of columns to the next. Then
-//     kChunkPanels of them are summed together, block of k by block of k: an lhs block (192 x 128 floats: 96 KiB) and
-//     the partial sums (192 x 128 floats: 96 KiB, on the stack) stay in L2, and the lhs comes from L3 once in a chunk.
+//     kChunkPanels of them are summed together, block of k by block of k: an lhs block (192 x 512 floats, 384 KiB, or
+//     less) and the partial sums (192 x 128: 96 KiB, on the stack) stay in L2, and the lhs comes from L3 once in a
+//     chunk.
 inline constexpr int32_t kMaxBlockRows = 192;
 inline constexpr int32_t kBlockBytes = 384 << 10;
 inline constexpr int64_t kChunkPanels = 4;
@@ -96,7 +99,7 @@ class FetchAhead {
         pitch_(ahead.pitch),
         row_bytes_(ahead.row_bytes),
         rows_(ahead.rows),
-        lines_(std::min(kMostLinesAhead, (ahead.rows * ((ahead.row_bytes + 63) / 64) + tiles - 1) / tiles)) {}
+        lines_(std::min(kMostLinesAhead, CeilDiv(ahead.rows * CeilDiv(ahead.row_bytes, 64), tiles))) {}
 
   void Fetch() {
     for (int64_t i = 0; i < lines_ && rows_ > 0; ++i) {
@@ -285,9 +288,8 @@ class BlockProduct {
     const int64_t one_block_groups = has_lines && !kCanWiden ? kLinesPanelBytes / kGroupBytes : kOneBlockGroups;
     const bool is_one_block = m1_ - m0_ <= kMaxPiece || (lhs_fits && groups_ <= one_block_groups);
     const int64_t most_groups = is_one_block ? kMaxSumGroups : Tile::kBlockGroups;
-    const int64_t num_blocks = std::max<int64_t>(1, (groups_ + most_groups - 1) / most_groups);
-    const int64_t block_steps =
-        (groups_ + num_blocks * PanelFormat::kStepGroups - 1) / (num_blocks * PanelFormat::kStepGroups);
+    const int64_t num_blocks = std::max<int64_t>(1, CeilDiv(groups_, most_groups));
+    const int64_t block_steps = CeilDiv(groups_, num_blocks * PanelFormat::kStepGroups);
     block_groups_ = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
     if (finish_ != TileFinish::kGeneral) {
       std::fill_n(row_scales_ + (m1_ - m0_), kMr, 0.0f);  // a tile that is not full has more rows
@@ -296,7 +298,7 @@ class BlockProduct {
     }
     const int64_t first = num_blocks == 1 ? RunPanels() : n0_;
     const int64_t chunk = num_blocks == 1 || lhs_fits ? kNr : kChunkPanels * kNr;
-    ahead_ = FetchAhead(args_.ahead, std::max<int64_t>(1, num_blocks * num_tiles_ * ((n1_ - n0_ + kNr - 1) / kNr)));
+    ahead_ = FetchAhead(args_.ahead, std::max<int64_t>(1, num_blocks * num_tiles_ * CeilDiv(n1_ - n0_, kNr)));
     for (int64_t chunk0 = first; chunk0 < n1_; chunk0 += chunk) {
       const int64_t chunk1 = std::min(n1_, chunk0 + chunk);
       int64_t g = 0;
@@ -522,15 +524,17 @@ void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t 
 // GemmKernel::add_block.
 template <class Tile>
 void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
-                  float* sums, const RowsAhead& rows_ahead) {
+                  float* sums, const RowsAhead& columns_ahead, const RowsAhead& rows_ahead) {
   constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
-  FetchAhead ahead(rows_ahead, (rows + kMr - 1) / kMr);
+  const int64_t tiles = CeilDiv(rows, kMr);
+  FetchAhead next_columns(columns_ahead, tiles), next_rows(rows_ahead, tiles);
   static_assert(Tile::kRhs.HeaderBytes() == 0);
   const char* const columns = static_cast<const char*>(rhs);
   const char* panel = static_cast<const char*>(lhs);
   for (; rows > 0; rows -= kMr, panel += lhs_panel_bytes, sums += kMr * kNr) {
     const float* init = first ? nullptr : sums;
-    ahead.Fetch();
+    next_columns.Fetch();
+    next_rows.Fetch();
     if (rows == 1) Tile::template Accumulate<1, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
     else if (rows == 2) Tile::template Accumulate<2, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
     else if (rows <= 4) Tile::template Accumulate<4, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/core/dtype.h"
 #include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_report.h"
@@ -12,6 +13,15 @@ namespace aqt::kernels {
 namespace {
 
 int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
+
+// The i-th of n parts of these rows.
+RowsAhead Part(const RowsAhead& ahead, int64_t i, int64_t n) {
+  const int64_t first = ahead.rows * i / n, last = ahead.rows * (i + 1) / n;
+  RowsAhead part = ahead;
+  part.data += first * ahead.pitch;
+  part.rows = last - first;
+  return part;
+}
 
 // Threads that the buffer has room for.
 constexpr int64_t kMaxThreads = 8;
@@ -42,6 +52,17 @@ struct Parts {
 
 namespace internal {
 
+RowsAhead AheadOf(const PanelFormat& format, const Operand& src, const PanelRange& range) {
+  if (src.rows.rank > 1 || src.k.rank > 1 || src.k.InnerStride() != 1) return {};
+  const int64_t size = SizeOf(src.dtype), first = range.first * format.width;
+  const int64_t last = std::min(range.last * format.width, src.rows.Count());
+  return {.data = static_cast<const char*>(src.data) +
+                  (src.batch.Offset(range.matrix) + src.rows.Offset(first) + range.k0) * size,
+          .rows = last - first,
+          .row_bytes = (range.k1 - range.k0) * size,
+          .pitch = src.rows.InnerStride() * size};
+}
+
 void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Operand* rhs, bool subnormals_are_zero,
                          const GemmArgs& args, const PanelsOfProduct& part, const LongKBuffers& buffers) {
   const auto [b, first_row, last_row, first_col, last_col] = part;
@@ -56,19 +77,21 @@ void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Ope
   for (int64_t k0 = 0; k0 < args.k; k0 += step) {
     const int64_t k1 = std::min(args.k, k0 + step), groups = kernel.lhs.NumGroups(k1 - k0);
     pack(kernel.lhs, lhs, {b, first_row, last_row, k0, k1}, buffers.lhs);
+    const RowsAhead next_rows = AheadOf(kernel.lhs, lhs, {b, first_row, last_row, k1, std::min(args.k, k1 + step)});
     for (int64_t p = first_col; p < last_col; ++p) {
       const void* block = buffers.rhs;
-      RowsAhead next;
+      RowsAhead next_panel;
       if (rhs != nullptr) {
         pack(kernel.rhs, *rhs, {b, p, p + 1, k0, k1}, buffers.rhs);
       } else {
         const char* const at = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + p * pitch +
                                kernel.rhs.GroupBytes(kernel.lhs.NumGroups(k0));
         block = at;
-        if (p + 1 < last_col) next = {.data = at + pitch, .rows = 1, .row_bytes = kernel.rhs.GroupBytes(groups)};
+        if (p + 1 < last_col) next_panel = {.data = at + pitch, .rows = 1, .row_bytes = kernel.rhs.GroupBytes(groups)};
       }
       kernel.add_block(buffers.lhs, kernel.lhs.PanelBytes(k1 - k0), block, groups, rows, /*first=*/k0 == 0,
-                       buffers.sums + (p - first_col) * panel_sums, next);
+                       buffers.sums + (p - first_col) * panel_sums, next_panel,
+                       Part(next_rows, p - first_col, last_col - first_col));
     }
   }
   const float* sums = buffers.sums;

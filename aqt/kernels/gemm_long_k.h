@@ -9,6 +9,8 @@
 #include "aqt/core/executor.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
+#include "aqt/kernels/pack_lines.h"
+#include "aqt/kernels/panel_format.h"
 
 namespace aqt::kernels {
 
@@ -39,6 +41,9 @@ struct LongKBuffers {
   void *lhs, *rhs;
   float* sums;
 };
+
+// What PackPanels reads of these rows and this range of k, if it lies as a RowsAhead can say; else no rows.
+RowsAhead AheadOf(const PanelFormat& format, const Operand& src, const PanelRange& range);
 
 // This part of the product. `rhs` is null if args.rhs holds its panels; then no memory for a block of it is needed.
 void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Operand* rhs, bool subnormals_are_zero,
