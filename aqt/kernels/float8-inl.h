@@ -41,7 +41,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The codes of y, rounded to nearest, ties to even; what is larger than the largest finite value becomes that, with its
 // sign, and a NaN the positive quiet NaN.
 template <class Fp8, class D, class V>
-HWY_INLINE void StoreFloat8(D d, V y, uint8_t* q) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> Float8Codes(D d, V y) {
   using Format = internal::Float8Format<Fp8>;
   constexpr int kShift = 23 - Format::kMantissaBits, kFirst = 127 + Format::kMinExponent;
   const hn::RebindToUnsigned<D> du;
@@ -50,18 +50,44 @@ HWY_INLINE void StoreFloat8(D d, V y, uint8_t* q) {
   const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
   const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
   const auto clamped = hn::Min(magnitude, hn::BitCast(di, hn::Set(d, Format::kMax)));
-  // 2^e with the value's exponent e, or the smallest normal's. Adding 2^(e + kShift) makes the last bit of the sum
-  // worth 2^(e - kMantissaBits), which is what the code counts in: normal and subnormal codes alike.
+  // 2^e with the value's exponent e, or the smallest normal's. A sum with 2^(e + kShift) has a last bit worth
+  // 2^(e - kMantissaBits), which is what the code counts in: normal and subnormal codes alike.
   const auto power = hn::Max(hn::And(clamped, hn::Set(di, 0x7f800000)), hn::Set(di, kFirst << 23));
-  const auto magic = hn::Add(power, hn::Set(di, kShift << 23));
-  const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(d, clamped), hn::BitCast(d, magic)));
-  const auto steps = hn::Sub(sum, magic);  // 2^kMantissaBits and more for a normal value
-  const auto before = hn::Sub(hn::ShiftRight<kShift>(power), hn::Set(di, kFirst << Format::kMantissaBits));
-  const auto with_sign = hn::OrAnd(hn::Add(before, steps), hn::ShiftRight<24>(bits), hn::Set(di, 0x80));
-  const auto code = hn::IfThenElse(is_nan, hn::Set(di, Format::kNan), with_sign);
-  const hn::Rebind<uint8_t, D> d8;
-  hn::StoreU(hn::U8FromU32(hn::BitCast(du, code)), d8, q);
+  // Beside these steps, the code has (e + 127 - kFirst) << kMantissaBits. The sum's exponent is e + 127 + kShift, and
+  // what is too much is taken away, modulo 256, by the summand: an even number, so that ties stay ties.
+  constexpr int kLess = -((kShift + kFirst) << Format::kMantissaBits) & 0xff;
+  const auto magic = hn::Add(power, hn::Set(di, (kShift << 23) + kLess));
+  const auto sum = hn::BitCast(du, hn::Add(hn::BitCast(d, clamped), hn::BitCast(d, magic)));
+  const auto unsigned_code = hn::Add(sum, hn::ShiftRight<kShift>(sum));  // in the lowest 7 bits
+  const auto sign = hn::AndNot(hn::Set(du, 0x7f), hn::ShiftRight<24>(hn::BitCast(du, y)));
+  const auto with_sign = hn::Or(hn::And(unsigned_code, hn::Set(du, 0x7f)), sign);
+  return hn::IfThenElse(hn::RebindMask(du, is_nan), hn::Set(du, Format::kNan), with_sign);
 }
+
+template <class Fp8, class D, class V>
+HWY_INLINE void StoreFloat8(D d, V y, uint8_t* q) {
+  const hn::Rebind<uint8_t, D> d8;
+  hn::StoreU(hn::U8FromU32(Float8Codes<Fp8>(d, y)), d8, q);
+}
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// Four vectors, one after the other.
+template <class Fp8, class D, class V>
+HWY_INLINE void StoreFloat8(D d, V y0, V y1, V y2, V y3, uint8_t* q) {
+  const auto c0 = Float8Codes<Fp8>(d, y0).raw, c1 = Float8Codes<Fp8>(d, y1).raw;
+  const auto c2 = Float8Codes<Fp8>(d, y2).raw, c3 = Float8Codes<Fp8>(d, y3).raw;
+  // Four bytes of each vector in each block of 16 bytes; then those of each vector together.
+#if HWY_TARGET == HWY_AVX3
+  const __m512i bytes = _mm512_packus_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(q, _mm512_permutexvar_epi32(order, bytes));
+#else
+  const __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
+#endif
+}
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels

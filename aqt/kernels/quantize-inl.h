@@ -130,13 +130,21 @@ class VaryingScale {
   bool flush_;
 };
 
-// Calls body(d, in, scale and zero, out) for each vector of a run; a partial last vector goes through padded copies.
+// Calls body.Apply(d, in, scale and zero, out) for each vector of a run; a partial last vector goes through padded
+// copies. If there is body.ApplyFour(d, in, scales and zeros of four vectors, out), four at a time as far as they go.
 template <class In, class Out, class Scales, class Body>
 HWY_INLINE void ForEachVector(const In* HWY_RESTRICT in, int64_t n, const Scales& scales, Out* HWY_RESTRICT out,
                               const Body& body) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
+  if constexpr (requires(const ScaleAndZero(&four)[4]) { body.ApplyFour(d, in, four, out); }) {
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+      const ScaleAndZero four[] = {scales.At(d, i), scales.At(d, i + lanes), scales.At(d, i + 2 * lanes),
+                                   scales.At(d, i + 3 * lanes)};
+      body.ApplyFour(d, in + i, four, out + i);
+    }
+  }
   for (; i + lanes <= n; i += lanes) body.Apply(d, in + i, scales.At(d, i), out + i);
   if (kMaxLanes == 1 || i == n) return;
   In padded[kMaxLanes] = {};

@@ -29,11 +29,23 @@ constexpr float kLargestPlainScale = 0x1p100f;
 template <class From, class Product, class Fp8, bool kFlush>
 struct MultiplyToFp8 {
   template <class D>
-  HWY_INLINE void Apply(D d, const From* in, const ScaleAndZero& s, uint8_t* q) const {
+  static HWY_INLINE FloatVec Scaled(D d, const From* in, const ScaleAndZero& s) {
     const FloatVec loaded = LoadFloat(d, in);
     const FloatVec x = kFlush ? Flush(d, loaded) : loaded;
-    StoreFloat8<Fp8>(d, RoundLanes<Product>::Apply(d, hn::Mul(x, s.scale)), q);
+    return RoundLanes<Product>::Apply(d, hn::Mul(x, s.scale));
   }
+  template <class D>
+  HWY_INLINE void Apply(D d, const From* in, const ScaleAndZero& s, uint8_t* q) const {
+    StoreFloat8<Fp8>(d, Scaled(d, in, s), q);
+  }
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  template <class D>
+  HWY_INLINE void ApplyFour(D d, const From* in, const ScaleAndZero (&s)[4], uint8_t* q) const {
+    constexpr int64_t kLanes = static_cast<int64_t>(kMaxLanes);
+    StoreFloat8<Fp8>(d, Scaled(d, in, s[0]), Scaled(d, in + kLanes, s[1]), Scaled(d, in + 2 * kLanes, s[2]),
+                     Scaled(d, in + 3 * kLanes, s[3]), q);
+  }
+#endif
 };
 
 template <class From, class Product, class Fp8>
