@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "aqt/core/dtype.h"
 #include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_long_k.h"
