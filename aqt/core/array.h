@@ -92,6 +92,11 @@ class Array {
   // Wraps memory that stays valid and unchanged as long as `data` is held.
   Array(Aval aval, std::shared_ptr<const void> data) : aval_(std::move(aval)), data_(std::move(data)) {}
 
+  // Wraps memory that somebody else keeps, and may change while nobody uses the array: no cache remembers it.
+  static Array Unowned(Aval aval, const void* data) {
+    return Array(std::move(aval), std::shared_ptr<const void>(std::shared_ptr<const void>(), data));
+  }
+
   static Array Zeros(DType dtype, Shape shape);
   // A copy of `values`, of which there must be shape.num_elements().
   template <class T>
@@ -114,6 +119,7 @@ class Array {
   int64_t num_bytes() const { return aval_.num_bytes(); }
   const void* data() const { return data_.get(); }
   const std::shared_ptr<const void>& buffer() const { return data_; }
+  bool owns_memory() const { return data_.use_count() > 0; }
 
   // The elements in row-major order; T must be the storage type of dtype().
   template <class T>

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/memory_source.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
@@ -29,6 +30,12 @@ using internal::Plan;
 using internal::PlannedStep;
 using internal::Variable;
 
+// The memory of an output.
+struct Range {
+  const char *begin, *end;
+  size_t output;
+};
+
 // The memory of one call.
 struct Frame {
   std::shared_ptr<void> arena;
@@ -38,11 +45,10 @@ struct Frame {
   std::vector<const void*> in;  // of one step
   std::vector<void*> out;
   std::vector<Array> operands;
+  std::vector<Range> outputs;  // that hold any elements
 
   char* arena_at(int64_t offset) const { return static_cast<char*>(arena.get()) + offset; }
 };
-
-std::shared_ptr<const void> NotOwned(const void* data) { return {std::shared_ptr<const void>(), data}; }
 
 }  // namespace
 
@@ -83,6 +89,8 @@ struct Executable::Impl {
   std::unique_ptr<Frame> TakeFrame();
   void GiveFrame(std::unique_ptr<Frame> frame);
 
+  // InvalidArgument if the memory of an output overlaps that of another one, or of an argument that it may not update.
+  absl::Status CheckMemory(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs, Frame& frame) const;
   // Runs all steps; the frame has the memory of the outputs.
   absl::Status RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const;
   absl::Status RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const;
@@ -97,7 +105,8 @@ struct Executable::Impl {
   Array ArrayOf(const Frame& frame, VarId var) const {
     const VarId root = plan.variables[var].root;
     const std::shared_ptr<const void>& holder = frame.holders[root];
-    return Array(plan.program.aval(var), holder != nullptr ? holder : NotOwned(frame.pointers[root]));
+    const Aval& aval = plan.program.aval(var);
+    return holder != nullptr ? Array(aval, holder) : Array::Unowned(aval, frame.pointers[root]);
   }
 };
 
@@ -132,6 +141,7 @@ std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
   frame->in.resize(most_in);
   frame->out.resize(most_out);
   frame->operands.reserve(most_in);
+  frame->outputs.reserve(plan.program.outputs.size());
   return frame;
 }
 
@@ -246,6 +256,45 @@ std::vector<Profile::Step> Executable::Impl::ProfiledSteps() const {
   return steps;
 }
 
+absl::Status Executable::Impl::CheckMemory(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs,
+                                           Frame& frame) const {
+  const auto output = [&](size_t i) {
+    return absl::StrCat("eval: the memory of output ", program.outputs[i].slot.ToString());
+  };
+  std::vector<Range>& ranges = frame.outputs;
+  ranges.clear();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const char* const begin = static_cast<const char*>(outputs[i].data);
+    const int64_t bytes = program.aval(program.outputs[i].var).num_bytes();
+    if (bytes > 0) ranges.push_back({begin, begin + bytes, i});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i - 1].end <= ranges[i].begin) continue;
+    const auto [first, second] = std::minmax(ranges[i - 1].output, ranges[i].output);
+    return absl::InvalidArgumentError(absl::StrCat(output(second), " overlaps that of output ",
+                                                   program.outputs[first].slot.ToString(),
+                                                   "; give each memory of its own"));
+  }
+  for (size_t arg = 0; arg < args.size(); ++arg) {
+    const char* const begin = static_cast<const char*>(args[arg].data());
+    const char* const end = begin + args[arg].num_bytes();
+    auto range = std::partition_point(ranges.begin(), ranges.end(), [&](const Range& r) { return r.end <= begin; });
+    for (; range != ranges.end() && range->begin < end; ++range) {
+      const bool same = range->begin == begin && range->end == end;
+      const bool may_update = plan.MayUpdate(arg, range->output);
+      if (same && may_update && !args[arg].owns_memory()) continue;
+      const absl::string_view why = !same         ? "but is not the same"
+                                    : !may_update ? "which is still needed when the output is written"
+                                                  : "an array that must not change; pass it as Array::Unowned";
+      return absl::InvalidArgumentError(absl::StrCat(output(range->output), " overlaps that of argument ",
+                                                     program.inputs[arg].slot.ToString(), ", ", why,
+                                                     "; or give the output memory of its own"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Executable> Executable::Make(const Program& program, const ExecutableOptions& options) {
   AQT_RETURN_IF_ERROR(Check(program));
   const Program simple = internal::WithoutTransposedProducts(internal::WithRelusAsMaxima(program));
@@ -289,12 +338,13 @@ absl::Status Executable::RunInto(absl::Span<const Array> args, absl::Span<const 
                                                      outputs[i].aval().ToString()));
     }
   }
+  Impl::FrameOfCall frame(*impl_);
+  AQT_RETURN_IF_ERROR(impl_->CheckMemory(args, outputs, *frame));
   if (impl_->hooks.any()) {
     AQT_ASSIGN_OR_RETURN(const std::vector<Array> results, Eval(impl_->program, args, impl_->hooks));
     for (size_t i = 0; i < ports.size(); ++i) AQT_RETURN_IF_ERROR(CopyArray(results[i], outputs[i]));
     return absl::OkStatus();
   }
-  Impl::FrameOfCall frame(*impl_);
   for (size_t i = 0; i < ports.size(); ++i) {
     if (plan.primary[i] != static_cast<int>(i)) continue;
     const VarId root = plan.variables[ports[i].var].root;
@@ -316,6 +366,9 @@ absl::StatusOr<SlotValues> Executable::RunSlots(const SlotValues& values) const 
   return internal::OutputsByName(program, std::move(outputs));
 }
 
+bool Executable::MayUpdate(size_t argument, size_t output) const {
+  return !impl_->hooks.any() && impl_->plan.MayUpdate(argument, output);
+}
 const Program& Executable::program() const { return impl_->program; }
 int64_t Executable::arena_bytes() const { return impl_->plan.arena_bytes; }
 int64_t Executable::peak_bytes() const {

@@ -9,6 +9,7 @@
 // docs/runtime.md says what is decided, what runs fused and how much memory a call takes. The bits are those of Eval
 // (graph/eval.h), which defines the meaning of programs.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -46,11 +47,16 @@ class Executable {
   // that of the process (profile.h).
   absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> args, Profile* profile = nullptr) const;
 
-  // The same with the outputs in given memory: dense, of the outputs' dtypes and shapes (InvalidArgument otherwise),
-  // overlapping neither each other nor the arguments. Does not allocate after the first call, except in operations that
-  // run as in Eval. After an error the outputs hold anything.
+  // The same with the outputs in given memory: dense, of the outputs' dtypes and shapes, overlapping neither each other
+  // nor the arguments, except that an output may be updated in place (MayUpdate). InvalidArgument otherwise. Does not
+  // allocate after the first call, except in operations that run as in Eval. After an error the outputs hold anything.
   absl::Status RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs,
                        Profile* profile = nullptr) const;
+
+  // Whether RunInto may compute the output in the memory of the argument, which must be Array::Unowned: both have as
+  // many bytes, and nothing reads an element of the argument after the output's is written. So an optimizer's state
+  // needs no second copy.
+  bool MayUpdate(size_t argument, size_t output) const;
 
   // With arguments and outputs by name, as EvalSlots.
   absl::StatusOr<SlotValues> RunSlots(const SlotValues& values) const;

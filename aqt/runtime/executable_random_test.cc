@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -207,10 +208,39 @@ class ExecutableRandomTest : public ::testing::Test {
       for (size_t j = 0; j < want->size(); ++j) {
         ASSERT_TRUE(SameBits((*got)[j], (*want)[j])) << "output " << j << "\n" << program << executable->ToString();
       }
+      ASSERT_NO_FATAL_FAILURE(UpdateInPlace(*executable, args, *want));
+    }
+  }
+
+  // Each output in the memory of the first argument that it may update, as far as these go.
+  void UpdateInPlace(const Executable& executable, const Arrays& args, const Arrays& want) {
+    std::vector<ArrayBuilder> memory;
+    Arrays given;
+    for (const Array& arg : args) {
+      memory.emplace_back(arg.aval());
+      std::memcpy(memory.back().data(), arg.data(), arg.num_bytes());
+      given.push_back(Array::Unowned(arg.aval(), memory.back().data()));
+    }
+    std::vector<bool> taken(args.size(), false);
+    std::vector<MutableArrayRef> outputs;
+    for (size_t j = 0; j < want.size(); ++j) {
+      size_t arg = 0;
+      while (arg < args.size() && (taken[arg] || !executable.MayUpdate(arg, j))) ++arg;
+      if (arg == args.size()) memory.emplace_back(want[j].aval());
+      else ++updates_;
+      void* const at = arg == args.size() ? memory.back().data() : memory[arg].data();
+      if (arg < args.size()) taken[arg] = true;
+      outputs.emplace_back(want[j].dtype(), want[j].shape(), at);
+    }
+    ASSERT_THAT(executable.RunInto(given, outputs), IsOk());
+    for (size_t j = 0; j < want.size(); ++j) {
+      ASSERT_TRUE(SameBits(Array::CopyOf(outputs[j]), want[j])) << "output " << j << "\n"
+                                                                << executable.program() << executable.ToString();
     }
   }
 
   kernels::ThreadPool pool_{2};
+  int64_t updates_ = 0;  // outputs that were computed in place
 };
 
 TEST_F(ExecutableRandomTest, BasicOperations) {
@@ -241,6 +271,7 @@ TEST_F(ExecutableRandomTest, BasicOperations) {
   }
   if (wanted >= 100) {
     EXPECT_GE(gradients, wanted / 2);
+    EXPECT_GE(updates_, wanted / 2);
   }
 }
 

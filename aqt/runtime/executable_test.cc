@@ -1,18 +1,22 @@
 #include "aqt/runtime/executable.h"
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/eval.h"
+#include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/ops/functions.h"
@@ -102,6 +106,111 @@ TEST(ExecutableTest, AliasesOfEveryPlace) {
                       ops::Neg(twins[0])};
       },
       {x});
+}
+
+// Arguments in memory that outputs are computed in.
+class InPlaceTest : public ::testing::Test {
+ protected:
+  // Output i is in the memory of argument i, if `i` is in `updated`.
+  absl::Status Run(const Executable& executable, const Arrays& args, absl::Span<const size_t> updated) {
+    memory_.clear();
+    Arrays given;
+    for (const Array& arg : args) {
+      memory_.emplace_back(arg.aval());
+      std::memcpy(memory_.back().data(), arg.data(), arg.num_bytes());
+      given.push_back(Array::Unowned(arg.aval(), memory_.back().data()));
+    }
+    outputs_.clear();
+    const std::vector<Program::Port>& ports = executable.program().outputs;
+    for (size_t i = 0; i < ports.size(); ++i) {
+      const Aval& aval = executable.program().aval(ports[i].var);
+      const bool in_place = absl::c_linear_search(updated, i);
+      if (!in_place) memory_.emplace_back(aval);
+      outputs_.emplace_back(aval.dtype, aval.shape, (in_place ? memory_[i] : memory_.back()).data());
+    }
+    return executable.RunInto(given, outputs_);
+  }
+
+  std::vector<ArrayBuilder> memory_;
+  std::vector<MutableArrayRef> outputs_;
+};
+
+Values Adam(In in) {
+  const Value m = in[1] * 0.9 + in[3] * 0.1, v = in[2] * 0.999 + in[3] * in[3] * 0.001;
+  return {in[0] - m / (ops::Sqrt(v) + 1e-8) * 0.001, m, v};
+}
+
+// Large outputs would be written past the caches, if they were not in place.
+TEST_F(InPlaceTest, Optimizer) {
+  kernels::ThreadPool pool(2);
+  for (const Shape& shape : {Shape{3, 5}, Shape{100, 64}, Shape{2048, 1024}}) {
+    Arrays args;
+    for (int i = 0; i < 4; ++i) args.push_back(RandomArray({DType::kF32, shape}, i, 0.1, 2));
+    const Executable executable = MakeExecutable(Adam, args);
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(executable.MayUpdate(i, i)) << i;
+    const absl::StatusOr<Arrays> want = Eval(executable.program(), args);
+    ASSERT_THAT(want, IsOk());
+    for (const bool threads : {false, true}) {
+      const UseExecutor use(threads ? &pool : nullptr);
+      for (const std::vector<size_t>& updated : {std::vector<size_t>{0, 1, 2}, {0}, {1, 2}, {}}) {
+        ASSERT_THAT(Run(executable, args, updated), IsOk());
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(BitEqual(Array::CopyOf(outputs_[i]), (*want)[i])) << shape << i;
+      }
+    }
+  }
+}
+
+TEST_F(InPlaceTest, WhatIsReadLaterMayNotBeUpdated) {
+  const Arrays args = {RandomArray({DType::kF32, {4, 4}}, 1), RandomArray({DType::kF32, {4, 4}}, 2)};
+  const auto may_update = [&](TracedFunction fn) { return MakeExecutable(fn, args).MayUpdate(0, 0); };
+  EXPECT_TRUE(may_update([](In in) { return Values{in[0] + in[1]}; }));
+  EXPECT_TRUE(may_update([](In in) { return Values{ops::Reshape(in[0] * 2.0, {16})}; }));
+  // Other elements than its own.
+  EXPECT_FALSE(may_update([](In in) { return Values{ops::Transpose(in[0], {1, 0})}; }));
+  EXPECT_FALSE(may_update([](In in) { return Values{ops::MatMul(in[0], in[1])}; }));
+  // It is an output itself, under another name, too; or what was made before is copied into this one.
+  EXPECT_FALSE(may_update([](In in) { return Values{in[0] + in[1], in[0]}; }));
+  EXPECT_FALSE(may_update([](In in) { return Values{in[0] + in[1], ops::Reshape(in[0], {16})}; }));
+  EXPECT_FALSE(may_update([](In in) { return Values{in[0]}; }));
+  // Read by a later step.
+  EXPECT_FALSE(may_update([](In in) {
+    const Value sum = in[0] + in[1];
+    return Values{sum, ops::MatMul(sum, in[0])};
+  }));
+  // A composite may hand out its operand.
+  EXPECT_FALSE(may_update([](In in) {
+    const Value twin = Twin(in[0])[0];
+    return Values{in[1] * 3.0, twin + 1.0};
+  }));
+  const Executable sum = MakeExecutable([](In in) { return Values{ops::ReduceSum(in[0])}; }, args);
+  EXPECT_FALSE(sum.MayUpdate(0, 0));
+  EXPECT_FALSE(sum.MayUpdate(2, 0));
+  EXPECT_FALSE(sum.MayUpdate(0, 1));
+}
+
+TEST_F(InPlaceTest, Errors) {
+  const Arrays args = {RandomArray({DType::kF32, {4, 4}}, 1), RandomArray({DType::kF32, {4, 4}}, 2)};
+  const Executable both = MakeExecutable([](In in) { return Values{in[0] + in[1], ops::Exp(in[1])}; }, args);
+  float memory[40] = {};
+  const auto run = [&](const Array& first, const Array& second, int64_t at0, int64_t at1) {
+    return both.RunInto({first, second},
+                        {MutableArrayRef(memory + at0, {4, 4}), MutableArrayRef(memory + at1, {4, 4})});
+  };
+  const Array here = Array::Unowned({DType::kF32, {4, 4}}, memory);
+  EXPECT_THAT(run(here, args[1], 0, 20), IsOk());
+  EXPECT_THAT(run(args[0], args[1], 0, 8),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"the memory of output data \"1\" overlaps that of output data \"0\""}));
+  EXPECT_THAT(run(here, args[1], 4, 24),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"the memory of output data \"0\" overlaps that of argument data \"0\", but is not the same"}));
+  const Array owned({DType::kF32, {4, 4}}, std::shared_ptr<const void>(memory, [](const void*) {}));
+  EXPECT_THAT(run(owned, args[1], 0, 24), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                    {"an array that must not change; pass it as Array::Unowned"}));
+  const Executable product = MakeExecutable([](In in) { return Values{ops::MatMul(in[0], in[1])}; }, args);
+  EXPECT_THAT(product.RunInto({here, args[1]}, {MutableArrayRef(memory, {4, 4})}),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        {"overlaps that of argument data \"0\", which is still needed when the output is written"}));
 }
 
 // Products with numbers are read by a sum as they are made, up to two on each side. What is read twice, or is a result,

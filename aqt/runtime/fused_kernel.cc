@@ -1,6 +1,7 @@
 #include "aqt/runtime/fused_kernel.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -406,7 +407,13 @@ void Builder::AddStrip(int first, int last) {
       if (!is_f32) kernels::Convert(number_dtypes[i], number, DType::kF32, 1, &widened[i]);
       numbers_of_call[i] = is_f32 ? static_cast<const float*>(number) : &widened[i];
     }
-    function.Run({call.in, numbers_of_call, call.out, call.rows, width, streamed, fetched,
+    // A line that was read to be updated is in the caches already.
+    uint32_t past_caches = streamed;
+    for (uint32_t left = streamed; left != 0; left &= left - 1) {
+      const void* const out = call.out[std::countr_zero(left)];
+      if (std::find(call.in, call.in + num_arrays, out) != call.in + num_arrays) past_caches &= ~(left & -left);
+    }
+    function.Run({call.in, numbers_of_call, call.out, call.rows, width, past_caches, fetched,
                   static_cast<const float*>(call.ahead), call.ahead_part});
   };
   if (role == FusedRole::kFull && !ahead_.empty()) {

@@ -230,6 +230,22 @@ class Planner {
 
 Plan MakePlan(const Program& program, bool fuse) { return Planner(program, fuse).Make(); }
 
+bool Plan::MayUpdate(size_t argument, size_t output) const {
+  if (argument >= program.inputs.size() || output >= program.outputs.size()) return false;
+  if (primary[output] != static_cast<int>(output)) return false;  // written after the last step
+  const VarId from = program.inputs[argument].var, to = variables[program.outputs[output].var].root;
+  const int written = variables[to].first, read = variables[from].last;
+  if (program.aval(from).num_bytes() != program.aval(to).num_bytes() || read > written) return false;
+  // What an operation has made may be its operand, under another name.
+  for (const PlannedStep& step : steps) {
+    if (!step.kernel.has_value() && std::find(step.in.begin(), step.in.end(), from) != step.in.end()) return false;
+  }
+  if (read < written) return true;
+  const PlannedStep& step = steps[written];
+  return std::any_of(step.kernel->may_share.begin(), step.kernel->may_share.end(),
+                     [&](const auto& share) { return step.in[share.first] == from && step.out[share.second] == to; });
+}
+
 std::string Plan::ToString() const {
   const auto name = [&](VarId var) { return absl::StrCat("%", var); };
   const auto place = [&](VarId var) -> std::string {

@@ -3,6 +3,7 @@
 
 // What an Executable decides ahead of time. Internal.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -53,6 +54,9 @@ struct Plan {
   int64_t array_bytes = 0;  // of arrays that operations make, at the worst step
   int64_t output_bytes = 0;
 
+  // Whether an output of the program may be in the memory of an argument: nothing reads that once the output is
+  // written.
+  bool MayUpdate(size_t argument, size_t output) const;
   const Variable& at(VarId var) const { return variables[variables[var].root]; }
   std::string ToString() const;
 };

@@ -14,7 +14,7 @@ namespace aqt::benchmarks {
 //   chain     max(1.5 x + 0.25 - 1, 0) * 0.5 + 3
 //   softmax   of the rows
 //   norm      of the rows: (x - mean) / (variance + 1e-5) * gain + bias
-//   adam      the update of parameters and two moments, without a root
+//   adam      the update of parameters and two moments, without a root, in place
 std::vector<ProgramCase> ElementwisePrograms(int64_t rows, int64_t columns);
 
 }  // namespace aqt::benchmarks

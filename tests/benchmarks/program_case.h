@@ -17,6 +17,7 @@ struct ProgramCase {
   std::string name;
   Program program;
   std::vector<Array> args;
+  int updated = 0;  // so many outputs are computed in the memory of the first arguments
 
   // Of all arguments and outputs.
   int64_t bytes() const;
