@@ -153,7 +153,10 @@ class Planner {
     for (const auto& [var, array] : program_.consts) variable(var).place = Place::kConstant;
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       const PlannedStep& step = plan_.steps[i];
-      for (const VarId var : step.in) variable(var).last = static_cast<int>(i);
+      for (const VarId var : step.in) {
+        variable(var).last = static_cast<int>(i);
+        if (!step.kernel.has_value()) variable(var).read_by_eval = true;
+      }
       for (const VarId var : step.out) {
         if (var < 0) continue;
         Variable& own = variable(var);
@@ -235,11 +238,8 @@ bool Plan::MayUpdate(size_t argument, size_t output) const {
   if (primary[output] != static_cast<int>(output)) return false;  // written after the last step
   const VarId from = program.inputs[argument].var, to = variables[program.outputs[output].var].root;
   const int written = variables[to].first, read = variables[from].last;
-  if (program.aval(from).num_bytes() != program.aval(to).num_bytes() || read > written) return false;
-  // What an operation has made may be its operand, under another name.
-  for (const PlannedStep& step : steps) {
-    if (!step.kernel.has_value() && std::find(step.in.begin(), step.in.end(), from) != step.in.end()) return false;
-  }
+  if (program.aval(from).num_bytes() != program.aval(to).num_bytes()) return false;
+  if (read > written || variables[from].read_by_eval) return false;
   if (read < written) return true;
   const PlannedStep& step = steps[written];
   return std::any_of(step.kernel->may_share.begin(), step.kernel->may_share.end(),

@@ -33,6 +33,8 @@ struct Variable {
   int64_t offset = 0, bytes = 0;  // in the arena
   int first = -1, last = -1;      // the steps that write it, and that read it last; -1: before the first
   bool in_place = false;          // takes over the memory of an operand
+  // Read by an operation that runs as in Eval: its result may be this operand under another name.
+  bool read_by_eval = false;
 };
 
 // One or more equations that run together.
