@@ -279,6 +279,7 @@ absl::Status Executable::Impl::CheckMemory(absl::Span<const Array> args, absl::S
   for (size_t arg = 0; arg < args.size(); ++arg) {
     const char* const begin = static_cast<const char*>(args[arg].data());
     const char* const end = begin + args[arg].num_bytes();
+    if (begin == end) continue;
     auto range = std::partition_point(ranges.begin(), ranges.end(), [&](const Range& r) { return r.end <= begin; });
     for (; range != ranges.end() && range->begin < end; ++range) {
       const bool same = range->begin == begin && range->end == end;
@@ -366,9 +367,7 @@ absl::StatusOr<SlotValues> Executable::RunSlots(const SlotValues& values) const 
   return internal::OutputsByName(program, std::move(outputs));
 }
 
-bool Executable::MayUpdate(size_t argument, size_t output) const {
-  return !impl_->hooks.any() && impl_->plan.MayUpdate(argument, output);
-}
+bool Executable::MayUpdate(size_t argument, size_t output) const { return impl_->plan.MayUpdate(argument, output); }
 const Program& Executable::program() const { return impl_->program; }
 int64_t Executable::arena_bytes() const { return impl_->plan.arena_bytes; }
 int64_t Executable::peak_bytes() const {

@@ -188,6 +188,25 @@ TEST_F(InPlaceTest, WhatIsReadLaterMayNotBeUpdated) {
   EXPECT_FALSE(sum.MayUpdate(0, 1));
 }
 
+// Eval makes all results before the first one is stored.
+TEST_F(InPlaceTest, WithHooks) {
+  Arrays args;
+  for (int i = 0; i < 4; ++i) args.push_back(RandomArray({DType::kF32, {3, 5}}, i, 0.1, 2));
+  const absl::StatusOr<Program> program = TraceWith(Adam, args);
+  ASSERT_THAT(program, IsOk());
+  int observed = 0;
+  EvalHooks hooks;
+  hooks.on_outputs = [&](const Equation&, absl::Span<const Array>) { ++observed; };
+  const absl::StatusOr<Executable> executable = Executable::Make(*program, {.hooks = hooks});
+  ASSERT_THAT(executable, IsOk());
+  EXPECT_TRUE(executable->MayUpdate(0, 0));
+  const absl::StatusOr<Arrays> want = Eval(*program, args);
+  ASSERT_THAT(want, IsOk());
+  ASSERT_THAT(Run(*executable, args, {0, 1, 2}), IsOk());
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(BitEqual(Array::CopyOf(outputs_[i]), (*want)[i])) << i;
+  EXPECT_GT(observed, 0);
+}
+
 TEST_F(InPlaceTest, Errors) {
   const Arrays args = {RandomArray({DType::kF32, {4, 4}}, 1), RandomArray({DType::kF32, {4, 4}}, 2)};
   const Executable both = MakeExecutable([](In in) { return Values{in[0] + in[1], ops::Exp(in[1])}; }, args);
@@ -198,6 +217,9 @@ TEST_F(InPlaceTest, Errors) {
   };
   const Array here = Array::Unowned({DType::kF32, {4, 4}}, memory);
   EXPECT_THAT(run(here, args[1], 0, 20), IsOk());
+  const Array nothing = Array::Unowned({DType::kF32, {0}}, memory + 4);
+  const Executable twice = MakeExecutable([](In in) { return Values{in[0] * 2.0}; }, {args[0], nothing});
+  EXPECT_THAT(twice.RunInto({args[0], nothing}, {MutableArrayRef(memory, {4, 4})}), IsOk());
   EXPECT_THAT(run(args[0], args[1], 0, 8),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         {"the memory of output data \"1\" overlaps that of output data \"0\""}));
