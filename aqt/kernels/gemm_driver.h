@@ -172,13 +172,17 @@ inline void PrefetchForWriting(const void* at) {
 #endif
 }
 
-// Fetches rows of an output that are written next.
+// The lines of `cols` elements.
+template <class T>
+inline __attribute__((always_inline)) void PrefetchRowForWriting(const T* row, int64_t cols) {
+  for (int64_t j = 0; j < cols; j += 64 / static_cast<int64_t>(sizeof(T))) PrefetchForWriting(row + j);
+}
+
+// Rows of an output that are written next.
 template <int kRows, int kCols, class T>
 inline void PrefetchForWriting(const T* out, int64_t stride) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kCols; j += 64 / sizeof(T)) PrefetchForWriting(out + r * stride + j);
-  }
+  for (int r = 0; r < kRows; ++r) PrefetchRowForWriting(out + r * stride, kCols);
 }
 
 // The scales of a tile's rows and columns, and those fields of the epilogue that a tile needs.

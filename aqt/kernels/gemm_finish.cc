@@ -88,12 +88,8 @@ void PlaceLine(const T* line, int64_t cols, const AxisGroup& axes, int64_t n, co
   }
 }
 
-// Fetches the lines of a row that is written so many rows later.
+// A row of the output is fetched so many rows before it is written.
 constexpr int64_t kRowsAhead = 16;
-template <class T>
-HWY_INLINE void FetchRow(const T* row, int64_t cols) {
-  for (int64_t j = 0; j < cols; j += 64 / static_cast<int64_t>(sizeof(T))) PrefetchForWriting(row + j);
-}
 
 template <class Acc, class T>
 void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const Acc* sums,
@@ -111,10 +107,12 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
   }
   T* const out = static_cast<T*>(args.out) + args.out_batch.Offset(b);
   const int64_t fetched = is_contiguous && args.out_rows.rank <= 1 ? rows : 0;
-  for (int64_t r = 0; r < std::min(kRowsAhead, fetched); ++r) FetchRow(out + args.out_rows.Offset(m + r) + n, cols);
+  for (int64_t r = 0; r < std::min(kRowsAhead, fetched); ++r) {
+    PrefetchRowForWriting(out + args.out_rows.Offset(m + r) + n, cols);
+  }
   for (int64_t r = 0; r < rows; ++r, sums += stride) {
     T* const row = out + args.out_rows.Offset(m + r);
-    if (r + kRowsAhead < fetched) FetchRow(row + kRowsAhead * args.out_rows.InnerStride() + n, cols);
+    if (r + kRowsAhead < fetched) PrefetchRowForWriting(row + kRowsAhead * args.out_rows.InnerStride() + n, cols);
     if constexpr (std::is_same_v<T, int32_t>) {
       PlaceLine(sums, cols, args.out_cols, n, col_offsets, row);
     } else {

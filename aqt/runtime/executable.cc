@@ -89,7 +89,7 @@ struct Executable::Impl {
   std::unique_ptr<Frame> TakeFrame();
   void GiveFrame(std::unique_ptr<Frame> frame);
 
-  // InvalidArgument if the memory of an output overlaps that of another one, or of an argument that it may not update.
+  // InvalidArgument if an output overlaps another output, or an argument that it may not update.
   absl::Status CheckMemory(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs, Frame& frame) const;
   // Runs all steps; the frame has the memory of the outputs.
   absl::Status RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const;
@@ -274,7 +274,7 @@ absl::Status Executable::Impl::CheckMemory(absl::Span<const Array> args, absl::S
     const auto [first, second] = std::minmax(ranges[i - 1].output, ranges[i].output);
     return absl::InvalidArgumentError(absl::StrCat(output(second), " overlaps that of output ",
                                                    program.outputs[first].slot.ToString(),
-                                                   "; give each memory of its own"));
+                                                   "; use separate memory for each"));
   }
   for (size_t arg = 0; arg < args.size(); ++arg) {
     const char* const begin = static_cast<const char*>(args[arg].data());
@@ -290,7 +290,7 @@ absl::Status Executable::Impl::CheckMemory(absl::Span<const Array> args, absl::S
                                                   : "an array that must not change; pass it as Array::Unowned";
       return absl::InvalidArgumentError(absl::StrCat(output(range->output), " overlaps that of argument ",
                                                      program.inputs[arg].slot.ToString(), ", ", why,
-                                                     "; or give the output memory of its own"));
+                                                     "; otherwise use separate memory for the output"));
     }
   }
   return absl::OkStatus();
