@@ -428,11 +428,24 @@ StripFunction StripBuilder::Build() && {
   function.numbers_ = std::move(numbers_);
   function.row_sums_ = std::move(row_sums_);
   function.steps_ = WithoutKept(Joined(Scheduler(Sorter(nodes_).Nodes()).Steps()));
+  for (const StripFunction::Step& step : function.steps_) {
+    for (const Operand& operand : {step.x, step.y, step.z}) {
+      if (operand.where == Where::kSlot) function.num_slots_ = std::max(function.num_slots_, operand.index + 1);
+    }
+  }
   return function;
 }
 
-void StripFunction::Run(const StripCall& call, Target target) const {
-  internal::RunStrips(steps_, numbers_, row_sums_, call, target);
+int64_t StripFunction::PreparedBytes(Target target) const {
+  return internal::PreparedStripBytes({steps_, numbers_, row_sums_, num_slots_}, target);
+}
+
+void StripFunction::Prepare(const StripCall& call, void* prepared, Target target) const {
+  internal::PrepareStrip({steps_, numbers_, row_sums_, num_slots_}, call, prepared, target);
+}
+
+void StripFunction::Run(const StripCall& call, void* prepared) {
+  (*static_cast<internal::RunPrepared*>(prepared))(call, prepared);
 }
 
 }  // namespace aqt::kernels

@@ -24,7 +24,7 @@ struct StripCall {
   void* const* outputs;
   int64_t rows, columns;
   // Bit i, of the first 32: whole lines of output i, a float, are written past the caches. For outputs that nobody
-  // reads soon.
+  // reads soon; call FinishStreams before another thread may.
   uint32_t streamed = 0;
   // Bit i, of the first 32: array i, of floats, lies in memory and goes on behind these rows: it is fetched ahead.
   uint32_t fetched = 0;
@@ -36,10 +36,15 @@ struct StripCall {
   } ahead_part = {};
 };
 
-// A chain that StripBuilder has made.
+// A chain that StripBuilder has made. It runs on memory that is prepared once, for many calls.
 class StripFunction {
  public:
-  void Run(const StripCall& call, Target target = BestTarget()) const;
+  int64_t PreparedBytes(Target target = BestTarget()) const;
+  // Fills so many bytes, aligned to 64 bytes, for calls that differ from this one only in their addresses, in `rows`
+  // and `ahead`, and in numbers for each row. Reads the other numbers, and nothing of the matrices.
+  void Prepare(const StripCall& call, void* prepared, Target target = BestTarget()) const;
+  // For one thread at a time.
+  static void Run(const StripCall& call, void* prepared);
 
   enum class Kind : uint8_t;
   struct Operand {
@@ -71,7 +76,11 @@ class StripFunction {
   std::vector<Step> steps_;
   std::vector<Number> numbers_;
   std::vector<int> row_sums_;  // outputs
+  int num_slots_ = 0;
 };
+
+// After the last call of a thread that writes past the caches: its lines are in memory before it goes on.
+void FinishStreams();
 
 // Makes a StripFunction. Values are named by the integers that these functions return.
 class StripBuilder {

@@ -75,9 +75,19 @@ enum class StripFunction::Kind : uint8_t {
 
 namespace internal {
 
-// `row_sums`: the outputs that they are.
-void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               absl::Span<const int> row_sums, const StripCall& call, Target target);
+// The members of a StripFunction.
+struct StripParts {
+  absl::Span<const StripFunction::Step> steps;
+  absl::Span<const StripFunction::Number> numbers;
+  absl::Span<const int> row_sums;  // the outputs that they are
+  int num_slots;
+};
+
+// Prepared memory begins with it.
+using RunPrepared = void (*)(const StripCall& call, void* prepared);
+
+int64_t PreparedStripBytes(const StripParts& parts, Target target);
+void PrepareStrip(const StripParts& parts, const StripCall& call, void* prepared, Target target);
 
 }  // namespace internal
 }  // namespace aqt::kernels

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/strip.h"
 #include "aqt/kernels/strip_internal.h"
 #include "aqt/kernels/target.h"
@@ -32,12 +33,13 @@ void RunStep(const PlacedStep* step, Memory* memory, int64_t offset, int64_t col
   Strip a{v0, v1, v2, v3, v4, v5, v6, v7};
   S::template Run<kFull>(*step, *memory, {offset, column, count}, a);
   ++step;
-  return step->run(step, memory, offset, column, count, a.v0, a.v1, a.v2, a.v3, a.v4, a.v5, a.v6, a.v7);
+  return (kFull ? step->full : step->part)(step, memory, offset, column, count, a.v0, a.v1, a.v2, a.v3, a.v4, a.v5,
+                                           a.v6, a.v7);
 }
 
 void EndOfSteps(const PlacedStep*, Memory*, int64_t, int64_t, int64_t, V, V, V, V, V, V, V, V) {}
 
-// Both functions of a step: of whole strips and of others.
+// Both functions of a step.
 struct StepFunctions {
   StepFunction full, part;
 };
@@ -130,114 +132,210 @@ int64_t WrittenBytes(Kind kind) {
   }
 }
 
-Place PlaceOf(Kind kind, const StripFunction::Operand& operand, const StripCall& call, Memory& memory) {
+// A place that each call moves to its array or output.
+struct MovedPlace {
+  char** memory;
+  bool is_output;
+  uint8_t index;
+};
+
+// The beginning of prepared memory, and where the rest is.
+struct Prepared {
+  internal::RunPrepared run;
+  bool by_rows;                    // some operand is one of a row; otherwise all rows are as one
+  int64_t ahead_begin, ahead_end;  // bytes of each strip of what is ahead; whole lines
+  PlacedStep* steps;
+  float (*numbers)[kStrip];  // each as often as a strip has elements
+  float (*slots)[kStrip];
+  float (*row_sums)[kSumLanes];
+  absl::Span<MovedPlace> moved;
+  absl::Span<int> per_row;      // numbers
+  absl::Span<int> sum_outputs;  // of the row sums
+  Memory memory;
+};
+
+// The bytes of arrays that stand one behind the other, each aligned to a line.
+class Room {
+ public:
+  // The array's first byte.
+  template <class T>
+  int64_t Take(size_t count) {
+    const int64_t begin = bytes_;
+    bytes_ += CeilDiv(static_cast<int64_t>(count * sizeof(T)), kLine) * kLine;
+    return begin;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  int64_t bytes_ = 0;
+};
+
+// Offsets in prepared memory.
+struct Layout {
+  explicit Layout(const internal::StripParts& parts)
+      : prepared(room.Take<Prepared>(1)),
+        steps(room.Take<PlacedStep>(parts.steps.size() + 1)),
+        numbers(room.Take<float[kStrip]>(parts.numbers.size())),
+        slots(room.Take<float[kStrip]>(parts.num_slots)),
+        row_sums(room.Take<float[kSumLanes]>(parts.row_sums.size())),
+        moved(room.Take<MovedPlace>(3 * parts.steps.size())),
+        per_row(room.Take<int>(parts.numbers.size())),
+        sum_outputs(room.Take<int>(parts.row_sums.size())) {}
+
+  Room room;
+  int64_t prepared, steps, numbers, slots, row_sums, moved, per_row, sum_outputs;
+};
+
+// Without the memory of matrices, which each call sets.
+Place PlaceOf(Kind kind, const StripFunction::Operand& operand, const StripCall& call, const Prepared& prepared) {
   const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0, false, false, 0}; };
-  const auto array = [](const void* x, int64_t bytes) {
-    return Place{static_cast<char*>(const_cast<void*>(x)), bytes, false, false, 0};
-  };
+  const auto array = [](int64_t bytes) { return Place{nullptr, bytes, false, false, 0}; };
   const auto input = [&](int64_t bytes) {
-    Place place = array(call.arrays[operand.index], bytes);
+    Place place = array(bytes);
     place.is_row = operand.is_row;
     const bool fetches = operand.index < 32 && (call.fetched >> operand.index & 1) != 0;
     place.fetch = fetches ? kFetchBytes / std::popcount(call.fetched) : 0;
     return place;
   };
-  if (const int64_t bytes = WrittenBytes(kind); bytes != 0) return array(call.outputs[operand.index], bytes);
+  if (const int64_t bytes = WrittenBytes(kind); bytes != 0) return array(bytes);
   switch (operand.where) {
     case Where::kNone: break;
     case Where::kArray: return input(sizeof(float));
     case Where::kBf16Array:
     case Where::kF16Array: return input(sizeof(uint16_t));
-    case Where::kBoolArray: return array(call.arrays[operand.index], sizeof(bool));
+    case Where::kBoolArray: return array(sizeof(bool));
     case Where::kNumber: {
-      Place number = of_strip(memory.numbers[operand.index]);
+      Place number = of_strip(prepared.numbers[operand.index]);
       number.is_number = true;
       return number;
     }
-    case Where::kSlot: return of_strip(memory.slots[operand.index]);
-    case Where::kRowSum: return of_strip(memory.row_sums[operand.index]);
+    case Where::kSlot: return of_strip(prepared.slots[operand.index]);
+    case Where::kRowSum: return of_strip(prepared.row_sums[operand.index]);
   }
   return {};
 }
 
-// Sets the steps of `memory`.
-void PlaceSteps(absl::Span<const StripFunction::Step> steps, const StripCall& call, Memory& memory) {
-  int placed = 0;
-  const auto add = [&](StepFunctions functions, const PlacedStep& step) {
-    memory.full_steps[placed] = memory.part_steps[placed] = step;
-    memory.full_steps[placed].run = functions.full;
-    memory.part_steps[placed++].run = functions.part;
-  };
-  for (const auto& [kind, x, y, z] : steps) {
-    const PlacedStep step{nullptr, PlaceOf(kind, x, call, memory), PlaceOf(kind, y, call, memory),
-                          PlaceOf(kind, z, call, memory)};
-    const bool writes = WrittenBytes(kind) != 0;
-    add(FunctionsOf(kind, step, writes && x.index < 32 && (call.streamed >> x.index & 1) != 0), step);
-  }
-  add({&EndOfSteps, &EndOfSteps}, {});
+bool IsMoved(const StripFunction::Operand& operand) {
+  return operand.where == Where::kArray || operand.where == Where::kBf16Array || operand.where == Where::kF16Array ||
+         operand.where == Where::kBoolArray;
 }
 
-void RunRows(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-             absl::Span<const int> row_sums, const StripCall& call) {
-  Memory memory;
-  if (call.columns % kStrip != 0) {
-    std::fill_n(memory.parts[0], 2 * kStrip, 0.0f);
-    std::fill_n(memory.small_part, kStrip, uint16_t{0});
+void SetNumber(const Prepared& prepared, const StripCall& call, int number, int64_t row) {
+  std::fill_n(prepared.numbers[number], kStrip, call.numbers[number][row]);
+}
+
+void Run(const StripCall& call, void* memory) {
+  Prepared& prepared = *static_cast<Prepared*>(memory);
+  for (const auto& [place, is_output, index] : prepared.moved) {
+    *place = static_cast<char*>(is_output ? call.outputs[index] : const_cast<void*>(call.arrays[index]));
   }
-  PlaceSteps(steps, call, memory);
-  const auto run = [&](const PlacedStep* first, int64_t offset, int64_t column, int64_t count) HWY_ATTR {
-    const V zero = hn::Zero(Tag());
-    first->run(first, &memory, offset, column, count, zero, zero, zero, zero, zero, zero, zero, zero);
-  };
-  const auto set_number = [&](size_t i, int64_t row) { std::fill_n(memory.numbers[i], kStrip, call.numbers[i][row]); };
-  const auto reads_row = [](const StripFunction::Step& step) {
-    return step.x.is_row || step.y.is_row || step.z.is_row;
-  };
-  bool any_per_row = std::any_of(steps.begin(), steps.end(), reads_row);
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    any_per_row |= numbers[i].per_row;
-    if (!numbers[i].per_row && call.rows > 0) set_number(i, 0);
-  }
-  const bool by_rows = any_per_row || !row_sums.empty();
-  const int64_t rows = by_rows ? call.rows : std::min<int64_t>(call.rows, 1);
-  const int64_t columns = by_rows ? call.columns : call.rows * call.columns;
-  // Bytes of each strip of what is ahead; whole lines.
-  const auto ahead_at = [](float part) { return static_cast<int64_t>(part * kStrip * sizeof(float) / 64) * 64; };
-  const int64_t ahead_begin = ahead_at(call.ahead_part.begin), ahead_end = ahead_at(call.ahead_part.end);
+  const PlacedStep* const steps = prepared.steps;
+  const V zero = hn::Zero(Tag());
+  const int64_t rows = prepared.by_rows ? call.rows : std::min<int64_t>(call.rows, 1);
+  const int64_t columns = prepared.by_rows ? call.columns : call.rows * call.columns;
   for (int64_t row = 0; row < rows; ++row) {
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      if (numbers[i].per_row) set_number(i, row);
-    }
-    for (size_t i = 0; i < row_sums.size(); ++i) std::fill_n(memory.row_sums[i], kSumLanes, 0.0f);
+    for (const int number : prepared.per_row) SetNumber(prepared, call, number, row);
+    for (size_t i = 0; i < prepared.sum_outputs.size(); ++i) std::fill_n(prepared.row_sums[i], kSumLanes, 0.0f);
     const int64_t first = row * columns;
     int64_t column = 0;
     for (; column + kStrip <= columns; column += kStrip) {
       if (call.ahead != nullptr) {
         // Which a few strips' time brings into the L2 cache.
         const char* const next = reinterpret_cast<const char*>(call.ahead + first + column);
-        for (int64_t i = ahead_begin; i < ahead_end; i += 64) __builtin_prefetch(next + i, /*rw=*/0, /*locality=*/2);
+        for (int64_t i = prepared.ahead_begin; i < prepared.ahead_end; i += 64) {
+          __builtin_prefetch(next + i, /*rw=*/0, /*locality=*/2);
+        }
       }
-      run(memory.full_steps, first + column, column, kStrip);
+      steps->full(steps, &prepared.memory, first + column, column, kStrip, zero, zero, zero, zero, zero, zero, zero,
+                  zero);
     }
-    if (column < columns) run(memory.part_steps, first + column, column, columns - column);
-    for (size_t i = 0; i < row_sums.size(); ++i) {
-      static_cast<float*>(call.outputs[row_sums[i]])[row] = SumOfLanes(memory.row_sums[i]);
+    if (column < columns) {
+      steps->part(steps, &prepared.memory, first + column, column, columns - column, zero, zero, zero, zero, zero, zero,
+                  zero, zero);
+    }
+    for (size_t i = 0; i < prepared.sum_outputs.size(); ++i) {
+      static_cast<float*>(call.outputs[prepared.sum_outputs[i]])[row] = SumOfLanes(prepared.row_sums[i]);
     }
   }
-  if (call.streamed != 0) hwy::FlushStream();  // before another thread may read
 }
+
+// Sets the steps, and which of their places move.
+void PlaceSteps(absl::Span<const StripFunction::Step> steps, const StripCall& call, Prepared& prepared,
+                MovedPlace* moved) {
+  PlacedStep* placed = prepared.steps;
+  MovedPlace* end = moved;
+  for (const auto& [kind, x, y, z] : steps) {
+    *placed = {nullptr, nullptr, PlaceOf(kind, x, call, prepared), PlaceOf(kind, y, call, prepared),
+               PlaceOf(kind, z, call, prepared)};
+    const bool writes = WrittenBytes(kind) != 0;
+    const auto [full, part] = FunctionsOf(kind, *placed, writes && x.index < 32 && (call.streamed >> x.index & 1) != 0);
+    placed->full = full;
+    placed->part = part;
+    if (IsMoved(x)) *end++ = {&placed->x.memory, writes, x.index};
+    if (IsMoved(y)) *end++ = {&placed->y.memory, false, y.index};
+    if (IsMoved(z)) *end++ = {&placed->z.memory, false, z.index};
+    ++placed;
+  }
+  *placed = {&EndOfSteps, &EndOfSteps, {}, {}, {}};
+  prepared.moved = {moved, static_cast<size_t>(end - moved)};
+}
+
+void Prepare(const internal::StripParts& parts, const StripCall& call, void* memory) {
+  const Layout layout(parts);
+  const auto at = [memory](int64_t offset) { return static_cast<void*>(static_cast<char*>(memory) + offset); };
+  Prepared& prepared = *static_cast<Prepared*>(at(layout.prepared));
+  prepared.run = &Run;
+  prepared.steps = static_cast<PlacedStep*>(at(layout.steps));
+  prepared.numbers = static_cast<float(*)[kStrip]>(at(layout.numbers));
+  prepared.slots = static_cast<float(*)[kStrip]>(at(layout.slots));
+  prepared.row_sums = static_cast<float(*)[kSumLanes]>(at(layout.row_sums));
+  if (call.columns % kStrip != 0) {
+    std::fill_n(prepared.memory.parts[0], 2 * kStrip, 0.0f);
+    std::fill_n(prepared.memory.small_part, kStrip, uint16_t{0});
+  }
+  PlaceSteps(parts.steps, call, prepared, static_cast<MovedPlace*>(at(layout.moved)));
+
+  int* const per_row = static_cast<int*>(at(layout.per_row));
+  size_t num_per_row = 0;
+  for (int i = 0; i < static_cast<int>(parts.numbers.size()); ++i) {
+    if (parts.numbers[i].per_row) per_row[num_per_row++] = i;
+    else SetNumber(prepared, call, i, 0);
+  }
+  prepared.per_row = {per_row, num_per_row};
+  int* const sum_outputs = static_cast<int*>(at(layout.sum_outputs));
+  std::copy(parts.row_sums.begin(), parts.row_sums.end(), sum_outputs);
+  prepared.sum_outputs = {sum_outputs, parts.row_sums.size()};
+
+  const auto reads_row = [](const StripFunction::Step& step) {
+    return step.x.is_row || step.y.is_row || step.z.is_row;
+  };
+  prepared.by_rows =
+      num_per_row > 0 || !parts.row_sums.empty() || std::any_of(parts.steps.begin(), parts.steps.end(), reads_row);
+  const auto ahead_at = [](float part) { return static_cast<int64_t>(part * kStrip * sizeof(float) / 64) * 64; };
+  prepared.ahead_begin = ahead_at(call.ahead_part.begin);
+  prepared.ahead_end = ahead_at(call.ahead_part.end);
+}
+
+int64_t Bytes(const internal::StripParts& parts) { return Layout(parts).room.bytes(); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace aqt::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace aqt::kernels::internal {
+namespace aqt::kernels {
+namespace internal {
 
-void RunStrips(absl::Span<const StripFunction::Step> steps, absl::Span<const StripFunction::Number> numbers,
-               absl::Span<const int> row_sums, const StripCall& call, Target target) {
-  AQT_HWY_DISPATCH(target, RunRows)(steps, numbers, row_sums, call);
+int64_t PreparedStripBytes(const StripParts& parts, Target target) { return AQT_HWY_DISPATCH(target, Bytes)(parts); }
+
+void PrepareStrip(const StripParts& parts, const StripCall& call, void* prepared, Target target) {
+  AQT_HWY_DISPATCH(target, Prepare)(parts, call, prepared);
 }
 
-}  // namespace aqt::kernels::internal
+}  // namespace internal
+
+void FinishStreams() { hwy::FlushStream(); }
+
+}  // namespace aqt::kernels
 #endif  // HWY_ONCE

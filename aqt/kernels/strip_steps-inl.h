@@ -175,20 +175,14 @@ using StepFunction = void (*)(const PlacedStep* step, Memory* memory, int64_t of
 
 // A step and where its operands are.
 struct PlacedStep {
-  StepFunction run;
+  StepFunction full, part;  // of a strip that is full, and of others
   Place x, y, z;
 };
 
-// Each step may be loaded, kept, written and added up, too; and there is an end.
-constexpr int kMaxPlacedSteps = 5 * StripBuilder::kMaxSteps + 1;
-
+// Operands of a strip that is not full.
 struct Memory {
-  alignas(64) float slots[StripBuilder::kMaxSteps][kStrip];
-  alignas(64) float numbers[StripBuilder::kMaxOperands][kStrip];  // of this row, as often as a strip has elements
-  alignas(64) float parts[2][kStrip];                             // x and y of a strip that is not full
-  alignas(64) uint16_t small_part[kStrip];                        // x of bf16 or f16 of one
-  alignas(64) float row_sums[StripBuilder::kMaxSteps][kSumLanes];
-  PlacedStep full_steps[kMaxPlacedSteps], part_steps[kMaxPlacedSteps];
+  alignas(64) float parts[2][kStrip];       // x and y
+  alignas(64) uint16_t small_part[kStrip];  // x of bf16 or f16
 };
 
 // ---- operands

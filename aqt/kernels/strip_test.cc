@@ -7,10 +7,12 @@
 #include <deque>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/convert.h"
@@ -36,6 +38,13 @@ std::vector<float> RandomFloats(int64_t n, std::mt19937& random) {
   std::vector<float> x(n);
   for (float& v : x) v = RandomFloat(random);
   return x;
+}
+
+void RunOnce(const StripFunction& function, const StripCall& call, Target target = BestTarget()) {
+  const std::shared_ptr<void> prepared = AllocateUninitialized(function.PreparedBytes(target));
+  function.Prepare(call, prepared.get(), target);
+  StripFunction::Run(call, prepared.get());
+  FinishStreams();
 }
 
 // Values as a chain holds them in memory.
@@ -69,7 +78,7 @@ class Chain {
     if (which == 3) {
       const std::vector<float> row = RandomFloats(columns_, random_);
       rows_of_arrays_.emplace_back(dtype, row);
-      arrays_.push_back(rows_of_arrays_.back().data());
+      AddArray(rows_of_arrays_.back(), /*is_row=*/true);
       std::vector<float> all(n_);
       for (int64_t i = 0; i < n_; ++i) all[i] = row[i % columns_];
       values_.emplace_back(dtype, all);
@@ -77,11 +86,12 @@ class Chain {
     }
     if (which == 0) {
       values_.emplace_back(dtype, RandomFloats(n_, random_));
-      arrays_.push_back(values_.back().data());
+      AddArray(values_.back(), /*is_row=*/false);
       return AddId(builder_.Array(dtype), /*is_leaf=*/true);
     }
     const bool per_row = which == 1;
     numbers_.push_back(Values(dtype, RandomFloats(per_row ? rows_ : 1, random_)).floats());
+    is_per_row_.push_back(per_row);
     std::vector<float> all(n_);
     for (int64_t i = 0; i < n_; ++i) all[i] = numbers_.back()[per_row ? i / columns_ : 0];
     values_.emplace_back(dtype, all);
@@ -125,20 +135,22 @@ class Chain {
     }
   }
 
+  // All rows at once, and in two calls.
   void Check() && {
     const StripFunction function = std::move(builder_).Build();
-    std::vector<const float*> numbers;
-    for (const auto& number : numbers_) numbers.push_back(number.data());
     for (const Target target : SupportedTargets()) {
-      std::vector<std::vector<char>> got;
-      std::vector<void*> outputs;
-      for (const Values* output : outputs_) got.emplace_back(output->bytes.size() + 1, char{7});
-      for (auto& output : got) outputs.push_back(output.data());
-      function.Run({arrays_.data(), numbers.data(), outputs.data(), rows_, columns_, streamed_, /*fetched=*/~0u},
-                   target);
-      for (size_t i = 0; i < got.size(); ++i) {
-        ASSERT_EQ(got[i].back(), 7) << "written behind the end";
-        CheckOutput(*outputs_[i], got[i], target);
+      const std::shared_ptr<void> prepared = AllocateUninitialized(function.PreparedBytes(target));
+      function.Prepare(CallOf({}, 0, 0).call, prepared.get(), target);
+      for (const int64_t first_rows : {rows_, static_cast<int64_t>(random_() % (rows_ + 1))}) {
+        std::vector<std::vector<char>> got;
+        for (const Values* output : outputs_) got.emplace_back(output->bytes.size() + 1, char{7});
+        StripFunction::Run(CallOf(absl::MakeSpan(got), 0, first_rows).call, prepared.get());
+        StripFunction::Run(CallOf(absl::MakeSpan(got), first_rows, rows_ - first_rows).call, prepared.get());
+        FinishStreams();
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(got[i].back(), 7) << "written behind the end";
+          CheckOutput(*outputs_[i], got[i], target);
+        }
       }
     }
   }
@@ -149,6 +161,26 @@ class Chain {
   int num_steps() const { return builder_.num_steps(); }
 
  private:
+  struct Call {
+    std::vector<const void*> arrays;
+    std::vector<const float*> numbers;
+    std::vector<void*> outputs;
+    StripCall call;
+  };
+  // Of `rows` rows from `first` on.
+  Call CallOf(absl::Span<std::vector<char>> outputs, int64_t first, int64_t rows) const {
+    Call of;
+    for (const auto& [values, is_row] : arrays_) {
+      of.arrays.push_back(values->bytes.data() + (is_row ? 0 : first * values->bytes.size() / rows_));
+    }
+    for (size_t i = 0; i < numbers_.size(); ++i) of.numbers.push_back(&numbers_[i][0] + (is_per_row_[i] ? first : 0));
+    for (auto& output : outputs) of.outputs.push_back(output.data() + first * (output.size() - 1) / rows_);
+    of.call = {of.arrays.data(), of.numbers.data(), of.outputs.data(), rows, columns_, streamed_, /*fetched=*/~0u};
+    return of;
+  }
+
+  void AddArray(const Values& values, bool is_row) { arrays_.push_back({&values, is_row}); }
+
   // A condition that is computed or given, and one to three selections by it.
   void AddSelects() {
     const size_t x = Pick(), y = PickLike(x);
@@ -159,7 +191,7 @@ class Chain {
     int condition;
     if (random_() % 2 == 0) {
       condition = builder_.BoolArray();
-      arrays_.push_back(is_true);
+      AddArray(holds, /*is_row=*/false);
     } else {
       condition = builder_.Compare(kind, ids_[x], ids_[y]);
       if (random_() % 2 == 0) {
@@ -221,9 +253,14 @@ class Chain {
   uint32_t streamed_ = 0;
   std::mt19937 random_;
   StripBuilder builder_;
-  std::vector<const void*> arrays_;
+  struct Input {
+    const Values* values;
+    bool is_row;
+  };
+  std::vector<Input> arrays_;
   std::deque<Values> rows_of_arrays_;
   std::vector<std::vector<float>> numbers_;
+  std::vector<bool> is_per_row_;
   std::vector<int> ids_;
   std::deque<Values> values_;  // by position in ids_
   std::vector<bool> is_leaf_;
@@ -263,7 +300,7 @@ TEST(StripTest, AnOutputMayBeAnArrayThatIsNotReadAgain) {
   builder.Output(builder.Binary(BinaryKind::kAdd, builder.Binary(BinaryKind::kMul, array, array), array));
   const void* arrays[] = {x.data()};
   void* outputs[] = {x.data()};
-  std::move(builder).Build().Run({arrays, nullptr, outputs, 1, 100});
+  RunOnce(std::move(builder).Build(), {arrays, nullptr, outputs, 1, 100});
   EXPECT_EQ(x, want);
 }
 
@@ -278,7 +315,7 @@ TEST(StripTest, StepsAheadOfAnOutputReadBeforeItIsWritten) {
   builder.Output(builder.Unary(UnaryKind::kSqrt, sum));
   const void* arrays[] = {x.data()};
   void* outputs[] = {x.data(), twice.data()};
-  std::move(builder).Build().Run({arrays, nullptr, outputs, 1, 300});
+  RunOnce(std::move(builder).Build(), {arrays, nullptr, outputs, 1, 300});
   EXPECT_EQ(x, x_want);
   EXPECT_EQ(twice, twice_want);
 }
@@ -331,7 +368,7 @@ TEST(StripTest, SumsOfProductsByNumbers) {
     std::vector<void*> outputs = {got.data()};
     if (is_output) outputs.insert(outputs.begin(), a_got.data());
     for (const Target target : SupportedTargets()) {
-      function.Run({arrays, call_numbers, outputs.data(), 1, kCount}, target);
+      RunOnce(function, {arrays, call_numbers, outputs.data(), 1, kCount}, target);
       EXPECT_EQ(got, want) << ToString(target);
       EXPECT_EQ(a_got, a_want) << ToString(target);
     }
@@ -397,7 +434,7 @@ TEST(StripTest, QuotientsByANumberAreRoundedOnce) {
     for (const bool negates : {false, true}) {
       for (int64_t i = 0; i < rows * kColumns; ++i) want[i] = (negates ? -x[i] : x[i]) / n[i / kColumns];
       for (const Target target : SupportedTargets()) {
-        functions[negates].Run({arrays, numbers, outputs, rows, kColumns}, target);
+        RunOnce(functions[negates], {arrays, numbers, outputs, rows, kColumns}, target);
         ASSERT_EQ(std::memcmp(got.data(), want.data(), rows * kColumns * sizeof(float)), 0)
             << "divisor below " << divisor << ", " << ToString(target);
       }
@@ -411,8 +448,8 @@ TEST(StripTest, NothingOfAnEmptyMatrix) {
   const void* arrays[] = {nullptr};
   void* outputs[] = {nullptr};
   const StripFunction function = std::move(builder).Build();
-  function.Run({arrays, nullptr, outputs, 0, 5});
-  function.Run({arrays, nullptr, outputs, 5, 0});
+  RunOnce(function, {arrays, nullptr, outputs, 0, 5});
+  RunOnce(function, {arrays, nullptr, outputs, 5, 0});
 }
 
 }  // namespace

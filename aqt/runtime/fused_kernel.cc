@@ -396,9 +396,11 @@ void Builder::AddStrip(int first, int last) {
   }
   instruction.in.assign(arrays.begin(), arrays.end());
   instruction.in.insert(instruction.in.end(), numbers.begin(), numbers.end());
+  const size_t num_arrays = arrays.size();
   const int cost = strip.Cost();
-  instruction.run = [function = std::move(strip).Build(), num_arrays = arrays.size(),
-                     number_dtypes = std::move(number_dtypes), width, streamed, fetched](const FusedCall& call) {
+  const kernels::StripFunction function = std::move(strip).Build();
+  instruction.prepared = {Location::Where::kKept, kept_.Take(function.PreparedBytes()), 0};
+  instruction.prepare = [=](const FusedCall& call) {
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     float widened[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < number_dtypes.size(); ++i) {
@@ -413,8 +415,27 @@ void Builder::AddStrip(int first, int last) {
       const void* const out = call.out[std::countr_zero(left)];
       if (std::find(call.in, call.in + num_arrays, out) != call.in + num_arrays) past_caches &= ~(left & -left);
     }
-    function.Run({call.in, numbers_of_call, call.out, call.rows, width, past_caches, fetched,
-                  static_cast<const float*>(call.ahead), call.ahead_part});
+    function.Prepare({.arrays = call.in,
+                      .numbers = numbers_of_call,
+                      .outputs = call.out,
+                      .rows = call.rows,
+                      .columns = width,
+                      .streamed = past_caches,
+                      .fetched = fetched,
+                      .ahead_part = call.ahead_part},
+                     call.prepared);
+  };
+  instruction.run = [num_arrays, num_numbers = number_dtypes.size(), width](const FusedCall& call) {
+    const float*
+        numbers_of_call[kernels::StripBuilder::kMaxOperands];  // those for each row are f32, and only they count
+    for (size_t i = 0; i < num_numbers; ++i) numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
+    kernels::StripFunction::Run({.arrays = call.in,
+                                 .numbers = numbers_of_call,
+                                 .outputs = call.out,
+                                 .rows = call.rows,
+                                 .columns = width,
+                                 .ahead = static_cast<const float*>(call.ahead)},
+                                call.prepared);
   };
   if (role == FusedRole::kFull && !ahead_.empty()) {
     Ahead& ahead =

@@ -27,8 +27,8 @@ char* ScratchOfThread(int64_t bytes) {
 
 }  // namespace
 
-void FusedProgram::RunOne(const FusedInstruction& instruction, const KernelCall& call, int64_t first, int64_t rows,
-                          bool has_next, char* scratch) const {
+void FusedProgram::RunOne(const FusedInstruction& instruction, const std::function<void(const FusedCall&)>& function,
+                          const KernelCall& call, int64_t first, int64_t rows, bool has_next, char* scratch) const {
   using Where = FusedLocation::Where;
   const auto at = [&](const FusedLocation& location) -> char* {
     switch (location.where) {
@@ -47,17 +47,24 @@ void FusedProgram::RunOne(const FusedInstruction& instruction, const KernelCall&
   for (size_t i = 0; i < instruction.out.size(); ++i) out[i] = at(instruction.out[i]);
   const bool fetches = has_next && instruction.ahead.has_value();
   const void* ahead = fetches ? at(*instruction.ahead) + rows * instruction.ahead->row_bytes : nullptr;
-  instruction.run({in, out, first, rows, ahead, instruction.ahead_part});
+  function({in, out, at(instruction.prepared), first, rows, ahead, instruction.ahead_part});
 }
 
 void FusedProgram::RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const {
-  for (const FusedInstruction& instruction : before) RunOne(instruction, call, 0, piece_rows, false, scratch);
+  const auto run = [&](const FusedInstruction& instruction, int64_t row, int64_t count, bool has_next) {
+    RunOne(instruction, instruction.run, call, row, count, has_next, scratch);
+  };
+  for (const FusedInstruction& instruction : before) run(instruction, 0, piece_rows, false);
+  for (const FusedInstruction& instruction : each) {
+    if (instruction.prepare) RunOne(instruction, instruction.prepare, call, first, 0, false, scratch);
+  }
   for (int64_t row = first; row < end; row += piece_rows) {
     const int64_t count = std::min(piece_rows, end - row);
     const bool has_next = row + piece_rows < end;
-    for (const FusedInstruction& instruction : each) RunOne(instruction, call, row, count, has_next, scratch);
+    for (const FusedInstruction& instruction : each) run(instruction, row, count, has_next);
   }
-  for (const FusedInstruction& instruction : after) RunOne(instruction, call, 0, 0, false, scratch);
+  kernels::FinishStreams();
+  for (const FusedInstruction& instruction : after) run(instruction, 0, 0, false);
 }
 
 void FusedProgram::Run(const KernelCall& call) const {

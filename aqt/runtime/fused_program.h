@@ -22,7 +22,7 @@ struct FusedLocation {
     kOut,
     kScratch,
     kKept,  // in scratch memory that keeps its contents from piece to piece
-  } where;
+  } where = Where::kScratch;
   int64_t offset = 0;  // kIn, kOut: index of the operand or result; otherwise bytes
   int64_t row_bytes = 0;
 };
@@ -31,6 +31,7 @@ struct FusedLocation {
 struct FusedCall {
   const void* const* in;
   void* const* out;
+  void* prepared;
   int64_t first, rows;
   const void* ahead;  // null, or FusedInstruction::ahead of the rows after these
   kernels::StripCall::Fraction ahead_part;
@@ -45,6 +46,9 @@ struct FusedInstruction {
   // An operand of another instruction that is worth fetching for the next piece, and the part of it to fetch.
   std::optional<FusedLocation> ahead = std::nullopt;
   kernels::StripCall::Fraction ahead_part = {};
+  // Null, or called before the first piece, as for that piece: fills the memory at `prepared`.
+  std::function<void(const FusedCall&)> prepare = nullptr;
+  FusedLocation prepared = {};
 };
 
 struct FusedProgram {
@@ -60,9 +64,9 @@ struct FusedProgram {
  private:
   // Rows first .. end - 1.
   void RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const;
-  // `has_next`: whether a piece follows.
-  void RunOne(const FusedInstruction& instruction, const KernelCall& call, int64_t first, int64_t rows, bool has_next,
-              char* scratch) const;
+  // A function of the instruction. `has_next`: whether a piece follows.
+  void RunOne(const FusedInstruction& instruction, const std::function<void(const FusedCall&)>& function,
+              const KernelCall& call, int64_t first, int64_t rows, bool has_next, char* scratch) const;
 };
 
 }  // namespace aqt::internal
