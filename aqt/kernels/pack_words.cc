@@ -43,8 +43,37 @@ constexpr Bytes<kBits> Each(int x) {
   return static_cast<Bytes<kBits>>(0x0101010101010101u * static_cast<uint64_t>(x));
 }
 
+// PackOf of whole vectors of words with 4 bits. Returns how many words; clears `fits` if a value is outside.
+int64_t PackNibbles([[maybe_unused]] const int8_t* q, [[maybe_unused]] int64_t num_words,
+                    [[maybe_unused]] int32_t* words, [[maybe_unused]] bool& fits) {
+  int64_t i = 0;
+#if HWY_TARGET == HWY_AVX3
+  const __m512i eight = _mm512_set1_epi8(8), factors = _mm512_set1_epi16(0x1001);  // 1 and 16 in turns
+  const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+  __m512i outside = _mm512_setzero_si512();
+  const auto pairs = [&](const int8_t* from) HWY_ATTR {
+    const __m512i bytes = _mm512_add_epi8(_mm512_loadu_si512(from), eight);
+    outside = _mm512_or_si512(outside, bytes);
+    return _mm512_maddubs_epi16(bytes, factors);
+  };
+  for (; i + 16 <= num_words; i += 16) {
+    const __m512i low = pairs(q + 8 * i), high = pairs(q + 8 * i + 64);
+    _mm512_storeu_si512(words + i, _mm512_permutexvar_epi64(order, _mm512_packus_epi16(low, high)));
+  }
+  if (_mm512_test_epi8_mask(outside, _mm512_set1_epi8(static_cast<int8_t>(0xf0))) != 0) fits = false;
+#endif
+  return i;
+}
+
 template <int kBits>
 bool PackOf(const int8_t* q, int64_t num_words, int32_t* words) {
+  bool fits = true;
+  if constexpr (kBits == 4) {
+    const int64_t packed = PackNibbles(q, num_words, words, fits);
+    q += packed * 8;
+    words += packed;
+    num_words -= packed;
+  }
   char* out = reinterpret_cast<char*>(words);
   Bytes<kBits> outside = 0;
   for (int64_t i = 0; i < num_words * kPackedPerWord<kBits>; ++i) {
@@ -61,7 +90,7 @@ bool PackOf(const int8_t* q, int64_t num_words, int32_t* words) {
     const auto packed = static_cast<Packed<kBits>>(bytes);
     std::memcpy(out + i * sizeof packed, &packed, sizeof packed);
   }
-  return (outside & ~Fields<kBits, 8>()) == 0;
+  return fits && (outside & ~Fields<kBits, 8>()) == 0;
 }
 
 template <int kBits>

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/noise.h"
+#include "aqt/kernels/pack_words.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/target_highway.h"
 
@@ -18,6 +20,7 @@
 
 #include "aqt/kernels/convert-inl.h"
 #include "aqt/kernels/quantize-inl.h"
+#include "aqt/kernels/quotients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
@@ -158,6 +161,102 @@ void QuantizeWithNoise(const QuantizeMatrixArgs& args, bool flush, Target target
   }
 }
 
+// Quotients of dense rows by one scale, or one for each group, without zero points: DivideByScale<T, false>.
+template <class T>
+class DenseRows {
+ public:
+  explicit DenseRows(const QuantizeMatrixArgs& args)
+      : args_(args), group_(args.grid.col_stride == 0 ? std::max<int64_t>(args.x.cols, 1) : args.grid.col_group) {}
+
+  static bool Fit(const QuantizeMatrixArgs& args) {
+    return args.rule == QuantizeRule::kDivideByScale && args.grid.zero_point == nullptr && args.x.col_stride == 1;
+  }
+  int64_t group() const { return group_; }
+
+  // Calls f(x, column, elements, scale) for each group of row r.
+  template <class F>
+  HWY_INLINE void ForEachGroup(int64_t r, const F& f) const {
+    const T* const x = static_cast<const T*>(args_.x.data) + r * args_.x.row_stride;
+    const float* scale = internal::GridRow(args_.grid, r).scale;
+    for (int64_t c = 0; c < args_.x.cols; c += group_, scale += args_.grid.col_stride) {
+      f(x + c, c, std::min(group_, args_.x.cols - c), *scale);
+    }
+  }
+
+  // n elements by division.
+  void Divide(const T* x, int64_t n, float scale, int8_t* q) const {
+    ForEachVector(x, n, UniformScale(scale, 0, /*flush=*/false), q, DivideByScale<T, false>{{args_.lo, args_.hi}});
+  }
+  void DivideRow(int64_t r, int8_t* q) const {
+    ForEachGroup(r, [&](const T* x, int64_t c, int64_t n, float scale) HWY_ATTR { Divide(x, n, scale, q + c); });
+  }
+
+ private:
+  const QuantizeMatrixArgs& args_;
+  const int64_t group_;
+};
+
+// Returns false, with nothing done, for a matrix that is not made of such rows, with groups of kQuotients or more.
+template <class T, bool kFetches>
+bool DivideQuickly([[maybe_unused]] const QuantizeMatrixArgs& args) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (!std::is_same_v<T, Float16>) {
+    const DenseRows<T> rows(args);
+    if (!rows.Fit(args) || args.q_col_stride != 1 || rows.group() < kQuotients) return false;
+    for (int64_t r = 0; r < args.x.rows; ++r) {
+      int8_t* const q = args.q + r * args.q_row_stride;
+      Quotients<T> quotients(args.lo, args.hi);
+      rows.ForEachGroup(r, [&](const T* x, int64_t c, int64_t n, float scale) HWY_ATTR {
+        const int64_t whole = n / kQuotients * kQuotients;
+        quotients.template Divide<kFetches>(x, whole, scale, args.ahead, StoreBytes{q + c});
+        if (whole != n) rows.Divide(x + whole, n - whole, scale, q + c + whole);
+      });
+      if (!quotients.AreRight()) rows.DivideRow(r, q);
+    }
+    return true;
+  }
+#endif
+  return false;
+}
+
+template <class T, bool kFetches>
+bool NibblesOf([[maybe_unused]] const QuantizeMatrixArgs& args, [[maybe_unused]] int32_t* words,
+               [[maybe_unused]] int64_t row_stride, [[maybe_unused]] Target target) {
+#if HWY_TARGET == HWY_AVX3
+  const DenseRows<T> rows(args);
+  if (!rows.Fit(args) || rows.group() % kQuotients != 0 || args.x.cols % kQuotients != 0) return false;
+  std::vector<int8_t> bytes;  // of a row that takes divisions
+  for (int64_t r = 0; r < args.x.rows; ++r) {
+    int32_t* const out = words + r * row_stride;
+    Quotients<T> quotients(args.lo, args.hi);
+    rows.ForEachGroup(r, [&](const T* x, int64_t c, int64_t n, float scale) HWY_ATTR {
+      quotients.template Divide<kFetches>(x, n, scale, args.ahead,
+                                          StoreNibbles{reinterpret_cast<uint8_t*>(out) + c / 2});
+    });
+    if (quotients.AreRight()) continue;
+    bytes.resize(args.x.cols);
+    rows.DivideRow(r, bytes.data());
+    AQT_CHECK(PackWords(bytes.data(), args.x.cols / 8, /*num_bits=*/4, out, target));
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
+bool NibblesOfAny(const QuantizeMatrixArgs& args, int32_t* words, int64_t row_stride, Target target) {
+  const bool fetches = args.ahead != 0;
+  switch (args.x.dtype) {
+    case DType::kF32:
+      return fetches ? NibblesOf<float, true>(args, words, row_stride, target)
+                     : NibblesOf<float, false>(args, words, row_stride, target);
+    case DType::kBF16:
+      return fetches ? NibblesOf<BFloat16, true>(args, words, row_stride, target)
+                     : NibblesOf<BFloat16, false>(args, words, row_stride, target);
+    default: return false;
+  }
+}
+
 template <class P, class T>
 void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const FloatMatrix& x = args.x;
@@ -165,6 +264,7 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const bool divide = args.rule == QuantizeRule::kDivideByScale;
   const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
   if (args.noise.numbers != nullptr) return QuantizeWithNoise<P, T>(args, flush, target);
+  if (divide && (args.ahead == 0 ? DivideQuickly<T, false>(args) : DivideQuickly<T, true>(args))) return;
   // By value: a store of an int8_t might change what a reference leads to.
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
     if (divide && scales.HasZeroPoint()) ForEachVector(in, n, scales, out, DivideByScale<T, true>{clamp});
@@ -316,6 +416,11 @@ void QuantizeMatrix(const QuantizeMatrixArgs& args, Target target) {
   AQT_DCHECK(args.rule == QuantizeRule::kDivideByScale || args.grid.zero_point == nullptr);
   AQT_DCHECK(args.rule == QuantizeRule::kMultiplyByInverse || args.noise.numbers == nullptr);
   AQT_HWY_DISPATCH(target, QuantizeAny)(args, target);
+}
+
+bool QuantizeToNibbles(const QuantizeMatrixArgs& args, int32_t* words, int64_t row_stride, Target target) {
+  AQT_DCHECK(-8 <= args.lo && args.lo <= args.hi && args.hi <= 7);
+  return AQT_HWY_DISPATCH(target, NibblesOfAny)(args, words, row_stride, target);
 }
 
 void LoadLine(const Line& line, int64_t n, float* out, Target target) {

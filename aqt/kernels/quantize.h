@@ -50,12 +50,20 @@ struct QuantizeMatrixArgs {
   float hi = 127;
   bool flush_subnormals = false;  // kMultiplyByInverse only
   NoiseMatrix noise;              // kMultiplyByInverse only
+  // Not 0: x goes on behind these rows, and what is so many elements further on may be fetched into the L2 cache.
+  int64_t ahead = 0;
   // Element (r, c) goes to q[r * q_row_stride + c * q_col_stride].
   int8_t* q = nullptr;
   int64_t q_row_stride = 0;
   int64_t q_col_stride = 1;
 };
 void QuantizeMatrix(const QuantizeMatrixArgs& args, Target target = BestTarget());
+
+// The same with integers of 4 bits as words, which PackWords (pack_words.h) would make of a row: row r begins at
+// words[r * row_stride]. args.q is not used. Returns false, with nothing done, where it would not be faster: it is for
+// quotients by scales of whole rows, or of groups of a multiple of 64 elements, of f32 and bf16, with AVX-512.
+bool QuantizeToNibbles(const QuantizeMatrixArgs& args, int32_t* words, int64_t row_stride,
+                       Target target = BestTarget());
 
 // n elements of a line, `stride` apart, of f32, bf16, f16 or integers of a byte each (s8, s4, s2).
 struct Line {

@@ -7,10 +7,12 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/pack_words.h"
 #include "aqt/kernels/quantize_reference.h"
 #include "aqt/kernels/quantize_testing.h"
 #include "aqt/kernels/target.h"
@@ -181,6 +183,123 @@ TEST(Quantize, TiesToEven) {
       x.push_back(v);
   }
   CheckValuesAgainstScales(x, {1});
+}
+
+// Rows of groups as weights have them: quotients by their scales are integers, halves and what is next to these, and in
+// some rows anything. One scale may have any bits.
+template <class T>
+struct GroupedRows {
+  GroupedRows(int64_t group, int64_t cols, uint32_t seed) : group(group), cols(cols) {
+    std::mt19937 random(seed);
+    const int64_t groups = (cols + group - 1) / group;
+    for (int64_t u = 0; u < kRows * groups; ++u) {
+      const float significand = 1 + static_cast<float>(random() % 1024) / 1024;
+      scales.push_back(ToFloat(RoundTo<T>(std::ldexp(significand, static_cast<int>(random() % 60) - 30))));
+    }
+    scales[random() % scales.size()] = ScalesOf<T>(1, Values::kAnyBits, seed)[0];
+    const auto any = TestFloats<T>(kRows * cols, Values::kAnyBits, seed);
+    for (int64_t i = 0; i < kRows * cols; ++i) {
+      const int64_t r = i / cols;
+      const float scale = scales[r * groups + i % cols / group];
+      float v = static_cast<float>(static_cast<int>(random() % 40) - 20) / 2 * scale;
+      const uint32_t next = random() % 4;
+      if (next < 2) v = std::nextafterf(v, next == 0 ? kInfinity : -kInfinity);
+      x.push_back(r % 3 == 2 && random() % 64 == 0 ? any[i] : RoundTo<T>(v));
+    }
+  }
+  QuantizeMatrixArgs Args() const {
+    QuantizeMatrixArgs args;
+    args.x = {x.data(), kDTypeOf<T>, kRows, cols, cols, 1};
+    args.rule = QuantizeRule::kDivideByScale;
+    args.grid = {scales.data(), nullptr, (cols + group - 1) / group, 1, 1, group};
+    return args;
+  }
+
+  static constexpr int64_t kRows = 9;
+  int64_t group, cols;
+  std::vector<float> scales;
+  std::vector<T> x;
+};
+
+TYPED_TEST(QuantizeTest, QuotientsOfGroups) {
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    constexpr int64_t kGroups[] = {32, 64, 80, 128, 192};
+    const GroupedRows<TypeParam> rows(kGroups[seed % 5], 1 + seed * 7 % 400, seed);
+    QuantizeMatrixArgs args = rows.Args();
+    if (seed % 2 == 0) args.ahead = 3 * rows.cols;
+    for (const float clip : {7.0f, 127.0f}) {
+      args.lo = -clip - 1;
+      args.hi = clip;
+      ExpectQuantizedAsReference(args, MatrixLayout::kPaddedRows, nullptr);
+    }
+  }
+}
+
+// Of all numbers by scales of all significands.
+TEST(Quantize, AllQuotientsOfBFloat16) {
+  const std::vector<BFloat16> x = AllCodes<BFloat16>();
+  for (int significand = 128; significand < 256; ++significand) {
+    const float scale = static_cast<float>(significand) * 0x1p-10f;
+    QuantizeMatrixArgs args;
+    args.x = {x.data(), DType::kBF16, 256, 256, 256, 1};
+    args.rule = QuantizeRule::kDivideByScale;
+    args.grid = {&scale, nullptr, 0, 0};
+    args.lo = -128;
+    ExpectQuantizedAsReference(args, MatrixLayout::kRowMajor, nullptr);
+  }
+}
+
+// Scales of more bits than bf16 has: quotients are in the middle between k + 1/2 and its neighbours.
+TEST(Quantize, TiesOfBFloat16) {
+  constexpr int64_t kCols = 64;
+  std::vector<BFloat16> x;
+  std::vector<float> scales;
+  for (int k = 0; k < 127; ++k) {
+    const float tie = static_cast<float>(k) + 0.5f, half_ulp = std::ldexp(1.0f, std::ilogb(tie) - 8);
+    for (int significand = 128; significand < 256; ++significand) {
+      for (const float quotient : {tie - half_ulp, tie + half_ulp}) {
+        scales.push_back(static_cast<float>(significand) / quotient);
+        x.insert(x.end(), kCols, RoundToBFloat16(static_cast<float>(significand)));
+      }
+    }
+  }
+  QuantizeMatrixArgs args;
+  args.x = {x.data(), DType::kBF16, static_cast<int64_t>(scales.size()), kCols, kCols, 1};
+  args.rule = QuantizeRule::kDivideByScale;
+  args.grid = {scales.data(), nullptr, 1, 0};
+  args.lo = -128;
+  ExpectQuantizedAsReference(args, MatrixLayout::kRowMajor, nullptr);
+}
+
+TYPED_TEST(QuantizeTest, NibblesArePackedIntegers) {
+  int64_t taken = 0;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    constexpr int64_t kGroups[] = {32, 64, 128, 256};
+    const GroupedRows<TypeParam> rows(kGroups[seed % 4], 8 * (1 + seed * 7 % 64), seed);
+    QuantizeMatrixArgs args = rows.Args();
+    args.lo = -8;
+    args.hi = 7;
+    if (seed % 2 == 0) args.ahead = 3 * rows.cols;
+    std::vector<int8_t> q(rows.x.size());
+    args.q = q.data();
+    args.q_row_stride = rows.cols;
+    reference::QuantizeMatrix(args);
+    const int64_t row_words = rows.cols / 8, stride = row_words + 1;
+    std::vector<int32_t> want(rows.kRows * stride, 99);
+    for (int64_t r = 0; r < rows.kRows; ++r) {
+      ASSERT_TRUE(PackWords(&q[r * rows.cols], row_words, 4, &want[r * stride]));
+    }
+    for (const Target target : SupportedTargets()) {
+      std::vector<int32_t> got(want.size(), 99);
+      const bool takes = QuantizeToNibbles(args, got.data(), stride, target);
+      taken += takes;
+      EXPECT_EQ(got, takes ? want : std::vector<int32_t>(want.size(), 99)) << target;
+    }
+  }
+  const bool is_fast = BestTarget().Has(Capability::kAvx512) && !std::is_same_v<TypeParam, Float16>;
+  EXPECT_EQ(taken > 0, is_fast);
 }
 
 TEST(Quantize, ValuesByHand) {
