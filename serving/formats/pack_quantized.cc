@@ -54,10 +54,14 @@ class Packed final : public WeightFormat {
     return weights.symmetric || unit == 0 ? unit : kZeroPointRows;
   }
 
+  bool TakesPacked() const override { return true; }
+
   absl::StatusOr<std::vector<StoredRows>> Encode(QuantizedWeight rows, int64_t first_row, const WeightScheme& weights,
                                                  const Shape& shape) const override {
-    AQT_ASSIGN_OR_RETURN(Array words, ct::PackInts(rows.q, weights.num_bits));
-    std::vector<StoredRows> out = {{kWeightPacked, first_row, std::move(words)},
+    if (rows.q.dtype() == DType::kS8) {
+      AQT_ASSIGN_OR_RETURN(rows.q, ct::PackInts(rows.q, weights.num_bits));
+    }
+    std::vector<StoredRows> out = {{kWeightPacked, first_row, std::move(rows.q)},
                                    {kWeightScale, first_row, std::move(rows.scale)}};
     if (first_row == 0) out.push_back({kWeightShape, 0, Array::Of<int64_t>({shape[0], shape[1]}, {2})});
     if (rows.zero_point.has_value()) {

@@ -63,6 +63,7 @@ absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t
   } else {
     ct::Options options;
     options.executor = executor;
+    options.packed = scheme.format->TakesPacked();
     AQT_ASSIGN_OR_RETURN(weight, ct::QuantizeWeight(rows, scheme.weights, options));
   }
   if (!AllFinite(weight.scale)) {

@@ -64,6 +64,9 @@ class WeightFormat {
   // 0 if all rows share a scale: the weight must be encoded whole.
   virtual int64_t RowUnit(const WeightScheme& weights) const;
 
+  // Whether Encode also takes packed integers (compressed_tensors::Options::packed), which are faster to make.
+  virtual bool TakesPacked() const { return false; }
+
   // Lays out the rows from `first_row` (a multiple of RowUnit) on, of a weight of that shape. Tensors that are not made
   // of rows come with row 0.
   virtual absl::StatusOr<std::vector<StoredRows>> Encode(QuantizedWeight rows, int64_t first_row,

@@ -154,10 +154,8 @@ Call QuantizePack(const DataPtr& d, Executor* executor) {
 Call ConvertInt4(const DataPtr& d, Executor* executor) {
   const compressed_tensors::WeightScheme scheme = {
       .num_bits = 4, .strategy = compressed_tensors::Strategy::kGroup, .group_size = 128};
-  return [=] {
-    const auto weight = compressed_tensors::QuantizeWeight(d->x, scheme, {.executor = executor});
-    AQT_CHECK(weight.ok() && compressed_tensors::PackInts(weight->q, 4).ok());
-  };
+  return
+      [=] { AQT_CHECK(compressed_tensors::QuantizeWeight(d->x, scheme, {.executor = executor, .packed = true}).ok()); };
 }
 
 Call Noise(int64_t n, const kernels::RandomNumbers& numbers) {

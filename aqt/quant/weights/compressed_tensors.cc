@@ -86,14 +86,14 @@ void ScalesOf(int64_t n, const WeightScheme& scheme, const float* lo, float* hi,
   for (int64_t u = 0; u < n; ++u) scale[u] = ConvertElement<T>(hi[u]);
 }
 
-// Ranges of x's groups, widened to include 0: lo and hi. A NaN makes both NaN.
+// Ranges of x's groups, widened to include 0: lo and hi. A NaN makes both NaN. Of a symmetric scheme only hi, the
+// larger magnitude.
 void RangesOf(const FloatMatrix& x, int64_t group, const WeightScheme& scheme, const Options& options, float* lo,
               float* hi) {
   const int64_t n = x.rows * kernels::NumGroups(x.cols, group);
-  if (scheme.symmetric) {  // only the larger one matters
+  if (scheme.symmetric) {
     if (options.reference) kernels::reference::AbsMaxGroups(x, group, hi);
     else kernels::AbsMaxGroups(x, group, hi, options.target);
-    for (int64_t u = 0; u < n; ++u) lo[u] = -hi[u];
     return;
   }
   if (options.reference) kernels::reference::MinMaxGroups(x, group, lo, hi);
@@ -128,15 +128,9 @@ kernels::ScaleGrid GridOf(const Units& units, int64_t first, const float* scales
           std::max<int64_t>(units.cols, 1)};
 }
 
-// Quantizes x's rows to `q`, dense, with the scales and zero points of `grid`.
-void QuantizeRows(const FloatMatrix& x, const kernels::ScaleGrid& grid, const WeightScheme& scheme,
-                  const Options& options, void* q) {
-  if (scheme.type == ValueType::kFloat) {
-    const kernels::QuantizeE4M3Args args = {x, grid, static_cast<Float8E4M3FN*>(q), x.cols};
-    if (options.reference) kernels::reference::QuantizeE4M3(args);
-    else kernels::QuantizeE4M3(args, options.target);
-    return;
-  }
+// How integers are made of x's rows with the scales and zero points of `grid`; without q. `ahead`: as in its type.
+kernels::QuantizeMatrixArgs IntegersOf(const FloatMatrix& x, const kernels::ScaleGrid& grid, const WeightScheme& scheme,
+                                       int64_t ahead) {
   const ValueRange range = RangeOf(scheme);
   kernels::QuantizeMatrixArgs args;
   args.x = x;
@@ -144,6 +138,20 @@ void QuantizeRows(const FloatMatrix& x, const kernels::ScaleGrid& grid, const We
   args.grid = grid;
   args.lo = range.min;
   args.hi = range.max;
+  args.ahead = ahead;
+  return args;
+}
+
+// Quantizes x's rows to `q`, dense.
+void QuantizeRows(const FloatMatrix& x, const kernels::ScaleGrid& grid, const WeightScheme& scheme,
+                  const Options& options, int64_t ahead, void* q) {
+  if (scheme.type == ValueType::kFloat) {
+    const kernels::QuantizeE4M3Args args = {x, grid, static_cast<Float8E4M3FN*>(q), x.cols};
+    if (options.reference) kernels::reference::QuantizeE4M3(args);
+    else kernels::QuantizeE4M3(args, options.target);
+    return;
+  }
+  kernels::QuantizeMatrixArgs args = IntegersOf(x, grid, scheme, ahead);
   args.q = static_cast<int8_t*>(q);
   args.q_row_stride = x.cols;
   if (options.reference) kernels::reference::QuantizeMatrix(args);
@@ -206,6 +214,20 @@ absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bi
     if (used > 0) *words = static_cast<int32_t>(static_cast<uint32_t>(stream));
   }
   return absl::OkStatus();
+}
+
+// Quantizes x's rows to `words`, dense.
+void QuantizeRowsToWords(const FloatMatrix& x, const kernels::ScaleGrid& grid, const WeightScheme& scheme,
+                         const Options& options, int64_t ahead, int32_t* words) {
+  const int64_t row_words = WordsFor(x.cols, scheme.num_bits);
+  if (scheme.num_bits == 4 && !options.reference &&
+      kernels::QuantizeToNibbles(IntegersOf(x, grid, scheme, ahead), words, row_words, options.target)) {
+    return;
+  }
+  const std::shared_ptr<void> integers = AllocateUninitialized(x.rows * x.cols);
+  QuantizeRows(x, grid, scheme, options, ahead, integers.get());
+  const ArrayRef in(DType::kS8, {x.rows, x.cols}, integers.get());
+  AQT_CHECK(PackRows("QuantizeWeight", in, scheme.num_bits, {DType::kS32, {x.rows, row_words}, words}).ok());
 }
 
 // The inverse of PackRows; bits beyond the values are ignored.
@@ -336,9 +358,16 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
   if (!found.ok()) return Annotate(found.status(), "QuantizeWeight");
   const Units& units = *found;
 
+  if (options.packed && scheme.type == ValueType::kFloat) {
+    return absl::InvalidArgumentError("QuantizeWeight: packed floats; expected integers, or packed = false");
+  }
+
   const int64_t groups = units.per_row, num_units = units.scale_shape.num_elements();
   std::vector<float> lo(x.rows * groups), hi(x.rows * groups);
-  ArrayBuilder q = ArrayBuilder::ForOverwrite({TypeOf(scheme), w.shape});
+  const Shape words = {x.rows, WordsFor(x.cols, scheme.num_bits)};
+  ArrayBuilder q =
+      ArrayBuilder::ForOverwrite(options.packed ? Aval{DType::kS32, words} : Aval{TypeOf(scheme), w.shape});
+  const int64_t q_row_bytes = q.aval().num_bytes() / x.rows;
   ArrayBuilder scale = ArrayBuilder::ForOverwrite({w.dtype, units.scale_shape});
   ArrayBuilder zero_point = ArrayBuilder::ForOverwrite({DType::kS8, units.scale_shape});
   int8_t* zero_points = zero_point.Mutable<int8_t>().data();
@@ -352,26 +381,35 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
       ScalesOf(end - first, scheme, &lo[first], &hi[first], scale.Mutable<T>().data() + first, zero_points + first);
     });
   };
-  const auto quantize = [&](int64_t first, int64_t n) {
+  const auto quantize = [&](int64_t first, int64_t n, int64_t ahead) {
     const kernels::ScaleGrid grid = GridOf(units, first, hi.data(), scheme.symmetric ? nullptr : zero_points);
-    QuantizeRows(aqt::internal::RowsOf(x, first, n), grid, scheme, options,
-                 static_cast<char*>(q.data()) + first * x.cols);
+    const FloatMatrix rows = aqt::internal::RowsOf(x, first, n);
+    char* const out = static_cast<char*>(q.data()) + first * q_row_bytes;
+    if (options.packed) QuantizeRowsToWords(rows, grid, scheme, options, ahead, reinterpret_cast<int32_t*>(out));
+    else QuantizeRows(rows, grid, scheme, options, ahead, out);
   };
-  if (units.rows == 1) {  // a few rows at a time, so that the second pass finds them in cache
-    const int64_t at_once = x.col_stride == 1 ? std::max<int64_t>(1, kElementsAtOnce / x.cols) : x.rows;
+  // A few rows at a time, so that the next pass finds them in a cache.
+  const int64_t multiple = num_units == 1 ? 1 : units.rows, fit = kElementsAtOnce / x.cols / multiple;
+  const int64_t at_once = x.col_stride == 1 ? std::max<int64_t>(1, fit) * multiple : x.rows;
+  const auto for_each_block = [&](auto f) {
     ForEachBlock(options.executor, x.rows, x.cols, units, [&](int64_t begin, int64_t rows) {
-      for (int64_t first = begin; first < begin + rows; first += at_once) {
-        const int64_t n = std::min(at_once, begin + rows - first);
-        find_ranges(first, n);
-        find_scales(first * groups, (first + n) * groups);
-        quantize(first, n);
+      const int64_t end = begin + rows;
+      for (int64_t first = begin; first < end; first += at_once) {
+        f(first, std::min(at_once, end - first), first + at_once < end ? at_once * x.row_stride : 0);
       }
+    });
+  };
+  if (units.rows == 1) {
+    for_each_block([&](int64_t first, int64_t n, int64_t ahead) {
+      find_ranges(first, n);
+      find_scales(first * groups, (first + n) * groups);
+      quantize(first, n, ahead);
     });
   } else {
     ForEachBlock(options.executor, x.rows, x.cols, units, find_ranges);
     JoinRows(x.rows, units, lo.data(), hi.data());
     find_scales(0, num_units);
-    ForEachBlock(options.executor, x.rows, x.cols, units, quantize);
+    for_each_block(quantize);
   }
   QuantizedWeight result = {std::move(q).Build(), std::move(scale).Build(), std::nullopt};
   if (!scheme.symmetric) result.zero_point = std::move(zero_point).Build();

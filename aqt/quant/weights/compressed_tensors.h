@@ -84,7 +84,7 @@ struct ValueRange {
 ValueRange RangeOf(const WeightScheme& scheme);
 
 struct QuantizedWeight {
-  Array q;                          // [o, i]; s8, values of num_bits bits, or e4m3fn
+  Array q;                          // [o, i]; s8, values of num_bits bits, or e4m3fn. Or words, if Options::packed
   Array scale;                      // T [Units::scale_shape]
   std::optional<Array> zero_point;  // s8, the shape of scale; null when symmetric
 };
@@ -93,10 +93,11 @@ struct Options {
   kernels::Target target = kernels::BestTarget();
   bool reference = false;        // the plain loops instead of the kernels: slow, for tests
   Executor* executor = nullptr;  // null: the calling thread. The result does not depend on it.
+  bool packed = false;           // of QuantizeWeight: q is what PackInts makes of it. Of integers only.
 };
 
 // w: [o, i], f32, bf16 or f16, any strides. InvalidArgument for another rank or dtype, a group size that does not
-// divide i, or a tensor without elements; otherwise the errors of Validate.
+// divide i, a tensor without elements, or packed floats; otherwise the errors of Validate.
 absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightScheme& scheme,
                                                const Options& options = {});
 

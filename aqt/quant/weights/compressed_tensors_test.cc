@@ -69,6 +69,15 @@ void ExpectEqual(const QuantizedWeight& got, const QuantizedWeight& want) {
   EXPECT_TRUE(BitEqual(*got.zero_point, *want.zero_point));
 }
 
+// As `want`, with its integers as words.
+void ExpectPacked(const ArrayRef& w, const WeightScheme& scheme, Options options, QuantizedWeight want) {
+  options.packed = true;
+  const auto got = QuantizeWeight(w, scheme, options);
+  ASSERT_TRUE(got.ok()) << got.status();
+  want.q = *PackInts(want.q, scheme.num_bits);
+  ExpectEqual(*got, want);
+}
+
 // All targets, with and without threads, equal the plain loops, both ways.
 void ExpectAsReference(const ArrayRef& w, const WeightScheme& scheme) {
   Options plain;
@@ -85,6 +94,7 @@ void ExpectAsReference(const ArrayRef& w, const WeightScheme& scheme) {
       const auto got = QuantizeWeight(w, scheme, options);
       ASSERT_TRUE(got.ok()) << got.status();
       ExpectEqual(*got, *want);
+      if (scheme.type == ValueType::kInt) ExpectPacked(w, scheme, options, *want);
       const auto back = DequantizeWeight(*got, scheme, options);
       ASSERT_TRUE(back.ok()) << back.status();
       EXPECT_TRUE(BitEqual(*back, *want_back));
@@ -142,6 +152,18 @@ TYPED_TEST(WeightTest, OddShapes) {
       ExpectAsReference(w, Scheme(4, Strategy::kTensor, symmetric));
       ExpectAsReference(w, Scheme(4, Strategy::kChannel, symmetric));
       ExpectAsReference(w, Scheme(4, Strategy::kGroup, symmetric, i));
+    }
+  }
+}
+
+// Groups whose quotients need no division, in more rows than are quantized at once.
+TYPED_TEST(WeightTest, LongGroups) {
+  for (const kernels::Values values : {kernels::Values::kUsual, kernels::Values::kAnyBits}) {
+    const auto data = kernels::TestFloats<TypeParam>(70 * 1024, values, 8);
+    const ArrayRef w(data.data(), {70, 1024});
+    for (const int bits : {4, 8}) {
+      for (const int64_t group : {64, 128}) ExpectAsReference(w, Scheme(bits, Strategy::kGroup, true, group));
+      ExpectAsReference(w, Scheme(bits, Strategy::kChannel));
     }
   }
 }
@@ -338,6 +360,7 @@ TEST(QuantizeWeight, Errors) {
               "the weight is f32[2,3,4]; expected a matrix [o,i]");
   ExpectError(QuantizeWeight(Array::Zeros(DType::kF64, {2, 3}), {}).status(), kInvalid, "f64[2,3]");
   ExpectError(QuantizeWeight(Array::Zeros(DType::kF32, {2, 0}), {}).status(), kInvalid, "with elements");
+  ExpectError(QuantizeWeight(w, Floats(Strategy::kChannel), {.packed = true}).status(), kInvalid, "packed floats");
 }
 
 TEST(DequantizeWeight, Errors) {
