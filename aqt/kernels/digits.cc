@@ -25,7 +25,7 @@ constexpr int64_t kBlockRows = 64;
 // So many bytes of digits of blocks of rows are gone over together, for threads wait for each other after each pass.
 constexpr int64_t kPassBytes = 512 << 10;
 // Weights of so many bytes do not stay in the caches. One row waits for them, unless they are fetched ahead.
-constexpr int64_t kFetchedWeights = 16'000'000;
+constexpr int64_t kFetchedWeights = 20'000'000;
 // Below this many multiplications a second thread costs more than it saves.
 constexpr double kMinParallelWork = 1e6;
 constexpr int64_t kMinParallelSplit = 8 << 10, kMinParallelIntegers = 256 << 10;
@@ -150,9 +150,12 @@ class Product {
     return true;
   }
 
-  // How many panels MultiplyRow goes over at a time. A row waits for memory, which gives more if several are read side
-  // by side; three digits have enough to do with weights that are in a cache.
-  int64_t PanelsOfRow() const { return integers_ || FetchBytes() != 0 ? kernel_.row_panels : 1; }
+  // How many panels MultiplyRow goes over at a time. Several hide the time from the last product of a group to its
+  // scaled sums, and three digits of weights from memory wait less for these; otherwise one is read faster.
+  int64_t PanelsOfRow() const {
+    const bool several = integers_ ? args_.format.has_scales() : FetchBytes() != 0;
+    return several ? kernel_.row_panels : 1;
+  }
 
   // The product of a block of one row and at most PanelsOfRow panels.
   void MultiplyRow(const Block& block, int64_t panel, int64_t panels) const {
