@@ -64,7 +64,18 @@ struct RoundLanes<float> {
 template <>
 struct RoundLanes<BFloat16> {
   template <class D, class V>
-  static V Apply(D d, V v) {
+  static HWY_INLINE V Apply([[maybe_unused]] D d, V v) {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (sizeof(V) == 64) {
+      // The same in five instructions instead of seven.
+      const __m512i bits = _mm512_castps_si512(v.raw);
+      const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+      const __mmask16 is_number = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_EQ_OQ);
+      const __m512i half = _mm512_mask_blend_epi32(odd, _mm512_set1_epi32(0x7fff), _mm512_set1_epi32(0x8000));
+      const __m512i up = _mm512_add_epi32(bits, half), upper = _mm512_set1_epi32(0xffff0000);
+      return V{_mm512_castsi512_ps(_mm512_mask_and_epi32(bits, is_number, up, upper))};
+    }
+#endif
     const hn::RebindToUnsigned<D> du;
     const auto bits = hn::BitCast(du, v);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
