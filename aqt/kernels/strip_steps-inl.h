@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/convert-inl.h"
@@ -74,9 +75,35 @@ HWY_INLINE Strip LoadSmall(const T* x) {
   return Make([=](int64_t i) HWY_ATTR { return LoadFloat(Tag(), x + i * kLanes); });
 }
 
+#if HWY_TARGET == HWY_AVX3
+// Calls store(i, elements 32 i .. 32 i + 31) for a strip as bf16.
+template <class F>
+HWY_INLINE void ForEachBf16Vector(const Strip& a, F store) {
+  alignas(64) static constexpr uint16_t kUpperHalves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                            23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                            45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  const __m512i halves = _mm512_load_si512(kUpperHalves);
+  const auto with_one_nan = [](V v) HWY_ATTR {
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_UNORD_Q);
+    return _mm512_mask_mov_epi32(_mm512_castps_si512(v.raw), is_nan, _mm512_set1_epi32(0x7fc00000));
+  };
+  const auto both = [&](V low, V high)
+                        HWY_ATTR { return _mm512_permutex2var_epi16(with_one_nan(low), halves, with_one_nan(high)); };
+  store(0, both(a.v0, a.v1));
+  store(1, both(a.v2, a.v3));
+  store(2, both(a.v4, a.v5));
+  store(3, both(a.v6, a.v7));
+}
+#endif
+
 // Of a strip that rounding to T does not change, but for NaN.
 template <class T>
 HWY_INLINE void StoreSmall(const Strip& a, T* out) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return ForEachBf16Vector(a, [=](int64_t i, __m512i v) HWY_ATTR { _mm512_storeu_si512(out + 32 * i, v); });
+  }
+#endif
   Map(a, [=](V v, int64_t i) HWY_ATTR {
     StoreFloat(Tag(), v, out + i * kLanes);
     return v;
@@ -88,6 +115,12 @@ HWY_INLINE void StoreSmallStreamed(const Strip& a, T* out) {
   constexpr hn::ScalableTag<uint8_t> d;
   constexpr int64_t kVector = hn::MaxLanes(d), kBytes = kStrip * sizeof(T);
   if (kBytes % kVector != 0 || reinterpret_cast<uintptr_t>(out) % kVector != 0) return StoreSmall(a, out);
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return ForEachBf16Vector(
+        a, [=](int64_t i, __m512i v) HWY_ATTR { _mm512_stream_si512(reinterpret_cast<__m512i*>(out + 32 * i), v); });
+  }
+#endif
   alignas(64) T narrow[kStrip];
   StoreSmall(a, narrow);
   for (int64_t i = 0; i < kBytes; i += kVector) {
