@@ -33,17 +33,17 @@ struct Words {
   __m512i first, second;
 };
 template <class T>
-class QuotientsBy;
+class Divisor;
 
-// With y = 1 / n and q = x y, q + (x - q n) y is the quotient, correctly rounded: see strip_steps-inl.h, which divides
-// in the same way.
+// With y = 1 / n and q = x y, q + (x - q n) y is the quotient, correctly rounded: see QuotientsBy
+// (strip_steps-inl.h), which divides in the same way.
 template <>
-class QuotientsBy<float> {
+class Divisor<float> {
  public:
-  explicit QuotientsBy(float n) : n_(_mm512_set1_ps(n)), y_(_mm512_set1_ps(1 / n)) {}
+  explicit Divisor(float n) : n_(_mm512_set1_ps(n)), y_(_mm512_set1_ps(1 / n)) {}
   static bool Takes(float) { return true; }
 
-  HWY_INLINE Words Of(const float* x) const {
+  HWY_INLINE Words Into(const float* x) const {
     return {_mm512_packs_epi32(Integers(x), Integers(x + 16)), _mm512_packs_epi32(Integers(x + 32), Integers(x + 48))};
   }
   static HWY_INLINE __m512i Bytes(const Words& words) {
@@ -65,12 +65,12 @@ class QuotientsBy<float> {
 // is not m n, and differs from it by 2^-17 of it or more. So x y, which is off by 2^-23 of it, is on the same side of m
 // as the quotient, and there are no ties.
 template <>
-class QuotientsBy<BFloat16> {
+class Divisor<BFloat16> {
  public:
-  explicit QuotientsBy(float n) : y_(_mm512_set1_ps(1 / n)) {}
+  explicit Divisor(float n) : y_(_mm512_set1_ps(1 / n)) {}
   static bool Takes(float n) { return (__builtin_bit_cast(uint32_t, n) & 0xffff) == 0; }  // is bf16
 
-  HWY_INLINE Words Of(const BFloat16* x) const { return {OfPairs(x), OfPairs(x + 32)}; }
+  HWY_INLINE Words Into(const BFloat16* x) const { return {OfPairs(x), OfPairs(x + 32)}; }
   static HWY_INLINE __m512i Bytes(const Words& words) {
     // Each lane has four integers of even and four of odd numbers, twice.
     const __m512i turns = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
@@ -123,17 +123,17 @@ class Quotients {
   template <bool kFetches, class Store>
   HWY_INLINE void Divide(const T* HWY_RESTRICT x, int64_t count, float n, int64_t ahead, const Store& store) {
     const float magnitude = __builtin_fabsf(n);
-    are_right_ &= magnitude >= kLeastDivisor && magnitude <= kMostDivisor && QuotientsBy<T>::Takes(n);
-    const QuotientsBy<T> quotients(n);
+    are_right_ &= magnitude >= kLeastDivisor && magnitude <= kMostDivisor && Divisor<T>::Takes(n);
+    const Divisor<T> divisor(n);
     for (int64_t i = 0; i < count; i += kQuotients) {
       if constexpr (kFetches) {
         for (size_t line = 0; line < kQuotients * sizeof(T); line += 64) {
           _mm_prefetch(reinterpret_cast<const char*>(x + i + ahead) + line, _MM_HINT_T1);
         }
       }
-      const Words words = quotients.Of(x + i);
+      const Words words = divisor.Into(x + i);
       least_ = _mm512_min_epi16(least_, _mm512_min_epi16(words.first, words.second));
-      store(_mm512_max_epi8(low_, _mm512_min_epi8(high_, quotients.Bytes(words))), i);
+      store(_mm512_max_epi8(low_, _mm512_min_epi8(high_, divisor.Bytes(words))), i);
     }
   }
   // Of all so far; otherwise some take divisions. A word that does not fit is the least one, too.
