@@ -14,6 +14,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "aqt/kernels/nibbles-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
@@ -48,13 +50,12 @@ int64_t PackNibbles([[maybe_unused]] const int8_t* q, [[maybe_unused]] int64_t n
                     [[maybe_unused]] int32_t* words, [[maybe_unused]] bool& fits) {
   int64_t i = 0;
 #if HWY_TARGET == HWY_AVX3
-  const __m512i eight = _mm512_set1_epi8(8), factors = _mm512_set1_epi16(0x1001);  // 1 and 16 in turns
   const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
   __m512i outside = _mm512_setzero_si512();
   const auto pairs = [&](const int8_t* from) HWY_ATTR {
-    const __m512i bytes = _mm512_add_epi8(_mm512_loadu_si512(from), eight);
-    outside = _mm512_or_si512(outside, bytes);
-    return _mm512_maddubs_epi16(bytes, factors);
+    const __m512i stored = StoredNibbles(_mm512_loadu_si512(from));
+    outside = _mm512_or_si512(outside, stored);
+    return PairsOfNibbles(stored);
   };
   for (; i + 16 <= num_words; i += 16) {
     const __m512i low = pairs(q + 8 * i), high = pairs(q + 8 * i + 64);

@@ -168,8 +168,9 @@ class DenseRows {
   explicit DenseRows(const QuantizeMatrixArgs& args)
       : args_(args), group_(args.grid.col_stride == 0 ? std::max<int64_t>(args.x.cols, 1) : args.grid.col_group) {}
 
-  static bool Fit(const QuantizeMatrixArgs& args) {
-    return args.rule == QuantizeRule::kDivideByScale && args.grid.zero_point == nullptr && args.x.col_stride == 1;
+  // Whether args are of such rows.
+  bool Fit() const {
+    return args_.rule == QuantizeRule::kDivideByScale && args_.grid.zero_point == nullptr && args_.x.col_stride == 1;
   }
   int64_t group() const { return group_; }
 
@@ -202,7 +203,7 @@ bool DivideQuickly([[maybe_unused]] const QuantizeMatrixArgs& args) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (!std::is_same_v<T, Float16>) {
     const DenseRows<T> rows(args);
-    if (!rows.Fit(args) || args.q_col_stride != 1 || rows.group() < kQuotients) return false;
+    if (!rows.Fit() || args.q_col_stride != 1 || rows.group() < kQuotients) return false;
     for (int64_t r = 0; r < args.x.rows; ++r) {
       int8_t* const q = args.q + r * args.q_row_stride;
       Quotients<T> quotients(args.lo, args.hi);
@@ -219,12 +220,13 @@ bool DivideQuickly([[maybe_unused]] const QuantizeMatrixArgs& args) {
   return false;
 }
 
+// QuantizeToNibbles of T.
 template <class T, bool kFetches>
 bool NibblesOf([[maybe_unused]] const QuantizeMatrixArgs& args, [[maybe_unused]] int32_t* words,
                [[maybe_unused]] int64_t row_stride, [[maybe_unused]] Target target) {
 #if HWY_TARGET == HWY_AVX3
   const DenseRows<T> rows(args);
-  if (!rows.Fit(args) || rows.group() % kQuotients != 0 || args.x.cols % kQuotients != 0) return false;
+  if (!rows.Fit() || rows.group() % kQuotients != 0 || args.x.cols % kQuotients != 0) return false;
   std::vector<int8_t> bytes;  // of a row that takes divisions
   for (int64_t r = 0; r < args.x.rows; ++r) {
     int32_t* const out = words + r * row_stride;

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/nibbles-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -100,11 +101,10 @@ struct StoreBytes {
 
   int8_t* q;
 };
-// Two in a byte, each with 8 added, the first one in the lower bits.
+// Two in a byte.
 struct StoreNibbles {
   HWY_INLINE void operator()(__m512i bytes, int64_t at) const {
-    const __m512i positive = _mm512_add_epi8(bytes, _mm512_set1_epi8(8));
-    const __m512i pairs = _mm512_maddubs_epi16(positive, _mm512_set1_epi16(0x1001));  // times 1 and 16 in turns
+    const __m512i pairs = PairsOfNibbles(StoredNibbles(bytes));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + at / 2), _mm512_cvtepi16_epi8(pairs));
   }
 
