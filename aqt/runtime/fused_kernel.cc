@@ -396,6 +396,7 @@ void Builder::AddStrip(int first, int last) {
   }
   instruction.in.assign(arrays.begin(), arrays.end());
   instruction.in.insert(instruction.in.end(), numbers.begin(), numbers.end());
+  fused_->streams |= streamed != 0;
   const size_t num_arrays = arrays.size();
   const int cost = strip.Cost();
   const kernels::StripFunction function = std::move(strip).Build();
@@ -426,8 +427,8 @@ void Builder::AddStrip(int first, int last) {
                      call.prepared);
   };
   instruction.run = [num_arrays, num_numbers = number_dtypes.size(), width](const FusedCall& call) {
-    const float*
-        numbers_of_call[kernels::StripBuilder::kMaxOperands];  // those for each row are f32, and only they count
+    // Only those for each row are read, which are f32.
+    const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < num_numbers; ++i) numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
     kernels::StripFunction::Run({.arrays = call.in,
                                  .numbers = numbers_of_call,

@@ -63,7 +63,7 @@ void FusedProgram::RunRows(const KernelCall& call, int64_t first, int64_t end, c
     const bool has_next = row + piece_rows < end;
     for (const FusedInstruction& instruction : each) run(instruction, row, count, has_next);
   }
-  kernels::FinishStreams();
+  if (streams) kernels::FinishStreams();
   for (const FusedInstruction& instruction : after) run(instruction, 0, 0, false);
 }
 

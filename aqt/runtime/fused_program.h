@@ -58,6 +58,7 @@ struct FusedProgram {
   std::vector<FusedInstruction> after;
   int64_t kept_at = 0;  // behind the rest of the scratch memory
   int64_t scratch_bytes = 0;
+  bool streams = false;  // whether an instruction may write past the caches
 
   void Run(const KernelCall& call) const;
 
