@@ -57,6 +57,8 @@ class Page(unittest.TestCase):
         self.assertIn("| rounds | 3; during 1 of 8 runs other processes used the machine |\n", text)
         self.assertIn("\n| 1 | training step, int8 against f32 | 1024x1024x1024 | two (3 products) | **0.75** |\n", text)
         self.assertNotIn("37x129x65", text)
+        again = data_of([(name, us, {**more, "rounds_us": [us] * (3 + i % 2)}) for i, (name, us, more) in enumerate(ROWS)])
+        self.assertIn("| rounds | 3, and more of 5 rows; during 1 of 8 runs", performance_page.page(again))
         self.assertNotIn("2 threads", text)
         self.assertNotIn("weights only", text)
 

@@ -180,6 +180,12 @@ def scaling(data, shape="512x1024x4096"):
     return sorted(found)
 
 
+def rounds_of(data):
+    """How many rounds were measured, and of how many rows there are more: those that were measured again."""
+    again = sum(len(row.get("rounds_us", [])) > data["rounds"] for row in data["rows"])
+    return f"{data['rounds']}, and more of {again} rows" if again else str(data["rounds"])
+
+
 def page(data):
     """The text of docs/performance.md."""
     machine = data["machine"]
@@ -191,7 +197,7 @@ def page(data):
         "| | |", "|---|---|",
         *(f"| {name} | {value} |" for name, value in machine.items()),
         f"| command | `{data['command']}` |", f"| commit | {data['commit']} |", f"| date | {data['date']} |",
-        f"| rounds | {data['rounds']}; during {len(data['disturbed'])} of {data['runs']} runs other processes used the machine |", "",
+        f"| rounds | {rounds_of(data)}; during {len(data['disturbed'])} of {data['runs']} runs other processes used the machine |", "",
         "![ratios](performance.svg)", "",
         "What a peer computes is not always the same: MLAS and PyTorch quantize activations to u8 with one scale for all rows, we "
         "and XNNPACK to int8 with a scale for each row; PyTorch's products with quantized weights take bf16 activations where its "
