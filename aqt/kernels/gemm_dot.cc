@@ -90,6 +90,15 @@ struct VnniOps : FourByteGroups<int32_t> {
 #endif
     return sum;
   }
+  static HWY_INLINE V StepLoading(V a, const char* p, V sum) requires(!kIsS4) {
+    const auto& b = *reinterpret_cast<const decltype(a.raw)*>(p);
+#if HWY_TARGET == HWY_AVX3
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "m"(b));
+#else
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "m"(b));
+#endif
+    return sum;
+  }
 };
 #if HWY_TARGET == HWY_AVX3
 #define AQT_NAME(types) types "_avx512_vnni"
@@ -118,6 +127,10 @@ struct Bf16Ops : FourByteGroups<float> {
 
   static HWY_INLINE V Step(V a, V b, V sum) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+  static HWY_INLINE V StepLoading(V a, const char* p, V sum) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "m"(*reinterpret_cast<const decltype(a.raw)*>(p)));
     return sum;
   }
   static HWY_INLINE void StoreRounded(V v, BFloat16* to) {
