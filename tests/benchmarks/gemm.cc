@@ -17,7 +17,6 @@
 #include "aqt/kernels/contraction.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/gemm_table.h"
-#include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/target.h"
@@ -35,24 +34,24 @@ absl::StatusOr<Call> PackedS8(OperandsPtr data, Executor* executor) {
   const Array x = data->x(DType::kS8), w = data->w(DType::kS8);
   struct State {
     Array x;
-    kernels::AlignedBytes lhs, rhs;
+    std::shared_ptr<void> lhs, rhs;  // as arrays have them, in huge pages if they are large
     ArrayBuilder out;
     kernels::GemmArgs args;
   };
-  auto state = std::make_shared<State>(
-      State{x,
-            kernels::AlignedBytes(p.batch * kernel.lhs.PackedBytes(p.m, p.k)),
-            kernels::Packed(kernel.target, kernel.rhs,
-                            kernels::Operand::Transposed(w.data(), DType::kS8, p.n, p.k, p.batch), executor),
-            ArrayBuilder(p.out(DType::kS32)),
-            {}});
+  auto state = std::make_shared<State>(State{x,
+                                             AllocateAligned(p.batch * kernel.lhs.PackedBytes(p.m, p.k)),
+                                             AllocateAligned(p.batch * kernel.rhs.PackedBytes(p.n, p.k)),
+                                             ArrayBuilder(p.out(DType::kS32)),
+                                             {}});
+  kernels::Pack(kernel.target, kernel.rhs, kernels::Operand::Transposed(w.data(), DType::kS8, p.n, p.k, p.batch),
+                state->rhs.get(), executor);
   kernels::GemmArgs& args = state->args;
   args.batch = p.batch;
   args.m = p.m;
   args.n = p.n;
   args.k = p.k;
-  args.lhs = state->lhs.data();
-  args.rhs = state->rhs.data();
+  args.lhs = state->lhs.get();
+  args.rhs = state->rhs.get();
   args.lhs_batch_bytes = kernel.lhs.PackedBytes(p.m, p.k);
   args.rhs_batch_bytes = kernel.rhs.PackedBytes(p.n, p.k);
   args.out = state->out.data();
@@ -62,7 +61,7 @@ absl::StatusOr<Call> PackedS8(OperandsPtr data, Executor* executor) {
   args.out_cols = kernels::AxisGroup::Of(p.n, 1);
   const auto lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch);
   return [state, lhs, executor, &kernel] {
-    kernels::Pack(kernel.target, kernel.lhs, lhs, state->lhs.data(), executor);
+    kernels::Pack(kernel.target, kernel.lhs, lhs, state->lhs.get(), executor);
     kernels::RunGemm(kernel, state->args, executor);
   };
 }
