@@ -11,6 +11,7 @@
 #include "aqt/kernels/convert.h"
 #include "aqt/kernels/digits.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_product.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
@@ -76,32 +77,32 @@ std::shared_ptr<void> PackOperand(const GemmKernel& kernel, const PanelFormat& f
   return panels;
 }
 
-// Of packed operands, into dense sums.
-void RunPacked(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k, const void* lhs,
-               const void* rhs, DType sum_dtype, void* sums, Executor* executor) {
+// Of a product with dense sums, without panels.
+GemmArgs ArgsOf(int64_t batch, int64_t m, int64_t n, int64_t k, DType sum_dtype, void* sums) {
   GemmArgs args;
   args.batch = batch;
   args.m = m;
   args.n = n;
   args.k = k;
-  args.lhs = lhs;
-  args.rhs = rhs;
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(m, k);
-  args.rhs_batch_bytes = kernel.rhs.PackedBytes(n, k);
   args.out = sums;
   args.out_dtype = sum_dtype;
   args.out_batch = AxisGroup::Of(batch, m * n);
   args.out_rows = AxisGroup::Of(m, n);
   args.out_cols = AxisGroup::Of(n, 1);
-  RunGemm(kernel, args, executor);
+  return args;
 }
 
 void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const Groups& b,
                DType sum_dtype, void* sums, Executor* executor) {
   const std::shared_ptr<void> lhs_panels = PackOperand(kernel, kernel.lhs, lhs, a, executor);
   const std::shared_ptr<void> rhs_panels = PackOperand(kernel, kernel.rhs, rhs, b, executor);
-  RunPacked(kernel, Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free), Count(lhs, a.contract),
-            lhs_panels.get(), rhs_panels.get(), sum_dtype, sums, executor);
+  GemmArgs args =
+      ArgsOf(Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free), Count(lhs, a.contract), sum_dtype, sums);
+  args.lhs = lhs_panels.get();
+  args.rhs = rhs_panels.get();
+  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
+  args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+  RunGemm(kernel, args, executor);
 }
 
 const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs) {
@@ -207,8 +208,9 @@ ContractPlan::ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs
   n_ = Count(rhs_, b.free);
   k_ = Count(lhs_, a.contract);
   const auto round_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  rhs_at_ = round_up(batch_ * kernel_->lhs.PackedBytes(m_, k_));
-  sums_at_ = rhs_at_ + round_up(batch_ * kernel_->rhs.PackedBytes(n_, k_));
+  const ProductBytes bytes = ProductBytesOf(*kernel_, batch_, m_, n_, k_);
+  rhs_at_ = round_up(bytes.lhs);
+  sums_at_ = rhs_at_ + round_up(bytes.rhs);
   const bool rounds = is_float && out.dtype != DType::kF32;
   scratch_bytes_ = sums_at_ + (rounds ? 4 * out.shape.num_elements() : 0);
 }
@@ -224,12 +226,11 @@ void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratc
   const Groups b = GroupsOf(right, dims_.rhs_contracting, dims_.rhs_batch);
   char* const memory = static_cast<char*>(scratch);
   Array gathered;  // remains empty
-  Pack(kernel_->target, kernel_->lhs, OperandOf(left, a, gathered), memory, executor);
-  Pack(kernel_->target, kernel_->rhs, OperandOf(right, b, gathered), memory + rhs_at_, executor);
   const DType sum_dtype = IsFloat(left.dtype) ? DType::kF32 : DType::kS32;
   const bool rounds = to.dtype != sum_dtype;
   void* const sums = rounds ? memory + sums_at_ : out;
-  RunPacked(*kernel_, batch_, m_, n_, k_, memory, memory + rhs_at_, sum_dtype, sums, executor);
+  RunProduct(*kernel_, {.lhs = OperandOf(left, a, gathered), .rhs = OperandOf(right, b, gathered)},
+             ArgsOf(batch_, m_, n_, k_, sum_dtype, sums), {memory, memory + rhs_at_}, executor);
   if (rounds) Convert(sum_dtype, sums, to.dtype, to.shape.num_elements(), out);
 }
 

@@ -58,10 +58,12 @@ struct LhsLines {
   const int32_t* steps = nullptr;  // in bytes
 };
 
-// Memory that is read after a product: `rows` rows of row_bytes bytes, `pitch` bytes apart.
+// Memory that is read after a product: `rows` rows of row_bytes bytes, `pitch` bytes apart. A tile fetches at most so
+// many of their lines: more would hold up its products.
 struct RowsAhead {
   const char* data = nullptr;
   int64_t rows = 0, row_bytes = 0, pitch = 0;
+  int64_t most_lines = 32;
 };
 
 struct GemmArgs {

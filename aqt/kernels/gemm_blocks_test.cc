@@ -207,7 +207,7 @@ class GemmBlocksTest : public ::testing::Test {
       RunGemmByBlocks(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
     } else {
       args.rhs = nullptr;
-      AlignedBytes buffer(LongKBytes(kernel, batch, args.m, n));
+      AlignedBytes buffer(LongKBytes(kernel, batch, args.m, n, args.k));
       RunGemmLongK(kernel, lhs, rhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
     }
     EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
@@ -324,7 +324,7 @@ TEST_F(GemmBlocksTest, LongKOfNothingIsZero) {
     args.out_cols = AxisGroup::Of(3, 1);
     std::vector<float> out(15, 1.0f);
     args.out = out.data();
-    AlignedBytes buffer(LongKBytes(*kernel, 1, 5, 3));
+    AlignedBytes buffer(LongKBytes(*kernel, 1, 5, 3, 0));
     const Operand lhs = Operand::Dense(nullptr, DTypeOf(kernel->lhs.element), 5, 0);
     const Operand rhs = Operand::Dense(nullptr, DTypeOf(kernel->rhs.element), 3, 0);
     RunGemmLongK(*kernel, lhs, rhs, /*subnormals_are_zero=*/true, args, buffer.data(), nullptr);

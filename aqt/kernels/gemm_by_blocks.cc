@@ -56,9 +56,6 @@ struct Blocks {
   }
 };
 
-// The sums of so many bytes that come from L3 for each block of k cost less than packing the lhs once more.
-constexpr int64_t kSlicedSumBytes = 2 << 20;
-
 // The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of many
 // columns. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
 void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
@@ -66,7 +63,7 @@ void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormal
   const int64_t panels = last - first, step = kernel.block_groups * kernel.lhs.k_group;
   const int64_t lhs_bytes = panels * kernel.lhs.PanelBytes(step);
   const int64_t sum_bytes = panels * kernel.lhs.width * kernel.rhs.width * int64_t{sizeof(float)};
-  const int64_t room = std::min(kSlicedSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
+  const int64_t room = std::min(internal::kSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
   const int64_t n_panels = kernel.rhs.NumPanels(args.n);
   const int64_t parts = CeilDiv(n_panels, std::max<int64_t>(1, room / sum_bytes));
   for (int64_t part = 0; part < parts; ++part) {

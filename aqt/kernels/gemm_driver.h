@@ -88,9 +88,6 @@ inline int64_t TileRowsOfRun(int64_t left, int64_t width) {
 // The rhs panel of a product whose lhs is stored as lines may come from L2, up to this size.
 inline constexpr int64_t kLinesPanelBytes = 256 << 10;
 
-// A tile fetches at most so many lines of RowsAhead: more would hold up its products.
-inline constexpr int64_t kMostLinesAhead = 32;
-
 // Fetches RowsAhead, an equal part before each tile of a block.
 class FetchAhead {
  public:
@@ -99,7 +96,7 @@ class FetchAhead {
         pitch_(ahead.pitch),
         row_bytes_(ahead.row_bytes),
         rows_(ahead.rows),
-        lines_(std::min(kMostLinesAhead, CeilDiv(ahead.rows * CeilDiv(ahead.row_bytes, 64), tiles))) {}
+        lines_(std::min(ahead.most_lines, CeilDiv(ahead.rows * CeilDiv(ahead.row_bytes, 64), tiles))) {}
 
   void Fetch() {
     for (int64_t i = 0; i < lines_ && rows_ > 0; ++i) {

@@ -34,8 +34,9 @@ constexpr int64_t kTileCols = 2 * kLanes;  // the width of the kernels' rhs pane
 // Steps of k: so many rows of an rhs that is read where it is; or a packed piece of 16 KiB.
 constexpr int64_t kRowsInPlace = 16, kPackedSteps = 128;
 
-// sums[r, j] += sum over i < steps of lhs[r, i] * rhs[i, j], r < R, j < kTileCols, by fma in ascending order of i.
-template <int R>
+// sums[r, j] += sum over i < steps of lhs[r, i] * rhs[i, j], r < R, j < kTileCols, by fma in ascending order of i. With
+// kFlush a subnormal value of the rhs counts as a zero.
+template <int R, bool kFlush>
 HWY_INLINE void Add(const float* lhs, int64_t lhs_row, const float* rhs, int64_t rhs_row, int64_t steps, float* sums) {
   const D d;
   hn::Vec<D> s[R][2];
@@ -45,8 +46,8 @@ HWY_INLINE void Add(const float* lhs, int64_t lhs_row, const float* rhs, int64_t
     s[r][1] = hn::LoadU(d, sums + r * kTileCols + kLanes);
   }
   for (int64_t i = 0; i < steps; ++i) {
-    const hn::Vec<D> b0 = Flushed<true>(hn::LoadU(d, rhs + i * rhs_row));
-    const hn::Vec<D> b1 = Flushed<true>(hn::LoadU(d, rhs + i * rhs_row + kLanes));
+    const hn::Vec<D> b0 = Flushed<kFlush>(hn::LoadU(d, rhs + i * rhs_row));
+    const hn::Vec<D> b1 = Flushed<kFlush>(hn::LoadU(d, rhs + i * rhs_row + kLanes));
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const hn::Vec<D> a = hn::Set(d, lhs[r * lhs_row + i]);
@@ -62,11 +63,12 @@ HWY_INLINE void Add(const float* lhs, int64_t lhs_row, const float* rhs, int64_t
 }
 
 // The same for any number of rows.
+template <bool kFlush>
 void AddRows(int64_t rows, const float* lhs, int64_t lhs_row, const float* rhs, int64_t rhs_row, int64_t steps,
              float* sums) {
   const auto add = [&]<int R>() HWY_ATTR {
     for (; rows >= R; rows -= R, lhs += R * lhs_row, sums += R * kTileCols) {
-      Add<R>(lhs, lhs_row, rhs, rhs_row, steps, sums);
+      Add<R, kFlush>(lhs, lhs_row, rhs, rhs_row, steps, sums);
     }
   };
   add.template operator()<6>();
@@ -76,8 +78,9 @@ void AddRows(int64_t rows, const float* lhs, int64_t lhs_row, const float* rhs, 
 }
 
 // Columns [n0, n1) of matrix b, at most kFewRowsChunk. `lhs` is dense.
-void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const Operand& rhs, const GemmArgs& args, int64_t b,
-                   int64_t n0, int64_t n1) {
+template <bool kFlush>
+void MultiplyChunkAs(const GemmKernel& kernel, const float* lhs, const Operand& rhs, const GemmArgs& args, int64_t b,
+                     int64_t n0, int64_t n1) {
   const int64_t row = rhs.rows.InnerStride(), step = rhs.k.InnerStride();
   const float* const matrix = static_cast<const float*>(rhs.data) + rhs.batch.Offset(b);
   const bool in_place = row == 1;
@@ -90,15 +93,15 @@ void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const Operand& rh
     for (int64_t n = n0; n < n1; n += kTileCols, tile += args.m * kTileCols) {
       const float* const from = matrix + n * row + k * step;
       if (in_place && n1 - n >= kTileCols) {
-        AddRows(args.m, lhs + k, args.k, from, step, steps, tile);
+        AddRows<kFlush>(args.m, lhs + k, args.k, from, step, steps, tile);
         continue;
       }
       Operand piece;
       piece.data = from;
       piece.rows = AxisGroup::Of(std::min(kTileCols, n1 - n), row);
       piece.k = AxisGroup::Of(steps, step);
-      Pack(kernel.target, kernel.rhs, piece, packed, nullptr);
-      AddRows(args.m, lhs + k, args.k, packed, kTileCols, steps, tile);
+      Pack(kernel.target, kernel.rhs, piece, packed, nullptr, kFlush);
+      AddRows<kFlush>(args.m, lhs + k, args.k, packed, kTileCols, steps, tile);
     }
   }
   const float* tile = sums;
@@ -107,9 +110,15 @@ void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const Operand& rh
   }
 }
 
+void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const Operand& rhs, bool subnormals_are_zero,
+                   const GemmArgs& args, int64_t b, int64_t n0, int64_t n1) {
+  if (subnormals_are_zero) MultiplyChunkAs<true>(kernel, lhs, rhs, args, b, n0, n1);
+  else MultiplyChunkAs<false>(kernel, lhs, rhs, args, b, n0, n1);
+}
+
 #else
 
-void MultiplyChunk(const GemmKernel&, const float*, const Operand&, const GemmArgs&, int64_t, int64_t, int64_t) {
+void MultiplyChunk(const GemmKernel&, const float*, const Operand&, bool, const GemmArgs&, int64_t, int64_t, int64_t) {
   AQT_CHECK(!"ShouldMultiplyFewRows");
 }
 
@@ -132,14 +141,14 @@ bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const O
 
 int64_t FewRowsFloats(const Operand& lhs) { return lhs.batch.Count() * lhs.rows.Count() * lhs.k.Count(); }
 
-void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, const GemmArgs& args,
-                     float* lhs_rows, Executor* executor) {
+void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
+                     const GemmArgs& args, float* lhs_rows, Executor* executor) {
   const float* const from = static_cast<const float*>(lhs.data);
   float* to = lhs_rows;
   for (int64_t b = 0; b < args.batch; ++b) {
     for (int64_t m = 0; m < args.m; ++m) {
       const float* const row = from + lhs.batch.Offset(b) + lhs.rows.Offset(m);
-      for (int64_t k = 0; k < args.k; ++k) *to++ = internal::FlushedIf(true, row[lhs.k.Offset(k)]);
+      for (int64_t k = 0; k < args.k; ++k) *to++ = internal::FlushedIf(subnormals_are_zero, row[lhs.k.Offset(k)]);
     }
   }
   const int64_t chunks = (args.n + kFewRowsChunk - 1) / kFewRowsChunk;
@@ -149,7 +158,8 @@ void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand
     const int64_t first = task / chunks * together, n = task % chunks * kFewRowsChunk;
     for (int64_t b = first; b < first + together; ++b) {
       AQT_HWY_DISPATCH(kernel.target, MultiplyChunk)
-      (kernel, lhs_rows + b * args.m * args.k, rhs, args, b, n, std::min(args.n, n + kFewRowsChunk));
+      (kernel, lhs_rows + b * args.m * args.k, rhs, subnormals_are_zero, args, b, n,
+       std::min(args.n, n + kFewRowsChunk));
     }
   };
   const int64_t tasks = args.batch / std::max<int64_t>(1, together) * chunks;

@@ -28,10 +28,9 @@ bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const O
 // Floats of `lhs_rows`: the lhs, dense.
 int64_t FewRowsFloats(const Operand& lhs);
 
-// What RunGemm(kernel, args, executor) gives for the packed operands, bit for bit; subnormal values of the operands
-// count as zeros with their signs. Panels of args are not read.
-void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, const GemmArgs& args,
-                     float* lhs_rows, Executor* executor);
+// What RunGemm(kernel, args, executor) gives for operands that Pack packed, bit for bit. Panels of args are not read.
+void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
+                     const GemmArgs& args, float* lhs_rows, Executor* executor);
 
 }  // namespace aqt::kernels
 

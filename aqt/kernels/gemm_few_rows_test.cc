@@ -46,7 +46,7 @@ std::vector<const GemmKernel*> Kernels() {
 class FewRowsTest : public ::testing::Test {
  protected:
   // The product by both ways.
-  void Compare(const GemmKernel& kernel, const Case& c, Epilogue epilogue, Executor* executor) {
+  void Compare(const GemmKernel& kernel, const Case& c, Epilogue epilogue, Executor* executor, bool zeros = true) {
     const std::vector<float> x = Values(c.batch * c.m * c.k, 1), w = Values(c.batch * c.n * c.k, 2);
     const Operand lhs = Operand::Dense(x.data(), DType::kF32, c.m, c.k, c.batch);
     const Operand rhs = c.rhs_in_place ? Operand::Transposed(w.data(), DType::kF32, c.n, c.k, c.batch)
@@ -67,8 +67,8 @@ class FewRowsTest : public ::testing::Test {
 
     AlignedBytes lhs_panels(c.batch * kernel.lhs.PackedBytes(c.m, c.k));
     AlignedBytes rhs_panels(c.batch * kernel.rhs.PackedBytes(c.n, c.k));
-    Pack(kernel.target, kernel.lhs, lhs, lhs_panels.data(), nullptr, /*subnormals_are_zero=*/true);
-    Pack(kernel.target, kernel.rhs, rhs, rhs_panels.data(), nullptr, /*subnormals_are_zero=*/true);
+    Pack(kernel.target, kernel.lhs, lhs, lhs_panels.data(), nullptr, zeros);
+    Pack(kernel.target, kernel.rhs, rhs, rhs_panels.data(), nullptr, zeros);
     args.lhs = lhs_panels.data();
     args.rhs = rhs_panels.data();
     args.lhs_batch_bytes = kernel.lhs.PackedBytes(c.m, c.k);
@@ -79,9 +79,10 @@ class FewRowsTest : public ::testing::Test {
     args.lhs = args.rhs = nullptr;
     args.out = got.data();
     std::vector<float> lhs_rows(FewRowsFloats(lhs));
-    MultiplyFewRows(kernel, lhs, rhs, args, lhs_rows.data(), executor);
+    MultiplyFewRows(kernel, lhs, rhs, zeros, args, lhs_rows.data(), executor);
     EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
-        << absl::StrCat(kernel.name, " ", c.batch, " x ", c.m, " x ", c.n, " x ", c.k, c.rhs_in_place ? "" : " packed");
+        << absl::StrCat(kernel.name, " ", c.batch, " x ", c.m, " x ", c.n, " x ", c.k, c.rhs_in_place ? "" : " packed",
+                        zeros ? "" : " with subnormals");
   }
 };
 
@@ -94,7 +95,7 @@ TEST_F(FewRowsTest, GivesTheBitsOfPackedPanels) {
       const Case c = {any(1, 3), any(1, kMaxFewRows), any(1, 150), any(0, 300), i % 2 == 0};
       const Epilogue epilogue = {
           .rhs_first = any(0, 1) == 1, .subnormals_are_zero = any(0, 1) == 1, .adds = any(0, 3) == 0};
-      Compare(*kernel, c, epilogue, i % 3 == 0 ? &threads : nullptr);
+      Compare(*kernel, c, epilogue, i % 3 == 0 ? &threads : nullptr, /*zeros=*/any(0, 1) == 1);
     }
     // Several chunks of columns, and enough work for two threads.
     for (const bool in_place : {true, false}) {

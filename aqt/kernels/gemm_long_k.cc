@@ -23,30 +23,107 @@ RowsAhead Part(const RowsAhead& ahead, int64_t i, int64_t n) {
   return part;
 }
 
+// Short runs that are far from each other: nothing but the fetch brings them ahead.
+constexpr int64_t kScatteredLines = 96;
+
+// What packing these panels of an rhs reads, as AheadOf says; also if its rows are contiguous instead of k.
+RowsAhead ColumnsAheadOf(const PanelFormat& format, const Operand& src, const PanelRange& range) {
+  if (src.rows.rank > 1 || src.k.rank > 1 || src.rows.InnerStride() != 1) {
+    return internal::AheadOf(format, src, range);
+  }
+  const int64_t size = SizeOf(src.dtype), first = range.first * format.width;
+  const int64_t last = std::min(range.last * format.width, src.rows.Count());
+  return {.data = static_cast<const char*>(src.data) +
+                  (src.batch.Offset(range.matrix) + src.k.Offset(range.k0) + first) * size,
+          .rows = range.k1 - range.k0,
+          .row_bytes = (last - first) * size,
+          .pitch = src.k.InnerStride() * size,
+          .most_lines = kScatteredLines};
+}
+
 // Threads that the buffer has room for.
 constexpr int64_t kMaxThreads = 8;
 
-// A part of the work is all rows of a matrix and a few panels of its columns. Each thread has a place in the buffer.
+// The rows of a matrix, and panels of its columns, with all of k: they stay in L2, and then k is not cut.
+constexpr int64_t kWholeLhsBytes = 512 << 10, kWholeRhsBytes = 128 << 10;
+
+// A part of the work is all rows of a matrix and some panels of its columns. Each thread has a place in the buffer.
 struct Parts {
   int64_t count = 0, per_matrix = 0, places = 0;
   int64_t n_panels = 0;
+  bool whole_k = false;        // no blocks of k, and no sums
+  int64_t panels_at_once = 1;  // of columns, with whole_k
   int64_t lhs_bytes = 0, rhs_bytes = 0, sum_bytes = 0;
 
-  Parts(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t threads)
+  Parts(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k, int64_t threads)
       : n_panels(kernel.rhs.NumPanels(n)),
-        lhs_bytes(RoundUp(kernel.lhs.PackedBytes(m, kernel.block_groups * kernel.lhs.k_group), kPanelAlignment)),
-        rhs_bytes(kernel.rhs.PanelBytes(kernel.block_groups * kernel.rhs.k_group)) {
+        whole_k(kernel.lhs.PackedBytes(m, k) <= kWholeLhsBytes && kernel.rhs.PanelBytes(k) <= kWholeRhsBytes) {
+    const int64_t step = whole_k ? k : std::min<int64_t>(k, kernel.block_groups * kernel.lhs.k_group);
+    lhs_bytes = RoundUp(kernel.lhs.PackedBytes(m, step), kPanelAlignment);
+    rhs_bytes = kernel.rhs.PanelBytes(step);
     const int64_t panel_bytes = kernel.lhs.NumPanels(m) * kernel.lhs.width * kernel.rhs.width * int64_t{sizeof(float)};
-    const int64_t fit = std::max<int64_t>(1, internal::kLongKSumBytes / std::max<int64_t>(1, panel_bytes));
-    const int64_t least = std::max(CeilDiv(n_panels, fit), CeilDiv(threads, std::max<int64_t>(1, batch)));
-    per_matrix = std::clamp<int64_t>(least, 1, std::max<int64_t>(1, n_panels));
-    sum_bytes = CeilDiv(n_panels, per_matrix) * panel_bytes;
+    const int64_t fit = std::max<int64_t>(1, internal::kSumBytes / std::max<int64_t>(1, panel_bytes));
+    const int64_t least = whole_k ? 1 : CeilDiv(n_panels, fit);
+    // As many parts for each thread.
+    const int64_t unit = CeilDiv(threads, std::max<int64_t>(1, batch));
+    per_matrix = std::clamp<int64_t>(RoundUp(least, unit), 1, std::max<int64_t>(1, n_panels));
+    const int64_t most_panels = CeilDiv(n_panels, per_matrix);
+    if (whole_k) {
+      panels_at_once =
+          std::clamp<int64_t>(kWholeRhsBytes / std::max<int64_t>(1, rhs_bytes), 1, std::max<int64_t>(1, most_panels));
+      rhs_bytes *= panels_at_once;
+    } else {
+      sum_bytes = most_panels * panel_bytes;
+    }
     count = batch * per_matrix;
     places = std::min(count, threads);
   }
-  // Of a place.
-  int64_t Bytes() const { return lhs_bytes + rhs_bytes + sum_bytes; }
+  int64_t Bytes() const { return places * PlaceBytes(); }
+  int64_t PlaceBytes() const { return lhs_bytes + rhs_bytes + sum_bytes; }
 };
+
+// MultiplyByBlocksOfK without blocks: tiles finish their sums in registers.
+void MultiplyWholeK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
+                    const GemmArgs& args, const internal::PanelsOfProduct& part, int64_t panels_at_once,
+                    void* lhs_panels, void* rhs_panels) {
+  const int64_t height = kernel.lhs.width, width = kernel.rhs.width, panel_bytes = kernel.rhs.PanelBytes(args.k);
+  const int64_t last_row = std::min(part.last_row * height, args.m);
+  PackPanels(kernel.target, kernel.lhs, lhs, {part.b, part.first_row, part.last_row, 0, args.k}, lhs_panels,
+             subnormals_are_zero);
+  GemmArgs own = args;
+  own.lhs = lhs_panels;
+  own.lhs_batch_bytes = own.rhs_batch_bytes = 0;
+  for (int64_t p = part.first_col; p < part.last_col; p += panels_at_once) {
+    const int64_t end = std::min(p + panels_at_once, part.last_col);
+    PackPanels(kernel.target, kernel.rhs, rhs, {part.b, p, end, 0, args.k}, rhs_panels, subnormals_are_zero);
+    // The kernel looks for panel p behind those before it, which are not there.
+    own.rhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rhs_panels) - p * panel_bytes);
+    for (int64_t m = part.first_row * height; m < last_row; m += kernel.block_rows) {
+      kernel.block(own, part.b, m, std::min(m + kernel.block_rows, last_row), p * width, std::min(end * width, args.n));
+    }
+  }
+}
+
+// The copies of the lhs that all threads of a small product pack.
+constexpr int64_t kSmallBytes = 640 << 10;
+// Panels of an rhs that leaves the caches before they are read.
+constexpr int64_t kFarBytes = 16 << 20;
+// A block of k of rows that stays in L2, or is not far from it.
+constexpr int64_t kNearBytes = 1 << 20;
+// On one thread fewer rows do not pay for adding up blocks of k.
+constexpr int64_t kMinRowsOfOneThread = 96;
+
+bool IsFaster(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k, int64_t threads) {
+  if (!CanRunLongK(kernel) || threads > kMaxThreads || batch * m * n * k == 0) return false;
+  const Parts parts(kernel, batch, m, n, k, threads);
+  if (parts.count % threads != 0) return false;
+  if (kernel.rhs.PackedBytes(n, k) >= kFarBytes && parts.lhs_bytes <= kNearBytes) {
+    return threads > 1 || m >= kMinRowsOfOneThread;
+  }
+  // Then each part has one panel of columns more than another one at most, of four or more.
+  const bool even = parts.n_panels % threads == 0 || parts.n_panels >= 4 * threads;
+  return threads > batch && even && threads * kernel.lhs.PackedBytes(m, k) <= kSmallBytes;
+}
 
 }  // namespace
 
@@ -83,6 +160,10 @@ void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Ope
       RowsAhead next_panel;
       if (rhs != nullptr) {
         pack(kernel.rhs, *rhs, {b, p, p + 1, k0, k1}, buffers.rhs);
+        const PanelRange next = p + 1 < last_col
+                                    ? PanelRange{b, p + 1, p + 2, k0, k1}
+                                    : PanelRange{b, first_col, first_col + 1, k1, std::min(args.k, k1 + step)};
+        next_panel = ColumnsAheadOf(kernel.rhs, *rhs, next);
       } else {
         const char* const at = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + p * pitch +
                                kernel.rhs.GroupBytes(kernel.lhs.NumGroups(k0));
@@ -107,11 +188,23 @@ void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Ope
 
 bool CanRunLongK(const GemmKernel& kernel) { return kernel.add_block != nullptr; }
 
-int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n) {
+int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k) {
   int64_t bytes = 0;
   for (int64_t threads = 1; threads <= kMaxThreads; ++threads) {
-    const Parts parts(kernel, batch, m, n, threads);
-    bytes = std::max(bytes, parts.places * parts.Bytes());
+    bytes = std::max(bytes, Parts(kernel, batch, m, n, k, threads).Bytes());
+  }
+  return bytes;
+}
+
+bool IsFasterLongK(const GemmKernel& kernel, const GemmArgs& args, const Executor* executor) {
+  return IsFaster(kernel, args.batch, args.m, args.n, args.k, internal::NumThreads(args, executor));
+}
+
+int64_t FasterLongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k) {
+  int64_t bytes = 0;
+  for (int64_t threads = 1; threads <= kMaxThreads; ++threads) {
+    if (!IsFaster(kernel, batch, m, n, k, threads)) continue;
+    bytes = std::max(bytes, Parts(kernel, batch, m, n, k, threads).Bytes());
   }
   return bytes;
 }
@@ -120,14 +213,19 @@ void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& r
                   const GemmArgs& args, void* buffer, Executor* executor) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   const int64_t threads = std::min(internal::NumThreads(args, executor), kMaxThreads);
-  const Parts parts(kernel, args.batch, args.m, args.n, threads);
+  const Parts parts(kernel, args.batch, args.m, args.n, args.k, threads);
   const auto run_place = [&](int64_t place) {
-    char* const at = static_cast<char*>(buffer) + place * parts.Bytes();
+    char* const at = static_cast<char*>(buffer) + place * parts.PlaceBytes();
     for (int64_t i = parts.count * place / parts.places; i < parts.count * (place + 1) / parts.places; ++i) {
       const int64_t part = i % parts.per_matrix;
       const internal::PanelsOfProduct panels = {i / parts.per_matrix, 0, kernel.lhs.NumPanels(args.m),
                                                 parts.n_panels * part / parts.per_matrix,
                                                 parts.n_panels * (part + 1) / parts.per_matrix};
+      if (parts.whole_k) {
+        MultiplyWholeK(kernel, lhs, rhs, subnormals_are_zero, args, panels, parts.panels_at_once, at,
+                       at + parts.lhs_bytes);
+        continue;
+      }
       char* const sums = at + parts.lhs_bytes + parts.rhs_bytes;
       internal::MultiplyByBlocksOfK(kernel, lhs, &rhs, subnormals_are_zero, args, panels,
                                     {at, at + parts.lhs_bytes, reinterpret_cast<float*>(sums)});

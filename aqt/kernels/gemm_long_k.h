@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_GEMM_LONG_K_H_
 #define AQT_KERNELS_GEMM_LONG_K_H_
 
-// A product of floats with a long k and few rows and columns, such as the gradient of a convolution's kernel: both
-// operands are packed one block of k at a time, just before the block is added to all sums, which stay in L2.
+// A product of floats whose operands are both packed one block of k at a time, just before the block is added to the
+// sums: for a long k and few rows and columns, such as the gradient of a convolution's kernel, and where IsFasterLongK.
 
 #include <cstdint>
 
@@ -18,17 +18,27 @@ namespace aqt::kernels {
 bool CanRunLongK(const GemmKernel& kernel);
 
 // The bytes of a buffer with which several threads can work.
-int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n);
+int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k);
 
 // What RunGemm(kernel, args, executor) gives for operands that Pack packed, bit for bit. The panels of args are not
 // read; `buffer` has LongKBytes and is aligned to kPanelAlignment. Fastest if the lhs has fewer rows than the rhs.
 void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
                   const GemmArgs& args, void* buffer, Executor* executor);
 
+// Whether that is faster than packing all of the rhs first, if no rows of the lhs overlap:
+//   - on several threads, for small matrices: each thread packs its own columns, and no panel that another one has just
+//     written comes from that one's caches;
+//   - for an rhs that leaves the caches, and not more rows than have a block of k in L2: its panels stay in L2.
+bool IsFasterLongK(const GemmKernel& kernel, const GemmArgs& args, const Executor* executor);
+
+// The most LongKBytes of a number of threads for which that is so; 0 if there is none.
+int64_t FasterLongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k);
+
 namespace internal {
 
-// The sums of a part of the columns, which one thread computes: so many stay in L2 beside the operands' blocks.
-inline constexpr int64_t kLongKSumBytes = 640 << 10;
+// The sums of the columns that are summed up together: so many bytes, which come from L3 for each block of k, cost less
+// than packing the lhs once more.
+inline constexpr int64_t kSumBytes = 2 << 20;
 
 // Panels [first_row, last_row) of the rows of matrix b, and [first_col, last_col) of its columns.
 struct PanelsOfProduct {

@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/kernels/digits.h"
+#include "aqt/kernels/gemm_product.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/quant/numerics/arith.h"
@@ -408,11 +410,14 @@ void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, con
     if (HasTooManyAxes(x.shape)) {
       sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsGathered), x.shape.num_elements() * SizeOf(dtype.value_or(x.dtype)));
     }
-    if (contraction.on_digits()) continue;
-    const bool is_kernel_lhs = KernelSide(contraction, side) == Side::kLhs;
-    sizes.Add(OfSide(is_kernel_lhs, ScratchSlot::kLhsPacked),
-              PanelBytes(is_kernel_lhs ? contraction.gemm->lhs : contraction.gemm->rhs, x.shape,
-                         is_lhs ? contraction.lhs : contraction.rhs));
+  }
+  if (!contraction.windows.has_value() && !contraction.on_digits()) {
+    const int64_t batch = Extent(lhs.shape, contraction.lhs.batch), k = Extent(lhs.shape, contraction.lhs.k);
+    int64_t m = Extent(lhs.shape, contraction.lhs.rows), n = Extent(rhs.shape, contraction.rhs.rows);
+    if (contraction.exchanges_operands) std::swap(m, n);
+    const kernels::ProductBytes bytes = kernels::ProductBytesOf(*contraction.gemm, batch, m, n, k);
+    sizes.Add(ScratchSlot::kLhsPacked, bytes.lhs);
+    sizes.Add(ScratchSlot::kRhsPacked, bytes.rhs);
   }
   if (contraction.windows.has_value()) {
     AddWindowSlots(*contraction.gemm, *contraction.windows, slid, /*scaled=*/has_lhs_scale, sizes);

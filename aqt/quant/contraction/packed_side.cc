@@ -9,9 +9,8 @@
 #include <variant>
 
 #include "aqt/core/check.h"
-#include "aqt/kernels/gemm_by_blocks.h"
-#include "aqt/kernels/gemm_few_rows.h"
 #include "aqt/kernels/gemm_long_k.h"
+#include "aqt/kernels/gemm_product.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -140,43 +139,37 @@ kernels::GemmArgs ArgsOf(const GemmCall& call) {
 
 void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
                  const Runtime& runtime) {
-  const auto panels = [&](Side side, const kernels::Operand& x, const void* packed) {
-    if (packed != nullptr) return packed;
-    const bool lhs = side == Side::kLhs;
-    void* buffer = workspace.Get(OfSide(lhs, ScratchSlot::kLhsPacked), PanelBytes(lhs ? kernel.lhs : kernel.rhs, x));
-    PackOperand(kernel, side, x, buffer, runtime);
-    return static_cast<const void*>(buffer);
-  };
-  kernels::GemmArgs args = ArgsOf(call);
-  if (call.lhs_panels == nullptr && call.rhs_panels == nullptr &&
-      kernels::ShouldMultiplyFewRows(kernel, call.lhs, call.rhs)) {
-    // At most the size of its panels.
-    void* lhs = workspace.Get(ScratchSlot::kLhsPacked, kernels::FewRowsFloats(call.lhs) * SizeOf(DType::kF32));
-    return kernels::MultiplyFewRows(kernel, call.lhs, call.rhs, args, static_cast<float*>(lhs), runtime.executor);
-  }
-  args.rhs = panels(Side::kRhs, call.rhs, call.rhs_panels);
-  args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+  const kernels::GemmArgs args = ArgsOf(call);
+  if (call.lhs_panels == nullptr) CountPack(Side::kLhs, runtime);
+  if (call.rhs_panels == nullptr) CountPack(Side::kRhs, runtime);
   if (call.lines != nullptr) {
+    AQT_DCHECK(call.rhs_panels != nullptr);
+    kernels::GemmArgs own = args;
+    own.rhs = call.rhs_panels;
+    own.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
     void* lines = workspace.Get(ScratchSlot::kLhsPacked, call.lines->BufferBytes());
-    CountPack(Side::kLhs, runtime);
-    return call.lines->Run(args, /*subnormals_are_zero=*/true, lines, runtime.executor);
+    return call.lines->Run(own, /*subnormals_are_zero=*/true, lines, runtime.executor);
   }
-  if (call.lhs_panels == nullptr && !call.epilogue.adds &&
-      (call.lhs_rows_overlap || kernels::IsFasterByBlocks(kernel, call.lhs)) &&
-      kernels::CanRunByBlocks(kernel, call.lhs, runtime.executor)) {
-    void* blocks = workspace.Get(ScratchSlot::kLhsPacked, PanelBytes(kernel.lhs, call.lhs));
-    CountPack(Side::kLhs, runtime);
-    return kernels::RunGemmByBlocks(kernel, call.lhs, /*subnormals_are_zero=*/true, args, blocks, runtime.executor);
-  }
-  args.lhs = panels(Side::kLhs, call.lhs, call.lhs_panels);
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
-  kernels::RunGemm(kernel, args, runtime.executor);
+  kernels::ProductBytes bytes = kernels::ProductBytesOf(kernel, args.batch, args.m, args.n, args.k);
+  if (call.rhs_panels != nullptr) bytes.lhs = PanelBytes(kernel.lhs, call.lhs);
+  kernels::ProductBuffers buffers;
+  if (call.lhs_panels == nullptr) buffers.lhs = workspace.Get(ScratchSlot::kLhsPacked, bytes.lhs);
+  if (call.rhs_panels == nullptr) buffers.rhs = workspace.Get(ScratchSlot::kRhsPacked, bytes.rhs);
+  kernels::RunProduct(kernel,
+                      {.lhs = call.lhs,
+                       .rhs = call.rhs,
+                       .lhs_panels = call.lhs_panels,
+                       .rhs_panels = call.rhs_panels,
+                       .lhs_rows_overlap = call.lhs_rows_overlap,
+                       .subnormals_are_zero = true},
+                      args, buffers, runtime.executor);
 }
 
 void RunGemmCallLongK(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
                       const Runtime& runtime) {
   const kernels::GemmArgs args = ArgsOf(call);
-  void* buffer = workspace.Get(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, args.batch, args.m, args.n));
+  void* buffer =
+      workspace.Get(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, args.batch, args.m, args.n, args.k));
   CountPack(Side::kLhs, runtime);
   CountPack(Side::kRhs, runtime);
   kernels::RunGemmLongK(kernel, call.lhs, call.rhs, /*subnormals_are_zero=*/true, args, buffer, runtime.executor);

@@ -110,15 +110,13 @@ TEST(Scratch, AHundredPlansNeedNoMoreThanOne) {
 
 // What calls took is what was planned. Without Residuals they take more: those hold qvalues and scales.
 template <class Plan, class Run>
-void ExpectPlanned(const std::string& name, const absl::StatusOr<Plan>& plan, Run run, bool few_rows = false) {
+void ExpectPlanned(const std::string& name, const absl::StatusOr<Plan>& plan, Run run) {
   ASSERT_TRUE(plan.ok()) << name << ": " << plan.status();
   Scratch scratch;
   run(*plan, Runtime{.scratch = &scratch});
   if constexpr (std::is_same_v<Plan, EinsumPlan>) {  // its gradients convert nothing
     EXPECT_LE(scratch.num_bytes(), plan->scratch_bytes()) << name;
     EXPECT_GE(scratch.num_bytes(), plan->dot_general().scratch_bytes()) << name;
-  } else if (few_rows) {  // floats may be read where they are, instead of packed
-    EXPECT_LE(scratch.num_bytes(), plan->scratch_bytes()) << name;
   } else {
     EXPECT_EQ(scratch.num_bytes(), plan->scratch_bytes()) << name;
   }
@@ -170,20 +168,17 @@ TEST(ScratchBytes, AreWhatADotGeneralTakes) {
                                     {DType::kF16, int64_t{12}}}) {
     const Array lhs = RandomArray(dtype, {rows, 20}, 1), rhs = RandomArray(dtype, {20, 14}, 2),
                 g = RandomArray(dtype, {rows, 14}, 3);
-    const bool few_rows = dtype == DType::kF32 && rows <= kernels::kMaxFewRows;
     for (const NamedConfig& named : Configs()) {
       for (const kernels::Target target : kernels::SupportedTargets()) {
         const PlanOptions options{.target = target};
-        ExpectPlanned(
-            absl::StrCat(named.name, " ", ToString(dtype), " ", ToString(target)),
-            DotGeneralPlan::Make(named.config, lhs.aval(), rhs.aval(), MatMulDims(), options),
-            [&](const DotGeneralPlan& plan, const Runtime& runtime) {
-              ArrayBuilder out(plan.out_aval());
-              const Context context{.key = MakeKey(0)};
-              ASSERT_EQ(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime), absl::OkStatus());
-              RunPlan(plan, lhs, rhs, g, context, runtime);
-            },
-            few_rows);
+        ExpectPlanned(absl::StrCat(named.name, " ", ToString(dtype), " ", ToString(target)),
+                      DotGeneralPlan::Make(named.config, lhs.aval(), rhs.aval(), MatMulDims(), options),
+                      [&](const DotGeneralPlan& plan, const Runtime& runtime) {
+                        ArrayBuilder out(plan.out_aval());
+                        const Context context{.key = MakeKey(0)};
+                        ASSERT_EQ(plan.Forward(lhs, rhs, context, out.ref(), nullptr, runtime), absl::OkStatus());
+                        RunPlan(plan, lhs, rhs, g, context, runtime);
+                      });
       }
     }
   }

@@ -445,7 +445,7 @@ void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, D
     const int64_t rows = extents.examples * extents.positions;
     const bool exchanges = ExchangesOperands(kernel, extents);
     sizes.Add(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, extents.groups, exchanges ? extents.columns : rows,
-                                                           exchanges ? rows : extents.columns));
+                                                           exchanges ? rows : extents.columns, extents.k));
     return;
   }
   const ConvGeometry& conv = windows.conv;
