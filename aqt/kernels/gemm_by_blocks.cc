@@ -56,6 +56,9 @@ struct Blocks {
   }
 };
 
+// An lhs of this size stays in L2: no rows of it have to be fetched.
+constexpr int64_t kNearBytes = 256 << 10;
+
 // The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of many
 // columns. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
 void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
@@ -92,6 +95,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
   const int64_t threads = internal::NumThreads(args, executor);
   const Blocks blocks(kernel, args.batch, args.m, args.k, threads);
   const int64_t parts = blocks.NumParts(threads);
+  const bool comes_from_l3 = args.batch * blocks.panels * blocks.panel_bytes > kNearBytes;
   const auto run = [&](int64_t part) {
     const int64_t begin = blocks.all * part / parts, end = blocks.all * (part + 1) / parts;
     // All blocks of the part take turns in the place of its first one, and of the next, which may be larger.
@@ -109,7 +113,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
       own.lhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(panels) - first * blocks.panel_bytes);
       own.lhs_batch_bytes = 0;
       const int64_t width = kernel.lhs.width;
-      if (i + 1 < end) {
+      if (i + 1 < end && comes_from_l3) {
         const int64_t next = (i + 1) % blocks.count;
         own.ahead = internal::AheadOf(kernel.lhs, lhs,
                                       {(i + 1) / blocks.count, blocks.First(next), blocks.First(next + 1), 0, args.k});
