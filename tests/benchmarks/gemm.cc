@@ -16,6 +16,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/contraction.h"
 #include "aqt/kernels/gemm.h"
+#include "aqt/kernels/gemm_product.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
@@ -38,31 +39,27 @@ absl::StatusOr<Call> PackedS8(OperandsPtr data, Executor* executor) {
     ArrayBuilder out;
     kernels::GemmArgs args;
   };
-  auto state = std::make_shared<State>(State{x,
-                                             AllocateAligned(p.batch * kernel.lhs.PackedBytes(p.m, p.k)),
-                                             AllocateAligned(p.batch * kernel.rhs.PackedBytes(p.n, p.k)),
-                                             ArrayBuilder(p.out(DType::kS32)),
-                                             {}});
-  kernels::Pack(kernel.target, kernel.rhs, kernels::Operand::Transposed(w.data(), DType::kS8, p.n, p.k, p.batch),
-                state->rhs.get(), executor);
+  const kernels::ProductBytes bytes = kernels::ProductBytesOf(kernel, p.batch, p.m, p.n, p.k);
+  auto state = std::make_shared<State>(
+      State{x, AllocateAligned(bytes.lhs), AllocateAligned(bytes.rhs), ArrayBuilder(p.out(DType::kS32)), {}});
+  const auto rhs = kernels::Operand::Transposed(w.data(), DType::kS8, p.n, p.k, p.batch);
+  kernels::Pack(kernel.target, kernel.rhs, rhs, state->rhs.get(), executor);
   kernels::GemmArgs& args = state->args;
   args.batch = p.batch;
   args.m = p.m;
   args.n = p.n;
   args.k = p.k;
-  args.lhs = state->lhs.get();
-  args.rhs = state->rhs.get();
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(p.m, p.k);
-  args.rhs_batch_bytes = kernel.rhs.PackedBytes(p.n, p.k);
   args.out = state->out.data();
   args.out_dtype = DType::kS32;
   args.out_batch = kernels::AxisGroup::Of(p.batch, p.m * p.n);
   args.out_rows = kernels::AxisGroup::Of(p.m, p.n);
   args.out_cols = kernels::AxisGroup::Of(p.n, 1);
-  const auto lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch);
-  return [state, lhs, executor, &kernel] {
-    kernels::Pack(kernel.target, kernel.lhs, lhs, state->lhs.get(), executor);
-    kernels::RunGemm(kernel, state->args, executor);
+  const kernels::ProductOperands operands = {
+      .lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch),
+      .rhs = rhs,
+      .rhs_panels = state->rhs.get()};
+  return [state, operands, executor, &kernel] {
+    kernels::RunProduct(kernel, operands, state->args, {.lhs = state->lhs.get()}, executor);
   };
 }
 
