@@ -24,8 +24,9 @@ using internal::kPanelColumns;
 constexpr int64_t kBlockRows = 64;
 // So many bytes of digits of blocks of rows are gone over together, for threads wait for each other after each pass.
 constexpr int64_t kPassBytes = 512 << 10;
-// Weights of so many bytes do not stay in the caches. One row waits for them, unless they are fetched ahead.
-constexpr int64_t kFetchedWeights = 20'000'000;
+// Weights of so many bytes do not stay in the caches. One row waits for them, unless they are fetched ahead. If they do
+// not stay even in part, one thread gets them sooner without: the processor itself reads ahead on four panels.
+constexpr int64_t kFetchedWeights = 20'000'000, kFarWeights = 40'000'000;
 // Below this many multiplications a second thread costs more than it saves.
 constexpr double kMinParallelWork = 1e6;
 constexpr int64_t kMinParallelSplit = 8 << 10, kMinParallelIntegers = 256 << 10;
@@ -63,9 +64,11 @@ struct Block {
 
 class Product {
  public:
-  Product(Target target, const DigitArgs& args, int64_t rows)
+  Product(Target target, const DigitArgs& args, int64_t rows, bool is_parallel = false)
       : target_(target),
         args_(args),
+        weights_(args.format.PackedBytes()),
+        fetches_(weights_ >= kFetchedWeights && (is_parallel || weights_ < kFarWeights)),
         integers_(IsInteger(args.lhs.dtype)),
         kernel_(internal::DigitKernelFor(target, args.format, rows, integers_)),
         layout_(kernel_, args.format, rows * (integers_ ? 1 : kMaxDigitLayers), rows),
@@ -153,7 +156,7 @@ class Product {
   // How many panels MultiplyRow goes over at a time. Several hide the time from the last product of a group to its
   // scaled sums, and three digits of weights from memory wait less for these; otherwise one is read faster.
   int64_t PanelsOfRow() const {
-    const bool several = integers_ ? args_.format.has_scales() : FetchBytes() != 0;
+    const bool several = integers_ ? args_.format.has_scales() : weights_ >= kFetchedWeights;
     return several ? kernel_.row_panels : 1;
   }
 
@@ -195,8 +198,6 @@ class Product {
   }
 
  private:
-  int64_t FetchBytes() const { return args_.format.PackedBytes() >= kFetchedWeights ? internal::kFetchBytes : 0; }
-
   // What the groups of a product of so many rows have in common.
   DigitGroupArgs CallOf(int64_t rows, float* sums) const {
     DigitGroupArgs call = {};
@@ -204,7 +205,7 @@ class Product {
     call.pitch = pitch_;
     call.sums = sums;
     call.half_stride = rows * kHalfColumns;
-    call.fetch = FetchBytes();
+    call.fetch = fetches_ ? internal::kFetchBytes : 0;
     return call;
   }
   GroupView SetGroup(const Block& block, int64_t panel, int64_t g, DigitGroupArgs& call) const {
@@ -314,6 +315,8 @@ class Product {
 
   const Target target_;
   const DigitArgs& args_;
+  const int64_t weights_;  // bytes of a matrix of them
+  const bool fetches_;
   const bool integers_;
   const DigitKernel& kernel_;
   const GroupLayout layout_;
@@ -350,7 +353,8 @@ int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batc
 void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
   const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
   if (batch == 0 || m == 0 || args.format.n == 0) return;
-  const Product product(target, args, std::min(m, kBlockRows));
+  const bool is_parallel = executor != nullptr && executor->NumThreads() > 1;
+  const Product product(target, args, std::min(m, kBlockRows), is_parallel);
   const int64_t row_blocks = CeilDiv(m, kBlockRows), blocks = batch * row_blocks, parts = product.num_splits();
   const int64_t per_pass = product.BlocksPerPass(blocks);
   for (int64_t first = 0; first < blocks; first += per_pass) {

@@ -54,10 +54,9 @@ absl::StatusOr<Call> PackedS8(OperandsPtr data, Executor* executor) {
   args.out_batch = kernels::AxisGroup::Of(p.batch, p.m * p.n);
   args.out_rows = kernels::AxisGroup::Of(p.m, p.n);
   args.out_cols = kernels::AxisGroup::Of(p.n, 1);
-  const kernels::ProductOperands operands = {
-      .lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch),
-      .rhs = rhs,
-      .rhs_panels = state->rhs.get()};
+  const kernels::ProductOperands operands = {.lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch),
+                                             .rhs = rhs,
+                                             .rhs_panels = state->rhs.get()};
   return [state, operands, executor, &kernel] {
     kernels::RunProduct(kernel, operands, state->args, {.lhs = state->lhs.get()}, executor);
   };
