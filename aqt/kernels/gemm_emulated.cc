@@ -158,6 +158,9 @@ constexpr GemmKernel Emulated(const char* name) {
   return GemmOf<Tile>(name, /*emulated=*/true);
 }
 
+constexpr GemmKernel kSse4 = Emulated<EmulatedTile<format::kSse4Lhs, format::kAvx2Rhs, 256, 2>>("emulated_s8_sse4");
+constexpr GemmKernel kSse4S4 =
+    Emulated<EmulatedTile<format::kSse4Lhs, format::kAvx2RhsS4, 256, 2>>("emulated_s8xs4_sse4");
 constexpr GemmKernel kAvx2 = Emulated<EmulatedTile<format::kAvx2Lhs, format::kAvx2Rhs, 256, 2>>("emulated_s8_avx2");
 constexpr GemmKernel kAvxVnni =
     Emulated<EmulatedTile<format::kAvxVnniLhs, format::kAvxVnniRhs, 256>>("emulated_s8_avx_vnni");
@@ -181,8 +184,8 @@ constexpr GemmKernel kBf16Amx = Emulated<EmulatedBf16Tile<AmxBf16>>("emulated_bf
 }  // namespace
 
 GemmRows EmulatedGemms() {
-  static constexpr const GemmKernel* kAll[] = {&kAvx2,      &kAvxVnni,  &kAvx512, &kVnni,  &kAmx,  &kAvx2S4,
-                                               &kAvxVnniS4, &kAvx512S4, &kVnniS4, &kAmxS4, &kBf16, &kBf16Amx};
+  static constexpr const GemmKernel* kAll[] = {&kAvx2,     &kAvxVnni, &kAvx512, &kVnni, &kAmx,    &kAvx2S4, &kAvxVnniS4,
+                                               &kAvx512S4, &kVnniS4,  &kAmxS4,  &kSse4, &kSse4S4, &kBf16,   &kBf16Amx};
   return kAll;
 }
 

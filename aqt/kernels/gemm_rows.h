@@ -30,6 +30,8 @@ constexpr PanelFormat With(Element element, PanelFormat format) {
   return format;
 }
 
+// s8_sse4: 2 x 16 takes 8 accumulators, 4 rhs vectors, the broadcast lhs and a product. The rhs is that of s8_avx2.
+inline constexpr PanelFormat kSse4Lhs = {Layout::kRowSteps, Element::kS16, false, 2, 2};
 // s8_avx2: 6 x 16 takes 12 accumulators, 2 rhs vectors, the broadcast lhs and a product: all 16 registers.
 inline constexpr PanelFormat kAvx2Lhs = {Layout::kRowSteps, Element::kS16, false, 6, 2};
 inline constexpr PanelFormat kAvx2Rhs = {Layout::kInterleaved, Element::kS8, false, 16, 2};

@@ -1,6 +1,9 @@
-// The s8 kernels of AVX2 and AVX-512 without VNNI.
+// The s8 kernels of SSE4, AVX2, and AVX-512 without VNNI.
+#include <iterator>
+
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_rows.h"
+#define AQT_COMPILES_SSE4
 #include "aqt/kernels/target_highway.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,7 +13,7 @@
 
 #include "aqt/kernels/gemm_tile-inl.h"
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
@@ -21,15 +24,21 @@ namespace HWY_NAMESPACE {
 // when widening in the inner loop, 142 from a widened panel, 148 from registers only.
 template <PanelFormat::Element kRhsElement>
 struct MaddOps {
-  static constexpr Target kTarget = HWY_TARGET == HWY_AVX2 ? Target::kAvx2 : Target::kAvx512;
+#if HWY_TARGET == HWY_SSE4
+  static constexpr Target kTarget = Target::kSse4;
+  static constexpr PanelFormat kLhs = internal::format::kSse4Lhs, kS8Rhs = internal::format::kAvx2Rhs;
+#elif HWY_TARGET == HWY_AVX2
+  static constexpr Target kTarget = Target::kAvx2;
+  static constexpr PanelFormat kLhs = internal::format::kAvx2Lhs, kS8Rhs = internal::format::kAvx2Rhs;
+#else
+  static constexpr Target kTarget = Target::kAvx512;
+  static constexpr PanelFormat kLhs = internal::format::kAvx512Lhs, kS8Rhs = internal::format::kAvx512Rhs;
+#endif
   using Acc = int32_t;
   static constexpr int32_t kProductsPerCycle = HWY_MAX_BYTES / 2;
-  static constexpr PanelFormat kLhs =
-      HWY_TARGET == HWY_AVX2 ? internal::format::kAvx2Lhs : internal::format::kAvx512Lhs;
-  static constexpr PanelFormat kRhs = internal::format::With(
-      kRhsElement, HWY_TARGET == HWY_AVX2 ? internal::format::kAvx2Rhs : internal::format::kAvx512Rhs);
+  static constexpr PanelFormat kRhs = internal::format::With(kRhsElement, kS8Rhs);
   static constexpr int64_t kShared = kRhs.SharedGroups();
-  static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 192;  // wide rhs 16 or 24 KiB, lhs 6 KiB
+  static constexpr int64_t kBlockGroups = HWY_MAX_BYTES == 64 ? 192 : 256;  // wide rhs 16 or 24 KiB, lhs 2 to 6 KiB
   static constexpr int64_t kWideRhsElementBytes = 2;
 
   using D32 = hn::ScalableTag<int32_t>;
@@ -45,12 +54,12 @@ struct MaddOps {
     return hn::PromoteTo(D16(), bytes);
   }
   static void Widen(const char* rhs, int64_t groups, char* wide) {
-    constexpr int64_t kHalf = kRhs.width;  // elements of half a group
+    constexpr int64_t kElements = HWY_MAX_BYTES / 2, kGroup = 2 * kRhs.width;  // of a vector and of a group
     const auto store = [](hn::Vec<D16> v, char* to) HWY_ATTR { hn::StoreU(v, D16(), reinterpret_cast<int16_t*>(to)); };
-    for (int64_t g = 0; g < groups; g += kShared, rhs += 2 * kHalf, wide += kShared * 4 * kHalf) {
-      for (int64_t i = 0; i < 2; ++i) {
-        store(LoadRhs<false, 0>(rhs + i * kHalf), wide + i * 2 * kHalf);
-        if (kShared == 2 && g + 1 < groups) store(LoadRhs<false, 1>(rhs + i * kHalf), wide + (2 + i) * 2 * kHalf);
+    for (int64_t g = 0; g < groups; g += kShared, rhs += kGroup, wide += kShared * 2 * kGroup) {
+      for (int64_t i = 0; i < kGroup; i += kElements) {
+        store(LoadRhs<false, 0>(rhs + i), wide + 2 * i);
+        if (kShared == 2 && g + 1 < groups) store(LoadRhs<false, 1>(rhs + i), wide + 2 * (kGroup + i));
       }
     }
   }
@@ -63,7 +72,9 @@ struct MaddOps {
   }
 };
 
-#if HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_SSE4
+#define AQT_NAME(types) types "_sse4"
+#elif HWY_TARGET == HWY_AVX2
 #define AQT_NAME(types) types "_avx2"
 #else
 #define AQT_NAME(types) types "_avx512"
@@ -81,16 +92,22 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 
 GemmRows S8MaddGemms() {
+  static constexpr const GemmKernel* kAll[] = {
 #if HWY_TARGETS & HWY_AVX3
-  static constexpr const GemmKernel* kAll[] = {&N_AVX3::kS8Madd, &N_AVX3::kS8xS4Madd, &N_AVX2::kS8Madd,
-                                               &N_AVX2::kS8xS4Madd};
-  return kAll;
-#elif HWY_TARGETS & HWY_AVX2
-  static constexpr const GemmKernel* kAll[] = {&N_AVX2::kS8Madd, &N_AVX2::kS8xS4Madd};
-  return kAll;
-#else
-  return {};
+    &N_AVX3::kS8Madd,
+    &N_AVX3::kS8xS4Madd,
 #endif
+#if HWY_TARGETS & HWY_AVX2
+    &N_AVX2::kS8Madd,
+    &N_AVX2::kS8xS4Madd,
+#endif
+#if HWY_TARGETS & HWY_SSE4
+    &N_SSE4::kS8Madd,
+    &N_SSE4::kS8xS4Madd,
+#endif
+    nullptr,  // an array of nothing is an error
+  };
+  return GemmRows(kAll).first(std::size(kAll) - 1);
 }
 
 }  // namespace aqt::kernels::internal

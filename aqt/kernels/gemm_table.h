@@ -10,6 +10,7 @@
 // s8_avx_vnni                           6 x 16   the same in 256 bits
 // s8_avx512                             8 x 32   vpmaddwd, vpaddd: 2 k, both sides widened to s16
 // s8_avx2                               6 x 16   the same in 256 bits
+// s8_sse4                               2 x 16   the same in 128 bits
 // s8xs4_*             s8 x s4 -> s32             each of these with an rhs of 4 bits, decoded in registers or by blocks
 // bf16_amx            bf16 x bf16      32 x 32   tdpbf16ps: 32 k of 16 rows x 16 columns
 // bf16_avx512_bf16          -> f32     12 x 32   vdpbf16ps: 2 k

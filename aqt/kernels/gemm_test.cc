@@ -363,6 +363,7 @@ TEST(GemmTableTest, EachTargetHasItsKernels) {
   };
   const Case cases[] = {
       {Target::kScalar, "emulated_s8_avx2", "emulated_s8_avx2", "f32_scalar", "f32_scalar"},
+      {Target::kSse4, "s8_sse4", "s8_sse4", "f32_scalar", "f32_scalar"},
       {Target::kAvx2, "s8_avx2", "s8_avx2", "f32_avx2", "f32_avx2"},
       {Target::kAvxVnni, "s8_avx_vnni", "s8_avx_vnni", "f32_avx2", "f32_avx2"},
       {Target::kAvx512, "s8_avx512", "s8_avx512", "f32_avx512", "f32_avx512"},

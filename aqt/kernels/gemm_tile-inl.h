@@ -1,5 +1,5 @@
-// A tile policy of R rows by two vectors, built from three operations of one instruction set. Included once per Highway
-// target.
+// A tile policy of R rows by two vectors, or by four of 128 bits, built from three operations of one instruction set.
+// Included once per Highway target.
 
 #if defined(AQT_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_GEMM_TILE_INL_H_
@@ -18,7 +18,7 @@
 #include "aqt/kernels/panel_format.h"
 #include "hwy/highway.h"
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
@@ -40,7 +40,7 @@ HWY_INLINE VF Flushed(VF v) {
 }
 
 // Ops has
-//   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = 2 * kLanes
+//   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = kVectors * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
 //   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs: the kPart-th of those that share their bytes
 // of sums that are floats
@@ -56,15 +56,15 @@ struct VectorTile : Ops {
   using Acc = typename Ops::Acc;
   using D = hn::ScalableTag<Acc>;
   using V = hn::Vec<D>;
-  static constexpr int64_t kLanes = Ops::kRhs.width / 2;
-  static_assert(kLanes == HWY_MAX_BYTES / 4);
+  static constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
+  static constexpr int kVectors = Ops::kRhs.width / kLanes;  // of a panel
   static constexpr int64_t kLhsStepBytes = int64_t{Ops::kLhs.width} * 64;
   // Groups of the rhs that share their bytes, and those bytes for kLanes rows.
   template <bool kWide>
   static constexpr int kShared = kWide ? 1 : Ops::kRhs.SharedGroups();
   template <bool kWide>
   static constexpr int64_t kRhsVectorBytes = kWide ? kLanes* Ops::kRhs.k_group* Ops::kWideRhsElementBytes
-                                                   : Ops::kRhs.GroupBytes(kShared<false>) / 2;
+                                                   : Ops::kRhs.GroupBytes(kShared<false>) / kVectors;
 
   template <bool kWide>
   static constexpr int RhsShift() {
@@ -75,7 +75,7 @@ struct VectorTile : Ops {
   // Of R rows and P panels of columns.
   template <int R, int P = 1>
   struct Sums {
-    V v[R][2 * P];
+    V v[R][kVectors * P];
   };
 
   // What a Sum reads of its panels.
@@ -88,7 +88,7 @@ struct VectorTile : Ops {
     // The j-th vector of a group.
     template <bool kWide>
     HWY_INLINE const char* Vector(int j) const {
-      return rhs + j / 2 * bytes + j % 2 * kRhsVectorBytes<kWide>;
+      return rhs + j / kVectors * bytes + j % kVectors * kRhsVectorBytes<kWide>;
     }
   };
 
@@ -104,17 +104,17 @@ struct VectorTile : Ops {
     if constexpr (kStepLoads<kWide, R>) {
       const auto a = Ops::Broadcast(lhs);
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * P; ++j) s.v[0][j] = Ops::StepLoading(a, rhs.template Vector<kWide>(j), s.v[0][j]);
+      for (int j = 0; j < kVectors * P; ++j) s.v[0][j] = Ops::StepLoading(a, rhs.template Vector<kWide>(j), s.v[0][j]);
       return;
     }
-    decltype(Ops::template LoadRhs<kWide, kPart>(rhs.rhs)) b[2 * P];
+    decltype(Ops::template LoadRhs<kWide, kPart>(rhs.rhs)) b[kVectors * P];
 #pragma GCC unroll 8
-    for (int j = 0; j < 2 * P; ++j) b[j] = Ops::template LoadRhs<kWide, kPart>(rhs.template Vector<kWide>(j));
+    for (int j = 0; j < kVectors * P; ++j) b[j] = Ops::template LoadRhs<kWide, kPart>(rhs.template Vector<kWide>(j));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const auto a = Ops::Broadcast(lhs + r * 64);
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * P; ++j) s.v[r][j] = Ops::Step(a, b[j], s.v[r][j]);
+      for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = Ops::Step(a, b[j], s.v[r][j]);
     }
   }
 
@@ -125,18 +125,18 @@ struct VectorTile : Ops {
   };
   template <int R, int P>
   static HWY_INLINE void TwoGroups(const char* HWY_RESTRICT lhs, Panels rhs, Sums<R, P>& even, Sums<R, P>& odd) {
-    decltype(Ops::LoadShared(rhs.rhs)) both[2 * P];
+    decltype(Ops::LoadShared(rhs.rhs)) both[kVectors * P];
 #pragma GCC unroll 8
-    for (int j = 0; j < 2 * P; ++j) both[j] = Ops::LoadShared(rhs.template Vector<false>(j));
+    for (int j = 0; j < kVectors * P; ++j) both[j] = Ops::LoadShared(rhs.template Vector<false>(j));
     const auto add = [&]<int kPart>(Sums<R, P>& sums) HWY_ATTR {
-      decltype(Ops::template Decode<kPart>(both[0])) b[2 * P];
+      decltype(Ops::template Decode<kPart>(both[0])) b[kVectors * P];
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * P; ++j) b[j] = Ops::template Decode<kPart>(both[j]);
+      for (int j = 0; j < kVectors * P; ++j) b[j] = Ops::template Decode<kPart>(both[j]);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto a = Ops::Broadcast(lhs + r * 64 + 4 * kPart);
 #pragma GCC unroll 8
-        for (int j = 0; j < 2 * P; ++j) sums.v[r][j] = Ops::Step(a, b[j], sums.v[r][j]);
+        for (int j = 0; j < kVectors * P; ++j) sums.v[r][j] = Ops::Step(a, b[j], sums.v[r][j]);
       }
     };
     add.template operator()<0>(even);
@@ -148,19 +148,19 @@ struct VectorTile : Ops {
   static HWY_INLINE void Sum(internal::TileLhs lhs, Panels rhs, int64_t groups, const Acc* init, int64_t init_stride,
                              Sums<R, P>& s) {
     // Of the groups that share their bytes.
-    constexpr int64_t kGroupBytes = 2 * kRhsVectorBytes<kWide>;
+    constexpr int64_t kGroupBytes = kVectors * kRhsVectorBytes<kWide>;
     constexpr int kParts = kShared<kWide>;
     constexpr int kShift = RhsShift<kWide>();
     const D d;
     const auto load_init = [&](int r, int j) HWY_ATTR {
       if (init == nullptr) return hn::Zero(d);
-      const char* const panel = reinterpret_cast<const char*>(init + r * init_stride) + j / 2 * rhs.bytes;
-      return hn::LoadU(d, reinterpret_cast<const Acc*>(panel) + j % 2 * kLanes);
+      const char* const panel = reinterpret_cast<const char*>(init + r * init_stride) + j / kVectors * rhs.bytes;
+      return hn::LoadU(d, reinterpret_cast<const Acc*>(panel) + j % kVectors * kLanes);
     };
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * P; ++j) s.v[r][j] = kShift != 0 ? hn::Zero(d) : load_init(r, j);
+      for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = kShift != 0 ? hn::Zero(d) : load_init(r, j);
     }
     // A few rows have too few sums to hide the latency of an addition (4 or 5 cycles, 2 additions per cycle). Integers
     // may be added in any order.
@@ -173,7 +173,7 @@ struct VectorTile : Ops {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-          for (int j = 0; j < 2 * P; ++j) more[i].v[r][j] = hn::Zero(d);
+          for (int j = 0; j < kVectors * P; ++j) more[i].v[r][j] = hn::Zero(d);
         }
       }
     }
@@ -209,7 +209,7 @@ struct VectorTile : Ops {
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-          for (int j = 0; j < 2 * P; ++j) s.v[r][j] = hn::Add(s.v[r][j], more[i].v[r][j]);
+          for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = hn::Add(s.v[r][j], more[i].v[r][j]);
         }
       }
     }
@@ -223,7 +223,7 @@ struct VectorTile : Ops {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-        for (int j = 0; j < 2 * P; ++j) s.v[r][j] = hn::Add(hn::ShiftRight<kShift>(s.v[r][j]), load_init(r, j));
+        for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = hn::Add(hn::ShiftRight<kShift>(s.v[r][j]), load_init(r, j));
       }
     }
   }
@@ -236,8 +236,8 @@ struct VectorTile : Ops {
     const D d;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      hn::StoreU(s.v[r][0], d, out + r * out_stride);
-      hn::StoreU(s.v[r][1], d, out + r * out_stride + kLanes);
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j) hn::StoreU(s.v[r][j], d, out + r * out_stride + j * kLanes);
     }
   }
 
@@ -285,27 +285,30 @@ struct VectorTile : Ops {
     if (!scales.any) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        StoreSum<kFlush>(s.v[r][0], scales, out + r * out_stride);
-        StoreSum<kFlush>(s.v[r][1], scales, out + r * out_stride + kLanes);
+#pragma GCC unroll 8
+        for (int j = 0; j < kVectors; ++j) StoreSum<kFlush>(s.v[r][j], scales, out + r * out_stride + j * kLanes);
       }
       return;
     }
     const DF d;
-    StoreScaled<kFlush>(s, scales, {hn::LoadU(d, scales.col), hn::LoadU(d, scales.col + kLanes)}, out, out_stride, 0);
+    VF cols[kVectors];
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; ++j) cols[j] = hn::LoadU(d, scales.col + j * kLanes);
+    StoreScaled<kFlush>(s, scales, cols, out, out_stride, 0);
   }
 
   // What StoreScaled does with most sums of tiles that are added: each by itself is small, so that asking for each
   // vector what becomes of it would take a large part of its time.
   template <bool kFlush, int R, int P>
-  static HWY_INLINE void AddScaled(const Sums<R, P>& s, const float* rows, const VF (&cols)[2 * P], float* out,
+  static HWY_INLINE void AddScaled(const Sums<R, P>& s, const float* rows, const VF (&cols)[kVectors * P], float* out,
                                    int64_t out_stride, int64_t apart) {
     const DF d;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const VF row = hn::Set(d, rows[r]);
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * P; ++j) {
-        float* const to = out + r * out_stride + (j / 2 * apart * 2 + j % 2) * kLanes;
+      for (int j = 0; j < kVectors * P; ++j) {
+        float* const to = out + r * out_stride + (j / kVectors * apart * kVectors + j % kVectors) * kLanes;
         const VF value = Scaled<kFlush, float>(Value<kFlush>(s.v[r][j]), row, cols[j]);
         hn::StoreU(Flushed<kFlush>(hn::Add(hn::LoadU(d, to), value)), d, to);
       }
@@ -314,8 +317,8 @@ struct VectorTile : Ops {
 
   // Stores finished sums with their scales; of panels that are `apart` panels from each other.
   template <bool kFlush, int R, int P, class T>
-  static HWY_INLINE void StoreScaled(const Sums<R, P>& s, const internal::TileScales& scales, const VF (&cols)[2 * P],
-                                     T* out, int64_t out_stride, int64_t apart) {
+  static HWY_INLINE void StoreScaled(const Sums<R, P>& s, const internal::TileScales& scales,
+                                     const VF (&cols)[kVectors * P], T* out, int64_t out_stride, int64_t apart) {
     if constexpr (std::is_same_v<T, float>) {
       if (scales.adds && !scales.col_first) return AddScaled<kFlush>(s, scales.row, cols, out, out_stride, apart);
     }
@@ -324,10 +327,10 @@ struct VectorTile : Ops {
     for (int r = 0; r < R; ++r) {
       const VF row = hn::Set(d, scales.row[r]);
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * P; ++j) {
+      for (int j = 0; j < kVectors * P; ++j) {
         const VF first = scales.col_first ? cols[j] : row, second = scales.col_first ? row : cols[j];
         StoreValue<kFlush>(Scaled<kFlush, T>(Value<kFlush>(s.v[r][j]), first, second), scales,
-                           out + r * out_stride + (j / 2 * apart * 2 + j % 2) * kLanes);
+                           out + r * out_stride + (j / kVectors * apart * kVectors + j % kVectors) * kLanes);
       }
     }
   }
@@ -339,10 +342,10 @@ struct VectorTile : Ops {
     Sums<R, P> s;
     Sum<false>({run.lhs}, {run.rhs + Ops::kRhs.HeaderBytes(), apart * run.rhs_panel_bytes, run.fetch}, run.groups,
                run.corrects ? reinterpret_cast<const Acc*>(run.rhs) : nullptr, 0, s);
-    VF cols[2 * P];
+    VF cols[kVectors * P];
 #pragma GCC unroll 8
-    for (int j = 0; j < 2 * P; ++j) {
-      cols[j] = hn::LoadU(d, run.scales.col + j / 2 * apart * run.col_step + j % 2 * kLanes);
+    for (int j = 0; j < kVectors * P; ++j) {
+      cols[j] = hn::LoadU(d, run.scales.col + j / kVectors * apart * run.col_step + j % kVectors * kLanes);
     }
     StoreScaled<kFlush>(s, run.scales, cols, run.out, run.out_stride, apart);
     run.panels -= P;
@@ -351,7 +354,7 @@ struct VectorTile : Ops {
   static HWY_INLINE void Skip(internal::PanelRun& run, int64_t panels) {
     run.rhs += panels * run.rhs_panel_bytes;
     run.scales.col += panels * run.col_step;
-    run.out += panels * 2 * kLanes;
+    run.out += panels * kVectors * kLanes;
   }
 
   // One row, and P parts of the panels side by side.
@@ -383,7 +386,9 @@ HWY_INLINE V DecodeS4(D d8, V bytes) {
   const hn::Repartition<uint16_t, D> d16;
   if constexpr (kPart == 1) bytes = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes)));
   alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-  return hn::TableLookupBytes(hn::LoadDup128(d8, kValues), hn::And(bytes, hn::Set(d8, 15)));
+  const V indices = hn::And(bytes, hn::Set(d8, 15));
+  if constexpr (hn::MaxLanes(D()) < 16) return hn::TableLookupBytes(hn::Load(hn::Full128<int8_t>(), kValues), indices);
+  else return hn::TableLookupBytes(hn::LoadDup128(d8, kValues), indices);
 }
 
 // The four bytes of a group.

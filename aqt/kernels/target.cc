@@ -31,20 +31,17 @@ struct NamedTarget {
 };
 // Each after those that it includes.
 constexpr NamedTarget kNamedTargets[] = {
-    {"scalar", Target::kScalar},
-    {"avx2", Target::kAvx2},
-    {"avx_vnni", Target::kAvxVnni},
-    {"avx512", Target::kAvx512},
-    {"avx512_vnni", Target::kAvx512Vnni},
-    {"avx512_bf16", Target::kAvx512Bf16},
-    {"amx", Target::kAmx},
+    {"scalar", Target::kScalar},          {"sse4", Target::kSse4},     {"avx2", Target::kAvx2},
+    {"avx_vnni", Target::kAvxVnni},       {"avx512", Target::kAvx512}, {"avx512_vnni", Target::kAvx512Vnni},
+    {"avx512_bf16", Target::kAvx512Bf16}, {"amx", Target::kAmx},
 };
 constexpr Target kEverything = Target::kAvxVnni | Target::kAvx512Bf16 | Target::kAmx;
 
 // What a capability needs.
 Target Needs(Capability capability) {
   switch (capability) {
-    case Capability::kAvx2: return {};
+    case Capability::kSse4: return {};
+    case Capability::kAvx2: return Target::kSse4;
     case Capability::kAvxVnni:
     case Capability::kAvx512: return Target::kAvx2;
     case Capability::kAvx512Vnni:
@@ -76,6 +73,8 @@ Machine Detect() {
   Machine machine;
   // Highway asks the processor, and the operating system whether it saves the wide registers.
   const int64_t supported = hwy::SupportedTargets();
+  if ((supported & HWY_SSE4) == 0) return machine;
+  machine.capabilities = Target::kSse4;
   if ((supported & HWY_AVX2) == 0) return machine;
   machine.capabilities = Target::kAvx2;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -192,6 +191,7 @@ Target FindBestTarget() {
 
 absl::string_view ToString(Capability capability) {
   switch (capability) {
+    case Capability::kSse4: return "sse4";
     case Capability::kAvx2: return "avx2";
     case Capability::kAvxVnni: return "avx_vnni";
     case Capability::kAvx512: return "avx512";

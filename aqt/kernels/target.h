@@ -20,6 +20,7 @@ namespace aqt::kernels {
 
 // What a processor can do.
 enum class Capability : uint8_t {
+  kSse4,        // SSE up to 4.2: products of s8 only
   kAvx2,        // AVX2, FMA, F16C, BMI1 and 2, LZCNT
   kAvxVnni,     // AVX-VNNI: u8 x s8 dot products of four in 256 bits
   kAvx512,      // AVX-512 F, BW, DQ, VL
@@ -28,9 +29,9 @@ enum class Capability : uint8_t {
   kAmxInt8,     // tile products of s8
   kAmxBf16,     // tile products of bf16
 };
-inline constexpr int kNumCapabilities = 7;
+inline constexpr int kNumCapabilities = 8;
 
-// "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16".
+// "sse4", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16".
 absl::string_view ToString(Capability capability);
 
 // A set of capabilities: those that kernels may use.
@@ -43,7 +44,8 @@ class Target {
 
   // The sets with a name, "scalar" to "amx".
   static const Target kScalar;      // what the compiler generates without a run-time check; runs everywhere
-  static const Target kAvx2;        // AVX2
+  static const Target kSse4;        // SSE4
+  static const Target kAvx2;        // and AVX2
   static const Target kAvxVnni;     // and AVX-VNNI
   static const Target kAvx512;      // AVX2 and AVX-512
   static const Target kAvx512Vnni;  // and AVX-512 VNNI
@@ -69,15 +71,16 @@ class Target {
 };
 
 inline constexpr Target Target::kScalar = {};
-inline constexpr Target Target::kAvx2 = {Capability::kAvx2};
-inline constexpr Target Target::kAvxVnni = {Capability::kAvx2, Capability::kAvxVnni};
-inline constexpr Target Target::kAvx512 = {Capability::kAvx2, Capability::kAvx512};
+inline constexpr Target Target::kSse4 = {Capability::kSse4};
+inline constexpr Target Target::kAvx2 = Target::kSse4 | Target{Capability::kAvx2};
+inline constexpr Target Target::kAvxVnni = Target::kAvx2 | Target{Capability::kAvxVnni};
+inline constexpr Target Target::kAvx512 = Target::kAvx2 | Target{Capability::kAvx512};
 inline constexpr Target Target::kAvx512Vnni = Target::kAvx512 | Target{Capability::kAvx512Vnni};
 inline constexpr Target Target::kAvx512Bf16 = Target::kAvx512Vnni | Target{Capability::kAvx512Bf16};
 inline constexpr Target Target::kAmx = Target::kAvx512Vnni | Target{Capability::kAmxInt8, Capability::kAmxBf16};
 
-// The name of a set that has one ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"); else
-// the name of the largest named set in it and the capabilities beyond: "avx512_vnni+amx_int8".
+// The name of a set that has one ("scalar", "sse4", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx");
+// else the name of the largest named set in it and the capabilities beyond: "avx512_vnni+amx_int8".
 std::string ToString(Target target);
 std::ostream& operator<<(std::ostream& os, Target target);
 

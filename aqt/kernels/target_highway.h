@@ -21,8 +21,13 @@
 #ifdef AQT_SCALAR_ONLY
 #define HWY_COMPILE_ONLY_SCALAR
 #else
-// No Target maps to these, so they would be dead code.
+// No Target maps to SSSE3, and only files that define AQT_COMPILES_SSE4 first have kernels for SSE4: versions of the
+// others would be dead code.
+#ifdef AQT_COMPILES_SSE4
+#define HWY_DISABLED_TARGETS HWY_SSSE3
+#else
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#endif
 #endif
 
 #include "hwy/detect_targets.h"

@@ -12,8 +12,8 @@ namespace aqt::kernels {
 namespace {
 
 TEST(Target, NamesRoundTrip) {
-  for (const Target target : {Target::kScalar, Target::kAvx2, Target::kAvxVnni, Target::kAvx512, Target::kAvx512Vnni,
-                              Target::kAvx512Bf16, Target::kAmx}) {
+  for (const Target target : {Target::kScalar, Target::kSse4, Target::kAvx2, Target::kAvxVnni, Target::kAvx512,
+                              Target::kAvx512Vnni, Target::kAvx512Bf16, Target::kAmx}) {
     const absl::StatusOr<Target> back = TargetFromString(ToString(target));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, target);
@@ -30,21 +30,22 @@ TEST(Target, CapabilitiesAreRemovedWithWhatNeedsThem) {
   EXPECT_EQ(parsed("amx,-avx512_vnni"), Target::kAvx512);
   EXPECT_EQ(parsed("amx,-avx512"), Target::kAvx2);
   EXPECT_EQ(parsed("avx512_bf16,-avx512_vnni"), Target::kAvx512 | Target{Capability::kAvx512Bf16});
-  EXPECT_EQ(parsed("avx_vnni,-avx2"), Target::kScalar);
+  EXPECT_EQ(parsed("avx_vnni,-avx2"), Target::kSse4);
+  EXPECT_EQ(parsed("amx,-sse4"), Target::kScalar);
   EXPECT_EQ(ToString(parsed("amx,-amx_bf16")), "avx512_vnni+amx_int8");
 }
 
 TEST(Target, UnknownNameListsTheKnownOnes) {
-  for (const char* text : {"", "AVX2", "avx2 ", "sse4", "-avx2"}) {
+  for (const char* text : {"", "AVX2", "avx2 ", "sse3", "-avx2"}) {
     const absl::Status status = TargetFromString(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_EQ(std::string(status.message()),
               "unknown target \"" + std::string(text) +
-                  "\"; expected one of scalar, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx");
+                  "\"; expected one of scalar, sse4, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx");
   }
   EXPECT_EQ(TargetFromString("amx,-amx").status().message(),
-            "unknown capability \"amx\"; expected one of avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx_int8, "
-            "amx_bf16");
+            "unknown capability \"amx\"; expected one of sse4, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, "
+            "amx_int8, amx_bf16");
   EXPECT_EQ(TargetFromString("amx,avx2").status().message(),
             "unexpected \"avx2\" in \"amx,avx2\"; expected the name of a target, then capabilities to remove: "
             "amx,-amx_bf16");
@@ -65,6 +66,7 @@ TEST(Target, SupportedTargetsAscendFromScalar) {
 #ifdef AQT_SCALAR_ONLY
   EXPECT_EQ(targets.size(), 1u);
 #elif defined(__x86_64__)
+  EXPECT_EQ(IsSupported(Target::kSse4), __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("aes"));
   EXPECT_EQ(IsSupported(Target::kAvx2), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
   EXPECT_EQ(IsSupported(Target::kAvx512Vnni),
             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni"));
@@ -88,8 +90,8 @@ TEST(Target, EnvironmentCapsTheChoice) {
   }
   if (text.empty() || text == "wrong") {
     EXPECT_TRUE(BestTarget().Includes(Target::kScalar));
-    for (const Capability c : {Capability::kAvx2, Capability::kAvx512, Capability::kAvx512Vnni, Capability::kAmxInt8,
-                               Capability::kAmxBf16}) {
+    for (const Capability c : {Capability::kSse4, Capability::kAvx2, Capability::kAvx512, Capability::kAvx512Vnni,
+                               Capability::kAmxInt8, Capability::kAmxBf16}) {
       bool supported = false;
       for (const Target target : SupportedTargets()) supported |= target.Has(c);
       EXPECT_EQ(BestTarget().Has(c), supported) << ToString(c);
