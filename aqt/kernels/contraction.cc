@@ -8,7 +8,6 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/convert.h"
 #include "aqt/kernels/digits.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/gemm_product.h"
@@ -77,15 +76,15 @@ std::shared_ptr<void> PackOperand(const GemmKernel& kernel, const PanelFormat& f
   return panels;
 }
 
-// Of a product with dense sums, without panels.
-GemmArgs ArgsOf(int64_t batch, int64_t m, int64_t n, int64_t k, DType sum_dtype, void* sums) {
+// Of a product with a dense output, without panels.
+GemmArgs ArgsOf(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, void* out) {
   GemmArgs args;
   args.batch = batch;
   args.m = m;
   args.n = n;
   args.k = k;
-  args.out = sums;
-  args.out_dtype = sum_dtype;
+  args.out = out;
+  args.out_dtype = dtype;
   args.out_batch = AxisGroup::Of(batch, m * n);
   args.out_rows = AxisGroup::Of(m, n);
   args.out_cols = AxisGroup::Of(n, 1);
@@ -196,7 +195,8 @@ ContractPlan::ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs
       lhs_(lhs.dtype, lhs.shape, nullptr),
       rhs_(rhs.dtype, rhs.shape, nullptr),
       out_(out.dtype, out.shape, nullptr) {
-  const bool is_float = IsFloat(lhs.dtype) && IsFloat(rhs.dtype) && lhs.dtype != DType::kF64;
+  const bool is_finished = out.dtype == DType::kF32 || out.dtype == DType::kBF16 || out.dtype == DType::kF16;
+  const bool is_float = IsFloat(lhs.dtype) && IsFloat(rhs.dtype) && lhs.dtype != DType::kF64 && is_finished;
   const bool is_integer = IsByteInteger(lhs.dtype) && IsByteInteger(rhs.dtype);
   const bool fits = lhs.shape.rank() <= AxisGroup::kMaxRank && rhs.shape.rank() <= AxisGroup::kMaxRank;
   if ((!is_float && !is_integer) || !fits || out.shape.num_elements() == 0) return;
@@ -210,9 +210,7 @@ ContractPlan::ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs
   const auto round_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const ProductBytes bytes = ProductBytesOf(*kernel_, batch_, m_, n_, k_);
   rhs_at_ = round_up(bytes.lhs);
-  sums_at_ = rhs_at_ + round_up(bytes.rhs);
-  const bool rounds = is_float && out.dtype != DType::kF32;
-  scratch_bytes_ = sums_at_ + (rounds ? 4 * out.shape.num_elements() : 0);
+  scratch_bytes_ = rhs_at_ + round_up(bytes.rhs);
 }
 
 void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor) const {
@@ -226,12 +224,8 @@ void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratc
   const Groups b = GroupsOf(right, dims_.rhs_contracting, dims_.rhs_batch);
   char* const memory = static_cast<char*>(scratch);
   Array gathered;  // remains empty
-  const DType sum_dtype = IsFloat(left.dtype) ? DType::kF32 : DType::kS32;
-  const bool rounds = to.dtype != sum_dtype;
-  void* const sums = rounds ? memory + sums_at_ : out;
   RunProduct(*kernel_, {.lhs = OperandOf(left, a, gathered), .rhs = OperandOf(right, b, gathered)},
-             ArgsOf(batch_, m_, n_, k_, sum_dtype, sums), {memory, memory + rhs_at_}, executor);
-  if (rounds) Convert(sum_dtype, sums, to.dtype, to.shape.num_elements(), out);
+             ArgsOf(batch_, m_, n_, k_, to.dtype, out), {memory, memory + rhs_at_}, executor);
 }
 
 }  // namespace aqt::kernels

@@ -46,7 +46,7 @@ class ContractPlan {
   MutableArrayRef out_;
   const GemmKernel* kernel_ = nullptr;  // null: by Contract
   int64_t batch_ = 0, m_ = 0, n_ = 0, k_ = 0;
-  int64_t rhs_at_ = 0, sums_at_ = 0, scratch_bytes_ = 0;
+  int64_t rhs_at_ = 0, scratch_bytes_ = 0;
 };
 
 }  // namespace aqt::kernels
