@@ -82,12 +82,16 @@ struct Parts {
   int64_t PlaceBytes() const { return lhs_bytes + rhs_bytes + sum_bytes; }
 };
 
+// Panels of an rhs that leaves the caches before they are read.
+constexpr int64_t kFarBytes = 16 << 20;
+
 // MultiplyByBlocksOfK without blocks: tiles finish their sums in registers.
 void MultiplyWholeK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
                     const GemmArgs& args, const internal::PanelsOfProduct& part, int64_t panels_at_once,
                     void* lhs_panels, void* rhs_panels) {
   const int64_t height = kernel.lhs.width, width = kernel.rhs.width, panel_bytes = kernel.rhs.PanelBytes(args.k);
   const int64_t last_row = std::min(part.last_row * height, args.m);
+  const bool is_far = kernel.rhs.PackedBytes(args.n, args.k) >= kFarBytes;
   PackPanels(kernel.target, kernel.lhs, lhs, {part.b, part.first_row, part.last_row, 0, args.k}, lhs_panels,
              subnormals_are_zero);
   GemmArgs own = args;
@@ -98,16 +102,19 @@ void MultiplyWholeK(const GemmKernel& kernel, const Operand& lhs, const Operand&
     PackPanels(kernel.target, kernel.rhs, rhs, {part.b, p, end, 0, args.k}, rhs_panels, subnormals_are_zero);
     // The kernel looks for panel p behind those before it, which are not there.
     own.rhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rhs_panels) - p * panel_bytes);
+    if (is_far && end < part.last_col) {
+      const int64_t next_end = std::min(end + panels_at_once, part.last_col);
+      own.ahead = ColumnsAheadOf(kernel.rhs, rhs, {part.b, end, next_end, 0, args.k});
+    }
     for (int64_t m = part.first_row * height; m < last_row; m += kernel.block_rows) {
       kernel.block(own, part.b, m, std::min(m + kernel.block_rows, last_row), p * width, std::min(end * width, args.n));
+      own.ahead = {};
     }
   }
 }
 
 // The copies of the lhs that all threads of a small product pack.
 constexpr int64_t kSmallBytes = 640 << 10;
-// Panels of an rhs that leaves the caches before they are read.
-constexpr int64_t kFarBytes = 16 << 20;
 // A block of k of rows that stays in L2, or is not far from it.
 constexpr int64_t kNearBytes = 1 << 20;
 // On one thread fewer rows do not pay for adding up blocks of k.
@@ -201,6 +208,9 @@ bool IsFasterLongK(const GemmKernel& kernel, const GemmArgs& args, const Executo
 }
 
 int64_t FasterLongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k) {
+  // NumThreads gives a smaller product one thread, and its rhs is not that large.
+  const double work = static_cast<double>(batch) * m * n * k;
+  if (!CanRunLongK(kernel) || work < internal::kMinParallelWork) return 0;
   int64_t bytes = 0;
   for (int64_t threads = 1; threads <= kMaxThreads; ++threads) {
     if (!IsFaster(kernel, batch, m, n, k, threads)) continue;
