@@ -76,27 +76,12 @@ std::shared_ptr<void> PackOperand(const GemmKernel& kernel, const PanelFormat& f
   return panels;
 }
 
-// Of a product with a dense output, without panels.
-GemmArgs ArgsOf(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, void* out) {
-  GemmArgs args;
-  args.batch = batch;
-  args.m = m;
-  args.n = n;
-  args.k = k;
-  args.out = out;
-  args.out_dtype = dtype;
-  args.out_batch = AxisGroup::Of(batch, m * n);
-  args.out_rows = AxisGroup::Of(m, n);
-  args.out_cols = AxisGroup::Of(n, 1);
-  return args;
-}
-
 void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const Groups& b,
                DType sum_dtype, void* sums, Executor* executor) {
   const std::shared_ptr<void> lhs_panels = PackOperand(kernel, kernel.lhs, lhs, a, executor);
   const std::shared_ptr<void> rhs_panels = PackOperand(kernel, kernel.rhs, rhs, b, executor);
-  GemmArgs args =
-      ArgsOf(Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free), Count(lhs, a.contract), sum_dtype, sums);
+  GemmArgs args = GemmArgs::Dense(Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free), Count(lhs, a.contract),
+                                  sum_dtype, sums);
   args.lhs = lhs_panels.get();
   args.rhs = rhs_panels.get();
   args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
@@ -225,7 +210,7 @@ void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratc
   char* const memory = static_cast<char*>(scratch);
   Array gathered;  // remains empty
   RunProduct(*kernel_, {.lhs = OperandOf(left, a, gathered), .rhs = OperandOf(right, b, gathered)},
-             ArgsOf(batch_, m_, n_, k_, to.dtype, out), {memory, memory + rhs_at_}, executor);
+             GemmArgs::Dense(batch_, m_, n_, k_, to.dtype, out), {memory, memory + rhs_at_}, executor);
 }
 
 }  // namespace aqt::kernels

@@ -82,6 +82,21 @@ struct GemmArgs {
   AxisGroup out_batch, out_rows, out_cols;
 
   Epilogue epilogue;
+
+  // With a dense output, and without panels.
+  static GemmArgs Dense(int64_t batch, int64_t m, int64_t n, int64_t k, DType out_dtype, void* out) {
+    GemmArgs args;
+    args.batch = batch;
+    args.m = m;
+    args.n = n;
+    args.k = k;
+    args.out = out;
+    args.out_dtype = out_dtype;
+    args.out_batch = AxisGroup::Of(batch, m * n);
+    args.out_rows = AxisGroup::Of(m, n);
+    args.out_cols = AxisGroup::Of(n, 1);
+    return args;
+  }
 };
 
 enum class GemmSums : uint8_t { kS32, kF32 };

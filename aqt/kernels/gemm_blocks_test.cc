@@ -184,14 +184,8 @@ class GemmBlocksTest : public ::testing::Test {
     args.out_cols = AxisGroup::Of(n, by_rows ? 1 : args.m);
     std::vector<float> expected(batch * args.m * n), got(expected.size());
 
-    AlignedBytes lhs_panels(batch * kernel.lhs.PackedBytes(args.m, args.k));
-    AlignedBytes rhs_panels(batch * kernel.rhs.PackedBytes(n, args.k));
-    Pack(kernel.target, kernel.lhs, lhs, lhs_panels.data(), nullptr, /*subnormals_are_zero=*/true);
-    Pack(kernel.target, kernel.rhs, rhs, rhs_panels.data(), nullptr, /*subnormals_are_zero=*/true);
-    args.lhs = lhs_panels.data();
-    args.rhs = rhs_panels.data();
-    args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
-    args.rhs_batch_bytes = kernel.rhs.PackedBytes(n, args.k);
+    const PackedOperands panels(kernel, lhs, rhs, /*subnormals_are_zero=*/true);
+    panels.PutInto(kernel, args);
     args.out = expected.data();
     RunGemm(kernel, args, nullptr);
 
@@ -203,7 +197,7 @@ class GemmBlocksTest : public ::testing::Test {
       AlignedBytes buffer(plan.BufferBytes());
       plan.Run(args, /*subnormals_are_zero=*/true, buffer.data(), executor);
     } else if (way == Way::kByBlocks) {
-      AlignedBytes buffer(lhs_panels.size());
+      AlignedBytes buffer(panels.lhs.size());
       RunGemmByBlocks(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
     } else {
       args.rhs = nullptr;

@@ -11,7 +11,6 @@
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/operand.h"
-#include "aqt/kernels/pack.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
 #include "gtest/gtest.h"
@@ -54,26 +53,13 @@ class FewRowsTest : public ::testing::Test {
     const std::vector<float> row_scale = RandomF32(c.m, 3), col_scale = RandomF32(c.n, 4);
     epilogue.lhs_scale = row_scale.data();
     epilogue.rhs_scale = col_scale.data();
-    GemmArgs args;
-    args.batch = c.batch;
-    args.m = c.m;
-    args.n = c.n;
-    args.k = c.k;
-    args.epilogue = epilogue;
-    args.out_batch = AxisGroup::Of(c.batch, epilogue.adds ? 0 : c.m * c.n);
-    args.out_rows = AxisGroup::Of(c.m, c.n);
-    args.out_cols = AxisGroup::Of(c.n, 1);
     std::vector<float> expected(c.batch * c.m * c.n, 0.5f), got = expected;
+    GemmArgs args = GemmArgs::Dense(c.batch, c.m, c.n, c.k, DType::kF32, expected.data());
+    args.epilogue = epilogue;
+    if (epilogue.adds) args.out_batch = AxisGroup::Of(c.batch, 0);
 
-    AlignedBytes lhs_panels(c.batch * kernel.lhs.PackedBytes(c.m, c.k));
-    AlignedBytes rhs_panels(c.batch * kernel.rhs.PackedBytes(c.n, c.k));
-    Pack(kernel.target, kernel.lhs, lhs, lhs_panels.data(), nullptr, zeros);
-    Pack(kernel.target, kernel.rhs, rhs, rhs_panels.data(), nullptr, zeros);
-    args.lhs = lhs_panels.data();
-    args.rhs = rhs_panels.data();
-    args.lhs_batch_bytes = kernel.lhs.PackedBytes(c.m, c.k);
-    args.rhs_batch_bytes = kernel.rhs.PackedBytes(c.n, c.k);
-    args.out = expected.data();
+    const PackedOperands panels(kernel, lhs, rhs, zeros);
+    panels.PutInto(kernel, args);
     RunGemm(kernel, args, nullptr);
 
     args.lhs = args.rhs = nullptr;

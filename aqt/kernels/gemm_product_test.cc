@@ -8,12 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/gemm.h"
-#include "aqt/kernels/gemm_few_rows.h"
 #include "aqt/kernels/gemm_long_k.h"
 #include "aqt/kernels/gemm_table.h"
 #include "aqt/kernels/gemm_test_util.h"
 #include "aqt/kernels/operand.h"
-#include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
 #include "aqt/kernels/target.h"
 #include "aqt/kernels/thread_pool.h"
@@ -32,17 +30,10 @@ struct Case {
   bool adds = false;
 };
 
-GemmArgs ArgsOf(const Case& c, const GemmKernel& kernel) {
-  GemmArgs args;
-  args.batch = c.batch;
-  args.m = c.m;
-  args.n = c.n;
-  args.k = c.k;
-  args.out_dtype = kernel.sums == GemmSums::kS32 ? DType::kS32 : DType::kF32;
+GemmArgs ArgsOf(const Case& c, const GemmKernel& kernel, void* out = nullptr) {
+  const DType dtype = kernel.sums == GemmSums::kS32 ? DType::kS32 : DType::kF32;
+  GemmArgs args = GemmArgs::Dense(c.batch, c.m, c.n, c.k, dtype, out);
   args.epilogue.adds = c.adds;
-  args.out_batch = AxisGroup::Of(c.batch, c.m * c.n);
-  args.out_rows = AxisGroup::Of(c.m, c.n);
-  args.out_cols = AxisGroup::Of(c.n, 1);
   return args;
 }
 
@@ -87,30 +78,21 @@ void Compare(const GemmKernel& kernel, const Case& c, Executor* executor) {
   const Operand lhs = Operand::Dense(x.data(), lhs_dtype, c.m, c.k, c.batch);
   const Operand rhs = c.rhs_in_place ? Operand::Transposed(w.data(), rhs_dtype, c.n, c.k, c.batch)
                                      : Operand::Dense(w.data(), rhs_dtype, c.n, c.k, c.batch);
-  AlignedBytes lhs_panels(c.batch * kernel.lhs.PackedBytes(c.m, c.k));
-  AlignedBytes rhs_panels(c.batch * kernel.rhs.PackedBytes(c.n, c.k));
-  Pack(kernel.target, kernel.lhs, lhs, lhs_panels.data(), nullptr, c.zeros);
-  Pack(kernel.target, kernel.rhs, rhs, rhs_panels.data(), nullptr, c.zeros);
+  const PackedOperands panels(kernel, lhs, rhs, c.zeros);
   std::vector<float> expected(c.batch * c.m * c.n, 0.5f), got = expected;
-  GemmArgs args = ArgsOf(c, kernel);
-  args.lhs = lhs_panels.data();
-  args.rhs = rhs_panels.data();
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(c.m, c.k);
-  args.rhs_batch_bytes = kernel.rhs.PackedBytes(c.n, c.k);
-  args.out = expected.data();
+  GemmArgs args = ArgsOf(c, kernel, expected.data());
+  panels.PutInto(kernel, args);
   RunGemm(kernel, args, nullptr);
 
-  args = ArgsOf(c, kernel);
-  args.out = got.data();
   const ProductBytes bytes = ProductBytesOf(kernel, c.batch, c.m, c.n, c.k);
-  AlignedBytes lhs_buffer(c.rhs_is_packed ? lhs_panels.size() : bytes.lhs), rhs_buffer(bytes.rhs);
+  AlignedBytes lhs_buffer(c.rhs_is_packed ? panels.lhs.size() : bytes.lhs), rhs_buffer(bytes.rhs);
   RunProduct(kernel,
              {.lhs = lhs,
               .rhs = rhs,
-              .lhs_panels = c.lhs_is_packed ? lhs_panels.data() : nullptr,
-              .rhs_panels = c.rhs_is_packed ? rhs_panels.data() : nullptr,
+              .lhs_panels = c.lhs_is_packed ? panels.lhs.data() : nullptr,
+              .rhs_panels = c.rhs_is_packed ? panels.rhs.data() : nullptr,
               .subnormals_are_zero = c.zeros},
-             args, {lhs_buffer.data(), rhs_buffer.data()}, executor);
+             ArgsOf(c, kernel, got.data()), {lhs_buffer.data(), rhs_buffer.data()}, executor);
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << absl::StrCat(
       kernel.name, " ", c.batch, " x ", c.m, " x ", c.n, " x ", c.k, c.rhs_in_place ? "" : " transposed",
       c.lhs_is_packed ? ", lhs packed" : "", c.rhs_is_packed ? ", rhs packed" : "", c.zeros ? "" : ", with subnormals",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aqt/core/executor.h"
+#include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
 #include "aqt/kernels/pack.h"
 #include "aqt/kernels/panel_format.h"
@@ -56,11 +57,28 @@ inline std::vector<float> RandomF32(int64_t n, uint32_t seed) {
   return values;
 }
 
-inline AlignedBytes Packed(Target target, const PanelFormat& format, const Operand& src, Executor* executor = nullptr) {
+inline AlignedBytes Packed(Target target, const PanelFormat& format, const Operand& src, Executor* executor = nullptr,
+                           bool subnormals_are_zero = false) {
   AlignedBytes panels(src.batch.Count() * format.PackedBytes(src.rows.Count(), src.k.Count()));
-  Pack(target, format, src, panels.data(), executor);
+  Pack(target, format, src, panels.data(), executor, subnormals_are_zero);
   return panels;
 }
+
+// Both operands of a product as Pack packs them.
+struct PackedOperands {
+  PackedOperands(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero = false)
+      : lhs(Packed(kernel.target, kernel.lhs, lhs, nullptr, subnormals_are_zero)),
+        rhs(Packed(kernel.target, kernel.rhs, rhs, nullptr, subnormals_are_zero)) {}
+
+  void PutInto(const GemmKernel& kernel, GemmArgs& args) const {
+    args.lhs = lhs.data();
+    args.rhs = rhs.data();
+    args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
+    args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+  }
+
+  AlignedBytes lhs, rhs;
+};
 
 }  // namespace aqt::kernels
 

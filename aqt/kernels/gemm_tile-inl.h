@@ -51,6 +51,7 @@ HWY_INLINE VF Flushed(VF v) {
 //   LoadShared(p), Decode<kPart>(v)   the bytes that two groups share, and LoadRhs<false, kPart>(p) from them
 //   StoreRounded(v, to)               to[i] = v[i], a sum, rounded to bf16; each NaN becomes the positive quiet one
 //   Step(a, b, sum)                   sum + the products of one group, lane by lane
+//   StepLoading(a, p, sum)            Step(a, LoadRhs<false, ...>(p), sum) in one instruction
 template <class Ops>
 struct VectorTile : Ops {
   using Acc = typename Ops::Acc;

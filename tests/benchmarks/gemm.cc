@@ -44,16 +44,7 @@ absl::StatusOr<Call> PackedS8(OperandsPtr data, Executor* executor) {
       State{x, AllocateAligned(bytes.lhs), AllocateAligned(bytes.rhs), ArrayBuilder(p.out(DType::kS32)), {}});
   const auto rhs = kernels::Operand::Transposed(w.data(), DType::kS8, p.n, p.k, p.batch);
   kernels::Pack(kernel.target, kernel.rhs, rhs, state->rhs.get(), executor);
-  kernels::GemmArgs& args = state->args;
-  args.batch = p.batch;
-  args.m = p.m;
-  args.n = p.n;
-  args.k = p.k;
-  args.out = state->out.data();
-  args.out_dtype = DType::kS32;
-  args.out_batch = kernels::AxisGroup::Of(p.batch, p.m * p.n);
-  args.out_rows = kernels::AxisGroup::Of(p.m, p.n);
-  args.out_cols = kernels::AxisGroup::Of(p.n, 1);
+  state->args = kernels::GemmArgs::Dense(p.batch, p.m, p.n, p.k, DType::kS32, state->out.data());
   const kernels::ProductOperands operands = {.lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch),
                                              .rhs = rhs,
                                              .rhs_panels = state->rhs.get()};

@@ -201,7 +201,8 @@ def page(data):
         "![ratios](performance.svg)", "",
         "What a peer computes is not always the same: MLAS and PyTorch quantize activations to u8 with one scale for all rows, we "
         "and XNNPACK to int8 with a scale for each row; PyTorch's products with quantized weights take bf16 activations where its "
-        "name says so. Each library allocates its own packed weights; our arrays ask for huge pages from 4 MiB on. \"(3 products)\": three times the peer's forward product, where that is less than its own step.", "",
+        "name says so. Each library allocates its own packed weights; our arrays ask for huge pages from 4 MiB on. "
+        "\"(3 products)\": three times the peer's forward product, where that is less than its own step.", "",
         "## Summary", "",
         "| threads | | shapes | geometric mean | lowest | at | peers |", "|---|---|---|---|---|---|---|",
     ]

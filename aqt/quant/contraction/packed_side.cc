@@ -139,19 +139,20 @@ kernels::GemmArgs ArgsOf(const GemmCall& call) {
 
 void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
                  const Runtime& runtime) {
-  const kernels::GemmArgs args = ArgsOf(call);
+  kernels::GemmArgs args = ArgsOf(call);
   if (call.lhs_panels == nullptr) CountPack(Side::kLhs, runtime);
   if (call.rhs_panels == nullptr) CountPack(Side::kRhs, runtime);
   if (call.lines != nullptr) {
     AQT_DCHECK(call.rhs_panels != nullptr);
-    kernels::GemmArgs own = args;
-    own.rhs = call.rhs_panels;
-    own.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+    args.rhs = call.rhs_panels;
+    args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
     void* lines = workspace.Get(ScratchSlot::kLhsPacked, call.lines->BufferBytes());
-    return call.lines->Run(own, /*subnormals_are_zero=*/true, lines, runtime.executor);
+    return call.lines->Run(args, /*subnormals_are_zero=*/true, lines, runtime.executor);
   }
-  kernels::ProductBytes bytes = kernels::ProductBytesOf(kernel, args.batch, args.m, args.n, args.k);
-  if (call.rhs_panels != nullptr) bytes.lhs = PanelBytes(kernel.lhs, call.lhs);
+  kernels::ProductBytes bytes = {PanelBytes(kernel.lhs, call.lhs), PanelBytes(kernel.rhs, call.rhs)};
+  if (call.lhs_panels == nullptr && call.rhs_panels == nullptr) {
+    bytes = kernels::ProductBytesOf(kernel, args.batch, args.m, args.n, args.k);
+  }
   kernels::ProductBuffers buffers;
   if (call.lhs_panels == nullptr) buffers.lhs = workspace.Get(ScratchSlot::kLhsPacked, bytes.lhs);
   if (call.rhs_panels == nullptr) buffers.rhs = workspace.Get(ScratchSlot::kRhsPacked, bytes.rhs);
