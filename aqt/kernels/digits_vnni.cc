@@ -19,7 +19,7 @@ namespace aqt::kernels::internal {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int kVectors = 4;  // of 16 columns
+constexpr int kVectors = 4;  // of 16 columns, of a panel
 
 // The digits of a line: three, or, of integers, one.
 template <int D>
@@ -32,11 +32,14 @@ constexpr int64_t kLineBytes = D == 1 ? 4 : 16;
 template <int D>
 constexpr int64_t kWordBytes = kLineBytes<D>* kTileRows<D>;
 
-// More lines than these make it pay to unpack the weights once.
-template <int D>
-constexpr int64_t kUnpackedLines = D == 1 ? 8 : 2;
+// So many lines at most go over a group at a time, and so many vectors of its panel. Weights of fewer bits are unpacked
+// for many lines at once.
+template <int kBits, int D>
+constexpr int kMostLines = D == 1 || kBits < 8 ? 4 : 2;
+template <int R, int D>
+constexpr int kWidth = R* D > 6 ? 2 : 4;
+constexpr int64_t kFetchLines = 8;  // see Lines
 constexpr int kRowPanels = 2;       // that a row goes over side by side
-constexpr int64_t kFetchTiles = 4;  // see Lines
 
 using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<uint16_t, D32>;
@@ -62,10 +65,10 @@ HWY_INLINE void Step(V32 weights, V32 word, V32& sum) {
   __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
 }
 
-// Of R lines.
-template <int R, int D>
+// Of R lines and V vectors of weights.
+template <int R, int D, int V = kVectors>
 struct Sums {
-  V32 v[R][D][kVectors];
+  V32 v[R][D][V];
 };
 
 HWY_INLINE V32 Word(const char* p) {
@@ -74,19 +77,21 @@ HWY_INLINE V32 Word(const char* p) {
   return word;
 }
 
-// Some lines: each word is needed for all vectors of weights.
-template <int kBits, int kBlock, int R, int D>
-HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<R, D>& s) {
-  V32 w[kVectors];
+// Lines [kFirst, kEnd): each word is needed for all vectors of weights. `tile_bytes`: from a tile of lines to the next.
+template <int kBits, int kBlock, int kFirst, int kEnd, int R, int D, int V>
+HWY_INLINE void Block(const V32 (&packed)[V], const char* HWY_RESTRICT words, int64_t tile_bytes, Sums<R, D, V>& s) {
+  V32 w[V];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) w[v] = Unpack<kBits, kBlock>(LoadWeights(weights + 64 * v));
+  for (int v = 0; v < V; ++v) w[v] = Unpack<kBits, kBlock>(packed[v]);
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
+  for (int r = kFirst; r < kEnd; ++r) {
+    const char* const line =
+        words + r / kTileRows<D> * tile_bytes + r % kTileRows<D> * kLineBytes<D> + kBlock * kWordBytes<D>;
 #pragma GCC unroll 3
     for (int i = 0; i < D; ++i) {
-      const V32 word = Word(words + kLineBytes<D> * r + 4 * i);
+      const V32 word = Word(line + 4 * i);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) Step(w[v], word, s.v[r][i][v]);
+      for (int v = 0; v < V; ++v) Step(w[v], word, s.v[r][i][v]);
     }
   }
 }
@@ -111,127 +116,160 @@ HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HW
   for (int v = 0; v < kVectors; ++v) AddVector<kBits, kFirst, kCount, D>(LoadWeights(weights + 64 * v), w, v, s);
 }
 
-template <int kBits, int kBlock, int R, int D>
-HWY_INLINE void AddBlock(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<R, D>& s) {
-  if constexpr (R == 1) BlocksOfLine<kBits, kBlock, 1>(weights, words, s);
-  else Block<kBits, kBlock>(weights, words + kBlock * kWordBytes<D>, s);
-}
-
-// The blocks that share their bytes. `fetch` as in DigitGroupArgs.
-template <int kBits, int R, int D>
-HWY_INLINE void Blocks(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch,
-                       Sums<R, D>& s) {
+// The blocks that share their bytes, of one line and all vectors. `fetch` as in DigitGroupArgs.
+template <int kBits, int D>
+HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch,
+                             Sums<1, D>& s) {
   if (fetch != 0) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + fetch + 64 * v);
   }
-  if constexpr (R == 1 && D == 1) {  // which has registers for all
+  if constexpr (D == 1) {  // which has registers for all
     BlocksOfLine<kBits, 0, 8 / kBits>(weights, words, s);
   } else {
-    AddBlock<kBits, 0>(weights, words, s);
-    if constexpr (kBits <= 4) AddBlock<kBits, 1>(weights, words, s);
+    BlocksOfLine<kBits, 0, 1>(weights, words, s);
+    if constexpr (kBits <= 4) BlocksOfLine<kBits, 1, 1>(weights, words, s);
     if constexpr (kBits == 2) {
-      AddBlock<kBits, 2>(weights, words, s);
-      AddBlock<kBits, 3>(weights, words, s);
+      BlocksOfLine<kBits, 2, 1>(weights, words, s);
+      BlocksOfLine<kBits, 3, 1>(weights, words, s);
     }
   }
 }
 
-template <int R, int D>
-HWY_INLINE void Start(const DigitLine* lines, Sums<R, D>& s) {
+// The same of some lines, and V vectors.
+template <int kBits, int kFirst, int kEnd, int R, int D, int V>
+HWY_INLINE void BlocksOfLines(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
+                              int64_t fetch, Sums<R, D, V>& s) {
+  if (fetch != 0) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) __builtin_prefetch(weights + fetch + 64 * v);
+  }
+  V32 packed[V];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) packed[v] = LoadWeights(weights + 64 * v);
+  Block<kBits, 0, kFirst, kEnd>(packed, words, tile_bytes, s);
+  if constexpr (kBits <= 4) Block<kBits, 1, kFirst, kEnd>(packed, words, tile_bytes, s);
+  if constexpr (kBits == 2) {
+    Block<kBits, 2, kFirst, kEnd>(packed, words, tile_bytes, s);
+    Block<kBits, 3, kFirst, kEnd>(packed, words, tile_bytes, s);
+  }
+}
+
+template <int R, int D, int V>
+HWY_INLINE void Start(const DigitLine* lines, Sums<R, D, V>& s) {
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 3
     for (int i = 0; i < D; ++i) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) s.v[r][i][v] = hn::Set(D32(), lines[r].start[i]);
+      for (int v = 0; v < V; ++v) s.v[r][i][v] = hn::Set(D32(), lines[r].start[i]);
     }
   }
 }
 
 // R(65536 S2 + R(S0 + 256 S1)) of digits.h.
-template <int D>
-HWY_INLINE hn::Vec<hn::ScalableTag<float>> Total(const V32 (&s)[D][kVectors], int v) {
+template <int D, int V>
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> Total(const V32 (&s)[D][V], int v) {
   if constexpr (D == 1) return hn::ConvertTo(hn::ScalableTag<float>(), s[0][v]);
   else return TotalOf(s[0][v], s[1][v], s[2][v]);
 }
 
-template <bool kPlain, int D>
-HWY_INLINE void FinishRow(const DigitGroupArgs& args, const DigitLine& line, const V32 (&s)[D][kVectors]) {
+template <bool kPlain, int D, int V>
+HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, int vector, const V32 (&s)[D][V]) {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) FinishTotal(args, line, kPlain, Total(s, v), v / 2, v % 2 * 16);
-}
-
-// Of copies, which no store of a sum can change.
-template <int R, int D>
-HWY_INLINE void Finish(DigitGroupArgs args, bool scales_are_plain, const DigitLine* lines, const Sums<R, D>& s) {
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-    const DigitLine& line = lines[r];
-    if (scales_are_plain && line.is_plain) FinishRow<true>(args, line, s.v[r]);
-    else FinishRow<false>(args, line, s.v[r]);
+  for (int v = 0; v < V; ++v) {
+    FinishTotal(args, line, kPlain, Total(s, v), (vector + v) / 2, (vector + v) % 2 * 16);
   }
 }
 
-template <int kBits, int R, int D>
-HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const uint8_t* HWY_RESTRICT weights,
-                       const DigitLine* lines, const char* HWY_RESTRICT words, int64_t fetch) {
+// The last kTail k of all lines from kFirst on, a few lines at a time: their sums are finished while the next ones are
+// added up.
+constexpr int64_t kTail = 16;
+template <int kBits, int kFirst, int R, int D, int V>
+HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, const DigitLine* lines, int vector,
+                            const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
+                            int64_t fetch, Sums<R, D, V>& s) {
   constexpr int kBlocks = 8 / kBits;
-  Sums<R, D> s;
-  Start(lines, s);
-  for (int64_t k = 0; k < args.pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D>) {
-    Blocks<kBits>(weights, words, fetch, s);
+  constexpr int kEnd = std::min(R, kFirst + (D == 1 ? 2 : 1));  // with fewer sums they would wait for each other
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kTail; k += 4 * kBlocks) {
+    BlocksOfLines<kBits, kFirst, kEnd>(weights + k / 4 / kBlocks * 64 * kVectors, words + k / 4 * kWordBytes<D>,
+                                       tile_bytes, fetch, s);
   }
-  Finish(args, scales_are_plain, lines, s);
+#pragma GCC unroll 2
+  for (int r = kFirst; r < kEnd; ++r) {
+    if (scales_are_plain && lines[r].is_plain) FinishLine<true>(args, lines[r], vector, s.v[r]);
+    else FinishLine<false>(args, lines[r], vector, s.v[r]);
+  }
+  if constexpr (kEnd < R) {
+    FinishLines<kBits, kEnd>(args, scales_are_plain, lines, vector, weights, words, tile_bytes, /*fetch=*/0, s);
+  }
+}
+
+// R lines, and the vectors of the panel from `vector` on that they go over at a time.
+template <int kBits, int R, int D>
+HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, int vector, const DigitLine* lines,
+                       const char* HWY_RESTRICT words, int64_t tile_bytes, int64_t fetch) {
+  constexpr int kBlocks = 8 / kBits;
+  const DigitGroupArgs copy = args;  // which no store of a sum can change
+  Sums<R, D, kWidth<R, D>> s;
+  Start(lines, s);
+  const uint8_t* HWY_RESTRICT weights = args.weights + 64 * vector;
+  for (int64_t k = kTail; k < copy.pitch; k += 4 * kBlocks) {
+    BlocksOfLines<kBits, 0, R>(weights, words, tile_bytes, fetch, s);
+    weights += 64 * kVectors;
+    words += kBlocks * kWordBytes<D>;
+  }
+  FinishLines<kBits, 0>(copy, scales_are_plain, lines, vector, weights, words, tile_bytes, fetch, s);
+}
+
+// How the weights of the next group get into the caches.
+struct Fetching {
+  int64_t ahead = 0;  // the first lines fetch so many bytes ahead of their own weights
+  int64_t share = 0;  // lines that go over a group together fetch so many bytes of the next one before
+};
+
+// As many times R lines as there are from `done` on.
+template <int kBits, int R, int D>
+HWY_INLINE void LinesOf(const DigitGroupArgs& args, bool scales_are_plain, const Fetching& fetching, int64_t& done) {
+  const int64_t tile_bytes = kWordBytes<D> * args.pitch / 4;
+  const uint8_t* next = args.weights + GroupBytes(args);
+  for (; done + R <= args.num_lines; done += R, next += fetching.share) {
+    for (int64_t i = 0; i < fetching.share; i += 64) __builtin_prefetch(next + i);
+    const char* const words = args.digits + done / kTileRows<D> * tile_bytes + done % kTileRows<D> * kLineBytes<D>;
+    for (int vector = 0; vector < kVectors; vector += kWidth<R, D>) {
+      Tile<kBits, R, D>(args, scales_are_plain, vector, args.lines + done, words, tile_bytes,
+                        done == 0 ? fetching.ahead : 0);
+    }
+  }
 }
 
 template <int kBits, int D>
-void Lines(const DigitGroupArgs& args, const uint8_t* weights) {
-  constexpr int64_t kRows = kTileRows<D>;
-  const int64_t tile_bytes = kWordBytes<D> * args.pitch / 4;
-  const char* words = args.digits;
-  // The weights of the next group follow. One tile leaves them to the processor, or fetches them while it goes (fetch).
-  // Of a few tiles, the first one fetches them between its steps; of more, or if they read unpacked weights, each
-  // fetches its share before it begins.
-  const int64_t group_bytes = GroupBytes(args);
-  const int64_t tiles = (args.num_lines + kRows - 1) / kRows;
-  const bool fetches = tiles <= kFetchTiles && weights == args.weights;
-  const int64_t share = tiles < 2 || fetches ? 0 : (group_bytes / 64 + tiles - 1) / tiles * 64;
-  int64_t fetch = tiles < 2 ? args.fetch : fetches ? group_bytes : 0;
-  if (tiles >= 2 && fetches) {  // its scales
+void Lines(const DigitGroupArgs& args) {
+  constexpr int kMost = kMostLines<kBits, D>;
+  // The weights of the next group follow. One line leaves them to the processor, unless it is told to fetch; of a few,
+  // the first ones fetch them while they go; of many, all do.
+  const int64_t lines = args.num_lines, group_bytes = GroupBytes(args);
+  Fetching first;
+  if (lines <= kFetchLines) first.ahead = lines < 2 ? args.fetch : group_bytes;
+  else first.share = (group_bytes / 64 + lines / kMost - 1) / (lines / kMost) * 64;
+  if (lines >= 2 && lines <= kFetchLines && args.scales != nullptr) {
     for (int64_t i = 64 * kVectors; i > 0; i -= 64) __builtin_prefetch(args.weights + 2 * group_bytes - i);
   }
-  const uint8_t* next = args.weights + group_bytes;
   const bool plain = ScalesArePlain(args.scales);
-  const DigitLine* line = args.lines;
-  int64_t rows = args.num_lines;
-  for (; rows >= kRows; rows -= kRows, line += kRows, words += tile_bytes, next += share) {
-    for (int64_t j = 0; j < share; j += 64) __builtin_prefetch(next + j);
-    Tile<kBits, kRows, D>(args, plain, weights, line, words, fetch);
-    fetch = 0;
-  }
-  if constexpr (kRows > 2) {
-    if (rows >= 2) {
-      Tile<kBits, 2, D>(args, plain, weights, line, words, fetch);
-      rows -= 2;
-      line += 2;
-      words += 2 * kLineBytes<D>;
-    }
-  }
-  if (rows > 0) Tile<kBits, 1, D>(args, plain, weights, line, words, fetch);
+  const Fetching others = {.ahead = first.ahead};
+  int64_t done = 0;
+  LinesOf<kBits, kMost, D>(args, plain, first, done);
+  if constexpr (kMost > 2) LinesOf<kBits, 2, D>(args, plain, others, done);
+  LinesOf<kBits, 1, D>(args, plain, others, done);
 }
 
 template <int D>
 void VnniGroup(const DigitGroupArgs& args) {
-  if (args.bits < 8 && args.num_lines > kUnpackedLines<D>) {
-    alignas(64) uint8_t bytes[kMaxDigitGroup * kPanelColumns];
-    DecodeDigitWeights(Target::kAvx512Vnni, args.weights, args.bits, args.pitch, bytes);
-    return Lines<8, D>(args, bytes);
-  }
   switch (args.bits) {
-    case 8: return Lines<8, D>(args, args.weights);
-    case 4: return Lines<4, D>(args, args.weights);
-    default: return Lines<2, D>(args, args.weights);
+    case 8: return Lines<8, D>(args);
+    case 4: return Lines<4, D>(args);
+    default: return Lines<2, D>(args);
   }
 }
 
@@ -264,7 +302,7 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
     for (int p = 0; p < P; ++p) Start(&line, s[p]);
     for (int64_t k = 0; k < pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D>) {
 #pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) Blocks<kBits>(weights + p * panel_bytes, words, fetch, s[p]);
+      for (int p = 0; p < P; ++p) BlocksOfLine<kBits>(weights + p * panel_bytes, words, fetch, s[p]);
     }
     const auto unit = hn::Set(df, line.unit);
 #pragma GCC unroll 2
