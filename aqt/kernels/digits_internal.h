@@ -19,7 +19,7 @@ inline constexpr int64_t kHalfColumns = 32;
 // How the digits of a group lie in memory: tiles of `tile_rows` layers (each belongs to a row of x), in one of these
 // layouts. "Word" is the same digit of four consecutive k, a byte each.
 enum class DigitLayout : uint8_t {
-  kWords,  // for each four k, row after row: 3 words, 4 bytes unused
+  kWords,  // for each four k, row after row: 3 words
   // For each four k, row after row: the number d0 + 256 d1, wrapped to s16, of k 0 and 2, then of k 1 and 3, and d2 in
   // the same order. It wraps where it is below -32768 (DigitLine::wrapped).
   kPairs,
@@ -91,7 +91,7 @@ struct DigitKernel {
   int64_t row_panels = 1;                           // that a row may go over side by side, at most kMaxRowPanels
 
   int64_t TileBytes(int64_t pitch) const {
-    const int64_t bytes_per_k = layout == DigitLayout::kBytes ? 1 : layout == DigitLayout::kTiles ? 3 : 4;
+    const int64_t bytes_per_k = layout == DigitLayout::kBytes ? 1 : layout == DigitLayout::kPairs ? 4 : 3;
     return tile_rows * bytes_per_k * pitch;
   }
 };
@@ -100,7 +100,7 @@ struct DigitKernel {
 const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows, bool integers);
 
 // Each is null where the build lacks it.
-const DigitKernel* DigitsVnni();
+const DigitKernel* DigitsVnni(int bits, int64_t rows);  // for blocks of so many rows
 const DigitKernel* DigitsVnniOfIntegers();
 const DigitKernel* DigitsAmx();  // for groups whose pitch is a multiple of 64
 const DigitKernel& DigitsEmulated();

@@ -271,13 +271,13 @@ void EmulatedGroup(const DigitGroupArgs& args) {
   for (int64_t line = 0; line < args.num_lines; ++line) {
     const DigitLine& own = args.lines[line];
     const int64_t row = D == 1 ? line % kIntegerTileRows : 0;
-    const int64_t tile = (line - row) * args.pitch * (D == 1 ? 1 : 4);
+    const int64_t tile = (line - row) * args.pitch * D;
     const int8_t* words = reinterpret_cast<const int8_t*>(args.digits) + tile + 4 * row;
     int32_t sums[kDigits][kPanelColumns] = {};
     for (int64_t i = 0; i < D; ++i) {
       std::fill(sums[i], sums[i] + kPanelColumns, own.start[i]);
       for (int64_t k = 0; k < args.pitch; k += 4) {
-        const int8_t* word = words + 4 * k + 4 * i;
+        const int8_t* word = words + (D == 1 ? 4 : D) * k + 4 * i;
         const uint8_t* block = weights + k * kPanelColumns;
         for (int64_t c = 0; c < kPanelColumns; ++c) {
           sums[i][c] += word[0] * block[4 * c] + word[1] * block[4 * c + 1] + word[2] * block[4 * c + 2] +
@@ -322,7 +322,8 @@ const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int6
       format.GroupPitch() % 64 == 0) {
     return *amx;
   }
-  if (target.Has(Capability::kAvx512Vnni) && DigitsVnni() != nullptr) return *DigitsVnni();
+  const DigitKernel* const vnni = DigitsVnni(format.bits, rows);
+  if (vnni != nullptr && target.Has(Capability::kAvx512Vnni)) return *vnni;
 #if HWY_TARGETS & HWY_AVX3
   if (target.Has(Capability::kAvx512)) return *N_AVX3::MaddKernel();
 #endif

@@ -170,20 +170,25 @@ void Split(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t coun
   }
 }
 
-// Blocks of 16 bytes, four digits of four k, transposed: words.
+// Four k of kWords: their digits, four bytes each, transposed to kDigits words.
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void Words(const uint32_t* digits, uint8_t* words) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(digits);
+HWY_INLINE void Words(const uint32_t* digits, char* to) {
+  const auto* bytes = reinterpret_cast<const char*>(digits);
   for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 4; ++j) words[4 * j + i] = bytes[4 * i + j];
+    for (int64_t j = 0; j < kDigits; ++j) to[4 * j + i] = bytes[4 * i + j];
   }
 }
 #else
-HWY_INLINE void Words(const uint32_t* digits, uint8_t* words) {
+HWY_INLINE void Words(const uint32_t* digits, char* to) {
+  static_assert(kDigits == 3);
   const hn::FixedTag<uint8_t, 16> d;
+  const hn::Repartition<uint64_t, decltype(d)> d64;
   alignas(16) static constexpr uint8_t kTransposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   const auto bytes = hn::LoadU(d, reinterpret_cast<const uint8_t*>(digits));
-  hn::StoreU(hn::TableLookupBytes(bytes, hn::Load(d, kTransposed)), d, words);
+  const auto words = hn::BitCast(d64, hn::TableLookupBytes(bytes, hn::Load(d, kTransposed)));
+  const uint64_t first = hn::GetLane(words), last = hn::ExtractLane(words, 1);
+  std::memcpy(to, &first, 8);
+  std::memcpy(to + 8, &last, 4);
 }
 #endif
 
@@ -227,9 +232,7 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
   char* tile = group + line / rows * kernel.TileBytes(pitch);
   switch (kernel.layout) {
     case DigitLayout::kWords:
-      for (int64_t k = 0; k < pitch; k += 4) {
-        Words(digits + k, reinterpret_cast<uint8_t*>(tile) + (k / 4 * rows + row) * 16);
-      }
+      for (int64_t k = 0; k < pitch; k += 4) Words(digits + k, tile + (k / 4 * rows + row) * 4 * kDigits);
       return;
     case DigitLayout::kPairs:
       std::fill(std::begin(own.wrapped), std::end(own.wrapped), uint64_t{0});

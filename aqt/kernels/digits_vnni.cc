@@ -21,16 +21,14 @@ namespace {
 
 constexpr int kVectors = 4;  // of 16 columns, of a panel
 
-// The digits of a line: three, or, of integers, one.
+// D is the number of digits of a line: three, or, of integers, one. T is the number of lines of a tile.
 template <int D>
 constexpr DigitLayout kLayout = D == 1 ? DigitLayout::kBytes : DigitLayout::kWords;
-template <int D>
-constexpr int64_t kTileRows = D == 1 ? kIntegerTileRows : 2;
 // Of four k, of a line and of a tile.
 template <int D>
-constexpr int64_t kLineBytes = D == 1 ? 4 : 16;
-template <int D>
-constexpr int64_t kWordBytes = kLineBytes<D>* kTileRows<D>;
+constexpr int64_t kLineBytes = 4 * D;
+template <int D, int T>
+constexpr int64_t kWordBytes = kLineBytes<D>* T;
 
 // So many lines at most go over a group at a time, and so many vectors of its panel. Weights of fewer bits are unpacked
 // for many lines at once.
@@ -78,15 +76,14 @@ HWY_INLINE V32 Word(const char* p) {
 }
 
 // Lines [kFirst, kEnd): each word is needed for all vectors of weights. `tile_bytes`: from a tile of lines to the next.
-template <int kBits, int kBlock, int kFirst, int kEnd, int R, int D, int V>
+template <int T, int kBits, int kBlock, int kFirst, int kEnd, int R, int D, int V>
 HWY_INLINE void Block(const V32 (&packed)[V], const char* HWY_RESTRICT words, int64_t tile_bytes, Sums<R, D, V>& s) {
   V32 w[V];
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) w[v] = Unpack<kBits, kBlock>(packed[v]);
 #pragma GCC unroll 4
   for (int r = kFirst; r < kEnd; ++r) {
-    const char* const line =
-        words + r / kTileRows<D> * tile_bytes + r % kTileRows<D> * kLineBytes<D> + kBlock * kWordBytes<D>;
+    const char* const line = words + r / T * tile_bytes + r % T * kLineBytes<D> + kBlock * kWordBytes<D, T>;
 #pragma GCC unroll 3
     for (int i = 0; i < D; ++i) {
       const V32 word = Word(line + 4 * i);
@@ -104,20 +101,20 @@ HWY_INLINE void AddVector(V32 packed, const V32 (&words)[kCount][D], int v, Sums
   for (int i = 0; i < D; ++i) Step(weights, words[kBlock][i], s.v[0][i][v]);
   if constexpr (kBlock + 1 < kCount) AddVector<kBits, kFirst, kCount, D, kBlock + 1>(packed, words, v, s);
 }
-template <int kBits, int kFirst, int kCount, int D>
+template <int T, int kBits, int kFirst, int kCount, int D>
 HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<1, D>& s) {
   V32 w[kCount][D];
 #pragma GCC unroll 4
   for (int b = 0; b < kCount; ++b) {
 #pragma GCC unroll 3
-    for (int i = 0; i < D; ++i) w[b][i] = Word(words + (kFirst + b) * kWordBytes<D> + 4 * i);
+    for (int i = 0; i < D; ++i) w[b][i] = Word(words + (kFirst + b) * kWordBytes<D, T> + 4 * i);
   }
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) AddVector<kBits, kFirst, kCount, D>(LoadWeights(weights + 64 * v), w, v, s);
 }
 
 // The blocks that share their bytes, of one line and all vectors. `fetch` as in DigitGroupArgs.
-template <int kBits, int D>
+template <int T, int kBits, int D>
 HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch,
                              Sums<1, D>& s) {
   if (fetch != 0) {
@@ -125,19 +122,19 @@ HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HW
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + fetch + 64 * v);
   }
   if constexpr (D == 1) {  // which has registers for all
-    BlocksOfLine<kBits, 0, 8 / kBits>(weights, words, s);
+    BlocksOfLine<T, kBits, 0, 8 / kBits>(weights, words, s);
   } else {
-    BlocksOfLine<kBits, 0, 1>(weights, words, s);
-    if constexpr (kBits <= 4) BlocksOfLine<kBits, 1, 1>(weights, words, s);
+    BlocksOfLine<T, kBits, 0, 1>(weights, words, s);
+    if constexpr (kBits <= 4) BlocksOfLine<T, kBits, 1, 1>(weights, words, s);
     if constexpr (kBits == 2) {
-      BlocksOfLine<kBits, 2, 1>(weights, words, s);
-      BlocksOfLine<kBits, 3, 1>(weights, words, s);
+      BlocksOfLine<T, kBits, 2, 1>(weights, words, s);
+      BlocksOfLine<T, kBits, 3, 1>(weights, words, s);
     }
   }
 }
 
 // The same of some lines, and V vectors.
-template <int kBits, int kFirst, int kEnd, int R, int D, int V>
+template <int T, int kBits, int kFirst, int kEnd, int R, int D, int V>
 HWY_INLINE void BlocksOfLines(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
                               int64_t fetch, Sums<R, D, V>& s) {
   if (fetch != 0) {
@@ -147,11 +144,11 @@ HWY_INLINE void BlocksOfLines(const uint8_t* HWY_RESTRICT weights, const char* H
   V32 packed[V];
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) packed[v] = LoadWeights(weights + 64 * v);
-  Block<kBits, 0, kFirst, kEnd>(packed, words, tile_bytes, s);
-  if constexpr (kBits <= 4) Block<kBits, 1, kFirst, kEnd>(packed, words, tile_bytes, s);
+  Block<T, kBits, 0, kFirst, kEnd>(packed, words, tile_bytes, s);
+  if constexpr (kBits <= 4) Block<T, kBits, 1, kFirst, kEnd>(packed, words, tile_bytes, s);
   if constexpr (kBits == 2) {
-    Block<kBits, 2, kFirst, kEnd>(packed, words, tile_bytes, s);
-    Block<kBits, 3, kFirst, kEnd>(packed, words, tile_bytes, s);
+    Block<T, kBits, 2, kFirst, kEnd>(packed, words, tile_bytes, s);
+    Block<T, kBits, 3, kFirst, kEnd>(packed, words, tile_bytes, s);
   }
 }
 
@@ -185,7 +182,7 @@ HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, in
 // The last kTail k of all lines from kFirst on, a few lines at a time: their sums are finished while the next ones are
 // added up.
 constexpr int64_t kTail = 16;
-template <int kBits, int kFirst, int R, int D, int V>
+template <int T, int kBits, int kFirst, int R, int D, int V>
 HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, const DigitLine* lines, int vector,
                             const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
                             int64_t fetch, Sums<R, D, V>& s) {
@@ -193,8 +190,8 @@ HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, c
   constexpr int kEnd = std::min(R, kFirst + (D == 1 ? 2 : 1));  // with fewer sums they would wait for each other
 #pragma GCC unroll 4
   for (int64_t k = 0; k < kTail; k += 4 * kBlocks) {
-    BlocksOfLines<kBits, kFirst, kEnd>(weights + k / 4 / kBlocks * 64 * kVectors, words + k / 4 * kWordBytes<D>,
-                                       tile_bytes, fetch, s);
+    BlocksOfLines<T, kBits, kFirst, kEnd>(weights + k / 4 / kBlocks * 64 * kVectors, words + k / 4 * kWordBytes<D, T>,
+                                          tile_bytes, fetch, s);
   }
 #pragma GCC unroll 2
   for (int r = kFirst; r < kEnd; ++r) {
@@ -202,12 +199,12 @@ HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, c
     else FinishLine<false>(args, lines[r], vector, s.v[r]);
   }
   if constexpr (kEnd < R) {
-    FinishLines<kBits, kEnd>(args, scales_are_plain, lines, vector, weights, words, tile_bytes, /*fetch=*/0, s);
+    FinishLines<T, kBits, kEnd>(args, scales_are_plain, lines, vector, weights, words, tile_bytes, /*fetch=*/0, s);
   }
 }
 
 // R lines, and the vectors of the panel from `vector` on that they go over at a time.
-template <int kBits, int R, int D>
+template <int T, int kBits, int R, int D>
 HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, int vector, const DigitLine* lines,
                        const char* HWY_RESTRICT words, int64_t tile_bytes, int64_t fetch) {
   constexpr int kBlocks = 8 / kBits;
@@ -216,11 +213,11 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, int ve
   Start(lines, s);
   const uint8_t* HWY_RESTRICT weights = args.weights + 64 * vector;
   for (int64_t k = kTail; k < copy.pitch; k += 4 * kBlocks) {
-    BlocksOfLines<kBits, 0, R>(weights, words, tile_bytes, fetch, s);
+    BlocksOfLines<T, kBits, 0, R>(weights, words, tile_bytes, fetch, s);
     weights += 64 * kVectors;
-    words += kBlocks * kWordBytes<D>;
+    words += kBlocks * kWordBytes<D, T>;
   }
-  FinishLines<kBits, 0>(copy, scales_are_plain, lines, vector, weights, words, tile_bytes, fetch, s);
+  FinishLines<T, kBits, 0>(copy, scales_are_plain, lines, vector, weights, words, tile_bytes, fetch, s);
 }
 
 // How the weights of the next group get into the caches.
@@ -230,21 +227,21 @@ struct Fetching {
 };
 
 // As many times R lines as there are from `done` on.
-template <int kBits, int R, int D>
+template <int T, int kBits, int R, int D>
 HWY_INLINE void LinesOf(const DigitGroupArgs& args, bool scales_are_plain, const Fetching& fetching, int64_t& done) {
-  const int64_t tile_bytes = kWordBytes<D> * args.pitch / 4;
+  const int64_t tile_bytes = kWordBytes<D, T> * args.pitch / 4;
   const uint8_t* next = args.weights + GroupBytes(args);
   for (; done + R <= args.num_lines; done += R, next += fetching.share) {
     for (int64_t i = 0; i < fetching.share; i += 64) __builtin_prefetch(next + i);
-    const char* const words = args.digits + done / kTileRows<D> * tile_bytes + done % kTileRows<D> * kLineBytes<D>;
+    const char* const words = args.digits + done / T * tile_bytes + done % T * kLineBytes<D>;
     for (int vector = 0; vector < kVectors; vector += kWidth<R, D>) {
-      Tile<kBits, R, D>(args, scales_are_plain, vector, args.lines + done, words, tile_bytes,
-                        done == 0 ? fetching.ahead : 0);
+      Tile<T, kBits, R, D>(args, scales_are_plain, vector, args.lines + done, words, tile_bytes,
+                           done == 0 ? fetching.ahead : 0);
     }
   }
 }
 
-template <int kBits, int D>
+template <int T, int kBits, int D>
 void Lines(const DigitGroupArgs& args) {
   constexpr int kMost = kMostLines<kBits, D>;
   // The weights of the next group follow. One line leaves them to the processor, unless it is told to fetch; of a few,
@@ -259,22 +256,22 @@ void Lines(const DigitGroupArgs& args) {
   const bool plain = ScalesArePlain(args.scales);
   const Fetching others = {.ahead = first.ahead};
   int64_t done = 0;
-  LinesOf<kBits, kMost, D>(args, plain, first, done);
-  if constexpr (kMost > 2) LinesOf<kBits, 2, D>(args, plain, others, done);
-  LinesOf<kBits, 1, D>(args, plain, others, done);
+  LinesOf<T, kBits, kMost, D>(args, plain, first, done);
+  if constexpr (kMost > 2) LinesOf<T, kBits, 2, D>(args, plain, others, done);
+  LinesOf<T, kBits, 1, D>(args, plain, others, done);
 }
 
-template <int D>
+template <int D, int T>
 void VnniGroup(const DigitGroupArgs& args) {
   switch (args.bits) {
-    case 8: return Lines<8, D>(args);
-    case 4: return Lines<4, D>(args);
-    default: return Lines<2, D>(args);
+    case 8: return Lines<T, 8, D>(args);
+    case 4: return Lines<T, 4, D>(args);
+    default: return Lines<T, 2, D>(args);
   }
 }
 
 // Of P panels, which the processor reads side by side. If there are registers enough, the sums of groups stay in them.
-template <int kBits, int P, int D>
+template <int T, int kBits, int P, int D>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   constexpr int kBlocks = 8 / kBits;
   const hn::ScalableTag<float> df;
@@ -300,9 +297,9 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
     Sums<1, D> s[P];
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) Start(&line, s[p]);
-    for (int64_t k = 0; k < pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D>) {
+    for (int64_t k = 0; k < pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D, T>) {
 #pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) BlocksOfLine<kBits>(weights + p * panel_bytes, words, fetch, s[p]);
+      for (int p = 0; p < P; ++p) BlocksOfLine<T, kBits>(weights + p * panel_bytes, words, fetch, s[p]);
     }
     const auto unit = hn::Set(df, line.unit);
 #pragma GCC unroll 2
@@ -329,26 +326,30 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   }
 }
 
-template <int kBits, int D>
+template <int T, int kBits, int D>
 void RowOfPanels(const DigitRowArgs& args) {
-  if (args.panels == 1) RowOf<kBits, 1, D>(args);
-  else RowOf<kBits, kRowPanels, D>(args);
+  if (args.panels == 1) RowOf<T, kBits, 1, D>(args);
+  else RowOf<T, kBits, kRowPanels, D>(args);
 }
 
-template <int D>
+template <int D, int T>
 void VnniRow(const DigitRowArgs& args) {
   switch (args.first.bits) {
-    case 8: return RowOfPanels<8, D>(args);
-    case 4: return RowOfPanels<4, D>(args);
-    default: return RowOfPanels<2, D>(args);
+    case 8: return RowOfPanels<T, 8, D>(args);
+    case 4: return RowOfPanels<T, 4, D>(args);
+    default: return RowOfPanels<T, 2, D>(args);
   }
 }
 
-template <int D>
+template <int D, int T>
 const DigitKernel* VnniKernel() {
-  static constexpr DigitKernel kKernel = {"avx512_vnni", kLayout<D>,  kTileRows<D>,
-                                          &VnniGroup<D>, &VnniRow<D>, kRowPanels};
+  static constexpr DigitKernel kKernel = {"avx512_vnni", kLayout<D>, T, &VnniGroup<D, T>, &VnniRow<D, T>, kRowPanels};
   return &kKernel;
+}
+
+// A row by itself reads nothing but its own words in T = 1, and two rows as well. Four rows have one address in T = 4.
+const DigitKernel* VnniKernelOf(int bits, int64_t rows) {
+  return rows == 1 || bits == 8 ? VnniKernel<kDigits, 1>() : VnniKernel<kDigits, 4>();
 }
 
 }  // namespace
@@ -360,9 +361,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace aqt::kernels::internal {
 
-const DigitKernel* DigitsVnni() {
+const DigitKernel* DigitsVnni([[maybe_unused]] int bits, [[maybe_unused]] int64_t rows) {
 #if HWY_TARGETS & HWY_AVX3
-  return N_AVX3::VnniKernel<kDigits>();
+  return N_AVX3::VnniKernelOf(bits, rows);
 #else
   return nullptr;
 #endif
@@ -370,7 +371,7 @@ const DigitKernel* DigitsVnni() {
 
 const DigitKernel* DigitsVnniOfIntegers() {
 #if HWY_TARGETS & HWY_AVX3
-  return N_AVX3::VnniKernel<1>();
+  return N_AVX3::VnniKernel<1, kIntegerTileRows>();
 #else
   return nullptr;
 #endif
