@@ -239,7 +239,7 @@ class Product {
 
   // Split of integers, of scale group g: a line for each row.
   void PlaceIntegers(const Block& block, int64_t g) const {
-    constexpr int64_t kTile = internal::kIntegerTileRows;
+    const int64_t tile_rows = kernel_.tile_rows;
     const auto [b, m0, rows, slot] = block;
     const DigitFormat::Group group = args_.format.GroupAt(g);
     const DigitScales& scales = args_.lhs_scales;
@@ -248,10 +248,11 @@ class Product {
     *to.num_lines = rows;
     std::fill_n(to.special, rows, char{0});
     char* tile = to.digits;
-    for (int64_t r0 = 0; r0 < rows; r0 += kTile, tile += kernel_.TileBytes(pitch_)) {
-      int32_t sums[kTile];
-      const int64_t count = std::min(kTile, rows - r0);
-      internal::PlaceIntegers(target_, args_.lhs, b, m0 + r0, count, group.begin, group.size, pitch_, tile, sums);
+    for (int64_t r0 = 0; r0 < rows; r0 += tile_rows, tile += kernel_.TileBytes(pitch_)) {
+      int32_t sums[internal::kMaxIntegerTileRows];
+      const int64_t count = std::min(tile_rows, rows - r0);
+      internal::PlaceIntegers(target_, args_.lhs, b, m0 + r0, count, group.begin, group.size, pitch_, tile_rows, tile,
+                              sums);
       for (int64_t i = 0; i < count; ++i) {
         DigitLine& line = to.lines[r0 + i];
         line.row = static_cast<int32_t>(r0 + i);

@@ -26,7 +26,7 @@ enum class DigitLayout : uint8_t {
   kTiles,  // for each 64 k, digit after digit, row after row: 64 bytes
   kBytes,  // for each four k, row after row: d0, 4 bytes. Of integers, whose other digits are 0
 };
-inline constexpr int64_t kIntegerTileRows = 4;  // of a tile of kBytes
+inline constexpr int64_t kMaxIntegerTileRows = 4;  // of a tile of kBytes, which has one or as many
 
 // A term R(t * u) of such a unit and larger, if it is not 0, is at least as large, for t is an integer. With a scale of
 // the same kind its product is 0 or at least 2^-102, thus a multiple of 2^-125. Then neither the product nor its sum
@@ -101,7 +101,7 @@ const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int6
 
 // Each is null where the build lacks it.
 const DigitKernel* DigitsVnni(int bits, int64_t rows);  // for blocks of so many rows
-const DigitKernel* DigitsVnniOfIntegers();
+const DigitKernel* DigitsVnniOfIntegers(int64_t rows);
 const DigitKernel* DigitsAmx();  // for groups whose pitch is a multiple of 64
 const DigitKernel& DigitsEmulated();
 const DigitKernel& DigitsEmulatedOfIntegers();
@@ -129,10 +129,10 @@ void SplitDigits(Target target, const Operand& x, int64_t b, int64_t row, int64_
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,
                  char* group, DigitLine& own);
 
-// Rows [row, row + rows) of s8 as a tile of kBytes, at most kIntegerTileRows of them, and the sum of each. Missing ones
-// are zeros.
+// Rows [row, row + rows) of s8 as a tile of kBytes, at most tile_rows of them, and the sum of each. Missing ones are
+// zeros.
 void PlaceIntegers(Target target, const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,
-                   int64_t pitch, char* tile, int32_t* sums);
+                   int64_t pitch, int64_t tile_rows, char* tile, int32_t* sums);
 
 }  // namespace aqt::kernels::internal
 

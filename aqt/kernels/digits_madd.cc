@@ -270,14 +270,12 @@ void EmulatedGroup(const DigitGroupArgs& args) {
   }
   for (int64_t line = 0; line < args.num_lines; ++line) {
     const DigitLine& own = args.lines[line];
-    const int64_t row = D == 1 ? line % kIntegerTileRows : 0;
-    const int64_t tile = (line - row) * args.pitch * D;
-    const int8_t* words = reinterpret_cast<const int8_t*>(args.digits) + tile + 4 * row;
+    const int8_t* words = reinterpret_cast<const int8_t*>(args.digits) + line * args.pitch * D;
     int32_t sums[kDigits][kPanelColumns] = {};
     for (int64_t i = 0; i < D; ++i) {
       std::fill(sums[i], sums[i] + kPanelColumns, own.start[i]);
       for (int64_t k = 0; k < args.pitch; k += 4) {
-        const int8_t* word = words + (D == 1 ? 4 : D) * k + 4 * i;
+        const int8_t* word = words + D * k + 4 * i;
         const uint8_t* block = weights + k * kPanelColumns;
         for (int64_t c = 0; c < kPanelColumns; ++c) {
           sums[i][c] += word[0] * block[4 * c] + word[1] * block[4 * c + 1] + word[2] * block[4 * c + 2] +
@@ -308,14 +306,14 @@ const DigitKernel& DigitsEmulated() {
 }
 
 const DigitKernel& DigitsEmulatedOfIntegers() {
-  static constexpr DigitKernel kKernel = {"emulated", DigitLayout::kBytes, kIntegerTileRows, &EmulatedGroup<1>};
+  static constexpr DigitKernel kKernel = {"emulated", DigitLayout::kBytes, 1, &EmulatedGroup<1>};
   return kKernel;
 }
 
 const DigitKernel& DigitKernelFor(Target target, const DigitFormat& format, int64_t rows, bool integers) {
   if (integers) {
-    const bool has_vnni = target.Has(Capability::kAvx512Vnni) && DigitsVnniOfIntegers() != nullptr;
-    return has_vnni ? *DigitsVnniOfIntegers() : DigitsEmulatedOfIntegers();
+    const DigitKernel* const vnni = DigitsVnniOfIntegers(rows);
+    return vnni != nullptr && target.Has(Capability::kAvx512Vnni) ? *vnni : DigitsEmulatedOfIntegers();
   }
   const DigitKernel* amx = DigitsAmx();
   if (amx != nullptr && target.Has(Capability::kAmxInt8) && target.Has(Capability::kAvx512) && rows >= amx->tile_rows &&

@@ -252,34 +252,41 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
   }
 }
 
-// Four rows of `pitch` bytes, as kBytes has them, and their sums.
+constexpr int64_t kMaxRows = kMaxIntegerTileRows;
+
+// R rows of `pitch` bytes, as kBytes has them, and their sums.
 #if HWY_TARGET == HWY_SCALAR
-void Interleave(const int8_t* const (&rows)[4], int64_t pitch, char* tile, int32_t* sums) {
-  for (int r = 0; r < 4; ++r) {
+template <int R>
+void Interleave(const int8_t* const (&rows)[kMaxRows], int64_t pitch, char* tile, int32_t* sums) {
+  for (int r = 0; r < R; ++r) {
     sums[r] = 0;
     for (int64_t k = 0; k < pitch; ++k) sums[r] += rows[r][k];
-    for (int64_t k = 0; k < pitch; k += 4) std::memcpy(tile + 4 * k + 4 * r, rows[r] + k, 4);
+    for (int64_t k = 0; k < pitch; k += 4) std::memcpy(tile + R * k + 4 * r, rows[r] + k, 4);
   }
 }
 #else
-void Interleave(const int8_t* const (&rows)[4], int64_t pitch, char* tile, int32_t* sums) {
+template <int R>
+void Interleave(const int8_t* const (&rows)[kMaxRows], int64_t pitch, char* tile, int32_t* sums) {
+  static_assert(R == 1 || R == 4);
   const hn::FixedTag<uint32_t, 4> words;
   const hn::FixedTag<uint8_t, 16> bytes;
   const hn::FixedTag<uint64_t, 2> sum_tag;
   const auto offset = hn::Set(bytes, 128);
-  hn::Vec<decltype(sum_tag)> sum[4];
+  hn::Vec<decltype(sum_tag)> sum[R];
   for (auto& s : sum) s = hn::Zero(sum_tag);
   for (int64_t k = 0; k < pitch; k += 16) {
-    hn::Vec<decltype(words)> v[4];
+    hn::Vec<decltype(words)> v[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < R; ++r) {
       const auto row = hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(rows[r]) + k);
       v[r] = hn::BitCast(words, row);
       sum[r] = hn::Add(sum[r], hn::SumsOf8(hn::Xor(row, offset)));
     }
-    hn::StoreInterleaved4(v[0], v[1], v[2], v[3], words, reinterpret_cast<uint32_t*>(tile + 4 * k));
+    auto* const to = reinterpret_cast<uint32_t*>(tile + R * k);
+    if constexpr (R == 1) hn::StoreU(v[0], words, to);
+    else hn::StoreInterleaved4(v[0], v[1], v[2], v[3], words, to);
   }
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < R; ++r) {
     const auto total = hn::GetLane(hn::SumOfLanes(sum_tag, sum[r]));
     sums[r] = static_cast<int32_t>(total) - 128 * static_cast<int32_t>(pitch);
   }
@@ -287,11 +294,11 @@ void Interleave(const int8_t* const (&rows)[4], int64_t pitch, char* tile, int32
 #endif
 
 void PlaceIntegerRows(const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,
-                      int64_t pitch, char* tile, int32_t* sums) {
-  alignas(64) int8_t padded[kIntegerTileRows][kMaxDigitGroup];
-  const int8_t* from[kIntegerTileRows];
+                      int64_t pitch, int64_t tile_rows, char* tile, int32_t* sums) {
+  alignas(64) int8_t padded[kMaxRows][kMaxDigitGroup];
+  const int8_t* from[kMaxRows];
   const bool is_dense = x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1);
-  for (int64_t r = 0; r < kIntegerTileRows; ++r) {
+  for (int64_t r = 0; r < tile_rows; ++r) {
     const bool exists = r < rows;
     const int8_t* own = static_cast<const int8_t*>(x.data);
     if (exists) own += x.batch.Offset(b) + x.rows.Offset(row + r);
@@ -304,7 +311,8 @@ void PlaceIntegerRows(const Operand& x, int64_t b, int64_t row, int64_t rows, in
     std::fill(padded[r] + here, padded[r] + pitch, int8_t{0});
     from[r] = padded[r];
   }
-  Interleave(from, pitch, tile, sums);
+  if (tile_rows == 1) Interleave<1>(from, pitch, tile, sums);
+  else Interleave<kMaxRows>(from, pitch, tile, sums);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -325,8 +333,8 @@ void SplitDigits(Target target, const Operand& x, int64_t b, int64_t row, int64_
 }
 
 void PlaceIntegers(Target target, const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,
-                   int64_t pitch, char* tile, int32_t* sums) {
-  AQT_HWY_DISPATCH(target, PlaceIntegerRows)(x, b, row, rows, begin, count, pitch, tile, sums);
+                   int64_t pitch, int64_t tile_rows, char* tile, int32_t* sums) {
+  AQT_HWY_DISPATCH(target, PlaceIntegerRows)(x, b, row, rows, begin, count, pitch, tile_rows, tile, sums);
 }
 
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,

@@ -351,6 +351,9 @@ const DigitKernel* VnniKernel() {
 const DigitKernel* VnniKernelOf(int bits, int64_t rows) {
   return rows == 1 || bits == 8 ? VnniKernel<kDigits, 1>() : VnniKernel<kDigits, 4>();
 }
+const DigitKernel* VnniKernelOfIntegers(int64_t rows) {
+  return rows == 1 ? VnniKernel<1, 1>() : VnniKernel<1, kMaxIntegerTileRows>();
+}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -369,9 +372,9 @@ const DigitKernel* DigitsVnni([[maybe_unused]] int bits, [[maybe_unused]] int64_
 #endif
 }
 
-const DigitKernel* DigitsVnniOfIntegers() {
+const DigitKernel* DigitsVnniOfIntegers([[maybe_unused]] int64_t rows) {
 #if HWY_TARGETS & HWY_AVX3
-  return N_AVX3::VnniKernel<1, kIntegerTileRows>();
+  return N_AVX3::VnniKernelOfIntegers(rows);
 #else
   return nullptr;
 #endif
