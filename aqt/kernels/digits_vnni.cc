@@ -347,7 +347,8 @@ const DigitKernel* VnniKernel() {
   return &kKernel;
 }
 
-// A row by itself reads nothing but its own words in T = 1, and two rows as well. Four rows have one address in T = 4.
+// In tiles of one line a row by itself reads nothing but its own words. Two rows read them like that, too. Four rows,
+// which only weights of fewer bits have, do with one address if they are one tile.
 const DigitKernel* VnniKernelOf(int bits, int64_t rows) {
   return rows == 1 || bits == 8 ? VnniKernel<kDigits, 1>() : VnniKernel<kDigits, 4>();
 }
