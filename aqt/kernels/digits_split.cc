@@ -252,12 +252,10 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
   }
 }
 
-constexpr int64_t kMaxRows = kMaxIntegerTileRows;
-
 // R rows of `pitch` bytes, as kBytes has them, and their sums.
 #if HWY_TARGET == HWY_SCALAR
 template <int R>
-void Interleave(const int8_t* const (&rows)[kMaxRows], int64_t pitch, char* tile, int32_t* sums) {
+void Interleave(const int8_t* const (&rows)[kMaxIntegerTileRows], int64_t pitch, char* tile, int32_t* sums) {
   for (int r = 0; r < R; ++r) {
     sums[r] = 0;
     for (int64_t k = 0; k < pitch; ++k) sums[r] += rows[r][k];
@@ -266,7 +264,7 @@ void Interleave(const int8_t* const (&rows)[kMaxRows], int64_t pitch, char* tile
 }
 #else
 template <int R>
-void Interleave(const int8_t* const (&rows)[kMaxRows], int64_t pitch, char* tile, int32_t* sums) {
+void Interleave(const int8_t* const (&rows)[kMaxIntegerTileRows], int64_t pitch, char* tile, int32_t* sums) {
   static_assert(R == 1 || R == 4);
   const hn::FixedTag<uint32_t, 4> words;
   const hn::FixedTag<uint8_t, 16> bytes;
@@ -295,8 +293,8 @@ void Interleave(const int8_t* const (&rows)[kMaxRows], int64_t pitch, char* tile
 
 void PlaceIntegerRows(const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,
                       int64_t pitch, int64_t tile_rows, char* tile, int32_t* sums) {
-  alignas(64) int8_t padded[kMaxRows][kMaxDigitGroup];
-  const int8_t* from[kMaxRows];
+  alignas(64) int8_t padded[kMaxIntegerTileRows][kMaxDigitGroup];
+  const int8_t* from[kMaxIntegerTileRows];
   const bool is_dense = x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1);
   for (int64_t r = 0; r < tile_rows; ++r) {
     const bool exists = r < rows;
@@ -312,7 +310,7 @@ void PlaceIntegerRows(const Operand& x, int64_t b, int64_t row, int64_t rows, in
     from[r] = padded[r];
   }
   if (tile_rows == 1) Interleave<1>(from, pitch, tile, sums);
-  else Interleave<kMaxRows>(from, pitch, tile, sums);
+  else Interleave<kMaxIntegerTileRows>(from, pitch, tile, sums);
 }
 
 }  // namespace HWY_NAMESPACE

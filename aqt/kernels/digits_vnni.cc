@@ -93,7 +93,7 @@ HWY_INLINE void Block(const V32 (&packed)[V], const char* HWY_RESTRICT words, in
   }
 }
 
-// One line: each vector of weights is needed for all words, of kCount blocks from kFirst on.
+// One line, in a tile of its own: each vector of weights is needed for all words, of kCount blocks from kFirst on.
 template <int kBits, int kFirst, int kCount, int D, int kBlock = 0>
 HWY_INLINE void AddVector(V32 packed, const V32 (&words)[kCount][D], int v, Sums<1, D>& s) {
   const V32 weights = Unpack<kBits, kFirst + kBlock>(packed);
@@ -101,20 +101,20 @@ HWY_INLINE void AddVector(V32 packed, const V32 (&words)[kCount][D], int v, Sums
   for (int i = 0; i < D; ++i) Step(weights, words[kBlock][i], s.v[0][i][v]);
   if constexpr (kBlock + 1 < kCount) AddVector<kBits, kFirst, kCount, D, kBlock + 1>(packed, words, v, s);
 }
-template <int T, int kBits, int kFirst, int kCount, int D>
+template <int kBits, int kFirst, int kCount, int D>
 HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, Sums<1, D>& s) {
   V32 w[kCount][D];
 #pragma GCC unroll 4
   for (int b = 0; b < kCount; ++b) {
 #pragma GCC unroll 3
-    for (int i = 0; i < D; ++i) w[b][i] = Word(words + (kFirst + b) * kWordBytes<D, T> + 4 * i);
+    for (int i = 0; i < D; ++i) w[b][i] = Word(words + (kFirst + b) * kLineBytes<D> + 4 * i);
   }
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) AddVector<kBits, kFirst, kCount, D>(LoadWeights(weights + 64 * v), w, v, s);
 }
 
 // The blocks that share their bytes, of one line and all vectors. `fetch` as in DigitGroupArgs.
-template <int T, int kBits, int D>
+template <int kBits, int D>
 HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch,
                              Sums<1, D>& s) {
   if (fetch != 0) {
@@ -122,13 +122,13 @@ HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HW
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + fetch + 64 * v);
   }
   if constexpr (D == 1) {  // which has registers for all
-    BlocksOfLine<T, kBits, 0, 8 / kBits>(weights, words, s);
+    BlocksOfLine<kBits, 0, 8 / kBits>(weights, words, s);
   } else {
-    BlocksOfLine<T, kBits, 0, 1>(weights, words, s);
-    if constexpr (kBits <= 4) BlocksOfLine<T, kBits, 1, 1>(weights, words, s);
+    BlocksOfLine<kBits, 0, 1>(weights, words, s);
+    if constexpr (kBits <= 4) BlocksOfLine<kBits, 1, 1>(weights, words, s);
     if constexpr (kBits == 2) {
-      BlocksOfLine<T, kBits, 2, 1>(weights, words, s);
-      BlocksOfLine<T, kBits, 3, 1>(weights, words, s);
+      BlocksOfLine<kBits, 2, 1>(weights, words, s);
+      BlocksOfLine<kBits, 3, 1>(weights, words, s);
     }
   }
 }
@@ -248,10 +248,15 @@ void Lines(const DigitGroupArgs& args) {
   // the first ones fetch them while they go; of many, all do.
   const int64_t lines = args.num_lines, group_bytes = GroupBytes(args);
   Fetching first;
-  if (lines <= kFetchLines) first.ahead = lines < 2 ? args.fetch : group_bytes;
-  else first.share = (group_bytes / 64 + lines / kMost - 1) / (lines / kMost) * 64;
-  if (lines >= 2 && lines <= kFetchLines && args.scales != nullptr) {
-    for (int64_t i = 64 * kVectors; i > 0; i -= 64) __builtin_prefetch(args.weights + 2 * group_bytes - i);
+  if (lines < 2) {
+    first.ahead = args.fetch;
+  } else if (lines <= kFetchLines) {
+    first.ahead = group_bytes;
+    if (args.scales != nullptr) {
+      for (int64_t i = 64 * kVectors; i > 0; i -= 64) __builtin_prefetch(args.weights + 2 * group_bytes - i);
+    }
+  } else {
+    first.share = (group_bytes / 64 + lines / kMost - 1) / (lines / kMost) * 64;
   }
   const bool plain = ScalesArePlain(args.scales);
   const Fetching others = {.ahead = first.ahead};
@@ -270,8 +275,9 @@ void VnniGroup(const DigitGroupArgs& args) {
   }
 }
 
-// Of P panels, which the processor reads side by side. If there are registers enough, the sums of groups stay in them.
-template <int T, int kBits, int P, int D>
+// A row whose lines are tiles of their own, by P panels, which the processor reads side by side. If there are registers
+// enough, the sums of groups stay in them.
+template <int kBits, int P, int D>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   constexpr int kBlocks = 8 / kBits;
   const hn::ScalableTag<float> df;
@@ -297,9 +303,9 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
     Sums<1, D> s[P];
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) Start(&line, s[p]);
-    for (int64_t k = 0; k < pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kWordBytes<D, T>) {
+    for (int64_t k = 0; k < pitch; k += 4 * kBlocks, weights += 64 * kVectors, words += kBlocks * kLineBytes<D>) {
 #pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) BlocksOfLine<T, kBits>(weights + p * panel_bytes, words, fetch, s[p]);
+      for (int p = 0; p < P; ++p) BlocksOfLine<kBits>(weights + p * panel_bytes, words, fetch, s[p]);
     }
     const auto unit = hn::Set(df, line.unit);
 #pragma GCC unroll 2
@@ -326,24 +332,25 @@ HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   }
 }
 
-template <int T, int kBits, int D>
+template <int kBits, int D>
 void RowOfPanels(const DigitRowArgs& args) {
-  if (args.panels == 1) RowOf<T, kBits, 1, D>(args);
-  else RowOf<T, kBits, kRowPanels, D>(args);
+  if (args.panels == 1) RowOf<kBits, 1, D>(args);
+  else RowOf<kBits, kRowPanels, D>(args);
 }
 
-template <int D, int T>
+template <int D>
 void VnniRow(const DigitRowArgs& args) {
   switch (args.first.bits) {
-    case 8: return RowOfPanels<T, 8, D>(args);
-    case 4: return RowOfPanels<T, 4, D>(args);
-    default: return RowOfPanels<T, 2, D>(args);
+    case 8: return RowOfPanels<8, D>(args);
+    case 4: return RowOfPanels<4, D>(args);
+    default: return RowOfPanels<2, D>(args);
   }
 }
 
 template <int D, int T>
 const DigitKernel* VnniKernel() {
-  static constexpr DigitKernel kKernel = {"avx512_vnni", kLayout<D>, T, &VnniGroup<D, T>, &VnniRow<D, T>, kRowPanels};
+  static constexpr DigitKernel kKernel = {
+      "avx512_vnni", kLayout<D>, T, &VnniGroup<D, T>, T == 1 ? &VnniRow<D> : nullptr, kRowPanels};
   return &kKernel;
 }
 
