@@ -51,31 +51,43 @@ HWY_INLINE void StoreLine(FloatVec v, T* out) {
   StoreFloat(FloatTag(), RoundLanes<T>::Apply(FloatTag(), v), out);
 }
 
-// Computes out[j] for j < padded_cols, a multiple of the vector's lanes. Scales are null if absent.
-template <class Acc, class T>
+// Computes out[j] for j < padded_cols, a multiple of the vector's lanes. Scales are null if absent. kF32: whether all
+// steps are in f32. kFlush: Epilogue::subnormals_are_zero.
+template <bool kF32, bool kFlush, class Acc, class T>
 void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const float* row_scale,
                 const float* col_scales, T* out) {
   const FloatTag d;
-  if constexpr (std::is_same_v<Acc, float> && std::is_same_v<T, float>) {
-    if (row_scale == nullptr && col_scales == nullptr && !epi.subnormals_are_zero && epi.IsF32()) {
+  if constexpr (std::is_same_v<Acc, float> && std::is_same_v<T, float> && kF32 && !kFlush) {
+    if (row_scale == nullptr && col_scales == nullptr) {
       std::copy_n(sums, padded_cols, out);
       return;
     }
   }
   for (int64_t j = 0; j < padded_cols; j += static_cast<int64_t>(hn::Lanes(d))) {
     FloatVec v = LoadSums(sums + j);
-    if (epi.subnormals_are_zero) v = Flush(v);
-    v = Round(v, epi.sum_dtype);
+    if constexpr (kFlush) v = Flush(v);
+    if constexpr (!kF32) v = Round(v, epi.sum_dtype);
     const auto times = [&](FloatVec scale, DType dtype) {
       v = hn::Mul(v, scale);
-      if (epi.subnormals_are_zero) v = Flush(v);
-      v = Round(v, dtype);
+      if constexpr (kFlush) v = Flush(v);
+      if constexpr (!kF32) v = Round(v, dtype);
     };
     if (epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
     if (row_scale != nullptr) times(hn::Set(d, *row_scale), epi.first_dtype);
     if (!epi.rhs_first && col_scales != nullptr) times(hn::LoadU(d, col_scales + j), epi.second_dtype);
     StoreLine(v, out + j);
   }
+}
+
+template <class Acc, class T>
+using LineFinisher = void (*)(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const float* row_scale,
+                              const float* col_scales, T* out);
+template <class Acc, class T>
+LineFinisher<Acc, T> LineFinisherFor(const Epilogue& epi) {
+  if constexpr (std::is_same_v<T, int32_t>) return nullptr;  // sums are stored as they are
+  else if (epi.IsF32()) {
+    return epi.subnormals_are_zero ? &FinishLine<true, true, Acc, T> : &FinishLine<true, false, Acc, T>;
+  } else return epi.subnormals_are_zero ? &FinishLine<false, true, Acc, T> : &FinishLine<false, false, Acc, T>;
 }
 
 // Copies a line of `cols` elements into the output.
@@ -97,6 +109,7 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
   const Epilogue& epi = args.epilogue;
   const bool is_contiguous = args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
   const bool in_place = is_contiguous && cols == stride && !epi.adds && !std::is_same_v<T, int32_t>;
+  const LineFinisher<Acc, T> finish_line = LineFinisherFor<Acc, T>(epi);
   int64_t col_offsets[kMaxTileCols];
   for (int64_t j = 0; j < cols && !in_place; ++j) col_offsets[j] = args.out_cols.Offset(n + j);
   float col_scales[kMaxTileCols] = {};
@@ -118,8 +131,8 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
     } else {
       T buffer[kMaxTileCols];
       T* const line = in_place ? row + n : buffer;
-      FinishLine(epi, sums, stride, lhs_scale == nullptr ? nullptr : lhs_scale + (m + r) * epi.lhs_stride,
-                 epi.rhs_scale == nullptr ? nullptr : col_scales, line);
+      finish_line(epi, sums, stride, lhs_scale == nullptr ? nullptr : lhs_scale + (m + r) * epi.lhs_stride,
+                  epi.rhs_scale == nullptr ? nullptr : col_scales, line);
       if (in_place) continue;
       if constexpr (std::is_same_v<T, float>) {
         for (int64_t j = 0; epi.adds && j < cols; ++j) {
