@@ -35,42 +35,42 @@ constexpr int64_t kRowsAhead = 4;
 
 HWY_INLINE hn::Vec<U32> Magnitude(hn::Vec<U32> bits) { return hn::And(bits, hn::Set(U32(), 0x7fffffffu)); }
 
-// The largest of magnitudes. They have no sign bits, so AVX2 can compare them as signed numbers.
-HWY_INLINE uint32_t Largest(hn::Vec<S32> magnitudes) {
-  return hn::GetLane(hn::BitCast(U32(), hn::MaxOfLanes(S32(), magnitudes)));
+// Magnitudes have no sign bits, so AVX2 can compare them as signed numbers.
+HWY_INLINE hn::Vec<S32> LoadMagnitude(const float* values) {
+  return hn::BitCast(S32(), Magnitude(hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(values))));
+}
+HWY_INLINE hn::Vec<S32> SetMagnitude(uint32_t bits) { return hn::Set(S32(), static_cast<int32_t>(bits)); }
+
+// Whether elements begin to begin + count of k follow one another.
+HWY_INLINE bool IsDense(const Operand& x, int64_t count) {
+  return x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1);
 }
 
-// Returns the largest magnitude, as bits.
+HWY_INLINE void Prefetch(const void* p, int64_t ahead) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead)));
+}
+
 template <class T>
-uint32_t LoadAs(const Operand& x, int64_t base, int64_t begin, int64_t count, int64_t pitch, float* values) {
+void LoadAs(const Operand& x, int64_t base, int64_t begin, int64_t count, int64_t pitch, float* values) {
   const T* from = static_cast<const T*>(x.data) + base;
   const F32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto max = hn::Zero(S32());
-  int64_t i = 0, measured = 0;
-  if (x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1)) {
+  int64_t i = 0;
+  if (IsDense(x, count)) {
     from += x.k.Offset(begin);
     const int64_t ahead = kRowsAhead * x.rows.InnerStride() * int64_t{sizeof(T)};
     for (; i + lanes <= count; i += lanes) {
-      __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from + i) + ahead));
-      const auto v = LoadFloat(d, from + i);
-      hn::StoreU(v, d, values + i);
-      max = hn::Max(max, hn::BitCast(S32(), Magnitude(hn::BitCast(U32(), v))));
+      Prefetch(from + i, ahead);
+      hn::StoreU(LoadFloat(d, from + i), d, values + i);
     }
-    measured = i;
     for (; i < count; ++i) values[i] = ToFloat(from[i]);
   } else {
     for (; i < count; ++i) values[i] = ToFloat(from[x.k.Offset(begin + i)]);
   }
   std::fill(values + i, values + pitch, 0.0f);
-  for (; measured < count; measured += lanes) {
-    const auto bits = hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(values) + measured);
-    max = hn::Max(max, hn::BitCast(S32(), Magnitude(bits)));
-  }
-  return Largest(max);
 }
 
-uint32_t Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, float* values) {
+void Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, float* values) {
   const int64_t base = x.batch.Offset(b) + x.rows.Offset(row);
   switch (x.dtype) {
     case DType::kF32: return LoadAs<float>(x, base, begin, count, pitch, values);
@@ -80,115 +80,198 @@ uint32_t Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t c
   }
 }
 
-// The largest magnitude that does not exceed `limit`, as bits.
-uint32_t MaxUpTo(const float* values, int64_t pitch, uint32_t limit) {
-  const S32 d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto max = hn::Zero(d);
-  for (int64_t i = 0; i < pitch; i += lanes) {
-    const auto bits = Magnitude(hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(values) + i));
-    const auto magnitude = hn::BitCast(d, bits);
-    const auto above = hn::Gt(magnitude, hn::Set(d, static_cast<int32_t>(limit)));
-    max = hn::Max(max, hn::IfThenZeroElse(above, magnitude));
+// The same elements where they are, if that is possible, or else loaded to `copy`.
+const float* ValuesOf(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch,
+                      float* copy) {
+  if (x.dtype != DType::kF32 || count != pitch || !IsDense(x, count)) {
+    Load(x, b, row, begin, count, pitch, copy);
+    return copy;
   }
-  return Largest(max);
+  const float* values = static_cast<const float*>(x.data) + x.batch.Offset(b) + x.rows.Offset(row) + x.k.Offset(begin);
+  const int64_t ahead = kRowsAhead * x.rows.InnerStride() * int64_t{sizeof(float)};
+  for (int64_t i = 0; i < pitch; i += 64 / int64_t{sizeof(float)}) Prefetch(values + i, ahead);
+  return values;
 }
 
-// Digits of the members, elements whose magnitudes lie in [begin, end), and zeros for the others. Returns how many
-// members have magnitudes from `large` on, less how many have not.
-int32_t SplitLayer(const float* values, int64_t pitch, uint32_t begin, uint32_t end, uint32_t large, float factor,
-                   float second_factor, uint32_t* digits, int32_t* digit_sum) {
-  const F32 df;
-  const U32 du;
-  const S32 ds;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-  // Sums of digits + 128, of digits 0 and 2 in the halves of a lane; of digit 1 beside what is returned. All together
-  // are less than 2^15.
-  static_assert(kMaxDigitGroup * 255 < 1 << 15);
-  auto sums02 = hn::Zero(ds), sums1 = sums02;
-  const auto first = hn::Set(ds, static_cast<int32_t>(begin) - 1), last = hn::Set(ds, static_cast<int32_t>(end));
-  const auto first_large = hn::Set(ds, static_cast<int32_t>(large) - 1);
-  const auto times = hn::Set(df, factor), times_again = hn::Set(df, second_factor);
-  const auto bias = hn::Set(ds, 0x808080), halves = hn::Set(ds, 0xff00ff);
+// The largest magnitude of all, and the largest that is less than `end`, as bits.
+HWY_INLINE uint32_t MaxOf(const float* values, int64_t pitch) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(S32()));
+  auto max = hn::Zero(S32());
+  for (int64_t i = 0; i < pitch; i += lanes) max = hn::Max(max, LoadMagnitude(values + i));
+  return hn::GetLane(hn::BitCast(U32(), hn::MaxOfLanes(S32(), max)));
+}
+HWY_INLINE uint32_t MaxBelow(const float* values, int64_t pitch, uint32_t end) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(S32()));
+  auto max = hn::Zero(S32());
   for (int64_t i = 0; i < pitch; i += lanes) {
-    const auto x = hn::LoadU(df, values + i);
-    const auto bits = hn::BitCast(ds, Magnitude(hn::BitCast(du, x)));
-    const auto below = hn::Lt(bits, last);
-    const auto member = hn::And(below, hn::Gt(bits, first));
-    const auto one_less = hn::IfThenElseZero(member, hn::Set(ds, -0x10000));
-    const auto balance = hn::IfThenElse(hn::And(member, hn::Gt(bits, first_large)), hn::Set(ds, 0x10000), one_less);
-    const auto scaled = hn::Mul(hn::Mul(hn::IfThenElseZero(hn::RebindMask(df, member), x), times), times_again);
-    // Adding 128 to each digit makes bytes without borrows; flipping their top bits takes it away again.
-    const auto biased = hn::Add(hn::NearestInt(scaled), bias);
-    hn::StoreU(hn::BitCast(du, hn::Xor(biased, bias)), du, digits + i);
-    sums02 = hn::Add(sums02, hn::And(biased, halves));
-    sums1 = hn::Add(sums1, hn::Add(hn::And(hn::ShiftRight<8>(biased), halves), balance));
+    const auto magnitude = LoadMagnitude(values + i);
+    max = hn::Max(max, hn::IfThenElseZero(hn::Lt(magnitude, SetMagnitude(end)), magnitude));
   }
-  const int32_t sum02 = hn::GetLane(hn::SumOfLanes(ds, sums02)), sum1 = hn::GetLane(hn::SumOfLanes(ds, sums1));
-  const int32_t sum_of_biases = static_cast<int32_t>(pitch) * 128;
-  digit_sum[0] = (sum02 & 0xffff) - sum_of_biases;
-  digit_sum[1] = (sum1 & 0xffff) - sum_of_biases;
-  digit_sum[2] = (sum02 >> 16) - sum_of_biases;
-  return sum1 >> 16;
+  return hn::GetLane(hn::BitCast(U32(), hn::MaxOfLanes(S32(), max)));
+}
+
+// How many magnitudes lie in [begin, end).
+HWY_INLINE int64_t CountIn(const float* values, int64_t pitch, uint32_t begin, uint32_t end) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(S32()));
+  const auto first = SetMagnitude(begin - 1), last = SetMagnitude(end);
+  size_t count = 0;
+  for (int64_t i = 0; i < pitch; i += lanes) {
+    const auto magnitude = LoadMagnitude(values + i);
+    count += hn::CountTrue(S32(), hn::And(hn::Gt(magnitude, first), hn::Lt(magnitude, last)));
+  }
+  return static_cast<int64_t>(count);
+}
+
+// round_half_even(v), |v| < 2^23.
+HWY_INLINE hn::Vec<S32> Nearest(hn::Vec<F32> v) {
+#if HWY_TARGET == HWY_AVX3
+  return hn::Vec<S32>{_mm512_cvtps_epi32(v.raw)};  // NearestInt would also look after larger numbers
+#else
+  return hn::NearestInt(v);
+#endif
 }
 
 // 2^n, a normal number.
-float PowerOfTwo(int n) {
+HWY_INLINE float PowerOfTwo(int n) {
   const uint32_t bits = static_cast<uint32_t>(n + 127) << 23;
   float power;
   std::memcpy(&power, &bits, sizeof(power));
   return power;
 }
 
-void Split(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, DigitLayers& layers) {
-  alignas(64) float values[kMaxDigitGroup];
-  layers.count = 0;
-  layers.is_finite = true;
-  uint32_t max = Load(x, b, row, begin, count, pitch, values);
-  if (max >= kInfinity) {
-    layers.is_finite = false;
-    return;
+// A layer: the elements whose magnitudes lie in [begin, end). x / u is x * 2^shift.
+struct Layer {
+  uint32_t begin, end;
+  int shift;
+};
+
+// The digits of a layer, and zeros for other elements. kWhole: there are no others but zeros and subnormal numbers,
+// which become zeros anyway, and 2^shift is a normal number.
+template <bool kWhole>
+HWY_INLINE void SplitLayer(const float* values, int64_t pitch, const Layer& layer, uint32_t* digits,
+                           int32_t* digit_sum) {
+  const F32 df;
+  const U32 du;
+  const S32 ds;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  const auto first = SetMagnitude(layer.begin - 1), last = SetMagnitude(layer.end);
+  const int half = kWhole ? layer.shift : layer.shift / 2;
+  const auto times = hn::Set(df, PowerOfTwo(half));
+  const auto times_again = hn::Set(df, PowerOfTwo(layer.shift - half));
+  const auto bias = hn::Set(ds, 0x808080), halves = hn::Set(ds, 0xff00ff);
+  // Sums of the numbers with the bias, and of their digits 0 and 2, in the halves of a lane.
+  static_assert(int64_t{kMaxDigitGroup} * 0xffffff < int64_t{1} << 31 && kMaxDigitGroup * 255 < 1 << 15);
+  auto sums = hn::Zero(ds), sums02 = sums;
+  for (int64_t i = 0; i < pitch; i += lanes) {
+    auto x = hn::LoadU(df, values + i);
+    if constexpr (!kWhole) {
+      const auto magnitude = LoadMagnitude(values + i);
+      const auto member = hn::And(hn::Gt(magnitude, first), hn::Lt(magnitude, last));
+      x = hn::Mul(hn::IfThenElseZero(hn::RebindMask(df, member), x), times_again);
+    }
+    // Adding 128 to each digit makes bytes without borrows; flipping their top bits takes it away again.
+    const auto biased = hn::Add(Nearest(hn::Mul(x, times)), bias);
+    hn::StoreU(hn::BitCast(du, hn::Xor(biased, bias)), du, digits + i);
+    sums = hn::Add(sums, biased);
+    sums02 = hn::Add(sums02, hn::And(biased, halves));
   }
+  const int32_t sum = hn::GetLane(hn::SumOfLanes(ds, sums)), sum02 = hn::GetLane(hn::SumOfLanes(ds, sums02));
+  const int32_t sum_of_biases = static_cast<int32_t>(pitch) * 128;
+  digit_sum[0] = (sum02 & 0xffff) - sum_of_biases;
+  digit_sum[1] = ((sum - sum02) >> 8) - sum_of_biases;
+  digit_sum[2] = (sum02 >> 16) - sum_of_biases;
+}
+
+HWY_INLINE void SplitValues(const float* values, int64_t pitch, DigitLayers& layers) {
+  layers.count = 0;
+  uint32_t max = MaxOf(values, pitch);
+  layers.is_finite = max < kInfinity;
+  if (!layers.is_finite) return;
   uint32_t end = kInfinity;
   while (max >= kSmallestNormal) {
     const int64_t i = layers.count++;
-    // The exponent of 2^e >= max * 2^23 / 8355711.5 (see digits.h), biased.
-    const int exponent = static_cast<int>((max + 0x10101u) >> 23);
-    const int shift = 149 - exponent;  // x / u = x * 2^shift, which may overflow as one factor
-    const int half = shift / 2, other_half = shift - half;
-    layers.unit[i] = PowerOfTwo(-half) * PowerOfTwo(-other_half);  // exact, if subnormal, too
-    const float factor = PowerOfTwo(half), second_factor = PowerOfTwo(other_half);
     constexpr uint32_t kWindow = uint32_t{kDigitLayerBits} << 23;
     const uint32_t top = max & 0x7f800000u;
     const uint32_t large = std::max(top > kWindow ? top - kWindow : 0, kSmallestNormal);
-    const int32_t balance = SplitLayer(values, pitch, kSmallestNormal, end, large, factor, second_factor,
-                                       layers.digits[i], layers.digit_sum[i]);
-    if (balance >= 0 || layers.count == kMaxDigitLayers) return;
-    SplitLayer(values, pitch, large, end, large, factor, second_factor, layers.digits[i], layers.digit_sum[i]);
+    const int64_t num_large = layers.count == kMaxDigitLayers ? pitch : CountIn(values, pitch, large, end);
+    const bool is_last = 2 * num_large >= pitch || 2 * num_large >= CountIn(values, pitch, kSmallestNormal, end);
+    // The exponent of 2^e >= max * 2^23 / 8355711.5 (see digits.h), biased.
+    const int exponent = static_cast<int>((max + 0x10101u) >> 23);
+    const int shift = 149 - exponent, half = shift / 2;
+    layers.unit[i] = PowerOfTwo(-half) * PowerOfTwo(half - shift);  // exact, if subnormal, too
+    const Layer layer = {.begin = is_last ? kSmallestNormal : large, .end = end, .shift = shift};
+    // With such a shift subnormal numbers come to less than 1/2.
+    const bool is_whole = is_last && i == 0 && shift <= 124;
+    if (is_whole) SplitLayer<true>(values, pitch, layer, layers.digits[i], layers.digit_sum[i]);
+    else SplitLayer<false>(values, pitch, layer, layers.digits[i], layers.digit_sum[i]);
+    if (is_last) return;
     end = large;
-    max = MaxUpTo(values, pitch, end - 1);
+    max = MaxBelow(values, pitch, end);
   }
 }
 
-// Four k of kWords: their digits, four bytes each, transposed to kDigits words.
+void Split(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, DigitLayers& layers) {
+  alignas(64) float copy[kMaxDigitGroup];
+  const float* const values = ValuesOf(x, b, row, begin, count, pitch, copy);
+  // Whole groups have loops of a length that the compiler knows.
+  if (pitch == kMaxDigitGroup) SplitValues(values, kMaxDigitGroup, layers);
+  else SplitValues(values, pitch, layers);
+}
+
+// A line of kWords: for each four k the digits, four bytes each, transposed to kDigits words, `stride` bytes from those
+// of the last four. `is_last`: of its tile. Others may store a fourth word, which the next line overwrites.
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void Words(const uint32_t* digits, char* to) {
+void PlaceWords(const uint32_t* digits, int64_t pitch, int64_t stride, bool /*is_last*/, char* to) {
   const auto* bytes = reinterpret_cast<const char*>(digits);
-  for (int i = 0; i < 4; ++i) {
-    for (int64_t j = 0; j < kDigits; ++j) to[4 * j + i] = bytes[4 * i + j];
+  for (int64_t k = 0; k < pitch; k += 4, bytes += 16, to += stride) {
+    for (int i = 0; i < 4; ++i) {
+      for (int64_t j = 0; j < kDigits; ++j) to[4 * j + i] = bytes[4 * i + j];
+    }
   }
 }
 #else
-HWY_INLINE void Words(const uint32_t* digits, char* to) {
+alignas(16) constexpr uint8_t kTransposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+
+HWY_INLINE void PlaceWords(const uint32_t* digits, int64_t pitch, int64_t stride, bool is_last, char* to) {
   static_assert(kDigits == 3);
   const hn::FixedTag<uint8_t, 16> d;
   const hn::Repartition<uint64_t, decltype(d)> d64;
-  alignas(16) static constexpr uint8_t kTransposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-  const auto bytes = hn::LoadU(d, reinterpret_cast<const uint8_t*>(digits));
-  const auto words = hn::BitCast(d64, hn::TableLookupBytes(bytes, hn::Load(d, kTransposed)));
-  const uint64_t first = hn::GetLane(words), last = hn::ExtractLane(words, 1);
-  std::memcpy(to, &first, 8);
-  std::memcpy(to + 8, &last, 4);
+  const auto order = hn::Load(d, kTransposed);
+  for (int64_t k = 0; k < pitch; k += 4, to += stride) {
+    const auto bytes = hn::LoadU(d, reinterpret_cast<const uint8_t*>(digits + k));
+    const auto words = hn::TableLookupBytes(bytes, order);
+    if (!is_last) {
+      hn::StoreU(words, d, reinterpret_cast<uint8_t*>(to));
+      continue;
+    }
+    const uint64_t first = hn::GetLane(hn::BitCast(d64, words)), last = hn::ExtractLane(hn::BitCast(d64, words), 1);
+    std::memcpy(to, &first, 8);
+    std::memcpy(to + 8, &last, 4);
+  }
+}
+#endif
+
+// The words of a line that is a tile by itself.
+#if HWY_TARGET == HWY_AVX3
+HWY_INLINE void PlaceOwnWords(const uint32_t* digits, int64_t pitch, char* to) {
+  const hn::FixedTag<uint32_t, 16> d;
+  const hn::Repartition<uint8_t, decltype(d)> bytes;
+  alignas(64) static constexpr int32_t kCompacted[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 3, 7, 11, 15};
+  const auto order = hn::LoadDup128(bytes, kTransposed);
+  const auto compacted = hn::SetTableIndices(d, kCompacted);
+  const auto words = hn::FirstN(d, 12);
+#pragma GCC unroll 8
+  for (int64_t k = 0; k < pitch; k += 16, to += 48) {
+    const auto v = hn::BitCast(bytes, hn::LoadU(d, digits + k));
+    const auto packed = hn::TableLookupLanes(hn::BitCast(d, hn::TableLookupBytes(v, order)), compacted);
+    // The next words overwrite what is stored beyond these.
+    if (k + 16 < pitch) hn::StoreU(packed, d, reinterpret_cast<uint32_t*>(to));
+    else hn::BlendedStore(packed, words, d, reinterpret_cast<uint32_t*>(to));
+  }
+}
+#else
+HWY_INLINE void PlaceOwnWords(const uint32_t* digits, int64_t pitch, char* to) {
+  PlaceWords(digits, pitch, 4 * kDigits, /*is_last=*/true, to);
 }
 #endif
 
@@ -232,7 +315,9 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
   char* tile = group + line / rows * kernel.TileBytes(pitch);
   switch (kernel.layout) {
     case DigitLayout::kWords:
-      for (int64_t k = 0; k < pitch; k += 4) Words(digits + k, tile + (k / 4 * rows + row) * 4 * kDigits);
+      if (rows > 1) PlaceWords(digits, pitch, rows * 4 * kDigits, row == rows - 1, tile + row * 4 * kDigits);
+      else if (pitch == kMaxDigitGroup) PlaceOwnWords(digits, kMaxDigitGroup, tile);
+      else PlaceOwnWords(digits, pitch, tile);
       return;
     case DigitLayout::kPairs:
       std::fill(std::begin(own.wrapped), std::end(own.wrapped), uint64_t{0});

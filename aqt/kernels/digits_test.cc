@@ -212,6 +212,28 @@ INSTANTIATE_TEST_SUITE_P(
                     // Several blocks of rows are gone over together, also of different matrices.
                     Case{3, 130, 66, 128, 0, 4}, Case{4, 70, 66, 100, 50, 8, true}));
 
+// Row i has magnitudes up to 2^(i - 125), down to subnormal ones, and some, many or no zeros.
+TEST(DigitsTest, RowsOfEveryExponentEqualTheReference) {
+  for (const int64_t k : {128, 100}) {
+    Problem p({1, 252, 5, k, 0, 8});
+    std::mt19937 rng(3);
+    std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+    for (int64_t i = 0; i < 252 * k; ++i) {
+      const int64_t row = i / k, zeros = row % 3;
+      const bool is_zero = zeros == 1 ? rng() % 8 == 0 : zeros == 2 && rng() % 4 != 0;
+      p.x[i] = is_zero ? 0.0f
+                       : std::ldexp(uniform(rng), static_cast<int>(row) - 125 -
+                                                      (rng() % 16 == 0 ? 16 + static_cast<int>(rng() % 10) : 0));
+    }
+    const std::vector<float> expected = p.Expected(p.x);
+    const AlignedBytes panels = p.Panels();
+    for (const Target target : SupportedTargets()) {
+      SCOPED_TRACE(target);
+      ExpectSame(p.Run(target, p.Lhs(p.x), panels), expected);
+    }
+  }
+}
+
 // One row, and weights that do not stay in the caches: panels are gone over in pairs, and the last one by itself. With
 // one layer in each group, with several, and with elements that are not finite.
 TEST(DigitsTest, OneRowOfLargeWeights) {
