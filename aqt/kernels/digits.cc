@@ -22,8 +22,9 @@ using internal::kPanelColumns;
 // Rows whose digits are in memory at the same time. Their sums for a panel (16 KiB), the digits of a group (24 KiB as
 // tiles) and its weights (8 KiB) are what a kernel goes over again and again.
 constexpr int64_t kBlockRows = 64;
-// So many bytes of digits of blocks of rows are gone over together, for threads wait for each other after each pass.
-constexpr int64_t kPassBytes = 512 << 10;
+// Blocks of rows are gone over together, for threads wait for each other after each pass: as many for each thread as
+// have so many bytes of digits, of three layers in each group, and together no more than that.
+constexpr int64_t kThreadBytes = 640 << 10, kPassBytes = 4 << 20;
 // Weights of so many bytes do not stay in the caches. One row waits for them, unless they are fetched ahead. If they do
 // not stay even in part, one thread gets them sooner without: the processor itself reads ahead on four panels.
 constexpr int64_t kFetchedWeights = 20'000'000, kFarWeights = 40'000'000;
@@ -92,9 +93,12 @@ class Product {
   // Of the digits of a block of rows.
   int64_t block_bytes() const { return groups_ * layout_.bytes; }
 
-  // How many of `blocks` blocks are gone over together.
-  int64_t BlocksPerPass(int64_t blocks) const {
-    return std::clamp<int64_t>(kPassBytes / std::max<int64_t>(1, block_bytes()), 1, std::max<int64_t>(1, blocks));
+  // How many of `blocks` blocks are gone over together at most, and by so many threads.
+  int64_t MaxBlocksPerPass(int64_t blocks) const {
+    return std::min(BlocksOf(kPassBytes), std::max<int64_t>(1, blocks));
+  }
+  int64_t BlocksPerPass(int64_t blocks, int64_t threads) const {
+    return std::min(MaxBlocksPerPass(blocks), threads * BlocksOf(kThreadBytes));
   }
 
   // From so many elements on it pays to split them on several threads.
@@ -198,6 +202,8 @@ class Product {
   }
 
  private:
+  int64_t BlocksOf(int64_t bytes) const { return std::max<int64_t>(1, bytes / std::max<int64_t>(1, block_bytes())); }
+
   // What the groups of a product of so many rows have in common.
   DigitGroupArgs CallOf(int64_t rows, float* sums) const {
     DigitGroupArgs call = {};
@@ -348,16 +354,16 @@ int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batc
   DigitArgs args{.format = format};
   args.lhs.dtype = integers ? DType::kS8 : DType::kF32;
   const Product product(target, args, std::min(rows, kBlockRows));
-  return product.BlocksPerPass(batch * CeilDiv(rows, kBlockRows)) * product.block_bytes();
+  return product.MaxBlocksPerPass(batch * CeilDiv(rows, kBlockRows)) * product.block_bytes();
 }
 
 void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
   const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
   if (batch == 0 || m == 0 || args.format.n == 0) return;
-  const bool is_parallel = executor != nullptr && executor->NumThreads() > 1;
-  const Product product(target, args, std::min(m, kBlockRows), is_parallel);
+  const int64_t threads = executor == nullptr ? 1 : executor->NumThreads();
+  const Product product(target, args, std::min(m, kBlockRows), threads > 1);
   const int64_t row_blocks = CeilDiv(m, kBlockRows), blocks = batch * row_blocks, parts = product.num_splits();
-  const int64_t per_pass = product.BlocksPerPass(blocks);
+  const int64_t per_pass = product.BlocksPerPass(blocks, threads);
   for (int64_t first = 0; first < blocks; first += per_pass) {
     const int64_t count = std::min(per_pass, blocks - first);
     const auto block = [&](int64_t slot) -> Block {
@@ -367,14 +373,20 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
     const int64_t elements = count * std::min(m, kBlockRows) * args.format.k;
     ForEach(count * parts, elements >= product.MinParallelSplit(), executor,
             [&](int64_t i) { product.Split(block(i / parts), i % parts); });
-    // The blocks follow one another on a panel, whose weights are then in cache.
+    // The blocks of a thread follow one another on a panel, whose weights are then in cache.
     const bool takes_rows = product.TakesRows(m, count);
     const int64_t panels = args.format.NumPanels(), at_once = takes_rows ? product.PanelsOfRow() : 1;
-    ForEach(count * CeilDiv(panels, at_once), static_cast<double>(elements) * args.format.n >= kMinParallelWork,
-            executor, [&](int64_t i) {
-              const int64_t panel = i / count * at_once;
-              if (takes_rows) product.MultiplyRow(block(i % count), panel, std::min(at_once, panels - panel));
-              else product.Multiply(block(i % count), panel);
+    // Threads take tasks in this order, each from a place of its own on. So they have blocks of their own, if there are
+    // enough, whose digits stay in their caches.
+    const int64_t together = count < threads ? count : CeilDiv(count, threads);
+    const int64_t panel_tasks = CeilDiv(panels, at_once);
+    ForEach(count * panel_tasks, static_cast<double>(elements) * args.format.n >= kMinParallelWork, executor,
+            [&](int64_t i) {
+              const int64_t group = i / (together * panel_tasks), j = i % (together * panel_tasks);
+              const int64_t group_size = std::min(together, count - group * together);
+              const int64_t panel = j / group_size * at_once, slot = group * together + j % group_size;
+              if (takes_rows) product.MultiplyRow(block(slot), panel, std::min(at_once, panels - panel));
+              else product.Multiply(block(slot), panel);
             });
   }
 }
