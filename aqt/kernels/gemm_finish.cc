@@ -84,10 +84,14 @@ using LineFinisher = void (*)(const Epilogue& epi, const Acc* sums, int64_t padd
                               const float* col_scales, T* out);
 template <class Acc, class T>
 LineFinisher<Acc, T> LineFinisherFor(const Epilogue& epi) {
-  if constexpr (std::is_same_v<T, int32_t>) return nullptr;  // sums are stored as they are
-  else if (epi.IsF32()) {
+  if constexpr (std::is_same_v<T, int32_t>) {
+    return nullptr;  // sums are stored as they are
+  } else {
+    if (!epi.IsF32()) {
+      return epi.subnormals_are_zero ? &FinishLine<false, true, Acc, T> : &FinishLine<false, false, Acc, T>;
+    }
     return epi.subnormals_are_zero ? &FinishLine<true, true, Acc, T> : &FinishLine<true, false, Acc, T>;
-  } else return epi.subnormals_are_zero ? &FinishLine<false, true, Acc, T> : &FinishLine<false, false, Acc, T>;
+  }
 }
 
 // Copies a line of `cols` elements into the output.
