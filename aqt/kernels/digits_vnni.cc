@@ -36,8 +36,8 @@ template <int kBits, int D>
 constexpr int kMostLines = D == 1 || kBits < 8 ? 4 : 2;
 template <int R, int D>
 constexpr int kWidth = R* D > 6 ? 2 : 4;
-constexpr int64_t kFetchLines = 8;  // see Lines
-constexpr int kRowPanels = 2;       // that a row goes over side by side
+constexpr int64_t kFetchLines = 16;  // see FetchingOf
+constexpr int kRowPanels = 2;        // that a row goes over side by side
 
 using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<uint16_t, D32>;
@@ -133,14 +133,22 @@ HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HW
   }
 }
 
+// Fetches 0, 1, 2 or 4 lines of 64 bytes, and moves on.
+HWY_INLINE void Fetch(int64_t lines, const uint8_t*& next) {
+  if (lines == 0) return;
+  __builtin_prefetch(next);
+  if (lines > 1) __builtin_prefetch(next + 64);
+  if (lines > 2) {
+    __builtin_prefetch(next + 128);
+    __builtin_prefetch(next + 192);
+  }
+  next += lines * 64;
+}
+
 // The same of some lines, and V vectors.
 template <int T, int kBits, int kFirst, int kEnd, int R, int D, int V>
 HWY_INLINE void BlocksOfLines(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
-                              int64_t fetch, Sums<R, D, V>& s) {
-  if (fetch != 0) {
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) __builtin_prefetch(weights + fetch + 64 * v);
-  }
+                              Sums<R, D, V>& s) {
   V32 packed[V];
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) packed[v] = LoadWeights(weights + 64 * v);
@@ -180,18 +188,19 @@ HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, in
 }
 
 // The last kTail k of all lines from kFirst on, a few lines at a time: their sums are finished while the next ones are
-// added up.
+// added up. The first ones fetch as in Tile.
 constexpr int64_t kTail = 16;
 template <int T, int kBits, int kFirst, int R, int D, int V>
 HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, const DigitLine* lines, int vector,
                             const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
-                            int64_t fetch, Sums<R, D, V>& s) {
+                            int64_t fetch, const uint8_t* next, Sums<R, D, V>& s) {
   constexpr int kBlocks = 8 / kBits;
   constexpr int kEnd = std::min(R, kFirst + (D == 1 ? 2 : 1));  // with fewer sums they would wait for each other
 #pragma GCC unroll 4
   for (int64_t k = 0; k < kTail; k += 4 * kBlocks) {
+    Fetch(fetch, next);
     BlocksOfLines<T, kBits, kFirst, kEnd>(weights + k / 4 / kBlocks * 64 * kVectors, words + k / 4 * kWordBytes<D, T>,
-                                          tile_bytes, fetch, s);
+                                          tile_bytes, s);
   }
 #pragma GCC unroll 2
   for (int r = kFirst; r < kEnd; ++r) {
@@ -199,44 +208,70 @@ HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, c
     else FinishLine<false>(args, lines[r], vector, s.v[r]);
   }
   if constexpr (kEnd < R) {
-    FinishLines<T, kBits, kEnd>(args, scales_are_plain, lines, vector, weights, words, tile_bytes, /*fetch=*/0, s);
+    FinishLines<T, kBits, kEnd>(args, scales_are_plain, lines, vector, weights, words, tile_bytes, /*fetch=*/0, next,
+                                s);
   }
 }
 
-// R lines, and the vectors of the panel from `vector` on that they go over at a time.
+// R lines, and the vectors of the panel from `vector` on that they go over at a time. For each load of weights
+// they fetch `fetch` lines from `next` on.
 template <int T, int kBits, int R, int D>
 HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, int vector, const DigitLine* lines,
-                       const char* HWY_RESTRICT words, int64_t tile_bytes, int64_t fetch) {
+                       const char* HWY_RESTRICT words, int64_t tile_bytes, int64_t fetch, const uint8_t* next) {
   constexpr int kBlocks = 8 / kBits;
   const DigitGroupArgs copy = args;  // which no store of a sum can change
   Sums<R, D, kWidth<R, D>> s;
   Start(lines, s);
   const uint8_t* HWY_RESTRICT weights = args.weights + 64 * vector;
   for (int64_t k = kTail; k < copy.pitch; k += 4 * kBlocks) {
-    BlocksOfLines<T, kBits, 0, R>(weights, words, tile_bytes, fetch, s);
+    Fetch(fetch, next);
+    BlocksOfLines<T, kBits, 0, R>(weights, words, tile_bytes, s);
     weights += 64 * kVectors;
     words += kBlocks * kWordBytes<D, T>;
   }
-  FinishLines<T, kBits, 0>(copy, scales_are_plain, lines, vector, weights, words, tile_bytes, fetch, s);
+  FinishLines<T, kBits, 0>(copy, scales_are_plain, lines, vector, weights, words, tile_bytes, fetch, next, s);
 }
 
-// How the weights of the next group get into the caches.
+// How the weights of the next group, which follow, get into the caches, in lines of 64 bytes.
 struct Fetching {
-  int64_t ahead = 0;  // the first lines fetch so many bytes ahead of their own weights
-  int64_t share = 0;  // lines that go over a group together fetch so many bytes of the next one before
+  const uint8_t* next;
+  int64_t tiles = 0;      // so many tiles fetch
+  int64_t per_block = 0;  // lines for each load of weights
+  int64_t burst = 0;      // so many are fetched before each few lines
 };
+
+// One row leaves that to the processor, unless it is told to fetch. The tiles of a few rows share it evenly, since
+// memory that is far delivers no faster. Two or three rows have no time to lose, so the first tile fetches all. Many
+// rows have tiles enough for short bursts between them.
+template <int kBits, int D>
+Fetching FetchingOf(const DigitGroupArgs& args) {
+  constexpr int kMost = kMostLines<kBits, D>, kPasses = kVectors / kWidth<kMost, D>;
+  const int64_t rows = args.num_lines, weight_lines = args.pitch * kBits / 8;
+  if (rows < 2) return {.next = args.weights + args.fetch, .tiles = args.fetch != 0, .per_block = kVectors};
+  const uint8_t* const next = args.weights + GroupBytes(args);
+  const int64_t scale_lines = args.scales == nullptr ? 0 : kVectors;
+  if (rows > kFetchLines) {
+    const int64_t bursts = rows / kMost;
+    return {.next = next, .burst = (weight_lines + scale_lines + bursts - 1) / bursts};
+  }
+  for (int64_t i = 0; i < scale_lines; ++i) __builtin_prefetch(next + 64 * (weight_lines + i));
+  const int64_t tiles = rows / kMost * kPasses + (rows % kMost + 1) / 2;
+  const int64_t per_block = rows < 4 ? kVectors : tiles < kVectors ? 2 : 1;
+  return {.next = next, .tiles = kVectors / per_block, .per_block = per_block};
+}
 
 // As many times R lines as there are from `done` on.
 template <int T, int kBits, int R, int D>
-HWY_INLINE void LinesOf(const DigitGroupArgs& args, bool scales_are_plain, const Fetching& fetching, int64_t& done) {
-  const int64_t tile_bytes = kWordBytes<D, T> * args.pitch / 4;
-  const uint8_t* next = args.weights + GroupBytes(args);
-  for (; done + R <= args.num_lines; done += R, next += fetching.share) {
-    for (int64_t i = 0; i < fetching.share; i += 64) __builtin_prefetch(next + i);
+HWY_INLINE void LinesOf(const DigitGroupArgs& args, bool scales_are_plain, Fetching& fetching, int64_t& done) {
+  const int64_t tile_bytes = kWordBytes<D, T> * args.pitch / 4, blocks = args.pitch * kBits / 32;
+  for (; done + R <= args.num_lines; done += R) {
+    for (int64_t i = 0; i < fetching.burst; ++i, fetching.next += 64) __builtin_prefetch(fetching.next);
     const char* const words = args.digits + done / T * tile_bytes + done % T * kLineBytes<D>;
     for (int vector = 0; vector < kVectors; vector += kWidth<R, D>) {
-      Tile<T, kBits, R, D>(args, scales_are_plain, vector, args.lines + done, words, tile_bytes,
-                           done == 0 ? fetching.ahead : 0);
+      const int64_t fetch = fetching.tiles > 0 ? fetching.per_block : 0;
+      Tile<T, kBits, R, D>(args, scales_are_plain, vector, args.lines + done, words, tile_bytes, fetch, fetching.next);
+      --fetching.tiles;
+      fetching.next += 64 * fetch * blocks;
     }
   }
 }
@@ -244,26 +279,13 @@ HWY_INLINE void LinesOf(const DigitGroupArgs& args, bool scales_are_plain, const
 template <int T, int kBits, int D>
 void Lines(const DigitGroupArgs& args) {
   constexpr int kMost = kMostLines<kBits, D>;
-  // The weights of the next group follow. One line leaves them to the processor, unless it is told to fetch; of a few,
-  // the first ones fetch them while they go; of many, all do.
-  const int64_t lines = args.num_lines, group_bytes = GroupBytes(args);
-  Fetching first;
-  if (lines < 2) {
-    first.ahead = args.fetch;
-  } else if (lines <= kFetchLines) {
-    first.ahead = group_bytes;
-    if (args.scales != nullptr) {
-      for (int64_t i = 64 * kVectors; i > 0; i -= 64) __builtin_prefetch(args.weights + 2 * group_bytes - i);
-    }
-  } else {
-    first.share = (group_bytes / 64 + lines / kMost - 1) / (lines / kMost) * 64;
-  }
   const bool plain = ScalesArePlain(args.scales);
-  const Fetching others = {.ahead = first.ahead};
+  Fetching fetching = FetchingOf<kBits, D>(args);
   int64_t done = 0;
-  LinesOf<T, kBits, kMost, D>(args, plain, first, done);
-  if constexpr (kMost > 2) LinesOf<T, kBits, 2, D>(args, plain, others, done);
-  LinesOf<T, kBits, 1, D>(args, plain, others, done);
+  LinesOf<T, kBits, kMost, D>(args, plain, fetching, done);
+  fetching.burst = 0;
+  if constexpr (kMost > 2) LinesOf<T, kBits, 2, D>(args, plain, fetching, done);
+  LinesOf<T, kBits, 1, D>(args, plain, fetching, done);
 }
 
 template <int D, int T>
