@@ -93,7 +93,7 @@ class Product {
   // Of the digits of a block of rows.
   int64_t block_bytes() const { return groups_ * layout_.bytes; }
 
-  // How many of `blocks` blocks are gone over together at most, and by so many threads.
+  // How many of `blocks` blocks are gone over together: at most, and by so many threads.
   int64_t MaxBlocksPerPass(int64_t blocks) const {
     return std::min(BlocksOf(kPassBytes), std::max<int64_t>(1, blocks));
   }
@@ -373,11 +373,11 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
     const int64_t elements = count * std::min(m, kBlockRows) * args.format.k;
     ForEach(count * parts, elements >= product.MinParallelSplit(), executor,
             [&](int64_t i) { product.Split(block(i / parts), i % parts); });
-    // The blocks of a thread follow one another on a panel, whose weights are then in cache.
     const bool takes_rows = product.TakesRows(m, count);
     const int64_t panels = args.format.NumPanels(), at_once = takes_rows ? product.PanelsOfRow() : 1;
-    // Threads take tasks in this order, each from a place of its own on. So they have blocks of their own, if there are
-    // enough, whose digits stay in their caches.
+    // ThreadPool gives each thread a run of consecutive tasks. If there are enough blocks, a run has the same ones as
+    // above, whose digits are in that thread's caches. They follow one another on a panel, whose weights are then in
+    // cache, too.
     const int64_t together = count < threads ? count : CeilDiv(count, threads);
     const int64_t panel_tasks = CeilDiv(panels, at_once);
     ForEach(count * panel_tasks, static_cast<double>(elements) * args.format.n >= kMinParallelWork, executor,

@@ -41,7 +41,7 @@ HWY_INLINE hn::Vec<S32> LoadMagnitude(const float* values) {
 }
 HWY_INLINE hn::Vec<S32> SetMagnitude(uint32_t bits) { return hn::Set(S32(), static_cast<int32_t>(bits)); }
 
-// Whether elements begin to begin + count of k follow one another.
+// Whether `count` consecutive elements of k are contiguous.
 HWY_INLINE bool IsDense(const Operand& x, int64_t count) {
   return x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1);
 }
@@ -193,8 +193,10 @@ HWY_INLINE void SplitValues(const float* values, int64_t pitch, DigitLayers& lay
     constexpr uint32_t kWindow = uint32_t{kDigitLayerBits} << 23;
     const uint32_t top = max & 0x7f800000u;
     const uint32_t large = std::max(top > kWindow ? top - kWindow : 0, kSmallestNormal);
-    const int64_t num_large = layers.count == kMaxDigitLayers ? pitch : CountIn(values, pitch, large, end);
-    const bool is_last = 2 * num_large >= pitch || 2 * num_large >= CountIn(values, pitch, kSmallestNormal, end);
+    const int64_t num_large = CountIn(values, pitch, large, end);
+    // There are `pitch` elements at most, so there is rarely a need to count them.
+    const bool is_half = 2 * num_large >= pitch || 2 * num_large >= CountIn(values, pitch, kSmallestNormal, end);
+    const bool is_last = is_half || layers.count == kMaxDigitLayers;
     // The exponent of 2^e >= max * 2^23 / 8355711.5 (see digits.h), biased.
     const int exponent = static_cast<int>((max + 0x10101u) >> 23);
     const int shift = 149 - exponent, half = shift / 2;
@@ -380,7 +382,7 @@ void PlaceIntegerRows(const Operand& x, int64_t b, int64_t row, int64_t rows, in
                       int64_t pitch, int64_t tile_rows, char* tile, int32_t* sums) {
   alignas(64) int8_t padded[kMaxIntegerTileRows][kMaxDigitGroup];
   const int8_t* from[kMaxIntegerTileRows];
-  const bool is_dense = x.k.rank <= 1 && (x.k.InnerStride() == 1 || count <= 1);
+  const bool is_dense = IsDense(x, count);
   for (int64_t r = 0; r < tile_rows; ++r) {
     const bool exists = r < rows;
     const int8_t* own = static_cast<const int8_t*>(x.data);

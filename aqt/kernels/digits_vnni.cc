@@ -93,7 +93,7 @@ HWY_INLINE void Block(const V32 (&packed)[V], const char* HWY_RESTRICT words, in
   }
 }
 
-// One line, in a tile of its own: each vector of weights is needed for all words, of kCount blocks from kFirst on.
+// A tile of one line: each vector of weights is needed for all words, of kCount blocks from kFirst on.
 template <int kBits, int kFirst, int kCount, int D, int kBlock = 0>
 HWY_INLINE void AddVector(V32 packed, const V32 (&words)[kCount][D], int v, Sums<1, D>& s) {
   const V32 weights = Unpack<kBits, kFirst + kBlock>(packed);
