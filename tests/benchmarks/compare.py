@@ -12,6 +12,7 @@ of our own benchmarks.
 """
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -48,6 +49,8 @@ def arguments():
     parser.add_argument("--milliseconds", type=float, default=10, help="for each inner round of a row, ours or a peer's")
     parser.add_argument("--wait", type=float, default=60, help="seconds to wait for a quiet machine before each run")
     parser.add_argument("--limit", type=float, default=1200, help="seconds that one run may take")
+    parser.add_argument("--add", type=pathlib.Path, action="append", default=[], metavar="EARLIER",
+                        help="a file that an earlier run wrote, of the same commit on the same machine: its rounds count, too")
     parser.add_argument("--out", type=pathlib.Path, help="the JSON file; the table is printed in any case")
     return parser.parse_args()
 
@@ -103,7 +106,7 @@ def command_line(words):
     """How to measure the same again, without the paths of this machine."""
     kept, skip = [], False
     for word in words:
-        path = re.match("--(python|bin|out)(=|$)", word)
+        path = re.match("--(python|bin|out|add)(=|$)", word)
         if not path and not skip:
             kept.append(shlex.quote(word))
         skip = bool(path) and "=" not in word
@@ -184,11 +187,49 @@ def peer(runs, args, name, rows, threads):
 
 
 def merge(best, found):
-    """Keeps the best time of each row, and that of every round."""
+    """Keeps the best time of each row, and that of every round. A row that was found is of one round, or has them."""
     for row in found:
         old = best.get(row["row"])
-        times = (old["rounds_us"] if old else []) + [row["us"]]
+        times = (old["rounds_us"] if old else []) + row.get("rounds_us", [row["us"]])
         best[row["row"]] = dict(row if old is None or row["us"] < old["us"] else old, rounds_us=times)
+
+
+def together(earlier, later):
+    """Two runs as one. Its rounds are those of the earlier run; rows of both have more."""
+    best = {}
+    merge(best, earlier["rows"])
+    merge(best, later["rows"])
+    return {**earlier, "command": f"{earlier['command']}\n{later['command']}", "date": later["date"],
+            "minutes": round(earlier["minutes"] + later["minutes"], 1), "runs": earlier["runs"] + later["runs"],
+            "disturbed": earlier["disturbed"] + later["disturbed"], "rows": [best[name] for name in sorted(best)]}
+
+
+def earlier_runs(paths, commit, processor):
+    """What these files hold. Figures of other code or of another machine would say nothing beside ours."""
+    found = []
+    for path in paths:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            origin = data["commit"], data["machine"]["processor"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sys.exit(f"--add {path}: expected a file that --out wrote: {error!r}")
+        if origin != (commit, processor):
+            sys.exit(f"--add {path}: it is of {' on '.join(origin)}, this run of {commit} on {processor}; measure both with one commit "
+                     "on one machine")
+        found.append(data)
+    return found
+
+
+def current_commit():
+    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], stdout=subprocess.PIPE, text=True, check=False)
+    return done.stdout.strip()
+
+
+def save(path, data):
+    """One row in a line: changes are easy to see."""
+    text = json.dumps({key: value for key, value in data.items() if key != "rows"}, indent=1)
+    rows = ",\n".join(json.dumps(row) for row in data["rows"])
+    path.write_text(f'{text[:-2]},\n "rows": [\n{rows}\n]}}\n', encoding="utf-8")
 
 
 def available(runs, args, names):
@@ -213,6 +254,7 @@ def main():
     for name in BENCHMARKS:
         if not (args.bin / name).exists():
             sys.exit(f"{args.bin / name} is missing: run  ./bazelw build //tests/benchmarks:all")
+    earlier = earlier_runs(args.add, current_commit(), describe_machine(cpus)["processor"])
     runs = Runs(args, cpus)
     peers = available(runs, args, [name for name in args.peers.split(",") if name])
 
@@ -239,11 +281,10 @@ def main():
                 if every_row:
                     merge(best, peer(runs, args, name, every_row, threads))
 
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], stdout=subprocess.PIPE, text=True, check=False)
     data = {
         "machine": {**describe_machine(cpus), **roofs},
         "command": command_line(sys.argv[1:]),
-        "commit": commit.stdout.strip(),
+        "commit": current_commit(),
         "date": datetime.date.today().isoformat(),
         "rounds": args.rounds,
         "minutes": round((time.monotonic() - start) / 60, 1),
@@ -251,11 +292,9 @@ def main():
         "disturbed": runs.disturbed,
         "rows": [best[name] for name in sorted(best)],
     }
+    data = functools.reduce(together, [*earlier, data])
     if args.out:
-        # One row in a line: changes are easy to see.
-        text = json.dumps({key: value for key, value in data.items() if key != "rows"}, indent=1)
-        rows = ",\n".join(json.dumps(row) for row in data["rows"])
-        args.out.write_text(f'{text[:-2]},\n "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+        save(args.out, data)
     print(performance_page.page(data))
     for line in runs.disturbed:
         print(f"disturbed: {line}", file=sys.stderr)

@@ -59,6 +59,8 @@ class Page(unittest.TestCase):
         self.assertNotIn("37x129x65", text)
         again = data_of([(name, us, {**more, "rounds_us": [us] * (3 + i % 2)}) for i, (name, us, more) in enumerate(ROWS)])
         self.assertIn("| rounds | 3, and more of 5 rows; during 1 of 8 runs", performance_page.page(again))
+        twice = {**data_of(ROWS), "command": "c --filter 'a|b'\nd"}
+        self.assertIn("| command | `c --filter 'a\\|b'`, then `d` |\n", performance_page.page(twice))
         self.assertNotIn("2 threads", text)
         self.assertNotIn("weights only", text)
 
@@ -98,7 +100,7 @@ class Merge(unittest.TestCase):
 
 class CommandLine(unittest.TestCase):
     def test_names_no_paths(self):
-        words = ["--python", "/a/b", "--rounds", "3", "--out=/c", "--filter", "a|b", "--bin", "/d"]
+        words = ["--python", "/a/b", "--rounds", "3", "--out=/c", "--filter", "a|b", "--bin", "/d", "--add", "/e"]
         self.assertEqual(compare.command_line(words), "tests/benchmarks/compare.py --rounds 3 --filter 'a|b'")
 
 
@@ -137,13 +139,45 @@ else:
 """
 
 
+def write_benchmarks(folder):
+    for name in compare.BENCHMARKS:
+        (folder / name).write_text(FAKE.format(python=sys.executable, name=name), encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
 class Program(unittest.TestCase):
+    def test_earlier_rounds_count_too(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch)
+            write_benchmarks(folder)
+
+            def run(*words):
+                return subprocess.run([sys.executable, HERE / "compare.py", "--bin", folder, "--peers", "", "--wait", "0", *words],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+
+            first, both = folder / "first.json", folder / "both.json"
+            self.assertEqual(run("--rounds", "1", "--filter", "gemm_[ab]/", "--out", first).returncode, 0)
+            self.assertEqual(run("--rounds", "2", "--filter", "gemm_a/", "--add", first, "--out", both).returncode, 0)
+            data = json.loads(both.read_text(encoding="utf-8"))
+            self.assertEqual({row["row"].split("/")[0]: row["rounds_us"] for row in data["rows"]},
+                             {"gemm_a": [5.0, 5.0, 5.0], "gemm_b": [5.0]})
+            self.assertEqual(data["rounds"], 1)
+            self.assertEqual(data["runs"], 3)
+            self.assertEqual([line.count("--") for line in data["command"].splitlines()], [4, 4])
+            self.assertNotIn("first.json", data["command"])
+
+            other = json.loads(first.read_text(encoding="utf-8"))
+            first.write_text(json.dumps({**other, "commit": "another"}), encoding="utf-8")
+            refused = run("--add", first)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn(f"--add {first}: it is of another on ", refused.stderr)
+            first.write_text("[]", encoding="utf-8")
+            self.assertIn(f"--add {first}: expected a file that --out wrote", run("--add", first).stderr)
+
     def test_all_benchmarks_once(self):
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch)
-            for name in compare.BENCHMARKS:
-                (folder / name).write_text(FAKE.format(python=sys.executable, name=name), encoding="utf-8")
-                (folder / name).chmod(0o755)
+            write_benchmarks(folder)
             run = subprocess.run(
                 [sys.executable, HERE / "compare.py", "--bin", folder, "--peers", "", "--rounds", "1", "--wait", "0",
                  "--filter", "product|_a/", "--out", folder / "out.json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -186,6 +186,11 @@ def rounds_of(data):
     return f"{data['rounds']}, and more of {again} rows" if again else str(data["rounds"])
 
 
+def commands_of(data):
+    """The commands of the runs, one after the other. A cell of a table ends at a bar that is not escaped."""
+    return ", then ".join("`" + line.replace("|", "\\|") + "`" for line in data["command"].splitlines())
+
+
 def page(data):
     """The text of docs/performance.md."""
     machine = data["machine"]
@@ -196,7 +201,7 @@ def page(data):
         "`tests/benchmarks/performance_page.py`; do not edit. `tests/benchmarks/compare.py` measures it anew.", "",
         "| | |", "|---|---|",
         *(f"| {name} | {value} |" for name, value in machine.items()),
-        f"| command | `{data['command']}` |", f"| commit | {data['commit']} |", f"| date | {data['date']} |",
+        f"| command | {commands_of(data)} |", f"| commit | {data['commit']} |", f"| date | {data['date']} |",
         f"| rounds | {rounds_of(data)}; during {len(data['disturbed'])} of {data['runs']} runs other processes used the machine |", "",
         "![ratios](performance.svg)", "",
         "What a peer computes is not always the same: MLAS and PyTorch quantize activations to u8 with one scale for all rows, we "
