@@ -42,7 +42,14 @@ absl::StatusOr<Program> WithPackedOperands(const Program& program, const SlotVal
                  });
 }
 
-// Evaluates the fixed equations and makes constants of what the others need of them.
+// Whether the equation repeats elements: its operand takes less memory than its result, and is read faster.
+bool Repeats(const Program& program, const Equation& eqn) {
+  return std::holds_alternative<BroadcastOp>(eqn.op) &&
+         program.aval(eqn.out[0]).num_bytes() > program.aval(eqn.in[0]).num_bytes();
+}
+
+// Evaluates the fixed equations and makes constants of what the others need of them. Broadcasts that the others read
+// stay equations.
 absl::StatusOr<Program> Precomputed(const Program& program, const SlotValues& values) {
   const std::vector<bool> fixed = FixedVars(program, values);
   std::vector<std::optional<Array>> known(program.vars.size());
@@ -53,20 +60,33 @@ absl::StatusOr<Program> Precomputed(const Program& program, const SlotValues& va
   for (const Program::Port& port : program.inputs) {
     if (fixed[port.var]) known[port.var] = values.at(port.slot);
   }
-  std::vector<bool> used(program.vars.size(), false);
+  // What stays and what is evaluated reads these variables.
+  std::vector<bool> used(program.vars.size(), false), read(program.vars.size(), false);
   for (const Program::Port& port : program.outputs) used[port.var] = true;
-  for (const Equation& eqn : program.eqns) {
+  std::vector<bool> stays(program.eqns.size()), is_evaluated(program.eqns.size());
+  for (size_t i = program.eqns.size(); i-- > 0;) {
+    const Equation& eqn = program.eqns[i];
     const bool is_fixed = std::all_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return fixed[var]; });
-    if (!is_fixed) {
-      for (const VarId var : eqn.in) used[var] = true;
-      rest.eqns.push_back(eqn);
-      continue;
+    const bool repeats = Repeats(program, eqn);
+    stays[i] = !is_fixed || (repeats && used[eqn.out[0]]);
+    is_evaluated[i] = is_fixed && (!repeats || read[eqn.out[0]]);
+    for (const VarId var : eqn.in) {
+      used[var] = used[var] || stays[i];
+      read[var] = read[var] || is_evaluated[i];
     }
+  }
+  for (size_t i = 0; i < program.eqns.size(); ++i) {
+    const Equation& eqn = program.eqns[i];
+    if (stays[i]) rest.eqns.push_back(eqn);
+    if (!is_evaluated[i]) continue;
     std::vector<Array> in;
     for (const VarId var : eqn.in) in.push_back(*known[var]);
     absl::StatusOr<std::vector<Array>> out = EvalOp(eqn.op, in);
     if (!out.ok()) return DescribeError(out.status(), program, eqn);
-    for (size_t i = 0; i < out->size(); ++i) known[eqn.out[i]] = std::move((*out)[i]);
+    for (size_t j = 0; j < out->size(); ++j) known[eqn.out[j]] = std::move((*out)[j]);
+  }
+  for (const Equation& eqn : rest.eqns) {
+    for (const VarId var : eqn.out) known[var].reset();
   }
   for (size_t var = 0; var < known.size(); ++var) {
     if (used[var] && known[var].has_value()) rest.consts.emplace(static_cast<VarId>(var), *known[var]);

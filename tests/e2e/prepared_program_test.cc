@@ -222,6 +222,27 @@ TEST(PreparedProgram, ItsSizeIsThatOfThePanelsAndScales) {
   EXPECT_EQ(prepared.num_bytes(), panels + scales);
 }
 
+// A bias is added to each row: no array holds it once for each of them. What is computed from it is.
+TEST(PreparedProgram, BroadcastsOfKnownValuesTakeNoMemory) {
+  const Aval row{DType::kF32, {64}}, matrix{DType::kF32, {100, 64}};
+  const auto fn = [&](absl::Span<const Value> in) -> Values {
+    const Value bias = InputSlot({SlotKind::kFrozen, "bias"}, row);
+    const Value rows = ops::BroadcastTo(bias, {100, 64});
+    return {ops::Tanh(in[0] + rows) * 2.0 + ops::Exp(rows)};
+  };
+  const Program program = *Trace(fn, {{kX, matrix}}, {kY});
+  const SlotValues frozen = {{Slot{SlotKind::kFrozen, "bias"}, RandomArray(row, 1)}};
+  const SlotValues data = {{kX, RandomArray(matrix, 2)}};
+  const PreparedProgram prepared = *PreparedProgram::Make({program}, frozen);
+  EXPECT_LT(prepared.num_bytes(), matrix.num_bytes() + row.num_bytes() + 64) << "the exponentials, and the bias";
+  SlotValues all = data;
+  all.insert(frozen.begin(), frozen.end());
+  const absl::StatusOr<SlotValues> want = EvalSlots(program, all), got = prepared.Eval(data);
+  ASSERT_THAT(want, IsOk());
+  ASSERT_THAT(got, IsOk());
+  EXPECT_TRUE(BitEqual(got->at(kY), want->at(kY)));
+}
+
 TEST(PreparedProgram, ErrorsNameWhatDoesNotFit) {
   const Served served = Serve(kKinds[0]);
   const std::vector<Program> programs = {served.Of(1), served.Of(4)};
