@@ -198,7 +198,8 @@ ContractPlan::ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs
   scratch_bytes_ = rhs_at_ + round_up(bytes.rhs);
 }
 
-void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor) const {
+void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor,
+                       BlockEpilogue* block) const {
   ArrayRef left = lhs_, right = rhs_;
   MutableArrayRef to = out_;
   left.data = lhs;
@@ -209,8 +210,10 @@ void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratc
   const Groups b = GroupsOf(right, dims_.rhs_contracting, dims_.rhs_batch);
   char* const memory = static_cast<char*>(scratch);
   Array gathered;  // remains empty
-  RunProduct(*kernel_, {.lhs = OperandOf(left, a, gathered), .rhs = OperandOf(right, b, gathered)},
-             GemmArgs::Dense(batch_, m_, n_, k_, to.dtype, out), {memory, memory + rhs_at_}, executor);
+  GemmArgs args = GemmArgs::Dense(batch_, m_, n_, k_, to.dtype, out);
+  args.epilogue.block = block;
+  RunProduct(*kernel_, {.lhs = OperandOf(left, a, gathered), .rhs = OperandOf(right, b, gathered)}, args,
+             {memory, memory + rhs_at_}, executor);
 }
 
 }  // namespace aqt::kernels

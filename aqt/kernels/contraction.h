@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"
 
@@ -38,7 +39,10 @@ class ContractPlan {
 
   // Of which Run needs so many, aligned to 64. With 0, Run calls Contract.
   int64_t scratch_bytes() const { return scratch_bytes_; }
-  void Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor = nullptr) const;
+  // Whether Run takes a block epilogue (not null).
+  bool has_blocks() const { return scratch_bytes_ != 0; }
+  void Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor = nullptr,
+           BlockEpilogue* block = nullptr) const;
 
  private:
   DotDims dims_;

@@ -173,6 +173,17 @@ class Product {
     for (int64_t p = 0; p < panels; ++p) Finish(block, panel + p, sums + p * kPanelColumns);
   }
 
+  // How many panels a block is multiplied by before the block epilogue runs, if there is one.
+  int64_t PanelsOfBlock() const {
+    return args_.epilogue.block == nullptr ? 1 : CeilDiv(internal::kEpilogueColumns, kPanelColumns);
+  }
+
+  // Epilogue::block of panels [first, last).
+  void RunEpilogue(const Block& block, int64_t first, int64_t last) const {
+    internal::RunBlockEpilogue(finish_, block.b, block.m0, block.m0 + block.rows, first * kPanelColumns,
+                               std::min(last * kPanelColumns, args_.format.n));
+  }
+
   // The product of a block and one panel.
   void Multiply(const Block& block, int64_t panel) const {
     const auto [b, m0, rows, slot] = block;
@@ -374,7 +385,8 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
     ForEach(count * parts, elements >= product.MinParallelSplit(), executor,
             [&](int64_t i) { product.Split(block(i / parts), i % parts); });
     const bool takes_rows = product.TakesRows(m, count);
-    const int64_t panels = args.format.NumPanels(), at_once = takes_rows ? product.PanelsOfRow() : 1;
+    const int64_t panels = args.format.NumPanels();
+    const int64_t at_once = takes_rows ? product.PanelsOfRow() : product.PanelsOfBlock();
     // ThreadPool gives each thread a run of consecutive tasks. If there are enough blocks, a run has the same ones as
     // above, whose digits are in that thread's caches. They follow one another on a panel, whose weights are then in
     // cache, too.
@@ -385,8 +397,13 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
               const int64_t group = i / (together * panel_tasks), j = i % (together * panel_tasks);
               const int64_t group_size = std::min(together, count - group * together);
               const int64_t panel = j / group_size * at_once, slot = group * together + j % group_size;
-              if (takes_rows) product.MultiplyRow(block(slot), panel, std::min(at_once, panels - panel));
-              else product.Multiply(block(slot), panel);
+              const int64_t end = std::min(panel + at_once, panels);
+              if (takes_rows) {
+                product.MultiplyRow(block(slot), panel, end - panel);
+              } else {
+                for (int64_t p = panel; p < end; ++p) product.Multiply(block(slot), p);
+              }
+              product.RunEpilogue(block(slot), panel, end);
             });
   }
 }

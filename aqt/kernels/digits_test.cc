@@ -124,7 +124,7 @@ struct Problem {
   }
 
   std::vector<float> Run(Target target, const Operand& lhs, const AlignedBytes& panels, Executor* executor = nullptr,
-                         const DigitScales& lhs_scales = {}) const {
+                         const DigitScales& lhs_scales = {}, bool flips_blocks = false) const {
     std::vector<float> sums(c.batch * c.m * c.n, -1.0f);
     AlignedBytes scratch(DigitScratchBytes(target, format, c.batch, c.m, IsInteger(lhs.dtype)));
     DigitArgs args{.lhs = lhs, .lhs_scales = lhs_scales, .format = format, .rhs = panels.data()};
@@ -134,6 +134,8 @@ struct Problem {
     args.out_rows = AxisGroup::Of(c.m, c.n);
     args.out_cols = AxisGroup::Of(c.n, 1);
     args.scratch = scratch.data();
+    FlipBits flip(sums.data());
+    if (flips_blocks) args.epilogue.block = &flip;
     MultiplyDigits(target, args, executor);
     return sums;
   }
@@ -179,6 +181,19 @@ TEST_P(DigitsTest, DoesNotDependOnThreads) {
   const AlignedBytes panels = p.Panels();
   EXPECT_TRUE(p.Panels(&pool) == panels);
   ExpectSame(p.Run(BestTarget(), p.Lhs(p.x), panels, &pool), p.Run(BestTarget(), p.Lhs(p.x), panels));
+}
+
+TEST_P(DigitsTest, RunsABlockEpilogueOnceOnEachElement) {
+  const Problem problem(GetParam());
+  const AlignedBytes panels = problem.Panels();
+  ThreadPool two(2);
+  std::vector<float> expected = problem.Run(BestTarget(), problem.Lhs(problem.x), panels);
+  FlipBits::Flip(reinterpret_cast<uint32_t*>(expected.data()), static_cast<int64_t>(expected.size()));
+  for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&two)}) {
+    const std::vector<float> flipped =
+        problem.Run(BestTarget(), problem.Lhs(problem.x), panels, executor, {}, /*flips_blocks=*/true);
+    EXPECT_EQ(std::memcmp(flipped.data(), expected.data(), expected.size() * sizeof(float)), 0);
+  }
 }
 
 TEST_P(DigitsTest, TakesBothOrientations) {

@@ -1,7 +1,9 @@
 #include "aqt/kernels/gemm.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "aqt/core/check.h"
 #include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/gemm_driver.h"
 #include "aqt/kernels/gemm_report.h"
@@ -16,6 +18,45 @@ void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count
     std::copy_n(scale + index, count, out);
   } else {
     for (int64_t i = 0; i < count; ++i) out[i] = scale[(index + i) * stride];
+  }
+}
+
+void RunBlockEpilogue(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+  if (args.epilogue.block == nullptr) return;
+  AQT_DCHECK(args.HasBlocks());
+  args.epilogue.block->Run(
+      {.offset = args.epilogue.block_offset + args.out_batch.Offset(b) + args.out_rows.Offset(m0) + n0,
+       .rows = m1 - m0,
+       .columns = n1 - n0,
+       .row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.InnerStride()});
+}
+
+// Rows of a block that L2 holds, in whole panels. Lines that are a power of two apart, such as 16 KiB, are in the same
+// sets of the cache, which hold few of them.
+int64_t EpilogueRows(const GemmKernel& kernel, const GemmArgs& args) {
+  constexpr int64_t kWays = 8, kWayBytes = 128 << 10;
+  const int64_t pitch = args.out_rows.InnerStride() * SizeOf(args.out_dtype);
+  const int64_t places = kWayBytes / std::gcd(pitch, kWayBytes);
+  return std::max<int64_t>(1, kWays * places * 3 / 4 / kernel.lhs.width) * kernel.lhs.width;
+}
+
+void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0,
+              int64_t n1) {
+  if (args.epilogue.block == nullptr) return kernel.block(args, b, m0, m1, n0, n1);
+  const int64_t rows = std::min(m1 - m0, EpilogueRows(kernel, args));
+  const int64_t unit = CeilDiv(kEpilogueColumns, kernel.rhs.width) * kernel.rhs.width;
+  const int64_t columns = std::max<int64_t>(1, kEpilogueElements / (rows * unit)) * unit;
+  const int64_t count = CeilDiv(n1 - n0, columns);
+  GemmArgs own = args;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = n0 + i * columns, last = std::min(n1, first + columns);
+    own.ahead = PartOf(args.ahead, i, count);
+    for (int64_t m = m0; m < m1; m += rows) {
+      const int64_t end = std::min(m1, m + rows);
+      kernel.block(own, b, m, end, first, last);
+      RunBlockEpilogue(args, b, m, end, first, last);
+      own.ahead = {};
+    }
   }
 }
 
@@ -85,7 +126,9 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
     const int64_t m0 = m_panels * m_task / m_tasks * mr, m1 = m_panels * (m_task + 1) / m_tasks * mr;
     const int64_t n0 = n_panels * n_task / n_tasks * nr, n1 = n_panels * (n_task + 1) / n_tasks * nr;
     const int64_t first = adds ? 0 : b, last = adds ? args.batch : b + 1;
-    for (int64_t i = first; i < last; ++i) kernel.block(args, i, m0, std::min(m1, args.m), n0, std::min(n1, args.n));
+    for (int64_t i = first; i < last; ++i) {
+      internal::RunBlock(kernel, args, i, m0, std::min(m1, args.m), n0, std::min(n1, args.n));
+    }
   };
   const int64_t tasks = batch_tasks * m_tasks * n_tasks;
   if (threads == 1) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
 #include "aqt/kernels/operand.h"
@@ -43,10 +44,19 @@ struct Epilogue {
   // Instead of step 4: out = out + value, rounded. The output is f32. Matrices of a batch may have the same output:
   // they are added in order.
   bool adds = false;
+  // Null, or run on each block of the output when it is stored; GemmArgs::HasBlocks must hold. The output begins at
+  // element block_offset of that which blocks are a part of.
+  BlockEpilogue* block = nullptr;
+  int64_t block_offset = 0;
 
   // Whether all steps are in f32: tiles do these in registers.
   bool IsF32() const { return sum_dtype == DType::kF32 && first_dtype == DType::kF32 && second_dtype == DType::kF32; }
 };
+
+// Whether an output has blocks as OutputBlock says.
+inline bool HasBlocks(const AxisGroup& out_rows, const AxisGroup& out_cols) {
+  return out_rows.rank <= 1 && out_cols.rank <= 1 && out_cols.InnerStride() == 1;
+}
 
 // An lhs whose rows overlap, as windows of a convolution do: each line of 64 bytes is stored once, not once for every
 // row that has it (gemm_by_lines.h). Step i of 16 groups of row m is the line at
@@ -82,6 +92,9 @@ struct GemmArgs {
   AxisGroup out_batch, out_rows, out_cols;
 
   Epilogue epilogue;
+
+  // Whether Epilogue::block can be run.
+  bool HasBlocks() const { return kernels::HasBlocks(out_rows, out_cols) && !epilogue.adds; }
 
   // With a dense output, and without panels.
   static GemmArgs Dense(int64_t batch, int64_t m, int64_t n, int64_t k, DType out_dtype, void* out) {

@@ -118,7 +118,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
         own.ahead = internal::AheadOf(kernel.lhs, lhs,
                                       {(i + 1) / blocks.count, blocks.First(next), blocks.First(next + 1), 0, args.k});
       }
-      kernel.block(own, b, first * width, std::min(last * width, args.m), 0, args.n);
+      internal::RunBlock(kernel, own, b, first * width, std::min(last * width, args.m), 0, args.n);
     }
   };
   internal::RunReported(kernel, args, [&] {

@@ -219,7 +219,7 @@ void LinesPlan::Run(const GemmArgs& args, bool subnormals_are_zero, void* buffer
       own.lhs_batch_bytes = 0;
       own.lhs_lines = &block;
       for (int64_t m = rows.first; m < rows.last; m += ProductRows()) {
-        kernel_.block(own, rows.b, m, std::min(rows.last, m + ProductRows()), 0, args.n);
+        internal::RunBlock(kernel_, own, rows.b, m, std::min(rows.last, m + ProductRows()), 0, args.n);
       }
     }
   };

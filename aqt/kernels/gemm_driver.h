@@ -131,6 +131,24 @@ inline int64_t NumThreads(const GemmArgs& args, const Executor* executor) {
 // The work is cut into at most so many parts for each thread, so that one which starts late or is slow does less.
 inline constexpr int64_t kPartsPerThread = 4;
 
+// The i-th of n parts of these rows.
+inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
+  const int64_t first = ahead.rows * i / n, last = ahead.rows * (i + 1) / n;
+  RowsAhead part = ahead;
+  part.data += first * ahead.pitch;
+  part.rows = last - first;
+  return part;
+}
+
+// kernel.block, and Epilogue::block on what it has stored.
+void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0,
+              int64_t n1);
+// The block epilogue, if there is one, of rows [m0, m1) and columns [n0, n1) of matrix b.
+void RunBlockEpilogue(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
+// A block epilogue goes over at least so many columns, if there are as many, and over so many elements at a time, which
+// are still in L2.
+inline constexpr int64_t kEpilogueColumns = 128, kEpilogueElements = 24 << 10;
+
 // Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
 
@@ -214,8 +232,9 @@ inline bool StreamsOutput(const GemmArgs& args, int64_t tile_cols) {
   const auto whole_lines = [](const AxisGroup& group) {
     return std::all_of(group.stride, group.stride + group.rank, [](int64_t stride) { return stride % 16 == 0; });
   };
-  return args.batch * args.m * args.n * 4 >= kStreamBytes && !args.epilogue.adds && tile_cols % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(args.out) % 64 == 0 && whole_lines(args.out_batch) && whole_lines(args.out_rows);
+  return args.batch * args.m * args.n * 4 >= kStreamBytes && !args.epilogue.adds && args.epilogue.block == nullptr &&
+         tile_cols % 16 == 0 && reinterpret_cast<uintptr_t>(args.out) % 64 == 0 && whole_lines(args.out_batch) &&
+         whole_lines(args.out_rows);
 }
 
 // The end of a tile policy's Multiply, for policies in plain C++.

@@ -108,6 +108,7 @@ void MultiplyChunkAs(const GemmKernel& kernel, const float* lhs, const Operand& 
   for (int64_t n = n0; n < n1; n += kTileCols, tile += args.m * kTileCols) {
     internal::FinishTile(kernel.target, args, b, 0, args.m, n, std::min(kTileCols, n1 - n), tile, kTileCols);
   }
+  internal::RunBlockEpilogue(args, b, 0, args.m, n0, n1);
 }
 
 void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const Operand& rhs, bool subnormals_are_zero,

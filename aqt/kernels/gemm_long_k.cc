@@ -14,15 +14,6 @@ namespace {
 
 int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// The i-th of n parts of these rows.
-RowsAhead Part(const RowsAhead& ahead, int64_t i, int64_t n) {
-  const int64_t first = ahead.rows * i / n, last = ahead.rows * (i + 1) / n;
-  RowsAhead part = ahead;
-  part.data += first * ahead.pitch;
-  part.rows = last - first;
-  return part;
-}
-
 // Short runs that are far from each other: nothing but the fetch brings them ahead.
 constexpr int64_t kScatteredLines = 96;
 
@@ -107,7 +98,8 @@ void MultiplyWholeK(const GemmKernel& kernel, const Operand& lhs, const Operand&
       own.ahead = ColumnsAheadOf(kernel.rhs, rhs, {part.b, end, next_end, 0, args.k});
     }
     for (int64_t m = part.first_row * height; m < last_row; m += kernel.block_rows) {
-      kernel.block(own, part.b, m, std::min(m + kernel.block_rows, last_row), p * width, std::min(end * width, args.n));
+      internal::RunBlock(kernel, own, part.b, m, std::min(m + kernel.block_rows, last_row), p * width,
+                         std::min(end * width, args.n));
       own.ahead = {};
     }
   }
@@ -179,15 +171,19 @@ void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Ope
       }
       kernel.add_block(buffers.lhs, kernel.lhs.PanelBytes(k1 - k0), block, groups, rows, /*first=*/k0 == 0,
                        buffers.sums + (p - first_col) * panel_sums, next_panel,
-                       Part(next_rows, p - first_col, last_col - first_col));
+                       PartOf(next_rows, p - first_col, last_col - first_col));
     }
   }
   const float* sums = buffers.sums;
+  int64_t stored = first_col * width;  // so many columns have gone through the block epilogue
   for (int64_t p = first_col; p < last_col; ++p, sums += panel_sums) {
+    const int64_t n = p * width, end = std::min(n + width, args.n);
     for (int64_t m = 0; m < rows; m += height) {
-      FinishTile(kernel.target, args, b, m0 + m, std::min(height, rows - m), p * width,
-                 std::min(width, args.n - p * width), sums + m * width, width);
+      FinishTile(kernel.target, args, b, m0 + m, std::min(height, rows - m), n, end - n, sums + m * width, width);
     }
+    if (end - stored < kEpilogueColumns && p + 1 < last_col) continue;
+    RunBlockEpilogue(args, b, m0, m0 + rows, stored, end);
+    stored = end;
   }
 }
 

@@ -28,6 +28,7 @@ struct Case {
   bool lhs_is_packed = false, rhs_is_packed = false;
   bool zeros = true;  // subnormal values count as zeros
   bool adds = false;
+  bool has_blocks = false;  // a block epilogue
 };
 
 GemmArgs ArgsOf(const Case& c, const GemmKernel& kernel, void* out = nullptr) {
@@ -84,6 +85,12 @@ void Compare(const GemmKernel& kernel, const Case& c, Executor* executor) {
   panels.PutInto(kernel, args);
   RunGemm(kernel, args, nullptr);
 
+  GemmArgs own = ArgsOf(c, kernel, got.data());
+  FlipBits flip(got.data());
+  if (c.has_blocks) {
+    own.epilogue.block = &flip;
+    FlipBits::Flip(reinterpret_cast<uint32_t*>(expected.data()), static_cast<int64_t>(expected.size()));
+  }
   const ProductBytes bytes = ProductBytesOf(kernel, c.batch, c.m, c.n, c.k);
   AlignedBytes lhs_buffer(c.rhs_is_packed ? panels.lhs.size() : bytes.lhs), rhs_buffer(bytes.rhs);
   RunProduct(kernel,
@@ -92,11 +99,11 @@ void Compare(const GemmKernel& kernel, const Case& c, Executor* executor) {
               .lhs_panels = c.lhs_is_packed ? panels.lhs.data() : nullptr,
               .rhs_panels = c.rhs_is_packed ? panels.rhs.data() : nullptr,
               .subnormals_are_zero = c.zeros},
-             ArgsOf(c, kernel, got.data()), {lhs_buffer.data(), rhs_buffer.data()}, executor);
+             own, {lhs_buffer.data(), rhs_buffer.data()}, executor);
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << absl::StrCat(
       kernel.name, " ", c.batch, " x ", c.m, " x ", c.n, " x ", c.k, c.rhs_in_place ? "" : " transposed",
       c.lhs_is_packed ? ", lhs packed" : "", c.rhs_is_packed ? ", rhs packed" : "", c.zeros ? "" : ", with subnormals",
-      c.adds ? ", added" : "");
+      c.adds ? ", added" : "", c.has_blocks ? ", block epilogue" : "");
 }
 
 TEST(ProductTest, GivesTheBitsOfPackedPanels) {
@@ -107,15 +114,16 @@ TEST(ProductTest, GivesTheBitsOfPackedPanels) {
     const int cases = kernel->emulated ? 10 : 60;
     const int64_t most = kernel->emulated ? 40 : 220;
     for (int i = 0; i < cases; ++i) {
-      const Case c = {.batch = any(1, 3),
-                      .m = i % 4 == 0 ? any(1, 12) : any(1, most),
-                      .n = any(1, most),
-                      .k = any(0, most),
-                      .rhs_in_place = any(0, 1) == 1,
-                      .lhs_is_packed = any(0, 3) == 0,
-                      .rhs_is_packed = any(0, 3) == 0,
-                      .zeros = any(0, 1) == 1,
-                      .adds = kernel->sums == GemmSums::kF32 && any(0, 3) == 0};
+      Case c = {.batch = any(1, 3),
+                .m = i % 4 == 0 ? any(1, 12) : any(1, most),
+                .n = any(1, most),
+                .k = any(0, most),
+                .rhs_in_place = any(0, 1) == 1,
+                .lhs_is_packed = any(0, 3) == 0,
+                .rhs_is_packed = any(0, 3) == 0,
+                .zeros = any(0, 1) == 1,
+                .adds = kernel->sums == GemmSums::kF32 && any(0, 3) == 0};
+      c.has_blocks = !c.adds && any(0, 1) == 1;
       Compare(*kernel, c, i % 3 == 0 ? nullptr : i % 3 == 1 ? &two : &three);
     }
   }
@@ -130,14 +138,18 @@ TEST(ProductTest, GivesTheBitsOfPackedPanelsBlockByBlock) {
     ++kernels;
     const int64_t n = (int64_t{17} << 20) / kernel->rhs.GroupBytes(1) * kernel->rhs.k_group * kernel->rhs.width / 700;
     const Case small[] = {{1, 130, 256, 200}, {1, 200, 300, 129, false}, {1, 129, 256, 250, true, false, false, false}};
-    for (const Case& c : small) {
+    for (Case c : small) {
       EXPECT_TRUE(IsFasterLongK(*kernel, ArgsOf(c, *kernel), &threads)) << kernel->name;
       EXPECT_FALSE(IsFasterLongK(*kernel, ArgsOf(c, *kernel), nullptr)) << kernel->name;
       Compare(*kernel, c, &threads);
+      c.has_blocks = true;
+      Compare(*kernel, c, &threads);
     }
-    const Case large = {1, 97, n, 700};
+    Case large = {1, 97, n, 700};
     EXPECT_TRUE(IsFasterLongK(*kernel, ArgsOf(large, *kernel), nullptr)) << kernel->name;
     Compare(*kernel, large, nullptr);
+    Compare(*kernel, large, &threads);
+    large.has_blocks = true;
     Compare(*kernel, large, &threads);
   }
   EXPECT_GT(kernels, 0);

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/executor.h"
 #include "aqt/kernels/gemm.h"
 #include "aqt/kernels/operand.h"
@@ -63,6 +64,22 @@ inline AlignedBytes Packed(Target target, const PanelFormat& format, const Opera
   Pack(target, format, src, panels.data(), executor, subnormals_are_zero);
   return panels;
 }
+
+// A block epilogue that flips bits of each element of 4 bytes: twice on one element, or before the element is stored
+// for good, would show.
+class FlipBits final : public BlockEpilogue {
+ public:
+  explicit FlipBits(void* out) : out_(static_cast<uint32_t*>(out)) {}
+  void Run(const OutputBlock& block) override {
+    for (int64_t i = 0; i < block.rows; ++i) Flip(out_ + block.offset + i * block.row_stride, block.columns);
+  }
+  static void Flip(uint32_t* elements, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) elements[i] ^= 0x5a5a5a5a;
+  }
+
+ private:
+  uint32_t* const out_;
+};
 
 // Both operands of a product as Pack packs them.
 struct PackedOperands {

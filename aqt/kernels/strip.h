@@ -15,7 +15,7 @@
 
 namespace aqt::kernels {
 
-// What a chain reads and writes: dense rows x columns matrices, arrays of one row that all rows read, and numbers.
+// What a chain reads and writes: rows x columns matrices, arrays of one row that all rows read, and numbers.
 struct StripCall {
   const void* const* arrays;    // of the dtypes and rows that StripBuilder was told
   const float* const* numbers;  // of a number per row: an array of them
@@ -34,14 +34,16 @@ struct StripCall {
   struct Fraction {
     float begin = 0, end = 1;
   } ahead_part = {};
+  // Elements from a row of a matrix to the next; 0 if the rows are dense.
+  int64_t row_stride = 0;
 };
 
 // A chain that StripBuilder has made. It runs on memory that is prepared once, for many calls.
 class StripFunction {
  public:
   int64_t PreparedBytes(Target target = BestTarget()) const;
-  // Fills so many bytes, aligned to 64 bytes, for calls that differ from this one only in their addresses, in `rows`
-  // and `ahead`, and in numbers for each row. Reads the other numbers, and nothing of the matrices.
+  // Fills so many bytes, aligned to 64 bytes, for calls that differ from this one only in their addresses, in their
+  // extents, in `ahead`, and in numbers for each row. Reads the other numbers, and nothing of the matrices.
   void Prepare(const StripCall& call, void* prepared, Target target = BestTarget()) const;
   // For one thread at a time.
   static void Run(const StripCall& call, void* prepared);

@@ -142,7 +142,7 @@ struct MovedPlace {
 // The beginning of prepared memory, and where the rest is.
 struct Prepared {
   internal::RunPrepared run;
-  bool by_rows;                    // some operand is one of a row; otherwise all rows are as one
+  bool by_rows;                    // some operand is one of a row; otherwise dense rows are as one
   int64_t ahead_begin, ahead_end;  // bytes of each strip of what is ahead; whole lines
   PlacedStep* steps;
   float (*numbers)[kStrip];  // each as often as a strip has elements
@@ -232,12 +232,14 @@ void Run(const StripCall& call, void* memory) {
   }
   const PlacedStep* const steps = prepared.steps;
   const V zero = hn::Zero(Tag());
-  const int64_t rows = prepared.by_rows ? call.rows : std::min<int64_t>(call.rows, 1);
-  const int64_t columns = prepared.by_rows ? call.columns : call.rows * call.columns;
+  const bool by_rows = prepared.by_rows || call.row_stride != 0;
+  const int64_t rows = by_rows ? call.rows : std::min<int64_t>(call.rows, 1);
+  const int64_t columns = by_rows ? call.columns : call.rows * call.columns;
+  const int64_t row_stride = call.row_stride != 0 ? call.row_stride : columns;
   for (int64_t row = 0; row < rows; ++row) {
     for (const int number : prepared.per_row) SetNumber(prepared, call, number, row);
     for (size_t i = 0; i < prepared.sum_outputs.size(); ++i) std::fill_n(prepared.row_sums[i], kSumLanes, 0.0f);
-    const int64_t first = row * columns;
+    const int64_t first = row * row_stride;
     int64_t column = 0;
     for (; column + kStrip <= columns; column += kStrip) {
       if (call.ahead != nullptr) {
@@ -290,10 +292,8 @@ void Prepare(const internal::StripParts& parts, const StripCall& call, void* mem
   prepared.numbers = static_cast<float(*)[kStrip]>(at(layout.numbers));
   prepared.slots = static_cast<float(*)[kStrip]>(at(layout.slots));
   prepared.row_sums = static_cast<float(*)[kSumLanes]>(at(layout.row_sums));
-  if (call.columns % kStrip != 0) {
-    std::fill_n(prepared.memory.parts[0], 2 * kStrip, 0.0f);
-    std::fill_n(prepared.memory.small_part, kStrip, uint16_t{0});
-  }
+  std::fill_n(prepared.memory.parts[0], 2 * kStrip, 0.0f);
+  std::fill_n(prepared.memory.small_part, kStrip, uint16_t{0});
   PlaceSteps(parts.steps, call, prepared, static_cast<MovedPlace*>(at(layout.moved)));
 
   int* const per_row = static_cast<int*>(at(layout.per_row));
