@@ -8,4 +8,9 @@ std::vector<std::optional<Value>> Composite::GradBackward(absl::Span<const Value
   AQT_CHECK(!"a composite with has_gradient() defines GradBackward");
 }
 
+absl::StatusOr<std::vector<Array>> Composite::EvalInto(absl::Span<const Array>, absl::Span<const bool>, void*,
+                                                       BlockEpilogue*) const {
+  AQT_CHECK(!"a composite with has_eval_into() defines EvalInto");
+}
+
 }  // namespace aqt

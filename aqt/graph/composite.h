@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/graph/value.h"
 
 namespace aqt {
@@ -46,6 +47,12 @@ class Composite : public std::enable_shared_from_this<Composite> {
   // The outputs' data; an output that is not needed may be left Array().
   virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
                                                   absl::Span<const bool> needed) const = 0;
+
+  // If true, EvalInto is Eval with output 0, which is needed, dense in `memory`: the first result is Array::Unowned. It
+  // may run `epilogue` on blocks of that output, on all or on none; `epilogue` may be null.
+  virtual bool has_eval_into() const { return false; }
+  virtual absl::StatusOr<std::vector<Array>> EvalInto(absl::Span<const Array> operands, absl::Span<const bool> needed,
+                                                      void* memory, BlockEpilogue* epilogue) const;
 
   // If false, the expansion is differentiated. If true, the two functions below compute the gradient.
   virtual bool has_gradient() const { return false; }

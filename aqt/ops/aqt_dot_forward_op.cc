@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/bind_one.h"
@@ -131,6 +132,24 @@ class ForwardOp : public DotOp {
   }
 
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
+    ArrayBuilder out = ArrayBuilder::ForOverwrite(dot_->plan().out_aval());
+    AQT_ASSIGN_OR_RETURN(std::vector<Array> results, Run(in, out.ref(), /*epilogue=*/nullptr));
+    results[0] = std::move(out).Build();
+    return results;
+  }
+  bool has_eval_into() const override { return true; }
+  absl::StatusOr<std::vector<Array>> EvalInto(absl::Span<const Array> in, absl::Span<const bool>, void* memory,
+                                              BlockEpilogue* epilogue) const override {
+    const Aval& aval = dot_->plan().out_aval();
+    AQT_ASSIGN_OR_RETURN(std::vector<Array> results,
+                         Run(in, MutableArrayRef(aval.dtype, aval.shape, memory), epilogue));
+    results[0] = Array::Unowned(aval, memory);
+    return results;
+  }
+
+  // Writes the first output, and returns the others behind an empty array.
+  absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> in, const MutableArrayRef& out,
+                                         BlockEpilogue* epilogue) const {
     std::vector<PreparedOperand> prepared;
     prepared.reserve(2);
     std::vector<DotOperand> operands;
@@ -162,12 +181,11 @@ class ForwardOp : public DotOp {
     }
     UpdatedState updated(slots);
     for (const size_t position : updated_) updated.Add(slots[position], position);
-    ArrayBuilder out = ArrayBuilder::ForOverwrite(dot_->plan().out_aval());
     Residuals residuals(Residuals::Operands::kBorrow);
     AQT_RETURN_IF_ERROR(dot_->Forward(operands[0], operands[1], order_.has_groups ? &in[order_.groups_at()] : nullptr,
-                                      ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out.ref(),
-                                      with_residuals_ ? &residuals : nullptr, {old, updated.refs}));
-    std::vector<Array> results = {std::move(out).Build()};
+                                      ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out,
+                                      with_residuals_ ? &residuals : nullptr, {old, updated.refs}, epilogue));
+    std::vector<Array> results(1);
     for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
     if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
     return results;

@@ -15,8 +15,9 @@ namespace aqt {
 
 absl::Status AqtDot::Impl::Forward(const DotOperand& lhs, const DotOperand& rhs, const Array* group_sizes,
                                    const Context& context, const MutableArrayRef& out, Residuals* residuals,
-                                   const StateArrays& state) const {
-  const Runtime runtime = internal::CurrentRuntime();
+                                   const StateArrays& state, BlockEpilogue* epilogue) const {
+  Runtime runtime = internal::CurrentRuntime();
+  runtime.block_epilogue = epilogue;
   if (const RaggedDotPlan* plan = ragged()) {
     return plan->Forward(lhs, rhs, internal::GroupSizesOf(*group_sizes), context, out, residuals, runtime, state);
   }

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/composite_base.h"
@@ -87,7 +88,8 @@ struct AqtDot::Impl {
 
   // Those of the plan; `group_sizes` is null unless the contraction is ragged.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Array* group_sizes, const Context& context,
-                       const MutableArrayRef& out, Residuals* residuals, const StateArrays& state) const;
+                       const MutableArrayRef& out, Residuals* residuals, const StateArrays& state,
+                       BlockEpilogue* epilogue) const;
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Array* group_sizes, const Context& context,
                         const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
                         const StateArrays& state) const;

@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/memory_source.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
@@ -18,6 +20,7 @@
 #include "aqt/graph/interpret.h"
 #include "aqt/runtime/array_pool.h"
 #include "aqt/runtime/buffer_pool.h"
+#include "aqt/runtime/fused_program.h"
 #include "aqt/runtime/plan.h"
 #include "aqt/runtime/profile.h"
 #include "aqt/runtime/simplify.h"
@@ -44,6 +47,8 @@ struct Frame {
   std::vector<std::shared_ptr<const void>> holders;
   std::vector<const void*> in;  // of one step
   std::vector<void*> out;
+  std::vector<const void*> epilogue_in;
+  std::vector<void*> epilogue_out;
   std::vector<Array> operands;
   std::vector<Range> outputs;  // that hold any elements
 
@@ -94,11 +99,14 @@ struct Executable::Impl {
   // Runs all steps; the frame has the memory of the outputs.
   absl::Status RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const;
   absl::Status RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const;
-  absl::Status RunByEval(const PlannedStep& step, Frame& frame) const;
+  // `memory` and `epilogue`: as in Composite::EvalInto; null without an epilogue.
+  absl::Status RunByEval(const PlannedStep& step, Frame& frame, void* memory = nullptr,
+                         BlockEpilogue* epilogue = nullptr) const;
+  absl::Status RunWithEpilogue(const PlannedStep& step, Frame& frame, Executor* executor) const;
   // Its operands and outputs were inferred when the program was checked.
   absl::StatusOr<std::vector<Array>> EvalComposite(const Composite& composite, const Equation& eqn,
-                                                   absl::Span<const Array> operands,
-                                                   absl::Span<const bool> needed) const;
+                                                   absl::Span<const Array> operands, absl::Span<const bool> needed,
+                                                   void* memory, BlockEpilogue* epilogue) const;
   std::vector<Profile::Step> ProfiledSteps() const;
   // The elements of a variable, which nobody owns if they are in the arena: a cache that watches its operands' owners
   // takes them for dead.
@@ -140,6 +148,8 @@ std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
   }
   frame->in.resize(most_in);
   frame->out.resize(most_out);
+  frame->epilogue_in.resize(most_in + 1);  // besides a step's operands, the product
+  frame->epilogue_out.resize(most_out);
   frame->operands.reserve(most_in);
   frame->outputs.reserve(plan.program.outputs.size());
   return frame;
@@ -165,9 +175,12 @@ void Executable::Impl::GiveFrame(std::unique_ptr<Frame> frame) {
 
 absl::StatusOr<std::vector<Array>> Executable::Impl::EvalComposite(const Composite& composite, const Equation& eqn,
                                                                    absl::Span<const Array> operands,
-                                                                   absl::Span<const bool> needed) const {
+                                                                   absl::Span<const bool> needed, void* memory,
+                                                                   BlockEpilogue* epilogue) const {
   const SuspendTrace suspend;
-  AQT_ASSIGN_OR_RETURN(std::vector<Array> out, composite.Eval(operands, needed));
+  AQT_ASSIGN_OR_RETURN(std::vector<Array> out, memory != nullptr
+                                                   ? composite.EvalInto(operands, needed, memory, epilogue)
+                                                   : composite.Eval(operands, needed));
   bool fits = out.size() == eqn.out.size();
   for (size_t i = 0; fits && i < out.size(); ++i) {
     fits = !needed[i] || out[i].aval() == plan.program.aval(eqn.out[i]);
@@ -176,18 +189,19 @@ absl::StatusOr<std::vector<Array>> Executable::Impl::EvalComposite(const Composi
   return out;
 }
 
-absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame) const {
+absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame, void* memory,
+                                         BlockEpilogue* epilogue) const {
   const Equation& eqn = plan.program.eqns[step.eqns[0]];
   frame.operands.clear();
   for (const VarId var : eqn.in) frame.operands.push_back(ArrayOf(frame, var));
   const auto* composite = std::get_if<CompositeOp>(&eqn.op);
   const UseMemorySource use(&arrays);
-  absl::StatusOr<std::vector<Array>> results = composite != nullptr
-                                                   ? EvalComposite(*composite->impl, eqn, frame.operands, step.needed)
-                                                   : EvalOp(eqn.op, frame.operands, step.needed);
+  absl::StatusOr<std::vector<Array>> results =
+      composite != nullptr ? EvalComposite(*composite->impl, eqn, frame.operands, step.needed, memory, epilogue)
+                           : EvalOp(eqn.op, frame.operands, step.needed);
   frame.operands.clear();
   if (!results.ok()) return DescribeError(results.status(), plan.program, eqn);
-  for (size_t i = 0; i < step.out.size(); ++i) {
+  for (size_t i = memory != nullptr ? 1 : 0; i < eqn.out.size(); ++i) {
     const VarId var = step.out[i];
     if (var < 0) continue;
     Array result = std::move((*results)[i]);
@@ -200,7 +214,30 @@ absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame) 
   return absl::OkStatus();
 }
 
+// The epilogue runs on blocks of the product as they are made; or, if the product is not made so, after it.
+absl::Status Executable::Impl::RunWithEpilogue(const PlannedStep& step, Frame& frame, Executor* executor) const {
+  const internal::StepEpilogue& own = *step.epilogue;
+  void* const product = frame.pointers[own.memory];
+  char* const scratch = frame.arena_at(step.scratch_offset);
+  for (size_t i = 0; i < own.in.size(); ++i) {
+    frame.epilogue_in[i] = own.in[i] == own.product ? product : frame.pointers[own.in[i]];
+  }
+  for (size_t i = 0; i < own.out.size(); ++i) frame.epilogue_out[i] = frame.pointers[own.out[i]];
+  internal::FusedEpilogue epilogue(
+      *own.fused, {frame.epilogue_in.data(), frame.epilogue_out.data(), scratch + own.scratch_at, executor});
+  if (step.kernel.has_value()) {
+    for (size_t i = 0; i < step.in.size(); ++i) frame.in[i] = frame.pointers[step.in[i]];
+    frame.out[0] = product;
+    step.kernel->run({frame.in.data(), frame.out.data(), scratch, executor, &epilogue});
+  } else {
+    AQT_RETURN_IF_ERROR(RunByEval(step, frame, product, &epilogue));
+  }
+  epilogue.Finish();
+  return absl::OkStatus();
+}
+
 absl::Status Executable::Impl::RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const {
+  if (step.epilogue.has_value()) return RunWithEpilogue(step, frame, executor);
   if (!step.kernel.has_value()) return RunByEval(step, frame);
   for (size_t i = 0; i < step.in.size(); ++i) frame.in[i] = frame.pointers[step.in[i]];
   for (size_t i = 0; i < step.out.size(); ++i) {
@@ -237,17 +274,24 @@ std::vector<Profile::Step> Executable::Impl::ProfiledSteps() const {
   const Program& program = plan.program;
   std::vector<Profile::Step> steps;
   for (const PlannedStep& step : plan.steps) {
-    const Equation& last = program.eqns[step.eqns.back()];
-    Profile::Step profiled{OpName(last.op), OpName(last.op), program.scope(last), 0};
+    const Equation& main = program.eqns[step.epilogue.has_value() ? step.eqns.front() : step.eqns.back()];
+    Profile::Step profiled{OpName(main.op), OpName(main.op), program.scope(main), 0};
     if (step.eqns.size() > 1) {
       std::vector<std::string> names;  // without broadcasts, which are parts of others
-      for (const int eqn : step.eqns) {
-        if (!std::holds_alternative<BroadcastOp>(program.eqns[eqn].op)) names.push_back(OpName(program.eqns[eqn].op));
+      for (size_t i = step.epilogue.has_value() ? 1 : 0; i < step.eqns.size(); ++i) {
+        const Op& op = program.eqns[step.eqns[i]].op;
+        if (!std::holds_alternative<BroadcastOp>(op)) names.push_back(OpName(op));
       }
       const size_t shown = std::min<size_t>(names.size(), 8);
-      profiled.name = absl::StrCat("fused: ", absl::StrJoin(names.begin(), names.begin() + shown, ", "),
-                                   names.size() > shown ? absl::StrCat(" and ", names.size() - shown, " more") : "");
-      profiled.kind = "fused";
+      const std::string fused =
+          absl::StrCat("fused: ", absl::StrJoin(names.begin(), names.begin() + shown, ", "),
+                       names.size() > shown ? absl::StrCat(" and ", names.size() - shown, " more") : "");
+      if (step.epilogue.has_value()) {
+        profiled.name = absl::StrCat(profiled.name, ", ", fused);
+      } else {
+        profiled.name = fused;
+        profiled.kind = "fused";
+      }
     }
     for (const VarId var : step.in) profiled.bytes += program.aval(var).num_bytes();
     for (const VarId var : step.out) profiled.bytes += var < 0 ? 0 : program.aval(var).num_bytes();

@@ -41,10 +41,11 @@ using Instruction = FusedInstruction;
 class Builder {
  public:
   Builder(const Program& program, absl::Span<const VarId> roots, const FusedGroup& group, absl::Span<const VarId> in,
-          absl::Span<const VarId> out)
-      : program_(program), roots_(roots), group_(group), in_(in), out_(out) {}
+          absl::Span<const VarId> out, int64_t block_columns = 0)
+      : program_(program), roots_(roots), group_(group), in_(in), out_(out), block_columns_(block_columns) {}
 
   OpKernel Make() &&;
+  std::shared_ptr<const FusedProgram> program() const { return fused_; }
 
  private:
   VarId Root(VarId var) const { return roots_[var]; }
@@ -84,10 +85,10 @@ class Builder {
   bool IsInMemory(VarId var, const Location& location) const;
   // Of an operand with `width` elements in a row.
   Location LocationOf(VarId root, int64_t width, DType dtype) const;
-  Location External(VarId root, int64_t row_bytes) const {
+  Location External(VarId root, int64_t row_bytes, int64_t element_bytes = 0) const {
     const auto it = std::find(in_.begin(), in_.end(), root);
     AQT_CHECK(it != in_.end());
-    return {Location::Where::kIn, it - in_.begin(), row_bytes};
+    return {Location::Where::kIn, it - in_.begin(), row_bytes, element_bytes};
   }
   // Where the result of member `index` goes.
   Location Result(const Equation& eqn, FusedRole role, bool once);
@@ -99,6 +100,7 @@ class Builder {
   const absl::Span<const VarId> roots_;
   const FusedGroup& group_;
   const absl::Span<const VarId> in_, out_;
+  const int64_t block_columns_;  // not 0: blocks of matrices with so many columns are to be computed
   int64_t columns_ = 1, rows_ = 0, piece_rows_ = 0;
   absl::flat_hash_map<VarId, Location> made_;                        // by members so far
   absl::flat_hash_map<VarId, int> last_;                             // the member that reads a variable last
@@ -129,7 +131,9 @@ class Builder {
 // Whole periods of broadcast rows, if there is a choice: then they are copied only once.
 void Builder::ChooseColumns() {
   columns_ = std::max<int64_t>(group_.columns, 1);
-  if (group_.columns == 0) {
+  if (block_columns_ != 0) {
+    columns_ = block_columns_;
+  } else if (group_.columns == 0) {
     for (const FusedMember& member : group_.members) {
       const Equation& eqn = EquationOf(member);
       if (!std::holds_alternative<BroadcastOp>(eqn.op)) continue;
@@ -286,7 +290,7 @@ bool Builder::IsInMemory(VarId var, const Location& location) const {
 
 Location Builder::LocationOf(VarId root, int64_t width, DType dtype) const {
   const auto it = made_.find(root);
-  return it != made_.end() ? it->second : External(root, width * SizeOf(dtype));
+  return it != made_.end() ? it->second : External(root, width * SizeOf(dtype), width == 0 ? 0 : SizeOf(dtype));
 }
 
 Location Builder::Result(const Equation& eqn, FusedRole role, bool once) {
@@ -295,7 +299,7 @@ Location Builder::Result(const Equation& eqn, FusedRole role, bool once) {
   const auto it = std::find(out_.begin(), out_.end(), var);
   Location location;
   if (it != out_.end()) {
-    location = {Location::Where::kOut, it - out_.begin(), row_bytes};
+    location = {Location::Where::kOut, it - out_.begin(), row_bytes, SizeOf(program_.aval(var).dtype)};
   } else if (once) {
     location = {Location::Where::kKept, kept_.Take(piece_rows_ * row_bytes), 0};
   } else {
@@ -364,7 +368,8 @@ void Builder::AddStrip(int first, int last) {
       return ids[key] = strip.Number(it->second.per_row, dtype);
     }
     arrays.push_back(LocationOf(root, width, dtype));
-    if (arrays.size() <= 32 && IsInMemory(root, arrays.back())) fetched |= uint32_t{1} << (arrays.size() - 1);
+    if (block_columns_ == 0 && arrays.size() <= 32 && IsInMemory(root, arrays.back()))
+      fetched |= uint32_t{1} << (arrays.size() - 1);
     return ids[key] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype, one_rows_.contains(root));
   };
   Instruction instruction;
@@ -434,8 +439,9 @@ void Builder::AddStrip(int first, int last) {
                                  .numbers = numbers_of_call,
                                  .outputs = call.out,
                                  .rows = call.rows,
-                                 .columns = width,
-                                 .ahead = static_cast<const float*>(call.ahead)},
+                                 .columns = call.columns != 0 ? call.columns : width,
+                                 .ahead = static_cast<const float*>(call.ahead),
+                                 .row_stride = call.row_stride},
                                 call.prepared);
   };
   if (role == FusedRole::kFull && !ahead_.empty()) {
@@ -450,7 +456,8 @@ void Builder::AddStrip(int first, int last) {
 
 bool Builder::IsOneRow(VarId var, FusedRole role, int64_t period) const {
   const bool repeats = period > 0 && columns_ % period == 0;
-  const bool whole_strips = columns_ >= kMinColumnsOfOneRow && columns_ % kColumnsOfStrips == 0;
+  const bool whole_strips =
+      block_columns_ != 0 || (columns_ >= kMinColumnsOfOneRow && columns_ % kColumnsOfStrips == 0);
   return role == FusedRole::kFull && repeats && whole_strips &&
          kernels::StripBuilder::Takes(program_.aval(var).dtype) && OnlyStepsRead(var, /*strip=*/-1);
 }
@@ -474,12 +481,16 @@ void Builder::AddBroadcast(const Equation& eqn, FusedRole role) {
   const bool once = period > 0 && (piece_rows_ * width % period == 0 || piece_rows_ == rows_) && !IsOutput(eqn.out[0]);
   instruction.in = {External(source, 0)};
   if (IsOneRow(eqn.out[0], role, period)) {
+    one_rows_.insert(eqn.out[0]);
+    if (period == columns_ && from.shape.num_elements() == columns_) {  // it is one already
+      made_[eqn.out[0]] = {Location::Where::kIn, External(source, 0).offset, 0, size};
+      return;
+    }
     const Location row{Location::Where::kKept, kept_.Take(columns_ * size), 0};
     instruction.run = [copy = std::move(copy), width](const FusedCall& call) {
       copy.RunPart(call.in[0], 0, width, call.out[0]);
     };
     instruction.out = {made_[eqn.out[0]] = row};
-    one_rows_.insert(eqn.out[0]);
     fused_->before.push_back(std::move(instruction));
     return;
   }
@@ -558,6 +569,7 @@ OpKernel Builder::Make() && {
     }
   }
   fused_->rows = rows_;
+  fused_->columns = columns_;
   fused_->piece_rows = piece_rows_;
   fused_->kept_at = layout_.num_bytes();
   fused_->scratch_bytes = layout_.num_bytes() + kept_.num_bytes();
@@ -571,6 +583,18 @@ OpKernel Builder::Make() && {
 OpKernel FusedKernel(const Program& program, absl::Span<const VarId> roots, const FusedGroup& group,
                      absl::Span<const VarId> in, absl::Span<const VarId> out) {
   return Builder(program, roots, group, in, out).Make();
+}
+
+std::optional<StripKernel> StripOfBlocks(const Program& program, absl::Span<const VarId> roots, const FusedGroup& group,
+                                         int64_t columns, absl::Span<const VarId> in, absl::Span<const VarId> out) {
+  if ((group.columns != 0 && group.columns != columns) || group.elements % columns != 0) return std::nullopt;
+  const auto is_full = [](const FusedMember& member) { return member.role == FusedRole::kFull; };
+  if (!std::all_of(group.members.begin(), group.members.end(), is_full)) return std::nullopt;
+  Builder builder(program, roots, group, in, out, columns);
+  const std::shared_ptr<const FusedProgram> fused = builder.program();
+  OpKernel kernel = std::move(builder).Make();
+  if (!fused->is_strip()) return std::nullopt;
+  return StripKernel{.fused = fused, .may_share = std::move(kernel.may_share)};
 }
 
 }  // namespace aqt::internal

@@ -8,11 +8,15 @@
 // of the rows of the piece; one of columns, or of everything, is complete only when the group has run.
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/graph/program.h"
+#include "aqt/runtime/fused_program.h"
 #include "aqt/runtime/op_kernels.h"
 
 namespace aqt::internal {
@@ -45,6 +49,15 @@ inline constexpr int64_t kMaxFusedColumns = 2048;
 // only in scratch memory.
 OpKernel FusedKernel(const Program& program, absl::Span<const VarId> roots, const FusedGroup& group,
                      absl::Span<const VarId> in, absl::Span<const VarId> out);
+
+// A group as what follows the blocks of a product (core/block_epilogue.h).
+struct StripKernel {
+  std::shared_ptr<const FusedProgram> fused;  // FusedProgram::is_strip
+  std::vector<std::pair<int, int>> may_share;
+};
+// Of matrices with so many columns. Null if the group is not a strip of which each block can be computed by itself.
+std::optional<StripKernel> StripOfBlocks(const Program& program, absl::Span<const VarId> roots, const FusedGroup& group,
+                                         int64_t columns, absl::Span<const VarId> in, absl::Span<const VarId> out);
 
 }  // namespace aqt::internal
 

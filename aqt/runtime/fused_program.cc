@@ -1,6 +1,7 @@
 #include "aqt/runtime/fused_program.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <thread>
@@ -27,19 +28,22 @@ char* ScratchOfThread(int64_t bytes) {
 
 }  // namespace
 
+char* FusedProgram::Address(const FusedLocation& location, const KernelCall& call, int64_t row, int64_t column,
+                            char* scratch) const {
+  using Where = FusedLocation::Where;
+  const int64_t bytes = row * location.row_bytes + column * location.element_bytes;
+  switch (location.where) {
+    case Where::kIn: return static_cast<char*>(const_cast<void*>(call.in[location.offset])) + bytes;
+    case Where::kOut: return static_cast<char*>(call.out[location.offset]) + bytes;
+    case Where::kScratch: return scratch + location.offset;
+    case Where::kKept: return scratch + kept_at + location.offset;
+  }
+  return nullptr;
+}
+
 void FusedProgram::RunOne(const FusedInstruction& instruction, const std::function<void(const FusedCall&)>& function,
                           const KernelCall& call, int64_t first, int64_t rows, bool has_next, char* scratch) const {
-  using Where = FusedLocation::Where;
-  const auto at = [&](const FusedLocation& location) -> char* {
-    switch (location.where) {
-      case Where::kIn:
-        return static_cast<char*>(const_cast<void*>(call.in[location.offset])) + first * location.row_bytes;
-      case Where::kOut: return static_cast<char*>(call.out[location.offset]) + first * location.row_bytes;
-      case Where::kScratch: return scratch + location.offset;
-      case Where::kKept: return scratch + kept_at + location.offset;
-    }
-    return nullptr;
-  };
+  const auto at = [&](const FusedLocation& location) { return Address(location, call, first, /*column=*/0, scratch); };
   const void* in[kMaxFusedOperands];
   void* out[kMaxFusedOperands];
   AQT_DCHECK(instruction.in.size() <= kMaxFusedOperands && instruction.out.size() <= kMaxFusedOperands);
@@ -79,6 +83,65 @@ void FusedProgram::Run(const KernelCall& call) const {
     const auto row = [&](int64_t i) { return std::min(rows, i * pieces / parts * piece_rows); };
     RunRows(call, row(part), row(part + 1), scratch);
   });
+}
+
+void FusedProgram::PrepareStrip(const KernelCall& call, char* scratch) const {
+  RunOne(each[0], each[0].prepare, call, /*first=*/0, /*rows=*/0, /*has_next=*/false, scratch);
+}
+
+void FusedProgram::RunStrip(const KernelCall& call, const OutputBlock& block, char* scratch) const {
+  const FusedInstruction& strip = each[0];
+  const void* in[kMaxFusedOperands];
+  void* out[kMaxFusedOperands];
+  AQT_DCHECK(block.rows == 1 || block.row_stride % columns == 0);
+  // A row of the product may be several of the group's.
+  for (int64_t first = block.offset, left = block.columns; left > 0;) {
+    const int64_t row = first / columns, column = first % columns, count = std::min(left, columns - column);
+    const auto at = [&](const FusedLocation& location) { return Address(location, call, row, column, scratch); };
+    for (size_t i = 0; i < strip.in.size(); ++i) in[i] = at(strip.in[i]);
+    for (size_t i = 0; i < strip.out.size(); ++i) out[i] = at(strip.out[i]);
+    strip.run({in, out, at(strip.prepared), row, block.rows, /*ahead=*/nullptr, {}, count, block.row_stride});
+    first += count;
+    left -= count;
+  }
+  if (streams) kernels::FinishStreams();
+}
+
+void FusedEpilogue::Run(const OutputBlock& block) {
+  fused_.RunStrip(call_, block, PreparedScratch());
+  elements_.fetch_add(block.rows * block.columns, std::memory_order_relaxed);
+}
+
+char* FusedEpilogue::PreparedScratch() {
+  if (std::this_thread::get_id() == caller_) {
+    char* const scratch = static_cast<char*>(call_.scratch);
+    if (!is_prepared_) fused_.PrepareStrip(call_, scratch);
+    is_prepared_ = true;
+    return scratch;
+  }
+  thread_local std::shared_ptr<void> memory;
+  thread_local int64_t size = 0, prepared_for = 0;
+  char* scratch = static_cast<char*>(memory.get());
+  if (prepared_for == call_id_) return scratch;
+  if (size < fused_.scratch_bytes) {
+    memory = AllocateUninitialized(fused_.scratch_bytes);
+    size = fused_.scratch_bytes;
+    scratch = static_cast<char*>(memory.get());
+  }
+  fused_.PrepareStrip(call_, scratch);
+  prepared_for = call_id_;
+  return scratch;
+}
+
+void FusedEpilogue::Finish() {
+  const int64_t elements = elements_.load();
+  if (elements == 0) fused_.Run(call_);
+  else AQT_CHECK(elements == fused_.rows * fused_.columns);
+}
+
+int64_t FusedEpilogue::NewCallId() {
+  static std::atomic<int64_t> last = 0;
+  return last.fetch_add(1) + 1;
 }
 
 }  // namespace aqt::internal

@@ -3,19 +3,22 @@
 
 // The instructions of a fused kernel. Internal.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/kernels/strip.h"
 #include "aqt/runtime/op_kernels.h"
 
 namespace aqt::internal {
 
-// Where a value is: `row_bytes` further on for each row.
+// Where a value is: `row_bytes` further on for each row, and `element_bytes` for each element of it.
 struct FusedLocation {
   enum class Where : uint8_t {
     kIn,
@@ -24,7 +27,7 @@ struct FusedLocation {
     kKept,  // in scratch memory that keeps its contents from piece to piece
   } where = Where::kScratch;
   int64_t offset = 0;  // kIn, kOut: index of the operand or result; otherwise bytes
-  int64_t row_bytes = 0;
+  int64_t row_bytes = 0, element_bytes = 0;
 };
 
 // What an instruction computes: rows first .. first + rows - 1.
@@ -35,6 +38,8 @@ struct FusedCall {
   int64_t first, rows;
   const void* ahead;  // null, or FusedInstruction::ahead of the rows after these
   kernels::StripCall::Fraction ahead_part;
+  // Of a strip that computes a block of its matrices: else 0.
+  int64_t columns = 0, row_stride = 0;
 };
 
 inline constexpr size_t kMaxFusedOperands = kernels::StripBuilder::kMaxOperands;  // likewise results
@@ -52,7 +57,7 @@ struct FusedInstruction {
 };
 
 struct FusedProgram {
-  int64_t rows, piece_rows;
+  int64_t rows, columns, piece_rows;
   std::vector<FusedInstruction> before;  // once, ahead of the first piece
   std::vector<FusedInstruction> each;    // for each piece
   std::vector<FusedInstruction> after;
@@ -62,12 +67,43 @@ struct FusedProgram {
 
   void Run(const KernelCall& call) const;
 
+  // Whether it is one strip, which can compute any block of its matrices: `each` element by itself.
+  bool is_strip() const { return before.empty() && after.empty() && each.size() == 1 && each[0].prepare != nullptr; }
+  // For strips: prepares the strip, in memory of scratch_bytes, and computes a block with it.
+  void PrepareStrip(const KernelCall& call, char* scratch) const;
+  void RunStrip(const KernelCall& call, const OutputBlock& block, char* scratch) const;
+
  private:
   // Rows first .. end - 1.
   void RunRows(const KernelCall& call, int64_t first, int64_t end, char* scratch) const;
   // A function of the instruction. `has_next`: whether a piece follows.
   void RunOne(const FusedInstruction& instruction, const std::function<void(const FusedCall&)>& function,
               const KernelCall& call, int64_t first, int64_t rows, bool has_next, char* scratch) const;
+  char* Address(const FusedLocation& location, const KernelCall& call, int64_t row, int64_t column,
+                char* scratch) const;
+};
+
+// A strip on the blocks of a product's result, as they are made: one object for each call.
+class FusedEpilogue final : public BlockEpilogue {
+ public:
+  // `fused` is a strip.
+  FusedEpilogue(const FusedProgram& fused, const KernelCall& call)
+      : fused_(fused), call_(call), call_id_(NewCallId()), caller_(std::this_thread::get_id()) {}
+  void Run(const OutputBlock& block) override;
+  // Computes everything, unless Run has.
+  void Finish();
+
+ private:
+  static int64_t NewCallId();
+  // Of this thread, which prepares it once in a call: that of the call, or memory of its own.
+  char* PreparedScratch();
+
+  const FusedProgram& fused_;
+  const KernelCall call_;
+  const int64_t call_id_;
+  const std::thread::id caller_;
+  bool is_prepared_ = false;  // the scratch memory of the call
+  std::atomic<int64_t> elements_ = 0;
 };
 
 }  // namespace aqt::internal

@@ -96,9 +96,10 @@ OpKernel Product(const DotGeneralOp& op, absl::Span<const Aval> in, const Aval& 
   const kernels::ContractPlan plan(op.dims, in[0], in[1], out);
   return {.run =
               [plan](const KernelCall& call) {
-                plan.Run(call.in[0], call.in[1], call.out[0], call.scratch, call.executor);
+                plan.Run(call.in[0], call.in[1], call.out[0], call.scratch, call.executor, call.block);
               },
-          .scratch_bytes = plan.scratch_bytes()};
+          .scratch_bytes = plan.scratch_bytes(),
+          .has_blocks = plan.has_blocks()};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/executor.h"
 #include "aqt/graph/op.h"
 
@@ -21,7 +22,8 @@ struct KernelCall {
   const void* const* in;
   void* const* out;
   void* scratch;
-  Executor* executor;  // null: only the calling thread
+  Executor* executor;              // null: only the calling thread
+  BlockEpilogue* block = nullptr;  // null, or what OpKernel::has_blocks says
 };
 
 struct OpKernel {
@@ -29,6 +31,8 @@ struct OpKernel {
   int64_t scratch_bytes = 0;
   // Pairs (operand, result) that may share memory if they have the same size.
   std::vector<std::pair<int, int>> may_share = {};
+  // Whether it may run KernelCall::block on blocks of the result: on all of it, or on nothing.
+  bool has_blocks = false;
 };
 
 // The operations that the runtime knows; they have one output. Null for others, which EvalOp runs.

@@ -18,6 +18,9 @@
 namespace aqt::internal {
 namespace {
 
+// A product of fewer bytes stays in the caches until a group of its own reads it. Rows of whole strips go over blocks.
+constexpr int64_t kMinEpilogueBytes = 256 << 10, kEpilogueColumns = 128;
+
 // Whether the result is the operand, element by element and in the same order.
 bool GivesOperand(const Program& program, const Equation& eqn) {
   if (eqn.in.size() != 1 || eqn.out.size() != 1) return false;
@@ -78,21 +81,27 @@ class Planner {
   }
 
   void AddSteps() {
+    for (const Variable& own : plan_.variables) roots_.push_back(own.root);
     std::vector<bool> runs;
-    for (const Equation& eqn : program_.eqns) runs.push_back(Runs(eqn));
+    for (const Equation& eqn : program_.eqns) {
+      runs.push_back(Runs(eqn));
+      for (const VarId var : eqn.in) num_reads_[roots_[var]] += runs.back();
+    }
+    for (const Program::Port& port : program_.outputs) ++num_reads_[roots_[port.var]];
     if (!fuse_) {
       for (size_t i = 0; i < runs.size(); ++i) {
         if (runs[i]) AddStep(static_cast<int>(i));
       }
       return;
     }
-    for (const Variable& own : plan_.variables) roots_.push_back(own.root);
     const std::vector<FusedGroup> groups = FuseEquations(program_, roots_, runs);
     const std::vector<bool> is_read = ReadByOthers(groups);
     for (const FusedGroup& group : groups) {
+      if (AddAsEpilogue(group, is_read)) continue;
       if (group.members.size() == 1) AddStep(group.members[0].eqn);
       else AddStep(group, is_read);
     }
+    std::erase_if(plan_.steps, [](const PlannedStep& step) { return step.eqns.empty(); });
   }
 
   // For each variable, whether the program returns it, or a group reads it that does not make it.
@@ -123,10 +132,15 @@ class Planner {
     for (const VarId var : eqn.in) step.in.push_back(variable(var).root);
     step.eqns = {index};
     if (eqn.out.size() == 1) step.kernel = KernelOf(eqn.op, OperandAvals(program_, eqn), program_.aval(eqn.out[0]));
-    plan_.steps.push_back(std::move(step));
+    if (step.kernel.has_value()) {
+      step.may_share = step.kernel->may_share;
+      step.scratch_bytes = step.kernel->scratch_bytes;
+    }
+    Append(std::move(step));
   }
 
-  void AddStep(const FusedGroup& group, const std::vector<bool>& is_read) {
+  // The equations of a group, with what it reads and writes.
+  PlannedStep StepOf(const FusedGroup& group, const std::vector<bool>& is_read) {
     PlannedStep step;
     absl::flat_hash_set<VarId> made, read;
     for (const FusedMember& member : group.members) {
@@ -140,7 +154,104 @@ class Planner {
       // A broadcast that others read has a step of its own.
       if (is_read[eqn.out[0]] && !std::holds_alternative<BroadcastOp>(eqn.op)) step.out.push_back(eqn.out[0]);
     }
+    return step;
+  }
+
+  void AddStep(const FusedGroup& group, const std::vector<bool>& is_read) {
+    PlannedStep step = StepOf(group, is_read);
     step.kernel = FusedKernel(program_, roots_, group, step.in, step.out);
+    step.may_share = step.kernel->may_share;
+    step.scratch_bytes = step.kernel->scratch_bytes;
+    Append(std::move(step));
+  }
+
+  // The last step that makes one of these variables by a product of which the group can be the epilogue; -1 if there is
+  // none. No step has read what it makes: it can run in the group's place.
+  int ProductBefore(const FusedGroup& group, absl::Span<const VarId> read) const {
+    int last = -1;
+    for (const VarId var : read) {
+      const int index = made_by_[var];
+      if (index <= last) continue;
+      const PlannedStep& step = plan_.steps[index];
+      const auto is_read = [&](VarId out) { return out >= 0 && was_read_[out]; };
+      if (step.eqns.size() != 1 || step.out[0] != var || !HasBlocks(step, program_.eqns[step.eqns[0]]) ||
+          std::any_of(step.out.begin(), step.out.end(), is_read)) {
+        continue;
+      }
+      const Aval& aval = program_.aval(var);
+      if (aval.shape.num_elements() == group.elements && aval.num_bytes() >= kMinEpilogueBytes &&
+          aval.shape[aval.shape.rank() - 1] % kEpilogueColumns == 0) {
+        last = index;
+      }
+    }
+    return last;
+  }
+  static bool HasBlocks(const PlannedStep& step, const Equation& eqn) {
+    if (step.kernel.has_value()) return step.kernel->has_blocks;
+    const auto* composite = std::get_if<CompositeOp>(&eqn.op);
+    return composite != nullptr && composite->impl->has_eval_into();
+  }
+
+  // Makes the group the epilogue of a product that it reads, if it can be.
+  bool AddAsEpilogue(const FusedGroup& group, const std::vector<bool>& is_read) {
+    if (group.elements == 0) return false;
+    const PlannedStep own = StepOf(group, is_read);
+    const int index = ProductBefore(group, own.in);
+    if (index < 0) return false;
+    const VarId product = plan_.steps[index].out[0];
+    const Shape& shape = program_.aval(product).shape;
+    std::optional<StripKernel> strip = StripOfBlocks(program_, roots_, group, shape[shape.rank() - 1], own.in, own.out);
+    if (!strip.has_value()) return false;
+    PlannedStep step = std::move(plan_.steps[index]);
+    plan_.steps[index] = {};                                 // without equations: moved away
+    const absl::InlinedVector<VarId, 3> operands = step.in;  // of the product
+    const int first_out = static_cast<int>(step.out.size());
+    StepEpilogue epilogue{.fused = std::move(strip->fused),
+                          .in = {own.in.begin(), own.in.end()},
+                          .out = {own.out.begin(), own.out.end()},
+                          .product = product,
+                          .memory = product};
+    step.out.insert(step.out.end(), own.out.begin(), own.out.end());
+    // The product is computed in the place of a result, unless others read it, too.
+    for (const auto& [operand, result] : strip->may_share) {
+      if (own.in[operand] != product || IsReadOutside(product, group)) continue;
+      epilogue.memory = own.out[result];
+      step.out[0] = -1;
+      break;
+    }
+    for (size_t i = 0; i < own.in.size(); ++i) {
+      const VarId var = own.in[i];
+      if (var == product) continue;
+      step.in.push_back(var);
+      // A result overwrites nothing that the product reads, or that is read after the product is written there.
+      if (std::find(operands.begin(), operands.end(), var) != operands.end()) continue;
+      for (const auto& [operand, result] : strip->may_share) {
+        if (operand != static_cast<int>(i) || own.out[result] == epilogue.memory) continue;
+        step.may_share.emplace_back(static_cast<int>(step.in.size()) - 1, first_out + result);
+      }
+    }
+    step.eqns.insert(step.eqns.end(), own.eqns.begin(), own.eqns.end());
+    epilogue.scratch_at = (step.scratch_bytes + 63) / 64 * 64;  // behind the product's, whose threads run it
+    step.scratch_bytes = epilogue.scratch_at + epilogue.fused->scratch_bytes;
+    step.epilogue = std::move(epilogue);
+    Append(std::move(step));
+    return true;
+  }
+
+  // Whether the program returns the variable, or an equation reads it that is not of the group.
+  bool IsReadOutside(VarId var, const FusedGroup& group) const {
+    int reads = 0;
+    for (const FusedMember& member : group.members) {
+      for (const VarId operand : program_.eqns[member.eqn].in) reads += roots_[operand] == var;
+    }
+    return reads != num_reads_[var];
+  }
+
+  void Append(PlannedStep step) {
+    for (const VarId var : step.in) was_read_[var] = true;
+    for (const VarId var : step.out) {
+      if (var >= 0) made_by_[var] = static_cast<int>(plan_.steps.size());
+    }
     plan_.steps.push_back(std::move(step));
   }
 
@@ -153,14 +264,19 @@ class Planner {
     for (const auto& [var, array] : program_.consts) variable(var).place = Place::kConstant;
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       const PlannedStep& step = plan_.steps[i];
-      for (const VarId var : step.in) {
-        variable(var).last = static_cast<int>(i);
-        if (!step.kernel.has_value()) variable(var).read_by_eval = true;
+      const size_t read_by_eval = step.kernel.has_value() ? 0 : program_.eqns[step.eqns[0]].in.size();
+      for (size_t j = 0; j < step.in.size(); ++j) {
+        variable(step.in[j]).last = static_cast<int>(i);
+        if (j < read_by_eval) variable(step.in[j]).read_by_eval = true;
       }
-      for (const VarId var : step.out) {
+      // Of an Eval, what it writes into memory that is given, and what the epilogue writes, has a place.
+      const size_t made_by_eval = step.kernel.has_value() ? 0 : program_.eqns[step.eqns[0]].out.size();
+      for (size_t j = 0; j < step.out.size(); ++j) {
+        const VarId var = step.out[j];
         if (var < 0) continue;
         Variable& own = variable(var);
-        own.place = step.kernel.has_value() ? Place::kArena : Place::kArray;
+        const bool is_array = j < made_by_eval && !(step.epilogue.has_value() && j == 0);
+        own.place = is_array ? Place::kArray : Place::kArena;
         own.bytes = program_.aval(var).num_bytes();
         own.first = own.last = static_cast<int>(i);
       }
@@ -191,7 +307,7 @@ class Planner {
         if (own.last < static_cast<int>(plan_.steps.size())) ends[own.last].push_back(var);
         if (own.place == Place::kArray) arrays += own.bytes;
         if (own.place != Place::kArena) continue;
-        for (const auto& [operand, result] : step.kernel->may_share) {
+        for (const auto& [operand, result] : step.may_share) {
           if (step.out[result] != var) continue;
           Variable& other = variable(step.in[operand]);
           if (other.place != Place::kArena || other.last != now || other.bytes != own.bytes ||
@@ -205,9 +321,9 @@ class Planner {
         if (!own.in_place) own.offset = layout.Take(own.bytes);
       }
       plan_.array_bytes = std::max(plan_.array_bytes, arrays);
-      if (step.kernel.has_value() && step.kernel->scratch_bytes > 0) {
-        step.scratch_offset = layout.Take(step.kernel->scratch_bytes);
-        layout.Give(step.scratch_offset, step.kernel->scratch_bytes);
+      if (step.scratch_bytes > 0) {
+        step.scratch_offset = layout.Take(step.scratch_bytes);
+        layout.Give(step.scratch_offset, step.scratch_bytes);
       }
       for (const VarId var : ends[i]) {
         const Variable& own = variable(var);
@@ -226,6 +342,11 @@ class Planner {
   Plan plan_;
   std::vector<bool> live_;
   std::vector<VarId> roots_;
+  // By root: how many operands and outputs of the program it is, the step that makes it, and whether one so far reads
+  // it.
+  std::vector<int> num_reads_ = std::vector<int>(program_.vars.size());
+  std::vector<int> made_by_ = std::vector<int>(program_.vars.size(), -1);
+  std::vector<bool> was_read_ = std::vector<bool>(program_.vars.size());
   std::vector<bool> taken_over_ = std::vector<bool>(program_.vars.size(), false);
 };
 
@@ -242,7 +363,7 @@ bool Plan::MayUpdate(size_t argument, size_t output) const {
   if (read > written || variables[from].read_by_eval) return false;
   if (read < written) return true;
   const PlannedStep& step = steps[written];
-  return std::any_of(step.kernel->may_share.begin(), step.kernel->may_share.end(),
+  return std::any_of(step.may_share.begin(), step.may_share.end(),
                      [&](const auto& share) { return step.in[share.first] == from && step.out[share.second] == to; });
 }
 
@@ -266,9 +387,7 @@ std::string Plan::ToString() const {
   for (size_t i = 0; i < steps.size(); ++i) {
     const PlannedStep& step = steps[i];
     absl::StrAppend(&text, "step ", i, step.eqns.size() > 1 ? " fused" : "", step.kernel.has_value() ? "" : " by Eval");
-    if (step.kernel.has_value() && step.kernel->scratch_bytes > 0) {
-      absl::StrAppend(&text, ", scratch ", step.kernel->scratch_bytes, " bytes");
-    }
+    if (step.scratch_bytes > 0) absl::StrAppend(&text, ", scratch ", step.scratch_bytes, " bytes");
     text += "\n";
     for (const int index : step.eqns) {
       const Equation& eqn = program.eqns[index];

@@ -5,12 +5,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/graph/program.h"
+#include "aqt/runtime/fused_program.h"
 #include "aqt/runtime/op_kernels.h"
 
 namespace aqt::internal {
@@ -37,13 +40,25 @@ struct Variable {
   bool read_by_eval = false;
 };
 
+// What follows a product block by block.
+struct StepEpilogue {
+  std::shared_ptr<const FusedProgram> fused;
+  absl::InlinedVector<VarId, 4> in, out;  // its own, roots; one of `in` is the product
+  VarId product = -1;
+  VarId memory = -1;       // the product, or the result in whose place it is computed
+  int64_t scratch_at = 0;  // in the scratch memory of the step
+};
+
 // One or more equations that run together.
 struct PlannedStep {
-  std::optional<OpKernel> kernel;         // null: one equation, run as its operation's Eval
+  std::optional<OpKernel> kernel;         // null: the first equation runs as its operation's Eval
+  std::optional<StepEpilogue> epilogue;   // null, or it computes all equations but the first one
   std::vector<int> eqns;                  // positions in program.eqns
   absl::InlinedVector<VarId, 3> in, out;  // roots; `out` has -1 for outputs that nobody needs
   absl::InlinedVector<bool, 2> needed;    // of an equation without kernel: one per output
-  int64_t scratch_offset = 0;
+  // Pairs (position in `in`, position in `out`) that may share memory if they have the same size.
+  std::vector<std::pair<int, int>> may_share;
+  int64_t scratch_bytes = 0, scratch_offset = 0;
   std::vector<VarId> ends;  // arrays read last here
 };
 

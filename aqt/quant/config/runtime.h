@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"
 #include "aqt/kernels/target.h"
@@ -58,6 +59,9 @@ struct Runtime {
   PlainProduct* product = nullptr;  // null: the built-in kernels. Nothing is fused with a user's product.
   Scratch* scratch = nullptr;       // memory for intermediates (contraction/scratch.h); null: the thread has one
   PackCounts* packs = nullptr;      // added to; for tests and profiles
+  // Null, or what a forward call may run on its result block by block, while that is in the caches. It runs on all
+  // blocks or on none, as it can see: not all products are made by blocks.
+  BlockEpilogue* block_epilogue = nullptr;
 };
 
 // Which passes a plan has. kForwardOnly saves the planning of the backward contractions: dlhs and drhs of the

@@ -147,6 +147,7 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
     args.lhs_scales = GroupScales(epilogue.lhs_scale, batch, m);
     args.epilogue.lhs_scale = nullptr;
   }
+  if (!kernels::HasBlocks(args.out_rows, args.out_cols)) args.epilogue.block = nullptr;
   kernels::MultiplyDigits(contraction.target, args, runtime.executor);
 }
 

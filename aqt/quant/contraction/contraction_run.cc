@@ -257,6 +257,7 @@ absl::Status ContractionPlan::Forward(const DotOperand& lhs, const DotOperand& r
   ProductCall call;
   call.group_sizes = group_sizes;
   call.out = out;
+  call.block_epilogue = runtime.block_epilogue;
   AQT_RETURN_IF_ERROR(FillOperand(Side::kLhs, lhs, context, runtime, state, call.lhs));
   AQT_RETURN_IF_ERROR(FillOperand(Side::kRhs, rhs, context, runtime, state, call.rhs));
   if (residuals != nullptr) {

@@ -132,6 +132,7 @@ kernels::GemmArgs ArgsOf(const GemmCall& call) {
   args.out_rows = call.out_axes.rows;
   args.out_cols = call.out_axes.cols;
   args.epilogue = call.epilogue;
+  if (!args.HasBlocks()) args.epilogue.block = nullptr;
   return args;
 }
 

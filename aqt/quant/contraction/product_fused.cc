@@ -101,6 +101,7 @@ class FusedRun {
     epilogue.rhs_stride = rhs.single ? 0 : 1;
     epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
     epilogue.adds = plan_.AddsTiles(rhs_is_packed_);
+    epilogue.block = call_.block_epilogue;
     // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them
     // is subnormal, nor a sum of such products, and the tiles have nothing to check.
     const bool integers = plan_.contraction.sums_are_integers();

@@ -97,6 +97,7 @@ struct ProductCall {
   CallOperand lhs, rhs;                        // not tiled
   absl::Span<const int64_t> group_sizes = {};  // with groups
   MutableArrayRef out;                         // not tiled, any strides, `dtype`
+  BlockEpilogue* block_epilogue = nullptr;     // Runtime's, in the forward pass
 
   CallOperand& side(Side s) { return s == Side::kLhs ? lhs : rhs; }
   const CallOperand& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }

@@ -277,6 +277,7 @@ void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallCont
                                      context.workspace.Get(ScratchSlot::kTiles,
                                                            plan.product_shape.num_elements() * SizeOf(plan.dtype)))
                    : sum;
+  if (sums) tiled.block_epilogue = nullptr;
   if (kernel_sums && plan.AddsTiles(/*rhs_is_packed=*/call.rhs.panels != nullptr)) {
     FillZeros(sum);
     tiled.out.shape = plan.product_shape;

@@ -376,6 +376,7 @@ void Run(const kernels::GemmKernel& kernel, WindowExtents extents, const WindowP
       call.epilogue.lhs_batch_stride = 0;
       call.epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
       call.epilogue.rhs_batch_stride = columns;
+      call.epilogue.block_offset = e * p.out_example + g * p.out_group;
       call.lhs_rows_overlap = true;
       call.lines = lines;
       RunGemmCall(kernel, call, workspace, runtime);
