@@ -1,7 +1,6 @@
 #include "aqt/kernels/gemm.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "aqt/core/check.h"
 #include "aqt/kernels/ceil_div.h"
@@ -31,32 +30,18 @@ void RunBlockEpilogue(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, i
        .row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.InnerStride()});
 }
 
-// Rows of a block that L2 holds, in whole panels. Lines that are a power of two apart, such as 16 KiB, are in the same
-// sets of the cache, which hold few of them.
-int64_t EpilogueRows(const GemmKernel& kernel, const GemmArgs& args) {
-  constexpr int64_t kWays = 8, kWayBytes = 128 << 10;
-  const int64_t pitch = args.out_rows.InnerStride() * SizeOf(args.out_dtype);
-  const int64_t places = kWayBytes / std::gcd(pitch, kWayBytes);
-  return std::max<int64_t>(1, kWays * places * 3 / 4 / kernel.lhs.width) * kernel.lhs.width;
-}
-
 void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0,
               int64_t n1) {
   if (args.epilogue.block == nullptr) return kernel.block(args, b, m0, m1, n0, n1);
-  const int64_t rows = std::min(m1 - m0, EpilogueRows(kernel, args));
   const int64_t unit = CeilDiv(kEpilogueColumns, kernel.rhs.width) * kernel.rhs.width;
-  const int64_t columns = std::max<int64_t>(1, kEpilogueElements / (rows * unit)) * unit;
+  const int64_t columns = std::max<int64_t>(1, kEpilogueElements / ((m1 - m0) * unit)) * unit;
   const int64_t count = CeilDiv(n1 - n0, columns);
   GemmArgs own = args;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t first = n0 + i * columns, last = std::min(n1, first + columns);
     own.ahead = PartOf(args.ahead, i, count);
-    for (int64_t m = m0; m < m1; m += rows) {
-      const int64_t end = std::min(m1, m + rows);
-      kernel.block(own, b, m, end, first, last);
-      RunBlockEpilogue(args, b, m, end, first, last);
-      own.ahead = {};
-    }
+    kernel.block(own, b, m0, m1, first, last);
+    RunBlockEpilogue(args, b, m0, m1, first, last);
   }
 }
 

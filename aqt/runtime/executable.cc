@@ -343,7 +343,8 @@ absl::Status Executable::Impl::CheckMemory(absl::Span<const Array> args, absl::S
 absl::StatusOr<Executable> Executable::Make(const Program& program, const ExecutableOptions& options) {
   AQT_RETURN_IF_ERROR(Check(program));
   const Program simple = internal::WithoutTransposedProducts(internal::WithRelusAsMaxima(program));
-  return Executable(std::make_shared<Impl>(program, internal::MakePlan(simple, options.fuse), options.hooks));
+  return Executable(
+      std::make_shared<Impl>(program, internal::MakePlan(simple, options.fuse, options.epilogues), options.hooks));
 }
 
 absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args, Profile* profile) const {

@@ -27,7 +27,8 @@ namespace aqt {
 class Profile;
 
 struct ExecutableOptions {
-  bool fuse = true;  // off: a step for each equation, to see what fusion does
+  bool fuse = true;       // off: a step for each equation, to see what fusion does
+  bool epilogues = true;  // off: what follows a product has a step of its own, to see what epilogues do
   // With any of them, calls run by Eval, equation by equation: slowly, with the same bits, and with memory for every
   // result.
   EvalHooks hooks = {};

@@ -35,7 +35,7 @@ bool GivesOperand(const Program& program, const Equation& eqn) {
 
 class Planner {
  public:
-  Planner(const Program& program, bool fuse) : program_(program), fuse_(fuse) {}
+  Planner(const Program& program, bool fuse, bool epilogues) : program_(program), fuse_(fuse), epilogues_(epilogues) {}
 
   Plan Make() && {
     plan_.program = program_;
@@ -194,7 +194,7 @@ class Planner {
 
   // Makes the group the epilogue of a product that it reads, if it can be.
   bool AddAsEpilogue(const FusedGroup& group, const std::vector<bool>& is_read) {
-    if (group.elements == 0) return false;
+    if (!epilogues_ || group.elements == 0) return false;
     const PlannedStep own = StepOf(group, is_read);
     const int index = ProductBefore(group, own.in);
     if (index < 0) return false;
@@ -338,7 +338,7 @@ class Planner {
   }
 
   const Program& program_;
-  const bool fuse_;
+  const bool fuse_, epilogues_;
   Plan plan_;
   std::vector<bool> live_;
   std::vector<VarId> roots_;
@@ -352,7 +352,7 @@ class Planner {
 
 }  // namespace
 
-Plan MakePlan(const Program& program, bool fuse) { return Planner(program, fuse).Make(); }
+Plan MakePlan(const Program& program, bool fuse, bool epilogues) { return Planner(program, fuse, epilogues).Make(); }
 
 bool Plan::MayUpdate(size_t argument, size_t output) const {
   if (argument >= program.inputs.size() || output >= program.outputs.size()) return false;

@@ -78,8 +78,8 @@ struct Plan {
   std::string ToString() const;
 };
 
-// `fuse`: several equations may run as one step.
-Plan MakePlan(const Program& program, bool fuse);
+// `fuse`: several equations may run as one step. `epilogues`: also a product and what follows it.
+Plan MakePlan(const Program& program, bool fuse, bool epilogues);
 
 }  // namespace aqt::internal
 

@@ -6,6 +6,9 @@
 // Then the same step in mixed precision and in scaled arithmetic, in turns with the plain one. `casts` is the time of a
 // program of only the step's casts; the last column is the step's time without them, as a multiple of the plain step's.
 //
+// Then served layers, a product with bias and activation: what follows the product as a step of its own, and as its
+// epilogue.
+//
 //   bazel run //tests/benchmarks:programs [-- ROUNDS [PROGRAM]]
 
 #include <algorithm>
@@ -20,6 +23,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
@@ -36,11 +40,13 @@
 #include "aqt/nn/trainer.h"
 #include "aqt/ops/functions.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/transforms/amp.h"
 #include "aqt/transforms/inject.h"
 #include "aqt/transforms/scalify.h"
+#include "aqt/transforms/serve.h"
 #include "tests/benchmarks/elementwise_programs.h"
 #include "tests/benchmarks/program_case.h"
 
@@ -147,6 +153,44 @@ void PrecisionSteps(int rounds) {
   }
 }
 
+// A layer of x [m, k] with n features, prepared.
+Case Layer(bool int8, int64_t m, int64_t k, int64_t n, Value (*activation)(const Operand&)) {
+  const Input x{{SlotKind::kData, "x"}, {DType::kF32, {m, k}}};
+  const auto fn = [&](In in) { return Values{activation(nn::Dense(in[0], "layer", {.features = n}))}; };
+  Program program = *Trace(fn, {x}, {{SlotKind::kData, "y"}});
+  SlotValues values = *nn::InitParams(fn, {x}, MakeKey(0));
+  if (int8) {
+    InjectConfig config;
+    config.rules.push_back({.scope = ".*", .ops = {"dot_general"}, .dot_general = DotGeneralMake(8, 8)});
+    values = *Freeze(program, config, values);
+    program = *ServeProgram(program, config, values);
+  }
+  const PreparedProgram prepared = *PreparedProgram::Make({program}, values);
+  return {
+      absl::StrCat(int8 ? "int8 " : "f32 ", m, "x", k, "x", n), prepared.program(0), {testing::RandomArray(x.aval, 1)}};
+}
+
+void Layers(int rounds) {
+  std::printf("\n%-20s %-10s %12s %12s %8s\n", "layer", "activation", "own step us", "epilogue us", "ratio");
+  const std::pair<const char*, Value (*)(const Operand&)> activations[] = {{"relu", &ops::Relu}, {"gelu", &ops::Gelu}};
+  for (const bool int8 : {true, false}) {
+    for (const int64_t m : {512, 2048}) {
+      for (const auto& [name, activation] : activations) {
+        const Case layer = Layer(int8, m, 1024, 4096, activation);
+        Prepared steps(layer, {.epilogues = false}), whole(layer);
+        double steps_us = 1e30, whole_us = 1e30;
+        for (int i = 0; i < rounds; ++i) {
+          steps_us = std::min(steps_us, Micros(steps));
+          whole_us = std::min(whole_us, Micros(whole));
+        }
+        std::printf("%-20s %-10s %12.0f %12.0f %8.2f\n", layer.name.c_str(), name, steps_us, whole_us,
+                    whole_us / steps_us);
+        std::fflush(stdout);
+      }
+    }
+  }
+}
+
 // Of all programs, or of the one with this name. Returns whether there is one.
 bool Main(int rounds, absl::string_view name) {
   std::vector<Case> cases = Cases();
@@ -189,5 +233,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no program is called \"%s\": without a name, the first column lists them\n", argv[2]);
     return 2;
   }
-  if (argc <= 2) aqt::PrecisionSteps(10 * rounds);
+  if (argc > 2) return 0;
+  aqt::PrecisionSteps(10 * rounds);
+  aqt::Layers(rounds);
 }
