@@ -587,7 +587,7 @@ OpKernel FusedKernel(const Program& program, absl::Span<const VarId> roots, cons
 
 std::optional<StripKernel> StripOfBlocks(const Program& program, absl::Span<const VarId> roots, const FusedGroup& group,
                                          int64_t columns, absl::Span<const VarId> in, absl::Span<const VarId> out) {
-  if ((group.columns != 0 && group.columns != columns) || group.elements % columns != 0) return std::nullopt;
+  if (columns % kColumnsOfStrips != 0 || (group.columns != 0 && group.columns != columns)) return std::nullopt;
   const auto is_full = [](const FusedMember& member) { return member.role == FusedRole::kFull; };
   if (!std::all_of(group.members.begin(), group.members.end(), is_full)) return std::nullopt;
   Builder builder(program, roots, group, in, out, columns);

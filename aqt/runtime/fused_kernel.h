@@ -55,7 +55,8 @@ struct StripKernel {
   std::shared_ptr<const FusedProgram> fused;  // FusedProgram::is_strip
   std::vector<std::pair<int, int>> may_share;
 };
-// Of matrices with so many columns. Null if the group is not a strip of which each block can be computed by itself.
+// Of matrices with so many columns. Null if these are no whole strips, or if the group is not a strip of which each
+// block can be computed by itself.
 std::optional<StripKernel> StripOfBlocks(const Program& program, absl::Span<const VarId> roots, const FusedGroup& group,
                                          int64_t columns, absl::Span<const VarId> in, absl::Span<const VarId> out);
 

@@ -15,16 +15,21 @@ namespace {
 constexpr int64_t kMinPiecesPerPart = 2;
 constexpr int64_t kPartsPerThread = 4;  // threads may be interrupted
 
-// Of other threads than the caller's; grows to what the largest group needs.
-char* ScratchOfThread(int64_t bytes) {
-  thread_local std::shared_ptr<void> memory;
-  thread_local int64_t size = 0;
-  if (size < bytes) {
-    memory = AllocateUninitialized(bytes);
-    size = bytes;
+// Memory of one thread, which grows to what the largest group needs.
+class ThreadMemory {
+ public:
+  char* Get(int64_t bytes) {
+    if (size_ < bytes) {
+      memory_ = AllocateUninitialized(bytes);
+      size_ = bytes;
+    }
+    return static_cast<char*>(memory_.get());
   }
-  return static_cast<char*>(memory.get());
-}
+
+ private:
+  std::shared_ptr<void> memory_;
+  int64_t size_ = 0;
+};
 
 }  // namespace
 
@@ -79,7 +84,8 @@ void FusedProgram::Run(const KernelCall& call) const {
   const std::thread::id caller = std::this_thread::get_id();
   call.executor->ParallelFor(parts, [&](int64_t part) {
     const bool is_caller = std::this_thread::get_id() == caller;
-    char* scratch = is_caller ? static_cast<char*>(call.scratch) : ScratchOfThread(scratch_bytes);
+    thread_local ThreadMemory memory;
+    char* scratch = is_caller ? static_cast<char*>(call.scratch) : memory.Get(scratch_bytes);
     const auto row = [&](int64_t i) { return std::min(rows, i * pieces / parts * piece_rows); };
     RunRows(call, row(part), row(part + 1), scratch);
   });
@@ -119,16 +125,10 @@ char* FusedEpilogue::PreparedScratch() {
     is_prepared_ = true;
     return scratch;
   }
-  thread_local std::shared_ptr<void> memory;
-  thread_local int64_t size = 0, prepared_for = 0;
-  char* scratch = static_cast<char*>(memory.get());
-  if (prepared_for == call_id_) return scratch;
-  if (size < fused_.scratch_bytes) {
-    memory = AllocateUninitialized(fused_.scratch_bytes);
-    size = fused_.scratch_bytes;
-    scratch = static_cast<char*>(memory.get());
-  }
-  fused_.PrepareStrip(call_, scratch);
+  thread_local ThreadMemory memory;
+  thread_local int64_t prepared_for = 0;
+  char* const scratch = memory.Get(fused_.scratch_bytes);
+  if (prepared_for != call_id_) fused_.PrepareStrip(call_, scratch);
   prepared_for = call_id_;
   return scratch;
 }

@@ -95,7 +95,7 @@ class FusedEpilogue final : public BlockEpilogue {
 
  private:
   static int64_t NewCallId();
-  // Of this thread, which prepares it once in a call: that of the call, or memory of its own.
+  // The strip, prepared once in a call by each thread: for the caller in the memory of the call.
   char* PreparedScratch();
 
   const FusedProgram& fused_;

@@ -18,8 +18,8 @@
 namespace aqt::internal {
 namespace {
 
-// A product of fewer bytes stays in the caches until a group of its own reads it. Rows of whole strips go over blocks.
-constexpr int64_t kMinEpilogueBytes = 256 << 10, kEpilogueColumns = 128;
+// A smaller product is still in the caches when a group reads it.
+constexpr int64_t kMinEpilogueBytes = 256 << 10;
 
 // Whether the result is the operand, element by element and in the same order.
 bool GivesOperand(const Program& program, const Equation& eqn) {
@@ -179,10 +179,7 @@ class Planner {
         continue;
       }
       const Aval& aval = program_.aval(var);
-      if (aval.shape.num_elements() == group.elements && aval.num_bytes() >= kMinEpilogueBytes &&
-          aval.shape[aval.shape.rank() - 1] % kEpilogueColumns == 0) {
-        last = index;
-      }
+      if (aval.shape.num_elements() == group.elements && aval.num_bytes() >= kMinEpilogueBytes) last = index;
     }
     return last;
   }
