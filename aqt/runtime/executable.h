@@ -28,7 +28,7 @@ class Profile;
 
 struct ExecutableOptions {
   bool fuse = true;       // off: a step for each equation, to see what fusion does
-  bool epilogues = true;  // off: what follows a product has a step of its own, to see what epilogues do
+  bool epilogues = true;  // off: a product and what follows it are two steps, to see what epilogues do
   // With any of them, calls run by Eval, equation by equation: slowly, with the same bits, and with memory for every
   // result.
   EvalHooks hooks = {};

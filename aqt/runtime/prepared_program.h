@@ -6,7 +6,7 @@
 //   AQT_ASSIGN_OR_RETURN(PreparedProgram served, PreparedProgram::Make({one_row, many_rows}, frozen));
 //   AQT_ASSIGN_OR_RETURN(SlotValues out, served.Eval({{Slot{SlotKind::kData, "x"}, x}}));
 //
-// What depends only on the given values is computed once, but for broadcasts of them: a bias stays a row. A weight of a
+// What the given values determine is computed once. Broadcasts of it stay equations: a bias stays a row. A weight of a
 // contraction is packed once, too, into the form that the kernels of this machine read: an equation aqt_pack, whose
 // value is that form (quant/contraction dot_operand.h says which operands have one, and their sizes). Programs of this
 // process that are prepared with the same array share its packed form.

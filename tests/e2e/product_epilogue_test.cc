@@ -195,7 +195,7 @@ class CountElements final : public BlockEpilogue {
   std::atomic<int64_t> count_ = 0;
 };
 
-// Forward calls run it on their blocks; they may run it on none, and then the test above would see nothing.
+// Forward calls run it on all of their result. If they ran it on nothing, no other test here would fail.
 TEST(ProductEpilogue, RunsInForwardCalls) {
   for (const Kind kind : kKinds) {
     const Product product{kind, 256, 64, 384};
@@ -262,9 +262,9 @@ TEST(ProductEpilogue, RandomPrograms) {
           case 7: made.push_back(ops::Cast(ops::Cast(y, DType::kBF16), y.dtype())); break;
           case 8: made.push_back(ops::Tanh(y) * any()); break;
           case 9: made.push_back(y * in[4]); break;  // a number for each row
-          case 10: {                                 // rows of two, with another bias
-            const Value wide = ops::Reshape(y, {shape.num_elements() / 64, 64});
-            made.push_back(ops::Reshape(wide + ops::Reshape(ops::Slice(in[2], {0}, {64}), {64}), shape));
+          case 10: {                                 // rows of 64, with another bias
+            const Value narrow = ops::Reshape(y, {shape.num_elements() / 64, 64});
+            made.push_back(ops::Reshape(narrow + ops::Slice(in[2], {0}, {64}), shape));
             break;
           }
           case 11: made.push_back(y / ops::ReduceSum(ops::Abs(y), {-1}, true)); break;
