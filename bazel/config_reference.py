@@ -22,6 +22,7 @@ FILES = {
     "quant.proto": ("A contraction and its gradients", "presets/quant"),
     "inject.proto": ("Rules for a program", "presets/inject"),
     "convert.proto": ("The converter", "presets/convert"),
+    "families.proto": ("Families of models, for the converter", "presets/families"),
     "amp.proto": ("Mixed precision", "presets/amp"),
     "weights_map.proto": ("Weights of a checkpoint", "presets/weights_map"),
 }

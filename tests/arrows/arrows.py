@@ -51,10 +51,12 @@ LAYERS = {
     "serving/tools": "aqt/core aqt/io",
     "serving/formats":
         "aqt/core aqt/kernels aqt/io aqt/quant/config aqt/quant/numerics aqt/quant/weights serving/tools",
+    "serving/families": "aqt/core aqt/kernels aqt/io aqt/quant/config aqt/quant/numerics aqt/quant/weights configs "
+                        "serving/tools serving/formats",
     "serving/convert": "aqt/core aqt/kernels aqt/io aqt/quant/config aqt/quant/numerics aqt/quant/weights configs "
-                       "serving/tools serving/formats",
+                       "serving/tools serving/formats serving/families",
     "serving/cli": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io configs "
-                   "serving/tools serving/formats serving/convert",
+                   "serving/tools serving/formats serving/families serving/convert",
     "examples": "aqt/core aqt/collective aqt/kernels aqt/quant aqt/graph aqt/ops aqt/transforms aqt/runtime aqt/nn aqt/io "
                 "configs serving",
     "tests": "*",
@@ -70,8 +72,8 @@ OUTSIDE = {
     "@com_google_absl": "*",
     "@highway": "aqt/kernels",
     "@eigen": "aqt/kernels",
-    "@com_google_protobuf": "configs serving/convert",
-    "@com_googlesource_code_re2": "aqt/transforms aqt/nn serving/convert",
+    "@com_google_protobuf": "configs serving/families serving/convert",
+    "@com_googlesource_code_re2": "aqt/transforms aqt/nn serving/families serving/convert",
     "@nlohmann_json": "aqt/io serving/formats serving/convert",
     "@cli11": "serving/cli examples",
     "@com_google_googletest": "aqt/testing",

@@ -117,7 +117,8 @@ class Arrows(unittest.TestCase):
         quant = {"config": "", "numerics": "config", "weights": "config numerics", "tensor": "config numerics",
                  "text": "config numerics tensor", "contraction": "config numerics tensor",
                  "reference": "config numerics tensor contraction"}
-        serving = {"tools": "", "formats": "tools", "convert": "tools formats", "cli": "tools formats convert"}
+        serving = {"tools": "", "formats": "tools", "families": "tools formats", "convert": "tools formats families",
+                   "cli": "tools formats families convert"}
         for house, order in [("aqt/quant", quant), ("serving", serving)]:
             self.assertEqual(sorted(arrows.rooms(house)), sorted(f"{house}/{room}" for room in order))
             for room, below in order.items():

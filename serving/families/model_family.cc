@@ -1,0 +1,171 @@
+#include "serving/families/model_family.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "aqt/core/check.h"
+#include "aqt/core/status_macros.h"
+#include "google/protobuf/text_format.h"
+#include "re2/re2.h"
+#include "serving/families/model_families_text.h"
+
+namespace aqt::serving {
+namespace {
+
+using Strings = google::protobuf::RepeatedPtrField<std::string>;
+
+std::vector<std::string> ToVector(const Strings& strings) { return {strings.begin(), strings.end()}; }
+
+absl::StatusOr<std::vector<std::string>> ReadPatterns(const config::ModelFamily& message, const char* field,
+                                                      const Strings& patterns, const config::Place& place) {
+  for (int i = 0; i < patterns.size(); ++i) {
+    const RE2 re(patterns[i], RE2::Quiet);
+    if (re.ok()) continue;
+    return place.In(message, field, i)
+        .Error(absl::StrCat("\"", patterns[i], "\" is not a valid regular expression (RE2): ", re.error()));
+  }
+  return ToVector(patterns);
+}
+
+// "gptneox" for "gpt_neox", "gpt-neox" and "GPTNeoX".
+std::string Plain(absl::string_view name) {
+  std::string plain;
+  for (const char c : name) {
+    if (absl::ascii_isalnum(c)) plain += absl::ascii_tolower(c);
+  }
+  return plain;
+}
+
+// "Qwen2" for "Qwen2ForCausalLM": what transformers puts before the task.
+absl::string_view WithoutTask(absl::string_view architecture) {
+  if (const size_t task = architecture.find("For"); task != absl::string_view::npos && task > 0) {
+    return architecture.substr(0, task);
+  }
+  for (const char* suffix : {"WithLMHeadModel", "LMHeadModel", "EncoderModel", "DoubleHeadsModel", "Model"}) {
+    if (absl::ConsumeSuffix(&architecture, suffix)) break;
+  }
+  return architecture;
+}
+
+bool HasType(const ModelFamily& family, absl::string_view plain_type) {
+  return std::any_of(family.model_types.begin(), family.model_types.end(),
+                     [&](const std::string& type) { return Plain(type) == plain_type; });
+}
+
+bool HasArchitecture(const ModelFamily& family, const std::string& architecture) {
+  return absl::c_linear_search(family.architectures, architecture) || HasType(family, Plain(WithoutTask(architecture)));
+}
+
+// Whether the family is of the model as a whole: by its outermost type, or by its class.
+bool IsOfModel(const ModelFamily& family, const ModelFacts& facts) {
+  if (!facts.model_types.empty() && HasType(family, Plain(facts.model_types.front()))) return true;
+  return std::any_of(facts.architectures.begin(), facts.architectures.end(),
+                     [&](const std::string& name) { return HasArchitecture(family, name); });
+}
+
+bool IsOfPart(const ModelFamily& family, const ModelFacts& facts) {
+  return std::any_of(facts.model_types.begin(), facts.model_types.end(),
+                     [&](const std::string& type) { return HasType(family, Plain(type)); });
+}
+
+std::vector<ModelFamily> ParseBuiltIn() {
+  std::vector<ModelFamily> families;
+  for (const config::EmbeddedText& file : ModelFamiliesText()) {
+    config::ModelFamilies message;
+    google::protobuf::TextFormat::ParseInfoTree tree;
+    AQT_CHECK(config::ParseText(file.text, file.name, /*renames=*/{}, &message, &tree).ok());
+    const config::Place place(file.name, &tree);
+    AQT_CHECK(config::CheckSchema(message, place).ok());
+    for (int i = 0; i < message.family_size(); ++i) {
+      absl::StatusOr<ModelFamily> family = ReadModelFamily(message.family(i), place.In(message, "family", i));
+      AQT_CHECK(family.ok());
+      families.push_back(*std::move(family));
+    }
+  }
+  return families;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelFamily> ReadModelFamily(const config::ModelFamily& message, const config::Place& place) {
+  ModelFamily family;
+  if (message.name().empty()) return place.Error("a family needs a name");
+  family.name = message.name();
+  family.model_types = ToVector(message.model_type());
+  family.architectures = ToVector(message.architecture());
+  family.tied_heads = ToVector(message.tied_head());
+  if (message.has_has_towers()) family.has_towers = message.has_towers();
+  const struct {
+    const char* field;
+    const Strings& from;
+    std::vector<std::string>& to;
+  } patterns[] = {
+      {"linear", message.linear(), family.linear},
+      {"head", message.head(), family.heads},
+      {"embedding", message.embedding(), family.embeddings},
+      {"norm", message.norm(), family.norms},
+      {"router", message.router(), family.routers},
+      {"positions", message.positions(), family.positions},
+      {"transposed", message.transposed(), family.transposed},
+      {"tower", message.tower(), family.towers},
+      {"mtp", message.mtp(), family.mtp},
+      {"classifier", message.classifier(), family.classifiers},
+  };
+  for (const auto& [field, from, to] : patterns) {
+    AQT_ASSIGN_OR_RETURN(to, ReadPatterns(message, field, from, place));
+  }
+  for (int i = 0; i < message.fused_size(); ++i) {
+    if (message.fused(i).part_size() < 2) {
+      return place.In(message, "fused", i).Error("a fused group needs at least two parts");
+    }
+    family.fused.push_back(ToVector(message.fused(i).part()));
+  }
+  for (int i = 0; i < message.expert_name_size(); ++i) {
+    const config::ExpertName& name = message.expert_name(i);
+    if (name.stored().empty() || name.asked().empty()) {
+      return place.In(message, "expert_name", i).Error("expert_name needs stored and asked");
+    }
+    family.expert_names.emplace_back(name.stored(), name.asked());
+  }
+  return family;
+}
+
+const std::vector<ModelFamily>& BuiltInFamilies() {
+  static const auto* const families = new std::vector<ModelFamily>(ParseBuiltIn());
+  return *families;
+}
+
+std::vector<const ModelFamily*> FamiliesOf(const ModelFacts& facts, absl::Span<const ModelFamily> own) {
+  std::vector<const ModelFamily*> result;
+  for (const absl::Span<const ModelFamily> table : {own, absl::Span<const ModelFamily>(BuiltInFamilies())}) {
+    std::vector<const ModelFamily*> of_parts, of_all;
+    for (const ModelFamily& family : table) {
+      if (family.for_every_model()) of_all.push_back(&family);
+      else if (IsOfModel(family, facts)) result.push_back(&family);
+      else if (IsOfPart(family, facts)) of_parts.push_back(&family);
+    }
+    result.insert(result.end(), of_parts.begin(), of_parts.end());
+    result.insert(result.end(), of_all.begin(), of_all.end());
+  }
+  return result;
+}
+
+bool IsKnown(const ModelFacts& facts, absl::Span<const ModelFamily* const> families) {
+  return std::any_of(families.begin(), families.end(), [&](const ModelFamily* family) {
+    return !family->for_every_model() && IsOfModel(*family, facts);
+  });
+}
+
+std::string TypeName(const ModelFacts& facts) {
+  return !facts.model_types.empty()     ? facts.model_types.front()
+         : !facts.architectures.empty() ? facts.architectures.front()
+                                        : "";
+}
+
+}  // namespace aqt::serving

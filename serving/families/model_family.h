@@ -1,0 +1,53 @@
+#ifndef AQT_SERVING_FAMILIES_MODEL_FAMILY_H_
+#define AQT_SERVING_FAMILIES_MODEL_FAMILY_H_
+
+// The table of model families as structs (configs/families.proto, which describes the fields), and which of them
+// describe a model.
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "configs/config_text.h"
+#include "configs/families.pb.h"
+#include "serving/formats/model_facts.h"
+
+namespace aqt::serving {
+
+struct ModelFamily {
+  std::string name;
+  std::vector<std::string> model_types;
+  std::vector<std::string> architectures;
+  std::vector<std::string> linear, heads, classifiers, embeddings, norms, routers, positions, transposed, towers,
+      mtp;  // RE2
+  std::vector<std::string> tied_heads;
+  std::optional<bool> has_towers;
+  std::vector<std::vector<std::string>> fused;
+  std::vector<std::pair<std::string, std::string>> expert_names;  // stored, asked
+
+  bool for_every_model() const { return model_types.empty() && architectures.empty(); }
+};
+
+// InvalidArgument, with the place, for a family without a name or a pattern that does not compile.
+absl::StatusOr<ModelFamily> ReadModelFamily(const config::ModelFamily& message, const config::Place& place);
+
+// The table configs/model_families.textproto.
+const std::vector<ModelFamily>& BuiltInFamilies();
+
+// The families that describe the model: those of `own`, then the built-in ones; in each, first those for the outermost
+// type of the model, then those for its parts, last those for every model.
+std::vector<const ModelFamily*> FamiliesOf(const ModelFacts& facts, absl::Span<const ModelFamily> own);
+
+// Whether one of them is of this very model, and not only of a part of it or of every model.
+bool IsKnown(const ModelFacts& facts, absl::Span<const ModelFamily* const> families);
+
+// "llama" or "LlamaForCausalLM": how messages call the model. Empty if config.json has neither.
+std::string TypeName(const ModelFacts& facts);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_FAMILIES_MODEL_FAMILY_H_

@@ -1,0 +1,194 @@
+#include "serving/families/module_roles.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "aqt/io/printable.h"
+#include "re2/re2.h"
+#include "serving/families/module_name.h"
+
+namespace aqt::serving {
+namespace {
+
+re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
+
+std::string AnyOf(const std::vector<std::string>& patterns) {
+  return absl::StrCat("(?:", absl::StrJoin(patterns, "|"), ")");
+}
+// All of a name behind one of its dots.
+std::string Behind(const std::vector<std::string>& patterns) { return absl::StrCat("(?i)(?:.*\\.)?", AnyOf(patterns)); }
+
+}  // namespace
+
+struct ModuleRoles::Names {
+  explicit Names(const ModelFamily& family, bool use_towers)
+      : any(Behind(All(family)), RE2::Quiet), tower(absl::StrCat("(?i)", AnyOf(family.towers)), RE2::Quiet) {
+    if (!family.for_every_model()) why = absl::StrCat("model family ", family.name);
+    for (const auto& [role, patterns] : Roles(family)) {
+      if (!patterns->empty()) roles.emplace_back(role, std::make_unique<const RE2>(Behind(*patterns), RE2::Quiet));
+    }
+    has_towers = use_towers && !family.towers.empty();
+  }
+  static std::vector<std::pair<Role, const std::vector<std::string>*>> Roles(const ModelFamily& family) {
+    return {{Role::kLinear, &family.linear},
+            {Role::kHead, &family.heads},
+            {Role::kEmbedding, &family.embeddings},
+            {Role::kNorm, &family.norms},
+            {Role::kRouter, &family.routers},
+            {Role::kPositions, &family.positions},
+            {Role::kTransposed, &family.transposed},
+            {Role::kClassifier, &family.classifiers},
+            {Role::kMtp, &family.mtp}};
+  }
+  static std::vector<std::string> All(const ModelFamily& family) {
+    std::vector<std::string> all;
+    for (const auto& [role, patterns] : Roles(family)) all.insert(all.end(), patterns->begin(), patterns->end());
+    return all;
+  }
+
+  std::string why;
+  RE2 any;  // of `roles`: most modules have none
+  std::vector<std::pair<Role, std::unique_ptr<const RE2>>> roles;
+  bool has_towers = false;
+  RE2 tower;  // one part of a path
+};
+
+absl::string_view ToString(Role role) {
+  switch (role) {
+    case Role::kLinear: return "linear";
+    case Role::kTower: return "vision or audio tower";
+    case Role::kHead: return "output head";
+    case Role::kEmbedding: return "embedding";
+    case Role::kNorm: return "norm";
+    case Role::kRouter: return "router";
+    case Role::kPositions: return "relative positions";
+    case Role::kClassifier: return "classifier";
+    case Role::kMtp: return "multi-token prediction";
+    case Role::kMultihead: return "projection of nn.MultiheadAttention";
+    case Role::kTransposed: return "transposed";
+    case Role::kConvolution: return "convolution";
+    case Role::kExperts: return "experts in one tensor";
+  }
+  return "?";
+}
+
+bool IsBuiltInIgnored(Role role) {
+  switch (role) {
+    case Role::kTower:
+    case Role::kHead:
+    case Role::kEmbedding:
+    case Role::kNorm:
+    case Role::kRouter:
+    case Role::kPositions:
+    case Role::kClassifier:
+    case Role::kMtp:
+    case Role::kMultihead: return true;
+    case Role::kLinear:
+    case Role::kTransposed:
+    case Role::kConvolution:
+    case Role::kExperts: return false;
+  }
+  return false;
+}
+
+ModuleRoles::ModuleRoles() { AddFamilies({}, {}); }
+
+ModuleRoles::ModuleRoles(const io::TensorSource& source, const ModelFacts& facts, absl::Span<const ModelFamily> own)
+    : evidence_(source, facts), has_parts_(facts.model_types.size() > 1 || !facts.towers.empty()) {
+  AddFamilies(facts, own);
+}
+
+ModuleRoles::ModuleRoles(ModuleRoles&&) = default;
+ModuleRoles& ModuleRoles::operator=(ModuleRoles&&) = default;
+ModuleRoles::~ModuleRoles() = default;
+
+void ModuleRoles::AddFamilies(const ModelFacts& facts, absl::Span<const ModelFamily> own) {
+  std::vector<std::string> known;
+  const std::vector<const ModelFamily*> families = FamiliesOf(facts, own);
+  const auto decides = std::find_if(families.begin(), families.end(),
+                                    [](const ModelFamily* family) { return family->has_towers.has_value(); });
+  const bool has_towers = decides == families.end() ? !facts.towers.empty() : *(*decides)->has_towers;
+  for (const ModelFamily* family : families) {
+    if (!family->for_every_model()) known.push_back(family->name);
+    // The general names of towers are too common for models without any.
+    const bool use_towers = !family->for_every_model() || has_towers;
+    names_.push_back(std::make_unique<const Names>(*family, use_towers));
+    for (const std::string& head : family->tied_heads) {
+      if (!absl::c_linear_search(tied_heads_, head)) tied_heads_.push_back(head);
+    }
+    fused_.insert(fused_.end(), family->fused.begin(), family->fused.end());
+    expert_names_.insert(expert_names_.end(), family->expert_names.begin(), family->expert_names.end());
+  }
+  has_family_tied_heads_ = !tied_heads_.empty();
+  if (tied_heads_.empty()) tied_heads_ = {"lm_head"};
+  const std::string type = io::Printable(TypeName(facts));
+  if (!facts.empty() && !IsKnown(facts, families)) unknown_type_ = type;
+  description_ = facts.empty()            ? "model family: not known, as no config.json names the type of the model"
+                 : !unknown_type_.empty() ? absl::StrCat("model family: the type ", type, " is not in the table")
+                                          : absl::StrCat("model family: ", absl::StrJoin(known, ", "), " (", type, ")");
+}
+
+bool ModuleRoles::FindTower(absl::string_view module, ModuleRole& role) const {
+  const absl::string_view path = BeforeFirstNumber(module);
+  for (const std::unique_ptr<const Names>& names : names_) {
+    if (!names->has_towers) continue;
+    for (size_t begin = 0; begin < path.size();) {
+      const size_t end = std::min(path.find('.', begin), path.size());
+      if (RE2::FullMatch(Piece(path.substr(begin, end - begin)), names->tower)) {
+        role = {Role::kTower, names->why, std::string(path.substr(0, end))};
+        return true;
+      }
+      begin = end + 1;
+    }
+  }
+  return false;
+}
+
+ModuleRole ModuleRoles::Of(absl::string_view module, const Shape& shape) const {
+  ModuleRole result;
+  if (FindTower(module, result)) return result;
+  if (shape.rank() >= 3) return {evidence_.Experts(module, shape) ? Role::kExperts : Role::kConvolution, "", ""};
+  const absl::string_view name = WithoutTrailingNumbers(module);
+  for (const std::unique_ptr<const Names>& names : names_) {
+    if (!RE2::FullMatch(Piece(name), names->any)) continue;
+    for (const auto& [role, pattern] : names->roles) {
+      if (RE2::FullMatch(Piece(name), *pattern)) return {role, names->why, ""};
+    }
+  }
+  if (evidence_.Multihead(module)) return {Role::kMultihead, "beside in_proj_weight", ""};
+  if (std::string why = evidence_.Vocabulary(module, shape); !why.empty()) return {Role::kHead, std::move(why), ""};
+  if (std::string why = evidence_.Router(module, shape); !why.empty()) return {Role::kRouter, std::move(why), ""};
+  if (std::string why = evidence_.Transposed(module, shape); !why.empty()) {
+    return {Role::kTransposed, std::move(why), ""};
+  }
+  return result;
+}
+
+absl::string_view ModuleRoles::AskedName(absl::string_view stored) const {
+  for (const auto& [name, asked] : expert_names_) {
+    if (name == stored) return asked;
+  }
+  return "";
+}
+
+bool ModuleRoles::IsLoaderName(absl::string_view module) const {
+  if (absl::c_linear_search(tied_heads_, module)) return true;
+  const absl::string_view experts = ExpertsOf(module);
+  if (experts.empty() || !evidence_.HasExperts(ParentOf(experts))) return false;
+  return experts == module ||
+         absl::c_any_of(expert_names_, [&](const auto& name) { return name.second == LastPartOf(module); });
+}
+
+bool IsEmbeddingName(absl::string_view module) {
+  static const auto* const pattern =
+      new RE2(R"((?i)(?:.*\.)?(?:wte|wpe|shared|emb|embed|embed_(?:in|tokens|positions)|)"
+              R"((?:(?:word|token|tok|token_type|(?:absolute_)?position|pos|type|segment|input)_)?embeddings?))");
+  return RE2::FullMatch(Piece(WithoutTrailingNumbers(module)), *pattern);
+}
+
+}  // namespace aqt::serving

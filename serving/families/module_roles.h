@@ -1,0 +1,107 @@
+#ifndef AQT_SERVING_FAMILIES_MODULE_ROLES_H_
+#define AQT_SERVING_FAMILIES_MODULE_ROLES_H_
+
+// What the modules of a checkpoint are: linear layers, embeddings, output heads, routers and so on. The table of model
+// families decides by name. Evidence decides what it does not know: the shapes of the weights, of their biases and of
+// their neighbours, and the numbers in config.json.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/shape.h"
+#include "aqt/io/tensor_source.h"
+#include "serving/families/model_family.h"
+#include "serving/families/shape_evidence.h"
+#include "serving/formats/model_facts.h"
+
+namespace aqt::serving {
+
+enum class Role : uint8_t {
+  kLinear,
+  // These stay in floating point unless a rule overrides the built-in list.
+  kTower,
+  kHead,
+  kEmbedding,
+  kNorm,
+  kRouter,
+  kPositions,  // a table of relative positions
+  kClassifier,
+  kMtp,        // a part of multi-token prediction that servers load in floating point
+  kMultihead,  // read by nn.MultiheadAttention, which does not call the module
+  // These cannot be quantized.
+  kTransposed,   // stores [in, out]
+  kConvolution,  // rank 3 or more
+  kExperts,      // all experts in one tensor of rank 3 or more
+};
+// "embedding", "output head", ...
+absl::string_view ToString(Role role);
+// Whether the built-in ignore list has it.
+bool IsBuiltInIgnored(Role role);
+
+struct ModuleRole {
+  Role role = Role::kLinear;
+  // What decided, if it is not a name that is the same in every model: "model family Whisper", "96 rows = vocab_size".
+  std::string why;
+  // Of a tower: the module that holds it.
+  std::string tower;
+};
+
+class ModuleRoles {
+ public:
+  // By the names that are the same in every model.
+  ModuleRoles();
+  // `own` comes before the built-in table. No argument is referred to afterwards.
+  ModuleRoles(const io::TensorSource& source, const ModelFacts& facts, absl::Span<const ModelFamily> own = {});
+  ModuleRoles(ModuleRoles&&);
+  ModuleRoles& operator=(ModuleRoles&&);
+  ~ModuleRoles();
+
+  // Of a module with a weight of that shape; or of a tensor that is not called `<module>.weight`, by its name.
+  ModuleRole Of(absl::string_view module, const Shape& shape) const;
+
+  // The names under which loaders look for heads that share the tensor of the embedding.
+  const std::vector<std::string>& tied_heads() const { return tied_heads_; }
+  // Whether these are from the family of the model.
+  bool has_family_tied_heads() const { return has_family_tied_heads_; }
+  // Names of modules with one parent that servers merge.
+  const std::vector<std::vector<std::string>>& fused() const { return fused_; }
+  // The name by which servers ask for a part of an expert, or an empty text if it is the stored one.
+  absl::string_view AskedName(absl::string_view stored) const;
+  // Loaders ask for the module by this name, though no tensor has it: a tied head, the experts of a layer as a whole, a
+  // part of an expert.
+  bool IsLoaderName(absl::string_view module) const;
+  // The model has several parts, whose modules loaders may call by another prefix than the checkpoint.
+  bool has_parts() const { return has_parts_; }
+  // "model family Whisper (model_type whisper)", or what else is known; for `explain`.
+  const std::string& description() const { return description_; }
+  // Not empty if config.json names a type of model that the table does not have.
+  const std::string& unknown_type() const { return unknown_type_; }
+
+ private:
+  struct Names;  // the patterns of one family, compiled
+
+  void AddFamilies(const ModelFacts& facts, absl::Span<const ModelFamily> own);
+  bool FindTower(absl::string_view module, ModuleRole& role) const;
+
+  std::vector<std::unique_ptr<const Names>> names_;  // in order; the first that knows a module decides
+  ShapeEvidence evidence_;
+  std::vector<std::string> tied_heads_;
+  bool has_family_tied_heads_ = false;
+  std::vector<std::vector<std::string>> fused_;
+  std::vector<std::pair<std::string, std::string>> expert_names_;
+  bool has_parts_ = false;
+  std::string description_;
+  std::string unknown_type_;
+};
+
+// True for names such as "model.embed_tokens" and "transformer.wte", which are never modules of the class Linear.
+bool IsEmbeddingName(absl::string_view module);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_FAMILIES_MODULE_ROLES_H_

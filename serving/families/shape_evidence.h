@@ -1,0 +1,59 @@
+#ifndef AQT_SERVING_FAMILIES_SHAPE_EVIDENCE_H_
+#define AQT_SERVING_FAMILIES_SHAPE_EVIDENCE_H_
+
+// What the shapes of a checkpoint tell about its modules.
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/shape.h"
+#include "aqt/io/tensor_source.h"
+#include "serving/formats/model_facts.h"
+
+namespace aqt::serving {
+
+class ShapeEvidence {
+ public:
+  ShapeEvidence() = default;
+  ShapeEvidence(const io::TensorSource& source, const ModelFacts& facts);
+
+  // Each returns what shows it, or an empty text. `module` has a weight [rows, columns] of that shape.
+
+  // The weight is [in, out]. Shown by a bias of as many elements as there are columns, by the two weights of an MLP
+  // that lead from rows of the hidden size to columns and back, or by three times the rows in a fused q, k, v; and for
+  // weights that show nothing, such as square ones, by their neighbours.
+  std::string Transposed(absl::string_view module, const Shape& shape) const;
+  // A row for each token: outside of the layers, and as many rows as the vocabulary.
+  std::string Vocabulary(absl::string_view module, const Shape& shape) const;
+  // A row for each expert, beside the experts.
+  std::string Router(absl::string_view module, const Shape& shape) const;
+  // The output projection of torch's nn.MultiheadAttention: beside a tensor in_proj_weight.
+  bool Multihead(absl::string_view module) const;
+  // Whether the module has experts.
+  bool HasExperts(absl::string_view parent) const { return experts_.contains(parent); }
+  // All experts in one tensor: named so, or one layer for each expert of config.json.
+  bool Experts(absl::string_view name, const Shape& shape) const;
+
+ private:
+  void FindVocabulary(const io::TensorSource& source, const ModelFacts& facts);
+  void FindExperts(const io::TensorSource& source);
+  void FindMultiheads(const io::TensorSource& source);
+  void FindTransposed(const io::TensorSource& source);
+
+  absl::flat_hash_map<int64_t, std::string> vocab_sizes_;  // and where each is from
+  absl::flat_hash_map<std::string, int64_t> experts_;      // the module that has experts -> their number
+  std::vector<int64_t> num_experts_;                       // of config.json
+  // By names without numbers. What shows it for modules; for parents and layers, whose other modules follow them.
+  absl::flat_hash_map<std::string, std::string> transposed_, transposed_neighbourhoods_;
+  std::set<std::string, std::less<>> multiheads_;  // modules with an in_proj_weight
+  std::set<std::string, std::less<>> in_order_;    // modules that show [out, in]
+};
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_FAMILIES_SHAPE_EVIDENCE_H_
