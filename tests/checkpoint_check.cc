@@ -17,6 +17,7 @@
 #include "serving/convert/output.h"
 #include "serving/convert/plan.h"
 #include "serving/convert/rules.h"
+#include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 
 namespace aqt {
@@ -78,8 +79,9 @@ absl::Status CompareConfigs(const io::Checkpoint& input, const std::string& expe
   AQT_ASSIGN_OR_RETURN(const QuantizationConfig a, serving::ParseQuantizationConfig(expected_text));
   AQT_ASSIGN_OR_RETURN(const QuantizationConfig b, serving::ParseQuantizationConfig(actual_text));
   const auto is_module = [&input](absl::string_view module) { return serving::HasModule(input, module); };
-  AQT_ASSIGN_OR_RETURN(RuleSet a_rules, RuleSet::FromQuantizationConfig(a, is_module));
-  AQT_ASSIGN_OR_RETURN(RuleSet b_rules, RuleSet::FromQuantizationConfig(b, is_module));
+  const serving::ModuleRoles roles;
+  AQT_ASSIGN_OR_RETURN(RuleSet a_rules, RuleSet::FromQuantizationConfig(a, roles, is_module));
+  AQT_ASSIGN_OR_RETURN(RuleSet b_rules, RuleSet::FromQuantizationConfig(b, roles, is_module));
   for (const io::TensorInfo& tensor : input.tensors()) {
     AQT_ASSIGN_OR_RETURN(const Decision x, a_rules.Decide(tensor, /*tied=*/false));
     AQT_ASSIGN_OR_RETURN(const Decision y, b_rules.Decide(tensor, /*tied=*/false));

@@ -224,7 +224,8 @@ TEST_F(CommandTest, TiedEmbeddings) {
 TEST_F(CommandTest, Explain) {
   EXPECT_EQ(Run({"explain", "in", "lm_head", "--preset", "w8a16"}), 0);
   EXPECT_EQ(out_,
-            "lm_head.weight F32[16,32]\n  rule 1 \"linear weights\": matches, but gives way to built-in ignore list "
+            "lm_head.weight F32[16,32]\n  model family: plain (llama)\n  the module is: output head\n  rule 1 \"linear "
+            "weights\": matches, but gives way to built-in ignore list "
             "(output head)\n"
             "  => carried over as it is\n");
   EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj.weight", "--preset", "w8a16"}), 0);

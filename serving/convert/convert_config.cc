@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -21,6 +22,12 @@ namespace {
 using config::Place;
 
 absl::Status CheckPattern(const std::string& pattern, const Place& place) {
+  if (absl::StartsWith(pattern, "re:")) {
+    return place.Error(
+        absl::StrCat("\"", pattern, "\" has the prefix \"re:\" of quantization_config; every pattern here is a ",
+                     "regular expression, which must match the whole name: write \"", pattern.substr(3), "\"",
+                     absl::EndsWith(pattern, ".*") ? "" : ", with \".*\" after it if more may follow"));
+  }
   const RE2 re(pattern, RE2::Quiet);
   if (re.ok()) return absl::OkStatus();
   return place.Error(absl::StrCat("\"", pattern, "\" is not a valid regular expression (RE2): ", re.error()));
@@ -125,6 +132,8 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
   rule.name = message.name().empty() ? message.match() : message.name();
   rule.override_ignore = message.override_ignore();
   rule.keep_unsuitable = message.on_unsuitable() == config::ON_UNSUITABLE_KEEP_FLOAT;
+  if (message.on_split_group() == config::ON_SPLIT_GROUP_KEEP_FLOAT) rule.on_split_group = OnSplitGroup::kKeepFloat;
+  if (message.on_split_group() == config::ON_SPLIT_GROUP_QUANTIZE) rule.on_split_group = OnSplitGroup::kQuantize;
   switch (message.action_case()) {
     case config::ConvertRule::kQuantize: {
       AQT_ASSIGN_OR_RETURN(rule.scheme, ReadScheme(message.quantize(), place.In(message, "quantize")));
@@ -134,6 +143,10 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
       if (rule.keep_unsuitable)
         return place.In(message, "on_unsuitable")
             .Error("on_unsuitable is only valid with quantize, not with keep_float");
+      if (message.has_on_split_group()) {
+        return place.In(message, "on_split_group")
+            .Error("on_split_group is only valid with quantize, not with keep_float");
+      }
       break;
     case config::ConvertRule::ACTION_NOT_SET: return place.Error("a rule needs quantize or keep_float");
   }
@@ -163,6 +176,10 @@ absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::s
   result.default_ignore = !message.has_default_ignore() || message.default_ignore();
   if (message.weight_rules() == config::WEIGHT_RULES_AQT) result.weight_rules = WeightRules::kAqt;
   result.keep_non_finite = message.non_finite() == config::NON_FINITE_KEEP_FLOAT;
+  for (int i = 0; i < message.family_size(); ++i) {
+    AQT_ASSIGN_OR_RETURN(ModelFamily family, ReadModelFamily(message.family(i), place.In(message, "family", i)));
+    result.families.push_back(std::move(family));
+  }
   result.text = config::PrintText(message);
   return result;
 }

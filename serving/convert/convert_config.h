@@ -4,6 +4,7 @@
 // Reads a converter configuration (configs/convert.proto), merges it with its base and checks it. No other part of the
 // converter knows protobuf.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,10 +12,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "serving/families/model_family.h"
 #include "serving/formats/scheme.h"
 #include "serving/formats/weight_rules.h"
 
 namespace aqt::serving {
+
+// What to do with a fused group of which only a part would get the scheme of a rule.
+enum class OnSplitGroup : uint8_t { kWarn, kKeepFloat, kQuantize };
 
 struct ConfigRule {
   std::string name;
@@ -22,6 +27,7 @@ struct ConfigRule {
   std::optional<Scheme> scheme;  // null: keep the weight in floating point
   bool override_ignore = false;
   bool keep_unsuitable = false;  // else a weight that the scheme does not fit is an error
+  OnSplitGroup on_split_group = OnSplitGroup::kWarn;
   bool operator==(const ConfigRule&) const = default;
 };
 
@@ -31,7 +37,8 @@ struct ConvertConfig {
   bool default_ignore = true;
   WeightRules weight_rules = WeightRules::kCompressedTensors;
   bool keep_non_finite = false;
-  std::string text;  // the merged configuration as a textproto
+  std::vector<ModelFamily> families;  // of the user, before the built-in table
+  std::string text;                   // the merged configuration as a textproto
 };
 
 // Reads a textproto. InvalidArgument with `source:line:column: ` before the message, also for errors of meaning: an

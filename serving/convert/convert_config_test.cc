@@ -14,6 +14,7 @@
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -170,6 +171,34 @@ TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
 TEST(ConvertConfigTest, UnknownPreset) {
   EXPECT_EQ(ConvertPreset("w9").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(ConvertPreset("w9").status().message()), HasSubstr("w8a8_dynamic"));
+}
+
+TEST(ConvertConfigTest, ThePrefixOfAnotherLanguageIsAnError) {
+  for (const char* text : {"schema: 1 base: 'w8a16' ignore: 're:.*self_attn.*'",
+                           "schema: 1 rule { match: 're:.*self_attn.*' keep_float {} }"}) {
+    const absl::Status status = ParseConvertConfig(text, "c.textproto").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("c.textproto:1:"), HasSubstr("the prefix \"re:\""),
+                                                     HasSubstr("write \".*self_attn.*\"")));
+  }
+  EXPECT_TRUE(ParseConvertConfig("schema: 1 base: 'w8a16' ignore: '[r]e:x'", "c").ok());
+}
+
+TEST(ConvertConfigTest, FamiliesAndSplitGroups) {
+  const absl::StatusOr<ConvertConfig> config =
+      ParseConvertConfig("schema: 1 base: 'w8a16' family { name: 'mine' model_type: ['a', 'b'] head: 'out' }", "c");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->families.size(), 1u);
+  EXPECT_EQ(config->families[0].heads, std::vector<std::string>{"out"});
+  EXPECT_THAT(
+      std::string(
+          ParseConvertConfig("schema: 1 base: 'w8a16' family { name: 'mine' head: '(' }", "c").status().message()),
+      HasSubstr("c:1:"));
+  EXPECT_THAT(std::string(ParseConvertConfig(
+                              "schema: 1 rule { match: 'a' keep_float {} on_split_group: ON_SPLIT_GROUP_WARN }", "c")
+                              .status()
+                              .message()),
+              HasSubstr("on_split_group is only valid with quantize"));
 }
 
 }  // namespace

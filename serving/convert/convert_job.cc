@@ -87,11 +87,8 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
       AQT_ASSIGN_OR_RETURN(plan, MakePlan(input, model, recipe, plan_options));
     }
   }
-  for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.decision.warning.empty())
-      report.warnings.push_back(absl::StrCat(io::Printable(tensor.name()), ": ", tensor.decision.warning));
-  }
-  report.warnings.insert(report.warnings.end(), plan.warnings.begin(), plan.warnings.end());
+  const std::vector<std::string> warnings = AllWarnings(plan);
+  report.warnings.insert(report.warnings.end(), warnings.begin(), warnings.end());
 
   const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(plan.old_bytes) : nullptr;
   options.progress = progress.get();

@@ -1,6 +1,8 @@
 #include "serving/convert/plan.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,6 +16,10 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
+#include "serving/convert/fused_groups.h"
+#include "serving/convert/ignore_list.h"
+#include "serving/families/module_name.h"
+#include "serving/families/module_roles.h"
 #include "serving/formats/quantized_already.h"
 #include "serving/tools/text.h"
 
@@ -22,18 +28,37 @@ namespace {
 
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
 
-absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const Recipe& recipe) {
-  if (!recipe.like.has_value()) return RuleSet::FromConfig(*recipe.config);
-  return RuleSet::FromQuantizationConfig(*recipe.like,
+ModuleRoles MakeRoles(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe) {
+  if (!recipe.config.has_value()) return ModuleRoles(source, model.facts);
+  return ModuleRoles(source, model.facts, recipe.config->families);
+}
+
+absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const ModuleRoles& roles, const Recipe& recipe) {
+  if (!recipe.like.has_value()) return RuleSet::FromConfig(*recipe.config, roles);
+  return RuleSet::FromQuantizationConfig(*recipe.like, roles,
                                          [&source](absl::string_view module) { return HasModule(source, module); });
 }
 
-bool HasStoredHead(const io::TensorSource& source) {
+bool HasStoredHead(const io::TensorSource& source, const ModuleRoles& roles) {
   for (const io::TensorInfo& tensor : source.tensors()) {
     const std::optional<absl::string_view> module = ModuleOf(tensor.name);
-    if (module.has_value() && IsHeadName(*module)) return true;
+    if (module.has_value() && tensor.shape.rank() == 2 && roles.Of(*module, tensor.shape).role == Role::kHead)
+      return true;
   }
   return false;
+}
+
+// Whether input and output embeddings are one tensor, and whether the head is left to the loader.
+struct Tied {
+  bool tied = false;
+  bool head_not_stored = false;
+};
+Tied FindTied(const io::TensorSource& source, const ModelConfig& model, const ModuleRoles& roles) {
+  const bool stored = HasStoredHead(source, roles);
+  const bool tied = model.tie_word_embeddings.value_or(model.facts.has_output_head && !stored);
+  // Some configurations say nothing, or the wrong thing; the table knows the classes that do not store their head.
+  const bool shared = model.facts.has_output_head && roles.has_family_tied_heads();
+  return {tied, !stored && (tied || shared)};
 }
 
 absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
@@ -47,60 +72,48 @@ absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
                                                ": AQT's weight rules ", what, ", or the compressed_tensors rules"));
 }
 
-bool IsTied(const io::TensorSource& source, const ModelConfig& model) {
-  if (model.tie_word_embeddings.has_value()) return *model.tie_word_embeddings;
-  return model.has_output_head && !HasStoredHead(source);
+// Whether the class Linear would not cover the quantized module when the output is read again: with all that is known
+// of the model, or, as for a single file, without its config.json and the user's families.
+bool NeedsTarget(const ModuleRoles& roles, const TensorPlan& tensor) {
+  static const auto* const by_name = new ModuleRoles();
+  const Shape& shape = tensor.input->shape;
+  return IsEmbeddingName(tensor.module()) || IsBuiltInIgnored(roles.Of(tensor.module(), shape).role) ||
+         IsBuiltInIgnored(by_name->Of(tensor.module(), shape).role);
 }
 
-// The module that a loader would take for a quantized one if `ignore` did not name it, or null: a weight of the class
-// Linear, as far as name and rank tell, or experts in one tensor.
-std::optional<std::string> ModuleToIgnore(const TensorPlan& tensor, bool only_left_out) {
-  const io::TensorInfo& info = *tensor.input;
-  if (info.shape.rank() == 3) return info.name.substr(0, info.name.find_last_of('.'));
-  const bool linear = tensor.decision.candidate && info.shape.rank() == 2 && !IsEmbeddingName(*ModuleOf(info.name));
-  if (!linear || (only_left_out && !tensor.decision.left_out)) return std::nullopt;
-  return std::string(*ModuleOf(info.name));
-}
-
-// What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point, by
-// name. With several: every module by name.
-QuantizationConfig DescribeOutput(const io::TensorSource& source, const ModelConfig& model, const Plan& plan,
-                                  const Recipe& recipe) {
+// What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point.
+// With several: every module by name.
+QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const ModuleRoles& roles, bool tied_head) {
   const bool like = recipe.like.has_value();
   QuantizationConfig config;
   if (like) config = *recipe.like;
   config.notes.clear();
   std::set<std::string> ignored(config.ignore.begin(), config.ignore.end());
-  const auto ignore = [&](const std::string& module) {
-    if (std::string entry = TargetOf(module); ignored.insert(entry).second) config.ignore.push_back(std::move(entry));
-  };
-  std::vector<std::vector<std::string>> modules;  // of each group
+  for (std::string& entry : IgnoreEntries(roles, plan.tensors, {.only_left_out = like, .tied_head = tied_head})) {
+    if (ignored.insert(entry).second) config.ignore.push_back(std::move(entry));
+  }
+  if (like) return config;
+  std::vector<std::vector<const TensorPlan*>> modules;  // of each group
   for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.quantized()) {
-      if (const std::optional<std::string> module = ModuleToIgnore(tensor, like)) ignore(*module);
-      continue;
-    }
-    if (like) continue;
+    if (!tensor.quantized()) continue;
     size_t g = 0;
     while (g < config.groups.size() && config.groups[g].scheme != *tensor.decision.scheme) ++g;
     if (g == config.groups.size()) {
       config.groups.push_back({absl::StrCat("group_", g), {}, *tensor.decision.scheme});
       modules.emplace_back();
     }
-    modules[g].emplace_back(*ModuleOf(tensor.name()));
+    modules[g].push_back(&tensor);
   }
-  // A head that shares the embedding's tensor is a module of its own when the model is built.
-  if (IsTied(source, model) && !HasStoredHead(source)) ignore("lm_head");
-  if (like) return config;
-  if (config.groups.size() != 1) {
-    for (size_t g = 0; g < config.groups.size(); ++g) {
-      for (const std::string& module : modules[g]) config.groups[g].targets.push_back(TargetOf(module));
+  const bool by_class = config.groups.size() == 1;
+  if (by_class) config.groups[0].targets.push_back("Linear");
+  for (size_t g = 0; g < config.groups.size(); ++g) {
+    for (const TensorPlan* tensor : modules[g]) {
+      if (by_class && !NeedsTarget(roles, *tensor)) continue;
+      const absl::string_view module = tensor->module();
+      config.groups[g].targets.push_back(TargetOf(module));
+      const absl::string_view asked = ExpertsOf(module).empty() ? "" : roles.AskedName(LastPartOf(module));
+      if (!asked.empty()) config.groups[g].targets.push_back(absl::StrCat(ParentOf(module), ".", asked));
     }
-    return config;
-  }
-  config.groups[0].targets.push_back("Linear");
-  for (const std::string& module : modules[0]) {  // those that "Linear" would not cover when this is read again
-    if (RuleSet::IsBuiltInIgnored(module)) config.groups[0].targets.push_back(TargetOf(module));
   }
   return config;
 }
@@ -165,6 +178,34 @@ absl::Status CheckNames(const Plan& plan) {
   return absl::OkStatus();
 }
 
+// Why the candidates of the plan stay in floating point: each reason once, with the number of weights; the most
+// frequent one first.
+std::string WhyNothing(const Plan& plan) {
+  std::vector<std::pair<std::string, int>> reasons;
+  const auto count = [&](const std::string& reason) {
+    auto it = std::find_if(reasons.begin(), reasons.end(), [&](const auto& r) { return r.first == reason; });
+    if (it == reasons.end()) it = reasons.insert(it, {reason, 0});
+    ++it->second;
+  };
+  int no_weights = 0;
+  for (const TensorPlan& tensor : plan.tensors) {
+    const Decision& decision = tensor.decision;
+    if (!decision.candidate && decision.role != Role::kExperts) ++no_weights;
+    else count(decision.warning.empty() ? decision.reason : decision.warning);
+  }
+  std::stable_sort(reasons.begin(), reasons.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  if (no_weights > 0) reasons.emplace_back("not a weight of rank 2 or more", no_weights);
+  constexpr size_t kMaxReasons = 8;
+  const size_t more = reasons.size() - std::min(reasons.size(), kMaxReasons);
+  reasons.resize(reasons.size() - more);
+  return absl::StrCat(absl::StrJoin(reasons, "; ",
+                                    [](std::string* out, const auto& reason) {
+                                      absl::StrAppend(out, reason.second,
+                                                      reason.second == 1 ? " tensor: " : " tensors: ", reason.first);
+                                    }),
+                      more > 0 ? absl::StrCat("; and ", more, " more reasons") : "");
+}
+
 absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) {
   for (const std::string& label : rules.Unused()) {
     const std::string message = absl::StrCat(label, " has no effect on this checkpoint");
@@ -176,17 +217,36 @@ absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) 
   }
   if (plan.num_quantized > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "nothing would be quantized: no rule matches a weight that can be quantized; `aqt explain` shows why");
+      absl::StrCat("nothing would be quantized: no rule matches a weight that can be quantized (", WhyNothing(plan),
+                   "); `aqt explain` shows the rules for one tensor"));
 }
 
-}  // namespace
+// What is worth a line about the model as a whole.
+void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
+  if (!roles.unknown_type().empty()) {
+    plan.warnings.push_back(
+        absl::StrCat("the model type ", roles.unknown_type(),
+                     " is not in the table of model families: what its modules are is told from names "
+                     "and shapes; look at `aqt plan`, and add a `family` to the configuration if it "
+                     "is wrong"));
+  }
+  std::map<std::string, int> towers;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.decision.left_out && tensor.decision.role == Role::kTower && tensor.input->shape.rank() == 2) {
+      ++towers[tensor.decision.tower];
+    }
+  }
+  for (const auto& [tower, count] : towers) {
+    plan.warnings.push_back(
+        absl::StrCat(io::Printable(tower), ": ", count, count == 1 ? " weight" : " weights",
+                     " of this vision or audio part stay in floating point, as servers expect; a rule "
+                     "with override_ignore quantizes them"));
+  }
+}
 
-absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
-                              const PlanOptions& options) {
-  AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, recipe));
-  const bool tied = IsTied(source, model);
-  Plan plan;
+// Decides for each tensor, and settles the groups of tensors that belong together.
+absl::Status DecideAll(const io::TensorSource& source, RuleSet& rules, const ModuleRoles& roles, bool tied,
+                       const PlanOptions& options, Plan& plan) {
   for (const io::TensorInfo& input : source.tensors()) {
     TensorPlan tensor;
     tensor.input = &input;
@@ -194,11 +254,31 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
     if (tensor.quantized() && options.keep_float.contains(input.name)) {
       tensor.decision.scheme.reset();
       tensor.decision.left_out = true;
+      tensor.decision.non_finite = true;
       tensor.decision.warning = "holds a NaN or an infinity: left in floating point";
     }
+    plan.tensors.push_back(std::move(tensor));
+  }
+  AQT_ASSIGN_OR_RETURN(std::vector<std::string> split, SettleFusedGroups(roles, plan.tensors));
+  std::move(split.begin(), split.end(), std::back_inserter(plan.warnings));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
+                              const PlanOptions& options) {
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
+  const ModuleRoles roles = MakeRoles(source, model, recipe);
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe));
+  const Tied tied = FindTied(source, model, roles);
+  Plan plan;
+  AQT_RETURN_IF_ERROR(DecideAll(source, rules, roles, tied.tied, options, plan));
+  for (TensorPlan& tensor : plan.tensors) {
+    const io::TensorInfo& input = *tensor.input;
     if (tensor.quantized()) {
       AQT_RETURN_IF_ERROR(CheckWeightRules(recipe, tensor));
-      tensor.outputs = OutputTensors(*tensor.decision.scheme, *ModuleOf(tensor.name()), input.dtype, input.shape);
+      tensor.outputs = OutputTensors(*tensor.decision.scheme, tensor.module(), input.dtype, input.shape);
       ++plan.num_quantized;
     } else {
       tensor.outputs = {input};
@@ -210,14 +290,38 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
     }
     plan.old_bytes += tensor.old_bytes;
     plan.new_bytes += tensor.new_bytes;
-    plan.tensors.push_back(std::move(tensor));
   }
   AQT_RETURN_IF_ERROR(CheckRules(rules, recipe, plan));
+  AddModelWarnings(roles, plan);
   plan.warnings.insert(plan.warnings.end(), source.warnings().begin(), source.warnings().end());
   AQT_RETURN_IF_ERROR(CheckNames(plan));
   AQT_RETURN_IF_ERROR(AssignShards(source, options, plan));
-  plan.quantization_config = DescribeOutput(source, model, plan, recipe);
+  plan.quantization_config = DescribeOutput(plan, recipe, roles, tied.head_not_stored);
   return plan;
+}
+
+std::vector<std::string> AllWarnings(const Plan& plan) {
+  struct Line {
+    const TensorPlan* first;
+    int count = 0;
+  };
+  std::vector<Line> lines;
+  absl::flat_hash_map<std::string, size_t> line_of;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.decision.warning.empty()) continue;
+    const auto [it, inserted] =
+        line_of.try_emplace(absl::StrCat(WithoutNumbers(tensor.name()), "\n", tensor.decision.warning), lines.size());
+    if (inserted) lines.push_back({&tensor});
+    ++lines[it->second].count;
+  }
+  std::vector<std::string> warnings;
+  for (const auto& [first, count] : lines) {
+    warnings.push_back(absl::StrCat(io::Printable(first->name()),
+                                    count > 1 ? absl::StrCat(" and ", count - 1, " like it") : "", ": ",
+                                    first->decision.warning));
+  }
+  warnings.insert(warnings.end(), plan.warnings.begin(), plan.warnings.end());
+  return warnings;
 }
 
 bool HasModule(const io::TensorSource& source, absl::string_view module) {
@@ -247,7 +351,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::
 absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view name) {
   AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, recipe));
+  const ModuleRoles roles = MakeRoles(source, model, recipe);
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe));
   const io::TensorInfo* tensor = source.Find(name);
   if (tensor == nullptr) tensor = source.Find(absl::StrCat(name, kWeight));
   if (tensor == nullptr) {
@@ -261,9 +366,9 @@ absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelC
                                      : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
   }
   std::vector<std::string> trace;
-  absl::StatusOr<Decision> decision = rules.Decide(*tensor, IsTied(source, model), &trace);
-  std::string text =
-      absl::StrCat(io::Printable(tensor->name), " ", io::ToString(tensor->dtype), tensor->shape.ToString(), "\n");
+  absl::StatusOr<Decision> decision = rules.Decide(*tensor, FindTied(source, model, roles).tied, &trace);
+  std::string text = absl::StrCat(io::Printable(tensor->name), " ", io::ToString(tensor->dtype),
+                                  tensor->shape.ToString(), "\n  ", roles.description(), "\n");
   for (const std::string& line : trace) absl::StrAppend(&text, "  ", io::PrintableLine(line), "\n");
   if (!decision.ok()) {
     absl::StrAppend(&text, "  => error: ", io::PrintableLine(decision.status().message()), "\n");
@@ -282,11 +387,7 @@ void PrintPlan(const Plan& plan, std::ostream& out) {
                t.decision.reason});
   }
   table.Print(out);
-  for (const TensorPlan& t : plan.tensors) {
-    if (!t.decision.warning.empty())
-      out << "warning: " << io::Printable(t.name()) << ": " << io::PrintableLine(t.decision.warning) << "\n";
-  }
-  for (const std::string& warning : plan.warnings) out << "warning: " << io::PrintableLine(warning) << "\n";
+  for (const std::string& warning : AllWarnings(plan)) out << "warning: " << io::PrintableLine(warning) << "\n";
   out << plan.tensors.size() << " tensors, " << plan.num_quantized << " to be quantized; " << HumanBytes(plan.old_bytes)
       << " -> " << HumanBytes(plan.new_bytes) << " in " << plan.shard_names.size()
       << (plan.shard_names.size() == 1 ? " file" : " files") << "\n";

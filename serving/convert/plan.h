@@ -19,6 +19,7 @@
 #include "aqt/io/tensor_spec.h"
 #include "serving/convert/recipe.h"
 #include "serving/convert/rules.h"
+#include "serving/convert/tensor_plan.h"
 #include "serving/formats/quantization_config.h"
 
 namespace aqt::serving {
@@ -30,24 +31,12 @@ struct PlanOptions {
   std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
 };
 
-struct TensorPlan {
-  const io::TensorInfo* input = nullptr;  // lives as long as the source
-  Decision decision;
-  std::vector<io::TensorSpec> outputs;  // the input's own if it is carried over; see OutputTensors in scheme.h
-  int64_t old_bytes = 0;
-  int64_t new_bytes = 0;
-  int output_shard = 0;
-
-  const std::string& name() const { return input->name; }
-  bool quantized() const { return decision.scheme.has_value(); }
-};
-
 struct Plan {
   std::vector<TensorPlan> tensors;  // in the order of the checkpoint
   std::vector<std::string> shard_names;
   bool has_index = false;  // of the output
   QuantizationConfig quantization_config;
-  std::vector<std::string> warnings;  // about the whole plan, not single tensors
+  std::vector<std::string> warnings;  // about the whole plan, not single tensors; AllWarnings has those, too
   int num_quantized = 0;
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
@@ -59,6 +48,10 @@ struct Plan {
 // The plan refers to `source`, which must outlive it.
 absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options = {});
+
+// The warnings about tensors, then those about the whole plan. Tensors that differ only in the numbers of their names
+// share a line.
+std::vector<std::string> AllWarnings(const Plan& plan);
 
 // Whether there is a weight of that module.
 bool HasModule(const io::TensorSource& source, absl::string_view module);

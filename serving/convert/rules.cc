@@ -1,7 +1,6 @@
 #include "serving/convert/rules.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -11,41 +10,12 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "re2/re2.h"
+#include "serving/families/module_name.h"
 
 namespace aqt::serving {
 namespace {
 
 re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
-
-// An entry of the built-in list. The pattern must match the whole module name, in any case; most look at its last part.
-struct BuiltIn {
-  const char* what;
-  RE2 pattern;
-};
-const BuiltIn& Embeddings() {
-  static const auto* const built_in =
-      new BuiltIn{"embedding", RE2(R"((?i)(?:.*\.)?(?:[^.]*embed[^.]*|wte|wpe|shared))")};
-  return *built_in;
-}
-const BuiltIn& Heads() {
-  static const auto* const built_in =
-      new BuiltIn{"output head", RE2(R"((?i)(?:.*\.)?(?:lm_head|embed_out|output_projection)|output)")};
-  return *built_in;
-}
-const BuiltIn& Norms() {
-  static const auto* const built_in = new BuiltIn{"norm", RE2(R"((?i)(?:.*\.)?(?:[^.]*norm[^.]*|ln_[^.]*))")};
-  return *built_in;
-}
-const BuiltIn& Routers() {
-  static const auto* const built_in =
-      new BuiltIn{"router", RE2(R"((?i)(?:.*\.)?(?:gate|router|shared_expert_gate)|(?:.*\.)?router\..*)")};
-  return *built_in;
-}
-std::array<const BuiltIn*, 4> BuiltIns() { return {&Embeddings(), &Heads(), &Norms(), &Routers()}; }
-
-bool Matches(const BuiltIn& built_in, absl::string_view module) {
-  return RE2::FullMatch(Piece(module), built_in.pattern);
-}
 
 // A rule's pattern: the whole name of the tensor or of its module.
 std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std::string& pattern) {
@@ -64,9 +34,6 @@ bool MayBeClass(absl::string_view text) {
 }
 
 }  // namespace
-
-bool IsEmbeddingName(absl::string_view module) { return Matches(Embeddings(), module); }
-bool IsHeadName(absl::string_view module) { return Matches(Heads(), module); }
 
 std::string TargetOf(absl::string_view module) {
   if (!MayBeClass(module) && !IsRegexTarget(module)) return std::string(module);
@@ -93,25 +60,15 @@ absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
   return Matcher([name = std::string(entry)](absl::string_view, absl::string_view module) { return module == name; });
 }
 
-void RuleSet::AddBuiltInIgnores() {
-  for (const BuiltIn* built_in : BuiltIns()) {
-    Ignore ignore;
-    ignore.label = absl::StrCat("built-in ignore list (", built_in->what, ")");
-    ignore.matches = [built_in](absl::string_view, absl::string_view module) { return Matches(*built_in, module); };
-    ignore.built_in = true;
-    ignores_.push_back(std::move(ignore));
-  }
-}
-
-absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config) {
-  RuleSet set;
+absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config, const ModuleRoles& roles) {
+  RuleSet set(roles);
   for (const std::string& pattern : config.ignore) {
     Ignore ignore;
     ignore.label = absl::StrCat("ignore \"", io::Printable(pattern), "\"");
     ignore.matches = FullMatcher(pattern);
     set.ignores_.push_back(std::move(ignore));
   }
-  if (config.default_ignore) set.AddBuiltInIgnores();
+  set.built_in_ignores_ = config.default_ignore;
   for (size_t i = 0; i < config.rules.size(); ++i) {
     const ConfigRule& from = config.rules[i];
     Rule rule;
@@ -120,20 +77,22 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config) {
     rule.scheme = from.scheme;
     rule.heeds_ignore = rule.heeds_built_in = !from.override_ignore;
     rule.keep_unsuitable = from.keep_unsuitable;
+    rule.on_split_group = from.on_split_group;
     set.rules_.push_back(std::move(rule));
   }
   return set;
 }
 
-absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig& config, const IsModule& is_module) {
-  RuleSet set;
+absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig& config, const ModuleRoles& roles,
+                                                        const IsModule& is_module) {
+  RuleSet set(roles);
   for (const std::string& entry : config.ignore) {
     Ignore ignore;
     ignore.label = absl::StrCat("ignore \"", io::Printable(entry), "\"");
     AQT_ASSIGN_OR_RETURN(ignore.matches, MakeMatcher(entry));
+    ignore.used = roles.IsLoaderName(entry);
     set.ignores_.push_back(std::move(ignore));
   }
-  set.AddBuiltInIgnores();
 
   struct Target {
     int precedence;  // 0 exact, 1 pattern, 2 class
@@ -165,43 +124,85 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
     rule.heeds_built_in = target.precedence == 2;
     rule.keep_unsuitable = target.precedence == 2;
     rule.as_written = target.precedence < 2;
+    rule.used = target.precedence == 0 && roles.IsLoaderName(target.text);
     set.rules_.push_back(std::move(rule));
   }
   return set;
 }
 
-const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::string_view module, bool user,
-                                           bool built_in) {
+const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::string_view module) {
   const Ignore* found = nullptr;
   for (Ignore& ignore : ignores_) {
-    if (!(ignore.built_in ? built_in : user) || !ignore.matches(tensor, module)) continue;
+    if (!ignore.matches(tensor, module)) continue;
     ignore.used = true;  // every entry that matches counts as used, not only the first
     if (found == nullptr) found = &ignore;
   }
   return found;
 }
 
+// Of a tensor that is not the weight of rank 2 or more of a module.
+Decision RuleSet::NoCandidate(const io::TensorSpec& tensor) {
+  Decision decision;
+  const bool is_weight = ModuleOf(tensor.name).has_value();
+  decision.reason = is_weight ? absl::StrCat("rank ", tensor.shape.rank()) : "not named *.weight";
+  if (!is_weight && tensor.shape.rank() >= 3) {
+    decision.role = roles_->Of(tensor.name, tensor.shape).role;
+    if (decision.role == Role::kExperts) {
+      decision.warning =
+          absl::StrCat("rank ", tensor.shape.rank(), ": all experts in one tensor, carried over as it is; ",
+                       "to quantize them, split them into one weight per expert");
+    }
+  }
+  // An entry of the ignore list may name such a tensor; then it counts as used.
+  FindIgnore(tensor.name, ParentOf(tensor.name));
+  return decision;
+}
+
+absl::Status RuleSet::CheckSuitable(const Rule& rule, const io::TensorSpec& tensor, const ModuleRole& role, bool tied,
+                                    Decision& decision) const {
+  if (role.role == Role::kConvolution) {
+    return absl::UnimplementedError(absl::StrCat(
+        "rank ", tensor.shape.rank(), ", as of a convolution; only weights of rank 2 [out, in] can be quantized"));
+  }
+  if (role.role == Role::kTransposed) {
+    return absl::UnimplementedError(absl::StrCat(
+        "stored transposed, as [in, out] (class Conv1D; ", role.why,
+        "): scales of its rows would be of inputs, and no loader expects it quantized; transpose it, and make "
+        "the model's class Linear, to quantize it"));
+  }
+  AQT_RETURN_IF_ERROR(CheckApplicable(*rule.scheme, tensor.dtype, tensor.shape));
+  if (const absl::Status groups = CheckInputGroups(*rule.scheme, tensor.shape); !groups.ok()) {
+    if (!rule.as_written) return groups;
+    decision.warning = std::string(groups.message());
+  }
+  if (tied && (role.role == Role::kEmbedding || role.role == Role::kHead)) {
+    return absl::InvalidArgumentError(
+        "input and output embeddings are tied (tie_word_embeddings): quantizing one would change both; keep "
+        "it in floating point");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace) {
   const auto note = [trace](absl::string_view line) {
     if (trace != nullptr) trace->emplace_back(line);
   };
-  Decision decision;
   const std::optional<absl::string_view> module = ModuleOf(tensor.name);
   if (!module.has_value() || tensor.shape.rank() < 2) {
-    decision.reason = module.has_value() ? absl::StrCat("rank ", tensor.shape.rank()) : "not named *.weight";
-    if (!module.has_value() && tensor.shape.rank() == 3) {
-      decision.warning =
-          "rank 3 and not named *.weight: carried over as it is; if these are the weights of experts, split them";
-    }
-    // An entry of the ignore list may name such a tensor; then it counts as used.
-    const size_t dot = tensor.name.rfind('.');
-    FindIgnore(tensor.name, absl::string_view(tensor.name).substr(0, dot == std::string::npos ? 0 : dot), true, false);
+    Decision decision = NoCandidate(tensor);
     note(absl::StrCat("no candidate: ", decision.reason));
     return decision;
   }
+  const ModuleRole role = roles_->Of(*module, tensor.shape);
+  Decision decision;
   decision.candidate = true;
-  const Ignore* const by_user = FindIgnore(tensor.name, *module, true, false);
-  const Ignore* const by_us = FindIgnore(tensor.name, *module, false, true);
+  decision.role = role.role;
+  decision.tower = role.tower;
+  const std::string what = absl::StrCat(ToString(role.role), role.why.empty() ? "" : ", ", role.why);
+  if (role.role != Role::kLinear) note(absl::StrCat("the module is: ", what));
+  const std::string built_in = absl::StrCat("built-in ignore list (", what, ")");
+  const bool on_built_in_list = built_in_ignores_ && IsBuiltInIgnored(role.role);
+  const Ignore* const by_user = FindIgnore(tensor.name, *module);
   for (Rule& rule : rules_) {
     if (!rule.matches(tensor.name, *module)) {
       note(absl::StrCat(rule.label, ": does not match"));
@@ -214,29 +215,18 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
       note(absl::StrCat(rule.label, ": matches, keep in floating point"));
       return decision;
     }
-    const Ignore* const ignored = rule.heeds_ignore && by_user != nullptr ? by_user
-                                  : rule.heeds_built_in                   ? by_us
-                                                                          : nullptr;
-    if (ignored != nullptr) {
-      if (ignored->built_in) decision.left_out = true;
-      note(absl::StrCat(rule.label, ": matches, but gives way to ", ignored->label));
-      if (decision.reason.empty()) decision.reason = ignored->label;
+    const bool ignored_by_user = rule.heeds_ignore && by_user != nullptr;
+    if (ignored_by_user || (rule.heeds_built_in && on_built_in_list)) {
+      const std::string& label = ignored_by_user ? by_user->label : built_in;
+      if (!ignored_by_user) decision.left_out = true;
+      note(absl::StrCat(rule.label, ": matches, but gives way to ", label));
+      if (decision.reason.empty()) decision.reason = label;
       continue;
     }
     rule.used = true;
     decision.left_out = false;
     decision.reason = rule.label;
-    absl::Status suitable = CheckApplicable(*rule.scheme, tensor.dtype, tensor.shape);
-    if (suitable.ok()) {
-      const absl::Status groups = CheckInputGroups(*rule.scheme, tensor.shape);
-      if (!rule.as_written) suitable = groups;
-      else if (!groups.ok()) decision.warning = std::string(groups.message());
-    }
-    if (suitable.ok() && tied && (IsEmbeddingName(*module) || IsHeadName(*module))) {
-      suitable = absl::InvalidArgumentError(
-          "input and output embeddings are tied (tie_word_embeddings): quantizing one would change both; keep "
-          "it in floating point");
-    }
+    const absl::Status suitable = CheckSuitable(rule, tensor, role, tied, decision);
     if (!suitable.ok() && !rule.keep_unsuitable) {
       return absl::Status(suitable.code(), absl::StrCat(io::Printable(tensor.name), " ", tensor.shape.ToString(),
                                                         ", by ", rule.label, ": ", suitable.message()));
@@ -248,6 +238,7 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
       return decision;
     }
     decision.scheme = rule.scheme;
+    decision.on_split_group = rule.on_split_group;
     note(absl::StrCat(rule.label, ": matches, ", Describe(*rule.scheme)));
     return decision;
   }
@@ -258,18 +249,13 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
   return decision;
 }
 
-bool RuleSet::IsBuiltInIgnored(absl::string_view module) {
-  const std::array<const BuiltIn*, 4> all = BuiltIns();
-  return std::any_of(all.begin(), all.end(), [module](const BuiltIn* built_in) { return Matches(*built_in, module); });
-}
-
 std::vector<std::string> RuleSet::Unused() const {
   std::vector<std::string> labels;
   for (const Rule& rule : rules_) {
     if (!rule.used) labels.push_back(rule.label);
   }
   for (const Ignore& ignore : ignores_) {
-    if (!ignore.used && !ignore.built_in) labels.push_back(ignore.label);
+    if (!ignore.used) labels.push_back(ignore.label);
   }
   return labels;
 }

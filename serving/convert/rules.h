@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/io/tensor_spec.h"
 #include "serving/convert/convert_config.h"
+#include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/scheme.h"
 
@@ -31,13 +32,18 @@ struct Decision {
   // A rule asks for a scheme and nothing that the user wrote excludes the weight, yet it stays in floating point: it is
   // on the built-in ignore list, or the scheme does not fit.
   bool left_out = false;
-  std::string reason;   // what decided: "rule 1 \"attention\"", "rank 1"
-  std::string warning;  // not empty if the user should look: an unsuitable weight
+  Role role = Role::kLinear;                          // of a candidate, or of a tensor of rank 3 or more
+  std::string tower;                                  // the module of the tower that it is in
+  bool non_finite = false;                            // left in floating point for a NaN or an infinity
+  std::string reason;                                 // what decided: "rule 1 \"attention\"", "rank 1"
+  std::string warning;                                // not empty if the user should look: an unsuitable weight
+  OnSplitGroup on_split_group = OnSplitGroup::kWarn;  // of the rule that quantizes it
 };
 
 class RuleSet {
  public:
-  static absl::StatusOr<RuleSet> FromConfig(const ConvertConfig& config);
+  // `roles` tells what the modules are; it must outlive the rules.
+  static absl::StatusOr<RuleSet> FromConfig(const ConvertConfig& config, const ModuleRoles& roles);
   // Whether the checkpoint has a module of that name.
   using IsModule = std::function<bool(absl::string_view)>;
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
@@ -45,7 +51,8 @@ class RuleSet {
   // stay in floating point. Under a name or a pattern, groups of dynamic activations that do not fit are only a
   // warning: the package writes such weights, too. Unimplemented for patterns that RE2 does not support (look-around),
   // and for other classes: a target written like one ("LlamaMLP") that is not the name of a module.
-  static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config, const IsModule& is_module);
+  static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config, const ModuleRoles& roles,
+                                                        const IsModule& is_module);
 
   RuleSet(RuleSet&&) = default;
   RuleSet& operator=(RuleSet&&) = default;
@@ -55,9 +62,6 @@ class RuleSet {
   // gets one line per rule that was tried.
   absl::StatusOr<Decision> Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace = nullptr);
 
-  // Whether the module is on the built-in list.
-  static bool IsBuiltInIgnored(absl::string_view module);
-
   // The labels of the rules and ignore entries that have had no effect so far.
   std::vector<std::string> Unused() const;
 
@@ -66,7 +70,6 @@ class RuleSet {
   struct Ignore {
     std::string label;
     Matcher matches;
-    bool built_in = false;
     bool used = false;
   };
   struct Rule {
@@ -77,26 +80,26 @@ class RuleSet {
     bool heeds_built_in = true;  // the built-in list
     bool keep_unsuitable = false;
     bool as_written = false;  // activations that do not fit are a warning
+    OnSplitGroup on_split_group = OnSplitGroup::kWarn;
     bool used = false;
   };
 
-  RuleSet() = default;
+  explicit RuleSet(const ModuleRoles& roles) : roles_(&roles) {}
   static absl::StatusOr<Matcher> MakeMatcher(absl::string_view entry);
-  void AddBuiltInIgnores();
-  const Ignore* FindIgnore(absl::string_view tensor, absl::string_view module, bool user, bool built_in);
+  const Ignore* FindIgnore(absl::string_view tensor, absl::string_view module);
+  Decision NoCandidate(const io::TensorSpec& tensor);
+  absl::Status CheckSuitable(const Rule& rule, const io::TensorSpec& tensor, const ModuleRole& role, bool tied,
+                             Decision& decision) const;
 
+  const ModuleRoles* roles_;
   std::vector<Ignore> ignores_;
+  bool built_in_ignores_ = true;
   std::vector<Rule> rules_;
 };
 
 // The entry of `targets` or `ignore` that means only this module: its name, or "re:^Linear$" for a name that a loader
 // would also take for a class or a pattern.
 std::string TargetOf(absl::string_view module);
-
-// True for names such as "model.embed_tokens" and "transformer.wte", which are never modules of the class Linear.
-bool IsEmbeddingName(absl::string_view module);
-// True for names such as "lm_head".
-bool IsHeadName(absl::string_view module);
 
 }  // namespace aqt::serving
 

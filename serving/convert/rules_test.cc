@@ -39,18 +39,23 @@ ConfigRule Rule(const std::string& match, std::optional<Scheme> scheme) {
   rule.scheme = std::move(scheme);
   return rule;
 }
+const ModuleRoles& NamesOnly() {
+  static const auto* const roles = new ModuleRoles();
+  return *roles;
+}
 RuleSet FromRules(std::vector<ConfigRule> rules, std::vector<std::string> ignore = {}) {
   ConvertConfig config;
   config.rules = std::move(rules);
   config.ignore = std::move(ignore);
-  return *RuleSet::FromConfig(config);
+  return *RuleSet::FromConfig(config, NamesOnly());
 }
 RuleSet FromTargets(std::vector<ConfigGroup> groups, std::vector<std::string> ignore = {},
                     std::set<std::string, std::less<>> modules = {}) {
   QuantizationConfig config;
   config.groups = std::move(groups);
   config.ignore = std::move(ignore);
-  return *RuleSet::FromQuantizationConfig(config, [&](absl::string_view module) { return modules.contains(module); });
+  return *RuleSet::FromQuantizationConfig(config, NamesOnly(),
+                                          [&](absl::string_view module) { return modules.contains(module); });
 }
 bool NoModule(absl::string_view) { return false; }
 io::TensorSpec Weight(const std::string& name, Shape shape = {64, 64}, io::FileDType dtype = io::FileDType::kF32) {
@@ -115,7 +120,7 @@ TEST(RulesTest, IgnoresCanBeOverridden) {
   ConvertConfig config;
   config.rules = {Rule(".*", Int8())};
   config.default_ignore = false;
-  EXPECT_TRUE(RuleSet::FromConfig(config)->Decide(Weight("lm_head.weight"), false)->scheme.has_value());
+  EXPECT_TRUE(RuleSet::FromConfig(config, NamesOnly())->Decide(Weight("lm_head.weight"), false)->scheme.has_value());
 }
 
 TEST(RulesTest, AnUnsuitableWeightIsAnErrorUnlessTheRuleKeepsIt) {
@@ -131,8 +136,8 @@ TEST(RulesTest, AnUnsuitableWeightIsAnErrorUnlessTheRuleKeepsIt) {
              {Weight("a.weight", {4096, 11008}),
               "group size 96 does not divide 11008 (axis 1); use a group size of 32, 43, 64, 86, 128, 172",
               absl::StatusCode::kInvalidArgument},
-             {Weight("a.weight", {8, 96, 96}), "experts", absl::StatusCode::kUnimplemented},
-             {Weight("a.weight", {8, 96, 3, 3}), "rank 4", absl::StatusCode::kUnimplemented},
+             {Weight("a.weight", {8, 96, 96}), "rank 3", absl::StatusCode::kUnimplemented},
+             {Weight("a.weight", {8, 96, 3, 3}), "as of a convolution", absl::StatusCode::kUnimplemented},
              {Weight("a.weight", {8, 96}, io::FileDType::kF64), "dtype F64", absl::StatusCode::kUnimplemented},
              {Weight("a.weight", {8, 96}, io::FileDType::kF8E4M3), "dtype F8_E4M3", absl::StatusCode::kUnimplemented},
              {Weight("a.weight", {0, 96}), "no elements", absl::StatusCode::kUnimplemented},
@@ -272,9 +277,10 @@ TEST(RulesTest, NamesInMessagesArePrintable) {
 TEST(RulesTest, RefusesTargetsItCannotApply) {
   QuantizationConfig config;
   config.groups = {{"group_0", {"LlamaAttention"}, Int8()}};
-  EXPECT_EQ(RuleSet::FromQuantizationConfig(config, NoModule).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(RuleSet::FromQuantizationConfig(config, NamesOnly(), NoModule).status().code(),
+            absl::StatusCode::kUnimplemented);
   config.groups[0].targets = {"re:^(?!.*head).*"};
-  const absl::Status status = RuleSet::FromQuantizationConfig(config, NoModule).status();
+  const absl::Status status = RuleSet::FromQuantizationConfig(config, NamesOnly(), NoModule).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), HasSubstr("look-around"));
 }
@@ -291,7 +297,7 @@ TEST(RulesTest, TraceShowsEveryRule) {
   RuleSet rules = FromRules({Rule("b", Int8()), Rule(".*", Int8())});
   std::vector<std::string> trace;
   ASSERT_TRUE(rules.Decide(Weight("lm_head.weight"), false, &trace).ok());
-  EXPECT_THAT(trace, ElementsAre("rule 1 \"b\": does not match",
+  EXPECT_THAT(trace, ElementsAre("the module is: output head", "rule 1 \"b\": does not match",
                                  "rule 2 \".*\": matches, but gives way to built-in ignore list (output head)"));
 }
 

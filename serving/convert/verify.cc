@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "serving/convert/plan.h"
 #include "serving/convert/rules.h"
+#include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
@@ -165,9 +166,10 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
   }
   absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(*model.quantization_config);
   if (!config.ok()) return Annotate(config.status(), output.path());
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, RuleSet::FromQuantizationConfig(*config, [&input](absl::string_view module) {
-                         return HasModule(input, module);
-                       }));
+  const ModuleRoles roles(input, model.facts);
+  AQT_ASSIGN_OR_RETURN(RuleSet rules,
+                       RuleSet::FromQuantizationConfig(
+                           *config, roles, [&input](absl::string_view module) { return HasModule(input, module); }));
 
   VerifyReport report;
   const std::vector<io::TensorInfo>& tensors = input.tensors();

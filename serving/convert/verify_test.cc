@@ -288,7 +288,7 @@ TEST_F(VerifyTest, ModulesOfAnyName) {
   const std::string int8 = "quantize { weights { num_bits: 8 per_channel {} } }";
   const std::string int4 = "quantize { weights { num_bits: 4 per_group { size: 32 } } }";
   const std::pair<std::string, size_t> cases[] = {
-      {"schema: 1 ignore: 'Linear' ignore: 're:x' rule { match: '.*' " + int8 + " }", 4},
+      {"schema: 1 ignore: 'Linear' ignore: '[r]e:x' rule { match: '.*' " + int8 + " }", 4},
       {"schema: 1 rule { match: 'Embedding' override_ignore: true " + int8 + " } rule { match: '.*' " + int8 + " }", 7},
       {"schema: 1 rule { match: 'Dense_.*|Linear|re:x' " + int8 + " } rule { match: '.*' override_ignore: true " +
            int4 + " }",

@@ -387,13 +387,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
       if (method.is_string()) config.quant_method = method.get<std::string>();
     }
   }
-  for (const Json& name : At(json, "architectures")) {
-    if (!name.is_string()) continue;
-    const std::string text = name.get<std::string>();
-    if (absl::EndsWith(text, "ForCausalLM") || absl::EndsWith(text, "ForConditionalGeneration")) {
-      config.has_output_head = true;
-    }
-  }
+  config.facts = ReadModelFacts(text);
   return config;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "serving/formats/model_facts.h"
 #include "serving/formats/scheme.h"
 
 namespace aqt::serving {
@@ -41,8 +42,7 @@ struct QuantizationConfig {
 // What the converter needs from a config.json.
 struct ModelConfig {
   std::optional<bool> tie_word_embeddings;  // as written
-  // `architectures` names a model that ends in an output head, whether or not it is stored.
-  bool has_output_head = false;
+  ModelFacts facts;
   // The text of `quantization_config` or `compression_config`, if there is one, also within `text_config`.
   std::optional<std::string> quantization_config;
   std::string quant_method;  // the one in there; empty if not given

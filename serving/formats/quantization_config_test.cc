@@ -266,7 +266,7 @@ constexpr char kFromPython[] = R"({
 TEST(ModelConfigTest, ReadsWhatPythonWrites) {
   const absl::StatusOr<ModelConfig> model = ParseModelConfig(kFromPython);
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_TRUE(model->has_output_head);
+  EXPECT_TRUE(model->facts.has_output_head);
   EXPECT_EQ(model->tie_word_embeddings, true);
   // They are also accepted in a quantization_config where they have no effect, and refused where they would have one.
   EXPECT_TRUE(Edited(R"("unknown_at_top": 1)", R"("unknown_at_top": [NaN, 1e999])").ok());
@@ -306,9 +306,9 @@ TEST(ModelConfigTest, ReadsWhatItSaysOfTheEmbeddings) {
             false);
   EXPECT_EQ(ParseModelConfig(R"({"text_config": {"tie_word_embeddings": true}})")->tie_word_embeddings, true);
   EXPECT_EQ(ParseModelConfig("{}")->tie_word_embeddings, std::nullopt);
-  EXPECT_TRUE(ParseModelConfig(R"({"architectures": ["GemmaForCausalLM"]})")->has_output_head);
-  EXPECT_FALSE(ParseModelConfig(R"({"architectures": ["BertModel", 3]})")->has_output_head);
-  EXPECT_FALSE(ParseModelConfig(R"({"architectures": null})")->has_output_head);
+  EXPECT_TRUE(ParseModelConfig(R"({"architectures": ["GemmaForCausalLM"]})")->facts.has_output_head);
+  EXPECT_FALSE(ParseModelConfig(R"({"architectures": ["BertModel", 3]})")->facts.has_output_head);
+  EXPECT_FALSE(ParseModelConfig(R"({"architectures": null})")->facts.has_output_head);
 }
 
 TEST(ModelConfigTest, RefusesDamage) {

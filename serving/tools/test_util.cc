@@ -91,7 +91,7 @@ NamedArrays SmallModel(DType dtype) {
 namespace {
 void WriteOtherFiles(const std::string& folder) {
   WriteText(io::JoinPath(folder, "config.json"),
-            "{\"model_type\": \"tiny\", \"hidden_size\": 32, \"rope\": [1e-05, null]}");
+            "{\"model_type\": \"llama\", \"hidden_size\": 32, \"rope\": [1e-05, null]}");
   WriteText(io::JoinPath(folder, "tokenizer.json"), "{}");
   AQT_CHECK(Fs().CreateFolder(io::JoinPath(folder, "1_Pooling")).ok());
   WriteText(io::JoinPath(folder, "1_Pooling/config.json"), "{\"pooling\": true}");

@@ -13,6 +13,7 @@
 #include "aqt/io/tensor_spec.h"
 #include "serving/convert/convert_config.h"
 #include "serving/convert/rules.h"
+#include "serving/families/module_roles.h"
 #include "tests/fuzz/text_error.h"
 
 namespace serving = aqt::serving;
@@ -31,7 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   AQT_CHECK(again->default_ignore == config->default_ignore && again->weight_rules == config->weight_rules &&
             again->keep_non_finite == config->keep_non_finite);
 
-  absl::StatusOr<serving::RuleSet> rules = serving::RuleSet::FromConfig(*config);
+  static const auto* const roles = new serving::ModuleRoles();
+  absl::StatusOr<serving::RuleSet> rules = serving::RuleSet::FromConfig(*config, *roles);
   AQT_CHECK(rules.ok());
   static const auto* const tensors = new std::vector<aqt::io::TensorSpec>{
       {"model.layers.0.mlp.up_proj.weight", FileDType::kBF16, {64, 128}},

@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<serving::ModelConfig> again = serving::ParseModelConfig(*written);
   AQT_CHECK(again.ok() && again->quantization_config.has_value());
   AQT_CHECK(again->tie_word_embeddings == model->tie_word_embeddings &&
-            again->has_output_head == model->has_output_head);
+            again->facts.has_output_head == model->facts.has_output_head);
   const absl::StatusOr<serving::QuantizationConfig> read =
       serving::ParseQuantizationConfig(*again->quantization_config);
   AQT_CHECK(read.ok() && *read == *given);

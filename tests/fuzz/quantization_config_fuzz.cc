@@ -11,6 +11,7 @@
 #include "aqt/core/check.h"
 #include "aqt/io/tensor_spec.h"
 #include "serving/convert/rules.h"
+#include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/scheme.h"
 
@@ -30,8 +31,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       serving::ParseQuantizationConfig(serving::QuantizationConfigToJson(*config));
   AQT_CHECK(again.ok() && *again == *config);
 
+  static const auto* const roles = new serving::ModuleRoles();
   absl::StatusOr<serving::RuleSet> rules =
-      serving::RuleSet::FromQuantizationConfig(*config, [size](absl::string_view) { return size % 3 == 0; });
+      serving::RuleSet::FromQuantizationConfig(*config, *roles, [size](absl::string_view) { return size % 3 == 0; });
   if (!rules.ok()) {  // a class or a pattern that is not known here
     AQT_CHECK(absl::IsInvalidArgument(rules.status()) || absl::IsUnimplemented(rules.status()));
     return 0;
