@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Records what the module classes of a model family say about its checkpoint.
+
+    python3 record.py [--only REGEX] [--out DIR]
+
+Each family is made by its real class of the transformers library from a tiny configuration, and saved by the
+library. The names and shapes are those of the saved file, the classes those of the modules. What a conversion to
+int8 does with each weight follows from the class (`nn.Linear` or not) and from the few facts that a class cannot
+tell, which stand in families.py: heads, routers, classifiers. README.md has the format and the versions.
+
+Nothing here reads the converter or its table of architectures: the records are there to check it."""
+import argparse
+import json
+import os
+import re
+import struct
+import sys
+import tempfile
+import warnings
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+warnings.filterwarnings("ignore")
+
+import torch
+import transformers
+from transformers.pytorch_utils import Conv1D
+
+import families
+
+# Keys of config.json that say something about the layout; the others are left out.
+CONFIG_KEYS = re.compile(
+    r"model_type|architectures|auto_map|vocab_size|.*_vocab_size|tie_.*|.*tie_word_embeddings|num_hidden_layers|n_layers?|"
+    r"num_layers|num_decoder_layers|encoder_layers|decoder_layers|hidden_size|d_model|n_embd|is_encoder_decoder|"
+    r"num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_nextn_predict_layers|layers_block_type|"
+    r"first_k_dense_replace|num_codebooks|num_labels|num_mem_blocks|hybrid_layer_ids|depth")
+
+
+def read_header(path):
+    """Names and shapes of a safetensors file."""
+    with open(path, "rb") as f:
+        size, = struct.unpack("<Q", f.read(8))
+        header = json.loads(f.read(size))
+    header.pop("__metadata__", None)
+    return {name: (entry["shape"], entry["dtype"]) for name, entry in header.items()}
+
+
+def small_config(config):
+    """The keys of a config.json that a converter may use, also of nested configurations."""
+    out = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            if key.endswith("_config") or key.endswith("ttn_config") or key in ("decoder", "encoder", "text_encoder"):
+                nested = small_config(value)
+                if nested or key.endswith("_config"):
+                    out[key] = nested
+        elif CONFIG_KEYS.fullmatch(key) and value is not None:
+            out[key] = value
+    return out
+
+
+def hub_name(model, key):
+    """The name under which save_pretrained stores the parameter `key`."""
+    mapping = getattr(model, "_checkpoint_conversion_mapping", None) or {}
+    for replacement, pattern in ((k, v) for k, v in mapping.items()):
+        target = re.sub(r"\(.*\)", "", replacement.lstrip("^"))
+        key, n = re.subn(pattern, target, key)
+        if n:
+            break
+    renamed = model._fix_state_dict_key_on_save(key)
+    return renamed[0] if isinstance(renamed, tuple) else renamed
+
+
+def why_kept(module, key, shape):
+    """The reason that follows from the class alone, or None for a weight that int8 fits."""
+    if key.endswith("_bias"):
+        return "parameter"
+    if (len(shape) == 3 or not key.endswith(".weight")) and ("experts" in key or "Experts" in type(module).__name__):
+        return "fused_experts"
+    if not key.endswith(".weight") and key != "weight":
+        return "parameter"
+    if isinstance(module, torch.nn.modules.linear.NonDynamicallyQuantizableLinear):
+        return "multihead_attention"
+    if isinstance(module, torch.nn.Linear):
+        return None
+    if isinstance(module, torch.nn.Embedding):
+        return "embedding"
+    if isinstance(module, Conv1D):
+        return "conv1d_in_out"
+    if "Conv" in type(module).__name__:
+        return "conv"
+    if "Norm" in type(module).__name__:
+        return "norm"
+    return "parameter"
+
+
+def expert_names(name, renamed):
+    """The names by which a server asks for the experts of a fused tensor in the module `name`."""
+    for pattern, replacement in renamed.items():
+        name = re.sub(pattern, replacement, name)
+    if not name:
+        return []
+    name = re.sub(r"\.experts\..*", ".experts", name)
+    return [name] + [f"{name}.{e}.{p}" for e in (0, 3) for p in ("gate_proj", "up_proj", "down_proj")]
+
+
+def first_match(patterns, name):
+    for pattern, value in patterns.items():
+        if re.fullmatch(pattern, name):
+            return value
+    return None
+
+
+def record(family):
+    model = family.build()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder, safe_serialization=True, max_shard_size="20GB")
+        stored = read_header(os.path.join(folder, "model.safetensors"))
+        with open(os.path.join(folder, "config.json")) as f:
+            config = small_config(json.load(f))
+    out = {"family": family.name,
+           "source": f"{family.cls} of transformers {transformers.__version__}" + (f"; {family.note}" if family.note else ""),
+           "config": config, "tensors": {n: s for n, (s, _) in sorted(stored.items())},
+           "classes": {}, "tied": [], "quantized": [], "kept": {}, "either": [], "ignore": [], "ask": [], "towers": dict(family.towers)}
+    integers = {n for n, (_, d) in stored.items() if not (d.startswith("F") or d.startswith("BF"))}
+    if integers:
+        out["integers"] = sorted(integers)
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    heads = [head] if isinstance(head, torch.nn.Module) else []
+    inner = {}  # the name of the module in the model, where it is not the name in the checkpoint
+    seen = set()
+    for path, module in model.named_modules(remove_duplicate=False):
+        for key, param in list(module.named_parameters(recurse=False)):
+            full = f"{path}.{key}" if path else key
+            name = hub_name(model, full)
+            module_name = name[:-len(key) - 1] if name.endswith("." + key) else ""
+            seen.add(name)
+            if param.dim() < 2:
+                continue
+            out["classes"][module_name] = type(module).__name__
+            if module_name != path:
+                inner[module_name] = path
+            linear = isinstance(module, torch.nn.Linear) and key == "weight"
+            why = first_match(family.keep, module_name)
+            if why is None:
+                why = "head" if any(module is h for h in heads) else why_kept(module, name, param.shape)
+            if name not in stored:
+                if not linear and not isinstance(module, torch.nn.Embedding):
+                    raise ValueError(f"{family.name}: {name} ({type(module).__name__}) is not stored")
+                if linear:
+                    out["tied"].append(module_name)
+                    out["ignore"].append(module_name)
+                continue
+            if why is None and any(re.fullmatch(p, module_name) for p in family.either):
+                out["either"].append(module_name)
+                continue
+            if why is None:
+                out["quantized"].append(module_name)
+                continue
+            out["kept"][name] = why
+            if linear:
+                out["ignore"].append(module_name)
+            elif why == "router":
+                out["ask"].append(module_name)
+            if why == "fused_experts":
+                out["ask"] += expert_names(module_name, family.experts)
+    missing = [n for n, (s, d) in stored.items() if len(s) >= 2 and n not in seen and n not in integers]
+    if missing:  # buffers that are saved
+        for n in missing:
+            out["kept"][n] = "buffer"
+    # Names that transformers asks for, where they differ from those of the checkpoint.
+    out["ask"] += sorted(inner[n] for n in out["ignore"] if n in inner)
+    for key in ("tied", "quantized", "either", "ignore", "ask"):
+        out[key] = sorted(set(out[key]))
+    unused = [p for p in family.keep if not any(re.fullmatch(p, n) for n in out["classes"])]
+    if unused:
+        raise ValueError(f"{family.name}: no module is called {unused}")
+    return out
+
+
+def write(out, folder):
+    lines = []
+    for key, value in out.items():
+        if isinstance(value, dict) and key != "config" and value:
+            body = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(value.items()))
+            lines.append(f" {json.dumps(key)}: {{\n{body}}}")
+        elif isinstance(value, list) and value:
+            body = ",\n".join(f"  {json.dumps(v)}" for v in value)
+            lines.append(f" {json.dumps(key)}: [\n{body}]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    with open(os.path.join(folder, out["family"] + ".json"), "w") as f:
+        f.write("{\n" + ",\n".join(lines) + "}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default=".*")
+    parser.add_argument("--out", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "data"))
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    failed = []
+    for family in families.FAMILIES:
+        if not re.fullmatch(args.only, family.name):
+            continue
+        try:
+            write(record(family), args.out)
+        except Exception as e:  # every family is tried; the failures are listed at the end
+            failed.append(f"{family.name}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}")
+    for hand in families.HAND:
+        if re.fullmatch(args.only, hand["family"]):
+            write(families.complete(hand), args.out)
+    if failed:
+        print("\n".join(failed))
+        sys.exit(f"{len(failed)} families cannot be made")
+
+
+if __name__ == "__main__":
+    main()
