@@ -26,6 +26,7 @@ import transformers
 from transformers.pytorch_utils import Conv1D
 
 import families
+import hand
 
 # Keys of config.json that say something about the layout; the others are left out.
 CONFIG_KEYS = re.compile(
@@ -33,6 +34,13 @@ CONFIG_KEYS = re.compile(
     r"num_layers|num_decoder_layers|encoder_layers|decoder_layers|hidden_size|d_model|n_embd|is_encoder_decoder|"
     r"num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_nextn_predict_layers|layers_block_type|"
     r"first_k_dense_replace|num_codebooks|num_labels|num_mem_blocks|hybrid_layer_ids|depth")
+
+
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "loader_names.json")) as f:
+    LOADERS = json.load(f)["architectures"]
+
+
+EXPERT_NAMES = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
 def read_header(path):
@@ -93,14 +101,29 @@ def why_kept(module, key, shape):
     return "parameter"
 
 
-def expert_names(name, renamed):
-    """The names by which a server asks for the experts of a fused tensor in the module `name`."""
+def experts_module(name, renamed):
+    """The module of which a server asks for the experts in a tensor of the module `name`; "" if no server does."""
     for pattern, replacement in renamed.items():
         name = re.sub(pattern, replacement, name)
-    if not name:
-        return []
-    name = re.sub(r"\.experts\..*", ".experts", name)
-    return [name] + [f"{name}.{e}.{p}" for e in (0, 3) for p in ("gate_proj", "up_proj", "down_proj")]
+    return re.sub(r"\.experts\..*", ".experts", name)
+
+
+def complete(out):
+    """Adds what follows from the rest: the names of experts, what vLLM does with names, sorting."""
+    out["experts"] = sorted({n for n in out["experts"] if n})
+    for name in out["experts"]:
+        out["ask"] += [name] + [f"{name}.{e}.{p}" for e in (0, 3) for p in ("gate_proj", "up_proj", "down_proj")]
+    for name in out["quantized"]:  # older versions of vLLM ask for experts by these names, whatever theirs are
+        match = re.fullmatch(r"(.*\.experts\.0)\.(w1|w2|w3)", name)
+        if match:
+            out["ask_quantized"].append(f"{match[1]}.{EXPERT_NAMES[match[2]]}")
+    architecture = (out["config"].get("architectures") or [""])[0]
+    if architecture in LOADERS:
+        out["vllm"] = {k: v for k, v in LOADERS[architecture].items() if k != "float"}
+    out["classes"] = {n: c for n, c in out["classes"].items() if c != "Linear"}
+    for key in ("tied", "quantized", "either", "ignore", "ask", "ask_quantized"):
+        out[key] = sorted(set(out[key]))
+    return out
 
 
 def first_match(patterns, name):
@@ -111,16 +134,21 @@ def first_match(patterns, name):
 
 
 def record(family):
+    """The record of a family, its config.json, and the modules that the checkpoint and the model call otherwise."""
     model = family.build()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, safe_serialization=True, max_shard_size="20GB")
         stored = read_header(os.path.join(folder, "model.safetensors"))
+        if family.model_names:
+            names = {hub_name(model, key): key for key in model.state_dict()}
+            stored = {names[n]: entry for n, entry in stored.items()}
         with open(os.path.join(folder, "config.json")) as f:
-            config = small_config(json.load(f))
+            config = json.load(f)
     out = {"family": family.name,
            "source": f"{family.cls} of transformers {transformers.__version__}" + (f"; {family.note}" if family.note else ""),
-           "config": config, "tensors": {n: s for n, (s, _) in sorted(stored.items())},
-           "classes": {}, "tied": [], "quantized": [], "kept": {}, "either": [], "ignore": [], "ask": [], "towers": dict(family.towers)}
+           "config": small_config(config), "tensors": {n: s for n, (s, _) in sorted(stored.items())},
+           "classes": {}, "tied": [], "quantized": [], "kept": {}, "either": [], "ignore": [], "experts": [], "ask": [],
+           "ask_quantized": [], "towers": dict(family.towers)}
     integers = {n for n, (_, d) in stored.items() if not (d.startswith("F") or d.startswith("BF"))}
     if integers:
         out["integers"] = sorted(integers)
@@ -131,7 +159,7 @@ def record(family):
     for path, module in model.named_modules(remove_duplicate=False):
         for key, param in list(module.named_parameters(recurse=False)):
             full = f"{path}.{key}" if path else key
-            name = hub_name(model, full)
+            name = full if family.model_names else hub_name(model, full)
             module_name = name[:-len(key) - 1] if name.endswith("." + key) else ""
             seen.add(name)
             if param.dim() < 2:
@@ -162,25 +190,26 @@ def record(family):
             elif why == "router":
                 out["ask"].append(module_name)
             if why == "fused_experts":
-                out["ask"] += expert_names(module_name, family.experts)
+                out["experts"].append(experts_module(module_name, family.experts))
     missing = [n for n, (s, d) in stored.items() if len(s) >= 2 and n not in seen and n not in integers]
     if missing:  # buffers that are saved
         for n in missing:
             out["kept"][n] = "buffer"
     # Names that transformers asks for, where they differ from those of the checkpoint.
     out["ask"] += sorted(inner[n] for n in out["ignore"] if n in inner)
-    for key in ("tied", "quantized", "either", "ignore", "ask"):
-        out[key] = sorted(set(out[key]))
-    unused = [p for p in family.keep if not any(re.fullmatch(p, n) for n in out["classes"])]
+    patterns = families.VLLM_FLOAT.get(family.name, [])
+    out["vllm_float"] = [n for n in out["quantized"] if any(re.fullmatch(p, n) for p in patterns)]
+    unused = [p for p in [*family.keep, *family.either, *patterns] if not any(re.fullmatch(p,
+            n) for n in out["classes"])]
     if unused:
         raise ValueError(f"{family.name}: no module is called {unused}")
-    return out
+    return complete(out), config, inner
 
 
 def write(out, folder):
     lines = []
     for key, value in out.items():
-        if isinstance(value, dict) and key != "config" and value:
+        if isinstance(value, dict) and key not in ("config", "vllm") and value:
             body = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(value.items()))
             lines.append(f" {json.dumps(key)}: {{\n{body}}}")
         elif isinstance(value, list) and value:
@@ -203,12 +232,12 @@ def main():
         if not re.fullmatch(args.only, family.name):
             continue
         try:
-            write(record(family), args.out)
+            write(record(family)[0], args.out)
         except Exception as e:  # every family is tried; the failures are listed at the end
-            failed.append(f"{family.name}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}")
-    for hand in families.HAND:
-        if re.fullmatch(args.only, hand["family"]):
-            write(families.complete(hand), args.out)
+            failed.append(f"{family.name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
+    for out in hand.HAND:
+        if re.fullmatch(args.only, out["family"]):
+            write(complete(out), args.out)
     if failed:
         print("\n".join(failed))
         sys.exit(f"{len(failed)} families cannot be made")

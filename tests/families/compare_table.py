@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Compares the plans of the converter with the module classes of every family.
+
+    AQT=.../aqt python3 compare_table.py [--only REGEX] [--preset w8a8_dynamic]
+
+Each family of families.py is made by its class once more; a checkpoint with its names and shapes, in bf16 with random
+values, is given to `aqt plan`. What the program quantizes, keeps and ignores must be what the classes say. The
+families of hand.py are compared with what is written there. Exit code 0: agrees in all."""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import safetensors.torch
+import torch
+
+import agreement
+import families
+import hand
+import record as recorder
+
+
+def plan(program, folder, preset):
+    run = subprocess.run([program, "plan", folder, "--preset", preset, "--json"], capture_output=True, text=True)
+    if run.returncode != 0:
+        raise ValueError(f"exit code {run.returncode}: {run.stderr.strip()}")
+    return json.loads(run.stdout)
+
+
+def write_folder(folder, record, config):
+    """A checkpoint with the tensors of a record, of random values."""
+    integers = set(record.get("integers", []))
+    tensors = {name: torch.zeros(shape,
+                                 dtype=torch.int64) if name in integers else torch.randn(shape).to(torch.bfloat16)
+               for name, shape in record["tensors"].items()}
+    safetensors.torch.save_file(tensors, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f)
+
+
+def compare(program, record, config, inner, preset):
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(folder, record, config)
+        try:
+            result = plan(program, folder, preset)
+        except ValueError as e:
+            if not record["quantized"] and "nothing would be quantized" in str(e):
+                return []
+            return [str(e)]
+    missing = set(record["tensors"]) - {t["name"] for t in result["tensors"]}
+    quantized = [t["name"][:-len(".weight")] for t in result["tensors"] if t["scheme"]]
+    return [f"{n} is not in the plan" for n in sorted(missing)] + \
+        agreement.problems(record, quantized, result["quantization_config"]["ignore"], inner)
+
+
+def every_family(only):
+    """Records made anew, each with a config.json and names in the model."""
+    for family in families.FAMILIES:
+        if re.fullmatch(only, family.name):
+            yield recorder.record(family)
+    for record in hand.HAND:
+        if re.fullmatch(only, record["family"]):
+            yield recorder.complete(record), record["config"], {}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default=".*")
+    parser.add_argument("--preset", default="w8a8_dynamic")
+    args = parser.parse_args()
+    program = os.environ["AQT"]
+    bad = 0
+    for record, config, inner in every_family(args.only):
+        found = compare(program, record, config, inner, args.preset)
+        bad += bool(found)
+        print(f"{'WRONG' if found else 'ok   '} {record['family']}", *found, sep="\n        ")
+    sys.exit(f"{bad} families disagree" if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
