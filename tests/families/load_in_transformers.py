@@ -64,6 +64,7 @@ NO_START_VALUES = "transformers 4.57.6 sets start values of quantized weights"
 CANNOT = {
     "llama4": "transformers 4.57.6 builds one layer per expert as soon as there is a quantization, also where it is ignored",
     "llama4_text": "as llama4",
+    "qwen2_5_omni": "transformers 4.57.6 asks for spk_dict.pt, which only the published checkpoints have",
     "musicgen_full": "transformers 4.57.6 finds two text configurations, and gives up on the quantization",
     "falcon_mamba": NO_START_VALUES, "modernbert": NO_START_VALUES, "modernbert_masked_lm": NO_START_VALUES,
     "recurrent_gemma": NO_START_VALUES}

@@ -17,6 +17,11 @@ LINEAR = {"Linear", "ReplicatedLinear", "ColumnParallelLinear", "RowParallelLine
           "QKVParallelLinear", "GateLinear"}
 
 
+# Architectures whose modules do not have the names that their mapper gives: aria.py builds its language model as
+# `language_model.model` and renames that to `language_model`.
+OTHER_NAMES = {"AriaForConditionalGeneration"}
+
+
 class Sources:
     def __init__(self, folder):
         self.trees = {}
@@ -118,7 +123,7 @@ def main():
     sources = Sources(os.path.join(args.source, "vllm/model_executor/models"))
     out = {}
     for arch, (file, cls) in sorted(architectures(sources.trees["registry.py"]).items()):
-        if file not in sources.trees:
+        if file not in sources.trees or arch in OTHER_NAMES:
             continue
         entry = {"file": "vllm/model_executor/models/" + file}
         packed = literal(sources.attribute(file, cls, "packed_modules_mapping")[1] or ast.Constant(None))
