@@ -150,9 +150,7 @@ std::vector<std::string> IgnoreEntries(const ModuleRoles& roles, const std::vect
     const bool left_out = tensor.decision.left_out || tensor.decision.role == Role::kExperts;
     if (left_out || !options.only_left_out) AddTensor(tensor, entries);
   }
-  if (options.tied_head) {
-    for (const std::string& head : roles.tied_heads()) entries.AddModule(head);
-  }
+  for (const std::string& head : options.heads) entries.AddModule(head);
   return entries.Take();
 }
 

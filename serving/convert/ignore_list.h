@@ -16,8 +16,8 @@ namespace aqt::serving {
 struct IgnoreOptions {
   // Only what a rule asked for and could not be quantized.
   bool only_left_out = false;
-  // The input and output embeddings are one tensor, and the head is not stored: it is named, too.
-  bool tied_head = false;
+  // Heads that are not stored, as they share the tensor of the embedding.
+  std::vector<std::string> heads;
 };
 
 // In the order of the checkpoint; no entry matches a module that is quantized, and none is the parent of one.

@@ -48,17 +48,15 @@ bool HasStoredHead(const io::TensorSource& source, const ModuleRoles& roles) {
   return false;
 }
 
-// Whether input and output embeddings are one tensor, and whether the head is left to the loader.
+// Whether input and output embeddings are one tensor, and how loaders call the head if it is not stored.
 struct Tied {
   bool tied = false;
-  bool head_not_stored = false;
+  std::vector<std::string> heads;
 };
 Tied FindTied(const io::TensorSource& source, const ModelConfig& model, const ModuleRoles& roles) {
   const bool stored = HasStoredHead(source, roles);
   const bool tied = model.tie_word_embeddings.value_or(model.facts.has_output_head && !stored);
-  // Some configurations say nothing, or the wrong thing; the table knows the classes that do not store their head.
-  const bool shared = model.facts.has_output_head && roles.has_family_tied_heads();
-  return {tied, !stored && (tied || shared)};
+  return {tied, stored ? std::vector<std::string>() : roles.HeadsWithoutWeight(tied)};
 }
 
 absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
@@ -83,13 +81,14 @@ bool NeedsTarget(const ModuleRoles& roles, const TensorPlan& tensor) {
 
 // What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point.
 // With several: every module by name.
-QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const ModuleRoles& roles, bool tied_head) {
+QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const ModuleRoles& roles,
+                                  const std::vector<std::string>& heads) {
   const bool like = recipe.like.has_value();
   QuantizationConfig config;
   if (like) config = *recipe.like;
   config.notes.clear();
   std::set<std::string> ignored(config.ignore.begin(), config.ignore.end());
-  for (std::string& entry : IgnoreEntries(roles, plan.tensors, {.only_left_out = like, .tied_head = tied_head})) {
+  for (std::string& entry : IgnoreEntries(roles, plan.tensors, {.only_left_out = like, .heads = heads})) {
     if (ignored.insert(entry).second) config.ignore.push_back(std::move(entry));
   }
   if (like) return config;
@@ -296,7 +295,7 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
   plan.warnings.insert(plan.warnings.end(), source.warnings().begin(), source.warnings().end());
   AQT_RETURN_IF_ERROR(CheckNames(plan));
   AQT_RETURN_IF_ERROR(AssignShards(source, options, plan));
-  plan.quantization_config = DescribeOutput(plan, recipe, roles, tied.head_not_stored);
+  plan.quantization_config = DescribeOutput(plan, recipe, roles, tied.heads);
   return plan;
 }
 

@@ -124,7 +124,7 @@ void ModuleRoles::AddFamilies(const ModelFacts& facts, absl::Span<const ModelFam
     fused_.insert(fused_.end(), family->fused.begin(), family->fused.end());
     expert_names_.insert(expert_names_.end(), family->expert_names.begin(), family->expert_names.end());
   }
-  has_family_tied_heads_ = !tied_heads_.empty();
+  expects_head_ = (facts.has_output_head && !tied_heads_.empty()) || (facts.empty() && evidence_.has_token_embedding());
   if (tied_heads_.empty()) tied_heads_ = {"lm_head"};
   const std::string type = io::Printable(TypeName(facts));
   if (!facts.empty() && !IsKnown(facts, families)) unknown_type_ = type;
@@ -176,8 +176,17 @@ absl::string_view ModuleRoles::AskedName(absl::string_view stored) const {
   return "";
 }
 
+std::vector<std::string> ModuleRoles::HeadsWithoutWeight(bool tied) const {
+  std::vector<std::string> heads = evidence_.heads_without_weight();
+  // Some configurations say nothing, or the wrong thing; the table knows the classes that do not store their head.
+  if (tied || expects_head_) heads.insert(heads.end(), tied_heads_.begin(), tied_heads_.end());
+  return heads;
+}
+
 bool ModuleRoles::IsLoaderName(absl::string_view module) const {
-  if (absl::c_linear_search(tied_heads_, module)) return true;
+  if (absl::c_linear_search(tied_heads_, module) || absl::c_linear_search(evidence_.heads_without_weight(), module)) {
+    return true;
+  }
   const absl::string_view experts = ExpertsOf(module);
   if (experts.empty() || !evidence_.HasExperts(ParentOf(experts))) return false;
   return experts == module ||

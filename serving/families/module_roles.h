@@ -64,10 +64,9 @@ class ModuleRoles {
   // Of a module with a weight of that shape; or of a tensor that is not called `<module>.weight`, by its name.
   ModuleRole Of(absl::string_view module, const Shape& shape) const;
 
-  // The names under which loaders look for heads that share the tensor of the embedding.
-  const std::vector<std::string>& tied_heads() const { return tied_heads_; }
-  // Whether these are from the family of the model.
-  bool has_family_tied_heads() const { return has_family_tied_heads_; }
+  // The names under which loaders look for an output head that is not stored, as it shares the tensor of the embedding.
+  // `tied`: config.json says so. Empty if nothing speaks for such a head.
+  std::vector<std::string> HeadsWithoutWeight(bool tied) const;
   // Names of modules with one parent that servers merge.
   const std::vector<std::vector<std::string>>& fused() const { return fused_; }
   // The name by which servers ask for a part of an expert, or an empty text if it is the stored one.
@@ -90,8 +89,8 @@ class ModuleRoles {
 
   std::vector<std::unique_ptr<const Names>> names_;  // in order; the first that knows a module decides
   ShapeEvidence evidence_;
-  std::vector<std::string> tied_heads_;
-  bool has_family_tied_heads_ = false;
+  std::vector<std::string> tied_heads_;  // by the table
+  bool expects_head_ = false;            // by the table and the classes of the model, or nothing is known of it
   std::vector<std::vector<std::string>> fused_;
   std::vector<std::pair<std::string, std::string>> expert_names_;
   bool has_parts_ = false;

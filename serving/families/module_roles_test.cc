@@ -151,9 +151,24 @@ TEST(ModuleRolesTest, TowersInFrontOfALanguageModel) {
   EXPECT_EQ(Model(R"({"model_type": "llama"})", shapes).Of("visual.blocks.0.qkv").role, Role::kLinear);
 }
 
+TEST(ModuleRolesTest, HeadsThatShareTheEmbedding) {
+  const TensorShapes shapes = {{"embed_tokens.weight", {96, 64}}, {"l.0.q.weight", {64, 64}}};
+  const auto heads = [&](const char* config) { return Model(config, shapes).roles.HeadsWithoutWeight(/*tied=*/false); };
+  EXPECT_THAT(heads(R"({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]})"),
+              ElementsAre("proj_out"));
+  EXPECT_THAT(heads(R"({"model_type": "bert", "architectures": ["BertModel"]})"), IsEmpty());
+  EXPECT_THAT(heads(R"({"model_type": "mine", "architectures": ["MyForCausalLM"]})"), IsEmpty());
+  EXPECT_THAT(heads("{}"), ElementsAre("lm_head")) << "nothing is known, and a head may use the embedding";
+  EXPECT_THAT(Model(R"({"model_type": "mine"})", shapes).roles.HeadsWithoutWeight(/*tied=*/true),
+              ElementsAre("lm_head"));
+
+  const Model bias(R"({"model_type": "mine", "vocab_size": 96})",
+                   {{"embed_tokens.weight", {96, 64}}, {"to_words.bias", {96}}, {"other.bias", {64}}});
+  EXPECT_THAT(bias.roles.HeadsWithoutWeight(/*tied=*/false), ElementsAre("to_words"));
+}
+
 TEST(ModuleRolesTest, NamesOfLoaders) {
   const Model model(R"({"model_type": "whisper"})", {{"m.experts.0.w1.weight", {8, 8}}});
-  EXPECT_THAT(model.roles.tied_heads(), ElementsAre("proj_out"));
   EXPECT_TRUE(model.roles.IsLoaderName("proj_out"));
   EXPECT_TRUE(model.roles.IsLoaderName("m.experts"));
   EXPECT_TRUE(model.roles.IsLoaderName("m.experts.0.gate_proj"));

@@ -137,8 +137,17 @@ void ShapeEvidence::FindVocabulary(const io::TensorSource& source, const ModelFa
     if (!IsTokenEmbedding(weight.module)) return;
     vocab_sizes_.emplace(weight.rows, absl::StrCat("the rows of ", io::Printable(weight.module)));
     hidden.insert(weight.columns);
+    has_token_embedding_ = true;
   });
   for (const int64_t size : hidden) vocab_sizes_.erase(size);  // as many rows would show nothing
+  for (const io::TensorInfo& tensor : source.tensors()) {
+    if (LastPartOf(tensor.name) != "bias" || tensor.shape.rank() != 1 || !vocab_sizes_.contains(tensor.shape[0]))
+      continue;
+    const absl::string_view module = ParentOf(tensor.name);
+    if (module.empty() || source.Find(absl::StrCat(module, kWeight)) != nullptr) continue;
+    heads_without_weight_.emplace_back(module);
+    if (LastPartOf(module) == "predictions") heads_without_weight_.push_back(absl::StrCat(module, ".decoder"));
+  }
 }
 
 void ShapeEvidence::FindExperts(const io::TensorSource& source) {

@@ -30,6 +30,10 @@ class ShapeEvidence {
   std::string Transposed(absl::string_view module, const Shape& shape) const;
   // A row for each token: outside of the layers, and as many rows as the vocabulary.
   std::string Vocabulary(absl::string_view module, const Shape& shape) const;
+  // Modules without a weight that have a bias with an element for each token: heads that use the embedding's tensor.
+  const std::vector<std::string>& heads_without_weight() const { return heads_without_weight_; }
+  // Whether there is an embedding of tokens.
+  bool has_token_embedding() const { return has_token_embedding_; }
   // A row for each expert, beside the experts.
   std::string Router(absl::string_view module, const Shape& shape) const;
   // The output projection of torch's nn.MultiheadAttention: beside a tensor in_proj_weight.
@@ -46,8 +50,10 @@ class ShapeEvidence {
   void FindTransposed(const io::TensorSource& source);
 
   absl::flat_hash_map<int64_t, std::string> vocab_sizes_;  // and where each is from
-  absl::flat_hash_map<std::string, int64_t> experts_;      // the module that has experts -> their number
-  std::vector<int64_t> num_experts_;                       // of config.json
+  bool has_token_embedding_ = false;
+  std::vector<std::string> heads_without_weight_;
+  absl::flat_hash_map<std::string, int64_t> experts_;  // the module that has experts -> their number
+  std::vector<int64_t> num_experts_;                   // of config.json
   // By names without numbers. What shows it for modules; for parents and layers, whose other modules follow them.
   absl::flat_hash_map<std::string, std::string> transposed_, transposed_neighbourhoods_;
   std::set<std::string, std::less<>> multiheads_;  // modules with an in_proj_weight
