@@ -33,6 +33,17 @@ bool MayBeClass(absl::string_view text) {
   return !text.empty() && absl::ascii_isupper(text[0]) && std::all_of(text.begin(), text.end(), absl::ascii_isalnum);
 }
 
+// Adds an entry of `targets` or `ignore`; see MakeMatcher.
+void AddEntry(absl::string_view entry, EntryIndex& index) {
+  if (IsRegexTarget(entry)) {
+    index.AddPrefixPattern(absl::StripPrefix(entry, "re:"));
+  } else if (entry == kLinear) {
+    index.AddAny();
+  } else {
+    index.AddName(entry);
+  }
+}
+
 }  // namespace
 
 std::string TargetOf(absl::string_view module) {
@@ -67,6 +78,7 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config, const M
     ignore.label = absl::StrCat("ignore \"", io::Printable(pattern), "\"");
     ignore.matches = FullMatcher(pattern);
     set.ignores_.push_back(std::move(ignore));
+    set.ignore_index_.AddFullPattern(pattern);
   }
   set.built_in_ignores_ = config.default_ignore;
   for (size_t i = 0; i < config.rules.size(); ++i) {
@@ -79,6 +91,7 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config, const M
     rule.keep_unsuitable = from.keep_unsuitable;
     rule.on_split_group = from.on_split_group;
     set.rules_.push_back(std::move(rule));
+    set.rule_index_.AddFullPattern(from.match);
   }
   return set;
 }
@@ -92,6 +105,7 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
     AQT_ASSIGN_OR_RETURN(ignore.matches, MakeMatcher(entry));
     ignore.used = roles.IsLoaderName(entry);
     set.ignores_.push_back(std::move(ignore));
+    AddEntry(entry, set.ignore_index_);
   }
 
   struct Target {
@@ -126,13 +140,15 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
     rule.as_written = target.precedence < 2;
     rule.used = target.precedence == 0 && roles.IsLoaderName(target.text);
     set.rules_.push_back(std::move(rule));
+    AddEntry(target.text, set.rule_index_);
   }
   return set;
 }
 
 const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::string_view module) {
   const Ignore* found = nullptr;
-  for (Ignore& ignore : ignores_) {
+  for (const size_t i : ignore_index_.Candidates(tensor, module)) {
+    Ignore& ignore = ignores_[i];
     if (!ignore.matches(tensor, module)) continue;
     ignore.used = true;  // every entry that matches counts as used, not only the first
     if (found == nullptr) found = &ignore;
@@ -203,7 +219,8 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
   const std::string built_in = absl::StrCat("built-in ignore list (", what, ")");
   const bool on_built_in_list = built_in_ignores_ && IsBuiltInIgnored(role.role);
   const Ignore* const by_user = FindIgnore(tensor.name, *module);
-  for (Rule& rule : rules_) {
+  for (const size_t i : trace != nullptr ? rule_index_.All() : rule_index_.Candidates(tensor.name, *module)) {
+    Rule& rule = rules_[i];
     if (!rule.matches(tensor.name, *module)) {
       note(absl::StrCat(rule.label, ": does not match"));
       continue;

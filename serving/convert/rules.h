@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/io/tensor_spec.h"
 #include "serving/convert/convert_config.h"
+#include "serving/convert/entry_index.h"
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/scheme.h"
@@ -95,6 +96,9 @@ class RuleSet {
   std::vector<Ignore> ignores_;
   bool built_in_ignores_ = true;
   std::vector<Rule> rules_;
+  // Which of them to try; entry i is the i-th of the list.
+  EntryIndex ignore_index_;
+  EntryIndex rule_index_;
 };
 
 // The entry of `targets` or `ignore` that means only this module: its name, or "re:^Linear$" for a name that a loader

@@ -107,6 +107,23 @@ TEST(RulesTest, BuiltInIgnores) {
   }
 }
 
+// Names and patterns that are found by hashing decide, and count as used, as if each were tried in turn.
+TEST(RulesTest, NamesDecideInTheirOrder) {
+  RuleSet rules = FromTargets({{"g0", {"re:a.b"}, Grouped(32)}, {"g1", {"re:a\\.b$", "c"}, Int8()}},
+                              {"c", "d.e", "re:^c$", "re:d", "f"});
+  EXPECT_EQ(rules.Decide(Weight("a.b.weight"), false)->reason, "g0 target \"re:a.b\"") << "first in bytewise order";
+  EXPECT_EQ(rules.Decide(Weight("axb.weight"), false)->scheme, Grouped(32));
+  EXPECT_EQ(rules.Decide(Weight("c.weight"), false)->reason, "ignore \"c\"");
+  EXPECT_EQ(rules.Decide(Weight("d.e.weight"), false)->scheme, std::nullopt);
+  EXPECT_THAT(rules.Unused(), ElementsAre("g1 target \"c\"", "g1 target \"re:a\\.b$\"", "ignore \"f\""));
+
+  RuleSet own =
+      FromRules({Rule("a.b", Int8()), Rule("a\\.b\\.weight", Grouped(32)), Rule(".*", std::nullopt)}, {"c.d"});
+  EXPECT_EQ(own.Decide(Weight("a.b.weight"), false)->scheme, Int8());
+  EXPECT_EQ(own.Decide(Weight("c_d.weight"), false)->reason, "rule 3 \".*\"");
+  EXPECT_THAT(own.Unused(), ElementsAre("rule 2 \"a\\.b\\.weight\""));
+}
+
 TEST(RulesTest, IgnoresCanBeOverridden) {
   ConfigRule head = Rule("lm_head", Int8());
   head.override_ignore = true;
