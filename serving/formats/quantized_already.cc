@@ -24,41 +24,42 @@ bool IsStorageType(io::FileDType dtype) {
   }
 }
 
-// How a method names its tensors. The first entry that fits decides.
+// How a method names its tensors. The first entry that fits decides. One name alone shows little: models in floating
+// point have such names by chance.
 struct TensorNaming {
   absl::string_view suffix;
   const char* method;
-  bool only_storage = false;  // floating point tensors have such names, too
-  bool of_weight = false;     // only beside a <module>.weight of a storage type
+  bool storage = false;           // only tensors of a storage type
+  absl::string_view beside = "";  // only beside a tensor of a storage type with this suffix instead
 };
 constexpr TensorNaming kNamings[] = {
-    {".g_idx", "GPTQ"},
-    {".qweight", "GPTQ or AWQ"},
-    {".qzeros", "GPTQ or AWQ"},
-    {".weight.absmax", "bitsandbytes"},
-    {".weight.quant_map", "bitsandbytes"},
-    {".weight.nested_absmax", "bitsandbytes"},
-    {".weight.quant_state.bitsandbytes__nf4", "bitsandbytes"},
-    {".weight.quant_state.bitsandbytes__fp4", "bitsandbytes"},
-    {".SCB", "bitsandbytes"},
-    {".weight_scale_inv", "FP8 in blocks", false, true},
-    {".weight_scale_2", "ModelOpt", false, true},
+    {".g_idx", "GPTQ", true, ".qweight"},
+    {".qweight", "GPTQ or AWQ", true},
+    {".qzeros", "GPTQ or AWQ", true},
+    {".weight.absmax", "bitsandbytes", false, kWeight},
+    {".weight.quant_map", "bitsandbytes", false, kWeight},
+    {".weight.nested_absmax", "bitsandbytes", false, kWeight},
+    {".weight.quant_state.bitsandbytes__nf4", "bitsandbytes", true},
+    {".weight.quant_state.bitsandbytes__fp4", "bitsandbytes", true},
+    {".SCB", "bitsandbytes", false, kWeight},
+    {".weight_scale_inv", "FP8 in blocks", false, kWeight},
+    {".weight_scale_2", "ModelOpt", false, kWeight},
     {".weight_packed", "compressed-tensors", true},
-    {".weight_global_scale", "compressed-tensors", false, true},
-    {".weight_zero_point", "compressed-tensors", false, true},
-    {".weight_scale", "compressed-tensors or FP8", false, true},
-    {".weight._data", "Quanto"},
+    {".weight_global_scale", "compressed-tensors", false, kWeight},
+    {".weight_zero_point", "compressed-tensors", false, kWeight},
+    {".weight_scale", "compressed-tensors or FP8", false, kWeight},
+    {".weight._data", "Quanto", true},
     {".W_q", "HQQ", true},
-    {"_blocks", "MXFP4", true},
+    {"_blocks", "MXFP4", true, "_scales"},
 };
 
 bool ShowsQuantization(const io::TensorSource& source, const io::TensorInfo& info, const TensorNaming& naming) {
-  absl::string_view module = info.name;
-  if (!absl::ConsumeSuffix(&module, naming.suffix)) return false;
-  if (naming.only_storage && !IsStorageType(info.dtype)) return false;
-  if (!naming.of_weight) return true;
-  const io::TensorInfo* weight = source.Find(absl::StrCat(module, kWeight));
-  return weight != nullptr && IsStorageType(weight->dtype);
+  absl::string_view stem = info.name;
+  if (!absl::ConsumeSuffix(&stem, naming.suffix)) return false;
+  if (naming.storage && !IsStorageType(info.dtype)) return false;
+  if (naming.beside.empty()) return true;
+  const io::TensorInfo* const other = source.Find(absl::StrCat(stem, naming.beside));
+  return other != nullptr && IsStorageType(other->dtype);
 }
 
 // The evidence that the checkpoint is quantized, or an empty text.

@@ -64,7 +64,9 @@ TEST_F(QuantizedAlreadyTest, WhatTheTensorsSay) {
       {{{"a.weight", zeros(DType::kU8)}, {"a.weight_scale_2", zeros(DType::kF32)}}, "a.weight_scale_2 is of ModelOpt"},
       {{{"a.weight_packed", zeros(DType::kS32)}}, "a.weight_packed is of compressed-tensors"},
       {{{"a.W_q", zeros(DType::kU8)}}, "a.W_q is of HQQ"},
-      {{{"mlp.experts.gate_up_proj_blocks", zeros(DType::kU8)}}, "gate_up_proj_blocks is of MXFP4"},
+      {{{"mlp.experts.gate_up_proj_blocks", zeros(DType::kU8)}, {"mlp.experts.gate_up_proj_scales", zeros(DType::kU8)}},
+       "gate_up_proj_blocks is of MXFP4"},
+      {{{"a.weight", zeros(DType::kS8)}, {"a.weight._data", zeros(DType::kS8)}}, "a.weight._data is of Quanto"},
       {{{"a.weight", zeros(DType::kS8)}}, "the weight a.weight is I8[8,8]"},
       {{{"a.weight", zeros(DType::kE5M2)}}, "the weight a.weight is F8_E5M2[8,8]"},
       {{{"a.weight", zeros(DType::kS32)}}, "the weight a.weight is I32[8,8]"},
@@ -76,6 +78,15 @@ TEST_F(QuantizedAlreadyTest, FloatingPointModelsHaveSuchNamesToo) {
   const Array f32 = Array::Zeros(DType::kF32, {8, 8});
   EXPECT_TRUE(Check({{"a.weight", f32}, {"a.weight_scale", f32}}).ok()) << "a learned scale";
   EXPECT_TRUE(Check({{"b.weight_scale", f32}, {"attn.W_q", f32}, {"res_blocks", f32}}).ok());
+  // One name, or one type, is not enough.
+  const Array s32 = Array::Zeros(DType::kS32, {8});
+  for (const char* name : {"a.qweight", "a.qzeros", "a.weight_packed", "a.SCB", "a.weight.absmax", "a.weight.quant_map",
+                           "a.weight._data", "a.weight.quant_state.bitsandbytes__nf4", "a.g_idx", "a_blocks"}) {
+    EXPECT_TRUE(Check({{"a.weight", f32}, {name, f32}, {"a_scales", f32}}).ok()) << name;
+  }
+  for (const char* name : {"rope.num_blocks", "cache_blocks", "a.g_idx", "a.SCB", "a.weight.absmax"}) {
+    EXPECT_TRUE(Check({{"a.weight", f32}, {name, s32}}).ok()) << name;
+  }
   EXPECT_TRUE(Check({{"position_ids", Array::Zeros(DType::kS64, {1, 8})},
                      {"mask.weight", Array::Zeros(DType::kBool, {8, 8})},
                      {"steps.weight", Array::Zeros(DType::kS32, {8})}})
