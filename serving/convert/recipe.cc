@@ -20,7 +20,8 @@ absl::StatusOr<QuantizationConfig> LoadSchemeFrom(const io::FileSystem& fs, std:
   const absl::StatusOr<ModelConfig> model = ParseModelConfig(*text);
   if (!model.ok()) return UsageError(Annotate(model.status(), path));
   // A file with only the quantization_config will do, too.
-  if (!model->quantization_config.has_value() && !absl::StrContains(*text, "config_groups")) {
+  if (!model->quantization_config.has_value() && !absl::StrContains(*text, "config_groups") &&
+      !absl::StrContains(*text, "quant_method")) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": there is no quantization_config; expected the config.json of a model that is quantized"));
   }

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
+#include "serving/formats/named_schemes.h"
 #include "serving/formats/weight_formats.h"
 
 namespace aqt::serving {
@@ -98,16 +100,19 @@ absl::StatusOr<std::string> Text(absl::string_view where, const Json& object, co
   return value.get<std::string>();
 }
 
-absl::StatusOr<std::vector<std::string>> Texts(absl::string_view where, const Json& object, const char* key) {
-  const Json& value = At(object, key);
+absl::StatusOr<std::vector<std::string>> AsTexts(absl::string_view path, const Json& value) {
   std::vector<std::string> texts;
   if (value.is_null()) return texts;
-  if (!value.is_array()) return Wrong(Path(where, key), value, "a list of strings");
+  if (!value.is_array()) return Wrong(path, value, "a list of strings");
   for (const Json& element : value) {
-    if (!element.is_string()) return Wrong(Path(where, key), value, "a list of strings");
+    if (!element.is_string()) return Wrong(path, value, "a list of strings");
     texts.push_back(element.get<std::string>());
   }
   return texts;
+}
+
+absl::StatusOr<std::vector<std::string>> Texts(absl::string_view where, const Json& object, const char* key) {
+  return AsTexts(Path(where, key), At(object, key));
 }
 
 // What weights and activations have in common.
@@ -262,13 +267,30 @@ absl::StatusOr<const WeightFormat*> ParseFormat(absl::string_view path, const st
   return format;
 }
 
+// A list of targets under the name of a preset: "W8A8": ["Linear"].
+absl::StatusOr<ConfigGroup> ParsePresetGroup(const std::string& where, const std::string& name, const Json& json,
+                                             const std::string& top_format) {
+  ConfigGroup group;
+  group.name = name;
+  AQT_ASSIGN_OR_RETURN(group.targets, AsTexts(where, json));
+  if (group.targets.empty()) return Wrong(where, json, "at least one target");
+  absl::StatusOr<Scheme> scheme = PresetScheme(name);
+  if (!scheme.ok()) return Annotate(scheme.status(), where);
+  group.scheme = *std::move(scheme);
+  if (!top_format.empty() && top_format != "mixed-precision") {
+    AQT_ASSIGN_OR_RETURN(group.scheme.format, ParseFormat("format", top_format));
+  }
+  AQT_RETURN_IF_ERROR(Annotate(Validate(group.scheme), where));
+  return group;
+}
+
 absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json, const std::string& top_format,
                                        std::vector<std::string>& notes) {
   const std::string where = absl::StrCat("config_groups.", io::Printable(name));
-  if (json.is_array()) {
-    return NotSupported(where, json, "an object with targets and weights is (not the name of a preset scheme)");
+  if (json.is_array()) return ParsePresetGroup(where, name, json, top_format);
+  if (!json.is_object()) {
+    return Wrong(where, json, "an object with targets and weights, or a list of targets under the name of a preset,");
   }
-  if (!json.is_object()) return Wrong(where, json, "an object");
   AQT_RETURN_IF_ERROR(
       CheckFields(where, json, {"targets", "weights", "input_activations", "output_activations", "format"}));
   ConfigGroup group;
@@ -300,14 +322,83 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
   return group;
 }
 
+// A regular expression that matches `name` only, for RE2 and Python.
+std::string Quoted(const std::string& name) {
+  std::string out;
+  for (const char c : name) {
+    if (absl::ascii_ispunct(c) && c != '_') out.push_back('\\');
+    out.push_back(c);
+  }
+  return out;
+}
+
+// An entry of the `modules_to_not_convert` or `ignored_layers` of "fp8", which leaves out the modules below it, too.
+// One within a layer ("model.layers.3.mlp.gate") is taken for a module's whole name, and any other ("visual",
+// "mlp.gate") for a part of it.
+std::string IgnoreEntryOf(const std::string& name) {
+  const std::vector<std::string> parts = absl::StrSplit(name, '.');
+  const auto is_number = [](const std::string& part) {
+    return !part.empty() && std::all_of(part.begin(), part.end(), absl::ascii_isdigit);
+  };
+  if (absl::StartsWith(name, "re:") || parts.back() == "lm_head") return name;
+  const bool in_layer = std::any_of(parts.begin(), parts.end(), is_number);
+  if (in_layer && !is_number(parts.back())) return name;
+  return absl::StrCat("re:", in_layer ? "" : "(.*\\.)?", Quoted(name), "(\\.|$)");
+}
+
+// The `quant_method` "fp8" of DeepSeek, Qwen and others: every linear layer, except those listed.
+absl::StatusOr<QuantizationConfig> ParseFp8(const Json& json) {
+  AQT_ASSIGN_OR_RETURN(const std::string activations, Text("quantization_config", json, "activation_scheme"));
+  if (!activations.empty() && activations != "dynamic" && activations != "static") {
+    return Wrong("activation_scheme", activations, "\"dynamic\" or \"static\"");
+  }
+  const bool dynamic = activations != "static";
+  AQT_ASSIGN_OR_RETURN(const std::string type, Text("quantization_config", json, "fmt"));
+  if (!type.empty() && type != "e4m3" && type != "e4m3fn" && type != "float8_e4m3fn") {
+    return NotSupported("fmt", type, "\"e4m3\" is");
+  }
+  std::optional<std::array<int64_t, 2>> block;
+  if (const Json& size = At(json, "weight_block_size"); !size.is_null()) {
+    block.emplace();
+    if (!size.is_array() || size.size() != 2) return Wrong("weight_block_size", size, "[rows, columns] or null");
+    for (size_t i = 0; i < 2; ++i) {
+      (*block)[i] = AsInt64(size[i]).value_or(0);
+      if ((*block)[i] < 1) return Wrong("weight_block_size", size, "[rows, columns], both positive,");
+    }
+    if (!dynamic) return Wrong("activation_scheme", activations, "\"dynamic\" with weight_block_size");
+  }
+  QuantizationConfig config;
+  config.groups.push_back({"group_0", {"Linear"}, Fp8Scheme(block, dynamic)});
+  AQT_RETURN_IF_ERROR(Validate(config.groups[0].scheme));
+  if (const Json& scale = At(json, "scale_fmt"); !scale.is_null() && scale != "float" && scale != "float32") {
+    config.notes.push_back(absl::StrCat("scale_fmt = ", io::Printable(scale.dump()),
+                                        " has no effect: scales are not rounded to powers of two"));
+  }
+  std::set<std::string> seen;
+  for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
+    AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, Texts("quantization_config", json, key));
+    for (const std::string& name : names) {
+      if (name.empty()) return Wrong(key, At(json, key), "a list of module names");
+      if (seen.insert(name).second) config.ignore.push_back(IgnoreEntryOf(name));
+    }
+  }
+  return config;
+}
+
 // Refuses parts of the configuration that would change what is stored or computed.
 absl::Status CheckRest(const Json& json) {
   const Json& method = At(json, "quant_method");
-  if (!method.is_null() && method != "compressed-tensors") {
-    return NotSupported("quant_method", method, "\"compressed-tensors\" is");
+  if (!method.is_null() && method != "compressed-tensors" && method != "fp8") {
+    return NotSupported("quant_method", method, "\"compressed-tensors\" and \"fp8\" are; or choose a --preset");
   }
-  for (const char* key : {"kv_cache_scheme", "moe_sparsity_config"}) {
-    if (!At(json, key).is_null()) return NotSupported(key, At(json, key), "null is");
+  if (const Json& cache = At(json, "kv_cache_scheme"); !cache.is_null()) {
+    return NotSupported(
+        "kv_cache_scheme", cache,
+        "set it to null to go on: the weights do not depend on it, and a server can be told to quantize "
+        "its cache");
+  }
+  if (const Json& moe = At(json, "moe_sparsity_config"); !moe.is_null()) {
+    return NotSupported("moe_sparsity_config", moe, "null is");
   }
   const Json& sparsity = At(json, "sparsity_config");
   if (!sparsity.is_null() && !sparsity.empty() && !(sparsity.is_object() && At(sparsity, "format") == "dense")) {
@@ -332,6 +423,25 @@ Json ArgsToJson(ValueType type, int num_bits, bool symmetric, bool dynamic, absl
   json["symmetric"] = symmetric;
   json["type"] = Std(ToString(type));
   return json;
+}
+
+// The outermost quantization_config or compression_config that is not null, or null. A model of several parts may have
+// one in the configuration of a part: text_config, llm_config, thinker_config.text_config.
+const Json* FindQuantization(const Json& json) {
+  std::vector<const Json*> level = {&json};
+  while (!level.empty()) {
+    std::vector<const Json*> below;
+    for (const Json* const object : level) {
+      for (const char* key : {kQuantizationConfigKey, "compression_config"}) {
+        if (const Json& found = At(*object, key); !found.is_null()) return &found;
+      }
+      for (const Json& member : *object) {
+        if (member.is_object()) below.push_back(&member);
+      }
+    }
+    level = std::move(below);
+  }
+  return nullptr;
 }
 
 Json ToJson(const QuantizationConfig& config) {
@@ -378,13 +488,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
   for (const Json* part : {&json, &inner}) {
     const Json& tied = At(*part, "tie_word_embeddings");
     if (!config.tie_word_embeddings.has_value() && tied.is_boolean()) config.tie_word_embeddings = tied.get<bool>();
-    for (const char* key : {kQuantizationConfigKey, "compression_config"}) {
-      const Json& quantization = At(*part, key);
-      if (config.quantization_config.has_value() || quantization.is_null()) continue;
-      config.quantization_config = quantization.dump();
-      if (!quantization.is_object()) continue;
-      const Json& method = At(quantization, "quant_method");
-      if (method.is_string()) config.quant_method = method.get<std::string>();
+  }
+  if (const Json* const quantization = FindQuantization(json); quantization != nullptr) {
+    config.quantization_config = quantization->dump();
+    if (quantization->is_object() && At(*quantization, "quant_method").is_string()) {
+      config.quant_method = At(*quantization, "quant_method").get<std::string>();
     }
   }
   config.facts = ReadModelFacts(text);
@@ -396,8 +504,9 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view tex
   if (!parsed.ok()) return absl::InvalidArgumentError(parsed.status().message());
   const Json& json = *parsed;
   AQT_RETURN_IF_ERROR(CheckRest(json));
-  QuantizationConfig config;
   const Json& groups = At(json, "config_groups");
+  if (At(json, "quant_method") == "fp8" && groups.is_null()) return ParseFp8(json);
+  QuantizationConfig config;
   if (!groups.is_object() || groups.empty()) return Wrong("config_groups", groups, "an object with at least one group");
   AQT_ASSIGN_OR_RETURN(const std::string format, Text("quantization_config", json, "format"));
   for (const auto& [name, group] : groups.items()) {

@@ -43,7 +43,8 @@ struct QuantizationConfig {
 struct ModelConfig {
   std::optional<bool> tie_word_embeddings;  // as written
   ModelFacts facts;
-  // The text of `quantization_config` or `compression_config`, if there is one, also within `text_config`.
+  // The text of `quantization_config` or `compression_config`, if there is one, also within the configuration of a part
+  // of the model (`text_config`, `llm_config`).
   std::optional<std::string> quantization_config;
   std::string quant_method;  // the one in there; empty if not given
   // A file beside config.json that describes a quantization: see quantized_already.h. Empty if there is none.
@@ -52,10 +53,11 @@ struct ModelConfig {
 // DataLoss with line and column as in io::ScanJsonObject. NaN, Infinity and numbers of any size are accepted.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 
-// Reads the JSON text of a quantization_config. InvalidArgument: not JSON, a missing or unknown field of a group, a
-// value out of range. Unimplemented, naming the field, its value and what works: layouts that weight_formats.h does not
-// have (microscaling types, NVFP4), floats of other than 8 bits, other quantization methods, sparsity, transforms,
-// quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
+// Reads the JSON text of a quantization_config of the methods "compressed-tensors" and "fp8". A group of the former may
+// be a list of targets under the name of a preset (named_schemes.h). InvalidArgument: not JSON, a missing or unknown
+// field of a group, a value out of range. Unimplemented, naming the field, its value and what works: layouts that
+// weight_formats.h does not have (microscaling types, NVFP4), floats of other than 8 bits, other quantization methods,
+// sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
 
 // The JSON text in ASCII, with every field that the package writes.

@@ -2,6 +2,8 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -181,9 +183,12 @@ TEST(QuantizationConfigTest, RefusesByName) {
            {R"("targets": ["Linear"])", R"("targets": [])", kInvalid, "targets is missing or empty"},
            {R"("targets": ["Linear"])", R"("targets": [3])", kInvalid, "targets = [3]"},
            {R"("targets")", R"("output_activations": {}, "targets")", kUnimplemented, "output_activations"},
-           {R"("compressed-tensors")", R"("gptq")", kUnimplemented, "quant_method = \"gptq\""},
+           {R"("compressed-tensors")", R"("gptq")", kUnimplemented,
+            "quant_method = \"gptq\" is not supported; \"compressed-tensors\" and \"fp8\" are"},
            {R"("int-quantized")", R"("marlin-24")", kUnimplemented, "format = \"marlin-24\""},
-           {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented, "kv_cache_scheme = 1"},
+           {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented,
+            "kv_cache_scheme = 1 is not supported; set it to null to go on: the weights do not depend on it"},
+           {R"("unknown_at_top")", R"("moe_sparsity_config")", kUnimplemented, "moe_sparsity_config = 1"},
            {R"("unknown_at_top": 1)", R"("sparsity_config": {"format": "sparse-24-bitmask"})", kUnimplemented,
             "sparsity_config"},
            {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented,
@@ -195,6 +200,114 @@ TEST(QuantizationConfigTest, RefusesByName) {
     const absl::StatusOr<QuantizationConfig> config = Edited(c.from, c.to);
     EXPECT_EQ(config.status().code(), c.code) << c.to << ": " << config.status();
     EXPECT_THAT(std::string(config.status().message()), HasSubstr(c.message));
+  }
+}
+
+absl::StatusOr<QuantizationConfig> WithGroups(const std::string& groups, const std::string& more = "") {
+  return ParseQuantizationConfig(absl::StrCat(R"({"config_groups": )", groups, more, "}"));
+}
+
+TEST(QuantizationConfigTest, ReadsPresetsByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"W8A8", "int8 per channel, input int8 per token dynamic, int-quantized"},
+      {"int8", "int8 per channel, input int8 per token dynamic, int-quantized"},
+      {"W8A16", "int8 g128, pack-quantized"},
+      {"w4a16", "int4 g128, pack-quantized"},
+      {"W4A16_ASYM", "int4 g128 asymmetric, pack-quantized"},
+      {"W4A8", "int4 g128, input int8 per token dynamic, int-quantized"},
+      {"W4A4", "int4 g128, input int4 per token dynamic, int-quantized"},
+      {"W3A16", "int3 g128, pack-quantized"},
+      {"FP8", "fp8 per tensor, input fp8 per tensor static, float-quantized"},
+      {"FP8_DYNAMIC", "fp8 per channel, input fp8 per token dynamic, float-quantized"},
+      {"FP8_BLOCK", "fp8 per 128x128 block, input fp8 g128 dynamic, float-quantized"},
+  };
+  for (const auto& [name, scheme] : cases) {
+    const absl::StatusOr<QuantizationConfig> config =
+        WithGroups(absl::StrCat("{\"", name, R"(": ["Linear", "re:x"]})"));
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(Describe(config->groups[0].scheme), scheme) << name;
+    EXPECT_EQ(config->groups[0].name, name);
+    EXPECT_THAT(config->groups[0].targets, ElementsAre("Linear", "re:x"));
+    EXPECT_EQ(*ParseQuantizationConfig(QuantizationConfigToJson(*config)), *config) << name;
+  }
+  EXPECT_EQ(Describe(WithGroups(R"({"W8A8": ["a"]})", R"(, "format": "pack-quantized")")->groups[0].scheme),
+            "int8 per channel, input int8 per token dynamic, pack-quantized");
+  EXPECT_EQ(
+      WithGroups(R"({"W8A8": ["a"], "group_1": {"targets": ["b"], "weights": {}}})", R"(, "format": "mixed-precision")")
+          ->groups.size(),
+      2u);
+}
+
+TEST(QuantizationConfigTest, RefusesGroupsByName) {
+  struct Case {
+    std::string groups;
+    absl::StatusCode code;
+    std::string message;
+  };
+  const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
+  for (const Case& c : std::vector<Case>{
+           {R"({"NVFP4": ["Linear"]})", kUnimplemented, "config_groups.NVFP4: the preset NVFP4 is not supported"},
+           {R"({"mxfp4": ["Linear"]})", kUnimplemented, "the preset MXFP4 is not supported"},
+           {R"({"W4AFP8": ["Linear"]})", kUnimplemented, "the preset W4AFP8 is not supported"},
+           {R"({"UNQUANTIZED": ["Linear"]})", kUnimplemented, "list its targets under \"ignore\""},
+           {R"({"group_0": ["Linear"]})", kInvalid, "needs the name of a preset, and \"group_0\" is none"},
+           {R"({"W8A8": []})", kInvalid, "config_groups.W8A8 = []; at least one target"},
+           {R"({"W8A8": [1]})", kInvalid, "config_groups.W8A8 = [1]; a list of strings"},
+           {R"({"W8A8": null})", kInvalid, "config_groups.W8A8 = null; an object with targets and weights, or a list"},
+           {R"({"W8A8": "Linear"})", kInvalid, "config_groups.W8A8 = \"Linear\"; an object"},
+           {R"([{"targets": ["Linear"]}])", kInvalid, "config_groups = [{\"targets\":[\"Linear\"]}]; an object"},
+           {"{}", kInvalid, "an object with at least one group"},
+       }) {
+    const absl::Status status = WithGroups(c.groups).status();
+    EXPECT_EQ(status.code(), c.code) << c.groups << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+  }
+  EXPECT_EQ(WithGroups(R"({"FP8": ["a"]})", R"(, "format": "pack-quantized")").status().code(), kUnimplemented);
+}
+
+TEST(QuantizationConfigTest, ReadsTheMethodFp8) {
+  const auto parse = [](const std::string& fields) {
+    return ParseQuantizationConfig(absl::StrCat(R"({"quant_method": "fp8")", fields, "}"));
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {R"(, "weight_block_size": [128, 128], "activation_scheme": "dynamic", "fmt": "e4m3")",
+       "fp8 per 128x128 block, input fp8 g128 dynamic, float-quantized"},
+      {R"(, "weight_block_size": [64, 32])", "fp8 per 64x32 block, input fp8 g32 dynamic, float-quantized"},
+      {R"(, "weight_block_size": null)", "fp8 per tensor, input fp8 per token dynamic, float-quantized"},
+      {R"(, "activation_scheme": "static")", "fp8 per tensor, input fp8 per tensor static, float-quantized"},
+  };
+  for (const auto& [fields, scheme] : cases) {
+    const absl::StatusOr<QuantizationConfig> config = parse(fields);
+    ASSERT_TRUE(config.ok()) << fields << config.status();
+    ASSERT_EQ(config->groups.size(), 1u);
+    EXPECT_EQ(Describe(config->groups[0].scheme), scheme);
+    EXPECT_THAT(config->groups[0].targets, ElementsAre("Linear"));
+    EXPECT_THAT(config->notes, IsEmpty());
+    EXPECT_EQ(*ParseQuantizationConfig(QuantizationConfigToJson(*config)), *config);
+  }
+  const QuantizationConfig config =
+      *parse(R"(, "scale_fmt": "ue8m0", "modules_to_not_convert": ["lm_head", "model.layers.3.mlp.gate", "visual", )"
+             R"("mlp.gate", "model.layers.61", "re:x"], "ignored_layers": ["lm_head", "a.0.b"])");
+  EXPECT_THAT(config.ignore,
+              ElementsAre("lm_head", "model.layers.3.mlp.gate", "re:(.*\\.)?visual(\\.|$)",
+                          "re:(.*\\.)?mlp\\.gate(\\.|$)", "re:model\\.layers\\.61(\\.|$)", "re:x", "a.0.b"));
+  EXPECT_THAT(config.notes, ElementsAre(HasSubstr("scale_fmt = \"ue8m0\" has no effect")));
+
+  const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
+  for (const auto& [fields, code, message] : std::vector<std::tuple<const char*, absl::StatusCode, const char*>>{
+           {R"(, "weight_block_size": [128, 0])", kInvalid, "weight_block_size = [128,0]"},
+           {R"(, "weight_block_size": 128)", kInvalid, "weight_block_size = 128"},
+           {R"(, "weight_block_size": [128, 128], "activation_scheme": "static")", kInvalid,
+            "activation_scheme = \"static\"; \"dynamic\" with weight_block_size"},
+           {R"(, "activation_scheme": "some")", kInvalid, "activation_scheme = \"some\""},
+           {R"(, "fmt": "e5m2")", kUnimplemented, "fmt = \"e5m2\""},
+           {R"(, "modules_to_not_convert": "lm_head")", kInvalid, "modules_to_not_convert = \"lm_head\""},
+           {R"(, "modules_to_not_convert": [""])", kInvalid, "modules_to_not_convert = [\"\"]"},
+           {R"(, "kv_cache_scheme": {})", kUnimplemented, "kv_cache_scheme"},
+       }) {
+    const absl::Status status = parse(fields).status();
+    EXPECT_EQ(status.code(), code) << fields << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }
 }
 
@@ -309,6 +422,21 @@ TEST(ModelConfigTest, ReadsWhatItSaysOfTheEmbeddings) {
   EXPECT_TRUE(ParseModelConfig(R"({"architectures": ["GemmaForCausalLM"]})")->facts.has_output_head);
   EXPECT_FALSE(ParseModelConfig(R"({"architectures": ["BertModel", 3]})")->facts.has_output_head);
   EXPECT_FALSE(ParseModelConfig(R"({"architectures": null})")->facts.has_output_head);
+}
+
+TEST(ModelConfigTest, FindsTheQuantizationOfAPart) {
+  for (const char* text :
+       {R"({"quantization_config": {"quant_method": "x"}, "text_config": {"quantization_config": {}}})",
+        R"({"compression_config": {"quant_method": "x"}})",
+        R"({"text_config": {"quantization_config": {"quant_method": "x"}}})",
+        R"({"quantization_config": null, "llm_config": {"compression_config": {"quant_method": "x"}}})",
+        R"({"thinker_config": {"a": 1, "text_config": {"quantization_config": {"quant_method": "x"}}}})"}) {
+    const ModelConfig model = *ParseModelConfig(text);
+    EXPECT_EQ(model.quantization_config, R"({"quant_method":"x"})") << text;
+    EXPECT_EQ(model.quant_method, "x");
+  }
+  EXPECT_EQ(ParseModelConfig(R"({"a": [{"quantization_config": 1}], "text_config": {}})")->quantization_config,
+            std::nullopt);
 }
 
 TEST(ModelConfigTest, RefusesDamage) {
