@@ -1,6 +1,7 @@
 #include "serving/convert/convert.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/safetensors.h"
+#include "serving/convert/weight_loss.h"
 #include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/finite.h"
@@ -96,17 +98,45 @@ absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
                    "]; repair it, or leave such weights in floating point with --non-finite keep"));
 }
 
+// What weights lose, found by several threads block by block.
+class LossCollector {
+ public:
+  void Add(const Block& block, WeightLoss loss) {
+    if (loss.empty()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    losses_[{block.tensor, block.begin}] = std::move(loss);
+  }
+
+  // Tensors in the order of the plan, which holds them in one array.
+  void AppendTo(std::vector<std::string>& warnings) const {
+    for (auto it = losses_.begin(); it != losses_.end();) {
+      const TensorPlan& tensor = *it->first.first;
+      WeightLoss loss;
+      for (; it != losses_.end() && it->first.first == &tensor; ++it) loss.Append(it->second);
+      for (const std::string& line :
+           DescribeLoss(loss, *tensor.decision.scheme, tensor.input->dtype, tensor.input->shape)) {
+        warnings.push_back(absl::StrCat(io::Printable(tensor.name()), ": ", line));
+      }
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<const TensorPlan*, int64_t>, WeightLoss> losses_;
+};
+
 // Writes the tensors of one output file.
 class ShardWriter {
  public:
   ShardWriter(const io::TensorSource& input, const Recipe& recipe, const Calibration& calibration,
-              const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers)
+              const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers, LossCollector& losses)
       : input_(input),
         recipe_(recipe),
         calibration_(calibration),
         options_(options),
         writer_(writer),
-        buffers_(buffers) {}
+        buffers_(buffers),
+        losses_(losses) {}
 
   absl::Status Run(const Block& block) {
     AQT_RETURN_IF_ERROR(CheckCancelled(options_.cancelled));
@@ -136,9 +166,14 @@ class ShardWriter {
       return NonFiniteError(tensor, block.begin * columns + bad);
     }
     const std::string module(*ModuleOf(tensor.name()));
-    const absl::StatusOr<std::vector<StoredRows>> encoded = EncodeRows(
-        ArrayRef(dtype, {rows, columns}, buffer.data()), block.begin, info.shape, scheme, recipe_.weight_rules);
+    const ArrayRef weight(dtype, {rows, columns}, buffer.data());
+    const absl::StatusOr<std::vector<StoredRows>> encoded =
+        EncodeRows(weight, block.begin, info.shape, scheme, recipe_.weight_rules);
     if (!encoded.ok()) return Annotate(encoded.status(), io::Printable(tensor.name()));
+    if (options_.warnings != nullptr) {
+      AQT_ASSIGN_OR_RETURN(WeightLoss loss, FindLoss(weight, block.begin, scheme, recipe_.weight_rules, *encoded));
+      losses_.Add(block, std::move(loss));
+    }
     for (const StoredRows& part : *encoded) {
       AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, part.suffix), part.first_row, part.rows));
     }
@@ -167,6 +202,7 @@ class ShardWriter {
   const ConvertOptions& options_;
   io::SafetensorsWriter& writer_;
   Buffers& buffers_;
+  LossCollector& losses_;
 };
 
 // The metadata of the input's files, and what made this one. The transformers library requires "format".
@@ -207,11 +243,13 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input,
       io::SafetensorsWriter::Create(fs, path, std::move(specs), writer_options);
   if (!writer.ok()) return OutputError(writer.status());
   Buffers buffers;
-  ShardWriter shard_writer(input, recipe, calibration, options, **writer, buffers);
+  LossCollector losses;
+  ShardWriter shard_writer(input, recipe, calibration, options, **writer, buffers, losses);
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       [&](int64_t i) { return 2 * blocks[i].bytes; }, [&](int64_t i) { return shard_writer.Run(blocks[i]); }));
   AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
+  if (options.warnings != nullptr) losses.AppendTo(*options.warnings);
   return OutputError((*writer)->Finish());
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +31,8 @@ struct ConvertOptions {
   Progress* progress = nullptr;
   // Checked between blocks; true ends the work with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;
+  // If not null, gets a line for each kind of loss in each weight (weight_loss.h). They do not depend on `jobs`.
+  std::vector<std::string>* warnings = nullptr;
 };
 
 // `files` go to an output folder with the tensors; there may be none. Assumes that all checks that need no weights have

@@ -92,6 +92,7 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
 
   const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(plan.old_bytes) : nullptr;
   options.progress = progress.get();
+  options.warnings = &report.warnings;
   AQT_RETURN_IF_ERROR(Convert(fs, input, files, plan, recipe, calibration, place, options));
   if (!place.is_file) {
     for (const std::string& name : files.foreign_weights) {

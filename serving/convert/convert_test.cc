@@ -97,6 +97,30 @@ TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
   EXPECT_TRUE(BitEqual(*out.ReadArray("other"), tensors[3].second));
 }
 
+// In the order of the checkpoint, each with all of a weight's blocks, whatever the number of threads.
+TEST_F(ConvertTest, WarnsOfWhatWeightsLose) {
+  std::vector<float> tall(5000 * 96, 1.0f);
+  for (const int row : {7, 2000, 2001, 4999}) tall[row * 96] = 30000;
+  std::vector<float> largest = {65504, -65504, 20000, 20000};
+  WriteTensors(At("in.safetensors"), {{"b.weight", Cast(Array::FromSpan<float>(tall, {5000, 96}), DType::kF16)},
+                                      {"a.weight", Cast(Array::FromSpan<float>(largest, {1, 4}), DType::kF16)},
+                                      {"c.weight", MakeWeight(DType::kF16, {8, 64}, 1)}});
+  ConvertJob job = Job(ConfigText("num_bits: 4 per_channel {}"));
+  job.input = At("in.safetensors");
+  for (const int jobs : {1, 3, kMaxJobs}) {
+    job.jobs = jobs;
+    job.output = At(absl::StrCat("out", jobs, ".safetensors"));
+    const absl::StatusOr<ConvertReport> report = RunConvertJob(Fs(), job);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_THAT(
+        report->warnings,
+        ElementsAre("a.weight: values of 1 of 1 rows (row 0) overflow F16 when multiplied out: -8 x 8736 at "
+                    "[0,1]; keep this weight in floating point",
+                    "b.weight: in 4 of 5000 rows outliers make all other values 0: 30000 at [7,0], 30000 at "
+                    "[2000,0], 30000 at [2001,0], ...; use smaller groups, or keep this weight in floating point"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Schemes, ConvertBlocksTest,
     ::testing::Values(

@@ -11,7 +11,6 @@ namespace {
 
 namespace ct = compressed_tensors;
 
-constexpr char kWeightPacked[] = ".weight_packed";
 constexpr char kWeightShape[] = ".weight_shape";
 // Rows of the weight whose zero points begin a word, for any number of bits.
 constexpr int64_t kZeroPointRows = 32;

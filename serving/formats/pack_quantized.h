@@ -11,6 +11,8 @@
 
 namespace aqt::serving {
 
+inline constexpr char kWeightPacked[] = ".weight_packed";
+
 // "pack-quantized"
 const WeightFormat& PackQuantized();
 

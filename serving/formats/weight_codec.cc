@@ -32,6 +32,15 @@ absl::StatusOr<ct::QuantizedWeight> QuantizeByAqt(const ArrayRef& rows, const We
   return out;
 }
 
+absl::StatusOr<ct::QuantizedWeight> Quantize(const ArrayRef& rows, const Scheme& scheme, WeightRules rules, bool packed,
+                                             Executor* executor) {
+  if (rules == WeightRules::kAqt) return QuantizeByAqt(rows, scheme.weights, executor);
+  ct::Options options;
+  options.executor = executor;
+  options.packed = packed;
+  return ct::QuantizeWeight(rows, scheme.weights, options);
+}
+
 bool AllFinite(const Array& scale) {
   const Array f32 = Cast(scale, DType::kF32);
   const absl::Span<const float> values = f32.View<float>();
@@ -57,19 +66,17 @@ int64_t MinRows(WeightRules rules) { return rules == WeightRules::kAqt ? 2 : 1; 
 
 absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t first_row, const Shape& shape,
                                                    const Scheme& scheme, WeightRules rules, Executor* executor) {
-  ct::QuantizedWeight weight;
-  if (rules == WeightRules::kAqt) {
-    AQT_ASSIGN_OR_RETURN(weight, QuantizeByAqt(rows, scheme.weights, executor));
-  } else {
-    ct::Options options;
-    options.executor = executor;
-    options.packed = scheme.format->TakesPacked();
-    AQT_ASSIGN_OR_RETURN(weight, ct::QuantizeWeight(rows, scheme.weights, options));
-  }
+  AQT_ASSIGN_OR_RETURN(ct::QuantizedWeight weight,
+                       Quantize(rows, scheme, rules, scheme.format->TakesPacked(), executor));
   if (!AllFinite(weight.scale)) {
     return absl::DataLossError("the range of the values overflows the dtype of the scale; use a symmetric scheme");
   }
   return scheme.format->Encode(std::move(weight), first_row, scheme.weights, shape);
+}
+
+absl::StatusOr<QuantizedWeight> QuantizeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
+                                             Executor* executor) {
+  return Quantize(rows, scheme, rules, /*packed=*/false, executor);
 }
 
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype) {

@@ -26,6 +26,10 @@ absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t
                                                    const Scheme& scheme, WeightRules rules,
                                                    Executor* executor = nullptr);
 
+// Values, scale and zero point of the same rows, before they are laid out; see QuantizedWeight.
+absl::StatusOr<QuantizedWeight> QuantizeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
+                                             Executor* executor = nullptr);
+
 // Scale and zero point of a static input with values in [min, max], by the compressed-tensors rules in `dtype`.
 struct EncodedInput {
   Array scale;                      // `dtype` [1]

@@ -1,0 +1,439 @@
+#include "serving/convert/weight_loss.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/status_macros.h"
+#include "serving/formats/pack_quantized.h"
+#include "serving/formats/weight_codec.h"
+
+namespace aqt::serving {
+namespace {
+
+namespace ct = compressed_tensors;
+
+constexpr size_t kExamples = 3;
+// Values at the beginning of a unit that are looked at in every unit.
+constexpr int kGlance = 8;
+// Of so many values that are not 0, one may be left for the unit to have lost the others to outliers.
+constexpr int64_t kValuesPerOutlier = 256;
+
+int64_t MaxOutliers(int64_t values) { return std::max<int64_t>(1, values / kValuesPerOutlier); }
+
+// Magnitudes compare like their bits, taken as integers.
+template <class T>
+struct Floats;
+template <>
+struct Floats<float> {
+  using Bits = int32_t;
+  static constexpr int kMantissaBits = 23;
+};
+template <>
+struct Floats<BFloat16> {
+  using Bits = int16_t;
+  static constexpr int kMantissaBits = 7;
+};
+template <>
+struct Floats<Float16> {
+  using Bits = int16_t;
+  static constexpr int kMantissaBits = 10;
+};
+
+template <class T>
+typename Floats<T>::Bits BitsOf(float x) {
+  return std::bit_cast<typename Floats<T>::Bits>(ConvertElement<T>(x));
+}
+template <class T>
+float FloatOf(typename Floats<T>::Bits bits) {
+  return ConvertElement<float>(std::bit_cast<T>(bits));
+}
+
+// The largest magnitude that a value may be multiplied by a scale with.
+float LargestFactor(const WeightScheme& weights) {
+  const ct::ValueRange range = ct::RangeOf(weights);
+  return weights.symmetric ? std::max(-range.min, range.max) : range.max - range.min;
+}
+
+// How many times a scale is halved to get the magnitude above which a value is large; see Finder::LargeAbove.
+int StepsBelowScale(const WeightScheme& weights) {
+  if (weights.type == ValueType::kFloat || weights.num_bits >= 4) return weights.symmetric ? 1 : 0;
+  const int steps = weights.num_bits == 2 ? 3 : 2;
+  return weights.symmetric ? steps : steps - 2;
+}
+
+// Whether one of the n words at `data` is made of equal values of `bits` bits. Blocks have one length and no branch per
+// word, so that the compiler vectorizes.
+template <class Word>
+bool AnyUniform(const Word* data, int64_t n, int bits) {
+  const auto uniform = [bits](Word word) { return word == std::rotl(word, bits); };
+  constexpr int64_t kBlock = 16;
+  for (; n >= kBlock; n -= kBlock, data += kBlock) {
+    Word any = 0;
+    for (int64_t i = 0; i < kBlock; ++i) any |= static_cast<Word>(uniform(data[i]) ? ~Word{0} : 0);
+    if (any != 0) return true;
+  }
+  return std::any_of(data, data + n, uniform);
+}
+
+// Small groups as they are stored, of two words or more. Where no word is uniform, each group has two values that are
+// not 0. They are read faster than the weight.
+class StoredGroups {
+ public:
+  StoredGroups(const std::vector<StoredRows>& stored, const WeightScheme& weights) {
+    if (weights.strategy != WeightStrategy::kGroup) return;
+    for (const StoredRows& part : stored) {
+      const bool packed = part.suffix == kWeightPacked;
+      if (!packed && part.suffix != kWeight) continue;
+      bits_ = packed ? weights.num_bits : 8;
+      const int word_bits = packed ? 32 : 64;
+      const bool whole_words = word_bits % bits_ == 0 && weights.group_size * bits_ % word_bits == 0;
+      if (whole_words && weights.group_size * bits_ / word_bits >= 2) rows_ = &part.rows;
+    }
+  }
+
+  bool MayHoldZeros(int64_t row) const {
+    if (rows_ == nullptr) return true;
+    return rows_->dtype() == DType::kS32 ? AnyUniformOf<uint32_t>(row) : AnyUniformOf<uint64_t>(row);
+  }
+
+ private:
+  template <class Word>
+  bool AnyUniformOf(int64_t row) const {
+    const int64_t words = rows_->num_bytes() / rows_->shape()[0] / static_cast<int64_t>(sizeof(Word));
+    return AnyUniform(static_cast<const Word*>(rows_->data()) + row * words, words, bits_);
+  }
+
+  const Array* rows_ = nullptr;  // null if they are not laid out so
+  int bits_ = 0;
+};
+
+// Finds the losses of some rows.
+template <class T>
+class Finder {
+ public:
+  using Bits = typename Floats<T>::Bits;
+
+  Finder(const ArrayRef& rows, int64_t first_row, const Scheme& scheme, WeightRules rules, const Array& scale,
+         const std::vector<StoredRows>& stored)
+      : rows_(rows),
+        first_row_(first_row),
+        scheme_(scheme),
+        rules_(rules),
+        scales_(static_cast<const Bits*>(scale.data())),
+        groups_(stored, scheme.weights),
+        units_(UnitsOf(scheme.weights, rows.shape)),
+        largest_scale_(BitsOf<T>(0.98f * LargestFinite() / LargestFactor(scheme.weights))),
+        steps_(StepsBelowScale(scheme.weights)) {}
+
+  absl::StatusOr<WeightLoss> Run() {
+    const int64_t num_rows = rows_.shape[0], columns = rows_.shape[1];
+    for (int64_t row = 0, unit = 0; row < num_rows; row += units_.rows, unit += units_.per_row) {
+      if (!groups_.MayHoldZeros(row) && ScalesAreOrdinary(unit)) continue;
+      for (int64_t g = 0; g < units_.per_row; ++g) {
+        const int64_t column = g * units_.cols;
+        const Bits scale = scales_[unit + g];
+        const int64_t n = std::min(units_.cols, columns - column);
+        if (IsOrdinary(scale) && HasTwoLarge(ValuesAt(row, column), n, LargeAbove(scale))) continue;
+        AQT_RETURN_IF_ERROR(LookCloser(unit + g, row, column, scale));
+      }
+    }
+    return std::move(loss_);
+  }
+
+ private:
+  static constexpr Bits kSmallestNormal = Bits{1} << Floats<T>::kMantissaBits;
+  static constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();
+
+  static float LargestFinite() { return FloatOf<T>(BitsOf<T>(std::numeric_limits<float>::infinity()) - 1); }
+
+  const Bits* ValuesAt(int64_t row, int64_t column) const {
+    return static_cast<const Bits*>(rows_.data) + row * rows_.shape[1] + column;
+  }
+
+  bool IsOrdinary(Bits scale) const { return scale >= kSmallestNormal && scale <= largest_scale_; }
+
+  // Of a row of units, from `unit` on. Blocks have one length, as in AnyEqual.
+  bool ScalesAreOrdinary(int64_t unit) const {
+    constexpr int64_t kBlock = 16;
+    const Bits* scale = scales_ + unit;
+    int64_t n = units_.per_row;
+    for (; n >= kBlock; n -= kBlock, scale += kBlock) {
+      Bits odd = 0;
+      for (int64_t i = 0; i < kBlock; ++i) {
+        odd |= static_cast<Bits>((scale[i] < kSmallestNormal) | (scale[i] > largest_scale_) ? ~0 : 0);
+      }
+      if (odd != 0) return false;
+    }
+    return std::all_of(scale, scale + n, [this](Bits s) { return IsOrdinary(s); });
+  }
+
+  // Two values of larger magnitude show that nothing but rounding happens to a unit. It is a little more than half the
+  // scale, which does not become 0; with a zero point, in whose sum with the quotient digits are lost, the scale; and
+  // with 2 or 3 bits, where half the scale is not small beside the largest value, less.
+  Bits LargeAbove(Bits scale) const {
+    const Bits steps = static_cast<Bits>(steps_ * kSmallestNormal);
+    return static_cast<Bits>((scale > steps + kSmallestNormal ? scale - steps : scale >> steps_) + 2);
+  }
+
+  // Of the n values of a unit's row, looks at the first few; false if these do not show it.
+  static bool HasTwoLarge(const Bits* x, int64_t n, Bits above) {
+    if (n < kGlance) return std::count_if(x, x + n, [above](Bits v) { return (v & kMagnitude) > above; }) >= 2;
+    // Several values in a word: adding sets the sign of those that are above. One in each half makes two.
+    constexpr uint64_t kOnes = ~uint64_t{0} / std::numeric_limits<std::make_unsigned_t<Bits>>::max();
+    constexpr size_t kWords = kGlance * sizeof(Bits) / sizeof(uint64_t);
+    std::array<uint64_t, kWords> words;
+    std::memcpy(words.data(), x, sizeof(words));
+    std::array<uint64_t, 2> signs = {0, 0};
+    for (size_t i = 0; i < kWords; ++i)
+      signs[2 * i / kWords] |= (words[i] & kOnes * kMagnitude) + kOnes * (kMagnitude - above);
+    constexpr uint64_t kSigns = kOnes << (8 * sizeof(Bits) - 1);
+    return (signs[0] & kSigns) != 0 && (signs[1] & kSigns) != 0;
+  }
+
+  // Calls f(row, column) for the values of a unit until it returns false.
+  template <class F>
+  void ForEachValue(int64_t row, int64_t column, F f) const {
+    const int64_t last_row = std::min(row + units_.rows, rows_.shape[0]);
+    const int64_t last_column = std::min(column + units_.cols, rows_.shape[1]);
+    for (int64_t r = row; r < last_row; ++r) {
+      for (int64_t c = column; c < last_column; ++c) {
+        if (!f(r, c)) return;
+      }
+    }
+  }
+
+  absl::Status LookCloser(int64_t unit, int64_t row, int64_t column, Bits scale) {
+    WeightLoss::Example example;
+    example.unit =
+        unit + (scheme_.weights.strategy == WeightStrategy::kTensor ? 0 : first_row_ / units_.rows * units_.per_row);
+    example.scale = FloatOf<T>(scale);
+    if (scale < kSmallestNormal) Add(Loss::kSubnormalScale, example);
+    const Bits above = LargeAbove(scale);
+    const int64_t limit = MaxOutliers(units_.rows * units_.cols);
+    int64_t large = 0, values = 0;
+    ForEachValue(row, column, [&](int64_t r, int64_t c) {
+      const Bits x = *ValuesAt(r, c) & kMagnitude;
+      large += x > above;
+      values += x != 0;
+      return large <= limit;
+    });
+    // AQT multiplies by the inverse of the scale, which may overflow.
+    const bool inverse_overflows = rules_ == WeightRules::kAqt && scale < kSmallestNormal && values > 0;
+    const bool may_lose = (large <= limit && large < values) || inverse_overflows;
+    const bool may_overflow = scale > largest_scale_;
+    if (!may_lose && !may_overflow) return absl::OkStatus();
+    AQT_RETURN_IF_ERROR(Quantize(row));
+    if (may_lose) CountKept(row, column, values, example);
+    if (may_overflow) FindOverflow(row, column, example);
+    return absl::OkStatus();
+  }
+
+  // The units that begin at `row`, and more if the rules need more rows. What is stored may be laid out in bits.
+  absl::Status Quantize(int64_t row) {
+    const int64_t num_rows = rows_.shape[0], columns = rows_.shape[1];
+    const int64_t end = std::min(num_rows, row + std::max(units_.rows, MinRows(rules_)));
+    const int64_t begin = std::max<int64_t>(0, std::min(row, end - MinRows(rules_)));
+    if (begin == slice_begin_ && slice_.has_value()) return absl::OkStatus();
+    const ArrayRef rows(rows_.dtype, {end - begin, columns}, ValuesAt(begin, 0));
+    AQT_ASSIGN_OR_RETURN(slice_, QuantizeRows(rows, scheme_, rules_));
+    AQT_ASSIGN_OR_RETURN(const Array products, ct::DequantizeWeight(*slice_, scheme_.weights));
+    slice_begin_ = begin;
+    products_ = Cast(products, DType::kF32);
+    q_ = Cast(slice_->q, DType::kF32);
+    return absl::OkStatus();
+  }
+
+  // What is stored for a value, without the zero point.
+  float Stored(int64_t row, int64_t column) const {
+    const float q = q_.View<float>()[(row - slice_begin_) * rows_.shape[1] + column];
+    if (!slice_->zero_point.has_value()) return q;
+    return q - slice_->zero_point->View<int8_t>()[units_.Of(row - slice_begin_, column)];
+  }
+
+  void CountKept(int64_t row, int64_t column, int64_t values, WeightLoss::Example example) {
+    const int64_t limit = MaxOutliers(values);
+    const Bits above = LargeAbove(BitsOf<T>(static_cast<float>(example.scale)));
+    int64_t large = 0;  // with 2 or 3 bits some of them become 0
+    ForEachValue(row, column, [&](int64_t r, int64_t c) {
+      const Bits x = *ValuesAt(r, c);
+      const bool kept = Stored(r, c) != 0;
+      large += kept || (x & kMagnitude) > above;
+      const float value = FloatOf<T>(x);
+      if (kept && (example.kept == 0 || std::abs(value) > std::abs(example.value))) {
+        example.row = first_row_ + r;
+        example.column = c;
+        example.value = value;
+      }
+      example.kept += kept;
+      return example.kept <= limit;
+    });
+    if (example.kept == 0) Add(Loss::kZeroed, example);
+    else if (large <= limit && example.kept < values) Add(Loss::kOutliers, example);
+  }
+
+  void FindOverflow(int64_t row, int64_t column, WeightLoss::Example example) {
+    bool found = false;
+    ForEachValue(row, column, [&](int64_t r, int64_t c) {
+      if (std::isfinite(products_.View<float>()[(r - slice_begin_) * rows_.shape[1] + c])) return true;
+      example.row = first_row_ + r;
+      example.column = c;
+      example.value = Stored(r, c);
+      found = true;
+      return false;
+    });
+    if (found) Add(Loss::kOverflow, example);
+  }
+
+  void Add(Loss loss, const WeightLoss::Example& example) {
+    WeightLoss::Units& units = loss_.units[static_cast<int>(loss)];
+    ++units.count;
+    if (units.first.size() < kExamples) units.first.push_back(example);
+  }
+
+  const ArrayRef& rows_;
+  int64_t first_row_;
+  const Scheme& scheme_;
+  WeightRules rules_;
+  const Bits* scales_;
+  StoredGroups groups_;
+  ct::Units units_;
+  Bits largest_scale_;  // no product with a smaller one overflows
+  int steps_;
+  WeightLoss loss_;
+  // Some rows quantized by themselves, from slice_begin_ on; set by Quantize.
+  std::optional<QuantizedWeight> slice_;
+  int64_t slice_begin_ = 0;
+  Array products_, q_;
+};
+
+std::string Number(double x) { return absl::StrFormat("%.6g", x); }
+
+std::string At(const WeightLoss::Example& e) {
+  return absl::StrCat(Number(e.value), " at [", e.row, ",", e.column, "]");
+}
+
+// ", ..." if there are more than the first.
+std::string AndMore(const WeightLoss::Units& units) {
+  return units.count > static_cast<int64_t>(units.first.size()) ? ", ..." : "";
+}
+
+// "30000 at [3,3], 20000 at [7,1], ..."
+std::string Outliers(const WeightLoss::Units& units) {
+  return absl::StrCat(
+      absl::StrJoin(units.first, ", ",
+                    [](std::string* out, const WeightLoss::Example& e) { absl::StrAppend(out, At(e)); }),
+      AndMore(units));
+}
+
+}  // namespace
+
+std::string UnitName(const WeightScheme& weights, const Shape& shape, int64_t unit) {
+  const ct::Units units = UnitsOf(weights, shape);
+  const int64_t row = unit / units.per_row * units.rows, column = unit % units.per_row * units.cols;
+  if (weights.strategy == WeightStrategy::kChannel) return absl::StrCat("row ", row);
+  const std::string columns = absl::StrCat(column, ":", std::min(column + units.cols, shape[1]), "]");
+  if (weights.strategy == WeightStrategy::kGroup) return absl::StrCat("[", row, ",", columns);
+  return absl::StrCat("[", row, ":", std::min(row + units.rows, shape[0]), ",", columns);
+}
+
+absl::string_view UnitsName(WeightStrategy strategy) {
+  switch (strategy) {
+    case WeightStrategy::kTensor: return "tensors";
+    case WeightStrategy::kChannel: return "rows";
+    case WeightStrategy::kGroup: return "groups";
+    case WeightStrategy::kBlock: return "blocks";
+  }
+  return "units";
+}
+
+bool WeightLoss::empty() const {
+  return std::all_of(units.begin(), units.end(), [](const Units& u) { return u.count == 0; });
+}
+
+void WeightLoss::Append(const WeightLoss& later) {
+  for (int i = 0; i < kNumLosses; ++i) {
+    units[i].count += later.units[i].count;
+    for (const Example& example : later.units[i].first) {
+      if (units[i].first.size() < kExamples) units[i].first.push_back(example);
+    }
+  }
+}
+
+absl::StatusOr<WeightLoss> FindLoss(const ArrayRef& rows, int64_t first_row, const Scheme& scheme, WeightRules rules,
+                                    const std::vector<StoredRows>& stored) {
+  AQT_CHECK(rows.IsDense() && rows.shape.rank() == 2);
+  const auto scale =
+      std::find_if(stored.begin(), stored.end(), [](const StoredRows& part) { return part.suffix == kWeightScale; });
+  AQT_CHECK(scale != stored.end() && scale->rows.dtype() == rows.dtype);
+  switch (rows.dtype) {
+    case DType::kF32: return Finder<float>(rows, first_row, scheme, rules, scale->rows, stored).Run();
+    case DType::kBF16: return Finder<BFloat16>(rows, first_row, scheme, rules, scale->rows, stored).Run();
+    case DType::kF16: return Finder<Float16>(rows, first_row, scheme, rules, scale->rows, stored).Run();
+    default: AQT_CHECK(false);
+  }
+}
+
+std::vector<std::string> DescribeLoss(const WeightLoss& loss, const Scheme& scheme, io::FileDType dtype,
+                                      const Shape& shape) {
+  const bool whole = scheme.weights.strategy == WeightStrategy::kTensor;
+  const int64_t total = UnitsOf(scheme.weights, shape).scale_shape.num_elements();
+  constexpr char kKeep[] = "keep this weight in floating point";
+  std::vector<std::string> lines;
+  for (int i = 0; i < kNumLosses; ++i) {
+    const WeightLoss::Units& units = loss.units[i];
+    if (units.count == 0) continue;
+    const Loss kind = static_cast<Loss>(i);
+    // "3 of 64 rows"
+    const std::string some = absl::StrCat(units.count, " of ", total, " ", UnitsName(scheme.weights.strategy));
+    const std::string where =
+        whole ? ""
+              : absl::StrCat(" (",
+                             absl::StrJoin(units.first, ", ",
+                                           [&](std::string* out, const WeightLoss::Example& e) {
+                                             absl::StrAppend(out, UnitName(scheme.weights, shape, e.unit));
+                                           }),
+                             units.count > static_cast<int64_t>(units.first.size()) ? ", ..." : "", ")");
+    const WeightLoss::Example& first = units.first[0];
+    switch (kind) {
+      case Loss::kZeroed:
+        lines.push_back(
+            absl::StrCat(whole ? "all values become 0: the scale underflows "
+                               : absl::StrCat("all values of ", some, where, " become 0: their scales underflow "),
+                         io::ToString(dtype), "; ", kKeep));
+        break;
+      case Loss::kOutliers:
+        lines.push_back(absl::StrCat(
+            !whole ? absl::StrCat("in ", some, " outliers make all other values 0: ", Outliers(units))
+            : first.kept == 1
+                ? absl::StrCat("a single outlier, ", At(first), ", makes all other values 0")
+                : absl::StrCat(first.kept, " outliers, the largest ", At(first), ", make all other values 0"),
+            "; use smaller groups, or ", kKeep));
+        break;
+      case Loss::kSubnormalScale:
+        lines.push_back(absl::StrCat(whole ? "the scale is" : absl::StrCat("the scales of ", some, where, " are"),
+                                     " subnormal in ", io::ToString(dtype), ", with fewer digits; ", kKeep));
+        break;
+      case Loss::kOverflow:
+        lines.push_back(absl::StrCat(whole ? "a value" : absl::StrCat("values of ", some, where), " overflow",
+                                     whole ? "s " : " ", io::ToString(dtype),
+                                     " when multiplied out: ", Number(first.value), " x ", Number(first.scale), " at [",
+                                     first.row, ",", first.column, "]; ", kKeep));
+        break;
+    }
+  }
+  return lines;
+}
+
+}  // namespace aqt::serving
