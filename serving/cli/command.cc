@@ -84,7 +84,7 @@ constexpr char kConvertExamples[] = R"(Examples:
 
 constexpr char kVerifyExamples[] = R"(Examples:
   aqt verify model/ model-w8a8/
-  aqt verify model/ model-w8a8/ --min-snr 30)";
+  aqt verify model/ model-w8a8/ --min-snr 30 --min-row-snr 20)";
 
 constexpr char kExplainExamples[] = R"(Examples:
   aqt explain model/ model.layers.0.mlp.up_proj --preset w8a8_dynamic
@@ -109,7 +109,7 @@ struct Flags {
   std::string progress = "auto";
   int jobs = 1;
   bool strict = false, force = false, json = false, stats = false, print_config = false;
-  std::optional<double> min_snr;
+  std::optional<double> min_snr, min_row_snr, min_group_snr;
   std::optional<int> depth;
 };
 
@@ -329,6 +329,13 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
   return absl::OkStatus();
 }
 
+absl::Status SetThreshold(absl::string_view flag, const std::optional<double>& given, double& threshold) {
+  if (!given.has_value()) return absl::OkStatus();
+  if (std::isnan(*given)) return absl::InvalidArgumentError(absl::StrCat(flag, " nan; expected a number of decibels"));
+  threshold = *given;
+  return absl::OkStatus();
+}
+
 // Prints what it finds; kQuality if there is a problem.
 absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input,
@@ -337,16 +344,16 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   VerifyOptions options;
   options.jobs = flags.jobs;
   options.cancelled = console.interrupted;
-  if (flags.min_snr.has_value()) {
-    if (std::isnan(*flags.min_snr)) return absl::InvalidArgumentError("--min-snr nan; expected a number of decibels");
-    options.min_snr_db = *flags.min_snr;
-  }
+  AQT_RETURN_IF_ERROR(SetThreshold("--min-snr", flags.min_snr, options.min_snr_db));
+  AQT_RETURN_IF_ERROR(SetThreshold("--min-row-snr", flags.min_row_snr, options.min_row_snr_db));
+  AQT_RETURN_IF_ERROR(SetThreshold("--min-group-snr", flags.min_group_snr, options.min_group_snr_db));
   AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, FilesToCarry(input), output, options));
   if (flags.json) {
     console.out << VerifyToJson(report);
   } else {
     PrintVerify(report, console.out);
   }
+  for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
   for (const std::string& problem : report.problems) console.err << "error: " << io::PrintableLine(problem) << "\n";
   return report.problems.empty() ? ExitCode::kOk : ExitCode::kQuality;
 }
@@ -418,6 +425,9 @@ CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   verify->add_option("IN", flags.input, "the original")->required();
   verify->add_option("OUT", flags.output, "the quantized one")->required();
   verify->add_option("--min-snr", flags.min_snr, "fail if a weight's signal-to-noise ratio is lower")->type_name("DB");
+  verify->add_option("--min-row-snr", flags.min_row_snr, "fail if that of a row is lower")->type_name("DB");
+  verify->add_option("--min-group-snr", flags.min_group_snr, "fail if that of a group or block is lower")
+      ->type_name("DB");
   verify->add_flag("--json", flags.json, "print JSON");
   AddJobs(*verify, flags);
   return verify;

@@ -88,6 +88,8 @@ TEST_F(CommandTest, AFirstSession) {
   EXPECT_THAT(out_, HasSubstr("2 weights quantized"));
   EXPECT_EQ(Run({"verify", "in", "out", "--min-snr", "60"}), 1);
   EXPECT_THAT(err_, AllOf(HasSubstr("error: model.layers.0.mlp.up_proj.weight: SNR"), HasSubstr("q_proj.weight: SNR")));
+  EXPECT_EQ(Run({"verify", "in", "out", "--min-row-snr", "60"}), 1);
+  EXPECT_THAT(err_, HasSubstr("up_proj.weight: row "));
   EXPECT_EQ(Run({"inspect", "out", "--stats"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr("group_0: int8 per channel"), HasSubstr("ignored: lm_head"), HasSubstr("absmax")));
 }
@@ -400,10 +402,27 @@ TEST_F(CommandTest, EffectiveConfigurationHasTheFlags) {
   ExpectError({"convert", "--scheme-from", "a", "--rules", "aqt", "--print-effective-config"}, 2, "cannot say --rules");
 }
 
+// One outlier, and every other row becomes zero.
+TEST_F(CommandTest, LossIsSeen) {
+  std::vector<float> values(64 * 64, 0.5f);
+  values[3 * 64 + 3] = 30000;
+  WriteTensors("a.safetensors", {{"m.weight", Array::FromSpan<float>(values, {64, 64})}});
+  WriteText("t", "schema: 1 rule { match: '.*' quantize { weights { num_bits: 8 per_tensor {} } } }");
+  EXPECT_EQ(Run({"convert", "a.safetensors", "o.safetensors", "--config", "t", "--progress", "never"}), 0);
+  EXPECT_THAT(err_, HasSubstr("warning: m.weight: a single outlier, 30000 at [3,3], makes all other values 0"));
+  EXPECT_EQ(Run({"verify", "a.safetensors", "o.safetensors", "--min-snr", "30"}), 0);
+  EXPECT_THAT(out_, HasSubstr("worst row: 0.00 dB, row 0 of m.weight"));
+  EXPECT_THAT(err_, HasSubstr("warning: m.weight: all values of 63 of 64 rows became 0; the first is row 0"));
+  EXPECT_EQ(Run({"verify", "a.safetensors", "o.safetensors", "--min-snr", "30", "--min-row-snr", "20"}), 1);
+  EXPECT_THAT(err_, HasSubstr("error: m.weight: row 0: SNR 0.00 dB is below 20 dB (63 of 64 rows are)"));
+}
+
 // As of a shell variable that is not set.
 TEST_F(CommandTest, EmptyValuesAreErrors) {
   ExpectError({"verify", "in", "in", "--min-snr", ""}, 2, "--min-snr is empty");
   ExpectError({"verify", "in", "in", "--min-snr", "nan"}, 2, "--min-snr nan");
+  ExpectError({"verify", "in", "in", "--min-row-snr", "nan"}, 2, "--min-row-snr nan");
+  ExpectError({"verify", "in", "in", "--min-group-snr", ""}, 2, "--min-group-snr is empty");
   ExpectError({"plan", "in", "--preset", "w8a16", "--config", ""}, 2, "--config is empty");
   ExpectError({"convert", "in", "out", "--preset", "w8a16", "--calibration", ""}, 2, "--calibration is empty");
   ExpectError({"config", "inject", "int8_all", "--program", ""}, 2, "--program is empty");

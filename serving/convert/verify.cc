@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "serving/convert/plan.h"
 #include "serving/convert/rules.h"
+#include "serving/convert/weight_loss.h"
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/weight_codec.h"
@@ -27,46 +28,101 @@
 namespace aqt::serving {
 namespace {
 
+constexpr double kExact = std::numeric_limits<double>::infinity();  // the SNR of what is stored exactly
 constexpr int64_t kMemoryBudget = 64 << 20;
 constexpr int64_t kCompareBytes = 1 << 20;
 
-// Each row is summed separately and the rows are added in order: the result does not depend on the number of threads.
-WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const Scheme& scheme) {
+// What the figures of a weight or a part of it are made of.
+struct Sums {
+  double ww = 0, dd = 0, wd = 0, ee = 0;
+  int64_t values = 0, kept = 0;  // values that are not 0, and what is stored for them
+
+  void Add(double x, double y) {
+    const double error = x - y;
+    ww += x * x;
+    dd += y * y;
+    wd += x * y;
+    ee += error * error;
+    values += x != 0;
+    kept += y != 0;
+  }
+  void Add(const Sums& other) {
+    ww += other.ww;
+    dd += other.dd;
+    wd += other.wd;
+    ee += other.ee;
+    values += other.values;
+    kept += other.kept;
+  }
+  double Snr() const { return ee == 0 ? kExact : 10 * std::log10(ww / ee); }
+};
+
+// NaN is worse than any number.
+bool IsWorse(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
+
+void AddPart(const Sums& sums, double min_snr_db, PartsQuality& parts) {
+  const int64_t part = parts.count++;
+  const double snr = sums.Snr();
+  if (IsWorse(snr, parts.worst_snr_db)) {
+    parts.worst_snr_db = snr;
+    parts.worst = part;
+  }
+  parts.below += !(snr >= min_snr_db);
+  if (sums.kept == 0 && sums.values > 0 && parts.zeroed++ == 0) parts.first_zeroed = part;
+  if (sums.kept == 1 && sums.values > 1 && parts.lone++ == 0) parts.first_lone = part;
+}
+
+// Groups and rows are summed separately and added in order: the result does not depend on the number of threads.
+WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const Scheme& scheme,
+                      const VerifyOptions& options) {
   const Array w_array = Cast(original, DType::kF32), d_array = Cast(decoded.dequantized, DType::kF32);
   const Array s_array = Cast(decoded.scale, DType::kF32);
   const absl::Span<const float> w = w_array.View<float>(), d = d_array.View<float>(), scale = s_array.View<float>();
   const Array q_array = Cast(decoded.q, DType::kF32);
   const absl::Span<const float> q = q_array.View<float>();
-  const int64_t columns = original.shape()[1];
+  const int64_t rows = original.shape()[0], columns = original.shape()[1];
   const compressed_tensors::Units units = UnitsOf(scheme.weights, original.shape());
   const compressed_tensors::ValueRange range = compressed_tensors::RangeOf(scheme.weights);
   const float smallest = scheme.weights.symmetric ? -range.max : range.min;  // what is below counts as an end, too
-  double ww = 0, dd = 0, wd = 0, ee = 0, max_error = 0;
-  int64_t clipped = 0;
-  for (int64_t row = 0; row < original.shape()[0]; ++row) {
-    double row_ww = 0, row_dd = 0, row_wd = 0, row_ee = 0;
-    for (int64_t i = row * columns; i < (row + 1) * columns; ++i) {
-      const double x = w[i], y = d[i], error = x - y;
-      row_ww += x * x;
-      row_dd += y * y;
-      row_wd += x * y;
-      row_ee += error * error;
-      max_error = std::max(max_error, std::abs(error));
-      clipped += (q[i] >= range.max || q[i] <= smallest) &&
-                 std::abs(error) > scale[units.Of(row, i - row * columns)] * range.last_step;
-    }
-    ww += row_ww;
-    dd += row_dd;
-    wd += row_wd;
-    ee += row_ee;
-  }
   WeightQuality quality;
+  if (scheme.weights.strategy == WeightStrategy::kGroup || scheme.weights.strategy == WeightStrategy::kBlock) {
+    quality.groups.emplace();
+  }
+  Sums all;
+  std::vector<Sums> side_by_side(units.per_row);  // units that begin at the same row
+  double max_error = 0;
+  int64_t clipped = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    Sums in_row;
+    for (int64_t g = 0; g < units.per_row; ++g) {
+      Sums sums;
+      const double last_step = scale[units.Of(row, g * units.cols)] * range.last_step;
+      const int64_t end = row * columns + std::min(columns, (g + 1) * units.cols);
+      for (int64_t i = row * columns + g * units.cols; i < end; ++i) {
+        sums.Add(w[i], d[i]);
+        const double error = std::abs(static_cast<double>(w[i]) - d[i]);
+        max_error = std::max(max_error, error);
+        clipped += (q[i] >= range.max || q[i] <= smallest) && error > last_step;
+      }
+      in_row.Add(sums);
+      side_by_side[g].Add(sums);
+    }
+    all.Add(in_row);
+    AddPart(in_row, options.min_row_snr_db, quality.rows);
+    if (!quality.groups.has_value() || ((row + 1) % units.rows != 0 && row + 1 < rows)) continue;
+    for (Sums& unit : side_by_side) {
+      AddPart(unit, options.min_group_snr_db, *quality.groups);
+      unit = Sums();
+    }
+  }
   quality.scheme = scheme;
-  quality.num_elements = original.num_elements();
-  quality.snr_db = ee == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(ww / ee);
-  quality.cosine = ww == 0 && dd == 0 ? 1 : ww == 0 || dd == 0 ? 0 : wd / (std::sqrt(ww) * std::sqrt(dd));
-  quality.max_abs_error = std::isnan(ee) ? ee : max_error;  // std::max ignores a NaN
-  quality.clipped_percent = 100.0 * static_cast<double>(clipped) / static_cast<double>(quality.num_elements);
+  quality.shape = original.shape();
+  quality.snr_db = all.Snr();
+  quality.cosine = all.ww == 0 && all.dd == 0   ? 1
+                   : all.ww == 0 || all.dd == 0 ? 0
+                                                : all.wd / (std::sqrt(all.ww) * std::sqrt(all.dd));
+  quality.max_abs_error = std::isnan(all.ee) ? all.ee : max_error;  // std::max ignores a NaN
+  quality.clipped_percent = 100.0 * static_cast<double>(clipped) / static_cast<double>(original.num_elements());
   return quality;
 }
 
@@ -101,10 +157,11 @@ struct Finding {
 };
 
 absl::Status VerifyTensor(const io::TensorSource& input, const io::TensorSource& output, const io::TensorInfo& tensor,
-                          const std::atomic<bool>* cancelled, Finding& finding) {
-  AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
+                          const VerifyOptions& options, Finding& finding) {
+  AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
   if (!finding.scheme.has_value()) {
-    AQT_ASSIGN_OR_RETURN(finding.problem, CompareBytes(input, tensor, output, output.Find(tensor.name), cancelled));
+    AQT_ASSIGN_OR_RETURN(finding.problem,
+                         CompareBytes(input, tensor, output, output.Find(tensor.name), options.cancelled));
     return absl::OkStatus();
   }
   const absl::string_view module = *ModuleOf(tensor.name);
@@ -114,7 +171,7 @@ absl::Status VerifyTensor(const io::TensorSource& input, const io::TensorSource&
     return absl::OkStatus();
   }
   AQT_ASSIGN_OR_RETURN(const Array original, input.ReadArray(tensor));
-  finding.quality = Compare(original, *decoded, *finding.scheme);
+  finding.quality = Compare(original, *decoded, *finding.scheme, options);
   finding.quality->name = tensor.name;
   return absl::OkStatus();
 }
@@ -123,15 +180,55 @@ std::string Decibels(double snr) {
   return std::isnan(snr) ? "NaN" : std::isinf(snr) ? (snr > 0 ? "exact" : "-inf") : absl::StrFormat("%.2f", snr);
 }
 
-// Why a weight is not good enough, or an empty text.
-std::string QualityProblem(const WeightQuality& quality, double min_snr_db) {
+// "group [5,32:64]".
+std::string GroupName(const WeightQuality& quality, int64_t group) {
+  return absl::StrCat(quality.scheme.weights.strategy == WeightStrategy::kGroup ? "group " : "block ",
+                      UnitName(quality.scheme.weights, quality.shape, group));
+}
+
+// Why a weight is not good enough.
+void AddProblems(const WeightQuality& quality, const VerifyOptions& options, std::vector<std::string>& problems) {
   const std::string name = io::Printable(quality.name);
   if (!std::isfinite(quality.max_abs_error)) {
-    return absl::StrCat(name, ": the original, or what is stored for it, holds a NaN or an infinity");
+    problems.push_back(absl::StrCat(name, ": the original, or what is stored for it, holds a NaN or an infinity"));
+    return;
   }
-  if (quality.snr_db >= min_snr_db) return "";
-  return absl::StrCat(name, ": SNR ", Decibels(quality.snr_db), " dB is below ", absl::StrFormat("%g", min_snr_db),
-                      " dB");
+  const auto below = [](double snr_db, double min_snr_db) {
+    return absl::StrCat("SNR ", Decibels(snr_db), " dB is below ", absl::StrFormat("%g", min_snr_db), " dB");
+  };
+  if (!(quality.snr_db >= options.min_snr_db)) {
+    problems.push_back(absl::StrCat(name, ": ", below(quality.snr_db, options.min_snr_db)));
+  }
+  if (const PartsQuality& rows = quality.rows; rows.below > 0) {
+    problems.push_back(absl::StrCat(name, ": row ", rows.worst, ": ", below(rows.worst_snr_db, options.min_row_snr_db),
+                                    " (", rows.below, " of ", rows.count, " rows are)"));
+  }
+  if (quality.groups.has_value() && quality.groups->below > 0) {
+    const PartsQuality& groups = *quality.groups;
+    problems.push_back(absl::StrCat(name, ": ", GroupName(quality, groups.worst), ": ",
+                                    below(groups.worst_snr_db, options.min_group_snr_db), " (", groups.below, " of ",
+                                    groups.count, " ", UnitsName(quality.scheme.weights.strategy), " are)"));
+  }
+}
+
+// Parts that became zero, which no threshold may have named.
+void AddWarnings(const WeightQuality& quality, std::vector<std::string>& warnings) {
+  const auto add = [&](const PartsQuality& parts, absl::string_view what, const auto& name_of) {
+    const std::string of = absl::StrCat(" of ", parts.count, " ", what);
+    if (parts.zeroed > 0) {
+      warnings.push_back(absl::StrCat(io::Printable(quality.name), ": all values of ", parts.zeroed, of,
+                                      " became 0; the first is ", name_of(parts.first_zeroed)));
+    }
+    if (parts.lone > 0) {
+      warnings.push_back(absl::StrCat(io::Printable(quality.name), ": all values but one of ", parts.lone, of,
+                                      " became 0; the first is ", name_of(parts.first_lone)));
+    }
+  };
+  add(quality.rows, "rows", [](int64_t row) { return absl::StrCat("row ", row); });
+  if (quality.groups.has_value()) {
+    add(*quality.groups, UnitsName(quality.scheme.weights.strategy),
+        [&](int64_t group) { return UnitName(quality.scheme.weights, quality.shape, group); });
+  }
 }
 
 // Over the weights with a finite SNR: those that are stored exactly, or cannot be compared, have none.
@@ -152,6 +249,16 @@ SnrSummary Summarize(const VerifyReport& report) {
     summary.sum += w.snr_db;
   }
   return summary;
+}
+
+// "0.00, row 5", with `unit` after the number. Where all rows are exact there is no worst one.
+std::string WorstRow(const WeightQuality& w, absl::string_view unit = "") {
+  const std::string snr = Decibels(w.rows.worst_snr_db);
+  return snr == "exact" ? snr : absl::StrCat(snr, unit, ", row ", w.rows.worst);
+}
+std::string WorstGroup(const WeightQuality& w, absl::string_view unit = "") {
+  const std::string snr = Decibels(w.groups->worst_snr_db);
+  return snr == "exact" ? snr : absl::StrCat(snr, unit, ", ", UnitName(w.scheme.weights, w.shape, w.groups->worst));
 }
 
 }  // namespace
@@ -198,7 +305,7 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
         return findings[i].scheme.has_value() ? 22 * tensors[i].shape.num_elements() : 2 * kCompareBytes;
       },
       [&](int64_t i) {
-        return findings[i].problem.empty() ? VerifyTensor(input, output, tensors[i], options.cancelled, findings[i])
+        return findings[i].problem.empty() ? VerifyTensor(input, output, tensors[i], options, findings[i])
                                            : absl::OkStatus();
       }));
 
@@ -206,8 +313,8 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
     if (!finding.problem.empty()) {
       report.problems.push_back(std::move(finding.problem));
     } else if (finding.quality.has_value()) {
-      std::string problem = QualityProblem(*finding.quality, options.min_snr_db);
-      if (!problem.empty()) report.problems.push_back(std::move(problem));
+      AddProblems(*finding.quality, options, report.problems);
+      AddWarnings(*finding.quality, report.warnings);
       report.weights.push_back(std::move(*finding.quality));
     } else {
       ++report.num_carried;
@@ -235,10 +342,25 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
 }
 
 void PrintVerify(const VerifyReport& report, std::ostream& out) {
-  Table table({"weight", "scheme", "SNR dB", "cosine", "max abs error", "clipped %"});
+  const bool groups = std::any_of(report.weights.begin(), report.weights.end(),
+                                  [](const WeightQuality& w) { return w.groups.has_value(); });
+  std::vector<std::string> header = {"weight", "scheme", "SNR dB", "worst row", "cosine", "max abs error", "clipped %"};
+  if (groups) header.insert(header.begin() + 4, "worst group or block");
+  Table table(header);
+  // The weights that the summary names.
+  const WeightQuality* worst_row = nullptr;
+  const WeightQuality* worst_group = nullptr;
   for (const WeightQuality& w : report.weights) {
-    table.Add({w.name, Describe(w.scheme), Decibels(w.snr_db), absl::StrFormat("%.6f", w.cosine),
-               absl::StrFormat("%.4g", w.max_abs_error), absl::StrFormat("%.4f", w.clipped_percent)});
+    std::vector<std::string> cells = {w.name, Describe(w.scheme), Decibels(w.snr_db), WorstRow(w)};
+    if (groups) cells.push_back(w.groups.has_value() ? WorstGroup(w) : "-");
+    cells.insert(cells.end(), {absl::StrFormat("%.6f", w.cosine), absl::StrFormat("%.4g", w.max_abs_error),
+                               absl::StrFormat("%.4f", w.clipped_percent)});
+    table.Add(std::move(cells));
+    if (IsWorse(w.rows.worst_snr_db, worst_row == nullptr ? kExact : worst_row->rows.worst_snr_db)) worst_row = &w;
+    if (w.groups.has_value() &&
+        IsWorse(w.groups->worst_snr_db, worst_group == nullptr ? kExact : worst_group->groups->worst_snr_db)) {
+      worst_group = &w;
+    }
   }
   table.Print(out);
   const SnrSummary snr = Summarize(report);
@@ -250,6 +372,12 @@ void PrintVerify(const VerifyReport& report, std::ostream& out) {
         << total - snr.finite - snr.exact << " NaN or -inf)";
   }
   out << "; " << report.num_carried << " tensors carried over, equal byte for byte\n";
+  if (worst_row != nullptr)
+    out << "worst row: " << WorstRow(*worst_row, " dB") << " of " << io::Printable(worst_row->name) << "\n";
+  if (worst_group != nullptr) {
+    out << "worst group or block: " << WorstGroup(*worst_group, " dB") << " of " << io::Printable(worst_group->name)
+        << "\n";
+  }
 }
 
 std::string VerifyToJson(const VerifyReport& report) {
@@ -259,20 +387,33 @@ std::string VerifyToJson(const VerifyReport& report) {
   };
   Json weights = Json::array();
   for (const WeightQuality& w : report.weights) {
+    Json groups;
+    if (w.groups.has_value()) {
+      groups = {{"snr_db", number(w.groups->worst_snr_db)},
+                {"at", UnitName(w.scheme.weights, w.shape, w.groups->worst)},
+                {"of", w.groups->count},
+                {"below", w.groups->below},
+                {"zeroed", w.groups->zeroed}};
+    }
     weights.push_back({{"name", w.name},
                        {"scheme", Describe(w.scheme)},
-                       {"elements", w.num_elements},
+                       {"elements", w.shape.num_elements()},
                        {"snr_db", number(w.snr_db)},
+                       {"worst_row",
+                        {{"snr_db", number(w.rows.worst_snr_db)},
+                         {"row", w.rows.worst},
+                         {"of", w.rows.count},
+                         {"below", w.rows.below},
+                         {"zeroed", w.rows.zeroed}}},
+                       {"worst_group", std::move(groups)},
                        {"cosine", number(w.cosine)},
                        {"max_abs_error", number(w.max_abs_error)},
                        {"clipped_percent", w.clipped_percent}});
   }
   const SnrSummary snr = Summarize(report);
-  const Json json = {{"weights", std::move(weights)},
-                     {"mean_snr_db", number(snr.mean())},
-                     {"num_finite_snr", snr.finite},
-                     {"carried", report.num_carried},
-                     {"problems", report.problems}};
+  const Json json = {{"weights", std::move(weights)}, {"mean_snr_db", number(snr.mean())},
+                     {"num_finite_snr", snr.finite},  {"carried", report.num_carried},
+                     {"warnings", report.warnings},   {"problems", report.problems}};
   return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
 }
 

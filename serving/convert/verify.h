@@ -7,6 +7,8 @@
 //   snr = 10 log10(sum w^2 / sum (w - d)^2) dB, infinite for d = w;   cosine = sum w d / sqrt(sum w^2 sum d^2)
 //   clipped = share of the elements whose stored value is the smallest or largest one and more than one step from w
 //             (32 scales at the end of 8-bit floats)
+// A large part of a weight can be lost at a high SNR of the whole, so the SNR is also taken of each row, and of each
+// group or block. That of a part that becomes all zero is 0 dB.
 // A weight with a NaN or an infinity on either side cannot be compared: that is a problem, whatever the threshold.
 // Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree. A folder
 // must have every file that a conversion carries over (carried_files.h).
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "aqt/core/shape.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensor_source.h"
@@ -29,26 +32,44 @@
 namespace aqt::serving {
 
 struct VerifyOptions {
+  // Of each weight, each row, and each group or block.
   double min_snr_db = -std::numeric_limits<double>::infinity();
+  double min_row_snr_db = -std::numeric_limits<double>::infinity();
+  double min_group_snr_db = -std::numeric_limits<double>::infinity();
   int jobs = 1;
   // Checked while tensors are read; true ends the work with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
+// What was found in the parts of one kind of a weight: its rows, groups or blocks.
+struct PartsQuality {
+  int64_t count = 0;
+  // The lowest SNR, NaN before all others, and the first part that has it, in row-major order.
+  double worst_snr_db = std::numeric_limits<double>::infinity();
+  int64_t worst = 0;
+  int64_t below = 0;  // parts whose SNR misses the threshold
+  // Parts that hold values and are all zero now; parts of which one of several values is not zero now.
+  int64_t zeroed = 0, first_zeroed = 0;
+  int64_t lone = 0, first_lone = 0;
+};
+
 struct WeightQuality {
   std::string name;
   Scheme scheme;
-  int64_t num_elements = 0;
+  Shape shape;
   double snr_db = 0;
   double cosine = 0;
   double max_abs_error = 0;
   double clipped_percent = 0;
+  PartsQuality rows;
+  std::optional<PartsQuality> groups;  // groups or blocks, if the scheme has them
 };
 
 struct VerifyReport {
   std::vector<WeightQuality> weights;  // NaN first, then the lowest snr first
   int num_carried = 0;                 // tensors that are equal byte for byte
   std::vector<std::string> problems;   // each names a tensor; empty when everything is as it should be
+  std::vector<std::string> warnings;   // of weights with parts that became zero
 };
 
 // `files` are those of the input, which an output folder must have. DataLoss if one of the two is damaged or `output`

@@ -1,6 +1,7 @@
 #include "serving/convert/verify.h"
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -30,12 +31,27 @@ class VerifyTest : public FolderTest {
  protected:
   void Convert(const std::string& preset) {
     ConvertJob job;
+    job.recipe.preset = preset;
+    RunJob(std::move(job));
+  }
+  // By one rule for all weights.
+  void ConvertBy(const std::string& weights) {
+    WriteText(At("config.textproto"),
+              "schema: 1 default_ignore: false rule { match: '.*' quantize { weights { " + weights + " } } }");
+    ConvertJob job;
+    job.recipe.config_file = At("config.textproto");
+    RunJob(std::move(job));
+  }
+  void RunJob(ConvertJob job) {
     job.input = At("in");
     job.output = At("out");
-    job.recipe.preset = preset;
     job.force = true;
     const absl::Status status = RunConvertJob(Fs(), job).status();
     ASSERT_TRUE(status.ok()) << status;
+  }
+  void WriteInput(const NamedArrays& tensors) {
+    ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+    WriteTensors(At("in/model.safetensors"), tensors);
   }
   absl::StatusOr<VerifyReport> Run(VerifyOptions options = {}) {
     const io::Checkpoint in = *io::Checkpoint::Open(Fs(), At("in")), out = *io::Checkpoint::Open(Fs(), At("out"));
@@ -68,6 +84,99 @@ TEST_F(VerifyTest, FiguresByHand) {
   EXPECT_NEAR(report.weights[0].cosine, wd / std::sqrt(ww * dd), 1e-12);
   EXPECT_EQ(report.weights[0].max_abs_error, 0.5);
   EXPECT_EQ(report.weights[0].clipped_percent, 0);
+}
+
+constexpr double kExact = std::numeric_limits<double>::infinity();
+
+// One scale of 100: 0.25 and 100 become 0 and 100.
+TEST_F(VerifyTest, TheWorstRow) {
+  WriteInput({{"a.weight", Array::Of<float>({0, 0, 12750, 100, 25, 30, 0, -25, 25, 200}, {5, 2})}});
+  ConvertBy("num_bits: 8 per_tensor {}");
+  const VerifyReport report = *Run({.min_row_snr_db = 10});
+  ASSERT_EQ(report.weights.size(), 1u);
+  const WeightQuality& weight = report.weights[0];
+  EXPECT_GT(weight.snr_db, 40);
+  EXPECT_EQ(weight.rows.count, 5);
+  EXPECT_EQ(weight.rows.worst_snr_db, 0);
+  EXPECT_EQ(weight.rows.worst, 2) << "a row of zeros is exact";
+  EXPECT_EQ(weight.rows.below, 2);
+  EXPECT_EQ(weight.rows.zeroed, 2);
+  EXPECT_EQ(weight.rows.first_zeroed, 2);
+  EXPECT_EQ(weight.rows.lone, 1);
+  EXPECT_EQ(weight.rows.first_lone, 4);
+  EXPECT_FALSE(weight.groups.has_value());
+  EXPECT_THAT(report.problems, ElementsAre("a.weight: row 2: SNR 0.00 dB is below 10 dB (2 of 5 rows are)"));
+  EXPECT_THAT(report.warnings, ElementsAre("a.weight: all values of 2 of 5 rows became 0; the first is row 2",
+                                           "a.weight: all values but one of 1 of 5 rows became 0; the first is row 4"));
+  EXPECT_THAT(Run({.min_snr_db = 30})->problems, IsEmpty());
+  EXPECT_THAT(Run({.min_row_snr_db = 0})->problems, IsEmpty());
+  EXPECT_EQ(Run({.min_row_snr_db = std::nan("")})->weights[0].rows.below, 5) << "no row reaches a threshold of NaN";
+  std::ostringstream out;
+  PrintVerify(report, out);
+  EXPECT_THAT(out.str(), AllOf(HasSubstr("  worst row    cosine"), HasSubstr("  0.00, row 2  "),
+                               HasSubstr("\nworst row: 0.00 dB, row 2 of a.weight\n"), Not(HasSubstr("group"))));
+  const nlohmann::json json = nlohmann::json::parse(VerifyToJson(report));
+  EXPECT_EQ(json["weights"][0]["worst_row"],
+            nlohmann::json::parse(R"({"snr_db": 0, "row": 2, "of": 5, "below": 2, "zeroed": 2})"));
+  EXPECT_EQ(json["weights"][0]["worst_group"], nullptr);
+  EXPECT_EQ(json["warnings"].size(), 2u);
+}
+
+TEST_F(VerifyTest, TheWorstGroup) {
+  // Scales of 2: 14 and 2 have codes, 1 becomes 0 (a tie), 3 becomes 4.
+  WriteInput({{"a.weight", Array::Of<float>({15, 2, 15, 2, 15, 3, 15, 2, 15, 1, 0, 0}, {3, 4})}});
+  ConvertBy("num_bits: 4 per_group { size: 2 }");
+  const VerifyReport report = *Run({.min_group_snr_db = 23.7});
+  const WeightQuality& weight = report.weights[0];
+  ASSERT_TRUE(weight.groups.has_value());
+  EXPECT_EQ(weight.groups->count, 6);
+  EXPECT_EQ(weight.groups->worst, 4);
+  EXPECT_NEAR(weight.groups->worst_snr_db, 10 * std::log10((15. * 15 + 1) / 2), 1e-9);
+  EXPECT_EQ(weight.groups->below, 5) << "all but the zeros";
+  EXPECT_EQ(weight.rows.worst, 2);
+  EXPECT_NEAR(weight.rows.worst_snr_db, 10 * std::log10((15. * 15 + 1) / 2), 1e-9);
+}
+
+TEST_F(VerifyTest, TheWorstBlockAtTheEdge) {
+  // Blocks of 2 x 2: the last column and the last row are blocks of their own. 17 becomes 16.
+  WriteInput({{"a.weight", Array::Of<float>({448, 2, 448, 4, 2, 2, 448, 17, 448}, {3, 3})}});
+  ConvertBy("num_bits: 8 type: NUMBER_TYPE_FLOAT per_block { rows: 2 columns: 2 }");
+  const VerifyReport report = *Run({.min_group_snr_db = 60});
+  const PartsQuality& blocks = *report.weights[0].groups;
+  EXPECT_EQ(blocks.count, 4);
+  EXPECT_EQ(blocks.worst, 2);
+  EXPECT_NEAR(blocks.worst_snr_db, 10 * std::log10(448. * 448 + 17 * 17), 1e-9);
+  EXPECT_EQ(blocks.below, 1);
+  EXPECT_THAT(report.problems,
+              ElementsAre("a.weight: block [2:3,0:2]: SNR 53.03 dB is below 60 dB (1 of 4 blocks are)"));
+  std::ostringstream out;
+  PrintVerify(report, out);
+  EXPECT_THAT(out.str(), AllOf(HasSubstr("worst group or block"), HasSubstr("53.03, [2:3,0:2]")));
+  EXPECT_EQ(nlohmann::json::parse(VerifyToJson(report))["weights"][0]["worst_group"]["at"], "[2:3,0:2]");
+}
+
+TEST_F(VerifyTest, ExactWeightsHaveNoWorstRow) {
+  WriteInput({{"a.weight", Array::Of<float>({0, 0, 0, 0}, {2, 2})}});
+  ConvertBy("num_bits: 8 per_group { size: 2 }");
+  const VerifyReport report = *Run({.min_row_snr_db = 100, .min_group_snr_db = 100});
+  EXPECT_THAT(report.problems, IsEmpty());
+  EXPECT_THAT(report.warnings, IsEmpty());
+  EXPECT_EQ(report.weights[0].rows.worst_snr_db, kExact);
+  EXPECT_EQ(report.weights[0].groups->worst_snr_db, kExact);
+  std::ostringstream out;
+  PrintVerify(report, out);
+  EXPECT_THAT(out.str(), AllOf(HasSubstr("exact      exact"), Not(HasSubstr("worst row:"))));
+}
+
+// Rows whose SNR is high, since it is that of their largest value.
+TEST_F(VerifyTest, ValuesBesideAnOutlier) {
+  std::vector<float> values(4 * 8, 1.0f);
+  for (int row : {1, 3}) values[row * 8 + row] = 10000;
+  WriteInput({{"a.weight", Array::FromSpan<float>(values, {4, 8})}});
+  Convert("w8a16");
+  const VerifyReport report = *Run();
+  EXPECT_GT(report.weights[0].rows.worst_snr_db, 40);
+  EXPECT_THAT(report.warnings, ElementsAre("a.weight: all values but one of 2 of 4 rows became 0; the first is row 1"));
 }
 
 TEST_F(VerifyTest, EveryPresetVerifies) {
