@@ -70,7 +70,9 @@ absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string
                       const OutputOptions& options) {
   constexpr int64_t kBufferBytes = int64_t{1} << 20;
   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> in, fs.OpenForReading(from));
-  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out, fs.CreateOutput(to, options));
+  OutputOptions out_options = options;
+  out_options.executable = options.executable || in->info().executable;
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out, fs.CreateOutput(to, out_options));
   std::vector<uint8_t> buffer(std::min(kBufferBytes, in->size()));
   for (int64_t offset = 0; offset < in->size(); offset += kBufferBytes) {
     const absl::Span<uint8_t> piece = absl::MakeSpan(buffer).subspan(0, std::min(kBufferBytes, in->size() - offset));

@@ -20,13 +20,27 @@
 
 namespace aqt::io {
 
-// An open regular file. Nothing is mapped or cached here: the only memory is what the caller passes. Thread-safe.
+enum class FileKind : uint8_t { kRegular, kFolder, kLink, kOther };
+
+struct FileInfo {
+  FileKind kind = FileKind::kRegular;
+  int64_t size = 0;  // in bytes; only of regular files
+  // Two paths with the same pair are the same file, whatever links lead to it.
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  int64_t modified_ns = 0;  // when the content last changed, in nanoseconds of the system's clock
+  bool executable = false;  // by anyone; only of regular files
+  bool operator==(const FileInfo&) const = default;
+};
+
+// A regular file to read. Nothing is mapped or cached here: the only memory is what the caller passes. Thread-safe.
 class RandomAccessFile {
  public:
   virtual ~RandomAccessFile() = default;
   virtual const std::string& path() const = 0;
-  // The file's size in bytes when it was opened.
-  virtual int64_t size() const = 0;
+  // The file as it was when it was opened.
+  virtual const FileInfo& info() const = 0;
+  int64_t size() const { return info().size; }
   // Fills `dst` with the bytes from `offset` on. OutOfRange if they are not all inside [0, size()); DataLoss if the
   // file has become shorter since it was opened.
   virtual absl::Status Read(int64_t offset, absl::Span<uint8_t> dst) const = 0;
@@ -51,16 +65,8 @@ class OutputFile {
 struct OutputOptions {
   // If false, an existing path() is AlreadyExists, both at creation and at Commit. If true, a regular file is replaced.
   bool overwrite = false;
-};
-
-enum class FileKind : uint8_t { kRegular, kFolder, kLink, kOther };
-
-struct FileInfo {
-  FileKind kind = FileKind::kRegular;
-  int64_t size = 0;  // in bytes; only of regular files
-  // Two paths with the same pair are the same file, whatever links lead to it.
-  uint64_t device = 0;
-  uint64_t inode = 0;
+  // If true, whoever may read the file may also run it.
+  bool executable = false;
 };
 
 // An exclusive lock on a name, held until this is destroyed or the process ends in any way.
@@ -122,7 +128,7 @@ absl::StatusOr<std::string> ReadFile(const FileSystem& fs, absl::string_view pat
 // Creates, writes, commits.
 absl::Status WriteFile(const FileSystem& fs, absl::string_view path, absl::string_view content,
                        const OutputOptions& options = {});
-// Copies the bytes of a regular file through a buffer of 1 MiB.
+// Copies the bytes of a regular file through a buffer of 1 MiB. The copy is executable if the original is.
 absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string_view to,
                       const OutputOptions& options = {});
 

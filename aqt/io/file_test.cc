@@ -65,6 +65,29 @@ TEST_F(FileTest, NewFilesFollowTheUmask) {
   EXPECT_EQ(info.st_mode & 0777, 0640u);
 }
 
+TEST_F(FileTest, ACopyIsExecutableIfTheOriginalIs) {
+  const FileSystem& fs = LocalFileSystem();
+  ASSERT_TRUE(WriteFile(fs, Path("plain"), "x").ok());
+  ASSERT_TRUE(WriteFile(fs, Path("script"), "x").ok());
+  ASSERT_EQ(::chmod(Path("script").c_str(), 0700), 0);
+  const mode_t old = ::umask(027);
+  ASSERT_TRUE(CopyFile(fs, Path("plain"), Path("plain2")).ok());
+  ASSERT_TRUE(CopyFile(fs, Path("script"), Path("script2")).ok());
+  ::umask(old);
+  struct stat info;
+  ASSERT_EQ(::stat(Path("plain2").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0640u);
+  ASSERT_EQ(::stat(Path("script2").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0750u);
+}
+
+TEST_F(FileTest, TooManyOpenFilesNamesTheLimit) {
+  ASSERT_TRUE(WriteFile(LocalFileSystem(), Path("a"), "x").ok());
+  faulty_.FailNth(FileCall::kOpen, 1, EMFILE);
+  const absl::Status status = faulty_.OpenForReading(Path("a")).status();
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n")));
+}
+
 TEST_F(FileTest, WithoutCommitNothingIsLeft) {
   {
     auto out = LocalFileSystem().CreateOutput(Path("a"), {}).value();

@@ -91,7 +91,11 @@ namespace {
 absl::Status Error(int error, absl::string_view operation, absl::string_view path) {
   const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat("cannot ", operation, " '", path, "'"));
   // A loop of links is a state of the file system, not an unknown failure.
-  return error == ELOOP ? absl::FailedPreconditionError(status.message()) : status;
+  if (error == ELOOP) return absl::FailedPreconditionError(status.message());
+  if (error == EMFILE) {
+    return absl::Status(status.code(), absl::StrCat(status.message(), "; raise the limit of open files (ulimit -n)"));
+  }
+  return status;
 }
 
 absl::Status CheckPath(absl::string_view path) {
@@ -144,23 +148,37 @@ absl::Status Sync(const PosixCalls& calls, absl::string_view path) {
 // Makes a rename to `path` survive a power failure.
 absl::Status SyncFolderOf(const PosixCalls& calls, absl::string_view path) { return Sync(calls, FolderOf(path)); }
 
+FileInfo ToFileInfo(const struct stat& info) {
+  FileInfo result;
+  result.kind = S_ISREG(info.st_mode)   ? FileKind::kRegular
+                : S_ISDIR(info.st_mode) ? FileKind::kFolder
+                : S_ISLNK(info.st_mode) ? FileKind::kLink
+                                        : FileKind::kOther;
+  result.size = result.kind == FileKind::kRegular ? info.st_size : 0;
+  result.device = info.st_dev;
+  result.inode = info.st_ino;
+  result.modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  result.executable = S_ISREG(info.st_mode) && (info.st_mode & 0111) != 0;
+  return result;
+}
+
 // At most this much per call: Linux has a limit, and a size must fit ssize_t.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 class PosixReader final : public RandomAccessFile {
  public:
-  PosixReader(const PosixCalls& calls, int fd, std::string path, int64_t size)
-      : calls_(calls), fd_(fd), path_(std::move(path)), size_(size) {}
+  PosixReader(const PosixCalls& calls, int fd, std::string path, const FileInfo& info)
+      : calls_(calls), fd_(fd), path_(std::move(path)), info_(info) {}
   ~PosixReader() override { CloseFd(calls_, fd_); }
 
   const std::string& path() const override { return path_; }
-  int64_t size() const override { return size_; }
+  const FileInfo& info() const override { return info_; }
 
   absl::Status Read(int64_t offset, absl::Span<uint8_t> dst) const override {
     const int64_t bytes = static_cast<int64_t>(dst.size());
-    if (offset < 0 || offset > size_ || bytes > size_ - offset) {
+    if (offset < 0 || offset > size() || bytes > size() - offset) {
       return absl::OutOfRangeError(absl::StrCat("cannot read '", path_, "': ", bytes, " bytes at ", offset,
-                                                " are not inside its ", size_, " bytes"));
+                                                " are not inside its ", size(), " bytes"));
     }
     while (!dst.empty()) {
       const ssize_t n =
@@ -168,7 +186,7 @@ class PosixReader final : public RandomAccessFile {
       if (n < 0) return Error(errno, "read", path_);
       if (n == 0) {
         return absl::DataLossError(absl::StrCat("cannot read '", path_, "': it ends at byte ", offset, " but had ",
-                                                size_, " bytes when it was opened"));
+                                                size(), " bytes when it was opened"));
       }
       offset += n;
       dst.remove_prefix(n);
@@ -180,7 +198,7 @@ class PosixReader final : public RandomAccessFile {
   const PosixCalls& calls_;
   const int fd_;
   const std::string path_;
-  const int64_t size_;
+  const FileInfo info_;
 };
 
 class PosixOutput final : public OutputFile {
@@ -246,18 +264,6 @@ class PosixOutput final : public OutputFile {
   bool renamed_ = false;
 };
 
-FileInfo ToFileInfo(const struct stat& info) {
-  FileInfo result;
-  result.kind = S_ISREG(info.st_mode)   ? FileKind::kRegular
-                : S_ISDIR(info.st_mode) ? FileKind::kFolder
-                : S_ISLNK(info.st_mode) ? FileKind::kLink
-                                        : FileKind::kOther;
-  result.size = result.kind == FileKind::kRegular ? info.st_size : 0;
-  result.device = info.st_dev;
-  result.inode = info.st_ino;
-  return result;
-}
-
 // Held by flock, which ends with the process; the number in the file is only for messages.
 class PosixLock final : public FileLock {
  public:
@@ -317,7 +323,7 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> PosixFileSystem::OpenForReadin
     return absl::InvalidArgumentError(
         absl::StrCat("cannot read '", name, "': it is ", DescribeMode(info.st_mode), ", not a regular file"));
   }
-  return std::make_unique<PosixReader>(calls_, fd, std::move(name), info.st_size);
+  return std::make_unique<PosixReader>(calls_, fd, std::move(name), ToFileInfo(info));
 }
 
 absl::StatusOr<std::unique_ptr<OutputFile>> PosixFileSystem::CreateOutput(absl::string_view path,
@@ -347,7 +353,8 @@ absl::StatusOr<std::unique_ptr<OutputFile>> PosixFileSystem::CreateOutput(absl::
   }
   while (true) {
     std::string temporary = TemporaryName(target);
-    const int fd = Retry([&] { return calls_.Open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    const mode_t mode = options.executable ? 0777 : 0666;  // without what the umask says
+    const int fd = Retry([&] { return calls_.Open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode); });
     if (fd >= 0) {
       return std::make_unique<PosixOutput>(calls_, fd, std::move(name), std::move(target), std::move(temporary),
                                            options.overwrite);

@@ -52,8 +52,7 @@ class HeaderHandler final : public JsonHandler {
           entry_.info.name = std::move(key_);
           return absl::OkStatus();
         }
-        if (has_metadata_) return absl::DataLossError("the header has __metadata__ twice");
-        has_metadata_ = true;
+        AQT_RETURN_IF_ERROR(BeginMetadata());
         state_ = State::kMetadata;
         return absl::OkStatus();
       case State::kEntry: return SkipOrFail();
@@ -100,6 +99,9 @@ class HeaderHandler final : public JsonHandler {
 
   absl::Status Scalar(const JsonScalar& value) override {
     switch (state_) {
+      case State::kRoot:  // the format's own package reads "__metadata__": null as no metadata
+        if (key_ != kMetadataKey || value.kind != JsonScalar::kNull) return Unexpected();
+        return BeginMetadata();
       case State::kSkip: return absl::OkStatus();
       case State::kMetadata:
         if (value.kind != JsonScalar::kString) return Unexpected();
@@ -155,6 +157,12 @@ class HeaderHandler final : public JsonHandler {
         if (field_ == Field::kShape) return Fail("shape is not a list of integers in 0 .. 2^63-1");
         return Fail(kBadOffsets);
     }
+  }
+
+  absl::Status BeginMetadata() {
+    if (has_metadata_) return absl::DataLossError("the header has __metadata__ twice");
+    has_metadata_ = true;
+    return absl::OkStatus();
   }
 
   absl::Status SkipOrFail() {

@@ -132,9 +132,11 @@ TEST(ParseSafetensorsHeaderTest, Refuses) {
       {R"({"__metadata__":{"x":1}})", 0, "__metadata__ 'x': the value is not a string"},
       {R"({"__metadata__":{"x":{}}})", 0, "__metadata__ 'x': the value is not a string"},
       {R"({"__metadata__":{"x":["y"]}})", 0, "__metadata__ 'x': the value is not a string"},
-      {R"({"__metadata__":null})", 0, "__metadata__ is not an object of strings"},
+      {R"({"__metadata__":0})", 0, "__metadata__ is not an object of strings"},
       {R"({"__metadata__":[]})", 0, "__metadata__ is not an object of strings"},
       {R"({"__metadata__":{},"__metadata__":{}})", 0, "__metadata__ twice"},
+      {R"({"__metadata__":null,"__metadata__":null})", 0, "__metadata__ twice"},
+      {R"({"a":null})", 0, "'a': its entry is not an object"},
       {R"({"__metadata__":{"x":"1","y":"","x":"1"}})", 0, "__metadata__ has 'x' twice"},
       {absl::StrCat("{\"\xff\":", kA, "}"), 8, "UTF-8"},
       {absl::StrCat("\xef\xbb\xbf{\"a\":", kA, "}"), 8, "byte order mark"},
@@ -160,6 +162,7 @@ TEST(ParseSafetensorsHeaderTest, Refuses) {
 
 TEST(ParseSafetensorsHeaderTest, Accepts) {
   EXPECT_THAT(ParseSafetensorsHeader("\t\n {} ", 0)->tensors, IsEmpty());
+  EXPECT_THAT(ParseSafetensorsHeader(R"({"__metadata__":null})", 0)->metadata, IsEmpty());
   // Any order of entries and fields; data misaligned; unknown fields of any form; an escaped name.
   const auto header = ParseSafetensorsHeader(
       R"({"b":{"x":[{"y":{}},[1]],"data_offsets":[3,11],"z":{"dtype":5},"shape":[2],"dtype":"F32","w":null},

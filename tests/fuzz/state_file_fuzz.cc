@@ -64,9 +64,10 @@ class OneFile final : public aqt::io::FileSystem {
  private:
   class Reading final : public aqt::io::RandomAccessFile {
    public:
-    explicit Reading(const std::string& content) : content_(content) {}
+    explicit Reading(const std::string& content)
+        : content_(content), info_{.size = static_cast<int64_t>(content.size())} {}
     const std::string& path() const override { return path_; }
-    int64_t size() const override { return static_cast<int64_t>(content_.size()); }
+    const aqt::io::FileInfo& info() const override { return info_; }
     absl::Status Read(int64_t offset, absl::Span<uint8_t> dst) const override {
       AQT_CHECK(offset >= 0 && offset <= size() && static_cast<int64_t>(dst.size()) <= size() - offset);
       std::copy_n(content_.begin() + offset, dst.size(), dst.begin());
@@ -75,6 +76,7 @@ class OneFile final : public aqt::io::FileSystem {
 
    private:
     const std::string path_ = "file", content_;
+    const aqt::io::FileInfo info_;
   };
   class Writing final : public aqt::io::OutputFile {
    public:
