@@ -24,6 +24,7 @@
 #include "aqt/graph/value.h"
 #include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
+#include "aqt/io/weight_index.h"
 #include "aqt/kernels/thread_pool.h"
 #include "aqt/nn/attention.h"
 #include "aqt/nn/batch_order.h"

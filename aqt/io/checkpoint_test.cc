@@ -1,5 +1,6 @@
 #include "aqt/io/checkpoint.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/io/file.h"
@@ -114,6 +116,21 @@ TEST(ParseIndexTest, Refuses) {
     EXPECT_EQ(status.code(), Code::kDataLoss) << json;
     EXPECT_THAT(std::string(status.message()), HasSubstr(cause)) << json;
   }
+}
+
+TEST(MakeIndexTest, KeepsWhatElseAnIndexSays) {
+  IndexExtras extras;
+  const WeightMap map = ParseIndex(R"({"format":[1, 2],"metadata":{"total_size":-5,"total_parameters":12345,)"
+                                   R"("note":"\u00e9"},"weight_map":{"a":"x.safetensors"}})",
+                                   &extras)
+                            .value();
+  EXPECT_THAT(extras.metadata, ElementsAre(Pair("total_parameters", "12345"), Pair("note", R"("\u00e9")")));
+  EXPECT_THAT(extras.members, ElementsAre(Pair("format", "[1, 2]")));
+  EXPECT_EQ(MakeIndex(map, 12, extras).value(),
+            "{\n  \"metadata\": {\n    \"total_size\": 12,\n    \"total_parameters\": 12345,\n    \"note\": "
+            "\"\\u00e9\"\n  },\n  \"format\": [1, 2],\n  \"weight_map\": {\n    \"a\": \"x.safetensors\"\n  }\n}\n");
+  ASSERT_TRUE(ParseIndex(R"({"metadata":[],"weight_map":{"a":"x.safetensors"}})", &extras).ok());
+  EXPECT_THAT(extras.members, IsEmpty());
 }
 
 TEST(MakeIndexTest, RoundTripsAndSorts) {
@@ -346,6 +363,46 @@ TEST_F(CheckpointTest, IndexAndShardsMustAgree) {
   ExpectRefused(Code::kDataLoss, "'b': is in shard 2.safetensors, but model.safetensors.index.json says 1.safetensors");
   Write("2.safetensors", "short");
   ExpectRefused(Code::kDataLoss, "2.safetensors': the file has 5 bytes");
+}
+
+TEST_F(CheckpointTest, ASetWithoutAnIndex) {
+  WriteShard("model-00001-of-00002.safetensors", {"a"});
+  WriteShard("model-00002-of-00002.safetensors", {"b"});
+  const Checkpoint c = Open().value();
+  EXPECT_THAT(Names(c), ElementsAre("0:a", "1:b"));
+  EXPECT_FALSE(c.has_index());
+  EXPECT_TRUE(c.is_sharded());
+  EXPECT_EQ(c.index_name(), kIndexFile);
+  WriteShard("model-00002-of-00002.safetensors", {"a"});
+  ExpectRefused(Code::kDataLoss,
+                "'a': is in both model-00001-of-00002.safetensors and model-00002-of-00002.safetensors");
+}
+
+TEST_F(CheckpointTest, AnAdapterBesideIsAnotherFile) {
+  WriteShard("model.safetensors", {"a"});
+  WriteShard("adapter_model.safetensors", {"b"});
+  Write("adapter_config.json");
+  EXPECT_THAT(Open()->other_files(), ElementsAre("adapter_config.json", "adapter_model.safetensors"));
+  EXPECT_THAT(Open()->unused_weight_files(), IsEmpty());
+}
+
+TEST_F(CheckpointTest, ManyShardsNeedFewDescriptors) {
+  constexpr int kShards = 300;
+  WeightMap map;
+  for (int i = 1; i <= kShards; ++i) {
+    const std::string file = absl::StrFormat("model-%05d-of-%05d.safetensors", i, kShards);
+    WriteShard(file, {absl::StrCat("t", i)});
+    map.emplace_back(absl::StrCat("t", i), file);
+  }
+  WriteIndex(map);
+  rlimit old;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
+  const rlimit few{.rlim_cur = 64, .rlim_max = old.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const absl::StatusOr<Checkpoint> c = Open();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &old), 0);
+  ASSERT_TRUE(c.ok()) << c.status();
+  for (const TensorInfo& t : c->tensors()) EXPECT_TRUE(c->ReadArray(t).ok()) << t.name;
 }
 
 TEST_F(CheckpointTest, PassesOnFileErrors) {

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/foreign_file.h"
 #include "aqt/io/json.h"
 
 namespace aqt::io {
@@ -16,45 +16,43 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file's byte order is taken to be the machine's");
 
-constexpr absl::string_view kRemedy = "; copy or download the file again, or have it written anew";
-
-// What a file that is not safetensors may be and what to do; only the latter if it is not recognised.
-absl::string_view GuessFormat(absl::string_view begin) {
-  if (absl::StartsWith(begin, "version "))
-    return "; it looks like a Git LFS pointer: fetch the file with `git lfs pull`";
-  if (absl::StartsWith(begin, "PK\x03\x04"))
-    return "; it looks like a zip archive, such as a PyTorch .bin or NumPy .npz: convert it to safetensors first";
-  if (absl::StartsWith(begin, "GGUF")) return "; it looks like a GGUF file: convert it to safetensors first";
-  if (absl::StartsWith(begin, "<")) return "; it looks like a web page, not the file meant: download it again";
-  return kRemedy;
+// What a file that is not safetensors may be, and what to do.
+std::string Remedy(const RandomAccessFile& file) {
+  std::string begin(std::min<int64_t>(file.size(), kGuessBytes), '\0');
+  if (file.Read(0, absl::MakeSpan(reinterpret_cast<uint8_t*>(begin.data()), begin.size())).ok()) {
+    if (std::string guess = GuessContent(begin); !guess.empty()) return guess;
+    if (!begin.empty() && begin.front() == '{')
+      return "; it looks like JSON: for an index or a config.json, give its folder";
+  }
+  if (const absl::string_view format = WeightFormatOfName(file.path()); !format.empty()) {
+    return absl::StrCat("; by its name it is ", format, ": ", RemedyForFormat(format));
+  }
+  return "; copy or download the file again, or have it written anew";
 }
 
 absl::StatusOr<SafetensorsHeader> ReadHeader(const RandomAccessFile& file, int64_t* data_begin) {
   constexpr int64_t kLengthBytes = 8;
   if (file.size() < kLengthBytes) {
     return absl::DataLossError(
-        absl::StrCat("the file has ", file.size(), " bytes, fewer than the 8 of the header length", kRemedy));
+        absl::StrCat("the file has ", file.size(), " bytes, fewer than the 8 of the header length"));
   }
   char length_bytes[kLengthBytes];
   AQT_RETURN_IF_ERROR(file.Read(0, absl::MakeSpan(reinterpret_cast<uint8_t*>(length_bytes), kLengthBytes)));
   uint64_t length = 0;
   std::memcpy(&length, length_bytes, kLengthBytes);
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
-    return absl::DataLossError(absl::StrCat("the header length ", length, " exceeds the limit of ",
-                                            kMaxSafetensorsHeader,
-                                            GuessFormat(absl::string_view(length_bytes, kLengthBytes))));
+    return absl::DataLossError(
+        absl::StrCat("the header length ", length, " exceeds the limit of ", kMaxSafetensorsHeader));
   }
   const int64_t data_bytes = file.size() - kLengthBytes - static_cast<int64_t>(length);
   if (data_bytes < 0) {
     return absl::DataLossError(absl::StrCat("the header length ", length, " exceeds the file, which has ", file.size(),
-                                            " bytes; it is truncated", kRemedy));
+                                            " bytes; it is truncated"));
   }
   std::string json(length, '\0');
   AQT_RETURN_IF_ERROR(file.Read(kLengthBytes, absl::MakeSpan(reinterpret_cast<uint8_t*>(json.data()), json.size())));
   *data_begin = file.size() - data_bytes;
-  absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(json, data_bytes);
-  if (!header.ok()) return absl::Status(header.status().code(), absl::StrCat(header.status().message(), kRemedy));
-  return header;
+  return ParseSafetensorsHeader(json, data_bytes);
 }
 
 }  // namespace
@@ -62,12 +60,22 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const RandomAccessFile& file, int64
 // ---- reading
 
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const FileSystem& fs, absl::string_view path) {
+  AQT_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, fs.OpenForReading(path));
+  return Open(std::move(file));
+}
+
+absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<RandomAccessFile> file) {
   SafetensorsReader reader;
-  AQT_ASSIGN_OR_RETURN(reader.file_, fs.OpenForReading(path));
+  reader.file_ = std::move(file);
+  const std::string& path = reader.file_->path();
   absl::StatusOr<SafetensorsHeader> header = ReadHeader(*reader.file_, &reader.data_begin_);
-  if (!header.ok()) return Annotate(header.status(), absl::StrCat("cannot read safetensors file '", path, "'"));
+  if (!header.ok()) {
+    absl::Status status = Annotate(header.status(), absl::StrCat("cannot read safetensors file '", path, "'"));
+    if (!absl::IsDataLoss(status)) return status;
+    return absl::DataLossError(absl::StrCat(status.message(), Remedy(*reader.file_)));
+  }
   std::vector<Shard> shards;
-  shards.push_back({std::string(BaseName(path)), reader.file_->path(), std::move(header->metadata)});
+  shards.push_back({std::string(BaseName(path)), path, std::move(header->metadata)});
   reader.SetContents(reader.file_->path(), std::move(shards), std::move(header->tensors));
   return reader;
 }

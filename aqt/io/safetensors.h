@@ -44,6 +44,7 @@ class SafetensorsReader final : public TensorSource {
  public:
   // DataLoss if the file is damaged or not of this format; the errors of FileSystem::OpenForReading and Read.
   static absl::StatusOr<SafetensorsReader> Open(const FileSystem& fs, absl::string_view path);
+  static absl::StatusOr<SafetensorsReader> Open(std::unique_ptr<RandomAccessFile> file);
 
   // The header's `__metadata__`.
   const Metadata& metadata() const { return shards()[0].metadata; }

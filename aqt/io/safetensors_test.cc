@@ -148,12 +148,19 @@ TEST_F(SafetensorsTest, GuessesOtherFormats) {
            {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"},
            {std::string("PK\x03\x04\x14\0\0\0\0\0", 10),
             "zip archive, such as a PyTorch .bin or NumPy .npz: convert it"},
-           {std::string("GGUF\x03\0\0\0\x12\0\0\0", 12), "GGUF file: convert it to safetensors"},
-           {"<!DOCTYPE html><html>", "web page, not the file meant: download it again"}}) {
+           {std::string("GGUF\x03\0\0\0\x12\0\0\0", 12), "GGUF file: convert the model that it was made from"},
+           {"<!DOCTYPE html><html>", "web page, not the file meant: download it again"},
+           {"{\n  \"metadata\": {}", "it looks like JSON: for an index or a config.json, give its folder"}}) {
     const absl::Status status = OpenText(content).status();
     EXPECT_EQ(status.code(), Code::kDataLoss);
     EXPECT_THAT(std::string(status.message()), HasSubstr(guess));
   }
+}
+
+TEST_F(SafetensorsTest, AFileOfAnotherFormatByItsName) {
+  ASSERT_TRUE(WriteFile(LocalFileSystem(), Path("model.onnx"), "\x08\x07").ok());
+  const absl::Status status = SafetensorsReader::Open(LocalFileSystem(), Path("model.onnx")).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("by its name it is ONNX: load the model and save it"));
 }
 
 TEST_F(SafetensorsTest, OpenPassesOnFileErrors) {

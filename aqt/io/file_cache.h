@@ -1,0 +1,34 @@
+#ifndef AQT_IO_FILE_CACHE_H_
+#define AQT_IO_FILE_CACHE_H_
+
+// Private to this folder: any number of files to read, of which only a few are open at a time. A checkpoint of some
+// hundred shards would otherwise need as many descriptors.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/file.h"
+
+namespace aqt::io {
+
+class FileCache {
+ public:
+  static constexpr int kMaxOpen = 16;
+
+  // Besides these, each thread that is reading may hold one more file open.
+  explicit FileCache(int max_open = kMaxOpen);
+
+  // Opens the file, and later again when it is read after others. A read is Aborted if the file at `path` is no longer
+  // the one that was opened here, or was written since. `fs` must outlive the result; the cache need not.
+  absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(const FileSystem& fs, absl::string_view path);
+
+ private:
+  class OpenFiles;
+  class CachedFile;
+  std::shared_ptr<OpenFiles> open_;
+};
+
+}  // namespace aqt::io
+
+#endif  // AQT_IO_FILE_CACHE_H_
