@@ -17,15 +17,6 @@ namespace {
 
 constexpr char kFileSuffix[] = ".safetensors";
 
-// A folder that --force may replace: an earlier conversion, or another model.
-absl::StatusOr<bool> HoldsCheckpoint(const io::FileSystem& fs, absl::string_view folder) {
-  for (absl::string_view name : {absl::string_view(io::kModelFile), absl::string_view(io::kIndexFile)}) {
-    AQT_ASSIGN_OR_RETURN(const bool exists, io::Exists(fs, io::JoinPath(folder, name)));
-    if (exists) return true;
-  }
-  return false;
-}
-
 // Whether a conversion wrote it, according to its metadata.
 bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
   const absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path);
@@ -34,6 +25,15 @@ bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
     if (key == kVersionKey) return true;
   }
   return false;
+}
+
+// A folder that --force may replace: an earlier conversion, or another model by the usual names.
+absl::StatusOr<bool> HoldsCheckpoint(const io::FileSystem& fs, absl::string_view folder) {
+  for (absl::string_view name : {absl::string_view(io::kModelFile), absl::string_view(io::kIndexFile)}) {
+    AQT_ASSIGN_OR_RETURN(const bool exists, io::Exists(fs, io::JoinPath(folder, name)));
+    if (exists) return true;
+  }
+  return IsConversion(fs, folder);
 }
 
 // Compares files that must survive the run with the output's place.
@@ -80,7 +80,9 @@ absl::Status CheckNotInput(const io::FileSystem& fs, const io::Checkpoint& input
   std::vector<std::string> files;
   for (const io::TensorSource::Shard& shard : input.shards()) files.push_back(shard.path);
   if (input.is_folder()) {
-    for (const char* name : {kConfigFile, io::kIndexFile}) files.push_back(io::JoinPath(input.path(), name));
+    for (const std::string& name : {std::string(kConfigFile), input.index_name()}) {
+      files.push_back(io::JoinPath(input.path(), name));
+    }
     for (const auto* names : {&input.other_files(), &input.unused_weight_files()}) {
       for (const std::string& name : *names) files.push_back(io::JoinPath(input.path(), name));
     }
@@ -99,7 +101,8 @@ absl::StatusOr<bool> IsInside(const io::FileSystem& fs, const std::string& inner
 }
 
 // OK if --force may replace what is there.
-absl::Status CheckReplaceable(const io::FileSystem& fs, const io::Checkpoint& input, const OutputPlace& place) {
+absl::Status CheckReplaceable(const io::FileSystem& fs, const io::Checkpoint& input, const OutputPlace& place,
+                              bool is_link) {
   if (input.is_folder()) {
     AQT_ASSIGN_OR_RETURN(const bool inside, IsInside(fs, place.target, input.path()));
     if (inside && !IsConversion(fs, place.target)) {
@@ -108,6 +111,11 @@ absl::Status CheckReplaceable(const io::FileSystem& fs, const io::Checkpoint& in
                        " and was not written by a conversion: it may be a part of the model, which --force does not ",
                        "replace; choose another place"));
     }
+  }
+  if (is_link && place.is_file) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the output ", place.path, " is a link to the file ", place.target,
+                     ", which --force does not replace: remove the link, ", "or name the file itself"));
   }
   if (place.is_file && !absl::EndsWith(place.path, kFileSuffix)) {
     return absl::FailedPreconditionError(
@@ -174,7 +182,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
     if (names.empty()) return place;  // an empty folder counts as nothing
   }
   if (!force) return absl::AlreadyExistsError(absl::StrCat("the output ", place.path, " exists; --force replaces it"));
-  AQT_RETURN_IF_ERROR(CheckReplaceable(fs, input, place));
+  AQT_RETURN_IF_ERROR(CheckReplaceable(fs, input, place, link->kind == io::FileKind::kLink));
   place.replace = true;
   return place;
 }

@@ -31,8 +31,9 @@ struct OutputPlace {
 // Creates nothing. `input` was opened with `path` left out; `also_read` are other files that the run reads.
 // InvalidArgument: no name; OUT is the input, one of its files or of `also_read`, or a folder that contains any of
 // these, whatever links lead there. AlreadyExists: something is there and not `force`. FailedPrecondition: what --force
-// must not replace (a device, a mount point, a file not named .safetensors, a folder without a checkpoint, a part of
-// the input's folder that is not an earlier output), or a link to nothing. NotFound: no folder to write into.
+// must not replace (a device, a mount point, a file not named .safetensors, a link to a file, a folder without a
+// checkpoint, a part of the input's folder that is not an earlier output), or a link to nothing. NotFound: no folder to
+// write into.
 absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Checkpoint& input, absl::string_view path,
                                         bool force, const std::vector<std::string>& also_read = {});
 

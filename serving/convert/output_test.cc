@@ -189,6 +189,23 @@ TEST_F(OutputTest, ALinkToAFolderIsFollowed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("is a link to something that does not exist"));
 }
 
+TEST_F(OutputTest, ALinkToAFileIsNotReplaced) {
+  WriteTensors(At("in.safetensors"), SmallModel(DType::kF32));
+  WriteTensors(At("blob.safetensors"), SmallModel(DType::kF32));
+  ASSERT_EQ(::symlink("blob.safetensors", At("out.safetensors").c_str()), 0);
+  const std::string before = ReadText(At("blob.safetensors"));
+  ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
+  job.input = At("in.safetensors");
+  job.output = At("out.safetensors");
+  job.force = true;
+  const absl::Status status = RunConvertJob(Fs(), job).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is a link to the file " + At("blob.safetensors")));
+  EXPECT_EQ(ReadText(At("blob.safetensors")), before);
+  job.output = At("blob.safetensors");
+  EXPECT_TRUE(RunConvertJob(Fs(), job).ok());
+}
+
 TEST_F(OutputTest, TooLittleSpaceIsFoundByThePreflight) {
   WriteSmallModel(At("in"), DType::kF32);
   WriteText(At("in/big.txt"), std::string(20000, 'x'));
