@@ -30,7 +30,6 @@ struct FileInfo {
   uint64_t inode = 0;
   int64_t modified_ns = 0;  // when the content last changed, in nanoseconds of the system's clock
   bool executable = false;  // by anyone; only of regular files
-  bool operator==(const FileInfo&) const = default;
 };
 
 // A regular file to read. Nothing is mapped or cached here: the only memory is what the caller passes. Thread-safe.

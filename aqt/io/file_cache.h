@@ -19,8 +19,8 @@ class FileCache {
   // Besides these, each thread that is reading may hold one more file open.
   explicit FileCache(int max_open = kMaxOpen);
 
-  // Opens the file, and later again when it is read after others. A read is Aborted if the file at `path` is no longer
-  // the one that was opened here, or was written since. `fs` must outlive the result; the cache need not.
+  // Opens the file, and later again when it is read after others. A read is Aborted if the file at `path` then has
+  // another size or time of its last change. `fs` must outlive the result; the cache need not.
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(const FileSystem& fs, absl::string_view path);
 
  private:

@@ -1,6 +1,8 @@
 #include "aqt/io/file_cache.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <memory>
@@ -83,11 +85,26 @@ TEST_F(FileCacheTest, FilesOutliveTheCache) {
 TEST_F(FileCacheTest, NoticesAnotherFile) {
   FileCache cache(1);
   const Files files = OpenAll(cache, 2);
-  ASSERT_TRUE(WriteFile(LocalFileSystem(), Path("0"), "x", kOverwrite).ok());  // of the same size
   uint8_t byte;
-  const absl::Status status = files[0]->Read(0, absl::MakeSpan(&byte, 1));
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has changed while it was read"));
+  const auto expect_noticed = [&] {
+    const absl::Status status = files[0]->Read(0, absl::MakeSpan(&byte, 1));
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has changed while it was read"));
+  };
+  const auto set_time = [&](int64_t ns) {
+    const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+    const timespec times[] = {time, time};
+    ASSERT_EQ(::utimensat(AT_FDCWD, Path("0").c_str(), times, 0), 0);
+  };
+  const int64_t modified = files[0]->info().modified_ns;
+  set_time(modified + 1);
+  expect_noticed();
+  set_time(modified);
+  EXPECT_EQ(ContentOf(*files[0]), "0");
+  EXPECT_EQ(ContentOf(*files[1]), "1");
+  ASSERT_TRUE(WriteFile(LocalFileSystem(), Path("0"), "longer", kOverwrite).ok());
+  set_time(modified);
+  expect_noticed();
   ASSERT_TRUE(LocalFileSystem().Remove(Path("0")).ok());
   EXPECT_EQ(files[0]->Read(0, absl::MakeSpan(&byte, 1)).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ContentOf(*files[1]), "1");

@@ -81,6 +81,13 @@ TEST_F(FileTest, ACopyIsExecutableIfTheOriginalIs) {
   EXPECT_EQ(info.st_mode & 0777, 0750u);
 }
 
+TEST_F(FileTest, ABrokenLinkIsCalledOne) {
+  ASSERT_EQ(::symlink("nothing", Path("link").c_str()), 0);
+  const absl::Status status = LocalFileSystem().OpenForReading(Path("link")).status();
+  EXPECT_EQ(status.code(), Code::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it is a link to something that does not exist"));
+}
+
 TEST_F(FileTest, TooManyOpenFilesNamesTheLimit) {
   ASSERT_TRUE(WriteFile(LocalFileSystem(), Path("a"), "x").ok());
   faulty_.FailNth(FileCall::kOpen, 1, EMFILE);

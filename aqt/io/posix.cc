@@ -311,8 +311,15 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> PosixFileSystem::OpenForReadin
   std::string name(path);
   // Without O_NONBLOCK, opening a pipe would wait for its other end.
   const int fd = Retry([&] { return calls_.Open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); });
-  if (fd < 0) return Error(errno, "open", name);
   struct stat info;
+  if (fd < 0) {
+    const int error = errno;
+    if (error == ENOENT && calls_.LStat(name.c_str(), &info) == 0) {
+      return absl::NotFoundError(
+          absl::StrCat("cannot open '", name, "': it is a link to something that does not exist"));
+    }
+    return Error(error, "open", name);
+  }
   if (calls_.FStat(fd, &info) < 0) {
     const int error = errno;
     CloseFd(calls_, fd);

@@ -41,6 +41,7 @@
 #include "serving/convert/plan.h"
 #include "serving/convert/recipe.h"
 #include "serving/convert/verify.h"
+#include "serving/convert/whole_checkpoint.h"
 #include "serving/tools/command_line.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/parallel.h"
@@ -80,7 +81,8 @@ constexpr char kConvertExamples[] = R"(Examples:
   aqt convert fc.safetensors fc-int4.safetensors --preset w4a16_g32
   aqt convert model/ out/ --scheme-from other-model/config.json
   aqt convert model/ out/ --preset w8a8_static --calibration ranges.safetensors
-  aqt convert model/ out/ --config my.textproto --max-shard-size 5GB --jobs 8 --force)";
+  aqt convert model/ out/ --config my.textproto --max-shard-size 5GB --jobs 8 --force
+  aqt convert model/ out/ --preset fp8_dynamic --exclude 'checkpoint-*/' --exclude '*.pt')";
 
 constexpr char kVerifyExamples[] = R"(Examples:
   aqt verify model/ model-w8a8/
@@ -111,6 +113,7 @@ struct Flags {
   bool strict = false, force = false, json = false, stats = false, print_config = false;
   std::optional<double> min_snr, min_row_snr, min_group_snr;
   std::optional<int> depth;
+  std::vector<std::string> exclude;
 };
 
 int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
@@ -126,6 +129,13 @@ void AddRecipeFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"compressed_tensors", "aqt"}))
       ->type_name("NAME");
   app.add_flag("--strict", flags.strict, "a rule or ignore entry without effect is an error");
+}
+
+void AddExclude(CLI::App& app, Flags& flags, const char* what) {
+  app.add_option("--exclude", flags.exclude,
+                 absl::StrCat(what, " ('*.pth', 'checkpoint-*/', 'original/*'); may be given several times"))
+      ->allow_extra_args(false)
+      ->type_name("GLOB");
 }
 
 void AddJobs(CLI::App& app, Flags& flags) {
@@ -221,15 +231,24 @@ absl::Status RunPlan(const Flags& flags, const io::FileSystem& fs, const Console
   }
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> warnings, CheckWhole(fs, checkpoint));
+  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FilesToCarry(checkpoint, flags.exclude));
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   PlanOptions options;
   AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
-  options.keep_shards = checkpoint.has_index();
-  AQT_ASSIGN_OR_RETURN(const Plan plan, MakePlan(checkpoint, model, recipe, options));
+  options.keep_shards = checkpoint.is_sharded();
+  if (checkpoint.is_folder()) options.stem = checkpoint.stem();
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(checkpoint, model, recipe, options));
+  plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
+  if (checkpoint.is_folder() && files.config_file.empty()) plan.warnings.push_back(kNoConfigWarning);
   if (flags.json) {
     console.out << PlanToJson(plan);
-  } else {
-    PrintPlan(plan, console.out);
+    return absl::OkStatus();
+  }
+  AQT_ASSIGN_OR_RETURN(const std::vector<CarriedSize> sizes, CarriedSizes(fs, files));
+  PrintPlan(plan, console.out);
+  if (const std::string carried = DescribeCarried(files, sizes); !carried.empty()) {
+    console.out << "to be copied: " << carried << "\n";
   }
   return absl::OkStatus();
 }
@@ -259,6 +278,7 @@ absl::Status RunConfig(const Flags& flags, const io::FileSystem& fs, const Conso
 absl::Status RunExplain(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_RETURN_IF_ERROR(CheckWhole(fs, checkpoint).status());
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(const std::string text, Explain(checkpoint, model, recipe, flags.tensor));
   console.out << text;
@@ -306,6 +326,7 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
   job.output = flags.output;
   job.recipe = ToRecipeSource(flags);
   job.calibration = flags.calibration;
+  job.exclude = flags.exclude;
   job.force = flags.force;
   job.jobs = flags.jobs;
   AQT_ASSIGN_OR_RETURN(job.max_shard_bytes, MaxShardBytes(flags));
@@ -326,6 +347,10 @@ absl::Status RunConvert(const Flags& flags, const io::FileSystem& fs, const Cons
               << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
                                  static_cast<double>(report.old_bytes) / seconds / 1e6)
               << HumanBytes(PeakResidentBytes()) << "\n";
+  if (!report.carried.empty()) {
+    console.out << "copied: " << report.carried << (flags.exclude.empty() ? "; --exclude GLOB leaves files out" : "")
+                << "\n";
+  }
   return absl::OkStatus();
 }
 
@@ -347,7 +372,8 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   AQT_RETURN_IF_ERROR(SetThreshold("--min-snr", flags.min_snr, options.min_snr_db));
   AQT_RETURN_IF_ERROR(SetThreshold("--min-row-snr", flags.min_row_snr, options.min_row_snr_db));
   AQT_RETURN_IF_ERROR(SetThreshold("--min-group-snr", flags.min_group_snr, options.min_group_snr_db));
-  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, FilesToCarry(input), output, options));
+  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FilesToCarry(input, flags.exclude));
+  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, files, output, options));
   if (flags.json) {
     console.out << VerifyToJson(report);
   } else {
@@ -386,6 +412,7 @@ CLI::App* AddPlan(CLI::App& app, Flags& flags) {
   AddRecipeFlags(*plan, flags);
   plan->add_flag("--json", flags.json, "print JSON");
   plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
+  AddExclude(*plan, flags, "as for convert: files that it does not copy");
   plan->add_flag("--print-effective-config", flags.print_config,
                  "print the configuration with its base filled in, and stop");
   return plan;
@@ -407,6 +434,7 @@ CLI::App* AddConvert(CLI::App& app, Flags& flags) {
       ->add_option("--max-shard-size", flags.max_shard_size,
                    "split the output into files of at most this size (5GB, 2GiB)")
       ->type_name("SIZE");
+  AddExclude(*convert, flags, "files beside the weights that are not copied");
   convert->add_flag("--force", flags.force, "replace an existing output");
   AddJobs(*convert, flags);
   convert
@@ -428,6 +456,7 @@ CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   verify->add_option("--min-row-snr", flags.min_row_snr, "fail if that of a row is lower")->type_name("DB");
   verify->add_option("--min-group-snr", flags.min_group_snr, "fail if that of a group or block is lower")
       ->type_name("DB");
+  AddExclude(*verify, flags, "files of IN that OUT may lack");
   verify->add_flag("--json", flags.json, "print JSON");
   AddJobs(*verify, flags);
   return verify;

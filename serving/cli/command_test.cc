@@ -129,8 +129,8 @@ TEST_F(CommandTest, UsageErrors) {
 TEST_F(CommandTest, ConfigurationErrors) {
   WriteText("wrong.textproto", "schema: 1\nrule { match: '.*' quantise {} }\n");
   ExpectError({"convert", "in", "out", "--config", "wrong.textproto"}, 2, "wrong.textproto:2:");
-  ExpectError({"convert", "in", "out", "--config", "missing.textproto"}, 2, "missing.textproto");
-  ExpectError({"convert", "in", "out", "--scheme-from", "missing.json"}, 2, "missing.json");
+  ExpectError({"convert", "in", "out", "--config", "missing.textproto"}, 4, "missing.textproto");
+  ExpectError({"convert", "in", "out", "--scheme-from", "missing.json"}, 4, "missing.json");
   ExpectError({"convert", "in", "out", "--scheme-from", "in"}, 2, "in/config.json: there is no quantization_config");
   WriteText("unmatched.textproto",
             "schema: 1\nrule { match: 'gone' quantize { weights { num_bits: 8 per_channel {} } } }\nrule { match: "
@@ -146,6 +146,37 @@ TEST_F(CommandTest, ConfigurationErrors) {
             "schema: 1\nrule { match: '.*' quantize { weights { num_bits: 4 per_group { size: 48 } } } }");
   ExpectError({"convert", "in", "out2", "--config", "odd.textproto"}, 2,
               "model.layers.0.mlp.up_proj.weight [7,32], by rule 1");
+}
+
+TEST_F(CommandTest, FilesAreListedAndExcluded) {
+  ASSERT_TRUE(io::LocalFileSystem().CreateFolder("in/checkpoint-5").ok());
+  WriteText("in/checkpoint-5/optimizer.pt", std::string(5000, 'x'));
+  EXPECT_EQ(Run({"plan", "in", "--preset", "w8a8_dynamic"}), 0);
+  EXPECT_THAT(out_, HasSubstr("to be copied: 3 other files, 4.9 KiB: checkpoint-5/ 4.9 KiB, "));
+  EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
+  EXPECT_THAT(out_, HasSubstr("copied: 3 other files, 4.9 KiB: checkpoint-5/ 4.9 KiB, "));
+  const std::vector<std::string> args = {"convert", "--exclude", "checkpoint-*/", "in",         "--exclude", "token*",
+                                         "lean",    "--preset",  "w8a8_dynamic",  "--progress", "never"};
+  EXPECT_EQ(Run(args), 0) << err_;
+  EXPECT_THAT(ListTree("lean"), ElementsAre("1_Pooling", "1_Pooling/config.json", "config.json", "model.safetensors"));
+  EXPECT_EQ(Run({"verify", "in", "lean"}), 1);
+  EXPECT_THAT(err_, HasSubstr("checkpoint-5/optimizer.pt of the input is missing"));
+  EXPECT_EQ(Run({"verify", "in", "lean", "--exclude", "checkpoint-*/", "--exclude", "token*"}), 0) << err_;
+  ExpectError({"convert", "in", "out2", "--preset", "w8a16", "--exclude", "*.json"}, 2, "matches config.json");
+  ExpectError({"plan", "in", "--preset", "w8a16", "--exclude", "../x"}, 2, "is not a pattern of files in IN");
+}
+
+TEST_F(CommandTest, PartsOfAModelAreRefused) {
+  WriteShardedModel("set", DType::kF32);
+  const std::string part = "set/model-00001-of-00002.safetensors";
+  for (const std::vector<std::string>& tail : std::vector<std::vector<std::string>>{
+           {"plan"}, {"convert", "out"}, {"convert", "out.safetensors"}, {"explain", "lm_head"}}) {
+    std::vector<std::string> args = tail;
+    args.insert(args.begin() + 1, part);
+    args.insert(args.end(), {"--preset", "w8a16"});
+    ExpectError(args, 2, "is one of the 2 files of a checkpoint");
+  }
+  EXPECT_EQ(Run({"inspect", part}), 0) << "a look does no harm";
 }
 
 TEST_F(CommandTest, DamagedInput) {

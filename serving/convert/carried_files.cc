@@ -3,28 +3,86 @@
 #include <algorithm>
 #include <memory>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/checkpoint_files.h"
+#include "aqt/io/foreign_file.h"
 #include "aqt/io/printable.h"
+#include "serving/convert/file_glob.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/tools/exit_code.h"
+#include "serving/tools/text.h"
 
 namespace aqt::serving {
 namespace {
 
 constexpr int64_t kCompareBytes = 1 << 20;
 
+// The names that frameworks give a model's weights, which those in other formats beside it have. Others, such as a
+// vocoder.pth, may be a part of the model.
 bool IsForeignWeightFile(absl::string_view name) {
-  return (absl::StartsWith(name, "pytorch_model") &&
-          (absl::EndsWith(name, ".bin") || absl::EndsWith(name, ".bin.index.json"))) ||
-         name == "tf_model.h5" || name == "flax_model.msgpack" || name == "rust_model.ot";
+  const absl::string_view format = io::WeightFormatOfName(absl::StripSuffix(name, ".index.json"));
+  if (format.empty()) return false;
+  if (format == "GGUF") return true;
+  for (const absl::string_view begin :
+       {"pytorch_model", "diffusion_pytorch_model", "consolidated", "tf_model", "flax_model", "rust_model", "model."}) {
+    if (absl::StartsWith(name, begin)) return true;
+  }
+  return absl::StartsWith(name, "model-") || absl::StartsWith(name, "model_");
 }
 
 bool HoldsWeights(absl::string_view name) {
-  return absl::EndsWith(name, ".safetensors") || IsForeignWeightFile(io::BaseName(name));
+  return absl::EndsWith(name, ".safetensors") || !io::WeightFormatOfName(name).empty();
+}
+
+// Leaves out the weights of an adapter without its configuration, and the other way round.
+void PairAdapters(CarriedFiles& files) {
+  const auto is_config = [](const std::string& name) { return name == io::kAdapterConfigFile; };
+  const auto is_weights = [](const std::string& name) { return io::IsAdapterWeights(name); };
+  const bool has_config = absl::c_any_of(files.copied, is_config);
+  const bool has_weights = absl::c_any_of(files.copied, is_weights);
+  if (has_config == has_weights) return;
+  std::erase_if(files.copied, [&](const std::string& name) {
+    if (!is_config(name) && !is_weights(name)) return false;
+    files.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is of an adapter, and ",
+                                          has_config ? "the adapter's weights are" : "adapter_config.json is",
+                                          " not copied with it"));
+    return true;
+  });
+}
+
+// InvalidArgument if the pattern matches a file that a conversion writes anew.
+absl::Status CheckExcludable(const FileGlob& glob, const io::Checkpoint& input) {
+  std::vector<std::string> needed = input.shard_names();
+  if (input.has_index()) needed.push_back(input.index_name());
+  needed.push_back(kConfigFile);
+  for (const std::string& name : needed) {
+    if (!glob.Matches(name)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--exclude ", io::Printable(glob.text()), " matches ", io::Printable(name),
+                     ", which a conversion reads and writes anew; give a pattern for files that are only copied"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Exclude(const std::vector<std::string>& exclude, const io::Checkpoint& input, CarriedFiles& files) {
+  for (const std::string& text : exclude) {
+    AQT_ASSIGN_OR_RETURN(const FileGlob glob, FileGlob::Parse(text));
+    if (input.is_folder()) AQT_RETURN_IF_ERROR(CheckExcludable(glob, input));
+    const auto matches = [&](const std::string& name) { return glob.Matches(name); };
+    if (absl::c_none_of(input.other_files(), matches)) {
+      files.warnings.push_back(
+          absl::StrCat("--exclude ", io::Printable(text), " matches no file that would be copied"));
+    }
+    std::erase_if(files.copied, matches);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path_a, const std::string& path_b,
@@ -46,24 +104,69 @@ absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path
 
 }  // namespace
 
-CarriedFiles FilesToCarry(const io::Checkpoint& input) {
+absl::StatusOr<CarriedFiles> FilesToCarry(const io::Checkpoint& input, const std::vector<std::string>& exclude) {
   CarriedFiles files;
-  if (!input.is_folder()) return files;
-  files.folder = input.path();
-  for (const std::string& name : input.other_files()) {
-    if (name == kConfigFile) files.has_config = true;
-    else (IsForeignWeightFile(name) ? files.foreign_weights : files.copied).push_back(name);
-  }
+  if (input.is_folder()) files.folder = input.path();
+  files.index_name = input.index_name();
+  files.index_extras = input.index_extras();
+  files.copied = input.other_files();
+  if (absl::c_binary_search(files.copied, kConfigFile)) files.config_file = io::JoinPath(files.folder, kConfigFile);
+  std::erase(files.copied, kConfigFile);
+  AQT_RETURN_IF_ERROR(Exclude(exclude, input, files));
+  std::erase_if(files.copied, [&](const std::string& name) {
+    if (io::IsAdapterWeights(name) || !IsForeignWeightFile(name)) return false;
+    files.warnings.push_back(
+        absl::StrCat(io::Printable(name), " was not copied: it holds the weights in another format"));
+    return true;
+  });
+  PairAdapters(files);
   return files;
 }
 
-absl::StatusOr<int64_t> CarriedBytes(const io::FileSystem& fs, const CarriedFiles& files) {
-  int64_t bytes = 0;
+absl::StatusOr<std::vector<std::string>> FindPointers(const io::FileSystem& fs, const CarriedFiles& files) {
+  constexpr int64_t kMaxPointerBytes = 1024;
+  std::vector<std::string> warnings;
+  for (const std::string& name : files.copied) {
+    const std::string path = io::JoinPath(files.folder, name);
+    AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(path));
+    if (info.size > kMaxPointerBytes) continue;
+    AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxPointerBytes));
+    if (!absl::StartsWith(text, "version https://git-lfs")) continue;
+    warnings.push_back(absl::StrCat(io::Printable(name),
+                                    " is a Git LFS pointer, and was copied as such: fetch the file ",
+                                    "with `git lfs pull`, and copy it or convert again"));
+  }
+  return warnings;
+}
+
+absl::StatusOr<std::vector<CarriedSize>> CarriedSizes(const io::FileSystem& fs, const CarriedFiles& files) {
+  std::vector<CarriedSize> sizes;
   for (const std::string& name : files.copied) {
     AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(io::JoinPath(files.folder, name)));
-    bytes += info.size;
+    const std::string top = name.substr(0, name.find('/') == std::string::npos ? name.size() : name.find('/') + 1);
+    const auto same = absl::c_find_if(sizes, [&](const CarriedSize& size) { return size.name == top; });
+    if (same == sizes.end()) {
+      sizes.push_back({top, info.size});
+    } else {
+      same->bytes += info.size;
+    }
   }
-  return bytes;
+  absl::c_stable_sort(sizes, [](const CarriedSize& a, const CarriedSize& b) { return a.bytes > b.bytes; });
+  return sizes;
+}
+
+std::string DescribeCarried(const CarriedFiles& files, const std::vector<CarriedSize>& sizes) {
+  constexpr size_t kMaxShown = 8;
+  if (sizes.empty()) return "";
+  int64_t bytes = 0;
+  std::vector<std::string> shown;
+  for (const CarriedSize& size : sizes) {
+    bytes += size.bytes;
+    if (shown.size() == kMaxShown) continue;
+    shown.push_back(absl::StrCat(io::Printable(size.name), " ", HumanBytes(size.bytes)));
+  }
+  return absl::StrCat(files.copied.size(), files.copied.size() == 1 ? " other file, " : " other files, ",
+                      HumanBytes(bytes), ": ", absl::StrJoin(shown, ", "), sizes.size() > kMaxShown ? ", ..." : "");
 }
 
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const CarriedFiles& files,

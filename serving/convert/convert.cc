@@ -266,8 +266,8 @@ absl::Status WriteRest(const io::FileSystem& fs, const CarriedFiles& files, cons
     AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, io::JoinPath(files.folder, name), to)));
   }
   std::string config;
-  if (files.has_config) {
-    AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, io::JoinPath(files.folder, kConfigFile), kMaxConfigBytes));
+  if (!files.config_file.empty()) {
+    AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, files.config_file, kMaxConfigBytes));
   }
   if (plan.has_index) {
     io::WeightMap map;
@@ -275,8 +275,8 @@ absl::Status WriteRest(const io::FileSystem& fs, const CarriedFiles& files, cons
       for (const io::TensorSpec& spec : tensor.outputs)
         map.emplace_back(spec.name, plan.shard_names[tensor.output_shard]);
     }
-    AQT_ASSIGN_OR_RETURN(const std::string index, io::MakeIndex(std::move(map), plan.new_bytes));
-    AQT_RETURN_IF_ERROR(write(io::kIndexFile, index));
+    AQT_ASSIGN_OR_RETURN(const std::string index, io::MakeIndex(std::move(map), plan.new_bytes, files.index_extras));
+    AQT_RETURN_IF_ERROR(write(files.index_name, index));
   }
   AQT_ASSIGN_OR_RETURN(const std::string new_config, SetQuantizationConfig(config, plan.quantization_config));
   return write(kConfigFile, new_config);

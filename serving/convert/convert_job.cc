@@ -15,6 +15,8 @@
 #include "serving/convert/convert.h"
 #include "serving/convert/output.h"
 #include "serving/convert/plan.h"
+#include "serving/convert/whole_checkpoint.h"
+#include "serving/formats/quantization_config.h"
 #include "serving/tools/exit_code.h"
 
 namespace aqt::serving {
@@ -50,6 +52,55 @@ std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::
   return result;
 }
 
+// The files to carry over, none for an OUT that is a file; of an IN that is a file, only the config.json beside it.
+absl::StatusOr<CarriedFiles> FindFiles(const io::FileSystem& fs, const io::Checkpoint& input, const ConvertJob& job,
+                                       const OutputPlace& place) {
+  AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(input, job.exclude));
+  if (place.is_file) {
+    files.copied.clear();
+    files.warnings.clear();
+    if (!input.other_files().empty()) {
+      files.warnings.push_back(
+          "only weights were written; to get config.json and the other files, name a folder as the output");
+    }
+    return files;
+  }
+  if (!input.is_folder()) {
+    AQT_ASSIGN_OR_RETURN(const std::string config, ReadConfigFile(fs, ConfigFileOf(input)));
+    if (config.empty()) {
+      files.index_name = io::kIndexFile;  // see MakePlanOptions
+    } else {
+      files.config_file = ConfigFileOf(input);
+      files.warnings.push_back(absl::StrCat("of the files beside ", io::PrintableLine(input.path()), " only ",
+                                            kConfigFile, " was taken; give the folder to get the others, too"));
+    }
+  }
+  if (files.config_file.empty()) {
+    files.warnings.push_back(kNoConfigWarning);
+  }
+  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> pointers, FindPointers(fs, files));
+  files.warnings.insert(files.warnings.end(), pointers.begin(), pointers.end());
+  return files;
+}
+
+PlanOptions MakePlanOptions(const io::Checkpoint& input, const ConvertJob& job, const OutputPlace& place,
+                            const CarriedFiles& files) {
+  PlanOptions options;
+  options.single_file = place.is_file;
+  options.max_shard_bytes = job.max_shard_bytes;
+  options.keep_shards = input.is_sharded();
+  // A file by itself may have any name; a loader looks for model.safetensors.
+  if (!files.config_file.empty() || input.is_folder()) options.stem = input.stem();
+  return options;
+}
+
+void AddWarnings(const io::Checkpoint& input, const CarriedFiles& files, ConvertReport& report) {
+  report.warnings.insert(report.warnings.end(), files.warnings.begin(), files.warnings.end());
+  for (const std::string& name : input.unused_weight_files()) {
+    report.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is not part of this checkpoint"));
+  }
+}
+
 absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& job,
                                   std::unique_ptr<io::FileLock>& lock) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
@@ -57,22 +108,19 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   const absl::StatusOr<OutputPlace> claimed = ClaimOutput(fs, input, job, lock);
   if (!claimed.ok()) return OutputError(claimed.status());
   const OutputPlace& place = *claimed;
+  ConvertReport report;
+  AQT_ASSIGN_OR_RETURN(report.warnings, CheckWhole(fs, input));
+  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FindFiles(fs, input, job, place));
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
-  PlanOptions plan_options;
-  plan_options.single_file = place.is_file;
-  plan_options.max_shard_bytes = job.max_shard_bytes;
-  plan_options.keep_shards = input.has_index();
+  PlanOptions plan_options = MakePlanOptions(input, job, place, files);
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input, model, recipe, plan_options));
 
-  const CarriedFiles files = FilesToCarry(input);
   int64_t bytes = plan.new_bytes;
-  if (!place.is_file) {
-    AQT_ASSIGN_OR_RETURN(const int64_t carried, CarriedBytes(fs, files));
-    bytes += carried;
-  }
+  AQT_ASSIGN_OR_RETURN(const std::vector<CarriedSize> carried, CarriedSizes(fs, files));
+  for (const CarriedSize& size : carried) bytes += size.bytes;
+  report.carried = DescribeCarried(files, carried);
   AQT_RETURN_IF_ERROR(OutputError(CheckSpace(fs, place, bytes)));
 
-  ConvertReport report;
   Calibration calibration;
   if (!job.calibration.empty()) {
     AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, job.calibration));
@@ -94,19 +142,7 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   options.progress = progress.get();
   options.warnings = &report.warnings;
   AQT_RETURN_IF_ERROR(Convert(fs, input, files, plan, recipe, calibration, place, options));
-  if (!place.is_file) {
-    for (const std::string& name : files.foreign_weights) {
-      report.warnings.push_back(
-          absl::StrCat(io::Printable(name), " was not copied: it holds the weights in another format"));
-    }
-  }
-  for (const std::string& name : input.unused_weight_files()) {
-    report.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is not part of this checkpoint"));
-  }
-  if (place.is_file && !input.other_files().empty()) {
-    report.warnings.push_back(
-        "only weights were written; to get config.json and the other files, name a folder as the output");
-  }
+  AddWarnings(input, files, report);
   const std::vector<std::string> leftovers = DescribeLeftovers(fs, place.path);
   report.warnings.insert(report.warnings.end(), leftovers.begin(), leftovers.end());
   report.num_tensors = static_cast<int>(plan.tensors.size());

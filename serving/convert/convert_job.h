@@ -22,7 +22,8 @@ struct ConvertJob {
   std::string input;
   std::string output;
   RecipeSource recipe;
-  std::string calibration;  // empty: none
+  std::string calibration;           // empty: none
+  std::vector<std::string> exclude;  // patterns of files that are not carried over: file_glob.h
   bool force = false;
   int jobs = 1;
   int64_t max_shard_bytes = 0;  // 0: the shards of the input
@@ -36,11 +37,12 @@ struct ConvertReport {
   int num_quantized = 0;
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
+  std::string carried;  // what was copied, for the user (DescribeCarried); empty if nothing was
   std::vector<std::string> warnings;
 };
 
 // Before it writes, checks everything that headers can show. The errors of the parts; Unimplemented if the input is
-// quantized already.
+// quantized already, or those of CheckWhole (whole_checkpoint.h) if it is not a whole model.
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job);
 
 }  // namespace aqt::serving

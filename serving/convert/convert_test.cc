@@ -237,6 +237,58 @@ TEST_F(ConvertTest, AFolderKeepsItsShardsAndFiles) {
   EXPECT_EQ(*io::ReadFile(Fs(), At("in/pytorch_model.bin"), 100), "float weights") << "the input stays as it was";
 }
 
+TEST_F(ConvertTest, NamesOfFilesAndWhatTheIndexSaysAreKept) {
+  WriteShardedModel(At("in"), DType::kBF16);
+  ASSERT_TRUE(
+      Fs().Rename(At("in/model.safetensors.index.json"), At("in/diffusion_pytorch_model.safetensors.index.json")).ok());
+  std::string index = ReadText(At("in/diffusion_pytorch_model.safetensors.index.json"));
+  index.insert(index.find("\"total_size\""), "\"total_parameters\": 12345, ");
+  WriteText(At("in/diffusion_pytorch_model.safetensors.index.json"), index);
+  ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
+  ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
+  EXPECT_THAT(ListTree(At("out")), Contains("diffusion_pytorch_model.safetensors.index.json"));
+  EXPECT_THAT(ReadText(At("out/diffusion_pytorch_model.safetensors.index.json")),
+              HasSubstr("\"total_parameters\": 12345"));
+  EXPECT_TRUE(io::Checkpoint::Open(Fs(), At("out")).ok());
+  job.force = true;
+  EXPECT_TRUE(RunConvertJob(Fs(), job).ok()) << "an earlier output";
+  job.output = At("out2");
+  job.max_shard_bytes = 3000;
+  ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
+  EXPECT_THAT(io::Checkpoint::Open(Fs(), At("out2"))->shard_names()[0], HasSubstr("diffusion_pytorch_model-00001-of-"));
+}
+
+TEST_F(ConvertTest, ASetWithoutAnIndexGetsOne) {
+  WriteShardedModel(At("in"), DType::kBF16);
+  ASSERT_TRUE(Fs().Remove(At("in/model.safetensors.index.json")).ok());
+  ASSERT_TRUE(RunConvertJob(Fs(), Job("schema: 1 base: 'w8a8_dynamic'")).ok());
+  const io::Checkpoint out = *io::Checkpoint::Open(Fs(), At("out"));
+  EXPECT_TRUE(out.has_index());
+  EXPECT_EQ(out.shards().size(), 2u);
+}
+
+TEST_F(ConvertTest, AFileTakesTheConfigBesideIt) {
+  WriteSmallModel(At("in"), DType::kF32);
+  ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
+  ASSERT_TRUE(Fs().Rename(At("in/model.safetensors"), At("in/weights.safetensors")).ok());
+  job.input = At("in/weights.safetensors");
+  absl::StatusOr<ConvertReport> report = RunConvertJob(Fs(), job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->warnings, ElementsAre(HasSubstr("only config.json was taken")));
+  EXPECT_THAT(ListTree(At("out")), ElementsAre("config.json", "weights.safetensors"));
+  EXPECT_THAT(ReadText(At("out/config.json")), HasSubstr("\"hidden_size\": 32"));
+  ASSERT_TRUE(Fs().Remove(At("in/config.json")).ok());
+  job.output = At("out2");
+  report = RunConvertJob(Fs(), job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->warnings, ElementsAre(HasSubstr("there is no config.json beside the weights")));
+  EXPECT_THAT(ListTree(At("out2")), ElementsAre("config.json", "model.safetensors"));
+  job.output = At("out3");
+  job.max_shard_bytes = 3000;
+  ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
+  EXPECT_THAT(ListTree(At("out3")), Contains("model.safetensors.index.json"));
+}
+
 TEST_F(ConvertTest, AFileOfAnotherMethodRefusesTheFolder) {
   WriteSmallModel(At("in"), DType::kF32);
   WriteText(At("in/quantize_config.json"), "{}");

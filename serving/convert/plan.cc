@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "serving/convert/fused_groups.h"
 #include "serving/convert/ignore_list.h"
+#include "serving/convert/whole_checkpoint.h"
 #include "serving/families/module_name.h"
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantized_already.h"
@@ -119,7 +120,7 @@ QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const 
 
 absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
   if (options.single_file || (options.max_shard_bytes == 0 && !options.keep_shards)) {
-    plan.shard_names = {io::kModelFile};
+    plan.shard_names = {absl::StrCat(options.stem, ".safetensors")};
     if (options.max_shard_bytes == 0 || plan.new_bytes <= options.max_shard_bytes) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--max-shard-size ", options.max_shard_bytes,
                                                    ": the output is one file, of ", plan.new_bytes,
@@ -148,7 +149,7 @@ absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& opt
   }
   plan.has_index = shard > 0;
   if (!plan.has_index) {
-    plan.shard_names = {io::kModelFile};
+    plan.shard_names = {absl::StrCat(options.stem, ".safetensors")};
     return absl::OkStatus();
   }
   if (shard >= 99999) {
@@ -156,7 +157,7 @@ absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& opt
         absl::StrCat("--max-shard-size ", options.max_shard_bytes, " would make ", shard + 1, " files"));
   }
   for (int i = 0; i <= shard; ++i) {
-    plan.shard_names.push_back(absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shard + 1));
+    plan.shard_names.push_back(absl::StrFormat("%s-%05d-of-%05d.safetensors", options.stem, i + 1, shard + 1));
   }
   return absl::OkStatus();
 }
@@ -328,22 +329,19 @@ bool HasModule(const io::TensorSource& source, absl::string_view module) {
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
+  const absl::StatusOr<std::string> text = ReadConfigFile(fs, ConfigFileOf(checkpoint));
   ModelConfig config;
-  if (!checkpoint.is_folder()) {
-    for (const auto& [key, value] : checkpoint.shards()[0].metadata) {
-      if (key == kQuantizationConfigKey) config.quantization_config = value;
-    }
+  if (text.ok() && !text->empty()) {
+    AQT_ASSIGN_OR_RETURN(config, ParseModelConfig(*text));
+  }
+  if (checkpoint.is_folder()) {
+    AQT_RETURN_IF_ERROR(text.status());
+    config.quantization_file = FindQuantizationFile(checkpoint.other_files());
     return config;
   }
-  const std::string path = io::JoinPath(checkpoint.path(), kConfigFile);
-  AQT_ASSIGN_OR_RETURN(const bool exists, io::Exists(fs, path));
-  if (exists) {
-    AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
-    absl::StatusOr<ModelConfig> parsed = ParseModelConfig(text);
-    if (!parsed.ok()) return Annotate(parsed.status(), path);
-    config = *std::move(parsed);
+  for (const auto& [key, value] : checkpoint.shards()[0].metadata) {
+    if (key == kQuantizationConfigKey) config.quantization_config = value;
   }
-  config.quantization_file = FindQuantizationFile(checkpoint.other_files());
   return config;
 }
 

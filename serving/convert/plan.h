@@ -25,9 +25,10 @@
 namespace aqt::serving {
 
 struct PlanOptions {
-  bool single_file = false;          // all tensors go to one file, whatever else is said here
-  int64_t max_shard_bytes = 0;       // bytes of tensors per file; 0: no limit
-  bool keep_shards = false;          // without a limit: to files of the input's names, with an index
+  bool single_file = false;     // all tensors go to one file, whatever else is said here
+  int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: no limit
+  bool keep_shards = false;     // without a limit: to files of the input's names, with an index
+  std::string stem = "model";   // of the names of new files: "model.safetensors", "model-00001-of-00002.safetensors"
   std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
 };
 
@@ -56,8 +57,9 @@ std::vector<std::string> AllWarnings(const Plan& plan);
 // Whether there is a weight of that module.
 bool HasModule(const io::TensorSource& source, absl::string_view module);
 
-// What a folder's config.json and the names of the files beside it say, or for a single file the metadata in which a
-// conversion keeps its quantization_config. DataLoss if config.json is damaged.
+// What a folder's config.json and the names of the files beside it say. For a single file, what a config.json beside it
+// says, if there is one that can be read, and the metadata in which a conversion keeps its quantization_config. The
+// errors of ReadConfigFile (whole_checkpoint.h), for a folder.
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
 // One line per rule that Decide tries for the tensor of that name, then its decision. InvalidArgument, with similar

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/foreign_file.h"
 #include "serving/tools/exit_code.h"
 
 namespace aqt::serving {
@@ -13,12 +14,14 @@ namespace {
 
 absl::StatusOr<QuantizationConfig> LoadSchemeFrom(const io::FileSystem& fs, std::string path) {
   const absl::StatusOr<io::FileInfo> info = fs.Stat(path);
-  if (!info.ok()) return UsageError(info.status());
+  if (!info.ok()) return info.status();
   if (info->kind == io::FileKind::kFolder) path = io::JoinPath(path, kConfigFile);
   const absl::StatusOr<std::string> text = io::ReadFile(fs, path, kMaxConfigBytes);
-  if (!text.ok()) return UsageError(text.status());
+  if (!text.ok()) return text.status();
   const absl::StatusOr<ModelConfig> model = ParseModelConfig(*text);
-  if (!model.ok()) return UsageError(Annotate(model.status(), path));
+  if (!model.ok()) {
+    return UsageError(absl::DataLossError(absl::StrCat(path, ": ", model.status().message(), io::GuessContent(*text))));
+  }
   // A file with only the quantization_config will do, too.
   if (!model->quantization_config.has_value() && !absl::StrContains(*text, "config_groups") &&
       !absl::StrContains(*text, "quant_method")) {
@@ -58,9 +61,8 @@ absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& 
   } else if (!source.preset.empty()) {
     AQT_ASSIGN_OR_RETURN(recipe.config, ConvertPreset(source.preset));
   } else {
-    const absl::StatusOr<std::string> text = io::ReadFile(fs, source.config_file, kMaxConfigBytes);
-    if (!text.ok()) return UsageError(text.status());
-    AQT_ASSIGN_OR_RETURN(recipe.config, ParseConvertConfig(*text, source.config_file));
+    AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, source.config_file, kMaxConfigBytes));
+    AQT_ASSIGN_OR_RETURN(recipe.config, ParseConvertConfig(text, source.config_file));
   }
   if (recipe.config.has_value()) {
     recipe.weight_rules = recipe.config->weight_rules;

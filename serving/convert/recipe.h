@@ -39,7 +39,7 @@ struct RecipeSource {
   bool strict = false;
 };
 
-// InvalidArgument or Unimplemented, beginning with the file's name, if a file is missing or wrong.
+// The errors of reading a file; InvalidArgument or Unimplemented, beginning with its name, if it is wrong.
 absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& source);
 
 }  // namespace aqt::serving

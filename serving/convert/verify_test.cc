@@ -55,7 +55,7 @@ class VerifyTest : public FolderTest {
   }
   absl::StatusOr<VerifyReport> Run(VerifyOptions options = {}) {
     const io::Checkpoint in = *io::Checkpoint::Open(Fs(), At("in")), out = *io::Checkpoint::Open(Fs(), At("out"));
-    return Verify(Fs(), in, FilesToCarry(in), out, options);
+    return Verify(Fs(), in, *FilesToCarry(in), out, options);
   }
   // Writes the output's tensors again, changed by `edit`.
   template <class Edit>

@@ -1,5 +1,5 @@
 // Input: the text of model.safetensors.index.json. No file name that could leave the folder gets through, and what is
-// accepted can be written and read again.
+// accepted can be written and read again, with all that it says beside its map.
 
 #include <algorithm>
 #include <cstddef>
@@ -11,16 +11,19 @@
 #include "aqt/io/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto parsed = aqt::io::ParseIndex(absl::string_view(reinterpret_cast<const char*>(data), size));
+  aqt::io::IndexExtras extras;
+  const auto parsed = aqt::io::ParseIndex(absl::string_view(reinterpret_cast<const char*>(data), size), &extras);
   if (!parsed.ok()) return 0;
   aqt::io::WeightMap map = *parsed;
   for (const auto& [tensor, file] : map) {
     AQT_CHECK(absl::EndsWith(file, ".safetensors") && file.find('/') == file.npos && file.find('\0') == file.npos);
   }
-  const auto json = aqt::io::MakeIndex(map, 0);
+  const auto json = aqt::io::MakeIndex(map, 0, extras);
   AQT_CHECK(json.ok());
-  const auto again = aqt::io::ParseIndex(*json);
+  aqt::io::IndexExtras kept;
+  const auto again = aqt::io::ParseIndex(*json, &kept);
   AQT_CHECK(again.ok());
+  AQT_CHECK(kept.metadata == extras.metadata && kept.members == extras.members);
   std::sort(map.begin(), map.end());
   AQT_CHECK(*again == map);
   return 0;
