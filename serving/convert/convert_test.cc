@@ -415,12 +415,12 @@ TEST_F(ConvertTest, NonFiniteWeightsAreRefusedByNameOrKept) {
 }
 
 TEST_F(ConvertTest, ARangeThatOverflowsIsRefused) {
-  WriteTensors(At("in.safetensors"), {{"a.weight", Array::Of<float>({-3e38f, 3e38f}, {1, 2})}});
+  WriteTensors(At("in.safetensors"), {{"a.weight", Array::Of<float>({1, 2, -3e38f, 3e38f}, {2, 2})}});
   ConvertJob job = Job(ConfigText("num_bits: 8 symmetric: false per_channel {}"));
   job.input = At("in.safetensors");
   const absl::Status status = RunConvertJob(Fs(), job).status();
   EXPECT_EQ(ExitCodeOf(status), ExitCode::kMalformedInput);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("a.weight: the range of the values overflows"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a.weight: the range of the values in row 1 overflows"));
 }
 
 // Tensors of every file dtype, without elements, axes or a name, whose order by name differs from the file's.

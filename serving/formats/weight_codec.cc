@@ -41,11 +41,14 @@ absl::StatusOr<ct::QuantizedWeight> Quantize(const ArrayRef& rows, const Scheme&
   return ct::QuantizeWeight(rows, scheme.weights, options);
 }
 
-bool AllFinite(const Array& scale) {
+// The first scale that is not finite, or -1.
+int64_t FirstNotFinite(const Array& scale) {
   const Array f32 = Cast(scale, DType::kF32);
   const absl::Span<const float> values = f32.View<float>();
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+  const auto it = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  return it == values.end() ? -1 : it - values.begin();
 }
+bool AllFinite(const Array& scale) { return FirstNotFinite(scale) < 0; }
 
 // A stored tensor of the expected type, or DataLoss.
 absl::StatusOr<Array> ReadExpected(const io::TensorSource& source, const std::string& name, std::optional<DType> dtype,
@@ -68,8 +71,14 @@ absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t
                                                    const Scheme& scheme, WeightRules rules, Executor* executor) {
   AQT_ASSIGN_OR_RETURN(ct::QuantizedWeight weight,
                        Quantize(rows, scheme, rules, scheme.format->TakesPacked(), executor));
-  if (!AllFinite(weight.scale)) {
-    return absl::DataLossError("the range of the values overflows the dtype of the scale; use a symmetric scheme");
+  if (const int64_t unit = FirstNotFinite(weight.scale); unit >= 0) {
+    const ct::Units units = UnitsOf(scheme.weights, rows.shape);
+    const std::string where = scheme.weights.strategy == WeightStrategy::kTensor
+                                  ? ""
+                                  : absl::StrCat(" in row ", first_row + unit / units.per_row * units.rows);
+    return absl::DataLossError(absl::StrCat("the range of the values", where,
+                                            " overflows the dtype of the scale; use a symmetric scheme, or keep this "
+                                            "weight in floating point"));
   }
   return scheme.format->Encode(std::move(weight), first_row, scheme.weights, shape);
 }
