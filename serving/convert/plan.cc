@@ -76,8 +76,8 @@ absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
 bool NeedsTarget(const ModuleRoles& roles, const TensorPlan& tensor) {
   static const auto* const by_name = new ModuleRoles();
   const Shape& shape = tensor.input->shape;
-  return IsEmbeddingName(tensor.module()) || IsBuiltInIgnored(roles.Of(tensor.module(), shape).role) ||
-         IsBuiltInIgnored(by_name->Of(tensor.module(), shape).role);
+  return IsEmbeddingName(tensor.module()) || IsOutsideOfLinear(roles.Of(tensor.module(), shape).role) ||
+         IsOutsideOfLinear(by_name->Of(tensor.module(), shape).role);
 }
 
 // What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point.

@@ -80,7 +80,7 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config, const M
     set.ignores_.push_back(std::move(ignore));
     set.ignore_index_.AddFullPattern(pattern);
   }
-  set.built_in_ignores_ = config.default_ignore;
+  if (!config.default_ignore) set.passed_over_ = [](Role) { return false; };
   for (size_t i = 0; i < config.rules.size(); ++i) {
     const ConfigRule& from = config.rules[i];
     Rule rule;
@@ -99,6 +99,7 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config, const M
 absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig& config, const ModuleRoles& roles,
                                                         const IsModule& is_module) {
   RuleSet set(roles);
+  set.passed_over_ = &IsOutsideOfLinear;
   for (const std::string& entry : config.ignore) {
     Ignore ignore;
     ignore.label = absl::StrCat("ignore \"", io::Printable(entry), "\"");
@@ -217,7 +218,7 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
   const std::string what = absl::StrCat(ToString(role.role), role.why.empty() ? "" : ", ", role.why);
   if (role.role != Role::kLinear) note(absl::StrCat("the module is: ", what));
   const std::string built_in = absl::StrCat("built-in ignore list (", what, ")");
-  const bool on_built_in_list = built_in_ignores_ && IsBuiltInIgnored(role.role);
+  const bool on_built_in_list = passed_over_(role.role);
   const Ignore* const by_user = FindIgnore(tensor.name, *module);
   for (const size_t i : trace != nullptr ? rule_index_.All() : rule_index_.Candidates(tensor.name, *module)) {
     Rule& rule = rules_[i];

@@ -48,7 +48,7 @@ class RuleSet {
   // Whether the checkpoint has a module of that name.
   using IsModule = std::function<bool(absl::string_view)>;
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
-  // class Linear covers every rank-2 `*.weight` outside the built-in ignore list; those that the scheme does not fit
+  // class Linear covers every rank-2 `*.weight` but those of IsOutsideOfLinear; those that the scheme does not fit
   // stay in floating point. Under a name or a pattern, groups of dynamic activations that do not fit are only a
   // warning: the package writes such weights, too. Unimplemented for patterns that RE2 does not support (look-around),
   // and for other classes: a target written like one ("LlamaMLP") that is not the name of a module.
@@ -94,7 +94,8 @@ class RuleSet {
 
   const ModuleRoles* roles_;
   std::vector<Ignore> ignores_;
-  bool built_in_ignores_ = true;
+  // The roles that rules which heed the built-in list pass over.
+  bool (*passed_over_)(Role) = &IsBuiltInIgnored;
   std::vector<Rule> rules_;
   // Which of them to try; entry i is the i-th of the list.
   EntryIndex ignore_index_;

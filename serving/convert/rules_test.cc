@@ -218,6 +218,13 @@ TEST(RulesTest, TheClassLinearLeavesOutWhatIsNotLinear) {
   EXPECT_FALSE(named.Decide(Weight("odd.weight", {6, 50}), false).ok());
 }
 
+TEST(RulesTest, TheClassLinearCoversClassifiers) {
+  RuleSet by_class = FromTargets({{"group_0", {"Linear"}, Int8()}});
+  EXPECT_TRUE(by_class.Decide(Weight("classifier.weight"), false)->scheme.has_value());
+  RuleSet by_pattern = FromRules({Rule(".*", Int8())});
+  EXPECT_FALSE(by_pattern.Decide(Weight("classifier.weight"), false)->scheme.has_value());
+}
+
 TEST(RulesTest, ModulesOfAnyName) {
   // Plain names, as some tools write them, even if one looks like a class, provided that a module has that name.
   RuleSet rules = FromTargets({{"group_0", {"Dense_0", "Encoder", "layers/0"}, Int8()}}, {}, {"Encoder"});

@@ -96,6 +96,17 @@ bool IsBuiltInIgnored(Role role) {
   return false;
 }
 
+bool IsOutsideOfLinear(Role role) {
+  switch (role) {
+    case Role::kHead:
+    case Role::kEmbedding:
+    case Role::kNorm:
+    case Role::kRouter:
+    case Role::kPositions: return true;
+    default: return false;
+  }
+}
+
 ModuleRoles::ModuleRoles() { AddFamilies({}, {}); }
 
 ModuleRoles::ModuleRoles(const io::TensorSource& source, const ModelFacts& facts, absl::Span<const ModelFamily> own)

@@ -42,6 +42,9 @@ enum class Role : uint8_t {
 absl::string_view ToString(Role role);
 // Whether the built-in ignore list has it.
 bool IsBuiltInIgnored(Role role);
+// Whether such a module is not of the class Linear, or nearly always on the ignore list of those who quantize by class:
+// embeddings, heads, norms, routers and tables of positions. "Linear" covers towers and classifiers, for example.
+bool IsOutsideOfLinear(Role role);
 
 struct ModuleRole {
   Role role = Role::kLinear;
