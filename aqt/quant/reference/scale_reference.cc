@@ -136,17 +136,42 @@ Value Bounds(const Constant& c, const Groups& t, DType& bound_dtype) {
   return scale;
 }
 
+// The f32 sums of x over the axes along which `groups` has extent 1, by an index to each partial sum.
+Value Sum(const Value& x, const Value& groups) {
+  bool done = true;
+  Value sums(groups.dtype, x.shape);
+  std::vector<int64_t> first(x.shape.size(), 0);
+  for (size_t axis = 0; axis < x.shape.size(); ++axis) {
+    const int64_t n = x.shape[axis];
+    if (groups.shape[axis] == n) continue;
+    const int64_t windows = n > 32 ? (n + 31) / 32 : 1;
+    if (windows > 1) done = false;
+    first[axis] = (windows * 32 - n) / 2;
+    sums.shape[axis] = windows;
+  }
+  sums = Value(sums.dtype, sums.shape);
+  ForEach(x.shape, [&](const Index& i) {
+    Index window = i;
+    for (size_t axis = 0; axis < window.size(); ++axis) {
+      if (sums.shape[axis] != x.shape[axis]) window[axis] = (i[axis] + first[axis]) / 32;
+    }
+    sums[window] = sums(window) + x(i);
+  });
+  return done ? sums : Sum(sums, groups);
+}
+
 Value Bounds(const AbsMean& c, const Groups& t, DType&) {
   const Value& x = t.x;
-  Value scale = t.zeros;
+  Value powers = x, scale = t.zeros;
   Value counts = scale;
   ForEach(x.shape, [&](const Index& i) {
     const float magnitude = std::fabs(Flush(x.dtype, x(i)));
-    scale[i] += PowerOf(x.dtype, magnitude, c.p);
+    powers[i] = PowerOf(x.dtype, magnitude, c.p);
     counts[i] += magnitude != 0 ? 1 : 0;
   });
+  const Value sums = Sum(powers, scale);
   for (size_t i = 0; i < scale.data.size(); ++i) {
-    const float sum = Round(x.dtype, Flush(x.dtype, static_cast<float>(scale.data[i])));
+    const float sum = Round(x.dtype, Flush(x.dtype, static_cast<float>(sums.data[i])));
     const float count = Round(x.dtype, std::max(1.0f, static_cast<float>(counts.data[i])));
     const double bound = Multiply(x.dtype, PowerOf(x.dtype, Over(x.dtype, sum, count), 1 / c.p), c.clipping_scale);
     scale.data[i] = bound == 0 ? 1 : bound;

@@ -18,6 +18,7 @@
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/numerics/numerics_rows.h"
 #include "aqt/quant/numerics/row_ops.h"
+#include "aqt/quant/tensor/window_sums.h"
 
 namespace aqt::internal {
 namespace {
@@ -86,33 +87,43 @@ absl::Status CheckFields(const AbsMean& c) {
                                                  ", expected a finite p other than 0 and a number that f32 holds"));
 }
 
-// Sums and counts.
-int64_t WorkDoubles(const AbsMean&, const QuantizeSpec& spec) { return 2 * spec.num_scales(); }
+// counts[i], over dense `groups_shape`: how many elements of x are not 0; subnormals of f32 and bf16 are.
+void CountNonzero(const ArrayRef& x, const Shape& groups_shape, double* counts) {
+  std::fill(counts, counts + groups_shape.num_elements(), 0.0);
+  const Strides groups = BroadcastStrides(groups_shape, DenseStrides(groups_shape), x.shape);
+  const StridesSpan strides[] = {x.strides, groups};
+  std::array<float, kPiece> piece;
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), n, piece.data());
+    FlushRow(x.dtype, piece.data(), n);
+    for (int64_t i = 0; i < n; ++i) counts[offsets[1] + i * InnerStride(groups)] += piece[i] != 0 ? 1 : 0;
+  });
+}
 
-// The powers are summed in f64, in row-major order of x; every other step is rounded to the dtype of x.
+// Counts, sums, and what these need.
+int64_t WorkDoubles(const AbsMean&, const QuantizeSpec& spec) {
+  const int64_t n = spec.num_scales();
+  return n + DoublesForFloats(n + WindowSumFloats(spec.x.shape, spec.scale_shape));
+}
+
+// Powers and everything after the sum are rounded to the dtype of x; the sum is in f32.
 void FindBounds(const AbsMean& calibration, const BoundsInput& in, float* bounds) {
   const QuantizeSpec& spec = in.spec;
   const ArrayRef& x = in.x;
   const int64_t n = spec.num_scales();
   const DType dtype = spec.x.dtype;
-  double *sums = in.work, *counts = sums + n;
-  std::fill(sums, sums + 2 * n, 0.0);
-  const Strides groups = BroadcastStrides(spec.scale_shape, DenseStrides(spec.scale_shape), x.shape);
-  const StridesSpan strides[] = {x.strides, groups};
-  std::array<float, kPiece> piece;
-  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t count, int64_t) {
-    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), count, piece.data());
-    FlushRow(dtype, piece.data(), count);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t group = offsets[1] + i * InnerStride(groups);
-      sums[group] += Power(dtype, std::fabs(piece[i]), calibration.p);
-      counts[group] += piece[i] != 0 ? 1 : 0;
-    }
-  });
+  double* counts = in.work;
+  float* sums = reinterpret_cast<float*>(counts + n);
+  const auto powers = [&](float* y, int64_t count) {
+    FlushRow(dtype, y, count);
+    for (int64_t i = 0; i < count; ++i) y[i] = Power(dtype, std::fabs(y[i]), calibration.p);
+  };
+  WindowSumsInto(x, spec.scale_shape, powers, sums + n, sums);
+  CountNonzero(x, spec.scale_shape, counts);
   VisitFloat(dtype, [&]<class T>() {
     const float factor = HostConstant(dtype, calibration.clipping_scale);
     for (int64_t i = 0; i < n; ++i) {
-      const float sum = Arith<T>::Round(Arith<T>::Flush(static_cast<float>(sums[i])));
+      const float sum = Arith<T>::Round(Arith<T>::Flush(sums[i]));
       const float mean = Div<T>(sum, counts[i] == 0 ? 1.0f : Arith<T>::Round(static_cast<float>(counts[i])));
       const float bound = Mul<T>(Power(dtype, mean, 1 / calibration.p), factor);
       bounds[i] = bound == 0 ? 1.0f : bound;

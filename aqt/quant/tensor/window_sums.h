@@ -1,0 +1,27 @@
+#ifndef AQT_QUANT_TENSOR_WINDOW_SUMS_H_
+#define AQT_QUANT_TENSOR_WINDOW_SUMS_H_
+
+// Sums in f32 in the order of XLA on CPU, as far as that does not depend on the machine (docs/bits.md). An axis of at
+// most 32 elements is added one after the other, several axes in row-major order. A longer axis is cut into windows of
+// 32, whose sums are added in the same way. Where n elements do not fill c windows, the first window lacks half of the
+// missing ones, rounded down, and the last window the others. Internal.
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "aqt/core/array.h"
+#include "aqt/core/shape.h"
+
+namespace aqt::internal {
+
+// Scratch memory of WindowSumsInto, in floats.
+int64_t WindowSumFloats(const Shape& x, const Shape& groups_shape);
+
+// sums[i], over dense `groups_shape` (extent 1 along axes that are summed): the sum of the terms of x. `terms` turns n
+// numbers of x into their terms, in place. An empty group has 0.
+void WindowSumsInto(const ArrayRef& x, const Shape& groups_shape, absl::FunctionRef<void(float* y, int64_t n)> terms,
+                    float* work, float* sums);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_TENSOR_WINDOW_SUMS_H_
