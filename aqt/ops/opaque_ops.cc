@@ -1,7 +1,7 @@
 #include "aqt/ops/opaque_ops.h"
 
+#include <algorithm>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -130,7 +130,11 @@ absl::StatusOr<Array> Eval(const GroupEndsOp& op, Arrays in) {
   const std::vector<int64_t> sizes = GroupSizesOf(in[0]);
   AQT_RETURN_IF_ERROR(CheckGroupSizes(op.lhs, op.rhs, sizes));
   ArrayBuilder ends = ArrayBuilder::ForOverwrite(in[0].aval());
-  std::partial_sum(sizes.begin(), sizes.end(), ends.Mutable<int32_t>().begin());
+  int64_t end = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    end = std::min(end + sizes[i], op.lhs.shape[0]);
+    ends.Mutable<int32_t>()[i] = static_cast<int32_t>(end);
+  }
   return std::move(ends).Build();
 }
 

@@ -1,6 +1,8 @@
 #include "aqt/quant/contraction/ragged_dot.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +12,7 @@
 #include "aqt/quant/contraction/one_shot.h"
 #include "aqt/quant/contraction/planned_contraction_impl.h"
 #include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/numerics/numerics.h"
 
 namespace aqt {
 namespace {
@@ -22,7 +25,8 @@ absl::Status CheckConfig(const DotGeneral& config, PlanPasses passes) {
     if (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value() || raw->local_aqt.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt are not supported with groups"));
     }
-    if (raw != &config.drhs && raw->rhs.dequant_mode == DequantMode::kOtherInput) {
+    const bool has_groups = raw != &config.drhs && IsQuantized(raw->rhs.quantizer.numerics);
+    if (has_groups && raw->rhs.dequant_mode == DequantMode::kOtherInput) {
       return absl::InvalidArgumentError(absl::StrCat(
           name, ".rhs: DEQUANT_MODE_OTHER_INPUT would multiply a scale per group into an operand without groups"));
     }
@@ -66,20 +70,40 @@ absl::Status CheckGroupSizes(const Aval& lhs, const Aval& rhs, absl::Span<const 
   if (static_cast<int64_t>(group_sizes.size()) != rhs.shape[0]) {
     return error(group_sizes.size(), " sizes, but rhs ", rhs.ToString(), " has ", rhs.shape[0], " groups");
   }
-  int64_t rows = lhs.shape[0];
   for (const int64_t size : group_sizes) {
-    if (size < 0) return error("a negative size");
-    if (size > rows) return error("more rows than lhs ", lhs.ToString(), " has");
-    rows -= size;
+    if (size < 0) return error("a negative size; expected how many rows of lhs ", lhs.ToString(), " each group has");
   }
   return absl::OkStatus();
 }
+
+namespace {
+
+// The sizes without the rows that lhs does not have; in `buffer` unless these are the sizes themselves.
+absl::Span<const int64_t> WithinRows(int64_t rows, absl::Span<const int64_t> group_sizes,
+                                     std::vector<int64_t>& buffer) {
+  int64_t left = rows, beyond = 0;
+  for (const int64_t size : group_sizes) {
+    const int64_t within = std::min(size, left);
+    left -= within;
+    beyond = std::max(beyond, size - within);
+  }
+  if (beyond == 0) return group_sizes;
+  for (const int64_t size : group_sizes) {
+    buffer.push_back(std::min(size, rows));
+    rows -= buffer.back();
+  }
+  return buffer;
+}
+
+}  // namespace
 
 absl::Status RaggedDotPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                                     const Context& context, const MutableArrayRef& out, Residuals* residuals,
                                     const Runtime& runtime, const StateArrays& state) const {
   AQT_RETURN_IF_ERROR(CheckGroupSizes(group_sizes));
-  return impl().Forward(lhs, rhs, group_sizes, context, out, residuals, runtime, state);
+  std::vector<int64_t> buffer;
+  return impl().Forward(lhs, rhs, WithinRows(lhs_aval().shape[0], group_sizes, buffer), context, out, residuals,
+                        runtime, state);
 }
 
 absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residuals,
@@ -88,7 +112,9 @@ absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residua
                                      const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
                                      const StateArrays& state) const {
   AQT_RETURN_IF_ERROR(CheckGroupSizes(group_sizes));
-  return impl().Backward(g, residuals, group_sizes, context, dlhs, drhs, runtime, state);
+  std::vector<int64_t> buffer;
+  return impl().Backward(g, residuals, WithinRows(lhs_aval().shape[0], group_sizes, buffer), context, dlhs, drhs,
+                         runtime, state);
 }
 
 absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,

@@ -8,7 +8,8 @@
 //
 // lhs [m,k], rhs [g,k,n], out [m,n]; group i is the next group_sizes[i] rows, and r in group i:
 //   out[r,c] = sum over k of lhs[r,k] * rhs[i,k,c]
-// Rows beyond the last group belong to no group: their results and gradients are zero.
+// Rows beyond the last group belong to no group: their results and gradients are zero. A group ends where lhs ends, so
+// that sizes may add up to more than m.
 //
 // Scales are those of a DotGeneral that contracts the group axis, too, so that all groups share them:
 //   fwd    lhs along k: [m,1]    rhs along g, k: [1,1,n]
@@ -35,14 +36,13 @@
 
 namespace aqt {
 
-// InvalidArgument unless there are as many sizes as rhs [g,k,n] has groups, none negative, of at most as many rows in
-// all as lhs [m,k] has.
+// InvalidArgument unless there are as many sizes as rhs [g,k,n] has groups, none negative.
 absl::Status CheckGroupSizes(const Aval& lhs, const Aval& rhs, absl::Span<const int64_t> group_sizes);
 
 class RaggedDotPlan : public PlannedContraction {
  public:
   // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
-  // and for DEQUANT_MODE_OTHER_INPUT of rhs, whose scale would differ from group to group.
+  // and for DEQUANT_MODE_OTHER_INPUT of a quantized rhs, whose scale would differ from group to group.
   static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                             const PlanOptions& options = {});
 

@@ -192,7 +192,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
   std::vector<int64_t> group_of(m, -1);
   int64_t next = 0;
   for (int64_t i = 0; i < groups; ++i) {
-    for (int64_t j = 0; j < group_sizes[i]; ++j) group_of[next++] = i;
+    for (int64_t j = 0; j < group_sizes[i] && next < m; ++j) group_of[next++] = i;
   }
   std::vector<double> out(m * n, 0.0), dlhs(m * k, 0.0), drhs(groups * k * n, 0.0);
   for (int64_t row = 0; row < next; ++row) {
