@@ -99,8 +99,8 @@ absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const 
   const AffineOf affine(qtensor);
   const DType dtype = QvalueDType(plan.spec->numerics, ScaledDType(plan.x.dtype, affine.get()));
   if (dtype != plan.spec->q_dtype) {
-    return invalid(absl::StrCat(": its scales would give qvalues of dtype ", ToString(dtype), ", but the plan is for ",
-                                ToString(plan.spec->q_dtype)));
+    return invalid(absl::StrCat(": its scales, biases and mask would give qvalues of dtype ", ToString(dtype),
+                                ", but the plan is for ", ToString(plan.spec->q_dtype)));
   }
   if (value != nullptr && (value->dtype != dtype || value->shape != plan.x.shape)) {
     return invalid(

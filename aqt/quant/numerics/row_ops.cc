@@ -248,6 +248,7 @@ void ForEachPiece(const Shape& shape, absl::Span<const StridesSpan> strides,
 DType ScaledDType(DType x, const Affine& affine) {
   DType dtype = x;
   for (const ArrayRef& bias : affine.bias) dtype = Promote(dtype, bias.dtype);
+  if (affine.mask != nullptr) dtype = Promote(dtype, affine.mask->dtype);
   for (const ArrayRef& scale : affine.scale) dtype = Promote(dtype, scale.dtype);
   return dtype;
 }
@@ -335,6 +336,8 @@ void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan ext
       }
       if (affine.mask != nullptr) {
         const int64_t stride = load();
+        dtype = Promote(dtype, affine.mask->dtype);
+        RoundRow(dtype, operand.data(), stride == 0 ? 1 : n);  // a mask may hold integers
         MulRow(dtype, operand.data(), stride, y.data(), n);
       }
       for (const ArrayRef& scale : affine.scale) {
@@ -371,6 +374,8 @@ void DequantizeInto(const ArrayRef& q, const Affine& affine, DType dtype, const 
       }
       if (affine.mask != nullptr) {
         const int64_t stride = load(affine.bias.size());
+        wide = Promote(wide, affine.mask->dtype);
+        RoundRow(wide, operand.data(), stride == 0 ? 1 : n);
         MulRow(wide, operand.data(), stride, y.data(), n);
       }
       for (size_t i = 0; i < affine.bias.size(); ++i) {

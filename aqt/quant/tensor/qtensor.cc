@@ -41,8 +41,12 @@ absl::Status CheckAffine(const QTensor& qtensor, const Shape& shape) {
     }
     AQT_RETURN_IF_ERROR(CheckBroadcast("bias", bias, shape));
   }
-  if (qtensor.sparsity_mask.has_value()) return CheckBroadcast("mask", *qtensor.sparsity_mask, shape);
-  return absl::OkStatus();
+  if (!qtensor.sparsity_mask.has_value()) return absl::OkStatus();
+  if (const DType dtype = qtensor.sparsity_mask->dtype(); SizeOf(dtype) > 4) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("QTensor: the mask has dtype ", ToString(dtype), ", expected one of at most 32 bits"));
+  }
+  return CheckBroadcast("mask", *qtensor.sparsity_mask, shape);
 }
 
 absl::StatusOr<ArrayRef> TiledView(const QTensor& qtensor, const ArrayRef& x) {

@@ -1,6 +1,7 @@
 #include "aqt/quant/tensor/qtensor.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -30,6 +31,25 @@ TEST(QTensor, ScaleBiasAndMask) {
   EXPECT_EQ(Floats(*full->Dequantize()), (std::vector<float>{1, -1, 3}));
 }
 
+// As in AQT a mask is an operand like the others: a wider float makes the product wider, an integer or bool does not.
+TEST(QTensor, MaskTakesPartInTheDType) {
+  const Array x = Cast(Array::Of<float>({1.0f / 3, 1}, {2}), DType::kF16);
+  const float third = Floats(x)[0];
+  const std::vector<float> exact = {third * third, 0};  // f32 holds the product of two f16
+  const std::vector<float> rounded = Floats(Cast(Array::FromSpan<float>(exact, {2}), DType::kF16));
+  EXPECT_NE(exact, rounded);
+  const std::pair<DType, DType> cases[] = {{DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32},
+                                           {DType::kF16, DType::kF16}, {DType::kS8, DType::kF16},
+                                           {DType::kS32, DType::kF16}, {DType::kBool, DType::kF16}};
+  for (const auto& [mask, want] : cases) {
+    QTensor qt{.sparsity_mask = Cast(Array::Of<float>({1, 0}, {2}), mask)};
+    qt.scale.push_back(Cast(Array::Of<float>({3}, {1}), DType::kF16));
+    const Array y = *qt.ScaledValue(x);
+    EXPECT_EQ(y.dtype(), want) << ToString(mask);
+    EXPECT_EQ(Floats(y), want == DType::kF32 ? exact : rounded) << ToString(mask);
+  }
+}
+
 TEST(QTensor, ScalesMultiplyOneByOne) {
   // (q * s0) * s1, each product rounded.
   QTensor qt;
@@ -50,6 +70,10 @@ TEST(QTensor, Errors) {
   qt.scale[0] = Array::Of<int8_t>({1, 2}, {2});
   EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2}, {2})).status().message(),
             "QTensor: a scale has dtype s8, expected f32, bf16 or f16");
+  qt.scale[0] = Array::Of<float>({1, 2}, {2});
+  qt.sparsity_mask = Array::Of<double>({1, 0}, {2});
+  EXPECT_EQ(qt.ScaledValue(Array::Of<float>({1, 2}, {2})).status().message(),
+            "QTensor: the mask has dtype f64, expected one of at most 32 bits");
 }
 
 TEST(QTensor, TilingsThatDoNotFit) {
