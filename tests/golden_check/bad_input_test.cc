@@ -56,6 +56,11 @@ class DirectoryTest : public ::testing::Test {
 
 TEST_F(DirectoryTest, ACopyPasses) { EXPECT_EQ(Check().code, 0); }
 
+TEST_F(DirectoryTest, ARecordingWithoutRefusalsPasses) {
+  Edit("manifest.json", "\"unsupported\":", "\"left_out\":");
+  EXPECT_EQ(Check().code, 0);
+}
+
 TEST_F(DirectoryTest, AChangedConfigurationFailsWithALine) {
   Edit("manifest.json", "\"preserve_max_val\":true", "\"preserve_max_val\":false");
   const MainResult result = Check();

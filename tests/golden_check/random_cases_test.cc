@@ -30,6 +30,14 @@ TEST(RandomCases, AllPass) {
   EXPECT_THAT(result.out, HasSubstr("\npassed 200, failed 0, not supported 0\n"));
 }
 
+// Sums of rows, tensors without elements, masks of other dtypes, groups of any sizes.
+TEST(RandomCases, EdgesPass) {
+  const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom, "/edges"), "--verbose"});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\npassed 140, failed 0, not supported 0\n"));
+  EXPECT_THAT(result.out, Not(HasSubstr("ACCEPTED ")));
+}
+
 // docs/differences-from-aqt.md says why each of these is accepted.
 TEST(RandomCases, ProgramsPassWithoutPlans) {
   for (const char* way : {"program", "prepared"}) {

@@ -54,6 +54,7 @@ absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs,
     out.emplace("scale", qtensor.scale[0]);
     qtensor.scale[0] = given.Or("scale", qtensor.scale[0]);
   }
+  if (inputs.contains("mask")) qtensor.sparsity_mask = inputs.at("mask");
   for (size_t i = 0; i < qtensor.bias.size(); ++i) out.emplace(absl::StrCat("bias", i), qtensor.bias[i]);
   AQT_ASSIGN_OR_RETURN(qtensor, CalculateQvalue(config.quantizer, x, std::move(qtensor), context, semantics));
   out.emplace("qvalue", *qtensor.qvalue);
@@ -66,6 +67,7 @@ absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs,
   }
   AQT_ASSIGN_OR_RETURN(const Array scaled, qtensor.ScaledValue(x));
   AQT_RETURN_IF_ERROR(AddDraws(config.quantizer.numerics, scaled.aval(), context, semantics.prng_layout, out));
+  out.emplace("scaled", scaled);
   return out;
 }
 

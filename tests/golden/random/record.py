@@ -3,7 +3,7 @@
   record.py --seed=N --cases=N --out=DIR [--features=NAME,NAME] [--dtypes=NAME,NAME]
             [--cache=DIR]
 
-DIR gets manifest.json and a file of tensors for each family, in the format that //tests/golden_check reads. The draws
+NAME is one of FEATURES, or of those of edges.py. DIR gets manifest.json and a file of tensors for each family, in the format that //tests/golden_check reads. The draws
 of a seed are the same for any number of cases. What the original refuses is listed in `unsupported`, with its error and
 its inputs: the library should refuse it, too.
 
@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 import draw as draw_lib
+import edges
 import exactness
 import original
 import serving
@@ -526,11 +527,15 @@ DRAW = {'dot_general': draw_dot_general, 'quantize': draw_quantize, 'numerics_di
         'conv_general': draw_conv, 'ragged_dot': draw_ragged, 'tiled_dot_general': draw_tiled,
         'qat_convert_serve': functools.partial(serving.draw, calibrated=False),
         'ptq_calibrate_convert_serve': functools.partial(serving.draw, calibrated=True),
-        'dot_general_serve': serving.draw_dot}
+        'dot_general_serve': serving.draw_dot, 'mean_rows': edges.draw_mean, 'empty': edges.draw_empty,
+        'mask': edges.draw_mask, 'ragged_edges': edges.draw_ragged}
 RUN = {'dot_general': run_dot_general, 'quantize': run_quantize, 'numerics_direct': run_numerics,
        'calibrate_stateful': run_stateful, 'einsum': run_einsum, 'aqt_einsum': run_einsum, 'conv_general': run_conv,
        'ragged_dot': run_ragged, 'tiled_dot_general': run_tiled, 'qat_convert_serve': serving.run,
-       'ptq_calibrate_convert_serve': serving.run, 'dot_general_serve': serving.run_dot}
+       'ptq_calibrate_convert_serve': serving.run, 'dot_general_serve': serving.run_dot, 'mean_rows': edges.run_mean,
+       'empty': edges.run_quantizer, 'mask': edges.run_mask, 'ragged_edges': run_ragged}
+# Under which the checker knows them.
+KNOWN_AS = {'mean_rows': 'quantize', 'empty': 'quantize', 'mask': 'quantize', 'ragged_edges': 'ragged_dot'}
 
 
 def describe(error):
@@ -545,11 +550,11 @@ def record_one(seed, index, features, dtypes):
   """(case or null, refused case or null, error)."""
   for attempt in range(20):
     d = draw_lib.Draw([seed, index, attempt], dtypes)
-    base = d.pick(features, [FEATURES[f] for f in features])
+    base = d.pick(features, [{**FEATURES, **edges.FEATURES}[f] for f in features])
     inputs = {}
     drawn = DRAW[base](d, inputs)
     config, notes, extra = drawn if len(drawn) == 3 else (*drawn, None)
-    feature, key = base, None
+    feature, key = KNOWN_AS.get(base, base), None
     if has_noise(config):
       key = jax.random.PRNGKey(int(d.rng.integers(2**31)))
       if base in ('dot_general', 'quantize'):
@@ -559,7 +564,8 @@ def record_one(seed, index, features, dtypes):
       feature = 'local_aqt'
     if extra is not None and base == 'quantize':
       feature = 'quantize_tiled'
-    case = Case(f'{feature}.s{seed}.{index:04}', feature, config, inputs, notes)
+    name = base if base in KNOWN_AS else feature
+    case = Case(f'{name}.s{seed}.{index:04}', feature, config, inputs, notes)
     whole = dict(inputs)
     try:
       failure = RUN[base](case, key, extra) if base == 'quantize' else RUN[base](case, key)
