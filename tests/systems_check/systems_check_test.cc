@@ -33,6 +33,15 @@ TEST(SystemsCheck, RecordedCases) {
   EXPECT_THAT(out.str(), HasSubstr("fp8layers: passed 67, failed 0, not supported 0\n"));
 }
 
+// The activations, losses and optimizers of the checker are those of the recordings in every bit: the first losses of
+// the classifiers, and all steps of the layer without a bias.
+TEST(SystemsCheck, FirstStepsAreExact) {
+  std::ostringstream out, err;
+  const int code = CheckSystems(io::LocalFileSystem(), "tests/golden/systems/steps", {.verbose = true}, out, err);
+  EXPECT_EQ(code, 0) << out.str() << err.str();
+  EXPECT_THAT(out.str(), HasSubstr("fp8layers: passed 7, failed 0, not supported 0\n"));
+}
+
 TEST(SystemsCheck, NamesWhatIsWrong) {
   std::ostringstream out, err;
   EXPECT_FALSE(HasSystems(io::LocalFileSystem(), "tests/golden/missing"));
