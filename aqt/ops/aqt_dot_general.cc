@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::Make(const Dot
   std::string& attributes = impl.attributes;
   absl::StrAppend(&attributes, attributes.empty() ? "" : ", ", DescribeConfig(config));
   if (semantics.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
-  if (semantics.weight_only == WeightOnly::kFloat) attributes += ", float_sums";
+  if (semantics.WeightOnlySums() == WeightOnly::kFloat) attributes += ", float_sums";
   attributes += internal::ArithmeticText(semantics);
   const bool has_state = !impl.plan().forward_state().empty() || !impl.plan().backward_state().empty();
   for (const Side side : internal::kSides) {

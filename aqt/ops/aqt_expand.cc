@@ -325,7 +325,7 @@ ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lh
   const DType rhs_dtype = widened ? DType::kS8 : rhs.operand.dtype();
   const SumTypes types = geometry.windows.has_value() ? meeting.window_types
                                                       : DenseTypes(lhs_dtype, rhs_dtype, config.dg_accumulator_dtype);
-  const Value product = Product(lhs.operand, rhs.operand, meeting, types, semantics.weight_only);
+  const Value product = Product(lhs.operand, rhs.operand, meeting, types, semantics.WeightOnlySums());
   std::vector<Value> scales;
   for (const Side side : kSides) {
     const ExpandedSide& own = side == Side::kLhs ? lhs : rhs;

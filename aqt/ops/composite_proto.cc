@@ -32,6 +32,7 @@
 #include "aqt/ops/low_precision_parts.h"
 #include "aqt/ops/opaque_kinds.h"
 #include "aqt/ops/scaling.h"
+#include "aqt/ops/xla_sum.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/conv_dims.h"
@@ -373,6 +374,9 @@ Made Load(const config::SavedSmallFloat& in) {
   return internal::MakeLowPrecisionSum({in.min_exponent(), in.max_exponent(), in.mantissa_bits()});
 }
 
+void Save(const Axes& sum_axes, SavedComposite& out) { Save(sum_axes, out.mutable_xla_sum()->mutable_axes()); }
+Made Load(const config::SavedXlaSum& in) { return internal::MakeXlaSum(LoadAxes(in.axes())); }
+
 // ---- all of them
 
 absl::StatusOr<std::string> SaveComposite(const Composite& op) {
@@ -388,6 +392,8 @@ absl::StatusOr<std::string> SaveComposite(const Composite& op) {
     Save(*scaling, saved);
   } else if (const std::optional<SmallFloat> sums = internal::LowPrecisionSumFormatOf(op)) {
     Save(*sums, saved);
+  } else if (const std::optional<Axes> axes = internal::XlaSumAxesOf(op)) {
+    Save(*axes, saved);
   } else if (!internal::SaveFp8(op, saved)) {
     return absl::UnimplementedError("another composite has the name of this one");
   }
@@ -414,6 +420,7 @@ Made LoadMessage(const SavedComposite& in) {
     case SavedComposite::kFp8Dot: return internal::LoadFp8(in.fp8_dot());
     case SavedComposite::kFp8Backward: return internal::LoadFp8(in.fp8_backward());
     case SavedComposite::kLowPrecisionSum: return Load(in.low_precision_sum());
+    case SavedComposite::kXlaSum: return Load(in.xla_sum());
     case SavedComposite::KIND_NOT_SET: break;
   }
   return Corrupt("there is no configuration");
@@ -477,6 +484,7 @@ const CompositeCodecs& ProgramCodecs() {
                              "get_data",
                              "get_scale",
                              "low_precision_sum",
+                             "xla_sum",
                              "fp8_quantize",
                              "fp8_quantize_dequantize",
                              "fp8_update",

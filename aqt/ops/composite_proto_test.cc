@@ -30,6 +30,7 @@
 #include "aqt/ops/quantized_dot.h"
 #include "aqt/ops/saved_program_testing.h"
 #include "aqt/ops/scaling.h"
+#include "aqt/ops/xla_sum.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/testing/programs.h"
@@ -96,10 +97,16 @@ absl::StatusOr<Program> LowPrecisionSums() {
   return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.3f, 2, 7.25f, 0.01f, 3}, {2, 3})});
 }
 
+absl::StatusOr<Program> XlaSums() {
+  const auto fn = [](In in) { return Values{internal::SumAsXla(in[0], {1}), internal::SumAsXla(in[0], {0, 1})}; };
+  return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.3f, 2, 7.25f, 0.01f, 3}, {2, 3})});
+}
+
 // Those that are newer than the first file.
 std::set<std::string> LaterNames() {
   std::set<std::string> names = CompositesOf(*DataAndScale());
   names.merge(CompositesOf(*LowPrecisionSums()));
+  names.merge(CompositesOf(*XlaSums()));
   return names;
 }
 
@@ -161,6 +168,7 @@ TEST(CompositeProtoTest, EveryCompositeComesBack) {
   ASSERT_NO_FATAL_FAILURE(check(*ValueAndGrad(*others, {0})));
   ASSERT_NO_FATAL_FAILURE(check(*ValueAndGrad(*DataAndScale(), {0})));
   ASSERT_NO_FATAL_FAILURE(check(*LowPrecisionSums()));
+  ASSERT_NO_FATAL_FAILURE(check(*XlaSums()));
   EXPECT_EQ(seen, AllNames());
 }
 
@@ -383,7 +391,8 @@ absl::StatusOr<Program> EveryComposite() {
         const auto has = [&](absl::string_view word) { return absl::StrContains(text, word); };
         std::set<std::string> own = CompositesOf(program);
         const size_t before = seen.size();
-        if (has("f16") || has("e4m3") || has("e5m2") || has("f64") || program.eqns.size() > 60) continue;
+        if (has("xla_sum") || has("f16") || has("e4m3") || has("e5m2") || has("f64") || program.eqns.size() > 60)
+          continue;
         seen.merge(own);
         if (seen.size() > before) programs.push_back(std::move(program));
       }
@@ -402,6 +411,7 @@ TEST(CompositeProtoTest, OldFilesLoad) {
   ExpectOldFileLoads("data_and_scale_v1", CompositesOf(*DataAndScale()), [] { return OnConstants({*DataAndScale()}); });
   ExpectOldFileLoads("low_precision_sum_v1", CompositesOf(*LowPrecisionSums()),
                      [] { return OnConstants({*LowPrecisionSums()}); });
+  ExpectOldFileLoads("xla_sum_v1", CompositesOf(*XlaSums()), [] { return OnConstants({*XlaSums()}); });
 }
 
 }  // namespace

@@ -416,6 +416,7 @@ inline ContractionProblem RandomEinsumProblem(Random& random) {
     problem.config = {RandomRaw(random, false), RandomRaw(random, true), RandomRaw(random, true)};
   FillOperands(random, equation.lhs_shape, equation.rhs_shape, problem);
   if (random.Below(4) == 0) problem.rhs = Cast(problem.rhs, RandomFloat(random));
+  if (problem.is_float()) problem.semantics.compat = {};  // ops::Einsum has none
   return problem;
 }
 

@@ -6,6 +6,7 @@
 
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/ops/xla_sum.h"
 
 namespace aqt::internal {
 namespace {
@@ -45,14 +46,18 @@ Value ViewOf(const EinsumOperand& operand, const Value& x) {
 }
 
 // What the product reads.
-Value UsedOf(const EinsumOperand& operand, const Value& x) {
-  return ops::ReduceSum(ops::Cast(ViewOf(operand, x), operand.used.dtype), operand.summed);
+Value UsedOf(const EinsumOperand& operand, const Value& x, bool sums_in_dtype) {
+  Value used = ops::Cast(ViewOf(operand, x), operand.used.dtype);
+  if (!sums_in_dtype) return ops::ReduceSum(used, operand.summed);
+  for (const Axes& axes : operand.SumsInDType()) used = SumAsXla(used, axes);
+  return used;
 }
 
 }  // namespace
 
-Value EinsumValue(const EinsumLowering& lowering, const Value& lhs, const Value& rhs, EinsumProduct product) {
-  const Value used[] = {UsedOf(lowering.lhs, lhs), UsedOf(lowering.rhs, rhs)};
+Value EinsumValue(const EinsumLowering& lowering, const Value& lhs, const Value& rhs, EinsumProduct product,
+                  bool sums_in_dtype) {
+  const Value used[] = {UsedOf(lowering.lhs, lhs, sums_in_dtype), UsedOf(lowering.rhs, rhs, sums_in_dtype)};
   const Value result = product(used[lowering.swapped ? 1 : 0], used[lowering.swapped ? 0 : 1], lowering.dims);
   Axes permutation;
   for (const char letter : lowering.equation.out) {

@@ -15,7 +15,9 @@ using EinsumProduct = absl::FunctionRef<Value(const Value& lhs, const Value& rhs
 
 // The result of the equation for lhs and rhs: diagonals, conversions and sums of each operand, the product, and its
 // axes in the order of the result. The bits, and those of the gradients, are EinsumPlan's if the product's are.
-Value EinsumValue(const EinsumLowering& lowering, const Value& lhs, const Value& rhs, EinsumProduct product);
+// `sums_in_dtype`: Compat::einsum_sums_in_dtype.
+Value EinsumValue(const EinsumLowering& lowering, const Value& lhs, const Value& rhs, EinsumProduct product,
+                  bool sums_in_dtype = false);
 
 }  // namespace aqt::internal
 

@@ -199,9 +199,11 @@ Value Einsum(absl::Span<const Value> operands, const std::string& equation, cons
   const QuantizedDotOptions in_product = lowering->swapped ? Swapped(options) : options;
   const CallSite site(where);
   return internal::EinsumValue(
-      *lowering, operands[0], operands[1], [&](const Value& lhs, const Value& rhs, const DotDims& dims) {
+      *lowering, operands[0], operands[1],
+      [&](const Value& lhs, const Value& rhs, const DotDims& dims) {
         return Planned({lhs, rhs}, dims, in_product, name, where, internal::ProductOf(equation, *lowering));
-      });
+      },
+      options.semantics.compat.einsum_sums_in_dtype);
 }
 
 }  // namespace

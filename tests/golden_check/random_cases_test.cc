@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr char kRandom[] = "tests/golden/random", kFixed[] = "tests/golden/random/fixed.json";
+constexpr char kSums[] = "tests/golden/random/sums";
 
 TEST(RandomCases, AllPass) {
   const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom), "--verbose"});
@@ -75,6 +76,20 @@ TEST(RandomCases, DefaultsDifferAsListed) {
   const MainResult result = Main({dir, "--compat=default", absl::StrCat("--fixed=", kFixed)});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
   EXPECT_EQ(Main({dir, "--compat=default"}).code, 1) << "without the list";
+}
+
+TEST(RandomSums, AllPass) {
+  const MainResult result = Main({absl::StrCat("--golden_dir=", kSums)});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\npassed 60, failed 0, not supported 0\n"));
+}
+
+// Else the cases would not show what Compat::Original() is for. The results are not listed: some are of Level 2
+// (docs/bits.md).
+TEST(RandomSums, LettersOfOneOperandDifferByDefault) {
+  const MainResult result = Main({absl::StrCat("--golden_dir=", kSums), "--compat=default"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, HasSubstr("FAILED einsum."));
 }
 
 TEST(Refused, OursIsAskedToo) {

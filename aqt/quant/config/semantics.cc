@@ -13,6 +13,8 @@ constexpr CompatField kCompatFields[] = {
     {"conv_ignores_accumulator_dtype", &Compat::conv_ignores_accumulator_dtype},
     {"snr_rates_unrounded_scales", &Compat::snr_rates_unrounded_scales},
     {"snr_rates_in_tensor_dtype", &Compat::snr_rates_in_tensor_dtype},
+    {"weight_only_in_float", &Compat::weight_only_in_float},
+    {"einsum_sums_in_dtype", &Compat::einsum_sums_in_dtype},
 };
 static_assert(sizeof(Compat) == std::size(kCompatFields), "a field of Compat has no name here");
 

@@ -26,10 +26,10 @@ absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBL
 // How a contraction of a float lhs with an rhs of integers (weight-only quantization) sums its products in the forward
 // pass. All others of a float and an integer, gradients and convolutions among them, are kFloat.
 enum class WeightOnly {
-  // Exactly, on the integer units, in groups of k (aqt/kernels/digits.h): the same bits on every machine, many times
-  // faster for few rows, and for ordinary data with a smaller error than kFloat.
+  // On the integer units, in groups of k (aqt/kernels/digits.h): the same bits on every machine and many times faster
+  // for few rows. lhs is rounded to the digits first, so its bits are not the original's (docs/bits.md has the error).
   kDigits,
-  // The integers become floats, and the product is that of floats.
+  // The integers become floats, and the product is that of floats, as in the original.
   kFloat,
 };
 absl::string_view ToString(WeightOnly weight_only);  // "WEIGHT_ONLY_DIGITS", "WEIGHT_ONLY_FLOAT"
@@ -57,6 +57,12 @@ struct Compat {
   // SnrSearch: squares, their sums, the ratio and its logarithm are rounded to the dtype of the tensor, where they can
   // overflow or vanish. By default squares are summed and divided in f64.
   bool snr_rates_in_tensor_dtype = false;
+  // Weight-only contractions are WeightOnly::kFloat, whatever Semantics::weight_only says. By default they are what it
+  // says.
+  bool weight_only_in_float = false;
+  // Einsum: a letter of one operand only is summed in the dtype of the operand, rounded after each addition, in the
+  // order of XLA on CPU (aqt/kernels/xla_sum.h). By default it is summed in f32 and rounded once.
+  bool einsum_sums_in_dtype = false;
 
   static Compat Original();
   bool operator==(const Compat&) const = default;
@@ -76,6 +82,9 @@ struct Semantics {
   Compat compat = {};
   PrngLayout prng_layout = PrngLayout::kPartitionable;  // how keys are split and numbers are drawn
   WeightOnly weight_only = WeightOnly::kDigits;
+
+  // weight_only, or kFloat where compat asks for it.
+  WeightOnly WeightOnlySums() const { return compat.weight_only_in_float ? WeightOnly::kFloat : weight_only; }
   bool operator==(const Semantics&) const = default;
 };
 

@@ -9,6 +9,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/reduce.h"
+#include "aqt/kernels/xla_sum.h"
 #include "aqt/quant/contraction/einsum_lowering.h"
 #include "aqt/quant/contraction/one_shot.h"
 #include "aqt/quant/contraction/pass.h"
@@ -40,8 +41,26 @@ Ref ViewOf(const EinsumOperand& operand, const Ref& x) {
   return view;
 }
 
+// Compat::einsum_sums_in_dtype.
+void SumInDType(const EinsumOperand& operand, const ArrayRef& view, void* out) {
+  const std::vector<Axes> sums = operand.SumsInDType();
+  Array sum;  // that `left` refers to
+  ArrayRef left = view;
+  for (size_t i = 0; i + 1 < sums.size(); ++i) {
+    Shape shape;
+    for (int64_t axis = 0; axis < left.shape.rank(); ++axis) {
+      if (std::find(sums[i].begin(), sums[i].end(), axis) == sums[i].end()) shape.push_back(left.shape[axis]);
+    }
+    ArrayBuilder builder(view.dtype, shape);
+    kernels::SumAsXla(left, sums[i], builder.data());
+    sum = std::move(builder).Build();
+    left = sum;
+  }
+  kernels::SumAsXla(left, sums.back(), out);
+}
+
 // What DotGeneral reads for x: a view of it, or a buffer.
-ArrayRef UsedOf(const EinsumOperand& operand, const ArrayRef& x, Side side, Workspace& workspace) {
+ArrayRef UsedOf(const EinsumOperand& operand, const ArrayRef& x, Side side, bool sums_in_dtype, Workspace& workspace) {
   const bool is_lhs = side == Side::kLhs;
   ArrayRef view = ViewOf(operand, x);
   if (operand.converts()) {
@@ -53,7 +72,8 @@ ArrayRef UsedOf(const EinsumOperand& operand, const ArrayRef& x, Side side, Work
   }
   if (operand.summed.empty()) return view;
   void* buffer = workspace.Get(OfSide(is_lhs, ScratchSlot::kLhsEinsumSum), operand.used.num_bytes());
-  kernels::Reduce(kernels::ReduceKind::kSum, view, operand.summed, buffer);
+  if (sums_in_dtype) SumInDType(operand, view, buffer);
+  else kernels::Reduce(kernels::ReduceKind::kSum, view, operand.summed, buffer);
   return ArrayRef(operand.used.dtype, operand.used.shape, buffer);
 }
 
@@ -108,7 +128,7 @@ struct EinsumPlan::Impl {
     if (NeedsNoValue(x)) return x;
     const EinsumOperand& own = operand(side);
     DotOperand used = x;
-    used.value = UsedOf(own, x.value, side, workspace);
+    used.value = UsedOf(own, x.value, side, plan.options().semantics.compat.einsum_sums_in_dtype, workspace);
     used.transient = x.transient || own.materializes();
     return used;
   }

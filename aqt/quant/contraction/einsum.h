@@ -10,7 +10,7 @@
 //   2. An axis of extent 1 whose letter has another extent in the other operand is dropped: it is broadcast.
 //   3. A letter that one operand repeats selects the diagonal.
 //   4. A letter that only one operand has and the result lacks is summed over, before anything is quantized
-//      (kernels::Reduce; f16 and bf16 in f32, rounded once).
+//      (kernels::Reduce; f16 and bf16 in f32, rounded once; Compat::einsum_sums_in_dtype: kernels::SumAsXla).
 //   5. DotGeneral: batch axes are the letters of the result that both operands have, contracting ones those of both
 //      that the result lacks, in alphabetical order. If the result is batch, lhs, rhs in this order, the product is
 //      lhs x rhs; else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs,
@@ -49,8 +49,8 @@ absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 // unless `keeps_mid_alphas` (Compat::einsum_keeps_mid_alphas).
 DotGeneral SwapOperands(DotGeneral config, bool keeps_mid_alphas = false);
 
-// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first one with
-// the same Scratch.
+// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first one with the same Scratch, except for
+// sums of Compat::einsum_sums_in_dtype.
 class EinsumPlan {
  public:
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a

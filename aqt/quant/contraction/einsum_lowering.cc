@@ -63,6 +63,20 @@ absl::StatusOr<EinsumOperand> MakeOperand(absl::string_view equation, Side side,
 
 }  // namespace
 
+std::vector<Axes> EinsumOperand::SumsInDType() const {
+  std::vector<Axes> sums(1);
+  for (const int64_t axis : summed) {
+    if (view_axes[static_cast<size_t>(axis)].size() == 1) sums[0].push_back(axis);
+  }
+  for (const int64_t axis : summed) {
+    if (view_axes[static_cast<size_t>(axis)].size() == 1) continue;
+    // All of `summed` before it are gone by then.
+    sums.push_back({axis - (std::find(summed.begin(), summed.end(), axis) - summed.begin())});
+  }
+  if (sums[0].empty()) sums.erase(sums.begin());
+  return sums;
+}
+
 absl::StatusOr<EinsumLowering> LowerEinsum(absl::string_view equation, const Aval& lhs, const Aval& rhs) {
   AQT_RETURN_IF_ERROR(Annotate(CheckShape(lhs.shape), "einsum: lhs"));
   AQT_RETURN_IF_ERROR(Annotate(CheckShape(rhs.shape), "einsum: rhs"));

@@ -27,6 +27,10 @@ struct EinsumOperand {
   std::string names = {};  // of the axes that DotGeneral sees
   Aval used = {};
 
+  // `summed` as Compat::einsum_sums_in_dtype takes it: the axes of letters that occur once, then, one after the other,
+  // those of letters that occur more often. Each are axes of what the sums before it have left.
+  std::vector<Axes> SumsInDType() const;
+
   bool converts() const { return given.dtype != used.dtype; }
   bool materializes() const { return converts() || !summed.empty(); }
   bool permutes_only() const { return summed.empty() && static_cast<int64_t>(view_names.size()) == given.shape.rank(); }

@@ -158,6 +158,30 @@ TEST(EinsumPlan, QuantizesAfterSumsAndDiagonals) {
 }
 
 // The product is in the common dtype, each gradient in the dtype of its operand.
+// 1 + 2^-8 + 2^-8 in bf16: each addition rounds to 1, the sum to 1 + 2^-7. The letter is in lhs, then in rhs.
+TEST(EinsumPlan, SumsALetterOfOneOperandOnceOrInItsDType) {
+  const Array x = Cast(Array::Of<float>({1, 0x1p-8f, 0x1p-8f}, {1, 1, 3}), DType::kBF16);
+  const Array one = Cast(Array::Of<float>({1}, {1, 1}), DType::kBF16);
+  for (const bool original : {false, true}) {
+    const PlanOptions options{.semantics = {.compat = {.einsum_sums_in_dtype = original}}};
+    const float want = original ? 1 : 1.0078125f;
+    const Array lhs = *QuantizedEinsum("abz,bc->ac", DefaultUnquantizedConfig(), x, one, {}, options);
+    const Array rhs = *QuantizedEinsum("bc,abz->ac", DefaultUnquantizedConfig(), one, x, {}, options);
+    EXPECT_EQ(Cast(lhs, DType::kF32).View<float>()[0], want);
+    EXPECT_EQ(Cast(rhs, DType::kF32).View<float>()[0], want);
+  }
+  EXPECT_TRUE(Compat::Original().einsum_sums_in_dtype);
+}
+
+// Letters that occur once are summed first, then the diagonal: 1 + (2^-8 + 2^-8). Row-major it were 1.
+TEST(EinsumPlan, SumsInDTypeTakeDiagonalsLast) {
+  const Array x = Cast(Array::Of<float>({1, 0, 9, 9, 9, 9, 0x1p-8f, 0x1p-8f}, {2, 2, 2}), DType::kBF16);
+  const Array one = Cast(Array::Of<float>({1}, {1}), DType::kBF16);
+  const PlanOptions options{.semantics = {.compat = Compat::Original()}};
+  const Array sum = *QuantizedEinsum("ddz,c->c", DefaultUnquantizedConfig(), x, one, {}, options);
+  EXPECT_EQ(Cast(sum, DType::kF32).View<float>()[0], 1.0078125f);
+}
+
 TEST(EinsumPlan, ConvertsOperandsOfDifferentDTypes) {
   const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   const Array lhs = RandomArray(DType::kBF16, {3, 4}, 1), rhs = RandomArray(DType::kF32, {4, 5}, 2);

@@ -295,7 +295,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
   if (plan.geometry.windows.has_value()) {
     AQT_ASSIGN_OR_RETURN(const DType product,
                          WindowAccumulator(plan, config.dg_accumulator_dtype, options.semantics.compat));
-    plan.contraction = ContractionOf(plan, product, options.semantics.weight_only);
+    plan.contraction = ContractionOf(plan, product, options.semantics.WeightOnlySums());
   } else {
     // As AQT on CPU does: two 4-bit operands are widened.
     if (plan.lhs.operand_dtype == DType::kS4 && plan.rhs.operand_dtype == DType::kS4) {
@@ -303,7 +303,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     }
     AQT_RETURN_IF_ERROR(Annotate(ValidateAccumulator(config), ToString(pass)));
     AQT_ASSIGN_OR_RETURN(const DType product, DenseAccumulator(plan, config.dg_accumulator_dtype));
-    plan.contraction = ContractionOf(plan, product, options.semantics.weight_only);
+    plan.contraction = ContractionOf(plan, product, options.semantics.WeightOnlySums());
   }
   plan.fuses = Fuses(plan);
   plan.packs_as_quantized = PacksAsQuantized(plan);

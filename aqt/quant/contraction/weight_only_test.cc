@@ -121,5 +121,23 @@ TEST(WeightOnly, FloatSumsOnRequest) {
   EXPECT_EQ(Forward(Plan(8, x, w, floats), x, w).View<float>()[0], 127 + 64 * 0x1p-15f);
 }
 
+TEST(WeightOnly, TheOriginalSumsFloats) {
+  const Array x = RandomArray(DType::kF32, {kRows, kK}, 1), w = RandomArray(DType::kF32, {kK, kColumns}, 2);
+  const PlanOptions original{.semantics = {.compat = {.weight_only_in_float = true}}};
+  const PlanOptions floats{.semantics = {.weight_only = WeightOnly::kFloat}};
+  ASSERT_TRUE(Compat::Original().weight_only_in_float);
+  EXPECT_TRUE(BitEqual(Forward(Plan(8, x, w, original), x, w), Forward(Plan(8, x, w, floats), x, w)));
+  EXPECT_FALSE(BitEqual(Forward(Plan(8, x, w, original), x, w), Forward(Plan(8, x, w), x, w)));
+}
+
+// What aqtp 0.9.0 gives.
+TEST(WeightOnly, OneProductOfTheOriginal) {
+  const PlanOptions original{.semantics = {.compat = Compat::Original()}};
+  const Array x = Array::Of<float>({1, 1, 1e-9f}, {1, 3}), w = Array::Of<float>({0, 0, 1}, {3, 1});
+  EXPECT_EQ(Forward(Plan(2, x, w, original), x, w).View<float>()[0], 6.6666667e-10f);
+  const Array y = Array::Of<float>({0.1f}, {1, 1}), one = Array::Of<float>({1}, {1, 1});
+  EXPECT_EQ(Forward(Plan(8, y, one, original), y, one).View<float>()[0], 0.09960784763f);
+}
+
 }  // namespace
 }  // namespace aqt

@@ -291,7 +291,7 @@ QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const V
                   r.lhs.operand);
   }
   const ProductAxes axes(dims, lhs.shape, rhs.shape);
-  const Value product = Contract(r.lhs, r.rhs, axes, config.dg_accumulator_dtype, semantics.weight_only);
+  const Value product = Contract(r.lhs, r.rhs, axes, config.dg_accumulator_dtype, semantics.WeightOnlySums());
   r.out = Value(lhs.dtype, axes.product_shape);
   ForEach(axes.product_shape, [&](const Index& p) {
     DType dtype = lhs.dtype;

@@ -198,7 +198,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
   for (int64_t row = 0; row < next; ++row) {
     const int64_t matrix = group_of[row] * k * n;
     for (int64_t c = 0; c < n; ++c) {
-      Element e(config.fwd, dtype, l, r, semantics.weight_only == WeightOnly::kDigits);
+      Element e(config.fwd, dtype, l, r, semantics.WeightOnlySums() == WeightOnly::kDigits);
       for (int64_t i = 0; i < k; ++i) e.Add(row * k + i, matrix + i * n + c);
       out[row * n + c] = e.Finish(row, c);
     }

@@ -64,6 +64,8 @@ class Sum:
     q = quantum(p).min(-1) if k else np.full(products.shape[:-1], np.inf)
     with np.errstate(over='ignore', invalid='ignore'):
       exact = (magnitude == 0) | ((q >= -126) & (magnitude < 2.0**np.minimum(q, 900) * 2.0**24))
+      # One product that is not zero is rounded once.
+      exact |= ((p != 0).sum(-1) == 1) & (magnitude >= 2.0**-126)
       self.error = np.where(exact, 0, (k + 1) * 2.0**-24 * magnitude + (k + 1) * 2.0**-126)
     one_sign = (np.abs(total) == magnitude)
     over = magnitude >= F32_MAX * (1 - 2.0**-24)

@@ -1,0 +1,26 @@
+#ifndef AQT_OPS_XLA_SUM_H_
+#define AQT_OPS_XLA_SUM_H_
+
+// The sums of Compat::einsum_sums_in_dtype as an operation of a program. Internal.
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "aqt/core/shape.h"
+#include "aqt/graph/composite.h"
+#include "aqt/graph/value.h"
+
+namespace aqt::internal {
+
+// kernels::SumAsXla(x, axes), "xla_sum": x is f32, bf16 or f16, `axes` are ascending. The gradient of each element is
+// that of its sum.
+Value SumAsXla(const Value& x, const Axes& axes);
+
+// For saved programs: the axes of an "xla_sum", null for any other operation; and the operation.
+std::optional<Axes> XlaSumAxesOf(const Composite& op);
+absl::StatusOr<std::shared_ptr<const Composite>> MakeXlaSum(const Axes& axes);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_OPS_XLA_SUM_H_
