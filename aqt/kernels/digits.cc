@@ -121,7 +121,8 @@ class Product {
       DigitLayers layers;
       int64_t line = 0;
       for (int64_t r = 0; r < rows; ++r) {
-        internal::SplitDigits(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, layers);
+        internal::SplitDigits(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, args_.format.is_short(),
+                              layers);
         to.special[r] = layers.is_finite ? 0 : 1;
         special[r] |= !layers.is_finite;
         // With scales a row of zeros has a line, too, since the scale may be infinite.

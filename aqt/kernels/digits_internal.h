@@ -121,9 +121,9 @@ struct DigitLayers {
   int32_t digit_sum[kMaxDigitLayers][kDigits];
   alignas(64) uint32_t digits[kMaxDigitLayers][kMaxDigitGroup];
 };
-// Of the elements that LoadDigitSource would load.
+// Of the elements that LoadDigitSource would load. `is_short`: DigitFormat::is_short.
 void SplitDigits(Target target, const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch,
-                 DigitLayers& layers);
+                 bool is_short, DigitLayers& layers);
 
 // Puts the digits of a layer at place `line` of the group, and sets own.wrapped if the layout has it.
 void PlaceDigits(Target target, const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int64_t line,

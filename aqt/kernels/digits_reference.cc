@@ -1,6 +1,8 @@
 #include "aqt/kernels/digits_reference.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace aqt::kernels {
@@ -11,11 +13,30 @@ struct Layer {
   std::vector<int64_t> v;  // by position in the group
 };
 
+// The layers of the finite elements of a short row.
+std::vector<Layer> LayersOfShort(std::vector<float> left) {
+  std::vector<Layer> layers;
+  while (static_cast<int64_t>(layers.size()) < kMaxDigitLayers) {
+    double largest = 0;
+    for (const float element : left) largest = std::fmax(largest, std::fabs(element));
+    if (largest == 0) break;
+    Layer layer{std::ldexp(1.0, std::max(std::ilogb(largest) - 22, -149)), {}};
+    if (std::nearbyint(largest / layer.unit) > 8355711) layer.unit *= 2;
+    for (float& element : left) {
+      layer.v.push_back(static_cast<int64_t>(std::nearbyint(element / layer.unit)));
+      element = static_cast<float>(element - static_cast<double>(layer.v.back()) * layer.unit);
+    }
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
 // The layers of finite elements.
-std::vector<Layer> LayersOf(absl::Span<const float> x) {
+std::vector<Layer> LayersOf(const DigitFormat& format, absl::Span<const float> x) {
   std::vector<Layer> layers;
   std::vector<float> left(x.begin(), x.end());
   for (float& element : left) element = std::fabs(element) < 0x1p-126f ? 0.0f : element;
+  if (format.is_short()) return LayersOfShort(std::move(left));
   for (;;) {
     float largest = 0;
     int64_t nonzero = 0, large = 0;
@@ -66,7 +87,7 @@ float ReferenceDigitSum(const DigitFormat& format, absl::Span<const float> x, ab
         not_finite += own[k] * static_cast<float>(q[group.begin + k]);
       }
       if (!is_finite) continue;
-      for (const Layer& layer : LayersOf(own)) {
+      for (const Layer& layer : LayersOf(format, own)) {
         int64_t s[3] = {};
         for (int64_t k = 0; k < group.size; ++k) {
           int64_t v = layer.v[k];
@@ -102,7 +123,7 @@ int64_t ReferenceDigitLayers(const DigitFormat& format, absl::Span<const float> 
   int64_t count = 0;
   for (int64_t g = 0; g < format.NumGroups(); ++g) {
     const DigitFormat::Group group = format.GroupAt(g);
-    count += static_cast<int64_t>(LayersOf(x.subspan(group.begin, group.size)).size());
+    count += static_cast<int64_t>(LayersOf(format, x.subspan(group.begin, group.size)).size());
   }
   return count;
 }

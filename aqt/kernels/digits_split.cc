@@ -182,6 +182,58 @@ HWY_INLINE void SplitLayer(const float* values, int64_t pitch, const Layer& laye
   digit_sum[2] = (sum02 >> 16) - sum_of_biases;
 }
 
+// With the unit 2^-shift no number up to this magnitude exceeds three digits: the exponent of 2^e >= max * 2^23 /
+// 8355711.5 (see digits.h), biased, tells.
+HWY_INLINE int ShiftOf(uint32_t max) { return 149 - static_cast<int>((max + 0x10101u) >> 23); }
+// The same of a rest, which may be subnormal: a multiple of 2^-149.
+HWY_INLINE int ShiftOfRest(uint32_t max) {
+  if (max >= kSmallestNormal) return ShiftOf(max);
+  return max > 8355711 ? 148 : 149;
+}
+HWY_INLINE float UnitOf(int shift) {
+  const int half = shift / 2;
+  return PowerOfTwo(-half) * PowerOfTwo(half - shift);  // exact, if subnormal, too
+}
+
+// What a layer of all elements drops: x - u v, exact. `rest` may be `values`. Returns the largest magnitude, as bits.
+HWY_INLINE uint32_t TakeRest(const float* values, int64_t pitch, const Layer& layer, float* rest) {
+  const F32 df;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  const auto first = SetMagnitude(layer.begin - 1);
+  const int half = layer.shift / 2, other = layer.shift - half;
+  const auto times = hn::Set(df, PowerOfTwo(half)), times_again = hn::Set(df, PowerOfTwo(other));
+  const auto back = hn::Set(df, PowerOfTwo(-half)), back_again = hn::Set(df, PowerOfTwo(-other));
+  for (int64_t i = 0; i < pitch; i += lanes) {
+    const auto member = hn::RebindMask(df, hn::Gt(LoadMagnitude(values + i), first));
+    const auto x = hn::IfThenElseZero(member, hn::LoadU(df, values + i));
+    const auto scaled = hn::Mul(hn::Mul(x, times_again), times);
+    const auto nearest = hn::ConvertTo(df, Nearest(scaled));
+    const auto dropped = hn::Mul(hn::Mul(hn::Sub(scaled, nearest), back), back_again);
+    // x / u may be too small for a float.
+    hn::StoreU(hn::IfThenElse(hn::Eq(nearest, hn::Zero(df)), x, dropped), df, rest + i);
+  }
+  return MaxOf(rest, pitch);
+}
+
+// The layers of a short row. Not inlined, so that the code of longer ones stays small.
+HWY_NOINLINE void SplitExactly(const float* values, int64_t pitch, DigitLayers& layers) {
+  layers.count = 0;
+  uint32_t max = MaxOf(values, pitch);
+  layers.is_finite = max < kInfinity;
+  if (!layers.is_finite) return;
+  alignas(64) float rest[kMaxDigitGroup];
+  uint32_t begin = kSmallestNormal;
+  while (max >= begin && layers.count < kMaxDigitLayers) {
+    const int64_t i = layers.count++;
+    const Layer layer = {.begin = begin, .end = kInfinity, .shift = ShiftOfRest(max)};
+    layers.unit[i] = UnitOf(layer.shift);
+    SplitLayer<false>(values, pitch, layer, layers.digits[i], layers.digit_sum[i]);
+    max = TakeRest(values, pitch, layer, rest);
+    values = rest;
+    begin = 1;  // a rest may be subnormal
+  }
+}
+
 HWY_INLINE void SplitValues(const float* values, int64_t pitch, DigitLayers& layers) {
   layers.count = 0;
   uint32_t max = MaxOf(values, pitch);
@@ -197,10 +249,8 @@ HWY_INLINE void SplitValues(const float* values, int64_t pitch, DigitLayers& lay
     // There are `pitch` elements at most, so there is rarely a need to count them.
     const bool is_half = 2 * num_large >= pitch || 2 * num_large >= CountIn(values, pitch, kSmallestNormal, end);
     const bool is_last = is_half || layers.count == kMaxDigitLayers;
-    // The exponent of 2^e >= max * 2^23 / 8355711.5 (see digits.h), biased.
-    const int exponent = static_cast<int>((max + 0x10101u) >> 23);
-    const int shift = 149 - exponent, half = shift / 2;
-    layers.unit[i] = PowerOfTwo(-half) * PowerOfTwo(half - shift);  // exact, if subnormal, too
+    const int shift = ShiftOf(max);
+    layers.unit[i] = UnitOf(shift);
     const Layer layer = {.begin = is_last ? kSmallestNormal : large, .end = end, .shift = shift};
     // With such a shift subnormal numbers come to less than 1/2.
     const bool is_whole = is_last && i == 0 && shift <= 124;
@@ -212,9 +262,11 @@ HWY_INLINE void SplitValues(const float* values, int64_t pitch, DigitLayers& lay
   }
 }
 
-void Split(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, DigitLayers& layers) {
+void Split(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch, bool is_short,
+           DigitLayers& layers) {
   alignas(64) float copy[kMaxDigitGroup];
   const float* const values = ValuesOf(x, b, row, begin, count, pitch, copy);
+  if (is_short) return SplitExactly(values, pitch, layers);
   // Whole groups have loops of a length that the compiler knows.
   if (pitch == kMaxDigitGroup) SplitValues(values, kMaxDigitGroup, layers);
   else SplitValues(values, pitch, layers);
@@ -413,8 +465,8 @@ void LoadDigitSource(Target target, const Operand& x, int64_t b, int64_t row, in
 }
 
 void SplitDigits(Target target, const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch,
-                 DigitLayers& layers) {
-  AQT_HWY_DISPATCH(target, Split)(x, b, row, begin, count, pitch, layers);
+                 bool is_short, DigitLayers& layers) {
+  AQT_HWY_DISPATCH(target, Split)(x, b, row, begin, count, pitch, is_short, layers);
 }
 
 void PlaceIntegers(Target target, const Operand& x, int64_t b, int64_t row, int64_t rows, int64_t begin, int64_t count,

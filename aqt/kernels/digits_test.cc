@@ -229,7 +229,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Row i has magnitudes up to 2^(i - 125), down to subnormal ones, and some, many or no zeros.
 TEST(DigitsTest, RowsOfEveryExponentEqualTheReference) {
-  for (const int64_t k : {128, 100}) {
+  for (const int64_t k : {128, 100, 384}) {
     Problem p({1, 252, 5, k, 0, 8});
     std::mt19937 rng(3);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
@@ -574,6 +574,29 @@ TEST(DigitsTest, TakesTheWholeRange) {
     const AlignedBytes panels = p.Panels();
     for (const Target target : SupportedTargets()) {
       ExpectSame(p.Run(target, p.Lhs(p.x), panels), {p.x[0], p.x[2], 0.0f});
+    }
+  }
+}
+
+// Short rows of elements that are far apart: what a layer drops goes to the next one, also where x / u or the rest is
+// not a normal number.
+TEST(DigitsTest, ShortRowsOfAnyExponents) {
+  for (const int64_t scale_group : {0, 20}) {
+    Problem p({1, 600, 7, 40, scale_group, 8});
+    std::mt19937 rng(11);
+    std::uniform_real_distribution<float> uniform(-2.0f, 2.0f);
+    for (int64_t row = 0; row < 600; ++row) {
+      const auto spread = std::vector<uint32_t>{4, 60, 253}[static_cast<size_t>(row % 3)];
+      const int low = static_cast<int>(rng() % (254 - spread)) - 127;
+      for (int64_t k = 0; k < 40; ++k) {
+        p.x[static_cast<size_t>(row * 40 + k)] = std::ldexp(uniform(rng), low + static_cast<int>(rng() % (spread + 1)));
+      }
+    }
+    const std::vector<float> expected = p.Expected(p.x);
+    const AlignedBytes panels = p.Panels();
+    for (const Target target : SupportedTargets()) {
+      SCOPED_TRACE(target);
+      ExpectSame(p.Run(target, p.Lhs(p.x), panels), expected);
     }
   }
 }

@@ -1,5 +1,6 @@
 // Contractions of a float lhs with an integer rhs: on digits, or summed as floats.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -137,6 +138,19 @@ TEST(WeightOnly, OneProductOfTheOriginal) {
   EXPECT_EQ(Forward(Plan(2, x, w, original), x, w).View<float>()[0], 6.6666667e-10f);
   const Array y = Array::Of<float>({0.1f}, {1, 1}), one = Array::Of<float>({1}, {1, 1});
   EXPECT_EQ(Forward(Plan(8, y, one, original), y, one).View<float>()[0], 0.09960784763f);
+}
+
+// An element of a row of up to 128 is kept however small it is beside the others; of a longer one it is not.
+TEST(WeightOnly, SmallElementsOfShortRows) {
+  for (const int64_t k : {2, 70, 128, 256}) {
+    ArrayBuilder lhs(Aval{DType::kF32, {1, k}}), rhs(Aval{DType::kF32, {k, 1}});
+    for (int64_t i = 0; i < k; ++i) lhs.Mutable<float>()[i] = i < 128 ? 1.0f : 0.0f;
+    lhs.Mutable<float>()[1] = 1e-9f;
+    std::fill(rhs.Mutable<float>().begin(), rhs.Mutable<float>().end(), 0.0f);
+    rhs.Mutable<float>()[1] = 127.5f;
+    const Array x = std::move(lhs).Build(), w = std::move(rhs).Build();
+    EXPECT_FLOAT_EQ(Forward(Plan(8, x, w), x, w).View<float>()[0], k <= 128 ? 127e-9f : 0.0f) << k;
+  }
 }
 
 }  // namespace
