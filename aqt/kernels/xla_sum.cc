@@ -11,13 +11,12 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/kernels/arithmetic-inl.h"
-#include "aqt/kernels/ceil_div.h"
 #include "aqt/kernels/reduce.h"
+#include "aqt/kernels/xla_windows.h"
 
 namespace aqt::kernels {
 namespace {
 
-constexpr int64_t kWindow = 32;
 constexpr int64_t kLibraryElements = 4096;  // from so many elements on XLA calls its library
 
 // x, or a zero if it is a subnormal number. Those of f16 are normal ones of f32.
@@ -30,13 +29,13 @@ float Rounded(float x) {
 
 bool NeedsWindows(const Shape& shape) {
   const auto extents = shape.extents();
-  return std::any_of(extents.begin(), extents.end(), [](int64_t n) { return n > kWindow; });
+  return std::any_of(extents.begin(), extents.end(), [](int64_t n) { return n > kXlaWindow; });
 }
 
 // How many windows there are along each axis.
 Shape WindowsOf(const Shape& shape) {
   Shape windows;
-  for (const int64_t n : shape.extents()) windows.push_back(n == 0 ? 0 : CeilDiv(n, std::min(n, kWindow)));
+  for (const int64_t n : shape.extents()) windows.push_back(NumXlaWindows(n));
   return windows;
 }
 
@@ -51,8 +50,8 @@ float SumOf(std::vector<float> values, Shape shape) {
     for (int64_t i = 0; i < shape.num_elements(); ++i) {
       int64_t rest = i, at = 0, stride = 1;
       for (int64_t axis = shape.rank() - 1; axis >= 0; --axis) {
-        const int64_t n = shape[axis], size = std::min(n, kWindow), low = (windows[axis] * size - n) / 2;
-        at += (rest % n + low) / size * stride;
+        const int64_t n = shape[axis];
+        at += XlaWindowOf(n, rest % n) * stride;
         stride *= windows[axis];
         rest /= n;
       }

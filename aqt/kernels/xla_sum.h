@@ -14,9 +14,8 @@ namespace aqt::kernels {
 //
 // A sum starts at +0 and adds one element after the other, in row-major order. It is rounded to x's dtype after each
 // addition, and subnormal f32 and bf16 numbers count as zero. If a reduced axis has more than 32 elements, all of them
-// are cut into windows first: an axis of n elements into c = ceil(n / 32) windows of 32 (of n, if n < 32), the first of
-// which starts floor((32 c - n) / 2) elements before the axis. Each window is summed so, then likewise the sums. A sum
-// of one element is that element.
+// are cut into windows first (xla_windows.h). Each window is summed so, then likewise the sums. A sum of one element is
+// that element.
 //
 // XLA hands an f32 array of 4096 elements or more to a library of kernels whose order depends on the processor. If only
 // the last axis is reduced, that is Reduce (reduce.h) here: its order on AVX-512 for rows of up to 80 elements.

@@ -8,26 +8,17 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/xla_windows.h"
 #include "aqt/quant/numerics/row_ops.h"
 
 namespace aqt::internal {
 namespace {
 
-constexpr int64_t kWindow = 32;
-
 bool IsSummed(const Shape& x, const Shape& groups, int64_t axis) { return groups[axis] != x[axis]; }
-
-int64_t NumWindows(int64_t n) { return std::max<int64_t>(1, (n + kWindow - 1) / kWindow); }
-
-// The first element of window w of n elements.
-int64_t WindowBegin(int64_t n, int64_t w) {
-  const int64_t lacking = NumWindows(n) * kWindow - n;
-  return std::clamp<int64_t>(w * kWindow - lacking / 2, 0, n);
-}
 
 bool HasWindows(const Shape& x, const Shape& groups) {
   for (int64_t axis = 0; axis < x.rank(); ++axis) {
-    if (IsSummed(x, groups, axis) && x[axis] > kWindow) return true;
+    if (IsSummed(x, groups, axis) && x[axis] > kernels::kXlaWindow) return true;
   }
   return false;
 }
@@ -36,7 +27,7 @@ bool HasWindows(const Shape& x, const Shape& groups) {
 Shape WindowsOf(const Shape& x, const Shape& groups) {
   Shape windows = x;
   for (int64_t axis = 0; axis < x.rank(); ++axis) {
-    if (IsSummed(x, groups, axis)) windows[axis] = NumWindows(x[axis]);
+    if (IsSummed(x, groups, axis)) windows[axis] = kernels::NumXlaWindows(x[axis]);
   }
   return windows;
 }
@@ -62,9 +53,9 @@ void SumEachWindow(const ArrayRef& x, const Shape& groups, absl::FunctionRef<voi
     int64_t from = 0, first = 0;
     for (int64_t axis = rank - 1, rest = w; axis >= 0; --axis) {
       if (!IsSummed(x.shape, groups, axis)) continue;
-      const int64_t i = rest % windows[axis], begin = WindowBegin(x.shape[axis], i);
+      const int64_t i = rest % windows[axis], begin = kernels::XlaWindowBegin(x.shape[axis], i);
       rest /= windows[axis];
-      window[axis] = WindowBegin(x.shape[axis], i + 1) - begin;
+      window[axis] = kernels::XlaWindowBegin(x.shape[axis], i + 1) - begin;
       from += begin * x.strides[axis];
       first += i * dense[axis];
     }

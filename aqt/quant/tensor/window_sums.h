@@ -2,9 +2,8 @@
 #define AQT_QUANT_TENSOR_WINDOW_SUMS_H_
 
 // Sums in f32 in the order of XLA on CPU, as far as that does not depend on the machine (docs/bits.md). An axis of at
-// most 32 elements is added one after the other, several axes in row-major order. A longer axis is cut into windows of
-// 32, whose sums are added in the same way. Where n elements do not fill c windows, the first window lacks half of the
-// missing ones, rounded down, and the last window the others. Internal.
+// most 32 elements is added one after the other, several axes in row-major order. A longer axis is cut into windows
+// (aqt/kernels/xla_windows.h), whose sums are added in the same way. Internal.
 
 #include <cstdint>
 
