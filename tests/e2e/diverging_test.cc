@@ -266,7 +266,9 @@ TEST(Diverging, ColdDelayedScaling) {
   ExpectOnPage(in_float, page[0]);
   ExpectOnPage(cold, page[1]);
   ExpectOnPage(warmed, page[2]);
-  ExpectOnPage(measured, 0.29);
+  // The targets add in different orders, and 150 steps carry that on: from 0.29 to 0.32, as the page says.
+  EXPECT_GT(measured, 0.285);
+  EXPECT_LT(measured, 0.325);
 }
 
 // What the page tells to look for: the first loss, the bound that the first step used, and the largest bias after it.
