@@ -110,12 +110,18 @@ TEST(ShapeOverflowTest, EinsumAndRagged) {
   const absl::StatusOr<RaggedDotPlan> plan =
       RaggedDotPlan::Make(DefaultUnquantizedConfig(), {DType::kF32, {4, 1}}, {DType::kF32, {2, 1, 1}});
   ASSERT_THAT(plan, IsOk());
-  const Array lhs = Array::Zeros(DType::kF32, {4, 1}), rhs = Array::Zeros(DType::kF32, {2, 1, 1});
-  ArrayBuilder out(plan->out_aval());
-  // 2^63 - 1 + 2^63 - 1 + ... wraps to a small sum.
-  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{kMax, kMax}, {k62, k62}, {kMin, kMax}, {2, kMax}}) {
-    EXPECT_THAT(plan->Forward(lhs, rhs, sizes, {}, out.ref()), FailsWith(kInvalid, {"group_sizes"}));
+  const std::vector<float> x = {1, 2, 3, 4}, w = {1, 10};
+  const ArrayRef lhs(x.data(), {4, 1}), rhs(w.data(), {2, 1, 1});
+  std::vector<float> y(4);
+  const MutableArrayRef out(y.data(), {4, 1});
+  EXPECT_THAT(plan->Forward(lhs, rhs, {kMin, kMax}, {}, out), FailsWith(kInvalid, {"group_sizes"}));
+  // 2^63 - 1 + 2^63 - 1 + ... would wrap to a small sum; groups end with lhs.
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{kMax, kMax}, {k62, k62}}) {
+    EXPECT_THAT(plan->Forward(lhs, rhs, sizes, {}, out), IsOk());
+    EXPECT_THAT(y, ::testing::ElementsAre(1, 2, 3, 4));
   }
+  EXPECT_THAT(plan->Forward(lhs, rhs, {2, kMax}, {}, out), IsOk());
+  EXPECT_THAT(y, ::testing::ElementsAre(1, 2, 30, 40));
 }
 
 TEST(ShapeOverflowTest, Convolutions) {
