@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<std::string>> SettleFusedGroups(const ModuleRoles& ro
     int count = 0;
   };
   std::vector<std::pair<std::string, Split>> splits;
-  std::map<std::string, size_t> split_of;  // a group without its numbers -> index
+  std::map<std::string, size_t> split_of;  // a group without its numbers, and its parts -> index
   for (auto& [group_name, group] : groups) {
     if (!IsSplit(group)) continue;
     const std::string name = io::Printable(group_name);
@@ -131,12 +131,14 @@ absl::StatusOr<std::vector<std::string>> SettleFusedGroups(const ModuleRoles& ro
     }
     const bool experts = group_name.back() != ')';
     const absl::string_view parent = experts ? absl::string_view(group_name) : ParentOf(group.front()->module());
-    const auto [it, inserted] = split_of.try_emplace(WithoutNumbers(group_name), splits.size());
+    const std::string parts = Describe(parent, group);
+    const auto [it, inserted] =
+        split_of.try_emplace(absl::StrCat(WithoutNumbers(group_name), "\n", parts), splits.size());
     if (inserted) {
-      splits.push_back({name,
-                        {absl::StrCat(experts ? "the experts of a layer are" : "this group is",
-                                      " loaded together by servers, which fuse it and ask for one scheme: ",
-                                      Describe(parent, group))}});
+      splits.push_back(
+          {name,
+           {absl::StrCat(experts ? "servers load all experts of a layer together" : "servers load this group together",
+                         ", as one weight, and ask for one scheme: ", parts)}});
     }
     ++splits[it->second].second.count;
   }

@@ -237,10 +237,10 @@ void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
     }
   }
   for (const auto& [tower, count] : towers) {
-    plan.warnings.push_back(
-        absl::StrCat(io::Printable(tower), ": ", count, count == 1 ? " weight" : " weights",
-                     " of this vision or audio part stay in floating point, as servers expect; a rule "
-                     "with override_ignore quantizes them"));
+    plan.warnings.push_back(absl::StrCat(
+        io::Printable(tower), ": ", count,
+        count == 1 ? " weight of this vision or audio part stays" : " weights of this vision or audio part stay",
+        " in floating point, as servers expect; a rule with override_ignore quantizes ", count == 1 ? "it" : "them"));
   }
 }
 

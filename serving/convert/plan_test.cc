@@ -143,7 +143,7 @@ TEST(PlanTest, ASplitGroupIsAWarning) {
   const Planned plan(Attention(50), "schema: 1 base: 'w4a16_g32'");
   EXPECT_THAT(plan.Quantized(), ElementsAre("l.0.attn.q_proj", "l.0.attn.v_proj"));
   EXPECT_THAT(AllWarnings(*plan.plan),
-              Contains(AllOf(HasSubstr("l.0.attn.(q_proj, k_proj, v_proj): "), HasSubstr("loaded together"),
+              Contains(AllOf(HasSubstr("l.0.attn.(q_proj, k_proj, v_proj): "), HasSubstr("together, as one weight"),
                              HasSubstr("k_proj: in floating point"))));
   EXPECT_THAT(AllWarnings(*Planned(Attention(), "schema: 1 base: 'w4a16_g32'").plan), IsEmpty());
 }
@@ -178,7 +178,7 @@ TEST(PlanTest, ARuleSettlesASplitGroup) {
               ElementsAre("l.0.attn.k_proj", "l.0.attn.q_proj", "l.0.attn.v_proj", "l.0.o_proj"));
   EXPECT_THAT(quantized.plan->quantization_config.groups[0].targets, ElementsAre("Linear"));
   EXPECT_THAT(AllWarnings(*Planned(shapes, config("ON_SPLIT_GROUP_WARN")).plan),
-              Contains(HasSubstr("loaded together")));
+              Contains(HasSubstr("together, as one weight")));
 
   const Planned misfit(Attention(50),
                        "schema: 1 rule { match: '.*k_proj' keep_float {} } rule { match: '.*' on_split_group: "

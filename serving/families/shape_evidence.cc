@@ -17,8 +17,8 @@ namespace aqt::serving {
 namespace {
 
 constexpr absl::string_view kTokenEmbeddings[] = {
-    "embed_tokens", "word_embeddings", "tok_embeddings", "wte",         "shared", "emb",
-    "embed",        "embed_in",        "word_embedding", "tokens_embed"};
+    "embed_tokens", "word_embeddings", "tok_embeddings", "wte",         "shared", "emb", "embed",
+    "embed_in",     "embeddings",      "word_embedding", "tokens_embed"};
 // The weights that lead from the hidden size to another one, those that lead back, and fused q, k, v.
 constexpr absl::string_view kUp[] = {"c_fc",          "fc1", "fc_in", "up_proj", "gate_proj", "gate_up_proj",
                                      "dense_h_to_4h", "wi",  "wi_0",  "wi_1",    "lin1"};
@@ -146,7 +146,12 @@ void ShapeEvidence::FindVocabulary(const io::TensorSource& source, const ModelFa
     const absl::string_view module = ParentOf(tensor.name);
     if (module.empty() || source.Find(absl::StrCat(module, kWeight)) != nullptr) continue;
     heads_without_weight_.emplace_back(module);
-    if (LastPartOf(module) == "predictions") heads_without_weight_.push_back(absl::StrCat(module, ".decoder"));
+    // With other modules in it, the linear layer is one of them: "lm_head.decoder" beside "lm_head.dense".
+    const std::string inside = absl::StrCat(module, ".");
+    const bool is_parent = absl::c_any_of(source.tensors(), [&](const io::TensorInfo& other) {
+      return absl::StartsWith(other.name, inside) && other.name != tensor.name;
+    });
+    if (is_parent) heads_without_weight_.push_back(absl::StrCat(inside, "decoder"));
   }
 }
 
