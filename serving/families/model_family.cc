@@ -22,15 +22,15 @@ using Strings = google::protobuf::RepeatedPtrField<std::string>;
 
 std::vector<std::string> ToVector(const Strings& strings) { return {strings.begin(), strings.end()}; }
 
-absl::StatusOr<std::vector<std::string>> ReadPatterns(const config::ModelFamily& message, const char* field,
-                                                      const Strings& patterns, const config::Place& place) {
+absl::Status CheckPatterns(const config::ModelFamily& message, const char* field, const Strings& patterns,
+                           const config::Place& place) {
   for (int i = 0; i < patterns.size(); ++i) {
     const RE2 re(patterns[i], RE2::Quiet);
     if (re.ok()) continue;
     return place.In(message, field, i)
         .Error(absl::StrCat("\"", patterns[i], "\" is not a valid regular expression (RE2): ", re.error()));
   }
-  return ToVector(patterns);
+  return absl::OkStatus();
 }
 
 // "gptneox" for "gpt_neox", "gpt-neox" and "GPTNeoX".
@@ -74,70 +74,76 @@ bool IsOfPart(const ModelFamily& family, const ModelFacts& facts) {
                      [&](const std::string& type) { return HasType(family, Plain(type)); });
 }
 
-std::vector<ModelFamily> ParseBuiltIn() {
-  std::vector<ModelFamily> families;
-  for (const config::EmbeddedText& file : ModelFamiliesText()) {
-    config::ModelFamilies message;
-    google::protobuf::TextFormat::ParseInfoTree tree;
-    AQT_CHECK(config::ParseText(file.text, file.name, /*renames=*/{}, &message, &tree).ok());
-    const config::Place place(file.name, &tree);
-    AQT_CHECK(config::CheckSchema(message, place).ok());
-    for (int i = 0; i < message.family_size(); ++i) {
-      absl::StatusOr<ModelFamily> family = ReadModelFamily(message.family(i), place.In(message, "family", i));
-      AQT_CHECK(family.ok());
-      families.push_back(*std::move(family));
-    }
-  }
-  return families;
+struct Patterns {
+  const char* field;
+  const Strings& patterns;
+};
+std::vector<Patterns> PatternsOf(const config::ModelFamily& m) {
+  return {{"linear", m.linear()},         {"head", m.head()},
+          {"embedding", m.embedding()},   {"norm", m.norm()},
+          {"router", m.router()},         {"positions", m.positions()},
+          {"transposed", m.transposed()}, {"classifier", m.classifier()},
+          {"tower", m.tower()},           {"mtp", m.mtp()}};
 }
 
-}  // namespace
-
-absl::StatusOr<ModelFamily> ReadModelFamily(const config::ModelFamily& message, const config::Place& place) {
-  ModelFamily family;
+absl::Status Check(const config::ModelFamily& message, const config::Place& place) {
   if (message.name().empty()) return place.Error("a family needs a name");
-  family.name = message.name();
-  family.model_types = ToVector(message.model_type());
-  family.architectures = ToVector(message.architecture());
-  family.tied_heads = ToVector(message.tied_head());
-  if (message.has_has_towers()) family.has_towers = message.has_towers();
-  const struct {
-    const char* field;
-    const Strings& from;
-    std::vector<std::string>& to;
-  } patterns[] = {
-      {"linear", message.linear(), family.linear},
-      {"head", message.head(), family.heads},
-      {"embedding", message.embedding(), family.embeddings},
-      {"norm", message.norm(), family.norms},
-      {"router", message.router(), family.routers},
-      {"positions", message.positions(), family.positions},
-      {"transposed", message.transposed(), family.transposed},
-      {"tower", message.tower(), family.towers},
-      {"mtp", message.mtp(), family.mtp},
-      {"classifier", message.classifier(), family.classifiers},
-  };
-  for (const auto& [field, from, to] : patterns) {
-    AQT_ASSIGN_OR_RETURN(to, ReadPatterns(message, field, from, place));
+  for (const auto& [field, patterns] : PatternsOf(message)) {
+    AQT_RETURN_IF_ERROR(CheckPatterns(message, field, patterns, place));
   }
   for (int i = 0; i < message.fused_size(); ++i) {
     if (message.fused(i).part_size() < 2) {
       return place.In(message, "fused", i).Error("a fused group needs at least two parts");
     }
-    family.fused.push_back(ToVector(message.fused(i).part()));
   }
   for (int i = 0; i < message.expert_name_size(); ++i) {
-    const config::ExpertName& name = message.expert_name(i);
-    if (name.stored().empty() || name.asked().empty()) {
+    if (message.expert_name(i).stored().empty() || message.expert_name(i).asked().empty()) {
       return place.In(message, "expert_name", i).Error("expert_name needs stored and asked");
     }
+  }
+  return absl::OkStatus();
+}
+
+ModelFamily ToFamily(const config::ModelFamily& message) {
+  ModelFamily family;
+  family.name = message.name();
+  family.model_types = ToVector(message.model_type());
+  family.architectures = ToVector(message.architecture());
+  family.linear = ToVector(message.linear());
+  family.heads = ToVector(message.head());
+  family.tied_heads = ToVector(message.tied_head());
+  family.embeddings = ToVector(message.embedding());
+  family.norms = ToVector(message.norm());
+  family.routers = ToVector(message.router());
+  family.positions = ToVector(message.positions());
+  family.transposed = ToVector(message.transposed());
+  family.classifiers = ToVector(message.classifier());
+  family.towers = ToVector(message.tower());
+  if (message.has_has_towers()) family.has_towers = message.has_towers();
+  family.mtp = ToVector(message.mtp());
+  for (const config::FusedGroup& group : message.fused()) family.fused.push_back(ToVector(group.part()));
+  for (const config::ExpertName& name : message.expert_name()) {
     family.expert_names.emplace_back(name.stored(), name.asked());
   }
   return family;
 }
 
+}  // namespace
+
+absl::StatusOr<ModelFamily> ReadModelFamily(const config::ModelFamily& message, const config::Place& place) {
+  AQT_RETURN_IF_ERROR(Check(message, place));
+  return ToFamily(message);
+}
+
 const std::vector<ModelFamily>& BuiltInFamilies() {
-  static const auto* const families = new std::vector<ModelFamily>(ParseBuiltIn());
+  // Not checked: a test does it, and compiling each pattern would take milliseconds at every start.
+  static const auto* const families = new std::vector<ModelFamily>([] {
+    config::ModelFamilies message;
+    AQT_CHECK(google::protobuf::TextFormat::ParseFromString(ModelFamiliesText()[0].text, &message));
+    std::vector<ModelFamily> result;
+    for (const config::ModelFamily& family : message.family()) result.push_back(ToFamily(family));
+    return result;
+  }());
   return *families;
 }
 

@@ -35,7 +35,7 @@ struct ModelFamily {
 // InvalidArgument, with the place, for a family without a name or a pattern that does not compile.
 absl::StatusOr<ModelFamily> ReadModelFamily(const config::ModelFamily& message, const config::Place& place);
 
-// The table configs/model_families.textproto.
+// The table configs/model_families.textproto. The last family is for every model.
 const std::vector<ModelFamily>& BuiltInFamilies();
 
 // The families that describe the model: those of `own`, then the built-in ones; in each, first those for the outermost

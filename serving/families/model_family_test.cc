@@ -4,10 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "configs/config_text.h"
+#include "configs/families.pb.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "serving/families/model_families_text.h"
 
 namespace aqt::serving {
 namespace {
@@ -55,6 +59,20 @@ TEST(ModelFamilyTest, FamiliesOfTheUserComeFirst) {
   general.name = "general";
   EXPECT_THAT(Names(Facts(R"({"model_type": "llama"})"), {mine, general}),
               ElementsAre("mine", "general", "plain", "any"));
+}
+
+TEST(ModelFamilyTest, TheTableIsValid) {
+  ASSERT_EQ(ModelFamiliesText().size(), 1u);
+  config::ModelFamilies message;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  ASSERT_TRUE(config::ParseText(ModelFamiliesText()[0].text, "table", /*renames=*/{}, &message, &tree).ok());
+  const config::Place place("table", &tree);
+  EXPECT_TRUE(config::CheckSchema(message, place).ok());
+  for (int i = 0; i < message.family_size(); ++i) {
+    const absl::Status status = ReadModelFamily(message.family(i), place.In(message, "family", i)).status();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_TRUE(BuiltInFamilies().back().for_every_model());
 }
 
 TEST(ModelFamilyTest, OnlyOneFamilyHasAType) {

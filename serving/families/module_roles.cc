@@ -1,6 +1,8 @@
 #include "serving/families/module_roles.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -17,45 +19,79 @@ namespace {
 
 re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
 
+// In the order of the fields of configs/families.proto.
+std::vector<std::pair<Role, const std::vector<std::string>*>> PatternsOf(const ModelFamily& family) {
+  return {{Role::kLinear, &family.linear},
+          {Role::kHead, &family.heads},
+          {Role::kEmbedding, &family.embeddings},
+          {Role::kNorm, &family.norms},
+          {Role::kRouter, &family.routers},
+          {Role::kPositions, &family.positions},
+          {Role::kTransposed, &family.transposed},
+          {Role::kClassifier, &family.classifiers},
+          {Role::kMtp, &family.mtp}};
+}
+
+RE2::Options Options() {
+  RE2::Options options(RE2::Quiet);
+  options.set_case_sensitive(false);
+  options.set_max_mem(int64_t{256} << 20);  // for patterns that are valid one by one
+  return options;
+}
+
 std::string AnyOf(const std::vector<std::string>& patterns) {
   return absl::StrCat("(?:", absl::StrJoin(patterns, "|"), ")");
 }
-// All of a name behind one of its dots.
-std::string Behind(const std::vector<std::string>& patterns) { return absl::StrCat("(?i)(?:.*\\.)?", AnyOf(patterns)); }
 
 }  // namespace
 
-struct ModuleRoles::Names {
-  explicit Names(const ModelFamily& family, bool use_towers)
-      : any(Behind(All(family)), RE2::Quiet), tower(absl::StrCat("(?i)", AnyOf(family.towers)), RE2::Quiet) {
-    if (!family.for_every_model()) why = absl::StrCat("model family ", family.name);
-    for (const auto& [role, patterns] : Roles(family)) {
-      if (!patterns->empty()) roles.emplace_back(role, std::make_unique<const RE2>(Behind(*patterns), RE2::Quiet));
+// All roles are one expression with a group for each, in order: compiling takes longer than matching a small model.
+class ModuleRoles::Names {
+ public:
+  explicit Names(const ModelFamily& family) : pattern_(Pattern(family), Options()) {
+    if (!family.for_every_model()) why_ = absl::StrCat("model family ", family.name);
+    const std::map<std::string, int>& groups = pattern_.NamedCapturingGroups();
+    for (const auto& [role, patterns] : PatternsOf(family)) {
+      if (const auto it = groups.find(GroupOf(role)); it != groups.end()) groups_.emplace_back(role, it->second);
     }
-    has_towers = use_towers && !family.towers.empty();
-  }
-  static std::vector<std::pair<Role, const std::vector<std::string>*>> Roles(const ModelFamily& family) {
-    return {{Role::kLinear, &family.linear},
-            {Role::kHead, &family.heads},
-            {Role::kEmbedding, &family.embeddings},
-            {Role::kNorm, &family.norms},
-            {Role::kRouter, &family.routers},
-            {Role::kPositions, &family.positions},
-            {Role::kTransposed, &family.transposed},
-            {Role::kClassifier, &family.classifiers},
-            {Role::kMtp, &family.mtp}};
-  }
-  static std::vector<std::string> All(const ModelFamily& family) {
-    std::vector<std::string> all;
-    for (const auto& [role, patterns] : Roles(family)) all.insert(all.end(), patterns->begin(), patterns->end());
-    return all;
   }
 
+  const std::string& why() const { return why_; }
+
+  // The first role with a pattern that matches all of the name behind one of its dots.
+  std::optional<Role> Find(absl::string_view name) const {
+    if (groups_.empty() || !RE2::FullMatch(Piece(name), pattern_)) return std::nullopt;
+    std::vector<re2::StringPiece> found(static_cast<size_t>(pattern_.NumberOfCapturingGroups()) + 1);
+    pattern_.Match(Piece(name), 0, name.size(), RE2::ANCHOR_BOTH, found.data(), static_cast<int>(found.size()));
+    for (const auto& [role, group] : groups_) {
+      if (found[static_cast<size_t>(group)].data() != nullptr) return role;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static std::string GroupOf(Role role) { return absl::StrCat("aqt_role_", static_cast<int>(role)); }
+  static std::string Pattern(const ModelFamily& family) {
+    std::vector<std::string> roles;
+    for (const auto& [role, patterns] : PatternsOf(family)) {
+      if (patterns->empty()) continue;
+      roles.push_back(absl::StrCat("(?P<", GroupOf(role), ">(?:.*\\.)?", AnyOf(*patterns), ")"));
+    }
+    return absl::StrJoin(roles, "|");
+  }
+
+  std::string why_;
+  RE2 pattern_;
+  std::vector<std::pair<Role, int>> groups_;
+};
+
+// The names of towers of one family, of which a part of a path must be one.
+struct ModuleRoles::Towers {
+  explicit Towers(const ModelFamily& family)
+      : why(family.for_every_model() ? "" : absl::StrCat("model family ", family.name)),
+        pattern(AnyOf(family.towers), Options()) {}
   std::string why;
-  RE2 any;  // of `roles`: most modules have none
-  std::vector<std::pair<Role, std::unique_ptr<const RE2>>> roles;
-  bool has_towers = false;
-  RE2 tower;  // one part of a path
+  RE2 pattern;
 };
 
 absl::string_view ToString(Role role) {
@@ -118,6 +154,15 @@ ModuleRoles::ModuleRoles(ModuleRoles&&) = default;
 ModuleRoles& ModuleRoles::operator=(ModuleRoles&&) = default;
 ModuleRoles::~ModuleRoles() = default;
 
+std::shared_ptr<const ModuleRoles::Names> ModuleRoles::NamesOf(const ModelFamily& family) {
+  // The largest family is a part of every model; it is compiled once.
+  static const auto* const every_model = new std::pair<const ModelFamily*, std::shared_ptr<const Names>>([] {
+    const ModelFamily& last = BuiltInFamilies().back();
+    return std::pair(&last, std::make_shared<const Names>(last));
+  }());
+  return &family == every_model->first ? every_model->second : std::make_shared<const Names>(family);
+}
+
 void ModuleRoles::AddFamilies(const ModelFacts& facts, absl::Span<const ModelFamily> own) {
   std::vector<std::string> known;
   const std::vector<const ModelFamily*> families = FamiliesOf(facts, own);
@@ -128,7 +173,8 @@ void ModuleRoles::AddFamilies(const ModelFacts& facts, absl::Span<const ModelFam
     if (!family->for_every_model()) known.push_back(family->name);
     // The general names of towers are too common for models without any.
     const bool use_towers = !family->for_every_model() || has_towers;
-    names_.push_back(std::make_unique<const Names>(*family, use_towers));
+    names_.push_back(NamesOf(*family));
+    if (use_towers && !family->towers.empty()) towers_.push_back(std::make_unique<const Towers>(*family));
     for (const std::string& head : family->tied_heads) {
       if (!absl::c_linear_search(tied_heads_, head)) tied_heads_.push_back(head);
     }
@@ -146,12 +192,11 @@ void ModuleRoles::AddFamilies(const ModelFacts& facts, absl::Span<const ModelFam
 
 bool ModuleRoles::FindTower(absl::string_view module, ModuleRole& role) const {
   const absl::string_view path = BeforeFirstNumber(module);
-  for (const std::unique_ptr<const Names>& names : names_) {
-    if (!names->has_towers) continue;
+  for (const std::unique_ptr<const Towers>& towers : towers_) {
     for (size_t begin = 0; begin < path.size();) {
       const size_t end = std::min(path.find('.', begin), path.size());
-      if (RE2::FullMatch(Piece(path.substr(begin, end - begin)), names->tower)) {
-        role = {Role::kTower, names->why, std::string(path.substr(0, end))};
+      if (RE2::FullMatch(Piece(path.substr(begin, end - begin)), towers->pattern)) {
+        role = {Role::kTower, towers->why, std::string(path.substr(0, end))};
         return true;
       }
       begin = end + 1;
@@ -165,11 +210,8 @@ ModuleRole ModuleRoles::Of(absl::string_view module, const Shape& shape) const {
   if (FindTower(module, result)) return result;
   if (shape.rank() >= 3) return {evidence_.Experts(module, shape) ? Role::kExperts : Role::kConvolution, "", ""};
   const absl::string_view name = WithoutTrailingNumbers(module);
-  for (const std::unique_ptr<const Names>& names : names_) {
-    if (!RE2::FullMatch(Piece(name), names->any)) continue;
-    for (const auto& [role, pattern] : names->roles) {
-      if (RE2::FullMatch(Piece(name), *pattern)) return {role, names->why, ""};
-    }
+  for (const std::shared_ptr<const Names>& names : names_) {
+    if (const std::optional<Role> role = names->Find(name)) return {*role, names->why(), ""};
   }
   if (evidence_.Multihead(module)) return {Role::kMultihead, "beside in_proj_weight", ""};
   if (std::string why = evidence_.Vocabulary(module, shape); !why.empty()) return {Role::kHead, std::move(why), ""};

@@ -85,12 +85,15 @@ class ModuleRoles {
   const std::string& unknown_type() const { return unknown_type_; }
 
  private:
-  struct Names;  // the patterns of one family, compiled
+  class Names;  // the patterns of one family, compiled
+  struct Towers;
 
+  static std::shared_ptr<const Names> NamesOf(const ModelFamily& family);
   void AddFamilies(const ModelFacts& facts, absl::Span<const ModelFamily> own);
   bool FindTower(absl::string_view module, ModuleRole& role) const;
 
-  std::vector<std::unique_ptr<const Names>> names_;  // in order; the first that knows a module decides
+  std::vector<std::shared_ptr<const Names>> names_;  // in order; the first that knows a module decides
+  std::vector<std::unique_ptr<const Towers>> towers_;
   ShapeEvidence evidence_;
   std::vector<std::string> tied_heads_;  // by the table
   bool expects_head_ = false;            // by the table and the classes of the model, or nothing is known of it
