@@ -73,22 +73,21 @@ int StepsBelowScale(const WeightScheme& weights) {
   return weights.symmetric ? steps : steps - 2;
 }
 
-// Whether one of the n words at `data` is made of equal values of `bits` bits. Blocks have one length and no branch per
-// word, so that the compiler vectorizes.
-template <class Word>
-bool AnyUniform(const Word* data, int64_t n, int bits) {
-  const auto uniform = [bits](Word word) { return word == std::rotl(word, bits); };
+// Whether `is_one` of one of the n words at `data`. Blocks have one length and no branch per word, so that the compiler
+// vectorizes.
+template <class Word, class IsOne>
+bool AnyWord(const Word* data, int64_t n, IsOne is_one) {
   constexpr int64_t kBlock = 16;
   for (; n >= kBlock; n -= kBlock, data += kBlock) {
     Word any = 0;
-    for (int64_t i = 0; i < kBlock; ++i) any |= static_cast<Word>(uniform(data[i]) ? ~Word{0} : 0);
+    for (int64_t i = 0; i < kBlock; ++i) any |= static_cast<Word>(is_one(data[i]) ? ~Word{0} : 0);
     if (any != 0) return true;
   }
-  return std::any_of(data, data + n, uniform);
+  return std::any_of(data, data + n, is_one);
 }
 
-// Small groups as they are stored, of two words or more. Where no word is uniform, each group has two values that are
-// not 0. They are read faster than the weight.
+// Small groups as they are stored, of two words or more. Where no word is made of zeros (or with zero points, of equal
+// values), each group has two values that are not 0. They are read faster than the weight.
 class StoredGroups {
  public:
   StoredGroups(const std::vector<StoredRows>& stored, const WeightScheme& weights) {
@@ -100,6 +99,11 @@ class StoredGroups {
       const int word_bits = packed ? 32 : 64;
       const bool whole_words = word_bits % bits_ == 0 && weights.group_size * bits_ % word_bits == 0;
       if (whole_words && weights.group_size * bits_ / word_bits >= 2) rows_ = &part.rows;
+      // Packed values are not negative: 0 is stored as 2^(bits - 1).
+      symmetric_ = weights.symmetric;
+      if (packed) {
+        for (int bit = bits_ - 1; bit < word_bits; bit += bits_) zeros_ |= uint64_t{1} << bit;
+      }
     }
   }
 
@@ -111,12 +115,19 @@ class StoredGroups {
  private:
   template <class Word>
   bool AnyUniformOf(int64_t row) const {
-    const int64_t words = rows_->num_bytes() / rows_->shape()[0] / static_cast<int64_t>(sizeof(Word));
-    return AnyUniform(static_cast<const Word*>(rows_->data()) + row * words, words, bits_);
+    const int64_t n = rows_->num_bytes() / rows_->shape()[0] / static_cast<int64_t>(sizeof(Word));
+    const Word* const words = static_cast<const Word*>(rows_->data()) + row * n;
+    if (symmetric_) {
+      const Word zeros = static_cast<Word>(zeros_);
+      return AnyWord(words, n, [zeros](Word word) { return word == zeros; });
+    }
+    return AnyWord(words, n, [bits = bits_](Word word) { return word == std::rotl(word, bits); });
   }
 
   const Array* rows_ = nullptr;  // null if they are not laid out so
   int bits_ = 0;
+  bool symmetric_ = false;
+  uint64_t zeros_ = 0;  // a word of zeros, if it is symmetric
 };
 
 // Finds the losses of some rows.
