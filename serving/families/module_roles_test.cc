@@ -165,6 +165,9 @@ TEST(ModuleRolesTest, HeadsThatShareTheEmbedding) {
   const Model bias(R"({"model_type": "mine", "vocab_size": 96})",
                    {{"embed_tokens.weight", {96, 64}}, {"to_words.bias", {96}}, {"other.bias", {64}}});
   EXPECT_THAT(bias.roles.HeadsWithoutWeight(/*tied=*/false), ElementsAre("to_words"));
+  const Model in_layer(R"({"model_type": "mine", "vocab_size": 96})",
+                       {{"embed_tokens.weight", {96, 64}}, {"l.0.conv.weight_v", {96, 8, 3}}, {"l.0.conv.bias", {96}}});
+  EXPECT_THAT(in_layer.roles.HeadsWithoutWeight(/*tied=*/false), IsEmpty());
   const Model parent(R"({"model_type": "mine", "vocab_size": 96})",
                      {{"embed_tokens.weight", {96, 64}}, {"head.bias", {96}}, {"head.dense.weight", {64, 64}}});
   EXPECT_THAT(parent.roles.HeadsWithoutWeight(/*tied=*/false), ElementsAre("head", "head.decoder"));

@@ -4,11 +4,11 @@
 #include <optional>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "aqt/io/printable.h"
 #include "serving/families/module_name.h"
 #include "serving/formats/scheme.h"
@@ -41,6 +41,12 @@ void ForEachWeight(const io::TensorSource& source, Visit visit) {
 
 bool IsTokenEmbedding(absl::string_view module) {
   return absl::c_linear_search(kTokenEmbeddings, LastPartOf(WithoutTrailingNumbers(module)));
+}
+
+// Numbers at the end of a name do not count.
+bool IsInLayer(absl::string_view module) {
+  const absl::string_view name = WithoutTrailingNumbers(module);
+  return BeforeFirstNumber(name) != name;
 }
 
 // "h.#" for "h.#.attn.c_attn": up to the first number. Empty without one.
@@ -125,6 +131,7 @@ std::optional<int64_t> HiddenSize(const io::TensorSource& source) {
 ShapeEvidence::ShapeEvidence(const io::TensorSource& source, const ModelFacts& facts)
     : num_experts_(facts.num_experts) {
   FindVocabulary(source, facts);
+  FindHeadsWithoutWeight(source);
   FindExperts(source);
   FindMultiheads(source);
   FindTransposed(source);
@@ -140,18 +147,30 @@ void ShapeEvidence::FindVocabulary(const io::TensorSource& source, const ModelFa
     has_token_embedding_ = true;
   });
   for (const int64_t size : hidden) vocab_sizes_.erase(size);  // as many rows would show nothing
+}
+
+void ShapeEvidence::FindHeadsWithoutWeight(const io::TensorSource& source) {
+  // By module: whether there are other modules in it.
+  std::vector<absl::string_view> heads;
+  absl::flat_hash_map<absl::string_view, bool> is_parent;
   for (const io::TensorInfo& tensor : source.tensors()) {
     if (LastPartOf(tensor.name) != "bias" || tensor.shape.rank() != 1 || !vocab_sizes_.contains(tensor.shape[0]))
       continue;
     const absl::string_view module = ParentOf(tensor.name);
-    if (module.empty() || source.Find(absl::StrCat(module, kWeight)) != nullptr) continue;
-    heads_without_weight_.emplace_back(module);
-    // With other modules in it, the linear layer is one of them: "lm_head.decoder" beside "lm_head.dense".
-    const std::string inside = absl::StrCat(module, ".");
-    const bool is_parent = absl::c_any_of(source.tensors(), [&](const io::TensorInfo& other) {
-      return absl::StartsWith(other.name, inside) && other.name != tensor.name;
-    });
-    if (is_parent) heads_without_weight_.push_back(absl::StrCat(inside, "decoder"));
+    if (module.empty() || IsInLayer(module) || source.Find(absl::StrCat(module, kWeight)) != nullptr) continue;
+    if (is_parent.try_emplace(module, false).second) heads.push_back(module);
+  }
+  if (heads.empty()) return;
+  for (const io::TensorInfo& tensor : source.tensors()) {
+    // From the grandparent on: the parent of a tensor is its own module.
+    for (absl::string_view path = ParentOf(ParentOf(tensor.name)); !path.empty(); path = ParentOf(path)) {
+      if (const auto it = is_parent.find(path); it != is_parent.end()) it->second = true;
+    }
+  }
+  for (const absl::string_view head : heads) {
+    heads_without_weight_.emplace_back(head);
+    // The linear layer is one of them: "lm_head.decoder" beside "lm_head.dense".
+    if (is_parent[head]) heads_without_weight_.push_back(absl::StrCat(head, ".decoder"));
   }
 }
 
@@ -224,8 +243,7 @@ std::string ShapeEvidence::Vocabulary(absl::string_view module, const Shape& sha
   if (shape.rank() != 2) return "";
   const auto it = vocab_sizes_.find(shape[0]);
   if (it == vocab_sizes_.end()) return "";
-  const absl::string_view name = WithoutTrailingNumbers(module);
-  if (BeforeFirstNumber(name) != name) return "";  // in a layer
+  if (IsInLayer(module)) return "";
   return absl::StrCat(shape[0], " rows = ", it->second);
 }
 

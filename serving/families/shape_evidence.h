@@ -30,7 +30,8 @@ class ShapeEvidence {
   std::string Transposed(absl::string_view module, const Shape& shape) const;
   // A row for each token: outside of the layers, and as many rows as the vocabulary.
   std::string Vocabulary(absl::string_view module, const Shape& shape) const;
-  // Modules without a weight that have a bias with an element for each token: heads that use the embedding's tensor.
+  // Modules without a weight, outside of the layers, that have a bias with an element for each token: heads that use
+  // the embedding's tensor.
   const std::vector<std::string>& heads_without_weight() const { return heads_without_weight_; }
   // Whether there is an embedding of tokens.
   bool has_token_embedding() const { return has_token_embedding_; }
@@ -45,6 +46,7 @@ class ShapeEvidence {
 
  private:
   void FindVocabulary(const io::TensorSource& source, const ModelFacts& facts);
+  void FindHeadsWithoutWeight(const io::TensorSource& source);
   void FindExperts(const io::TensorSource& source);
   void FindMultiheads(const io::TensorSource& source);
   void FindTransposed(const io::TensorSource& source);
