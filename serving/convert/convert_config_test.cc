@@ -189,7 +189,9 @@ TEST(ConvertConfigTest, FamiliesAndSplitGroups) {
       ParseConvertConfig("schema: 1 base: 'w8a16' family { name: 'mine' model_type: ['a', 'b'] head: 'out' }", "c");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_EQ(config->families.size(), 1u);
-  EXPECT_EQ(config->families[0].heads, std::vector<std::string>{"out"});
+  ASSERT_EQ(config->families[0].patterns.size(), 1u);
+  EXPECT_EQ(config->families[0].patterns[0].first, Role::kHead);
+  EXPECT_EQ(config->families[0].patterns[0].second, std::vector<std::string>{"out"});
   EXPECT_THAT(
       std::string(
           ParseConvertConfig("schema: 1 base: 'w8a16' family { name: 'mine' head: '(' }", "c").status().message()),

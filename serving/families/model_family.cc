@@ -74,23 +74,30 @@ bool IsOfPart(const ModelFamily& family, const ModelFacts& facts) {
                      [&](const std::string& type) { return HasType(family, Plain(type)); });
 }
 
-struct Patterns {
-  const char* field;
-  const Strings& patterns;
+// The fields that hold patterns for the names of modules, in the order in which they are tried.
+struct PatternField {
+  const char* name;
+  Role role;
+  const Strings& (config::ModelFamily::*get)() const;
 };
-std::vector<Patterns> PatternsOf(const config::ModelFamily& m) {
-  return {{"linear", m.linear()},         {"head", m.head()},
-          {"embedding", m.embedding()},   {"norm", m.norm()},
-          {"router", m.router()},         {"positions", m.positions()},
-          {"transposed", m.transposed()}, {"classifier", m.classifier()},
-          {"tower", m.tower()},           {"mtp", m.mtp()}};
-}
+constexpr PatternField kPatternFields[] = {
+    {"linear", Role::kLinear, &config::ModelFamily::linear},
+    {"head", Role::kHead, &config::ModelFamily::head},
+    {"embedding", Role::kEmbedding, &config::ModelFamily::embedding},
+    {"norm", Role::kNorm, &config::ModelFamily::norm},
+    {"router", Role::kRouter, &config::ModelFamily::router},
+    {"positions", Role::kPositions, &config::ModelFamily::positions},
+    {"transposed", Role::kTransposed, &config::ModelFamily::transposed},
+    {"classifier", Role::kClassifier, &config::ModelFamily::classifier},
+    {"mtp", Role::kMtp, &config::ModelFamily::mtp},
+};
 
 absl::Status Check(const config::ModelFamily& message, const config::Place& place) {
   if (message.name().empty()) return place.Error("a family needs a name");
-  for (const auto& [field, patterns] : PatternsOf(message)) {
-    AQT_RETURN_IF_ERROR(CheckPatterns(message, field, patterns, place));
+  for (const PatternField& field : kPatternFields) {
+    AQT_RETURN_IF_ERROR(CheckPatterns(message, field.name, (message.*field.get)(), place));
   }
+  AQT_RETURN_IF_ERROR(CheckPatterns(message, "tower", message.tower(), place));
   for (int i = 0; i < message.fused_size(); ++i) {
     if (message.fused(i).part_size() < 2) {
       return place.In(message, "fused", i).Error("a fused group needs at least two parts");
@@ -109,18 +116,13 @@ ModelFamily ToFamily(const config::ModelFamily& message) {
   family.name = message.name();
   family.model_types = ToVector(message.model_type());
   family.architectures = ToVector(message.architecture());
-  family.linear = ToVector(message.linear());
-  family.heads = ToVector(message.head());
   family.tied_heads = ToVector(message.tied_head());
-  family.embeddings = ToVector(message.embedding());
-  family.norms = ToVector(message.norm());
-  family.routers = ToVector(message.router());
-  family.positions = ToVector(message.positions());
-  family.transposed = ToVector(message.transposed());
-  family.classifiers = ToVector(message.classifier());
+  for (const PatternField& field : kPatternFields) {
+    const Strings& patterns = (message.*field.get)();
+    if (!patterns.empty()) family.patterns.emplace_back(field.role, ToVector(patterns));
+  }
   family.towers = ToVector(message.tower());
   if (message.has_has_towers()) family.has_towers = message.has_towers();
-  family.mtp = ToVector(message.mtp());
   for (const config::FusedGroup& group : message.fused()) family.fused.push_back(ToVector(group.part()));
   for (const config::ExpertName& name : message.expert_name()) {
     family.expert_names.emplace_back(name.stored(), name.asked());

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "configs/config_text.h"
 #include "configs/families.pb.h"
+#include "serving/families/role.h"
 #include "serving/formats/model_facts.h"
 
 namespace aqt::serving {
@@ -22,8 +23,10 @@ struct ModelFamily {
   std::string name;
   std::vector<std::string> model_types;
   std::vector<std::string> architectures;
-  std::vector<std::string> linear, heads, classifiers, embeddings, norms, routers, positions, transposed, towers,
-      mtp;  // RE2
+  // The patterns (RE2) of each role that has some, in the order in which roles are tried; those of towers, of which a
+  // part of a path must be one, are apart.
+  std::vector<std::pair<Role, std::vector<std::string>>> patterns;
+  std::vector<std::string> towers;
   std::vector<std::string> tied_heads;
   std::optional<bool> has_towers;
   std::vector<std::vector<std::string>> fused;

@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "aqt/io/printable.h"
 #include "re2/re2.h"
 #include "serving/families/module_name.h"
@@ -18,19 +16,6 @@ namespace aqt::serving {
 namespace {
 
 re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
-
-// In the order of the fields of configs/families.proto.
-std::vector<std::pair<Role, const std::vector<std::string>*>> PatternsOf(const ModelFamily& family) {
-  return {{Role::kLinear, &family.linear},
-          {Role::kHead, &family.heads},
-          {Role::kEmbedding, &family.embeddings},
-          {Role::kNorm, &family.norms},
-          {Role::kRouter, &family.routers},
-          {Role::kPositions, &family.positions},
-          {Role::kTransposed, &family.transposed},
-          {Role::kClassifier, &family.classifiers},
-          {Role::kMtp, &family.mtp}};
-}
 
 RE2::Options Options() {
   RE2::Options options(RE2::Quiet);
@@ -43,15 +28,19 @@ std::string AnyOf(const std::vector<std::string>& patterns) {
   return absl::StrCat("(?:", absl::StrJoin(patterns, "|"), ")");
 }
 
+// Of a role that the family tells.
+std::string WhyOf(const ModelFamily& family) {
+  return family.for_every_model() ? "" : absl::StrCat("model family ", family.name);
+}
+
 }  // namespace
 
 // All roles are one expression with a group for each, in order: compiling takes longer than matching a small model.
 class ModuleRoles::Names {
  public:
-  explicit Names(const ModelFamily& family) : pattern_(Pattern(family), Options()) {
-    if (!family.for_every_model()) why_ = absl::StrCat("model family ", family.name);
+  explicit Names(const ModelFamily& family) : why_(WhyOf(family)), pattern_(Pattern(family), Options()) {
     const std::map<std::string, int>& groups = pattern_.NamedCapturingGroups();
-    for (const auto& [role, patterns] : PatternsOf(family)) {
+    for (const auto& [role, patterns] : family.patterns) {
       if (const auto it = groups.find(GroupOf(role)); it != groups.end()) groups_.emplace_back(role, it->second);
     }
   }
@@ -73,9 +62,8 @@ class ModuleRoles::Names {
   static std::string GroupOf(Role role) { return absl::StrCat("aqt_role_", static_cast<int>(role)); }
   static std::string Pattern(const ModelFamily& family) {
     std::vector<std::string> roles;
-    for (const auto& [role, patterns] : PatternsOf(family)) {
-      if (patterns->empty()) continue;
-      roles.push_back(absl::StrCat("(?P<", GroupOf(role), ">(?:.*\\.)?", AnyOf(*patterns), ")"));
+    for (const auto& [role, patterns] : family.patterns) {
+      roles.push_back(absl::StrCat("(?P<", GroupOf(role), ">(?:.*\\.)?", AnyOf(patterns), ")"));
     }
     return absl::StrJoin(roles, "|");
   }
@@ -87,61 +75,10 @@ class ModuleRoles::Names {
 
 // The names of towers of one family, of which a part of a path must be one.
 struct ModuleRoles::Towers {
-  explicit Towers(const ModelFamily& family)
-      : why(family.for_every_model() ? "" : absl::StrCat("model family ", family.name)),
-        pattern(AnyOf(family.towers), Options()) {}
+  explicit Towers(const ModelFamily& family) : why(WhyOf(family)), pattern(AnyOf(family.towers), Options()) {}
   std::string why;
   RE2 pattern;
 };
-
-absl::string_view ToString(Role role) {
-  switch (role) {
-    case Role::kLinear: return "linear";
-    case Role::kTower: return "vision or audio tower";
-    case Role::kHead: return "output head";
-    case Role::kEmbedding: return "embedding";
-    case Role::kNorm: return "norm";
-    case Role::kRouter: return "router";
-    case Role::kPositions: return "relative positions";
-    case Role::kClassifier: return "classifier";
-    case Role::kMtp: return "multi-token prediction";
-    case Role::kMultihead: return "projection of nn.MultiheadAttention";
-    case Role::kTransposed: return "transposed";
-    case Role::kConvolution: return "convolution";
-    case Role::kExperts: return "experts in one tensor";
-  }
-  return "?";
-}
-
-bool IsBuiltInIgnored(Role role) {
-  switch (role) {
-    case Role::kTower:
-    case Role::kHead:
-    case Role::kEmbedding:
-    case Role::kNorm:
-    case Role::kRouter:
-    case Role::kPositions:
-    case Role::kClassifier:
-    case Role::kMtp:
-    case Role::kMultihead: return true;
-    case Role::kLinear:
-    case Role::kTransposed:
-    case Role::kConvolution:
-    case Role::kExperts: return false;
-  }
-  return false;
-}
-
-bool IsOutsideOfLinear(Role role) {
-  switch (role) {
-    case Role::kHead:
-    case Role::kEmbedding:
-    case Role::kNorm:
-    case Role::kRouter:
-    case Role::kPositions: return true;
-    default: return false;
-  }
-}
 
 ModuleRoles::ModuleRoles() { AddFamilies({}, {}); }
 

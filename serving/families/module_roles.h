@@ -5,7 +5,6 @@
 // families decides by name. Evidence decides what it does not know: the shapes of the weights, of their biases and of
 // their neighbours, and the numbers in config.json.
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,35 +15,11 @@
 #include "aqt/core/shape.h"
 #include "aqt/io/tensor_source.h"
 #include "serving/families/model_family.h"
+#include "serving/families/role.h"
 #include "serving/families/shape_evidence.h"
 #include "serving/formats/model_facts.h"
 
 namespace aqt::serving {
-
-enum class Role : uint8_t {
-  kLinear,
-  // These stay in floating point unless a rule overrides the built-in list.
-  kTower,
-  kHead,
-  kEmbedding,
-  kNorm,
-  kRouter,
-  kPositions,  // a table of relative positions
-  kClassifier,
-  kMtp,        // a part of multi-token prediction that servers load in floating point
-  kMultihead,  // read by nn.MultiheadAttention, which does not call the module
-  // These cannot be quantized.
-  kTransposed,   // stores [in, out]
-  kConvolution,  // rank 3 or more
-  kExperts,      // all experts in one tensor of rank 3 or more
-};
-// "embedding", "output head", ...
-absl::string_view ToString(Role role);
-// Whether the built-in ignore list has it.
-bool IsBuiltInIgnored(Role role);
-// Whether such a module is not of the class Linear, or nearly always on the ignore list of those who quantize by class:
-// embeddings, heads, norms, routers and tables of positions. "Linear" covers towers and classifiers, for example.
-bool IsOutsideOfLinear(Role role);
 
 struct ModuleRole {
   Role role = Role::kLinear;
