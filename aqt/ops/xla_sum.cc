@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/bind_one.h"
@@ -58,13 +59,7 @@ class XlaSumOp : public CompositeBase {
   const Axes& axes() const { return axes_; }
 
  private:
-  Axes Kept(int64_t rank) const {
-    Axes kept;
-    for (int64_t axis = 0; axis < rank; ++axis) {
-      if (std::find(axes_.begin(), axes_.end(), axis) == axes_.end()) kept.push_back(axis);
-    }
-    return kept;
-  }
+  Axes Kept(int64_t rank) const { return RemainingAxes(rank, axes_, {}); }
 
   const Axes axes_;
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/reduce.h"
@@ -48,9 +49,7 @@ void SumInDType(const EinsumOperand& operand, const ArrayRef& view, void* out) {
   ArrayRef left = view;
   for (size_t i = 0; i + 1 < sums.size(); ++i) {
     Shape shape;
-    for (int64_t axis = 0; axis < left.shape.rank(); ++axis) {
-      if (std::find(sums[i].begin(), sums[i].end(), axis) == sums[i].end()) shape.push_back(left.shape[axis]);
-    }
+    for (const int64_t axis : RemainingAxes(left.shape.rank(), sums[i], {})) shape.push_back(left.shape[axis]);
     ArrayBuilder builder(view.dtype, shape);
     kernels::SumAsXla(left, sums[i], builder.data());
     sum = std::move(builder).Build();
