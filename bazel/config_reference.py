@@ -35,7 +35,7 @@ A list is written as `axes: [0, 1]`, or by naming the field more than once. A fi
 written in braces, even if it is empty: `abs_max {}`.
 
 To print a configuration with its base filled in, use `aqt config KIND FILE`, or in C++ `ToText(*DotGeneralFromText(text))`
-and `ToText(*InjectConfigFromText(text))` (`aqt/transforms/inject_proto.h`), or for the converter
+and `ToText(*InjectConfigFromText(text))` (`aqt/transforms/quantize/inject_proto.h`), or for the converter
 `aqt plan --config FILE --print-effective-config`. Mistakes are reported with `file:line:column`.
 """
 

@@ -34,7 +34,7 @@ PARTS = {"core": "Contractions, numerics, calibration", "layers": "Layers, calib
 INTRODUCTION = """# Features
 
 What AQT v2 offers, and where it is here: the numbered list of its features, the tests that show each of them, and the
-page that explains it. Behind them is what is here of AQT's older stacks (`jax_legacy`), with the numbers of the same list. Generated from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/docs:docs_test`
+page that explains it. Behind them is what is here of AQT's older stacks (`jax_legacy`), with the numbers of the same list. Generated from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/repo/docs:docs_test`
 checks that every test and heading that is named exists.
 
 "part" works except for what the note says; "left out" is not planned. Recorded cases of AQT itself are in

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the picture of docs/design/architecture.md from the BUILD files.
+"""Writes the picture and the table of docs/design/architecture.md.
 
-usage: bazel/room_picture.py          writes the picture into the page
-       bazel/room_picture.py --check  fails when the picture is not what it would write
+usage: bazel/room_picture.py          writes them into the page
+       bazel/room_picture.py --check  fails when they are not what it would write
 
-A box is a folder with libraries. An arrow means that a library of the upper box depends on one of the lower box. Left out is
-an arrow where a longer way leads to the same box.
+The picture comes from the BUILD files. A box is a folder with libraries, with its rooms. An arrow means that a library of the
+upper box depends on one of the lower box; an arrow is left out where a longer way leads to the same box. The table is that of
+bazel/rooms.py.
 """
 import pathlib
 import sys
@@ -13,28 +14,30 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import build_files  # noqa: E402  pylint: disable=wrong-import-position
 import generated_page  # noqa: E402  pylint: disable=wrong-import-position
+from rooms import ROOMS, house_of  # noqa: E402  pylint: disable=wrong-import-position
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = "docs/design/architecture.md"
-BEGIN = "<!-- made by bazel/room_picture.py; do not edit -->\n"
-END = "<!-- end of the picture -->\n"
+BEGIN = "<!-- {}, made by bazel/room_picture.py; do not edit -->\n"
+END = "<!-- end of {} -->\n"
 FOLDERS = ("aqt/", "configs", "serving")  # tests and examples may use nearly everything
 
 
 def arrows(targets):
-    """{folder: the folders that its libraries use}, and the set of the folders that only tests use."""
+    """{house: the houses that its libraries use}, {house: its rooms}, and the set of the houses that only tests use."""
     libraries = [target for target in targets.values() if target.package.startswith(FOLDERS) and target.rule != "alias" and
                  not target.rule.endswith("_test")]
-    shipped = {target.package for target in libraries if not target.testonly}
-    used = {target.package: set() for target in libraries}
+    shipped = {house_of(target.package) for target in libraries if not target.testonly}
+    used, rooms = {}, {}
     for target in libraries:
-        if target.testonly and target.package in shipped:
+        house = house_of(target.package)
+        used.setdefault(house, set())
+        if target.package != house:
+            rooms.setdefault(house, set()).add(target.package[len(house) + 1:])
+        if target.testonly and house in shipped:
             continue  # a test utility beside the libraries
-        for dep in target.deps:
-            package = dep[2:].split(":")[0]
-            if dep.startswith("//") and package in used and package != target.package:
-                used[target.package].add(package)
-    return used, set(used) - shipped
+        used[house] |= {house_of(dep[2:].split(":")[0]) for dep in target.deps if dep.startswith("//")} - {house}
+    return {house: others & set(used) for house, others in used.items()}, rooms, set(used) - shipped
 
 
 def below(used, folder, seen=()):
@@ -46,41 +49,43 @@ def below(used, folder, seen=()):
 
 def reduced(used):
     """Without the arrows that a longer way replaces."""
+    for folder in used:
+        below(used, folder)
     return {folder: {other for other in direct if not any(other in below(used, third) for third in direct - {other})}
             for folder, direct in used.items()}
 
 
 def picture(targets):
     """As a Mermaid diagram, which GitHub draws."""
-    used, testonly = arrows(targets)
-    houses = {}
-    for folder in sorted(used):
-        parts = folder.rsplit("/", 1)
-        # aqt/quant and serving have rooms; aqt/core is a box of the top level.
-        houses.setdefault(parts[0] if len(parts) == 2 and parts[0] != "aqt" else "", []).append(folder)
-
-    def box(folder, indent):
-        name = folder.rsplit("/", 1)[1] if folder in sum((houses[h] for h in houses if h), []) else folder
-        return f'{indent}{folder.replace("/", "_")}["{name}"]'
+    used, rooms, testonly = arrows(targets)
     lines = ["```mermaid", "flowchart TB"]
-    for house, folders in sorted(houses.items(), reverse=True):
-        if house:
-            lines.append(f'  subgraph {house.replace("/", "_")}["{house}"]')
-        lines += [box(folder, "    " if house else "  ") for folder in folders]
-        if house:
-            lines.append("  end")
-    for folder, others in sorted(reduced(used).items()):
-        arrow = "-.->" if folder in testonly else "-->"
-        lines += [f'  {folder.replace("/", "_")} {arrow} {other.replace("/", "_")}' for other in sorted(others)]
+    for house in sorted(used):
+        label = "<br>".join([f"<b>{house}</b>"] + ([" · ".join(sorted(rooms[house]))] if house in rooms else []))
+        lines.append(f'  {house.replace("/", "_")}["{label}"]')
+    for house, others in sorted(reduced(used).items()):
+        arrow = "-.->" if house in testonly else "-->"
+        lines += [f'  {house.replace("/", "_")} {arrow} {other.replace("/", "_")}' for other in sorted(others)]
     return "\n".join(lines + ["```", ""])
 
 
+def table():
+    """The rows of the rooms."""
+    lines = ["| room | holds | may use |", "|---|---|---|"]
+    for name, room in ROOMS.items():
+        holds = room.holds + ("; only for tests" if room.testonly else "")
+        lines.append(f"| `{name}` | {holds} | " + ", ".join(f"`{other}`" for other in room.uses) + (" |" if room.uses else "|"))
+    return "\n".join(lines + [""])
+
+
 def page(old, targets):
-    """The page with its picture made anew."""
-    if old.count(BEGIN) != 1 or old.count(END) != 1:
-        raise ValueError(f"{PAGE} does not have the two lines around the picture: {BEGIN}{END}")
-    head, rest = old.split(BEGIN)
-    return head + BEGIN + picture(targets) + END + rest.split(END)[1]
+    """The page with its picture and its table made anew."""
+    for part, text in (("picture", picture(targets)), ("table", table())):
+        begin, end = BEGIN.format(part), END.format(part)
+        if old.count(begin) != 1 or old.count(end) != 1:
+            raise ValueError(f"{PAGE} does not have the two lines around the {part}: {begin}{end}")
+        head, rest = old.split(begin)
+        old = head + begin + text + end + rest.split(end)[1]
+    return old
 
 
 def main(arguments):

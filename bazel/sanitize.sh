@@ -14,11 +14,11 @@ cd "$(dirname "$0")/.." || exit 2
 # Left out, with the reason: a target that a sanitizer cannot say anything about.
 left_out="
 //tests/consumer_test:consumer_test  builds in a Bazel of its own, which has no sanitizer
-//tests/arrows:arrows_test           Python over the source tree, runs no code of ours
-//tests/docs:docs_test               Python over the source tree, runs no code of ours
-//tests/format:format_test           Python over the source tree, runs no code of ours
-//tests/headers:headers_test         Python over the source tree, runs no code of ours
-//tests/scripts:scripts_test         Python around shell scripts, runs no code of ours
+//tests/repo/arrows:arrows_test           Python over the source tree, runs no code of ours
+//tests/repo/docs:docs_test               Python over the source tree, runs no code of ours
+//tests/repo/format:format_test           Python over the source tree, runs no code of ours
+//tests/repo/headers:headers_test         Python over the source tree, runs no code of ours
+//tests/repo/scripts:scripts_test         Python around shell scripts, runs no code of ours
 //aqt/collective:mpi_group_test      a program under MPI, whose library leaks and is not instrumented
 //tests/e2e:data_parallel_mpi_test  a program under MPI, as above; data_parallel_test runs it on threads
 //examples/minilm:fetch_test         Python around a download, runs no code of ours

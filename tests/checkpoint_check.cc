@@ -11,14 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/checkpoint.h"
+#include "aqt/io/tensors/checkpoint.h"
 #include "nlohmann/json.hpp"
 #include "serving/convert/convert_job.h"
 #include "serving/convert/output.h"
-#include "serving/convert/plan.h"
-#include "serving/convert/rules.h"
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
+#include "serving/plan/plan.h"
+#include "serving/plan/rules.h"
 
 namespace aqt {
 namespace {

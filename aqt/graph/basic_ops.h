@@ -157,7 +157,7 @@ Value Iota(DType dtype, const Shape& shape, int64_t axis,
 Value RandomBits(const Operand& key, const Shape& shape);
 
 // `out` defaults to the dtype of lhs, or s32 for integers. Operands have one dtype, or are both integers, or lhs is
-// f16, bf16 or f32 and rhs s8, s4 or s2: their sums are those of aqt/kernels/digits.h.
+// f16, bf16 or f32 and rhs s8, s4 or s2: their sums are those of aqt/kernels/digits/digits.h.
 Value DotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, std::optional<DType> out = std::nullopt);
 // Contracts lhs's last axis with rhs's first: [..., K] x [K, ...].
 Value MatMul(const Operand& lhs, const Operand& rhs);

@@ -13,13 +13,13 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
 #include "aqt/kernels/contraction.h"
-#include "aqt/kernels/cumulative.h"
-#include "aqt/kernels/elementwise.h"
-#include "aqt/kernels/gather.h"
-#include "aqt/kernels/noise.h"
-#include "aqt/kernels/pad.h"
-#include "aqt/kernels/reduce.h"
-#include "aqt/kernels/reduce_window.h"
+#include "aqt/kernels/elementwise/elementwise.h"
+#include "aqt/kernels/move/gather.h"
+#include "aqt/kernels/move/pad.h"
+#include "aqt/kernels/random/noise.h"
+#include "aqt/kernels/reduce/cumulative.h"
+#include "aqt/kernels/reduce/reduce.h"
+#include "aqt/kernels/reduce/reduce_window.h"
 
 namespace aqt {
 namespace {

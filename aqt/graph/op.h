@@ -20,9 +20,9 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/composite.h"
-#include "aqt/kernels/elementwise.h"
-#include "aqt/kernels/pad.h"
-#include "aqt/kernels/reduce.h"
+#include "aqt/kernels/elementwise/elementwise.h"
+#include "aqt/kernels/move/pad.h"
+#include "aqt/kernels/reduce/reduce.h"
 
 namespace aqt {
 

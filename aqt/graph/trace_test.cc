@@ -11,7 +11,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
-#include "aqt/graph/eval.h"
+#include "aqt/graph/interpret/eval.h"
 #include "aqt/graph/program.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"

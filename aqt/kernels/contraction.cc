@@ -7,14 +7,14 @@
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/digits.h"
-#include "aqt/kernels/gemm.h"
-#include "aqt/kernels/gemm_product.h"
-#include "aqt/kernels/gemm_table.h"
-#include "aqt/kernels/operand.h"
-#include "aqt/kernels/pack.h"
-#include "aqt/kernels/target.h"
+#include "aqt/kernels/digits/digits.h"
+#include "aqt/kernels/gemm/gemm.h"
+#include "aqt/kernels/gemm/product.h"
+#include "aqt/kernels/gemm/table.h"
+#include "aqt/kernels/panels/operand.h"
+#include "aqt/kernels/panels/pack.h"
 
 namespace aqt::kernels {
 namespace {

@@ -13,7 +13,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 #include "gtest/gtest.h"
 
 namespace aqt::kernels {

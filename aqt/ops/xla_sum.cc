@@ -19,7 +19,7 @@
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/op.h"
-#include "aqt/kernels/xla_sum.h"
+#include "aqt/kernels/reduce/xla_sum.h"
 
 namespace aqt::internal {
 namespace {

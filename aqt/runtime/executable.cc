@@ -15,15 +15,15 @@
 #include "aqt/core/memory_source.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
-#include "aqt/graph/eval.h"
 #include "aqt/graph/eval_op.h"
-#include "aqt/graph/interpret.h"
-#include "aqt/runtime/array_pool.h"
-#include "aqt/runtime/buffer_pool.h"
-#include "aqt/runtime/fused_program.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/graph/interpret/interpret.h"
+#include "aqt/runtime/fusion/fused_program.h"
+#include "aqt/runtime/memory/array_pool.h"
+#include "aqt/runtime/memory/buffer_pool.h"
 #include "aqt/runtime/plan.h"
 #include "aqt/runtime/profile.h"
-#include "aqt/runtime/simplify.h"
+#include "aqt/transforms/simplify.h"
 
 namespace aqt {
 namespace {

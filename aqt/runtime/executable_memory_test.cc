@@ -9,7 +9,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/grad.h"
+#include "aqt/graph/interpret/grad.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/functions.h"
 #include "aqt/runtime/executable.h"

@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "aqt/runtime/arena_layout.h"
-#include "aqt/runtime/elementwise_op.h"
-#include "aqt/runtime/fused_kernel.h"
-#include "aqt/runtime/fusion.h"
-#include "aqt/runtime/strided_copy.h"
+#include "aqt/runtime/fusion/elementwise_op.h"
+#include "aqt/runtime/fusion/fused_kernel.h"
+#include "aqt/runtime/fusion/fusion.h"
+#include "aqt/runtime/fusion/strided_copy.h"
+#include "aqt/runtime/memory/arena_layout.h"
 
 namespace aqt::internal {
 namespace {

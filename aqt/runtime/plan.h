@@ -13,8 +13,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/graph/program.h"
-#include "aqt/runtime/fused_program.h"
-#include "aqt/runtime/op_kernels.h"
+#include "aqt/runtime/fusion/fused_program.h"
+#include "aqt/runtime/fusion/op_kernels.h"
 
 namespace aqt::internal {
 

@@ -16,9 +16,9 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/depends_on.h"
 #include "aqt/graph/eval_op.h"
-#include "aqt/graph/rewrite.h"
-#include "aqt/ops/fp8_packed_dot.h"
-#include "aqt/ops/packed_contraction.h"
+#include "aqt/graph/interpret/rewrite.h"
+#include "aqt/ops/contraction/packed_contraction.h"
+#include "aqt/ops/fp8/fp8_packed_dot.h"
 #include "aqt/runtime/executable.h"
 
 namespace aqt {

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/graph/eval.h"
+#include "aqt/graph/interpret/eval.h"
 #include "aqt/graph/program.h"
 
 namespace aqt {

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "aqt/kernels/verbose.h"
+#include "aqt/core/machine/verbose.h"
 
 namespace aqt {
 namespace {

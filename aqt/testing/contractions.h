@@ -8,8 +8,8 @@
 #include "absl/types/span.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/contraction/contractions.h"
 #include "aqt/ops/contraction_dims.h"
-#include "aqt/ops/contractions.h"
 
 namespace aqt::testing {
 

@@ -7,7 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "aqt/core/executor.h"
-#include "aqt/kernels/thread_pool.h"
+#include "aqt/core/machine/thread_pool.h"
 
 namespace aqt::testing {
 

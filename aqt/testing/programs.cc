@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/eval.h"
-#include "aqt/graph/grad.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/graph/interpret/grad.h"
 #include "aqt/testing/random.h"
 
 namespace aqt::testing {

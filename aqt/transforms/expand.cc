@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/rewrite.h"
+#include "aqt/graph/interpret/rewrite.h"
 
 namespace aqt {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
-#include "aqt/transforms/amp_proto.h"
-#include "aqt/transforms/inject_proto.h"
+#include "aqt/transforms/precision/amp_proto.h"
+#include "aqt/transforms/quantize/inject_proto.h"
 #include "examples/common/user_path.h"
 
 namespace examples {

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/transforms/amp.h"
-#include "aqt/transforms/inject.h"
+#include "aqt/transforms/precision/amp.h"
+#include "aqt/transforms/quantize/inject.h"
 
 namespace examples {
 

@@ -11,9 +11,9 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/safetensors.h"
 
 namespace digits {
 namespace {

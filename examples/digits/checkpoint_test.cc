@@ -13,7 +13,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/io/file.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "examples/digits/dataset.h"
 #include "examples/digits/mlp.h"
 #include "gtest/gtest.h"

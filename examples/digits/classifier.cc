@@ -10,9 +10,9 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
-#include "aqt/graph/eval.h"
-#include "aqt/nn/dense.h"
-#include "aqt/nn/parameter.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/nn/layers/dense.h"
+#include "aqt/nn/layers/parameter.h"
 #include "aqt/ops/functions.h"
 
 namespace digits {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/nn/trainer.h"
+#include "aqt/nn/train/trainer.h"
 #include "examples/digits/served_model.h"
 
 namespace digits {

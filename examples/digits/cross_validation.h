@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "aqt/transforms/inject.h"
+#include "aqt/transforms/quantize/inject.h"
 #include "examples/digits/dataset.h"
 #include "examples/digits/training.h"
 

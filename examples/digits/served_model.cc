@@ -9,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/nn/state_file.h"
-#include "aqt/transforms/inject_proto.h"
-#include "aqt/transforms/serve.h"
+#include "aqt/nn/train/state_file.h"
+#include "aqt/transforms/quantize/inject_proto.h"
+#include "aqt/transforms/quantize/serve.h"
 
 namespace digits {
 namespace {

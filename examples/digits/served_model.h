@@ -12,7 +12,7 @@
 #include "aqt/core/array.h"
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
-#include "aqt/transforms/inject.h"
+#include "aqt/transforms/quantize/inject.h"
 #include "examples/digits/classifier.h"
 
 namespace digits {

@@ -7,9 +7,9 @@
 #include "absl/strings/str_format.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/nn/batch_order.h"
-#include "aqt/nn/optimizer.h"
-#include "aqt/transforms/inject_proto.h"
+#include "aqt/nn/train/batch_order.h"
+#include "aqt/nn/train/optimizer.h"
+#include "aqt/transforms/quantize/inject_proto.h"
 
 namespace digits {
 namespace {

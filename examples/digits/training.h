@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "aqt/graph/program.h"
-#include "aqt/nn/trainer.h"
-#include "aqt/transforms/inject.h"
+#include "aqt/nn/train/trainer.h"
+#include "aqt/transforms/quantize/inject.h"
 #include "examples/digits/classifier.h"
 #include "examples/digits/dataset.h"
 

@@ -20,9 +20,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/core/machine/target_name.h"
 #include "aqt/io/standard_streams.h"
-#include "aqt/kernels/target.h"
-#include "aqt/kernels/target_name.h"
 #include "examples/common/parse_flags.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
@@ -39,7 +39,7 @@ namespace nn = aqt::nn;
 namespace ops = aqt::ops;
 
 constexpr char kFooter[] =
-    R"(MODE is f32, bf16, bf16+fp8 (the layers of aqt/nn/fp8_dense.h, with delayed scaling), or a preset for 8-bit floats
+    R"(MODE is f32, bf16, bf16+fp8 (the layers of aqt/nn/layers/fp8_dense.h, with delayed scaling), or a preset for 8-bit floats
 that a rule injects into the bf16 model: fp8_delayed, fp8_current, fp8_hybrid or fp8_mx. Parameters are f32 in each.
 
 The modes take turns, step by step, so that whatever else the machine does falls on all of them.)";

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
-#include "aqt/graph/rewrite.h"
+#include "aqt/graph/interpret/rewrite.h"
 #include "examples/digits/classifier.h"
 #include "examples/digits/line_chart.h"
 

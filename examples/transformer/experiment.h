@@ -14,10 +14,10 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/graph/program.h"
-#include "aqt/nn/trainer.h"
+#include "aqt/nn/train/trainer.h"
 #include "aqt/runtime/prepared_program.h"
-#include "aqt/transforms/amp.h"
-#include "aqt/transforms/inject.h"
+#include "aqt/transforms/precision/amp.h"
+#include "aqt/transforms/quantize/inject.h"
 #include "examples/transformer/model.h"
 
 namespace transformer {

@@ -2,12 +2,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/graph/context.h"
-#include "aqt/nn/attention.h"
-#include "aqt/nn/dense.h"
-#include "aqt/nn/dropout.h"
-#include "aqt/nn/embed.h"
-#include "aqt/nn/norm.h"
-#include "aqt/nn/parameter.h"
+#include "aqt/nn/layers/attention.h"
+#include "aqt/nn/layers/dense.h"
+#include "aqt/nn/layers/dropout.h"
+#include "aqt/nn/layers/embed.h"
+#include "aqt/nn/layers/norm.h"
+#include "aqt/nn/layers/parameter.h"
 #include "aqt/ops/functions.h"
 
 namespace transformer {

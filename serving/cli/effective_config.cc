@@ -8,15 +8,15 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/program.h"
-#include "aqt/graph/program_proto.h"
-#include "aqt/ops/composite_proto.h"
+#include "aqt/graph/saved/program_proto.h"
+#include "aqt/ops/saved/composite_proto.h"
 #include "aqt/quant/text/config_proto.h"
-#include "aqt/transforms/inject.h"
-#include "aqt/transforms/inject_outline.h"
-#include "aqt/transforms/inject_proto.h"
-#include "serving/convert/convert_config.h"
-#include "serving/convert/recipe.h"
+#include "aqt/transforms/quantize/inject.h"
+#include "aqt/transforms/quantize/inject_outline.h"
+#include "aqt/transforms/quantize/inject_proto.h"
 #include "serving/formats/quantization_config.h"
+#include "serving/plan/convert_config.h"
+#include "serving/plan/recipe.h"
 
 namespace aqt::serving {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensors/checkpoint.h"
 
 namespace aqt::serving {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensors/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/tools/test_util.h"

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "serving/convert/weight_loss.h"
 #include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"

@@ -15,11 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "aqt/io/file.h"
-#include "aqt/io/tensor_source.h"
-#include "serving/convert/calibration.h"
+#include "aqt/io/tensors/tensor_source.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/output.h"
-#include "serving/convert/plan.h"
+#include "serving/plan/calibration.h"
+#include "serving/plan/plan.h"
 #include "serving/tools/progress.h"
 
 namespace aqt::serving {

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/io/file.h"
-#include "serving/convert/recipe.h"
+#include "serving/plan/recipe.h"
 #include "serving/tools/progress.h"
 
 namespace aqt::serving {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "aqt/io/tensor_source.h"
-#include "aqt/io/tensor_spec.h"
+#include "aqt/io/tensors/tensor_source.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "serving/formats/quantization_config.h"
 
 namespace aqt::serving {

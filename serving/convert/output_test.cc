@@ -11,14 +11,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
 #include "aqt/io/file_testing.h"
+#include "aqt/io/tensors/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert/convert_job.h"
 #include "serving/convert/job_test_util.h"
-#include "serving/convert/recipe.h"
+#include "serving/plan/recipe.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/test_util.h"
 

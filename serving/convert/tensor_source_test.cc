@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
-#include "aqt/io/memory_source.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/memory_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert/carried_files.h"
@@ -21,9 +21,9 @@
 #include "serving/convert/inspect.h"
 #include "serving/convert/job_test_util.h"
 #include "serving/convert/output.h"
-#include "serving/convert/plan.h"
-#include "serving/convert/recipe.h"
 #include "serving/convert/verify.h"
+#include "serving/plan/plan.h"
+#include "serving/plan/recipe.h"
 #include "serving/tools/test_util.h"
 
 namespace aqt::serving {

@@ -23,9 +23,9 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
-#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/tensor_source.h"
 #include "serving/convert/carried_files.h"
 #include "serving/formats/scheme.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensors/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

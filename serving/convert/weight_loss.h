@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensor_spec.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "serving/formats/scheme.h"
 #include "serving/formats/weight_rules.h"
 

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensors/tensor_source.h"
 #include "serving/families/model_family.h"
 #include "serving/families/role.h"
 #include "serving/families/shape_evidence.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "aqt/io/memory_source.h"
+#include "aqt/io/tensors/memory_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/families/zero_tensors.h"

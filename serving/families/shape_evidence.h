@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensors/tensor_source.h"
 #include "serving/formats/model_facts.h"
 
 namespace aqt::serving {

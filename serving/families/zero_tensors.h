@@ -9,7 +9,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/memory_source.h"
+#include "aqt/io/tensors/memory_source.h"
 
 namespace aqt::serving {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensors/tensor_source.h"
 #include "serving/formats/quantization_config.h"
 
 namespace aqt::serving {

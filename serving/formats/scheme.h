@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensor_spec.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "serving/formats/plain_quantized.h"
 #include "serving/formats/weight_format.h"
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
-#include "aqt/io/tensor_source.h"
+#include "aqt/io/tensors/tensor_source.h"
 #include "serving/formats/scheme.h"
 #include "serving/formats/weight_rules.h"
 

@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensor_spec.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "aqt/quant/weights/compressed_tensors.h"
 
 namespace aqt::serving {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
-#include "aqt/io/tensor_spec.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "aqt/quant/weights/compressed_tensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "aqt/core/array.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "gtest/gtest.h"
 
 namespace aqt::serving {

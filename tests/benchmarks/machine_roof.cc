@@ -12,7 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 
 namespace aqt::benchmarks {
 namespace {

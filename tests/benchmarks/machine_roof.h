@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "aqt/core/executor.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 
 namespace aqt::benchmarks {
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/executor.h"
-#include "aqt/kernels/target.h"
-#include "aqt/kernels/thread_pool.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/core/machine/thread_pool.h"
 #include "tests/digest/cases.h"
 #include "tests/digest/contraction.h"
 #include "tests/digest/hash.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 #include "tests/digest/cases.h"
 
 namespace aqt::digest {

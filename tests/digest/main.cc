@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 #include "tests/digest/cases.h"
 #include "tests/digest/digest.h"
 

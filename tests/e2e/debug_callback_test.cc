@@ -1,4 +1,4 @@
-#include "aqt/ops/debug_callback.h"
+#include "aqt/ops/scaling/debug_callback.h"
 
 #include <string>
 #include <utility>
@@ -10,17 +10,17 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/eval.h"
-#include "aqt/graph/grad.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/graph/interpret/grad.h"
 #include "aqt/graph/program.h"
-#include "aqt/graph/program_proto.h"
+#include "aqt/graph/saved/program_proto.h"
 #include "aqt/graph/trace.h"
-#include "aqt/ops/composite_proto.h"
+#include "aqt/ops/saved/composite_proto.h"
 #include "aqt/runtime/executable.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/status_matchers.h"
 #include "aqt/transforms/dce.h"
-#include "aqt/transforms/scalify.h"
+#include "aqt/transforms/precision/scalify.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

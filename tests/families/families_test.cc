@@ -14,12 +14,12 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
-#include "aqt/io/memory_source.h"
+#include "aqt/io/tensors/memory_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "serving/convert/plan.h"
-#include "serving/convert/recipe.h"
 #include "serving/formats/quantization_config.h"
+#include "serving/plan/plan.h"
+#include "serving/plan/recipe.h"
 #include "tests/families/agreement.h"
 
 namespace aqt::families {

@@ -10,10 +10,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
-#include "aqt/io/tensor_spec.h"
-#include "serving/convert/convert_config.h"
-#include "serving/convert/rules.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "serving/families/module_roles.h"
+#include "serving/plan/convert_config.h"
+#include "serving/plan/rules.h"
 #include "tests/fuzz/text_error.h"
 
 namespace serving = aqt::serving;

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
-#include "aqt/io/checkpoint.h"
+#include "aqt/io/tensors/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   aqt::io::IndexExtras extras;

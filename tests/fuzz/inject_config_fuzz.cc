@@ -17,8 +17,8 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
-#include "aqt/transforms/inject.h"
-#include "aqt/transforms/inject_proto.h"
+#include "aqt/transforms/quantize/inject.h"
+#include "aqt/transforms/quantize/inject_proto.h"
 #include "tests/fuzz/text_error.h"
 
 namespace {

@@ -9,11 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
-#include "aqt/io/tensor_spec.h"
-#include "serving/convert/rules.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/scheme.h"
+#include "serving/plan/rules.h"
 
 namespace serving = aqt::serving;
 using aqt::io::FileDType;

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/safetensors.h"
 
 namespace {
 

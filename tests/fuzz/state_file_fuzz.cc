@@ -22,9 +22,9 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
-#include "aqt/nn/state_file.h"
-#include "aqt/nn/train_step.h"
-#include "aqt/nn/trainer.h"
+#include "aqt/nn/train/state_file.h"
+#include "aqt/nn/train/train_step.h"
+#include "aqt/nn/train/trainer.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "aqt/quant/config/semantics.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden_check/parse_config.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/eval.h"
-#include "aqt/transforms/fold.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/transforms/quantize/fold.h"
 
 namespace aqt::golden {
 

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/ops/contraction_dims.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/semantics.h"
 #include "tests/golden_check/golden_case.h"
 #include "tests/golden_check/way.h"

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/tensor/qtensor.h"

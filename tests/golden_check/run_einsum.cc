@@ -6,7 +6,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config/builders.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/einsum.h"

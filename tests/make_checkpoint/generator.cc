@@ -12,7 +12,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/checkpoint.h"
+#include "aqt/io/tensors/checkpoint.h"
 
 namespace aqt::make_checkpoint {
 namespace {

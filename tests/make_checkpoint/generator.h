@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/safetensors.h"
 
 namespace aqt::make_checkpoint {
 

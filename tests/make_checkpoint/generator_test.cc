@@ -13,9 +13,9 @@
 #include "absl/types/span.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/checkpoint.h"
 #include "aqt/io/file.h"
-#include "aqt/io/safetensors.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "gtest/gtest.h"
 
 namespace aqt::make_checkpoint {

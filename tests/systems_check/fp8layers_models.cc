@@ -16,12 +16,12 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
-#include "aqt/graph/eval.h"
-#include "aqt/graph/grad.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/graph/interpret/grad.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
-#include "aqt/nn/fp8_dense.h"
-#include "aqt/nn/parameter.h"
+#include "aqt/nn/layers/fp8_dense.h"
+#include "aqt/nn/layers/parameter.h"
 #include "aqt/ops/functions.h"
 
 namespace aqt::systems {

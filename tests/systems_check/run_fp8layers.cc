@@ -17,13 +17,13 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/eval.h"
-#include "aqt/graph/grad.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/graph/interpret/grad.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
-#include "aqt/ops/fp8_dot.h"
-#include "aqt/ops/fp8_projections.h"
-#include "aqt/ops/fp8_scaling.h"
+#include "aqt/ops/fp8/fp8_dot.h"
+#include "aqt/ops/fp8/fp8_projections.h"
+#include "aqt/ops/fp8/fp8_scaling.h"
 #include "tests/systems_check/fp8layers_models.h"
 
 namespace aqt::systems {

@@ -21,15 +21,15 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/call.h"
 #include "aqt/graph/context.h"
-#include "aqt/graph/eval.h"
-#include "aqt/graph/grad.h"
+#include "aqt/graph/interpret/call.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/graph/interpret/grad.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/functions.h"
-#include "aqt/transforms/amp.h"
-#include "aqt/transforms/loss_scale.h"
+#include "aqt/transforms/precision/amp.h"
+#include "aqt/transforms/precision/loss_scale.h"
 
 namespace aqt::systems {
 namespace {

@@ -14,8 +14,8 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/value.h"
-#include "aqt/ops/scaling.h"
-#include "aqt/transforms/scaled.h"
+#include "aqt/ops/scaling/scaling.h"
+#include "aqt/transforms/precision/scaled.h"
 #include "tests/systems_check/scalify_program.h"
 
 namespace aqt::systems {

@@ -9,12 +9,12 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/eval.h"
-#include "aqt/graph/grad.h"
+#include "aqt/graph/interpret/eval.h"
+#include "aqt/graph/interpret/grad.h"
+#include "aqt/graph/interpret/rewrite.h"
 #include "aqt/graph/program.h"
-#include "aqt/graph/rewrite.h"
 #include "aqt/graph/trace.h"
-#include "aqt/transforms/scalify.h"
+#include "aqt/transforms/precision/scalify.h"
 
 namespace aqt::systems {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/graph/value.h"
-#include "aqt/transforms/scaled.h"
+#include "aqt/transforms/precision/scaled.h"
 #include "tests/systems_check/system_case.h"
 
 namespace aqt::systems {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/ops/fp8_scaling.h"
-#include "aqt/transforms/scaled.h"
+#include "aqt/ops/fp8/fp8_scaling.h"
+#include "aqt/transforms/precision/scaled.h"
 
 namespace aqt::systems {
 

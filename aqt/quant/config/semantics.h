@@ -26,8 +26,9 @@ absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBL
 // How a contraction of a float lhs with an rhs of integers (weight-only quantization) sums its products in the forward
 // pass. All others of a float and an integer, gradients and convolutions among them, are kFloat.
 enum class WeightOnly {
-  // On the integer units, in groups of k (aqt/kernels/digits.h): the same bits on every machine and many times faster
-  // for few rows. lhs is rounded to the digits first, so its bits are not the original's (docs/bits.md has the error).
+  // On the integer units, in groups of k (aqt/kernels/digits/digits.h): the same bits on every machine and many times
+  // faster for few rows. lhs is rounded to the digits first, so its bits are not the original's (docs/bits.md has the
+  // error).
   kDigits,
   // The integers become floats, and the product is that of floats, as in the original.
   kFloat,
@@ -61,7 +62,7 @@ struct Compat {
   // says.
   bool weight_only_in_float = false;
   // Einsum: a letter of one operand only is summed in the dtype of the operand, rounded after each addition, in the
-  // order of XLA on CPU (aqt/kernels/xla_sum.h). By default it is summed in f32 and rounded once.
+  // order of XLA on CPU (aqt/kernels/reduce/xla_sum.h). By default it is summed in f32 and rounded once.
   bool einsum_sums_in_dtype = false;
 
   static Compat Original();

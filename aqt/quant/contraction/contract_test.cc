@@ -1,6 +1,6 @@
 // The plain product: dtypes, subnormals and NaN, as lax.dot_general of JAX 0.10.2 on CPU gives them.
 
-#include "aqt/quant/contraction/contract.h"
+#include "aqt/quant/contraction/engine/contract.h"
 
 #include <cmath>
 #include <cstdint>
@@ -14,10 +14,10 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/kernels/target.h"
-#include "aqt/quant/contraction/packed_side.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/quant/contraction/engine/packed_side.h"
+#include "aqt/quant/contraction/engine/workspace.h"
 #include "aqt/quant/contraction/scratch.h"
-#include "aqt/quant/contraction/workspace.h"
 
 namespace aqt::internal {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/contraction/contraction_plan.h"
+#include "aqt/quant/contraction/engine/contraction_plan.h"
+#include "aqt/quant/contraction/engine/planned_contraction_impl.h"
 #include "aqt/quant/contraction/one_shot.h"
-#include "aqt/quant/contraction/planned_contraction_impl.h"
 #include "aqt/quant/numerics/arith.h"
 
 namespace aqt {

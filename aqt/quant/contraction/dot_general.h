@@ -45,11 +45,11 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/state_arrays.h"
 #include "aqt/quant/contraction/dot_operand.h"
-#include "aqt/quant/contraction/operand_keys.h"
+#include "aqt/quant/contraction/engine/operand_keys.h"
 #include "aqt/quant/contraction/planned_contraction.h"
 #include "aqt/quant/contraction/residuals.h"
 

@@ -14,12 +14,12 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/core/machine/thread_pool.h"
 #include "aqt/core/rng.h"
-#include "aqt/kernels/target.h"
-#include "aqt/kernels/thread_pool.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
 
 namespace aqt {

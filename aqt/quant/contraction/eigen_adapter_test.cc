@@ -1,4 +1,4 @@
-#include "aqt/quant/contraction/eigen_adapter.h"
+#include "aqt/core/eigen_adapter.h"
 
 #include <cstdint>
 #include <utility>

@@ -30,9 +30,9 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/einsum_equation.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/tensor/qtensor.h"
 

@@ -9,7 +9,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/contraction/einsum.h"
-#include "aqt/quant/contraction/pass.h"
+#include "aqt/quant/contraction/engine/pass.h"
 
 namespace aqt::internal {
 namespace {

@@ -1,4 +1,4 @@
-#include "aqt/quant/contraction/dot_tiling.h"
+#include "aqt/quant/contraction/engine/dot_tiling.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/core/machine/thread_pool.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/target.h"
-#include "aqt/kernels/thread_pool.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/contraction/dot_general.h"

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/quant/config/runtime.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/contraction/residuals.h"
 
 namespace aqt::internal {

@@ -4,9 +4,9 @@
 
 #include "aqt/core/check.h"
 #include "aqt/quant/contraction/dot_operand.h"
-#include "aqt/quant/contraction/prepared_operand_impl.h"
+#include "aqt/quant/contraction/engine/prepared_operand_impl.h"
+#include "aqt/quant/contraction/engine/residuals_impl.h"
 #include "aqt/quant/contraction/residuals.h"
-#include "aqt/quant/contraction/residuals_impl.h"
 
 namespace aqt {
 

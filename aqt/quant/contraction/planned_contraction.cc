@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "aqt/quant/contraction/planned_contraction_impl.h"
+#include "aqt/quant/contraction/engine/planned_contraction_impl.h"
 
 namespace aqt {
 

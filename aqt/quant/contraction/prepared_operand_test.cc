@@ -12,7 +12,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/tiling.h"

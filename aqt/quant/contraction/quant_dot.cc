@@ -8,7 +8,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/contraction/dot_general.h"
-#include "aqt/quant/contraction/pass.h"
+#include "aqt/quant/contraction/engine/pass.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/tensor/quantizer.h"
 

@@ -18,10 +18,10 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/tensor/qtensor.h"
 

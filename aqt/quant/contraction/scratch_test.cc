@@ -17,18 +17,18 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/core/rng.h"
-#include "aqt/kernels/gemm_few_rows.h"
-#include "aqt/kernels/target.h"
+#include "aqt/kernels/gemm/few_rows.h"
 #include "aqt/quant/config/builders.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
-#include "aqt/quant/config/runtime.h"
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
 #include "aqt/quant/contraction/einsum.h"
+#include "aqt/quant/contraction/engine/workspace.h"
 #include "aqt/quant/contraction/ragged_dot.h"
-#include "aqt/quant/contraction/workspace.h"
 
 namespace aqt {
 namespace {

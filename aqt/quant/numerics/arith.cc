@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "aqt/kernels/scalar_math.h"
+#include "aqt/kernels/simd/scalar_math.h"
 
 namespace aqt::internal {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "aqt/kernels/noise.h"
+#include "aqt/kernels/random/noise.h"
 #include "aqt/quant/numerics/arith.h"
 
 namespace aqt::internal {

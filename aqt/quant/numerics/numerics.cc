@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/noise.h"
+#include "aqt/kernels/random/noise.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/fp_rows.h"
 #include "aqt/quant/numerics/numerics_rows.h"

@@ -9,7 +9,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/quantize.h"
+#include "aqt/kernels/quantize/quantize.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 

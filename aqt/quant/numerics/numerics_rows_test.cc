@@ -9,8 +9,8 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/target.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/numerics/row_ops.h"
 #include "aqt/testing/random.h"

@@ -7,10 +7,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/check.h"
-#include "aqt/kernels/absmax.h"
-#include "aqt/kernels/decode.h"
-#include "aqt/kernels/quantize_fp8.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/kernels/panels/decode.h"
+#include "aqt/kernels/quantize/absmax.h"
+#include "aqt/kernels/quantize/quantize_fp8.h"
 #include "aqt/quant/numerics/arith.h"
 
 namespace aqt::internal {

@@ -8,8 +8,8 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
-#include "aqt/kernels/digits.h"
-#include "aqt/kernels/digits_reference.h"
+#include "aqt/kernels/digits/digits.h"
+#include "aqt/kernels/digits/reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/reference/scale_reference.h"

@@ -10,7 +10,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/digits_reference.h"
+#include "aqt/kernels/digits/reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/qtensor.h"

@@ -7,8 +7,8 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
-#include "aqt/kernels/noise.h"
-#include "aqt/kernels/scalar_math.h"
+#include "aqt/kernels/random/noise.h"
+#include "aqt/kernels/simd/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/fp_rows.h"
 #include "aqt/quant/numerics/numerics.h"

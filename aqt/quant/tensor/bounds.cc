@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
 #include "aqt/core/rng.h"
-#include "aqt/kernels/scalar_math.h"
+#include "aqt/kernels/simd/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/numerics/numerics_rows.h"

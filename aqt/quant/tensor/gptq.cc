@@ -14,10 +14,10 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/linalg.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/numerics/row_ops.h"
+#include "aqt/quant/tensor/linalg.h"
 #include "aqt/quant/tensor/quantizer.h"
 
 namespace aqt {

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
-#include "aqt/kernels/thread_pool.h"
+#include "aqt/core/machine/thread_pool.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/tiling.h"

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "aqt/kernels/scalar_math.h"
+#include "aqt/kernels/simd/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
 

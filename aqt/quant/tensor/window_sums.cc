@@ -8,7 +8,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/xla_windows.h"
+#include "aqt/kernels/reduce/xla_windows.h"
 #include "aqt/quant/numerics/row_ops.h"
 
 namespace aqt::internal {

@@ -3,7 +3,7 @@
 
 // Sums in f32 in the order of XLA on CPU, as far as that does not depend on the machine (docs/bits.md). An axis of at
 // most 32 elements is added one after the other, several axes in row-major order. A longer axis is cut into windows
-// (aqt/kernels/xla_windows.h), whose sums are added in the same way. Internal.
+// (aqt/kernels/reduce/xla_windows.h), whose sums are added in the same way. Internal.
 
 #include <cstdint>
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/absmax.h"
-#include "aqt/kernels/quantize.h"
+#include "aqt/kernels/quantize/absmax.h"
+#include "aqt/kernels/quantize/quantize.h"
 #include "aqt/quant/numerics/row_ops.h"
 #include "aqt/quant/weights/weight_matrix.h"
 

@@ -16,7 +16,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 
 namespace aqt {
 

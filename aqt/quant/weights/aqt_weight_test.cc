@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
-#include "aqt/kernels/quantize_testing.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/kernels/quantize/quantize_testing.h"
 #include "gtest/gtest.h"
 
 namespace aqt {

@@ -32,8 +32,8 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/target.h"
 
 namespace aqt::compressed_tensors {
 

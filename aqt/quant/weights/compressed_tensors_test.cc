@@ -17,9 +17,9 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"
-#include "aqt/kernels/quantize_testing.h"
-#include "aqt/kernels/target.h"
+#include "aqt/kernels/quantize/quantize_testing.h"
 #include "gtest/gtest.h"
 
 namespace aqt::compressed_tensors {

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/executor.h"
-#include "aqt/kernels/absmax.h"
+#include "aqt/kernels/quantize/absmax.h"
 
 namespace aqt::internal {
 

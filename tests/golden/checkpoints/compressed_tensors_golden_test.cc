@@ -11,9 +11,9 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
 #include "aqt/io/file.h"
-#include "aqt/io/safetensors.h"
-#include "aqt/kernels/target.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "aqt/quant/weights/compressed_tensors.h"
 #include "gtest/gtest.h"
 

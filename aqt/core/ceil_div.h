@@ -1,0 +1,13 @@
+#ifndef AQT_CORE_CEIL_DIV_H_
+#define AQT_CORE_CEIL_DIV_H_
+
+#include <cstdint>
+
+namespace aqt::kernels {
+
+// The quotient a / b rounded up, for a >= 0 and b > 0.
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_CORE_CEIL_DIV_H_

@@ -1,0 +1,36 @@
+#ifndef AQT_IO_TENSORS_MEMORY_SOURCE_H_
+#define AQT_IO_TENSORS_MEMORY_SOURCE_H_
+
+// A TensorSource in memory, for tests.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/io/tensors/tensor_source.h"
+
+namespace aqt::io {
+
+class MemorySource final : public TensorSource {
+ public:
+  // Arrays of distinct names and of dtypes that files have, in one shard called `name`.
+  MemorySource(std::string name, std::vector<std::pair<std::string, Array>> arrays, Metadata metadata = {});
+
+  // The most bytes that one ReadBytes was asked for.
+  int64_t largest_read() const { return largest_read_; }
+
+ private:
+  absl::Status ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const override;
+
+  std::vector<Array> arrays_;  // a tensor's is at its `begin`
+  mutable std::atomic<int64_t> largest_read_ = 0;
+};
+
+}  // namespace aqt::io
+
+#endif  // AQT_IO_TENSORS_MEMORY_SOURCE_H_

@@ -1,0 +1,232 @@
+#include "aqt/kernels/gemm/by_lines.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "aqt/core/ceil_div.h"
+#include "aqt/core/dtype.h"
+#include "aqt/kernels/gemm/driver.h"
+#include "aqt/kernels/gemm/report.h"
+#include "aqt/kernels/panels/pack_lines.h"
+#include "aqt/kernels/panels/panel_format.h"
+
+namespace aqt::kernels {
+namespace {
+
+constexpr int64_t kLine = 64;
+// Blocks in the buffer: as many can be in work at once.
+constexpr int64_t kMaxPlaces = 32;
+// Blocks share lines at their ends. They have more rows where there are more of them than this.
+constexpr int64_t kMinBlocks = 16;
+// Panels that are fewer times as large as the lines are not worth it.
+constexpr int64_t kMinOverlap = 2;
+// What storing a line of a panel takes, in the time that a row of a tile needs to multiply it by one column.
+constexpr double kPanelLineCost = 8;
+
+int64_t FloorDiv(int64_t a, int64_t b) { return (a >= 0 ? a : a - b + 1) / b; }
+
+// The time of a tile of so many rows; one row of a full tile takes 1.
+int64_t TileCost(int64_t rows, int64_t width) { return std::max<int64_t>(4, internal::TileHeight(rows, width)); }
+
+}  // namespace
+
+LinesPlan::LinesPlan(const GemmKernel& kernel, const Operand& lhs, int64_t n) : kernel_(kernel), lhs_(lhs) {
+  run_ = lhs.rows.InnerSize();
+  steps_ = kernel.lhs.NumGroups(lhs.k.Count()) / PanelFormat::kStepGroups;
+  is_good_ = kernel.reads_lines && lhs.rows.rank > 0 && lhs.k.rank > 0 && lhs.batch.Count() > 0 &&
+             PacksLines(kernel.lhs, lhs, {.k1 = lhs.k.Count()}) && FindPositions() && CutRuns() && FindPlanes() &&
+             CutBlocks() && Pays(n);
+}
+
+int64_t LinesPlan::BufferBytes() const { return TableBytes() + std::min(NumBlocks(), kMaxPlaces) * PlaceBytes(); }
+
+int64_t LinesPlan::NumBlocks() const {
+  return lhs_.batch.Count() * (pieces_ > 1 ? runs_ * pieces_ : units_ * unit_blocks_);
+}
+
+// Where each step of a row begins, in bytes.
+void LinesPlan::MakeTable(int32_t* steps) const {
+  for (int64_t i = 0; i < steps_; ++i) {
+    const int64_t at = StepLine(i), position = FloorDiv(at, pitch_);
+    const Plane& plane = planes_[PlaneOf(at - position * pitch_, position, 0)];
+    steps[i] = static_cast<int32_t>((plane.begin + position - plane.low) * kLine);
+  }
+}
+
+int64_t LinesPlan::TableBytes() const { return CeilDiv(steps_ * static_cast<int64_t>(sizeof(int32_t)), kLine) * kLine; }
+
+// Of a block. A tile that is not full reads beyond its run.
+int64_t LinesPlan::PlaceBytes() const { return (block_lines_ + kernel_.lhs.width) * kLine; }
+
+LinesPlan::Rows LinesPlan::RowsOf(int64_t block) const {
+  if (pieces_ > 1) {
+    const int64_t piece = block % pieces_, run = block / pieces_ % runs_;
+    const int64_t panels = CeilDiv(run_, kernel_.lhs.width), width = kernel_.lhs.width;
+    return {block / pieces_ / runs_, run * run_ + panels * piece / pieces_ * width,
+            run * run_ + std::min(run_, panels * (piece + 1) / pieces_ * width)};
+  }
+  const int64_t i = block % unit_blocks_, unit = block / unit_blocks_ % units_, unit_runs = runs_ / units_;
+  const int64_t first = unit * unit_runs;
+  return {block / unit_blocks_ / units_, (first + unit_runs * i / unit_blocks_) * run_,
+          (first + unit_runs * (i + 1) / unit_blocks_) * run_};
+}
+
+// The rows of a block are multiplied so many at a time.
+int64_t LinesPlan::ProductRows() const { return pieces_ > 1 ? run_ : ProductRuns() * run_; }
+
+LinesPlan::Positions LinesPlan::PositionsOf(int64_t first_row, int64_t last_row) const {
+  int64_t low = positions_.Offset(first_row), high = low;
+  for (int64_t m = first_row; m < last_row;) {
+    const int64_t end = std::min(last_row, m / run_ * run_ + run_), at = positions_.Offset(m);
+    low = std::min(low, at);
+    high = std::max(high, at + end - m);
+    m = end;
+  }
+  return {low, high - low};
+}
+
+// Stores the lines of these positions of matrix b.
+void LinesPlan::Store(int64_t b, const Positions& positions, bool subnormals_are_zero, char* to) const {
+  const char* const from = static_cast<const char*>(lhs_.data) + lhs_.batch.Offset(b) * SizeOf(lhs_.dtype);
+  // Planes of neighbouring lines and the same positions go together.
+  for (int first = 0, last; first < num_planes_; first = last) {
+    const Plane& plane = planes_[first];
+    for (last = first + 1; last < num_planes_; ++last) {
+      const Plane& next = planes_[last];
+      if (next.line != plane.line + last - first || next.low != plane.low || next.high != plane.high) break;
+    }
+    const int64_t line = (positions.first + plane.low) * pitch_ + plane.line;
+    const LinePieces pieces = {.src = from + line * kLine,
+                               .src_pitch = pitch_ * kLine,
+                               .count = positions.count + plane.high - plane.low,
+                               .lines = last - first,
+                               .dst = to + plane.begin * kLine,
+                               .dst_pitch = (most_positions_ + plane.high - plane.low) * kLine};
+    CopyLines(kernel_.target, kernel_.lhs, pieces, subnormals_are_zero);
+  }
+}
+
+// The line where step i begins, from the row's first one on.
+int64_t LinesPlan::StepLine(int64_t i) const {
+  return lhs_.k.Offset(i * PanelFormat::kStepGroups * kernel_.lhs.k_group) * SizeOf(lhs_.dtype) / kLine;
+}
+
+// The plane with this line of a position that is `gap` away, at most; num_planes_ if there is none.
+int LinesPlan::PlaneOf(int64_t line, int64_t position, int64_t gap) const {
+  const auto has = [&](const Plane& plane) {
+    return plane.line == line && position >= plane.low - gap && position <= plane.high + gap;
+  };
+  int p = 0;
+  while (p < num_planes_ && !has(planes_[p])) ++p;
+  return p;
+}
+
+// Rows of a run are whole lines apart, and runs are whole positions apart.
+bool LinesPlan::FindPositions() {
+  const int64_t pitch = lhs_.rows.InnerStride(), size = SizeOf(lhs_.dtype);
+  if (pitch <= 0 || pitch * size % kLine != 0) return false;
+  pitch_ = pitch * size / kLine;
+  positions_ = lhs_.rows;
+  for (int i = 0; i < positions_.rank; ++i) {
+    if (positions_.stride[i] < 0 || positions_.stride[i] % pitch != 0) return false;
+    positions_.stride[i] /= pitch;
+  }
+  for (int i = 0; i < lhs_.k.rank - 1; ++i) {
+    if (lhs_.k.stride[i] * size % kLine != 0) return false;
+  }
+  return true;
+}
+
+bool LinesPlan::CutRuns() {
+  const int64_t width = kernel_.lhs.width, rows = lhs_.rows.Count();
+  if (rows == 0) return false;
+  for (int64_t left = run_, tile; left > 0; left -= tile, ++run_tiles_) {
+    tile = internal::TileRowsOfRun(left, width);
+    run_cost_ += TileCost(tile, width);
+  }
+  runs_ = rows / run_;
+  units_ = lhs_.rows.rank > 2 ? runs_ / lhs_.rows.size[lhs_.rows.rank - 2] : 1;
+  pieces_ = CeilDiv(run_tiles_, MostTiles());
+  return true;
+}
+
+// A piece of a run reads other positions for each row of its windows: these are planes of their own.
+bool LinesPlan::FindPlanes() {
+  const int64_t gap = pieces_ > 1 ? run_ / pieces_ : std::numeric_limits<int32_t>::max();
+  for (int64_t i = 0; i < steps_; ++i) {
+    const int64_t at = StepLine(i), position = FloorDiv(at, pitch_), line = at - position * pitch_;
+    const int p = PlaneOf(line, position, gap);
+    if (p == num_planes_) {
+      if (num_planes_ == kMaxPlanes) return false;
+      planes_[num_planes_++] = {line, position, position, 0};
+    }
+    planes_[p].low = std::min(planes_[p].low, position);
+    planes_[p].high = std::max(planes_[p].high, position);
+  }
+  return num_planes_ > 0;
+}
+
+// Blocks are pieces of a run, or runs of a unit (an image): few enough for L2, and enough blocks for several threads.
+bool LinesPlan::CutBlocks() {
+  if (pieces_ > 1) return PlacePlanes();
+  const int64_t unit_runs = runs_ / units_;
+  unit_blocks_ = std::min(CeilDiv(kMinBlocks, lhs_.batch.Count() * units_), CeilDiv(unit_runs, ProductRuns()));
+  while (!PlacePlanes()) {
+    if (unit_blocks_ == unit_runs) return false;
+    unit_blocks_ = std::min(unit_runs, 2 * unit_blocks_);
+  }
+  return true;
+}
+
+int64_t LinesPlan::MostTiles() const { return kernel_.block_rows / kernel_.lhs.width; }
+
+// Where the planes of a block begin: there is room for the largest. Whether it fits L2.
+bool LinesPlan::PlacePlanes() {
+  most_positions_ = block_lines_ = 0;
+  for (int64_t i = 0; i < NumBlocks() / lhs_.batch.Count(); ++i) {
+    const Rows block = RowsOf(i);
+    most_positions_ = std::max(most_positions_, PositionsOf(block.first, block.last).count);
+  }
+  for (int p = 0; p < num_planes_; ++p) {
+    planes_[p].begin = block_lines_;
+    block_lines_ += most_positions_ + planes_[p].high - planes_[p].low;
+  }
+  return PlaceBytes() <= internal::kBlockBytes;
+}
+
+bool LinesPlan::Pays(int64_t n) const {
+  const int64_t rows = lhs_.rows.Count() * lhs_.batch.Count();
+  if (block_lines_ * NumBlocks() * kMinOverlap > rows * steps_) return false;
+  return static_cast<double>((run_cost_ - run_) * n) <= kPanelLineCost * static_cast<double>(run_);
+}
+
+void LinesPlan::Run(const GemmArgs& args, bool subnormals_are_zero, void* buffer, Executor* executor) const {
+  if (args.n == 0) return;
+  int32_t* const steps = static_cast<int32_t*>(buffer);
+  MakeTable(steps);
+  const int64_t blocks = NumBlocks(), threads = internal::NumThreads(args, executor);
+  const int64_t parts = threads == 1 ? 1 : std::min({blocks, threads * internal::kPartsPerThread, kMaxPlaces});
+  const auto run = [&](int64_t part) {
+    char* const lines = static_cast<char*>(buffer) + TableBytes() + part * PlaceBytes();
+    for (int64_t i = blocks * part / parts; i < blocks * (part + 1) / parts; ++i) {
+      const Rows rows = RowsOf(i);
+      const Positions positions = PositionsOf(rows.first, rows.last);
+      Store(rows.b, positions, subnormals_are_zero, lines);
+      const LhsLines block = {positions_, positions.first, steps};
+      GemmArgs own = args;
+      own.lhs = lines;
+      own.lhs_batch_bytes = 0;
+      own.lhs_lines = &block;
+      for (int64_t m = rows.first; m < rows.last; m += ProductRows()) {
+        internal::RunBlock(kernel_, own, rows.b, m, std::min(rows.last, m + ProductRows()), 0, args.n);
+      }
+    }
+  };
+  internal::RunReported(kernel_, args, [&] {
+    if (parts == 1) run(0);
+    else executor->ParallelFor(parts, run);
+  });
+}
+
+}  // namespace aqt::kernels

@@ -1,0 +1,589 @@
+#ifndef AQT_KERNELS_GEMM_DRIVER_H_
+#define AQT_KERNELS_GEMM_DRIVER_H_
+
+// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. One template for all
+// kernels; only the tile policy differs.
+//
+// A tile policy has
+//   kTarget                    the instructions it may use
+//   Acc                        int32_t or float
+//   kLhs, kRhs                 PanelFormat; kLhs in row steps, kRhs interleaved
+//   kBlockGroups               groups of k in a block, a multiple of 16
+//   kProductsPerCycle          GemmKernel::products_per_cycle
+//   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
+//   Widen(rhs, groups, wide)   makes that form
+//   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, fetch, out, out_stride), where lhs is a TileLhs
+//       out[r * out_stride + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R,
+//       j < kNr; out may alias init. If `fetch` is not 0, it fetches the rhs so many bytes ahead of where it reads
+//   Multiply<R, kWide, kFlush, T>(lhs, rhs, groups, init, init_stride, fetch, scales, out, out_stride)
+//       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], each step rounded to T, float or
+//       BFloat16; with kFlush, only of sums of floats, a subnormal number becomes a zero before and after each product;
+//       or, of floats, added to out (Epilogue::adds)
+// for R in {1, 2, 4, 8, kLhs.width}, up to the last of these; kWide only with that, and only if there is a wide form.
+// Perhaps it has
+//   kOneBlockGroups            up to so many groups, more than kBlockGroups, are one block if all of an lhs block stays
+//                              in L2: then the rhs panel comes from there, too, but no sums are written and read again
+//   MultiplyPanels<R, kFlush>(run)
+//       Multiply<R, false, kFlush, float> of each panel of a PanelRun, for R in {1, 2, 4}, and 8 if kLhs.width >= 8
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "aqt/core/ceil_div.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/kernels/gemm/gemm.h"
+#include "aqt/kernels/panels/panel_format.h"
+#include "hwy/cache_control.h"
+
+namespace aqt::kernels::internal {
+
+// The sizes of blocks, for L1 of 32 KiB and L2 of 1 MiB or more:
+//   - kBlockGroups of k: the rhs panel stays in L1 (16 to 24 KiB) while lhs panels (6 to 9 KiB) stream past it; of f32
+//     for AVX-512 in L2 (64 KiB);
+//   - kMaxBlockRows: each byte of the rhs is multiplied with so many rows, which hides its way from L3;
+//   - if all of k of these rows exceeds kBlockBytes, it does not stay in L2 from one panel of columns to the next. Then
+//     kChunkPanels of them are summed together, block of k by block of k: an lhs block (192 x 512 floats, 384 KiB, or
+//     less) and the partial sums (192 x 128: 96 KiB, on the stack) stay in L2, and the lhs comes from L3 once in a
+//     chunk.
+inline constexpr int32_t kMaxBlockRows = 192;
+inline constexpr int32_t kBlockBytes = 384 << 10;
+inline constexpr int64_t kChunkPanels = 4;
+// While it multiplies so many rows or more, the processor does not run ahead far enough by itself. The first tile of a
+// panel fetches it so many bytes ahead of where it reads, between its products: fetched all at once, a block that comes
+// next holds them up.
+inline constexpr int kFetchRows = 3;
+inline constexpr int64_t kFetchBytes = 8 << 10;
+// From this size on, one row reads four panels at a time instead of two, where that pays (MultiplyPanels).
+inline constexpr int64_t kLongPanelBytes = 16 << 10;
+
+// The lhs of a tile: the rows of a step of 16 groups lie side by side, 64 bytes each.
+struct TileLhs {
+  const char* data;
+  const int32_t* steps = nullptr;  // where each step begins, from `data` on; if null, they follow each other
+
+  // The bytes of group g of the first row; step after step has `width` rows.
+  const char* Group(int64_t g, int64_t width) const {
+    const int64_t i = g / PanelFormat::kStepGroups;
+    return data + (steps == nullptr ? i * width * 64 : steps[i]) + g % PanelFormat::kStepGroups * 4;
+  }
+};
+
+// The rows of the smallest tile that has so many.
+constexpr int64_t TileHeight(int64_t rows, int64_t width) {
+  if (rows <= 4) return rows <= 2 ? rows : 4;
+  return rows <= 8 && width > 8 ? 8 : width;
+}
+
+// How many rows of a run of lines (LhsLines) the next tile takes, of `left` that are left. Eight and a rest take less
+// time than a full tile and a rest.
+inline int64_t TileRowsOfRun(int64_t left, int64_t width) {
+  return width > 8 && left > width && left <= 16 ? 8 : std::min(left, width);
+}
+
+// The rhs panel of a product whose lhs is stored as lines may come from L2, up to this size.
+inline constexpr int64_t kLinesPanelBytes = 256 << 10;
+
+// Fetches RowsAhead, an equal part before each tile of a block.
+class FetchAhead {
+ public:
+  FetchAhead(const RowsAhead& ahead, int64_t tiles)
+      : row_(ahead.data),
+        pitch_(ahead.pitch),
+        row_bytes_(ahead.row_bytes),
+        rows_(ahead.rows),
+        lines_(std::min(ahead.most_lines, CeilDiv(ahead.rows * CeilDiv(ahead.row_bytes, 64), tiles))) {}
+
+  void Fetch() {
+    for (int64_t i = 0; i < lines_ && rows_ > 0; ++i) {
+      __builtin_prefetch(row_ + at_, /*rw=*/0, /*locality=*/2);
+      at_ += 64;
+      if (at_ < row_bytes_) continue;
+      at_ = 0;
+      row_ += pitch_;
+      --rows_;
+    }
+  }
+
+ private:
+  const char* row_;
+  int64_t pitch_, row_bytes_, rows_, lines_, at_ = 0;
+};
+
+// An rhs of this size stays in L1 while tiles go over it.
+inline constexpr int64_t kShortRhsBytes = 16 << 10;
+
+// Groups of k that a tile may sum up at once: of four u8 x s8 products, the largest, so many fit s32.
+inline constexpr int64_t kMaxSumGroups = 16384;
+static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
+
+// Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
+inline constexpr double kMinParallelWork = 2e6;
+// How many threads a product shall use: those of the executor, if it is large enough.
+inline int64_t NumThreads(const GemmArgs& args, const Executor* executor) {
+  const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
+  return executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
+}
+// The work is cut into at most so many parts for each thread, so that one which starts late or is slow does less.
+inline constexpr int64_t kPartsPerThread = 4;
+
+// The i-th of n parts of these rows.
+inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
+  const int64_t first = ahead.rows * i / n, last = ahead.rows * (i + 1) / n;
+  RowsAhead part = ahead;
+  part.data += first * ahead.pitch;
+  part.rows = last - first;
+  return part;
+}
+
+// kernel.block, and Epilogue::block on what it has stored.
+void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0,
+              int64_t n1);
+// The block epilogue, if there is one, of rows [m0, m1) and columns [n0, n1) of matrix b.
+void RunBlockEpilogue(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
+// A block epilogue goes over at least so many columns, if there are as many, and over so many elements at a time, which
+// are still in L2.
+inline constexpr int64_t kEpilogueColumns = 128, kEpilogueElements = 24 << 10;
+
+// Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
+void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
+
+// The largest number of columns of a tile.
+inline constexpr int64_t kMaxTileCols = 32;
+
+// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the tile's number of columns) for product rows
+// [m, m + rows) and columns [n, n + cols) of matrix b, and stores the result in any dtype and with any strides.
+void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                const int32_t* sums, int64_t stride);
+void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                const float* sums, int64_t stride);
+
+// A subnormal number as a zero with its sign, if `flush`.
+inline float FlushedIf(bool flush, float x) {
+  return flush && __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+}
+
+// Copies the used rows and columns of a tile, whose rows have kCols columns.
+template <int64_t kCols, class T>
+inline void CopyPart(const T* tile, int64_t rows, int64_t cols, T* out, int64_t out_stride) {
+  for (int64_t r = 0; r < rows; ++r, tile += kCols, out += out_stride) {
+    if (cols == kCols) std::memcpy(out, tile, kCols * sizeof(T));
+    else std::memcpy(out, tile, cols * sizeof(T));
+  }
+}
+
+// Fetches the line of `at`, with the right to write to it: a store to a line that was only read waits for that right.
+// All x86-64 processors know the instruction, some as one that does nothing; GCC makes it of __builtin_prefetch only
+// where it is told that they do.
+inline void PrefetchForWriting(const void* at) {
+#if defined(__x86_64__)
+  __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#else
+  __builtin_prefetch(at, /*rw=*/1);
+#endif
+}
+
+// The lines of `cols` elements.
+template <class T>
+inline __attribute__((always_inline)) void PrefetchRowForWriting(const T* row, int64_t cols) {
+  for (int64_t j = 0; j < cols; j += 64 / static_cast<int64_t>(sizeof(T))) PrefetchForWriting(row + j);
+}
+
+// Rows of an output that are written next.
+template <int kRows, int kCols, class T>
+inline void PrefetchForWriting(const T* out, int64_t stride) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) PrefetchRowForWriting(out + r * stride, kCols);
+}
+
+// The scales of a tile's rows and columns, and those fields of the epilogue that a tile needs.
+struct TileScales {
+  const float* row;
+  const float* col;
+  bool any;  // otherwise all are ones
+  bool col_first, adds;
+  bool streams = false;  // whether to write past the caches, as a tile policy may; `out` then fits whole lines
+};
+
+// A few rows times consecutive panels of columns, with all of k in one block. For a short k it costs less than calls
+// tile by tile.
+struct PanelRun {
+  const char* lhs;
+  const char* rhs;  // with the headers of the panels
+  int64_t panels, rhs_panel_bytes, groups;
+  bool corrects;      // whether the header of a panel starts its sums
+  int64_t fetch;      // as in the tile policy, from kFetchRows rows on
+  TileScales scales;  // `col` of the first panel
+  int64_t col_step;   // from the scales of a panel to those of the next
+  float* out;
+  int64_t out_stride;
+};
+
+// An output of this size leaves the caches before it is read again, or is a large part of them. Writing past them
+// spares the reading of each line before it is written, and leaves the operands in them.
+inline constexpr int64_t kStreamBytes = 16 << 20;
+
+// Whether tiles of `tile_cols` columns of an f32 output, which a kernel finishes in registers, are streamed.
+inline bool StreamsOutput(const GemmArgs& args, int64_t tile_cols) {
+  const auto whole_lines = [](const AxisGroup& group) {
+    return std::all_of(group.stride, group.stride + group.rank, [](int64_t stride) { return stride % 16 == 0; });
+  };
+  return args.batch * args.m * args.n * 4 >= kStreamBytes && !args.epilogue.adds && args.epilogue.block == nullptr &&
+         tile_cols % 16 == 0 && reinterpret_cast<uintptr_t>(args.out) % 64 == 0 && whole_lines(args.out_batch) &&
+         whole_lines(args.out_rows);
+}
+
+// The end of a tile policy's Multiply, for policies in plain C++.
+template <class T>
+inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t r, int64_t j, T* out) {
+  const float first = scales.col_first ? scales.col[j] : scales.row[r];
+  const float second = scales.col_first ? scales.row[r] : scales.col[j];
+  const auto rounded = [flush](float x) {
+    const float kept = FlushedIf(flush, x);
+    if constexpr (std::is_same_v<T, BFloat16>) return ToFloat(RoundToBFloat16(kept));
+    else return kept;
+  };
+  const float value = rounded(rounded(rounded(sum) * first) * second);
+  if constexpr (std::is_same_v<T, BFloat16>) *out = value == value ? RoundToBFloat16(value) : BFloat16{0x7fc0};
+  else *out = scales.adds ? rounded(*out + value) : value;
+}
+
+// How the sums of a tile become the output; those of a part of a tile by way of a full one.
+enum class TileFinish : uint8_t {
+  kStore,    // they are the output
+  kF32,      // Multiply, in registers
+  kBF16,     // the same
+  kGeneral,  // FinishTile
+};
+
+template <class Acc>
+TileFinish TileFinishOf(const GemmArgs& args) {
+  if (args.out_rows.rank > 1 || args.out_cols.rank > 1 || args.out_cols.InnerStride() != 1) return TileFinish::kGeneral;
+  if (args.out_dtype == DType::kS32 && std::is_integral_v<Acc>) return TileFinish::kStore;
+  const Epilogue& epi = args.epilogue;
+  // Sums of integers are at least 1 or 0, so their products with scales are hardly ever subnormal.
+  if (std::is_integral_v<Acc> && epi.subnormals_are_zero) return TileFinish::kGeneral;
+  if (args.out_dtype == DType::kF32 && epi.IsF32()) return TileFinish::kF32;
+  if (args.out_dtype != DType::kBF16) return TileFinish::kGeneral;
+  // Each step rounds to bf16, or there is one step. Where a scale is absent, a product with 1 changes nothing.
+  const bool unscaled = epi.lhs_scale == nullptr && epi.rhs_scale == nullptr;
+  const bool rounds = epi.sum_dtype == DType::kBF16 && (epi.lhs_scale == nullptr || epi.first_dtype == DType::kBF16) &&
+                      (epi.rhs_scale == nullptr || epi.second_dtype == DType::kBF16);
+  return rounds || (unscaled && epi.sum_dtype == DType::kF32) ? TileFinish::kBF16 : TileFinish::kGeneral;
+}
+
+// Rows [m0, m1) and columns [n0, n1) of one product, as GemmKernel::block computes them.
+template <class Tile>
+class BlockProduct {
+ public:
+  BlockProduct(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+      : args_(args),
+        epi_(args.epilogue),
+        b_(b),
+        m0_(m0),
+        m1_(m1),
+        n0_(n0),
+        n1_(n1),
+        // Widening a block costs about as much as it saves one tile.
+        widen_(kCanWiden && m1 - m0 >= 4 * kMr),
+        groups_(Tile::kLhs.NumGroups(args.k)),
+        lhs_panel_bytes_(Tile::kLhs.PanelBytes(args.k)),
+        rhs_panel_bytes_(Tile::kRhs.PanelBytes(args.k)),
+        rhs_(static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes_),
+        finish_(TileFinishOf<Acc>(args)),
+        streams_(finish_ == TileFinish::kF32 && StreamsOutput(args, kNr)),
+        scaled_(epi_.lhs_scale != nullptr || epi_.rhs_scale != nullptr),
+        row_stride_(args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0]),
+        out_offset_(args.out_batch.Offset(b)) {}
+
+  void Run() {
+    // Blocks of equal size, so that the last one is not a short remainder. A few rows read all of a panel in one go.
+    MakeTiles();
+    const bool has_lines = args_.lhs_lines != nullptr;
+    const bool lhs_fits = has_lines || num_tiles_ * lhs_panel_bytes_ <= kBlockBytes;
+    const int64_t one_block_groups = has_lines && !kCanWiden ? kLinesPanelBytes / kGroupBytes : kOneBlockGroups;
+    const bool is_one_block = m1_ - m0_ <= kMaxPiece || (lhs_fits && groups_ <= one_block_groups);
+    const int64_t most_groups = is_one_block ? kMaxSumGroups : Tile::kBlockGroups;
+    const int64_t num_blocks = std::max<int64_t>(1, CeilDiv(groups_, most_groups));
+    const int64_t block_steps = CeilDiv(groups_, num_blocks * PanelFormat::kStepGroups);
+    block_groups_ = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
+    if (finish_ != TileFinish::kGeneral) {
+      std::fill_n(row_scales_ + (m1_ - m0_), kMr, 0.0f);  // a tile that is not full has more rows
+      const float* scale = epi_.lhs_scale == nullptr ? nullptr : epi_.lhs_scale + b_ * epi_.lhs_batch_stride;
+      LoadScales(scale, epi_.lhs_stride, m0_, m1_ - m0_, row_scales_);
+    }
+    const int64_t first = num_blocks == 1 ? RunPanels() : n0_;
+    const int64_t chunk = num_blocks == 1 || lhs_fits ? kNr : kChunkPanels * kNr;
+    ahead_ = FetchAhead(args_.ahead, std::max<int64_t>(1, num_blocks * num_tiles_ * CeilDiv(n1_ - n0_, kNr)));
+    for (int64_t chunk0 = first; chunk0 < n1_; chunk0 += chunk) {
+      const int64_t chunk1 = std::min(n1_, chunk0 + chunk);
+      int64_t g = 0;
+      do {
+        const int64_t count = std::min(block_groups_, groups_ - g);
+        for (int64_t n = chunk0; n < chunk1; n += kNr) RunPanel(chunk0, n, g, count);
+        g += count;
+      } while (g < groups_);
+    }
+    if (streams_) hwy::FlushStream();  // before another thread may read
+  }
+
+ private:
+  using Acc = typename Tile::Acc;
+  static constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
+  static constexpr int64_t kHeaderBytes = Tile::kRhs.HeaderBytes();
+  static constexpr bool kCanWiden = Tile::kWideRhsElementBytes != 0;
+  static constexpr int kMaxPiece = kMr >= 8 ? 8 : 4;  // rows of a PanelRun
+  static constexpr int64_t kOneBlockGroups = [] {
+    if constexpr (requires { Tile::kOneBlockGroups; }) return Tile::kOneBlockGroups;
+    else return Tile::kBlockGroups;
+  }();
+  static constexpr int64_t kGroupBytes = Tile::kRhs.GroupBytes(Tile::kRhs.SharedGroups()) / Tile::kRhs.SharedGroups();
+  static constexpr bool kHasPanelRuns = requires(const PanelRun& run) { Tile::template MultiplyPanels<1, false>(run); };
+  // An lhs that is stored as it is needs no correction.
+  static constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;
+  static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
+  static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
+  static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0 && kNr <= kMaxTileCols);
+
+  // Rows [m, m + rows) of the product, and where their lhs begins.
+  struct TileRows {
+    int64_t m, rows;
+    const char* lhs;
+  };
+
+  // A tile, and the groups of k that are added to it.
+  struct Step {
+    int64_t m, rows, n, cols, count;
+    TileLhs lhs;
+    const Acc* init;
+    int64_t init_stride;
+    bool is_last;  // of the sum
+    Acc* sums;     // where it is not
+    int64_t fetch;
+  };
+
+  void MakeTiles() {
+    const char* const lhs = static_cast<const char*>(args_.lhs) + b_ * args_.lhs_batch_bytes;
+    const LhsLines* const lines = args_.lhs_lines;
+    const int64_t run = lines == nullptr ? 0 : lines->positions.InnerSize();
+    for (int64_t m = m0_; m < m1_; m += tiles_[num_tiles_++].rows) {
+      TileRows& tile = tiles_[num_tiles_];
+      if (lines == nullptr) {
+        tile = {m, std::min(kMr, m1_ - m), lhs + m / kMr * lhs_panel_bytes_};
+      } else {
+        tile = {m, TileRowsOfRun(std::min(m1_ - m, run - m % run), kMr),
+                lhs + (lines->positions.Offset(m) - lines->first) * 64};
+      }
+    }
+  }
+
+  // Few rows of whole panels of columns. Returns the first column that is left. More rows than one piece are cut only
+  // if they are added to the output, which a part of a tile does row by row, or if the rhs stays in L1 meanwhile.
+  int64_t RunPanels() {
+    if constexpr (kHasPanelRuns) {
+      const int64_t rows = m1_ - m0_, panels = (n1_ - n0_) / kNr;
+      const bool one_piece = std::has_single_bit(static_cast<uint64_t>(rows)) && rows <= kMaxPiece;
+      const bool short_rhs = kMr == kMaxPiece && panels * rhs_panel_bytes_ <= kShortRhsBytes;
+      const bool pays = one_piece || (epi_.adds && rows <= kMr) || short_rhs;
+      if (finish_ != TileFinish::kF32 || streams_ || !pays || args_.lhs_lines != nullptr) return n0_;
+      const float* const scale = epi_.rhs_scale == nullptr ? nullptr : epi_.rhs_scale + b_ * epi_.rhs_batch_stride;
+      const bool dense = scale != nullptr && epi_.rhs_stride == 1;
+      if (!dense) LoadScales(scale, epi_.rhs_stride, n0_, kNr, col_scales_);
+      for (int64_t i = 0; i < num_tiles_; ++i) {
+        const TileRows& tile = tiles_[i];
+        const TileScales scales{row_scales_ + (tile.m - m0_), dense ? scale + n0_ : col_scales_, scaled_,
+                                epi_.rhs_first, epi_.adds};
+        RunPanelsOf(tile.rows, {.lhs = tile.lhs,
+                                .rhs = rhs_,
+                                .panels = panels,
+                                .rhs_panel_bytes = rhs_panel_bytes_,
+                                .groups = groups_,
+                                .corrects = kCorrects,
+                                .fetch = short_rhs ? 0 : kFetchBytes,
+                                .scales = scales,
+                                .col_step = dense ? kNr : 0,
+                                .out = static_cast<float*>(args_.out) + out_offset_ + tile.m * row_stride_ + n0_,
+                                .out_stride = row_stride_});
+      }
+      return n0_ + panels * kNr;
+    }
+    return n0_;
+  }
+
+  // Calls f<kFlush>() for the epilogue.
+  template <class F>
+  void WithFlush(const F& f) const {
+    if constexpr (std::is_floating_point_v<Acc>) {
+      if (epi_.subnormals_are_zero) return f.template operator()<true>();
+    }
+    f.template operator()<false>();
+  }
+
+  void RunPanelsOf(int64_t rows, PanelRun run) {
+    const auto multiply = [&]<int R>() {
+      for (; rows >= R; rows -= R) {
+        WithFlush([&]<bool kFlush>() { Tile::template MultiplyPanels<R, kFlush>(run); });
+        run.lhs += R * 64;
+        run.scales.row += R;
+        run.out += R * row_stride_;
+      }
+    };
+    multiply.template operator()<kMaxPiece>();
+    if constexpr (kMaxPiece > 4) multiply.template operator()<4>();
+    multiply.template operator()<2>();
+    multiply.template operator()<1>();
+  }
+
+  // Adds `count` groups from g on to all rows of the panel of columns from n on.
+  void RunPanel(int64_t chunk0, int64_t n, int64_t g, int64_t count) {
+    const int64_t cols = std::min(kNr, n1_ - n);
+    const bool is_last = g + count == groups_;
+    if (is_last && finish_ != TileFinish::kGeneral) {
+      if (cols < kNr) std::fill_n(col_scales_, kNr, 0.0f);
+      const float* scale = epi_.rhs_scale == nullptr ? nullptr : epi_.rhs_scale + b_ * epi_.rhs_batch_stride;
+      LoadScales(scale, epi_.rhs_stride, n, cols, col_scales_);
+    }
+    const char* const panel = rhs_ + (n - n0_) / kNr * rhs_panel_bytes_;
+    const char* const block = panel + kHeaderBytes + Tile::kRhs.GroupBytes(g);
+    if constexpr (kCanWiden) {
+      if (widen_) Tile::Widen(block, count, wide_);
+    }
+    const int64_t fetch = m1_ - m0_ >= kFetchRows ? kFetchBytes : 0;
+    const Acc* const start = kCorrects ? reinterpret_cast<const Acc*>(panel) : nullptr;
+    Acc* sums = partial_ + (n - chunk0) * kMaxBlockRows;
+    for (int64_t i = 0; i < num_tiles_; ++i, sums += kMr * kNr) {
+      const TileRows& tile = tiles_[i];
+      ahead_.Fetch();
+      const Acc* init = g == 0 ? start : sums;
+      const TileLhs lhs = args_.lhs_lines == nullptr
+                              ? TileLhs{tile.lhs + g * 4 * kMr}
+                              : TileLhs{tile.lhs, args_.lhs_lines->steps + g / PanelFormat::kStepGroups};
+      RunTile({tile.m, tile.rows, n, cols, count, lhs, init, g == 0 ? 0 : kNr, is_last, sums, i == 0 ? fetch : 0},
+              block);
+    }
+  }
+
+  void RunTile(const Step& step, const char* rhs_block) {
+    const int64_t height = TileHeight(step.rows, kMr);
+    if (height == 1) RunRows<1, false>(step, rhs_block);
+    else if (height == 2) RunRows<2, false>(step, rhs_block);
+    else if (height == 4) RunRows<4, false>(step, rhs_block);
+    else if (height < kMr) RunRows<std::min<int>(8, kMr), false>(step, rhs_block);
+    else if (!widen_) RunRows<kMr, false>(step, rhs_block);
+    else RunRows<kMr, kCanWiden>(step, wide_);
+  }
+
+  // With R rows, the least that a tile policy has from step.rows on.
+  template <int R, bool kWide>
+  void RunRows(const Step& step, const char* rhs) {
+    const auto sum_into = [&](Acc* tile, int64_t stride) {
+      Tile::template Accumulate<R, kWide>(step.lhs, rhs, step.count, step.init, step.init_stride, step.fetch, tile,
+                                          stride);
+    };
+    if (!step.is_last) return sum_into(step.sums, kNr);
+    const bool is_full = step.rows == R && step.cols == kNr;
+    if (finish_ == TileFinish::kGeneral || (epi_.adds && !is_full)) {
+      sum_into(finished_, kNr);
+      FinishTile(Tile::kTarget, args_, b_, step.m, step.rows, step.n, step.cols, finished_, kNr);
+      return;
+    }
+    const auto multiply_into = [&]<class T>(T* tile, int64_t stride) {
+      const TileScales scales{row_scales_ + (step.m - m0_), col_scales_, scaled_, epi_.rhs_first, epi_.adds,
+                              streams_ && is_full};
+      WithFlush([&]<bool kFlush>() {
+        Tile::template Multiply<R, kWide, kFlush, T>(step.lhs, rhs, step.count, step.init, step.init_stride, step.fetch,
+                                                     scales, tile, stride);
+      });
+    };
+    // A part of a tile by way of a full one.
+    const auto store = [&]<class T>(T* out, const auto& run) {
+      out += out_offset_ + step.m * row_stride_ + step.n;
+      if (is_full) [[likely]] {
+        if (!streams_) PrefetchForWriting<R, kNr>(out, row_stride_);
+        run(out, row_stride_);
+      } else {
+        run(reinterpret_cast<T*>(part_), kNr);
+        CopyPart<kNr>(reinterpret_cast<T*>(part_), step.rows, step.cols, out, row_stride_);
+      }
+    };
+    if (finish_ == TileFinish::kF32) store(static_cast<float*>(args_.out), multiply_into);
+    else if (finish_ == TileFinish::kBF16) store(static_cast<BFloat16*>(args_.out), multiply_into);
+    else store(static_cast<Acc*>(args_.out), sum_into);
+  }
+
+  const GemmArgs& args_;
+  const Epilogue& epi_;
+  const int64_t b_, m0_, m1_, n0_, n1_;
+  const bool widen_;
+  const int64_t groups_, lhs_panel_bytes_, rhs_panel_bytes_;
+  const char* const rhs_;
+  const TileFinish finish_;
+  const bool streams_, scaled_;
+  const int64_t row_stride_, out_offset_;
+  int64_t block_groups_ = 0;
+  FetchAhead ahead_{{}, 1};
+  TileRows tiles_[kMaxBlockRows / kMr];
+  int64_t num_tiles_ = 0;
+  float row_scales_[kMaxBlockRows + kMr], col_scales_[kNr];
+  alignas(64) Acc partial_[kChunkPanels * kMaxBlockRows * kNr];
+  alignas(64) Acc finished_[kMr * kNr];
+  alignas(64) char part_[kMr * kNr * 4];  // of the output
+  alignas(64) char wide_[kCanWiden ? Tile::kBlockGroups * kNr * Tile::kRhs.k_group * Tile::kWideRhsElementBytes : 1];
+};
+
+// GemmKernel::block.
+template <class Tile>
+void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+  BlockProduct<Tile>(args, b, m0, m1, n0, n1).Run();
+}
+
+// GemmKernel::add_block.
+template <class Tile>
+void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
+                  float* sums, const RowsAhead& columns_ahead, const RowsAhead& rows_ahead) {
+  constexpr int64_t kMr = Tile::kLhs.width, kNr = Tile::kRhs.width;
+  const int64_t tiles = CeilDiv(rows, kMr);
+  FetchAhead next_columns(columns_ahead, tiles), next_rows(rows_ahead, tiles);
+  static_assert(Tile::kRhs.HeaderBytes() == 0);
+  const char* const columns = static_cast<const char*>(rhs);
+  const char* panel = static_cast<const char*>(lhs);
+  for (; rows > 0; rows -= kMr, panel += lhs_panel_bytes, sums += kMr * kNr) {
+    const float* init = first ? nullptr : sums;
+    next_columns.Fetch();
+    next_rows.Fetch();
+    if (rows == 1) Tile::template Accumulate<1, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
+    else if (rows == 2) Tile::template Accumulate<2, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
+    else if (rows <= 4) Tile::template Accumulate<4, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
+    else Tile::template Accumulate<kMr, false>({panel}, columns, groups, init, kNr, 0, sums, kNr);
+  }
+}
+
+// The kernel of a tile policy.
+template <class Tile>
+constexpr GemmKernel GemmOf(const char* name, bool emulated = false) {
+  GemmKernel kernel = {.name = name,
+                       .sums = std::is_same_v<typename Tile::Acc, int32_t> ? GemmSums::kS32 : GemmSums::kF32,
+                       .target = Tile::kTarget,
+                       .lhs = Tile::kLhs,
+                       .rhs = Tile::kRhs,
+                       .emulated = emulated,
+                       .products_per_cycle = Tile::kProductsPerCycle,
+                       .row_unit = 1,
+                       .block_rows = kMaxBlockRows / Tile::kLhs.width * Tile::kLhs.width,
+                       .block_bytes = std::numeric_limits<int32_t>::max(),
+                       .block = &GemmBlock<Tile>,
+                       .reads_lines = true};
+  if constexpr (std::is_same_v<typename Tile::Acc, float>) {
+    kernel.block_groups = Tile::kBlockGroups;
+    kernel.add_block = &AddGemmBlock<Tile>;
+  }
+  return kernel;
+}
+
+}  // namespace aqt::kernels::internal
+
+#endif  // AQT_KERNELS_GEMM_DRIVER_H_

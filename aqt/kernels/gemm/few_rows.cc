@@ -1,0 +1,175 @@
+#include "aqt/kernels/gemm/few_rows.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/kernels/gemm/driver.h"
+#include "aqt/kernels/panels/operand.h"
+#include "aqt/kernels/panels/pack.h"
+#include "aqt/kernels/panels/panel_format.h"
+#include "aqt/kernels/simd/target_highway.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aqt/kernels/gemm/few_rows.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "aqt/kernels/gemm/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace aqt::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+using D = hn::ScalableTag<float>;
+constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
+constexpr int64_t kTileCols = 2 * kLanes;  // the width of the kernels' rhs panels
+// Steps of k: so many rows of an rhs that is read where it is; or a packed piece of 16 KiB.
+constexpr int64_t kRowsInPlace = 16, kPackedSteps = 128;
+
+// sums[r, j] += sum over i < steps of lhs[r, i] * rhs[i, j], r < R, j < kTileCols, by fma in ascending order of i. With
+// kFlush a subnormal value of the rhs counts as a zero.
+template <int R, bool kFlush>
+HWY_INLINE void Add(const float* lhs, int64_t lhs_row, const float* rhs, int64_t rhs_row, int64_t steps, float* sums) {
+  const D d;
+  hn::Vec<D> s[R][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    s[r][0] = hn::LoadU(d, sums + r * kTileCols);
+    s[r][1] = hn::LoadU(d, sums + r * kTileCols + kLanes);
+  }
+  for (int64_t i = 0; i < steps; ++i) {
+    const hn::Vec<D> b0 = Flushed<kFlush>(hn::LoadU(d, rhs + i * rhs_row));
+    const hn::Vec<D> b1 = Flushed<kFlush>(hn::LoadU(d, rhs + i * rhs_row + kLanes));
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const hn::Vec<D> a = hn::Set(d, lhs[r * lhs_row + i]);
+      s[r][0] = hn::MulAdd(a, b0, s[r][0]);
+      s[r][1] = hn::MulAdd(a, b1, s[r][1]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    hn::StoreU(s[r][0], d, sums + r * kTileCols);
+    hn::StoreU(s[r][1], d, sums + r * kTileCols + kLanes);
+  }
+}
+
+// The same for any number of rows.
+template <bool kFlush>
+void AddRows(int64_t rows, const float* lhs, int64_t lhs_row, const float* rhs, int64_t rhs_row, int64_t steps,
+             float* sums) {
+  const auto add = [&]<int R>() HWY_ATTR {
+    for (; rows >= R; rows -= R, lhs += R * lhs_row, sums += R * kTileCols) {
+      Add<R, kFlush>(lhs, lhs_row, rhs, rhs_row, steps, sums);
+    }
+  };
+  add.template operator()<6>();
+  add.template operator()<4>();
+  add.template operator()<2>();
+  add.template operator()<1>();
+}
+
+// Columns [n0, n1) of matrix b, at most kFewRowsChunk. `lhs` is dense.
+template <bool kFlush>
+void MultiplyChunkAs(const GemmKernel& kernel, const float* lhs, const Operand& rhs, const GemmArgs& args, int64_t b,
+                     int64_t n0, int64_t n1) {
+  const int64_t row = rhs.rows.InnerStride(), step = rhs.k.InnerStride();
+  const float* const matrix = static_cast<const float*>(rhs.data) + rhs.batch.Offset(b);
+  const bool in_place = row == 1;
+  const int64_t max_steps = in_place ? kRowsInPlace : kPackedSteps;
+  alignas(64) float sums[kMaxFewRows * kFewRowsChunk], packed[kPackedSteps * kTileCols];
+  std::fill_n(sums, args.m * ((n1 - n0 + kTileCols - 1) / kTileCols * kTileCols), 0.0f);
+  for (int64_t k = 0; k < args.k; k += max_steps) {
+    const int64_t steps = std::min(max_steps, args.k - k);
+    float* tile = sums;
+    for (int64_t n = n0; n < n1; n += kTileCols, tile += args.m * kTileCols) {
+      const float* const from = matrix + n * row + k * step;
+      if (in_place && n1 - n >= kTileCols) {
+        AddRows<kFlush>(args.m, lhs + k, args.k, from, step, steps, tile);
+        continue;
+      }
+      Operand piece;
+      piece.data = from;
+      piece.rows = AxisGroup::Of(std::min(kTileCols, n1 - n), row);
+      piece.k = AxisGroup::Of(steps, step);
+      Pack(kernel.target, kernel.rhs, piece, packed, nullptr, kFlush);
+      AddRows<kFlush>(args.m, lhs + k, args.k, packed, kTileCols, steps, tile);
+    }
+  }
+  const float* tile = sums;
+  for (int64_t n = n0; n < n1; n += kTileCols, tile += args.m * kTileCols) {
+    internal::FinishTile(kernel.target, args, b, 0, args.m, n, std::min(kTileCols, n1 - n), tile, kTileCols);
+  }
+  internal::RunBlockEpilogue(args, b, 0, args.m, n0, n1);
+}
+
+void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const Operand& rhs, bool subnormals_are_zero,
+                   const GemmArgs& args, int64_t b, int64_t n0, int64_t n1) {
+  if (subnormals_are_zero) MultiplyChunkAs<true>(kernel, lhs, rhs, args, b, n0, n1);
+  else MultiplyChunkAs<false>(kernel, lhs, rhs, args, b, n0, n1);
+}
+
+#else
+
+void MultiplyChunk(const GemmKernel&, const float*, const Operand&, bool, const GemmArgs&, int64_t, int64_t, int64_t) {
+  AQT_CHECK(!"ShouldMultiplyFewRows");
+}
+
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace aqt::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace aqt::kernels {
+bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs) {
+  const int64_t rows = lhs.rows.Count();
+  const bool in_place = rhs.rows.InnerStride() == 1;
+  return kernel.sums == GemmSums::kF32 && kernel.lhs.element == PanelFormat::Element::kF32 &&
+         kernel.rhs.element == PanelFormat::Element::kF32 && !kernel.emulated && kernel.target.Has(Capability::kAvx2) &&
+         rows >= 1 && rows <= kMaxFewRows && lhs.dtype == DType::kF32 && rhs.dtype == DType::kF32 &&
+         rhs.rows.rank <= 1 && rhs.k.rank <= 1 && (in_place || rhs.rows.Count() * rhs.k.Count() >= kMinPieces);
+}
+
+int64_t FewRowsFloats(const Operand& lhs) { return lhs.batch.Count() * lhs.rows.Count() * lhs.k.Count(); }
+
+void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
+                     const GemmArgs& args, float* lhs_rows, Executor* executor) {
+  const float* const from = static_cast<const float*>(lhs.data);
+  float* to = lhs_rows;
+  for (int64_t b = 0; b < args.batch; ++b) {
+    for (int64_t m = 0; m < args.m; ++m) {
+      const float* const row = from + lhs.batch.Offset(b) + lhs.rows.Offset(m);
+      for (int64_t k = 0; k < args.k; ++k) *to++ = internal::FlushedIf(subnormals_are_zero, row[lhs.k.Offset(k)]);
+    }
+  }
+  const int64_t chunks = (args.n + kFewRowsChunk - 1) / kFewRowsChunk;
+  // Matrices with a common output are added up in order.
+  const int64_t together = args.epilogue.adds ? args.batch : 1;
+  const auto run = [&](int64_t task) {
+    const int64_t first = task / chunks * together, n = task % chunks * kFewRowsChunk;
+    for (int64_t b = first; b < first + together; ++b) {
+      AQT_HWY_DISPATCH(kernel.target, MultiplyChunk)
+      (kernel, lhs_rows + b * args.m * args.k, rhs, subnormals_are_zero, args, b, n,
+       std::min(args.n, n + kFewRowsChunk));
+    }
+  };
+  const int64_t tasks = args.batch / std::max<int64_t>(1, together) * chunks;
+  if (internal::NumThreads(args, executor) == 1) {
+    for (int64_t task = 0; task < tasks; ++task) run(task);
+  } else {
+    executor->ParallelFor(tasks, run);
+  }
+}
+
+}  // namespace aqt::kernels
+#endif  // HWY_ONCE

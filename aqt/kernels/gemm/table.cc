@@ -1,0 +1,83 @@
+#include "aqt/kernels/gemm/table.h"
+
+#include <vector>
+
+#include "aqt/core/check.h"
+#include "aqt/kernels/gemm/rows.h"
+
+namespace aqt::kernels {
+namespace {
+
+using Element = PanelFormat::Element;
+
+// Whether panels of an element hold all values of another one.
+bool Holds(Element panels, Element values) {
+  switch (panels) {
+    case Element::kS4: return values == Element::kS4;
+    case Element::kS8:
+    case Element::kU8Offset:
+    case Element::kS16: return values == Element::kS8 || values == Element::kS4;
+    case Element::kBF16: return values != Element::kF32;
+    case Element::kF32: return true;
+  }
+  return false;
+}
+
+// Cycles for each column and k, as far as the table tells.
+double Cost(const GemmKernel& kernel, int64_t rows) {
+  const int64_t unit = kernel.row_unit;
+  return static_cast<double>((rows + unit - 1) / unit * unit) / kernel.products_per_cycle;
+}
+
+// Whether `a` is to be taken rather than `b`; both can run.
+bool Precedes(const GemmKernel& a, const GemmKernel& b, const GemmTypes& types, int64_t rows) {
+  // Of floats the rows must not decide: the kernels' bits differ.
+  if (types.sums == GemmSums::kF32) rows = a.row_unit * b.row_unit;
+  if (Cost(a, rows) != Cost(b, rows)) return Cost(a, rows) < Cost(b, rows);
+  return types.rhs_is_packed_ahead ? a.rhs.ElementBits() < b.rhs.ElementBits()
+                                   : a.rhs.ElementBits() > b.rhs.ElementBits();
+}
+
+const std::vector<const GemmKernel*>& Table() {
+  static const auto* const table = [] {
+    auto* rows = new std::vector<const GemmKernel*>;
+    for (const internal::GemmRows part : {internal::AmxGemms(), internal::DotGemms(), internal::S8MaddGemms(),
+                                          internal::F32Gemms(), internal::EmulatedGemms()}) {
+      for (const GemmKernel* row : part) {
+        if (IsSupported(row->target)) rows->push_back(row);
+      }
+    }
+    return rows;
+  }();
+  return *table;
+}
+
+}  // namespace
+
+const GemmKernel& ChooseGemm(const GemmTypes& types, Target target, int64_t rows) {
+  const GemmKernel* best = nullptr;
+  for (const GemmKernel* row : Table()) {
+    if (row->emulated || row->sums != types.sums || !target.Includes(row->target)) continue;
+    if (!Holds(row->lhs.element, types.lhs) || !Holds(row->rhs.element, types.rhs)) continue;
+    if (best == nullptr || Precedes(*row, *best, types, rows)) best = row;
+  }
+  if (best != nullptr) return *best;
+  AQT_CHECK(types.sums == GemmSums::kS32);  // f32_scalar takes all floats
+  return *internal::EmulatedGemms()[0];
+}
+
+Element NarrowestElement(DType dtype) {
+  switch (dtype) {
+    case DType::kS8: return Element::kS8;
+    case DType::kS4:
+    case DType::kS2: return Element::kS4;
+    case DType::kBF16:
+    case DType::kE4M3FN:
+    case DType::kE5M2: return Element::kBF16;
+    default: return Element::kF32;
+  }
+}
+
+absl::Span<const GemmKernel* const> AllGemmKernels() { return Table(); }
+
+}  // namespace aqt::kernels

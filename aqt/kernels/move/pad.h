@@ -1,0 +1,37 @@
+#ifndef AQT_KERNELS_MOVE_PAD_H_
+#define AQT_KERNELS_MOVE_PAD_H_
+
+// Puts zeros around and between the elements of an array.
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "aqt/core/executor.h"
+
+namespace aqt::kernels {
+
+// One axis: element i of the source goes to place i * dilation + low of `padded` places. Elements whose place is
+// negative or beyond the end are cut off.
+struct PadAxis {
+  int64_t size = 0;      // of the source
+  int64_t stride = 0;    // of the source, in elements
+  int64_t dilation = 1;  // >= 1
+  int64_t low = 0;
+  int64_t padded = 0;
+  bool operator==(const PadAxis&) const = default;
+};
+
+// The elements of the source that are not cut off: begin <= i < end; begin == end if there are none.
+struct KeptRange {
+  int64_t begin = 0, end = 0;
+};
+// Precondition: padded - low does not overflow.
+KeptRange KeptElements(const PadAxis& axis);
+
+// Fills `out`, which is dense with the padded sizes, with the source's elements and zeros (all bytes 0). Elements have
+// `element_bytes` bytes; the two must not overlap. At least one axis. The bytes are the same for any executor.
+void Pad(const void* source, int64_t element_bytes, absl::Span<const PadAxis> axes, void* out, Executor* executor);
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_MOVE_PAD_H_

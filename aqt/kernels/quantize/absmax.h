@@ -1,0 +1,54 @@
+#ifndef AQT_KERNELS_QUANTIZE_ABSMAX_H_
+#define AQT_KERNELS_QUANTIZE_ABSMAX_H_
+
+// Ranges of float matrices: the absolute maximum, or minimum and maximum, of rows, groups of a row, or all elements.
+//
+// Results are exact, hence the same bits on every target, for any blocking and order:
+//   a NaN anywhere in a unit makes its results NaN (the pattern 0x7fc00000);
+//   subnormal inputs keep their value (a caller that flushes them flushes the result);
+//   -0 is less than +0; the absolute maximum of zeros is +0.
+// absmax_reference.h is the plain version.
+
+#include <cstdint>
+
+#include "aqt/core/dtype.h"
+#include "aqt/core/machine/target.h"
+
+namespace aqt::kernels {
+
+// Element (r, c) is data[r * row_stride + c * col_stride]. Strides count elements, may be 0 or negative, and need no
+// alignment. Fastest if one of them is 1.
+struct FloatMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;  // kF32, kBF16 or kF16
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;
+  int64_t col_stride = 1;
+};
+
+// The number of groups of `group` columns, the last one possibly shorter.
+inline int64_t NumGroups(int64_t cols, int64_t group) { return (cols + group - 1) / group; }
+
+struct Range {
+  float min;
+  float max;
+};
+
+// absmax[r * NumGroups(cols, group) + g] = max |x(r, c)| over c in [g * group, (g + 1) * group) and c < cols. group
+// >= 1; group = cols (if cols > 0) gives one value per row. Values are of x's dtype, held in f32. If there are no
+// columns, nothing is written.
+void AbsMaxGroups(const FloatMatrix& x, int64_t group, float* absmax, Target target = BestTarget());
+
+// Like AbsMaxGroups, for minimum and maximum.
+void MinMaxGroups(const FloatMatrix& x, int64_t group, float* min, float* max, Target target = BestTarget());
+
+// max |x(r, c)| over all elements; 0 if there are none.
+float AbsMaxAll(const FloatMatrix& x, Target target = BestTarget());
+
+// Minimum and maximum over all elements; {inf, -inf} if there are none.
+Range MinMaxAll(const FloatMatrix& x, Target target = BestTarget());
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_QUANTIZE_ABSMAX_H_

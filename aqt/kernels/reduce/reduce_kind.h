@@ -1,0 +1,23 @@
+#ifndef AQT_KERNELS_REDUCE_REDUCE_KIND_H_
+#define AQT_KERNELS_REDUCE_REDUCE_KIND_H_
+
+// How many numbers become one.
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace aqt::kernels {
+
+enum class ReduceKind : uint8_t { kSum, kMax, kMin, kProd };
+inline constexpr int kNumReduceKinds = 4;
+
+// The number of the first maximum or minimum.
+enum class ArgKind : uint8_t { kMax, kMin };
+
+absl::string_view ToString(ReduceKind kind);  // "sum", "max", "min", "prod"
+absl::string_view ToString(ArgKind kind);     // "max", "min"
+
+}  // namespace aqt::kernels
+
+#endif  // AQT_KERNELS_REDUCE_REDUCE_KIND_H_

@@ -1,0 +1,68 @@
+#ifndef AQT_NN_LAYERS_ATTENTION_H_
+#define AQT_NN_LAYERS_ATTENTION_H_
+
+// Attention (Vaswani et al. 2017). Both products of the attention are dot_generals in scopes of their own, "qk" and
+// "av", so that rules can quantize them like any other: scope: ".*/qk".
+
+#include <cstdint>
+#include <optional>
+#include <source_location>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+#include "aqt/graph/value.h"
+#include "aqt/nn/layers/parameter.h"
+#include "aqt/ops/scaling/low_precision.h"
+
+namespace aqt::nn {
+
+// bool [queries, keys]: whether a key is visible to a query. Query i sees the keys up to i + (keys - queries), so the
+// last query sees all.
+Value CausalMask(int64_t queries, int64_t keys, const std::source_location& where = std::source_location::current());
+// lengths s32 [batch] -> bool [batch, 1, 1, keys]: the first `lengths[i]` keys are visible.
+Value PaddingMask(const Value& lengths, int64_t keys,
+                  const std::source_location& where = std::source_location::current());
+
+// The exact softmax, or one of AQT's older layers: ops::LowPrecisionSoftmax, ops::ApproximateSoftmax.
+using AttentionSoftmax = std::variant<std::monostate, LowPrecision, SoftmaxApproximation>;
+
+struct DotProductAttentionOptions {
+  // Of the weights, while training: as Dropout.
+  double dropout_rate = 0.0;
+  bool train = true;
+  AttentionSoftmax softmax = std::monostate();
+};
+
+// softmax(query key^T / sqrt(features) over the keys) value:
+//   query [batch, queries, heads, features], key [batch, keys, heads, features], value [batch, keys, heads, out]
+//   -> [batch, queries, heads, out]
+// `mask` is a bool that broadcasts to [batch, heads, queries, keys]; scores where it is false become the lowest finite
+// number, so that a query that sees no key gets the mean of all values. The softmax of f16 and bf16 is computed in f32.
+// In the scope `name`. Poisoned: InvalidArgument if the shapes do not fit.
+Value DotProductAttention(const Value& query, const Value& key, const Value& value, const std::optional<Value>& mask,
+                          absl::string_view name, const DotProductAttentionOptions& options = {},
+                          const std::source_location& where = std::source_location::current());
+
+struct MultiHeadAttentionOptions {
+  int64_t heads = 1;
+  // Of each head. 0: those of the queries, divided among the heads, which must divide them.
+  int64_t head_features = 0;
+  // Of the result. 0: those of the queries.
+  int64_t out_features = 0;
+  bool use_bias = true;
+  // If unset, LecunUniform over the contracted axes.
+  Initializer kernel_init = nullptr;
+  DotProductAttentionOptions attention = {};
+};
+
+// DotProductAttention between projections (DenseGeneral) "query", "key", "value" and "out", in the scope `name`:
+//   queries [batch, queries, in], keys_values [batch, keys, in'] -> [batch, queries, out_features]
+// Self-attention gives the same value twice. Poisoned: InvalidArgument if a number of the options is out of range or
+// the shapes do not fit.
+Value MultiHeadAttention(const Value& queries, const Value& keys_values, const std::optional<Value>& mask,
+                         absl::string_view name, const MultiHeadAttentionOptions& options,
+                         const std::source_location& where = std::source_location::current());
+
+}  // namespace aqt::nn
+
+#endif  // AQT_NN_LAYERS_ATTENTION_H_

@@ -1,0 +1,23 @@
+#ifndef AQT_OPS_SAVED_COMPOSITE_PROTO_H_
+#define AQT_OPS_SAVED_COMPOSITE_PROTO_H_
+
+// Programs with the composites of this room as bytes (graph/program_proto.h):
+//
+//   AQT_ASSIGN_OR_RETURN(std::string bytes, SaveProgram(program, ops::ProgramCodecs()));
+//   AQT_ASSIGN_OR_RETURN(Program loaded, LoadProgram(bytes, ops::ProgramCodecs()));
+//
+// A composite is saved as a message of configs/composite.proto: its configuration as it is written in textprotos
+// (quant/text), its shapes, and how its operands arrive. Loading plans it again, and refuses what no program of this
+// library holds.
+
+#include "aqt/graph/saved/program_proto.h"
+
+namespace aqt::ops {
+
+// A codec for every composite of aqt/ops but exchanges between processes (collective_ops.h). Saving is Unimplemented
+// for operands that are packed for this machine (aqt_pack, fp8_pack): save the program before it is prepared.
+const CompositeCodecs& ProgramCodecs();
+
+}  // namespace aqt::ops
+
+#endif  // AQT_OPS_SAVED_COMPOSITE_PROTO_H_

@@ -1,0 +1,22 @@
+#ifndef AQT_OPS_SAVED_FP8_COMPOSITE_PROTO_H_
+#define AQT_OPS_SAVED_FP8_COMPOSITE_PROTO_H_
+
+// The composites of the FP8 layers (fp8_scaling.h, fp8_dot.h) in saved programs. Internal; for composite_proto.cc.
+
+#include "aqt/graph/composite.h"
+#include "aqt/ops/saved/composite_values_proto.h"
+#include "configs/composite.pb.h"
+
+namespace aqt::internal {
+
+// False, and `out` as it was, for any other operation.
+bool SaveFp8(const Composite& op, config::SavedComposite& out);
+
+MadeComposite LoadFp8(const config::SavedFp8Quantize& in);
+MadeComposite LoadFp8(const config::SavedFp8Update& in);
+MadeComposite LoadFp8(const config::SavedFp8Dot& in);
+MadeComposite LoadFp8(const config::SavedFp8Backward& in);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_OPS_SAVED_FP8_COMPOSITE_PROTO_H_

@@ -1,0 +1,85 @@
+#ifndef AQT_QUANT_CONFIG_CALL_OPTIONS_H_
+#define AQT_QUANT_CONFIG_CALL_OPTIONS_H_
+
+// What a plan is made for (PlanOptions), and how a call runs (Runtime: threads, an observer, a user-supplied product).
+// config.h says what is computed.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/block_epilogue.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/executor.h"
+#include "aqt/core/machine/target.h"
+#include "aqt/quant/config/semantics.h"
+
+namespace aqt {
+
+// Sees every intermediate of a quantized contraction. While an observer is set, nothing is fused; bits do not change.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  // `name` is PASS.SIDE.WHAT or PASS.WHAT; PASS is fwd, dlhs or drhs, SIDE is lhs or rhs (in the backward passes lhs is
+  // the incoming gradient):
+  //   fwd.lhs.scale, fwd.lhs.bias, fwd.lhs.key (u32[2]), fwd.lhs.noise, fwd.lhs.qvalue   only if there is one
+  //   fwd.dg_lhs, fwd.dg_rhs, fwd.accum                            what the contraction received and returned
+  // `name` is valid for the life of the program, `value` only during the call.
+  virtual void OnTensor(absl::string_view name, const ArrayRef& value) = 0;
+};
+
+// A plain contraction by the user instead of the built-in one: the product that a quantized contraction quantizes for.
+class PlainProduct {
+ public:
+  virtual ~PlainProduct() = default;
+  // Writes lhs x rhs to all of `out`, dense, axes in the order batch, remaining of lhs, remaining of rhs. `pass` is
+  // fwd, dlhs or drhs. The operands are what the observer's PASS.dg_lhs and PASS.dg_rhs are: qvalues (s8, e4m3fn, ...)
+  // where a side is quantized and not dequantized before the product, floats elsewhere; any strides. out.dtype is the
+  // accumulator dtype of the configuration. If that is unset: of a float and an integer the float, of two floats the
+  // one with the larger range, then the larger precision (bf16 of bf16 and f16, e5m2 of e5m2 and e4m3fn), of two
+  // integers the wider one; but s4 with s4 is passed and returned as s8. The built-in product rounds both operands to
+  // out.dtype first if they differ, and sums in f32. The arrays are valid during the call.
+  virtual void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
+                        const MutableArrayRef& out) = 0;
+};
+
+class Scratch;
+
+// How many operands of products were packed for the kernels: by a Prepare, or by a call that got them unpacked.
+struct PackCounts {
+  int64_t lhs = 0, rhs = 0;
+};
+
+// How one call runs. Changes no bits, except by `product`.
+struct Runtime {
+  Executor* executor = nullptr;     // null: only the calling thread
+  Observer* observer = nullptr;     // null: none
+  PlainProduct* product = nullptr;  // null: the built-in kernels. Nothing is fused with a user's product.
+  Scratch* scratch = nullptr;       // memory for intermediates (contraction/scratch.h); null: the thread has one
+  PackCounts* packs = nullptr;      // added to; for tests and profiles
+  // Null, or what a forward call may run on its result block by block, while that is in the caches. It runs on all
+  // blocks or on none, as it can see: not all products are made by blocks.
+  BlockEpilogue* block_epilogue = nullptr;
+};
+
+// Which passes a plan has. kForwardOnly saves the planning of the backward contractions: dlhs and drhs of the
+// configuration are not even checked.
+enum class PlanPasses { kForwardAndBackward, kForwardOnly };
+
+// What a plan is made for, besides the configuration and the shapes.
+struct PlanOptions {
+  PlanPasses passes = PlanPasses::kForwardAndBackward;
+  Semantics semantics = {};
+  // The instruction set that kernels use; null = kernels::BestTarget(), which AQT_MAX_TARGET caps. Must be supported.
+  std::optional<kernels::Target> target = std::nullopt;
+  bool operator==(const PlanOptions&) const = default;
+};
+
+// InvalidArgument if this machine cannot run the target.
+absl::Status Validate(const PlanOptions& options);
+
+}  // namespace aqt
+
+#endif  // AQT_QUANT_CONFIG_CALL_OPTIONS_H_

@@ -1,0 +1,168 @@
+#ifndef AQT_QUANT_CONTRACTION_ENGINE_CONTRACTION_PLAN_H_
+#define AQT_QUANT_CONTRACTION_ENGINE_CONTRACTION_PLAN_H_
+
+// The engine: a quantized contraction and its two gradients, dense, windowed (convolution) or grouped (ragged).
+// Internal; DotGeneralPlan, ConvGeneralPlan and RaggedDotPlan are its doors.
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/rng.h"
+#include "aqt/quant/config/call_options.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/state_arrays.h"
+#include "aqt/quant/contraction/conv_dims.h"
+#include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/engine/pass.h"
+#include "aqt/quant/contraction/engine/product_plan.h"
+#include "aqt/quant/contraction/engine/workspace.h"
+#include "aqt/quant/contraction/residuals.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt::internal {
+
+// What a door asks for; operands of one dtype f32, bf16 or f16 that fit each other.
+struct ContractionShape {
+  const char* name = "";  // of the operation, for messages
+  Aval lhs, rhs, out;
+  DotDims dims;                           // of the forward product; empty for a convolution
+  bool grouped = false;                   // lhs [m,k], rhs [groups,k,n]
+  std::optional<ConvGeometry> conv = {};  // its gradients are not quantized
+};
+
+// What a gradient multiplies g with.
+enum class OtherOperand {
+  kFloat,          // the float operand, quantized as the backward configuration says
+  kForwardQvalue,  // its forward qvalue, and g times its forward scale (use_fwd_quant)
+  kDequantized,    // the forward product's operand, dequantized (a convolution)
+};
+
+struct GradientPlan {
+  ProductPlan product;
+  DotDims dims;     // of g and the other operand, before a LocalAqt tiles them
+  Axes to_operand;  // for each axis of the product, its axis in the operand
+  OtherOperand other = OtherOperand::kFloat;
+  bool is_zero = false;  // known without data
+};
+
+class ContractionPlan {
+ public:
+  static absl::StatusOr<ContractionPlan> Make(const DotGeneral& config, ContractionShape shape,
+                                              const PlanOptions& options);
+
+  const ContractionShape& shape() const { return shape_; }
+  const DotGeneral& config() const { return config_; }
+  const PlanOptions& options() const { return options_; }
+  const ProductPlan& forward() const { return fwd_; }
+  // The gradient of `side`, if the plan has gradients.
+  const GradientPlan& gradient(Side side) const { return side == Side::kLhs ? dlhs_ : drhs_; }
+  absl::Span<const ResidualSlot> residuals() const { return residuals_; }
+  absl::Span<const StateSlot> forward_state() const { return state_[0]; }
+  absl::Span<const StateSlot> backward_state() const { return state_[1]; }
+  bool ForwardNeedsKey() const { return fwd_.NeedsKey(); }
+  bool BackwardNeedsKey() const { return dlhs_.product.NeedsKey() || drhs_.product.NeedsKey(); }
+  int64_t scratch_bytes() const { return scratch_bytes_; }
+
+  // As those of DotGeneralPlan. With groups, `group_sizes` are checked.
+  absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
+                       const Context& context, const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
+                       const StateArrays& state) const;
+  absl::Status Backward(const ArrayRef& g, const Residuals& residuals, absl::Span<const int64_t> group_sizes,
+                        const Context& context, const std::optional<MutableArrayRef>& dlhs,
+                        const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                        const StateArrays& state) const;
+  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context,
+                                          const Runtime& runtime) const;
+  // What Prepare packs: the operand quantized, or as it is if the plan does not quantize it.
+  absl::StatusOr<QTensor> QuantizeOperand(Side side, const ArrayRef& value, const Context& context) const;
+  absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime) const;
+  // Preparing in two steps, for those who store the panels: their size, null if this operand is not packed ahead of
+  // time; and an operand without values from panels that Prepare made.
+  std::optional<int64_t> PanelBytesOf(Side side) const;
+  absl::StatusOr<PreparedOperand> FromPanels(Side side, const Array& panels, absl::Span<const Array> scale) const;
+
+ private:
+  // ---- planning (contraction_plan.cc)
+  absl::Status MakeGradient(Side side);
+  void AddResiduals(Side side);
+  void AddState(const ProductPlan& product);
+  int64_t CountScratch() const;
+
+  const Aval& operand(Side side) const { return side == Side::kLhs ? shape_.lhs : shape_.rhs; }
+  const DotGeneralRaw& raw(Pass pass) const {
+    return pass == Pass::kFwd ? config_.fwd : pass == Pass::kDlhs ? config_.dlhs : config_.drhs;
+  }
+  // The gradient that reads `side` as its other operand.
+  const GradientPlan& reader(Side side) const { return gradient(Other(side)); }
+  int ResidualIndex(Side side, ResidualKind kind) const {
+    return residual_index_[static_cast<int>(side)][static_cast<int>(kind)];
+  }
+  bool ClipsGradient(Side side) const;
+  // The forward scale of the operand that a gradient reads, in the layout of g.
+  absl::StatusOr<ArrayRef> ForwardScaleInGradient(const GradientPlan& gradient, const ArrayRef& scale) const;
+  // Whether an operand of a gradient that uses the forward quantization goes into panels without a float array, unless
+  // a call asks for more.
+  bool QuantizesIntoPanels(Side side, Side operand) const;
+  // Whether the gradient's product, unless a call asks for more, multiplies g by that scale while it packs it, and
+  // packs the forward qvalue as it is, both without a float array.
+  bool MultipliesWhilePacking(Side side) const;
+  bool PacksQvalue(Side side) const;
+
+  // ---- running (contraction_run.cc)
+  absl::Status CheckArray(absl::string_view name, const Aval& got, const Aval& want) const;
+  absl::Status CheckHasGradients(absl::string_view what) const;
+  absl::Status CheckKey(const char* call, bool needed, const Context& context) const;
+  absl::Status CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const;
+  // Whether this plan has checked it.
+  bool HasPrepared(Side side, const PreparedOperand& prepared) const;
+  // The operand of `prepared` as the kernels of this plan read it; null if it has to be packed from its values.
+  // FailedPrecondition if it has none.
+  absl::StatusOr<const Panels*> UsablePanels(Side side, const PreparedOperand& prepared, const Runtime& runtime) const;
+  absl::Status CheckResiduals(const Residuals& residuals) const;
+  // Whether the gradients of a contraction with a prepared operand are defined. Returns the scale that the operand
+  // would have had if quantized here, if its gradient needs that.
+  absl::StatusOr<std::optional<Array>> CheckPreparedGradient(Side side, const CallOperand& operand,
+                                                             const ArrayRef& value, const Context& context) const;
+  std::optional<Key> KeyOf(const Context& context, Pass pass, Side side) const;
+  // An operand as the forward product sees it.
+  ArrayRef View(Side side, const ArrayRef& x) const;
+  // The mask that Forward would keep, from the float operand and its forward scale.
+  void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const;
+  absl::Status FillOperand(Side side, const DotOperand& operand, const Context& context, const Runtime& runtime,
+                           const StateArrays& state, CallOperand& result) const;
+  absl::Status KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
+                             Residuals::Impl& kept, ProductCall& call) const;
+  void FillGradientOperands(Side side, const ArrayRef& g, const Residuals::Impl& residuals, const CallContext& context,
+                            ProductCall& call) const;
+  void RunGradient(Side side, const MutableArrayRef& result, const Residuals::Impl& residuals,
+                   const CallContext& context, ProductCall& call) const;
+
+  // An address that no other plan has while an operand that this plan prepared exists.
+  std::shared_ptr<const void> identity_ = std::make_shared<const char>();
+  DotGeneral config_;
+  PlanOptions options_;
+  ContractionShape shape_;
+  std::string tensor_name_[2];  // "DotGeneral: the tensor for fwd.lhs"
+  ProductPlan fwd_;
+  GradientPlan dlhs_, drhs_;  // planned only if options.passes says so; residuals likewise
+  std::vector<ResidualSlot> residuals_;
+  // Index in residuals_ by side and kind; -1 if there is none.
+  int residual_index_[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
+  // [0]: of fwd; [1]: of dlhs and drhs.
+  std::vector<StateSlot> state_[2];
+  // By pass and side: the index of its first slot there.
+  size_t state_begin_[kNumPasses][2] = {};
+  int64_t scratch_bytes_ = 0;
+};
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_CONTRACTION_ENGINE_CONTRACTION_PLAN_H_

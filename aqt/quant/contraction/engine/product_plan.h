@@ -1,0 +1,119 @@
+#ifndef AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_PLAN_H_
+#define AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_PLAN_H_
+
+// One quantized product, of any geometry: what a contraction does once forward and once for each gradient. Internal.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/dtype.h"
+#include "aqt/quant/config/call_options.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/contraction/engine/contract.h"
+#include "aqt/quant/contraction/engine/dot_tiling.h"
+#include "aqt/quant/contraction/engine/packed_side.h"
+#include "aqt/quant/contraction/engine/pass.h"
+#include "aqt/quant/contraction/engine/quantize_side.h"
+#include "aqt/quant/contraction/engine/windows.h"
+#include "aqt/quant/contraction/engine/workspace.h"
+#include "aqt/quant/tensor/qtensor.h"
+
+namespace aqt::internal {
+
+// A contraction in groups of rows (ragged_dot.h). kRows: lhs [m,k], rhs with a leading axis of groups, each of which is
+// multiplied with the rows of its group. kContracting: both have the rows as their axis 0, which is contracted group by
+// group; the product has a leading axis of groups.
+enum class Groups : uint8_t { kNone, kRows, kContracting };
+
+// How the operands meet. Dense: only `dims`.
+struct ProductGeometry {
+  DotDims dims = {};  // with groups: as if the group axis were contracted, so that groups share scales
+  Groups groups = Groups::kNone;
+  int64_t num_groups = 0;               // of kContracting
+  std::optional<Windows> windows = {};  // a convolution; then dims are empty
+  // Dense: the result will lie in memory with rows of lhs as its fastest axis. Only speed depends on it.
+  bool out_is_contiguous_along_rows = false;
+};
+
+struct ProductPlan {
+  Pass pass = Pass::kFwd;
+  ProductGeometry geometry;       // of the tiled operands
+  std::optional<TiledDot> tiled;  // tiles of the configuration, or LocalAqt's: then all below is about tiled operands
+  SidePlan lhs, rhs;
+  Contraction contraction;  // of the quantized operands; with groups: of those of one group
+  Shape product_shape;
+  DType dtype = DType::kF32;  // of the float operands and of the result
+  std::optional<double> lhs_mid_alpha, rhs_mid_alpha;
+  // Whether the kernels' epilogue does all that follows the sums, unless a call asks for more: of bytes in s32, both
+  // sides dequantized on the product; of floats, no scale multiplied into the other operand.
+  bool fuses = false;
+  // Whether, besides, both operands are quantized to bytes (integers or 8-bit floats) straight into panels.
+  bool packs_as_quantized = false;
+  // Where a call fuses, the products of tiles are summed without being stored, with the same bits: on digits by one
+  // contraction over all tiles, whose parts of the sum the kernel multiplies by their scales, or by the epilogue, which
+  // adds each product to the result. If there are both, the first is for an rhs that is packed ahead of time.
+  std::optional<Contraction> summed_tiles;
+  bool adds_tiles = false;
+  kernels::Target target;
+  // How a prepared operand is packed ahead of time. Null if it cannot be: windows slide over it, its rows are those of
+  // groups that only a call knows, scales of the other side are multiplied into it, or the product has no kernel.
+  std::optional<PanelKey> lhs_panels, rhs_panels;
+
+  const SidePlan& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
+  bool sums_tiles() const { return summed_tiles.has_value() || adds_tiles; }
+  // Whether a call that fuses adds the products of tiles.
+  bool AddsTiles(bool rhs_is_packed) const { return adds_tiles && !(rhs_is_packed && summed_tiles.has_value()); }
+  // What the kernels run where a call fuses, unless it adds the products of tiles.
+  const Contraction& fused_contraction() const { return summed_tiles.has_value() ? *summed_tiles : contraction; }
+  const std::optional<PanelKey>& panels(Side s) const { return s == Side::kLhs ? lhs_panels : rhs_panels; }
+  bool NeedsKey() const { return lhs.draws() || rhs.draws(); }
+  bool HasState() const { return lhs.has_state() || rhs.has_state(); }
+  bool HasMidScales() const { return lhs_mid_alpha.has_value() || rhs_mid_alpha.has_value(); }
+
+  // A scale of one side in the layout of the product. InvalidArgument when it varies along an axis that is summed.
+  absl::StatusOr<ArrayRef> ScaleInOutput(Side side, const ArrayRef& scale) const;
+  // A scale of one side in the layout of the other operand.
+  absl::StatusOr<ArrayRef> ScaleInOther(Side side, const ArrayRef& scale) const;
+  // Whether the scales of a prepared operand can be applied where the configuration says.
+  absl::Status CheckScale(Side side, const ArrayRef& scale) const;
+
+  // What RunProduct needs, unless there is an observer, a user's product or a prepared operand with several scales.
+  void AddSlots(SlotSizes& sizes) const;
+};
+
+// Checks everything that can be known without data. Operands have the dtype `lhs.dtype`. Messages begin with the pass.
+// `tiled` is the tiling of `geometry.dims` and excludes a LocalAqt.
+absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
+                                            ProductGeometry geometry, std::optional<TiledDot> tiled,
+                                            const PlanOptions& options);
+
+struct ProductCall {
+  CallOperand lhs, rhs;                        // not tiled
+  absl::Span<const int64_t> group_sizes = {};  // with groups
+  MutableArrayRef out;                         // not tiled, any strides, `dtype`
+  BlockEpilogue* block_epilogue = nullptr;     // Runtime's, in the forward pass
+
+  CallOperand& side(Side s) { return s == Side::kLhs ? lhs : rhs; }
+  const CallOperand& side(Side s) const { return s == Side::kLhs ? lhs : rhs; }
+};
+
+// Preconditions: avals as planned, keys and statistics where needed.
+void RunProduct(const ProductPlan& plan, const ProductCall& call, const CallContext& context);
+
+// Only what RunProduct does to the statistics; call.out is not written.
+void UpdateStatisticsOf(const ProductPlan& plan, const ProductCall& call, const CallContext& context);
+
+// The qvalue or value of `qtensor`, which replaces an operand of the plan, as the kernel of RunProduct reads it; null
+// if it is not packed ahead of time.
+std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, const QTensor& qtensor,
+                                           const Runtime& runtime);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_PLAN_H_

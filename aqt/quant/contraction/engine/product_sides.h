@@ -1,0 +1,52 @@
+#ifndef AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_SIDES_H_
+#define AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_SIDES_H_
+
+// The operands of one run of a ProductPlan: what the general and the fused way share. Internal to the engine.
+
+#include <cstdint>
+
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+#include "aqt/quant/contraction/engine/product_plan.h"
+#include "aqt/quant/contraction/engine/quantize_side.h"
+
+namespace aqt::internal {
+
+// References to what the caller keeps.
+struct ProductSides {
+  ProductSides(const ProductPlan& p, const ProductCall& c, const CallContext& x)
+      : plan(p), call(c), context(x), names(NamesOf(p.pass)) {}
+
+  const CallOperand& Input(Side side) const { return call.side(side); }
+
+  // Scratch of this side; `lhs` is the slot of the lhs.
+  void* Buffer(Side side, ScratchSlot lhs, int64_t bytes) const {
+    return context.workspace.Get(OfSide(side == Side::kLhs, lhs), bytes);
+  }
+  float* FloatBuffer(Side side, ScratchSlot lhs, int64_t n) const {
+    return static_cast<float*>(Buffer(side, lhs, n * static_cast<int64_t>(sizeof(float))));
+  }
+
+  SideQuantizer QuantizerOf(Side side) const {
+    return SideQuantizer(plan.side(side), side, Input(side), names.side(side), context);
+  }
+  // Finds the scale for `calibrated` and quantizes `quantized`. Of a packed operand, the products read only its shape
+  // and its scales.
+  QuantizedSide Quantize(Side side, const ArrayRef& calibrated, const ArrayRef& quantized) const;
+  QuantizedSide Quantize(Side side) const { return Quantize(side, Input(side).x, Input(side).x); }
+  // Gives operands the dtypes that the kernel reads: the plan may have widened those of 4 bits, which have a byte each.
+  void Widen(QuantizedSide& lhs, QuantizedSide& rhs) const;
+
+  const ProductPlan& plan;
+  const ProductCall& call;
+  const CallContext& context;
+  const PassNames& names;
+};
+
+// Whether the kernels do everything in this call: quantize into panels, multiply, and apply the scales.
+bool CanFuse(const ProductSides& sides);
+void RunFused(const ProductSides& sides);
+
+}  // namespace aqt::internal
+
+#endif  // AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_SIDES_H_

@@ -1,0 +1,82 @@
+// How the opaque operations of a quantized contraction are cut along the batch. Those that no rule here knows run on
+// the gathered batch.
+
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "aqt/core/shape.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/bind_one.h"
+#include "aqt/ops/contraction/opaque_kinds.h"
+#include "aqt/quant/config/calibrations.h"
+#include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
+#include "aqt/transforms/parallel/partition.h"
+
+namespace aqt::internal {
+namespace {
+
+using In = absl::Span<const Part>;
+using Result = std::optional<Part>;
+
+// One without a key works by element.
+Result Rule(const Partition&, const CompositeOp& composite, const QvalueOp&, In in, const Aval& out) {
+  if (in.size() != 1) return std::nullopt;
+  return Part{BindOne(composite, {in[0].value}), out, in[0].axis};
+}
+
+// Scales of rows. Over the batch: AbsMax, which is that of the processes' largest magnitudes.
+Result Rule(const Partition& partition, const CompositeOp& composite, const ScaleOp& op, In in, const Aval& out) {
+  if (in.size() != 1) return std::nullopt;
+  const int64_t axis = *in[0].axis;
+  if (out.shape[axis] == 1) {
+    if (!std::holds_alternative<AbsMax>(*op.quantizer.calibration)) return std::nullopt;
+    Axes shared;
+    for (int64_t i = 0; i < out.shape.rank(); ++i) {
+      if (out.shape[i] == 1) shared.push_back(i);
+    }
+    const Value largest = ops::ReduceMax(ops::Abs(in[0].value), shared, /*keepdims=*/true);
+    return Part{BindOne(composite, {partition.AllReduce(AllReduceKind::kMax, largest)}), out};
+  }
+  // The arithmetic of one scale is another than that of several.
+  const bool same_arithmetic =
+      op.semantics.arithmetic == Arithmetic::kIeee || partition.AvalOfPart(out, axis).shape.num_elements() > 1;
+  if (!same_arithmetic || std::holds_alternative<Constant>(*op.quantizer.calibration)) return std::nullopt;
+  return Part{BindOne(composite, {in[0].value}), out, axis};
+}
+
+template <class Kind>
+Result Rule(const Partition&, const CompositeOp&, const Kind&, In, const Aval&) {
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Part> CutComposite(const Partition& partition, const CompositeOp& op, absl::Span<const Part> in,
+                                 const Aval& out) {
+  const OpaqueKind* kind = OpaqueKindOf(*op.impl);
+  if (kind == nullptr || !in[0].axis.has_value()) return std::nullopt;
+  return std::visit([&](const auto& opaque) { return Rule(partition, op, opaque, in, out); }, *kind);
+}
+
+std::vector<Part> OperandsOf(const Partition& partition, const Op& op, absl::Span<const Part> in) {
+  std::vector<Part> operands(in.begin(), in.end());
+  const auto* composite = std::get_if<CompositeOp>(&op);
+  const OpaqueKind* kind = composite == nullptr ? nullptr : OpaqueKindOf(*composite->impl);
+  const auto* calibrate = kind == nullptr ? nullptr : std::get_if<CalibrateOp>(kind);
+  if (calibrate == nullptr || !std::holds_alternative<DelayedScaling>(*calibrate->quantizer.calibration) ||
+      !in[0].axis.has_value()) {
+    return operands;
+  }
+  Axes all(in[0].whole.shape.rank());
+  std::iota(all.begin(), all.end(), 0);
+  const Value largest = ops::ReduceMax(ops::Abs(in[0].value), all, /*keepdims=*/true);
+  operands[0] = {partition.AllReduce(AllReduceKind::kMax, largest), {largest.dtype(), largest.shape()}};
+  return operands;
+}
+
+}  // namespace aqt::internal

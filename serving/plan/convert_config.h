@@ -1,0 +1,58 @@
+#ifndef AQT_SERVING_PLAN_CONVERT_CONFIG_H_
+#define AQT_SERVING_PLAN_CONVERT_CONFIG_H_
+
+// Reads a converter configuration (configs/convert.proto), merges it with its base and checks it. No other part of the
+// converter knows protobuf.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/families/model_family.h"
+#include "serving/formats/scheme.h"
+#include "serving/formats/weight_rules.h"
+
+namespace aqt::serving {
+
+// What to do with a fused group of which only a part would get the scheme of a rule.
+enum class OnSplitGroup : uint8_t { kWarn, kKeepFloat, kQuantize };
+
+struct ConfigRule {
+  std::string name;
+  std::string match;             // RE2
+  std::optional<Scheme> scheme;  // null: keep the weight in floating point
+  bool override_ignore = false;
+  bool keep_unsuitable = false;  // else a weight that the scheme does not fit is an error
+  OnSplitGroup on_split_group = OnSplitGroup::kWarn;
+  bool operator==(const ConfigRule&) const = default;
+};
+
+struct ConvertConfig {
+  std::vector<ConfigRule> rules;
+  std::vector<std::string> ignore;  // RE2
+  bool default_ignore = true;
+  WeightRules weight_rules = WeightRules::kCompressedTensors;
+  bool keep_non_finite = false;
+  std::vector<ModelFamily> families;  // of the user, before the built-in table
+  std::string text;                   // the merged configuration as a textproto
+};
+
+// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, also for errors of meaning: an
+// invalid regular expression, a missing or contradictory field, an unknown base. Unimplemented, with the same prefix,
+// for a scheme that cannot be written.
+absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source);
+
+// The text of `config` with these in the place of its own.
+std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite);
+
+// InvalidArgument, listing the names, if there is no preset of that name.
+absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name);
+std::vector<std::string> ConvertPresetNames();
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_PLAN_CONVERT_CONFIG_H_

@@ -1,0 +1,432 @@
+#include "serving/plan/plan.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
+#include "nlohmann/json.hpp"
+#include "serving/families/module_name.h"
+#include "serving/families/module_roles.h"
+#include "serving/formats/quantized_already.h"
+#include "serving/plan/fused_groups.h"
+#include "serving/plan/ignore_list.h"
+#include "serving/plan/whole_checkpoint.h"
+#include "serving/tools/text.h"
+
+namespace aqt::serving {
+namespace {
+
+std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
+
+ModuleRoles MakeRoles(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe) {
+  if (!recipe.config.has_value()) return ModuleRoles(source, model.facts);
+  return ModuleRoles(source, model.facts, recipe.config->families);
+}
+
+absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const ModuleRoles& roles, const Recipe& recipe) {
+  if (!recipe.like.has_value()) return RuleSet::FromConfig(*recipe.config, roles);
+  return RuleSet::FromQuantizationConfig(*recipe.like, roles,
+                                         [&source](absl::string_view module) { return HasModule(source, module); });
+}
+
+bool HasStoredHead(const io::TensorSource& source, const ModuleRoles& roles) {
+  for (const io::TensorInfo& tensor : source.tensors()) {
+    const std::optional<absl::string_view> module = ModuleOf(tensor.name);
+    if (module.has_value() && tensor.shape.rank() == 2 && roles.Of(*module, tensor.shape).role == Role::kHead)
+      return true;
+  }
+  return false;
+}
+
+// Whether input and output embeddings are one tensor, and how loaders call the head if it is not stored.
+struct Tied {
+  bool tied = false;
+  std::vector<std::string> heads;
+};
+Tied FindTied(const io::TensorSource& source, const ModelConfig& model, const ModuleRoles& roles) {
+  const bool stored = HasStoredHead(source, roles);
+  const bool tied = model.tie_word_embeddings.value_or(model.facts.has_output_head && !stored);
+  return {tied, stored ? std::vector<std::string>() : roles.HeadsWithoutWeight(tied)};
+}
+
+absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
+  if (recipe.weight_rules != WeightRules::kAqt) return absl::OkStatus();
+  const WeightScheme& weights = tensor.decision.scheme->weights;
+  const char* what = weights.type != ValueType::kInt ? "are for integers; use integers"
+                     : !weights.symmetric            ? "are symmetric; use symmetric weights"
+                                                     : nullptr;
+  if (what == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(io::Printable(tensor.name()), ", by ", tensor.decision.reason,
+                                               ": AQT's weight rules ", what, ", or the compressed_tensors rules"));
+}
+
+// Whether the class Linear would not cover the quantized module when the output is read again: with all that is known
+// of the model, or, as for a single file, without its config.json and the user's families.
+bool NeedsTarget(const ModuleRoles& roles, const TensorPlan& tensor) {
+  static const auto* const by_name = new ModuleRoles();
+  const Shape& shape = tensor.input->shape;
+  return IsEmbeddingName(tensor.module()) || IsOutsideOfLinear(roles.Of(tensor.module(), shape).role) ||
+         IsOutsideOfLinear(by_name->Of(tensor.module(), shape).role);
+}
+
+// What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point.
+// With several: every module by name.
+QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const ModuleRoles& roles,
+                                  const std::vector<std::string>& heads) {
+  const bool like = recipe.like.has_value();
+  QuantizationConfig config;
+  if (like) config = *recipe.like;
+  config.notes.clear();
+  std::set<std::string> ignored(config.ignore.begin(), config.ignore.end());
+  for (std::string& entry : IgnoreEntries(roles, plan.tensors, {.only_left_out = like, .heads = heads})) {
+    if (ignored.insert(entry).second) config.ignore.push_back(std::move(entry));
+  }
+  if (like) return config;
+  std::vector<std::vector<const TensorPlan*>> modules;  // of each group
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.quantized()) continue;
+    size_t g = 0;
+    while (g < config.groups.size() && config.groups[g].scheme != *tensor.decision.scheme) ++g;
+    if (g == config.groups.size()) {
+      config.groups.push_back({absl::StrCat("group_", g), {}, *tensor.decision.scheme});
+      modules.emplace_back();
+    }
+    modules[g].push_back(&tensor);
+  }
+  const bool by_class = config.groups.size() == 1;
+  if (by_class) config.groups[0].targets.push_back("Linear");
+  for (size_t g = 0; g < config.groups.size(); ++g) {
+    for (const TensorPlan* tensor : modules[g]) {
+      if (by_class && !NeedsTarget(roles, *tensor)) continue;
+      const absl::string_view module = tensor->module();
+      config.groups[g].targets.push_back(TargetOf(module));
+      const absl::string_view asked = ExpertsOf(module).empty() ? "" : roles.AskedName(LastPartOf(module));
+      if (!asked.empty()) config.groups[g].targets.push_back(absl::StrCat(ParentOf(module), ".", asked));
+    }
+  }
+  return config;
+}
+
+absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
+  if (options.single_file || (options.max_shard_bytes == 0 && !options.keep_shards)) {
+    plan.shard_names = {absl::StrCat(options.stem, ".safetensors")};
+    if (options.max_shard_bytes == 0 || plan.new_bytes <= options.max_shard_bytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--max-shard-size ", options.max_shard_bytes,
+                                                   ": the output is one file, of ", plan.new_bytes,
+                                                   " bytes; give a folder as output, which may hold several"));
+  }
+  if (options.max_shard_bytes == 0) {
+    plan.shard_names = source.shard_names();
+    plan.has_index = true;
+    for (TensorPlan& tensor : plan.tensors) tensor.output_shard = tensor.input->shard;
+    return absl::OkStatus();
+  }
+  int shard = 0;
+  int64_t bytes = 0;
+  for (TensorPlan& tensor : plan.tensors) {
+    if (tensor.new_bytes > options.max_shard_bytes) {
+      plan.warnings.push_back(absl::StrCat(io::Printable(tensor.name()), ": its ", tensor.new_bytes,
+                                           " bytes stay in one file, which exceeds --max-shard-size ",
+                                           options.max_shard_bytes));
+    }
+    if (bytes > 0 && bytes + tensor.new_bytes > options.max_shard_bytes) {
+      ++shard;
+      bytes = 0;
+    }
+    tensor.output_shard = shard;
+    bytes += tensor.new_bytes;
+  }
+  plan.has_index = shard > 0;
+  if (!plan.has_index) {
+    plan.shard_names = {absl::StrCat(options.stem, ".safetensors")};
+    return absl::OkStatus();
+  }
+  if (shard >= 99999) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-shard-size ", options.max_shard_bytes, " would make ", shard + 1, " files"));
+  }
+  for (int i = 0; i <= shard; ++i) {
+    plan.shard_names.push_back(absl::StrFormat("%s-%05d-of-%05d.safetensors", options.stem, i + 1, shard + 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNames(const Plan& plan) {
+  absl::flat_hash_map<std::string, const TensorPlan*> seen;
+  for (const TensorPlan& tensor : plan.tensors) {
+    for (const io::TensorSpec& output : tensor.outputs) {
+      const auto [it, inserted] = seen.try_emplace(output.name, &tensor);
+      if (!inserted) {
+        return absl::InvalidArgumentError(absl::StrCat("both ", io::Printable(it->second->name()), " and ",
+                                                       io::Printable(tensor.name()), " of the input would become ",
+                                                       io::Printable(output.name),
+                                                       "; keep the weight in floating point, or remove the other"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Why the candidates of the plan stay in floating point: each reason once, with the number of weights; the most
+// frequent one first.
+std::string WhyNothing(const Plan& plan) {
+  std::vector<std::pair<std::string, int>> reasons;
+  const auto count = [&](const std::string& reason) {
+    auto it = std::find_if(reasons.begin(), reasons.end(), [&](const auto& r) { return r.first == reason; });
+    if (it == reasons.end()) it = reasons.insert(it, {reason, 0});
+    ++it->second;
+  };
+  int no_weights = 0;
+  for (const TensorPlan& tensor : plan.tensors) {
+    const Decision& decision = tensor.decision;
+    if (!decision.candidate && decision.role != Role::kExperts) ++no_weights;
+    else count(decision.warning.empty() ? decision.reason : decision.warning);
+  }
+  std::stable_sort(reasons.begin(), reasons.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  if (no_weights > 0) reasons.emplace_back("not a weight of rank 2 or more", no_weights);
+  constexpr size_t kMaxReasons = 8;
+  const size_t more = reasons.size() - std::min(reasons.size(), kMaxReasons);
+  reasons.resize(reasons.size() - more);
+  return absl::StrCat(absl::StrJoin(reasons, "; ",
+                                    [](std::string* out, const auto& reason) {
+                                      absl::StrAppend(out, reason.second,
+                                                      reason.second == 1 ? " tensor: " : " tensors: ", reason.first);
+                                    }),
+                      more > 0 ? absl::StrCat("; and ", more, " more reasons") : "");
+}
+
+absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) {
+  for (const std::string& label : rules.Unused()) {
+    const std::string message = absl::StrCat(label, " has no effect on this checkpoint");
+    if (recipe.strict) return absl::InvalidArgumentError(absl::StrCat(message, " (--strict)"));
+    plan.warnings.push_back(message);
+  }
+  if (recipe.like.has_value()) {
+    plan.warnings.insert(plan.warnings.end(), recipe.like->notes.begin(), recipe.like->notes.end());
+  }
+  if (plan.num_quantized > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("nothing would be quantized: no rule matches a weight that can be quantized (", WhyNothing(plan),
+                   "); `aqt explain` shows the rules for one tensor"));
+}
+
+// What is worth a line about the model as a whole.
+void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
+  if (!roles.unknown_type().empty()) {
+    plan.warnings.push_back(
+        absl::StrCat("the model type ", roles.unknown_type(),
+                     " is not in the table of model families: what its modules are is told from names "
+                     "and shapes; look at `aqt plan`, and add a `family` to the configuration if it "
+                     "is wrong"));
+  }
+  std::map<std::string, int> towers;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.decision.left_out && tensor.decision.role == Role::kTower && tensor.input->shape.rank() == 2) {
+      ++towers[tensor.decision.tower];
+    }
+  }
+  for (const auto& [tower, count] : towers) {
+    plan.warnings.push_back(absl::StrCat(
+        io::Printable(tower), ": ", count,
+        count == 1 ? " weight of this vision or audio part stays" : " weights of this vision or audio part stay",
+        " in floating point, as servers expect; a rule with override_ignore quantizes ", count == 1 ? "it" : "them"));
+  }
+}
+
+// Decides for each tensor, and settles the groups of tensors that belong together.
+absl::Status DecideAll(const io::TensorSource& source, RuleSet& rules, const ModuleRoles& roles, bool tied,
+                       const PlanOptions& options, Plan& plan) {
+  for (const io::TensorInfo& input : source.tensors()) {
+    TensorPlan tensor;
+    tensor.input = &input;
+    AQT_ASSIGN_OR_RETURN(tensor.decision, rules.Decide(input, tied));
+    if (tensor.quantized() && options.keep_float.contains(input.name)) {
+      tensor.decision.scheme.reset();
+      tensor.decision.left_out = true;
+      tensor.decision.non_finite = true;
+      tensor.decision.warning = "holds a NaN or an infinity: left in floating point";
+    }
+    plan.tensors.push_back(std::move(tensor));
+  }
+  AQT_ASSIGN_OR_RETURN(std::vector<std::string> split, SettleFusedGroups(roles, plan.tensors));
+  std::move(split.begin(), split.end(), std::back_inserter(plan.warnings));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
+                              const PlanOptions& options) {
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
+  const ModuleRoles roles = MakeRoles(source, model, recipe);
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe));
+  const Tied tied = FindTied(source, model, roles);
+  Plan plan;
+  AQT_RETURN_IF_ERROR(DecideAll(source, rules, roles, tied.tied, options, plan));
+  for (TensorPlan& tensor : plan.tensors) {
+    const io::TensorInfo& input = *tensor.input;
+    if (tensor.quantized()) {
+      AQT_RETURN_IF_ERROR(CheckWeightRules(recipe, tensor));
+      tensor.outputs = OutputTensors(*tensor.decision.scheme, tensor.module(), input.dtype, input.shape);
+      ++plan.num_quantized;
+    } else {
+      tensor.outputs = {input};
+    }
+    tensor.old_bytes = input.num_bytes();
+    for (const io::TensorSpec& output : tensor.outputs) {
+      AQT_ASSIGN_OR_RETURN(const int64_t bytes, io::TensorBytes(output.dtype, output.shape));
+      tensor.new_bytes += bytes;
+    }
+    plan.old_bytes += tensor.old_bytes;
+    plan.new_bytes += tensor.new_bytes;
+  }
+  AQT_RETURN_IF_ERROR(CheckRules(rules, recipe, plan));
+  AddModelWarnings(roles, plan);
+  plan.warnings.insert(plan.warnings.end(), source.warnings().begin(), source.warnings().end());
+  AQT_RETURN_IF_ERROR(CheckNames(plan));
+  AQT_RETURN_IF_ERROR(AssignShards(source, options, plan));
+  plan.quantization_config = DescribeOutput(plan, recipe, roles, tied.heads);
+  return plan;
+}
+
+std::vector<std::string> AllWarnings(const Plan& plan) {
+  struct Line {
+    const TensorPlan* first;
+    int count = 0;
+  };
+  std::vector<Line> lines;
+  absl::flat_hash_map<std::string, size_t> line_of;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.decision.warning.empty()) continue;
+    const auto [it, inserted] =
+        line_of.try_emplace(absl::StrCat(WithoutNumbers(tensor.name()), "\n", tensor.decision.warning), lines.size());
+    if (inserted) lines.push_back({&tensor});
+    ++lines[it->second].count;
+  }
+  std::vector<std::string> warnings;
+  for (const auto& [first, count] : lines) {
+    warnings.push_back(absl::StrCat(io::Printable(first->name()),
+                                    count > 1 ? absl::StrCat(" and ", count - 1, " like it") : "", ": ",
+                                    first->decision.warning));
+  }
+  warnings.insert(warnings.end(), plan.warnings.begin(), plan.warnings.end());
+  return warnings;
+}
+
+bool HasModule(const io::TensorSource& source, absl::string_view module) {
+  return source.Find(absl::StrCat(module, kWeight)) != nullptr;
+}
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
+  const absl::StatusOr<std::string> text = ReadConfigFile(fs, ConfigFileOf(checkpoint));
+  ModelConfig config;
+  if (text.ok() && !text->empty()) {
+    AQT_ASSIGN_OR_RETURN(config, ParseModelConfig(*text));
+  }
+  if (checkpoint.is_folder()) {
+    AQT_RETURN_IF_ERROR(text.status());
+    config.quantization_file = FindQuantizationFile(checkpoint.other_files());
+    return config;
+  }
+  for (const auto& [key, value] : checkpoint.shards()[0].metadata) {
+    if (key == kQuantizationConfigKey) config.quantization_config = value;
+  }
+  return config;
+}
+
+absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
+                                    absl::string_view name) {
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
+  const ModuleRoles roles = MakeRoles(source, model, recipe);
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe));
+  const io::TensorInfo* tensor = source.Find(name);
+  if (tensor == nullptr) tensor = source.Find(absl::StrCat(name, kWeight));
+  if (tensor == nullptr) {
+    std::vector<std::string> similar;
+    for (const io::TensorInfo& t : source.tensors()) {
+      if (similar.size() < 3 && absl::StrContains(t.name, name)) similar.push_back(io::Printable(t.name));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(source.path(), " has no tensor ", io::Printable(name),
+                     similar.empty() ? "; `aqt inspect` lists them"
+                                     : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
+  }
+  std::vector<std::string> trace;
+  absl::StatusOr<Decision> decision = rules.Decide(*tensor, FindTied(source, model, roles).tied, &trace);
+  std::string text = absl::StrCat(io::Printable(tensor->name), " ", io::ToString(tensor->dtype),
+                                  tensor->shape.ToString(), "\n  ", roles.description(), "\n");
+  for (const std::string& line : trace) absl::StrAppend(&text, "  ", io::PrintableLine(line), "\n");
+  if (!decision.ok()) {
+    absl::StrAppend(&text, "  => error: ", io::PrintableLine(decision.status().message()), "\n");
+  } else {
+    absl::StrAppend(&text, "  => ",
+                    decision->scheme.has_value() ? Describe(*decision->scheme) : "carried over as it is", "\n");
+  }
+  return text;
+}
+
+void PrintPlan(const Plan& plan, std::ostream& out) {
+  Table table({"tensor", "dtype", "shape", "scheme", "before", "after", "decided by"});
+  for (const TensorPlan& t : plan.tensors) {
+    table.Add({t.name(), Std(io::ToString(t.input->dtype)), t.input->shape.ToString(),
+               t.quantized() ? Describe(*t.decision.scheme) : "-", HumanBytes(t.old_bytes), HumanBytes(t.new_bytes),
+               t.decision.reason});
+  }
+  table.Print(out);
+  for (const std::string& warning : AllWarnings(plan)) out << "warning: " << io::PrintableLine(warning) << "\n";
+  out << plan.tensors.size() << " tensors, " << plan.num_quantized << " to be quantized; " << HumanBytes(plan.old_bytes)
+      << " -> " << HumanBytes(plan.new_bytes) << " in " << plan.shard_names.size()
+      << (plan.shard_names.size() == 1 ? " file" : " files") << "\n";
+  const int64_t num_static = std::count_if(plan.tensors.begin(), plan.tensors.end(), [](const TensorPlan& t) {
+    return t.quantized() && t.decision.scheme->HasStaticInput();
+  });
+  if (num_static > 0) {
+    out << "static activations of " << num_static << (num_static == 1 ? " weight" : " weights")
+        << ": convert reads their ranges from --calibration FILE\n";
+  }
+}
+
+std::string PlanToJson(const Plan& plan) {
+  using Json = nlohmann::ordered_json;
+  Json tensors = Json::array();
+  for (const TensorPlan& t : plan.tensors) {
+    Json outputs = Json::array();
+    for (const io::TensorSpec& output : t.outputs) {
+      outputs.push_back({{"name", output.name},
+                         {"dtype", Std(io::ToString(output.dtype))},
+                         {"shape", std::vector<int64_t>(output.shape.begin(), output.shape.end())}});
+    }
+    Json json = {{"name", t.name()},
+                 {"dtype", Std(io::ToString(t.input->dtype))},
+                 {"shape", std::vector<int64_t>(t.input->shape.begin(), t.input->shape.end())},
+                 {"scheme", t.quantized() ? Json(Describe(*t.decision.scheme)) : Json()},
+                 {"decided_by", t.decision.reason},
+                 {"warning", t.decision.warning.empty() ? Json() : Json(t.decision.warning)},
+                 {"old_bytes", t.old_bytes},
+                 {"new_bytes", t.new_bytes},
+                 {"file", plan.shard_names[t.output_shard]},
+                 {"outputs", std::move(outputs)}};
+    tensors.push_back(std::move(json));
+  }
+  const Json json = {{"tensors", std::move(tensors)},
+                     {"num_quantized", plan.num_quantized},
+                     {"old_bytes", plan.old_bytes},
+                     {"new_bytes", plan.new_bytes},
+                     {"files", plan.shard_names},
+                     {"warnings", plan.warnings},
+                     {"quantization_config", Json::parse(QuantizationConfigToJson(plan.quantization_config))}};
+  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace aqt::serving

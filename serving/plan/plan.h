@@ -1,0 +1,76 @@
+#ifndef AQT_SERVING_PLAN_PLAN_H_
+#define AQT_SERVING_PLAN_PLAN_H_
+
+// What a conversion will do, worked out from headers only: for each tensor of the input the decision, the tensors that
+// it becomes and the file that they go to; and the resulting quantization_config.
+
+#include <cstdint>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/file.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/tensor_source.h"
+#include "aqt/io/tensors/tensor_spec.h"
+#include "serving/formats/quantization_config.h"
+#include "serving/plan/recipe.h"
+#include "serving/plan/rules.h"
+#include "serving/plan/tensor_plan.h"
+
+namespace aqt::serving {
+
+struct PlanOptions {
+  bool single_file = false;     // all tensors go to one file, whatever else is said here
+  int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: no limit
+  bool keep_shards = false;     // without a limit: to files of the input's names, with an index
+  std::string stem = "model";   // of the names of new files: "model.safetensors", "model-00001-of-00002.safetensors"
+  std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
+};
+
+struct Plan {
+  std::vector<TensorPlan> tensors;  // in the order of the checkpoint
+  std::vector<std::string> shard_names;
+  bool has_index = false;  // of the output
+  QuantizationConfig quantization_config;
+  std::vector<std::string> warnings;  // about the whole plan, not single tensors; AllWarnings has those, too
+  int num_quantized = 0;
+  int64_t old_bytes = 0;
+  int64_t new_bytes = 0;
+};
+
+// InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule cannot be followed. InvalidArgument if
+// nothing would be quantized, the recipe is strict and a rule has no effect, two outputs would have the same name, or
+// one file would exceed max_shard_bytes. Unimplemented if the model is quantized already (quantized_already.h).
+// The plan refers to `source`, which must outlive it.
+absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
+                              const PlanOptions& options = {});
+
+// The warnings about tensors, then those about the whole plan. Tensors that differ only in the numbers of their names
+// share a line.
+std::vector<std::string> AllWarnings(const Plan& plan);
+
+// Whether there is a weight of that module.
+bool HasModule(const io::TensorSource& source, absl::string_view module);
+
+// What a folder's config.json and the names of the files beside it say. For a single file, what a config.json beside it
+// says, if there is one that can be read, and the metadata in which a conversion keeps its quantization_config. The
+// errors of ReadConfigFile (whole_checkpoint.h), for a folder.
+absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
+
+// One line per rule that Decide tries for the tensor of that name, then its decision. InvalidArgument, with similar
+// names, if the source does not have it; Unimplemented as in MakePlan.
+absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
+                                    absl::string_view tensor);
+
+// A table: tensor, shape, dtype, what decided, scheme, bytes before and after, and a warning; then totals.
+void PrintPlan(const Plan& plan, std::ostream& out);
+std::string PlanToJson(const Plan& plan);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_PLAN_PLAN_H_

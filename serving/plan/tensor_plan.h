@@ -1,0 +1,34 @@
+#ifndef AQT_SERVING_PLAN_TENSOR_PLAN_H_
+#define AQT_SERVING_PLAN_TENSOR_PLAN_H_
+
+// What a conversion does with one tensor of the input.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "aqt/io/tensors/tensor_source.h"
+#include "aqt/io/tensors/tensor_spec.h"
+#include "serving/formats/scheme.h"
+#include "serving/plan/rules.h"
+
+namespace aqt::serving {
+
+struct TensorPlan {
+  const io::TensorInfo* input = nullptr;  // lives as long as the source
+  Decision decision;
+  std::vector<io::TensorSpec> outputs;  // the input's own if it is carried over; see OutputTensors in scheme.h
+  int64_t old_bytes = 0;
+  int64_t new_bytes = 0;
+  int output_shard = 0;
+
+  const std::string& name() const { return input->name; }
+  bool quantized() const { return decision.scheme.has_value(); }
+  // The name without ".weight". Only of candidates.
+  absl::string_view module() const { return *ModuleOf(input->name); }
+};
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_PLAN_TENSOR_PLAN_H_

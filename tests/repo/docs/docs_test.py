@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Pages that are generated from other files are up to date, what they claim exists, and pages and headers agree."""
+import json
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path[:0] = [str(ROOT / "bazel"), str(ROOT / "tests" / "benchmarks")]
+import api_page  # noqa: E402
+import build_files  # noqa: E402
+import config_reference  # noqa: E402
+import feature_table  # noqa: E402
+import performance_page  # noqa: E402
+import room_picture  # noqa: E402
+import rooms  # noqa: E402
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+class ConfigReference(unittest.TestCase):
+    def test_the_page_is_up_to_date(self):
+        text, problems = config_reference.page(ROOT)
+        self.assertEqual(problems, [])
+        self.assertEqual(read(config_reference.PAGE), text, "run bazel/config_reference.py")
+
+    def test_every_field_of_the_protos_is_on_it(self):
+        page = read(config_reference.PAGE)
+        for file in config_reference.FILES:
+            field_line = r"^ +(?:optional |repeated )?[\w.]+ (\w+) = \d+;"
+            fields = re.findall(field_line, read(f"configs/{file}"), re.M)
+            self.assertGreater(len(fields), 5)
+            for field in fields:
+                self.assertIn(f"| `{field}` | ", page)
+
+    def test_what_is_missing_is_noticed(self):
+        head = 'syntax = "proto3";\n'
+        cases = {
+            "// M.\nmessage M {\n  optional int32 a = 1;\n}": ["configs/x.proto: M.a has no comment"],
+            "// M.\nmessage M {\n  // A.\n  optional int32 a = 1;\n}":
+                ["configs/x.proto: M.a: the comment says neither Default nor Required"],
+            "// M.\nmessage M {\n  // A. Default: 1.\n  optional int32 a = 1;\n}": [],
+            "// M.\nmessage M {\n  // O.\n  oneof o {\n    int32 a = 1;\n  }\n}":
+                ["configs/x.proto: M.o: the comment says neither Default nor Required",
+                 "configs/x.proto: o.a has no comment"],
+            "message M {}": ["configs/x.proto: M has no comment"],
+            "// E.\nenum E {\n  A = 0;\n}": ["configs/x.proto: E.A has no comment"],
+        }
+        for text, want in cases.items():
+            with self.subTest(text=text):
+                self.assertEqual(config_reference.problems("x.proto", config_reference.parse(head + text)[1]), want)
+        for line in ["int32 a = 1; // beside", "map<string, int32> a = 1;", "reserved 3;"]:
+            with self.subTest(line=line), self.assertRaisesRegex(ValueError, "line 3: cannot read"):
+                config_reference.parse(head + "message M {\n  " + line + "\n}")
+
+
+class Performance(unittest.TestCase):
+    def test_page_and_picture_are_those_of_the_measurements(self):
+        data = json.loads(read(performance_page.DATA))
+        for path, text in performance_page.texts(data).items():
+            self.assertEqual(read(path), text, "run tests/benchmarks/performance_page.py")
+
+
+class Features(unittest.TestCase):
+    def test_the_page_is_up_to_date(self):
+        rows = json.loads(read(feature_table.DATA))
+        self.assertEqual(feature_table.problems(ROOT, rows), [])
+        self.assertEqual(read(feature_table.PAGE), feature_table.page(rows), "run bazel/feature_table.py")
+        self.assertEqual(sum(row["part"] != "older" for row in rows), 56)
+
+    def test_a_false_claim_is_noticed(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            root = pathlib.Path(scratch)
+            (root / "a").mkdir()
+            (root / "a/BUILD.bazel").write_text(
+                'cc_test(name = "x_test", srcs = ["x_test.cc"])\ncc_library(name = "x")\n'
+                'sh_test(name = "y_test", srcs = ["y.py"])\n', encoding="utf-8")
+            (root / "a/x_test.cc").write_text(
+                "TEST(Suite, One) {}\nTEST_P(Suite, Two) {}\n// TEST(Suite, Three)\n", encoding="utf-8")
+            (root / "page.md").write_text("# The page\n```\n# in code\n```\n## A `b` (c)\n", encoding="utf-8")
+            good = {"row": 1, "part": "core", "feature": "f", "state": "done",
+                    "tests": ["//a:x_test Suite.Two", "//a:y_test"], "benchmark": "//a:x", "doc": "page.md#a-b-c"}
+            cases = [
+                ({}, None),
+                ({"tests": ["//a:x_test Suite.Three"]}, "//a:x_test has no test 'Suite.Three'"),
+                ({"tests": ["//a:x_test"]}, "//a:x_test has no test ''"),
+                ({"tests": ["//a:x Suite.One"]}, "there is no test target //a:x"),
+                ({"tests": ["//b:x_test Suite.One"]}, "there is no test target //b:x_test"),
+                ({"tests": []}, "is done, but names no test or no doc"),
+                ({"doc": ""}, "is done, but names no test or no doc"),
+                ({"doc": "page.md#in-code"}, "page.md has no heading #in-code"),
+                ({"doc": "other.md#a"}, "there is no page other.md"),
+                ({"benchmark": "//a:z"}, "there is no target //a:z"),
+                ({"state": "soon", "tests": [], "benchmark": None},
+                 "state 'soon', expected one of done, part, planned, left out"),
+                ({"state": "part"}, "is part, but has no note that says why"),
+                ({"state": "planned"}, "is planned, but names tests or a benchmark"),
+                ({"tset": []}, "unknown keys ['tset']"),
+                ({"row": 2}, "rows are numbered [2], expected 1, 2, 3, ..."),
+                ({"row": 65, "part": "older"}, None),
+            ]
+            for change, want in cases:
+                with self.subTest(change=change):
+                    problems = feature_table.problems(root, [{**good, **change}])
+                    short = [re.sub("^docs/features.json: (row 1: )?", "", problem) for problem in problems]
+                    self.assertEqual(short, [want] if want else [])
+
+
+class ApiPage(unittest.TestCase):
+    def test_is_current(self):
+        self.assertEqual(read(api_page.PAGE), api_page.page(ROOT), "run bazel/api_page.py")
+
+    def test_names(self):
+        text = """
+// Returns `x`, or so. More.
+#define AQT_IF(x) x
+#define AQT_IF_IMPL_(x) x
+
+namespace aqt {
+
+// Rounds e.g. to even.
+enum class Mode { kA };
+class Later;
+// What it
+// is: a plan.
+struct Plan : Base {
+  int Member();
+};
+Plan MakePlan(int a);
+bool IsPlan(const Plan& plan);  // never fails
+template <class T>
+absl::StatusOr<std::vector<T>> Read(int n);
+Plan Plan::Member() { return {}; }
+
+namespace internal {
+int Hidden();
+}  // namespace internal
+
+namespace nn {
+using Names = std::vector<std::string>;
+inline constexpr int kMany = 3;
+}  // namespace nn
+}  // namespace aqt
+"""
+        self.assertEqual(api_page.names(text), [
+            ("AQT_IF", "Returns `x`, or so"), ("Mode", "Rounds e.g. to even"), ("Plan", "What it is: a plan"), ("MakePlan", ""),
+            ("IsPlan", "never fails"), ("Read", ""), ("nn::Names", ""), ("nn::kMany", "")])
+
+
+class Architecture(unittest.TestCase):
+    def test_the_picture_is_up_to_date(self):
+        page = read(room_picture.PAGE)
+        self.assertEqual(page, room_picture.page(page, build_files.read_tree(ROOT)), "run bazel/room_picture.py")
+
+    def test_every_room_exists(self):
+        packages = {target.package for target in build_files.read_tree(ROOT).values()}
+        self.assertEqual(set(rooms.ROOMS) - packages, set())
+
+    def test_a_picture(self):
+        def library(label, *deps, testonly=False, rule="cc_library"):
+            return label, build_files.Target(label, rule, deps, (), (), testonly)
+        targets = dict([
+            library("//aqt/core:a"), library("//aqt/io:a", "//aqt/core:a", "@other//:x"),
+            library("//aqt/quant/config:a", "//aqt/core:a"), library("//aqt/quant/config:b", "//aqt/quant/config:a"),
+            library("//aqt/quant/text:a", "//aqt/quant/config:b", "//aqt/core:a"),
+            library("//aqt/quant/text:t", "//aqt/io:a", testonly=True),
+            library("//aqt/quant/text:a_test", "//aqt/io:a", rule="cc_test"),
+            library("//aqt/testing:a", "//aqt/io:a", testonly=True), library("//tests/e2e:a", "//aqt/io:a"),
+            library("//aqt/quant:a", rule="alias")])
+        self.assertEqual(room_picture.picture(targets), """```mermaid
+flowchart TB
+  aqt_core["<b>aqt/core</b>"]
+  aqt_io["<b>aqt/io</b>"]
+  aqt_quant["<b>aqt/quant</b><br>config · text"]
+  aqt_testing["<b>aqt/testing</b>"]
+  aqt_io --> aqt_core
+  aqt_quant --> aqt_core
+  aqt_testing -.-> aqt_io
+```
+""")
+        targets.update([library("//aqt/core:b", "//aqt/quant/text:a")])
+        with self.assertRaisesRegex(ValueError, "a circle: .*aqt/core"):
+            room_picture.picture(targets)
+
+
+class DifferencesFromAqt(unittest.TestCase):
+    """Each field of Compat has its line in the table, is set by Original(), and by a unit test of its own."""
+
+    def fields(self):
+        struct = re.search(r"^struct Compat \{\n(.*?)^\};", read("aqt/quant/config/semantics.h"), re.M | re.S)[1]
+        fields = re.findall(r"^  bool (\w+) = false;", struct, re.M)
+        initialized = re.findall(r" = (?!default)", struct)
+        self.assertEqual(len(fields), len(initialized), "fields of Compat are bools that are false by default")
+        self.assertGreater(len(fields), 0)
+        return fields
+
+    def test_table(self):
+        rows = re.findall(r"^\| .* \| `(\w+)` \|$", read("docs/differences-from-aqt.md"), re.M)
+        self.assertEqual(sorted(rows), sorted(self.fields()))
+
+    def test_original_sets_all(self):
+        # Original() sets the fields of this table, which has each of them.
+        table = re.search(r"kCompatFields\[\] = \{(.*?)\n\};", read("aqt/quant/config/semantics.cc"), re.M | re.S)[1]
+        self.assertEqual(re.findall(r'\{"(\w+)", &Compat::\1\}', table), self.fields())
+
+    def test_a_unit_test_sets_each(self):
+        tests = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "aqt").glob("**/*_test.cc")))
+        unset = [field for field in self.fields() if not re.search(rf"\.{field} = (?!false)", tests)]
+        self.assertEqual(unset, [], "no test under aqt/ sets these fields of Compat")
+
+
+if __name__ == "__main__":
+    unittest.main()
