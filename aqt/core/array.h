@@ -55,7 +55,7 @@ struct ArrayRef {
   }
 };
 
-// Like ArrayRef, for results. No two elements may share memory.
+// Like ArrayRef, but writable: a destination for results. No two elements may share memory.
 struct MutableArrayRef {
   DType dtype = DType::kF32;
   Shape shape;
@@ -82,23 +82,23 @@ struct MutableArrayRef {
 
 // Zeroed memory aligned to 64 bytes (a cache line, an AVX-512 register). Throws std::bad_alloc if there is not enough.
 std::shared_ptr<void> AllocateAligned(int64_t bytes);
-// The same, not initialised.
+// Like AllocateAligned, but uninitialized.
 std::shared_ptr<void> AllocateUninitialized(int64_t bytes);
 
-// Immutable, dense, row-major, shared: copying an Array copies a pointer.
+// An immutable, dense, row-major array with shared ownership: copying an Array copies a pointer.
 class Array {
  public:
   Array() : Array(Aval{DType::kF32, {0}}, nullptr) {}
   // Wraps memory that stays valid and unchanged as long as `data` is held.
   Array(Aval aval, std::shared_ptr<const void> data) : aval_(std::move(aval)), data_(std::move(data)) {}
 
-  // Wraps memory that somebody else keeps, and may change while nobody uses the array: no cache remembers it.
+  // Wraps memory that someone else owns and may change between uses of the array. Caches do not keep such arrays.
   static Array Unowned(Aval aval, const void* data) {
     return Array(std::move(aval), std::shared_ptr<const void>(std::shared_ptr<const void>(), data));
   }
 
   static Array Zeros(DType dtype, Shape shape);
-  // A copy of `values`, of which there must be shape.num_elements().
+  // A copy of `values`, which must hold shape.num_elements() values.
   template <class T>
   static Array FromSpan(absl::Span<const T> values, Shape shape);
   template <class T>
@@ -130,7 +130,7 @@ class Array {
   ArrayRef ref() const { return {aval_.dtype, aval_.shape, data_.get()}; }
   operator ArrayRef() const { return ref(); }
 
-  // The same data with another shape that has as many elements (InvalidArgument otherwise).
+  // The same data with another shape of the same number of elements (InvalidArgument otherwise).
   absl::StatusOr<Array> Reshaped(Shape shape) const;
 
   // Same dtype, shape and bytes (so NaN equals the same NaN, and -0 differs from +0).
@@ -145,12 +145,13 @@ class Array {
 
 bool BitEqual(const Array& a, const Array& b);
 
-// Zeroed memory to fill, then freeze: `ArrayBuilder b(dtype, shape); fill(b.ref()); Array a = std::move(b).Build();`
+// Zeroed memory that is filled and then frozen:
+//   ArrayBuilder b(dtype, shape); fill(b.ref()); Array a = std::move(b).Build();
 class ArrayBuilder {
  public:
   ArrayBuilder(DType dtype, Shape shape) : aval_{dtype, std::move(shape)}, data_(AllocateAligned(aval_.num_bytes())) {}
   explicit ArrayBuilder(const Aval& aval) : ArrayBuilder(aval.dtype, aval.shape) {}
-  // Memory that is not initialised: the caller writes every element.
+  // Starts with uninitialized memory; the caller writes every element.
   static ArrayBuilder ForOverwrite(const Aval& aval) {
     return ArrayBuilder(aval, AllocateUninitialized(aval.num_bytes()));
   }
@@ -198,6 +199,7 @@ absl::Status CopyArray(const ArrayRef& src, const MutableArrayRef& dst);
 
 // dst[i] = ConvertElement(src[i]) for any two dtypes; shapes must be equal (InvalidArgument otherwise).
 absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow overflow = Overflow::kIeee);
+// src converted to `dtype`, as a new array.
 Array Cast(const ArrayRef& src, DType dtype, Overflow overflow = Overflow::kIeee);
 
 // ---- implementation

@@ -1,23 +1,24 @@
 #ifndef AQT_CORE_BLOCK_EPILOGUE_H_
 #define AQT_CORE_BLOCK_EPILOGUE_H_
 
-// What goes on with the result of a product while it is in the caches: a bias, an activation, whatever is computed
-// element by element.
+// Work fused onto the output of a product while it is still in cache: a bias, an activation, or any other elementwise
+// computation.
 
 #include <cstdint>
 
 namespace aqt {
 
-// A part of an output: its element (i, j) is element offset + i * row_stride + j of the output.
+// A block of an output. Its element (i, j) is element offset + i * row_stride + j of the output.
 struct OutputBlock {
   int64_t offset, rows, columns, row_stride;
 };
 
+// Callback that receives each finished block of an output.
 class BlockEpilogue {
  public:
   virtual ~BlockEpilogue() = default;
-  // Called for each block of the output when it is stored, by the thread that has stored it; several threads may be in
-  // it at the same time. Each element is in one block. May change the elements of the block.
+  // Called once for each block, by the thread that just stored it; several threads may call it at the same time. The
+  // blocks are disjoint and cover the output. Run may change the elements of its block.
   virtual void Run(const OutputBlock& block) = 0;
 };
 

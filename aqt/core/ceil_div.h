@@ -5,7 +5,7 @@
 
 namespace aqt::kernels {
 
-// The quotient a / b rounded up, for a >= 0 and b > 0.
+// a / b rounded up, for a >= 0 and b > 0.
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace aqt::kernels

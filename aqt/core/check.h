@@ -1,7 +1,7 @@
 #ifndef AQT_CORE_CHECK_H_
 #define AQT_CORE_CHECK_H_
 
-// Checks of our own invariants. A user's mistake gives an absl::Status, never a failed check.
+// Checks of internal invariants. A user's mistake returns an absl::Status and never fails a check.
 
 #if __cplusplus < 202002L
 #error "aqt needs C++20: add  build --cxxopt=-std=c++20  to your .bazelrc"
@@ -14,7 +14,7 @@ namespace aqt::internal {
 
 #define AQT_CHECK(condition) ((condition) ? (void)0 : ::aqt::internal::CheckFailed(__FILE__, __LINE__, #condition))
 
-// AQT_CHECK in builds without NDEBUG; otherwise the condition is not evaluated.
+// Like AQT_CHECK, but compiled out with NDEBUG: the condition is then not evaluated.
 #ifdef NDEBUG
 #define AQT_DCHECK(condition) ((void)sizeof(!(condition)))
 #else

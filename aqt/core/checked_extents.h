@@ -1,7 +1,8 @@
 #ifndef AQT_CORE_CHECKED_EXTENTS_H_
 #define AQT_CORE_CHECKED_EXTENTS_H_
 
-// Arithmetic on extents that come from outside: no sum or product of them may wrap around to a value that looks legal.
+// Overflow-checked arithmetic on extents from untrusted input. No sum or product may wrap around to a value that looks
+// valid.
 
 #include <cstdint>
 
@@ -11,17 +12,17 @@
 
 namespace aqt {
 
-// InvalidArgument, naming the shape, if an extent is negative or the product of the nonzero extents, times 8 bytes (the
-// widest dtype), exceeds 2^63 - 1. For a shape that passes, the numbers of elements and bytes, the strides and products
-// of any of its extents do not overflow.
+// InvalidArgument, naming the shape, if an extent is negative or the product of the nonzero extents times 8 bytes (the
+// widest dtype) exceeds 2^63 - 1. For a shape that passes, the element count, the byte count, the strides and the
+// products of any subset of extents do not overflow.
 absl::Status CheckShape(const Shape& shape);
 
-// An int64 that remembers whether the sums, differences and products it was computed from overflowed:
+// An int64 that tracks whether any sum, difference or product it was computed from overflowed:
 //   const CheckedInt extent = CheckedInt(low) + CheckedInt(size) * stride + high;
 //   if (!extent.ok()) return an error;
 class CheckedInt {
  public:
-  constexpr CheckedInt(int64_t value) : value_(value) {}  // NOLINT: numbers convert
+  constexpr CheckedInt(int64_t value) : value_(value) {}  // NOLINT: implicit on purpose
 
   constexpr bool ok() const { return ok_; }
   // Aborts unless ok().

@@ -1,7 +1,7 @@
 #ifndef AQT_CORE_DOT_DIMS_H_
 #define AQT_CORE_DOT_DIMS_H_
 
-// Dimension numbers of a general contraction of two arrays, and the axis arithmetic that follows from them.
+// Dimension numbers of a general contraction of two arrays, and the axis arithmetic derived from them.
 //
 // Each axis of an operand is contracting (paired with an axis of the other operand and summed over), batch (paired and
 // kept) or remaining. The output has the batch axes in the order of lhs_batch, then the remaining axes of lhs, then
@@ -19,66 +19,73 @@
 
 namespace aqt {
 
+// The dimension numbers of a dot_general.
 struct DotDims {
   Axes lhs_contracting = {}, rhs_contracting = {};  // of equal length, paired by position
   Axes lhs_batch = {}, rhs_batch = {};              // of equal length, paired by position
 
   bool operator==(const DotDims&) const = default;
   std::string ToString() const;  // "(([1],[0]),([],[]))"
-  // The same contraction with the operands exchanged.
+  // The same contraction with the operands swapped.
   DotDims Swapped() const { return {rhs_contracting, lhs_contracting, rhs_batch, lhs_batch}; }
 };
 std::ostream& operator<<(std::ostream& os, const DotDims& dims);
 
-// The dims of a plain matrix product of two rank-2 arrays.
+// The dimension numbers of a plain matrix product of two rank-2 arrays.
 inline DotDims MatMulDims() { return {.lhs_contracting = {1}, .rhs_contracting = {0}}; }
 
-// InvalidArgument, naming operand, axes and shapes, unless paired lists have equal lengths, each axis is in 0 .. rank-1
-// and is named at most once per operand, and paired extents are equal.
+// InvalidArgument, naming the operand, axes and shapes, unless the paired lists have equal lengths, each axis is in 0
+// .. rank-1 and appears at most once per operand, and paired extents are equal.
 absl::Status ValidateDotDims(const DotDims& dims, const Shape& lhs, const Shape& rhs);
 
-// The axes of 0 .. rank-1 that are in neither list, ascending.
+// The axes in 0 .. rank-1 that are in neither list, in ascending order.
 Axes RemainingAxes(int64_t rank, absl::Span<const int64_t> contracting, absl::Span<const int64_t> batch);
 
-// The output's shape; `dims` must be valid.
+// The shape of the output; `dims` must be valid.
 Shape DotOutputShape(const DotDims& dims, const Shape& lhs, const Shape& rhs);
 
+// An operand of a contraction.
 enum class Side : uint8_t { kLhs, kRhs };
+// The other operand.
 inline Side Other(Side side) { return side == Side::kLhs ? Side::kRhs : Side::kLhs; }
 std::ostream& operator<<(std::ostream& os, Side side);  // "lhs", "rhs"
 
-// The contraction that gives the gradient of operand `wrt`: its lhs is the gradient g of the output, its rhs the other
-// operand y. Axis i of the product is axis `to_operand[i]` of operand `wrt`.
+// The contraction that computes the gradient of operand `wrt`. Its lhs is the output gradient g and its rhs is the
+// other operand y. Axis i of the product is axis `to_operand[i]` of operand `wrt`.
 struct BackwardDotDims {
   DotDims dims;
   Axes to_operand;
 };
+// The contraction for the gradient of operand `wrt`; `dims` must be valid.
 BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank, Side wrt);
 
-// An axis that two arrays a and b are walked along together: its extent and the stride of each array.
+// An axis that two arrays a and b are iterated over together: its extent and the stride in each array.
 struct LoopAxis {
   int64_t extent;
   int64_t a_stride, b_stride;
   bool operator==(const LoopAxis&) const = default;
 };
+// Axes from the outermost to the innermost.
 using LoopNest = absl::InlinedVector<LoopAxis, 4>;
 
-// Number of iterations: the product of the extents.
+// The number of iterations: the product of the extents.
 int64_t NumIterations(const LoopNest& nest);
 
-// The normal form out[b][m][n] = sum over k of lhs[b][m][k] * rhs[b][n][k]. Every index is a nest of axes, the last one
-// fastest, in output order for b, m, n and in the order of lhs_contracting for k. Neighbouring axes are merged where
-// their strides allow it and axes of extent 1 are dropped: most contractions end up with at most one axis per index.
+// The normal form out[b][m][n] = sum over k of lhs[b][m][k] * rhs[b][n][k]. Each index is a nest of axes with the last
+// one fastest: in output order for b, m and n, in the order of lhs_contracting for k. Neighbouring axes are merged
+// where their strides allow it, and axes of extent 1 are dropped. Most contractions end up with at most one axis per
+// index.
 struct DotNormalForm {
   LoopNest batch;     // a = lhs, b = rhs
   LoopNest lhs_free;  // a = lhs; b_stride is 0
   LoopNest rhs_free;  // b = rhs; a_stride is 0
   LoopNest contract;  // a = lhs, b = rhs
 };
+// The normal form of a contraction; `dims` must be valid. Strides are in elements.
 DotNormalForm MakeDotNormalForm(const DotDims& dims, const Shape& lhs, absl::Span<const int64_t> lhs_strides,
                                 const Shape& rhs, absl::Span<const int64_t> rhs_strides);
 
-// Drops axes of extent 1 and merges each axis with the next where both strides allow it.
+// Drops axes of extent 1 and merges each axis with the next one where both strides allow it.
 LoopNest Simplify(const LoopNest& nest);
 
 }  // namespace aqt

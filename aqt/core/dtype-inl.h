@@ -1,7 +1,7 @@
 #ifndef AQT_CORE_DTYPE_INL_H_
 #define AQT_CORE_DTYPE_INL_H_
 
-// Definition of ConvertElement; included by dtype.h only.
+// Definition of ConvertElement; included only by dtype.h.
 
 #include <cmath>
 #include <limits>
@@ -20,8 +20,8 @@ inline constexpr bool kIsFloat = kIsSmallFloat<T> || std::is_floating_point_v<T>
 template <class T>
 inline constexpr bool kIsNibble = std::is_same_v<T, Int2> || std::is_same_v<T, Int4>;
 
-// A double that rounds to the same value as x in any type with at most 51 bits of precision: x itself if a double
-// represents it, otherwise x truncated with the last bit set ("round to odd").
+// A double that rounds to the same value as x in any type with at most 51 bits of precision: x itself if a double can
+// represent it, otherwise x truncated with its last bit set ("round to odd").
 double RoundToOdd(int64_t x);
 
 template <class To>

@@ -3,9 +3,9 @@
 
 // Element types, their storage structs, and exact conversions between them.
 //
-// s2 and s4 are logical types: one value per byte, sign extended. Packed forms exist only in kernel panels and files.
-// Only the conversions here know bit layouts. All of them round once, to nearest, ties to even; conversions from f64
-// never go through f32.
+// s2 and s4 are logical types: one value per byte, sign extended. Packed forms exist only in kernel panels and in
+// files. Only the conversions here know bit layouts. All of them round once, to nearest, ties to even; conversions from
+// f64 never go through f32.
 
 #include <cstdint>
 #include <iosfwd>
@@ -17,6 +17,7 @@
 
 namespace aqt {
 
+// The type of an array's elements.
 // clang-format off
 enum class DType : uint8_t {
   kBool, kS2, kS4, kS8, kU8, kS16, kS32, kU32, kS64,
@@ -26,7 +27,7 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 15;
 
-// Storage of the types that C++ lacks. `bits` is the encoding; == compares encodings.
+// Storage for the types that C++ lacks. `bits` is the encoding; == compares encodings.
 struct Float16 { uint16_t bits = 0; bool operator==(const Float16&) const = default; };
 struct BFloat16 { uint16_t bits = 0; bool operator==(const BFloat16&) const = default; };
 struct Float8E4M3FN { uint8_t bits = 0; bool operator==(const Float8E4M3FN&) const = default; };
@@ -54,10 +55,11 @@ template <> struct DTypeOf<double> { static constexpr DType value = DType::kF64;
 }  // namespace internal
 // clang-format on
 
+// The DType whose storage type is T.
 template <class T>
 inline constexpr DType kDTypeOf = internal::DTypeOf<T>::value;
 
-// Calls `f.template operator()<T>()` with the storage type T of `dtype` and returns its result.
+// Calls `f.template operator()<T>()` with T the storage type of `dtype`, and returns the result.
 // Example: VisitDType(d, [&]<class T>() { return sizeof(T); }).
 template <class F>
 decltype(auto) VisitDType(DType dtype, F&& f) {
@@ -81,28 +83,31 @@ decltype(auto) VisitDType(DType dtype, F&& f) {
   internal::CheckFailed(__FILE__, __LINE__, "dtype is one of the enumerators");
 }
 
-// Bytes of one element in memory (1 for bool, s2, s4).
+// Bytes per element in memory (1 for bool, s2, s4).
 int64_t SizeOf(DType dtype);
-// Bits of information: 1 for bool, 2 for s2, 4 for s4, otherwise 8 * SizeOf.
+// Significant bits: 1 for bool, 2 for s2, 4 for s4, otherwise 8 * SizeOf.
 int BitWidth(DType dtype);
 bool IsFloat(DType dtype);    // e4m3fn, e5m2, f16, bf16, f32, f64
 bool IsInteger(DType dtype);  // s2 .. s64; bool is neither
-// s2, s4 and s8: what the s8 x s8 -> s32 kernels take.
+// s2, s4 and s8: the inputs of the s8 x s8 -> s32 kernels.
 bool IsByteInteger(DType dtype);
-// Smallest and largest value of an integer type.
+// The smallest value of an integer type.
 int64_t IntegerMin(DType dtype);
+// The largest value of an integer type.
 int64_t IntegerMax(DType dtype);
-// Largest finite value of a float type.
+// The largest finite value of a float type.
 double MaxFinite(DType dtype);
 
-// "bool", "s2", "s4", "s8", "u8", "s16", "s32", "u32", "s64", "e4m3fn", "e5m2", "f16", "bf16", "f32", "f64"; configs
-// use these names, too.
+// "bool", "s2", "s4", "s8", "u8", "s16", "s32", "u32", "s64", "e4m3fn", "e5m2", "f16", "bf16", "f32", "f64".
+// Configurations use the same names.
 absl::string_view ToString(DType dtype);
+// The inverse of ToString; nullopt for any other text.
 std::optional<DType> DTypeFromString(absl::string_view text);
 std::ostream& operator<<(std::ostream& os, DType dtype);
 
 // ---- floats: decoding is exact
 
+// The value of x.
 float ToFloat(Float16 x);
 float ToFloat(Float8E4M3FN x);
 float ToFloat(Float8E5M2 x);
@@ -111,14 +116,14 @@ inline float ToFloat(float x) { return x; }
 
 // ---- floats: encoding
 
-// The result for an infinity, and for a finite value that rounds beyond the largest finite one.
+// What an infinity becomes, and a finite value that rounds beyond the largest finite one.
 enum class Overflow : uint8_t {
   kIeee,      // infinity; NaN in e4m3fn, which has no infinity
   kSaturate,  // the largest finite value, with the sign of x
 };
 
-// x rounded to T once (nearest, ties to even, gradual underflow). NaN becomes the canonical quiet NaN with the sign of
-// x. T is one of Float16, BFloat16, Float8E4M3FN, Float8E5M2, float, double.
+// Rounds x to T once (nearest, ties to even, gradual underflow). A NaN becomes the canonical quiet NaN with the sign of
+// x. T is Float16, BFloat16, Float8E4M3FN, Float8E5M2, float or double.
 template <class T>
 T RoundTo(double x, Overflow overflow = Overflow::kIeee);
 
@@ -129,19 +134,19 @@ extern template Float8E5M2 RoundTo<Float8E5M2>(double, Overflow);
 extern template float RoundTo<float>(double, Overflow);
 extern template double RoundTo<double>(double, Overflow);
 
-// RoundTo<BFloat16>(x, kIeee) for f32, with integer operations only.
+// RoundTo<BFloat16>(x, kIeee) of an f32, computed with integer operations only.
 inline BFloat16 RoundToBFloat16(float x) {
   const uint32_t u = __builtin_bit_cast(uint32_t, x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((u >> 16 & 0x8000u) | 0x7fc0u)};
   return {static_cast<uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16)};
 }
-// RoundTo<Float16>(x, kIeee) for f32, with integer operations only.
+// RoundTo<Float16>(x, kIeee) of an f32, computed with integer operations only.
 Float16 RoundToFloat16(float x);
 
-// ---- any to any
+// ---- conversion between any two types
 
-// Converts one element. Exact if the value is representable; otherwise
-//   to float:   nearest, ties to even, `overflow` as above; s64 and u32 round once, too;
+// Converts one element. Exact if the destination can represent the value; otherwise
+//   to float:   nearest, ties to even, `overflow` as above; s64 and u32 also round once;
 //   to integer: toward zero, saturating; NaN becomes 0;
 //   to bool:    x != 0 (NaN is true);
 //   to the same type: x itself.

@@ -1,8 +1,8 @@
 #ifndef AQT_CORE_EXECUTOR_H_
 #define AQT_CORE_EXECUTOR_H_
 
-// Where parallel work runs. The library starts no threads of its own: callers pass an Executor, or none to stay on one
-// thread.
+// Where parallel work runs. The library starts no threads of its own. Callers pass an Executor, or none to stay on the
+// calling thread.
 
 #include <cstdint>
 
@@ -10,14 +10,15 @@
 
 namespace aqt {
 
+// Runs the iterations of parallel loops.
 class Executor {
  public:
   virtual ~Executor() = default;
-  // How many calls of ParallelFor's body can run at the same time, including on the calling thread; at least 1.
+  // The number of calls of ParallelFor's body that can run at the same time, the calling thread included; at least 1.
   virtual int NumThreads() const = 0;
-  // Calls body(i) once for each i in [0, n), in any order, on any threads, and returns when all are done. Bodies of one
-  // call write disjoint memory, so results never depend on the order. Must be called from one thread at a time unless
-  // the implementation says otherwise, and not from a body.
+  // Calls body(i) once for each i in [0, n), in any order and on any threads, and returns when all calls are done. The
+  // bodies of one call write disjoint memory, so results never depend on the order. Unless the implementation says
+  // otherwise, call it from one thread at a time. Never call it from inside a body.
   virtual void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) = 0;
 };
 

@@ -1,25 +1,26 @@
 #ifndef AQT_CORE_MEMORY_SOURCE_H_
 #define AQT_CORE_MEMORY_SOURCE_H_
 
-// Where a thread takes the memory of large arrays from, if not from operator new. Values never depend on it.
+// Where a thread gets the memory of large arrays, instead of operator new. Values never depend on it.
 
 #include <cstdint>
 #include <memory>
 
 namespace aqt {
 
+// An allocator for large arrays.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  // Uninitialised memory of at least this size, aligned to 64 bytes. Throws std::bad_alloc if there is not enough.
+  // Returns uninitialized memory of at least this size, aligned to 64 bytes. Throws std::bad_alloc if memory runs out.
   virtual std::shared_ptr<void> Take(int64_t bytes) = 0;
 };
 
-// Smaller blocks are as fast from operator new.
+// Below this size operator new is as fast.
 inline constexpr int64_t kMinSourceBytes = 256 << 10;
 
-// While it lives, AllocateUninitialized and AllocateAligned (array.h) of this thread take blocks of kMinSourceBytes or
-// more from the source; null: from operator new. They may be nested.
+// While this object exists, AllocateUninitialized and AllocateAligned (array.h) on this thread take blocks of at least
+// kMinSourceBytes from `source`, or from operator new if it is null. Scopes may nest.
 class UseMemorySource {
  public:
   explicit UseMemorySource(MemorySource* source);
@@ -27,7 +28,7 @@ class UseMemorySource {
   UseMemorySource(const UseMemorySource&) = delete;
   UseMemorySource& operator=(const UseMemorySource&) = delete;
 
-  // The source of this thread; null if there is none.
+  // The source of this thread, or null.
   static MemorySource* Current();
 
  private:

@@ -1,7 +1,7 @@
 #ifndef AQT_CORE_NAME_KEY_H_
 #define AQT_CORE_NAME_KEY_H_
 
-// Random keys for things that have names.
+// Random keys derived from names.
 
 #include <cstdint>
 
@@ -17,7 +17,7 @@ constexpr uint32_t HashOfName(absl::string_view name) {
   return hash;
 }
 
-// A key for each name: FoldIn(key, HashOfName(name)).
+// The key for a name: FoldIn(key, HashOfName(name)).
 inline Key FoldInName(Key key, absl::string_view name) { return FoldIn(key, HashOfName(name)); }
 
 }  // namespace aqt

@@ -3,8 +3,8 @@
 
 // Counter-based random numbers: Threefry-2x32 (20 rounds) with the key handling of jax.random, bit for bit.
 //
-// Nothing here has state: the i-th number of a draw is a function of (key, size of the draw, i), so any part of it can
-// be computed on any thread. kernels/noise.h draws many at once; what is here is plain and slow.
+// Nothing here has state. Number i of a draw is a function of (key, size of the draw, i), so any part of a draw can be
+// computed on any thread. kernels/noise.h draws numbers in bulk; this file is plain and slow.
 //
 //   const Key key = MakeKey(0);
 //   RandomBits bits(SplitKey(key, 2, 0), n);
@@ -23,7 +23,7 @@ struct Key {
 };
 std::ostream& operator<<(std::ostream& os, const Key& key);
 
-// How counters map to numbers.
+// How counters map to random numbers.
 enum class PrngLayout : uint8_t {
   kPartitionable,  // number i depends only on counter i; JAX's default since 2024
   kOriginal,       // counters paired over the whole draw (jax_threefry_partitionable off)
@@ -32,7 +32,7 @@ enum class PrngLayout : uint8_t {
 // jax.random.PRNGKey(seed): the high and low halves of the seed.
 inline Key MakeKey(uint64_t seed) { return {static_cast<uint32_t>(seed >> 32), static_cast<uint32_t>(seed)}; }
 
-// The block function on the counter (x0, x1).
+// The Threefry-2x32 block function applied to the counter (x0, x1).
 std::array<uint32_t, 2> Threefry2x32(Key key, uint32_t x0, uint32_t x1);
 
 // Key number `index` of jax.random.split(key, count); 0 <= index < count < 2^31.
@@ -72,10 +72,11 @@ class RandomBits {
   PrngLayout layout_;
 };
 
-// Random words of our own, about eight times as fast as Threefry-2x32 where the processor has AES instructions. Number
-// i is word i % 4 of the block of the counter i / 4, so it depends only on the key and i. A block is the counter, as
-// the lower 64 of 128 bits, xor an even key, then three rounds of AES (as AESENC does them) with an odd, the even and
-// the odd key. The two keys are eight words of Threefry-2x32. Good for noise; neither cryptography nor AQT's numbers.
+// The library's own random words. They are about eight times as fast as Threefry-2x32 if the processor has AES
+// instructions. Number i is word i % 4 of the block for counter i / 4, so it depends only on the key and i. A block is
+// the counter, as the lower 64 of 128 bits, xor an even key, followed by three rounds of AES (as in AESENC) with an
+// odd, the even and the odd key. The two keys are eight words of Threefry-2x32. Good enough for noise; not
+// cryptographic, and not the random numbers of AQT.
 class FastBits {
  public:
   using Words = std::array<uint32_t, 4>;  // a block; word 0 has the lowest bits
@@ -96,7 +97,7 @@ class FastBits {
   Words even_key_, odd_key_;
 };
 
-// jax.random.uniform in f32: the upper 23 bits of `word` as a number in [0, 1).
+// jax.random.uniform in f32: the upper 23 bits of `word` mapped to [0, 1).
 inline float UniformF32(uint32_t word) { return __builtin_bit_cast(float, (word >> 9) | 0x3F800000u) - 1.0f; }
 
 }  // namespace aqt

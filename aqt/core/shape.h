@@ -1,7 +1,7 @@
 #ifndef AQT_CORE_SHAPE_H_
 #define AQT_CORE_SHAPE_H_
 
-// Extents of a dense row-major array, and lists of axes and strides.
+// The extents of a dense row-major array, and lists of axes and strides.
 
 #include <cstdint>
 #include <initializer_list>
@@ -14,11 +14,12 @@
 
 namespace aqt {
 
-// Shapes of rank up to 8 need no allocation; larger ranks work, too.
+// Shapes up to rank 8 need no allocation; higher ranks work too.
 inline constexpr int kInlineRank = 8;
 using Axes = absl::InlinedVector<int64_t, kInlineRank>;     // axis numbers, 0 .. rank-1
 using Strides = absl::InlinedVector<int64_t, kInlineRank>;  // in elements
 
+// The extents of an array.
 class Shape {
  public:
   Shape() = default;  // rank 0, one element
@@ -33,7 +34,7 @@ class Shape {
   auto end() const { return extents_.end(); }
   void push_back(int64_t extent) { extents_.push_back(extent); }
 
-  // Product of the extents; 1 for rank 0. Aborts if it overflows: see CheckShape.
+  // The product of the extents; 1 for rank 0. Aborts on overflow: see CheckShape.
   int64_t num_elements() const;
   // "[2,3]"; "[]" for rank 0.
   std::string ToString() const;
@@ -46,10 +47,10 @@ class Shape {
 
 std::ostream& operator<<(std::ostream& os, const Shape& shape);
 
-// Strides of the dense row-major layout.
+// The strides of a dense row-major array.
 Strides DenseStrides(const Shape& shape);
 
-// The number of elements; InvalidArgument if an extent is negative or elements * `bytes_per_element` exceeds 2^63 - 1.
+// The number of elements. InvalidArgument if an extent is negative or elements * `bytes_per_element` exceeds 2^63 - 1.
 absl::StatusOr<int64_t> CheckedNumElements(absl::Span<const int64_t> extents, int64_t bytes_per_element = 1);
 
 // Maps axes in -rank .. rank-1 to 0 .. rank-1. InvalidArgument if an axis is out of range or named twice.

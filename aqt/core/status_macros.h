@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-// Returns `expression`, an absl::Status, from the enclosing function if it is an error.
+// Evaluates `expression`, an absl::Status, and returns it from the enclosing function if it is an error.
 #define AQT_RETURN_IF_ERROR(expression)                                                 \
   do {                                                                                  \
     if (absl::Status aqt_status_ = (expression); !aqt_status_.ok()) return aqt_status_; \
   } while (false)
 
-// `AQT_ASSIGN_OR_RETURN(auto x, MakeX());`: assigns the value or returns the error.
+// `AQT_ASSIGN_OR_RETURN(auto x, MakeX());` assigns the value, or returns the error from the enclosing function.
 #define AQT_ASSIGN_OR_RETURN(declaration, expression) \
   AQT_ASSIGN_OR_RETURN_IMPL_(AQT_STATUS_CONCAT_(aqt_statusor_, __COUNTER__), declaration, expression)
 
@@ -27,7 +27,7 @@
 
 namespace aqt {
 
-// The same status with `context` and ": " prepended to its message; OK stays OK.
+// Prepends `context` and ": " to the message of an error; OK stays OK.
 inline absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));

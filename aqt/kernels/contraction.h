@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_CONTRACTION_H_
 #define AQT_KERNELS_CONTRACTION_H_
 
-// A general contraction of any two strided operands.
+// General contraction of any two strided operands.
 
 #include <cstdint>
 
@@ -15,31 +15,32 @@ namespace aqt::kernels {
 struct GemmKernel;
 
 // out = lhs . rhs over `dims`; out is dense. Each output element is a sum over the contracting axes, row-major in the
-// order of dims.lhs_contracting. By dtype of the operands, the sum's type and rounding are
+// order of dims.lhs_contracting. The operand dtypes determine the type and the rounding of the sum:
 //   f16, bf16, f32      f32, in ascending order from +0, on the machine's best target. Its steps are those of
 //                       gemm_table.h: f16 and f32 have the same bits on all targets with FMA
 //   such an lhs with s8, s4 or s2
-//                       as digits.h says, the same bits on all targets
-//   f64                 f64, the same order, each product and each sum rounded
-//   integers to 32 bits s32, exact modulo 2^32
-// The sum is rounded once to out.dtype: a float for float operands, s32 for integers. An empty sum is 0. An element's
-// bits depend only on its own row and column: not on the other rows, the batch, or the number of threads.
+//                       as specified in digits.h, with the same bits on all targets
+//   f64                 f64, in the same order, with each product and each sum rounded
+//   integers up to 32 bits
+//                       s32, exact modulo 2^32
+// The sum is rounded once to out.dtype, which is a float for float operands and s32 for integers. An empty sum is 0.
+// The bits of an element depend only on its own row and column, not on other rows, the batch or the number of threads.
 //
 // Precondition: ValidateDotDims(dims, ...), matching shapes, and dtypes as above. Allocates packed copies of both
 // operands. With a null executor everything runs on the calling thread.
 void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Executor* executor = nullptr);
 
-// Contract of dense operands with everything decided ahead of time that does not depend on data: the same bits, and
-// memory for packed operands from the caller.
+// Contract for dense operands, planned ahead: everything that does not depend on data is decided once. Gives the same
+// bits. The caller provides the memory for packed operands.
 class ContractPlan {
  public:
   // Preconditions as for Contract.
   ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs, const Aval& out);
 
-  // Of which Run needs so many, aligned to 64. With 0, Run calls Contract.
+  // Size of Run's scratch memory, which is aligned to 64 bytes. If it is 0, Run calls Contract.
   int64_t scratch_bytes() const { return scratch_bytes_; }
-  // Whether Run takes a block epilogue (not null).
+  // Whether Run accepts a block epilogue that is not null.
   bool has_blocks() const { return scratch_bytes_ != 0; }
   void Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor = nullptr,
            BlockEpilogue* block = nullptr) const;
@@ -48,7 +49,7 @@ class ContractPlan {
   DotDims dims_;
   ArrayRef lhs_, rhs_;
   MutableArrayRef out_;
-  const GemmKernel* kernel_ = nullptr;  // null: by Contract
+  const GemmKernel* kernel_ = nullptr;  // null: Run calls Contract
   int64_t batch_ = 0, m_ = 0, n_ = 0, k_ = 0;
   int64_t rhs_at_ = 0, scratch_bytes_ = 0;
 };

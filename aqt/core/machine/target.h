@@ -1,12 +1,13 @@
 #ifndef AQT_CORE_MACHINE_TARGET_H_
 #define AQT_CORE_MACHINE_TARGET_H_
 
-// Which instruction sets this machine has, and which of them the kernels use.
+// The instruction sets of this machine, and which of them the kernels use.
 //
 // Every kernel takes a Target, by default BestTarget(), so that one process can run and compare all of them. A kernel
-// runs its best version whose capabilities the target has. Bits that docs/bits.md promises do not depend on the target.
+// runs its best version whose capabilities the target has. The bits that docs/bits.md promises do not depend on the
+// target.
 //
-// Only x86-64 has kernels of its own so far; other machines run the portable ones.
+// Only x86-64 has specialized kernels so far; other machines run the portable ones.
 
 #include <cstdint>
 #include <initializer_list>
@@ -18,23 +19,23 @@
 
 namespace aqt::kernels {
 
-// What a processor can do.
+// A feature of a processor.
 enum class Capability : uint8_t {
-  kSse4,        // SSE up to 4.2: products of s8 only
+  kSse4,        // SSE up to 4.2; used only for products of s8
   kAvx2,        // AVX2, FMA, F16C, BMI1 and 2, LZCNT
-  kAvxVnni,     // AVX-VNNI: u8 x s8 dot products of four in 256 bits
+  kAvxVnni,     // AVX-VNNI: four-element u8 x s8 dot products in 256 bits
   kAvx512,      // AVX-512 F, BW, DQ, VL
-  kAvx512Vnni,  // u8 x s8 dot products of four
-  kAvx512Bf16,  // bf16 dot products of two
-  kAmxInt8,     // tile products of s8
-  kAmxBf16,     // tile products of bf16
+  kAvx512Vnni,  // four-element u8 x s8 dot products
+  kAvx512Bf16,  // two-element bf16 dot products
+  kAmxInt8,     // s8 tile products
+  kAmxBf16,     // bf16 tile products
 };
 inline constexpr int kNumCapabilities = 8;
 
 // "sse4", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16".
 absl::string_view ToString(Capability capability);
 
-// A set of capabilities: those that kernels may use.
+// A set of capabilities that kernels may use.
 class Target {
  public:
   constexpr Target() = default;  // kScalar
@@ -42,25 +43,25 @@ class Target {
     for (const Capability c : capabilities) bits_ |= Bit(c);
   }
 
-  // The sets with a name, "scalar" to "amx".
-  static const Target kScalar;      // what the compiler generates without a run-time check; runs everywhere
+  // The named sets, "scalar" to "amx".
+  static const Target kScalar;      // what the compiler generates without run-time checks; runs everywhere
   static const Target kSse4;        // SSE4
   static const Target kAvx2;        // and AVX2
   static const Target kAvxVnni;     // and AVX-VNNI
   static const Target kAvx512;      // AVX2 and AVX-512
   static const Target kAvx512Vnni;  // and AVX-512 VNNI
   static const Target kAvx512Bf16;  // and AVX-512 BF16
-  static const Target kAmx;         // that of kAvx512Vnni, and AMX for s8 and bf16
+  static const Target kAmx;         // kAvx512Vnni, and AMX for s8 and bf16
 
   constexpr bool Has(Capability c) const { return (bits_ & Bit(c)) != 0; }
   constexpr bool Includes(Target other) const { return (bits_ & other.bits_) == other.bits_; }
   constexpr Target operator&(Target other) const { return Target(bits_ & other.bits_); }
   constexpr Target operator|(Target other) const { return Target(bits_ | other.bits_); }
-  // Without a capability, and without those that need it.
+  // This target without a capability and without those that depend on it.
   Target Without(Capability c) const;
 
   bool operator==(const Target&) const = default;
-  // An order for containers; no target precedes those that it includes.
+  // An order for containers; a target never precedes one that it includes.
   bool operator<(const Target& other) const { return bits_ < other.bits_; }
 
  private:
@@ -79,20 +80,20 @@ inline constexpr Target Target::kAvx512Vnni = Target::kAvx512 | Target{Capabilit
 inline constexpr Target Target::kAvx512Bf16 = Target::kAvx512Vnni | Target{Capability::kAvx512Bf16};
 inline constexpr Target Target::kAmx = Target::kAvx512Vnni | Target{Capability::kAmxInt8, Capability::kAmxBf16};
 
-// The name of a set that has one ("scalar", "sse4", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx");
-// else the name of the largest named set in it and the capabilities beyond: "avx512_vnni+amx_int8".
+// The name of a named set ("scalar", "sse4", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"). Any
+// other set is the name of the largest named set in it plus the remaining capabilities: "avx512_vnni+amx_int8".
 std::string ToString(Target target);
 std::ostream& operator<<(std::ostream& os, Target target);
 
-// The sets with a name that this build contains and this machine can run; the first is kScalar, and each comes after
-// those that it includes. Only kScalar in a build with AQT_SCALAR_ONLY. Not capped by the environment. The first call
-// asks Linux for the permission to use AMX; without it the machine counts as one without AMX.
+// The named sets that this build contains and this machine can run. The first is kScalar, and each follows those that
+// it includes. With AQT_SCALAR_ONLY it has only kScalar. The environment does not limit it. The first call asks Linux
+// for permission to use AMX; without it the machine counts as one without AMX.
 absl::Span<const Target> SupportedTargets();
-// Whether this machine can run all of a target.
+// Whether this machine has all capabilities of a target.
 bool IsSupported(Target target);
 
-// The fastest set of capabilities that the environment allows (MaxTargetFromEnvironment in target_name.h; all if that
-// is an error). Leaves out AVX-512 BF16 on Intel, where its products are slower than those of f32, unless the
+// The fastest set of capabilities that the environment allows (MaxTargetFromEnvironment in target_name.h; everything if
+// that is an error). Excludes AVX-512 BF16 on Intel, where its products are slower than those of f32, unless the
 // environment names it.
 Target BestTarget();
 

@@ -1,9 +1,9 @@
 #ifndef AQT_CORE_MACHINE_THREAD_POOL_H_
 #define AQT_CORE_MACHINE_THREAD_POOL_H_
 
-// An Executor with threads of its own.
+// An Executor with its own threads.
 //
-// (Eigen's pool would do, but its fences are invisible to g++'s thread sanitizer, and it allocates a closure per task.)
+// (Eigen's pool would work, but g++'s thread sanitizer cannot see its fences, and it allocates a closure per task.)
 
 #include <sched.h>
 
@@ -19,13 +19,13 @@
 
 namespace aqt::kernels {
 
-// num_threads - 1 threads; the calling thread works, too. Each thread begins with a range of indices of its own, the
-// same in all calls with as many, and then takes those that others have not begun: equal calls find their data in the
-// same caches. An idle thread looks for work for 0.1 to 0.3 ms, and so does the calling thread until the others are
-// done; then it sleeps. Where there are more threads than CPUs, it sleeps nearly at once. Several threads may call
-// ParallelFor at the same time; they then share the workers. The threads run on the CPUs that the thread which made the
-// pool could use then, without the caller's if there are enough. No call allocates. The destructor waits for the
-// threads to end; no call may be running.
+// A pool of num_threads - 1 threads; the calling thread works too. Each thread starts with its own range of indices and
+// then takes indices that other threads have not started. The ranges depend only on the number of indices, so repeated
+// calls find their data in the same caches. An idle thread looks for work for 0.1 to 0.3 ms before it sleeps; so does
+// the calling thread until the others are done. If there are more threads than CPUs, threads sleep almost at once.
+// Several threads may call ParallelFor at the same time; they share the workers. The threads run on the CPUs in the
+// affinity mask that the creating thread had at construction, minus the CPU of the calling thread if enough are left.
+// No call allocates. The destructor joins the threads; no call may be running.
 class ThreadPool final : public Executor {
  public:
   // num_threads >= 1. If the system refuses to start that many, the pool has fewer: see NumThreads().
@@ -41,11 +41,11 @@ class ThreadPool final : public Executor {
   struct Call;
 
   void WorkerLoop(int thread);
-  // A call that still has indices to hand out; null if there is none. The caller holds mutex_.
+  // A call that still has indices to hand out, or null. The caller holds mutex_.
   Call* FindWork() const;
 
-  // Before threads are woken: in a virtual machine Linux may put a thread that wakes on the CPU of the thread that woke
-  // it, though others are idle, and leave it there for milliseconds. The caller holds mutex_.
+  // Called before threads are woken. In a virtual machine Linux may put a waking thread on the CPU of the thread that
+  // woke it, although other CPUs are idle, and leave it there for milliseconds. The caller holds mutex_.
   void KeepCallersCpuFree();
 
   int spins_;  // pauses before a thread sleeps
@@ -53,10 +53,10 @@ class ThreadPool final : public Executor {
   std::condition_variable work_, done_;
   Call* calls_ = nullptr;              // running calls; guarded by mutex_
   bool stop_ = false;                  // guarded by mutex_
-  int sleeping_ = 0;                   // threads; guarded by mutex_
-  int callers_cpu_ = -1;               // when threads were last woken; guarded by mutex_
-  cpu_set_t cpus_;                     // of the thread that made the pool
-  std::atomic<uint64_t> started_ = 0;  // calls so far; what idle threads look at
+  int sleeping_ = 0;                   // number of sleeping threads; guarded by mutex_
+  int callers_cpu_ = -1;               // at the last wake-up; guarded by mutex_
+  cpu_set_t cpus_;                     // affinity mask of the creating thread
+  std::atomic<uint64_t> started_ = 0;  // number of calls so far; idle threads watch it
   std::vector<std::thread> threads_;
 };
 

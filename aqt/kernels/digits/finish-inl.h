@@ -1,4 +1,4 @@
-// What follows the exact sums of a group. Included once per Highway target.
+// The arithmetic that follows the exact sums of a group. Included once per Highway target.
 
 #if defined(AQT_KERNELS_DIGITS_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_DIGITS_FINISH_INL_H_
@@ -18,7 +18,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A subnormal number as a zero with its sign.
+// Turns a subnormal number into a zero of its sign.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<float>> x) {
   const hn::ScalableTag<float> d;
   const auto sign = hn::Set(d, -0.0f);
@@ -31,7 +31,7 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> NormalOrZero(hn::Vec<hn::ScalableTag<
 #endif
 }
 
-// Whether there are scales, each of them 0 or at least kPlainMagnitude. Asked once for a group.
+// Whether there are scales and each of them is 0 or at least kPlainMagnitude. Evaluated once per group.
 HWY_INLINE bool ScalesArePlain(const float* scales) {
   if (scales == nullptr) return false;
   const hn::ScalableTag<float> d;
@@ -43,7 +43,7 @@ HWY_INLINE bool ScalesArePlain(const float* scales) {
   return hn::AllTrue(d, hn::Eq(others, hn::Zero(d)));
 }
 
-// F(sum + F(F(part) * scale)) of digits.h. `is_plain`: nothing in it can be subnormal.
+// F(sum + F(F(part) * scale)) of digits.h. `is_plain`: no intermediate value can be subnormal.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> AddScaled(bool is_plain, hn::Vec<hn::ScalableTag<float>> sum,
                                                      hn::Vec<hn::ScalableTag<float>> part, const float* scale) {
   const auto scales = hn::LoadU(hn::ScalableTag<float>(), scale);
@@ -51,8 +51,8 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> AddScaled(bool is_plain, hn::Vec<hn::
   return NormalOrZero(hn::Add(sum, NormalOrZero(hn::Mul(NormalOrZero(part), scales))));
 }
 
-// What digits.h says of R(t * u) for the columns that begin at `column` of `half`. `is_plain`: of the line and the
-// scales; then there is nothing else to ask for.
+// Adds R(t * u), as defined in digits.h, for the columns that start at `column` of `half`. `is_plain` holds for the
+// line and the scales; no other case then needs checking.
 HWY_INLINE void FinishTotal(const DigitGroupArgs& args, const DigitLine& line, bool is_plain,
                             hn::Vec<hn::ScalableTag<float>> t, int64_t half, int64_t column) {
   const hn::ScalableTag<float> d;
@@ -82,7 +82,7 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> TotalOf(hn::Vec<hn::ScalableTag<int32
                                                    hn::Vec<hn::ScalableTag<int32_t>> s2) {
   const hn::ScalableTag<float> d;
   const auto low = hn::ConvertTo(d, s01);  // below 2^31
-  // The product is exact, so that a fused addition gives the same bits.
+  // The product is exact, so a fused multiply-add gives the same bits.
   return hn::MulAdd(hn::ConvertTo(d, s2), hn::Set(d, 65536.0f), low);
 }
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> TotalOf(hn::Vec<hn::ScalableTag<int32_t>> s0,

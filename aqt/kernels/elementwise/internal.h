@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_ELEMENTWISE_INTERNAL_H_
 #define AQT_KERNELS_ELEMENTWISE_INTERNAL_H_
 
-// The parts of elementwise.cc that are compiled once per target. They take the types that arithmetic is done in: f32,
-// f64, s32, and bool where elementwise.h says so.
+// The parts of elementwise.cc that are compiled once per target. They take the compute types: f32, f64, s32, and bool
+// where elementwise.h says so.
 
 #include <cstdint>
 
@@ -17,11 +17,11 @@ void Widen(DType dtype, const void* x, int64_t n, float* out, Target target);
 // f32 to f16 or bf16, rounded to nearest even.
 void Narrow(DType dtype, const float* x, int64_t n, void* out, Target target);
 
-// Whether the kind is computed by UnaryFunction.
+// Whether UnaryFunction computes the kind.
 bool IsFunction(UnaryKind kind);
-// All other kinds.
+// Computes all other kinds.
 void UnaryArithmetic(UnaryKind kind, DType dtype, const void* x, int64_t n, void* out, Target target);
-// Those of math-inl.h; f32 and f64.
+// The functions of math-inl.h; f32 and f64.
 void UnaryFunction(UnaryKind kind, DType dtype, const void* x, int64_t n, void* out, Target target);
 
 void BinaryArithmetic(BinaryKind kind, DType dtype, const void* a, const void* b, int64_t n, void* out, Target target);

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_ELEMENTWISE_STRIP_INTERNAL_H_
 #define AQT_KERNELS_ELEMENTWISE_STRIP_INTERNAL_H_
 
-// Between strip.cc, which puts steps in order, and strip_run.cc, which runs them.
+// The interface between strip.cc, which orders steps, and strip_run.cc, which runs them.
 
 #include <cstdint>
 
@@ -11,29 +11,29 @@
 
 namespace aqt::kernels {
 
-// a is the accumulator, x and y are the step's operands.
+// a is the accumulator; x and y are the operands of the step.
 enum class StripFunction::Kind : uint8_t {
   kLoad,  // x
   kLoadBf16,
   kLoadF16,
   kLoadBool,
-  kKeep,   // a, which becomes that of slot x
-  kWrite,  // a, which becomes that of output x
+  kKeep,   // a, stored in slot x
+  kWrite,  // a, stored in output x
   kWriteBf16,
   kWriteF16,
   kWriteBool,
-  kSumRow,   // a, which is added to row sum x
+  kSumRow,   // a, added to row sum x
   kAdd,      // a + x
   kSub,      // a - x
   kSubFrom,  // x - a
   kMul,
   kSquare,  // a * a
-  // Several steps in one. Each product is rounded before it is used.
+  // Fused steps. Each product is rounded before it is used.
   kLoadAdd,     // x + y
   kLoadSub,     // x - y
   kLoadDiv,     // x / y
   kMulAddEach,  // a * y + x
-  // The same, where y is a number, and z is a number or nothing.
+  // The same, where y is a number and z is a number or absent.
   kLoadMul,         // x * y
   kMulAdd,          // a * y + x
   kMulSub,          // a * y - x
@@ -46,23 +46,23 @@ enum class StripFunction::Kind : uint8_t {
   kDivInto,         // x / a
   kMax,
   kMin,
-  // All bits where it holds, otherwise none.
+  // All bits set where the relation holds, otherwise none.
   kEq,
   kNe,
   kLt,
   kLe,
   kGt,
   kGe,
-  kSelect,  // x where a has its bits, otherwise y
-  // Of a alone.
-  kCopy,  // of nodes only: no step
+  kSelect,  // x where the bits of a are set, otherwise y
+  // Steps of a alone.
+  kCopy,  // only for nodes, not a step
   kRoundBf16,
   kRoundF16,
   kNeg,
   kAbs,
   kFlush,
   kSqrt,
-  // Functions, from here on.
+  // Functions from here on.
   kRsqrt,
   kExp,
   kExpm1,
@@ -79,11 +79,11 @@ namespace internal {
 struct StripParts {
   absl::Span<const StripFunction::Step> steps;
   absl::Span<const StripFunction::Number> numbers;
-  absl::Span<const int> row_sums;  // the outputs that they are
+  absl::Span<const int> row_sums;  // indices of their outputs
   int num_slots;
 };
 
-// Prepared memory begins with it.
+// Stored at the start of prepared memory.
 using RunPrepared = void (*)(const StripCall& call, void* prepared);
 
 int64_t PreparedStripBytes(const StripParts& parts, Target target);

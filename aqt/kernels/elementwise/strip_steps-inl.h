@@ -1,4 +1,4 @@
-// The steps of a strip (strip.h): eight vectors of f32, and what each step does to them. Included once per Highway
+// The steps of a strip (strip.h): eight vectors of f32, and the operation of each step. Included once per Highway
 // target.
 
 #if defined(AQT_KERNELS_ELEMENTWISE_STRIP_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -37,7 +37,7 @@ struct Strip {
   V v0, v1, v2, v3, v4, v5, v6, v7;
 };
 
-// f(i) for each vector; f(v, i) likewise.
+// f(i) for each vector; for Map, f(v, i).
 template <class F>
 HWY_INLINE Strip Make(F f) {
   return {f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)};
@@ -60,7 +60,7 @@ HWY_INLINE void Store(const Strip& a, float* out) {
   });
 }
 
-// Past the caches, if the vectors are aligned.
+// Bypasses the caches if the vectors are aligned.
 HWY_INLINE void StoreStreamed(const Strip& a, float* out) {
   if (reinterpret_cast<uintptr_t>(out) % (kLanes * sizeof(float)) != 0) return Store(a, out);
   Map(a, [=](V v, int64_t i) HWY_ATTR {
@@ -96,7 +96,7 @@ HWY_INLINE void ForEachBf16Vector(const Strip& a, F store) {
 }
 #endif
 
-// Of a strip that rounding to T does not change, but for NaN.
+// Stores a strip that rounding to T leaves unchanged, except for NaN.
 template <class T>
 HWY_INLINE void StoreSmall(const Strip& a, T* out) {
 #if HWY_TARGET == HWY_AVX3
@@ -128,7 +128,7 @@ HWY_INLINE void StoreSmallStreamed(const Strip& a, T* out) {
   }
 }
 
-// All bits where x holds.
+// All bits set where x is true.
 HWY_INLINE Strip LoadBool(const uint8_t* x) {
   return Make([=](int64_t i) HWY_ATTR {
     const hn::RebindToSigned<Tag> d;
@@ -152,7 +152,7 @@ HWY_INLINE V FlushOf(V x) {
   return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(Tag(), 0x1p-126f)), zero, x);
 }
 
-// Adds a strip to the lanes of a row's sum, its first element to lane `first`.
+// Adds a strip to the lanes of a row's sum; the first element goes to lane `first`.
 HWY_INLINE void AddToLanes(const Strip& a, int64_t first, float* lanes) {
   if constexpr (kLanes == 1) {
     Map(a, [=](V v, int64_t i) HWY_ATTR {
@@ -168,7 +168,7 @@ HWY_INLINE void AddToLanes(const Strip& a, int64_t first, float* lanes) {
   }
 }
 
-// The sum of the lanes, as a tree.
+// Sums the lanes as a tree.
 HWY_INLINE float SumOfLanes(float* lanes) {
 #pragma GCC unroll 4
   for (int64_t width = kSumLanes / 2; width > 0; width /= 2) {
@@ -177,23 +177,23 @@ HWY_INLINE float SumOfLanes(float* lanes) {
   return lanes[0];
 }
 
-// As many lines as a strip of these elements has.
+// Prefetches as many lines as a strip of these elements has.
 HWY_INLINE void Fetch(const char* from, int64_t element_bytes) {
   for (int64_t i = 0; i < kStrip * element_bytes; i += 64) __builtin_prefetch(from + i);
 }
-// How far ahead of where they are read arrays that lie in memory are fetched, together: they share L1 with the rest.
+// Total prefetch distance of the arrays that are in memory. They share L1 with everything else.
 constexpr int32_t kFetchBytes = 8 << 10;
 
 // An operand or a result of a step.
 struct Place {
   char* memory;
-  int64_t step_bytes;  // for each element; 0 of what is only as long as a strip
-  bool is_row;         // an array of one row
-  bool is_number;      // every element is the same
-  int32_t fetch;       // 0, or so many bytes ahead of an array that lies in memory are fetched
+  int64_t step_bytes;  // per element; 0 for a buffer that is only as long as a strip
+  bool is_row;         // a single-row array
+  bool is_number;      // all elements are equal
+  int32_t fetch;       // prefetch distance in bytes for an array that is in memory, or 0
 };
 
-// The part of the matrices that a strip is: `count` elements from `offset` on, the first one in this column.
+// The part of the matrices in a strip: `count` elements starting at `offset`, the first one in column `column`.
 struct Part {
   int64_t offset, column, count;
 };
@@ -201,21 +201,21 @@ struct Part {
 struct Memory;
 struct PlacedStep;
 
-// Computes a step of the accumulator's vectors and goes on with the next one, by a jump: all steps have the same
-// arguments, so the strip stays in registers, and a step's code is as good as it is by itself.
+// Computes one step on the accumulator's vectors and jumps to the next step. All steps have the same parameters, so the
+// strip stays in registers, and the code of each step is as good as in isolation.
 using StepFunction = void (*)(const PlacedStep* step, Memory* memory, int64_t offset, int64_t column, int64_t count,
                               V v0, V v1, V v2, V v3, V v4, V v5, V v6, V v7);
 
-// A step and where its operands are.
+// A step and the locations of its operands.
 struct PlacedStep {
-  StepFunction full, part;  // of a strip that is full, and of others
+  StepFunction full, part;  // for a full strip, and for a partial one
   Place x, y, z;
 };
 
-// Operands of a strip that is not full.
+// Buffers for the operands of a partial strip.
 struct Memory {
   alignas(64) float parts[2][kStrip];       // x and y
-  alignas(64) uint16_t small_part[kStrip];  // x of bf16 or f16
+  alignas(64) uint16_t small_part[kStrip];  // x in bf16 or f16
 };
 
 // ---- operands
@@ -224,7 +224,7 @@ HWY_INLINE char* Begin(const Place& place, const Part& part) {
   return place.memory + (place.is_row ? part.column : part.offset) * place.step_bytes;
 }
 
-// The elements of an operand of f32 or bool; kIndex tells the operands of a step apart.
+// The elements of an f32 or bool operand; kIndex distinguishes the operands of a step.
 template <bool kFull, int kIndex = 0>
 HWY_INLINE const float* At(const Place& place, const Part& part, Memory& memory) {
   const char* const from = Begin(place, part);
@@ -236,7 +236,7 @@ HWY_INLINE const float* At(const Place& place, const Part& part, Memory& memory)
 
 HWY_INLINE V NumberAt(const Place& place) { return LoadAt(reinterpret_cast<const float*>(place.memory), 0); }
 
-// Calls store(memory of the result).
+// Calls store(address of the result).
 template <bool kFull, class F>
 HWY_INLINE void WriteTo(const Place& place, const Part& part, Memory& memory, F store) {
   char* const to = Begin(place, part);
@@ -245,7 +245,7 @@ HWY_INLINE void WriteTo(const Place& place, const Part& part, Memory& memory, F 
   std::memcpy(to, memory.parts[0], part.count * place.step_bytes);
 }
 
-// ---- what steps compute: of two vectors, or of one
+// ---- operations of steps, on two vectors or on one
 
 #define AQT_OF_TWO(Name, value)                           \
   struct Name {                                           \
@@ -265,7 +265,7 @@ AQT_OF_TWO(QuotientInto, hn::Div(x, a));
 AQT_OF_TWO(Larger, MaximumOf(a, x));
 AQT_OF_TWO(Smaller, MinimumOf(a, x));
 AQT_OF_TWO(IsEqual, hn::VecFromMask(Tag(), hn::Eq(a, x)));
-AQT_OF_TWO(IsUnequal, hn::VecFromMask(Tag(), hn::Not(hn::Eq(a, x))));  // also of NaN
+AQT_OF_TWO(IsUnequal, hn::VecFromMask(Tag(), hn::Not(hn::Eq(a, x))));  // also for NaN
 AQT_OF_TWO(IsBelow, hn::VecFromMask(Tag(), hn::Lt(a, x)));
 AQT_OF_TWO(IsAtMost, hn::VecFromMask(Tag(), hn::Le(a, x)));
 AQT_OF_TWO(IsAbove, hn::VecFromMask(Tag(), hn::Gt(a, x)));
@@ -289,19 +289,19 @@ AQT_OF_ONE(ErrorFunction, ErfOf(Tag(), a));
 #undef AQT_OF_TWO
 #undef AQT_OF_ONE
 
-// The magnitudes that QuotientsBy divides without divisions.
+// The range of magnitudes in which QuotientsBy avoids divisions.
 constexpr float kLeastOfQuotient = 0x1p-60f, kMostOfQuotient = 0x1p60f;
 
-// x / n, correctly rounded, where all of n are the same number. If x and n are in the range above,
+// x / n, correctly rounded, where all lanes of n hold the same number. If x and n are in the range above,
 //   y = 1 / n, q = x y, q + (x - q n) y
-// rounded in these places is the quotient, and takes less time than a division. Nothing overflows or underflows, so
-// only the significands matter. The sum differs from the quotient by less than 2^-22 ulp before it is rounded, so it
-// could be wrong only where the quotient is so near to the middle of two floats. strip_test.cc lists these quotients.
-// All of them were tried, and the test tries those of a part of the divisors.
+// with these roundings is the quotient, and takes less time than a division. Nothing overflows or underflows, so only
+// the significands matter. Before rounding, the sum differs from the quotient by less than 2^-22 ulp. It could be wrong
+// only where the quotient is that close to the midpoint of two floats. strip_test.cc lists these quotients. All of them
+// were checked, and the test checks those for a subset of the divisors.
 HWY_INLINE Strip QuotientsBy(V n, const Strip& x) {
   const hn::RebindToUnsigned<Tag> du;
   const auto twice = [](float bound) { return 2 * __builtin_bit_cast(uint32_t, bound); };
-  // The bits of the magnitude, twice; from the bound on.
+  // Twice the bits of the magnitude, relative to the lower bound.
   const auto key = [&](V v) HWY_ATTR {
     const auto bits = hn::BitCast(du, v);
     return hn::Sub(hn::Add(bits, bits), hn::Set(du, twice(kLeastOfQuotient)));
@@ -319,7 +319,7 @@ HWY_INLINE Strip QuotientsBy(V n, const Strip& x) {
   return Map(x, [&](V v, int64_t) HWY_ATTR { return hn::Div(v, n); });
 }
 
-// ---- steps: Run changes the accumulator
+// ---- steps: Run updates the accumulator
 
 // a = F(a, x). kNumber: x is a number.
 template <class F, bool kNumber>
@@ -380,7 +380,7 @@ struct LoadProduct {
   }
 };
 
-// a = F(a * y, x). kNumber: x is a number. y is one, unless kEach.
+// a = F(a * y, x). kNumber: x is a number. y is a number unless kEach.
 template <class F, bool kNumber, bool kEach = false>
 struct OfProduct {
   template <bool kFull>
@@ -447,7 +447,7 @@ struct LoadSmallStep {
   }
 };
 
-// kStreams: past the caches.
+// kStreams: bypasses the caches.
 template <bool kStreams>
 struct WriteStep {
   template <bool kFull>

@@ -1,13 +1,13 @@
 #ifndef AQT_KERNELS_GEMM_AMX_TILES_H_
 #define AQT_KERNELS_GEMM_AMX_TILES_H_
 
-// The configuration that all AMX kernels use. Internal to them.
+// The tile configuration of all AMX kernels. Internal to them.
 
 #include <cstdint>
 
 namespace aqt::kernels::internal {
 
-// What ldtilecfg reads: all eight registers as full tiles, 16 rows of 64 bytes.
+// The operand of ldtilecfg: all eight registers as full tiles, 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};

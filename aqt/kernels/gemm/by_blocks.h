@@ -1,9 +1,9 @@
 #ifndef AQT_KERNELS_GEMM_BY_BLOCKS_H_
 #define AQT_KERNELS_GEMM_BY_BLOCKS_H_
 
-// A product whose lhs is packed a block of rows at a time, just before the block is multiplied: it stays in L2, and in
-// that of the thread which multiplies it. Where rows overlap, as windows of a convolution do, all panels together are
-// many times as large as the operand.
+// A product whose lhs is packed one block of rows at a time, just before the block is multiplied. The block stays in
+// L2, and in the L2 of the thread that multiplies it. If rows overlap, like the windows of a convolution, all panels
+// together would be many times the size of the operand.
 
 #include <cstdint>
 
@@ -13,14 +13,14 @@
 
 namespace aqt::kernels {
 
-// Whether there are as many blocks as threads, at least.
+// Whether there are at least as many blocks as threads.
 bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor* executor);
 
-// Whether that is faster than packing all rows first even if they do not overlap.
+// Whether this is faster than packing all rows first even if rows do not overlap.
 bool IsFasterByBlocks(const GemmKernel& kernel, const Operand& lhs);
 
-// What RunGemm(kernel, args, executor) gives for an lhs that Pack packed, bit for bit, unless args.epilogue.adds.
-// args.lhs is not read; `buffer` has room for all panels, aligned to kPanelAlignment.
+// Computes what RunGemm(kernel, args, executor) would for an lhs packed by Pack, bit for bit. args.epilogue.adds must
+// be false. args.lhs is ignored. `buffer` has room for all panels and is aligned to kPanelAlignment.
 void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
                      void* buffer, Executor* executor);
 

@@ -1,13 +1,14 @@
 #ifndef AQT_KERNELS_GEMM_BY_LINES_H_
 #define AQT_KERNELS_GEMM_BY_LINES_H_
 
-// A product whose lhs rows overlap, as windows of a convolution do. Panels hold an element once for every row that has
-// it, nine times for windows of 3 x 3. Here the lhs is cut into lines of 64 bytes, each is stored once, and the tiles
-// read their rows from them (LhsLines). As in gemm_by_blocks.h, a block of rows is stored just before it is multiplied.
+// A product whose lhs rows overlap, like the windows of a convolution. Panels hold an element once for every row that
+// contains it: nine times for 3 x 3 windows. Here the lhs is cut into lines of 64 bytes that are stored once, and the
+// tiles read their rows from these lines (LhsLines). As in gemm_by_blocks.h, a block of rows is stored just before it
+// is multiplied.
 //
 // Within a run of rows, the innermost axis, the sources of neighbouring rows are a fixed number of bytes apart: one
-// position. Each line of k belongs to some position, counted from the row's own, and its place there names a plane.
-// A block stores plane after plane, and in a plane position after position:
+// position. Each line of k belongs to a position, counted from the row's own, and its place within the position selects
+// a plane. A block stores the planes one after another, and the positions of a plane in order:
 //   rows of a run   r0 r1 r2 ...             a window of 3 positions with two lines each (a, b)
 //   plane a         a0 a1 a2 a3 a4 ...       row 0 reads a0 b0 a1 b1 a2 b2
 //   plane b         b0 b1 b2 b3 b4 ...       row 1 reads a1 b1 a2 b2 a3 b3
@@ -20,40 +21,42 @@
 
 namespace aqt::kernels {
 
-// How the lhs of a product with n columns is cut, which its axes and its dtype decide. All positions and pitches are in
+// How to cut the lhs of a product with n columns, derived from its axes and dtype. All positions and pitches are in
 // lines.
 class LinesPlan {
  public:
   LinesPlan(const GemmKernel& kernel, const Operand& lhs, int64_t n);
 
-  // Whether it can be cut, and panels are not expected to be as fast. If not, there is nothing else to ask.
+  // Whether the lhs can be cut and panels are not expected to be as fast. If false, the other functions must not be
+  // called.
   bool is_good() const { return is_good_; }
-  // Of the buffer that Run needs.
+  // Size of the buffer for Run.
   int64_t BufferBytes() const;
-  // What RunGemm(kernel, args, executor) gives for the lhs that Pack packed, bit for bit, unless args.epilogue.adds.
-  // args.lhs is not read; memory between the rows of the lhs is. `buffer` is aligned to kPanelAlignment.
+  // Computes what RunGemm(kernel, args, executor) would for the lhs packed by Pack, bit for bit. args.epilogue.adds
+  // must be false. args.lhs is ignored; memory between the rows of the lhs is read. `buffer` is aligned to
+  // kPanelAlignment.
   void Run(const GemmArgs& args, bool subnormals_are_zero, void* buffer, Executor* executor) const;
 
  private:
-  // Of a position that rows use. A block then has as many streams of lines.
+  // Limit on the number of planes. A block has one stream of lines per plane.
   static constexpr int64_t kMaxPlanes = 64;
 
-  // The lines with one place in their position. Rows read it in the positions [low, high], counted from their own.
+  // The lines at one place within their position. Rows read them in positions [low, high], relative to their own.
   struct Plane {
-    int64_t line;  // its place
+    int64_t line;  // the place
     int64_t low, high;
-    int64_t begin;  // in a block, in lines
+    int64_t begin;  // start within a block, in lines
   };
   // Rows [first, last) of matrix b.
   struct Rows {
     int64_t b, first, last;
   };
-  // The least position of some rows, and the number of positions to the largest.
+  // The smallest position that a range of rows uses, and the number of positions up to the largest.
   struct Positions {
     int64_t first = 0, count = 0;
   };
 
-  // The steps of making the plan; each returns whether it can go on.
+  // The steps of planning; each returns whether planning can continue.
   bool FindPositions();
   bool CutRuns();
   bool FindPlanes();
@@ -64,7 +67,7 @@ class LinesPlan {
   int64_t StepLine(int64_t i) const;
   int PlaneOf(int64_t line, int64_t position, int64_t gap) const;
   int64_t MostTiles() const;
-  int64_t ProductRuns() const { return MostTiles() / run_tiles_; }  // runs that are multiplied at once
+  int64_t ProductRuns() const { return MostTiles() / run_tiles_; }  // runs multiplied in one call
   int64_t ProductRows() const;
   int64_t NumBlocks() const;
   int64_t TableBytes() const;
@@ -79,13 +82,13 @@ class LinesPlan {
   bool is_good_ = false;
   int64_t steps_ = 0;
   AxisGroup positions_;
-  int64_t pitch_ = 0;  // of positions
+  int64_t pitch_ = 0;  // between positions
   int num_planes_ = 0;
   Plane planes_[kMaxPlanes];
   int64_t run_ = 0, runs_ = 0, run_tiles_ = 0, run_cost_ = 0;
-  int64_t pieces_ = 1;                            // of a run
+  int64_t pieces_ = 1;                            // per run
   int64_t units_ = 1, unit_blocks_ = 0;           // if runs are not cut
-  int64_t most_positions_ = 0, block_lines_ = 0;  // of a block
+  int64_t most_positions_ = 0, block_lines_ = 0;  // per block
 };
 
 }  // namespace aqt::kernels

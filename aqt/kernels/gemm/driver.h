@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_GEMM_DRIVER_H_
 #define AQT_KERNELS_GEMM_DRIVER_H_
 
-// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. One template for all
-// kernels; only the tile policy differs.
+// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. All kernels share
+// one template; only the tile policy differs.
 //
 // A tile policy has
 //   kTarget                    the instructions it may use
@@ -11,18 +11,19 @@
 //   kBlockGroups               groups of k in a block, a multiple of 16
 //   kProductsPerCycle          GemmKernel::products_per_cycle
 //   kWideRhsElementBytes       bytes per element of a wide form of the rhs panel that multiplies faster; 0 if none
-//   Widen(rhs, groups, wide)   makes that form
+//   Widen(rhs, groups, wide)   converts to that form
 //   Accumulate<R, kWide>(lhs, rhs, groups, init, init_stride, fetch, out, out_stride), where lhs is a TileLhs
 //       out[r * out_stride + j] = init[r * init_stride + j] (0 if init is null) + sum over the groups, for r < R,
-//       j < kNr; out may alias init. If `fetch` is not 0, it fetches the rhs so many bytes ahead of where it reads
+//       j < kNr; out may alias init. If `fetch` is not 0, it prefetches the rhs `fetch` bytes ahead of its reads
 //   Multiply<R, kWide, kFlush, T>(lhs, rhs, groups, init, init_stride, fetch, scales, out, out_stride)
 //       the same sum v, then out[r * out_stride + j] = float(v) * row[r] * col[j], each step rounded to T, float or
-//       BFloat16; with kFlush, only of sums of floats, a subnormal number becomes a zero before and after each product;
-//       or, of floats, added to out (Epilogue::adds)
-// for R in {1, 2, 4, 8, kLhs.width}, up to the last of these; kWide only with that, and only if there is a wide form.
-// Perhaps it has
-//   kOneBlockGroups            up to so many groups, more than kBlockGroups, are one block if all of an lhs block stays
-//                              in L2: then the rhs panel comes from there, too, but no sums are written and read again
+//       BFloat16. With kFlush (float sums only) a subnormal number becomes a zero before and after each product. With
+//       T = float the result may be added to out instead (Epilogue::adds)
+// for R in {1, 2, 4, 8, kLhs.width}, up to the last of these; kWide only with the last, and only if there is a wide
+// form.
+// Optionally it has
+//   kOneBlockGroups            up to this many groups, more than kBlockGroups, form one block if all of an lhs block
+//                              stays in L2. The rhs panel then comes from L2 too, but no sums are written and reread
 //   MultiplyPanels<R, kFlush>(run)
 //       Multiply<R, false, kFlush, float> of each panel of a PanelRun, for R in {1, 2, 4}, and 8 if kLhs.width >= 8
 
@@ -42,53 +43,53 @@
 
 namespace aqt::kernels::internal {
 
-// The sizes of blocks, for L1 of 32 KiB and L2 of 1 MiB or more:
-//   - kBlockGroups of k: the rhs panel stays in L1 (16 to 24 KiB) while lhs panels (6 to 9 KiB) stream past it; of f32
-//     for AVX-512 in L2 (64 KiB);
-//   - kMaxBlockRows: each byte of the rhs is multiplied with so many rows, which hides its way from L3;
-//   - if all of k of these rows exceeds kBlockBytes, it does not stay in L2 from one panel of columns to the next. Then
-//     kChunkPanels of them are summed together, block of k by block of k: an lhs block (192 x 512 floats, 384 KiB, or
-//     less) and the partial sums (192 x 128: 96 KiB, on the stack) stay in L2, and the lhs comes from L3 once in a
+// Block sizes, for an L1 of 32 KiB and an L2 of 1 MiB or more:
+//   - kBlockGroups of k: the rhs panel stays in L1 (16 to 24 KiB) while lhs panels (6 to 9 KiB) stream past it. For f32
+//     with AVX-512 it stays in L2 (64 KiB);
+//   - kMaxBlockRows: each byte of the rhs is multiplied with this many rows, which hides L3 latency;
+//   - if all of k of these rows exceeds kBlockBytes, they do not stay in L2 from one panel of columns to the next. Then
+//     kChunkPanels panels are summed together, one block of k at a time. An lhs block (192 x 512 floats, 384 KiB, or
+//     less) and the partial sums (192 x 128: 96 KiB, on the stack) stay in L2, and the lhs comes from L3 once per
 //     chunk.
 inline constexpr int32_t kMaxBlockRows = 192;
 inline constexpr int32_t kBlockBytes = 384 << 10;
 inline constexpr int64_t kChunkPanels = 4;
-// While it multiplies so many rows or more, the processor does not run ahead far enough by itself. The first tile of a
-// panel fetches it so many bytes ahead of where it reads, between its products: fetched all at once, a block that comes
-// next holds them up.
+// With this many rows or more, the processor does not run ahead far enough by itself. The first tile of a panel
+// prefetches the panel kFetchBytes ahead of its reads, spread over its multiplies. Prefetching the next block all at
+// once would stall them.
 inline constexpr int kFetchRows = 3;
 inline constexpr int64_t kFetchBytes = 8 << 10;
-// From this size on, one row reads four panels at a time instead of two, where that pays (MultiplyPanels).
+// From this panel size on, one row reads four panels at a time instead of two where that pays off (MultiplyPanels).
 inline constexpr int64_t kLongPanelBytes = 16 << 10;
 
-// The lhs of a tile: the rows of a step of 16 groups lie side by side, 64 bytes each.
+// The lhs of a tile: in each step of 16 groups the rows are side by side, 64 bytes each.
 struct TileLhs {
   const char* data;
-  const int32_t* steps = nullptr;  // where each step begins, from `data` on; if null, they follow each other
+  const int32_t* steps = nullptr;  // byte offsets of the steps from `data`; if null, steps are contiguous
 
-  // The bytes of group g of the first row; step after step has `width` rows.
+  // The bytes of group g of the first row; each step has `width` rows.
   const char* Group(int64_t g, int64_t width) const {
     const int64_t i = g / PanelFormat::kStepGroups;
     return data + (steps == nullptr ? i * width * 64 : steps[i]) + g % PanelFormat::kStepGroups * 4;
   }
 };
 
-// The rows of the smallest tile that has so many.
+// The height of the smallest tile with at least this many rows.
 constexpr int64_t TileHeight(int64_t rows, int64_t width) {
   if (rows <= 4) return rows <= 2 ? rows : 4;
   return rows <= 8 && width > 8 ? 8 : width;
 }
 
-// How many rows of a run of lines (LhsLines) the next tile takes, of `left` that are left. Eight and a rest take less
-// time than a full tile and a rest.
+// The number of rows of a run of lines (LhsLines) that the next tile takes, out of `left`. A tile of eight plus a
+// remainder is faster than a full tile plus a remainder.
 inline int64_t TileRowsOfRun(int64_t left, int64_t width) {
   return width > 8 && left > width && left <= 16 ? 8 : std::min(left, width);
 }
 
-// The rhs panel of a product whose lhs is stored as lines may come from L2, up to this size.
+// If the lhs is stored as lines, an rhs panel of up to this size may come from L2.
 inline constexpr int64_t kLinesPanelBytes = 256 << 10;
 
-// Fetches RowsAhead, an equal part before each tile of a block.
+// Prefetches RowsAhead, an equal share before each tile of a block.
 class FetchAhead {
  public:
   FetchAhead(const RowsAhead& ahead, int64_t tiles)
@@ -114,24 +115,24 @@ class FetchAhead {
   int64_t pitch_, row_bytes_, rows_, lines_, at_ = 0;
 };
 
-// An rhs of this size stays in L1 while tiles go over it.
+// An rhs of this size stays in L1 while tiles iterate over it.
 inline constexpr int64_t kShortRhsBytes = 16 << 10;
 
-// Groups of k that a tile may sum up at once: of four u8 x s8 products, the largest, so many fit s32.
+// Groups of k that a tile may sum at once: this many groups of four u8 x s8 products, the largest kind, fit s32.
 inline constexpr int64_t kMaxSumGroups = 16384;
 static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
 
 // Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
 inline constexpr double kMinParallelWork = 2e6;
-// How many threads a product shall use: those of the executor, if it is large enough.
+// The number of threads for a product: all of the executor's if the product is large enough.
 inline int64_t NumThreads(const GemmArgs& args, const Executor* executor) {
   const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
   return executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
 }
-// The work is cut into at most so many parts for each thread, so that one which starts late or is slow does less.
+// The work is split into at most this many parts per thread, so that a late or slow thread does less of it.
 inline constexpr int64_t kPartsPerThread = 4;
 
-// The i-th of n parts of these rows.
+// Part i of n of these rows.
 inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
   const int64_t first = ahead.rows * i / n, last = ahead.rows * (i + 1) / n;
   RowsAhead part = ahead;
@@ -140,34 +141,34 @@ inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
   return part;
 }
 
-// kernel.block, and Epilogue::block on what it has stored.
+// Runs kernel.block, and then Epilogue::block on the output it stored.
 void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0,
               int64_t n1);
-// The block epilogue, if there is one, of rows [m0, m1) and columns [n0, n1) of matrix b.
+// Runs the block epilogue, if there is one, on rows [m0, m1) and columns [n0, n1) of matrix b.
 void RunBlockEpilogue(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
-// A block epilogue goes over at least so many columns, if there are as many, and over so many elements at a time, which
+// A block epilogue covers at least this many columns if the output has them, and this many elements at a time, which
 // are still in L2.
 inline constexpr int64_t kEpilogueColumns = 128, kEpilogueElements = 24 << 10;
 
-// Copies the scales of `count` rows or columns from `index` on; ones if `scale` is null.
+// Copies the scales of `count` rows or columns starting at `index`; ones if `scale` is null.
 void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count, float* out);
 
-// The largest number of columns of a tile.
+// The maximum number of columns of a tile.
 inline constexpr int64_t kMaxTileCols = 32;
 
-// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the tile's number of columns) for product rows
-// [m, m + rows) and columns [n, n + cols) of matrix b, and stores the result in any dtype and with any strides.
+// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the column count of the tile) for product rows
+// [m, m + rows) and columns [n, n + cols) of matrix b. Stores the result in any dtype with any strides.
 void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const int32_t* sums, int64_t stride);
 void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const float* sums, int64_t stride);
 
-// A subnormal number as a zero with its sign, if `flush`.
+// Turns a subnormal number into a zero of its sign if `flush`.
 inline float FlushedIf(bool flush, float x) {
   return flush && __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
 }
 
-// Copies the used rows and columns of a tile, whose rows have kCols columns.
+// Copies the used rows and columns of a tile whose rows have kCols columns.
 template <int64_t kCols, class T>
 inline void CopyPart(const T* tile, int64_t rows, int64_t cols, T* out, int64_t out_stride) {
   for (int64_t r = 0; r < rows; ++r, tile += kCols, out += out_stride) {
@@ -176,9 +177,9 @@ inline void CopyPart(const T* tile, int64_t rows, int64_t cols, T* out, int64_t 
   }
 }
 
-// Fetches the line of `at`, with the right to write to it: a store to a line that was only read waits for that right.
-// All x86-64 processors know the instruction, some as one that does nothing; GCC makes it of __builtin_prefetch only
-// where it is told that they do.
+// Prefetches the line of `at` with write permission. A store to a line that was fetched only for reading waits for that
+// permission. All x86-64 processors accept the instruction, some as a no-op; GCC emits it for __builtin_prefetch only
+// with the matching target flag.
 inline void PrefetchForWriting(const void* at) {
 #if defined(__x86_64__)
   __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
@@ -187,47 +188,47 @@ inline void PrefetchForWriting(const void* at) {
 #endif
 }
 
-// The lines of `cols` elements.
+// Prefetches the lines of `cols` elements for writing.
 template <class T>
 inline __attribute__((always_inline)) void PrefetchRowForWriting(const T* row, int64_t cols) {
   for (int64_t j = 0; j < cols; j += 64 / static_cast<int64_t>(sizeof(T))) PrefetchForWriting(row + j);
 }
 
-// Rows of an output that are written next.
+// Prefetches the rows of an output that will be written next.
 template <int kRows, int kCols, class T>
 inline void PrefetchForWriting(const T* out, int64_t stride) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) PrefetchRowForWriting(out + r * stride, kCols);
 }
 
-// The scales of a tile's rows and columns, and those fields of the epilogue that a tile needs.
+// The scales of a tile's rows and columns, and the epilogue fields that a tile needs.
 struct TileScales {
   const float* row;
   const float* col;
-  bool any;  // otherwise all are ones
+  bool any;  // if false, all scales are ones
   bool col_first, adds;
-  bool streams = false;  // whether to write past the caches, as a tile policy may; `out` then fits whole lines
+  bool streams = false;  // whether to bypass the caches, if the tile policy supports it; `out` then fits whole lines
 };
 
-// A few rows times consecutive panels of columns, with all of k in one block. For a short k it costs less than calls
-// tile by tile.
+// A few rows times consecutive panels of columns, with all of k in one block. For a short k this costs less than one
+// call per tile.
 struct PanelRun {
   const char* lhs;
-  const char* rhs;  // with the headers of the panels
+  const char* rhs;  // including the panel headers
   int64_t panels, rhs_panel_bytes, groups;
-  bool corrects;      // whether the header of a panel starts its sums
+  bool corrects;      // whether the panel header initializes the sums
   int64_t fetch;      // as in the tile policy, from kFetchRows rows on
-  TileScales scales;  // `col` of the first panel
-  int64_t col_step;   // from the scales of a panel to those of the next
+  TileScales scales;  // `col` is for the first panel
+  int64_t col_step;   // between the scales of consecutive panels
   float* out;
   int64_t out_stride;
 };
 
-// An output of this size leaves the caches before it is read again, or is a large part of them. Writing past them
-// spares the reading of each line before it is written, and leaves the operands in them.
+// An output of this size leaves the caches before it is read again, or takes a large part of them. Bypassing the caches
+// avoids reading each line before it is written, and keeps the operands cached.
 inline constexpr int64_t kStreamBytes = 16 << 20;
 
-// Whether tiles of `tile_cols` columns of an f32 output, which a kernel finishes in registers, are streamed.
+// Whether tiles of `tile_cols` columns of an f32 output that the kernel finishes in registers are streamed.
 inline bool StreamsOutput(const GemmArgs& args, int64_t tile_cols) {
   const auto whole_lines = [](const AxisGroup& group) {
     return std::all_of(group.stride, group.stride + group.rank, [](int64_t stride) { return stride % 16 == 0; });
@@ -237,7 +238,7 @@ inline bool StreamsOutput(const GemmArgs& args, int64_t tile_cols) {
          whole_lines(args.out_rows);
 }
 
-// The end of a tile policy's Multiply, for policies in plain C++.
+// The end of Multiply, for tile policies in plain C++.
 template <class T>
 inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t r, int64_t j, T* out) {
   const float first = scales.col_first ? scales.col[j] : scales.row[r];
@@ -252,11 +253,11 @@ inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t
   else *out = scales.adds ? rounded(*out + value) : value;
 }
 
-// How the sums of a tile become the output; those of a part of a tile by way of a full one.
+// How the sums of a tile become the output. A partial tile is computed as a full one and copied.
 enum class TileFinish : uint8_t {
-  kStore,    // they are the output
+  kStore,    // the sums are the output
   kF32,      // Multiply, in registers
-  kBF16,     // the same
+  kBF16,     // likewise
   kGeneral,  // FinishTile
 };
 
@@ -265,18 +266,18 @@ TileFinish TileFinishOf(const GemmArgs& args) {
   if (args.out_rows.rank > 1 || args.out_cols.rank > 1 || args.out_cols.InnerStride() != 1) return TileFinish::kGeneral;
   if (args.out_dtype == DType::kS32 && std::is_integral_v<Acc>) return TileFinish::kStore;
   const Epilogue& epi = args.epilogue;
-  // Sums of integers are at least 1 or 0, so their products with scales are hardly ever subnormal.
+  // Integer sums are 0 or at least 1 in magnitude, so their products with scales are hardly ever subnormal.
   if (std::is_integral_v<Acc> && epi.subnormals_are_zero) return TileFinish::kGeneral;
   if (args.out_dtype == DType::kF32 && epi.IsF32()) return TileFinish::kF32;
   if (args.out_dtype != DType::kBF16) return TileFinish::kGeneral;
-  // Each step rounds to bf16, or there is one step. Where a scale is absent, a product with 1 changes nothing.
+  // Every step rounds to bf16, or there is only one step. If a scale is absent, multiplying by 1 changes nothing.
   const bool unscaled = epi.lhs_scale == nullptr && epi.rhs_scale == nullptr;
   const bool rounds = epi.sum_dtype == DType::kBF16 && (epi.lhs_scale == nullptr || epi.first_dtype == DType::kBF16) &&
                       (epi.rhs_scale == nullptr || epi.second_dtype == DType::kBF16);
   return rounds || (unscaled && epi.sum_dtype == DType::kF32) ? TileFinish::kBF16 : TileFinish::kGeneral;
 }
 
-// Rows [m0, m1) and columns [n0, n1) of one product, as GemmKernel::block computes them.
+// Rows [m0, m1) and columns [n0, n1) of one product: the computation of GemmKernel::block.
 template <class Tile>
 class BlockProduct {
  public:
@@ -288,7 +289,7 @@ class BlockProduct {
         m1_(m1),
         n0_(n0),
         n1_(n1),
-        // Widening a block costs about as much as it saves one tile.
+        // Widening a block costs about as much as it saves on one tile.
         widen_(kCanWiden && m1 - m0 >= 4 * kMr),
         groups_(Tile::kLhs.NumGroups(args.k)),
         lhs_panel_bytes_(Tile::kLhs.PanelBytes(args.k)),
@@ -301,7 +302,7 @@ class BlockProduct {
         out_offset_(args.out_batch.Offset(b)) {}
 
   void Run() {
-    // Blocks of equal size, so that the last one is not a short remainder. A few rows read all of a panel in one go.
+    // Blocks have equal size, so that the last one is not a short remainder. A few rows read a whole panel in one pass.
     MakeTiles();
     const bool has_lines = args_.lhs_lines != nullptr;
     const bool lhs_fits = has_lines || num_tiles_ * lhs_panel_bytes_ <= kBlockBytes;
@@ -312,7 +313,7 @@ class BlockProduct {
     const int64_t block_steps = CeilDiv(groups_, num_blocks * PanelFormat::kStepGroups);
     block_groups_ = std::max<int64_t>(1, block_steps) * PanelFormat::kStepGroups;
     if (finish_ != TileFinish::kGeneral) {
-      std::fill_n(row_scales_ + (m1_ - m0_), kMr, 0.0f);  // a tile that is not full has more rows
+      std::fill_n(row_scales_ + (m1_ - m0_), kMr, 0.0f);  // a partial tile has more rows
       const float* scale = epi_.lhs_scale == nullptr ? nullptr : epi_.lhs_scale + b_ * epi_.lhs_batch_stride;
       LoadScales(scale, epi_.lhs_stride, m0_, m1_ - m0_, row_scales_);
     }
@@ -328,7 +329,7 @@ class BlockProduct {
         g += count;
       } while (g < groups_);
     }
-    if (streams_) hwy::FlushStream();  // before another thread may read
+    if (streams_) hwy::FlushStream();  // before another thread may read the output
   }
 
  private:
@@ -343,26 +344,26 @@ class BlockProduct {
   }();
   static constexpr int64_t kGroupBytes = Tile::kRhs.GroupBytes(Tile::kRhs.SharedGroups()) / Tile::kRhs.SharedGroups();
   static constexpr bool kHasPanelRuns = requires(const PanelRun& run) { Tile::template MultiplyPanels<1, false>(run); };
-  // An lhs that is stored as it is needs no correction.
+  // An lhs stored unchanged needs no correction.
   static constexpr bool kCorrects = kHeaderBytes != 0 && Tile::kLhs.element == PanelFormat::Element::kU8Offset;
   static_assert(Tile::kLhs.layout == PanelFormat::Layout::kRowSteps && !Tile::kLhs.has_correction);
   static_assert(Tile::kRhs.layout == PanelFormat::Layout::kInterleaved && Tile::kLhs.k_group == Tile::kRhs.k_group);
   static_assert(Tile::kBlockGroups % PanelFormat::kStepGroups == 0 && kNr <= kMaxTileCols);
 
-  // Rows [m, m + rows) of the product, and where their lhs begins.
+  // Rows [m, m + rows) of the product, and the start of their lhs.
   struct TileRows {
     int64_t m, rows;
     const char* lhs;
   };
 
-  // A tile, and the groups of k that are added to it.
+  // A tile, and the groups of k to add to it.
   struct Step {
     int64_t m, rows, n, cols, count;
     TileLhs lhs;
     const Acc* init;
     int64_t init_stride;
-    bool is_last;  // of the sum
-    Acc* sums;     // where it is not
+    bool is_last;  // whether this completes the sum
+    Acc* sums;     // the destination if it does not
     int64_t fetch;
   };
 
@@ -381,8 +382,9 @@ class BlockProduct {
     }
   }
 
-  // Few rows of whole panels of columns. Returns the first column that is left. More rows than one piece are cut only
-  // if they are added to the output, which a part of a tile does row by row, or if the rhs stays in L1 meanwhile.
+  // Multiplies a few rows by whole panels of columns, and returns the first remaining column. More rows than one piece
+  // are split only if they are added to the output, which a partial tile does row by row, or if the rhs stays in L1
+  // meanwhile.
   int64_t RunPanels() {
     if constexpr (kHasPanelRuns) {
       const int64_t rows = m1_ - m0_, panels = (n1_ - n0_) / kNr;
@@ -414,7 +416,7 @@ class BlockProduct {
     return n0_;
   }
 
-  // Calls f<kFlush>() for the epilogue.
+  // Calls f<kFlush>() as the epilogue requires.
   template <class F>
   void WithFlush(const F& f) const {
     if constexpr (std::is_floating_point_v<Acc>) {
@@ -438,7 +440,7 @@ class BlockProduct {
     multiply.template operator()<1>();
   }
 
-  // Adds `count` groups from g on to all rows of the panel of columns from n on.
+  // Adds `count` groups, starting at g, to all rows of the panel of columns that starts at n.
   void RunPanel(int64_t chunk0, int64_t n, int64_t g, int64_t count) {
     const int64_t cols = std::min(kNr, n1_ - n);
     const bool is_last = g + count == groups_;
@@ -477,7 +479,7 @@ class BlockProduct {
     else RunRows<kMr, kCanWiden>(step, wide_);
   }
 
-  // With R rows, the least that a tile policy has from step.rows on.
+  // Runs R rows, the smallest count of the tile policy that is at least step.rows.
   template <int R, bool kWide>
   void RunRows(const Step& step, const char* rhs) {
     const auto sum_into = [&](Acc* tile, int64_t stride) {
@@ -499,7 +501,7 @@ class BlockProduct {
                                                      scales, tile, stride);
       });
     };
-    // A part of a tile by way of a full one.
+    // Computes a partial tile as a full one and copies it.
     const auto store = [&]<class T>(T* out, const auto& run) {
       out += out_offset_ + step.m * row_stride_ + step.n;
       if (is_full) [[likely]] {
@@ -531,17 +533,17 @@ class BlockProduct {
   float row_scales_[kMaxBlockRows + kMr], col_scales_[kNr];
   alignas(64) Acc partial_[kChunkPanels * kMaxBlockRows * kNr];
   alignas(64) Acc finished_[kMr * kNr];
-  alignas(64) char part_[kMr * kNr * 4];  // of the output
+  alignas(64) char part_[kMr * kNr * 4];  // a partial tile of the output
   alignas(64) char wide_[kCanWiden ? Tile::kBlockGroups * kNr * Tile::kRhs.k_group * Tile::kWideRhsElementBytes : 1];
 };
 
-// GemmKernel::block.
+// Implements GemmKernel::block.
 template <class Tile>
 void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
   BlockProduct<Tile>(args, b, m0, m1, n0, n1).Run();
 }
 
-// GemmKernel::add_block.
+// Implements GemmKernel::add_block.
 template <class Tile>
 void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
                   float* sums, const RowsAhead& columns_ahead, const RowsAhead& rows_ahead) {
@@ -562,7 +564,7 @@ void AddGemmBlock(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int
   }
 }
 
-// The kernel of a tile policy.
+// The kernel for a tile policy.
 template <class Tile>
 constexpr GemmKernel GemmOf(const char* name, bool emulated = false) {
   GemmKernel kernel = {.name = name,

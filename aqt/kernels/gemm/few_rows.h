@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_GEMM_FEW_ROWS_H_
 #define AQT_KERNELS_GEMM_FEW_ROWS_H_
 
-// Products of f32 with few rows. Packing a whole rhs would take longer than the product: here it is read where it is,
-// once, if its rows have stride 1, and otherwise packed in pieces that stay in L1.
+// f32 products with few rows. Packing the whole rhs would take longer than the product. An rhs whose rows have stride 1
+// is read in place, once; any other is packed in pieces that stay in L1.
 
 #include <cstdint>
 
@@ -12,23 +12,24 @@
 
 namespace aqt::kernels {
 
-// From here on packing pays off.
+// With more rows than this, packing pays off.
 inline constexpr int64_t kMaxFewRows = 12;
 // Columns that are multiplied together: their sums stay in L2, and an rhs in place is read in runs of 4 KiB.
 inline constexpr int64_t kFewRowsChunk = 1024;
 
-// An rhs whose rows have another stride than 1 is packed in pieces from so many elements on (4 MiB): a smaller one
-// stays in the caches until its panels are read.
+// An rhs whose rows have a stride other than 1 is packed in pieces from this many elements on (4 MiB). A smaller one
+// stays in cache until its panels are read.
 inline constexpr int64_t kMinPieces = 1 << 20;
 
-// Whether MultiplyFewRows can take the place of this kernel, and is faster: one of f32 with FMA, 1 to kMaxFewRows rows
-// of lhs, f32 operands, and an rhs whose rows and k are each one axis.
+// Whether MultiplyFewRows can replace this kernel and is faster: an f32 kernel with FMA, 1 to kMaxFewRows lhs rows, f32
+// operands, and an rhs whose rows and k are one axis each.
 bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs);
 
-// Floats of `lhs_rows`: the lhs, dense.
+// Floats in `lhs_rows`, a dense copy of the lhs.
 int64_t FewRowsFloats(const Operand& lhs);
 
-// What RunGemm(kernel, args, executor) gives for operands that Pack packed, bit for bit. Panels of args are not read.
+// Computes what RunGemm(kernel, args, executor) would for operands packed by Pack, bit for bit. The panels in args are
+// ignored.
 void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
                      const GemmArgs& args, float* lhs_rows, Executor* executor);
 

@@ -65,8 +65,8 @@ inline AlignedBytes Packed(Target target, const PanelFormat& format, const Opera
   return panels;
 }
 
-// A block epilogue that flips bits of each element of 4 bytes: twice on one element, or before the element is stored
-// for good, would show.
+// A block epilogue that flips bits of each 4-byte element. Running it twice on an element, or before the element is
+// finally stored, is detectable.
 class FlipBits final : public BlockEpilogue {
  public:
   explicit FlipBits(void* out) : out_(static_cast<uint32_t*>(out)) {}
@@ -81,7 +81,7 @@ class FlipBits final : public BlockEpilogue {
   uint32_t* const out_;
 };
 
-// Both operands of a product as Pack packs them.
+// Both operands of a product, packed by Pack.
 struct PackedOperands {
   PackedOperands(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero = false)
       : lhs(Packed(kernel.target, kernel.lhs, lhs, nullptr, subnormals_are_zero)),

@@ -1,9 +1,9 @@
 #ifndef AQT_KERNELS_GEMM_PRODUCT_H_
 #define AQT_KERNELS_GEMM_PRODUCT_H_
 
-// The product of operands of which any may not be packed yet. It packs them in the way that is fastest for their
-// extents: a few rows of floats read the rhs where it is (gemm_few_rows.h), a small product on several threads and one
-// with a large rhs pack block by block of k (gemm_long_k.h), others pack the rhs first and then a block of rows at a
+// The product of operands that may not be packed yet. It packs them in the way that is fastest for their extents. A few
+// rows of floats read the rhs in place (gemm_few_rows.h). A small product on several threads, or one with a large rhs,
+// packs one block of k at a time (gemm_long_k.h). Others pack the rhs first and then the lhs one block of rows at a
 // time (gemm_by_blocks.h), or all of both.
 
 #include <cstdint>
@@ -14,30 +14,32 @@
 
 namespace aqt::kernels {
 
+// The operands of RunProduct.
 struct ProductOperands {
   Operand lhs, rhs;
-  // Panels in the kernel's formats; null if the operand is not packed yet. Of one that is, only the extents are read.
+  // Panels in the kernel's formats, or null if the operand is not packed yet. For a packed operand, only the extents of
+  // lhs or rhs are read.
   const void* lhs_panels = nullptr;
   const void* rhs_panels = nullptr;
-  bool lhs_rows_overlap = false;     // as windows of a convolution do
-  bool subnormals_are_zero = false;  // of what is packed, as Pack says
+  bool lhs_rows_overlap = false;     // like the windows of a convolution
+  bool subnormals_are_zero = false;  // applies to operands that are packed here, as in Pack
 };
 
-// What ProductBuffers have to hold if neither operand is packed, for any number of threads.
+// The required sizes of ProductBuffers if neither operand is packed, for any number of threads.
 struct ProductBytes {
   int64_t lhs = 0, rhs = 0;
 };
 ProductBytes ProductBytesOf(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k);
 
-// Memory for packing, aligned to kPanelAlignment. For an operand that is packed there may be none; the other one then
-// needs no more than its panels.
+// Memory for packing, aligned to kPanelAlignment. A packed operand needs none; the other one then needs only room for
+// its panels.
 struct ProductBuffers {
   void* lhs = nullptr;
   void* rhs = nullptr;
 };
 
-// What RunGemm(kernel, args, executor) gives for operands that Pack packed, bit for bit. The panels of `args`, and the
-// distances between those of the matrices of a batch, are not read.
+// Computes what RunGemm(kernel, args, executor) would for operands packed by Pack, bit for bit. The panels in `args`
+// and their batch distances are ignored.
 void RunProduct(const GemmKernel& kernel, const ProductOperands& operands, GemmArgs args, const ProductBuffers& buffers,
                 Executor* executor);
 

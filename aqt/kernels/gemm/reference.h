@@ -15,11 +15,11 @@
 namespace aqt::kernels {
 
 // The scale of AQT's AbsMax calibration without clipping_scale and po2, as a ScaleRule for tests and benchmarks. (The
-// library's is ScalesFromAbsMax in quant/tensor.)
+// library's own version is ScalesFromAbsMax in quant/tensor.)
 //   bound = absmax, or 1 if that is 0;  scale = R(bound * R(1 / quant_bound)), or, with `divide`,
 //   R(bound / quant_bound),
 // where R rounds to `dtype` (f32, bf16 or f16; the reciprocal is rounded to f16 for f16, otherwise to f32). With
-// subnormals_are_zero a subnormal f32 scale becomes 0. NaN and infinity are unchanged.
+// subnormals_are_zero, a subnormal f32 scale becomes 0. NaN and infinity are unchanged.
 struct AbsMaxScale {
   float quant_bound = 127.5f;
   DType dtype = DType::kF32;
@@ -29,14 +29,14 @@ struct AbsMaxScale {
   void operator()(float* absmax_to_scale, int64_t count) const;
 };
 
-// Element (b, r, i) of an operand; exact for every dtype that Pack takes.
+// Element (b, r, i) of an operand; exact for every dtype that Pack accepts.
 float ReferenceLoad(const Operand& src, int64_t b, int64_t r, int64_t i);
 
-// The noise of element (b, r, i), number by number.
+// The noise of element (b, r, i), computed individually.
 float ReferenceNoise(const NoiseOperand& noise, int64_t b, int64_t r, int64_t i);
 
-// What QuantizePack computes: args.scale as described there, and q[B, rows, k], the bytes of the qvalues. args.panels
-// and args.qvalues are ignored.
+// Computes what QuantizePack does: args.scale as described there, and the bytes of the qvalues in q[B, rows, k].
+// args.panels and args.qvalues are ignored.
 void ReferenceQuantize(const QuantizeArgs& args, ScaleRule rule, int8_t* q);
 
 // Element (r, i) of one packed matrix [rows, k] of any format, without the offset of kU8Offset.

@@ -1,14 +1,14 @@
 #ifndef AQT_KERNELS_GEMM_REPORT_H_
 #define AQT_KERNELS_GEMM_REPORT_H_
 
-// What AQT_VERBOSE prints of a matrix product. Internal.
+// The AQT_VERBOSE report of a matrix product. Internal.
 
 #include "absl/functional/function_ref.h"
 #include "aqt/kernels/gemm/gemm.h"
 
 namespace aqt::kernels::internal {
 
-// Runs a product and reports it as AQT_VERBOSE asks: one line to stderr.
+// Runs a product and, if AQT_VERBOSE asks for it, prints one line about it to stderr.
 void RunReported(const GemmKernel& kernel, const GemmArgs& args, absl::FunctionRef<void()> run);
 
 }  // namespace aqt::kernels::internal

@@ -1,4 +1,4 @@
-// A tile policy of R rows by two vectors, or by four of 128 bits, built from three operations of one instruction set.
+// A tile policy of R rows by two vectors (four with 128 bits), built from three operations of one instruction set.
 // Included once per Highway target.
 
 #if defined(AQT_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -25,7 +25,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A subnormal number as a zero with its sign.
+// Turns a subnormal number into a zero of its sign.
 template <bool kFlush, class VF>
 HWY_INLINE VF Flushed(VF v) {
   if constexpr (!kFlush) return v;
@@ -42,10 +42,10 @@ HWY_INLINE VF Flushed(VF v) {
 // Ops has
 //   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = kVectors * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
-//   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs: the kPart-th of those that share their bytes
-// of sums that are floats
+//   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs: number kPart of those that share their bytes
+// for float sums
 //   kSumsAreNormal                    whether no sum is subnormal
-// and perhaps
+// and optionally
 //   kRhsShift                         LoadRhs<false, ...> gives 2^kRhsShift times the values. Sums over kMaxSumGroups
 //                                     still fit s32
 //   LoadShared(p), Decode<kPart>(v)   the bytes that two groups share, and LoadRhs<false, kPart>(p) from them
@@ -60,7 +60,7 @@ struct VectorTile : Ops {
   static constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
   static constexpr int kVectors = Ops::kRhs.width / kLanes;  // of a panel
   static constexpr int64_t kLhsStepBytes = int64_t{Ops::kLhs.width} * 64;
-  // Groups of the rhs that share their bytes, and those bytes for kLanes rows.
+  // The number of rhs groups that share their bytes, and the size of those bytes for kLanes rows.
   template <bool kWide>
   static constexpr int kShared = kWide ? 1 : Ops::kRhs.SharedGroups();
   template <bool kWide>
@@ -73,28 +73,28 @@ struct VectorTile : Ops {
     return 0;
   }
 
-  // Of R rows and P panels of columns.
+  // The sums of R rows and P panels of columns.
   template <int R, int P = 1>
   struct Sums {
     V v[R][kVectors * P];
   };
 
-  // What a Sum reads of its panels.
+  // The rhs panels that Sum reads.
   struct Panels {
     const char* HWY_RESTRICT rhs;
     int64_t bytes;  // from one panel to the next
     int64_t fetch;  // as in the tile policy
 
     HWY_INLINE Panels operator+(int64_t offset) const { return {rhs + offset, bytes, fetch}; }
-    // The j-th vector of a group.
+    // Vector j of a group.
     template <bool kWide>
     HWY_INLINE const char* Vector(int j) const {
       return rhs + j / kVectors * bytes + j % kVectors * kRhsVectorBytes<kWide>;
     }
   };
 
-  // Whether a policy has a step that reads the rhs itself: one instruction instead of two for what is used once. More
-  // of the rhs is then on its way from L3 or memory at a time: one row takes up to 15 % less time, in bf16 27 %.
+  // Whether the policy has a step that reads the rhs itself: one instruction instead of two for data used once. This
+  // keeps more of the rhs in flight from L3 or memory. One row takes up to 15 % less time, with bf16 27 %.
   template <bool kWide, int R>
   static constexpr bool kStepLoads = R == 1 && !kWide && requires(V v, const char* rhs) {
     Ops::StepLoading(v, rhs, v);
@@ -119,7 +119,7 @@ struct VectorTile : Ops {
     }
   }
 
-  // Two groups that share their bytes, which are loaded once.
+  // Two groups that share their bytes load them once.
   template <bool kWide>
   static constexpr bool kLoadsShared = !kWide && requires(const char* rhs) {
     Ops::LoadShared(rhs);
@@ -144,11 +144,11 @@ struct VectorTile : Ops {
     add.template operator()<1>(odd);
   }
 
-  // Begins with init[r * init_stride + column], or with 0. From one panel to the next, init moves on by `rhs.bytes`.
+  // Starts from init[r * init_stride + column], or from 0. From one panel to the next, init advances by `rhs.bytes`.
   template <bool kWide, int R, int P>
   static HWY_INLINE void Sum(internal::TileLhs lhs, Panels rhs, int64_t groups, const Acc* init, int64_t init_stride,
                              Sums<R, P>& s) {
-    // Of the groups that share their bytes.
+    // For the groups that share their bytes.
     constexpr int64_t kGroupBytes = kVectors * kRhsVectorBytes<kWide>;
     constexpr int kParts = kShared<kWide>;
     constexpr int kShift = RhsShift<kWide>();
@@ -164,7 +164,7 @@ struct VectorTile : Ops {
       for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = kShift != 0 ? hn::Zero(d) : load_init(r, j);
     }
     // A few rows have too few sums to hide the latency of an addition (4 or 5 cycles, 2 additions per cycle). Integers
-    // may be added in any order.
+    // may be added in any order, so their sums are split.
     constexpr bool kSplits = std::is_integral_v<Acc> && R * kLanes <= 32 && R <= 2 && P <= 2;
     constexpr int kMore = kLoadsShared<kWide> || P > 1 ? 1 : 3;
     [[maybe_unused]] Sums<R, P> more[kMore];
@@ -245,7 +245,7 @@ struct VectorTile : Ops {
   using DF = hn::ScalableTag<float>;
   using VF = hn::Vec<DF>;
 
-  // A sum and then its products with two scales, each rounded to T.
+  // A sum and its products with two scales, each rounded to T.
   template <bool kFlush>
   static HWY_INLINE VF Value(V sum) {
     if constexpr (std::is_same_v<Acc, float>) return Flushed < kFlush && !Ops::kSumsAreNormal > (sum);
@@ -298,8 +298,8 @@ struct VectorTile : Ops {
     StoreScaled<kFlush>(s, scales, cols, out, out_stride, 0);
   }
 
-  // What StoreScaled does with most sums of tiles that are added: each by itself is small, so that asking for each
-  // vector what becomes of it would take a large part of its time.
+  // StoreScaled for most sums of accumulating tiles. Each tile is small, so deciding per vector would take a large part
+  // of its time.
   template <bool kFlush, int R, int P>
   static HWY_INLINE void AddScaled(const Sums<R, P>& s, const float* rows, const VF (&cols)[kVectors * P], float* out,
                                    int64_t out_stride, int64_t apart) {
@@ -316,7 +316,7 @@ struct VectorTile : Ops {
     }
   }
 
-  // Stores finished sums with their scales; of panels that are `apart` panels from each other.
+  // Stores finished sums with their scales; the panels are `apart` panels from each other.
   template <bool kFlush, int R, int P, class T>
   static HWY_INLINE void StoreScaled(const Sums<R, P>& s, const internal::TileScales& scales,
                                      const VF (&cols)[kVectors * P], T* out, int64_t out_stride, int64_t apart) {
@@ -336,7 +336,7 @@ struct VectorTile : Ops {
     }
   }
 
-  // P panels of a run, each `apart` panels from the one before, and goes on to the next.
+  // Multiplies P panels of a run, each `apart` panels after the previous one, and advances to the next panel.
   template <int R, int P, bool kFlush>
   static HWY_INLINE void MultiplyNext(internal::PanelRun& run, int64_t apart) {
     const DF d;
@@ -358,7 +358,7 @@ struct VectorTile : Ops {
     run.out += panels * kVectors * kLanes;
   }
 
-  // One row, and P parts of the panels side by side.
+  // One row, with P parts of the panels side by side.
   template <int P, bool kFlush>
   static HWY_INLINE void MultiplyParts(internal::PanelRun& run) {
     const int64_t part = run.panels / P;
@@ -366,11 +366,12 @@ struct VectorTile : Ops {
     Skip(run, (P - 1) * part);
   }
 
-  // `run` is a copy, which no store to the output can change.
+  // `run` is a copy, so no store to the output can change it.
   template <int R, bool kFlush>
   static HWY_NOINLINE void MultiplyPanels(internal::PanelRun run) {
-    // One row is multiplied as fast as memory gives the rhs, and it gives more to several readers. Each reads its part
-    // of the panels from begin to end. Four pay if panels are long, need no decoding, and there are 32 registers.
+    // One row is multiplied as fast as memory delivers the rhs, and memory delivers more to several readers. Each reads
+    // its part of the panels from start to end. Four readers pay off if panels are long, need no decoding, and there
+    // are 32 registers.
     if constexpr (R == 1) {
       if constexpr (HWY_TARGET == HWY_AVX3 && !kLoadsShared<false>) {
         if (run.rhs_panel_bytes >= internal::kLongPanelBytes) MultiplyParts<4, kFlush>(run);
@@ -381,7 +382,7 @@ struct VectorTile : Ops {
   }
 };
 
-// The values of one of two groups with common bytes, as s8.
+// The values of one of two groups that share their bytes, as s8.
 template <int kPart, class D, class V = hn::Vec<D>>
 HWY_INLINE V DecodeS4(D d8, V bytes) {
   const hn::Repartition<uint16_t, D> d16;

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_PANELS_OPERAND_H_
 #define AQT_KERNELS_PANELS_OPERAND_H_
 
-// How kernels see a tensor: a pointer and three groups of axes, batch, rows and k. A dot_general operand with any
+// The kernels' view of a tensor: a pointer and three groups of axes, batch, rows and k. A dot_general operand with any
 // dimension numbers has this form without a copy: rows are its remaining axes, and k its contracting axes.
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace aqt::kernels {
 
-// Axes that are walked as one, the last one fastest. Rank 0 is one element. Strides are in elements and may be zero or
-// negative.
+// Axes that are traversed as one, the last one fastest. Rank 0 is one element. Strides are in elements and may be zero
+// or negative.
 struct AxisGroup {
   static constexpr int kMaxRank = 8;
 
   int rank = 0;
-  // The first `rank` of each. The others are not initialized: every call makes dozens of groups.
+  // The first `rank` entries of each. The others are uninitialized because every call creates dozens of groups.
   int64_t size[kMaxRank], stride[kMaxRank];
 
-  AxisGroup() {}  // NOLINT: "= default" would write zeros in `AxisGroup{}` and in structs that hold groups
+  AxisGroup() {}  // NOLINT: "= default" would zero-fill `AxisGroup{}` and structs that hold groups
   AxisGroup(const AxisGroup& other) { *this = other; }
   AxisGroup& operator=(const AxisGroup& other) {
     rank = other.rank;
@@ -36,15 +36,15 @@ struct AxisGroup {
     group.Append(size, stride);
     return group;
   }
-  // Adds an axis that varies faster than the present ones, merged with the last one if both form one arithmetic
-  // sequence. Axes of size 1 are dropped. The caller ensures that at most kMaxRank axes remain.
+  // Adds an axis that varies faster than the existing ones. It is merged with the last one if together they form an
+  // arithmetic sequence. Axes of size 1 are dropped. The caller ensures that at most kMaxRank axes remain.
   void Append(int64_t axis_size, int64_t axis_stride);
   int64_t Count() const {
     int64_t count = 1;
     for (int i = 0; i < rank; ++i) count *= size[i];
     return count;
   }
-  // Offset in elements of the element with this index in [0, Count()).
+  // The offset, in elements, of the element with this index in [0, Count()).
   int64_t Offset(int64_t index) const {
     int64_t offset = 0;
     for (int i = rank - 1; i > 0; --i) {
@@ -53,12 +53,12 @@ struct AxisGroup {
     }
     return rank == 0 ? 0 : offset + index * stride[0];
   }
-  // Length and stride of the innermost run.
+  // The length and stride of the innermost run.
   int64_t InnerSize() const { return rank == 0 ? 1 : size[rank - 1]; }
   int64_t InnerStride() const { return rank == 0 ? 1 : stride[rank - 1]; }
 };
 
-// [B, rows, k]; element (b, r, i) lies at data + batch.Offset(b) + rows.Offset(r) + k.Offset(i) elements of dtype.
+// [B, rows, k]; element (b, r, i) is at data + batch.Offset(b) + rows.Offset(r) + k.Offset(i), in elements of dtype.
 struct Operand {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -74,7 +74,7 @@ struct Operand {
   }
 };
 
-// Adds an axis to two groups with the same sizes, which stay the same: merged only if both can be.
+// Appends an axis to two groups with equal sizes and keeps their sizes equal: it is merged only if both can merge it.
 inline void AppendToBoth(int64_t axis_size, int64_t first_stride, int64_t second_stride, AxisGroup& first,
                          AxisGroup& second) {
   if (axis_size == 1) return;

@@ -1,7 +1,8 @@
 #ifndef AQT_KERNELS_PANELS_PACK_PANELS_H_
 #define AQT_KERNELS_PANELS_PACK_PANELS_H_
 
-// Packs a few panels of an operand: for a product that packs its lhs block by block, just before it is multiplied.
+// Packs a few panels of an operand, for a product that packs its lhs one block at a time, just before the block is
+// multiplied.
 
 #include "aqt/core/machine/target.h"
 #include "aqt/kernels/panels/operand.h"
@@ -10,7 +11,8 @@
 
 namespace aqt::kernels {
 
-// What Pack (pack.h) writes for this part of the panels, to the beginning of `panels`. Runs on the calling thread.
+// Writes this part of the panels to the start of `panels`, with the bytes that Pack (pack.h) would write. Runs on the
+// calling thread.
 void PackPanels(Target target, const PanelFormat& format, const Operand& src, const PanelRange& range, void* panels,
                 bool subnormals_are_zero);
 

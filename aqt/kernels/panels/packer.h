@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_PANELS_PACKER_H_
 #define AQT_KERNELS_PANELS_PACKER_H_
 
-// How an operand is divided into blocks that are staged in L1 and moved into panels. For pack.cc.
+// Divides an operand into blocks that are staged in L1 and moved into panels. For pack.cc.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,8 @@
 
 namespace aqt::kernels::internal {
 
-// Elements to stage: rows [r0, r1) by k [k0, k1) of matrix b, to (r - r0) * row_stride + (k - k0) * k_stride.
+// The elements to stage: rows [r0, r1) and k [k0, k1) of matrix b. Element (r, k) goes to (r - r0) * row_stride + (k -
+// k0) * k_stride.
 struct Block {
   int64_t b, r0, r1, k0, k1;
   int64_t row_stride, k_stride;
@@ -27,17 +28,17 @@ struct Block {
 // Rows that one task packs: a multiple of all panel widths, and whole cache lines of a source that is contiguous along
 // rows.
 inline constexpr int64_t kTaskRows = 96;
-// For large sources that are contiguous along rows: longer pieces of them.
+// The same for large sources that are contiguous along rows, which are read in longer pieces.
 inline constexpr int64_t kMaxTaskRows = 2 * kTaskRows;
-// A staged block fits L1 beside the panels' lines that it becomes.
+// A staged block fits L1 together with the panel lines it becomes.
 inline constexpr int64_t kStageBytes = 24 << 10;
-// Rows of so many elements are not packed with their neighbours if no panels are written: each stays in L2 between the
-// passes, and threads share them.
+// If no panels are written, rows of at least this many elements are not grouped with their neighbours. Each row stays
+// in L2 between the passes, and threads share the rows.
 inline constexpr int64_t kLongRow = 16 << 10;
-// So much of a source that is read along k stays in L1 between two passes.
+// This much of a source that is read along k stays in L1 between two passes.
 inline constexpr int64_t kPassBytes = 16 << 10;
 
-// Whether the elements of a source need no more than to be moved into panels of a format, apart from subnormals.
+// Whether the elements of a source only have to be moved into panels of a format, apart from subnormals.
 inline bool IsMoved(const PanelFormat& format, DType dtype) {
   switch (format.element) {
     case PanelFormat::Element::kF32: return dtype == DType::kF32;
@@ -46,8 +47,8 @@ inline bool IsMoved(const PanelFormat& format, DType dtype) {
   }
 }
 
-// Walks a packed operand: calls stage(block, buffer) for blocks of at most kMaxTaskRows rows and moves the staged
-// elements into panels.
+// Iterates over a packed operand: calls stage(block, buffer) for blocks of at most kMaxTaskRows rows and moves the
+// staged elements into panels.
 class Packer {
  public:
   Packer(Target target, const PanelFormat& format, const Operand& src, void* panels)
@@ -65,7 +66,7 @@ class Packer {
     AQT_DCHECK(kTaskRows % width_ == 0);
   }
 
-  // The source is to be packed as it is: what `stage` does may be left out.
+  // Declares that the source is packed unchanged, so calls of `stage` may be skipped.
   void MoveIfPossible(bool subnormals_are_zero) {
     moves_ = format_.layout == PanelFormat::Layout::kRowSteps && IsMoved(format_, src_.dtype) && src_.k.rank <= 1 &&
              src_.rows.rank <= 1 && src_.k.InnerStride() == 1;
@@ -74,7 +75,7 @@ class Packer {
 
   int64_t TasksPerMatrix() const { return (NumPanels() + task_panels_ - 1) / task_panels_; }
 
-  // The panels of task i of matrix b, and where one of them belongs (null if there are none).
+  // The panels of task i of matrix b, and the destination of panel p (null if there are no panels).
   PanelRange Task(int64_t b, int64_t i) const {
     const int64_t first = i * task_panels_, last = std::min(first + task_panels_, NumPanels());
     return {b, first, last, 0, k_};
@@ -83,15 +84,15 @@ class Packer {
     return panels_ == nullptr ? nullptr : panels_ + b * format_.PackedBytes(rows_, k_) + p * format_.PanelBytes(k_);
   }
 
-  // Packs these to the beginning of `panels`, if that is not null. begin(r0, r1) is called before stage for these rows.
+  // Packs the range to the start of `panels`, unless that is null. begin(r0, r1) is called for these rows before stage.
   // T is int8_t, BFloat16 or float.
   template <class T, class Begin, class Stage>
   void Run(const PanelRange& range, char* panels, const Begin& begin, const Stage& stage) const {
     const int64_t panel_bytes = format_.PanelBytes(range.k1 - range.k0);
-    // A few rows at a time if the source is read along k: they stay in cache between the passes.
+    // If the source is read along k, pack a few rows at a time: they stay in cache between the passes.
     const int64_t fit = kPassBytes / (std::max<int64_t>(1, k_) * width_ * SizeOf(src_.dtype));
     const int64_t step = by_k_ ? std::clamp<int64_t>(fit, 1, task_panels_) : task_panels_;
-    const int64_t full = moves_ ? std::min(range.last, rows_ / width_) : range.last;  // one that is not is staged alone
+    const int64_t full = moves_ ? std::min(range.last, rows_ / width_) : range.last;  // a partial panel is staged alone
     PanelRange part = range;
     for (part.first = range.first; part.first < range.last; part.first = part.last) {
       part.last = part.first < full ? std::min(full, part.first + step) : part.first + 1;
@@ -111,7 +112,7 @@ class Packer {
     begin(r0, r1);
     alignas(64) char staged_bytes[kStageBytes];  // T may have a constructor
     T* const staged = reinterpret_cast<T*>(staged_bytes);
-    // Whole steps of 16 groups, as many as fit.
+    // As many whole steps of 16 groups as fit.
     const int64_t step_k = PanelFormat::kStepGroups * format_.k_group;
     const int64_t lines = by_k_ ? padded_rows : (padded_rows + 15) / 16 * 16;
     const int64_t chunk = kStageBytes / int64_t{sizeof(T)} / lines / step_k * step_k;
@@ -132,7 +133,7 @@ class Packer {
     }
   }
 
-  // Whole steps of whole panels, straight from the source.
+  // Moves whole steps of whole panels directly from the source.
   template <class T>
   void Move(const PanelRange& part, char* panels, int64_t k) const {
     const int64_t row_stride = src_.rows.InnerStride();
@@ -153,7 +154,7 @@ class Packer {
   const int64_t task_panels_;
 };
 
-// Runs f(b, i) for all matrices and tasks, on one thread if the operand has too few elements to be worth a wake-up.
+// Runs f(b, i) for all matrices and tasks; on one thread if the operand has too few elements to be worth a wake-up.
 template <class F>
 void ForEachTask(const Operand& src, int64_t tasks_per_matrix, Executor* executor, const F& f) {
   constexpr int64_t kMinParallelElements = 64 << 10;

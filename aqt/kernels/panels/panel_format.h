@@ -2,37 +2,37 @@
 #define AQT_KERNELS_PANELS_PANEL_FORMAT_H_
 
 // The layouts in which the matrix kernels read their operands. A tile policy fixes one format per side. Packing depends
-// only on the format, so that tiles with the same format share packed operands and the packing code.
+// only on the format, so tiles with the same format share packed operands and packing code.
 
 #include <cstdint>
 
 namespace aqt::kernels {
 
-// A packed operand is a run of panels; a panel holds `width` consecutive rows of the operand (for the rhs these are
-// columns of the product) over all of k. k is cut into groups of `k_group` consecutive elements. The last group, and
-// the rows of the last panel beyond the end, are padded with zeros.
+// A packed operand is a sequence of panels. A panel holds `width` consecutive rows of the operand (for the rhs these
+// are columns of the product) over all of k. k is split into groups of `k_group` consecutive elements. The last group
+// and the last panel are padded with zeros.
 struct PanelFormat {
   enum class Layout : uint8_t {
-    // Steps of 16 groups; in a step the 16 groups of each row lie side by side, 64 bytes. For operands that a tile
-    // broadcasts group by group: a group has 4 bytes.
+    // Steps of 16 groups. Within a step the 16 groups of each row are adjacent: 64 bytes. For operands that a tile
+    // broadcasts one group at a time; a group has 4 bytes.
     kRowSteps,
     // For each group, row after row. For operands that a tile loads as vectors over rows.
     kInterleaved,
   };
   enum class Element : uint8_t {
-    // Only of an rhs for s8 kernels, kInterleaved. Two groups share their bytes: at each place the value of the even
-    // one has the low four bits, the value of the next one the high ones.
+    // Only for the rhs of s8 kernels, kInterleaved. Two groups share their bytes: in each byte, the value of the even
+    // group has the low four bits and the value of the next group the high ones.
     kS4,
     kS8,
     kU8Offset,  // value + 128: the unsigned operand of a u8 x s8 dot product
     kS16,       // s8 values, sign extended
-    kBF16,      // for f32 kernels, which widen it, like kS8
+    kBF16,      // for f32 kernels, which widen it, as they do kS8
     kF32,
   };
 
   Layout layout;
   Element element;
-  // The panel begins with `width` s32 values, -128 times the sum over k of each row (modulo 2^32). Added to a sum over
+  // The panel starts with `width` s32 values, -128 times the sum over k of each row (modulo 2^32). Added to a sum over
   // kU8Offset values of the other side, they give the sum over the original values.
   bool has_correction;
   int32_t width;
@@ -51,23 +51,23 @@ struct PanelFormat {
     }
     return 0;
   }
-  // Groups that share their bytes.
+  // The number of groups that share their bytes.
   constexpr int64_t SharedGroups() const { return element == Element::kS4 ? 2 : 1; }
-  // Bytes of `groups` groups of the layout kInterleaved; with shared bytes, from an even group on.
+  // The size of `groups` groups in the layout kInterleaved; with shared bytes, starting at an even group.
   constexpr int64_t GroupBytes(int64_t groups) const {
     const int64_t shared = SharedGroups();
     return (groups + shared - 1) / shared * (shared * width * k_group * ElementBits() / 8);
   }
   constexpr int64_t NumPanels(int64_t rows) const { return (rows + width - 1) / width; }
   constexpr int64_t NumGroups(int64_t k) const { return (k + k_group - 1) / k_group; }
-  // Bytes before the first group.
+  // The size of the header before the first group.
   constexpr int64_t HeaderBytes() const { return has_correction ? RoundUp64(int64_t{4} * width) : 0; }
   constexpr int64_t PanelBytes(int64_t k) const {
     const int64_t groups = NumGroups(k);
     if (layout == Layout::kRowSteps) return (groups + kStepGroups - 1) / kStepGroups * width * 64;
     return HeaderBytes() + RoundUp64(GroupBytes(groups));
   }
-  // Bytes of one packed matrix [rows, k]: the size of the workspace, and the distance between matrices of a batch.
+  // The size of one packed matrix [rows, k], and the distance between matrices of a batch.
   constexpr int64_t PackedBytes(int64_t rows, int64_t k) const { return NumPanels(rows) * PanelBytes(k); }
 
   bool operator==(const PanelFormat&) const = default;
@@ -76,7 +76,7 @@ struct PanelFormat {
   static constexpr int64_t RoundUp64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 };
 
-// Packed operands begin at a multiple of this many bytes.
+// The alignment of packed operands, in bytes.
 inline constexpr int64_t kPanelAlignment = 64;
 
 }  // namespace aqt::kernels

@@ -4,11 +4,12 @@
 // Converts float matrices to 8-bit floats (e4m3fn) and back, elementwise, with given scales, by the rules of
 // compressed-tensors.
 //
-// With T the dtype of the floats and R(v) the rounding of the f32 value v to T (nearest, ties to even):
+// With T the dtype of the floats and R(v) the f32 value v rounded to T (nearest, ties to even):
 //   QuantizeE4M3:    q = e4m3fn(clamp(R(x / scale) + 0, -448, 448)), to nearest, ties to even; a NaN gives 0x7f. The 0
-//                    is the zero point: a quotient of -0 gives +0, and a smaller one than any e4m3fn keeps its sign
+//                    is the zero point: it turns a quotient of -0 into +0. A nonzero quotient below the smallest e4m3fn
+//                    keeps its sign
 //   DequantizeE4M3:  x = R(q * scale); a NaN gives the positive quiet NaN of T
-// Subnormals keep their values, in x, scale and q. All targets give the same bits. e4m3_reference.h is the plain
+// Subnormals in x, scale and q keep their values. All targets give the same bits. e4m3_reference.h is the plain
 // version.
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 
 namespace aqt::kernels {
 
+// The input, scales and output of QuantizeE4M3.
 struct QuantizeE4M3Args {
   FloatMatrix x;
   ScaleGrid grid;  // zero_point is null
@@ -30,6 +32,7 @@ struct QuantizeE4M3Args {
 };
 void QuantizeE4M3(const QuantizeE4M3Args& args, Target target = BestTarget());
 
+// The input, scales and output of DequantizeE4M3.
 struct DequantizeE4M3Args {
   const Float8E4M3FN* q = nullptr;
   int64_t rows = 0;
@@ -37,7 +40,7 @@ struct DequantizeE4M3Args {
   int64_t q_row_stride = 0;
   int64_t q_col_stride = 1;
   ScaleGrid grid;  // zero_point is null
-  // Element (r, c) goes to x[r * row_stride + c * col_stride], of type `dtype` (kF32, kBF16 or kF16).
+  // Element (r, c) goes to x[r * row_stride + c * col_stride], with element type `dtype` (kF32, kBF16 or kF16).
   void* x = nullptr;
   DType dtype = DType::kF32;
   int64_t row_stride = 0;

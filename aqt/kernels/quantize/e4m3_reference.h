@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_QUANTIZE_E4M3_REFERENCE_H_
 #define AQT_KERNELS_QUANTIZE_E4M3_REFERENCE_H_
 
-// e4m3.h, element by element.
+// The functions of e4m3.h, element by element.
 
 #include "aqt/kernels/quantize/e4m3.h"
 

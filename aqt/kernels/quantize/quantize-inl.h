@@ -1,4 +1,4 @@
-// The loop of kernels that convert float matrices to and from 8-bit codes with a grid of scales (scale_grid.h).
+// The loop of kernels that convert between float matrices and 8-bit codes with a grid of scales (scale_grid.h).
 // Included once per Highway target, after hwy/highway.h. All targets give the same bits.
 
 #if defined(AQT_KERNELS_QUANTIZE_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -19,7 +19,7 @@
 #define AQT_KERNELS_QUANTIZE_INL_ONCE_
 namespace aqt::kernels::internal {
 
-// Elements handled at once if the source or the result is not contiguous and goes through a buffer in L1.
+// Elements processed at once if the source or the result is not contiguous and goes through a buffer in L1.
 inline constexpr int64_t kChunk = 512;
 
 inline constexpr float kSmallestNormal = 0x1p-126f;
@@ -52,7 +52,7 @@ inline ScaleGrid Transposed(ScaleGrid grid) {
   return grid;
 }
 
-// The row of `grid` that row r of the matrix uses. Called for each row, which may be short.
+// The row of `grid` that row r of the matrix uses. Called once per row, and rows may be short.
 HWY_INLINE ScaleGrid GridRow(ScaleGrid grid, int64_t r) {
   const int64_t at = (grid.row_group == 1 ? r : r / grid.row_group) * grid.row_stride;
   grid.scale += at;
@@ -96,7 +96,7 @@ class UniformScale {
       : scale_(flush ? internal::FlushedToZero(scale) : scale), zero_(static_cast<float>(zero_point)) {}
   ScaleAndZero At(FloatTag d, int64_t) const { return {hn::Set(d, scale_), hn::Set(d, zero_)}; }
   ScaleAndZero Rest(FloatTag d, int64_t, int64_t) const { return At(d, 0); }
-  // Whether all magnitudes are known to be at most this.
+  // Whether all magnitudes are known to be at most `bound`.
   bool IsAtMost(float bound) const { return __builtin_fabsf(scale_) <= bound; }
   bool HasZeroPoint() const { return zero_ != 0; }
 
@@ -131,7 +131,8 @@ class VaryingScale {
 };
 
 // Calls body.Apply(d, in, scale and zero, out) for each vector of a run; a partial last vector goes through padded
-// copies. If there is body.ApplyFour(d, in, scales and zeros of four vectors, out), four at a time as far as they go.
+// copies. If the body has ApplyFour(d, in, scales and zeros of four vectors, out), vectors are processed in fours as
+// far as possible.
 template <class In, class Out, class Scales, class Body>
 HWY_INLINE void ForEachVector(const In* HWY_RESTRICT in, int64_t n, const Scales& scales, Out* HWY_RESTRICT out,
                               const Body& body) {
@@ -154,7 +155,7 @@ HWY_INLINE void ForEachVector(const In* HWY_RESTRICT in, int64_t n, const Scales
   std::copy(result, result + (n - i), out + i);
 }
 
-// Calls f(first, count, scales) for pieces of [begin, end) of a row that have a single scale, or one per element.
+// Calls f(first, count, scales) for pieces of [begin, end) of a row that have either a single scale or one per element.
 template <class F>
 void ForEachPiece(const ScaleGrid& row, bool flush, int64_t begin, int64_t end, const F& f) {
   const auto zero_point = [&](int64_t at) { return row.zero_point == nullptr ? 0 : int{row.zero_point[at]}; };
@@ -175,8 +176,8 @@ void ForEachPiece(const ScaleGrid& row, bool flush, int64_t begin, int64_t end, 
   }
 }
 
-// Calls run(in, n, scales, out) for pieces of rows that are contiguous on both sides, and have a single scale or one
-// per element. They run along the columns if `along_columns`, which should be the contiguous axis of the floats.
+// Calls run(in, n, scales, out) for pieces of rows that are contiguous on both sides and have either a single scale or
+// one per element. Pieces run along the columns if `along_columns`, which should be the contiguous axis of the floats.
 template <class In, class Out, class Run>
 void ForEachRun(int64_t rows, int64_t cols, internal::Strided<const In> in, internal::Strided<Out> out, ScaleGrid grid,
                 bool along_columns, bool flush, Run run) {

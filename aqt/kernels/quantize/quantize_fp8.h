@@ -3,10 +3,10 @@
 
 // Converts float matrices to 8-bit floats, elementwise, with given inverse scales, by the rules of AQT.
 //
-// With T the dtype of the product and R(v) the rounding of the f32 value v to T (nearest, ties to even):
+// With T the dtype of the product and R(v) the f32 value v rounded to T (nearest, ties to even):
 //   q = the 8-bit float nearest to clamp(R(x * inv_scale), -max, max), ties to even; a NaN gives the positive quiet NaN
-// `max` is the largest finite value: 448 (e4m3fn) or 57344 (e5m2). Results below the smallest normal are subnormal, and
-// zeros have the sign of the product. All targets give the same bits.
+// `max` is the largest finite value: 448 (e4m3fn) or 57344 (e5m2). Results below the smallest normal number are
+// subnormal, and zeros have the sign of the product. All targets give the same bits.
 
 #include <cstdint>
 
@@ -17,10 +17,11 @@
 
 namespace aqt::kernels {
 
+// The input, inverse scales and output of QuantizeFp8.
 struct QuantizeFp8Args {
   FloatMatrix x;
   DType product_dtype = DType::kF32;  // f32, or the dtype of x
-  ScaleGrid grid;                     // of inverse scales; zero_point is null
+  ScaleGrid grid;                     // inverse scales; zero_point is null
   bool flush_subnormals = false;      // subnormal f32 and bf16 x count as zero
   DType q_dtype = DType::kE4M3FN;     // or kE5M2
   // The code of element (r, c) goes to q[r * q_row_stride + c * q_col_stride].

@@ -41,7 +41,6 @@ std::vector<T> TestFloats(int64_t n, Values values, uint32_t seed) {
   return result;
 }
 
-// The values of all 65536 bit patterns of a 16-bit type.
 // Positive numbers of T held in f32.
 template <class T>
 std::vector<float> ScalesOf(int64_t n, Values values, uint32_t seed) {
@@ -51,6 +50,7 @@ std::vector<float> ScalesOf(int64_t n, Values values, uint32_t seed) {
   return scales;
 }
 
+// The values of all 65536 bit patterns of a 16-bit type.
 template <class T>
 std::vector<T> AllCodes() {
   std::vector<T> result(65536);
@@ -58,7 +58,7 @@ std::vector<T> AllCodes() {
   return result;
 }
 
-// Where the elements of a rows x cols matrix lie in memory.
+// The memory layout of a rows x cols matrix.
 enum class MatrixLayout { kRowMajor, kPaddedRows, kTransposed, kScattered, kReversed };
 inline constexpr MatrixLayout kMatrixLayouts[] = {MatrixLayout::kRowMajor, MatrixLayout::kPaddedRows,
                                                   MatrixLayout::kTransposed, MatrixLayout::kScattered,
@@ -69,7 +69,7 @@ inline std::ostream& operator<<(std::ostream& os, MatrixLayout layout) {
 }
 
 struct Placement {
-  int64_t offset, row_stride, col_stride, size;  // of the first element; the memory needed
+  int64_t offset, row_stride, col_stride, size;  // offset of the first element; required memory
 };
 inline Placement PlacementOf(MatrixLayout layout, int64_t rows, int64_t cols) {
   switch (layout) {

@@ -1,5 +1,5 @@
-// Quotients by one number as integers of 8 bits, 64 at a time, for AVX-512. Included once per Highway target, after
-// hwy/highway.h.
+// Divides by one number and rounds the quotients to 8-bit integers, 64 at a time, for AVX-512. Included once per
+// Highway target, after hwy/highway.h.
 
 #if defined(AQT_KERNELS_QUANTIZE_QUOTIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_QUANTIZE_QUOTIENTS_INL_H_
@@ -20,24 +20,24 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-// With a divisor in this range nothing that matters underflows: quotients below 1/4 may be wrong, but not so that they
-// round to another integer than 0. What overflows becomes infinite or NaN.
+// With a divisor in this range no relevant underflow occurs: quotients below 1/4 may be inexact, but still round to 0.
+// Overflow gives infinity or NaN.
 constexpr float kLeastDivisor = 0x1p-60f, kMostDivisor = 0x1p60f;
 
-// Ties to even. -2^31 is what NaN and other numbers that do not fit become.
+// Rounds to nearest, ties to even. NaN and numbers that do not fit become -2^31.
 HWY_INLINE __m512i RoundedToIntegers(__m512 x) {
   return _mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-// 64 quotients x / n as integers, saturated: first as words, then these as bytes in the order of the numbers.
+// 64 quotients x / n as saturated integers: first as words, then as bytes in the order of the inputs.
 struct Words {
   __m512i first, second;
 };
 template <class T>
 class Divisor;
 
-// With y = 1 / n and q = x y, q + (x - q n) y is the quotient, correctly rounded: see QuotientsBy
-// (strip_steps-inl.h), which divides in the same way.
+// With y = 1 / n and q = x y, q + (x - q n) y is the correctly rounded quotient. QuotientsBy (strip_steps-inl.h)
+// divides in the same way and has the explanation.
 template <>
 class Divisor<float> {
  public:
@@ -62,14 +62,14 @@ class Divisor<float> {
   __m512 n_, y_;
 };
 
-// Quotients of bf16, rounded to bf16. The middle m of two bf16 has nine bits, and none of its multiples has eight, so x
-// is not m n, and differs from it by 2^-17 of it or more. So x y, which is off by 2^-23 of it, is on the same side of m
-// as the quotient, and there are no ties.
+// Quotients of bf16, rounded to bf16. The midpoint m of two bf16 numbers has nine bits and none of its multiples has
+// eight. So x is not m n, and differs from it by at least 2^-17 of its value. So x y, with a relative error of 2^-23,
+// is on the same side of m as the quotient, and there are no ties.
 template <>
 class Divisor<BFloat16> {
  public:
   explicit Divisor(float n) : y_(_mm512_set1_ps(1 / n)) {}
-  static bool Takes(float n) { return (__builtin_bit_cast(uint32_t, n) & 0xffff) == 0; }  // is bf16
+  static bool Takes(float n) { return (__builtin_bit_cast(uint32_t, n) & 0xffff) == 0; }  // n is a bf16
 
   HWY_INLINE Words Into(const BFloat16* x) const { return {OfPairs(x), OfPairs(x + 32)}; }
   static HWY_INLINE __m512i Bytes(const Words& words) {
@@ -95,13 +95,13 @@ class Divisor<BFloat16> {
 
 constexpr int64_t kQuotients = 64;
 
-// What becomes of kQuotients integers, which begin at q[at].
+// Stores kQuotients integers as bytes; the first goes to q[at].
 struct StoreBytes {
   HWY_INLINE void operator()(__m512i bytes, int64_t at) const { _mm512_storeu_si512(q + at, bytes); }
 
   int8_t* q;
 };
-// Two in a byte.
+// Stores two integers per byte.
 struct StoreNibbles {
   HWY_INLINE void operator()(__m512i bytes, int64_t at) const {
     const __m512i pairs = PairsOfNibbles(StoredNibbles(bytes));
@@ -111,15 +111,15 @@ struct StoreNibbles {
   uint8_t* q;
 };
 
-// Quotients of numbers of T, between integers of 8 bits.
+// Quotients of numbers of type T, clamped to 8-bit bounds.
 template <class T>
 class Quotients {
  public:
   Quotients(float lo, float hi)
       : low_(_mm512_set1_epi8(static_cast<int8_t>(lo))), high_(_mm512_set1_epi8(static_cast<int8_t>(hi))) {}
 
-  // Stores round(clamp(R(x[i] / n), lo, hi)) for a multiple of kQuotients numbers. kFetches: those `ahead` numbers
-  // further on are fetched.
+  // Stores round(clamp(R(x[i] / n), lo, hi)) for a multiple of kQuotients numbers. kFetches: prefetches the numbers
+  // `ahead` elements later.
   template <bool kFetches, class Store>
   HWY_INLINE void Divide(const T* HWY_RESTRICT x, int64_t count, float n, int64_t ahead, const Store& store) {
     const float magnitude = __builtin_fabsf(n);
@@ -136,7 +136,8 @@ class Quotients {
       store(_mm512_max_epi8(low_, _mm512_min_epi8(high_, divisor.Bytes(words))), i);
     }
   }
-  // Of all so far; otherwise some take divisions. A word that does not fit is the least one, too.
+  // Whether all quotients so far are right; if not, some need divisions. A word that does not fit is also
+  // the smallest one.
   bool AreRight() const { return are_right_ && _mm512_cmpeq_epi16_mask(least_, _mm512_set1_epi16(-0x8000)) == 0; }
 
  private:

@@ -5,7 +5,7 @@
 
 namespace aqt::kernels {
 
-// Scales (and zero points of the same layout) shared by blocks of row_group x col_group elements: element (r, c) has
+// Scales (and zero points in the same layout) shared by blocks of row_group x col_group elements: element (r, c) has
 // scale[(r / row_group) * row_stride + (c / col_group) * col_stride].
 // One per row: {row_stride = 1, col_stride = 0}. One per group of g columns: {col_group = g, row_stride = cols / g,
 // col_stride = 1}. One per column: {row_stride = 0, col_stride = 1}. One per tensor: both strides 0.

@@ -1,9 +1,9 @@
 #ifndef AQT_KERNELS_RANDOM_NOISE_H_
 #define AQT_KERNELS_RANDOM_NOISE_H_
 
-// Random numbers of core/rng.h in bulk, and the noise made of them.
+// The random numbers of core/rng.h in bulk, and noise derived from them.
 //
-// Number i of a draw is a function of i alone, so any part can be computed anywhere; all targets give the same bits.
+// Number i of a draw is a function of i alone, so any part can be computed anywhere. All targets give the same bits.
 
 #include <cstdint>
 
@@ -12,11 +12,11 @@
 
 namespace aqt::kernels {
 
-// The numbers of one draw, and what noise is made of a number w:
+// The numbers of one draw, and the noise derived from a number w:
 //   kBits32, RandomBits::Bits32   UniformF32(w) - 0.5                    2^23 values from -0.5 to 0.5 - 2^-23
 //   kBits16, RandomBits::Bits16   (w + 0.5) / 2^16 - 0.5                 2^16 values, symmetric around 0
 //   kFast, FastBits::Bits32       (floor(w / 2^10) + 0.5) / 2^22 - 0.5   2^22 values, symmetric around 0
-// Each is computed exactly.
+// All are computed exactly.
 class RandomNumbers {
  public:
   enum class Kind : uint8_t { kBits32, kBits16, kFast };
@@ -26,8 +26,8 @@ class RandomNumbers {
   static RandomNumbers Fast(Key key) { return RandomNumbers(Kind::kFast, RandomBits(key, 0), FastBits(key)); }
 
   Kind kind() const { return kind_; }
-  const RandomBits& bits() const { return bits_; }  // not of kFast
-  const FastBits& fast() const { return fast_; }    // of kFast
+  const RandomBits& bits() const { return bits_; }  // not for kFast
+  const FastBits& fast() const { return fast_; }    // for kFast only
 
  private:
   RandomNumbers(Kind kind, const RandomBits& bits, const FastBits& fast) : kind_(kind), bits_(bits), fast_(fast) {}
@@ -37,12 +37,12 @@ class RandomNumbers {
   FastBits fast_;
 };
 
-// out[j] = number first + j * stride, for j < n; stride >= 0. All of these numbers belong to the draw. Fastest with the
-// strides 0 and 1.
+// out[j] = number first + j * stride, for j < n; stride >= 0. All these numbers must belong to the draw. Fastest with
+// stride 0 or 1.
 void FillRandom(const RandomNumbers& numbers, int64_t first, int64_t stride, int64_t n, uint32_t* out,
                 Target target = BestTarget());
 
-// out[j] = the noise made of that number.
+// out[j] = the noise derived from number first + j * stride.
 void FillNoise(const RandomNumbers& numbers, int64_t first, int64_t stride, int64_t n, float* out,
                Target target = BestTarget());
 

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_REDUCE_REDUCE_KIND_H_
 #define AQT_KERNELS_REDUCE_REDUCE_KIND_H_
 
-// How many numbers become one.
+// The kinds of reductions.
 
 #include <cstdint>
 
@@ -9,10 +9,11 @@
 
 namespace aqt::kernels {
 
+// The reduction of numbers to one number.
 enum class ReduceKind : uint8_t { kSum, kMax, kMin, kProd };
 inline constexpr int kNumReduceKinds = 4;
 
-// The number of the first maximum or minimum.
+// The index of the first maximum or minimum.
 enum class ArgKind : uint8_t { kMax, kMin };
 
 absl::string_view ToString(ReduceKind kind);  // "sum", "max", "min", "prod"

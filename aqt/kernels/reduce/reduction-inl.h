@@ -1,14 +1,14 @@
 #ifndef AQT_KERNELS_REDUCE_REDUCTION_INL_H_
 #define AQT_KERNELS_REDUCE_REDUCTION_INL_H_
 
-// What a ReduceKind starts with and how it combines two numbers. For reduce.cc and reduce_window.cc.
+// The initial value and the combining operation of each ReduceKind. For reduce.cc and reduce_window.cc.
 
 #include "aqt/kernels/reduce/reduce_kind.h"
 #include "aqt/kernels/simd/arithmetic-inl.h"
 
 namespace aqt::kernels::internal {
 
-// Calls f(initial value, combine) for a type that arithmetic is done in.
+// Calls f(initial value, combine) for a compute type C.
 template <class C, class F>
 void VisitReduction(ReduceKind kind, F f) {
   switch (kind) {

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_SIMD_ARITHMETIC_INL_H_
 #define AQT_KERNELS_SIMD_ARITHMETIC_INL_H_
 
-// The type that an arithmetic dtype is computed in, and its operations.
+// The type in which an arithmetic dtype is computed, and its operations.
 
 #include <cstdint>
 #include <limits>
@@ -42,7 +42,7 @@ C SubtractWrapping(C a, C b) {
   else return a - b;
 }
 
-// Integers like XLA: x / 0 = -1, and the only quotient that overflows, -2^31 / -1, wraps.
+// Integer division as in XLA: x / 0 = -1, and the only overflowing quotient, -2^31 / -1, wraps.
 template <class C>
 C Divide(C a, C b) {
   if constexpr (std::is_integral_v<C>) {
@@ -58,13 +58,14 @@ inline int32_t MultiplyWrapping(int32_t a, int32_t b) {
 inline float MultiplyWrapping(float a, float b) { return a * b; }
 inline double MultiplyWrapping(double a, double b) { return a * b; }
 
-// The bits that both numbers have: of two zeros, +0 unless both are -0. And those that one has: -0 unless both are +0.
+// The bitwise and of two floats. For two zeros this is +0 unless both are -0.
 inline float CommonBits(float a, float b) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a) & __builtin_bit_cast(uint32_t, b));
 }
 inline double CommonBits(double a, double b) {
   return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, a) & __builtin_bit_cast(uint64_t, b));
 }
+// The bitwise or of two floats. For two zeros this is -0 unless both are +0.
 inline float AllBits(float a, float b) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a) | __builtin_bit_cast(uint32_t, b));
 }
@@ -72,7 +73,7 @@ inline double AllBits(double a, double b) {
   return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, a) | __builtin_bit_cast(uint64_t, b));
 }
 
-// NaN if an operand is NaN; +0 above -0. Without branches, so that loops become vector code.
+// NaN if an operand is NaN; +0 is above -0. Branchless, so that loops vectorize.
 template <class C>
 C Maximum(C a, C b) {
   if constexpr (std::is_integral_v<C>) {
@@ -95,7 +96,7 @@ C Minimum(C a, C b) {
   }
 }
 
-// Whether a comes before b in a search for the first maximum or minimum: NaN wins, zeros are equal.
+// Whether a precedes b in a search for the first maximum or minimum. NaN wins; zeros are equal.
 template <class C>
 bool IsAbove(C a, C b) {
   return a > b || (a != a && b == b);
@@ -105,7 +106,7 @@ bool IsBelow(C a, C b) {
   return a < b || (a != a && b == b);
 }
 
-// The smallest and the largest value of a type, infinities included.
+// The smallest and the largest value of a type, including infinities.
 template <class C>
 C Lowest() {
   if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::min();
@@ -117,8 +118,8 @@ C Highest() {
   else return std::numeric_limits<C>::infinity();
 }
 
-// Calls f(op) with op(C, C) -> C, what BinaryKind says of numbers; false for kinds that do not take them. (The enum is
-// a parameter because elementwise.h lies above this file.)
+// Calls f(op), where op(C, C) -> C implements `kind`; returns false for kinds that do not apply to numbers. (The enum
+// is a parameter because elementwise.h is a layer above this file.)
 template <class C, class BinaryKind, class F>
 bool VisitBinary(BinaryKind kind, F&& f) {
   switch (kind) {
@@ -132,7 +133,7 @@ bool VisitBinary(BinaryKind kind, F&& f) {
   }
 }
 
-// Likewise for CompareKind: op(C, C) -> bool.
+// Likewise for CompareKind, with op(C, C) -> bool.
 template <class C, class CompareKind, class F>
 void VisitCompare(CompareKind kind, F&& f) {
   switch (kind) {

@@ -1,4 +1,4 @@
-// f32, bf16 and f16 in memory as vectors of f32: loads, rounding, stores. Included once per Highway target, after
+// f32, bf16 and f16 arrays as vectors of f32: loads, rounding, stores. Included once per Highway target, after
 // hwy/highway.h. All targets give the same bits.
 
 #if defined(AQT_KERNELS_SIMD_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -13,7 +13,7 @@
 #include "aqt/core/dtype.h"
 #include "hwy/highway.h"
 
-// The f16 conversion instructions round correctly and keep subnormals, whatever MXCSR says. Highway's portable versions
+// The f16 conversion instructions round correctly and keep subnormals regardless of MXCSR. Highway's portable versions
 // do not handle infinities and NaN, so the other targets use the scalar conversions of core.
 #undef AQT_HAS_F16_INSTRUCTIONS
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -27,7 +27,7 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Loads Lanes(d) elements from any address, exactly. D is a tag of f32.
+// Loads Lanes(d) elements exactly, from an unaligned address. D is a tag of f32.
 template <class D>
 hn::Vec<D> LoadFloat(D d, const float* x) {
   return hn::LoadU(d, x);
@@ -51,7 +51,7 @@ hn::Vec<D> LoadFloat(D d, const Float16* x) {
 #endif
 }
 
-// v rounded to T: nearest, ties to even, gradual underflow; a NaN stays a NaN, perhaps with other bits.
+// v rounded to T: nearest, ties to even, gradual underflow. A NaN stays a NaN, possibly with other bits.
 template <class T>
 struct RoundLanes;
 template <>
@@ -67,7 +67,7 @@ struct RoundLanes<BFloat16> {
   static HWY_INLINE V Apply([[maybe_unused]] D d, V v) {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (sizeof(V) == 64) {
-      // The same in five instructions instead of seven.
+      // Five instructions instead of seven.
       const __m512i bits = _mm512_castps_si512(v.raw);
       const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
       const __mmask16 is_number = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_EQ_OQ);
@@ -100,7 +100,7 @@ struct RoundLanes<Float16> {
   }
 };
 
-// Stores Lanes(d) values that T can represent; a NaN becomes the positive quiet NaN of T.
+// Stores Lanes(d) values that T can represent. A NaN becomes the positive quiet NaN of T.
 template <class D, class V>
 void StoreFloat(D d, V v, float* x) {
   const hn::RebindToUnsigned<D> du;

@@ -1,5 +1,5 @@
-// Vectors of f32 to 8-bit floats. Included once per Highway target, after hwy/highway.h. All targets give the same
-// bits.
+// Conversion of f32 vectors to 8-bit floats. Included once per Highway target, after hwy/highway.h. All targets give
+// the same bits.
 
 #if defined(AQT_KERNELS_SIMD_FLOAT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_SIMD_FLOAT8_INL_H_
@@ -38,8 +38,8 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The codes of y, rounded to nearest, ties to even; what is larger than the largest finite value becomes that, with its
-// sign, and a NaN the positive quiet NaN.
+// The codes of y, rounded to nearest, ties to even. A value beyond the largest finite value saturates with its sign; a
+// NaN becomes the positive quiet NaN.
 template <class Fp8, class D, class V>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> Float8Codes(D d, V y) {
   using Format = internal::Float8Format<Fp8>;
@@ -50,11 +50,11 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> Float8Codes(D d, V y) {
   const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
   const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
   const auto clamped = hn::Min(magnitude, hn::BitCast(di, hn::Set(d, Format::kMax)));
-  // 2^e with the value's exponent e, or the smallest normal's. A sum with 2^(e + kShift) has a last bit worth
-  // 2^(e - kMantissaBits), which is what the code counts in: normal and subnormal codes alike.
+  // 2^e with the exponent e of the value, or of the smallest normal number. In a sum with 2^(e + kShift) the last bit
+  // is worth 2^(e - kMantissaBits), which is the unit of the code, for normal and subnormal codes alike.
   const auto power = hn::Max(hn::And(clamped, hn::Set(di, 0x7f800000)), hn::Set(di, kFirst << 23));
-  // Beside these steps, the code has (e + 127 - kFirst) << kMantissaBits. The sum's exponent is e + 127 + kShift, and
-  // what is too much is taken away, modulo 256, by the summand: an even number, so that ties stay ties.
+  // On top of these units, the code contains (e + 127 - kFirst) << kMantissaBits. The exponent of the sum is e + 127 +
+  // kShift. The summand subtracts the excess modulo 256; it is even, so ties stay ties.
   constexpr int kLess = -((kShift + kFirst) << Format::kMantissaBits) & 0xff;
   const auto magic = hn::Add(power, hn::Set(di, (kShift << 23) + kLess));
   const auto sum = hn::BitCast(du, hn::Add(hn::BitCast(d, clamped), hn::BitCast(d, magic)));
@@ -71,12 +71,12 @@ HWY_INLINE void StoreFloat8(D d, V y, uint8_t* q) {
 }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-// Four vectors, one after the other.
+// Stores four consecutive vectors.
 template <class Fp8, class D, class V>
 HWY_INLINE void StoreFloat8(D d, V y0, V y1, V y2, V y3, uint8_t* q) {
   const auto c0 = Float8Codes<Fp8>(d, y0).raw, c1 = Float8Codes<Fp8>(d, y1).raw;
   const auto c2 = Float8Codes<Fp8>(d, y2).raw, c3 = Float8Codes<Fp8>(d, y3).raw;
-  // Four bytes of each vector in each block of 16 bytes; then those of each vector together.
+  // Each block of 16 bytes has four bytes of each vector; the permutation groups them by vector.
 #if HWY_TARGET == HWY_AVX3
   const __m512i bytes = _mm512_packus_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);

@@ -1,7 +1,7 @@
-// Functions of vectors of f32, built only from operations that IEEE 754 rounds the same way on every machine: add,
-// subtract, multiply, divide, square root, and fused multiply and add. So all targets give the same bits. The rounding
-// mode must be to nearest even. The bounds are the largest errors of all numbers. The coefficients minimise the largest
-// error, and were rounded one after the other. Included once per Highway target, after hwy/highway.h.
+// Functions of f32 vectors, built only from operations that IEEE 754 rounds identically on every machine: add,
+// subtract, multiply, divide, square root, and fused multiply-add. So all targets give the same bits. The rounding mode
+// must be to nearest even. Error bounds are the maxima over all inputs. The coefficients minimise the largest error and
+// were rounded one at a time. Included once per Highway target, after hwy/highway.h.
 
 #if defined(AQT_KERNELS_SIMD_MATH_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_SIMD_MATH_FLOAT_INL_H_
@@ -43,7 +43,7 @@ HWY_INLINE V NegFma(V a, V b, V c) {
 #endif
 }
 
-// x, or the bound if x is below (above) it; NaN stays.
+// x clamped to at least (at most) the bound; NaN is unchanged.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V AtLeast(D d, float bound, V x) {
 #if HWY_TARGET == HWY_SCALAR
@@ -61,12 +61,12 @@ HWY_INLINE V AtMost(D d, float bound, V x) {
 #endif
 }
 
-// A sum, rounded, and what rounding took away.
+// A rounded sum and its rounding error.
 template <class V>
 struct TwoFloats {
   V high, low;
 };
-// a + b, exactly, where |a| >= |b| or a is 0.
+// a + b exactly, where |a| >= |b| or a is 0.
 template <class V>
 HWY_INLINE TwoFloats<V> SumInParts(V a, V b) {
   const V sum = hn::Add(a, b);
@@ -81,10 +81,10 @@ HWY_INLINE V PolynomialOf(D d, V x, const float (&c)[n]) {
   return sum;
 }
 
-// Adding it to a number below 2^22 rounds that to an integer, which is then in the lowest bits.
+// Adding this to a number below 2^22 rounds the number to an integer, which is then in the lowest bits.
 inline constexpr float kToInteger = 0x1.8p23f;
 
-// x * 2^k, where that is a normal number, for k in the lowest bits of `shifted`.
+// x * 2^k if that is a normal number, for k in the lowest bits of `shifted`.
 template <class D, class V>
 HWY_INLINE V WithExponentAdded(D d, V x, V shifted) {
   const hn::RebindToUnsigned<D> du;
@@ -106,7 +106,7 @@ HWY_INLINE FloatExpArgument<V> ReduceForExp(D d, V x) {
   return {shifted, k, NegFma(k, hn::Set(d, -0x1.05c61p-29f), part)};
 }
 
-// e^r = 1 + r + r^2 q, where q is off by 2^-28 of e^r.
+// e^r = 1 + r + r^2 q, with q off by 2^-28 of e^r.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOfRest(D d, V r) {
   constexpr float kTail[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558aap-5f, 0x1.12396ep-7f, 0x1.6a524ep-10f};
@@ -114,13 +114,13 @@ HWY_INLINE V ExpOfRest(D d, V r) {
   return hn::Add(sum.high, Fma(hn::Mul(r, r), PolynomialOf(d, r, kTail), sum.low));
 }
 
-// y * 2^k, rounded once, for the k of an argument, from -151 to 128, and y near 1.
+// y * 2^k, rounded once, for the k of an exp argument, from -151 to 128, and y near 1.
 template <class D, class V>
 HWY_INLINE V ScaledByPowerOfTwo([[maybe_unused]] D d, V y, const FloatExpArgument<V>& a) {
 #if HWY_TARGET == HWY_AVX3
   return V{_mm512_scalef_ps(y.raw, a.k.raw)};
 #else
-  // Two factors: 2^-151 is none of f32, nor is 2^128.
+  // Two factors, because f32 can represent neither 2^-151 nor 2^128.
   const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, a.shifted);
   const auto half = hn::ShiftLeft<23>(hn::ShiftRight<1>(bits)), one = hn::Set(du, 0x3f800000u);
@@ -130,10 +130,10 @@ HWY_INLINE V ScaledByPowerOfTwo([[maybe_unused]] D d, V y, const FloatExpArgumen
 #endif
 }
 
-// e^x, at most 0.8 ulp off, also where the result is subnormal.
+// e^x, at most 0.8 ulp off, also if the result is subnormal.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOf(D d, V x) {
-  // Beyond -104 and 89 it is 0 and infinite.
+  // Beyond -104 and 89 the result is 0 and infinity.
   const FloatExpArgument<V> a = ReduceForExp(d, AtMost(d, 89, AtLeast(d, -104, x)));
   return ScaledByPowerOfTwo(d, ExpOfRest(d, a.r), a);
 }
@@ -162,7 +162,7 @@ HWY_INLINE V Expm1Of(D d, V x) {
 // k ln 2 + ln(1 + f), for 1 + f from sqrt(1/2) to sqrt(2).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V LogOfParts(D d, V k, V f) {
-  // ln(1 + f) = f - f^2/2 + f^3 p, where the polynomial is off by 2^-30 of the result.
+  // ln(1 + f) = f - f^2/2 + f^3 p, with the polynomial off by 2^-30 of the result.
   constexpr float kTail[] = {0x1.555548p-2f,  -0x1.000006p-2f, 0x1.99a476p-3f,  -0x1.555c44p-3f, 0x1.233ba2p-3f,
                              -0x1.fc28cap-4f, 0x1.e6c00ap-4f,  -0x1.de01d8p-4f, 0x1.147334p-4f};
   const V square = hn::Mul(f, f);
@@ -173,26 +173,26 @@ HWY_INLINE V LogOfParts(D d, V k, V f) {
   return hn::Add(sum.high, hn::Add(sum.low, low));
 }
 
-// The k for which the number with these bits, normal and positive, is 2^k m with m from sqrt(1/2) to sqrt(2).
+// The k for which the number with these bits, normal and positive, is 2^k m, with m from sqrt(1/2) to sqrt(2).
 template <class DI, class VI>
 HWY_INLINE VI NearestExponent(DI di, VI bits) {
   constexpr int32_t kRootOfHalf = 0x3f3504f3;
   return hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, kRootOfHalf)));
 }
-// x * 2^-k of the bits of x, both normal or k = 0.
+// x * 2^-k from the bits of x, where both are normal or k = 0.
 template <class D, class VI>
 HWY_INLINE hn::Vec<D> WithoutExponent(D d, VI bits, VI k) {
   return hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(k)));
 }
 
-// An integer as a number, for |k| < 2^22.
+// An integer converted to a float, for |k| < 2^22.
 template <class D, class K>
 HWY_INLINE hn::Vec<D> NumberOf(D d, K k) {
   const hn::RebindToSigned<D> di;
   return hn::Sub(hn::BitCast(d, hn::Add(k, hn::Set(di, 0x4b400000))), hn::Set(d, kToInteger));
 }
 
-// y, which is the logarithm of x where 0 < x < infinity, and otherwise as the C library.
+// y, the logarithm of x, if 0 < x < infinity; otherwise the result of the C library.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V LogOrSpecial(D d, V x, V y) {
   const V infinity = hn::Inf(d), zero = hn::Zero(d);
@@ -234,7 +234,7 @@ HWY_INLINE V Log1pOf(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V RsqrtOf(D d, V x) {
   const V y = hn::Div(hn::Set(d, 1), hn::Sqrt(x));
-  // A step of Newton's method, where 1 - x y^2 is exact but for one rounding. x y is NaN for zeros and infinities.
+  // A Newton step in which 1 - x y^2 is exact except for one rounding. x y is NaN for zeros and infinities.
   const V product = hn::Mul(x, y), product_low = NegFma(x, y, product);
   const V rest = Fma(product_low, y, NegFma(product, y, hn::Set(d, 1)));
   const V better = Fma(hn::Mul(y, hn::Set(d, 0.5f)), rest, y);
@@ -244,7 +244,7 @@ HWY_INLINE V RsqrtOf(D d, V x) {
 // tanh x, at most 2.43 ulp off.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V TanhOf(D d, V x) {
-  const V ax = AtMost(d, 10, hn::Abs(x));  // from there on it rounds to 1
+  const V ax = AtMost(d, 10, hn::Abs(x));  // from here on it rounds to 1
   const V t = HalfExpm1Of(d, hn::Add(ax, ax));
   return hn::CopySign(hn::Div(t, hn::Add(t, hn::Set(d, 1))), x);
 }
@@ -264,11 +264,11 @@ HWY_INLINE V ErfOf(D d, V x) {
   // ln(1 - erf(x)) from 1 to 4.
   constexpr float kAbove[] = {0x1.8b3e9ap-13f, -0x1.212c2cp+0f, -0x1.4434f6p-1f, -0x1.bc189ap-4f,
                               0x1.9d0b56p-6f,  -0x1.139872p-8f, 0x1.ceea56p-12f, -0x1.6c07c8p-16f};
-  const V ax = AtMost(d, 4, hn::Abs(x));  // from there on it rounds to 1
+  const V ax = AtMost(d, 4, hn::Abs(x));  // from here on it rounds to 1
   const V below = Fma(ax, PolynomialOf(d, hn::Mul(ax, ax), kBelow), ax);
   const FloatExpArgument<V> a = ReduceForExp(d, PolynomialOf(d, ax, kAbove));
   const V above = hn::Sub(hn::Set(d, 1), WithExponentAdded(d, ExpOfRest(d, a.r), a.shifted));
-  return hn::CopySign(hn::IfThenElse(hn::Ge(ax, hn::Set(d, 1)), above, below), x);  // below is NaN of NaN
+  return hn::CopySign(hn::IfThenElse(hn::Ge(ax, hn::Set(d, 1)), above, below), x);  // below is NaN for NaN
 }
 
 }  // namespace HWY_NAMESPACE

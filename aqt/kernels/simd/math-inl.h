@@ -1,7 +1,7 @@
-// Functions of one double, built only from operations that IEEE 754 rounds the same way on every machine (the C
-// library's differ between versions), without branches, so that loops over them become vector code. Included once per
-// Highway target, after hwy/highway.h; all targets give the same bits. The rounding mode must be to nearest even, and
-// a * b + c must round twice. Tests measure the bounds.
+// Functions of one double, built only from operations that IEEE 754 rounds identically on every machine (the C library
+// differs between versions). They are branchless, so that loops over them vectorize. Included once per Highway target,
+// after hwy/highway.h; all targets give the same bits. The rounding mode must be to nearest even, and a * b + c must
+// round twice. Tests measure the bounds.
 
 #if defined(AQT_KERNELS_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_SIMD_MATH_INL_H_
@@ -41,12 +41,12 @@ HWY_INLINE T Polynomial(T x, T c, C... rest) {
   return x * Polynomial(x, rest...) + c;
 }
 
-// A sum of two doubles, the second below half a unit in the last place of the first.
+// A sum of two doubles, where the second is below half a unit in the last place of the first.
 struct TwoDoubles {
   double high, low;
 };
 
-// a + b, exactly.
+// a + b exactly.
 HWY_INLINE TwoDoubles ExactSum(double a, double b) {
   const double sum = a + b, b_part = sum - a;
   return {sum, (a - (sum - b_part)) + (b - b_part)};
@@ -58,13 +58,13 @@ HWY_INLINE double UpperHalf(double x) {
   return c - (c - x);
 }
 
-// a * b, exactly, if nothing overflows or underflows.
+// a * b exactly, if nothing overflows or underflows.
 HWY_INLINE TwoDoubles ExactProduct(double a, double b) {
   const double product = a * b, a1 = UpperHalf(a), b1 = UpperHalf(b), a2 = a - a1, b2 = b - b1;
   return {product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2};
 }
 
-// p * 2^k for an integer k of -1080 .. 1030, p about 1: in two steps. The first is exact, the second may overflow or
+// p * 2^k for an integer k in -1080 .. 1030 and p near 1, in two steps. The first is exact; the second may overflow or
 // round to a subnormal.
 HWY_INLINE double TimesPowerOfTwo(double p, double k) {
   const auto power = [](double e) { return FromBits(BitsOf(e + (0x1p52 + 1023)) << 52); };
@@ -74,7 +74,7 @@ HWY_INLINE double TimesPowerOfTwo(double p, double k) {
 
 // ---- exp
 
-// ln 2 in two parts. The high part has 32 significant bits, so that its product with an exponent (11 bits) is exact.
+// ln 2 in two parts. The high part has 32 significant bits, so its product with an exponent (11 bits) is exact.
 inline constexpr double kLn2High = 0x1.62e42feep-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
@@ -87,20 +87,20 @@ HWY_INLINE ExpArgument ReduceForExp(double x) {
   return {k, (x - k * kLn2High) - k * kLn2Low};
 }
 
-// e^r - 1 = r + r^2 q(r), q the Taylor series 1/2! + r/3! + ... + r^11/13!; the rest is below 2^-57.
+// e^r - 1 = r + r^2 q(r), with q the Taylor series 1/2! + r/3! + ... + r^11/13!; the remainder is below 2^-57.
 HWY_INLINE double ExpTail(double r) {
   const double q = Polynomial(r, 0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0, 1.0 / 40320.0,
                               1.0 / 362880.0, 1.0 / 3628800.0, 1.0 / 39916800.0, 1.0 / 479001600.0, 1.0 / 6227020800.0);
   return r + r * r * q;
 }
 
-// x, or the nearer end of -746 .. 710, beyond which e^x is 0 or infinite. Any number for NaN.
+// x clamped to -746 .. 710, beyond which e^x is 0 or infinity. Arbitrary for NaN.
 HWY_INLINE double ClampForExp(double x) {
   const double above = x > -746.0 ? x : -746.0;
   return above < 710.0 ? above : 710.0;
 }
 
-// The bits of kernels::Exp (scalar_math.h).
+// The same bits as kernels::Exp (scalar_math.h).
 HWY_INLINE double Exp(double x) {
   const ExpArgument a = ReduceForExp(ClampForExp(x));
   double y = TimesPowerOfTwo(1.0 + ExpTail(a.r), a.k);
@@ -112,7 +112,7 @@ HWY_INLINE double Exp(double x) {
 // e^x - 1.
 HWY_INLINE double Expm1(double x) {
   const ExpArgument a = ReduceForExp(ClampForExp(x));
-  // 2^k (e^r - 1) + (2^k - 1), at half its size: 2^1024 is too large.
+  // 2^k (e^r - 1) + (2^k - 1), at half scale because 2^1024 is too large.
   const double scale = TimesPowerOfTwo(1.0, a.k - 1.0);
   double y = 2.0 * (scale * ExpTail(a.r) + (scale - 0.5));
   y = x > 709.782712893384 ? kInfinity : y;
@@ -135,10 +135,10 @@ HWY_INLINE LogArgument ReduceForLog(double x) {
   return {upper ? k + 1.0 : k, upper ? m * 0.5 : m};
 }
 
-// The bits of kernels::Log (scalar_math.h).
+// The same bits as kernels::Log (scalar_math.h).
 HWY_INLINE double Log(double x) {
   // f is exact. With s = f / (2 + f): ln(1 + f) = 2 atanh(s) = 2s + s * tail, tail = 2 s^2/3 + 2 s^4/5 + ...; |s| <=
-  // 0.1716, and the terms after s^22 add less than 2^-60. Because 2s = f - f^2/2 + s f^2/2, the large term f enters
+  // 0.1716, and the terms after s^22 add less than 2^-60. Since 2s = f - f^2/2 + s f^2/2, the large term f enters
   // exactly.
   const LogArgument a = ReduceForLog(x);
   const double f = a.m - 1.0;
@@ -164,7 +164,7 @@ HWY_INLINE double Log1p(double x) {
 
 // ---- power
 
-// ln(m 2^k) in about 65 bits, for the arguments that ReduceForLog gives.
+// ln(m 2^k) to about 65 bits, for the results of ReduceForLog.
 HWY_INLINE TwoDoubles PreciseLog(const LogArgument& a) {
   // As in Log, with s and s^3 in two parts.
   const double f = a.m - 1.0;
@@ -182,7 +182,7 @@ HWY_INLINE TwoDoubles PreciseLog(const LogArgument& a) {
   const double third_low = third.low + (z.high * kThirdLow + z_low * kThirdHigh);
   const TwoDoubles cube = ExactProduct(s, third.high);
   const double cube_low = cube.low + (s * third_low + s_low * third.high) + s * tail;
-  // k ln 2 + 2 s + cube, the largest first.
+  // k ln 2 + 2 s + cube, largest term first.
   const TwoDoubles first = ExactSum(a.k * kLn2High, 2.0 * s);
   const TwoDoubles second = ExactSum(first.high, cube.high);
   const double low = first.low + second.low + (cube_low + (2.0 * s_low + a.k * kLn2Low));
@@ -190,10 +190,10 @@ HWY_INLINE TwoDoubles PreciseLog(const LogArgument& a) {
   return {high, low - (high - second.high)};
 }
 
-// x^y as in IEEE 754 and the C library.
+// x^y as defined by IEEE 754 and the C library.
 HWY_INLINE double Pow(double x, double y) {
   const double ax = std::fabs(x);
-  // With larger |y| every power that is not 1 overflows or is 0.
+  // With a larger |y|, every power other than 1 overflows or is 0.
   const double ay = std::fabs(y) < 0x1p64 ? std::fabs(y) : 0x1p64;
   const double yc = std::copysign(ay, y);
   const TwoDoubles log = PreciseLog(ReduceForLog(ax));
@@ -208,8 +208,8 @@ HWY_INLINE double Pow(double x, double y) {
   const double beyond_one = y > 0.0 ? kInfinity : 0.0, below_one = y > 0.0 ? 0.0 : kInfinity;
   p = ax == 0.0 ? below_one : p;
   p = ax == kInfinity ? beyond_one : p;
-  // Below zero the sign is that of an odd y, and only an integer y is defined. From 2^52 (2^53) on every double is an
-  // integer (an even one).
+  // For negative finite x the result is defined only for an integer y, and is negative if y is odd. From 2^52 (2^53) on
+  // every double is an integer (an even one).
   const double half = ay * 0.5;
   const double whole = ay < 0x1p52 ? (ay + 0x1p52) - 0x1p52 : ay;
   const double whole_half = half < 0x1p52 ? (half + 0x1p52) - 0x1p52 : half;
@@ -227,7 +227,7 @@ HWY_INLINE double Pow(double x, double y) {
 // ---- functions of exp
 
 HWY_INLINE double Tanh(double x) {
-  const double ax = std::fabs(x) < 22.0 ? std::fabs(x) : 22.0;  // from there on it rounds to 1
+  const double ax = std::fabs(x) < 22.0 ? std::fabs(x) : 22.0;  // from here on it rounds to 1
   const double t = Expm1(2.0 * ax);
   const double y = std::copysign(t / (t + 2.0), x);
   return x == x ? y : kNaN;
@@ -240,9 +240,9 @@ HWY_INLINE double Logistic(double x) {
 }
 
 HWY_INLINE double Erf(double x) {
-  const double ax = std::fabs(x) < 6.0 ? std::fabs(x) : 6.0;  // from there on it rounds to 1
+  const double ax = std::fabs(x) < 6.0 ? std::fabs(x) : 6.0;  // from here on it rounds to 1
   const double z = ax * ax;
-  // Below 1: the Taylor series, the sum of 2/sqrt(pi) (-1)^n z^n / (n! (2n + 1)) times x. The first coefficient has a
+  // Below 1: the Taylor series, the sum of 2/sqrt(pi) (-1)^n z^n / (n! (2n + 1)), times x. The first coefficient has a
   // low part.
   const double series =
       Polynomial(z, 0x1.1ae3a914fed8p-56, -0x1.812746b0379e7p-2, 0x1.ce2f21a042be2p-4, -0x1.b82ce31288b51p-6,
@@ -251,7 +251,7 @@ HWY_INLINE double Erf(double x) {
                  0x1.9e6ad5e55a73p-34, -0x1.d8453cb0c46eap-38, 0x1.f683ae4a97007p-42, -0x1.f56f071a885cfp-46,
                  0x1.d70b3537f4765p-50, -0x1.a2007af3447f6p-54, 0x1.5f7919bc67b8cp-58);
   const double below = ax * 0x1.20dd750429b6dp+0 + ax * series;
-  // From 1 to 6: 1 - e^(-z) q(t), where q is interpolated in 15 Chebyshev nodes; off by at most 2^-57.
+  // From 1 to 6: 1 - e^(-z) q(t), with q interpolated at 15 Chebyshev nodes; off by at most 2^-57.
   const double t = (ax - 3.0) / (ax + 3.0);
   const double q =
       Polynomial(t, 0x1.6e9827d229d2dp-3, -0x1.4e102b9cf8512p-2, 0x1.f6ff20410599bp-3, -0x1.336ffbef08cbbp-3,
@@ -265,7 +265,7 @@ HWY_INLINE double Erf(double x) {
 
 HWY_INLINE double Rsqrt(double x) { return 1.0 / std::sqrt(x); }
 
-// A better cube root of r than t, whose relative error e becomes 2/3 e^3: Halley's step. `quotient` is r / t^2.
+// Halley's step: improves t as the cube root of r. The relative error e becomes 2/3 e^3. `quotient` is r / t^2.
 HWY_INLINE double CbrtStep(double t, double quotient) { return t + t * ((quotient - t) / ((t + t) + quotient)); }
 
 HWY_INLINE double Cbrt(double x) {
@@ -277,11 +277,11 @@ HWY_INLINE double Cbrt(double x) {
   const double power = j > 0 ? 2.0 : j < 0 ? 0.5 : 1.0;
   const double root = j > 0 ? 0x1.428a2f98d728bp+0 : j < 0 ? 0x1.965fea53d6e3dp-1 : 1.0;
   const double r = a.m * power;
-  // Interpolated in 5 Chebyshev nodes, off by at most 2^-16; then by 2^-48.
+  // Interpolated at 5 Chebyshev nodes: off by at most 2^-16, and by 2^-48 after one step.
   const double first = root * Polynomial(a.m, 0x1.d093b879ad8bbp-2, 0x1.cb216702c9e3cp-1, -0x1.0c2b25ead3b18p-1,
                                          0x1.acbd9f5c037d1p-3, -0x1.26e9dff4bb58fp-5);
-  // Of 26 bits, so that its square is exact: what is off by less than 2^-25 is off by less than 2^-75 after the step,
-  // besides the roundings of a small correction and of the result.
+  // 26 bits, so that its square is exact. An error below 2^-25 becomes less than 2^-75 after the step, apart from the
+  // rounding of a small correction and of the result.
   const double t = UpperHalf(CbrtStep(first, r / (first * first)));
   const double scale = FromBits(BitsOf(q + (0x1p52 + 1023)) << 52);
   const double y = std::copysign(CbrtStep(t, r / (t * t)) * scale, x);
@@ -290,14 +290,14 @@ HWY_INLINE double Cbrt(double x) {
 
 // ---- sine and cosine
 
-// x = q pi/2 + r.high + r.low modulo 2 pi, |r| <= 0.79; only the last two bits of q matter.
+// x = q pi/2 + r.high + r.low modulo 2 pi, |r| <= 0.79. Only the last two bits of q matter.
 struct Angle {
   uint64_t q;
   TwoDoubles r;
 };
 
-// For |x| <= kMaxPlainAngle. pi/2 has three parts of 33 bits, whose products with an integer below 2^20 are exact, and
-// a fourth.
+// For |x| <= kMaxPlainAngle. pi/2 is split into three parts of 33 bits, whose products with an integer below 2^20 are
+// exact, and a fourth part.
 inline constexpr double kMaxPlainAngle = 0x1p20;
 HWY_INLINE Angle ReduceAngle(double x) {
   const double shifted = x * 0x1.45f306dc9c883p-1 + 0x1.8p52;
@@ -311,9 +311,9 @@ HWY_INLINE Angle ReduceAngle(double x) {
 }
 
 // For any finite x from 2^20 on; slow. x is an integer m times a power of two. Of its product with 2/pi only the bits
-// from 2 downwards matter; they come from m times 192 bits of 2/pi.
+// of weight 2 and below matter; they come from m times 192 bits of 2/pi.
 inline Angle ReduceLargeAngle(double x) {
-  // 2/pi after a word of zeros.
+  // 2/pi, preceded by a word of zeros.
   static constexpr uint64_t kTwoOverPi[] = {0,
                                             0xa2f9836e4e441529,
                                             0xfc2757d1f534ddc0,
@@ -342,7 +342,7 @@ inline Angle ReduceLargeAngle(double x) {
   const int shift = first % 64;
   uint64_t window[3];
   for (int i = 0; i < 3; ++i) window[i] = shift == 0 ? word[i] : word[i] << shift | word[i + 1] >> (64 - shift);
-  // The product modulo 2^192: two bits before the point, 190 behind it.
+  // The product modulo 2^192: two bits before the binary point, 190 after it.
   unsigned __int128 carry = static_cast<unsigned __int128>(m) * window[2];
   uint64_t low = static_cast<uint64_t>(carry);
   carry = static_cast<unsigned __int128>(m) * window[1] + (carry >> 64);
@@ -353,7 +353,7 @@ inline Angle ReduceLargeAngle(double x) {
   high |= middle >> 62;
   middle = middle << 2 | low >> 62;
   low <<= 2;
-  const bool negative = high >> 63 != 0;  // the nearer integer lies above
+  const bool negative = high >> 63 != 0;  // the nearer integer is above
   if (negative) {
     ++q;
     low = ~low;  // the last bit does not matter
@@ -376,7 +376,7 @@ inline Angle ReduceLargeAngle(double x) {
   return {bits >> 63 != 0 ? 0 - q : q, {sign * sum, sign * (rest - (sum - product.high))}};
 }
 
-// sin(x + quadrants pi/2) from x's angle.
+// sin(x + quadrants pi/2), given the reduced angle of x.
 HWY_INLINE double SinOf(const Angle& angle, uint64_t quadrants) {
   const uint64_t q = angle.q + quadrants;
   const double r = angle.r.high, low = angle.r.low, z = r * r;

@@ -1,5 +1,5 @@
-// The maximum and minimum of arithmetic-inl.h, of vectors: NaN if an operand is NaN, +0 above -0. Included once per
-// Highway target, after hwy/highway.h.
+// The vector versions of Maximum and Minimum in arithmetic-inl.h: NaN if an operand is NaN; +0 is above -0. Included
+// once per Highway target, after hwy/highway.h.
 
 #if defined(AQT_KERNELS_SIMD_MAXIMUM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_SIMD_MAXIMUM_INL_H_
@@ -22,7 +22,7 @@ HWY_INLINE V MaximumOf(V a, V b) {
   if constexpr (std::is_integral_v<hn::TFromV<V>>) {
     return hn::Max(a, b);
   } else {
-    const V larger = hn::IfThenElse(hn::Gt(a, b), a, b);                 // b if it is NaN
+    const V larger = hn::IfThenElse(hn::Gt(a, b), a, b);                 // b if b is NaN
     const V same = hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);  // +0 unless both are -0
     return hn::IfThenElse(hn::IsNaN(a), a, same);                        // Ne is ordered on some targets
   }

@@ -1,4 +1,4 @@
-// Integers of 4 bits as halves of bytes, in the layout of pack_words.h, for AVX-512. Included once per Highway target,
+// 4-bit integers as halves of bytes, in the layout of pack_words.h, for AVX-512. Included once per Highway target,
 // after hwy/highway.h.
 
 #if defined(AQT_KERNELS_SIMD_NIBBLES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -16,12 +16,12 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-// What is stored for integers in bytes: below 16 if they have 4 bits.
+// The stored form of integers in bytes: below 16 if they have 4 bits.
 HWY_INLINE __m512i StoredNibbles(__m512i integers) { return _mm512_add_epi8(integers, _mm512_set1_epi8(8)); }
 
-// Each two of them as a byte in a word, the first one in the lower half.
+// Combines each pair into a byte within a word, the first one in the lower half.
 HWY_INLINE __m512i PairsOfNibbles(__m512i stored) {
-  return _mm512_maddubs_epi16(stored, _mm512_set1_epi16(0x1001));  // times 1 and 16 in turns
+  return _mm512_maddubs_epi16(stored, _mm512_set1_epi16(0x1001));  // alternately times 1 and 16
 }
 
 #endif  // HWY_TARGET == HWY_AVX3

@@ -1,8 +1,8 @@
 #ifndef AQT_KERNELS_SIMD_SCALAR_MATH_H_
 #define AQT_KERNELS_SIMD_SCALAR_MATH_H_
 
-// exp and log built only from additions, multiplications and divisions of doubles, so that their bits are the same on
-// every machine (the C library's differ between versions). The rounding mode must be to nearest even.
+// exp and log built only from additions, multiplications and divisions of doubles, so their bits are the same on every
+// machine (the C library differs between versions). The rounding mode must be to nearest even.
 
 namespace aqt::kernels {
 

@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_SIMD_TARGET_HIGHWAY_H_
 #define AQT_KERNELS_SIMD_TARGET_HIGHWAY_H_
 
-// Files that are compiled once per Highway target include this before any Highway header; it also maps a Target to the
+// Files that are compiled once per Highway target include this before any Highway header. It also maps a Target to the
 // compiled versions. Such a file looks like this:
 //
 //   #include "aqt/kernels/simd/target_highway.h"
@@ -21,8 +21,8 @@
 #ifdef AQT_SCALAR_ONLY
 #define HWY_COMPILE_ONLY_SCALAR
 #else
-// No Target maps to SSSE3, and only files that define AQT_COMPILES_SSE4 first have kernels for SSE4: versions of the
-// others would be dead code.
+// No Target maps to SSSE3, so its versions would be dead code. Only files that define AQT_COMPILES_SSE4 first have SSE4
+// kernels.
 #ifdef AQT_COMPILES_SSE4
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #else
@@ -34,8 +34,8 @@
 
 #include "aqt/core/machine/target.h"
 
-// The version of f for the compile-time baseline. A build whose baseline is above a target has no version for that
-// target.
+// The version of f for the compile-time baseline. If the baseline of a build is above a target, there is no separate
+// version for that target.
 #define AQT_HWY_BASELINE(f) (&HWY_STATIC_DISPATCH(f))
 
 #if HWY_TARGETS & HWY_AVX2
@@ -50,7 +50,7 @@
 #define AQT_HWY_AVX512(f) AQT_HWY_BASELINE(f)
 #endif
 
-// A pointer to the version of function f for a Target; used inside aqt::kernels after all targets are compiled
+// A pointer to the version of function f for a Target. Use it inside aqt::kernels after all targets are compiled
 // (HWY_ONCE).
 #define AQT_HWY_DISPATCH(target, f)                                      \
   ((target).Has(::aqt::kernels::Capability::kAvx512) ? AQT_HWY_AVX512(f) \

@@ -1,5 +1,5 @@
-// Loops over arrays that the compiler turns into vector code. Included once per Highway target, after hwy/highway.h, by
-// files of libraries that are `vectorized`.
+// Loops over arrays that the compiler vectorizes. Included once per Highway target, after hwy/highway.h, by files of
+// libraries that are `vectorized`.
 
 #if defined(AQT_KERNELS_SIMD_VECTOR_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef AQT_KERNELS_SIMD_VECTOR_LOOPS_INL_H_
@@ -12,8 +12,8 @@
 
 #include "hwy/highway.h"
 
-// The iterations of the next loop are independent, although its arrays may be the same. (To clang this would be a wish
-// for vector code, with a warning wherever it finds none.)
+// The iterations of the next loop are independent even if its arrays are the same. (For clang the pragma would be a
+// request to vectorize, with a warning wherever it fails.)
 #undef AQT_INDEPENDENT
 #ifdef __clang__
 #define AQT_INDEPENDENT
@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
-// out[i] = f(x[i], ...). `out` may be one of the others.
+// out[i] = f(x[i], ...). `out` may alias one of the inputs.
 template <class Out, class F, class... In>
 HWY_INLINE void ForEach(int64_t n, Out* out, F f, const In*... x) {
   AQT_INDEPENDENT
